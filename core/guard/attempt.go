@@ -1,0 +1,171 @@
+package guard
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+)
+
+// settleTimeout bounds a settling step, which the caller's context does not; stores have shorter
+// deadlines of their own.
+const settleTimeout = 5 * time.Second
+
+// Attempt is one run of an operation. Whoever holds it settles it with Complete,
+// CompleteNotRetained, CompleteUnknown or Abandon; the first of them counts.
+//
+// An attempt begins dirty: if its process dies, it may have had effects. MarkClean and MarkDirty
+// say more exactly when that is so.
+type Attempt struct {
+	guard   *Guard
+	begun   BeginRequest
+	number  int
+	start   time.Time
+	lease   *lease.Context
+	ctx     context.Context // the lease with the attempt as a value
+	dirty   atomic.Bool
+	settled atomic.Bool
+}
+
+type contextKey struct{}
+
+// FromContext returns the attempt that ctx, or a context that it derives from, belongs to.
+func FromContext(ctx context.Context) (*Attempt, bool) {
+	a, ok := ctx.Value(contextKey{}).(*Attempt)
+	return a, ok
+}
+
+// Number is 1 for the first attempt at an operation, and one more for each that took over from an
+// attempt that died. It grows while the record is kept, so it can fence writes: refuse the write of
+// an attempt with a lower number than the last one seen.
+func (a *Attempt) Number() int { return a.number }
+
+// Context ends when the attempt must not go on, with the cause ([context.Cause]) [ErrExpired] when
+// its lease could not be renewed in time, [ErrLost] when it no longer owns the operation,
+// [ErrSettled] once it is settled, or with the context that Begin was given.
+func (a *Attempt) Context() context.Context { return a.ctx }
+
+// Dirty reports whether the attempt may have had effects, as far as it was told.
+func (a *Attempt) Dirty() bool { return a.dirty.Load() }
+
+// MarkClean records that the attempt has had no effect yet: if it dies now, another may take over.
+// Call it before any effect, and MarkDirty before the first one. One round trip.
+//
+// On an error, which is [ErrLost], [ErrSettled], the context's or core.ErrUnavailable, the attempt
+// counts as dirty still.
+func (a *Attempt) MarkClean(ctx context.Context) error {
+	if err := a.mark(ctx, false); err != nil {
+		return err
+	}
+	a.dirty.Store(false)
+	return nil
+}
+
+// MarkDirty records that effects begin now: if the attempt dies after this, its outcome is unknown.
+// One round trip. On an error (see MarkClean) the caller must not go on to the effect, since the
+// store may still hold the attempt to be clean.
+func (a *Attempt) MarkDirty(ctx context.Context) error {
+	a.dirty.Store(true)
+	return a.mark(ctx, true)
+}
+
+func (a *Attempt) mark(ctx context.Context, dirty bool) error {
+	if a.settled.Load() {
+		return ErrSettled
+	}
+	held, err := a.guard.store.MarkOperation(ctx, a.begun.ID, a.begun.Owner, dirty)
+	if err == nil && !held {
+		err = ErrLost
+	}
+	return err
+}
+
+// Complete records the result of the operation: it will not run again while the record is kept, and
+// everybody who asks is given this result. If its Data is larger than the guard or the store keeps,
+// they are given a *[NotRetainedError] instead.
+//
+// It runs to its end even if ctx is cancelled. An error is [ErrSettled]; [ErrLost] if another
+// attempt has taken over, whose result will count; or core.ErrUnavailable: then the completion is
+// repeated in the background until the store confirms it or the lease is long over, so a caller
+// that has an answer for its client sends it.
+func (a *Attempt) Complete(ctx context.Context, r Result) error {
+	if len(r.Data) > a.guard.config.maxResult {
+		return a.settle(ctx, NotRetained, r.Status, nil)
+	}
+	return a.settle(ctx, Completed, r.Status, r.Data)
+}
+
+// CompleteNotRetained records that the operation ran, with this status, and that its result is not
+// kept: whoever asks again is told so with a *[NotRetainedError]. Errors are those of Complete.
+func (a *Attempt) CompleteNotRetained(ctx context.Context, status int) error {
+	return a.settle(ctx, NotRetained, status, nil)
+}
+
+// CompleteUnknown records that the attempt ended and that nobody knows what it did: whoever asks
+// again is given [ErrOutcomeUnknown], or runs it again if the guard was built [WithRerun]. Errors
+// are those of Complete.
+func (a *Attempt) CompleteUnknown(ctx context.Context) error {
+	return a.settle(ctx, Unknown, 0, nil)
+}
+
+// Abandon gives the operation back as if the attempt had not been: the next one to ask runs it. It
+// is the caller's word that the attempt had no effects, or that they may happen again. Errors are
+// those of Complete.
+func (a *Attempt) Abandon(ctx context.Context) error {
+	return a.finish(ctx, func(ctx context.Context) (bool, error) {
+		return a.guard.store.AbandonOperation(ctx, a.begun.ID, a.begun.Owner)
+	})
+}
+
+func (a *Attempt) settle(ctx context.Context, s State, status int, data []byte) error {
+	req := SettleRequest{
+		ID: a.begun.ID, Owner: a.begun.Owner, Fingerprint: a.begun.Fingerprint, Number: a.number,
+		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: a.guard.config.retention,
+	}
+	a.guard.took(time.Since(a.start))
+	return a.finish(ctx, func(ctx context.Context) (bool, error) {
+		return a.guard.store.SettleOperation(ctx, req)
+	})
+}
+
+// finish takes the last step of the attempt, once.
+func (a *Attempt) finish(ctx context.Context, step func(context.Context) (bool, error)) error {
+	if !a.settled.CompareAndSwap(false, true) {
+		return ErrSettled
+	}
+	a.lease.End(ErrSettled)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	owned, err := step(ctx)
+	if err != nil {
+		// The lease goes on being renewed meanwhile, so that nobody takes over.
+		until := a.lease.ValidUntil().Add(a.guard.config.lease)
+		queued := a.guard.redo.Add(until, func(ctx context.Context) error {
+			_, err := step(ctx)
+			return err
+		}, a.forget)
+		if !queued {
+			a.forget()
+		}
+		return err
+	}
+	a.forget()
+	if !owned {
+		return ErrLost
+	}
+	return nil
+}
+
+func (a *Attempt) forget() { a.guard.keeper.Remove(keptAttempt{a}) }
+
+// keptAttempt is an attempt as a renewal.Hold.
+type keptAttempt struct{ *Attempt }
+
+func (a keptAttempt) TTL() time.Duration { return a.guard.config.lease }
+
+func (a keptAttempt) Renewed(sent time.Time) {
+	a.lease.Extend(validUntil(sent, a.guard.config.lease))
+}
+
+func (a keptAttempt) Lost() { a.lease.End(ErrLost) }

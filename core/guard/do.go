@@ -1,0 +1,59 @@
+package guard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Do runs fn at most once for an operation, and returns its value: fn's own, or, with replayed
+// true, the one that an earlier call left. For code without HTTP: jobs, consumers, commands.
+//
+// The value is kept as JSON. If it cannot be encoded, or is larger than the guard keeps
+// ([WithMaxResult]), fn's caller is given it, and later ones a *[NotRetainedError].
+//
+// If fn returns an error or panics, the operation is given back, to be run by the next call, when
+// the attempt is clean ([Attempt.MarkClean]) or the guard was built [WithRerun]; otherwise its
+// outcome is unknown, and later calls return [ErrOutcomeUnknown].
+//
+// fn's context is the attempt's: [FromContext] finds the attempt in it. Other errors are those of
+// [Guard.Begin]; an error in recording fn's success is not returned, since the value is good: the
+// record is repeated in the background.
+func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Context) (T, error)) (value T, replayed bool, err error) {
+	attempt, result, err := g.Begin(ctx, op)
+	if err != nil {
+		return value, false, err
+	}
+	if result != nil {
+		if err := json.Unmarshal(result.Data, &value); err != nil {
+			return value, true, fmt.Errorf("guard: Do: decoding the kept result: %w", err)
+		}
+		return value, true, nil
+	}
+	settled := false
+	defer func() {
+		if !settled { // fn failed or panicked; a panic goes on
+			attempt.fail(ctx)
+		}
+	}()
+	value, err = fn(attempt.Context())
+	if err != nil {
+		return value, false, err
+	}
+	settled = true
+	if data, err := json.Marshal(value); err != nil {
+		_ = attempt.CompleteNotRetained(ctx, 0)
+	} else {
+		_ = attempt.Complete(ctx, Result{Data: data})
+	}
+	return value, false, nil
+}
+
+// fail settles an attempt whose operation failed, as far as is known of it.
+func (a *Attempt) fail(ctx context.Context) {
+	if a.Dirty() && !a.guard.config.rerun {
+		_ = a.CompleteUnknown(ctx)
+		return
+	}
+	_ = a.Abandon(ctx)
+}

@@ -1,0 +1,91 @@
+package guard
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+)
+
+// Operation names something that must happen at most once.
+type Operation struct {
+	// Scope is whose operation it is: the authenticated subject. The same key in two scopes names
+	// two operations, and nobody is given the result of another scope. It may be empty where
+	// there is only one.
+	Scope string
+	// Key is the client's name for the operation, 1 to 1,024 bytes.
+	Key string
+	// Fingerprint is what the request asks for, of any length; only a digest of it is kept. A key
+	// that returns with another fingerprint is refused with [ErrMismatch].
+	Fingerprint []byte
+}
+
+func (op Operation) check() error {
+	if err := naming.CheckKey(op.Key); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidOperation, err)
+	}
+	if len(op.Scope) > naming.MaxKey {
+		return fmt.Errorf("%w: scope has %d bytes, at most %d are allowed", ErrInvalidOperation, len(op.Scope), naming.MaxKey)
+	}
+	return nil
+}
+
+// Result is what a finished operation leaves for those who ask again.
+type Result struct {
+	// Status is the result in one number, such as an HTTP status, 0 to 9999. It is kept even if
+	// Data is not.
+	Status int
+	// Data is the result in full.
+	Data []byte
+	// Attempt is the number of the attempt that it comes from. Complete ignores it.
+	Attempt int
+}
+
+// digester turns what users send into names of fixed length: nothing that a client chose reaches
+// the store as it is.
+type digester struct{ secret []byte }
+
+func (d digester) hash() hash.Hash {
+	if len(d.secret) == 0 {
+		return sha256.New()
+	}
+	return hmac.New(sha256.New, d.secret)
+}
+
+// id is the identity of an operation: its guard, scope and key.
+func (d digester) id(guard string, op Operation) string {
+	h := d.hash()
+	for _, part := range []string{"operation", guard, op.Scope, op.Key} {
+		writePart(h, part)
+	}
+	return encode(h.Sum(nil)[:16])
+}
+
+func (d digester) fingerprint(op Operation) string {
+	h := d.hash()
+	writePart(h, "fingerprint")
+	h.Write(op.Fingerprint)
+	return encode(h.Sum(nil))
+}
+
+// writePart writes s with its length first, so that no two lists of parts are the same bytes.
+func writePart(h hash.Hash, s string) {
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], uint64(len(s)))
+	h.Write(n[:])
+	_, _ = io.WriteString(h, s)
+}
+
+func newOwner() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return encode(b[:])
+}
+
+func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

@@ -1,0 +1,83 @@
+package memstore
+
+import (
+	"context"
+	"sync"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+type bucketKey struct{ limiter, key, bucket string }
+
+// bucketShard holds all buckets of a key, so that one mutex makes a decision atomic.
+type bucketShard struct {
+	mu      sync.Mutex
+	buckets table[bucketKey, tokenbucket.Level]
+}
+
+func (b *bucketShard) init(limit int) {
+	b.buckets = newTable[bucketKey, tokenbucket.Level](limit, nil)
+}
+
+// TakeTokens implements tokenbucket.Store.
+func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+	if err := s.ready(ctx); err != nil {
+		return tokenbucket.TakeReply{}, err
+	}
+	shard := shardOf(s, s.buckets, req.Key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	return shard.take(req, s.now())
+}
+
+func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
+	reply := tokenbucket.TakeReply{Allowed: true, Debts: make([]tokenbucket.Span, len(req.Charges))}
+	missing := 0
+	for i, c := range req.Charges {
+		if e := b.buckets.get(bucketKey{req.Limiter, req.Key, c.Bucket}, now); e != nil {
+			reply.Debts[i] = e.value.Debt(now, c)
+		} else if c.Cost != (tokenbucket.Span{}) {
+			missing++
+		}
+		if _, ok := c.Charged(reply.Debts[i]); !ok {
+			reply.Allowed = false
+		}
+	}
+	if !reply.Allowed {
+		return reply, nil
+	}
+	if missing > 0 && !b.buckets.room(missing, now) {
+		return tokenbucket.TakeReply{}, outage.ErrFull
+	}
+	for i, c := range req.Charges {
+		if c.Cost == (tokenbucket.Span{}) {
+			continue
+		}
+		debt, _ := c.Charged(reply.Debts[i])
+		reply.Debts[i] = debt
+		level := tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
+		expires := level.Empties.Micros + 1
+		key := bucketKey{req.Limiter, req.Key, c.Bucket}
+		if e := b.buckets.get(key, now); e != nil {
+			e.value, e.expires = level, expires
+		} else {
+			b.buckets.add(key, level, expires, now)
+		}
+	}
+	return reply, nil
+}
+
+// ResetTokens implements tokenbucket.Store.
+func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	shard := shardOf(s, s.buckets, key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	for _, bucket := range buckets {
+		shard.buckets.remove(bucketKey{limiter, key, bucket})
+	}
+	return nil
+}

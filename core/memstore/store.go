@@ -1,0 +1,122 @@
+// Package memstore keeps the state of every mechanism in the memory of the process: the store for
+// tests, for programs of one process, and for limits that each process has for itself. It is the
+// reference that other stores are held against.
+//
+// Its clock is the process's monotonic one, so changes of the wall clock do not touch it. Nothing
+// survives the process.
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/shutdown"
+)
+
+// Store is a core.Store in memory. It starts no goroutine, and its size is bounded: when it is
+// full it refuses what is new with core.ErrFull. It never forgets a bucket in debt or the record
+// of an operation to make room. All methods may be called concurrently.
+type Store struct {
+	start   time.Time
+	seed    maphash.Seed
+	closed  atomic.Bool
+	hooks   shutdown.Hooks
+	buckets []bucketShard
+	records []recordShard
+}
+
+var _ core.Store = (*Store)(nil)
+
+// Option is an optional setting of [New].
+type Option interface{ apply(*config) }
+
+type optionFunc func(*config)
+
+func (f optionFunc) apply(c *config) { f(c) }
+
+type config struct {
+	maxBuckets     int
+	maxRecordBytes int
+}
+
+// WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
+// 150 bytes each. It panics if n is not positive.
+func WithMaxBuckets(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("memstore: WithMaxBuckets: %d is not positive", n))
+	}
+	return optionFunc(func(c *config) { c.maxBuckets = n })
+}
+
+// WithMaxRecordBytes sets how much memory the records of operations may take: 256 MiB if not set.
+// A record without a result counts 512 bytes. It panics if n is less than that.
+func WithMaxRecordBytes(n int) Option {
+	if n < recordBytes {
+		panic(fmt.Sprintf("memstore: WithMaxRecordBytes: %d is less than one record's %d bytes", n, recordBytes))
+	}
+	return optionFunc(func(c *config) { c.maxRecordBytes = n })
+}
+
+// New returns an empty store.
+func New(opts ...Option) *Store {
+	c := config{maxBuckets: 1 << 20, maxRecordBytes: 256 << 20}
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&c)
+		}
+	}
+	s := &Store{start: time.Now(), seed: maphash.MakeSeed()}
+	// Shards spread the contention of many keys; a small store has few, so that its bound is not
+	// reached by one of them long before the others.
+	s.buckets = make([]bucketShard, min(max(c.maxBuckets/4096, 1), 64))
+	for i := range s.buckets {
+		s.buckets[i].init(ceilDiv(c.maxBuckets, len(s.buckets)))
+	}
+	s.records = make([]recordShard, min(max(c.maxRecordBytes>>22, 1), 64))
+	for i := range s.records {
+		s.records[i].init(c.maxRecordBytes / len(s.records))
+	}
+	return s
+}
+
+// Ping returns nil, core.ErrClosed, or the context's error.
+func (s *Store) Ping(ctx context.Context) error { return s.ready(ctx) }
+
+// AtShutdown implements guard.Store.
+func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
+	return s.hooks.AtShutdown(f)
+}
+
+// Shutdown finishes what mechanisms have pending, until ctx ends. Call it after the server's own
+// shutdown and before Close.
+func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
+
+// Close ends the store: from then on every method returns core.ErrClosed.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // nothing can be finished any more; whoever waits for that shall know
+	_ = s.hooks.Run(ctx)
+	return nil
+}
+
+func (s *Store) ready(ctx context.Context) error {
+	if s.closed.Load() {
+		return outage.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// now is the store's clock, in µs.
+func (s *Store) now() int64 { return int64(time.Since(s.start) / time.Microsecond) }
+
+func shardOf[S any](s *Store, shards []S, key string) *S {
+	return &shards[maphash.String(s.seed, key)%uint64(len(shards))]
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }

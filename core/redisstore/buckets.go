@@ -1,0 +1,84 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// TakeTokens implements tokenbucket.Store: one script call. It is sent again only on proof that it
+// has not run.
+func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+	tag := s.tag(req.Limiter, req.Key)
+	keys := make([]string, len(req.Charges))
+	args := make([]any, 0, 5*len(req.Charges))
+	for i, c := range req.Charges {
+		keys[i] = s.bucketKey(tag, c.Bucket)
+		args = append(args, c.Cost.Micros, c.Cost.Frac, c.Capacity.Micros, c.Capacity.Frac, c.Den)
+	}
+	return call(ctx, s, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
+		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
+		if err != nil {
+			return tokenbucket.TakeReply{}, err
+		}
+		return readTakeReply(reply, len(keys))
+	})
+}
+
+func readTakeReply(reply any, charges int) (tokenbucket.TakeReply, error) {
+	fields, ok := reply.([]any)
+	if !ok || len(fields) != 1+2*charges {
+		return tokenbucket.TakeReply{}, fmt.Errorf("%w: unexpected reply to a charge", outage.ErrUnconfirmed)
+	}
+	var numbers []int64
+	for _, f := range fields {
+		n, ok := f.(int64)
+		if !ok {
+			return tokenbucket.TakeReply{}, fmt.Errorf("%w: unexpected reply to a charge", outage.ErrUnconfirmed)
+		}
+		numbers = append(numbers, n)
+	}
+	take := tokenbucket.TakeReply{Allowed: numbers[0] == 1, Debts: make([]tokenbucket.Span, charges)}
+	for i := range take.Debts {
+		take.Debts[i] = tokenbucket.Span{Micros: numbers[1+2*i], Frac: numbers[2+2*i]}
+	}
+	return take, nil
+}
+
+// resend repeats f while its error proves that nothing ran, until ctx ends.
+func resend(ctx context.Context, f func() (any, error)) (any, error) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval = 5 * time.Millisecond
+	pause.MaxInterval = 50 * time.Millisecond
+	for {
+		reply, err := f()
+		if err == nil || !didNotRun(err) || ctx.Err() != nil {
+			return reply, err
+		}
+		wait := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return reply, err
+		}
+	}
+}
+
+// ResetTokens implements tokenbucket.Store.
+func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
+	tag := s.tag(limiter, key)
+	keys := make([]string, len(buckets))
+	for i, bucket := range buckets {
+		keys[i] = s.bucketKey(tag, bucket)
+	}
+	_, err := call(ctx, s, ordinary, func(ctx context.Context) (int64, error) {
+		return s.client.Del(ctx, keys...).Result()
+	})
+	return err
+}

@@ -1,0 +1,160 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+const (
+	// tripAfter failures in a row the store is taken to be down.
+	tripAfter = 5
+	// probeEvery is how often a store that is down is asked whether it is back.
+	probeEvery = 250 * time.Millisecond
+)
+
+var (
+	errDown    = fmt.Errorf("%w: redis has not answered lately", outage.ErrUnavailable)
+	errStuck   = fmt.Errorf("%w: redis: half of the connections wait for replies that nobody waits for", outage.ErrUnavailable)
+	errIgnored = errors.New("says nothing of the server")
+)
+
+// urgency says whether a call is made though the store is taken to be down.
+type urgency int
+
+const (
+	ordinary urgency = iota
+	// finishing calls end what was begun: they are always tried.
+	finishing
+)
+
+// call runs f, which talks to the server, and returns when it has, or at the store's own deadline,
+// or at ctx's. What f does then goes on by itself: the client may wait for a reply longer than the
+// caller does.
+func call[T any](ctx context.Context, s *Store, u urgency, f func(context.Context) (T, error)) (T, error) {
+	var none T
+	if s.closed.Load() {
+		return none, outage.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	report := func(error) {}
+	if u == ordinary {
+		// Only the probe may pass a breaker that is not closed: no caller waits to find out.
+		if s.breaker.State() != gobreaker.StateClosed {
+			return none, errDown
+		}
+		done, err := s.breaker.Allow()
+		if err != nil {
+			return none, errDown
+		}
+		report = done
+	}
+	if s.orphans.Load() >= s.maxOrphans {
+		report(errIgnored)
+		return none, errStuck
+	}
+
+	type answer struct {
+		value T
+		err   error
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.config.timeout)
+	answers := make(chan answer, 1)
+	go func() {
+		defer cancel()
+		value, err := f(bounded)
+		answers <- answer{value, err}
+	}()
+
+	select {
+	case a := <-answers:
+		report(verdict(ctx, a.err))
+		return a.value, explain(a.err)
+	case <-bounded.Done():
+	}
+	select {
+	case a := <-answers: // both at once: the answer counts
+		report(verdict(ctx, a.err))
+		return a.value, explain(a.err)
+	default:
+	}
+	s.orphans.Add(1)
+	go func() {
+		<-answers
+		s.orphans.Add(-1)
+	}()
+	err := fmt.Errorf("%w: redis: no reply in time: %w", outage.ErrUnconfirmed, context.Cause(bounded))
+	report(verdict(ctx, err))
+	return none, err
+}
+
+// verdict says what an error means for the breaker: nil if the server works, errIgnored if it may.
+func verdict(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil: // the caller left
+		return errIgnored
+	case isReply(err) && !didNotRun(err):
+		return nil
+	case errors.Is(err, outage.ErrUnavailable) && !errors.Is(err, outage.ErrUnconfirmed): // the store's own refusal
+		return errIgnored
+	}
+	return err
+}
+
+func (s *Store) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
+	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Name:        "redis",
+		MaxRequests: 1,
+		Timeout:     probeEvery,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= tripAfter },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errIgnored) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			switch {
+			case from == gobreaker.StateClosed && to == gobreaker.StateOpen:
+				s.config.logger.Warn("lockkeeper: redis does not answer; failing fast until it does")
+				s.startProbe()
+			case to == gobreaker.StateClosed:
+				s.config.logger.Info("lockkeeper: redis answers again")
+			}
+		},
+	})
+}
+
+// startProbe starts the goroutine that asks a server which is down whether it is back.
+func (s *Store) startProbe() {
+	s.closing.Lock()
+	defer s.closing.Unlock()
+	if s.closed.Load() {
+		return
+	}
+	s.probes.Go(s.probe)
+}
+
+// probe asks until the server answers or the store is closed.
+func (s *Store) probe() {
+	tick := time.NewTicker(probeEvery / 2)
+	defer tick.Stop()
+	for s.breaker.State() != gobreaker.StateClosed {
+		select {
+		case <-s.stop:
+			return
+		case <-tick.C:
+		}
+		done, err := s.breaker.Allow()
+		if err != nil {
+			continue // not half-open yet
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), s.config.timeout)
+		done(s.client.Ping(ctx).Err())
+		cancel()
+	}
+}

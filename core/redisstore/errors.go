@@ -1,0 +1,69 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// explain turns an error of the client into one of the store's: unavailable, and unconfirmed
+// unless it proves that nothing ran.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, outage.ErrUnavailable) {
+		return err
+	}
+	if didNotRun(err) || isReply(err) {
+		return fmt.Errorf("%w: redis: %w", outage.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: redis: %w", outage.ErrUnconfirmed, err)
+}
+
+// isReply reports whether the server answered with an error. A script of this package that fails so
+// has failed before its first write.
+func isReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && !errors.Is(err, redis.Nil)
+}
+
+// notNow are the replies by which a server says that it did not even begin.
+var notNow = []string{
+	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED", "ASK", "NOREPLICAS", "ERR max number of clients",
+}
+
+// didNotRun reports whether the error proves that the command was not carried out, for a reason
+// that may soon be gone: there was no connection, or the server was not ready.
+func didNotRun(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed) {
+		return true
+	}
+	for _, prefix := range notNow {
+		if redis.HasErrorPrefix(err, prefix) || isReply(err) && strings.HasPrefix(err.Error(), prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// isNoScript also knows the spelling of proxies, "ERR NOSCRIPT".
+func isNoScript(err error) bool {
+	return err != nil && isReply(err) && strings.Contains(err.Error(), "NOSCRIPT")
+}
+
+// isNoShebang reports whether a server does not understand a script's first line.
+func isNoShebang(err error) bool {
+	return err != nil && isReply(err) && strings.Contains(err.Error(), "Error compiling script")
+}
+
+func isOutOfMemory(err error) bool { return err != nil && redis.HasErrorPrefix(err, "OOM") }

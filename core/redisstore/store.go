@@ -1,0 +1,208 @@
+// Package redisstore keeps the state of every mechanism on Redis 6.2 or later, or on a server that
+// is compatible with it: a single one, behind Sentinel, or a Cluster.
+//
+// Every step is one script that runs on the server, by the server's clock. Keys are hashed before
+// they are sent, and every key that the store writes expires.
+package redisstore
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"log/slog"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/internal/shutdown"
+)
+
+// Store is a core.Store on Redis. All methods may be called concurrently.
+//
+// No call takes longer than the store's own deadline ([WithTimeout]), also where the client's are
+// longer. When several calls in a row fail, the store is taken to be down: calls fail at once, and
+// a PING every 250 ms finds out when it is back. Only calls that finish what was begun are tried
+// all the same.
+type Store struct {
+	client  redis.UniversalClient
+	config  config
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	hooks   shutdown.Hooks
+
+	loading      sync.Mutex
+	loaded       atomic.Bool // the server has the scripts
+	plainScripts atomic.Bool // the server is older than 7
+	safe         atomic.Bool // the server evicts nothing
+
+	// orphans are calls whose callers have left, each of which may keep a connection.
+	orphans    atomic.Int64
+	maxOrphans int64
+
+	closing sync.Mutex // makes closed and probes change together
+	closed  atomic.Bool
+	stop    chan struct{}
+	probes  sync.WaitGroup
+}
+
+var _ core.Store = (*Store)(nil)
+
+// Option is an optional setting of [New].
+type Option interface{ apply(*config) }
+
+type optionFunc func(*config)
+
+func (f optionFunc) apply(c *config) { f(c) }
+
+type config struct {
+	prefix        string
+	timeout       time.Duration
+	secret        []byte
+	allowEviction bool
+	logger        *slog.Logger
+}
+
+// WithPrefix sets what every Redis key of the store begins with: "lk" if not set, 1 to 64 bytes
+// without braces. Stores with the same prefix on the same Redis share their state.
+func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
+
+// WithTimeout sets the store's own deadline for each call: 250 ms if not set, 1 ms to 1 min.
+func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
+
+// WithSecret has the keys of token buckets hashed by HMAC under this secret, so that nobody who
+// reads the database can test guesses of addresses or user names against them. (Operations have
+// guard.WithSecret.) Every process needs the same one.
+func WithSecret(secret []byte) Option {
+	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
+}
+
+// AllowEviction has guards work on a server whose maxmemory-policy may evict their records, and
+// with them the evidence that an operation has run. Without it they refuse to.
+func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEviction = true }) }
+
+// WithLogger sets where the store says that Redis is down, and back, and what is wrong with its
+// settings: slog.Default() if not set. It never logs keys.
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) {
+		if l != nil {
+			c.logger = l
+		}
+	})
+}
+
+// New returns a store on client, which stays the caller's to close, after the store. It talks to
+// nobody yet.
+//
+// It returns an error for a nil client or an option out of its range. It logs a warning if the
+// client waits for replies for more than a second, since a call that nobody waits for any more
+// keeps its connection for that long.
+func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
+	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
+		return nil, errors.New("redisstore: New: nil client")
+	}
+	c := config{prefix: "lk", timeout: 250 * time.Millisecond, logger: slog.Default()}
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&c)
+		}
+	}
+	switch {
+	case c.prefix == "" || len(c.prefix) > 64 || strings.ContainsAny(c.prefix, "{}"):
+		return nil, fmt.Errorf("redisstore: New: prefix %q has not 1 to 64 bytes without braces", c.prefix)
+	case c.timeout < time.Millisecond || c.timeout > time.Minute:
+		return nil, fmt.Errorf("redisstore: New: a timeout of %v is not between 1ms and 1m", c.timeout)
+	}
+	s := &Store{client: client, config: c, stop: make(chan struct{})}
+	s.breaker = s.newBreaker()
+	poolSize, readTimeout := clientLimits(client)
+	s.maxOrphans = int64(max(poolSize/2, 1))
+	if readTimeout > time.Second {
+		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s; set it to about the store's own timeout",
+			"read_timeout", readTimeout, "store_timeout", c.timeout)
+	}
+	return s, nil
+}
+
+// clientLimits returns the size of a client's pool and how long it waits for a reply.
+func clientLimits(client redis.UniversalClient) (poolSize int, readTimeout time.Duration) {
+	switch client := client.(type) {
+	case *redis.Client:
+		return client.Options().PoolSize, client.Options().ReadTimeout
+	case *redis.ClusterClient:
+		return client.Options().PoolSize, client.Options().ReadTimeout
+	case *redis.Ring:
+		return client.Options().PoolSize, client.Options().ReadTimeout
+	}
+	return 10, 0
+}
+
+// Ping asks Redis whether it is there, even when the store takes it to be down.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := call(ctx, s, finishing, func(ctx context.Context) (string, error) {
+		return s.client.Ping(ctx).Result()
+	})
+	return err
+}
+
+// AtShutdown implements guard.Store.
+func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
+	return s.hooks.AtShutdown(f)
+}
+
+// Shutdown finishes what mechanisms have pending, until ctx ends. Call it after the server's own
+// shutdown and before Close.
+func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
+
+// Close ends the store: from then on every method returns core.ErrClosed. It does not close the
+// client.
+func (s *Store) Close() error {
+	s.closing.Lock()
+	first := s.closed.CompareAndSwap(false, true)
+	s.closing.Unlock()
+	if !first {
+		return nil
+	}
+	close(s.stop)
+	s.probes.Wait()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // nothing can be finished any more; whoever waits for that shall know
+	_ = s.hooks.Run(ctx)
+	return nil
+}
+
+// bucketKey names the Redis key of a bucket. All buckets of a key share a hash tag, and with it a
+// slot of a Cluster.
+func (s *Store) bucketKey(tag, bucket string) string {
+	key := s.config.prefix + ":t:{" + tag + "}"
+	if bucket != "" {
+		key += ":" + bucket
+	}
+	return key
+}
+
+// tag hashes the name of a limiter and a key of it.
+func (s *Store) tag(limiter, key string) string {
+	var h hash.Hash
+	if len(s.config.secret) == 0 {
+		h = sha256.New()
+	} else {
+		h = hmac.New(sha256.New, s.config.secret)
+	}
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], uint64(len(limiter)))
+	h.Write(n[:])
+	_, _ = io.WriteString(h, limiter)
+	_, _ = io.WriteString(h, key)
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16])
+}

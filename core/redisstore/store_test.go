@@ -1,0 +1,60 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newStore(t testing.TB, client redis.UniversalClient, opts ...redisstore.Option) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.New(client, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func contract(t *testing.T, run storetest.Runner) {
+	t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
+	t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
+}
+
+func TestContractOnMiniredis(t *testing.T) {
+	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+		server := miniredis.RunT(t)
+		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { _ = client.Close() })
+		now := time.Now()
+		server.SetTime(now)
+		test(t, storetest.Harness{
+			Store: newStore(t, client),
+			Advance: func(d time.Duration) {
+				now = now.Add(d)
+				server.SetTime(now)
+				server.FastForward(d)
+			},
+		})
+	})
+}
+
+func TestContractOnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+		test(t, storetest.Harness{
+			Store:   newStore(t, client, redisstore.WithTimeout(5*time.Second)),
+			Advance: func(d time.Duration) { <-time.After(d) },
+		})
+	})
+}

@@ -1,0 +1,189 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// Op names a store's operations, to say which of them fail.
+type Op string
+
+// The operations of a store. Any stands for all of them.
+const (
+	Any              Op = "any"
+	TakeTokens       Op = "TakeTokens"
+	ResetTokens      Op = "ResetTokens"
+	BeginOperation   Op = "BeginOperation"
+	SettleOperation  Op = "SettleOperation"
+	AbandonOperation Op = "AbandonOperation"
+	MarkOperation    Op = "MarkOperation"
+	RenewOperations  Op = "RenewOperations"
+	Ping             Op = "Ping"
+)
+
+// Fault is a way to fail.
+type Fault int
+
+const (
+	// Down: the request does not reach the store. The error is core.ErrUnavailable.
+	Down Fault = iota + 1
+	// LostReply: the store carries the request out, and the caller is not told. The error is
+	// core.ErrUnconfirmed.
+	LostReply
+	// Hung: nothing happens until the caller's context ends or the fault is mended; then the
+	// error is the context's, or the request is carried out.
+	Hung
+)
+
+// Faulty is a store that fails when it is told to, and otherwise is the one it was made from: for
+// testing what a program does when its store is in trouble. It may be told while it is in use.
+type Faulty struct {
+	core.Store
+
+	mu     sync.Mutex
+	faults map[Op]*fault
+	calls  map[Op]int
+}
+
+type fault struct {
+	kind   Fault
+	left   int           // calls that still fail; negative for all
+	mended chan struct{} // closed when the fault goes
+}
+
+// NewFaulty returns a store that has no fault yet.
+func NewFaulty(store core.Store) *Faulty {
+	return &Faulty{Store: store, faults: make(map[Op]*fault), calls: make(map[Op]int)}
+}
+
+// Break has every call of an operation fail until Mend.
+func (f *Faulty) Break(op Op, how Fault) { f.BreakNext(op, how, -1) }
+
+// BreakNext has the next n calls of an operation fail.
+func (f *Faulty) BreakNext(op Op, how Fault, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mend(op)
+	f.faults[op] = &fault{how, n, make(chan struct{})}
+}
+
+// Mend ends the fault of an operation; of all of them, if op is Any.
+func (f *Faulty) Mend(op Op) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if op == Any {
+		for op := range f.faults {
+			f.mend(op)
+		}
+	}
+	f.mend(op)
+}
+
+func (f *Faulty) mend(op Op) {
+	if old := f.faults[op]; old != nil {
+		close(old.mended)
+		delete(f.faults, op)
+	}
+}
+
+// Calls is how often an operation has been called, failed calls included.
+func (f *Faulty) Calls(op Op) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if op == Any {
+		n := 0
+		for _, calls := range f.calls {
+			n += calls
+		}
+		return n
+	}
+	return f.calls[op]
+}
+
+// next counts a call and returns the fault that it meets, if any.
+func (f *Faulty) next(op Op) *fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls[op]++
+	for _, op := range []Op{op, Any} {
+		found := f.faults[op]
+		if found == nil || found.left == 0 {
+			continue
+		}
+		found.left--
+		return found
+	}
+	return nil
+}
+
+func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error)) (T, error) {
+	var none T
+	found := f.next(op)
+	if found == nil {
+		return do()
+	}
+	switch found.kind {
+	case Down:
+		return none, fmt.Errorf("%w: %s was told to fail", core.ErrUnavailable, op)
+	case LostReply:
+		_, _ = do()
+		return none, fmt.Errorf("%w: %s was told to lose the reply", core.ErrUnconfirmed, op)
+	case Hung:
+		select {
+		case <-found.mended:
+			return do()
+		case <-ctx.Done():
+			return none, fmt.Errorf("%w: %w", core.ErrUnconfirmed, context.Cause(ctx))
+		}
+	}
+	panic(fmt.Sprintf("storetest: unknown fault %d", found.kind))
+}
+
+// TakeTokens implements tokenbucket.Store.
+func (f *Faulty) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+	return disturb(ctx, f, TakeTokens, func() (tokenbucket.TakeReply, error) { return f.Store.TakeTokens(ctx, req) })
+}
+
+// ResetTokens implements tokenbucket.Store.
+func (f *Faulty) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
+	_, err := disturb(ctx, f, ResetTokens, func() (struct{}, error) {
+		return struct{}{}, f.Store.ResetTokens(ctx, limiter, key, buckets)
+	})
+	return err
+}
+
+// BeginOperation implements guard.Store.
+func (f *Faulty) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	return disturb(ctx, f, BeginOperation, func() (guard.BeginReply, error) { return f.Store.BeginOperation(ctx, req) })
+}
+
+// SettleOperation implements guard.Store.
+func (f *Faulty) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+	return disturb(ctx, f, SettleOperation, func() (bool, error) { return f.Store.SettleOperation(ctx, req) })
+}
+
+// AbandonOperation implements guard.Store.
+func (f *Faulty) AbandonOperation(ctx context.Context, id, owner string) (bool, error) {
+	return disturb(ctx, f, AbandonOperation, func() (bool, error) { return f.Store.AbandonOperation(ctx, id, owner) })
+}
+
+// MarkOperation implements guard.Store.
+func (f *Faulty) MarkOperation(ctx context.Context, id, owner string, dirty bool) (bool, error) {
+	return disturb(ctx, f, MarkOperation, func() (bool, error) { return f.Store.MarkOperation(ctx, id, owner, dirty) })
+}
+
+// RenewOperations implements guard.Store.
+func (f *Faulty) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
+	return disturb(ctx, f, RenewOperations, func() ([]bool, error) { return f.Store.RenewOperations(ctx, reqs) })
+}
+
+// Ping implements core.Store.
+func (f *Faulty) Ping(ctx context.Context) error {
+	_, err := disturb(ctx, f, Ping, func() (struct{}, error) { return struct{}{}, f.Store.Ping(ctx) })
+	return err
+}

@@ -1,0 +1,56 @@
+// Package storetest has the contracts that every store must keep, as test suites, and a store that
+// fails when it is told to.
+//
+// A store's own test calls the suites with a [Runner]:
+//
+//	func TestStore(t *testing.T) {
+//		run := func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+//			synctest.Test(t, func(t *testing.T) {
+//				test(t, storetest.Harness{Store: memstore.New(), Advance: time.Sleep})
+//			})
+//		}
+//		t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
+//		t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
+//	}
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+)
+
+// Harness is a store under test.
+type Harness struct {
+	// Store is new and empty. The suite does not close it.
+	Store core.Store
+	// Advance returns when the store's clock, and that of its clients, has moved on by at least d.
+	// A suite asks for no more than a second in all in each test.
+	Advance func(d time.Duration)
+}
+
+// Runner runs one test of a suite on a store of its own. It need not support subtests, so a test
+// may run in a testing/synctest bubble.
+type Runner func(t *testing.T, test func(*testing.T, Harness))
+
+// testCase is one test of a suite.
+type testCase struct {
+	name string
+	test func(*testing.T, Harness)
+}
+
+func runAll(t *testing.T, run Runner, cases []testCase) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { run(t, c.test) })
+	}
+}
+
+// background is the context of calls that must not fail.
+func background() context.Context { return context.Background() }
+
+// unique returns a name that no other test uses, for stores that share a server.
+func unique(prefix string) string { return prefix + "-" + rand.Text() }

@@ -1,0 +1,26 @@
+package tokenbucket
+
+import "time"
+
+// Decision is the answer to one question about a key.
+type Decision struct {
+	// Allowed says whether the cost was charged ([Limiter.Allow]) or could be ([Limiter.Peek]).
+	Allowed bool
+	// RetryAfter is how long to wait until the same cost can be afforded, if nobody else takes
+	// tokens of the key meanwhile. Zero when allowed.
+	RetryAfter time.Duration
+	// Limits has one entry for each limit of the plan, in the plan's order.
+	Limits []LimitState
+}
+
+// LimitState is one limit of a [Decision], as it stands after the decision.
+type LimitState struct {
+	Name      string        // the limit's name, or the limiter's for its only, unnamed limit
+	Capacity  int64         // tokens in a full bucket: the burst
+	Window    time.Duration // what refills an empty bucket
+	Remaining int64         // whole tokens left, between 0 and Capacity
+	Reset     time.Duration // until the bucket is full again; zero if it is
+	// RetryAfter is how long this limit alone would make the same cost wait: zero for the limits
+	// that did not deny it.
+	RetryAfter time.Duration
+}

@@ -1,0 +1,207 @@
+package tokenbucket
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+)
+
+const (
+	// maxCount is the largest integer that a structured field can carry (RFC 9651).
+	maxCount = 999_999_999_999_999
+	// maxWindow bounds the time that refills a bucket. Any instant of the next centuries plus this
+	// much, in microseconds, is an integer that Redis's scripts count exactly (below 2^53).
+	maxWindow = 3660 * 24 * time.Hour
+)
+
+// Limit says how fast the tokens of a bucket come back and how many it holds:
+//
+//	tokenbucket.PerMinute(100)                   // 100 a minute, all of which may come at once
+//	tokenbucket.PerSecond(10).Burst(20)          // 10 a second, 20 at once after a pause
+//	tokenbucket.PerDay(1000).Named("daily")      // one of several limits
+//
+// Rates are exact: 3 per second are 3 per second, not one in 333,334 µs. Limits are values;
+// [New] refuses the ones that make no sense.
+type Limit struct {
+	count int64
+	per   time.Duration
+	burst int64
+	name  string
+	// explicitBurst tells Burst(0), an error, from a burst that was never set.
+	explicitBurst bool
+}
+
+// PerSecond is a limit of n tokens a second with a burst of n.
+func PerSecond(n int64) Limit { return Per(n, time.Second) }
+
+// PerMinute is a limit of n tokens a minute with a burst of n.
+func PerMinute(n int64) Limit { return Per(n, time.Minute) }
+
+// PerHour is a limit of n tokens an hour with a burst of n.
+func PerHour(n int64) Limit { return Per(n, time.Hour) }
+
+// PerDay is a limit of n tokens in 24 hours with a burst of n.
+func PerDay(n int64) Limit { return Per(n, 24*time.Hour) }
+
+// Per is a limit of n tokens in each period with a burst of n. The period is a whole number of
+// microseconds.
+func Per(n int64, period time.Duration) Limit { return Limit{count: n, per: period, burst: n} }
+
+// Burst returns l with a bucket that holds n tokens: the most that may be taken at once.
+func (l Limit) Burst(n int64) Limit {
+	l.burst, l.explicitBurst = n, true
+	return l
+}
+
+// Named returns l with a name of its own: what headers and decisions call it, and what its bucket
+// is kept under. A limit keeps its bucket through a change of plan when its name stays the same.
+func (l Limit) Named(name string) Limit {
+	l.name = name
+	return l
+}
+
+// String returns the text form, which [ParseLimit] reads: "100/1m burst=20 name=daily".
+func (l Limit) String() string {
+	s := strconv.FormatInt(l.count, 10) + "/" + shortDuration(l.per)
+	if l.explicitBurst {
+		s += " burst=" + strconv.FormatInt(l.burst, 10)
+	}
+	if l.name != "" {
+		s += " name=" + l.name
+	}
+	return s
+}
+
+// ParseLimit reads a limit's text form, as a flag or a file has it: a count, a slash, a period as
+// [time.ParseDuration] reads it (d for 24 hours is allowed too, and a number of 1 may be left
+// out), and optionally burst=N and name=NAME, separated by spaces:
+//
+//	100/1m
+//	5/s burst=20
+//	1000/1d name=daily
+//
+// The error matches [ErrInvalidLimit].
+func ParseLimit(text string) (Limit, error) {
+	fields := strings.Fields(text)
+	if len(fields) == 0 {
+		return Limit{}, fmt.Errorf("%w: empty text", ErrInvalidLimit)
+	}
+	count, period, ok := strings.Cut(fields[0], "/")
+	if !ok {
+		return Limit{}, fmt.Errorf("%w: %q: want a count and a period, such as 100/1m", ErrInvalidLimit, text)
+	}
+	n, err := strconv.ParseInt(count, 10, 64)
+	if err != nil {
+		return Limit{}, fmt.Errorf("%w: %q: the count is no number", ErrInvalidLimit, text)
+	}
+	per, err := parsePeriod(period)
+	if err != nil {
+		return Limit{}, fmt.Errorf("%w: %q: %w", ErrInvalidLimit, text, err)
+	}
+	limit := Per(n, per)
+	seen := map[string]bool{}
+	for _, field := range fields[1:] {
+		option, value, _ := strings.Cut(field, "=")
+		if seen[option] {
+			return Limit{}, fmt.Errorf("%w: %q: %s is given twice", ErrInvalidLimit, text, option)
+		}
+		seen[option] = true
+		switch option {
+		case "burst":
+			burst, err := strconv.ParseInt(value, 10, 64)
+			if err != nil {
+				return Limit{}, fmt.Errorf("%w: %q: the burst is no number", ErrInvalidLimit, text)
+			}
+			limit = limit.Burst(burst)
+		case "name":
+			if value == "" {
+				return Limit{}, fmt.Errorf("%w: %q: the name is empty", ErrInvalidLimit, text)
+			}
+			limit = limit.Named(value)
+		default:
+			return Limit{}, fmt.Errorf("%w: %q: %q is neither burst= nor name=", ErrInvalidLimit, text, field)
+		}
+	}
+	return limit, limit.check()
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (l Limit) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (l *Limit) UnmarshalText(text []byte) error {
+	limit, err := ParseLimit(string(text))
+	if err != nil {
+		return err
+	}
+	*l = limit
+	return nil
+}
+
+func (l Limit) check() error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s: %s", ErrInvalidLimit, l, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case l.count < 1 || l.count > maxCount:
+		return refuse("the count is not between 1 and %d", int64(maxCount))
+	case l.per <= 0:
+		return refuse("the period is not positive")
+	case l.per%time.Microsecond != 0:
+		return refuse("the period is not a whole number of microseconds")
+	case l.per > maxWindow:
+		return refuse("the period is longer than %s", shortDuration(maxWindow))
+	case l.burst < 1 || l.burst > maxCount:
+		return refuse("the burst is not between 1 and %d", int64(maxCount))
+	}
+	if l.name != "" {
+		if err := naming.CheckName(l.name); err != nil {
+			return refuse("%v", err)
+		}
+		if strings.Contains(l.name, " ") {
+			return refuse("the name has a space")
+		}
+	}
+	hi, lo := bits.Mul64(uint64(l.burst), uint64(l.per.Microseconds()))
+	if hi >= uint64(l.count) {
+		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
+	}
+	if window, _ := bits.Div64(hi, lo, uint64(l.count)); window > uint64(maxWindow.Microseconds()) {
+		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
+	}
+	return nil
+}
+
+func parsePeriod(s string) (time.Duration, error) {
+	if s != "" && s[0] >= 'a' && s[0] <= 'z' {
+		s = "1" + s
+	}
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseInt(days, 10, 64)
+		if err != nil || n < 1 || n > int64(maxWindow/(24*time.Hour)) {
+			return 0, fmt.Errorf("bad period %q", s)
+		}
+		return time.Duration(n) * 24 * time.Hour, nil
+	}
+	per, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("bad period %q", s)
+	}
+	return per, nil
+}
+
+// shortDuration is d.String() without the zero units at its end: 1m, not 1m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

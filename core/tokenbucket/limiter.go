@@ -1,0 +1,146 @@
+// Package tokenbucket limits how often something may happen: at most N per time, for each key.
+//
+// The algorithm is the virtual scheduling form of GCRA, the Generic Cell Rate Algorithm (ITU-T
+// I.371, annex A): a key's state is one time, at which its bucket will be full again, and a charge
+// moves it on. All arithmetic is in integers.
+package tokenbucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+)
+
+// Limiter decides whether a key may go on, at most as often as its plan says.
+//
+// Most callers want [Limiter.Allow], or the ratelimit middleware of their framework. Limiters with
+// the same name on the same store share their buckets, in one process as in several. All methods
+// may be called concurrently.
+type Limiter struct {
+	store Store
+	name  string
+	plan  atomic.Pointer[compiledPlan]
+}
+
+// New returns a limiter that keeps the buckets of its keys in store, under name.
+//
+// It returns an error that matches [ErrInvalidLimit] if the plan makes no sense, and another one if
+// the store is nil, or if the name is empty, longer than 128 bytes or not printable ASCII.
+func New(store Store, name string, plan Plan) (*Limiter, error) {
+	if store == nil {
+		return nil, errors.New("tokenbucket: New: nil store")
+	}
+	if err := naming.CheckName(name); err != nil {
+		return nil, fmt.Errorf("tokenbucket: New: %w", err)
+	}
+	l := &Limiter{store: store, name: name}
+	if err := l.SetPlan(plan); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Name returns the name that the limiter was built with.
+func (l *Limiter) Name() string { return l.name }
+
+// SetPlan replaces the plan for all decisions that begin after it returns. What a key owes is time,
+// so its bucket carries over to the new plan: a key that was out of tokens does not start afresh.
+//
+// An error matches [ErrInvalidLimit] and leaves the old plan in force.
+func (l *Limiter) SetPlan(plan Plan) error {
+	if plan == nil {
+		return fmt.Errorf("%w: nil plan", ErrInvalidLimit)
+	}
+	compiled, err := plan.compile(l.name)
+	if err != nil {
+		return err
+	}
+	l.plan.Store(&compiled)
+	return nil
+}
+
+// Allow takes one token of the key. It is AllowN(ctx, key, 1).
+func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
+	return l.AllowN(ctx, key, 1)
+}
+
+// AllowN takes n tokens of the key, of every limit of its plan, or none of any.
+//
+// A denial is no error: the decision's Allowed is false, and nothing was charged. A cost of zero is
+// always allowed and charges nothing.
+//
+// The error is a *[CostError] if n exceeds a burst, so that waiting could never help,
+// [ErrInvalidCost] if n is negative, [ErrInvalidKey] if the key is empty or longer than 1,024
+// bytes, the PlanFunc's own error, or the context's. An error that matches core.ErrUnavailable says
+// that the store did not decide; if it matches core.ErrUnconfirmed too, the charge may have been
+// made. It is not sent again, so that nobody is charged twice.
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
+	return l.decide(ctx, key, n, true)
+}
+
+// Peek returns the decision that [Limiter.Allow] would make now, and charges nothing. Its errors
+// are those of AllowN.
+func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
+	return l.decide(ctx, key, 1, false)
+}
+
+// Reset fills the buckets of the key's present plan. Errors are those of AllowN.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	meters, err := l.meters(ctx, key)
+	if err != nil {
+		return err
+	}
+	buckets := make([]string, len(meters))
+	for i, m := range meters {
+		buckets[i] = m.bucket
+	}
+	return l.store.ResetTokens(ctx, l.name, key, buckets)
+}
+
+func (l *Limiter) meters(ctx context.Context, key string) ([]meter, error) {
+	if err := naming.CheckKey(key); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+	}
+	return (*l.plan.Load()).meters(ctx, key)
+}
+
+func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) (Decision, error) {
+	if n < 0 {
+		return Decision{}, ErrInvalidCost
+	}
+	meters, err := l.meters(ctx, key)
+	if err != nil {
+		return Decision{}, err
+	}
+	req := TakeRequest{Limiter: l.name, Key: key, Charges: make([]Charge, len(meters))}
+	costs := make([]Span, len(meters))
+	for i, m := range meters {
+		if n > m.burst {
+			return Decision{}, &CostError{Limit: m.name, Cost: n, Burst: m.burst}
+		}
+		costs[i] = m.span(n)
+		req.Charges[i] = Charge{Bucket: m.bucket, Capacity: m.capacity, Den: m.den}
+		if charge {
+			req.Charges[i].Cost = costs[i]
+		}
+	}
+	reply, err := l.store.TakeTokens(ctx, req)
+	if err != nil {
+		return Decision{}, err
+	}
+	charged := charge && reply.Allowed
+	d := Decision{Limits: make([]LimitState, len(meters))}
+	for i, m := range meters {
+		cost := costs[i]
+		if charged { // the debt has it already
+			cost = Span{}
+		}
+		d.Limits[i] = m.state(reply.Debts[i], cost)
+		d.RetryAfter = max(d.RetryAfter, d.Limits[i].RetryAfter)
+	}
+	d.Allowed = charged || !charge && d.RetryAfter == 0
+	return d, nil
+}

@@ -1,0 +1,88 @@
+// Package lease has the context that ends when a hold does.
+package lease
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Context ends at a deadline that renewals move on, or when it is ended by hand, whichever is
+// first, or with its parent. Its cause ([context.Cause]) says which it was.
+//
+// Err compares the clock itself: after the deadline it is never nil, whether or not a timer has
+// had its turn. The deadline is monotonic.
+type Context struct {
+	context.Context // the cancellable one that does the ending
+
+	cancel  context.CancelCauseFunc
+	expired error
+
+	mu       sync.Mutex
+	deadline time.Time
+	timer    *time.Timer
+}
+
+// NewContext returns a context that ends with the cause expired at the deadline.
+// Callers end it with End, always, so that the timer goes.
+func NewContext(parent context.Context, deadline time.Time, expired error) *Context {
+	inner, cancel := context.WithCancelCause(parent)
+	c := &Context{Context: inner, cancel: cancel, expired: expired, deadline: deadline}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timer = time.AfterFunc(time.Until(deadline), c.expire)
+	return c
+}
+
+// Err is nil while the hold is valid.
+func (c *Context) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	if !time.Now().Before(c.ValidUntil()) {
+		c.cancel(c.expired)
+	}
+	return c.Context.Err()
+}
+
+// Deadline is the parent's: the end of a lease moves, and what was derived from this context must
+// not freeze it.
+func (c *Context) Deadline() (time.Time, bool) { return c.Context.Deadline() }
+
+// ValidUntil returns the deadline as it stands.
+func (c *Context) ValidUntil() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deadline
+}
+
+// Extend moves the deadline on. It never moves back, and a context that has ended stays ended.
+func (c *Context) Extend(deadline time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.Context.Err() != nil || !deadline.After(c.deadline) || !time.Now().Before(c.deadline) {
+		return
+	}
+	c.deadline = deadline
+	c.timer.Reset(time.Until(deadline))
+}
+
+// End ends the context with this cause, unless it has ended already.
+func (c *Context) End(cause error) {
+	c.cancel(cause)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timer.Stop()
+}
+
+func (c *Context) expire() {
+	c.mu.Lock()
+	left := time.Until(c.deadline)
+	if left > 0 && c.Context.Err() == nil { // renewed while the timer fired
+		c.timer.Reset(left)
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	c.cancel(c.expired)
+}

@@ -1,0 +1,159 @@
+// Package redistest starts real Redis servers for tests, on free ports, and stops what it started.
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Require turns a missing redis-server from a skipped test into a failed one when it is set to 1.
+const Require = "LOCKKEEPER_REQUIRE_REDIS"
+
+// Server is a redis-server process of the test's own.
+type Server struct {
+	t    testing.TB
+	path string
+	args []string
+	dir  string
+	port int
+
+	mu      sync.Mutex
+	process *exec.Cmd
+	exited  chan struct{}
+}
+
+// Start starts a server that lives until the test ends. It skips the test if redis-server is not
+// installed, unless the variable Require says that it must be.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		if os.Getenv(Require) == "1" {
+			t.Fatalf("redis-server is not installed, and %s=1", Require)
+		}
+		t.Skipf("redis-server is not installed; %s=1 makes this a failure", Require)
+	}
+	s := &Server{t: t, path: path, args: args, dir: t.TempDir()}
+	t.Cleanup(s.Stop)
+	for range 10 { // another process may take the free port first
+		if s.port, err = freePort(); err != nil {
+			t.Fatal(err)
+		}
+		if err = s.start(); err == nil {
+			return s
+		}
+	}
+	t.Fatalf("redis-server: %v", err)
+	return nil
+}
+
+// Addr is the server's address, the same after a restart.
+func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
+
+// URL is the server's address as the -redis flag of the examples takes it.
+func (s *Server) URL() string { return "redis://" + s.Addr() + "/0" }
+
+// Client returns a client with a short time-out, closed when the test ends.
+func (s *Server) Client() *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Stop kills the server, as a crash would. It may be called again.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return
+	}
+	_ = s.process.Process.Kill()
+	<-s.exited
+	s.process = nil
+}
+
+// Restart starts the server again, empty, at its old address.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	if err := s.start(); err != nil {
+		s.t.Fatalf("redis-server: %v", err)
+	}
+}
+
+// Process is the running server's process, for signals.
+func (s *Server) Process() *os.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process.Process
+}
+
+func (s *Server) start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log, err := os.Create(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	args := append([]string{
+		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir,
+	}, s.args...)
+	cmd := exec.Command(s.path, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	if err := s.await(exited); err != nil {
+		_ = cmd.Process.Kill()
+		<-exited
+		text, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	s.process, s.exited = cmd, exited
+	return nil
+}
+
+// await waits until the server answers.
+func (s *Server) await(exited <-chan struct{}) error {
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1})
+	defer func() { _ = client.Close() }()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for client.Ping(context.Background()).Err() != nil {
+		select {
+		case <-exited:
+			return errors.New("exited at once")
+		case <-deadline:
+			return errors.New("not ready after 10s")
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}

@@ -1,0 +1,183 @@
+// Package renewal keeps leases alive: it renews the holds of a process in batches, each at a third
+// of its time to live, with one timer and no goroutine while there is nothing to do.
+package renewal
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+)
+
+// Hold is what a Keeper keeps alive.
+type Hold interface {
+	comparable
+	// TTL is the time to live that a renewal gives.
+	TTL() time.Duration
+	// Renewed is called after a renewal that was sent at that time and that the store confirmed.
+	Renewed(sent time.Time)
+	// Lost is called when the store says that the hold is not held any more. The keeper has
+	// forgotten it by then.
+	Lost()
+}
+
+// maxBatch bounds what one call of renew is given.
+const maxBatch = 100
+
+// Keeper renews holds until they are removed or lost.
+type Keeper[H Hold] struct {
+	// Renew asks the store to renew the holds of a batch, and says for each whether it is held.
+	// On an error all of them are tried again.
+	renew func(context.Context, []H) ([]bool, error)
+
+	mu    sync.Mutex
+	holds map[H]*entry[H]
+	queue queue[H]
+	timer *time.Timer
+	// running counts batches that are under way; Wait waits for it.
+	running sync.WaitGroup
+}
+
+type entry[H Hold] struct {
+	hold  H
+	due   time.Time
+	index int // in the queue; -1 while its batch is under way
+}
+
+// NewKeeper returns a keeper that renews with the given function.
+func NewKeeper[H Hold](renew func(context.Context, []H) ([]bool, error)) *Keeper[H] {
+	return &Keeper[H]{renew: renew, holds: make(map[H]*entry[H])}
+}
+
+// Add starts renewing a hold whose present time to live began at the given time.
+func (k *Keeper[H]) Add(h H, sent time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := &entry[H]{hold: h, due: sent.Add(h.TTL() / 3)}
+	k.holds[h] = e
+	heap.Push(&k.queue, e)
+	k.arm()
+}
+
+// Remove stops renewing a hold. A renewal that is under way may still be told to it.
+func (k *Keeper[H]) Remove(h H) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e, ok := k.holds[h]
+	if !ok {
+		return
+	}
+	delete(k.holds, h)
+	if e.index >= 0 {
+		heap.Remove(&k.queue, e.index)
+	}
+	k.arm()
+}
+
+// Len is the number of holds that are kept alive.
+func (k *Keeper[H]) Len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.holds)
+}
+
+// Wait waits until no renewal is under way.
+func (k *Keeper[H]) Wait() { k.running.Wait() }
+
+// arm sets the timer to the first hold that is due. The caller holds mu.
+func (k *Keeper[H]) arm() {
+	if len(k.queue) == 0 {
+		if k.timer != nil {
+			k.timer.Stop()
+		}
+		return
+	}
+	wait := time.Until(k.queue[0].due)
+	if k.timer == nil {
+		k.timer = time.AfterFunc(wait, k.tick)
+		return
+	}
+	k.timer.Reset(wait)
+}
+
+// tick sends what is due, in batches that do not wait for each other.
+func (k *Keeper[H]) tick() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	for len(k.queue) > 0 && !k.queue[0].due.After(now) {
+		var batch []*entry[H]
+		for len(batch) < maxBatch && len(k.queue) > 0 && !k.queue[0].due.After(now) {
+			batch = append(batch, heap.Pop(&k.queue).(*entry[H]))
+		}
+		k.running.Go(func() { k.send(batch) })
+	}
+	k.arm()
+}
+
+func (k *Keeper[H]) send(batch []*entry[H]) {
+	holds := make([]H, len(batch))
+	shortest := batch[0].hold.TTL()
+	for i, e := range batch {
+		holds[i] = e.hold
+		shortest = min(shortest, e.hold.TTL())
+	}
+	sent := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), shortest/3)
+	held, err := k.renew(ctx, holds)
+	cancel()
+
+	var renewed, lost []H
+	k.mu.Lock()
+	for i, e := range batch {
+		if k.holds[e.hold] != e {
+			continue // removed meanwhile
+		}
+		switch {
+		case err != nil: // soon again: there may be two more chances before the lease ends
+			e.due = time.Now().Add(e.hold.TTL() / 12)
+			heap.Push(&k.queue, e)
+		case held[i]:
+			e.due = sent.Add(e.hold.TTL() / 3)
+			heap.Push(&k.queue, e)
+			renewed = append(renewed, e.hold)
+		default:
+			delete(k.holds, e.hold)
+			lost = append(lost, e.hold)
+		}
+	}
+	k.arm()
+	k.mu.Unlock()
+
+	for _, h := range renewed {
+		h.Renewed(sent)
+	}
+	for _, h := range lost {
+		h.Lost()
+	}
+}
+
+// queue is a heap of entries, the first due at its top.
+type queue[H Hold] []*entry[H]
+
+func (q queue[H]) Len() int           { return len(q) }
+func (q queue[H]) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue[H]) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q *queue[H]) Push(x any) {
+	e := x.(*entry[H])
+	e.index = len(*q)
+	*q = append(*q, e)
+}
+
+func (q *queue[H]) Pop() any {
+	old := *q
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	e.index = -1
+	return e
+}
