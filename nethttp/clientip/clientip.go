@@ -1,0 +1,161 @@
+// Package clientip finds out which address is the client's, without believing the client.
+//
+// A server sees the address of whoever connected to it. Behind a proxy that is the proxy, and the
+// client's address is in the header X-Forwarded-For, to which every proxy appends the address that
+// connected to it. Anybody can send that header, so only the part of it that one's own proxies
+// wrote, its right end, says anything. Choose exactly one:
+//
+//	clientip.Direct()                                             // no proxy in front
+//	clientip.TrustedProxies(netip.MustParsePrefix("10.0.0.0/8"))  // proxies of known addresses
+//	clientip.TrustedHops(2)                                       // a known number of proxies
+//
+// X-Forwarded-For is the only header that is read. Forwarded, X-Real-IP and their like are not: a
+// proxy passes on what it does not set itself, so with more than one header to choose from, it is
+// the client who would choose.
+package clientip
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+)
+
+// ErrNoAddress is returned for a request whose RemoteAddr is no IP address, as when it came in by a
+// Unix socket.
+var ErrNoAddress = errors.New("clientip: remote address is not an IP address")
+
+// defaultIPv6Bits is the size of a single network (RFC 4291, section 2.5.4): any device in it can use
+// any address of it.
+const defaultIPv6Bits = 64
+
+// Resolver finds the address of the client of a request. Build one with [Direct], [TrustedProxies]
+// or [TrustedHops]; the zero value is Direct, which believes no header.
+//
+// Most callers want [Resolver.Key], which is what to limit by. [Resolver.Addr] is for logs and for
+// lists of addresses. A Resolver is an immutable value, and all methods may be called concurrently.
+//
+// Addresses are normal forms: an IPv4 address in IPv6 form (::ffff:203.0.113.7) is the IPv4
+// address, in requests as in what is trusted, and zones (fe80::1%eth0) are cut off. An entry of
+// X-Forwarded-For may carry a port (203.0.113.7:5678, [2001:db8::1]:443) and spaces around it.
+// Several lines of the header are one list, in their order.
+type Resolver struct {
+	proxies  *proxySet // nil unless built by TrustedProxies
+	hops     int       // 0 unless built by TrustedHops
+	ipv6Bits int       // 0 for defaultIPv6Bits
+}
+
+// Direct takes RemoteAddr for the client's address, and believes no header. It is right for a
+// server that clients connect to, and safe for any: behind a proxy, all clients are one.
+//
+// Middleware that puts what a header says into RemoteAddr undoes this, and must not run before.
+func Direct() Resolver { return Resolver{} }
+
+// TrustedProxies reads X-Forwarded-For from the right for as long as it was written by a proxy with
+// an address in one of the prefixes. It starts with RemoteAddr; a trusted address is believed about
+// who connected to it, which is the next entry to the left. The client is the first address
+// that is not trusted, or the leftmost if all of them are. Hence:
+//
+//   - If RemoteAddr is not trusted, it is the client, whatever the header says.
+//   - Entries that the client sent are not reached: the client's own address is to the right of them.
+//   - An entry that is no address ends the walk, and the trusted proxy that reported it is the
+//     client. Nothing to the left of it is believed.
+//
+// Each of these proxies has to append to X-Forwarded-For or to replace it. One that passes it on as
+// it came lets clients choose their address, and so does the prefix 0.0.0.0/0 or ::/0.
+//
+// It panics if there are no prefixes, or if one is invalid or is an IPv4-mapped one shorter than
+// ::ffff:0:0/96.
+func TrustedProxies(proxies ...netip.Prefix) Resolver {
+	if len(proxies) == 0 {
+		panic("clientip: TrustedProxies: no prefixes")
+	}
+	set := &proxySet{prefixes: make([]netip.Prefix, 0, len(proxies))}
+	for i, p := range proxies {
+		if !p.IsValid() {
+			panic(fmt.Sprintf("clientip: TrustedProxies: prefix %d is invalid", i))
+		}
+		if p.Addr().Is4In6() {
+			// Addresses are compared unmapped, so that such a prefix would never match.
+			if p.Bits() < 96 {
+				panic(fmt.Sprintf("clientip: TrustedProxies: IPv4-mapped prefix %v is shorter than /96", p))
+			}
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		set.prefixes = append(set.prefixes, p.Masked())
+	}
+	return Resolver{proxies: set}
+}
+
+// TrustedHops is for n proxies in front of the server whose addresses are not known. The client is
+// the n-th entry of X-Forwarded-For from the right: who connected to the outermost of the n. What
+// the entries to the right of it are is not looked at.
+//
+// If the header has fewer entries, the request has not come through all proxies, and if that entry
+// is no address, it is not known who connected: nothing is believed, and RemoteAddr is the client.
+//
+// Each proxy has to append to X-Forwarded-For, except that the outermost may replace it. There must
+// be no way around any of them: who comes through fewer than n chooses its own address, since
+// counting cannot tell. Where the proxies' addresses are known, use [TrustedProxies].
+//
+// It panics if n is less than 1.
+func TrustedHops(n int) Resolver {
+	if n < 1 {
+		panic("clientip: TrustedHops: n is less than 1")
+	}
+	return Resolver{hops: n}
+}
+
+// IPv6Prefix returns r with the number of leading bits of an IPv6 address that tell one client from
+// another in [Resolver.Key]. The default is 64, since whoever has one address has all 2^64 of its
+// network. Many customers have a /56 or a /48, with 256 or 65,536 times as many keys. 128 is for
+// networks where IPv4 clients arrive translated into one IPv6 prefix, and would share one key.
+//
+// It panics if bits is not in 1..128.
+func (r Resolver) IPv6Prefix(bits int) Resolver {
+	if bits < 1 || bits > 128 {
+		panic("clientip: IPv6Prefix: bits is not in 1..128")
+	}
+	r.ipv6Bits = bits
+	return r
+}
+
+// Addr returns the client's address in full, with IPv4 unmapped and without a zone.
+//
+// It returns [ErrNoAddress] if the request's RemoteAddr is no IP address, whatever the headers say:
+// without it, it is not known who sent them. There are no other errors.
+func (r Resolver) Addr(req *http.Request) (netip.Addr, error) {
+	remote, ok := parseAddr(req.RemoteAddr)
+	if !ok {
+		return netip.Addr{}, ErrNoAddress
+	}
+	switch forwarded := req.Header[forwardedFor]; {
+	case r.proxies != nil:
+		return r.proxies.client(remote, forwarded), nil
+	case r.hops > 0:
+		return clientBeyond(r.hops, remote, forwarded), nil
+	default:
+		return remote, nil
+	}
+}
+
+// Key returns what to limit the client by: its IPv4 address ("203.0.113.7"), or the network of its
+// IPv6 address ("2001:db8::/64", or what [Resolver.IPv6Prefix] says).
+//
+// It returns [ErrNoAddress] if [Resolver.Addr] does.
+func (r Resolver) Key(req *http.Request) (string, error) {
+	addr, err := r.Addr(req)
+	if err != nil {
+		return "", err
+	}
+	if addr.Is4() {
+		return addr.String(), nil
+	}
+	bits := r.ipv6Bits
+	if bits == 0 {
+		bits = defaultIPv6Bits
+	}
+	network := netip.PrefixFrom(addr, bits).Masked()
+	var buf [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+	return string(network.AppendTo(buf[:0])), nil
+}

@@ -1,0 +1,104 @@
+package clientip
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// forwardedFor is the header's canonical name, as it is in a Header.
+const forwardedFor = "X-Forwarded-For"
+
+// maxEntry is the most that an address with brackets, a zone and a port may take. It bounds what is
+// done for an entry: parsing a zone makes a copy of it.
+const maxEntry = 128
+
+// proxySet is the addresses of trusted proxies.
+type proxySet struct {
+	prefixes []netip.Prefix
+}
+
+// contains reports whether addr, which is unmapped and has no zone, is a trusted proxy's.
+func (s *proxySet) contains(addr netip.Addr) bool {
+	for _, p := range s.prefixes {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// client walks from remote to the left until an address is not a proxy's.
+func (s *proxySet) client(remote netip.Addr, lines []string) netip.Addr {
+	addr := remote
+	for entry := range fromRight(lines) {
+		if !s.contains(addr) {
+			break
+		}
+		next, ok := parseAddr(entry)
+		if !ok {
+			break
+		}
+		addr = next
+	}
+	return addr
+}
+
+// clientBeyond returns the n-th entry from the right, or remote if that is not an address.
+func clientBeyond(n int, remote netip.Addr, lines []string) netip.Addr {
+	for entry := range fromRight(lines) {
+		if n--; n > 0 {
+			continue
+		}
+		if addr, ok := parseAddr(entry); ok {
+			return addr
+		}
+		break
+	}
+	return remote
+}
+
+// fromRight yields the entries of all lines, last first. The left part of the list is the
+// client's to fill, so it is not even split before somebody gets there.
+//
+// Empty entries are entries: were they skipped, a hop could go uncounted.
+func fromRight(lines []string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, line := range slices.Backward(lines) {
+			for more := true; more; {
+				comma := strings.LastIndexByte(line, ',')
+				if !yield(line[comma+1:]) {
+					return
+				}
+				if more = comma >= 0; more {
+					line = line[:comma]
+				}
+			}
+		}
+	}
+}
+
+// parseAddr reads an address with or without a port, in brackets or not.
+func parseAddr(s string) (netip.Addr, bool) {
+	s = strings.Trim(s, " \t")
+	if s == "" || len(s) > maxEntry {
+		return netip.Addr{}, false
+	}
+	var addr netip.Addr
+	var err error
+	switch {
+	case s[0] == '[' && s[len(s)-1] == ']':
+		addr, err = netip.ParseAddr(s[1 : len(s)-1])
+		if addr.Is4() {
+			return netip.Addr{}, false // as ParseAddrPort has it
+		}
+	case s[0] == '[' || strings.Count(s, ":") == 1: // every IPv6 address has two colons or more
+		var addrPort netip.AddrPort
+		addrPort, err = netip.ParseAddrPort(s)
+		addr = addrPort.Addr()
+	default:
+		addr, err = netip.ParseAddr(s)
+	}
+	return addr.Unmap().WithZone(""), err == nil
+}
