@@ -44,13 +44,13 @@ type Store interface {
 type State int
 
 const (
-	// InFlight: an attempt is under way, or died without settling.
+	// InFlight means that an attempt is under way, or died without settling.
 	InFlight State = iota
-	// Completed: the operation ran, and its result is kept.
+	// Completed means that the operation ran, and its result is kept.
 	Completed
-	// NotRetained: the operation ran, and its result is not kept.
+	// NotRetained means that the operation ran, and its result is not kept.
 	NotRetained
-	// Unknown: an attempt ended, and nobody knows what it did.
+	// Unknown means that an attempt ended, and nobody knows what it did.
 	Unknown
 )
 
@@ -68,17 +68,17 @@ type BeginRequest struct {
 type BeginOutcome int
 
 const (
-	// Started: this owner's attempt is in flight; it may be a takeover (Number above 1).
+	// Started means that this owner's attempt is in flight; it may be a takeover (Number above 1).
 	Started BeginOutcome = iota
-	// Settled: there is a settled record; State says how, and Status and Data what is kept.
+	// Settled means that there is a settled record; State says how, and Status and Data what is kept.
 	Settled
-	// Busy: another attempt's lease has Remaining to live.
+	// Busy means that another attempt's lease has Remaining to live.
 	Busy
-	// Mismatched: the record belongs to a request with another fingerprint.
+	// Mismatched means that the record belongs to a request with another fingerprint.
 	Mismatched
-	// Undecided: another attempt died, may have had effects, and re-runs are not allowed.
+	// Undecided means that another attempt died, may have had effects, and re-runs are not allowed.
 	Undecided
-	// Refused: this owner's attempt was abandoned before this request arrived.
+	// Refused means that this owner's attempt was abandoned before this request arrived.
 	Refused
 )
 

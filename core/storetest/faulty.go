@@ -30,12 +30,12 @@ const (
 type Fault int
 
 const (
-	// Down: the request does not reach the store. The error is core.ErrUnavailable.
+	// Down means that the request does not reach the store. The error is core.ErrUnavailable.
 	Down Fault = iota + 1
-	// LostReply: the store carries the request out, and the caller is not told. The error is
+	// LostReply means that the store carries the request out, and the caller is not told. The error is
 	// core.ErrUnconfirmed.
 	LostReply
-	// Hung: nothing happens until the caller's context ends or the fault is mended; then the
+	// Hung means that nothing happens until the caller's context ends or the fault is mended; then the
 	// error is the context's, or the request is carried out.
 	Hung
 )

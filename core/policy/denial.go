@@ -1,0 +1,87 @@
+package policy
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// ErrNoKey is what a key function returns for a request that does not carry what it looks for. The
+// request is refused as the client's mistake (400, INVALID_ARGUMENT), whatever the store's state.
+var ErrNoKey = errors.New("policy: the request has no key")
+
+// Reason says why a request was refused. The set is closed.
+type Reason string
+
+// The reasons, with the HTTP status of each.
+const (
+	QuotaExceeded       Reason = "quota-exceeded"             // 429: over the rate limit
+	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: the store is unavailable
+	KeyMissing          Reason = "key-missing"                // 400: a required key, or what scopes it, is not there
+	KeyMalformed        Reason = "key-malformed"              // 400: a key that cannot be read, or is too long
+	KeyReused           Reason = "key-reused"                 // 422: the key belongs to another request
+	InFlight            Reason = "in-flight"                  // 409: a request with the same key is running
+	ResponseNotRetained Reason = "response-not-retained"      // 409: it ran, and its answer was not kept
+	OutcomeUnknown      Reason = "outcome-unknown"            // 409: it may have run; nobody knows how it ended
+	BodyTooLarge        Reason = "body-too-large"             // 413: the request's body cannot be fingerprinted
+	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off
+	InternalError       Reason = "internal-error"             // 500: a key function failed
+)
+
+const (
+	ianaProblems = "https://iana.org/assignments/http-problem-types#"
+	ownProblems  = "https://github.com/lockkeeper/lockkeeper/blob/main/docs/problems.md#"
+)
+
+var reasons = map[Reason]struct {
+	status int
+	base   string
+	title  string
+}{
+	QuotaExceeded:       {http.StatusTooManyRequests, ianaProblems, "Request cannot be satisfied as assigned quota has been exceeded"},
+	ReducedCapacity:     {http.StatusServiceUnavailable, ianaProblems, "Request cannot be satisfied due to temporary server capacity constraints"},
+	KeyMissing:          {http.StatusBadRequest, ownProblems, "The request lacks a key that it needs"},
+	KeyMalformed:        {http.StatusBadRequest, ownProblems, "The request's key cannot be read"},
+	KeyReused:           {http.StatusUnprocessableEntity, ownProblems, "The idempotency key was used for another request"},
+	InFlight:            {http.StatusConflict, ownProblems, "A request with this idempotency key is being processed"},
+	ResponseNotRetained: {http.StatusConflict, ownProblems, "The request was processed, and its response was not retained"},
+	OutcomeUnknown:      {http.StatusConflict, ownProblems, "An earlier attempt at this request ended with an unknown outcome"},
+	BodyTooLarge:        {http.StatusRequestEntityTooLarge, ownProblems, "The request's body is too large"},
+	BodyUnreadable:      {http.StatusBadRequest, ownProblems, "The request's body cannot be read"},
+	InternalError:       {http.StatusInternalServerError, ownProblems, "Internal error"},
+}
+
+// Denial is a refusal, as a Deny hook is given it. The hook writes an answer of its own; the header
+// fields that belong to the refusal (Retry-After, RateLimit, Link) are set already.
+type Denial struct {
+	Reason Reason
+	// Detail is a sentence for the client, or empty.
+	Detail string
+	// RetryAfter is when to try again; zero if that would not help.
+	RetryAfter time.Duration
+	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded.
+	ViolatedPolicies []string
+	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained.
+	OriginalStatus int
+	// Err is the error behind the refusal, or nil. It is for logs; never show it to a client.
+	Err error
+}
+
+// Status is the denial's HTTP status.
+func (d Denial) Status() int { return reasons[d.Reason].status }
+
+// Type is the denial's problem type, a URI.
+func (d Denial) Type() string { return reasons[d.Reason].base + string(d.Reason) }
+
+// MarshalJSON returns the denial as a problem of type application/problem+json (RFC 9457).
+func (d Denial) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Type             string   `json:"type"`
+		Title            string   `json:"title"`
+		Status           int      `json:"status"`
+		Detail           string   `json:"detail,omitempty"`
+		ViolatedPolicies []string `json:"violated-policies,omitempty"`
+		OriginalStatus   int      `json:"original-status,omitempty"`
+	}{d.Type(), reasons[d.Reason].title, d.Status(), d.Detail, d.ViolatedPolicies, d.OriginalStatus})
+}

@@ -1,0 +1,97 @@
+// Package policy is what every middleware has in common, whatever its framework: the options that
+// need no framework's types, and what a refusal says.
+//
+// Each option belongs to the middleware that it makes sense for; on another one it does not
+// compile.
+package policy
+
+import (
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// RateLimitOption is an option of the ratelimit middleware of every framework.
+type RateLimitOption = setting.RateLimitOption
+
+// IdempotencyOption is an option of the idempotency middleware of every framework.
+type IdempotencyOption = setting.IdempotencyOption
+
+type rateLimitFunc func(*setting.RateLimit)
+
+func (f rateLimitFunc) ApplyRateLimit(s *setting.RateLimit) { f(s) }
+
+type idempotencyFunc func(*setting.Idempotency)
+
+func (f idempotencyFunc) ApplyIdempotency(s *setting.Idempotency) { f(s) }
+
+// FailOpen lets requests through, unlimited, while the store is unavailable. Without it they are
+// refused with status 503.
+func FailOpen() RateLimitOption {
+	return rateLimitFunc(func(s *setting.RateLimit) { s.FailOpen = true })
+}
+
+// LegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (seconds from
+// now) for the limit that is nearest to exhaustion, beside the standard fields.
+func LegacyHeaders() RateLimitOption {
+	return rateLimitFunc(func(s *setting.RateLimit) { s.LegacyHeaders = true })
+}
+
+// RunUnprotected runs requests without their guard while the store is unavailable: a request that
+// is sent twice then runs twice. The answer carries "Idempotency-Status: bypassed". Without it such
+// requests are refused with status 503.
+func RunUnprotected() IdempotencyOption {
+	return idempotencyFunc(func(s *setting.Idempotency) { s.RunUnprotected = true })
+}
+
+// Required refuses requests without an Idempotency-Key, with status 400. Without it they run
+// unguarded.
+func Required() IdempotencyOption {
+	return idempotencyFunc(func(s *setting.Idempotency) { s.Required = true })
+}
+
+// Methods sets which request methods are guarded: POST and PATCH if not set. Requests with another
+// method pass, whether or not they carry a key. It panics without any method.
+func Methods(methods ...string) IdempotencyOption {
+	if len(methods) == 0 {
+		panic("policy: Methods: no methods")
+	}
+	methods = append([]string(nil), methods...)
+	return idempotencyFunc(func(s *setting.Idempotency) { s.Methods = methods })
+}
+
+// MaxBody sets the largest request body, in bytes, of a guarded request: 1 MiB if not set. A larger
+// one is refused with status 413, since no fingerprint of a part could tell two of them apart. It
+// panics if n is negative.
+func MaxBody(n int64) IdempotencyOption {
+	if n < 0 {
+		panic(fmt.Sprintf("policy: MaxBody: %d is negative", n))
+	}
+	return idempotencyFunc(func(s *setting.Idempotency) { s.MaxBody = n })
+}
+
+// KeepStatus has answers with these statuses kept and replayed, over the defaults: 2xx, 3xx and
+// those 4xx that would be the same again. Statuses 5xx, and panics, are kept when the attempt is
+// dirty (see guard.Attempt), which is how attempts begin, unless the guard allows re-runs. It panics
+// on what is no status.
+func KeepStatus(statuses ...int) IdempotencyOption { return statusOption("KeepStatus", true, statuses) }
+
+// ReleaseStatus has answers with these statuses not kept: the next request with the same key runs.
+// By default these are 401, 403, 407, 408, 409, 421, 425 and 429, which say that nothing was done,
+// and 5xx of attempts that are clean or whose guard allows re-runs. It panics on what is no status.
+func ReleaseStatus(statuses ...int) IdempotencyOption {
+	return statusOption("ReleaseStatus", false, statuses)
+}
+
+func statusOption(name string, keep bool, statuses []int) IdempotencyOption {
+	for _, status := range statuses {
+		if status < 200 || status > 599 {
+			panic(fmt.Sprintf("policy: %s: %d is no final status", name, status))
+		}
+	}
+	return idempotencyFunc(func(s *setting.Idempotency) {
+		for _, status := range statuses {
+			s.Keep[status] = keep
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// The variables of the process that is to be killed.
+const (
+	crashRedis = "IDEMPOTENCY_TEST_CRASH_REDIS"
+	crashRerun = "IDEMPOTENCY_TEST_CRASH_RERUN"
+)
+
+const crashLease = 800 * time.Millisecond
+
+// instance is a server with a guarded route that counts its runs in Redis; the first run of all
+// never ends.
+func instance(client *redis.Client, rerun bool) (http.Handler, error) {
+	store, err := redisstore.New(client)
+	if err != nil {
+		return nil, err
+	}
+	opts := []guard.Option{guard.WithLease(crashLease)}
+	if rerun {
+		opts = append(opts, guard.WithRerun())
+	}
+	g, err := guard.New(store, "crash", opts...)
+	if err != nil {
+		return nil, err
+	}
+	r := gin.New()
+	r.POST("/pay", idempotency.New(g, ginmw.Unscoped()), func(c *gin.Context) {
+		ctx := c.Request.Context()
+		if client.Incr(ctx, "runs").Val() == 1 {
+			select {} // until the process is killed
+		}
+		attempt, _ := guard.FromContext(ctx)
+		c.String(http.StatusCreated, "attempt %d", attempt.Number())
+	})
+	return r, nil
+}
+
+// TestCrashingProcess is the process that TestProcessKilled kills.
+func TestCrashingProcess(t *testing.T) {
+	addr := os.Getenv(crashRedis)
+	if addr == "" {
+		t.Skip("runs as a process of TestProcessKilled")
+	}
+	h, err := instance(redis.NewClient(&redis.Options{Addr: addr}), os.Getenv(crashRerun) != "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	fmt.Println("listening on", server.URL)
+	select {}
+}
+
+func TestProcessKilled(t *testing.T) {
+	for _, rerun := range []bool{true, false} {
+		t.Run("rerun="+strconv.FormatBool(rerun), func(t *testing.T) { testProcessKilled(t, rerun) })
+	}
+}
+
+func testProcessKilled(t *testing.T, rerun bool) {
+	server := redistest.Start(t)
+	client := server.Client()
+	kill, url := startCrashing(t, server.Addr(), rerun)
+
+	hung := make(chan struct{})
+	go func() {
+		defer close(hung)
+		if resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(pay(url)); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	eventually(t, "the first attempt runs", func() bool { return client.Get(context.Background(), "runs").Val() == "1" })
+	kill()
+	<-hung
+
+	h, err := instance(client, rerun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() answer {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, pay("http://other"))
+		return answer{w.Result(), w.Body.String()}
+	}
+	twin := ask().wantProblem(t, http.StatusConflict, "in-flight")
+	if twin.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After while the dead attempt's lease lives")
+	}
+	<-time.After(crashLease)
+	if rerun {
+		if a := ask().want(t, http.StatusCreated, false); a.body != "attempt 2" {
+			t.Errorf("answer %q", a.body)
+		}
+		ask().want(t, http.StatusCreated, true)
+	} else {
+		for range 3 {
+			ask().wantProblem(t, http.StatusConflict, "outcome-unknown")
+			<-time.After(crashLease / 2)
+		}
+	}
+	if runs, want := client.Get(context.Background(), "runs").Val(), map[bool]string{true: "2", false: "1"}[rerun]; runs != want {
+		t.Errorf("the handler ran %s times, want %s", runs, want)
+	}
+}
+
+func pay(url string) *http.Request {
+	req, err := http.NewRequest(http.MethodPost, url+"/pay", strings.NewReader("{}"))
+	if err != nil {
+		panic(err)
+	}
+	req.GetBody = nil
+	req.Header.Set("Idempotency-Key", "k1")
+	return req
+}
+
+// startCrashing starts a process with an instance. It returns a function that kills it.
+func startCrashing(t *testing.T, redisAddr string, rerun bool) (kill func(), url string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestCrashingProcess$", "-test.timeout=1m")
+	cmd.Env = append(os.Environ(), crashRedis+"="+redisAddr)
+	if rerun {
+		cmd.Env = append(cmd.Env, crashRerun+"=1")
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = func() {
+		_ = cmd.Process.Kill() // SIGKILL
+		_ = cmd.Wait()
+	}
+	t.Cleanup(kill)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if _, url, ok := strings.Cut(lines.Text(), "listening on "); ok {
+			return kill, url
+		}
+	}
+	t.Fatal("the process did not come up")
+	return nil, ""
+}

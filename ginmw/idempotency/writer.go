@@ -1,0 +1,55 @@
+package idempotency
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/internal/httpguard"
+)
+
+// writer is gin's ResponseWriter on a capture. In gin, WriteHeader only notes the status, which
+// counts, with the header, from the first byte on.
+type writer struct {
+	gin.ResponseWriter // for what is neither captured nor changed: CloseNotify, Pusher
+	capture            *httpguard.Capture
+}
+
+var _ gin.ResponseWriter = (*writer)(nil)
+
+func (w *writer) Header() http.Header { return w.capture.Header() }
+
+func (w *writer) WriteHeader(status int) {
+	switch {
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
+		w.capture.WriteHeader(status)
+	case status > 0:
+		w.capture.SetStatus(status)
+	}
+}
+
+func (w *writer) WriteHeaderNow() { w.capture.Begin() }
+
+func (w *writer) Write(p []byte) (int, error) { return w.capture.Write(p) }
+
+func (w *writer) WriteString(s string) (int, error) { return w.capture.WriteString(s) }
+
+func (w *writer) Status() int { return w.capture.Status() }
+
+// Size is -1 before the answer begins, as gin has it.
+func (w *writer) Size() int {
+	if !w.capture.Begun() {
+		return -1
+	}
+	return w.capture.Size()
+}
+
+func (w *writer) Written() bool { return w.capture.Begun() }
+
+func (w *writer) Flush() { w.capture.Flush() }
+
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.capture.Hijack() }
+
+func (w *writer) Unwrap() http.ResponseWriter { return w.capture }

@@ -1,0 +1,53 @@
+// Package hook applies, in gin, what every policy can be told in gin's types.
+package hook
+
+import (
+	"fmt"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// Hooks are the functions in gin's types that a middleware was given.
+type Hooks struct {
+	skip func(*gin.Context) bool
+	deny func(*gin.Context, policy.Denial)
+}
+
+// Of returns the hooks among a middleware's settings. It panics if one of them was made for another
+// framework.
+func Of(name string, s setting.Common) Hooks {
+	var h Hooks
+	for _, hook := range []any{s.Skip, s.Deny} {
+		switch f := hook.(type) {
+		case nil:
+		case func(*gin.Context) bool:
+			h.skip = f
+		case func(*gin.Context, policy.Denial):
+			h.deny = f
+		default:
+			panic(fmt.Sprintf("%s: New: an option of another framework (%T)", name, hook))
+		}
+	}
+	return h
+}
+
+// Skips reports whether the middleware leaves this request alone.
+func (h Hooks) Skips(c *gin.Context) bool { return h.skip != nil && h.skip(c) }
+
+// Deny answers with a denial and ends the chain. A failure of the store, or of a key function, is
+// reported to gin as the request's error; a mere denial is none.
+func (h Hooks) Deny(c *gin.Context, d policy.Denial) {
+	if d.Err != nil && d.Status() >= 500 {
+		_ = c.Error(d.Err)
+	}
+	c.Abort()
+	if h.deny != nil {
+		h.deny(c, d)
+		return
+	}
+	c.Data(d.Status(), httpdenial.ContentType, httpdenial.Body(d))
+}

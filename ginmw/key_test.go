@@ -1,0 +1,129 @@
+package ginmw_test
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+// ask runs a key function on a request to GET /carts/42.
+func ask(t *testing.T, key ginmw.KeyFunc, prepare func(*gin.Context)) (string, error) {
+	t.Helper()
+	gin.SetMode(gin.TestMode)
+	var (
+		value string
+		err   error
+	)
+	r := gin.New()
+	r.GET("/carts/:id", func(c *gin.Context) {
+		if prepare != nil {
+			prepare(c)
+		}
+		value, err = key(c)
+	})
+	r.NoRoute(func(c *gin.Context) { value, err = key(c) })
+	req := httptest.NewRequest("GET", "/carts/42", nil)
+	req.RemoteAddr = "[2001:db8:1:2:3::4]:1234"
+	r.ServeHTTP(httptest.NewRecorder(), req)
+	return value, err
+}
+
+func fixed(value string) ginmw.KeyFunc {
+	return func(*gin.Context) (string, error) { return value, nil }
+}
+
+func failing(err error) ginmw.KeyFunc {
+	return func(*gin.Context) (string, error) { return "", err }
+}
+
+type ctxKey struct{}
+
+func TestKeyFuncs(t *testing.T) {
+	boom := errors.New("boom")
+	set := func(v any) func(*gin.Context) { return func(c *gin.Context) { c.Set("user", v) } }
+	for name, c := range map[string]struct {
+		key     ginmw.KeyFunc
+		prepare func(*gin.Context)
+		want    string
+		err     error
+	}{
+		"param":                 {key: ginmw.ByParam("id"), want: "42"},
+		"route":                 {key: ginmw.ByRoute(), want: "GET /carts/:id"},
+		"address":               {key: ginmw.ByClientIP(clientip.Direct()), want: "2001:db8:1:2::/64"},
+		"context string":        {key: ginmw.ByContext("user"), prepare: set("alice"), want: "alice"},
+		"context integer":       {key: ginmw.ByContext("user"), prepare: set(uint64(7)), want: "7"},
+		"context Stringer":      {key: ginmw.ByContext("user"), prepare: set(time.Second), want: "1s"},
+		"context empty":         {key: ginmw.ByContext("user"), prepare: set(""), err: policy.ErrNoKey},
+		"context unset":         {key: ginmw.ByContext("user"), err: policy.ErrNoKey},
+		"context of request":    {key: ginmw.ByContext(ctxKey{}), prepare: withValue, want: "inner"},
+		"join":                  {key: ginmw.Join(fixed("a"), fixed("b:")), want: "1:a2:b:"},
+		"join, one missing":     {key: ginmw.Join(fixed("a"), fixed("")), err: policy.ErrNoKey},
+		"join, one fails":       {key: ginmw.Join(fixed("a"), failing(boom)), err: boom},
+		"first of":              {key: ginmw.FirstOf(fixed("a"), fixed("b")), want: "0:a"},
+		"first of, second":      {key: ginmw.FirstOf(failing(policy.ErrNoKey), fixed("a")), want: "1:a"},
+		"first of, none":        {key: ginmw.FirstOf(fixed(""), fixed("")), err: policy.ErrNoKey},
+		"first of, first fails": {key: ginmw.FirstOf(failing(boom), fixed("a")), err: boom},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ask(t, c.key, c.prepare)
+			if got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("got %q, %v; want %q, %v", got, err, c.want, c.err)
+			}
+		})
+	}
+}
+
+func withValue(c *gin.Context) {
+	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), ctxKey{}, "inner"))
+}
+
+func TestByContextRefusesOtherTypes(t *testing.T) {
+	_, err := ask(t, ginmw.ByContext("user"), func(c *gin.Context) { c.Set("user", []string{"a"}) })
+	if err == nil || errors.Is(err, policy.ErrNoKey) {
+		t.Errorf("got %v, want an error of the server's", err)
+	}
+}
+
+// Two lists of keys are never joined to one text.
+func TestJoinIsUnambiguous(t *testing.T) {
+	a, _ := ask(t, ginmw.Join(fixed("1:a"), fixed("b")), nil)
+	b, _ := ask(t, ginmw.Join(fixed("1"), fixed("ab")), nil)
+	c, _ := ask(t, ginmw.Join(fixed("1:a1"), fixed("b")), nil)
+	if a == b || b == c || a == c {
+		t.Errorf("joined to the same text: %q, %q, %q", a, b, c)
+	}
+}
+
+// A client that sends as its API key what is another's address does not pass for the other.
+func TestFirstOfKeepsKindsApart(t *testing.T) {
+	a, _ := ask(t, ginmw.FirstOf(fixed("203.0.113.7"), fixed("x")), nil)
+	b, _ := ask(t, ginmw.FirstOf(fixed(""), fixed("203.0.113.7")), nil)
+	if a == b {
+		t.Errorf("both are %q", a)
+	}
+}
+
+func TestScopes(t *testing.T) {
+	if !(ginmw.ScopeFunc{}).IsZero() || ginmw.Unscoped().IsZero() || ginmw.ScopeBy(ginmw.Global()).IsZero() {
+		t.Error("IsZero is wrong")
+	}
+	of := func(s ginmw.ScopeFunc) (string, error) { return ask(t, s.Of, nil) }
+	none, err := of(ginmw.Unscoped())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if by, err := of(ginmw.ScopeBy(fixed(none))); err != nil || by == none {
+		t.Errorf("a subject named %q has the scope of nobody", none)
+	}
+	if _, err := of(ginmw.ScopeBy(fixed(""))); !errors.Is(err, policy.ErrNoKey) {
+		t.Errorf("an empty subject: %v", err)
+	}
+}

@@ -1,0 +1,66 @@
+// Package ratelimit limits how often requests of a key pass, as gin middleware:
+//
+//	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())))
+package ratelimit
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
+	"github.com/lockkeeper/lockkeeper/internal/httplimit"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// New returns middleware that takes one token of the request's key, and answers without the handler
+// if there is none:
+//
+//   - 429 over the limit, with Retry-After and a problem body (RFC 9457) of type quota-exceeded;
+//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
+//     requests pass;
+//   - 500 if the key function fails.
+//
+// Every request that was decided on has RateLimit and RateLimit-Policy in its response
+// (draft-ietf-httpapi-ratelimit-headers).
+//
+// Options are policy.FailOpen, policy.LegacyHeaders, ginmw.Unless and [Deny]. New panics if limiter
+// or key is nil.
+func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLimitOption) gin.HandlerFunc {
+	if limiter == nil {
+		panic("ratelimit: New: nil limiter")
+	}
+	if key == nil {
+		panic("ratelimit: New: nil key")
+	}
+	settings := setting.ForRateLimit(opts)
+	hooks := hook.Of("ratelimit", settings.Common)
+	middleware := httplimit.New(limiter, settings)
+
+	return func(c *gin.Context) {
+		if hooks.Skips(c) {
+			return
+		}
+		k, err := key(c)
+		if denial := middleware.Check(c.Request.Context(), c.Writer.Header(), k, err); denial != nil {
+			hooks.Deny(c, *denial)
+		}
+	}
+}
+
+// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
+// the header fields of the refusal are set; deny writes status and body.
+func Deny(deny func(c *gin.Context, d policy.Denial)) policy.RateLimitOption {
+	if deny == nil {
+		panic("ratelimit: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(*gin.Context, policy.Denial)
+}
+
+func (o option) ApplyRateLimit(s *setting.RateLimit) { s.Deny = o.deny }

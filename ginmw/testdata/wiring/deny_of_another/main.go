@@ -1,0 +1,24 @@
+// Command deny_of_another is compiled by TestWiring. The Deny hook is the other middleware's.
+package main
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
+)
+
+var (
+	limiter *tokenbucket.Limiter
+	orders  *guard.Guard
+)
+
+func main() {
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.Global(), policy.FailOpen()))
+	r.Use(idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), ratelimit.Deny(func(*gin.Context, policy.Denial) {})))
+}

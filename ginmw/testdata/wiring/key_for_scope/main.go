@@ -1,0 +1,24 @@
+// Command key_for_scope is compiled by TestWiring. A key stands where a scope belongs.
+package main
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
+)
+
+var (
+	limiter *tokenbucket.Limiter
+	orders  *guard.Guard
+)
+
+func main() {
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.Global(), policy.FailOpen()))
+	r.Use(idempotency.New(orders, ginmw.ByHeader("Idempotency-Key"), policy.Required()))
+}

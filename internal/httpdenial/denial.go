@@ -1,0 +1,47 @@
+// Package httpdenial is what a refusal looks like in HTTP.
+package httpdenial
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// ContentType is that of a problem (RFC 9457).
+const ContentType = "application/problem+json"
+
+// storeRetry is when to come back after the store was not there: breakers close within it.
+const storeRetry = time.Second
+
+// SetHeader sets the fields that belong to a denial, but for the body's.
+func SetHeader(h http.Header, d policy.Denial) {
+	if d.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	if d.Reason == policy.KeyMissing || d.Reason == policy.KeyMalformed {
+		h.Add("Link", "<"+d.Type()+`>; rel="describedby"`)
+	}
+}
+
+// Body is a denial's problem body.
+func Body(d policy.Denial) []byte {
+	body, _ := json.Marshal(d) // strings and numbers only: it cannot fail
+	return append(body, '\n')
+}
+
+// Unavailable is the denial for a store that did not answer.
+func Unavailable(err error) policy.Denial {
+	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
+}
+
+// NoKey is the denial for an error of a key function.
+func NoKey(err error) policy.Denial {
+	if errors.Is(err, policy.ErrNoKey) {
+		return policy.Denial{Reason: policy.KeyMissing, Err: err}
+	}
+	return policy.Denial{Reason: policy.InternalError, Err: err}
+}

@@ -1,0 +1,56 @@
+// Package setting holds what the options of package policy set. Options are sealed: nobody outside
+// this module can name the types that they apply to.
+package setting
+
+// Common is what every policy of every framework has.
+type Common struct {
+	// Skip and Deny are functions in a framework's own types, such as func(*gin.Context) bool.
+	Skip any
+	Deny any
+}
+
+// RateLimit is what the ratelimit middleware can be told.
+type RateLimit struct {
+	Common
+	FailOpen      bool
+	LegacyHeaders bool
+}
+
+// RateLimitOption sets something of it.
+type RateLimitOption interface{ ApplyRateLimit(*RateLimit) }
+
+// Idempotency is what the idempotency middleware can be told.
+type Idempotency struct {
+	Common
+	RunUnprotected bool
+	Required       bool
+	Methods        []string
+	MaxBody        int64
+	// Keep overrides, by status, whether an answer is kept.
+	Keep map[int]bool
+}
+
+// IdempotencyOption sets something of it.
+type IdempotencyOption interface{ ApplyIdempotency(*Idempotency) }
+
+// ForRateLimit returns the defaults with opts applied; nil options are ignored.
+func ForRateLimit(opts []RateLimitOption) RateLimit {
+	var s RateLimit
+	for _, o := range opts {
+		if o != nil {
+			o.ApplyRateLimit(&s)
+		}
+	}
+	return s
+}
+
+// ForIdempotency returns the defaults with opts applied; nil options are ignored.
+func ForIdempotency(opts []IdempotencyOption) Idempotency {
+	s := Idempotency{Methods: []string{"POST", "PATCH"}, MaxBody: 1 << 20, Keep: map[int]bool{}}
+	for _, o := range opts {
+		if o != nil {
+			o.ApplyIdempotency(&s)
+		}
+	}
+	return s
+}
