@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Guard admits one attempt at each operation and remembers its result.
@@ -93,6 +94,12 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	if err := op.check(); err != nil {
 		return nil, nil, err
 	}
+	attempt, result, err := g.begin(ctx, op)
+	telemetry.Idempotency(ctx, g.name, describe(result, err))
+	return attempt, result, err
+}
+
+func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, error) {
 	req := BeginRequest{
 		ID:          g.names.id(g.name, op),
 		Owner:       newOwner(),
@@ -129,6 +136,25 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 		}
 	}
 	return nil, nil, fmt.Errorf("%w: unexpected answer to begin: %+v", outage.ErrUnavailable, reply.Outcome)
+}
+
+// describe says in a word what a Begin came to.
+func describe(result *Result, err error) telemetry.IdempotencyResult {
+	switch {
+	case err == nil && result != nil:
+		return telemetry.Replayed
+	case err == nil:
+		return telemetry.Executed
+	case errors.Is(err, ErrInFlight):
+		return telemetry.InProgress
+	case errors.Is(err, ErrMismatch):
+		return telemetry.Mismatch
+	case errors.Is(err, ErrOutcomeUnknown):
+		return telemetry.Unknown
+	case errors.Is(err, ErrNotRetained):
+		return telemetry.NotRetained
+	}
+	return telemetry.IdempotencyError
 }
 
 func (g *Guard) newAttempt(ctx context.Context, req BeginRequest, number int, sent time.Time) *Attempt {

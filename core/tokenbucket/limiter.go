@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Limiter decides whether a key may go on, at most as often as its plan says.
@@ -129,6 +130,7 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 	}
 	reply, err := l.store.TakeTokens(ctx, req)
 	if err != nil {
+		telemetry.RateLimit(ctx, l.name, telemetry.RateLimitError)
 		return Decision{}, err
 	}
 	charged := charge && reply.Allowed
@@ -142,5 +144,10 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 		d.RetryAfter = max(d.RetryAfter, d.Limits[i].RetryAfter)
 	}
 	d.Allowed = charged || !charge && d.RetryAfter == 0
+	result := telemetry.Denied
+	if d.Allowed {
+		result = telemetry.Acquired
+	}
+	telemetry.RateLimit(ctx, l.name, result)
 	return d, nil
 }
