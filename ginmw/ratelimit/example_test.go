@@ -1,0 +1,91 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+func get200(h http.Handler, path string) int {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code
+}
+
+// A burst of two for each client address.
+func Example_perClientAddress() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(100).Burst(2))
+	if err != nil {
+		panic(err)
+	}
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())))
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+
+	fmt.Println(get200(r, "/"), get200(r, "/"), get200(r, "/"))
+	// Output: 200 200 429
+}
+
+// Behind a load balancer, the address is what the balancer reports.
+func Example_behindALoadBalancer() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(100))
+	if err != nil {
+		panic(err)
+	}
+	balancers := clientip.TrustedProxies(netip.MustParsePrefix("10.0.0.0/8"))
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(balancers)))
+}
+
+// A limit for each user and another for each tenant, and health checks that count for neither.
+func Example_perUserAndTenant() {
+	store := memstore.New()
+	users, err := tokenbucket.New(store, "user", tokenbucket.Limits{
+		tokenbucket.PerSecond(5).Named("burst"),
+		tokenbucket.PerDay(1000).Named("daily"),
+	})
+	if err != nil {
+		panic(err)
+	}
+	tenants, err := tokenbucket.New(store, "tenant", tokenbucket.PerSecond(100))
+	if err != nil {
+		panic(err)
+	}
+	health := ginmw.Unless(func(c *gin.Context) bool { return c.FullPath() == "/health" })
+	r := gin.New()
+	r.Use(
+		ratelimit.New(users, ginmw.ByContext("user"), health),
+		ratelimit.New(tenants, ginmw.ByContext("tenant"), health, policy.FailOpen()),
+	)
+	r.GET("/health", func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	fmt.Println(get200(r, "/health"))
+	// Output: 204
+}
+
+// An answer of one's own to those who are over the limit.
+func ExampleDeny() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
+	if err != nil {
+		panic(err)
+	}
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.Global(), ratelimit.Deny(func(c *gin.Context, d policy.Denial) {
+		c.String(d.Status(), "slow down: %s", d.Reason)
+	})))
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+	get200(r, "/")
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	fmt.Println(w.Code, w.Body)
+	// Output: 429 slow down: quota-exceeded
+}
