@@ -1,0 +1,107 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	errExpired = errors.New("expired")
+	errEnded   = errors.New("ended")
+)
+
+func start(parent context.Context, ttl time.Duration) *lease.Context {
+	return lease.NewContext(parent, time.Now().Add(ttl), errExpired)
+}
+
+func wantCause(t *testing.T, ctx context.Context, want error) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	default:
+		t.Fatal("not done")
+	}
+	if ctx.Err() == nil || !errors.Is(context.Cause(ctx), want) {
+		t.Fatalf("ended with %v because of %v, want %v", ctx.Err(), context.Cause(ctx), want)
+	}
+}
+
+func TestEndsAtTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t.Context(), time.Second)
+		child, cancel := context.WithCancel(c)
+		defer cancel()
+		time.Sleep(time.Second - 1)
+		synctest.Wait()
+		if c.Err() != nil || child.Err() != nil {
+			t.Fatalf("ended early: %v", c.Err())
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		wantCause(t, c, errExpired)
+		wantCause(t, child, errExpired)
+		c.End(errEnded) // too late to change the cause
+		wantCause(t, c, errExpired)
+	})
+}
+
+// Err looks at the clock itself: a timer that has not had its turn makes no expired hold valid.
+func TestErrDoesNotDependOnATimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := lease.NewContext(t.Context(), time.Now(), errExpired)
+		// The timer's goroutine cannot have run: this one has not blocked yet.
+		if c.Err() == nil {
+			t.Fatal("valid at its deadline")
+		}
+		wantCause(t, c, errExpired)
+		c.End(errEnded)
+	})
+}
+
+func TestExtend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t.Context(), time.Second)
+		for range 5 {
+			time.Sleep(900 * time.Millisecond)
+			c.Extend(time.Now().Add(time.Second))
+		}
+		c.Extend(time.Now()) // never back
+		if left := time.Until(c.ValidUntil()); left != time.Second || c.Err() != nil {
+			t.Fatalf("%v left, %v", left, c.Err())
+		}
+		time.Sleep(time.Second)
+		c.Extend(time.Now().Add(time.Second)) // what has ended is not revived
+		synctest.Wait()
+		wantCause(t, c, errExpired)
+	})
+}
+
+func TestEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t.Context(), time.Second)
+		c.End(errEnded)
+		wantCause(t, c, errEnded)
+		c.Extend(time.Now().Add(time.Hour))
+		time.Sleep(2 * time.Second)
+		wantCause(t, c, errEnded)
+	})
+}
+
+func TestEndsWithItsParent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		parent, cancel := context.WithCancelCause(t.Context())
+		c := start(parent, time.Second)
+		defer c.End(errEnded)
+		cancel(errEnded)
+		wantCause(t, c, errEnded)
+	})
+}
