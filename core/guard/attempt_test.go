@@ -1,0 +1,367 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const lease = 30 * time.Second
+
+// fixture is a guard on a store that fails on command.
+type fixture struct {
+	*testing.T
+	store *storetest.Faulty
+	guard *guard.Guard
+}
+
+// inBubble runs a test with a fake clock.
+func inBubble(t *testing.T, test func(f fixture), opts ...guard.Option) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := storetest.NewFaulty(memstore.New())
+		f := fixture{t, store, newGuard(t, store, opts...)}
+		test(f)
+		store.Mend(storetest.Any)
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func newGuard(t *testing.T, store guard.Store, opts ...guard.Option) *guard.Guard {
+	t.Helper()
+	g, err := guard.New(store, "orders", opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+var op = guard.Operation{Scope: "alice", Key: "k1", Fingerprint: []byte("tea")}
+
+func (f fixture) attempt() *guard.Attempt {
+	f.Helper()
+	a, r, err := f.guard.Begin(f.Context(), op)
+	if a == nil || r != nil || err != nil {
+		f.Fatalf("Begin: %v, %v, %v, want an attempt", a, r, err)
+	}
+	return a
+}
+
+func (f fixture) replay() *guard.Result {
+	f.Helper()
+	a, r, err := f.guard.Begin(f.Context(), op)
+	if a != nil || r == nil || err != nil {
+		f.Fatalf("Begin: %v, %v, %v, want a result", a, r, err)
+	}
+	return r
+}
+
+func (f fixture) refused(want error) error {
+	f.Helper()
+	a, r, err := f.guard.Begin(f.Context(), op)
+	if a != nil || r != nil || !errors.Is(err, want) {
+		f.Fatalf("Begin: %v, %v, %v, want %v", a, r, err, want)
+	}
+	return err
+}
+
+func (f fixture) want(err, want error) {
+	f.Helper()
+	if !errors.Is(err, want) {
+		f.Fatalf("got %v, want %v", err, want)
+	}
+}
+
+func (f fixture) sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestComplete(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		a := f.attempt()
+		if a.Number() != 1 || !a.Dirty() || a.Context().Err() != nil {
+			t.Errorf("attempt %d, dirty %v, %v", a.Number(), a.Dirty(), a.Context().Err())
+		}
+		if found, ok := guard.FromContext(a.Context()); !ok || found != a {
+			t.Error("the attempt is not in its context")
+		}
+		f.refused(guard.ErrInFlight)
+		f.want(a.Complete(f.Context(), guard.Result{Status: 201, Data: []byte("charged")}), nil)
+		f.want(context.Cause(a.Context()), guard.ErrSettled)
+		if r := f.replay(); r.Status != 201 || string(r.Data) != "charged" || r.Attempt != 1 {
+			t.Errorf("replayed %+v", r)
+		}
+		f.want(a.Complete(f.Context(), guard.Result{}), guard.ErrSettled)
+		f.want(a.Abandon(f.Context()), guard.ErrSettled)
+		f.want(a.MarkDirty(f.Context()), guard.ErrSettled)
+		f.sleep(23 * time.Hour)
+		f.replay()
+		f.sleep(2 * time.Hour)
+		f.attempt().Abandon(f.Context())
+	})
+}
+
+// A settling step is not the caller's to cancel.
+func TestCompleteWithACancelledContext(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		ctx, cancel := context.WithCancel(f.Context())
+		a, _, err := f.guard.Begin(ctx, op)
+		f.want(err, nil)
+		cancel()
+		f.want(context.Cause(a.Context()), context.Canceled)
+		f.want(a.Complete(ctx, guard.Result{Data: []byte("charged")}), nil)
+		f.replay()
+	})
+}
+
+func TestRenewalKeepsALongAttempt(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		a := f.attempt()
+		f.sleep(20 * lease)
+		f.refused(guard.ErrInFlight)
+		f.want(a.Context().Err(), nil)
+		f.want(a.Complete(f.Context(), guard.Result{}), nil)
+		f.replay()
+	})
+}
+
+// An attempt that cannot renew ends before the store lets another one begin.
+func TestContextEndsBeforeTheLease(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		start := time.Now()
+		a := f.attempt()
+		f.store.Break(storetest.RenewOperations, storetest.Down)
+		<-a.Context().Done()
+		f.want(context.Cause(a.Context()), guard.ErrExpired)
+		if ran := time.Since(start); ran >= lease || ran < lease*9/10 {
+			t.Errorf("ended after %v of a lease of %v", ran, lease)
+		}
+		f.refused(guard.ErrInFlight) // by the store's clock the lease still lives
+		f.sleep(lease)
+		second := f.attempt()
+		if second.Number() != 2 {
+			t.Errorf("took over with number %d", second.Number())
+		}
+		f.store.Mend(storetest.Any)
+		f.want(a.MarkClean(f.Context()), guard.ErrLost)
+		f.want(a.Complete(f.Context(), guard.Result{Data: []byte("stale")}), guard.ErrLost)
+		f.want(second.Complete(f.Context(), guard.Result{Data: []byte("good")}), nil)
+		if r := f.replay(); string(r.Data) != "good" || r.Attempt != 2 {
+			t.Errorf("replayed %q of attempt %d", r.Data, r.Attempt)
+		}
+	}, guard.WithRerun())
+}
+
+func TestContextEndsWhenTheRecordIsGone(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		wrapped := &recorder{Store: f.store}
+		f.guard = newGuard(t, wrapped)
+		a := f.attempt()
+		_, err := f.store.AbandonOperation(f.Context(), wrapped.begun[0].ID, wrapped.begun[0].Owner)
+		f.want(err, nil)
+		<-a.Context().Done() // at the next renewal
+		f.want(context.Cause(a.Context()), guard.ErrLost)
+		f.want(a.Abandon(f.Context()), nil)
+	})
+}
+
+func TestCompletionIsRepeatedUntilConfirmed(t *testing.T) {
+	for name, how := range map[string]storetest.Fault{"down": storetest.Down, "reply lost": storetest.LostReply, "hung": storetest.Hung} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				a := f.attempt()
+				f.store.Break(storetest.SettleOperation, how)
+				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), core.ErrUnavailable)
+				if how != storetest.LostReply {
+					f.sleep(lease + lease/2) // the lease goes on being renewed meanwhile
+					f.refused(guard.ErrInFlight)
+				}
+				f.store.Mend(storetest.SettleOperation)
+				f.sleep(3 * time.Second)
+				if r := f.replay(); string(r.Data) != "charged" {
+					t.Errorf("replayed %q", r.Data)
+				}
+				renewals := f.store.Calls(storetest.RenewOperations)
+				f.sleep(time.Hour)
+				if n := f.store.Calls(storetest.RenewOperations); n != renewals {
+					t.Errorf("%d renewals after the end", n-renewals)
+				}
+			})
+		})
+	}
+}
+
+func TestShutdownFinishesCompletions(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		a := f.attempt()
+		f.store.Break(storetest.SettleOperation, storetest.Down)
+		f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), core.ErrUnavailable)
+		ctx, cancel := context.WithTimeout(f.Context(), time.Second)
+		defer cancel()
+		f.want(f.store.Shutdown(ctx), context.DeadlineExceeded)
+		f.store.Mend(storetest.Any)
+		f.want(f.store.Shutdown(f.Context()), nil)
+		f.replay()
+	})
+}
+
+// When the answer to Begin does not arrive, nobody waits for the lease of an attempt that nobody
+// runs.
+func TestUnheardBeginIsTakenBack(t *testing.T) {
+	for name, how := range map[string]storetest.Fault{"reply lost": storetest.LostReply, "hung": storetest.Hung} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				f.store.BreakNext(storetest.BeginOperation, how, 1)
+				ctx, cancel := context.WithTimeout(f.Context(), time.Second)
+				defer cancel()
+				_, _, err := f.guard.Begin(ctx, op)
+				f.want(err, core.ErrUnconfirmed)
+				f.sleep(time.Second)
+				a := f.attempt()
+				if a.Number() != 1 {
+					t.Errorf("attempt %d", a.Number())
+				}
+				f.want(a.Abandon(f.Context()), nil)
+			})
+		})
+	}
+}
+
+func TestBeginThatReachedNobodyLeavesNothing(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.store.Break(storetest.BeginOperation, storetest.Down)
+		f.refused(core.ErrUnavailable)
+		f.sleep(time.Minute)
+		if n := f.store.Calls(storetest.AbandonOperation); n != 0 {
+			t.Errorf("took back %d times what was not begun", n)
+		}
+	})
+}
+
+func TestAbandon(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.want(f.attempt().Abandon(f.Context()), nil)
+		f.store.BreakNext(storetest.AbandonOperation, storetest.Down, 1)
+		f.want(f.attempt().Abandon(f.Context()), core.ErrUnavailable)
+		f.sleep(time.Second) // repeated in the background
+		f.want(f.attempt().Abandon(f.Context()), nil)
+	})
+}
+
+func TestMarks(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		a := f.attempt()
+		f.store.BreakNext(storetest.MarkOperation, storetest.LostReply, 1)
+		f.want(a.MarkClean(f.Context()), core.ErrUnconfirmed)
+		if !a.Dirty() {
+			t.Error("clean without a confirmation")
+		}
+		f.want(a.MarkClean(f.Context()), nil)
+		if a.Dirty() {
+			t.Error("dirty once marked clean")
+		}
+		f.store.BreakNext(storetest.MarkOperation, storetest.Down, 1)
+		f.want(a.MarkDirty(f.Context()), core.ErrUnavailable)
+		if !a.Dirty() {
+			t.Error("clean after an attempt to say otherwise")
+		}
+		f.want(a.Complete(f.Context(), guard.Result{}), nil)
+	})
+}
+
+// What becomes of an attempt whose process dies.
+func TestDeadAttempts(t *testing.T) {
+	for name, c := range map[string]struct {
+		clean  bool
+		opts   []guard.Option
+		second bool
+	}{
+		"dirty":            {},
+		"clean":            {clean: true, second: true},
+		"dirty, may rerun": {opts: []guard.Option{guard.WithRerun()}, second: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				a := f.attempt()
+				if c.clean {
+					f.want(a.MarkClean(f.Context()), nil)
+				}
+				f.store.Break(storetest.RenewOperations, storetest.Down) // as good as dead
+				f.sleep(lease + time.Second)
+				if c.second {
+					if n := f.attempt().Number(); n != 2 {
+						t.Errorf("attempt %d", n)
+					}
+				} else {
+					for range 20 {
+						f.refused(guard.ErrOutcomeUnknown)
+						f.sleep(time.Hour)
+					}
+				}
+				_ = a.Abandon(f.Context())
+			}, c.opts...)
+		})
+	}
+}
+
+func TestResultsThatAreNotKept(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.want(f.attempt().Complete(f.Context(), guard.Result{Status: 200, Data: []byte(strings.Repeat("x", 11))}), nil)
+		var notRetained *guard.NotRetainedError
+		if err := f.refused(guard.ErrNotRetained); !errors.As(err, &notRetained) || notRetained.Status != 200 {
+			t.Errorf("got %v", err)
+		}
+	}, guard.WithMaxResult(10))
+	inBubble(t, func(f fixture) {
+		f.want(f.attempt().CompleteNotRetained(f.Context(), 206), nil)
+		f.refused(guard.ErrNotRetained)
+	})
+	inBubble(t, func(f fixture) {
+		f.want(f.attempt().CompleteUnknown(f.Context()), nil)
+		f.refused(guard.ErrOutcomeUnknown)
+	})
+	inBubble(t, func(f fixture) {
+		f.want(f.attempt().CompleteUnknown(f.Context()), nil)
+		a := f.attempt()
+		if a.Number() != 2 {
+			t.Errorf("attempt %d", a.Number())
+		}
+		f.want(a.Abandon(f.Context()), nil)
+	}, guard.WithRerun())
+}
+
+func TestRetryAfter(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		for range 3 {
+			a := f.attempt()
+			f.sleep(200 * time.Millisecond)
+			f.want(a.CompleteUnknown(f.Context()), nil)
+		}
+		a := f.attempt()
+		var inFlight *guard.InFlightError
+		if err := f.refused(guard.ErrInFlight); !errors.As(err, &inFlight) || inFlight.RetryAfter != 200*time.Millisecond || inFlight.Remaining != lease {
+			t.Errorf("got %#v, want what attempts have taken", inFlight)
+		}
+		f.store.Break(storetest.RenewOperations, storetest.Down)
+		f.sleep(lease - 50*time.Millisecond)
+		if err := f.refused(guard.ErrInFlight); !errors.As(err, &inFlight) || inFlight.RetryAfter != 50*time.Millisecond {
+			t.Errorf("got %#v, want no more than what remains of the lease", inFlight)
+		}
+		_ = a.Abandon(f.Context())
+	}, guard.WithRerun())
+}

@@ -1,0 +1,144 @@
+package guard_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+)
+
+// recorder keeps what reaches a store.
+type recorder struct {
+	guard.Store
+	begun []guard.BeginRequest
+}
+
+func (r *recorder) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	r.begun = append(r.begun, req)
+	return r.Store.BeginOperation(ctx, req)
+}
+
+func TestNewRefuses(t *testing.T) {
+	store := memstore.New()
+	for name, build := range map[string]func() (*guard.Guard, error){
+		"nil store":       func() (*guard.Guard, error) { return guard.New(nil, "g") },
+		"no name":         func() (*guard.Guard, error) { return guard.New(store, "") },
+		"odd name":        func() (*guard.Guard, error) { return guard.New(store, "a\nb") },
+		"short lease":     func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithLease(time.Millisecond)) },
+		"long lease":      func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithLease(25*time.Hour)) },
+		"no retention":    func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithRetention(0)) },
+		"less than lease": func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithRetention(time.Second)) },
+		"huge result":     func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxResult(17<<20)) },
+	} {
+		if g, err := build(); g != nil || err == nil || !strings.HasPrefix(err.Error(), "guard: New: ") {
+			t.Errorf("%s: %v, %v", name, g, err)
+		}
+	}
+	g, err := guard.New(store, "g", nil, guard.WithRerun(), guard.WithMaxResult(5))
+	if err != nil || g.Name() != "g" || !g.MayRerun() || g.MaxResult() != 5 {
+		t.Errorf("%v, %v", g, err)
+	}
+}
+
+func TestInvalidOperations(t *testing.T) {
+	r := &recorder{Store: memstore.New()}
+	g := newGuard(t, r)
+	for _, op := range []guard.Operation{
+		{}, {Scope: "alice"}, {Key: strings.Repeat("k", 1025)}, {Scope: strings.Repeat("s", 1025), Key: "k"},
+	} {
+		if _, _, err := g.Begin(t.Context(), op); !errors.Is(err, guard.ErrInvalidOperation) {
+			t.Errorf("Begin with a key of %d and a scope of %d bytes: %v", len(op.Key), len(op.Scope), err)
+		}
+	}
+	if len(r.begun) != 0 {
+		t.Error("the store was asked")
+	}
+}
+
+// Nothing that a user chose reaches the store, and every part of an operation's name counts.
+func TestNamesOfRecords(t *testing.T) {
+	store := &recorder{Store: memstore.New()}
+	secret := guard.WithSecret([]byte("pepper"))
+	other, err := guard.New(store, "refunds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, keyed := newGuard(t, store), newGuard(t, store, secret)
+	ids := map[string]string{}
+	for name, begin := range map[string]func() (*guard.Attempt, *guard.Result, error){
+		"usual":         func() (*guard.Attempt, *guard.Result, error) { return plain.Begin(t.Context(), op) },
+		"with a secret": func() (*guard.Attempt, *guard.Result, error) { return keyed.Begin(t.Context(), op) },
+		"another guard": func() (*guard.Attempt, *guard.Result, error) { return other.Begin(t.Context(), op) },
+		"another scope": func() (*guard.Attempt, *guard.Result, error) {
+			return plain.Begin(t.Context(), guard.Operation{Scope: "bob", Key: "k1"})
+		},
+		"another key": func() (*guard.Attempt, *guard.Result, error) {
+			return plain.Begin(t.Context(), guard.Operation{Scope: "alice", Key: "k2"})
+		},
+		"parts shifted": func() (*guard.Attempt, *guard.Result, error) {
+			return plain.Begin(t.Context(), guard.Operation{Scope: "alicek", Key: "1"})
+		},
+		"parts shifted ": func() (*guard.Attempt, *guard.Result, error) {
+			return plain.Begin(t.Context(), guard.Operation{Scope: "alic", Key: "ek1"})
+		},
+	} {
+		a, _, err := begin()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		req := store.begun[len(store.begun)-1]
+		if twin, ok := ids[req.ID]; ok {
+			t.Errorf("%s and %s are one operation", name, twin)
+		}
+		ids[req.ID] = name
+		if len(req.ID) != 22 || len(req.Owner) != 22 || len(req.Fingerprint) != 43 {
+			t.Errorf("%s: lengths of %d, %d and %d", name, len(req.ID), len(req.Owner), len(req.Fingerprint))
+		}
+		for _, sent := range []string{req.ID, req.Owner, req.Fingerprint} {
+			if strings.Contains(sent, "alice") || strings.Contains(sent, "tea") || bytes.ContainsAny([]byte(sent), "{}: ") {
+				t.Errorf("%s: the store was sent %q", name, sent)
+			}
+		}
+		if err := a.Abandon(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestScopesAreApart(t *testing.T) {
+	g := newGuard(t, memstore.New())
+	alice, _, err := g.Begin(t.Context(), op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := alice.Complete(t.Context(), guard.Result{Data: []byte("alice's")}); err != nil {
+		t.Fatal(err)
+	}
+	bob, result, err := g.Begin(t.Context(), guard.Operation{Scope: "bob", Key: op.Key, Fingerprint: op.Fingerprint})
+	if bob == nil || result != nil || err != nil {
+		t.Fatalf("bob was given %v, %v, %v", bob, result, err)
+	}
+	_ = bob.Abandon(t.Context())
+	changed := op
+	changed.Fingerprint = []byte("coffee")
+	if _, _, err := g.Begin(t.Context(), changed); !errors.Is(err, guard.ErrMismatch) {
+		t.Errorf("another request with the key: %v", err)
+	}
+}
+
+func TestErrorTexts(t *testing.T) {
+	for err, want := range map[error]error{
+		&guard.InFlightError{Remaining: time.Second}: guard.ErrInFlight,
+		&guard.NotRetainedError{Status: 201}:         guard.ErrNotRetained,
+	} {
+		if !errors.Is(fmt.Errorf("wrapped: %w", err), want) || errors.Is(err, guard.ErrMismatch) || !strings.HasPrefix(err.Error(), "guard: ") {
+			t.Errorf("%v does not match %v alone", err, want)
+		}
+	}
+}
