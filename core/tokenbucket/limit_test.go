@@ -1,0 +1,121 @@
+package tokenbucket_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+func TestTextForm(t *testing.T) {
+	for text, want := range map[string]tokenbucket.Limit{
+		"100/1m":                     tokenbucket.PerMinute(100),
+		"100/1m burst=20":            tokenbucket.PerMinute(100).Burst(20),
+		"10/1s burst=20 name=short":  tokenbucket.PerSecond(10).Burst(20).Named("short"),
+		"1000/24h name=daily":        tokenbucket.PerDay(1000).Named("daily"),
+		"1/500ms":                    tokenbucket.Per(1, 500*time.Millisecond),
+		"3/1h30m":                    tokenbucket.Per(3, 90*time.Minute),
+		"999999999999999/1s burst=1": tokenbucket.PerSecond(999_999_999_999_999).Burst(1),
+	} {
+		if got := want.String(); got != text {
+			t.Errorf("prints %q, want %q", got, text)
+		}
+		got, err := tokenbucket.ParseLimit(text)
+		if err != nil || got != want {
+			t.Errorf("ParseLimit(%q) = %v, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]tokenbucket.Limit{
+		"5/s": tokenbucket.PerSecond(5), " 5/m  burst=2 ": tokenbucket.PerMinute(5).Burst(2),
+		"5/h": tokenbucket.PerHour(5), "5/d": tokenbucket.PerDay(5), "5/2d": tokenbucket.Per(5, 48*time.Hour),
+	} {
+		if got, err := tokenbucket.ParseLimit(text); err != nil || got != want {
+			t.Errorf("ParseLimit(%q) = %v, %v", text, got, err)
+		}
+	}
+}
+
+func TestTextMarshaling(t *testing.T) {
+	text, err := tokenbucket.PerMinute(7).MarshalText()
+	var l tokenbucket.Limit
+	if err != nil || l.UnmarshalText(text) != nil || l != tokenbucket.PerMinute(7) {
+		t.Errorf("%q came back as %v", text, l)
+	}
+	if err := l.UnmarshalText([]byte("7/never")); !errors.Is(err, tokenbucket.ErrInvalidLimit) || l != tokenbucket.PerMinute(7) {
+		t.Errorf("bad text: %v, and the limit is %v", err, l)
+	}
+}
+
+func TestBadText(t *testing.T) {
+	for _, text := range []string{
+		"", "100", "/1m", "100/", "x/1m", "100/x", "100/1m burst", "100/1m burst=", "100/1m burst=x", "100/1m name=",
+		"100/1m burst=1 burst=2", "100/1m other=1", "0/1m", "-1/1m", "100/0s", "100/-1m", "100/1m burst=0",
+		"99999999999999999999/1m", "100/99999d", "100/-1d",
+	} {
+		if l, err := tokenbucket.ParseLimit(text); !errors.Is(err, tokenbucket.ErrInvalidLimit) {
+			t.Errorf("ParseLimit(%q) = %v, %v", text, l, err)
+		}
+	}
+}
+
+// New refuses, with a text that says why, what could not be kept exactly.
+func TestLimitsThatMakeNoSense(t *testing.T) {
+	store := memstore.New()
+	for _, c := range []struct {
+		plan tokenbucket.Plan
+		why  string
+	}{
+		{nil, "nil plan"},
+		{tokenbucket.Limit{}, "count"},
+		{tokenbucket.PerSecond(0), "count"},
+		{tokenbucket.PerSecond(-1), "count"},
+		{tokenbucket.PerSecond(1e15), "count"},
+		{tokenbucket.Per(1, 0), "period is not positive"},
+		{tokenbucket.Per(1, -time.Second), "period is not positive"},
+		{tokenbucket.Per(1, 1500*time.Nanosecond), "whole number of microseconds"},
+		{tokenbucket.Per(1, 11*366*24*time.Hour), "period is longer"},
+		{tokenbucket.PerSecond(1).Burst(0), "burst"},
+		{tokenbucket.PerSecond(1).Burst(-5), "burst"},
+		{tokenbucket.PerDay(1).Burst(1e12), "refilling"},
+		{tokenbucket.PerDay(1).Burst(999_999_999_999_999), "refilling"},
+		{tokenbucket.PerSecond(1).Named("a b"), "space"},
+		{tokenbucket.PerSecond(1).Named("é"), "ASCII"},
+		{tokenbucket.PerSecond(1).Named(strings.Repeat("n", 129)), "129 bytes"},
+		{tokenbucket.Limits{}, "no limits"},
+		{tokenbucket.Limits{tokenbucket.PerSecond(1), tokenbucket.PerSecond(2)}, `called "1s"`},
+		{tokenbucket.Limits{tokenbucket.PerSecond(1).Named("x"), tokenbucket.PerMinute(2).Named("x")}, `called "x"`},
+		{tokenbucket.Limits{tokenbucket.PerSecond(1), tokenbucket.PerMinute(0)}, "count"},
+		{make(tokenbucket.Limits, 17), "17 limits"},
+		{tokenbucket.PlanFunc(nil), "nil PlanFunc"},
+	} {
+		l, err := tokenbucket.New(store, "api", c.plan)
+		if l != nil || !errors.Is(err, tokenbucket.ErrInvalidLimit) || !strings.Contains(err.Error(), c.why) {
+			t.Errorf("New with %v: %v, want why: %s", c.plan, err, c.why)
+		}
+	}
+}
+
+func FuzzParseLimit(f *testing.F) {
+	for _, s := range []string{"100/1m", "5/s burst=20", "1000/1d name=daily", "1/500ms", "a/b", "1/1h0m", "7/m burst=07"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l, err := tokenbucket.ParseLimit(text)
+		if err != nil {
+			if !errors.Is(err, tokenbucket.ErrInvalidLimit) {
+				t.Fatalf("ParseLimit(%q): %v", text, err)
+			}
+			return
+		}
+		again, err := tokenbucket.ParseLimit(l.String())
+		if err != nil || again != l {
+			t.Fatalf("%q is %v, which reads as %v, %v", text, l, again, err)
+		}
+		if _, err := tokenbucket.New(memstore.New(memstore.WithMaxBuckets(1)), "api", l); err != nil {
+			t.Fatalf("%q parses, and New refuses it: %v", text, err)
+		}
+	})
+}

@@ -1,0 +1,208 @@
+package tokenbucket_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newLimiter(t testing.TB, plan tokenbucket.Plan) (*tokenbucket.Limiter, *storetest.Faulty) {
+	t.Helper()
+	store := storetest.NewFaulty(memstore.New())
+	l, err := tokenbucket.New(store, "api", plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, store
+}
+
+func TestNewRefuses(t *testing.T) {
+	plan := tokenbucket.PerSecond(1)
+	if _, err := tokenbucket.New(nil, "api", plan); err == nil {
+		t.Error("took a nil store")
+	}
+	for _, name := range []string{"", " x", "a\x00", strings.Repeat("n", 129)} {
+		if _, err := tokenbucket.New(memstore.New(), name, plan); err == nil {
+			t.Errorf("took the name %q", name)
+		}
+	}
+	if l, err := tokenbucket.New(memstore.New(), "api", plan); err != nil || l.Name() != "api" {
+		t.Errorf("%v, %v", l, err)
+	}
+}
+
+func TestFirstCallReports99Of100(t *testing.T) {
+	l, _ := newLimiter(t, tokenbucket.PerMinute(100))
+	d, err := l.Allow(t.Context(), "k")
+	if err != nil || !d.Allowed || d.Limits[0].Remaining != 99 || d.Limits[0].Name != "api" {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestNamesOfLimits(t *testing.T) {
+	l, _ := newLimiter(t, tokenbucket.Limits{
+		tokenbucket.PerSecond(5), tokenbucket.PerHour(50).Named("hourly"), tokenbucket.Per(9, 90*time.Minute),
+	})
+	d, err := l.Allow(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, limit := range d.Limits {
+		names = append(names, limit.Name)
+	}
+	if got := strings.Join(names, " "); got != "api-1s hourly api-1h30m" {
+		t.Errorf("limits are called %s", got)
+	}
+}
+
+func TestWhatIsNotSent(t *testing.T) {
+	l, store := newLimiter(t, tokenbucket.Limits{tokenbucket.PerSecond(10), tokenbucket.PerHour(5).Named("hourly")})
+	var tooMuch *tokenbucket.CostError
+	if _, err := l.AllowN(t.Context(), "k", 6); !errors.As(err, &tooMuch) || !errors.Is(err, tokenbucket.ErrCostExceedsBurst) ||
+		*tooMuch != (tokenbucket.CostError{Limit: "hourly", Cost: 6, Burst: 5}) {
+		t.Errorf("a cost above a burst: %v", err)
+	}
+	if _, err := l.AllowN(t.Context(), "k", -1); !errors.Is(err, tokenbucket.ErrInvalidCost) {
+		t.Errorf("a negative cost: %v", err)
+	}
+	for _, key := range []string{"", strings.Repeat("k", 1025)} {
+		if _, err := l.Allow(t.Context(), key); !errors.Is(err, tokenbucket.ErrInvalidKey) {
+			t.Errorf("Allow with a key of %d bytes: %v", len(key), err)
+		}
+		if err := l.Reset(t.Context(), key); !errors.Is(err, tokenbucket.ErrInvalidKey) {
+			t.Errorf("Reset with a key of %d bytes: %v", len(key), err)
+		}
+	}
+	if n := store.Calls(storetest.Any); n != 0 {
+		t.Errorf("the store was asked %d times", n)
+	}
+}
+
+func TestStoreErrorsAreTheCallers(t *testing.T) {
+	l, store := newLimiter(t, tokenbucket.PerHour(2))
+	store.BreakNext(storetest.TakeTokens, storetest.LostReply, 1)
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnconfirmed) {
+		t.Errorf("a lost reply: %v", err)
+	}
+	if n := store.Calls(storetest.TakeTokens); n != 1 {
+		t.Errorf("the charge was sent %d times", n)
+	}
+	store.BreakNext(storetest.TakeTokens, storetest.Down, 1)
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+		t.Errorf("a store that is down: %v", err)
+	}
+}
+
+func TestPlanPerKey(t *testing.T) {
+	boom := errors.New("boom")
+	l, _ := newLimiter(t, tokenbucket.PlanFunc(func(_ context.Context, key string) (tokenbucket.Plan, error) {
+		switch key {
+		case "gold":
+			return tokenbucket.PerMinute(1000), nil
+		case "both":
+			return tokenbucket.Limits{tokenbucket.PerMinute(10), tokenbucket.PerDay(20)}, nil
+		case "none":
+			return nil, nil
+		case "bad":
+			return tokenbucket.PerMinute(0), nil
+		case "nested":
+			return tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) { return nil, nil }), nil
+		}
+		return nil, boom
+	}))
+	for key, limits := range map[string]int{"gold": 1, "both": 2} {
+		if d, err := l.Allow(t.Context(), key); err != nil || !d.Allowed || len(d.Limits) != limits {
+			t.Errorf("%s: %+v, %v", key, d, err)
+		}
+	}
+	for key, want := range map[string]error{
+		"none": tokenbucket.ErrInvalidLimit, "bad": tokenbucket.ErrInvalidLimit, "nested": tokenbucket.ErrInvalidLimit, "other": boom,
+	} {
+		if _, err := l.Allow(t.Context(), key); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", key, err, want)
+		}
+	}
+}
+
+func TestSetPlan(t *testing.T) {
+	l, _ := newLimiter(t, tokenbucket.PerHour(10))
+	if err := l.SetPlan(tokenbucket.PerHour(0)); !errors.Is(err, tokenbucket.ErrInvalidLimit) {
+		t.Errorf("a bad plan: %v", err)
+	}
+	if d, _ := l.AllowN(t.Context(), "k", 10); !d.Allowed {
+		t.Error("the refused plan is in force")
+	}
+	if err := l.SetPlan(tokenbucket.PerHour(20)); err != nil {
+		t.Fatal(err)
+	}
+	// What the key owes is an hour; under the new plan too.
+	if d, _ := l.Allow(t.Context(), "k"); d.Allowed || d.Limits[0].Capacity != 20 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// A hundred requests a minute, at most twenty of them at once.
+func ExampleLimiter_Allow() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(100).Burst(20))
+	if err != nil {
+		panic(err)
+	}
+	d, err := limiter.Allow(context.Background(), "tenant-7")
+	fmt.Println(d.Allowed, d.Limits[0].Remaining, err)
+	// Output: true 19 <nil>
+}
+
+// Two limits on one key: what one of them denies costs nothing of the other.
+func ExampleLimits() {
+	limiter, err := tokenbucket.New(memstore.New(), "mail", tokenbucket.Limits{
+		tokenbucket.PerSecond(10).Named("burst"),
+		tokenbucket.PerDay(3).Named("daily"),
+	})
+	if err != nil {
+		panic(err)
+	}
+	for range 4 {
+		d, _ := limiter.Allow(context.Background(), "alice")
+		fmt.Println(d.Allowed, d.Limits[0].Remaining, d.Limits[1].Remaining)
+	}
+	// Output:
+	// true 9 2
+	// true 8 1
+	// true 7 0
+	// false 7 0
+}
+
+// Tiers: each customer's own limit.
+func ExamplePlanFunc() {
+	tiers := map[string]tokenbucket.Plan{"gold": tokenbucket.PerSecond(100), "free": tokenbucket.PerSecond(1)}
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PlanFunc(
+		func(_ context.Context, customer string) (tokenbucket.Plan, error) {
+			if plan, ok := tiers[customer]; ok {
+				return plan, nil
+			}
+			return tiers["free"], nil
+		}))
+	if err != nil {
+		panic(err)
+	}
+	for _, customer := range []string{"gold", "somebody"} {
+		d, _ := limiter.Allow(context.Background(), customer)
+		fmt.Println(customer, d.Limits[0].Capacity)
+	}
+	// Output:
+	// gold 100
+	// somebody 1
+}
