@@ -41,6 +41,11 @@ func FromContext(ctx context.Context) (*Attempt, bool) {
 // an attempt with a lower number than the last one seen.
 func (a *Attempt) Number() int { return a.number }
 
+// OperationID names the operation: it is the same in every attempt at it, no other operation has it,
+// and nothing that users sent can be read from it. It has 22 characters of base64url. Give it to
+// what the operation calls as the idempotency key, so that a second attempt repeats nothing there.
+func (a *Attempt) OperationID() string { return a.begun.ID }
+
 // Context ends when the attempt must not go on, with the cause ([context.Cause]) [ErrExpired] when
 // its lease could not be renewed in time, [ErrLost] when it no longer owns the operation,
 // [ErrSettled] once it is settled, or with the context that Begin was given.

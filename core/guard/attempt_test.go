@@ -94,13 +94,13 @@ func (f fixture) sleep(d time.Duration) {
 func TestComplete(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()
-		if a.Number() != 1 || !a.Dirty() || a.Context().Err() != nil {
+		if a.OperationID() == "" || a.Number() != 1 || !a.Dirty() || a.Context().Err() != nil {
 			t.Errorf("attempt %d, dirty %v, %v", a.Number(), a.Dirty(), a.Context().Err())
 		}
 		if found, ok := guard.FromContext(a.Context()); !ok || found != a {
 			t.Error("the attempt is not in its context")
 		}
-		f.refused(guard.ErrInFlight)
+		_ = f.refused(guard.ErrInFlight)
 		f.want(a.Complete(f.Context(), guard.Result{Status: 201, Data: []byte("charged")}), nil)
 		f.want(context.Cause(a.Context()), guard.ErrSettled)
 		if r := f.replay(); r.Status != 201 || string(r.Data) != "charged" || r.Attempt != 1 {
@@ -112,7 +112,7 @@ func TestComplete(t *testing.T) {
 		f.sleep(23 * time.Hour)
 		f.replay()
 		f.sleep(2 * time.Hour)
-		f.attempt().Abandon(f.Context())
+		_ = f.attempt().Abandon(f.Context())
 	})
 }
 
@@ -133,7 +133,7 @@ func TestRenewalKeepsALongAttempt(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()
 		f.sleep(20 * lease)
-		f.refused(guard.ErrInFlight)
+		_ = f.refused(guard.ErrInFlight)
 		f.want(a.Context().Err(), nil)
 		f.want(a.Complete(f.Context(), guard.Result{}), nil)
 		f.replay()
@@ -151,9 +151,12 @@ func TestContextEndsBeforeTheLease(t *testing.T) {
 		if ran := time.Since(start); ran >= lease || ran < lease*9/10 {
 			t.Errorf("ended after %v of a lease of %v", ran, lease)
 		}
-		f.refused(guard.ErrInFlight) // by the store's clock the lease still lives
+		_ = f.refused(guard.ErrInFlight) // by the store's clock the lease still lives
 		f.sleep(lease)
 		second := f.attempt()
+		if second.OperationID() != a.OperationID() {
+			t.Error("another attempt has another operation")
+		}
 		if second.Number() != 2 {
 			t.Errorf("took over with number %d", second.Number())
 		}
@@ -189,7 +192,7 @@ func TestCompletionIsRepeatedUntilConfirmed(t *testing.T) {
 				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), core.ErrUnavailable)
 				if how != storetest.LostReply {
 					f.sleep(lease + lease/2) // the lease goes on being renewed meanwhile
-					f.refused(guard.ErrInFlight)
+					_ = f.refused(guard.ErrInFlight)
 				}
 				f.store.Mend(storetest.SettleOperation)
 				f.sleep(3 * time.Second)
@@ -245,7 +248,7 @@ func TestUnheardBeginIsTakenBack(t *testing.T) {
 func TestBeginThatReachedNobodyLeavesNothing(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.store.Break(storetest.BeginOperation, storetest.Down)
-		f.refused(core.ErrUnavailable)
+		_ = f.refused(core.ErrUnavailable)
 		f.sleep(time.Minute)
 		if n := f.store.Calls(storetest.AbandonOperation); n != 0 {
 			t.Errorf("took back %d times what was not begun", n)
@@ -309,7 +312,7 @@ func TestDeadAttempts(t *testing.T) {
 					}
 				} else {
 					for range 20 {
-						f.refused(guard.ErrOutcomeUnknown)
+						_ = f.refused(guard.ErrOutcomeUnknown)
 						f.sleep(time.Hour)
 					}
 				}
@@ -329,11 +332,11 @@ func TestResultsThatAreNotKept(t *testing.T) {
 	}, guard.WithMaxResult(10))
 	inBubble(t, func(f fixture) {
 		f.want(f.attempt().CompleteNotRetained(f.Context(), 206), nil)
-		f.refused(guard.ErrNotRetained)
+		_ = f.refused(guard.ErrNotRetained)
 	})
 	inBubble(t, func(f fixture) {
 		f.want(f.attempt().CompleteUnknown(f.Context()), nil)
-		f.refused(guard.ErrOutcomeUnknown)
+		_ = f.refused(guard.ErrOutcomeUnknown)
 	})
 	inBubble(t, func(f fixture) {
 		f.want(f.attempt().CompleteUnknown(f.Context()), nil)

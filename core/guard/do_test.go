@@ -78,7 +78,7 @@ func TestDoPanics(t *testing.T) {
 			}()
 			_, _, _ = guard.Do(f.Context(), f.guard, op, func(context.Context) (int, error) { panic("boom") })
 		}()
-		f.refused(guard.ErrOutcomeUnknown)
+		_ = f.refused(guard.ErrOutcomeUnknown)
 	})
 }
 
@@ -92,7 +92,7 @@ func TestDoWithValuesThatAreNotKept(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		_, _, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (func(), error) { return func() {}, nil })
 		f.want(err, nil)
-		f.refused(guard.ErrNotRetained)
+		_ = f.refused(guard.ErrNotRetained)
 	})
 	inBubble(t, func(f fixture) {
 		_, _, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (string, error) { return "text", nil })

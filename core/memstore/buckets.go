@@ -57,7 +57,10 @@ func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.
 		debt, _ := c.Charged(reply.Debts[i])
 		reply.Debts[i] = debt
 		level := tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
-		expires := level.Empties.Micros + 1
+		expires := level.Empties.Micros
+		if debt.Frac > 0 {
+			expires++
+		}
 		key := bucketKey{req.Limiter, req.Key, c.Bucket}
 		if e := b.buckets.get(key, now); e != nil {
 			e.value, e.expires = level, expires

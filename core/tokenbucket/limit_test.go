@@ -29,7 +29,7 @@ func TestTextForm(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]tokenbucket.Limit{
-		"5/s": tokenbucket.PerSecond(5), " 5/m  burst=2 ": tokenbucket.PerMinute(5).Burst(2),
+		"5/s": tokenbucket.PerSecond(5), "5/m\t burst=2": tokenbucket.PerMinute(5).Burst(2),
 		"5/h": tokenbucket.PerHour(5), "5/d": tokenbucket.PerDay(5), "5/2d": tokenbucket.Per(5, 48*time.Hour),
 	} {
 		if got, err := tokenbucket.ParseLimit(text); err != nil || got != want {

@@ -23,7 +23,7 @@ func start(parent context.Context, ttl time.Duration) *lease.Context {
 	return lease.NewContext(parent, time.Now().Add(ttl), errExpired)
 }
 
-func wantCause(t *testing.T, ctx context.Context, want error) {
+func wantCause(ctx context.Context, t *testing.T, want error) {
 	t.Helper()
 	select {
 	case <-ctx.Done():
@@ -45,12 +45,12 @@ func TestEndsAtTheDeadline(t *testing.T) {
 		if c.Err() != nil || child.Err() != nil {
 			t.Fatalf("ended early: %v", c.Err())
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		wantCause(t, c, errExpired)
-		wantCause(t, child, errExpired)
+		wantCause(c, t, errExpired)
+		wantCause(child, t, errExpired)
 		c.End(errEnded) // too late to change the cause
-		wantCause(t, c, errExpired)
+		wantCause(c, t, errExpired)
 	})
 }
 
@@ -62,7 +62,7 @@ func TestErrDoesNotDependOnATimer(t *testing.T) {
 		if c.Err() == nil {
 			t.Fatal("valid at its deadline")
 		}
-		wantCause(t, c, errExpired)
+		wantCause(c, t, errExpired)
 		c.End(errEnded)
 	})
 }
@@ -81,7 +81,7 @@ func TestExtend(t *testing.T) {
 		time.Sleep(time.Second)
 		c.Extend(time.Now().Add(time.Second)) // what has ended is not revived
 		synctest.Wait()
-		wantCause(t, c, errExpired)
+		wantCause(c, t, errExpired)
 	})
 }
 
@@ -89,10 +89,10 @@ func TestEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t.Context(), time.Second)
 		c.End(errEnded)
-		wantCause(t, c, errEnded)
+		wantCause(c, t, errEnded)
 		c.Extend(time.Now().Add(time.Hour))
 		time.Sleep(2 * time.Second)
-		wantCause(t, c, errEnded)
+		wantCause(c, t, errEnded)
 	})
 }
 
@@ -102,6 +102,6 @@ func TestEndsWithItsParent(t *testing.T) {
 		c := start(parent, time.Second)
 		defer c.End(errEnded)
 		cancel(errEnded)
-		wantCause(t, c, errEnded)
+		wantCause(c, t, errEnded)
 	})
 }

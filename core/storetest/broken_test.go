@@ -1,0 +1,134 @@
+package storetest_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// The broken stores each break one promise of the contract.
+var broken = map[string]func(core.Store) core.Store{
+	"charges denied requests":    func(s core.Store) core.Store { return chargesDenied{s} },
+	"charges limit by limit":     func(s core.Store) core.Store { return oneByOne{s} },
+	"settles for anybody":        func(s core.Store) core.Store { return settlesAnybody{Store: s, owners: map[string]string{}} },
+	"lets a dead attempt be":     func(s core.Store) core.Store { return alwaysReruns{s} },
+	"begins what was abandoned":  func(s core.Store) core.Store { return forgetsAbandons{s} },
+	"forgets what the result is": func(s core.Store) core.Store { return truncates{s} },
+}
+
+type chargesDenied struct{ core.Store }
+
+func (s chargesDenied) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+	reply, err := s.Store.TakeTokens(ctx, req)
+	if err == nil && !reply.Allowed {
+		for i := range req.Charges {
+			req.Charges[i].Cost = tokenbucket.Span{Micros: 1_000_000}
+		}
+		charged, err := s.Store.TakeTokens(ctx, req)
+		charged.Allowed = false
+		return charged, err
+	}
+	return reply, err
+}
+
+type oneByOne struct{ core.Store }
+
+func (s oneByOne) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+	all := tokenbucket.TakeReply{Allowed: true}
+	for _, c := range req.Charges {
+		reply, err := s.Store.TakeTokens(ctx, tokenbucket.TakeRequest{Limiter: req.Limiter, Key: req.Key, Charges: []tokenbucket.Charge{c}})
+		if err != nil {
+			return reply, err
+		}
+		all.Allowed = all.Allowed && reply.Allowed
+		all.Debts = append(all.Debts, reply.Debts[0])
+	}
+	return all, nil
+}
+
+type settlesAnybody struct {
+	core.Store
+	owners map[string]string
+}
+
+func (s settlesAnybody) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	reply, err := s.Store.BeginOperation(ctx, req)
+	if err == nil && reply.Outcome == guard.Started {
+		s.owners[req.ID] = req.Owner
+	}
+	return reply, err
+}
+
+func (s settlesAnybody) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+	if owner, ok := s.owners[req.ID]; ok {
+		req.Owner = owner
+	}
+	return s.Store.SettleOperation(ctx, req)
+}
+
+type alwaysReruns struct{ core.Store }
+
+func (s alwaysReruns) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	req.Rerun = true
+	return s.Store.BeginOperation(ctx, req)
+}
+
+type forgetsAbandons struct{ core.Store }
+
+func (s forgetsAbandons) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	reply, err := s.Store.BeginOperation(ctx, req)
+	if err == nil && reply.Outcome == guard.Refused {
+		req.Owner = req.Owner[1:] + "x"
+		return s.Store.BeginOperation(ctx, req)
+	}
+	return reply, err
+}
+
+type truncates struct{ core.Store }
+
+func (s truncates) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+	req.Data = req.Data[:min(len(req.Data), 1000)]
+	return s.Store.SettleOperation(ctx, req)
+}
+
+// which names the broken store that the process of TestSuitesFindBrokenStores runs the suites on.
+const which = "STORETEST_BROKEN"
+
+func TestSuiteOnABrokenStore(t *testing.T) {
+	wrap, ok := broken[os.Getenv(which)]
+	if !ok {
+		t.Skip("runs as a process of TestSuitesFindBrokenStores")
+	}
+	run := func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+		synctest.Test(t, func(t *testing.T) {
+			test(t, storetest.Harness{Store: wrap(memstore.New()), Advance: time.Sleep})
+		})
+	}
+	storetest.TokenBuckets(t, run)
+	storetest.Guards(t, run)
+}
+
+// A suite that finds nothing wrong with a broken store proves nothing.
+func TestSuitesFindBrokenStores(t *testing.T) {
+	for name := range broken {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSuiteOnABrokenStore$")
+			cmd.Env = append(os.Environ(), which+"="+name)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--- FAIL") {
+				t.Errorf("the suites passed a store that %s: %v\n%s", name, err, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,74 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestFaults(t *testing.T) {
+	f := storetest.NewFaulty(memstore.New())
+	l, err := tokenbucket.New(f, "api", tokenbucket.PerHour(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	remaining := func() int64 {
+		t.Helper()
+		d, err := l.Peek(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Limits[0].Remaining
+	}
+
+	f.BreakNext(storetest.TakeTokens, storetest.Down, 1)
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+		t.Errorf("Down: %v", err)
+	}
+	if n := remaining(); n != 10 {
+		t.Errorf("Down: %d tokens remain, want 10", n)
+	}
+
+	f.BreakNext(storetest.Any, storetest.LostReply, 1)
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnconfirmed) {
+		t.Errorf("LostReply: %v", err)
+	}
+	if n := remaining(); n != 9 {
+		t.Errorf("LostReply: %d tokens remain, want 9", n)
+	}
+
+	f.Break(storetest.TakeTokens, storetest.Hung)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, core.ErrUnconfirmed) {
+		t.Errorf("Hung: %v", err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := l.Allow(t.Context(), "k")
+		done <- err
+	}()
+	f.Mend(storetest.Any)
+	if err := <-done; err != nil {
+		t.Errorf("Hung and mended: %v", err)
+	}
+	if n := remaining(); n != 8 {
+		t.Errorf("Hung and mended: %d tokens remain, want 8", n)
+	}
+	if n := f.Calls(storetest.TakeTokens); n != 7 || f.Calls(storetest.Any) != 7 {
+		t.Errorf("counted %d calls, want 7", n)
+	}
+	if err := f.Ping(t.Context()); err != nil || f.Calls(storetest.Ping) != 1 {
+		t.Errorf("Ping: %v", err)
+	}
+}
