@@ -2,13 +2,11 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // TakeTokens implements tokenbucket.Store: one script call. It is sent again only on proof that it
@@ -33,13 +31,13 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 func readTakeReply(reply any, charges int) (tokenbucket.TakeReply, error) {
 	fields, ok := reply.([]any)
 	if !ok || len(fields) != 1+2*charges {
-		return tokenbucket.TakeReply{}, fmt.Errorf("%w: unexpected reply to a charge", outage.ErrUnconfirmed)
+		return tokenbucket.TakeReply{}, errOddReply
 	}
 	var numbers []int64
 	for _, f := range fields {
 		n, ok := f.(int64)
 		if !ok {
-			return tokenbucket.TakeReply{}, fmt.Errorf("%w: unexpected reply to a charge", outage.ErrUnconfirmed)
+			return tokenbucket.TakeReply{}, errOddReply
 		}
 		numbers = append(numbers, n)
 	}
@@ -60,7 +58,11 @@ func resend(ctx context.Context, f func() (any, error)) (any, error) {
 		if err == nil || !didNotRun(err) || ctx.Err() != nil {
 			return reply, err
 		}
-		wait := time.NewTimer(pause.NextBackOff())
+		next := pause.NextBackOff()
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= next {
+			return reply, err // while the caller still hears it
+		}
+		wait := time.NewTimer(next)
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
@@ -78,6 +80,9 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 		keys[i] = s.bucketKey(tag, bucket)
 	}
 	_, err := call(ctx, s, ordinary, func(ctx context.Context) (int64, error) {
+		if err := wireOf(ctx).write(); err != nil {
+			return 0, err
+		}
 		return s.client.Del(ctx, keys...).Result()
 	})
 	return err

@@ -20,7 +20,7 @@ const (
 
 var (
 	errDown    = fmt.Errorf("%w: redis has not answered lately", outage.ErrUnavailable)
-	errStuck   = fmt.Errorf("%w: redis: half of the connections wait for replies that nobody waits for", outage.ErrUnavailable)
+	errStuck   = fmt.Errorf("%w: redis: too many connections wait for replies that nobody waits for", outage.ErrUnavailable)
 	errIgnored = errors.New("says nothing of the server")
 )
 
@@ -56,7 +56,8 @@ func call[T any](ctx context.Context, s *Store, u urgency, f func(context.Contex
 		}
 		report = done
 	}
-	if s.orphans.Load() >= s.maxOrphans {
+	orphans := &s.orphans[u]
+	if orphans.Load() >= s.maxOrphans[u] {
 		report(errIgnored)
 		return none, errStuck
 	}
@@ -65,7 +66,8 @@ func call[T any](ctx context.Context, s *Store, u urgency, f func(context.Contex
 		value T
 		err   error
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.config.timeout)
+	sent := new(wire)
+	bounded, cancel := context.WithTimeout(context.WithValue(ctx, wireKey{}, sent), s.config.timeout)
 	answers := make(chan answer, 1)
 	go func() {
 		defer cancel()
@@ -76,23 +78,29 @@ func call[T any](ctx context.Context, s *Store, u urgency, f func(context.Contex
 	select {
 	case a := <-answers:
 		report(verdict(ctx, a.err))
-		return a.value, explain(a.err)
+		return a.value, explain(a.err, sent.open())
 	case <-bounded.Done():
 	}
 	select {
 	case a := <-answers: // both at once: the answer counts
 		report(verdict(ctx, a.err))
-		return a.value, explain(a.err)
+		return a.value, explain(a.err, sent.open())
 	default:
 	}
-	s.orphans.Add(1)
+	late := fmt.Errorf("no reply in time: %w", context.Cause(bounded))
+	left := ctx.Err() != nil
+	orphans.Add(1)
 	go func() {
-		<-answers
-		s.orphans.Add(-1)
+		a := <-answers
+		orphans.Add(-1)
+		if left { // what became of the call tells more than that the caller had no time for it
+			report(afterwards(a.err))
+		}
 	}()
-	err := fmt.Errorf("%w: redis: no reply in time: %w", outage.ErrUnconfirmed, context.Cause(bounded))
-	report(verdict(ctx, err))
-	return none, err
+	if !left {
+		report(late)
+	}
+	return none, explain(late, sent.giveUp())
 }
 
 // verdict says what an error means for the breaker: nil if the server works, errIgnored if it may.
@@ -102,12 +110,20 @@ func verdict(ctx context.Context, err error) error {
 		return nil
 	case ctx.Err() != nil: // the caller left
 		return errIgnored
-	case isReply(err) && !didNotRun(err):
+	case isReply(err) && !didNotRun(err), errors.Is(err, errOddReply):
 		return nil
 	case errors.Is(err, outage.ErrUnavailable) && !errors.Is(err, outage.ErrUnconfirmed): // the store's own refusal
 		return errIgnored
 	}
 	return err
+}
+
+// afterwards is the verdict on a call whose caller left before it ended.
+func afterwards(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errGaveUp) {
+		return errIgnored // cut short for the caller's sake
+	}
+	return verdict(context.Background(), err)
 }
 
 func (s *Store) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
@@ -153,8 +169,17 @@ func (s *Store) probe() {
 		if err != nil {
 			continue // not half-open yet
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), s.config.timeout)
-		done(s.client.Ping(ctx).Err())
-		cancel()
+		answer := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), s.config.timeout)
+			defer cancel()
+			answer <- s.client.Ping(ctx).Err()
+		}()
+		select {
+		case <-s.stop: // the client may wait for longer; Close does not
+			return
+		case err := <-answer:
+			done(verdict(context.Background(), err))
+		}
 	}
 }

@@ -11,20 +11,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
-// explain turns an error of the client into one of the store's: unavailable, and unconfirmed
-// unless it proves that nothing ran.
-func explain(err error) error {
-	if err == nil {
+// explain turns an error of the client into one of the store's: unavailable, and unconfirmed if
+// something may have run.
+func explain(err error, open bool) error {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if errors.Is(err, outage.ErrUnavailable) {
+	case errors.Is(err, outage.ErrUnavailable):
 		return err
+	case open:
+		return fmt.Errorf("%w: redis: %w", outage.ErrUnconfirmed, err)
 	}
-	if didNotRun(err) || isReply(err) {
-		return fmt.Errorf("%w: redis: %w", outage.ErrUnavailable, err)
-	}
-	return fmt.Errorf("%w: redis: %w", outage.ErrUnconfirmed, err)
+	return fmt.Errorf("%w: redis: %w", outage.ErrUnavailable, err)
 }
+
+// errOddReply is a reply that no script of this package gives.
+var errOddReply = fmt.Errorf("%w: redis: unexpected reply", outage.ErrUnconfirmed)
 
 // isReply reports whether the server answered with an error. A script of this package that fails so
 // has failed before its first write.
@@ -64,6 +66,11 @@ func isNoScript(err error) bool {
 // isNoShebang reports whether a server does not understand a script's first line.
 func isNoShebang(err error) bool {
 	return err != nil && isReply(err) && strings.Contains(err.Error(), "Error compiling script")
+}
+
+// isWrongType reports whether a key holds what this package did not put there.
+func isWrongType(err error) bool {
+	return err != nil && isReply(err) && strings.Contains(err.Error(), "WRONGTYPE")
 }
 
 func isOutOfMemory(err error) bool { return err != nil && redis.HasErrorPrefix(err, "OOM") }

@@ -57,8 +57,6 @@ func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (gua
 	})
 }
 
-var errOddReply = fmt.Errorf("%w: unexpected reply to a guard's request", outage.ErrUnconfirmed)
-
 var outcomes = map[string]guard.BeginOutcome{
 	"started": guard.Started, "settled": guard.Settled, "busy": guard.Busy,
 	"mismatched": guard.Mismatched, "undecided": guard.Undecided, "refused": guard.Refused,
@@ -164,17 +162,14 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) 
 		args[i] = []any{r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()}
 	}
 	return call(ctx, s, finishing, func(ctx context.Context) ([]bool, error) {
-		cmds, err := s.evalEach(ctx, renewOperation, keys, args)
-		if err != nil {
-			return nil, err
-		}
+		cmds := s.evalEach(ctx, renewOperation, keys, args)
 		held := make([]bool, len(cmds))
 		for i, cmd := range cmds {
 			n, err := cmd.Int64()
-			if err != nil {
+			if err != nil && !isWrongType(err) { // that one is not the attempt's any more
 				return nil, err
 			}
-			held[i] = n == 1
+			held[i] = err == nil && n == 1
 		}
 		return held, nil
 	})
@@ -189,14 +184,15 @@ func (s *Store) checkEviction(ctx context.Context) error {
 	if s.safe.Load() {
 		return nil
 	}
+	if _, isRing := s.client.(*redis.Ring); isRing {
+		return fmt.Errorf("%w: %w", outage.ErrUnavailable, errRing)
+	}
 	if s.config.allowEviction {
 		s.safe.Store(true)
 		return nil
 	}
 	var err error
 	switch client := s.client.(type) {
-	case *redis.Ring:
-		return fmt.Errorf("%w: %w", outage.ErrUnavailable, errRing)
 	case *redis.ClusterClient:
 		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 			return s.checkPolicy(ctx, master)

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -64,23 +65,50 @@ func (s *script) in(st *Store) source {
 }
 
 // load puts every script on the server before the first one is used, so that no call sees NOSCRIPT
-// in normal running. It is best effort: call falls back to sending the text.
+// in normal running. It is best effort: eval falls back to sending the text.
 func (s *Store) load(ctx context.Context) {
 	if s.loaded.Load() || !s.loading.TryLock() {
 		return
 	}
 	defer s.loading.Unlock()
-	for _, script := range allScripts {
-		err := s.client.ScriptLoad(ctx, script.in(s).text).Err()
-		if isNoShebang(err) {
-			s.plainScripts.Store(true)
-			err = s.client.ScriptLoad(ctx, script.plain.text).Err()
-		}
-		if err != nil {
-			return // the next call tries again
-		}
+	if time.Now().Before(s.nextLoad) {
+		return
+	}
+	var err error
+	switch client := s.client.(type) {
+	case *redis.ClusterClient:
+		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return s.loadOn(ctx, master) })
+	case *redis.Ring:
+		err = client.ForEachShard(ctx, func(ctx context.Context, shard *redis.Client) error { return s.loadOn(ctx, shard) })
+	default:
+		err = s.loadOn(ctx, client)
+	}
+	if err != nil {
+		// A node that is down, or an ACL, must not cost every call that could do without.
+		s.nextLoad = time.Now().Add(reloadEvery)
+		return
 	}
 	s.loaded.Store(true)
+}
+
+// reloadEvery is for how long scripts that could not be loaded are not tried again.
+const reloadEvery = time.Second
+
+// loadOn loads the scripts on one server, in one round trip.
+func (s *Store) loadOn(ctx context.Context, client redis.Cmdable) error {
+	for {
+		plain := s.plainScripts.Load()
+		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for _, script := range allScripts {
+				pipe.ScriptLoad(ctx, script.in(s).text)
+			}
+			return nil
+		})
+		if !isNoShebang(err) || plain {
+			return err
+		}
+		s.plainScripts.Store(true)
+	}
 }
 
 // onceCmd is a command that the client never sends again by itself.
@@ -106,26 +134,34 @@ func (s *Store) eval(ctx context.Context, once bool, sc *script, keys []string, 
 
 func (s *Store) process(ctx context.Context, once bool, name, script string, keys []string, args []any) (any, error) {
 	cmd := newEval(ctx, name, script, keys, args)
+	sent := wireOf(ctx)
+	before := sent.count()
 	if once {
 		_ = s.client.Process(ctx, onceCmd{cmd})
 	} else {
 		_ = s.client.Process(ctx, cmd)
 	}
-	return cmd.Result()
+	reply, err := cmd.Result()
+	// A failure that was reported settles it, unless it is the last of several that the client made
+	// of one request: what became of the others is not known.
+	if isReply(err) && (once || sent.count() <= before+1) {
+		sent.settle(before)
+	}
+	return reply, err
 }
 
 func newEval(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, name, script, len(keys))
+	all = append(all, name, wired{script, wireOf(ctx)}, len(keys))
 	for _, key := range keys {
 		all = append(all, key)
 	}
 	return redis.NewCmd(ctx, append(all, args...)...)
 }
 
-// evalEach runs a script once for each list of keys and arguments, in one pipeline. Errors of
-// single calls are in the commands.
-func (s *Store) evalEach(ctx context.Context, sc *script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
+// evalEach runs a script once for each list of keys and arguments, in one pipeline. Errors are in
+// the commands.
+func (s *Store) evalEach(ctx context.Context, sc *script, keys [][]string, args [][]any) []*redis.Cmd {
 	s.load(ctx)
 	src := sc.in(s)
 	cmds := make([]*redis.Cmd, len(keys))
@@ -134,19 +170,13 @@ func (s *Store) evalEach(ctx context.Context, sc *script, keys [][]string, args 
 		cmds[i] = newEval(ctx, "evalsha", src.sha, keys[i], args[i])
 		_ = pipe.Process(ctx, cmds[i])
 	}
-	_, err := pipe.Exec(ctx)
+	_, _ = pipe.Exec(ctx)
 	for i, cmd := range cmds { // a pipeline has no second try of its own
-		if isNoScript(cmd.Err()) || isNoShebang(cmd.Err()) {
-			v, evalErr := s.eval(ctx, false, sc, keys[i], args[i]...)
+		if isNoScript(cmd.Err()) {
+			v, err := s.eval(ctx, false, sc, keys[i], args[i]...)
 			cmd.SetVal(v)
-			cmd.SetErr(evalErr)
-			err = nil
+			cmd.SetErr(err)
 		}
 	}
-	for _, cmd := range cmds {
-		if err == nil && cmd.Err() != nil {
-			err = cmd.Err()
-		}
-	}
-	return cmds, err
+	return cmds
 }

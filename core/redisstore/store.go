@@ -42,13 +42,16 @@ type Store struct {
 	hooks   shutdown.Hooks
 
 	loading      sync.Mutex
+	nextLoad     time.Time   // no earlier; loading guards it
 	loaded       atomic.Bool // the server has the scripts
 	plainScripts atomic.Bool // the server is older than 7
 	safe         atomic.Bool // the server evicts nothing
 
-	// orphans are calls whose callers have left, each of which may keep a connection.
-	orphans    atomic.Int64
-	maxOrphans int64
+	// orphans are calls whose callers have left, each of which may keep a connection: at most half
+	// of the pool for ordinary ones. Finishing ones have a quarter of their own, since an outage
+	// uses up the other first.
+	orphans    [2]atomic.Int64
+	maxOrphans [2]int64
 
 	closing sync.Mutex // makes closed and probes change together
 	closed  atomic.Bool
@@ -126,15 +129,16 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	s := &Store{client: client, config: c, stop: make(chan struct{})}
 	s.breaker = s.newBreaker()
 	poolSize, readTimeout := clientLimits(client)
-	s.maxOrphans = int64(max(poolSize/2, 1))
-	if readTimeout > time.Second {
-		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s; set it to about the store's own timeout",
+	s.maxOrphans = [2]int64{ordinary: int64(max(poolSize/2, 1)), finishing: int64(max(poolSize/4, 1))}
+	if readTimeout > time.Second || readTimeout <= 0 {
+		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s, or there is none; set it to about the store's own timeout",
 			"read_timeout", readTimeout, "store_timeout", c.timeout)
 	}
 	return s, nil
 }
 
-// clientLimits returns the size of a client's pool and how long it waits for a reply.
+// clientLimits returns the size of a client's pool and how long it waits for a reply: for ever, if
+// that is not positive.
 func clientLimits(client redis.UniversalClient) (poolSize int, readTimeout time.Duration) {
 	switch client := client.(type) {
 	case *redis.Client:
@@ -144,7 +148,7 @@ func clientLimits(client redis.UniversalClient) (poolSize int, readTimeout time.
 	case *redis.Ring:
 		return client.Options().PoolSize, client.Options().ReadTimeout
 	}
-	return 10, 0
+	return 10, time.Second // nothing is known of it
 }
 
 // Ping asks Redis whether it is there, even when the store takes it to be down.

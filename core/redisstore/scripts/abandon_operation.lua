@@ -7,10 +7,10 @@
 --
 -- Returns 1, or 0 if the attempt does not own the record.
 
+local head = redis.call('GETRANGE', KEYS[1], 0, 25) -- first: it fails if the key has another type
 if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then -- sent twice
   return 1
 end
-local head = redis.call('GETRANGE', KEYS[1], 0, 25)
 if string.sub(head, 5, 26) ~= ARGV[1] or string.sub(head, 2, 2) ~= 'F' then
   return 0
 end

@@ -29,6 +29,10 @@ if not record then
   return start(1, '0')
 end
 
+if #record < 113 or not string.find(record, '^1[FCNU][01][01]') or not string.find(string.sub(record, 70, 113), '^%d+$') then
+  return redis.error_reply('ERR record of an unknown layout')
+end
+
 local state, dirty, prior = string.sub(record, 2, 2), string.sub(record, 3, 3), string.sub(record, 4, 4)
 local number = tonumber(string.sub(record, 70, 77))
 if string.sub(record, 27, 69) ~= fingerprint then

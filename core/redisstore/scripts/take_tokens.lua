@@ -26,8 +26,8 @@ for i, key in ipairs(KEYS) do
   if empties and tonumber(empties) >= now then
     c.debt = tonumber(empties) - now
     c.frac = tonumber(frac) or 0
-    if c.frac > 0 and tonumber(den) ~= c.den then
-      -- written under another plan: round up
+    if c.frac > 0 and (tonumber(den) ~= c.den or c.frac >= c.den) then
+      -- written under another plan, or damaged: round up
       c.debt, c.frac = c.debt + 1, 0
     end
     if c.debt > c.cap or (c.debt == c.cap and c.frac > c.cap_frac) then

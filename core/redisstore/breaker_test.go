@@ -1,0 +1,265 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestAnOutageCostsLittleAndEnds(t *testing.T) {
+	server := redistest.Start(t)
+	log := new(logbook)
+	s := newStore(t, server.Client(), log.option())
+	l := newLimiter(t, s)
+
+	under, done := context.WithCancel(ctx())
+	var load sync.WaitGroup
+	defer load.Wait()
+	defer done()
+	for range 4 {
+		load.Go(func() {
+			for under.Err() == nil {
+				_, err := l.AllowN(under, "k", 0)
+				if err != nil { // or it would spin
+					<-time.After(time.Millisecond)
+				}
+			}
+		})
+	}
+	if _, err := l.Allow(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	before := goroutines()
+	server.Stop()
+	eventually(t, 3*time.Second, "the store notices", func() bool { return log.has(tripped) })
+
+	took := make([]time.Duration, 200)
+	most := 0
+	for i := range took {
+		sent := time.Now()
+		_, err := l.Allow(ctx(), "k")
+		took[i] = time.Since(sent)
+		wantUnavailable(t, err, false)
+		most = max(most, goroutines())
+	}
+	slices.Sort(took)
+	if p90 := took[180]; p90 > 5*time.Millisecond {
+		t.Errorf("nine calls in ten took up to %v, with the server down", p90)
+	}
+	if most > before+30 {
+		t.Errorf("%d goroutines more than before", most-before)
+	}
+
+	server.Restart()
+	eventually(t, 3*time.Second, "it works again", func() bool {
+		_, err := l.Allow(ctx(), "k")
+		return err == nil
+	})
+}
+
+func TestCloseDuringAnOutage(t *testing.T) {
+	// Nothing answers, and the client would wait for it for a minute.
+	_, proxy, client, s := behindProxy(t, time.Minute, redisstore.WithTimeout(50*time.Millisecond))
+	l := newLimiter(t, s)
+	if _, err := l.Allow(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	base := goroutines()
+	proxy.BlackHole()
+	eventually(t, 3*time.Second, "the breaker opens", func() bool {
+		sent := time.Now()
+		_, err := l.Allow(ctx(), "k")
+		return err != nil && time.Since(sent) < 40*time.Millisecond
+	})
+	pinged := func() int { return proxy.Seen("ping") + proxy.Seen("hello") }
+	before := pinged()
+	eventually(t, 3*time.Second, "the probe waits for an answer", func() bool { return pinged() > before })
+	sent := time.Now()
+	_ = s.Close()
+	if took := time.Since(sent); took > slack {
+		t.Errorf("Close took %v", took)
+	}
+	if _, err := l.Allow(ctx(), "k"); !errors.Is(err, core.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	_ = client.Close()
+	eventually(t, 3*time.Second, "the goroutines are gone", func() bool { return goroutines() <= base })
+}
+
+func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
+	log := new(logbook)
+	server, proxy, _, s := behindProxy(t, 50*time.Millisecond, log.option())
+	direct := newStore(t, server.Client())
+	l := newLimiter(t, s)
+	settled, renewed, abandoned, marked := newOp("settled"), newOp("renewed"), newOp("abandoned"), newOp("marked")
+	for _, o := range []op{settled, renewed, abandoned, marked} {
+		o.started(t, s)
+	}
+	proxy.LoseReplies("evalsha", -1, redistest.Cut)
+	proxy.LoseReplies("ping", -1, redistest.Cut) // or the probe would close the breaker
+	eventually(t, 5*time.Second, "the breaker opens", func() bool {
+		_, err := l.AllowN(ctx(), "k", 0)
+		return err != nil && log.has(tripped)
+	})
+	for name, step := range map[string]func() error{
+		"settle":  func() error { _, err := settled.settle(s, "kept"); return err },
+		"renew":   func() error { _, err := renewed.renew(s); return err },
+		"abandon": func() error { _, err := abandoned.abandon(s); return err },
+		"mark":    func() error { _, err := marked.mark(s); return err },
+	} {
+		before := proxy.Seen("evalsha")
+		if _, err := l.Allow(ctx(), "k"); err == nil {
+			t.Fatal("a charge passed an open breaker")
+		}
+		if proxy.Seen("evalsha") != before {
+			t.Fatal("a charge was sent through an open breaker")
+		}
+		wantUnavailable(t, step(), true)
+		if proxy.Seen("evalsha") == before {
+			t.Errorf("%s was not tried", name)
+		}
+	}
+	if reply, err := settled.by("other").begin(direct); err != nil || string(reply.Data) != "kept" {
+		t.Errorf("got %+v, %v; want what was settled with the breaker open", reply, err)
+	}
+	abandoned.by("other").started(t, direct)
+}
+
+func TestCallersWhoLeaveDoNotTripTheBreaker(t *testing.T) {
+	log := new(logbook)
+	_, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(5*time.Second), log.option())
+	l := newLimiter(t, s)
+	if _, err := l.Allow(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Delay(50 * time.Millisecond) // the server is slow, and well
+	for range 20 {
+		short, cancel := context.WithTimeout(ctx(), 5*time.Millisecond)
+		_, err := l.Allow(short, "k")
+		cancel()
+		if !errors.Is(err, core.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+	}
+	eventually(t, 3*time.Second, "a patient caller is served", func() bool {
+		_, err := l.Allow(ctx(), "k")
+		return err == nil
+	})
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+}
+
+// Where every caller is in more of a hurry than the store, the client's time-outs must tell.
+func TestHurriedCallersFindAnOutage(t *testing.T) {
+	log := new(logbook)
+	_, proxy, _, s := behindProxy(t, 60*time.Millisecond, redisstore.WithTimeout(5*time.Second), log.option())
+	l := newLimiter(t, s)
+	proxy.Delay(20 * time.Millisecond) // so that several connections are opened
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if _, err := l.Allow(ctx(), "k"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	proxy.BlackHole()
+	eventually(t, 5*time.Second, "the breaker opens", func() bool {
+		short, cancel := context.WithTimeout(ctx(), 10*time.Millisecond)
+		defer cancel()
+		_, _ = l.Allow(short, "k")
+		return log.has(tripped)
+	})
+	proxy.Mend()
+	eventually(t, 3*time.Second, "it works again", func() bool {
+		_, err := l.Allow(ctx(), "k")
+		return err == nil
+	})
+}
+
+func TestAKeyOfAnotherTypeFailsItsCallersOnly(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	log := new(logbook)
+	s := newStore(t, server.Client(), log.option())
+	l := newLimiter(t, s)
+	if _, err := l.Allow(ctx(), "odd"); err != nil {
+		t.Fatal(err)
+	}
+	spoil := func() {
+		key := onlyKey(t, direct)
+		if err := errors.Join(direct.Del(ctx(), key).Err(), direct.HSet(ctx(), key, "f", "v").Err()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spoil()
+	for range 10 { // twice what trips the breaker
+		_, err := l.Allow(ctx(), "odd")
+		wantUnavailable(t, err, false)
+	}
+	if _, err := l.Allow(ctx(), "even"); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+
+	direct.FlushAll(ctx())
+	odd, even := newOp("odd"), newOp("even")
+	odd.started(t, s)
+	spoil()
+	for range 10 {
+		_, err := odd.begin(s)
+		wantUnavailable(t, err, false)
+	}
+	even.started(t, s)
+	// One such record must not keep the others of its batch from being renewed.
+	held, err := s.RenewOperations(ctx(), []guard.RenewRequest{odd.renewal(), even.renewal()})
+	if err != nil || len(held) != 2 || held[0] || !held[1] {
+		t.Errorf("renewed %v, %v; want all but the odd one", held, err)
+	}
+	// What fails has changed nothing.
+	_, err = odd.abandon(s)
+	wantUnavailable(t, err, false)
+	if n, err := direct.Exists(ctx(), "lk:g:{"+odd.id+"}:x:"+odd.owner).Result(); n != 0 || err != nil {
+		t.Errorf("a failed abandon left a mark: %d, %v", n, err)
+	}
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+}
+
+// An ACL may leave an application no PING; the answer still says that the server is there.
+func TestTheBreakerClosesWherePingIsForbidden(t *testing.T) {
+	server := redistest.Start(t, "--user", "app", "on", ">secret", "~*", "&*", "+@all", "-ping")
+	proxy := redistest.NewProxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{
+		Addr: proxy.Addr(), Username: "app", Password: "secret", ReadTimeout: 100 * time.Millisecond,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.Ping(ctx()).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
+		t.Fatalf("PING: %v, want it forbidden", err)
+	}
+	log := new(logbook)
+	s := newStore(t, client, log.option())
+	l := newLimiter(t, s)
+	proxy.BlackHole()
+	eventually(t, 5*time.Second, "the breaker opens", func() bool {
+		_, _ = l.Allow(ctx(), "k")
+		return log.has(tripped)
+	})
+	proxy.Mend()
+	eventually(t, 3*time.Second, "it works again", func() bool {
+		_, err := l.Allow(ctx(), "k")
+		return err == nil
+	})
+}

@@ -1,0 +1,145 @@
+package redisstore_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// FuzzDamagedBucket: whatever is found where a bucket should be, a decision is an error or a sane
+// one.
+func FuzzDamagedBucket(f *testing.F) {
+	now := time.Now().Add(time.Hour).UnixMicro()
+	for _, value := range []string{
+		"", "x", "-1", "0", "1e9", "0x10", "nan", "inf", strings.Repeat("9", 400), "\x00\xff",
+		fmt.Sprint(now), fmt.Sprint(now, ":1/7"), fmt.Sprint(now, ":99999/7"), fmt.Sprint(now, ":99999999999999999999/1"),
+		fmt.Sprint(now, ":3/0"), fmt.Sprint(now, ":/"), fmt.Sprint(now, ":5"), fmt.Sprint(now, "/7"), fmt.Sprint(now, ":6/11"),
+	} {
+		f.Add(value)
+	}
+	server := redistest.Start(f)
+	direct := server.Client()
+	s := newStore(f, server.Client(), redisstore.WithTimeout(5*time.Second))
+	limiter := func(t testing.TB, plan tokenbucket.Limit) *tokenbucket.Limiter {
+		l, err := tokenbucket.New(s, "damaged", plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	if _, err := limiter(f, tokenbucket.PerDay(1)).Allow(ctx(), "k"); err != nil {
+		f.Fatal(err)
+	}
+	key := onlyKey(f, direct)
+	f.Fuzz(func(t *testing.T, value string) {
+		for _, plan := range []tokenbucket.Limit{
+			tokenbucket.PerHour(7), tokenbucket.PerSecond(5_000_000).Burst(3), tokenbucket.PerDay(1), tokenbucket.PerSecond(1_000_000),
+		} {
+			if err := direct.Set(ctx(), key, value, time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+			l := limiter(t, plan)
+			for range 3 {
+				d, err := l.Allow(ctx(), "k")
+				if err != nil {
+					if !errors.Is(err, core.ErrUnavailable) {
+						t.Fatalf("%q: %v", value, err)
+					}
+					continue
+				}
+				state := d.Limits[0]
+				if state.Remaining < 0 || state.Remaining > state.Capacity || state.Reset < 0 || state.Reset > state.Window ||
+					d.RetryAfter < 0 || d.RetryAfter > state.Window || d.Allowed != (d.RetryAfter == 0) {
+					t.Fatalf("%q: %+v", value, d)
+				}
+			}
+		}
+	})
+}
+
+// FuzzDamagedRecord: whatever is found where a record should be, nobody is given a result that is
+// not in a whole record of the very request.
+func FuzzDamagedRecord(f *testing.F) {
+	o := newOp("damaged")
+	record := func(head, digits, data string) string { return head + o.owner + o.fingerprint + digits + data }
+	number, lease, status := "00000001", "00000000000000010000000030000000", "0201"
+	for _, value := range []string{
+		"", "1", "\x00", strings.Repeat("\xff", 200), record("1C10", number+lease+status, "result"),
+		record("1C10", number+lease+status, ""), record("2C10", number+lease+status, "result"),
+		record("1X10", number+lease+status, "result"), record("1C10", number+lease+"020", ""),
+		record("1F10", number+strings.Repeat("9", 32)+status, ""), record("1F10", number+lease, ""), record("1F10", "", ""),
+		record("1F10", number+"             inf             inf"+status, ""),
+		record("1F10", number+"             nan             nan"+status, ""),
+		record("1C10", "     nan"+lease+status, "result"), record("1U10", number+lease+"-201", ""),
+		strings.Replace(record("1C10", number+lease+status, "another's"), o.fingerprint, strings.Repeat("g", 43), 1),
+	} {
+		f.Add(value)
+	}
+	server := redistest.Start(f)
+	direct := server.Client()
+	log := new(logbook)
+	s := newStore(f, server.Client(), redisstore.WithTimeout(5*time.Second), log.option())
+	damage := func(t *testing.T, value string) {
+		direct.FlushAll(ctx())
+		if err := direct.Set(ctx(), "lk:g:{"+o.id+"}", value, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		whole := len(value) >= 113 && value[0] == '1'
+		for _, rerun := range []bool{false, true} {
+			for _, owner := range []string{o.owner, o.by("other").owner} {
+				damage(t, value)
+				reply, err := s.BeginOperation(ctx(), guard.BeginRequest{
+					ID: o.id, Owner: owner, Fingerprint: o.fingerprint, Lease: time.Second, Retention: time.Hour, Rerun: rerun,
+				})
+				switch {
+				case err != nil:
+					if !errors.Is(err, core.ErrUnavailable) {
+						t.Fatalf("%q: %v", value, err)
+					}
+				case !whole:
+					t.Fatalf("%q is no record, and begin: %+v", value, reply)
+				case reply.Outcome == guard.Settled && reply.State == guard.Completed:
+					if value[26:69] != o.fingerprint || string(reply.Data) != value[113:] || value[1] != 'C' {
+						t.Fatalf("%q was replayed: %+v", value, reply)
+					}
+				case reply.Outcome == guard.Started:
+					if value[26:69] != o.fingerprint {
+						t.Fatalf("%q belongs to another request, and begin: %+v", value, reply)
+					}
+				}
+				if reply.Number < 0 || reply.Remaining < 0 || reply.Status < 0 {
+					t.Fatalf("%q: %+v", value, reply)
+				}
+			}
+		}
+		for name, step := range map[string]func(*redisstore.Store) (bool, error){
+			"mark": o.mark, "renew": o.renew, "abandon": o.abandon,
+			"settle": func(s *redisstore.Store) (bool, error) { return o.settle(s, "result") },
+		} {
+			damage(t, value)
+			owned, err := step(s)
+			if err != nil && !errors.Is(err, core.ErrUnavailable) {
+				t.Fatalf("%s of %q: %v", name, value, err)
+			}
+			if err == nil && owned && value != "" && !strings.HasPrefix(value[min(4, len(value)):], o.owner) {
+				t.Fatalf("%s of %q, which is another's, was taken", name, value)
+			}
+			if ttl := direct.PTTL(ctx(), "lk:g:{"+o.id+"}").Val(); ttl == -1 {
+				t.Fatalf("%s of %q: the record does not expire any more", name, value)
+			}
+		}
+		if log.has(tripped) {
+			t.Fatal("a damaged record opened the breaker")
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+)
+
+// slack is what a busy machine may add to a deadline.
+const slack = 400 * time.Millisecond
+
+func TestTheStoresDeadlineHoldsWhereTheClientsIsLonger(t *testing.T) {
+	_, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
+	l, o := newLimiter(t, s), newOp("deadline")
+	o.started(t, s)
+	proxy.BlackHole()
+	for name, do := range map[string]func() error{
+		"take":    func() error { _, err := l.Allow(ctx(), "k"); return err },
+		"begin":   func() error { _, err := o.begin(s); return err },
+		"settle":  func() error { _, err := o.settle(s, ""); return err },
+		"abandon": func() error { _, err := o.abandon(s); return err },
+		"renew":   func() error { _, err := o.renew(s); return err },
+		"ping":    func() error { return s.Ping(ctx()) },
+	} {
+		sent := time.Now()
+		err := do()
+		if took := time.Since(sent); took > 100*time.Millisecond+slack {
+			t.Errorf("%s took %v", name, took)
+		}
+		// Whether the request was written depends on whether it found an open connection.
+		if !errors.Is(err, core.ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestACallersDeadlineIsKept(t *testing.T) {
+	_, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(20*time.Second))
+	l := newLimiter(t, s)
+	if _, err := l.Allow(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	proxy.BlackHole()
+	sent := time.Now()
+	short, cancel := context.WithTimeout(ctx(), 50*time.Millisecond)
+	defer cancel()
+	_, err := l.Allow(short, "k")
+	if took := time.Since(sent); took < 50*time.Millisecond || took > 50*time.Millisecond+slack {
+		t.Errorf("took %v of a context's 50ms", took)
+	}
+	wantUnavailable(t, err, true)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the context's error in it", err)
+	}
+}
+
+// What was not written by the deadline is not written after it: an error that is not unconfirmed
+// would be a lie otherwise.
+func TestAChargeThatWasNotSentInTimeIsNeverSent(t *testing.T) {
+	server, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
+	l := newLimiter(t, s)
+	proxy.Delay(80 * time.Millisecond) // for the client's greeting alone, the deadline is over
+	_, err := l.Allow(ctx(), "k")
+	wantUnavailable(t, err, false)
+	<-time.After(300 * time.Millisecond)
+	if n := proxy.Seen("evalsha") + proxy.Seen("eval"); n != 0 {
+		t.Errorf("sent %d times after its deadline", n)
+	}
+	if got := remaining(t, server.Client(), "k"); got != 100 {
+		t.Errorf("%d tokens remain of 100", got)
+	}
+}
+
+func TestCallsInABlackHoleAreBounded(t *testing.T) {
+	// The callers are in a hurry, so that the breaker does not help: orphans alone bound them.
+	log := new(logbook)
+	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(10*time.Second), log.option())
+	l := newLimiter(t, s)
+	if _, err := l.Allow(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	base := goroutines()
+	proxy.BlackHole()
+	const hurry = 20 * time.Millisecond
+	waited, most := 0, 0
+	for range 200 {
+		sent := time.Now()
+		short, cancel := context.WithTimeout(ctx(), hurry)
+		_, err := l.Allow(short, "k")
+		if !errors.Is(err, core.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if time.Since(sent) >= hurry {
+			waited++
+		}
+		cancel()
+		most = max(most, goroutines())
+	}
+	if log.has(tripped) {
+		t.Fatal("the breaker did what the bound should have")
+	}
+	if waited < 5 || waited > 10 { // half of the pool; the rest is for a machine that stalls
+		t.Errorf("%d of 200 calls waited, want 5: half of a pool of 10", waited)
+	}
+	if most > base+40 {
+		t.Errorf("%d goroutines more than before", most-base)
+	}
+
+	// Orphans must not stand in the way of what finishes.
+	greeted := proxy.Seen("hello")
+	short, cancel := context.WithTimeout(ctx(), hurry)
+	defer cancel()
+	err := s.Ping(short)
+	if !errors.Is(err, context.DeadlineExceeded) || proxy.Seen("hello") == greeted && proxy.Seen("ping") == 0 {
+		t.Errorf("a finishing call was not tried: %v", err)
+	}
+
+	_ = s.Close()
+	_ = client.Close()
+	eventually(t, 3*time.Second, "the goroutines are gone", func() bool { return goroutines() <= base })
+}
+
+func TestConcurrentCallsInABlackHoleLeaveNothing(t *testing.T) {
+	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
+	l := newLimiter(t, s)
+	if _, err := l.Allow(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	base := goroutines()
+	proxy.BlackHole()
+	var wg sync.WaitGroup
+	sent := time.Now()
+	for range 200 {
+		wg.Go(func() {
+			if _, err := l.Allow(ctx(), "k"); !errors.Is(err, core.ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(sent); took > 100*time.Millisecond+2*slack {
+		t.Errorf("took %v", took)
+	}
+	// Those that had no connection are gone with their callers; the others are no more than the
+	// pool, each with a goroutine of the call, one that watches it, and what the client needs.
+	eventually(t, 2*time.Second, "no more goroutines than connections warrant", func() bool {
+		return goroutines() <= base+10*3+5
+	})
+	_ = s.Close()
+	_ = client.Close()
+	eventually(t, 3*time.Second, "the goroutines are gone", func() bool { return goroutines() <= base })
+}

@@ -1,0 +1,207 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// What the fault tests share.
+
+func ctx() context.Context { return context.Background() }
+
+// dial returns a client that is closed when the test ends.
+func dial(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: readTimeout, PoolSize: 10})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// nobody returns an address where nobody listens.
+func nobody(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func newLimiter(t testing.TB, s *redisstore.Store) *tokenbucket.Limiter {
+	t.Helper()
+	l, err := tokenbucket.New(s, "api", tokenbucket.PerDay(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func newGuard(t testing.TB, s *redisstore.Store, opts ...guard.Option) *guard.Guard {
+	t.Helper()
+	g, err := guard.New(s, "orders", opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// remaining is how many of the 100 tokens of newLimiter a key has, seen without faults.
+func remaining(t testing.TB, server redis.UniversalClient, key string) int64 {
+	t.Helper()
+	d, err := newLimiter(t, newStore(t, server, redisstore.WithTimeout(5*time.Second))).Peek(ctx(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Limits[0].Remaining
+}
+
+// op is an operation, and one attempt at it.
+type op struct{ id, owner, fingerprint string }
+
+func newOp(name string) op {
+	fill := func(s string, n int) string { return (s + strings.Repeat("_", n))[:n] }
+	return op{fill(name, 22), fill(name+"-owner", 22), fill("f", 43)}
+}
+
+func (o op) by(owner string) op {
+	o.owner = newOp(owner).owner
+	return o
+}
+
+func (o op) begin(s *redisstore.Store) (guard.BeginReply, error) {
+	return s.BeginOperation(ctx(), guard.BeginRequest{
+		ID: o.id, Owner: o.owner, Fingerprint: o.fingerprint, Lease: 30 * time.Second, Retention: time.Hour,
+	})
+}
+
+func (o op) settle(s *redisstore.Store, data string) (bool, error) {
+	return s.SettleOperation(ctx(), guard.SettleRequest{
+		ID: o.id, Owner: o.owner, Fingerprint: o.fingerprint, Number: 1, State: guard.Completed,
+		Status: 201, Data: []byte(data), Retention: time.Hour,
+	})
+}
+
+func (o op) abandon(s *redisstore.Store) (bool, error) {
+	return s.AbandonOperation(ctx(), o.id, o.owner)
+}
+
+func (o op) mark(s *redisstore.Store) (bool, error) {
+	return s.MarkOperation(ctx(), o.id, o.owner, false)
+}
+
+func (o op) renewal() guard.RenewRequest {
+	return guard.RenewRequest{ID: o.id, Owner: o.owner, Lease: 30 * time.Second, Retention: time.Hour}
+}
+
+func (o op) renew(s *redisstore.Store) (bool, error) {
+	held, err := s.RenewOperations(ctx(), []guard.RenewRequest{o.renewal()})
+	return err == nil && len(held) == 1 && held[0], err
+}
+
+// started fails the test unless the attempt begins as the first one.
+func (o op) started(t testing.TB, s *redisstore.Store) {
+	t.Helper()
+	if reply, err := o.begin(s); err != nil || reply.Outcome != guard.Started || reply.Number != 1 {
+		t.Fatalf("begin: %+v, %v; want attempt 1 started", reply, err)
+	}
+}
+
+// wantOwned fails the test unless a step was taken.
+func wantOwned(t testing.TB, step string, owned bool, err error) {
+	t.Helper()
+	if err != nil || !owned {
+		t.Errorf("%s: owned %v, %v; want it owned", step, owned, err)
+	}
+}
+
+// wantUnavailable checks an error, and whether it says that the request may have been carried out.
+func wantUnavailable(t testing.TB, err error, unconfirmed bool) {
+	t.Helper()
+	if !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) != unconfirmed {
+		t.Errorf("got %v, want core.ErrUnavailable, unconfirmed: %v", err, unconfirmed)
+	}
+}
+
+// eventually polls until a condition holds, and fails the test if it does not in time.
+func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(within); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+// goroutines is how many there are, without those of proxies: the far side does not count.
+func goroutines() int {
+	buf := make([]byte, 4<<20)
+	n := 0
+	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if !strings.Contains(stack, "redistest.") {
+			n++
+		}
+	}
+	return n
+}
+
+// onlyKey returns the one key that a server holds.
+func onlyKey(t testing.TB, server *redis.Client) string {
+	t.Helper()
+	keys, err := server.Keys(ctx(), "*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys %q, %v; want one", keys, err)
+	}
+	return keys[0]
+}
+
+// logbook is what a store has logged.
+type logbook struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logbook) has(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), s)
+}
+
+// tripped is what the store logs when it takes the server to be down.
+const tripped = "does not answer"
+
+func (l *logbook) option() redisstore.Option {
+	return redisstore.WithLogger(slog.New(slog.NewTextHandler(l, nil)))
+}
+
+// behindProxy returns a server, a proxy to it, and a client and a store that use the proxy.
+func behindProxy(t testing.TB, readTimeout time.Duration, opts ...redisstore.Option) (*redistest.Server, *redistest.Proxy, *redis.Client, *redisstore.Store) {
+	t.Helper()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	client := dial(t, proxy.Addr(), readTimeout)
+	return server, proxy, client, newStore(t, client, opts...)
+}

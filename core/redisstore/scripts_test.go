@@ -1,0 +1,191 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestScriptFlushFailsNoCall(t *testing.T) {
+	for name, spelling := range map[string]string{"redis": "-NOSCRIPT", "proxies": "-ERR NOSCRIPT"} {
+		t.Run(name, func(t *testing.T) {
+			server, proxy, _, s := behindProxy(t, time.Second, redisstore.WithTimeout(10*time.Second))
+			proxy.Rewrite("-NOSCRIPT", spelling)
+			direct, l := server.Client(), newLimiter(t, s)
+			forgotten := proxy.Seen("eval")
+			for i := range 20 {
+				flush := func() {
+					if err := direct.ScriptFlush(ctx()).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				flush()
+				if _, err := l.Allow(ctx(), "k"); err != nil {
+					t.Fatalf("charge: %v", err)
+				}
+				ops := []op{newOp(fmt.Sprint("a", i)), newOp(fmt.Sprint("b", i)), newOp(fmt.Sprint("c", i))}
+				var renewals []guard.RenewRequest
+				for _, o := range ops {
+					flush()
+					o.started(t, s)
+					renewals = append(renewals, o.renewal())
+				}
+				flush()
+				held, err := s.RenewOperations(ctx(), append(renewals, newOp("nobody's").renewal()))
+				if err != nil || len(held) != 4 || !held[0] || !held[1] || !held[2] || held[3] {
+					t.Fatalf("renewed %v, %v; want all but the last", held, err)
+				}
+				flush()
+				owned, err := ops[0].settle(s, "kept")
+				wantOwned(t, "settle", owned, err)
+			}
+			if proxy.Seen("eval") == forgotten {
+				t.Error("no call found its script gone: the test does not test what it says")
+			}
+			if got := remaining(t, direct, "k"); got != 80 {
+				t.Errorf("%d tokens remain of 100 after 20 charges", got)
+			}
+		})
+	}
+}
+
+func TestScriptFlushUnderLoad(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, server.Client(), redisstore.WithTimeout(10*time.Second))
+	l := newLimiter(t, s)
+	var (
+		load sync.WaitGroup
+		done atomic.Bool
+	)
+	for w := range 3 {
+		load.Go(func() {
+			for i := range 100 {
+				o := newOp(fmt.Sprint("op-", w, "-", i))
+				if _, err := l.AllowN(ctx(), "k", 0); err != nil {
+					t.Errorf("charge: %v", err)
+				}
+				if reply, err := o.begin(s); err != nil || reply.Outcome != guard.Started {
+					t.Errorf("begin: %+v, %v", reply, err)
+				}
+				owned, err := o.renew(s)
+				wantOwned(t, "renew", owned, err)
+			}
+		})
+	}
+	go func() { load.Wait(); done.Store(true) }()
+	for !done.Load() {
+		if err := direct.ScriptFlush(ctx()).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// oldServer is a hook that makes a server look like one before Redis 7.
+type oldServer struct{ modern atomic.Int64 }
+
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+const noShebang = replyError("ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'")
+
+// refuses reports whether the server does not understand a command, and counts it.
+func (h *oldServer) refuses(cmd redis.Cmder) bool {
+	for _, arg := range cmd.Args() {
+		if strings.HasPrefix(fmt.Sprint(arg), "#!lua") {
+			h.modern.Add(1)
+			return true
+		}
+	}
+	return false
+}
+
+func (h *oldServer) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *oldServer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.refuses(cmd) {
+			cmd.SetErr(noShebang)
+			return noShebang
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *oldServer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		refused := false
+		for _, cmd := range cmds {
+			if h.refuses(cmd) {
+				cmd.SetErr(noShebang)
+				refused = true
+			}
+		}
+		if refused {
+			return noShebang
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func TestContractBeforeRedis7(t *testing.T) {
+	server := redistest.Start(t)
+	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+		client, hook := server.Client(), new(oldServer)
+		client.AddHook(hook)
+		test(t, storetest.Harness{
+			Store:   newStore(t, client, redisstore.WithTimeout(5*time.Second)),
+			Advance: func(d time.Duration) { <-time.After(d) },
+		})
+		if n := hook.modern.Load(); n > 20 {
+			t.Errorf("%d scripts were sent that the server had refused", n)
+		}
+	})
+}
+
+// A server that is far away must not spend the deadline of every call on loading scripts.
+func TestScriptsLoadInOneRoundTrip(t *testing.T) {
+	_, proxy, client, s := behindProxy(t, time.Second)
+	if err := client.Ping(ctx()).Err(); err != nil { // the connection's own round trips
+		t.Fatal(err)
+	}
+	proxy.Delay(60 * time.Millisecond) // four of them are the store's deadline
+	if _, err := newLimiter(t, s).Allow(ctx(), "k"); err != nil {
+		t.Errorf("the first call: %v", err)
+	}
+}
+
+// Where SCRIPT LOAD is forbidden, calls do without, and do not ask each time.
+func TestScriptsThatCannotBeLoaded(t *testing.T) {
+	server := redistest.Start(t, "--user", "app", "on", ">secret", "~*", "&*", "+@all", "-script")
+	proxy := redistest.NewProxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), Username: "app", Password: "secret"})
+	t.Cleanup(func() { _ = client.Close() })
+	l := newLimiter(t, newStore(t, client, redisstore.WithTimeout(5*time.Second)))
+	began := time.Now()
+	for range 50 {
+		if _, err := l.Allow(ctx(), "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tries := 1 + int(time.Since(began)/time.Second)
+	if got := proxy.Seen("script"); got > 7*tries {
+		t.Errorf("asked %d times to load 7 scripts", got)
+	}
+	if got := proxy.Seen("eval"); got != 1 {
+		t.Errorf("sent the text %d times, want once", got)
+	}
+}

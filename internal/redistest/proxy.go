@@ -1,0 +1,284 @@
+package redistest
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Proxy stands between clients and a server and does what networks do: it loses replies to
+// commands that have been carried out, delays, falls silent and cuts connections. It reads
+// commands, so faults are exact.
+type Proxy struct {
+	t        testing.TB
+	target   string
+	listener net.Listener
+	running  sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	links  map[*link]struct{}
+	seen   map[string]int
+	losses map[string]*loss
+	delay  time.Duration
+	mended chan struct{} // closed when it is not a black hole any more; nil while it is none
+	old    string
+	new    string
+}
+
+// Loss is what happens instead of a reply.
+type Loss int
+
+const (
+	// Cut closes the connection.
+	Cut Loss = iota
+	// Silence keeps it, and no reply comes on it any more.
+	Silence
+)
+
+type loss struct {
+	left int // negative: all
+	how  Loss
+}
+
+// link is one connection of a client, with one to the server.
+type link struct {
+	client, server net.Conn
+	lost           bool // the next reply, and all after it, are lost
+	how            Loss
+}
+
+func (l *link) close() {
+	_ = l.client.Close()
+	_ = l.server.Close()
+}
+
+// NewProxy starts a proxy in front of the server at an address. It ends with the test.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{
+		t: t, target: target, listener: listener,
+		links: make(map[*link]struct{}), seen: make(map[string]int), losses: make(map[string]*loss),
+	}
+	p.running.Go(p.accept)
+	t.Cleanup(p.close)
+	return p
+}
+
+// Addr is where clients connect to.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// LoseReplies has the replies to the next n commands of a name (in lower case) lost, after the
+// server has carried them out: of all of them, if n is negative.
+func (p *Proxy) LoseReplies(command string, n int, how Loss) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.losses[command] = &loss{n, how}
+}
+
+// Delay has every reply come that much later.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Rewrite replaces a text in replies.
+func (p *Proxy) Rewrite(old, new string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.old, p.new = old, new
+}
+
+// BlackHole accepts connections and commands, and passes nothing on, until Mend.
+func (p *Proxy) BlackHole() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mended == nil {
+		p.mended = make(chan struct{})
+	}
+}
+
+// Mend ends all faults. Connections that met a black hole are cut.
+func (p *Proxy) Mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.losses)
+	p.delay, p.old, p.new = 0, "", ""
+	if p.mended != nil {
+		close(p.mended)
+		p.mended = nil
+	}
+}
+
+// CutAll closes the connections that are open now.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.close()
+	}
+}
+
+// Seen is how many commands of a name (in lower case) have arrived.
+func (p *Proxy) Seen(command string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen[command]
+}
+
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	_ = p.listener.Close()
+	p.Mend()
+	p.CutAll()
+	p.running.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.target)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		l := &link{client: client, server: server}
+		p.mu.Lock()
+		if p.closed {
+			l.close()
+			p.mu.Unlock()
+			return
+		}
+		p.links[l] = struct{}{}
+		p.running.Go(func() {
+			p.forward(l)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			l.close()
+			delete(p.links, l)
+		})
+		p.running.Go(func() { p.back(l) })
+		p.mu.Unlock()
+	}
+}
+
+// forward passes commands on, one by one.
+func (p *Proxy) forward(l *link) {
+	in := bufio.NewReader(l.client)
+	for {
+		raw, name, err := readCommand(in)
+		if err != nil {
+			return
+		}
+		if hole := p.arrived(l, name); hole != nil {
+			<-hole
+			return
+		}
+		if _, err := l.server.Write(raw); err != nil {
+			return
+		}
+	}
+}
+
+// arrived counts a command and arms the fault that it meets, if any. It returns the end of the
+// black hole that it fell into.
+func (p *Proxy) arrived(l *link, name string) (hole chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen[name]++
+	if p.mended != nil {
+		return p.mended
+	}
+	if f := p.losses[name]; f != nil && f.left != 0 {
+		f.left--
+		l.lost, l.how = true, f.how
+	}
+	return nil
+}
+
+// back passes replies back.
+func (p *Proxy) back(l *link) {
+	defer l.close()
+	// A delay is the network's, not the server's: replies are under way at the same time.
+	underway := make(chan reply, 256)
+	defer close(underway)
+	p.running.Go(func() {
+		for r := range underway {
+			if wait := time.Until(r.due); wait > 0 {
+				<-time.After(wait)
+			}
+			if _, err := l.client.Write(r.text); err != nil {
+				l.close() // back reads an error, and closes the channel
+			}
+		}
+	})
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := l.server.Read(buf)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		lost, how, hole := l.lost, l.how, p.mended != nil
+		r := reply{bytes.Clone(buf[:n]), time.Now().Add(p.delay)}
+		if p.old != "" {
+			r.text = bytes.ReplaceAll(r.text, []byte(p.old), []byte(p.new))
+		}
+		p.mu.Unlock()
+		switch {
+		case lost && how == Cut:
+			return
+		case lost, hole:
+		default:
+			underway <- r
+		}
+	}
+}
+
+// reply is what the server sent, and when the client is to have it.
+type reply struct {
+	text []byte
+	due  time.Time
+}
+
+// readCommand reads one command: as it was sent, and its name in lower case.
+func readCommand(in *bufio.Reader) (raw []byte, name string, err error) {
+	length := func() (int, error) {
+		line, err := in.ReadBytes('\n')
+		raw = append(raw, line...)
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(string(line[1:])))
+	}
+	args, err := length()
+	for i := 0; i < args && err == nil; i++ {
+		var size int
+		if size, err = length(); err != nil {
+			break
+		}
+		arg := make([]byte, size+2)
+		_, err = io.ReadFull(in, arg)
+		raw = append(raw, arg...)
+		if i == 0 {
+			name = strings.ToLower(string(arg[:size]))
+		}
+	}
+	return raw, name, err
+}
