@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+)
+
+// prices are in cents.
+var prices = map[string]int64{
+	"tea":      450,
+	"coffee":   620,
+	"declined": 450, // the provider declines it
+	"broken":   450, // the provider fails at it
+}
+
+const maxQuantity = 100
+
+type shop struct {
+	provider *provider
+	orders   notebook
+}
+
+// request is what a customer sends.
+type request struct {
+	SKU      string `json:"sku"`
+	Quantity int64  `json:"quantity"`
+}
+
+// order is what a customer is answered.
+type order struct {
+	ID          string `json:"order_id"`
+	ChargeID    string `json:"charge_id"`
+	SKU         string `json:"sku"`
+	Quantity    int64  `json:"quantity"`
+	AmountCents int64  `json:"amount_cents"`
+}
+
+// checkout charges the customer and places the order. It is written as if it ran once for each
+// purchase: the middleware before it sees to that.
+func (s *shop) checkout(c *gin.Context) {
+	req, err := readRequest(c.Request.Body)
+	if err != nil {
+		problem(c, http.StatusBadRequest, `The body must be {"sku": "tea", "quantity": 1}, and the quantity 1 to 100.`)
+		return
+	}
+	price, ok := prices[req.SKU]
+	if !ok {
+		problem(c, http.StatusNotFound, "There is no such article.")
+		return
+	}
+
+	// The request's context is the attempt's: it does not end when the customer closes the
+	// browser, but it does when the attempt is lost to another instance.
+	ctx := c.Request.Context()
+	attempt, ok := guard.FromContext(ctx)
+	if !ok { // never without the middleware
+		unavailable(c)
+		return
+	}
+	c.Header("X-Attempt", strconv.Itoa(attempt.Number()))
+	operation := attempt.OperationID() // the same in every attempt, and nobody else's
+	amount := price * req.Quantity
+	charge, err := s.provider.charge(ctx, operation, req.SKU, amount)
+	switch {
+	case errors.Is(err, errDeclined): // a final answer: whoever asks again is told the same
+		problem(c, http.StatusPaymentRequired, "The payment was declined. Nothing was charged.")
+		return
+	case errors.Is(err, errProviderFailed): // not kept: whoever asks again has it tried again
+		problem(c, http.StatusBadGateway, "The payment provider failed. Try again with the same key.")
+		return
+	case err != nil:
+		unavailable(c)
+		return
+	}
+
+	// The id comes from the operation, so that a second attempt places no second order.
+	placed, err := s.place(ctx, c.GetString("user"), order{
+		ID: "ord_" + operation, ChargeID: charge, SKU: req.SKU, Quantity: req.Quantity, AmountCents: amount,
+	})
+	if err != nil {
+		unavailable(c)
+		return
+	}
+	c.Header("Location", "/api/orders/"+placed.ID)
+	c.JSON(http.StatusCreated, placed)
+}
+
+// order shows an order to who placed it. To everybody else there is no such order.
+func (s *shop) order(c *gin.Context) {
+	text, found, err := s.orders.read(c.Request.Context(), orderName(c.GetString("user"), c.Param("id")))
+	switch {
+	case err != nil:
+		unavailable(c)
+	case !found:
+		problem(c, http.StatusNotFound, "You have no such order.")
+	default:
+		c.Data(http.StatusOK, "application/json; charset=utf-8", []byte(text))
+	}
+}
+
+// place notes an order down, and returns it, or the one that an earlier attempt has placed.
+func (s *shop) place(ctx context.Context, user string, o order) (order, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return order{}, err
+	}
+	noted, _, err := s.orders.write(ctx, orderName(user, o.ID), string(text))
+	if err != nil {
+		return order{}, err
+	}
+	var placed order
+	err = json.Unmarshal([]byte(noted), &placed)
+	return placed, err
+}
+
+// orderName has the owner in it: who asks for another's order asks for one that is not there. The
+// length keeps the two from running into each other.
+func orderName(user, id string) string { return fmt.Sprintf("order:%d:%s:%s", len(user), user, id) }
+
+func readRequest(body io.Reader) (request, error) {
+	var req request
+	decoder := json.NewDecoder(body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&req); err != nil {
+		return req, err
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return req, errors.New("more than one JSON value")
+	}
+	if req.Quantity < 1 || req.Quantity > maxQuantity {
+		return req, errors.New("quantity out of range")
+	}
+	return req, nil
+}
+
+// problem ends a request with a problem body (RFC 9457), as the middleware do.
+func problem(c *gin.Context, status int, detail string) {
+	body, _ := json.Marshal(map[string]any{"title": http.StatusText(status), "status": status, "detail": detail})
+	c.Abort()
+	c.Data(status, "application/problem+json", append(body, '\n'))
+}
+
+// unavailable is the answer when the shop's own notes cannot be reached, or the attempt is lost.
+// It is not kept, and asking again is safe.
+func unavailable(c *gin.Context) {
+	c.Header("Retry-After", "1")
+	problem(c, http.StatusServiceUnavailable, "The shop cannot say how this ended. Try again with the same key.")
+}

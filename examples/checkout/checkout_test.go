@@ -1,0 +1,330 @@
+package main_test
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestSignals(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		i := start(t)
+		if i.store != "memory" || !strings.HasPrefix(i.url, "http://127.0.0.1:") {
+			t.Errorf("it says that it listens on %s (store: %s)", i.url, i.store)
+		}
+		i.do(purchase("k")).want(t, http.StatusCreated, false)
+		if code := i.stop(signal); code != 0 {
+			t.Errorf("%v: exit code %d\n%s", signal, code, i.stderr)
+		}
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for _, args := range [][]string{
+		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-lease", "1ns"}, {"-addr", "300.0.0.1:x"}, {"extra"},
+	} {
+		out, err := exec.Command(binary, args...).CombinedOutput()
+		if err == nil || len(out) == 0 || strings.Contains(string(out), "panic") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+}
+
+// storm sends the same purchase many times at once, in turn to each instance, and checks that
+// there is one answer.
+func storm(t *testing.T, n int, instances ...*instance) {
+	t.Helper()
+	answers := make([]answer, n)
+	var wg sync.WaitGroup
+	for j := range n {
+		wg.Go(func() {
+			var err error
+			if answers[j], err = instances[j%len(instances)].try(purchase("storm")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	kept := instances[0].do(purchase("storm")).want(t, http.StatusCreated, true)
+	fresh := 0
+	for _, a := range answers {
+		switch {
+		case a.status == http.StatusCreated && a.body == kept.body:
+			if !a.replayed() {
+				fresh++
+			}
+		case a.status == http.StatusConflict:
+			if after, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || after < 1 {
+				t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
+			}
+		default:
+			t.Errorf("answer %d %s, want %s or a conflict", a.status, a.body, kept.body)
+		}
+	}
+	charges, requests := 0, 0
+	for _, i := range instances {
+		s := i.stats()
+		charges += s.Charges
+		requests += s.Requests
+		i.do(purchase("storm")).want(t, http.StatusCreated, true)
+	}
+	if fresh != 1 || charges != 1 || requests != n+1 {
+		t.Errorf("%d answers that are no replays and %d charges for %d requests", fresh, charges, requests)
+	}
+}
+
+func TestStormOnOneInstance(t *testing.T) { storm(t, 200, start(t, unlimited...)) }
+
+func TestStormOnTwoInstances(t *testing.T) {
+	args := append([]string{"-redis", redistest.Start(t).URL()}, unlimited...)
+	a, b := start(t, args...), start(t, args...)
+	if a.store != "redis" {
+		t.Errorf("store: %s", a.store)
+	}
+	storm(t, 200, a, b)
+}
+
+func TestOrder(t *testing.T) {
+	i := start(t)
+	a := i.do(purchase("k1")).want(t, http.StatusCreated, false)
+	var order struct {
+		OrderID     string `json:"order_id"`
+		ChargeID    string `json:"charge_id"`
+		SKU         string
+		Quantity    int
+		AmountCents int `json:"amount_cents"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &order); err != nil {
+		t.Fatal(err)
+	}
+	if order.OrderID == "" || order.ChargeID == "" || order.SKU != "tea" || order.Quantity != 1 || order.AmountCents != 450 {
+		t.Errorf("order %+v", order)
+	}
+	if a.header.Get("Location") != "/api/orders/"+order.OrderID || a.header.Get("X-Attempt") != "1" {
+		t.Errorf("header %v", a.header)
+	}
+	look := call{method: http.MethodGet, path: a.header.Get("Location"), user: "alice"}
+	if got := i.do(look).want(t, http.StatusOK, false); got.body != a.body {
+		t.Errorf("the order is %s", got.body)
+	}
+	look.user = "bob"
+	i.do(look).wantProblem(t, http.StatusNotFound, "")
+	look.user = ""
+	i.do(look).wantProblem(t, http.StatusUnauthorized, "")
+}
+
+func TestWhoseKeyForWhat(t *testing.T) {
+	i := start(t)
+	first := i.do(purchase("k1")).want(t, http.StatusCreated, false)
+	i.do(purchase(`"k1"`)).want(t, http.StatusCreated, true)
+
+	other := purchase("k1")
+	other.body = `{"sku":"tea","quantity":2}`
+	i.do(other).wantProblem(t, http.StatusUnprocessableEntity, "key-reused")
+
+	bob := purchase("k1")
+	bob.user = "bob"
+	his := i.do(bob).want(t, http.StatusCreated, false)
+	for _, name := range []string{"order_id", "charge_id"} {
+		var a, b map[string]any
+		_, _ = json.Unmarshal([]byte(first.body), &a), json.Unmarshal([]byte(his.body), &b)
+		if a[name] == b[name] {
+			t.Errorf("bob was given alice's %s", name)
+		}
+	}
+	if s := i.stats(); s.Charges != 2 || s.Replayed != 1 || s.Requests != 4 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func TestBadKeys(t *testing.T) {
+	i := start(t)
+	for name, keys := range map[string][]string{
+		"none": nil, "empty": {""}, "two": {"a", "b"}, "300 characters": {strings.Repeat("k", 300)},
+	} {
+		c := purchase("")
+		c.keys = keys
+		if a := i.do(c); a.status != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+	for _, control := range []string{"\x01", "\x7f", "\t"} { // which no client library sends
+		conn, err := net.Dial("tcp", strings.TrimPrefix(i.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "POST /api/checkout HTTP/1.1\r\nHost: x\r\nX-User: alice\r\nConnection: close\r\n"+
+			"Idempotency-Key: a"+control+"b\r\nContent-Length: 26\r\n\r\n{\"sku\":\"tea\",\"quantity\":1}")
+		raw, err := io.ReadAll(conn)
+		_ = conn.Close()
+		if err != nil || !strings.HasPrefix(string(raw), "HTTP/1.1 400 ") {
+			t.Errorf("a control character %q: %v, %.60s", control, err, raw)
+		}
+	}
+	if s := i.stats(); s.Charges != 0 {
+		t.Errorf("%d charges", s.Charges)
+	}
+}
+
+func TestAnswersOfTheShop(t *testing.T) {
+	i := start(t, unlimited...)
+	for _, c := range []struct {
+		body   string
+		status int
+		kept   bool
+	}{
+		{`{"sku":"declined","quantity":1}`, http.StatusPaymentRequired, true},
+		{`{"sku":"broken","quantity":1}`, http.StatusBadGateway, false},
+		{`{"sku":"unicorn","quantity":1}`, http.StatusNotFound, true},
+		{`{"sku":"tea","quantity":0}`, http.StatusBadRequest, true},
+		{`{"sku":"tea","quantity":1e9}`, http.StatusBadRequest, true},
+		{`{"sku":"tea","quantity":1}{}`, http.StatusBadRequest, true},
+		{`{"sku":"tea","quantity":1,"admin":true}`, http.StatusBadRequest, true},
+		{`{`, http.StatusBadRequest, true},
+		{``, http.StatusBadRequest, true},
+	} {
+		p := purchase("key-" + strconv.Itoa(len(c.body)) + c.body[:min(len(c.body), 1)])
+		p.keys[0] = strings.Trim(strings.Map(func(r rune) rune {
+			if r > ' ' && r != '"' && r != ',' {
+				return r
+			}
+			return '-'
+		}, "k"+c.body), "-")
+		p.body = c.body
+		i.do(p).wantProblem(t, c.status, "")
+		if a := i.do(p); a.status != c.status || a.replayed() != c.kept {
+			t.Errorf("%s again: %d, replayed %v, want %v", c.body, a.status, a.replayed(), c.kept)
+		}
+	}
+	anonymous := purchase("k")
+	anonymous.user = ""
+	i.do(anonymous).wantProblem(t, http.StatusUnauthorized, "")
+	i.do(call{method: http.MethodGet, path: "/api/nothing", user: "alice"}).wantProblem(t, http.StatusNotFound, "")
+	if s := i.stats(); s.Charges != 0 {
+		t.Errorf("%d charges", s.Charges)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	i := start(t, "-rate", "1", "-burst", "3")
+	look := call{method: http.MethodGet, path: "/api/orders/x", user: "alice"}
+	for n := range 5 { // whatever address a client claims to have
+		look.header = map[string]string{"X-Forwarded-For": "203.0.113." + strconv.Itoa(n), "Forwarded": "for=203.0.113." + strconv.Itoa(n)}
+		a := i.do(look)
+		if want := map[bool]int{true: http.StatusNotFound, false: http.StatusTooManyRequests}[n < 3]; a.status != want {
+			t.Fatalf("request %d: %d, want %d", n, a.status, want)
+		}
+		if a.header.Get("RateLimit") == "" || a.header.Get("RateLimit-Policy") != `"api";q=3;w=3` {
+			t.Errorf("header %v", a.header)
+		}
+		if a.status == http.StatusTooManyRequests {
+			a.wantProblem(t, http.StatusTooManyRequests, "quota-exceeded")
+			if a.header.Get("Retry-After") != "1" {
+				t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
+			}
+		}
+	}
+	if s := i.stats(); s.Denied != 2 {
+		t.Errorf("stats %+v", s)
+	}
+	for range 10 {
+		i.stats() // is not limited
+	}
+}
+
+// An instance that dies in the middle of a payment: another one takes over, once the first must be
+// dead, and the customer is charged once.
+func TestKilledInTheMiddleOfAPayment(t *testing.T) {
+	const lease = 1500 * time.Millisecond
+	server := redistest.Start(t)
+	args := append([]string{"-redis", server.URL(), "-lease", lease.String()}, unlimited...)
+	dying, other := start(t, args...), start(t, args...)
+
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = dying.try(purchase("k1"))
+	}()
+	client := server.Client()
+	eventually(t, 5*time.Second, "the payment has begun", func() bool {
+		keys, err := client.Keys(t.Context(), "lk:g:*").Result()
+		return err == nil && len(keys) == 1
+	})
+	dying.kill()
+	<-gone
+
+	twin := other.do(purchase("k1")).wantProblem(t, http.StatusConflict, "in-flight")
+	if twin.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	<-time.After(lease)
+	if a := other.do(purchase("k1")).want(t, http.StatusCreated, false); a.header.Get("X-Attempt") != "2" {
+		t.Errorf("attempt %q, want 2", a.header.Get("X-Attempt"))
+	}
+	other.do(purchase("k1")).want(t, http.StatusCreated, true)
+	charges, err := client.Keys(t.Context(), "checkout:charge:*").Result()
+	if err != nil || len(charges) != 1 {
+		t.Errorf("the provider has charges %v, %v", charges, err)
+	}
+}
+
+// Redis goes away and comes back.
+func TestRedisStopped(t *testing.T) {
+	server := redistest.Start(t)
+	i := start(t, append([]string{"-redis", server.URL()}, unlimited...)...)
+	i.do(purchase("before")).want(t, http.StatusCreated, false)
+	look := call{method: http.MethodGet, path: "/api/orders/x", user: "alice"}
+
+	server.Stop()
+	refused := func() time.Duration {
+		t.Helper()
+		begun := time.Now()
+		a := i.do(look).wantProblem(t, http.StatusServiceUnavailable, "temporary-reduced-capacity")
+		if a.header.Get("Retry-After") == "" {
+			t.Error("no Retry-After")
+		}
+		return time.Since(begun)
+	}
+	for range 10 { // until the breaker opens
+		if took := refused(); took > time.Second {
+			t.Errorf("a refusal took %v", took)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 4 { // under load
+		wg.Go(func() {
+			for range 100 {
+				if a, err := i.try(purchase("during")); err != nil || a.status != http.StatusServiceUnavailable {
+					t.Errorf("%d, %v", a.status, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	quick := 0
+	for range 100 {
+		if refused() < 5*time.Millisecond {
+			quick++
+		}
+	}
+	if quick < 95 {
+		t.Errorf("with the breaker open, %d of 100 refusals came within 5ms", quick)
+	}
+
+	server.Restart()
+	eventually(t, 5*time.Second, "it serves again", func() bool { return i.do(look).status == http.StatusNotFound })
+	i.do(purchase("after")).want(t, http.StatusCreated, false)
+	if code := i.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}

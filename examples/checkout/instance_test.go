@@ -1,0 +1,215 @@
+package main_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the program, built once.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "checkout")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary = filepath.Join(dir, "checkout")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// instance is a running program.
+type instance struct {
+	t      testing.TB
+	url    string
+	store  string
+	cmd    *exec.Cmd
+	stderr *lockedBuffer
+	client *http.Client
+}
+
+// unlimited keeps the rate limit out of a test's way.
+var unlimited = []string{"-rate", "100000", "-burst", "100000"}
+
+func start(t testing.TB, args ...string) *instance {
+	t.Helper()
+	i := &instance{
+		t: t, cmd: exec.Command(binary, append([]string{"-addr", "127.0.0.1:0"}, args...)...), stderr: &lockedBuffer{},
+		client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 300}},
+	}
+	i.cmd.Stderr = i.stderr
+	out, err := i.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		i.client.CloseIdleConnections()
+		i.kill()
+		if strings.Contains(i.stderr.String(), "panic") {
+			t.Errorf("the program panicked:\n%s", i.stderr)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the program did not come up: %v\n%s", err, i.stderr)
+	}
+	if n, err := fmt.Sscanf(line, "listening on %s (store: %s", &i.url, &i.store); n != 2 {
+		t.Fatalf("it printed %q: %v", line, err)
+	}
+	i.store = strings.TrimSuffix(i.store, ")")
+	return i
+}
+
+// kill ends the program as a crash would. It may be called again.
+func (i *instance) kill() {
+	_ = i.cmd.Process.Kill()
+	_ = i.cmd.Wait()
+}
+
+// stop ends it with a signal, and returns its exit code.
+func (i *instance) stop(s syscall.Signal) int {
+	i.t.Helper()
+	if err := i.cmd.Process.Signal(s); err != nil {
+		i.t.Fatal(err)
+	}
+	_ = i.cmd.Wait()
+	return i.cmd.ProcessState.ExitCode()
+}
+
+// answer is a response that has been read.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// call is a request that tests vary.
+type call struct {
+	method, path, user, body string
+	keys                     []string
+	header                   map[string]string
+}
+
+func purchase(key string) call {
+	return call{method: http.MethodPost, path: "/api/checkout", user: "alice", body: `{"sku":"tea","quantity":1}`, keys: []string{key}}
+}
+
+// try sends a request once: the transport repeats nothing.
+func (i *instance) try(c call) (answer, error) {
+	req, err := http.NewRequest(c.method, i.url+c.path, strings.NewReader(c.body))
+	if err != nil {
+		return answer{}, err
+	}
+	req.GetBody = nil
+	if c.user != "" {
+		req.Header.Set("X-User", c.user)
+	}
+	if c.keys != nil {
+		req.Header["Idempotency-Key"] = c.keys
+	}
+	for name, value := range c.header {
+		req.Header.Set(name, value)
+	}
+	resp, err := i.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, string(body)}, err
+}
+
+func (i *instance) do(c call) answer {
+	i.t.Helper()
+	a, err := i.try(c)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return a
+}
+
+type stats struct{ Requests, Charges, Replayed, Denied int }
+
+func (i *instance) stats() stats {
+	i.t.Helper()
+	var s stats
+	a := i.do(call{method: http.MethodGet, path: "/api/stats"})
+	if err := json.Unmarshal([]byte(a.body), &s); err != nil || a.status != http.StatusOK {
+		i.t.Fatalf("stats: %d %s", a.status, a.body)
+	}
+	return s
+}
+
+func (a answer) replayed() bool { return a.header.Get("Idempotency-Replayed") == "true" }
+
+func (a answer) want(t testing.TB, status int, replayed bool) answer {
+	t.Helper()
+	if a.status != status || a.replayed() != replayed {
+		t.Fatalf("status %d, replayed %v, want %d, %v: %s", a.status, a.replayed(), status, replayed, a.body)
+	}
+	return a
+}
+
+func (a answer) wantProblem(t testing.TB, status int, kind string) answer {
+	t.Helper()
+	var problem struct{ Type string }
+	if err := json.Unmarshal([]byte(a.body), &problem); err != nil || a.status != status ||
+		a.header.Get("Content-Type") != "application/problem+json" || kind != "" && !strings.HasSuffix(problem.Type, "#"+kind) {
+		t.Fatalf("status %d, want %d with a problem %s: %s", a.status, status, kind, a.body)
+	}
+	return a
+}
+
+// eventually polls until the condition holds.
+func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(within)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

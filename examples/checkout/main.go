@@ -1,0 +1,139 @@
+// Checkout is a small shop whose customers are charged once, however often their browsers send the
+// payment. Run it, open the address that it prints, and press the buttons:
+//
+//	go run ./examples/checkout
+//
+// With -redis, any number of instances behave as one.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+)
+
+// shutdownTimeout is for how long the program waits for what it has begun. A payment takes a
+// fraction of it.
+const shutdownTimeout = 10 * time.Second
+
+func main() {
+	gin.SetMode(gin.ReleaseMode)
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program: it returns its exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("checkout", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	addr := flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
+	redisURL := flags.String("redis", "", "`URL` of a Redis server, such as redis://127.0.0.1:6379/0; state is kept in memory if not set")
+	var c config
+	flags.Int64Var(&c.rate, "rate", 20, "`requests` per second that each client address may make")
+	flags.Int64Var(&c.burst, "burst", 40, "`requests` that it may make at once after a pause")
+	flags.DurationVar(&c.lease, "lease", 30*time.Second, "for how `long` an instance may be silent before another takes over its payment")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil: // it has been printed
+		return 2
+	case flags.NArg() > 0:
+		_, _ = fmt.Fprintf(stderr, "checkout: unexpected argument %q\n", flags.Arg(0))
+		return 2
+	}
+	if err := serve(*addr, *redisURL, c, stdout, stderr); err != nil {
+		_, _ = fmt.Fprintln(stderr, "checkout:", err)
+		return 1
+	}
+	return 0
+}
+
+// serve answers requests until the program is told to stop.
+func serve(addr, redisURL string, c config, stdout, stderr io.Writer) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	state, err := openState(ctx, redisURL, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, state.close()) }()
+
+	handler, err := newHandler(state.store, state.notes, c)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), state.kind)
+
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	stop() // a second signal ends the program at once
+
+	// First no more requests, then what they have left to do, then (by the defer above) the store.
+	ending, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	return errors.Join(server.Shutdown(ending), state.store.Shutdown(ending))
+}
+
+// state is where everything is kept that outlives a request.
+type state struct {
+	kind  string // "memory" or "redis"
+	store core.Store
+	notes notebook
+	close func() error
+}
+
+func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, error) {
+	if redisURL == "" {
+		store := memstore.New()
+		return state{"memory", store, newMemoryNotebook(), store.Close}, nil
+	}
+	options, err := redis.ParseURL(redisURL)
+	if err != nil {
+		return state{}, fmt.Errorf("-redis: %w", err)
+	}
+	// Redis answers in far less than this, or it is down, which nobody should wait long to learn.
+	// What the URL says goes first.
+	options.DialTimeout = cmp.Or(options.DialTimeout, redisTimeout)
+	options.ReadTimeout = cmp.Or(options.ReadTimeout, redisTimeout)
+	options.WriteTimeout = cmp.Or(options.WriteTimeout, redisTimeout)
+	options.ContextTimeoutEnabled = true
+
+	client := redis.NewClient(options)
+	store, err := redisstore.New(client)
+	if err != nil {
+		return state{}, errors.Join(err, client.Close())
+	}
+	if err := store.Ping(ctx); err != nil {
+		// No reason to stop: requests are answered 503 until it is there.
+		_, _ = fmt.Fprintf(stderr, "checkout: redis at %s does not answer yet: %v\n", options.Addr, err)
+	}
+	return state{"redis", store, redisNotebook{client}, func() error {
+		return errors.Join(store.Close(), client.Close()) // the client is ours, not the store's
+	}}, nil
+}

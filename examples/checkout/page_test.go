@@ -1,0 +1,196 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// requireBrowser turns a missing browser from a skipped test into a failed one when it is 1.
+const requireBrowser = "LOCKKEEPER_REQUIRE_BROWSER"
+
+// screenshots names a folder in which the test leaves pictures of the page.
+const screenshots = "LOCKKEEPER_SCREENSHOTS"
+
+// browser starts a headless browser with a profile of its own.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	var path string
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" {
+		if os.Getenv(requireBrowser) == "1" {
+			t.Fatalf("no browser is installed, and %s=1", requireBrowser)
+		}
+		t.Skipf("no browser is installed; %s=1 makes this a failure", requireBrowser)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// visit is a look at the page of an instance.
+type visit struct {
+	*testing.T
+	ctx context.Context
+}
+
+func (v visit) do(what string, actions ...chromedp.Action[chromedp.Void]) {
+	v.Helper()
+	if err := chromedp.Do(v.ctx, actions...); err != nil {
+		v.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (v visit) number(script string) int {
+	v.Helper()
+	n, err := chromedp.Run(v.ctx, chromedp.Evaluate[int](script))
+	if err != nil {
+		v.Fatalf("%s: %v", script, err)
+	}
+	return n
+}
+
+func (v visit) counter(id string) int {
+	v.Helper()
+	return v.number(fmt.Sprintf(`Number(document.querySelector("#%s").textContent)`, id))
+}
+
+// press presses a button and waits until the page has its answers.
+func (v visit) press(id string) {
+	v.Helper()
+	v.do("press "+id,
+		chromedp.Click(chromedp.CSS("#"+id)),
+		chromedp.Poll[chromedp.Void](`!document.querySelector("button:disabled") && !document.querySelector("#summary").textContent.startsWith("Sending")`))
+}
+
+func (v visit) tiles(outcome string) int {
+	v.Helper()
+	return v.number(fmt.Sprintf(`document.querySelectorAll("#tiles li.%s").length`, outcome))
+}
+
+func TestPage(t *testing.T) {
+	ctx := browser(t)
+	for _, width := range []int64{360, 1280} {
+		for _, scheme := range []string{"light", "dark"} {
+			t.Run(fmt.Sprintf("%d-%s", width, scheme), func(t *testing.T) { testPage(ctx, t, width, scheme) })
+		}
+	}
+}
+
+func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
+	i := start(t, "-rate", "20", "-burst", "60")
+	tab, cancel := chromedp.NewContext(ctx)
+	defer cancel()
+	v := visit{t, tab}
+
+	// Nothing is fetched from elsewhere, and nothing goes wrong that the console tells of.
+	var mu sync.Mutex
+	var complaints []string
+	err := chromedp.Listen(tab, func(event any) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e := event.(type) {
+		case *network.EventRequestWillBeSent:
+			if u, err := url.Parse(e.Request.URL); err != nil || "http://"+u.Host != i.url {
+				complaints = append(complaints, "fetched "+e.Request.URL)
+			}
+		case *runtime.EventExceptionThrown:
+			complaints = append(complaints, "threw "+e.ExceptionDetails.Text)
+		case *runtime.EventConsoleAPICalled:
+			complaints = append(complaints, fmt.Sprintf("logged %v", e.Type))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(v, network.Enable, network.EnableParams{})
+	send(v, runtime.Enable, cdp.Empty{})
+	send(v, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+	v.do("load", chromedp.EmulateViewport(width, 800), chromedp.Navigate(i.url), chromedp.WaitVisible(chromedp.CSS("#pay")))
+
+	v.press("pay")
+	if c, r := v.counter("charges"), v.counter("requests"); c != 1 || r != 1 || v.tiles("charged") != 1 {
+		t.Errorf("one payment: %d charges for %d requests", c, r)
+	}
+
+	v.press("same")
+	if c := v.counter("charges"); c != 2 || v.tiles("charged") != 1 || v.tiles("replayed") != 19 {
+		t.Errorf("20 payments with one key: %d charges in all, %d tiles charged, %d replayed", c, v.tiles("charged"), v.tiles("replayed"))
+	}
+	if n := v.counter("replayed"); n != 19 {
+		t.Errorf("%d replays", n)
+	}
+	v.picture(fmt.Sprintf("%d-%s", width, scheme))
+
+	v.press("different")
+	if c := v.counter("charges"); c != 22 || v.tiles("charged") != 20 {
+		t.Errorf("20 payments: %d charges in all, %d tiles charged", c, v.tiles("charged"))
+	}
+
+	v.press("flood")
+	if n := v.counter("denied"); n == 0 || n != v.tiles("denied") || n+v.tiles("passed") != 100 {
+		t.Errorf("100 at once: %d denied, %d tiles denied, %d passed", n, v.tiles("denied"), v.tiles("passed"))
+	}
+	v.picture(fmt.Sprintf("%d-%s-flood", width, scheme))
+
+	if over := v.number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
+		t.Errorf("the page is %d pixels too wide", over)
+	}
+	if low := v.number(`Math.min(...[...document.querySelectorAll("button")].map((b) => b.getBoundingClientRect().height))`); low < 44 {
+		t.Errorf("a button is %d pixels high", low)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(complaints) > 0 {
+		t.Errorf("the page %v", complaints)
+	}
+}
+
+func (v visit) picture(name string) {
+	v.Helper()
+	dir := os.Getenv(screenshots)
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(v.ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		v.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+		v.Fatal(err)
+	}
+}
+
+// send sends a command of the browser's protocol.
+func send[P, R any](v visit, command cdp.Command[P, R], params P) {
+	v.Helper()
+	if _, err := chromedp.Call(v.ctx, command, params); err != nil {
+		v.Fatalf("%T: %v", params, err)
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+type config struct {
+	rate, burst int64
+	lease       time.Duration
+}
+
+// newHandler wires the shop: this is the part to copy.
+func newHandler(store core.Store, notes notebook, c config) (http.Handler, error) {
+	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
+	if err != nil {
+		return nil, err
+	}
+	// An instance that dies in the middle of a payment leaves one of unknown outcome. This guard
+	// lets another instance run it again, because that is safe here: the provider is given the
+	// same key each time (the operation's), and charges once for each key. A shop whose provider
+	// cannot do that leaves WithRerun out, and its customer is told that the outcome is unknown.
+	orders, err := guard.New(store, "checkout", guard.WithLease(c.lease), guard.WithRerun())
+	if err != nil {
+		return nil, err
+	}
+	shop := &shop{provider: &provider{ledger: notes}, orders: notes}
+	counters := &counters{provider: shop.provider}
+
+	r := gin.New()
+	r.Use(gin.Recovery())
+	if err := r.SetTrustedProxies(nil); err != nil { // gin's own ClientIP shall not be fooled either
+		return nil, err
+	}
+	r.NoRoute(func(c *gin.Context) { problem(c, http.StatusNotFound, "There is nothing at this address.") })
+	servePage(r)
+	r.GET("/api/stats", counters.show)
+
+	// The order matters. The limit comes first, so that a flood costs next to nothing. Nobody may
+	// be replayed an answer before it is known who asks. A replay is the last thing on the way to
+	// the handler, and never gets there.
+	api := r.Group("/api", counters.count, ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())), authenticate)
+	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), shop.checkout)
+	api.GET("/orders/:id", shop.order)
+	return r, nil
+}
+
+// authenticate stands in for real authentication: it believes the header X-User.
+func authenticate(c *gin.Context) {
+	names := c.Request.Header.Values("X-User")
+	if len(names) != 1 || names[0] == "" || len(names[0]) > 64 {
+		c.Header("WWW-Authenticate", "X-User")
+		problem(c, http.StatusUnauthorized, "Say who you are in the header X-User, in 1 to 64 characters.")
+		return
+	}
+	c.Set("user", names[0])
+}
