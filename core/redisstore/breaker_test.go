@@ -19,7 +19,7 @@ import (
 func TestAnOutageCostsLittleAndEnds(t *testing.T) {
 	server := redistest.Start(t)
 	log := new(logbook)
-	s := newStore(t, server.Client(), log.option())
+	s := newStore(t, server.Client(), hasty, log.option())
 	l := newLimiter(t, s)
 
 	under, done := context.WithCancel(ctx())
@@ -250,7 +250,7 @@ func TestTheBreakerClosesWherePingIsForbidden(t *testing.T) {
 		t.Fatalf("PING: %v, want it forbidden", err)
 	}
 	log := new(logbook)
-	s := newStore(t, client, log.option())
+	s := newStore(t, client, hasty, log.option())
 	l := newLimiter(t, s)
 	proxy.BlackHole()
 	eventually(t, 5*time.Second, "the breaker opens", func() bool {

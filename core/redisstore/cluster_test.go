@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -16,13 +15,13 @@ func TestCluster(t *testing.T) {
 	client := cluster.Client()
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
 		test(t, storetest.Harness{
-			Store:   newStore(t, client, redisstore.WithTimeout(5*time.Second)),
+			Store:   newStore(t, client),
 			Advance: func(d time.Duration) { <-time.After(d) },
 		})
 	})
 
 	t.Run("renewals in many slots", func(t *testing.T) {
-		s := newStore(t, client, redisstore.WithTimeout(5*time.Second))
+		s := newStore(t, client)
 		var renewals []guard.RenewRequest
 		for i := range 100 {
 			o := newOp(fmt.Sprint("slot-", i))
@@ -54,12 +53,12 @@ func TestCluster(t *testing.T) {
 		master := cluster.Servers[2].Client()
 		configure(t, master, "maxmemory-policy", "volatile-ttl")
 		defer configure(t, master, "maxmemory-policy", "noeviction")
-		_, err := newOp("evicted").begin(newStore(t, client, redisstore.WithTimeout(5*time.Second)))
+		_, err := newOp("evicted").begin(newStore(t, client))
 		wantUnavailable(t, err, false)
 	})
 
 	t.Run("one master down", func(t *testing.T) { // last: it does not come back
-		s := newStore(t, client)
+		s := newStore(t, client, hasty)
 		l := newLimiter(t, s)
 		cluster.Servers[0].Stop()
 		// A new process finds the scripts of one master out of reach; the others must serve it.

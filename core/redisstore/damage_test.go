@@ -27,7 +27,7 @@ func FuzzDamagedBucket(f *testing.F) {
 	}
 	server := redistest.Start(f)
 	direct := server.Client()
-	s := newStore(f, server.Client(), redisstore.WithTimeout(5*time.Second))
+	s := newStore(f, server.Client())
 	limiter := func(t testing.TB, plan tokenbucket.Limit) *tokenbucket.Limiter {
 		l, err := tokenbucket.New(s, "damaged", plan)
 		if err != nil {
@@ -86,7 +86,7 @@ func FuzzDamagedRecord(f *testing.F) {
 	server := redistest.Start(f)
 	direct := server.Client()
 	log := new(logbook)
-	s := newStore(f, server.Client(), redisstore.WithTimeout(5*time.Second), log.option())
+	s := newStore(f, server.Client(), log.option())
 	damage := func(t *testing.T, value string) {
 		direct.FlushAll(ctx())
 		if err := direct.Set(ctx(), "lk:g:{"+o.id+"}", value, time.Hour).Err(); err != nil {

@@ -64,7 +64,7 @@ func newGuard(t testing.TB, s *redisstore.Store, opts ...guard.Option) *guard.Gu
 // remaining is how many of the 100 tokens of newLimiter a key has, seen without faults.
 func remaining(t testing.TB, server redis.UniversalClient, key string) int64 {
 	t.Helper()
-	d, err := newLimiter(t, newStore(t, server, redisstore.WithTimeout(5*time.Second))).Peek(ctx(), key)
+	d, err := newLimiter(t, newStore(t, server)).Peek(ctx(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,5 +203,5 @@ func behindProxy(t testing.TB, readTimeout time.Duration, opts ...redisstore.Opt
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := dial(t, proxy.Addr(), readTimeout)
-	return server, proxy, client, newStore(t, client, opts...)
+	return server, proxy, client, newStore(t, client, append([]redisstore.Option{hasty}, opts...)...)
 }

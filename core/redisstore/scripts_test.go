@@ -147,7 +147,7 @@ func TestContractBeforeRedis7(t *testing.T) {
 		client, hook := server.Client(), new(oldServer)
 		client.AddHook(hook)
 		test(t, storetest.Harness{
-			Store:   newStore(t, client, redisstore.WithTimeout(5*time.Second)),
+			Store:   newStore(t, client),
 			Advance: func(d time.Duration) { <-time.After(d) },
 		})
 		if n := hook.modern.Load(); n > 20 {
@@ -158,11 +158,11 @@ func TestContractBeforeRedis7(t *testing.T) {
 
 // A server that is far away must not spend the deadline of every call on loading scripts.
 func TestScriptsLoadInOneRoundTrip(t *testing.T) {
-	_, proxy, client, s := behindProxy(t, time.Second)
+	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(time.Second))
 	if err := client.Ping(ctx()).Err(); err != nil { // the connection's own round trips
 		t.Fatal(err)
 	}
-	proxy.Delay(60 * time.Millisecond) // four of them are the store's deadline
+	proxy.Delay(120 * time.Millisecond) // each way: four round trips are all that the deadline allows
 	if _, err := newLimiter(t, s).Allow(ctx(), "k"); err != nil {
 		t.Errorf("the first call: %v", err)
 	}
@@ -174,7 +174,7 @@ func TestScriptsThatCannotBeLoaded(t *testing.T) {
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), Username: "app", Password: "secret"})
 	t.Cleanup(func() { _ = client.Close() })
-	l := newLimiter(t, newStore(t, client, redisstore.WithTimeout(5*time.Second)))
+	l := newLimiter(t, newStore(t, client))
 	began := time.Now()
 	for range 50 {
 		if _, err := l.Allow(ctx(), "k"); err != nil {
