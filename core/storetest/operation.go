@@ -1,0 +1,100 @@
+package storetest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+)
+
+// op is an operation that a test begins attempts at.
+type op struct {
+	t  *testing.T
+	h  Harness
+	id string
+	fp string
+}
+
+func newOp(t *testing.T, h Harness) op {
+	id := unique("op")
+	return op{t, h, id[len(id)-22:], strings.Repeat("f", 43)}
+}
+
+func newOwner() string { return unique("owner")[:22] }
+
+func (o op) begin(owner string, lease time.Duration, rerun bool) guard.BeginReply {
+	o.t.Helper()
+	reply, err := o.h.Store.BeginOperation(background(), guard.BeginRequest{
+		ID: o.id, Owner: owner, Fingerprint: o.fp, Lease: lease, Retention: time.Hour, Rerun: rerun,
+	})
+	if err != nil {
+		o.t.Fatalf("BeginOperation: %v", err)
+	}
+	return reply
+}
+
+func (o op) want(reply guard.BeginReply, outcome guard.BeginOutcome, number int) {
+	o.t.Helper()
+	if reply.Outcome != outcome || reply.Number != number {
+		o.t.Fatalf("got outcome %d of attempt %d, want outcome %d of attempt %d: %+v",
+			reply.Outcome, reply.Number, outcome, number, reply)
+	}
+}
+
+func (o op) started(owner string, lease time.Duration, rerun bool, number int) {
+	o.t.Helper()
+	o.want(o.begin(owner, lease, rerun), guard.Started, number)
+}
+
+// dies begins an attempt and lets its lease end.
+func (o op) dies(owner string, rerun bool, number int) {
+	o.t.Helper()
+	o.started(owner, 20*time.Millisecond, rerun, number)
+	o.h.Advance(30 * time.Millisecond)
+}
+
+func (o op) request(owner string, state guard.State, data []byte) guard.SettleRequest {
+	return guard.SettleRequest{
+		ID: o.id, Owner: owner, Fingerprint: o.fp, Number: 1, State: state, Status: 201, Data: data, Retention: time.Hour,
+	}
+}
+
+func (o op) settle(owner string, state guard.State, data []byte, want bool) {
+	o.t.Helper()
+	owned, err := o.h.Store.SettleOperation(background(), o.request(owner, state, data))
+	o.check("SettleOperation", owned, err, want)
+}
+
+func (o op) abandon(owner string, want bool) {
+	o.t.Helper()
+	owned, err := o.h.Store.AbandonOperation(background(), o.id, owner)
+	o.check("AbandonOperation", owned, err, want)
+}
+
+func (o op) mark(owner string, dirty, want bool) {
+	o.t.Helper()
+	owned, err := o.h.Store.MarkOperation(background(), o.id, owner, dirty)
+	o.check("MarkOperation", owned, err, want)
+}
+
+func (o op) renew(owner string, lease time.Duration, want bool) {
+	o.t.Helper()
+	held, err := o.h.Store.RenewOperations(background(), []guard.RenewRequest{
+		{ID: o.id, Owner: owner, Lease: lease, Retention: time.Hour},
+	})
+	if err == nil && len(held) != 1 {
+		o.t.Fatalf("RenewOperations of one answered for %d", len(held))
+	}
+	o.check("RenewOperations", err == nil && held[0], err, want)
+}
+
+func (o op) check(name string, owned bool, err error, want bool) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatalf("%s: %v", name, err)
+	}
+	if owned != want {
+		o.t.Fatalf("%s: owned is %v, want %v", name, owned, want)
+	}
+}
