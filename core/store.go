@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
@@ -18,6 +19,7 @@ import (
 type Store interface {
 	tokenbucket.Store
 	guard.Store
+	lock.Store
 
 	// Ping reports whether the store can be reached: nil, an error that matches ErrUnavailable, or
 	// the context's.

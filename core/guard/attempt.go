@@ -170,7 +170,7 @@ type keptAttempt struct{ *Attempt }
 func (a keptAttempt) TTL() time.Duration { return a.guard.config.lease }
 
 func (a keptAttempt) Renewed(sent time.Time) {
-	a.lease.Extend(validUntil(sent, a.guard.config.lease))
+	a.lease.Extend(lease.ValidUntil(sent, a.guard.config.lease))
 }
 
 func (a keptAttempt) Lost() { a.lease.End(ErrLost) }

@@ -160,7 +160,7 @@ func describe(result *Result, err error) telemetry.IdempotencyResult {
 func (g *Guard) newAttempt(ctx context.Context, req BeginRequest, number int, sent time.Time) *Attempt {
 	a := &Attempt{guard: g, begun: req, number: number, start: sent}
 	a.dirty.Store(true)
-	a.lease = lease.NewContext(ctx, validUntil(sent, g.config.lease), ErrExpired)
+	a.lease = lease.NewContext(ctx, lease.ValidUntil(sent, g.config.lease), ErrExpired)
 	a.ctx = context.WithValue(a.lease, contextKey{}, a)
 	g.keeper.Add(keptAttempt{a}, sent)
 	return a
@@ -199,10 +199,4 @@ func (g *Guard) retryAfter(remaining time.Duration) time.Duration {
 		typical = time.Second
 	}
 	return min(typical, remaining)
-}
-
-// validUntil is until when a lease that was asked for at a time can be relied on: clocks of two
-// machines may differ in speed by the margin.
-func validUntil(sent time.Time, ttl time.Duration) time.Time {
-	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
 }

@@ -163,6 +163,7 @@ func TestOptionsPanic(t *testing.T) {
 	for want, build := range map[string]func(){
 		"memstore: WithMaxBuckets: 0":       func() { memstore.WithMaxBuckets(0) },
 		"memstore: WithMaxRecordBytes: 511": func() { memstore.WithMaxRecordBytes(511) },
+		"memstore: WithMaxLocks: 0":         func() { memstore.WithMaxLocks(0) },
 	} {
 		func() {
 			defer func() {

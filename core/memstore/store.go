@@ -19,15 +19,24 @@ import (
 )
 
 // Store is a core.Store in memory. It starts no goroutine, and its size is bounded: when it is
-// full it refuses what is new with core.ErrFull. It never forgets a bucket in debt or the record
-// of an operation to make room. All methods may be called concurrently.
+// full it refuses what is new with core.ErrFull. It never forgets a bucket in debt, the record of an
+// operation, or a lock that is held to make room. All methods may be called concurrently.
 type Store struct {
 	start   time.Time
 	seed    maphash.Seed
 	closed  atomic.Bool
+	done    chan struct{} // closed with the store
 	hooks   shutdown.Hooks
 	buckets []bucketShard
 	records []recordShard
+
+	locks       []lockShard
+	maxRequests int64
+	requests    atomic.Int64  // for locks: held, reserved and queued ones
+	tombstones  atomic.Int64  // of requests
+	sweeps      atomic.Uint64 // which shard a full store sweeps next
+	fences      fences
+	lost        lostFuncs
 }
 
 var _ core.Store = (*Store)(nil)
@@ -42,6 +51,7 @@ func (f optionFunc) apply(c *config) { f(c) }
 type config struct {
 	maxBuckets     int
 	maxRecordBytes int
+	maxLocks       int
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
@@ -62,15 +72,25 @@ func WithMaxRecordBytes(n int) Option {
 	return optionFunc(func(c *config) { c.maxRecordBytes = n })
 }
 
+// WithMaxLocks sets how many holds of locks, and requests that wait for one, the store has at a
+// time: 262,144 if not set, about 600 bytes each. Of what was released in the last minute it
+// remembers as many again, about 200 bytes each. It panics if n is not positive.
+func WithMaxLocks(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("memstore: WithMaxLocks: %d is not positive", n))
+	}
+	return optionFunc(func(c *config) { c.maxLocks = n })
+}
+
 // New returns an empty store.
 func New(opts ...Option) *Store {
-	c := config{maxBuckets: 1 << 20, maxRecordBytes: 256 << 20}
+	c := config{maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLocks: 1 << 18}
 	for _, o := range opts {
 		if o != nil {
 			o.apply(&c)
 		}
 	}
-	s := &Store{start: time.Now(), seed: maphash.MakeSeed()}
+	s := &Store{start: time.Now(), seed: maphash.MakeSeed(), done: make(chan struct{})}
 	// Shards spread the contention of many keys; a small store has few, so that its bound is not
 	// reached by one of them long before the others.
 	s.buckets = make([]bucketShard, min(max(c.maxBuckets/4096, 1), 64))
@@ -81,13 +101,19 @@ func New(opts ...Option) *Store {
 	for i := range s.records {
 		s.records[i].init(c.maxRecordBytes / len(s.records))
 	}
+	s.fences.epoch = s.start.UnixMicro()
+	s.maxRequests = int64(c.maxLocks)
+	s.locks = make([]lockShard, min(max(c.maxLocks/4096, 1), 64))
+	for i := range s.locks {
+		s.locks[i].init(s)
+	}
 	return s
 }
 
 // Ping returns nil, core.ErrClosed, or the context's error.
 func (s *Store) Ping(ctx context.Context) error { return s.ready(ctx) }
 
-// AtShutdown implements guard.Store.
+// AtShutdown implements guard.Store and lock.Store.
 func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 	return s.hooks.AtShutdown(f)
 }
@@ -98,7 +124,9 @@ func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 
 // Close ends the store: from then on every method returns core.ErrClosed.
 func (s *Store) Close() error {
-	s.closed.Store(true)
+	if !s.closed.Swap(true) {
+		close(s.done)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // nothing can be finished any more; whoever waits for that shall know
 	_ = s.hooks.Run(ctx)

@@ -21,4 +21,5 @@ func TestContract(t *testing.T) {
 	}
 	t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
 	t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
+	t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
 }

@@ -137,7 +137,7 @@ func (s *Store) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 			switch {
 			case from == gobreaker.StateClosed && to == gobreaker.StateOpen:
 				s.config.logger.Warn("lockkeeper: redis does not answer; failing fast until it does")
-				s.startProbe()
+				s.start(s.probe)
 			case to == gobreaker.StateClosed:
 				s.config.logger.Info("lockkeeper: redis answers again")
 			}
@@ -145,17 +145,7 @@ func (s *Store) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	})
 }
 
-// startProbe starts the goroutine that asks a server which is down whether it is back.
-func (s *Store) startProbe() {
-	s.closing.Lock()
-	defer s.closing.Unlock()
-	if s.closed.Load() {
-		return
-	}
-	s.probes.Go(s.probe)
-}
-
-// probe asks until the server answers or the store is closed.
+// probe asks a server that is down whether it is back, until it answers or the store is closed.
 func (s *Store) probe() {
 	tick := time.NewTicker(probeEvery / 2)
 	defer tick.Stop()

@@ -175,11 +175,11 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) 
 	})
 }
 
-// errRing is returned to a guard on a Ring: a shard's records would be looked for, and begun anew,
-// on another shard whenever the first cannot be reached.
-var errRing = errors.New("redisstore: a guard cannot keep its promise on a Ring; use Cluster")
+// errRing is returned to locks and guards on a Ring: what a shard holds would be looked for, and
+// begun anew, on another shard whenever the first cannot be reached.
+var errRing = errors.New("redisstore: locks and guards cannot keep their promises on a Ring; use Cluster")
 
-// checkEviction refuses a server that may evict records, once it has been asked.
+// checkEviction refuses a server that may evict locks and records, once it has been asked.
 func (s *Store) checkEviction(ctx context.Context) error {
 	if s.safe.Load() {
 		return nil
@@ -210,13 +210,13 @@ func (s *Store) checkPolicy(ctx context.Context, client redis.Cmdable) error {
 	settings, err := client.ConfigGet(ctx, "maxmemory-policy").Result()
 	if err != nil {
 		if isReply(err) && !didNotRun(err) {
-			s.config.logger.Warn("lockkeeper: cannot read Redis's maxmemory-policy; guards rely on noeviction", "error", err)
+			s.config.logger.Warn("lockkeeper: cannot read Redis's maxmemory-policy; locks and guards rely on noeviction", "error", err)
 			return nil
 		}
 		return err
 	}
 	if policy, ok := settings["maxmemory-policy"]; ok && policy != "noeviction" {
-		return fmt.Errorf("%w: redisstore: maxmemory-policy is %s, which may evict the record of an operation that has run; "+
+		return fmt.Errorf("%w: redisstore: maxmemory-policy is %s, which may evict a lock that is held, or the record of an operation that has run; "+
 			"set noeviction, or accept it with redisstore.AllowEviction", outage.ErrUnavailable, policy)
 	}
 	return nil

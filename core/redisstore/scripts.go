@@ -25,6 +25,24 @@ var (
 	markOperationSource string
 	//go:embed scripts/renew_operation.lua
 	renewOperationSource string
+	//go:embed scripts/raise_fence.lua
+	raiseFenceSource string
+	//go:embed scripts/lock.lua
+	lockSource string
+	//go:embed scripts/acquire_lock.lua
+	acquireLockSource string
+	//go:embed scripts/beat_lock.lua
+	beatLockSource string
+	//go:embed scripts/release_lock.lua
+	releaseLockSource string
+	//go:embed scripts/renew_lock.lua
+	renewLockSource string
+	//go:embed scripts/downgrade_lock.lua
+	downgradeLockSource string
+	//go:embed scripts/inspect_lock.lua
+	inspectLockSource string
+	//go:embed scripts/force_unlock.lua
+	forceUnlockSource string
 
 	takeTokens       = newScript(takeTokensSource)
 	beginOperation   = newScript(beginOperationSource)
@@ -35,8 +53,18 @@ var (
 	// settleSmall is settleOperation for what must be written though the server's memory is full.
 	settleSmall = newScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1))
 
+	acquireLock   = newLockScript(acquireLockSource)
+	beatLock      = newLockScript(beatLockSource)
+	releaseLock   = newLockScript(releaseLockSource)
+	renewLock     = newLockScript(renewLockSource)
+	downgradeLock = newLockScript(downgradeLockSource)
+	inspectLock   = newLockScript(inspectLockSource)
+	forceUnlock   = newLockScript(forceUnlockSource)
+	raiseFence    = newScript(raiseFenceSource)
+
 	allScripts = []*script{
 		takeTokens, beginOperation, settleOperation, settleSmall, abandonOperation, markOperation, renewOperation,
+		acquireLock, beatLock, releaseLock, renewLock, downgradeLock, inspectLock, forceUnlock, raiseFence,
 	}
 )
 
@@ -49,6 +77,12 @@ type source struct{ text, sha string }
 func newScript(text string) *script {
 	_, rest, _ := strings.Cut(text, "\n")
 	return &script{newSource(text), newSource("\n" + rest)} // the line numbers stay
+}
+
+// newLockScript puts what the scripts of locks share after the first line, which declares the flags.
+func newLockScript(text string) *script {
+	flags, rest, _ := strings.Cut(text, "\n")
+	return newScript(flags + "\n" + lockSource + rest)
 }
 
 func newSource(text string) source {

@@ -35,6 +35,10 @@ import (
 // longer. When several calls in a row fail, the store is taken to be down: calls fail at once, and
 // a PING every 250 ms finds out when it is back. Only calls that finish what was begun are tried
 // all the same.
+//
+// A store that has been asked for a lock keeps one connection for the channel on which it hears of
+// grants, "lk:inbox:" and a random text. Where an ACL forbids that, or scripts may not PUBLISH, a
+// lock takes up to a second more to change hands.
 type Store struct {
 	client  redis.UniversalClient
 	config  config
@@ -53,10 +57,15 @@ type Store struct {
 	orphans    [2]atomic.Int64
 	maxOrphans [2]int64
 
-	closing sync.Mutex // makes closed and probes change together
-	closed  atomic.Bool
-	stop    chan struct{}
-	probes  sync.WaitGroup
+	waiters waiters
+	inbox   *inbox
+
+	closing    sync.Mutex // makes closed and background change together
+	closed     atomic.Bool
+	stop       chan struct{}
+	life       context.Context // ends when stop is closed
+	end        context.CancelFunc
+	background sync.WaitGroup
 }
 
 var _ core.Store = (*Store)(nil)
@@ -73,6 +82,8 @@ type config struct {
 	timeout       time.Duration
 	secret        []byte
 	allowEviction bool
+	acks          int
+	ackTimeout    time.Duration
 	logger        *slog.Logger
 }
 
@@ -83,15 +94,19 @@ func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.pr
 // WithTimeout sets the store's own deadline for each call: 250 ms if not set, 1 ms to 1 min.
 func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
 
-// WithSecret has the keys of token buckets hashed by HMAC under this secret, so that nobody who
-// reads the database can test guesses of addresses or user names against them. (Operations have
+// WithSecret has the keys of token buckets and locks hashed by HMAC under this secret, so that nobody
+// who reads the database can test guesses of addresses or user names against them. (Operations have
 // guard.WithSecret.) Every process needs the same one.
+//
+// Without it the database has the text of the keys of locks that are held or waited for. With it
+// ListLocks cannot tell them: the Key of a lock.State is then the hash.
 func WithSecret(secret []byte) Option {
 	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
 }
 
-// AllowEviction has guards work on a server whose maxmemory-policy may evict their records, and
-// with them the evidence that an operation has run. Without it they refuse to.
+// AllowEviction has locks and guards work on a server whose maxmemory-policy may evict a lock that
+// is held, so that another may have it too, or the evidence that an operation has run. Without it
+// they refuse to.
 func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEviction = true }) }
 
 // WithLogger sets where the store says that Redis is down, and back, and what is wrong with its
@@ -126,9 +141,15 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	case c.timeout < time.Millisecond || c.timeout > time.Minute:
 		return nil, fmt.Errorf("redisstore: New: a timeout of %v is not between 1ms and 1m", c.timeout)
 	}
-	s := &Store{client: client, config: c, stop: make(chan struct{})}
-	s.breaker = s.newBreaker()
 	poolSize, readTimeout := clientLimits(client)
+	if err := c.checkAcks(readTimeout); err != nil {
+		return nil, err
+	}
+	s := &Store{client: client, config: c, stop: make(chan struct{})}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.waiters.init()
+	s.inbox = newInbox(c.prefix)
+	s.breaker = s.newBreaker()
 	s.maxOrphans = [2]int64{ordinary: int64(max(poolSize/2, 1)), finishing: int64(max(poolSize/4, 1))}
 	if readTimeout > time.Second || readTimeout <= 0 {
 		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s, or there is none; set it to about the store's own timeout",
@@ -149,6 +170,15 @@ func clientLimits(client redis.UniversalClient) (poolSize int, readTimeout time.
 		return client.Options().PoolSize, client.Options().ReadTimeout
 	}
 	return 10, time.Second // nothing is known of it
+}
+
+// start runs f in the background, and has Close wait for it; unless the store is closed.
+func (s *Store) start(f func()) {
+	s.closing.Lock()
+	defer s.closing.Unlock()
+	if !s.closed.Load() {
+		s.background.Go(f)
+	}
 }
 
 // Ping asks Redis whether it is there, even when the store takes it to be down.
@@ -178,7 +208,8 @@ func (s *Store) Close() error {
 		return nil
 	}
 	close(s.stop)
-	s.probes.Wait()
+	s.end()
+	s.background.Wait()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // nothing can be finished any more; whoever waits for that shall know
 	_ = s.hooks.Run(ctx)

@@ -37,6 +37,7 @@ func newStore(t testing.TB, client redis.UniversalClient, opts ...redisstore.Opt
 func contract(t *testing.T, run storetest.Runner) {
 	t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
 	t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
+	t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
 }
 
 func TestContractOnMiniredis(t *testing.T) {

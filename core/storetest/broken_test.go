@@ -24,6 +24,21 @@ var broken = map[string]func(core.Store) core.Store{
 	"lets a dead attempt be":     func(s core.Store) core.Store { return alwaysReruns{s} },
 	"begins what was abandoned":  func(s core.Store) core.Store { return forgetsAbandons{s} },
 	"forgets what the result is": func(s core.Store) core.Store { return truncates{s} },
+
+	"has no queue":                        func(s core.Store) core.Store { return noQueue{s.(locks)} },
+	"queues a repeat again":               func(s core.Store) core.Store { return queuesTwice{s.(locks)} },
+	"ends the place with the wait":        func(s core.Store) core.Store { return placeEndsWithWait{s.(locks)} },
+	"grants what was released":            func(s core.Store) core.Store { return forgetsReleases{s.(locks)} },
+	"revives what has expired":            func(s core.Store) core.Store { return revives{s.(locks)} },
+	"gives all holds one fence":           func(s core.Store) core.Store { return oneFence{s.(locks)} },
+	"gives more fences than were asked":   func(s core.Store) core.Store { return moreFences{s.(locks)} },
+	"has no delay":                        func(s core.Store) core.Store { return noDelay{s.(locks)} },
+	"gives readers one lease":             func(s core.Store) core.Store { return readersShareLease{s.(locks)} },
+	"keeps readers out after a downgrade": func(s core.Store) core.Store { return halfDowngrades{s.(locks)} },
+	"lets readers pass a writer":          func(s core.Store) core.Store { return readersPass{s.(locks)} },
+	"forces whatever the fence":           func(s core.Store) core.Store { return forcesAny{s.(locks)} },
+	"forces without telling":              func(s core.Store) core.Store { return tellsNobody{s.(locks)} },
+	"answers for all locks at once":       func(s core.Store) core.Store { return renewsAllOrNone{s.(locks)} },
 }
 
 type chargesDenied struct{ core.Store }
@@ -116,6 +131,7 @@ func TestSuiteOnABrokenStore(t *testing.T) {
 	}
 	storetest.TokenBuckets(t, run)
 	storetest.Guards(t, run)
+	storetest.Locks(t, run)
 }
 
 // A suite that finds nothing wrong with a broken store proves nothing.

@@ -3,10 +3,12 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
@@ -23,6 +25,15 @@ const (
 	AbandonOperation Op = "AbandonOperation"
 	MarkOperation    Op = "MarkOperation"
 	RenewOperations  Op = "RenewOperations"
+	AcquireLock      Op = "AcquireLock"
+	AwaitLock        Op = "AwaitLock"
+	RenewLocks       Op = "RenewLocks"
+	ReleaseLock      Op = "ReleaseLock"
+	DowngradeLock    Op = "DowngradeLock"
+	VerifyLock       Op = "VerifyLock"
+	InspectLock      Op = "InspectLock"
+	ListLocks        Op = "ListLocks"
+	ForceUnlock      Op = "ForceUnlock"
 	Ping             Op = "Ping"
 )
 
@@ -181,6 +192,63 @@ func (f *Faulty) MarkOperation(ctx context.Context, id, owner string, dirty bool
 func (f *Faulty) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
 	return disturb(ctx, f, RenewOperations, func() ([]bool, error) { return f.Store.RenewOperations(ctx, reqs) })
 }
+
+// AcquireLock implements lock.Store.
+func (f *Faulty) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	return disturb(ctx, f, AcquireLock, func() (lock.AcquireReply, error) { return f.Store.AcquireLock(ctx, req) })
+}
+
+// AwaitLock implements lock.Store.
+func (f *Faulty) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+	return disturb(ctx, f, AwaitLock, func() (lock.Grant, error) { return f.Store.AwaitLock(ctx, req) })
+}
+
+// RenewLocks implements lock.Store.
+func (f *Faulty) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+	return disturb(ctx, f, RenewLocks, func() ([]bool, error) { return f.Store.RenewLocks(ctx, reqs) })
+}
+
+// ReleaseLock implements lock.Store.
+func (f *Faulty) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	return disturb(ctx, f, ReleaseLock, func() (bool, error) { return f.Store.ReleaseLock(ctx, req) })
+}
+
+// DowngradeLock implements lock.Store.
+func (f *Faulty) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	return disturb(ctx, f, DowngradeLock, func() (bool, error) { return f.Store.DowngradeLock(ctx, req) })
+}
+
+// VerifyLock implements lock.Store.
+func (f *Faulty) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	return disturb(ctx, f, VerifyLock, func() (bool, error) { return f.Store.VerifyLock(ctx, req) })
+}
+
+// InspectLock implements lock.Store.
+func (f *Faulty) InspectLock(ctx context.Context, name, key string) (lock.State, error) {
+	return disturb(ctx, f, InspectLock, func() (lock.State, error) { return f.Store.InspectLock(ctx, name, key) })
+}
+
+// ListLocks implements lock.Store. A fault is an error that it yields.
+func (f *Faulty) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State, error] {
+	return func(yield func(lock.State, error) bool) {
+		states, err := disturb(ctx, f, ListLocks, func() (iter.Seq2[lock.State, error], error) {
+			return f.Store.ListLocks(ctx, name), nil
+		})
+		if err != nil {
+			yield(lock.State{}, err)
+			return
+		}
+		states(yield)
+	}
+}
+
+// ForceUnlock implements lock.Store.
+func (f *Faulty) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
+	return disturb(ctx, f, ForceUnlock, func() (bool, error) { return f.Store.ForceUnlock(ctx, name, key, fence) })
+}
+
+// NotifyLost implements lock.Store. It has no faults.
+func (f *Faulty) NotifyLost(told func(id string)) (remove func()) { return f.Store.NotifyLost(told) }
 
 // Ping implements core.Store.
 func (f *Faulty) Ping(ctx context.Context) error {

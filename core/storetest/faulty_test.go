@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -70,5 +71,47 @@ func TestFaults(t *testing.T) {
 	}
 	if err := f.Ping(t.Context()); err != nil || f.Calls(storetest.Ping) != 1 {
 		t.Errorf("Ping: %v", err)
+	}
+}
+
+func TestFaultsOfLocks(t *testing.T) {
+	f := storetest.NewFaulty(memstore.New())
+	req := lock.AcquireRequest{Name: "n", Key: "k", ID: "id", TTL: time.Minute, Fences: 1}
+	hold := lock.HoldRequest{Name: "n", Key: "k", ID: "id", TTL: time.Minute}
+	held := func() bool {
+		t.Helper()
+		held, err := f.VerifyLock(t.Context(), hold)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return held
+	}
+	f.BreakNext(storetest.AcquireLock, storetest.Down, 1)
+	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, core.ErrUnavailable) || held() {
+		t.Errorf("Down: %v", err)
+	}
+	f.BreakNext(storetest.AcquireLock, storetest.LostReply, 1)
+	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, core.ErrUnconfirmed) || !held() {
+		t.Errorf("LostReply: %v", err)
+	}
+	f.BreakNext(storetest.ListLocks, storetest.Down, 1)
+	for _, want := range []error{core.ErrUnavailable, nil} {
+		n := 0
+		for state, err := range f.ListLocks(t.Context(), "n") {
+			n++
+			if !errors.Is(err, want) {
+				t.Errorf("ListLocks: %+v, %v, want %v", state, err, want)
+			}
+		}
+		if n != 1 {
+			t.Errorf("ListLocks yielded %d times", n)
+		}
+	}
+	f.BreakNext(storetest.ReleaseLock, storetest.LostReply, 1)
+	if _, err := f.ReleaseLock(t.Context(), hold); !errors.Is(err, core.ErrUnconfirmed) || held() {
+		t.Errorf("LostReply: %v", err)
+	}
+	if released, err := f.ReleaseLock(t.Context(), hold); !released || err != nil {
+		t.Errorf("the repeat of a release: %v, %v", released, err)
 	}
 }

@@ -11,6 +11,7 @@
 //		}
 //		t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
 //		t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
+//		t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
 //	}
 package storetest
 
@@ -28,7 +29,7 @@ type Harness struct {
 	// Store is new and empty. The suite does not close it.
 	Store core.Store
 	// Advance returns when the store's clock, and that of its clients, has moved on by at least d.
-	// A suite asks for no more than a second in all in each test.
+	// A suite asks for no more than a second in all in each test, but for two tests of Locks.
 	Advance func(d time.Duration)
 }
 

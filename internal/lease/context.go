@@ -86,3 +86,9 @@ func (c *Context) expire() {
 	c.mu.Unlock()
 	c.cancel(c.expired)
 }
+
+// ValidUntil is until when a hold that was asked for at a time can be relied on: the clocks of two
+// machines may differ in speed by the margin.
+func ValidUntil(sent time.Time, ttl time.Duration) time.Time {
+	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
+}

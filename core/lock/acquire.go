@@ -1,0 +1,180 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// Lock waits until it holds the lock of key exclusively, or until ctx ends.
+//
+// It returns a lease, or: ctx's cause if ctx has ended, or a *[HeldError] that matches it if it ended
+// while others had the lock; [ErrDeadlock] if ctx holds the same lock shared; [ErrInvalidKey];
+// [ErrClosed]; or an error that matches core.ErrUnavailable. After an error the lock is not held: what
+// the store may have granted too late is given back in the background.
+//
+// ctx is the parent of the lease's context. Its end does not release the lock.
+func (l *Locker) Lock(ctx context.Context, key string) (*Lease, error) {
+	return l.acquire(ctx, key, exclusively, true)
+}
+
+// TryLock is Lock without waiting: if others have the lock, or wait for it, it returns a *[HeldError]
+// at once.
+func (l *Locker) TryLock(ctx context.Context, key string) (*Lease, error) {
+	return l.acquire(ctx, key, exclusively, false)
+}
+
+// RLock waits until it holds the lock of key beside others that hold it shared, or until ctx ends. It
+// waits for exclusive ones that came before it, held or waiting. With a context that holds the lock
+// exclusively it shares that lease. Errors are those of Lock.
+func (l *Locker) RLock(ctx context.Context, key string) (*Lease, error) {
+	return l.acquire(ctx, key, sharing, true)
+}
+
+// TryRLock is RLock without waiting: if it would have to, it returns a *[HeldError] at once.
+func (l *Locker) TryRLock(ctx context.Context, key string) (*Lease, error) {
+	return l.acquire(ctx, key, sharing, false)
+}
+
+const (
+	exclusively = false
+	sharing     = true
+)
+
+func (l *Locker) acquire(ctx context.Context, key string, shared, wait bool) (*Lease, error) {
+	if err := naming.CheckKey(key); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+	}
+	if ctx.Err() != nil {
+		return nil, ended(ctx)
+	}
+	if l.closing.Err() != nil {
+		return nil, ErrClosed
+	}
+	if lease, err := l.reenter(ctx, key, shared); lease != nil || err != nil {
+		return lease, err
+	}
+	if shared || l.config.fair {
+		return l.acquireAlone(ctx, key, shared, wait)
+	}
+	return l.acquireInLine(ctx, key, wait)
+}
+
+// reenter returns a lease on the hold that ctx has of the lock already, if it has one.
+func (l *Locker) reenter(ctx context.Context, key string, shared bool) (*Lease, error) {
+	for held, _ := FromContext(ctx); held != nil; held = held.grip.outer {
+		if held.grip.hold.core != l.core || held.Key() != key {
+			continue
+		}
+		if held.Shared() && !shared {
+			if held.grip.live() {
+				return nil, ErrDeadlock
+			}
+			continue
+		}
+		if lease := held.grip.enter(ctx); lease != nil {
+			return lease, nil
+		}
+	}
+	return nil, nil
+}
+
+// request asks for a lock. Whoever hands it on wants several fences.
+func (l *Locker) request(key string, shared, queue bool) AcquireRequest {
+	fences := 1
+	if !shared && !l.config.fair {
+		fences = maxPasses
+	}
+	return AcquireRequest{
+		Name: l.name, Key: key, ID: newID(), Shared: shared, Queue: queue,
+		TTL: l.config.ttl, Delay: l.config.delay, Fences: fences, Holder: l.config.holder,
+	}
+}
+
+// acquireAlone asks the store, beside everybody else in the process who does.
+func (l *Locker) acquireAlone(ctx context.Context, key string, shared, wait bool) (*Lease, error) {
+	req := l.request(key, shared, wait)
+	reply, err := l.ask(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	grant := reply.Grant
+	if reply.Outcome == Queued {
+		waiting, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(l.closing, cancel)()
+		if grant, err = l.store.AwaitLock(waiting, req); err != nil {
+			l.giveBack(req.hold())
+			return nil, l.whyNot(ctx, reply, err)
+		}
+	}
+	h, err := l.newHold(req, grant, nil)
+	if err != nil {
+		return nil, err
+	}
+	return l.start(ctx, h)
+}
+
+// ask sends a request to acquire. The reply is that it was granted or queued.
+func (l *Locker) ask(ctx context.Context, req AcquireRequest) (AcquireReply, error) {
+	reply, err := l.store.AcquireLock(ctx, req)
+	if err != nil {
+		if errors.Is(err, outage.ErrUnconfirmed) || ctx.Err() != nil {
+			l.giveBack(req.hold())
+		}
+		if ctx.Err() != nil {
+			err = ended(ctx)
+		}
+		return reply, err
+	}
+	switch {
+	case reply.Outcome == Granted, reply.Outcome == Queued && req.Queue:
+		return reply, nil
+	case reply.Outcome == Taken:
+		return reply, held(reply, nil)
+	}
+	l.giveBack(req.hold())
+	return reply, fmt.Errorf("%w: unexpected answer to acquire: %d", outage.ErrUnavailable, reply.Outcome)
+}
+
+// start returns the lease of a caller who has got a hold, unless the caller has left meanwhile.
+func (l *Locker) start(ctx context.Context, h *hold) (*Lease, error) {
+	var err error
+	switch {
+	case ctx.Err() != nil:
+		err = ended(ctx)
+	case l.closing.Err() != nil:
+		err = ErrClosed
+	default:
+		return newLease(ctx, h), nil
+	}
+	l.errands.run(func() { _ = l.leave(context.Background(), h) })
+	return nil, err
+}
+
+// whyNot says why waiting has ended.
+func (l *Locker) whyNot(ctx context.Context, reply AcquireReply, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return held(reply, ended(ctx))
+	case l.closing.Err() != nil:
+		return ErrClosed
+	}
+	return err
+}
+
+func held(reply AcquireReply, cause error) *HeldError {
+	return &HeldError{Holder: reply.Holder, Remaining: reply.Remaining, Waiting: reply.Waiting, cause: cause}
+}
+
+// ended is the error of a context that has ended, with its cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}

@@ -1,0 +1,223 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		lease := mustLock(t, l, "k")
+		if lease.Key() != "k" || lease.Shared() || lease.Fence().Number <= 0 || lease.Fence().Shared {
+			t.Errorf("lease of %q, shared %v, fence %+v", lease.Key(), lease.Shared(), lease.Fence())
+		}
+		time.Sleep(10*ttl + time.Second)
+		wantValid(t, lease)
+		if left := time.Until(lease.ValidUntil()); left <= ttl/2 || left >= ttl {
+			t.Errorf("valid for %v", left)
+		}
+		if err := lease.Verify(t.Context()); err != nil {
+			t.Errorf("Verify: %v", err)
+		}
+		if n := w.count("renew"); n < 29 || n > 31 {
+			t.Errorf("renewed %d times in 10 leases, want 30", n)
+		}
+		mustUnlock(t, lease)
+		wantEnded(t, lease, lock.ErrReleased)
+		wantFree(t, w, "k")
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrReleased) {
+			t.Errorf("Unlock again: %v", err)
+		}
+		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrReleased) {
+			t.Errorf("Verify of what was released: %v", err)
+		}
+		renewals := w.count("renew")
+		time.Sleep(10 * ttl)
+		if n := w.count("renew"); n != renewals {
+			t.Errorf("renewed %d times after the release", n-renewals)
+		}
+	})
+}
+
+func TestTryLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l, other := newLocker(t, w, lock.WithHolder("me")), newLocker(t, w)
+		lease := mustLock(t, l, "k")
+		for name, try := range map[string]func(context.Context, string) (*lock.Lease, error){
+			"the same process": l.TryLock, "another": other.TryLock, "another, shared": other.TryRLock,
+		} {
+			got, err := try(t.Context(), "k")
+			var held *lock.HeldError
+			if got != nil || !errors.Is(err, lock.ErrNotAcquired) || !errors.As(err, &held) {
+				t.Fatalf("%s: %v, %v", name, got, err)
+			}
+			if held.Holder != "me" || held.Remaining <= ttl/2 || held.Remaining > ttl || held.Waiting != 0 {
+				t.Errorf("%s: %+v", name, held)
+			}
+		}
+		if _, err := l.TryLock(t.Context(), "another key"); err != nil {
+			t.Errorf("another key: %v", err)
+		}
+		mustUnlock(t, lease)
+		lease, err := other.TryLock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+func TestWithoutRenewal(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		lease := mustLock(t, newLocker(t, w, lock.WithoutRenewal()), "k")
+		time.Sleep(time.Until(lease.ValidUntil()) - 1)
+		wantValid(t, lease)
+		time.Sleep(1)
+		wantEnded(t, lease, lock.ErrExpired)
+		time.Sleep(ttl)
+		wantFree(t, w, "k")
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		if n := w.count("renew"); n != 0 {
+			t.Errorf("renewed %d times", n)
+		}
+	})
+}
+
+func TestWithMaxHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		lease := mustLock(t, newLocker(t, w, lock.WithMaxHold(4*ttl)), "k")
+		time.Sleep(4*ttl - 1)
+		wantValid(t, lease)
+		time.Sleep(1)
+		wantEnded(t, lease, lock.ErrExpired)
+		time.Sleep(ttl + time.Second) // nobody renews it any more
+		wantFree(t, w, "k")
+	})
+}
+
+// A store that is silent: the lease ends before the store may give the lock to others.
+func TestSilentStore(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		lease := mustLock(t, newLocker(t, w), "k")
+		other := start(func() (*lock.Lease, error) { return newLocker(t, w).Lock(t.Context(), "k") })
+		var granted time.Time
+		go func() {
+			<-other.done
+			granted = time.Now()
+		}()
+		w.fail(errDown, "renew", "release")
+		<-lease.Context().Done()
+		ended := time.Now()
+		wantEnded(t, lease, lock.ErrExpired)
+		if other.returned() {
+			t.Fatal("the lock was given to another before the lease's context ended")
+		}
+		<-other.done
+		synctest.Wait()
+		if !granted.After(ended) {
+			t.Errorf("granted %v after the end of the lease", granted.Sub(ended))
+		}
+		w.fail(nil)
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		wantValid(t, other.lease)
+		mustUnlock(t, other.lease)
+	})
+}
+
+// A store that fails now and then costs no lease.
+func TestRenewalIsRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		lease := mustLock(t, newLocker(t, w), "k")
+		n := 0
+		w.set(func(call string) error {
+			if call != "renew" {
+				return nil
+			}
+			if n++; n%4 != 0 {
+				return errDown
+			}
+			return nil
+		}, nil)
+		time.Sleep(20 * ttl)
+		wantValid(t, lease)
+		mustUnlock(t, lease)
+	})
+}
+
+func TestLostWithoutNotice(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		lease := mustLock(t, newLocker(t, w), "k")
+		// The lock is gone from the store, as after a flush: the next renewal finds out.
+		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl/3 + time.Second)
+		wantEnded(t, lease, lock.ErrLost)
+		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Verify: %v", err)
+		}
+	})
+}
+
+func TestVerifyFindsALossBeforeARenewalDoes(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		lease := mustLock(t, newLocker(t, w), "k")
+		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {
+			t.Fatal(err)
+		}
+		wantValid(t, lease)
+		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Verify: %v", err)
+		}
+		wantEnded(t, lease, lock.ErrLost)
+	})
+}
+
+func TestForceUnlock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l, operator := newLocker(t, w, lock.WithHolder("stuck")), newLocker(t, w)
+		lease := mustLock(t, l, "k")
+		state, err := operator.Inspect(t.Context(), "k")
+		if err != nil || len(state.Holders) != 1 || state.Holders[0].Meta != "stuck" {
+			t.Fatalf("%+v, %v", state, err)
+		}
+		found := 0
+		for state, err := range operator.List(t.Context()) {
+			if err != nil || state.Key != "k" {
+				t.Errorf("List: %+v, %v", state, err)
+			}
+			found++
+		}
+		if found != 1 {
+			t.Errorf("List found %d locks", found)
+		}
+		if done, err := operator.ForceUnlock(t.Context(), "k", state.Holders[0].LastFence+1); done || err != nil {
+			t.Errorf("another fence: %v, %v", done, err)
+		}
+		wantValid(t, lease)
+		if done, err := operator.ForceUnlock(t.Context(), "k", lease.Fence().Number); !done || err != nil {
+			t.Fatalf("ForceUnlock: %v, %v", done, err)
+		}
+		synctest.Wait()
+		wantEnded(t, lease, lock.ErrLost)
+		next := mustLock(t, operator, "k")
+		if next.Fence().Number <= lease.Fence().Number {
+			t.Errorf("fence %d after %d", next.Fence().Number, lease.Fence().Number)
+		}
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		wantValid(t, next)
+		mustUnlock(t, next)
+	})
+}

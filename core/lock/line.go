@@ -1,0 +1,329 @@
+package lock
+
+import (
+	"container/list"
+	"context"
+	"time"
+)
+
+// A line is the goroutines of this process that want the same lock. One of them asks the store, or
+// one place in the store's queue stands for them all; a hold is handed on along the line, within
+// bounds, before it goes back to the store.
+//
+// While a line is in core.lines, exactly one of these is so: the process has the lock (hold), the
+// line waits in the store (cancel), or somebody is on the way to the store, to ask or to release.
+// core.mu guards its fields.
+type line struct {
+	key     lineKey
+	hold    *hold
+	waiters list.List          // of *waiter
+	cancel  context.CancelFunc // ends the wait in the store
+	reply   AcquireReply       // what the store said of the others, when the line was queued there
+	alarm   *time.Timer        // when the hold expires; set while somebody waits for it
+}
+
+// lineKey says who can stand in one line: holds with other settings are no use to each other.
+type lineKey struct {
+	key    string
+	config config
+}
+
+// waiter is a goroutine in a line.
+type waiter struct {
+	place *list.Element // nil once it has had its turn
+	turn  chan turn     // has room for the one that comes
+}
+
+// turn is what a waiter gets: a hold, an error, or, without either, the task to ask the store.
+type turn struct {
+	hold *hold
+	err  error
+}
+
+const (
+	// maxPasses is how often a hold is used, and maxRun for how long it is handed on, before other
+	// processes have their turn.
+	maxPasses = 16
+	maxRun    = 50 * time.Millisecond
+)
+
+// pass readies a hold for the next of the line. It reports false if the hold must go back to the
+// store.
+func (h *hold) pass() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	switch {
+	case h.over != nil, h.shared, h.fence >= h.lastFence, h.passes+1 >= maxPasses:
+		return false
+	case now.Sub(h.began) >= min(h.config.ttl, maxRun), h.validUntil.Sub(now) <= h.config.ttl/3*2:
+		return false
+	}
+	h.passes++
+	h.fence++
+	h.ctx = nil
+	return true
+}
+
+func (l *Locker) acquireInLine(ctx context.Context, key string, wait bool) (*Lease, error) {
+	k := lineKey{key, l.config}
+	l.mu.Lock()
+	ln := l.lines[k]
+	if ln == nil {
+		ln = &line{key: k}
+		l.lines[k] = ln
+		l.mu.Unlock()
+		return l.askForLine(ctx, ln, wait)
+	}
+	if !wait {
+		defer l.mu.Unlock()
+		return nil, ln.held(nil)
+	}
+	w := &waiter{turn: make(chan turn, 1)}
+	w.place = ln.waiters.PushBack(w)
+	l.watch(ln)
+	l.mu.Unlock()
+	return l.waitInLine(ctx, ln, w)
+}
+
+// askForLine asks the store. It is the caller's turn.
+func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool) (*Lease, error) {
+	if ctx.Err() != nil || l.closing.Err() != nil {
+		l.next(ln)
+		if ctx.Err() != nil {
+			return nil, ended(ctx)
+		}
+		return nil, ErrClosed
+	}
+	req := l.request(ln.key.key, exclusively, wait)
+	reply, err := l.ask(ctx, req)
+	if err != nil {
+		l.next(ln)
+		return nil, err
+	}
+	if reply.Outcome == Granted {
+		h, err := l.newHold(req, reply.Grant, ln)
+		if err != nil {
+			l.next(ln)
+			return nil, err
+		}
+		l.mu.Lock()
+		ln.hold = h
+		l.watch(ln)
+		l.mu.Unlock()
+		return l.start(ctx, h)
+	}
+
+	// The place in the store's queue is the line's, so that it is not lost if the caller leaves.
+	w := &waiter{turn: make(chan turn, 1)}
+	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.mu.Lock()
+	w.place = ln.waiters.PushFront(w)
+	ln.cancel, ln.reply = cancel, reply
+	l.mu.Unlock()
+	l.errands.run(func() { l.waitForLine(waiting, ln, req) })
+	return l.waitInLine(ctx, ln, w)
+}
+
+// waitForLine waits in the store, and gives what comes of it to the first of the line.
+func (l *Locker) waitForLine(ctx context.Context, ln *line, req AcquireRequest) {
+	stop := context.AfterFunc(l.closing, func() { l.cancelWait(ln) })
+	grant, err := l.store.AwaitLock(ctx, req)
+	stop()
+	left := ctx.Err() != nil
+	l.cancelWait(ln)
+	if err != nil {
+		l.giveBack(req.hold())
+		if !left {
+			l.hand(ln, turn{err: err})
+		}
+		l.next(ln)
+		return
+	}
+	h, err := l.newHold(req, grant, ln)
+	if err != nil {
+		l.hand(ln, turn{err: err})
+		l.next(ln)
+		return
+	}
+	l.mu.Lock()
+	ln.hold = h
+	l.mu.Unlock()
+	if !l.hand(ln, turn{hold: h}) { // everybody has left
+		_ = l.leave(context.Background(), h)
+	}
+}
+
+// cancelWait ends the line's wait in the store, if there is one.
+func (c *core) cancelWait(ln *line) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ln.cancel != nil {
+		ln.cancel()
+		ln.cancel = nil
+	}
+}
+
+// waitInLine waits for the caller's turn.
+func (l *Locker) waitInLine(ctx context.Context, ln *line, w *waiter) (*Lease, error) {
+	var err error
+	select {
+	case t := <-w.turn:
+		return l.take(ctx, ln, t)
+	case <-ctx.Done():
+		err = ended(ctx)
+	case <-l.closing.Done():
+		err = ErrClosed
+	}
+	l.mu.Lock()
+	if w.place == nil { // its turn came just now: the next shall have it
+		l.mu.Unlock()
+		l.decline(ln, <-w.turn)
+		return nil, err
+	}
+	ln.waiters.Remove(w.place)
+	w.place = nil
+	if ln.waiters.Len() == 0 && ln.cancel != nil {
+		ln.cancel()
+		ln.cancel = nil
+	}
+	if ctx.Err() != nil {
+		err = ln.held(err)
+	}
+	l.mu.Unlock()
+	return nil, err
+}
+
+func (l *Locker) take(ctx context.Context, ln *line, t turn) (*Lease, error) {
+	switch {
+	case t.err != nil:
+		return nil, t.err
+	case t.hold != nil:
+		return l.start(ctx, t.hold)
+	}
+	return l.askForLine(ctx, ln, true)
+}
+
+// decline gives a turn on.
+func (l *Locker) decline(ln *line, t turn) {
+	switch {
+	case t.hold != nil:
+		l.errands.run(func() { _ = l.leave(context.Background(), t.hold) })
+	case t.err == nil:
+		l.next(ln)
+	}
+}
+
+// held is the error of a caller who does not get the lock. The caller holds core.mu.
+func (ln *line) held(cause error) *HeldError {
+	if ln.hold == nil {
+		err := held(ln.reply, cause)
+		err.Waiting += ln.waiters.Len()
+		return err
+	}
+	return &HeldError{
+		Holder: ln.key.config.holder, Remaining: ln.hold.remaining(), Waiting: ln.waiters.Len(), cause: cause,
+	}
+}
+
+// hand gives a turn to the first of the line. It reports false if there is nobody.
+func (c *core) hand(ln *line, t turn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.handLocked(ln, t)
+}
+
+func (c *core) handLocked(ln *line, t turn) bool {
+	first := ln.waiters.Front()
+	if first == nil {
+		return false
+	}
+	w := ln.waiters.Remove(first).(*waiter)
+	w.place = nil
+	w.turn <- t
+	if t.hold != nil {
+		c.watch(ln)
+	}
+	return true
+}
+
+// next has the first of the line ask the store. Without anybody the line goes.
+func (c *core) next(ln *line) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nextLocked(ln)
+}
+
+func (c *core) nextLocked(ln *line) {
+	ln.hold = nil
+	c.unwatch(ln)
+	if !c.handLocked(ln, turn{}) {
+		delete(c.lines, ln.key)
+	}
+}
+
+// leave ends a lease on a hold: the next of the line has it, or the store.
+func (c *core) leave(ctx context.Context, h *hold) error {
+	ln := h.line
+	mine := false
+	if ln != nil {
+		c.mu.Lock()
+		if mine = ln.hold == h; mine {
+			if ln.waiters.Len() > 0 && c.closing.Err() == nil && h.pass() {
+				c.handLocked(ln, turn{hold: h})
+				c.mu.Unlock()
+				return nil
+			}
+			ln.hold = nil // the line stays until the store has it
+			c.unwatch(ln)
+		}
+		c.mu.Unlock()
+	}
+	held, err := c.release(ctx, h)
+	if mine {
+		c.next(ln)
+	}
+	if err == nil && !held {
+		err = ErrLost
+	}
+	return err
+}
+
+// letGo lets the line go on without its hold, which has ended, or is no longer exclusive.
+func (c *core) letGo(ln *line, h *hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ln.hold == h {
+		c.nextLocked(ln)
+	}
+}
+
+// watch sees to it that a hold which expires, and whose holder does not release it, does not stop
+// those who wait for it. The caller holds core.mu.
+func (c *core) watch(ln *line) {
+	if ln.alarm != nil || ln.hold == nil || ln.waiters.Len() == 0 {
+		return
+	}
+	h := ln.hold
+	ln.alarm = time.AfterFunc(h.remaining(), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if ln.hold != h {
+			return
+		}
+		ln.alarm = nil
+		if h.alive(time.Now()) {
+			c.watch(ln)
+			return
+		}
+		c.nextLocked(ln)
+	})
+}
+
+// unwatch is called when a hold goes. The caller holds core.mu.
+func (c *core) unwatch(ln *line) {
+	if ln.alarm != nil {
+		ln.alarm.Stop()
+		ln.alarm = nil
+	}
+}

@@ -1,0 +1,36 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+)
+
+// Inspect says who holds the lock of a key, and how many wait for it. For operators and tests: by
+// the time that the caller reads it, it may be different.
+func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
+	if err := naming.CheckKey(key); err != nil {
+		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+	}
+	return l.store.InspectLock(ctx, l.name, key)
+}
+
+// List yields the locks that are held or waited for, in no order. A lock that changes meanwhile may
+// be seen as it was, twice, or not at all. It ends with the first error. On Redis it goes through
+// all keys of the database, so it is for operators.
+func (l *Locker) List(ctx context.Context) iter.Seq2[State, error] {
+	return l.store.ListLocks(ctx, l.name)
+}
+
+// ForceUnlock takes the lock from the hold that has this fence (see [Locker.Inspect]), as if it had
+// been released, and ends its lease's context with [ErrLost]: at once if the holder can be told,
+// otherwise when it renews. It reports whether there was such a hold. What the loser is doing goes on
+// until it looks at its context; only its fence keeps its writes out.
+func (l *Locker) ForceUnlock(ctx context.Context, key string, fence int64) (bool, error) {
+	if err := naming.CheckKey(key); err != nil {
+		return false, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+	}
+	return l.store.ForceUnlock(ctx, l.name, key, fence)
+}

@@ -1,0 +1,83 @@
+package lock
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+)
+
+// Option is an optional setting of [New] and [Locker.With].
+type Option interface{ apply(*config) }
+
+type optionFunc func(*config)
+
+func (f optionFunc) apply(c *config) { f(c) }
+
+// config is comparable: holds pass only between callers with equal ones.
+type config struct {
+	ttl     time.Duration
+	renew   bool
+	maxHold time.Duration
+	delay   time.Duration
+	fair    bool
+	holder  string
+}
+
+func defaults() config {
+	host, _ := os.Hostname()
+	return config{ttl: 30 * time.Second, renew: true, holder: cut(host) + ":" + strconv.Itoa(os.Getpid())}
+}
+
+// cut keeps an odd host name from making every lock invalid.
+func cut(host string) string { return host[:min(len(host), MaxHolder/2)] }
+
+func (c config) with(opts []Option) config {
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&c)
+		}
+	}
+	return c
+}
+
+func (c config) check() error {
+	switch {
+	case c.ttl < 10*time.Millisecond || c.ttl > 24*time.Hour:
+		return fmt.Errorf("a lease of %v is not between 10ms and 24h", c.ttl)
+	case c.maxHold < 0:
+		return fmt.Errorf("a longest hold of %v is negative", c.maxHold)
+	case c.delay < 0 || c.delay > time.Hour:
+		return fmt.Errorf("a lock-delay of %v is not between 0 and 1h", c.delay)
+	case len(c.holder) > MaxHolder:
+		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), MaxHolder)
+	}
+	return nil
+}
+
+// WithTTL sets for how long a process may be silent before others may have its locks: 30 s if not
+// set, 10 ms to 24 h. It is renewed at a third of it while a lock is held, so it need not be as long
+// as the work.
+func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl = d }) }
+
+// WithoutRenewal has a lease end after its TTL, whatever its holder does.
+func WithoutRenewal() Option { return optionFunc(func(c *config) { c.renew = false }) }
+
+// WithMaxHold ends the context of a lease, with [ErrExpired], when it has been held for this long,
+// and stops its renewal: what hangs shall not keep a lock for ever. Without it, or with zero, a lease
+// is renewed until it is released.
+func WithMaxHold(d time.Duration) Option { return optionFunc(func(c *config) { c.maxHold = d }) }
+
+// WithLockDelay keeps a lock closed for this long after a lease of it expired without being released:
+// time for a holder that may still be writing. At most 1 h, zero if not set. A release needs no
+// delay.
+func WithLockDelay(d time.Duration) Option { return optionFunc(func(c *config) { c.delay = d }) }
+
+// WithFair grants the lock strictly in the order in which callers have queued, across all processes.
+// It costs a round trip and a push for every hand-over: without it, a process hands a lock on among
+// its own callers for at most 16 times or 50 ms before others have their turn.
+func WithFair() Option { return optionFunc(func(c *config) { c.fair = true }) }
+
+// WithHolder sets what others are told of the holder: host name and process id if not set, at most
+// 256 bytes.
+func WithHolder(meta string) Option { return optionFunc(func(c *config) { c.holder = meta }) }

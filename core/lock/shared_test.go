@@ -1,0 +1,221 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+func TestSharedAndExclusiveTakeTurns(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		r1, err := l.RLock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r2, err := l.TryRLock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r1.Shared() || !r1.Fence().Shared || r1.Fence() == r2.Fence() {
+			t.Errorf("fences %+v and %+v", r1.Fence(), r2.Fence())
+		}
+		writer := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		late := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "k") })
+		if writer.returned() || late.returned() {
+			t.Fatal("did not wait")
+		}
+		mustUnlock(t, r1)
+		if writer.returned() {
+			t.Fatal("did not wait for the last of them")
+		}
+		mustUnlock(t, r2)
+		if !writer.returned() || late.returned() {
+			t.Fatalf("the exclusive one has it: %v, the late one: %v", writer.returned(), late.returned())
+		}
+		mustUnlock(t, writer.lease)
+		if !late.returned() || late.err != nil {
+			t.Fatalf("the late one: %v", late.err)
+		}
+		mustUnlock(t, late.lease)
+		wantFree(t, w, "k")
+	})
+}
+
+func TestDowngrade(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		lease := mustLock(t, l, "k")
+		number := lease.Fence().Number
+		reader := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "k") })
+		writer := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !reader.returned() || reader.err != nil || writer.returned() {
+			t.Fatalf("the shared one has it: %v; the exclusive one: %v", reader.returned(), writer.returned())
+		}
+		if f := lease.Fence(); !f.Shared || f.Number != number || !lease.Shared() {
+			t.Errorf("fence %+v, was %d", f, number)
+		}
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		if _, err := l.Lock(lease.Context(), "k"); !errors.Is(err, lock.ErrDeadlock) {
+			t.Errorf("upgrade: %v", err)
+		}
+		mustUnlock(t, lease)
+		mustUnlock(t, reader.lease)
+		if !writer.returned() || writer.err != nil {
+			t.Fatalf("the exclusive one: %v", writer.err)
+		}
+		mustUnlock(t, writer.lease)
+		if err := writer.lease.Downgrade(t.Context()); !errors.Is(err, lock.ErrReleased) {
+			t.Errorf("of what was released: %v", err)
+		}
+		wantFree(t, w, "k")
+	})
+}
+
+func TestReentry(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		outer := mustLock(t, l, "k")
+		between := mustLock(t, l, "another")
+		inner, err := l.Lock(context.WithValue(outer.Context(), struct{}{}, 1), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared, err := l.RLock(inner.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tried, err := l.TryLock(shared.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.count("acquire") != 2 {
+			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.count("acquire"))
+		}
+		if err := outer.Downgrade(t.Context()); !errors.Is(err, lock.ErrDeadlock) {
+			t.Errorf("Downgrade beneath others: %v", err)
+		}
+		mustUnlock(t, outer) // the order does not matter
+		mustUnlock(t, tried)
+		mustUnlock(t, inner)
+		wantValid(t, shared)
+		if _, err := newLocker(t, w).TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("another has it: %v", err)
+		}
+		mustUnlock(t, shared)
+		wantEnded(t, shared, lock.ErrReleased)
+		wantEnded(t, outer, lock.ErrReleased)
+		wantFree(t, w, "k")
+		mustUnlock(t, between)
+
+		// What is left of a lease that was released holds nothing.
+		again, err := l.Lock(context.WithoutCancel(outer.Context()), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again.Fence().Number <= outer.Fence().Number {
+			t.Errorf("fence %v after %v", again.Fence(), outer.Fence())
+		}
+		if _, err := l.Lock(outer.Context(), "k"); !errors.Is(err, lock.ErrReleased) {
+			t.Errorf("with the context of a released lease: %v", err)
+		}
+		mustUnlock(t, again)
+	})
+}
+
+func TestUpgradeIsADeadlock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		reader, err := l.RLock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, upgrade := range map[string]func(context.Context, string) (*lock.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+			if _, err := upgrade(reader.Context(), "k"); !errors.Is(err, lock.ErrDeadlock) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		again, err := l.RLock(reader.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, again)
+		mustUnlock(t, reader)
+		wantFree(t, w, "k")
+	})
+}
+
+func TestLockAll(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		all, err := l.LockAll(t.Context(), []string{"c", "a", "b", "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if keys := all.Keys(); len(keys) != 3 || keys[0] != "a" || keys[2] != "c" {
+			t.Errorf("keys %v", keys)
+		}
+		for _, key := range []string{"a", "b", "c"} {
+			if f, ok := all.Fence(key); !ok || f.Number <= 0 {
+				t.Errorf("fence of %s: %v, %v", key, f, ok)
+			}
+			if _, err := newLocker(t, w).TryLock(t.Context(), key); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		if _, ok := all.Fence("d"); ok {
+			t.Error("a fence of what is not held")
+		}
+		ctx := all.Context()
+		if _, err := l.LockAll(ctx, []string{"0", "d"}); !errors.Is(err, lock.ErrDeadlock) {
+			t.Errorf("out of order: %v", err)
+		}
+		more, err := l.LockAll(ctx, []string{"d", "b"}) // b is held already
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := more.Unlock(t.Context()); err != nil {
+			t.Errorf("Unlock: %v", err)
+		}
+		if ctx.Err() != nil {
+			t.Errorf("ended: %v", context.Cause(ctx))
+		}
+		if f, _ := all.Fence("b"); true { // the loss of one ends the context of all
+			if done, err := l.ForceUnlock(t.Context(), "b", f.Number); !done || err != nil {
+				t.Fatalf("ForceUnlock: %v, %v", done, err)
+			}
+		}
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), lock.ErrLost) {
+			t.Errorf("cause %v", context.Cause(ctx))
+		}
+		if err := all.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		for _, key := range []string{"a", "b", "c", "d"} {
+			wantFree(t, w, key)
+		}
+
+		// All or none.
+		blocker := mustLock(t, l, "b")
+		short, cancel := context.WithCancel(t.Context())
+		waiting := start(func() (*lock.Lease, error) {
+			_, err := l.LockAll(short, []string{"a", "b"})
+			return nil, err
+		})
+		cancel()
+		if !waiting.returned() || !errors.Is(waiting.err, context.Canceled) {
+			t.Errorf("cancelled: %v", waiting.err)
+		}
+		wantFree(t, w, "a")
+		mustUnlock(t, blocker)
+		wantFree(t, w, "b")
+	})
+}

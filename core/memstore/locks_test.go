@@ -1,0 +1,363 @@
+package memstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+)
+
+// request is a request for a lock that queues, and that has an ID that tells what it is about.
+func request(key, id string) lock.AcquireRequest {
+	return lock.AcquireRequest{Name: "n", Key: key, ID: id, Queue: true, TTL: time.Minute, Fences: 1}
+}
+
+func acquire(t *testing.T, s *memstore.Store, req lock.AcquireRequest, want lock.AcquireOutcome) lock.Grant {
+	t.Helper()
+	reply, err := s.AcquireLock(t.Context(), req)
+	if err != nil || reply.Outcome != want {
+		t.Fatalf("%s: %+v, %v, want outcome %d", req.ID, reply, err, want)
+	}
+	return reply.Grant
+}
+
+func release(t *testing.T, s *memstore.Store, req lock.AcquireRequest, want bool) {
+	t.Helper()
+	held, err := s.ReleaseLock(t.Context(), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+	if err != nil || held != want {
+		t.Fatalf("release of %s: %v, %v, want %v", req.ID, held, err, want)
+	}
+}
+
+// A full store refuses new requests, and nothing else.
+func TestFullOfLocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.WithMaxLocks(10))
+		first, waits := request("k0", "0"), request("k0", "waits")
+		acquire(t, s, first, lock.Granted)
+		acquire(t, s, waits, lock.Queued)
+		for i := range 8 {
+			acquire(t, s, request(fmt.Sprint("k", i+1), fmt.Sprint(i+1)), lock.Granted)
+		}
+		full := func(req lock.AcquireRequest) {
+			t.Helper()
+			if reply, err := s.AcquireLock(t.Context(), req); !errors.Is(err, core.ErrFull) || !errors.Is(err, core.ErrUnavailable) {
+				t.Fatalf("%s: %+v, %v, want core.ErrFull", req.ID, reply, err)
+			}
+			if grant, err := s.AwaitLock(t.Context(), req); !errors.Is(err, core.ErrFull) {
+				t.Fatalf("%s: %+v, %v, want core.ErrFull", req.ID, grant, err)
+			}
+		}
+		full(request("new", "new"))
+		full(request("k0", "late"))
+		try := request("k0", "try")
+		try.Queue = false
+		acquire(t, s, try, lock.Taken)
+		acquire(t, s, first, lock.Granted) // again
+		acquire(t, s, waits, lock.Queued)
+		release(t, s, request("new", "nothing"), false)
+		release(t, s, first, true)
+		grant, err := s.AwaitLock(t.Context(), waits)
+		if err != nil || grant.Fence == 0 {
+			t.Fatalf("the next in the queue: %+v, %v", grant, err)
+		}
+		acquire(t, s, request("new", "new"), lock.Granted)
+		full(request("other", "other"))
+		time.Sleep(time.Minute)
+		for i := range 10 { // what has expired makes room
+			acquire(t, s, request(fmt.Sprint("later", i), fmt.Sprint("later", i)), lock.Granted)
+		}
+		full(request("other", "other"))
+	})
+}
+
+// Locks that are forgotten do not pile up, though nobody sweeps in the background; not in a store of
+// many parts either.
+func TestExpiredLocksMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, limit := range []int{100, 20_000} {
+			s := memstore.New(memstore.WithMaxLocks(limit))
+			for i := range 5 * limit {
+				req := request(fmt.Sprint("k", i), fmt.Sprint(i))
+				req.TTL = time.Millisecond
+				acquire(t, s, req, lock.Granted)
+				time.Sleep(time.Second / time.Duration(200*limit)) // a fifth are live at a time
+			}
+			for i := range limit {
+				acquire(t, s, request(fmt.Sprint("burst", i), fmt.Sprint("burst", i)), lock.Granted)
+				if i%(limit/10) == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+		}
+	})
+}
+
+func TestTombstonesGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.WithMaxLocks(3))
+		released := func(i int) lock.AcquireRequest { return request(fmt.Sprint("k", i), fmt.Sprint(i)) }
+		for i := range 1000 { // releasing is never refused
+			release(t, s, released(i), false)
+		}
+		for i := 997; i < 1000; i++ {
+			acquire(t, s, released(i), lock.Withdrawn)
+		}
+		acquire(t, s, released(996), lock.Granted) // the oldest went first
+		time.Sleep(59 * time.Second)
+		acquire(t, s, released(999), lock.Withdrawn)
+		time.Sleep(time.Second)
+		acquire(t, s, released(999), lock.Granted)
+	})
+}
+
+// A place is kept for three seconds after somebody cared, and a turn for two.
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		holder, first, second := request("k", "holder"), request("k", "first"), request("k", "second")
+		acquire(t, s, holder, lock.Granted)
+		acquire(t, s, first, lock.Queued)
+		acquire(t, s, second, lock.Queued)
+		time.Sleep(2 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := s.AwaitLock(ctx, first); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("AwaitLock: %v", err)
+		}
+		time.Sleep(2900 * time.Millisecond) // the second's place is lost now, the first's is not yet
+		acquire(t, s, second, lock.Queued)
+		release(t, s, holder, true)
+		granted := time.Now()
+		grant, err := s.AwaitLock(t.Context(), second)
+		if err != nil || time.Since(granted) != 2*time.Second || grant.Sent.Sub(granted) != 2*time.Second {
+			t.Fatalf("after %v: %+v, %v, want a grant after 2s", time.Since(granted), grant, err)
+		}
+		state, err := s.InspectLock(t.Context(), "n", "k")
+		if err != nil || len(state.Holders) != 1 || state.Holders[0].Remaining != time.Minute || state.Waiting != 0 {
+			t.Errorf("%+v, %v, want one holder and nobody waiting", state, err)
+		}
+	})
+}
+
+// A request may be awaited by several, as after a retry, and all of them are told.
+func TestAwaitedBySeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		holder, waits := request("k", "holder"), request("k", "waits")
+		acquire(t, s, holder, lock.Granted)
+		start := time.Now()
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		wg.Go(func() {
+			if _, err := s.AwaitLock(ctx, waits); !errors.Is(err, context.Canceled) {
+				t.Errorf("the first call: %v", err)
+			}
+		})
+		for range 4 {
+			wg.Go(func() {
+				if grant, err := s.AwaitLock(t.Context(), waits); err != nil || grant.Fence == 0 || time.Since(start) != 10*time.Second {
+					t.Errorf("AwaitLock after %v: %+v, %v", time.Since(start), grant, err)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		time.Sleep(10 * time.Second)
+		release(t, s, holder, true)
+		wg.Wait()
+	})
+}
+
+// However the first of those who wait leaves, the others notice an expiry when it happens.
+func TestSomebodyWatchesTheClock(t *testing.T) {
+	for name, leave := range map[string]func(*memstore.Store, lock.AcquireRequest, context.CancelFunc){
+		"nobody leaves": func(*memstore.Store, lock.AcquireRequest, context.CancelFunc) {},
+		"its wait ends": func(_ *memstore.Store, _ lock.AcquireRequest, cancel context.CancelFunc) { cancel() },
+		"it is withdrawn": func(s *memstore.Store, req lock.AcquireRequest, _ context.CancelFunc) {
+			_, _ = s.ReleaseLock(context.Background(), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memstore.New()
+				start := time.Now()
+				holder := request("k", "holder")
+				acquire(t, s, holder, lock.Granted)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				first := request("k", "first")
+				acquire(t, s, first, lock.Queued)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if _, err := s.AwaitLock(ctx, first); err == nil {
+						time.Sleep(time.Second) // holds it for so long
+						_, _ = s.ReleaseLock(t.Context(), lock.HoldRequest{Name: "n", Key: "k", ID: "first"})
+					}
+				})
+				for i := range 3 {
+					req := request("k", fmt.Sprint(i))
+					acquire(t, s, req, lock.Queued)
+					wg.Go(func() {
+						if _, err := s.AwaitLock(t.Context(), req); err != nil {
+							t.Errorf("AwaitLock: %v", err)
+						}
+						// and then it is forgotten: the next one has to wait for the expiry
+					})
+				}
+				synctest.Wait()
+				time.Sleep(30 * time.Second)
+				leave(s, first, cancel)
+				wg.Wait()
+				want := 3 * time.Minute
+				if name == "nobody leaves" {
+					want += time.Second
+				}
+				if got := time.Since(start); got != want {
+					t.Errorf("the last one had the lock after %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// A hold whose lease gets shorter is over when that is.
+func TestShorterLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		holder, waits := request("k", "holder"), request("k", "waits")
+		acquire(t, s, holder, lock.Granted)
+		start := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := s.AwaitLock(t.Context(), waits); err != nil || time.Since(start) != 15*time.Second {
+				t.Errorf("AwaitLock after %v: %v", time.Since(start), err)
+			}
+		})
+		time.Sleep(10 * time.Second)
+		held, err := s.RenewLocks(t.Context(), []lock.HoldRequest{{Name: "n", Key: "k", ID: "holder", TTL: 5 * time.Second}})
+		if err != nil || !held[0] {
+			t.Errorf("RenewLocks: %v, %v", held, err)
+		}
+		wg.Wait()
+	})
+}
+
+func TestCloseWakesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		acquire(t, s, request("k", "holder"), lock.Granted)
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				if _, err := s.AwaitLock(t.Context(), request("k", fmt.Sprint(i))); !errors.Is(err, core.ErrClosed) || time.Since(start) != 0 {
+					t.Errorf("AwaitLock after %v: %v", time.Since(start), err)
+				}
+			})
+		}
+		synctest.Wait()
+		s.Close()
+		wg.Wait()
+	})
+}
+
+// Whoever is told that a hold is lost may ask the store about it.
+func TestNotifiedWithoutAMutex(t *testing.T) {
+	s := memstore.New()
+	holder := request("k", "holder")
+	var told []string
+	s.NotifyLost(func(id string) {
+		held, err := s.VerifyLock(t.Context(), lock.HoldRequest{Name: "n", Key: "k", ID: id})
+		told = append(told, fmt.Sprintf("%s: %v, %v", id, held, err))
+	})
+	grant := acquire(t, s, holder, lock.Granted)
+	if ended, err := s.ForceUnlock(t.Context(), "n", "k", grant.Fence); !ended || err != nil {
+		t.Fatalf("ForceUnlock: %v, %v", ended, err)
+	}
+	if len(told) != 1 || told[0] != "holder: false, <nil>" {
+		t.Errorf("told %q", told)
+	}
+}
+
+func TestFences(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		last := time.Now().UnixMicro() - 1
+		var first lock.Grant
+		for i := range 2000 {
+			req := request("k", fmt.Sprint(i))
+			req.Fences = lock.MaxFences
+			grant := acquire(t, s, req, lock.Granted)
+			if i == 0 {
+				first = grant
+			}
+			if grant.Fence <= last {
+				t.Fatalf("fence %d, after %d", grant.Fence, last)
+			}
+			last = grant.LastFence
+			release(t, s, req, true)
+		}
+		if first.LastFence-first.Fence != lock.MaxFences-1 {
+			t.Errorf("the first block is %+v", first)
+		}
+		// Another store that is made soon after has larger fences.
+		if lead := last - time.Now().UnixMicro(); lead > 15_000 {
+			t.Errorf("the fences are %d µs ahead of the clock", lead)
+		}
+
+		least := last + 1_000_000
+		if err := s.RaiseFence(t.Context(), "n", "k", least); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RaiseFence(t.Context(), "n", "k", 1); err != nil {
+			t.Fatal(err)
+		}
+		if grant := acquire(t, s, request("k", "raised"), lock.Granted); grant.Fence != least+1 {
+			t.Errorf("fence %d, want %d", grant.Fence, least+1)
+		}
+
+		time.Sleep(time.Hour)
+		if up, err := s.Uptime(t.Context()); up != time.Hour || err != nil {
+			t.Errorf("up for %v, %v", up, err)
+		}
+		s.Close()
+		if _, err := s.Uptime(t.Context()); !errors.Is(err, core.ErrClosed) {
+			t.Errorf("Uptime of a closed store: %v", err)
+		}
+		if err := s.RaiseFence(t.Context(), "n", "k", 1); !errors.Is(err, core.ErrClosed) {
+			t.Errorf("RaiseFence of a closed store: %v", err)
+		}
+	})
+}
+
+func TestListStopsWhenTold(t *testing.T) {
+	s := memstore.New()
+	for i := range 1000 {
+		acquire(t, s, request(strings.Repeat("k", i+1), fmt.Sprint(i)), lock.Granted)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := 0
+	for _, err := range s.ListLocks(ctx, "n") {
+		if err != nil {
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("ListLocks: %v", err)
+			}
+			break
+		}
+		seen++
+		cancel()
+	}
+	if seen == 0 || seen >= 1000 {
+		t.Errorf("saw %d locks after the context had ended", seen)
+	}
+}

@@ -1,0 +1,111 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// ErrNotReplicated is matched by the error of a lock that was granted, but not confirmed by as many
+// replicas as [WithReplicaAcks] asks for. It has been released, unless core.ErrUnconfirmed matches
+// too. It matches core.ErrUnavailable.
+var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirmed the lock", outage.ErrUnavailable)
+
+// WithReplicaAcks has locks granted only once n replicas of the server have confirmed them, within
+// timeout, which has to be shorter than the store's own and than the client's ReadTimeout.
+//
+// It narrows what a failover can lose, and does not close it: a replica that has not confirmed may
+// be the one that is promoted. While a slot of a Cluster moves, its locks may be unavailable.
+func WithReplicaAcks(n int, timeout time.Duration) Option {
+	return optionFunc(func(c *config) { c.acks, c.ackTimeout = n, timeout })
+}
+
+func (c *config) checkAcks(readTimeout time.Duration) error {
+	switch {
+	case c.acks == 0 && c.ackTimeout == 0:
+		return nil
+	case c.acks < 1:
+		return fmt.Errorf("redisstore: New: %d is no number of replicas", c.acks)
+	case c.ackTimeout < time.Millisecond || c.ackTimeout >= c.timeout:
+		return fmt.Errorf("redisstore: New: replicas have %v to confirm, which is not between 1ms and the store's timeout of %v",
+			c.ackTimeout, c.timeout)
+	case readTimeout > 0 && c.ackTimeout >= readTimeout:
+		return fmt.Errorf("redisstore: New: replicas have %v to confirm, the client waits for no reply for longer than %v",
+			c.ackTimeout, readTimeout)
+	}
+	return nil
+}
+
+// evalAcked is eval, after which so many replicas have confirmed what it wrote. It asks them only if
+// the store wants it.
+func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args ...any) (reply any, acks int, err error) {
+	if s.config.acks == 0 {
+		reply, err = s.eval(ctx, false, sc, keys, args...)
+		return reply, 0, err
+	}
+	s.load(ctx)
+	node := redis.Cmdable(s.client)
+	cluster, isCluster := s.client.(*redis.ClusterClient)
+	name, src := "evalsha", sc.in(s)
+	for range 4 { // each of these turns happens once at most, unless the Cluster is in turmoil
+		if isCluster {
+			if node, err = cluster.MasterForKey(ctx, keys[0]); err != nil {
+				return nil, 0, err
+			}
+		}
+		reply, acks, err = s.evalWait(ctx, node, name, src, keys, args)
+		switch {
+		case isNoScript(err):
+			s.loaded.Store(false)
+			name = "eval"
+		case isNoShebang(err) && src == sc.modern:
+			s.plainScripts.Store(true)
+			name, src = "eval", sc.plain
+		case isCluster && isReply(err) && redis.HasErrorPrefix(err, "MOVED"):
+			cluster.ReloadState(ctx)
+		default:
+			return reply, acks, err
+		}
+	}
+	return reply, acks, err
+}
+
+// evalWait runs a script and WAIT on one connection, since WAIT is about what its connection wrote.
+func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, name string, src source, keys []string, args []any) (reply any, acks int, err error) {
+	script := src.sha
+	if name == "eval" {
+		script = src.text
+	}
+	sent := wireOf(ctx)
+	before := sent.count()
+	cmd := newEval(ctx, name, script, keys, args)
+	wait := redis.NewIntCmd(ctx, "wait", s.config.acks, s.config.ackTimeout.Milliseconds())
+	pipe := node.Pipeline()
+	_ = pipe.Process(ctx, cmd)
+	_ = pipe.Process(ctx, wait)
+	_, _ = pipe.Exec(ctx)
+	reply, err = cmd.Result()
+	if isReply(err) && sent.count() <= before+1 {
+		sent.settle(before)
+	}
+	if err != nil || wait.Err() != nil {
+		return reply, 0, err // no answer of the replicas is none of them
+	}
+	return reply, int(wait.Val()), nil
+}
+
+// notReplicated gives back what too few replicas know of.
+func (s *Store) notReplicated(ctx context.Context, req lock.AcquireRequest, acks int) error {
+	err := fmt.Errorf("%w: %d of %d", ErrNotReplicated, acks, s.config.acks)
+	_, failed := s.ReleaseLock(context.WithoutCancel(ctx), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+	if failed != nil && !errors.Is(failed, outage.ErrClosed) {
+		return fmt.Errorf("%w: %w", outage.ErrUnconfirmed, err)
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+// releasedFor is for how long a delayed acquire of a released id is refused.
+const releasedFor = time.Minute
+
+var _ lock.Store = (*Store)(nil)
+
+// lockKeys are the Redis keys of a lock, in one slot of a Cluster.
+type lockKeys struct {
+	tag, stem string
+	all       []string // the record, the holds, the queue, and who is alive in it; scripts/lock.lua has their layout
+}
+
+// lockKeys names the Redis keys of a lock. Only the record's ends in the lock's name.
+func (s *Store) lockKeys(name, key string) lockKeys { return s.taggedLockKeys(name, s.tag(name, key)) }
+
+func (s *Store) taggedLockKeys(name, tag string) lockKeys {
+	stem := s.config.prefix + ":l:{" + tag + "}"
+	return lockKeys{tag, stem, []string{stem + ":" + name, stem + "h", stem + "q", stem + "w"}}
+}
+
+func (k lockKeys) fence() string { return k.stem + "f" }
+
+// released tells that an id has been released.
+func (k lockKeys) released(id string) string { return k.stem + "x:" + id }
+
+// with returns the four keys that every script of a lock has, and more.
+func (k lockKeys) with(more ...string) []string { return append(k.all[:4:4], more...) }
+
+// AcquireLock implements lock.Store: one script call, and before the first one a look at the
+// server's eviction policy.
+func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	keys := s.lockKeys(req.Name, req.Key)
+	var w *waiter
+	if req.Queue { // known before it is sent, so that no push comes too early
+		w = s.waiters.expect(newWaiter(req, keys), false)
+	}
+	reply, err := s.acquire(ctx, req, keys)
+	if w != nil {
+		if err == nil && reply.Outcome == lock.Queued {
+			s.placed(w, reply.rank, frontLife, reply.blocked)
+		} else {
+			s.waiters.dismiss(w)
+		}
+	}
+	return reply.AcquireReply, err
+}
+
+// acquireReply has what a waiter wants to know besides.
+type acquireReply struct {
+	lock.AcquireReply
+	rank    int           // in the queue
+	blocked time.Duration // until the lock may be free
+	acks    int           // from replicas
+}
+
+// acquire asks for a lock, or claims it.
+func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockKeys) (acquireReply, error) {
+	kind, queue, key := "X", 0, req.Key
+	if req.Shared {
+		kind = "S"
+	}
+	if req.Queue {
+		queue = 1
+	}
+	if len(s.config.secret) > 0 {
+		key = ""
+	}
+	args := []any{
+		req.ID, kind, queue, req.TTL.Microseconds(), req.Delay.Microseconds(),
+		min(max(req.Fences, 1), lock.MaxFences), s.inbox.channel, req.Holder, key,
+	}
+	reply, err := call(ctx, s, ordinary, func(ctx context.Context) (acquireReply, error) {
+		if err := s.checkEviction(ctx); err != nil {
+			return acquireReply{}, err
+		}
+		s.listen()
+		sent := time.Now()
+		reply, acks, err := s.evalAcked(ctx, acquireLock, keys.with(keys.fence(), keys.released(req.ID)), args...)
+		if err != nil {
+			return acquireReply{}, err
+		}
+		a, err := readAcquireReply(reply)
+		if a.Outcome == lock.Granted {
+			a.Sent = sent
+		}
+		a.acks = acks
+		return a, err
+	})
+	if err == nil && reply.Outcome == lock.Granted && reply.acks < s.config.acks {
+		return acquireReply{}, s.notReplicated(ctx, req, reply.acks)
+	}
+	return reply, err
+}
+
+func readAcquireReply(reply any) (acquireReply, error) {
+	var a acquireReply
+	r := fields(reply)
+	switch outcome := r.text(); {
+	case outcome == "granted" && len(r.left) == 2:
+		a.Outcome, a.Fence, a.LastFence = lock.Granted, r.number(), r.number()
+	case outcome == "withdrawn":
+		a.Outcome = lock.Withdrawn
+	case (outcome == "queued" || outcome == "taken") && len(r.left) == 5:
+		a.Outcome = lock.Taken
+		if outcome == "queued" {
+			a.Outcome = lock.Queued
+		}
+		a.Holder, a.Remaining, a.Waiting = r.text(), r.micros(), int(r.number())
+		a.rank, a.blocked = int(r.number()), r.micros()
+	default:
+		return a, errOddReply
+	}
+	return a, r.err
+}
+
+// RenewLocks implements lock.Store: one pipeline for each hundred. With an error it still says of
+// which holds it knows that they are held: in a Cluster others than those of a master that is down.
+func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+	held := make([]bool, len(reqs))
+	keys, args := make([][]string, len(reqs)), make([][]any, len(reqs))
+	for i, r := range reqs {
+		keys[i] = s.lockKeys(r.Name, r.Key).with()
+		args[i] = []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()}
+	}
+	var (
+		mu     sync.Mutex
+		failed error
+	)
+	s.eachBatch(ctx, keys, func(batch []int) {
+		answers, err := call(ctx, s, finishing, func(ctx context.Context) ([]bool, error) {
+			var failed error
+			answers := make([]bool, len(batch))
+			for i, cmd := range s.evalEach(ctx, renewLock, pick(keys, batch), pick(args, batch)) {
+				n, err := cmd.Int64()
+				if err != nil && !isWrongType(err) && failed == nil { // that one is not held any more
+					failed = err
+				}
+				answers[i] = err == nil && n == 1
+			}
+			return answers, failed
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		for i, answer := range answers {
+			held[batch[i]] = answer
+		}
+		if failed == nil {
+			failed = err
+		}
+	})
+	return held, failed
+}
+
+// ReleaseLock implements lock.Store: one script call.
+func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	keys := s.lockKeys(req.Name, req.Key)
+	held, err := owned(ctx, s, func(ctx context.Context) (any, error) {
+		return s.eval(ctx, false, releaseLock, keys.with(keys.released(req.ID)), req.ID, releasedFor.Milliseconds())
+	})
+	if err == nil {
+		s.waiters.withdraw(req.ID)
+	}
+	return held, err
+}
+
+// DowngradeLock implements lock.Store: one script call.
+func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	return owned(ctx, s, func(ctx context.Context) (any, error) {
+		return s.eval(ctx, false, downgradeLock, s.lockKeys(req.Name, req.Key).with(),
+			req.ID, req.TTL.Microseconds(), req.Delay.Microseconds())
+	})
+}
+
+// VerifyLock implements lock.Store: one script call, which changes nothing.
+func (s *Store) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	state, err := s.inspect(ctx, s.lockKeys(req.Name, req.Key), req.ID)
+	return err == nil && len(state.ids) == 1, err
+}
+
+// ForceUnlock implements lock.Store: a script call to find the hold, and one to end it. Its holder
+// is told by a push.
+func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
+	keys := s.lockKeys(name, key)
+	state, err := s.inspect(ctx, keys, "")
+	if err != nil {
+		return false, err
+	}
+	for i, h := range state.Holders {
+		if fence < h.Fence || fence > h.LastFence {
+			continue
+		}
+		id, me := state.ids[i], rand.Text()
+		return owned(ctx, s, func(ctx context.Context) (any, error) {
+			return s.eval(ctx, false, forceUnlock, keys.with(keys.released(id)), id, fence, me, releasedFor.Milliseconds())
+		})
+	}
+	return false, nil
+}

@@ -1,0 +1,281 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// crowd is 64 waiters for one lock in two stores, behind a holder that goes without a word.
+func crowd(t *testing.T, client redis.UniversalClient, lease time.Duration) (waits []*wait, stores [2]*redisstore.Store) {
+	t.Helper()
+	stores = [2]*redisstore.Store{newStore(t, client), newStore(t, client)}
+	newClaim("k", "first").ttl(lease).gets(t, stores[0], lock.Granted)
+	for i := range 64 {
+		c := newClaim("k", fmt.Sprint("w", i)).queued()
+		c.gets(t, stores[i%2], lock.Queued)
+		waits = append(waits, c.await(t, stores[i%2]))
+	}
+	subscribed(t, client, 2)
+	behind := newOp("w63").id
+	eventually(t, 5*time.Second, "those behind beat seldom", func() bool {
+		lives := client.ZScore(ctx(), client.Keys(ctx(), "*}w").Val()[0], behind).Val()
+		return time.UnixMicro(int64(lives)).After(time.Now().Add(20 * time.Second))
+	})
+	return waits, stores
+}
+
+// allServed has every waiter of a crowd release the lock as soon as it has it.
+func allServed(t *testing.T, waits []*wait, stores [2]*redisstore.Store, within time.Duration) {
+	t.Helper()
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i, w := range waits {
+		wg.Go(func() {
+			<-w.done
+			if w.err != nil {
+				t.Errorf("%s: %v", w.Holder, w.err)
+				return
+			}
+			if held, err := w.release(stores[i%2]); err != nil || !held {
+				t.Errorf("release by %s: %v, %v", w.Holder, held, err)
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+		t.Logf("all had the lock after %v", time.Since(began))
+	case <-time.After(within):
+		for _, w := range waits {
+			w.stop()
+		}
+		t.Fatalf("not all had the lock within %v", within)
+	}
+}
+
+func TestWaitersSurviveDamage(t *testing.T) {
+	const lease = 4 * time.Second
+	for name, damage := range map[string]func(t *testing.T, direct *redis.Client){
+		"nothing":      func(*testing.T, *redis.Client) {},
+		"SCRIPT FLUSH": func(t *testing.T, direct *redis.Client) { must(t, direct.ScriptFlush(ctx()).Err()) },
+		"FLUSHALL":     func(t *testing.T, direct *redis.Client) { must(t, direct.FlushAll(ctx()).Err()) },
+		"CLIENT KILL": func(t *testing.T, direct *redis.Client) {
+			must(t, direct.ClientKillByFilter(ctx(), "type", "pubsub").Err())
+		},
+		"DEL of the record": func(t *testing.T, direct *redis.Client) {
+			must(t, direct.Del(ctx(), keysOf(t, direct, "*:jobs")...).Err())
+		},
+		"DEL of the holds": func(t *testing.T, direct *redis.Client) {
+			must(t, direct.Del(ctx(), keysOf(t, direct, "*}h")...).Err())
+		},
+		"DEL of the queue": func(t *testing.T, direct *redis.Client) {
+			must(t, direct.Del(ctx(), keysOf(t, direct, "*}q")...).Err())
+		},
+		"DEL of the living": func(t *testing.T, direct *redis.Client) {
+			must(t, direct.Del(ctx(), keysOf(t, direct, "*}w")...).Err())
+		},
+		"DEL of the fence": func(t *testing.T, direct *redis.Client) {
+			must(t, direct.Del(ctx(), keysOf(t, direct, "*}f")...).Err())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			direct := server.Client()
+			waits, stores := crowd(t, server.Client(), lease)
+			damage(t, direct)
+			allServed(t, waits, stores, 10*time.Second+lease)
+			for _, key := range keysOf(t, direct, "*") {
+				if !strings.Contains(key, "}x:") && !strings.HasSuffix(key, "}f") {
+					t.Errorf("%s is left", key)
+				}
+			}
+		})
+	}
+}
+
+// A server that restarts empty has forgotten the holder, and all who wait.
+func TestWaitersSurviveARestart(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	waits, stores := crowd(t, server.Client(), time.Minute)
+	server.Restart()
+	allServed(t, waits, stores, 12*time.Second)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keysOf returns the keys that a pattern matches, of which there must be some.
+func keysOf(t testing.TB, server *redis.Client, pattern string) []string {
+	t.Helper()
+	keys, err := server.Keys(ctx(), pattern).Result()
+	if err != nil || len(keys) == 0 {
+		t.Fatalf("keys like %s: %q, %v", pattern, keys, err)
+	}
+	return keys
+}
+
+// Cut connections, lost replies, lost scripts and lost subscriptions: one at a time has the lock all
+// the same, fences grow, and nothing is left.
+func TestALockInAStorm(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	var stores []*redisstore.Store
+	var proxies []*redistest.Proxy
+	for range 3 {
+		proxy := redistest.NewProxy(t, server.Addr())
+		proxies = append(proxies, proxy)
+		stores = append(stores, newStore(t, dial(t, proxy.Addr(), 200*time.Millisecond), redisstore.WithTimeout(time.Second)))
+	}
+	storm, calm := context.WithTimeout(ctx(), 6*time.Second)
+	defer calm()
+	var (
+		wg                      sync.WaitGroup
+		inside, fence           atomic.Int64
+		grants, errs, withdrawn atomic.Int64
+	)
+	for i := range 12 {
+		s := stores[i%3]
+		wg.Go(func() {
+			for n := 0; storm.Err() == nil; n++ {
+				c := newClaim("k", fmt.Sprintf("%d-%d", i, n)).queued()
+				reply, err := s.AcquireLock(ctx(), c.request())
+				if err == nil && reply.Outcome == lock.Queued {
+					wait, cancel := context.WithTimeout(ctx(), time.Duration(1+n%40)*50*time.Millisecond)
+					reply.Outcome = lock.Granted
+					reply.Grant, err = s.AwaitLock(wait, c.request())
+					cancel()
+				}
+				switch {
+				case err != nil:
+					errs.Add(1)
+				case reply.Outcome != lock.Granted:
+					withdrawn.Add(1)
+				default:
+					grants.Add(1)
+					if in := inside.Add(1); in != 1 {
+						t.Errorf("%d have the lock", in)
+					}
+					if last := fence.Swap(reply.LastFence); reply.Fence <= last {
+						t.Errorf("fence %d after %d", reply.Fence, last)
+					}
+					if held, err := c.renew(s); err == nil && !held {
+						t.Error("not held any more")
+					}
+					inside.Add(-1)
+				}
+				for {
+					if _, err := c.release(s); err == nil {
+						break
+					}
+				}
+			}
+		})
+	}
+	tick := time.NewTicker(70 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; storm.Err() == nil; n++ {
+		<-tick.C
+		switch proxy := proxies[n%3]; n / 3 % 5 {
+		case 0:
+			proxy.CutAll()
+		case 1:
+			proxy.LoseReplies("evalsha", 3, redistest.Cut)
+		case 2:
+			must(t, direct.ScriptFlush(ctx()).Err())
+		case 3:
+			_ = direct.ClientKillByFilter(ctx(), "type", "pubsub").Err()
+		case 4:
+			proxy.LoseReplies("evalsha", 1, redistest.Silence)
+		}
+	}
+	for _, proxy := range proxies {
+		proxy.Mend()
+	}
+	wg.Wait()
+	t.Logf("%d grants, %d errors, %d withdrawn", grants.Load(), errs.Load(), withdrawn.Load())
+	if grants.Load() < 50 {
+		t.Errorf("only %d grants", grants.Load())
+	}
+	eventually(t, 5*time.Second, "nothing is left", func() bool {
+		for _, key := range direct.Keys(ctx(), "*").Val() {
+			if !strings.Contains(key, "}x:") && !strings.HasSuffix(key, "}f") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestAMasterThatIsDownCostsTheOthersNothing(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client()
+	s := newStore(t, client, redisstore.WithTimeout(2*time.Second))
+	var holds []lock.HoldRequest
+	for i := range 30 {
+		c := newClaim(fmt.Sprint("k", i), fmt.Sprint("c", i))
+		c.gets(t, s, lock.Granted)
+		holds = append(holds, c.hold())
+	}
+	down := make(map[string]bool)
+	for _, key := range keysOf(t, cluster.Servers[0].Client(), "*:jobs") {
+		down[cluster.Servers[0].Client().HGet(ctx(), key, "k").Val()] = true
+	}
+	var waits []*wait
+	for _, h := range holds {
+		c := newClaim(h.Key, "waits for "+h.ID).queued()
+		if !down[h.Key] {
+			c.ID = "w" + h.ID[1:]
+			c.gets(t, s, lock.Queued)
+			waits = append(waits, c.await(t, s))
+		}
+	}
+	cluster.Servers[0].Stop()
+	eventually(t, 10*time.Second, "the others are renewed", func() bool {
+		held, err := s.RenewLocks(ctx(), holds)
+		if err == nil || len(held) != len(holds) {
+			return false
+		}
+		for i, h := range holds {
+			if held[i] == down[h.Key] {
+				return false
+			}
+		}
+		return true
+	})
+	<-time.After(3500 * time.Millisecond) // longer than the life of a waiter
+	for _, w := range waits {
+		w.waits(t)
+	}
+	for _, h := range holds {
+		if !down[h.Key] {
+			if held, err := s.ReleaseLock(ctx(), h); err != nil || !held {
+				t.Errorf("release: %v, %v", held, err)
+			}
+		}
+	}
+	for _, w := range waits {
+		w.granted(t, 5*time.Second)
+	}
+}

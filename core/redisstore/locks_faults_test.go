@@ -1,0 +1,244 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// lockSteps are the steps of a hold, each with what it must have left.
+var lockSteps = []struct {
+	name  string
+	take  func(claim, *redisstore.Store) (bool, error)
+	check func(*testing.T, claim, *redisstore.Store)
+}{
+	{"acquire", func(c claim, s *redisstore.Store) (bool, error) {
+		reply, err := c.acquire(s)
+		return reply.Outcome == lock.Granted && reply.Fence > 0, err
+	}, wantHeld},
+	{"renew", claim.renew, wantHeld},
+	{"downgrade", func(c claim, s *redisstore.Store) (bool, error) { return s.DowngradeLock(ctx(), c.hold()) },
+		func(t *testing.T, c claim, s *redisstore.Store) {
+			wantHeld(t, c, s)
+			newClaim(c.Key, "reader").shared().gets(t, s, lock.Granted)
+		}},
+	{"release", claim.release, func(t *testing.T, c claim, s *redisstore.Store) {
+		c.gets(t, s, lock.Withdrawn)
+		newClaim(c.Key, "next").gets(t, s, lock.Granted)
+	}},
+	{"force", func(c claim, s *redisstore.Store) (bool, error) {
+		state, err := s.InspectLock(ctx(), c.Name, c.Key)
+		if err != nil || len(state.Holders) != 1 {
+			return false, err
+		}
+		return s.ForceUnlock(ctx(), c.Name, c.Key, state.Holders[0].Fence)
+	}, func(t *testing.T, c claim, s *redisstore.Store) {
+		c.ends(t, s, false)
+		newClaim(c.Key, "next").gets(t, s, lock.Granted)
+	}},
+}
+
+func wantHeld(t *testing.T, c claim, s *redisstore.Store) {
+	t.Helper()
+	newClaim(c.Key, "other").gets(t, s, lock.Taken)
+	held, err := s.VerifyLock(ctx(), c.hold())
+	wantOwned(t, "verify", held, err)
+}
+
+func TestLostRepliesOfALock(t *testing.T) {
+	server := redistest.Start(t)
+	direct := newStore(t, server.Client())
+	for name, how := range losses {
+		for _, step := range lockSteps {
+			t.Run(name+" "+step.name, func(t *testing.T) {
+				proxy := redistest.NewProxy(t, server.Addr())
+				s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
+				c := newClaim(name+step.name, "holder")
+				if step.name != "acquire" {
+					c.gets(t, direct, lock.Granted)
+				}
+				if step.name == "force" { // its first call only looks
+					if _, err := s.InspectLock(ctx(), c.Name, c.Key); err != nil {
+						t.Fatal(err)
+					}
+				}
+				proxy.LoseReplies("evalsha", 1, how)
+				held, err := step.take(c, s)
+				wantOwned(t, step.name, held, err)
+				step.check(t, c, direct)
+			})
+		}
+	}
+}
+
+func TestALostReplyOfAForcedUnlockIsRecognised(t *testing.T) {
+	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(2*time.Second))
+	c := newClaim("k", "holder")
+	grant := c.gets(t, s, lock.Granted)
+	client.AddHook(onSecond(func() { proxy.LoseReplies("evalsha", 1, redistest.Cut) }))
+	done, err := s.ForceUnlock(ctx(), c.Name, c.Key, grant.Fence)
+	wantOwned(t, "force", done, err)
+}
+
+// onSecond is a hook that does something before the second script call that it sees.
+func onSecond(do func()) redis.Hook {
+	n := 0
+	return processHook(func(cmd redis.Cmder) {
+		if cmd.Name() == "evalsha" {
+			if n++; n == 2 {
+				do()
+			}
+		}
+	})
+}
+
+type processHook func(redis.Cmder)
+
+func (h processHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h processHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h processHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func TestEveryStepOfALockCanBeTakenTwice(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	for _, step := range lockSteps[:4] {
+		t.Run(step.name, func(t *testing.T) {
+			c := newClaim("twice-"+step.name, "holder")
+			c.gets(t, s, lock.Granted)
+			for range 2 {
+				held, err := step.take(c, s)
+				wantOwned(t, step.name, held, err)
+			}
+			step.check(t, c, s)
+		})
+	}
+}
+
+func TestAWaiterInSilenceGivesUp(t *testing.T) {
+	t.Parallel()
+	_, proxy, _, s := behindProxy(t, 100*time.Millisecond)
+	newClaim("k", "holder").gets(t, s, lock.Granted)
+	c := newClaim("k", "waiter").queued()
+	c.gets(t, s, lock.Queued)
+	w := c.await(t, s)
+	proxy.BlackHole()
+	began := time.Now()
+	select {
+	case <-w.done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits on")
+	}
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("gave up after %v, while its place was still there", took)
+	}
+	wantUnavailable(t, w.err, errors.Is(w.err, redisstore.ErrNotReplicated))
+}
+
+func TestAWaiterBridgesAShortSilence(t *testing.T) {
+	t.Parallel()
+	server, proxy, _, s := behindProxy(t, 100*time.Millisecond)
+	direct := newStore(t, server.Client())
+	holder, c := newClaim("k", "holder"), newClaim("k", "waiter").queued()
+	holder.gets(t, direct, lock.Granted)
+	c.gets(t, s, lock.Queued)
+	w := c.await(t, s)
+	proxy.BlackHole()
+	holder.ends(t, direct, true)
+	<-time.After(1200 * time.Millisecond) // longer than a beat, shorter than its life
+	w.waits(t)
+	proxy.Mend()
+	w.granted(t, 10*time.Second)
+}
+
+// A waiter that is gone costs what its reservation does.
+func TestADeadWaiterPassesTheLockOn(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s, dying := newStore(t, server.Client()), newStore(t, server.Client())
+	holder := newClaim("k", "holder")
+	holder.gets(t, s, lock.Granted)
+	var dead []*wait
+	for i := range 2 {
+		c := newClaim("k", fmt.Sprint("dead", i)).queued()
+		c.gets(t, dying, lock.Queued)
+		dead = append(dead, c.await(t, dying))
+	}
+	live := newClaim("k", "live").queued()
+	live.gets(t, s, lock.Queued)
+	w := live.await(t, s)
+	must(t, dying.Close())
+	for _, d := range dead {
+		<-d.done
+	}
+	began := time.Now()
+	holder.ends(t, s, true)
+	w.granted(t, 8*time.Second)
+	t.Logf("%v for two dead waiters", time.Since(began))
+}
+
+func TestTheEndOfAContextLeavesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	direct := server.Client()
+	s := newStore(t, dial(t, proxy.Addr(), 500*time.Millisecond), redisstore.WithTimeout(2*time.Second))
+	holder := newClaim("k", "holder")
+	holder.gets(t, s, lock.Granted)
+	subscribed(t, direct, 1)
+	before := goroutines()
+	proxy.Delay(10 * time.Millisecond)
+	for i := range 30 { // the context ends before, in and after the acquire, and in the wait
+		c := newClaim("k", fmt.Sprint("c", i)).queued()
+		ctx, cancel := context.WithTimeout(ctx(), time.Duration(i)*2*time.Millisecond)
+		reply, err := s.AcquireLock(ctx, c.request())
+		if err == nil && reply.Outcome == lock.Queued {
+			_, err = s.AwaitLock(ctx, c.request())
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after %v: %v", time.Duration(i)*2*time.Millisecond, err)
+		}
+		cancel()
+		c.ends(t, s, false)
+	}
+	proxy.Mend()
+	state, err := s.InspectLock(ctx(), "jobs", "k")
+	if err != nil || len(state.Holders) != 1 || state.Waiting != 0 {
+		t.Errorf("inspect: %+v, %v", state, err)
+	}
+	holder.ends(t, s, true)
+	for _, key := range keysOf(t, direct, "*") {
+		if !strings.Contains(key, "}x:") && !strings.HasSuffix(key, "}f") {
+			t.Errorf("%s is left", key)
+		}
+	}
+	eventually(t, 5*time.Second, "goroutines end", func() bool { return goroutines() <= before })
+}
+
+func TestTheEndOfAWaitHasTheContextsCause(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	newClaim("k", "holder").gets(t, s, lock.Granted)
+	c := newClaim("k", "waiter").queued()
+	c.gets(t, s, lock.Queued)
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(ctx())
+	cancel(why)
+	if _, err := s.AwaitLock(ctx, c.request()); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error and cause", err)
+	}
+}

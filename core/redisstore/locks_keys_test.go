@@ -1,0 +1,290 @@
+package redisstore_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// dump is all that a server holds, as text.
+func dump(t testing.TB, server *redis.Client) string {
+	t.Helper()
+	var all strings.Builder
+	for _, key := range keysOf(t, server, "*") {
+		all.WriteString(key + " " + server.Dump(ctx(), key).Val() + "\n")
+	}
+	return all.String()
+}
+
+func TestKeysOfLocksExpire(t *testing.T) {
+	server := redistest.Start(t)
+	client, hook := server.Client(), new(scriptKeys)
+	client.AddHook(hook)
+	direct := server.Client()
+	s := newStore(t, client, redisstore.WithPrefix("shop"))
+	seen := 0
+	check := func(step string) {
+		t.Helper()
+		for _, key := range keysOf(t, direct, "*") {
+			seen++
+			ttl := direct.PTTL(ctx(), key).Val()
+			if ttl <= 0 || ttl > 2*time.Hour || strings.HasSuffix(key, "}f") && ttl < time.Hour {
+				t.Errorf("%s: %s lives for %v", step, key, ttl)
+			}
+			if !strings.HasPrefix(key, "shop:l:{") {
+				t.Errorf("%s: %s is not a lock's", step, key)
+			}
+		}
+	}
+	writer, reader := newClaim("k", "writer").delay(time.Minute), newClaim("k", "reader").shared().queued()
+	writer.gets(t, s, lock.Granted)
+	check("acquire")
+	reader.gets(t, s, lock.Queued)
+	newClaim("k", "next").queued().gets(t, s, lock.Queued)
+	check("queue")
+	w := reader.await(t, s)
+	held, err := writer.ttl(time.Hour).renew(s)
+	wantOwned(t, "renew", held, err)
+	check("renew")
+	held, err = s.DowngradeLock(ctx(), writer.hold())
+	wantOwned(t, "downgrade", held, err)
+	check("downgrade")
+	w.granted(t, 5*time.Second)
+	check("await")
+	writer.ends(t, s, true)
+	reader.ends(t, s, true)
+	check("release")
+	must(t, s.RaiseFence(ctx(), "jobs", "raised", time.Now().Add(time.Minute).UnixMicro()))
+	check("raise")
+	if seen < 20 {
+		t.Fatalf("%d keys: the test does not test what it says", seen)
+	}
+	hook.mu.Lock()
+	defer hook.mu.Unlock()
+	for _, keys := range hook.calls {
+		if tag := hashTag(keys[0]); tag == "" || slices.ContainsFunc(keys, func(k string) bool { return hashTag(k) != tag }) {
+			t.Errorf("keys of one script call are in several slots: %q", keys)
+		}
+	}
+}
+
+// What expires by the server's clock is as good as gone.
+func TestALongLeaseOutlivesTheQueue(t *testing.T) {
+	server := redistest.Start(t)
+	s := newStore(t, server.Client())
+	newClaim("k", "holder").ttl(3*time.Hour).delay(time.Hour).gets(t, s, lock.Granted)
+	newClaim("k", "waiter").queued().gets(t, s, lock.Queued)
+	for _, pattern := range []string{"*:jobs", "*}h"} {
+		for _, key := range keysOf(t, server.Client(), pattern) {
+			if ttl := server.Client().PTTL(ctx(), key).Val(); ttl < 4*time.Hour {
+				t.Errorf("%s lives for %v", key, ttl)
+			}
+		}
+	}
+}
+
+func TestASecretHidesTheKeysOfLocks(t *testing.T) {
+	server := redistest.Start(t)
+	open := newStore(t, server.Client())
+	hidden := newStore(t, server.Client(), redisstore.WithSecret([]byte("pepper")))
+	for _, c := range []claim{newClaim("SECRET", "a"), newClaim("SECRET", "b").queued(), newClaim("SECRET", "c").queued()} {
+		_, err := c.acquire(hidden)
+		must(t, err)
+	}
+	if strings.Contains(dump(t, server.Client()), "SECRET") {
+		t.Error("the server has the text of a key")
+	}
+	for state, err := range hidden.ListLocks(ctx(), "jobs") {
+		if err != nil || len(state.Key) != 22 || len(state.Holders) != 1 || state.Waiting != 2 {
+			t.Errorf("listed %+v, %v; want the hash of the key", state, err)
+		}
+	}
+	if state, err := hidden.InspectLock(ctx(), "jobs", "SECRET"); err != nil || state.Key != "SECRET" {
+		t.Errorf("inspected %+v, %v", state, err)
+	}
+	newClaim("SECRET", "d").gets(t, open, lock.Granted)
+}
+
+func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	for _, suffix := range []string{":jobs", "h", "q", "w", "f", "x:"} {
+		t.Run(suffix, func(t *testing.T) {
+			must(t, direct.FlushAll(ctx()).Err())
+			s := newStore(t, direct)
+			good, bad := newClaim("good", "good"), newClaim("bad", "bad")
+			good.gets(t, s, lock.Granted)
+			bad.gets(t, s, lock.Granted)
+			stem := ""
+			for _, key := range keysOf(t, direct, "*:jobs") {
+				if direct.HGet(ctx(), key, "k").Val() == "bad" {
+					stem = strings.TrimSuffix(key, ":jobs")
+				}
+			}
+			key := stem + suffix
+			if suffix == "x:" {
+				key += bad.ID
+			}
+			direct.Del(ctx(), key)
+			must(t, direct.SAdd(ctx(), key, "member").Err())
+			held, err := s.RenewLocks(ctx(), []lock.HoldRequest{bad.hold(), good.hold()})
+			if err != nil || len(held) != 2 || !held[1] {
+				t.Errorf("renewed %v, %v; want the good one at least", held, err)
+			}
+			before := dump(t, direct)
+			if suffix != "x:" {
+				_, err = newClaim("bad", "other").queued().acquire(s)
+				wantUnavailable(t, err, false)
+			}
+			if suffix != "f" {
+				_, err = bad.release(s)
+				wantUnavailable(t, err, false)
+			}
+			if after := dump(t, direct); after != before {
+				t.Errorf("an error changed something: %q, then %q", before, after)
+			}
+			for _, err := range s.ListLocks(ctx(), "jobs") {
+				if err != nil {
+					t.Errorf("list: %v", err)
+				}
+			}
+			good.ends(t, s, true)
+		})
+	}
+}
+
+func TestLocksWhenMemoryIsFull(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	log := new(logbook)
+	s := newStore(t, server.Client(), log.option())
+	released, renewed, downgraded, forced := newClaim("a", "a"), newClaim("b", "b"), newClaim("c", "c"), newClaim("d", "d")
+	released.gets(t, s, lock.Granted)
+	renewed.gets(t, s, lock.Granted)
+	downgraded.gets(t, s, lock.Granted)
+	grant := forced.gets(t, s, lock.Granted)
+	next := newClaim("a", "next").queued()
+	next.gets(t, s, lock.Queued)
+	w := next.await(t, s)
+	configure(t, direct, "maxmemory", "1")
+	for range 10 { // twice what trips the breaker
+		_, err := newClaim("new", "new").acquire(s)
+		wantUnavailable(t, err, false)
+	}
+	for range 2 {
+		held, err := renewed.renew(s)
+		wantOwned(t, "renew", held, err)
+		held, err = s.DowngradeLock(ctx(), downgraded.hold())
+		wantOwned(t, "downgrade", held, err)
+		released.ends(t, s, true)
+	}
+	done, err := s.ForceUnlock(ctx(), "jobs", "d", grant.Fence)
+	wantOwned(t, "force", done, err)
+	held, err := s.VerifyLock(ctx(), renewed.hold())
+	wantOwned(t, "verify", held, err)
+	if state, err := s.InspectLock(ctx(), "jobs", "a"); err != nil || len(state.Holders) != 0 || state.Waiting != 1 {
+		t.Errorf("inspect: %+v, %v", state, err)
+	}
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+	configure(t, direct, "maxmemory", "0")
+	w.granted(t, 5*time.Second)
+}
+
+func TestEvictionIsRefusedByLocks(t *testing.T) {
+	server := redistest.Start(t)
+	configure(t, server.Client(), "maxmemory-policy", "volatile-ttl")
+	_, err := newClaim("k", "a").acquire(newStore(t, server.Client()))
+	wantUnavailable(t, err, false)
+	newClaim("k", "b").gets(t, newStore(t, server.Client(), redisstore.AllowEviction()), lock.Granted)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": server.Addr()}})
+	t.Cleanup(func() { _ = ring.Close() })
+	s := newStore(t, ring, redisstore.AllowEviction())
+	_, err = newClaim("k", "c").acquire(s)
+	wantUnavailable(t, err, false)
+	if err == nil || !strings.Contains(err.Error(), "Ring") {
+		t.Errorf("%v does not say that a Ring cannot be used", err)
+	}
+	if _, err := s.Uptime(ctx()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("uptime of a Ring: %v", err)
+	}
+}
+
+func TestFences(t *testing.T) {
+	server := redistest.Start(t)
+	s := newStore(t, server.Client())
+	c := newClaim("k", "a")
+	first := c.gets(t, s, lock.Granted)
+	if d := time.Since(time.UnixMicro(first.Fence)); d < 0 || d > time.Minute {
+		t.Errorf("fence %d is not of now", first.Fence)
+	}
+	c.ends(t, s, true)
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	must(t, s.RaiseFence(ctx(), "jobs", "k", ahead))
+	must(t, s.RaiseFence(ctx(), "jobs", "k", 5)) // lowers nothing
+	c = newClaim("k", "b")
+	second := c.gets(t, s, lock.Granted)
+	if second.Fence != ahead+1 || second.LastFence != second.Fence {
+		t.Errorf("fences %d to %d, want %d only, since it is ahead of the clock", second.Fence, second.LastFence, ahead+1)
+	}
+	for _, key := range keysOf(t, server.Client(), "*}f") {
+		if ttl := server.Client().PTTL(ctx(), key).Val(); ttl < time.Hour+30*time.Second {
+			t.Errorf("the fence lives for %v, less than its lead and the lease", ttl)
+		}
+	}
+	if err := s.RaiseFence(ctx(), "jobs", "k", 1<<60); err == nil {
+		t.Error("raised beyond what a script can count")
+	}
+	c.ends(t, s, true)
+	must(t, server.Client().FlushAll(ctx()).Err())
+	if third := newClaim("k", "c").gets(t, s, lock.Granted); third.Fence <= first.LastFence {
+		t.Errorf("fence %d after %d and a flush", third.Fence, first.LastFence)
+	}
+}
+
+func TestAClockThatStepsBackStretchesNoLease(t *testing.T) {
+	server := miniredis.RunT(t)
+	s := newStore(t, dial(t, server.Addr(), time.Second))
+	now := time.Now()
+	server.SetTime(now)
+	first := newClaim("k", "a").ttl(10*time.Second).gets(t, s, lock.Granted)
+	reader := newClaim("shared", "r").shared().ttl(10 * time.Second)
+	reader.gets(t, s, lock.Granted)
+	now = now.Add(-time.Hour)
+	server.SetTime(now)
+	for _, key := range []string{"k", "shared"} {
+		reply := newClaim(key, "b").gets(t, s, lock.Taken)
+		if reply.Remaining <= 0 || reply.Remaining > 10*time.Second {
+			t.Errorf("a lease of 10s has %v to go", reply.Remaining)
+		}
+		newClaim(key, "dead").queued().gets(t, s, lock.Queued)
+	}
+	server.SetTime(now.Add(11 * time.Second)) // and whoever waited is dead
+	second := newClaim("k", "c").gets(t, s, lock.Granted)
+	if second.Fence <= first.LastFence || second.LastFence != second.Fence {
+		t.Errorf("fences %d to %d, after %d and ahead of the clock", second.Fence, second.LastFence, first.LastFence)
+	}
+	newClaim("shared", "c").gets(t, s, lock.Granted)
+	reader.ends(t, s, false)
+}
+
+func TestUptime(t *testing.T) {
+	server := redistest.Start(t)
+	s := newStore(t, server.Client())
+	if up, err := s.Uptime(ctx()); err != nil || up < 0 || up > time.Minute {
+		t.Errorf("%v, %v", up, err)
+	}
+	server.Stop()
+	_, err := s.Uptime(ctx())
+	wantUnavailable(t, err, false)
+}

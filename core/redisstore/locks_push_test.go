@@ -1,0 +1,152 @@
+package redisstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// handOver has a lock go from one store to a waiter in another, and says how long that took.
+func handOver(t *testing.T, from, to *redisstore.Store, key string) time.Duration {
+	t.Helper()
+	holder, next := newClaim(key, "h"+rand.Text()), newClaim(key, "n"+rand.Text()).queued()
+	holder.gets(t, from, lock.Granted)
+	next.gets(t, to, lock.Queued)
+	w := next.await(t, to)
+	began := time.Now()
+	holder.ends(t, from, true)
+	w.granted(t, 5*time.Second)
+	took := time.Since(began)
+	next.ends(t, to, true)
+	return took
+}
+
+func TestPushesAcrossACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	a, b := newStore(t, cluster.Client()), newStore(t, cluster.Client())
+	handOver(t, a, b, "first")
+	handOver(t, b, a, "second")
+	eventually(t, 5*time.Second, "subscriptions", func() bool {
+		n := 0
+		for _, server := range cluster.Servers {
+			n += len(server.Client().PubSubChannels(ctx(), "*").Val())
+		}
+		return n == 2
+	})
+	var sum time.Duration
+	const n = 30
+	for i := range n {
+		sum += handOver(t, a, b, fmt.Sprint("k", i))
+	}
+	t.Logf("%v on average", sum/n)
+	if sum/n > frontBeat/4 {
+		t.Errorf("%v on average: pushes do not arrive", sum/n)
+	}
+}
+
+// frontBeat is how often the first in a queue find out without pushes.
+const frontBeat = time.Second
+
+// app is a client whose user may do everything but what the rules say.
+func app(t *testing.T, rules ...string) *redis.Client {
+	t.Helper()
+	args := append([]string{"--user", "app", "on", ">secret", "~*", "&*", "+@all"}, rules...)
+	server := redistest.Start(t, args...)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "app", Password: "secret"})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestLocksWorkWithoutPushes(t *testing.T) {
+	for name, rule := range map[string]string{
+		"PUBLISH forbidden": "-publish", "SUBSCRIBE forbidden": "-subscribe", "channels forbidden": "resetchannels",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := app(t, rule)
+			log := new(logbook)
+			s := newStore(t, client, log.option())
+			for range 2 {
+				if took := handOver(t, s, s, "k"); took > 2*time.Second {
+					t.Errorf("took %v", took)
+				}
+			}
+			// Those at the end of the queue find out as soon as those at its head.
+			holder := newClaim("many", "holder")
+			holder.gets(t, s, lock.Granted)
+			var waits []*wait
+			for i := range 8 {
+				c := newClaim("many", fmt.Sprint("w", i)).queued()
+				c.gets(t, s, lock.Queued)
+				waits = append(waits, c.await(t, s))
+			}
+			holder.ends(t, s, true)
+			for _, w := range waits {
+				w.granted(t, 2500*time.Millisecond)
+				w.ends(t, s, true)
+			}
+			if rule != "-publish" {
+				eventually(t, 5*time.Second, "a warning", func() bool { return log.has("cannot subscribe") })
+			}
+			if log.has(tripped) {
+				t.Error("the breaker opened")
+			}
+		})
+	}
+}
+
+// The client connects to another master; the subscription stays behind, on a connection that works.
+func TestTheInboxFollowsTheMaster(t *testing.T) {
+	t.Parallel()
+	old, promoted := redistest.Start(t), redistest.Start(t)
+	var addr atomic.Value
+	addr.Store(old.Addr())
+	client := redis.NewClient(&redis.Options{
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, addr.Load().(string))
+		},
+		ReadTimeout: 500 * time.Millisecond,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	s := newStore(t, client)
+	handOver(t, s, s, "k")
+	subscribed(t, client, 1)
+	addr.Store(promoted.Addr())
+	must(t, old.Client().ClientKillByFilter(ctx(), "type", "normal").Err())
+	eventually(t, 5*time.Second, "the other master answers", func() bool {
+		return s.Ping(ctx()) == nil && len(client.PubSubChannels(ctx(), "*").Val()) == 0
+	})
+	holder, next := newClaim("waited", "holder"), newClaim("waited", "next").queued()
+	holder.gets(t, s, lock.Granted)
+	next.gets(t, s, lock.Queued)
+	next.await(t, s)
+	eventually(t, 10*time.Second, "a subscription on the new master", func() bool {
+		return len(promoted.Client().PubSubChannels(ctx(), "*").Val()) == 1
+	})
+	handOver(t, s, s, "again")
+	if n := len(old.Client().PubSubChannels(ctx(), "*").Val()); n != 0 {
+		t.Errorf("%d subscriptions on the old master", n)
+	}
+}
+
+func TestNobodyWaitsSoNothingIsSent(t *testing.T) {
+	t.Parallel()
+	_, proxy, _, s := behindProxy(t, time.Second)
+	handOver(t, s, s, "k")
+	sent := proxy.Seen("evalsha") + proxy.Seen("publish")
+	<-time.After(1500 * time.Millisecond)
+	if got := proxy.Seen("evalsha") + proxy.Seen("publish"); got != sent {
+		t.Errorf("%d commands while nobody waits", got-sent)
+	}
+}

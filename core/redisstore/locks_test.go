@@ -1,0 +1,233 @@
+package redisstore_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestLock(t *testing.T) {
+	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
+		a, b := newStore(t, client), newStore(t, client)
+		one, two := newClaim("k", "one"), newClaim("k", "two")
+		first := one.gets(t, a, lock.Granted)
+		if first.LastFence != first.Fence+15 {
+			t.Errorf("fences %d to %d, want 16", first.Fence, first.LastFence)
+		}
+		if again := one.gets(t, a, lock.Granted); again.Fence != first.Fence || again.LastFence != first.LastFence {
+			t.Errorf("sent twice: %+v, then %+v", first, again)
+		}
+		reply := two.gets(t, b, lock.Taken)
+		if reply.Holder != "one" || reply.Waiting != 0 || reply.Remaining <= 29*time.Second || reply.Remaining > 30*time.Second {
+			t.Errorf("taken: %+v", reply)
+		}
+		for range 2 {
+			if reply := two.queued().gets(t, b, lock.Queued); reply.Holder != "one" || reply.Waiting != 0 {
+				t.Errorf("queued: %+v", reply)
+			}
+		}
+		if reply := newClaim("k", "three").gets(t, b, lock.Taken); reply.Waiting != 1 {
+			t.Errorf("taken: %+v, want one that waits", reply)
+		}
+		w := two.await(t, b)
+		held, err := one.renew(a)
+		wantOwned(t, "renew", held, err)
+		w.waits(t)
+		for range 2 {
+			one.ends(t, a, true)
+		}
+		second := w.granted(t, 900*time.Millisecond)
+		if second.Fence <= first.LastFence {
+			t.Errorf("fence %d after %d", second.Fence, first.LastFence)
+		}
+		one.gets(t, a, lock.Withdrawn)
+		held, err = b.VerifyLock(ctx(), two.hold())
+		wantOwned(t, "verify", held, err)
+		two.ends(t, b, true)
+		newClaim("k", "four").gets(t, a, lock.Granted)
+	})
+}
+
+func TestSharedLocksArePhaseFair(t *testing.T) {
+	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
+		s := newStore(t, client)
+		claim := func(id string) claim { return newClaim("k", id) }
+		claim("w0").gets(t, s, lock.Granted)
+		var waits []*wait
+		for _, c := range []struct {
+			id     string
+			shared bool
+		}{{"r1", true}, {"r2", true}, {"w1", false}, {"r3", true}} {
+			c1 := claim(c.id).queued()
+			if c.shared {
+				c1 = c1.shared()
+			}
+			c1.gets(t, s, lock.Queued)
+			waits = append(waits, c1.await(t, s))
+		}
+		claim("w0").ends(t, s, true)
+		waits[0].granted(t, time.Second)
+		waits[1].granted(t, time.Second)
+		claim("r4").shared().gets(t, s, lock.Taken) // a writer waits
+		claim("r1").ends(t, s, true)
+		waits[2].waits(t)
+		claim("r2").ends(t, s, true)
+		waits[2].granted(t, time.Second)
+		waits[3].waits(t)
+		held, err := s.DowngradeLock(ctx(), claim("w1").hold())
+		wantOwned(t, "downgrade", held, err)
+		waits[3].granted(t, time.Second)
+		claim("r5").shared().gets(t, s, lock.Granted)
+		claim("w2").gets(t, s, lock.Taken)
+		state, err := s.InspectLock(ctx(), "jobs", "k")
+		if err != nil || len(state.Holders) != 3 || state.Waiting != 0 {
+			t.Errorf("inspect: %+v, %v", state, err)
+		}
+		for _, id := range []string{"w1", "r3", "r5"} {
+			claim(id).ends(t, s, true)
+		}
+		if state, err := s.InspectLock(ctx(), "jobs", "k"); err != nil || len(state.Holders) != 0 || state.Waiting != 0 {
+			t.Errorf("inspect: %+v, %v", state, err)
+		}
+	})
+}
+
+func TestAnExclusiveRequestThatIsWithdrawnLetsReadersIn(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	newClaim("k", "r1").shared().gets(t, s, lock.Granted)
+	writer, reader := newClaim("k", "w").queued(), newClaim("k", "r2").shared().queued()
+	writer.gets(t, s, lock.Queued)
+	reader.gets(t, s, lock.Queued)
+	ww, rw := writer.await(t, s), reader.await(t, s)
+	rw.waits(t)
+	writer.ends(t, s, false)
+	rw.granted(t, time.Second)
+	<-ww.done
+	if !errors.Is(ww.err, lock.ErrWithdrawn) {
+		t.Errorf("the writer's wait: %v", ww.err)
+	}
+}
+
+func TestAnExpiredLockIsTakenAfterItsDelay(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	holder := newClaim("k", "holder").ttl(200 * time.Millisecond).delay(200 * time.Millisecond)
+	holder.gets(t, s, lock.Granted)
+	next := newClaim("k", "next").queued()
+	next.gets(t, s, lock.Queued)
+	began := time.Now()
+	next.await(t, s).granted(t, time.Second)
+	if took := time.Since(began); took < 350*time.Millisecond {
+		t.Errorf("granted after %v, before the delay was over", took)
+	}
+	for range 2 {
+		if held, err := holder.renew(s); err != nil || held {
+			t.Errorf("renewed after its end: %v, %v", held, err)
+		}
+	}
+	holder.ends(t, s, false)
+	held, err := s.VerifyLock(ctx(), next.hold())
+	wantOwned(t, "verify", held, err)
+}
+
+func TestAnExpiredLockIsNotRenewedThoughNobodyTookIt(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	holder := newClaim("k", "holder").ttl(50 * time.Millisecond).delay(time.Minute)
+	holder.gets(t, s, lock.Granted)
+	eventually(t, time.Second, "the hold expires", func() bool {
+		held, err := s.VerifyLock(ctx(), holder.hold())
+		return err == nil && !held
+	})
+	if held, err := holder.renew(s); err != nil || held {
+		t.Errorf("renewed: %v, %v", held, err)
+	}
+	newClaim("k", "next").gets(t, s, lock.Taken)
+	holder.ends(t, s, false) // and ends the delay, since its holder says that it is done
+	newClaim("k", "next").gets(t, s, lock.Granted)
+}
+
+func TestForceUnlockAndList(t *testing.T) {
+	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
+		a, b := newStore(t, client), newStore(t, client)
+		lost := make(chan string, 1)
+		t.Cleanup(a.NotifyLost(func(id string) { lost <- id }))
+		holder, next := newClaim("*[k]", "holder"), newClaim("*[k]", "next").queued()
+		grant := holder.gets(t, a, lock.Granted)
+		next.gets(t, b, lock.Queued)
+		w := next.await(t, b)
+		other := newClaim("k", "other")
+		other.Name = "x}:jobs"
+		other.gets(t, a, lock.Granted)
+		seen := 0
+		for state, err := range b.ListLocks(ctx(), "jobs") {
+			seen++
+			if err != nil || state.Key != "*[k]" || len(state.Holders) != 1 || state.Waiting != 1 ||
+				state.Holders[0].Meta != "holder" || state.Holders[0].LastFence != grant.LastFence {
+				t.Errorf("listed %+v, %v", state, err)
+			}
+		}
+		if seen != 1 {
+			t.Errorf("listed %d locks", seen)
+		}
+		if done, err := b.ForceUnlock(ctx(), "jobs", "*[k]", grant.LastFence+1); err != nil || done {
+			t.Errorf("unlocked by a fence that it has not: %v, %v", done, err)
+		}
+		subscribed(t, client, 2)
+		done, err := b.ForceUnlock(ctx(), "jobs", "*[k]", grant.LastFence)
+		wantOwned(t, "force", done, err)
+		w.granted(t, time.Second)
+		select {
+		case id := <-lost:
+			if id != holder.ID {
+				t.Errorf("lost %q", id)
+			}
+		case <-time.After(time.Second):
+			t.Error("the holder has not been told")
+		}
+		holder.gets(t, a, lock.Withdrawn)
+		holder.ends(t, a, false)
+		if done, err := b.ForceUnlock(ctx(), "jobs", "*[k]", grant.LastFence); err != nil || done {
+			t.Errorf("unlocked twice: %v, %v", done, err)
+		}
+	})
+}
+
+// subscribed waits until so many stores have their inboxes.
+func subscribed(t testing.TB, client redis.UniversalClient, n int) {
+	t.Helper()
+	eventually(t, 5*time.Second, "subscriptions", func() bool {
+		return len(client.PubSubChannels(ctx(), "*").Val()) >= n
+	})
+}
+
+func TestManyWaiters(t *testing.T) {
+	client := redistest.Start(t).Client()
+	stores := []*redisstore.Store{newStore(t, client), newStore(t, client)}
+	first := newClaim("k", "first")
+	first.gets(t, stores[0], lock.Granted)
+	var waits []*wait
+	for i := range 64 {
+		c := newClaim("k", fmt.Sprint("w", i)).queued()
+		c.gets(t, stores[i%2], lock.Queued)
+		waits = append(waits, c.await(t, stores[i%2]))
+	}
+	subscribed(t, client, 2)
+	began := time.Now()
+	first.ends(t, stores[0], true)
+	fence := int64(0)
+	for i, w := range waits {
+		g := w.granted(t, 3*time.Second)
+		if g.Fence <= fence {
+			t.Errorf("fence %d after %d", g.Fence, fence)
+		}
+		fence = g.LastFence
+		w.ends(t, stores[i%2], true)
+	}
+	t.Logf("%v for each of 64 in turn", time.Since(began)/64)
+}

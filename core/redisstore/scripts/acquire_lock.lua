@@ -1,0 +1,80 @@
+#!lua
+-- Grants a lock, or queues a request for it.
+--
+-- KEYS     as above, and
+-- KEYS[5]  the largest fence so far
+-- KEYS[6]  exists if the id has been released
+-- ARGV     id, X or S, "1" to queue, lease in µs, delay in µs, fences wanted, inbox, what the holder
+--          says of itself, the lock's key or nothing if it is a secret
+--
+-- Returns {"granted", first fence, last fence}, {"withdrawn"}, or {"queued" or "taken", what a holder
+-- says of itself, µs until its lease ends, requests in the queue beside this one, the place in the
+-- queue from 0, µs until the lock may be free}.
+
+local id, shared, queue = ARGV[1], ARGV[2] == 'S', ARGV[3] == '1'
+local ttl, delay, wanted, inbox, meta, key = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
+
+local stored = redis.call('GET', KEYS[5])
+if redis.call('EXISTS', KEYS[6]) == 1 then
+  return {'withdrawn'}
+end
+
+local function grant()
+  local next = 1
+  if stored and string.find(stored, '^%d+$') then
+    next = tonumber(stored) + 1
+  end
+  local first = math.max(next, now)
+  local last = first
+  if not shared and next <= now then -- blocks alone would put the fences ahead of the clock
+    last = first + wanted - 1
+  end
+  redis.call('SET', KEYS[5], num(last), 'PX', num(math.ceil((last - now + ttl) / 1000) + 3600000))
+  put({
+    id = id, reserved = false, shared = shared, ttl = ttl, delay = delay, first = first, last = last,
+    inbox = inbox, meta = meta, free = now + ttl + delay,
+  }, key)
+  return {'granted', num(first), num(last)}
+end
+
+if forget() then
+  return grant()
+end
+local mine = find(id)
+redis.call('ZSCORE', QUEUE, id)
+redis.call('ZSCORE', LIVING, id)
+if mine and mine.held then -- sent twice
+  extend(mine, ttl, delay)
+  return {'granted', num(mine.first), num(mine.last)}
+end
+prune()
+pass()
+mine = find(id)
+local h, waiting = top(), redis.call('ZCARD', QUEUE)
+if mine and mine.reserved and mine.left > 0 or waiting == 0 and (not h or (h.shared and shared)) then
+  local reply = grant()
+  finish(id)
+  return reply
+end
+
+local outcome = 'taken'
+if queue then
+  outcome = 'queued'
+  if not redis.call('ZSCORE', QUEUE, id) then
+    local last = redis.call('ZREVRANGE', QUEUE, 0, 0, 'WITHSCORES')
+    redis.call('ZADD', QUEUE, num(tonumber(last[2] or 0) + 1), id)
+    redis.call('HSET', RECORD, 'q' .. id, (shared and 'S' or 'X') .. inbox)
+    if key ~= '' then
+      redis.call('HSET', RECORD, 'k', key)
+    end
+  else
+    waiting = waiting - 1
+  end
+  redis.call('ZADD', LIVING, num(now + FRONT_LIFE), id)
+end
+if h and h.reserved then
+  waiting = waiting + 1
+end
+finish(id)
+return {outcome, h and h.meta or '', num(math.max(h and h.left or 0, 0)), waiting,
+  redis.call('ZRANK', QUEUE, id) or 0, num(math.max(h and h.free - now or 0, 0))}

@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- Makes a hold a shared one, and admits who shares it before the next exclusive request.
+--
+-- KEYS     as above
+-- ARGV     id, lease in µs, delay in µs
+--
+-- Returns 1, or 0 if the id does not hold the lock.
+
+local id = ARGV[1]
+local mine = find(id)
+redis.call('ZSCORE', QUEUE, id)
+redis.call('ZSCORE', LIVING, id)
+if not mine or not mine.held then
+  return 0
+end
+redis.call('HDEL', RECORD, '') -- needs no room; servers before 7 then allow what does
+mine.shared = true
+extend(mine, tonumber(ARGV[2]), tonumber(ARGV[3]))
+prune()
+pass()
+finish(id)
+return 1

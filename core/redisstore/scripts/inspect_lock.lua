@@ -1,0 +1,25 @@
+#!lua flags=no-writes
+-- Says who holds a lock.
+--
+-- KEYS     as above
+-- ARGV     an id to look for, or nothing for all
+--
+-- Returns {the lock's key or nothing, requests in the queue, id 1, X or S, first fence, last fence, µs
+-- until its lease ends, what it says of itself, id 2, ...}.
+
+local reply = {redis.call('HGET', RECORD, 'k') or '', redis.call('ZCOUNT', LIVING, '(' .. num(now), '+inf')}
+local ids = {ARGV[1]}
+if ARGV[1] == '' then
+  ids = redis.call('ZRANGE', HOLDS, 0, -1)
+end
+for _, id in ipairs(ids) do
+  local h = find(id)
+  if h and h.held then
+    for _, field in ipairs({id, h.shared and 'S' or 'X', num(h.first), num(h.last), num(h.left), h.meta}) do
+      reply[#reply + 1] = field
+    end
+  elseif h and h.left > 0 then
+    reply[2] = reply[2] + 1 -- it has still to claim it
+  end
+end
+return reply

@@ -1,0 +1,32 @@
+#!lua flags=allow-oom
+-- Ends a hold, or withdraws a request, and has a delayed acquire of its id refused.
+--
+-- KEYS     as above, and
+-- KEYS[5]  tells, for a while, that the id has been released: "1" if it held the lock then
+-- ARGV     id, how long KEYS[5] lives in ms
+--
+-- Returns 1 if the id held the lock, or 0.
+
+local id = ARGV[1]
+local mine, waiting, holds = find(id), redis.call('ZCARD', QUEUE), redis.call('ZCARD', HOLDS)
+redis.call('ZSCORE', LIVING, id)
+local before = redis.call('GET', KEYS[5])
+if before then -- sent twice
+  return before == '1' and 1 or 0
+end
+
+local held = mine and mine.held
+local alone = mine and waiting == 0 and holds == 1
+if alone then
+  redis.call('DEL', RECORD, HOLDS, LIVING)
+else
+  remove(id) -- needs no room; servers before 7 then allow what does
+  leave(id)
+end
+redis.call('SET', KEYS[5], held and '1' or '0', 'PX', ARGV[2])
+if not alone then
+  prune()
+  pass()
+  finish(id)
+end
+return held and 1 or 0

@@ -1,0 +1,173 @@
+package storetest_test
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+// locks is what the broken lock stores are made from.
+type locks interface {
+	core.Store
+	lock.Store
+}
+
+type noQueue struct{ locks }
+
+func (s noQueue) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	queue := req.Queue
+	req.Queue = false
+	reply, err := s.locks.AcquireLock(ctx, req)
+	if err == nil && reply.Outcome == lock.Taken && queue {
+		reply.Outcome = lock.Queued
+	}
+	return reply, err
+}
+
+func (s noQueue) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+	for {
+		switch reply, err := s.AcquireLock(ctx, req); {
+		case err != nil:
+			return lock.Grant{}, err
+		case reply.Outcome == lock.Withdrawn:
+			return lock.Grant{}, lock.ErrWithdrawn
+		case reply.Outcome == lock.Granted:
+			return reply.Grant, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+type queuesTwice struct{ locks }
+
+func (s queuesTwice) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	reply, err := s.locks.AcquireLock(ctx, req)
+	if err == nil && reply.Outcome == lock.Queued {
+		req.ID += "-"
+		return s.locks.AcquireLock(ctx, req)
+	}
+	return reply, err
+}
+
+type placeEndsWithWait struct{ locks }
+
+func (s placeEndsWithWait) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+	grant, err := s.locks.AwaitLock(ctx, req)
+	if err != nil && ctx.Err() != nil {
+		_, _ = s.ReleaseLock(context.WithoutCancel(ctx), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+	}
+	return grant, err
+}
+
+type forgetsReleases struct{ locks }
+
+func (s forgetsReleases) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	reply, err := s.locks.AcquireLock(ctx, req)
+	if err == nil && reply.Outcome == lock.Withdrawn {
+		req.ID += "-"
+		return s.locks.AcquireLock(ctx, req)
+	}
+	return reply, err
+}
+
+type revives struct{ locks }
+
+func (s revives) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+	held, err := s.locks.RenewLocks(ctx, reqs)
+	for i := range held {
+		if held[i] {
+			continue
+		}
+		reply, err := s.AcquireLock(ctx, lock.AcquireRequest{
+			Name: reqs[i].Name, Key: reqs[i].Key, ID: reqs[i].ID, Shared: reqs[i].Shared, TTL: reqs[i].TTL, Fences: 1,
+		})
+		held[i] = err == nil && reply.Outcome == lock.Granted
+	}
+	return held, err
+}
+
+type oneFence struct{ locks }
+
+func (s oneFence) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	reply, err := s.locks.AcquireLock(ctx, req)
+	reply.Fence, reply.LastFence = 1, 1
+	return reply, err
+}
+
+type moreFences struct{ locks }
+
+func (s moreFences) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	req.Fences = lock.MaxFences
+	return s.locks.AcquireLock(ctx, req)
+}
+
+type noDelay struct{ locks }
+
+func (s noDelay) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	req.Delay = 0
+	return s.locks.AcquireLock(ctx, req)
+}
+
+type readersShareLease struct{ locks }
+
+func (s readersShareLease) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	state, err := s.InspectLock(ctx, req.Name, req.Key)
+	if err != nil {
+		return lock.AcquireReply{}, err
+	}
+	for _, holder := range state.Holders {
+		if req.Shared && holder.Shared {
+			req.TTL = max(req.TTL, holder.Remaining)
+		}
+	}
+	return s.locks.AcquireLock(ctx, req)
+}
+
+type halfDowngrades struct{ locks }
+
+func (s halfDowngrades) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	held, err := s.RenewLocks(ctx, []lock.HoldRequest{req})
+	return err == nil && held[0], err
+}
+
+// readersPass has readers of a name and a key beside those who wait, as if these were not there.
+type readersPass struct{ locks }
+
+func (s readersPass) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	reply, err := s.locks.AcquireLock(ctx, req)
+	if err != nil || !req.Shared || reply.Outcome == lock.Granted || reply.Outcome == lock.Withdrawn {
+		return reply, err
+	}
+	state, err := s.InspectLock(ctx, req.Name, req.Key)
+	if err == nil && len(state.Holders) > 0 && state.Holders[0].Shared {
+		fence := state.Holders[0].LastFence
+		return lock.AcquireReply{Grant: lock.Grant{Sent: time.Now(), Fence: fence, LastFence: fence}}, nil
+	}
+	return reply, err
+}
+
+type forcesAny struct{ locks }
+
+func (s forcesAny) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
+	state, err := s.InspectLock(ctx, name, key)
+	if err == nil && len(state.Holders) > 0 {
+		fence = state.Holders[0].Fence
+	}
+	return s.locks.ForceUnlock(ctx, name, key, fence)
+}
+
+type tellsNobody struct{ locks }
+
+func (s tellsNobody) NotifyLost(func(string)) (remove func()) { return func() {} }
+
+type renewsAllOrNone struct{ locks }
+
+func (s renewsAllOrNone) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+	held, err := s.locks.RenewLocks(ctx, reqs)
+	for i := range held {
+		held[i] = held[0]
+	}
+	return held, err
+}

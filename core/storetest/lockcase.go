@@ -1,0 +1,267 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+const (
+	// eventually is how long a test waits for what must happen without its doing.
+	eventually = 10 * time.Second
+	// shortLease is over after pastLease.
+	shortLease = 40 * time.Millisecond
+	pastLease  = 60 * time.Millisecond
+	// clocks is how much the clocks of a store and of a test may differ over a test.
+	clocks = 20 * time.Millisecond
+)
+
+// lockCase is a lock that a test asks for.
+type lockCase struct {
+	t         *testing.T
+	h         Harness
+	store     lock.Store
+	name, key string
+	since     time.Time
+}
+
+func newLock(t *testing.T, h Harness) lockCase {
+	return lockCase{t, h, h.Store, unique("lock"), "k", time.Now()}
+}
+
+// exclusive is a new request that queues.
+func (l lockCase) exclusive() lock.AcquireRequest {
+	return lock.AcquireRequest{
+		Name: l.name, Key: l.key, ID: newOwner(), Queue: true, TTL: longLease, Fences: 1, Holder: "somebody",
+	}
+}
+
+func (l lockCase) shared() lock.AcquireRequest {
+	req := l.exclusive()
+	req.Shared = true
+	return req
+}
+
+// once is the same request, but for the queue.
+func once(req lock.AcquireRequest) lock.AcquireRequest {
+	req.Queue = false
+	return req
+}
+
+func short(req lock.AcquireRequest) lock.AcquireRequest {
+	req.TTL = shortLease
+	return req
+}
+
+func holdOf(req lock.AcquireRequest) lock.HoldRequest {
+	return lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID, Shared: req.Shared, TTL: req.TTL, Delay: req.Delay}
+}
+
+func (l lockCase) acquire(req lock.AcquireRequest, want lock.AcquireOutcome) lock.AcquireReply {
+	l.t.Helper()
+	reply := l.acquireAny(req)
+	if reply.Outcome != want {
+		l.t.Fatalf("AcquireLock: outcome %d, want %d: %+v", reply.Outcome, want, reply)
+	}
+	return reply
+}
+
+func (l lockCase) acquireAny(req lock.AcquireRequest) lock.AcquireReply {
+	l.t.Helper()
+	reply, err := l.store.AcquireLock(background(), req)
+	if err != nil {
+		l.t.Fatalf("AcquireLock: %v", err)
+	}
+	return reply
+}
+
+func (l lockCase) granted(req lock.AcquireRequest) lock.Grant {
+	l.t.Helper()
+	before := time.Now()
+	grant := l.acquire(req, lock.Granted).Grant
+	l.checkGrant(req, grant, before)
+	return grant
+}
+
+// same repeats a request that was granted.
+func (l lockCase) same(req lock.AcquireRequest, grant lock.Grant) {
+	l.t.Helper()
+	again := l.acquire(req, lock.Granted)
+	if again.Fence != grant.Fence || again.LastFence != grant.LastFence {
+		l.t.Errorf("granted %+v, then %+v", grant, again.Grant)
+	}
+}
+
+func (l lockCase) queued(req lock.AcquireRequest) lock.AcquireReply {
+	l.t.Helper()
+	return l.acquire(req, lock.Queued)
+}
+
+func (l lockCase) taken(req lock.AcquireRequest) {
+	l.t.Helper()
+	l.acquire(once(req), lock.Taken)
+}
+
+// checkGrant checks what is true of every grant of a request that was sent at before or later.
+func (l lockCase) checkGrant(req lock.AcquireRequest, grant lock.Grant, before time.Time) {
+	l.t.Helper()
+	if grant.Sent.Before(before.Add(-time.Millisecond)) || grant.Sent.After(time.Now()) {
+		l.t.Errorf("a request of %v was sent at %v", before, grant.Sent)
+	}
+	most := int64(req.Fences)
+	if req.Shared {
+		most = 1
+	}
+	if n := grant.LastFence - grant.Fence + 1; grant.Fence <= 0 || n < 1 || n > most {
+		l.t.Errorf("fences %d to %d, want 1 to %d of them", grant.Fence, grant.LastFence, most)
+	}
+	if req.TTL != longLease {
+		return
+	}
+	for _, holder := range l.inspect().Holders {
+		// What the holder believes must not outlast what the store knows.
+		if ends := grant.Sent.Add(req.TTL); holder.Fence == grant.Fence && holder.Remaining < time.Until(ends)-clocks {
+			l.t.Errorf("the lease ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
+		}
+	}
+}
+
+func (l lockCase) release(req lock.AcquireRequest, want bool) {
+	l.t.Helper()
+	held, err := l.store.ReleaseLock(background(), holdOf(req))
+	l.check("ReleaseLock", held, err, want)
+}
+
+func (l lockCase) verify(req lock.AcquireRequest, want bool) {
+	l.t.Helper()
+	held, err := l.store.VerifyLock(background(), holdOf(req))
+	l.check("VerifyLock", held, err, want)
+}
+
+func (l lockCase) renew(req lock.AcquireRequest, want bool) {
+	l.t.Helper()
+	held, err := l.store.RenewLocks(background(), []lock.HoldRequest{holdOf(req)})
+	if err == nil && len(held) != 1 {
+		l.t.Fatalf("RenewLocks of one answered for %d", len(held))
+	}
+	l.check("RenewLocks", err == nil && held[0], err, want)
+}
+
+func (l lockCase) downgrade(req lock.AcquireRequest, want bool) {
+	l.t.Helper()
+	held, err := l.store.DowngradeLock(background(), holdOf(req))
+	l.check("DowngradeLock", held, err, want)
+}
+
+func (l lockCase) force(fence int64, want bool) {
+	l.t.Helper()
+	ended, err := l.store.ForceUnlock(background(), l.name, l.key, fence)
+	l.check("ForceUnlock", ended, err, want)
+}
+
+func (l lockCase) check(method string, got bool, err error, want bool) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatalf("%s: %v", method, err)
+	}
+	if got != want {
+		l.t.Fatalf("%s: %v, want %v", method, got, want)
+	}
+}
+
+func (l lockCase) inspect() lock.State {
+	l.t.Helper()
+	state, err := l.store.InspectLock(background(), l.name, l.key)
+	if err != nil {
+		l.t.Fatalf("InspectLock: %v", err)
+	}
+	if state.Key != l.key {
+		l.t.Fatalf("InspectLock of %q answered for %q", l.key, state.Key)
+	}
+	return state
+}
+
+// waiter is a request that somebody awaits.
+type waiter struct {
+	l      lockCase
+	req    lock.AcquireRequest
+	cancel context.CancelFunc
+	done   chan struct{}
+	grant  lock.Grant
+	err    error
+}
+
+// await has a request awaited until the test ends. Where time is faked, AwaitLock sleeps by the time
+// that await returns; elsewhere it may.
+func (l lockCase) await(req lock.AcquireRequest) *waiter {
+	ctx, cancel := context.WithCancel(background())
+	w := &waiter{l: l, req: req, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.grant, w.err = l.store.AwaitLock(ctx, req)
+	}()
+	l.t.Cleanup(func() {
+		cancel()
+		<-w.done
+	})
+	l.h.Advance(2 * time.Millisecond)
+	return w
+}
+
+// waits queues a request and has it awaited.
+func (l lockCase) waits(req lock.AcquireRequest) *waiter {
+	l.t.Helper()
+	l.queued(req)
+	return l.await(req)
+}
+
+func (w *waiter) ended() {
+	w.l.t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(eventually):
+		w.l.t.Fatalf("AwaitLock did not return within %v; the lock: %+v", eventually, w.l.inspect())
+	}
+}
+
+func (w *waiter) granted() lock.Grant {
+	w.l.t.Helper()
+	w.ended()
+	if w.err != nil {
+		w.l.t.Fatalf("AwaitLock: %v", w.err)
+	}
+	w.l.checkGrant(w.req, w.grant, w.l.since)
+	if w.req.TTL == longLease {
+		w.l.verify(w.req, true)
+	}
+	return w.grant
+}
+
+func (w *waiter) fails(want error) {
+	w.l.t.Helper()
+	w.ended()
+	if !errors.Is(w.err, want) {
+		w.l.t.Fatalf("AwaitLock: %+v, %v, want %v", w.grant, w.err, want)
+	}
+}
+
+// wait checks that all of them still wait.
+func (l lockCase) wait(ws ...*waiter) {
+	l.t.Helper()
+	for _, w := range ws {
+		l.verify(w.req, false)
+	}
+	if got := l.inspect().Waiting; got != len(ws) {
+		l.t.Fatalf("%d wait, want %d", got, len(ws))
+	}
+	for _, w := range ws {
+		select {
+		case <-w.done:
+			l.t.Fatalf("AwaitLock: %+v, %v, while another has the lock", w.grant, w.err)
+		default:
+		}
+	}
+}
