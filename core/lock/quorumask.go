@@ -1,0 +1,246 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redo"
+)
+
+const (
+	// longestWait is for how long a member may take to answer; when a lease is asked for, it is no
+	// more than a tenth of that, so that a member which is down leaves most of the lease.
+	longestWait = 200 * time.Millisecond
+	// shortestWait is what the shortest lease leaves for it.
+	shortestWait = 5 * time.Millisecond
+)
+
+func waitFor(ttl time.Duration) time.Duration { return max(min(ttl/10, longestWait), shortestWait) }
+
+// quorumMember is a member, and what it still has to be told.
+type quorumMember struct {
+	QuorumMember
+	redo redo.Queue // of its own: a member that is down does not hold up the others
+
+	mu      sync.Mutex
+	pending map[string]bool // the IDs that redo releases
+}
+
+// release ends a hold, or a request, on the member: in the background, if it does not confirm it.
+func (m *quorumMember) release(ctx context.Context, req HoldRequest) (bool, error) {
+	held, err := m.ReleaseLock(ctx, req)
+	if err != nil {
+		m.releaseLater(req)
+	}
+	return held, err
+}
+
+func (m *quorumMember) releaseLater(req HoldRequest) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pending[req.ID] {
+		return
+	}
+	until := time.Now().Add(req.TTL + time.Second)
+	try := func(ctx context.Context) error {
+		if !time.Now().Before(until) {
+			return nil // it has expired by itself
+		}
+		_, err := m.ReleaseLock(ctx, req)
+		return err
+	}
+	after := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.pending, req.ID)
+	}
+	if m.redo.Add(until, try, after) {
+		if m.pending == nil {
+			m.pending = make(map[string]bool)
+		}
+		m.pending[req.ID] = true
+	}
+}
+
+// giveBack releases a request on some members in the background. The channel is closed when each has
+// confirmed it or had its time.
+func (q *QuorumStore) giveBack(req HoldRequest, members []*quorumMember) (done <-chan struct{}) {
+	given := make(chan struct{})
+	q.errands.run(func() {
+		defer close(given)
+		ctx, cancel := context.WithTimeout(context.Background(), longestWait)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, m := range members {
+			wg.Go(func() { _, _ = m.release(ctx, req) })
+		}
+		wg.Wait()
+	})
+	return given
+}
+
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+// askMembers calls f for all members at once. Whoever asks need not wait for the last of them, and
+// the end of ctx does not stop them.
+func askMembers[T any](ctx context.Context, q *QuorumStore, wait time.Duration, f func(context.Context, *quorumMember) (T, error)) <-chan answer[T] {
+	ctx = context.WithoutCancel(ctx)
+	answers := make(chan answer[T], len(q.members))
+	for _, m := range q.members {
+		q.errands.run(func() {
+			ctx, cancel := context.WithTimeout(ctx, wait)
+			defer cancel()
+			value, err := f(ctx, m)
+			answers <- answer[T]{value, err}
+		})
+	}
+	return answers
+}
+
+// tally counts which members have a hold.
+type tally struct{ yes, no int }
+
+func (t *tally) add(yes bool) {
+	if yes {
+		t.yes++
+	} else {
+		t.no++
+	}
+}
+
+// verdict says whether a majority has it, and whether that can be said, whatever the others answer.
+func (t *tally) verdict(q *QuorumStore) (held, decided bool) {
+	held = t.yes >= q.majority
+	return held, held || t.no > len(q.members)-q.majority
+}
+
+// decide counts answers until the verdict is clear.
+func (q *QuorumStore) decide(ctx context.Context, answers <-chan answer[bool]) (bool, error) {
+	var (
+		count tally
+		errs  []error
+	)
+	for range q.members {
+		select {
+		case a := <-answers:
+			if a.err != nil {
+				errs = append(errs, a.err)
+				continue
+			}
+			count.add(a.value)
+			if held, decided := count.verdict(q); decided {
+				return held, nil
+			}
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	return false, q.unavailable(outage.ErrUnconfirmed, errs)
+}
+
+// unavailable is the error of a request that too few members have answered. It does not match what
+// the members returned: the end of a member's time is not that of the caller's.
+func (q *QuorumStore) unavailable(kind error, errs []error) error {
+	closed := 0
+	for _, err := range errs {
+		if errors.Is(err, outage.ErrClosed) {
+			closed++
+		}
+	}
+	if closed == len(errs) {
+		kind = outage.ErrClosed
+	}
+	return fmt.Errorf("%w: quorum: %d of %d members cannot be counted on: %s", kind, len(errs), len(q.members), errs[0].Error())
+}
+
+// renewTries is how often a batch of renewals asks again for those of which too little is known.
+const renewTries = 3
+
+// RenewLocks implements Store. A hold is renewed if a majority has renewed it, and lost if so many
+// members do not have it that no majority can: they never get it again. If that cannot be told of any
+// hold for want of answers, the error matches core.ErrUnavailable, and the caller may try again while
+// the lease lasts. If it cannot be told of some, after a few tries, those count as lost: they must not
+// cost the others their renewal.
+func (q *QuorumStore) RenewLocks(ctx context.Context, reqs []HoldRequest) ([]bool, error) {
+	if len(reqs) == 0 {
+		return nil, nil
+	}
+	asked := make([]HoldRequest, len(reqs))
+	open := make([]int, len(reqs))
+	wait := longestWait
+	for i, req := range reqs {
+		q.ExpectTTL(req.TTL + req.Delay)
+		wait = min(wait, waitFor(req.TTL))
+		asked[i], open[i] = req, i
+		asked[i].ID = q.requests.memberID(req)
+	}
+	held := make([]bool, len(reqs))
+	for range renewTries {
+		var err error
+		if open, err = q.renew(ctx, asked, open, wait, held); len(open) == 0 {
+			return held, nil
+		}
+		if len(open) == len(reqs) || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	return held, nil
+}
+
+// renew asks for the holds that are open. It returns those that are so still, and why.
+func (q *QuorumStore) renew(ctx context.Context, reqs []HoldRequest, open []int, wait time.Duration, held []bool) ([]int, error) {
+	batch := make([]HoldRequest, len(open))
+	for i, index := range open {
+		batch[i] = reqs[index]
+	}
+	answers := askMembers(ctx, q, wait, func(ctx context.Context, m *quorumMember) ([]bool, error) {
+		answer, err := m.RenewLocks(ctx, batch)
+		if err == nil && len(answer) != len(batch) {
+			err = fmt.Errorf("%w: %d answers to %d renewals", outage.ErrUnconfirmed, len(answer), len(batch))
+		}
+		return answer, err
+	})
+	tallies := make([]tally, len(batch))
+	var errs []error
+	for range q.members {
+		var a answer[[]bool]
+		select {
+		case a = <-answers:
+		case <-ctx.Done():
+			return open, ctx.Err()
+		}
+		if a.err != nil {
+			errs = append(errs, a.err)
+			continue
+		}
+		left := 0
+		for i, yes := range a.value {
+			tallies[i].add(yes)
+			if _, decided := tallies[i].verdict(q); !decided {
+				left++
+			}
+		}
+		if left == 0 {
+			break
+		}
+	}
+	var undecided []int
+	for i, index := range open {
+		verdict, decided := tallies[i].verdict(q)
+		held[index] = verdict
+		if !decided {
+			undecided = append(undecided, index)
+		}
+	}
+	if len(undecided) == 0 {
+		return nil, nil
+	}
+	return undecided, q.unavailable(outage.ErrUnconfirmed, errs)
+}

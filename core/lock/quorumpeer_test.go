@@ -1,0 +1,153 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// quorumPeer is a member that fails when it is told to. Call names are acquire, uptime, raise, renew,
+// release and verify.
+type quorumPeer struct {
+	mu    sync.Mutex
+	store *memstore.Store
+	fault func(call string) quorumFault
+	calls map[string]int
+}
+
+// quorumFault is what happens to a call: it is held up, then lost or carried out, and then held up
+// again or its reply lost.
+type quorumFault struct {
+	before, after time.Duration // these do not end with the call's context
+	hung          bool          // nothing happens until the context ends
+	down          bool          // it does not arrive
+	lost          bool          // it is carried out, and nobody is told
+}
+
+var (
+	errQuorumDown = fmt.Errorf("%w: told to fail", outage.ErrUnavailable)
+	errQuorumLost = fmt.Errorf("%w: told to lose the reply", outage.ErrUnconfirmed)
+)
+
+func peerCall[T any](ctx context.Context, p *quorumPeer, name string, do func(*memstore.Store) (T, error)) (T, error) {
+	var none T
+	p.mu.Lock()
+	p.calls[name]++
+	var f quorumFault
+	if p.fault != nil {
+		f = p.fault(name)
+	}
+	p.mu.Unlock()
+	time.Sleep(f.before)
+	switch {
+	case f.hung:
+		<-ctx.Done()
+		return none, ctx.Err()
+	case f.down:
+		return none, errQuorumDown
+	}
+	p.mu.Lock()
+	store := p.store
+	p.mu.Unlock()
+	v, err := do(store)
+	time.Sleep(f.after)
+	if f.lost {
+		return none, errQuorumLost
+	}
+	return v, err
+}
+
+func (p *quorumPeer) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	return peerCall(ctx, p, "acquire", func(s *memstore.Store) (lock.AcquireReply, error) {
+		if req.Fences != 1 || req.Queue {
+			return lock.AcquireReply{}, errors.New("asked for more than a member is to give")
+		}
+		return s.AcquireLock(context.Background(), req) // a call that has left the client arrives
+	})
+}
+
+func (p *quorumPeer) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+	return peerCall(ctx, p, "renew", func(s *memstore.Store) ([]bool, error) { return s.RenewLocks(context.Background(), reqs) })
+}
+
+func (p *quorumPeer) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	return peerCall(ctx, p, "release", func(s *memstore.Store) (bool, error) { return s.ReleaseLock(context.Background(), req) })
+}
+
+func (p *quorumPeer) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+	return peerCall(ctx, p, "verify", func(s *memstore.Store) (bool, error) { return s.VerifyLock(context.Background(), req) })
+}
+
+func (p *quorumPeer) RaiseFence(ctx context.Context, name, key string, least int64) error {
+	_, err := peerCall(ctx, p, "raise", func(s *memstore.Store) (struct{}, error) {
+		return struct{}{}, s.RaiseFence(context.Background(), name, key, least)
+	})
+	return err
+}
+
+func (p *quorumPeer) Uptime(ctx context.Context) (time.Duration, error) {
+	return peerCall(ctx, p, "uptime", func(s *memstore.Store) (time.Duration, error) { return s.Uptime(context.Background()) })
+}
+
+// fail has calls of these names fail like that; all calls, if there are no names.
+func (p *quorumPeer) fail(f quorumFault, names ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = func(call string) quorumFault {
+		if len(names) == 0 || slices.Contains(names, call) {
+			return f
+		}
+		return quorumFault{}
+	}
+}
+
+func (p *quorumPeer) mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = nil
+}
+
+// restart has the member forget everything.
+func (p *quorumPeer) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.store.Close()
+	p.store = memstore.New()
+}
+
+func (p *quorumPeer) count(call string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls[call]
+}
+
+// has reports whether somebody holds the lock on this member.
+func (p *quorumPeer) has(t *testing.T, key string) bool {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, err := p.store.InspectLock(context.Background(), "q", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(s.Holders) > 0
+}
+
+// seize gives the lock of a key to a stranger, on this member.
+func (p *quorumPeer) seize(t *testing.T, key string, ttl time.Duration) {
+	t.Helper()
+	req := quorumRequest(key, fmt.Sprintf("stranger-%d", rand.Int64()), ttl)
+	req.Fences, req.Holder = 1, "a stranger"
+	if reply, err := p.store.AcquireLock(context.Background(), req); err != nil || reply.Outcome != lock.Granted {
+		t.Fatalf("the stranger got %+v, %v", reply, err)
+	}
+}
