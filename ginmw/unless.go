@@ -10,6 +10,7 @@ import (
 type Option interface {
 	setting.RateLimitOption
 	setting.IdempotencyOption
+	setting.ExclusiveOption
 }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
@@ -24,3 +25,4 @@ type unless struct{ skip func(*gin.Context) bool }
 
 func (u unless) ApplyRateLimit(s *setting.RateLimit)     { s.Skip = u.skip }
 func (u unless) ApplyIdempotency(s *setting.Idempotency) { s.Skip = u.skip }
+func (u unless) ApplyExclusive(s *setting.Exclusive)     { s.Skip = u.skip }

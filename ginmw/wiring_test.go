@@ -18,6 +18,9 @@ func TestWiring(t *testing.T) {
 		"func_for_scope":                  "cannot use (func(",
 		"idempotency_option_on_ratelimit": "cannot use policy.RunUnprotected()",
 		"ratelimit_option_on_idempotency": "cannot use policy.FailOpen()",
+		"exclusive_option_on_ratelimit":   "cannot use policy.Wait(",
+		"exclusive_option_on_idempotency": "cannot use policy.Wait(",
+		"ratelimit_option_on_exclusive":   "cannot use policy.FailOpen()",
 		"deny_of_another":                 "cannot use ratelimit.Deny(",
 	} {
 		t.Run(dir, func(t *testing.T) {

@@ -7,6 +7,7 @@ package policy
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -17,6 +18,16 @@ type RateLimitOption = setting.RateLimitOption
 // IdempotencyOption is an option of the idempotency middleware of every framework.
 type IdempotencyOption = setting.IdempotencyOption
 
+// ExclusiveOption is an option of the exclusive middleware of every framework.
+type ExclusiveOption = setting.ExclusiveOption
+
+// UnprotectedOption is an option of the middleware that protect a handler: idempotency and
+// exclusive.
+type UnprotectedOption interface {
+	IdempotencyOption
+	ExclusiveOption
+}
+
 type rateLimitFunc func(*setting.RateLimit)
 
 func (f rateLimitFunc) ApplyRateLimit(s *setting.RateLimit) { f(s) }
@@ -24,6 +35,15 @@ func (f rateLimitFunc) ApplyRateLimit(s *setting.RateLimit) { f(s) }
 type idempotencyFunc func(*setting.Idempotency)
 
 func (f idempotencyFunc) ApplyIdempotency(s *setting.Idempotency) { f(s) }
+
+type exclusiveFunc func(*setting.Exclusive)
+
+func (f exclusiveFunc) ApplyExclusive(s *setting.Exclusive) { f(s) }
+
+type unprotected struct{}
+
+func (unprotected) ApplyIdempotency(s *setting.Idempotency) { s.RunUnprotected = true }
+func (unprotected) ApplyExclusive(s *setting.Exclusive)     { s.RunUnprotected = true }
 
 // FailOpen lets requests through, unlimited, while the store is unavailable. Without it they are
 // refused with status 503.
@@ -37,11 +57,25 @@ func LegacyHeaders() RateLimitOption {
 	return rateLimitFunc(func(s *setting.RateLimit) { s.LegacyHeaders = true })
 }
 
-// RunUnprotected runs requests without their guard while the store is unavailable: a request that
-// is sent twice then runs twice. The answer carries "Idempotency-Status: bypassed". Without it such
-// requests are refused with status 503.
-func RunUnprotected() IdempotencyOption {
-	return idempotencyFunc(func(s *setting.Idempotency) { s.RunUnprotected = true })
+// RunUnprotected runs requests without their guard, or their lock, while the store is unavailable.
+// A request that is sent twice then runs twice, and the answer carries "Idempotency-Status:
+// bypassed"; requests of one key then run at the same time, and the answer carries "Lock-Status:
+// bypassed". Without it such requests are refused with status 503.
+func RunUnprotected() UnprotectedOption { return unprotected{} }
+
+// maxWait is longer than any client's patience: more is a mistake in the unit.
+const maxWait = time.Hour
+
+// Wait has a request wait for its turn for up to d before it is refused. Without it, or with zero,
+// it is refused at once. It panics if d is negative or more than an hour.
+//
+// Every request that waits costs a connection and a goroutine, so d should be no longer than the
+// client's own time-out.
+func Wait(d time.Duration) ExclusiveOption {
+	if d < 0 || d > maxWait {
+		panic(fmt.Sprintf("policy: Wait: %v is not between 0 and %v", d, maxWait))
+	}
+	return exclusiveFunc(func(s *setting.Exclusive) { s.Wait = d })
 }
 
 // Required refuses requests without an Idempotency-Key, with status 400. Without it they run

@@ -105,6 +105,7 @@ func (m *Middleware) Serve(w http.ResponseWriter, r *http.Request, x Exchange) {
 // run has the handler make the attempt, settles it, and sends the answer.
 func (m *Middleware) run(w http.ResponseWriter, r *http.Request, x Exchange, attempt *guard.Attempt) {
 	ctx := r.Context()
+	noted, note := httpdenial.WithNote(ctx)
 	c := NewCapture(w, m.guard.MaxResult(), x.DefaultStatus())
 	returned := false
 	defer func() {
@@ -112,9 +113,13 @@ func (m *Middleware) run(w http.ResponseWriter, r *http.Request, x Exchange, att
 			m.report(x, m.settlePanic(ctx, attempt))
 		}
 	}()
-	x.Run(c, r)
+	x.Run(c, r.WithContext(noted))
 	returned = true
-	m.report(x, m.settle(ctx, attempt, c))
+	if note.Refused() { // by a lock or a limit behind the guard: nothing has run
+		m.report(x, attempt.Abandon(ctx))
+	} else {
+		m.report(x, m.settle(ctx, attempt, c))
+	}
 	c.send()
 }
 

@@ -2,6 +2,8 @@
 // this module can name the types that they apply to.
 package setting
 
+import "time"
+
 // Common is what every policy of every framework has.
 type Common struct {
 	// Skip and Deny are functions in a framework's own types, such as func(*gin.Context) bool.
@@ -33,6 +35,17 @@ type Idempotency struct {
 // IdempotencyOption sets something of it.
 type IdempotencyOption interface{ ApplyIdempotency(*Idempotency) }
 
+// Exclusive is what the exclusive middleware can be told.
+type Exclusive struct {
+	Common
+	RunUnprotected bool
+	// Wait is for how long a request waits for its turn; zero refuses it at once.
+	Wait time.Duration
+}
+
+// ExclusiveOption sets something of it.
+type ExclusiveOption interface{ ApplyExclusive(*Exclusive) }
+
 // ForRateLimit returns the defaults with opts applied; nil options are ignored.
 func ForRateLimit(opts []RateLimitOption) RateLimit {
 	var s RateLimit
@@ -50,6 +63,17 @@ func ForIdempotency(opts []IdempotencyOption) Idempotency {
 	for _, o := range opts {
 		if o != nil {
 			o.ApplyIdempotency(&s)
+		}
+	}
+	return s
+}
+
+// ForExclusive returns the defaults with opts applied; nil options are ignored.
+func ForExclusive(opts []ExclusiveOption) Exclusive {
+	var s Exclusive
+	for _, o := range opts {
+		if o != nil {
+			o.ApplyExclusive(&s)
 		}
 	}
 	return s

@@ -44,6 +44,7 @@ func (h Hooks) Deny(c *gin.Context, d policy.Denial) {
 	if d.Err != nil && d.Status() >= 500 {
 		_ = c.Error(d.Err)
 	}
+	httpdenial.Refuse(c.Request.Context())
 	c.Abort()
 	if h.deny != nil {
 		h.deny(c, d)

@@ -2,12 +2,16 @@
 package main
 
 import (
+	"time"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 )
@@ -15,10 +19,13 @@ import (
 var (
 	limiter *tokenbucket.Limiter
 	orders  *guard.Guard
+	carts   *lock.Locker
 )
 
 func main() {
+	health := ginmw.Unless(func(c *gin.Context) bool { return c.FullPath() == "/health" })
 	r := gin.New()
-	r.Use(ratelimit.New(limiter, ginmw.Global(), policy.FailOpen()))
-	r.Use(idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()))
+	r.Use(ratelimit.New(limiter, ginmw.Global(), policy.FailOpen(), health))
+	r.Use(idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required(), policy.RunUnprotected(), health))
+	r.Use(exclusive.New(carts, ginmw.ByParam("id"), policy.Wait(time.Second), policy.RunUnprotected(), health))
 }

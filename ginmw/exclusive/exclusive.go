@@ -1,0 +1,106 @@
+// Package exclusive has requests of the same key run one at a time, as gin middleware:
+//
+//	r.PUT("/carts/:id", exclusive.New(carts, ginmw.ByParam("id"), policy.Wait(2*time.Second)), updateCart)
+//
+// It stands behind authentication and authorisation, so that strangers hold up nobody, and behind
+// idempotency, so that a replay takes no lock.
+package exclusive
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
+	"github.com/lockkeeper/lockkeeper/internal/httplock"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// New returns middleware that runs the handler while it holds the lock of the request's key, and
+// answers without the handler if it does not get it:
+//
+//   - 409 with Retry-After and a problem body (RFC 9457) of type locked if another has the lock; with
+//     policy.Wait, if it has not become free within that time;
+//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 503 with Retry-After if the store is unavailable. With policy.RunUnprotected the handler runs
+//     without the lock instead, the answer has "Lock-Status: bypassed", and lock.FromContext finds
+//     no lease;
+//   - 500 if the key function fails.
+//
+// Locks are those of locker: whoever calls locker.Lock with the same key, here or in another
+// process, excludes the handler, and is excluded by it.
+//
+// The handler's request has the lease's context. It ends when the lock is lost, with the cause that
+// lock.Lease says, and with the request's own context, as when the client disconnects; neither stops
+// a handler that does not look. lock.FromContext finds the lease in it, and so the fence, which
+// keeps the writes of a handler that was paused for too long from doing harm.
+//
+// The lock is released when the handler returns or panics, and not before, whether or not the client
+// is still there. If it turns out to have been lost meanwhile, or cannot be released in time, gin is
+// told by an error of the request; the answer is the handler's.
+//
+// A client that disconnects while its request waits is not served. The server notices that only if
+// the request has no body, or one that has been read.
+//
+// A request that passes two of these middleware with the same locker and key holds the lock once. A
+// handler that needs the locks of several keys takes them with lock.Locker's LockAll, since two
+// middleware with different keys may wait for each other.
+//
+// Options are policy.Wait, policy.RunUnprotected, ginmw.Unless and [Deny]. New panics if locker or
+// key is nil.
+func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption) gin.HandlerFunc {
+	if locker == nil {
+		panic("exclusive: New: nil locker")
+	}
+	if key == nil {
+		panic("exclusive: New: nil key")
+	}
+	settings := setting.ForExclusive(opts)
+	hooks := hook.Of("exclusive", settings.Common)
+	middleware := httplock.New(locker, settings)
+
+	return func(c *gin.Context) {
+		if hooks.Skips(c) {
+			return
+		}
+		middleware.Serve(c.Writer.Header(), c.Request, &exchange{c, key, hooks})
+	}
+}
+
+// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
+// the header fields of the refusal are set; deny writes status and body.
+func Deny(deny func(c *gin.Context, d policy.Denial)) policy.ExclusiveOption {
+	if deny == nil {
+		panic("exclusive: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(*gin.Context, policy.Denial)
+}
+
+func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }
+
+// exchange is a httplock.Exchange on gin.
+type exchange struct {
+	c     *gin.Context
+	key   ginmw.KeyFunc
+	hooks hook.Hooks
+}
+
+func (x *exchange) Key() (string, error) { return x.key(x.c) }
+
+func (x *exchange) Run(r *http.Request) {
+	original := x.c.Request
+	x.c.Request = r
+	defer func() { x.c.Request = original }()
+	x.c.Next()
+}
+
+func (x *exchange) Deny(d policy.Denial) { x.hooks.Deny(x.c, d) }
+
+func (x *exchange) Report(err error) { _ = x.c.Error(err) }
