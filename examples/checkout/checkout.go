@@ -27,6 +27,7 @@ const maxQuantity = 100
 type shop struct {
 	provider *provider
 	orders   notebook
+	shelf    shelf
 }
 
 // request is what a customer sends.
@@ -128,18 +129,26 @@ func orderName(user, id string) string { return fmt.Sprintf("order:%d:%s:%s", le
 
 func readRequest(body io.Reader) (request, error) {
 	var req request
-	decoder := json.NewDecoder(body)
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&req); err != nil {
+	if err := readJSON(body, &req); err != nil {
 		return req, err
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return req, errors.New("more than one JSON value")
 	}
 	if req.Quantity < 1 || req.Quantity > maxQuantity {
 		return req, errors.New("quantity out of range")
 	}
 	return req, nil
+}
+
+// readJSON reads one JSON object that has no members that into lacks.
+func readJSON(body io.Reader, into any) error {
+	decoder := json.NewDecoder(body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return errors.New("more than one JSON value")
+	}
+	return nil
 }
 
 // problem ends a request with a problem body (RFC 9457), as the middleware do.

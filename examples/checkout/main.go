@@ -1,5 +1,6 @@
 // Checkout is a small shop whose customers are charged once, however often their browsers send the
-// payment. Run it, open the address that it prints, and press the buttons:
+// payment, and which sells no more than it has, however many of them buy at once. Run it, open the
+// address that it prints, and press the buttons:
 //
 //	go run ./examples/checkout
 //
@@ -46,7 +47,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var c config
 	flags.Int64Var(&c.rate, "rate", 20, "`requests` per second that each client address may make")
 	flags.Int64Var(&c.burst, "burst", 40, "`requests` that it may make at once after a pause")
-	flags.DurationVar(&c.lease, "lease", 30*time.Second, "for how `long` an instance may be silent before another takes over its payment")
+	flags.DurationVar(&c.lease, "lease", 30*time.Second, "for how `long` an instance may be silent before others take over its payments and its locks")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -74,7 +75,7 @@ func serve(addr, redisURL string, c config, stdout, stderr io.Writer) (err error
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
 
-	handler, err := newHandler(state.store, state.notes, c)
+	handler, err := newHandler(state.store, state.notes, state.shelf, c)
 	if err != nil {
 		return err
 	}
@@ -105,13 +106,14 @@ type state struct {
 	kind  string // "memory" or "redis"
 	store core.Store
 	notes notebook
+	shelf shelf
 	close func() error
 }
 
 func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, error) {
 	if redisURL == "" {
 		store := memstore.New()
-		return state{"memory", store, newMemoryNotebook(), store.Close}, nil
+		return state{"memory", store, newMemoryNotebook(), newMemoryShelf(), store.Close}, nil
 	}
 	options, err := redis.ParseURL(redisURL)
 	if err != nil {
@@ -125,6 +127,10 @@ func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, e
 	options.ContextTimeoutEnabled = true
 
 	client := redis.NewClient(options)
+	shelf, err := newRedisShelf(client)
+	if err != nil {
+		return state{}, errors.Join(err, client.Close())
+	}
 	store, err := redisstore.New(client)
 	if err != nil {
 		return state{}, errors.Join(err, client.Close())
@@ -133,7 +139,7 @@ func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, e
 		// No reason to stop: requests are answered 503 until it is there.
 		_, _ = fmt.Fprintf(stderr, "checkout: redis at %s does not answer yet: %v\n", options.Addr, err)
 	}
-	return state{"redis", store, redisNotebook{client}, func() error {
+	return state{"redis", store, redisNotebook{client}, shelf, func() error {
 		return errors.Join(store.Close(), client.Close()) // the client is ours, not the store's
 	}}, nil
 }

@@ -92,6 +92,15 @@ func (v visit) tiles(outcome string) int {
 	return v.number(fmt.Sprintf(`document.querySelectorAll("#tiles li.%s").length`, outcome))
 }
 
+// says checks the summary.
+func (v visit) says(want string) {
+	v.Helper()
+	got, err := chromedp.Run(v.ctx, chromedp.Evaluate[string](`document.querySelector("#summary").textContent`))
+	if err != nil || got != want {
+		v.Errorf("the page says %q, %v; want %q", got, err, want)
+	}
+}
+
 func TestPage(t *testing.T) {
 	ctx := browser(t)
 	for _, width := range []int64{360, 1280} {
@@ -158,6 +167,20 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 		t.Errorf("100 at once: %d denied, %d tiles denied, %d passed", n, v.tiles("denied"), v.tiles("passed"))
 	}
 	v.picture(fmt.Sprintf("%d-%s-flood", width, scheme))
+
+	v.press("oversale")
+	if sold, over := v.tiles("sold"), v.tiles("over"); sold <= 50 || over != sold-50 || sold+v.tiles("soldout") != 200 {
+		t.Errorf("a sale without the lock: %d tiles sold, %d of them too many, %d sold out", sold, over, v.tiles("soldout"))
+	}
+	v.says(fmt.Sprintf("200 buyers, 50 items: %d sold. %d too many.", v.tiles("sold"), v.tiles("over")))
+	v.picture(fmt.Sprintf("%d-%s-oversale", width, scheme))
+
+	v.press("sale")
+	if sold, over := v.tiles("sold"), v.tiles("over"); sold != 50 || over != 0 || v.tiles("soldout") != 150 {
+		t.Errorf("a sale: %d tiles sold, %d of them too many, %d sold out", sold, over, v.tiles("soldout"))
+	}
+	v.says("200 buyers, 50 items: 50 sold, nobody got what was not there.")
+	v.picture(fmt.Sprintf("%d-%s-sale", width, scheme))
 
 	if over := v.number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
 		t.Errorf("the page is %d pixels too wide", over)

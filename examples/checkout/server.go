@@ -8,9 +8,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
@@ -22,7 +24,7 @@ type config struct {
 }
 
 // newHandler wires the shop: this is the part to copy.
-func newHandler(store core.Store, notes notebook, c config) (http.Handler, error) {
+func newHandler(store core.Store, notes notebook, shelf shelf, c config) (http.Handler, error) {
 	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
 	if err != nil {
 		return nil, err
@@ -35,7 +37,11 @@ func newHandler(store core.Store, notes notebook, c config) (http.Handler, error
 	if err != nil {
 		return nil, err
 	}
-	shop := &shop{provider: &provider{ledger: notes}, orders: notes}
+	stock, err := lock.New(store, "stock", lock.WithTTL(c.lease))
+	if err != nil {
+		return nil, err
+	}
+	shop := &shop{provider: &provider{ledger: notes}, orders: notes, shelf: shelf}
 	counters := &counters{provider: shop.provider}
 
 	r := gin.New()
@@ -53,6 +59,17 @@ func newHandler(store core.Store, notes notebook, c config) (http.Handler, error
 	api := r.Group("/api", counters.count, ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())), authenticate)
 	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), shop.checkout)
 	api.GET("/orders/:id", shop.order)
+
+	// The stock of an article is changed by one request at a time, on all instances together, and
+	// whoever comes meanwhile waits. These routes have no limit by address, since a flash sale is
+	// many buyers at once, and in this demonstration all of them come from one browser. Without the
+	// lock (?lock=off) the shop sells more than it has.
+	oneAtATime := exclusive.New(stock, ginmw.ByParam("sku"), policy.Wait(10*time.Second),
+		ginmw.Unless(func(c *gin.Context) bool { return c.Query("lock") == "off" }))
+	articles := r.Group("/api/stock/:sku", authenticate, shop.sells)
+	articles.GET("", shop.stock)
+	articles.POST("", oneAtATime, shop.restock)
+	articles.POST("/take", oneAtATime, shop.take)
 	return r, nil
 }
 

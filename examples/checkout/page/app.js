@@ -8,6 +8,9 @@ const byId = (id) => document.getElementById(id);
 const buttons = document.querySelectorAll("button");
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+// What a tile says to those who do not see its colour.
+const names = { soldout: "sold out", "sold over": "sold, and was not there" };
+
 // A tile is a request, and its colour what became of it.
 function newTile(number) {
   const tile = document.createElement("li");
@@ -15,41 +18,62 @@ function newTile(number) {
   byId("tiles").append(tile);
   const set = (outcome) => {
     tile.className = outcome;
-    tile.setAttribute("aria-label", `request ${number}: ${outcome}`);
+    tile.setAttribute("aria-label", `request ${number}: ${names[outcome] ?? outcome}`);
   };
   set("sent");
   return set;
 }
 
-// pay sends one payment until it has an answer. A 409 means that a request with the same key is
-// being processed: ask again, with the same key, when the answer says.
-async function pay(key, show) {
+// insist sends a request until it has an answer. A 409 that says when to come back means that
+// another request is at work: ask the same again, then. It returns undefined if there is no answer.
+async function insist(send, show) {
   for (let tries = 0; tries < 20; tries++) {
     let response;
     try {
-      response = await fetch("/api/checkout", {
-        method: "POST",
-        headers: { "Content-Type": "application/json", "Idempotency-Key": key, "X-User": user },
-        body,
-      });
+      response = await send();
     } catch {
-      show("failed");
-      return { outcome: "failed" };
+      return undefined;
     }
-    if (response.status === 409 && response.headers.has("Retry-After")) {
-      show("waiting");
-      await pause(1000 * Number(response.headers.get("Retry-After")));
-      continue;
+    if (response.status !== 409 || !response.headers.has("Retry-After")) {
+      return response;
     }
-    const answer = await response.json();
-    const outcome = response.status === 429 ? "denied"
-      : !response.ok ? "failed"
-      : response.headers.get("Idempotency-Replayed") === "true" ? "replayed" : "charged";
-    show(outcome);
-    return { outcome, order: answer.order_id };
+    show("waiting");
+    await pause(1000 * Number(response.headers.get("Retry-After")));
   }
-  show("failed");
-  return { outcome: "failed" };
+  return undefined;
+}
+
+// pay sends one payment. A request with the same key that is being processed has it wait.
+async function pay(key, show) {
+  const response = await insist(() => fetch("/api/checkout", {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "Idempotency-Key": key, "X-User": user },
+    body,
+  }), show);
+  const outcome = !response ? "failed"
+    : response.status === 429 ? "denied"
+    : !response.ok ? "failed"
+    : response.headers.get("Idempotency-Replayed") === "true" ? "replayed" : "charged";
+  show(outcome);
+  return { outcome, order: response?.ok ? (await response.json()).order_id : undefined };
+}
+
+// change asks for a change of the stock of tea.
+const change = (path, quantity, buyer) => fetch(`/api/stock/tea${path}`, {
+  method: "POST",
+  headers: { "Content-Type": "application/json", "X-User": buyer },
+  body: JSON.stringify({ quantity }),
+});
+
+// take buys one item in a sale, which counts how many it has sold.
+async function take(sale, query, buyer, show) {
+  const response = await insist(() => change(`/take${query}`, 1, buyer), show);
+  const outcome = response?.ok ? "sold" : response?.status === 409 ? "soldout" : "failed";
+  if (outcome === "sold") {
+    sale.sold++;
+  }
+  show(sale.sold > sale.items && outcome === "sold" ? "sold over" : outcome);
+  return { outcome };
 }
 
 // look asks for an order that is not there: a question that is answered at once.
@@ -65,13 +89,20 @@ async function look(show) {
   return { outcome };
 }
 
-// run sends all requests at once, and says what came of them.
-async function run(requests, describe) {
+// run sends all requests at once, when what they need is there, and says what came of them.
+async function run(requests, describe, prepare) {
   buttons.forEach((button) => { button.disabled = true; });
   byId("tiles").replaceChildren();
+  byId("tiles").classList.toggle("many", requests.length > 100);
+  byId("of-sale").hidden = !prepare;
+  byId("of-payments").hidden = Boolean(prepare);
   byId("summary").textContent = "Sending…";
   const ticking = setInterval(refresh, 150);
   try {
+    if (prepare && !await prepare()) {
+      byId("summary").textContent = "The shelf could not be filled. Try again.";
+      return;
+    }
     const results = await Promise.all(requests.map((send, i) => send(newTile(i + 1))));
     const count = (outcome) => results.filter((r) => r.outcome === outcome).length;
     const orders = new Set(results.map((r) => r.order).filter(Boolean)).size;
@@ -111,5 +142,22 @@ byId("different").addEventListener("click", () => run(Array.from({ length: 20 },
 
 byId("flood").addEventListener("click", () => run(Array(100).fill(look), (count) =>
   `100 requests at once: ${count("passed")} were let through, and ${count("denied")} refused with 429 before they cost anything.`));
+
+// flashSale fills the shelf, and has each of many buyers take one item.
+function flashSale(query) {
+  const buyers = 200;
+  const sale = { items: 50, sold: 0 };
+  const fill = () => change("", sale.items, user).then((response) => response.ok, () => false);
+  const requests = Array.from({ length: buyers }, (_, i) => (show) => take(sale, query, `buyer-${i + 1}`, show));
+  return run(requests, (count) => {
+    const sold = count("sold");
+    const failed = count("failed") === 0 ? "" : ` ${count("failed")} failed.`;
+    return `${buyers} buyers, ${sale.items} items: ` +
+      (sold > sale.items ? `${sold} sold. ${sold - sale.items} too many.` : `${sold} sold, nobody got what was not there.`) + failed;
+  }, fill);
+}
+
+byId("sale").addEventListener("click", () => flashSale(""));
+byId("oversale").addEventListener("click", () => flashSale("?lock=off"));
 
 refresh();

@@ -1,0 +1,123 @@
+// Schemes shows the ways in which locks are built on Redis, how each fails, and what Lockkeeper does
+// in the same place:
+//
+//	go run ./examples/schemes
+//
+// It starts the Redis servers that it needs in its own process. With -redis it uses a real one, and
+// real time, for every trial that needs but one; it deletes what it wrote there.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program: it returns its exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("schemes", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	redisURL := flags.String("redis", "", "`URL` of a Redis server to use, such as redis://127.0.0.1:6379/0")
+	ttl := flags.Duration("ttl", 500*time.Millisecond, "for how `long` each lock is leased")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil: // it has been printed
+		return 2
+	case flags.NArg() > 0:
+		_, _ = fmt.Fprintf(stderr, "schemes: unexpected argument %q\n", flags.Arg(0))
+		return 2
+	case *ttl < 100*time.Millisecond || *ttl > time.Minute:
+		_, _ = fmt.Fprintf(stderr, "schemes: a ttl of %v is not between 100ms and 1m\n", *ttl)
+		return 2
+	}
+	var given *redis.Options
+	if *redisURL != "" {
+		var err error
+		if given, err = redis.ParseURL(*redisURL); err != nil {
+			_, _ = fmt.Fprintln(stderr, "schemes: -redis:", err)
+			return 2
+		}
+	}
+	redis.SetLogger(quiet{}) // servers are killed here on purpose
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	rows, err := playAll(ctx, given, *ttl)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "schemes:", err)
+		return 1
+	}
+	if err := writeTable(stdout, rows); err != nil {
+		_, _ = fmt.Fprintln(stderr, "schemes:", err)
+		return 1
+	}
+	text, ok := summary(rows)
+	_, _ = fmt.Fprintln(stdout, text)
+	if !ok {
+		return 1
+	}
+	return 0
+}
+
+// quiet is a logger of the Redis client.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// playAll plays every trial, first on the schemes and then on Lockkeeper, and several at a time.
+func playAll(ctx context.Context, given *redis.Options, ttl time.Duration) (rows []row, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+20*ttl)
+	defer cancel()
+	all := "schemes-" + rand.Text()
+	if given != nil {
+		if err := ping(ctx, given); err != nil {
+			return nil, err
+		}
+		defer func() {
+			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			err = errors.Join(err, sweep(cleanup, given, all))
+		}()
+	}
+	for _, t := range trials() {
+		rows = append(rows, row{trial: t})
+	}
+	playSide := func(name string, side func(*row) (side, *finding)) error {
+		var wg sync.WaitGroup
+		errs := make([]error, len(rows))
+		for i := range rows {
+			play, found := side(&rows[i])
+			wg.Go(func() {
+				s, err := newStage(given, fmt.Sprint(all, ":", name, i), ttl)
+				if err == nil {
+					defer s.close()
+					*found, err = play(ctx, s)
+				}
+				if err != nil {
+					errs[i] = fmt.Errorf("%s, %s: %s: %w", rows[i].trial.scheme, rows[i].trial.name, name, err)
+				}
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	}
+	err = playSide("scheme", func(r *row) (side, *finding) { return r.trial.classic, &r.classic })
+	if err == nil {
+		err = playSide("lockkeeper", func(r *row) (side, *finding) { return r.trial.keeper, &r.keeper })
+	}
+	return rows, err
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	peer "github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+)
+
+// server is a Redis server.
+type server struct {
+	options redis.Options
+	inside  *miniredis.Miniredis // nil if it is the given one
+	started atomic.Int64         // in Unix seconds
+}
+
+// newServer starts a server in this process.
+func (s *stage) newServer() (*server, error) {
+	inside, err := miniredis.Run()
+	if err != nil {
+		return nil, err
+	}
+	inside.ClockTTL(true) // expiry goes by the clock, and faster by pass
+	s.closer = append(s.closer, inside.Close)
+	server := &server{options: redis.Options{Addr: inside.Addr()}, inside: inside}
+	server.started.Store(time.Now().Add(-time.Hour).Unix()) // the trials are about servers that were up for long
+	inside.Server().SetPreHook(server.tellUptime)
+	return server, nil
+}
+
+// tellUptime answers INFO server, which miniredis does not know, as Redis does.
+func (s *server) tellUptime(c *peer.Peer, command string, args ...string) bool {
+	if !strings.EqualFold(command, "info") || len(args) != 1 || !strings.EqualFold(args[0], "server") {
+		return false
+	}
+	c.WriteBulk(fmt.Sprintf("# Server\r\nuptime_in_seconds:%d\r\n", time.Now().Unix()-s.started.Load()))
+	return true
+}
+
+// restart has a server start again without what it kept in memory.
+func (s *server) restart() {
+	s.started.Store(time.Now().Unix())
+	s.inside.FlushAll()
+}
+
+// pair is a master and its replica, at one address.
+type pair struct {
+	master, replica *server
+	serving         atomic.Pointer[server]
+}
+
+func (s *stage) newPair() (*pair, redis.Options, error) {
+	master, err := s.newServer()
+	if err != nil {
+		return nil, redis.Options{}, err
+	}
+	replica, err := s.newServer()
+	if err != nil {
+		return nil, redis.Options{}, err
+	}
+	p := &pair{master: master, replica: replica}
+	p.serving.Store(master)
+	return p, redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, network, p.serving.Load().options.Addr)
+	}}, nil
+}
+
+// failover crashes the master, whose latest writes the replica has not got.
+func (p *pair) failover() {
+	p.serving.Store(p.replica)
+	p.master.inside.Close()
+}
+
+// masters are the servers of a Redlock.
+const masters = 5
+
+// newMasters starts them.
+func (s *stage) newMasters() ([]*server, error) {
+	var servers []*server
+	for range masters {
+		server, err := s.newServer()
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
+}
+
+// reach returns the connections of a process to all servers, of which those to the last few are
+// broken.
+func (s *stage) reach(servers []*server, broken int) []*process {
+	processes := make([]*process, len(servers))
+	for i, server := range servers {
+		processes[i] = s.processOn(server.options)
+		if i >= len(servers)-broken {
+			processes[i].dieBefore("")
+		}
+	}
+	return processes
+}
+
+// ping asks the given server whether it is there.
+func ping(ctx context.Context, given *redis.Options) (err error) {
+	client := redis.NewClient(given)
+	defer func() { err = errors.Join(err, client.Close()) }()
+	return client.Ping(ctx).Err()
+}
+
+// sweep deletes the keys of the given server that begin with a prefix.
+func sweep(ctx context.Context, given *redis.Options, prefix string) (err error) {
+	client := redis.NewClient(given)
+	defer func() { err = errors.Join(err, client.Close()) }()
+	keys := client.Scan(ctx, 0, prefix+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		if err := client.Del(ctx, keys.Val()).Err(); err != nil {
+			return fmt.Errorf("delete what was written: %w", err)
+		}
+	}
+	return keys.Err()
+}
