@@ -32,7 +32,8 @@ type Store interface {
 	MarkOperation(ctx context.Context, id, owner string, dirty bool) (bool, error)
 
 	// RenewOperations extends the leases of attempts in flight, and keeps their records for at
-	// least the retention from now. It reports for each whether the attempt owns the record.
+	// least the retention from now. It reports for each whether the attempt owns the record. With an
+	// error, those that it reports do, and of the others nothing is known.
 	RenewOperations(ctx context.Context, reqs []RenewRequest) ([]bool, error)
 
 	// AtShutdown has f called by the store's Shutdown, before the store goes. The function that

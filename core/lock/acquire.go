@@ -89,7 +89,7 @@ func (l *Locker) request(key string, shared, queue bool) AcquireRequest {
 		fences = maxPasses
 	}
 	return AcquireRequest{
-		Name: l.name, Key: key, ID: newID(), Shared: shared, Queue: queue,
+		Name: l.name, Key: key, ID: newID(), Shared: shared, Queue: queue, Fair: l.config.fair,
 		TTL: l.config.ttl, Delay: l.config.delay, Fences: fences, Holder: l.config.holder,
 	}
 }

@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,7 +16,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "6") // tests that say so wait for time to pass, on any machine
+	goleak.VerifyTestMain(m)
+}
 
 // wiretap is a store that counts what it is asked, and does otherwise when told to.
 type wiretap struct {

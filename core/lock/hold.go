@@ -169,16 +169,14 @@ func (c *core) renew(ctx context.Context, holds []*hold) ([]bool, error) {
 		return held, nil
 	}
 	answers, err := c.store.RenewLocks(ctx, reqs)
-	if err != nil {
-		return nil, err
+	if err == nil && len(answers) != len(reqs) {
+		err = fmt.Errorf("%w: %d answers to %d renewals", outage.ErrUnavailable, len(answers), len(reqs))
 	}
-	if len(answers) != len(reqs) {
-		return nil, fmt.Errorf("%w: %d answers to %d renewals", outage.ErrUnavailable, len(answers), len(reqs))
-	}
+	answers = answers[:min(len(answers), len(reqs))]
 	for i, answer := range answers {
 		held[index[i]] = answer
 	}
-	return held, nil
+	return held, err
 }
 
 // forget ends the renewal of a hold.

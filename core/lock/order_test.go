@@ -56,6 +56,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // 64 fair requests from 8 processes are granted in the order in which they came, though some leave
 // and a process dies.
 func TestFairOrderAcrossProcesses(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	var peers []peer
 	for range 8 {

@@ -160,46 +160,28 @@ func (q *QuorumStore) unavailable(kind error, errs []error) error {
 	return fmt.Errorf("%w: quorum: %d of %d members cannot be counted on: %s", kind, len(errs), len(q.members), errs[0].Error())
 }
 
-// renewTries is how often a batch of renewals asks again for those of which too little is known.
-const renewTries = 3
-
 // RenewLocks implements Store. A hold is renewed if a majority has renewed it, and lost if so many
-// members do not have it that no majority can: they never get it again. If that cannot be told of any
-// hold for want of answers, the error matches core.ErrUnavailable, and the caller may try again while
-// the lease lasts. If it cannot be told of some, after a few tries, those count as lost: they must not
-// cost the others their renewal.
+// members do not have it that no majority can: they never get it again. If that cannot be told of
+// some for want of answers, the error matches core.ErrUnavailable, and the caller may try again while
+// the lease lasts.
 func (q *QuorumStore) RenewLocks(ctx context.Context, reqs []HoldRequest) ([]bool, error) {
 	if len(reqs) == 0 {
 		return nil, nil
 	}
 	asked := make([]HoldRequest, len(reqs))
-	open := make([]int, len(reqs))
 	wait := longestWait
 	for i, req := range reqs {
 		q.ExpectTTL(req.TTL + req.Delay)
 		wait = min(wait, waitFor(req.TTL))
-		asked[i], open[i] = req, i
+		asked[i] = req
 		asked[i].ID = q.requests.memberID(req)
 	}
 	held := make([]bool, len(reqs))
-	for range renewTries {
-		var err error
-		if open, err = q.renew(ctx, asked, open, wait, held); len(open) == 0 {
-			return held, nil
-		}
-		if len(open) == len(reqs) || ctx.Err() != nil {
-			return nil, err
-		}
-	}
-	return held, nil
+	return held, q.renew(ctx, asked, wait, held)
 }
 
-// renew asks for the holds that are open. It returns those that are so still, and why.
-func (q *QuorumStore) renew(ctx context.Context, reqs []HoldRequest, open []int, wait time.Duration, held []bool) ([]int, error) {
-	batch := make([]HoldRequest, len(open))
-	for i, index := range open {
-		batch[i] = reqs[index]
-	}
+// renew asks the members, and notes which holds are held.
+func (q *QuorumStore) renew(ctx context.Context, batch []HoldRequest, wait time.Duration, held []bool) error {
 	answers := askMembers(ctx, q, wait, func(ctx context.Context, m *quorumMember) ([]bool, error) {
 		answer, err := m.RenewLocks(ctx, batch)
 		if err == nil && len(answer) != len(batch) {
@@ -214,7 +196,7 @@ func (q *QuorumStore) renew(ctx context.Context, reqs []HoldRequest, open []int,
 		select {
 		case a = <-answers:
 		case <-ctx.Done():
-			return open, ctx.Err()
+			return ctx.Err()
 		}
 		if a.err != nil {
 			errs = append(errs, a.err)
@@ -231,16 +213,14 @@ func (q *QuorumStore) renew(ctx context.Context, reqs []HoldRequest, open []int,
 			break
 		}
 	}
-	var undecided []int
-	for i, index := range open {
+	undecided := false
+	for i := range batch {
 		verdict, decided := tallies[i].verdict(q)
-		held[index] = verdict
-		if !decided {
-			undecided = append(undecided, index)
-		}
+		held[i] = decided && verdict
+		undecided = undecided || !decided
 	}
-	if len(undecided) == 0 {
-		return nil, nil
+	if undecided {
+		return q.unavailable(outage.ErrUnconfirmed, errs)
 	}
-	return undecided, q.unavailable(outage.ErrUnconfirmed, errs)
+	return nil
 }

@@ -70,6 +70,7 @@ func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 }
 
 func TestQuorumRedis(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}
@@ -154,6 +155,7 @@ func TestQuorumRedis(t *testing.T) {
 
 // A server that has forgotten a lock does not help another to it.
 func TestQuorumRedisRestart(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}

@@ -32,7 +32,8 @@ type Store interface {
 	AwaitLock(ctx context.Context, req AcquireRequest) (Grant, error)
 
 	// RenewLocks extends holds to their TTL from now, and reports for each whether it is held: never
-	// for one that has expired, even if nobody took the lock since.
+	// for one that has expired, even if nobody took the lock since. With an error, those that it
+	// reports are held, and of the others nothing is known.
 	RenewLocks(ctx context.Context, reqs []HoldRequest) ([]bool, error)
 
 	// ReleaseLock ends a hold, or withdraws a request from the queue, and makes sure that a delayed
@@ -76,6 +77,7 @@ type AcquireRequest struct {
 	ID        string // of this request, and of the hold if it is granted
 	Shared    bool   // beside other shared holds
 	Queue     bool   // if it cannot be granted now
+	Fair      bool   // nobody who came later has it first, not even if this one's process seems to be gone
 	TTL       time.Duration
 	Delay     time.Duration // for how long after an expiry nobody else has the lock
 	Fences    int           // how many the hold may use, 1 to [MaxFences]; the store may give fewer

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxBatch is how many script calls of locks one pipeline has.
+// maxBatch is how many script calls one pipeline has.
 const maxBatch = 100
 
 // eachBatch calls f with the indexes of up to a hundred lists of keys at a time. For keys of several
@@ -58,6 +58,40 @@ func (s *Store) byNode(ctx context.Context, keys [][]string) [][]int {
 		return [][]int{all}
 	}
 	return nodes
+}
+
+// renewEach runs a script that renews for each list of keys, and reports for which it answered 1. With
+// an error that is true of those it reports: in a Cluster, of others than those of a master that is
+// down.
+func (s *Store) renewEach(ctx context.Context, sc *script, keys [][]string, args [][]any) ([]bool, error) {
+	var (
+		renewed = make([]bool, len(keys))
+		mu      sync.Mutex
+		failed  error
+	)
+	s.eachBatch(ctx, keys, func(batch []int) {
+		answers, err := call(ctx, s, finishing, func(ctx context.Context) ([]bool, error) {
+			var failed error
+			answers := make([]bool, len(batch))
+			for i, cmd := range s.evalEach(ctx, sc, pick(keys, batch), pick(args, batch)) {
+				n, err := cmd.Int64()
+				if err != nil && !isWrongType(err) && failed == nil { // that one is not held any more
+					failed = err
+				}
+				answers[i] = err == nil && n == 1
+			}
+			return answers, failed
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		for i, answer := range answers {
+			renewed[batch[i]] = answer
+		}
+		if failed == nil {
+			failed = err
+		}
+	})
+	return renewed, failed
 }
 
 // pick returns those of a list that have these indexes.

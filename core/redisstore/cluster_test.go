@@ -11,6 +11,7 @@ import (
 )
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client()
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {

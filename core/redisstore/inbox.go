@@ -54,6 +54,16 @@ func (in *inbox) deaf() bool {
 	return in.echoLost || !in.subscribed.Load()
 }
 
+// tells returns what a script is told of the inbox: "P" if a message that nobody receives means that
+// this process is gone, so that others may have the lock first. A node of a Cluster counts those
+// alone who have subscribed at it.
+func (s *Store) tells(fair bool) string {
+	if _, cluster := s.client.(*redis.ClusterClient); cluster || fair || s.inbox.deaf() {
+		return "-"
+	}
+	return "P"
+}
+
 // NotifyLost implements lock.Store.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) {
 	in := s.inbox

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -42,7 +41,9 @@ func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.
 	keys := s.lockKeys(req.Name, req.Key)
 	var w *waiter
 	if req.Queue { // known before it is sent, so that no push comes too early
-		w = s.waiters.expect(newWaiter(req, keys), false)
+		w = newWaiter(req, keys)
+		w.deaf = s.inbox.deaf()
+		w = s.waiters.expect(w, false)
 	}
 	reply, err := s.acquire(ctx, req, keys)
 	if w != nil {
@@ -77,7 +78,7 @@ func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockK
 	}
 	args := []any{
 		req.ID, kind, queue, req.TTL.Microseconds(), req.Delay.Microseconds(),
-		min(max(req.Fences, 1), lock.MaxFences), s.inbox.channel, req.Holder, key,
+		min(max(req.Fences, 1), lock.MaxFences), s.inbox.channel, req.Holder, key, s.tells(req.Fair),
 	}
 	reply, err := call(ctx, s, ordinary, func(ctx context.Context) (acquireReply, error) {
 		if err := s.checkEviction(ctx); err != nil {
@@ -123,42 +124,14 @@ func readAcquireReply(reply any) (acquireReply, error) {
 	return a, r.err
 }
 
-// RenewLocks implements lock.Store: one pipeline for each hundred. With an error it still says of
-// which holds it knows that they are held: in a Cluster others than those of a master that is down.
+// RenewLocks implements lock.Store: one pipeline for each hundred.
 func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
-	held := make([]bool, len(reqs))
 	keys, args := make([][]string, len(reqs)), make([][]any, len(reqs))
 	for i, r := range reqs {
 		keys[i] = s.lockKeys(r.Name, r.Key).with()
 		args[i] = []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()}
 	}
-	var (
-		mu     sync.Mutex
-		failed error
-	)
-	s.eachBatch(ctx, keys, func(batch []int) {
-		answers, err := call(ctx, s, finishing, func(ctx context.Context) ([]bool, error) {
-			var failed error
-			answers := make([]bool, len(batch))
-			for i, cmd := range s.evalEach(ctx, renewLock, pick(keys, batch), pick(args, batch)) {
-				n, err := cmd.Int64()
-				if err != nil && !isWrongType(err) && failed == nil { // that one is not held any more
-					failed = err
-				}
-				answers[i] = err == nil && n == 1
-			}
-			return answers, failed
-		})
-		mu.Lock()
-		defer mu.Unlock()
-		for i, answer := range answers {
-			held[batch[i]] = answer
-		}
-		if failed == nil {
-			failed = err
-		}
-	})
-	return held, failed
+	return s.renewEach(ctx, renewLock, keys, args)
 }
 
 // ReleaseLock implements lock.Store: one script call.

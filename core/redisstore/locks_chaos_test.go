@@ -69,6 +69,7 @@ func allServed(t *testing.T, waits []*wait, stores [2]*redisstore.Store, within 
 }
 
 func TestWaitersSurviveDamage(t *testing.T) {
+	t.Parallel()
 	const lease = 4 * time.Second
 	for name, damage := range map[string]func(t *testing.T, direct *redis.Client){
 		"nothing":      func(*testing.T, *redis.Client) {},
@@ -138,6 +139,7 @@ func keysOf(t testing.TB, server *redis.Client, pattern string) []string {
 // Cut connections, lost replies, lost scripts and lost subscriptions: one at a time has the lock all
 // the same, fences grow, and nothing is left.
 func TestALockInAStorm(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
 	var stores []*redisstore.Store

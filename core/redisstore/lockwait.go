@@ -29,7 +29,7 @@ func newWaiter(req lock.AcquireRequest, keys lockKeys) *waiter {
 	now := time.Now()
 	return &waiter{
 		id: req.ID, keys: keys.with(keys.released(req.ID)), added: now, due: now, heard: now, life: frontLife,
-		claim: make(chan struct{}, 1), over: make(chan error, 1),
+		fair: req.Fair, claim: make(chan struct{}, 1), over: make(chan error, 1),
 	}
 }
 
@@ -46,6 +46,11 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	req.Queue = true
 	keys := s.lockKeys(req.Name, req.Key)
 	w := s.waiters.expect(newWaiter(req, keys), true)
+	s.waiters.update(w, func() {
+		if w.deaf && !s.inbox.deaf() { // the push may have come before there was a subscription
+			w.due = time.Now()
+		}
+	})
 	defer s.waiters.forget(w)
 	s.keepBeating()
 	for {
@@ -148,7 +153,7 @@ func (s *Store) sendBeats() {
 func (s *Store) beat(due []*waiter) {
 	keys, args := make([][]string, len(due)), make([][]any, len(due))
 	for i, w := range due {
-		keys[i], args[i] = w.keys, []any{w.id}
+		keys[i], args[i] = w.keys, []any{w.id, s.tells(w.fair)}
 	}
 	s.eachBatch(s.life, keys, func(batch []int) {
 		cmds, err := call(s.life, s, ordinary, func(ctx context.Context) ([]*redis.Cmd, error) {

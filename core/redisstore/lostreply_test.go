@@ -52,6 +52,7 @@ func TestLostReplyOfAChargeIsUnconfirmedAndChargedOnce(t *testing.T) {
 }
 
 func TestLostReplyOfAChargeOnACluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client, proxies := cluster.ProxiedClient()
 	direct := cluster.Client()

@@ -154,25 +154,14 @@ func owned(ctx context.Context, s *Store, f func(context.Context) (any, error)) 
 	})
 }
 
-// RenewOperations implements guard.Store: one pipeline.
+// RenewOperations implements guard.Store: one pipeline for each hundred.
 func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
 	keys, args := make([][]string, len(reqs)), make([][]any, len(reqs))
 	for i, r := range reqs {
 		keys[i] = []string{s.recordKey(r.ID)}
 		args[i] = []any{r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()}
 	}
-	return call(ctx, s, finishing, func(ctx context.Context) ([]bool, error) {
-		cmds := s.evalEach(ctx, renewOperation, keys, args)
-		held := make([]bool, len(cmds))
-		for i, cmd := range cmds {
-			n, err := cmd.Int64()
-			if err != nil && !isWrongType(err) { // that one is not the attempt's any more
-				return nil, err
-			}
-			held[i] = err == nil && n == 1
-		}
-		return held, nil
-	})
+	return s.renewEach(ctx, renewOperation, keys, args)
 }
 
 // errRing is returned to locks and guards on a Ring: what a shard holds would be looked for, and

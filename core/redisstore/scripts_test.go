@@ -142,6 +142,7 @@ func (h *oldServer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 }
 
 func TestContractBeforeRedis7(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
 		client, hook := server.Client(), new(oldServer)

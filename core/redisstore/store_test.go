@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"flag"
 	"log/slog"
 	"testing"
 	"time"
@@ -14,7 +15,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "6") // tests that say so wait for time to pass, on any machine
+	goleak.VerifyTestMain(m)
+}
 
 // hasty is the deadline that a store has by default. A busy machine may take longer than that for
 // calls that nothing is wrong with.
@@ -41,6 +45,7 @@ func contract(t *testing.T, run storetest.Runner) {
 }
 
 func TestContractOnMiniredis(t *testing.T) {
+	t.Parallel()
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
 		server := miniredis.RunT(t)
 		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -59,6 +64,7 @@ func TestContractOnMiniredis(t *testing.T) {
 }
 
 func TestContractOnRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {

@@ -23,6 +23,8 @@ type waiters struct {
 type waiter struct {
 	id      string
 	keys    []string
+	fair    bool // nobody may be granted the lock first
+	deaf    bool // there was no subscription when it was queued
 	added   time.Time
 	awaited bool
 	due     time.Time     // the next beat

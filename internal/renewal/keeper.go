@@ -27,7 +27,7 @@ const maxBatch = 100
 // Keeper renews holds until they are removed or lost.
 type Keeper[H Hold] struct {
 	// Renew asks the store to renew the holds of a batch, and says for each whether it is held.
-	// On an error all of them are tried again.
+	// On an error those that it says are held have been renewed, and the others are tried again.
 	renew func(context.Context, []H) ([]bool, error)
 
 	mu    sync.Mutex
@@ -134,13 +134,13 @@ func (k *Keeper[H]) send(batch []*entry[H]) {
 			continue // removed meanwhile
 		}
 		switch {
-		case err != nil: // soon again: there may be two more chances before the lease ends
-			e.due = time.Now().Add(e.hold.TTL() / 12)
-			heap.Push(&k.queue, e)
-		case held[i]:
+		case i < len(held) && held[i]:
 			e.due = sent.Add(e.hold.TTL() / 3)
 			heap.Push(&k.queue, e)
 			renewed = append(renewed, e.hold)
+		case err != nil: // soon again: there may be two more chances before the lease ends
+			e.due = time.Now().Add(e.hold.TTL() / 12)
+			heap.Push(&k.queue, e)
 		default:
 			delete(k.holds, e.hold)
 			lost = append(lost, e.hold)

@@ -166,3 +166,28 @@ func TestRemovedWhileItsBatchIsUnderWay(t *testing.T) {
 		}
 	})
 }
+
+// With an error, what is known to be renewed is renewed, and the rest is tried again soon.
+func TestPartOfABatchFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newKeeper()
+		tries := 0
+		k := renewal.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
+			tries++
+			held := make([]bool, len(batch))
+			for i, h := range batch {
+				held[i] = h.id == 1
+			}
+			return held, errors.New("of the other nothing is known")
+		})
+		k.Add(hold{1, l}, time.Now())
+		k.Add(hold{2, l}, time.Now())
+		time.Sleep(ttl/3 + ttl/6)
+		synctest.Wait()
+		if len(l.renewed[1]) != 1 || len(l.renewed[2]) != 0 || len(l.lost) != 0 || tries < 3 || k.Len() != 2 {
+			t.Errorf("renewed %v, lost %v, in %d tries; keeps %d", l.renewed, l.lost, tries, k.Len())
+		}
+		k.Remove(hold{1, l})
+		k.Remove(hold{2, l})
+	})
+}

@@ -5,7 +5,8 @@
 -- KEYS[5]  the largest fence so far
 -- KEYS[6]  exists if the id has been released
 -- ARGV     id, X or S, "1" to queue, lease in µs, delay in µs, fences wanted, inbox, what the holder
---          says of itself, the lock's key or nothing if it is a secret
+--          says of itself, the lock's key or nothing if it is a secret, "P" if a message that its
+--          inbox does not receive means that it is gone, or "-"
 --
 -- Returns {"granted", first fence, last fence}, {"withdrawn"}, or {"queued" or "taken", what a holder
 -- says of itself, µs until its lease ends, requests in the queue beside this one, the place in the
@@ -48,10 +49,10 @@ if mine and mine.held then -- sent twice
   return {'granted', num(mine.first), num(mine.last)}
 end
 prune()
-pass()
+pass(id)
 mine = find(id)
-local h, waiting = top(), redis.call('ZCARD', QUEUE)
-if mine and mine.reserved and mine.left > 0 or waiting == 0 and (not h or (h.shared and shared)) then
+local h, others = top(), redis.call('ZCARD', QUEUE)
+if mine and mine.reserved and mine.left > 0 or others == 0 and (not h or (h.shared and shared)) then
   local reply = grant()
   finish(id)
   return reply
@@ -63,18 +64,18 @@ if queue then
   if not redis.call('ZSCORE', QUEUE, id) then
     local last = redis.call('ZREVRANGE', QUEUE, 0, 0, 'WITHSCORES')
     redis.call('ZADD', QUEUE, num(tonumber(last[2] or 0) + 1), id)
-    redis.call('HSET', RECORD, 'q' .. id, (shared and 'S' or 'X') .. inbox)
+    redis.call('HSET', RECORD, 'q' .. id, (shared and 'S' or 'X') .. ARGV[10] .. inbox)
     if key ~= '' then
       redis.call('HSET', RECORD, 'k', key)
     end
   else
-    waiting = waiting - 1
+    others = others - 1
   end
   redis.call('ZADD', LIVING, num(now + FRONT_LIFE), id)
 end
 if h and h.reserved then
-  waiting = waiting + 1
+  others = others + 1
 end
 finish(id)
-return {outcome, h and h.meta or '', num(math.max(h and h.left or 0, 0)), waiting,
+return {outcome, h and h.meta or '', num(math.max(h and h.left or 0, 0)), others,
   redis.call('ZRANK', QUEUE, id) or 0, num(math.max(h and h.free - now or 0, 0))}

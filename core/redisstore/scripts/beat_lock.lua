@@ -3,7 +3,7 @@
 --
 -- KEYS     as above, and
 -- KEYS[5]  exists if the id has been released
--- ARGV     id
+-- ARGV     id, "P" or "-" as in the request
 --
 -- Returns {"granted"} if the lock is held by or reserved for the id, {"withdrawn"}, {"missing"} if the
 -- queue does not know it, or {"queued", the place from 0, µs until the lock may be free}.
@@ -12,7 +12,7 @@ local id = ARGV[1]
 if redis.call('EXISTS', KEYS[5]) == 1 then
   return {'withdrawn'}
 end
-local rank = redis.call('ZRANK', QUEUE, id)
+local rank, text = redis.call('ZRANK', QUEUE, id), redis.call('HGET', RECORD, 'q' .. id)
 redis.call('ZSCORE', LIVING, id)
 if not rank then
   local mine = find(id)
@@ -26,6 +26,13 @@ end
 local h = top()
 redis.call('ZREM', QUEUE, '') -- needs no room; servers before 7 then allow what does
 live(rank)
+if text and string.sub(text, 2, 2) ~= ARGV[2] then
+  redis.call('HSET', RECORD, 'q' .. id, string.sub(text, 1, 1) .. ARGV[2] .. string.sub(text, 3))
+end
+if h and h.reserved and h.tells and redis.pcall('PUBLISH', h.inbox, 'here ' .. h.id) == 0 then
+  remove(h.id) -- its process is gone
+  h = top()
+end
 if h and not h.shared then -- nobody's turn
   if redis.call('PTTL', QUEUE) < QUEUE_LIFE / 2000 then -- half of it, in ms
     finish(id)
@@ -33,7 +40,7 @@ if h and not h.shared then -- nobody's turn
   return {'queued', rank, num(h.free - now)}
 end
 prune()
-pass()
+pass(id)
 rank = redis.call('ZRANK', QUEUE, id)
 local reply
 if rank then

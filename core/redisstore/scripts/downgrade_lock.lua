@@ -17,6 +17,6 @@ redis.call('HDEL', RECORD, '') -- needs no room; servers before 7 then allow wha
 mine.shared = true
 extend(mine, tonumber(ARGV[2]), tonumber(ARGV[3]))
 prune()
-pass()
+pass(id)
 finish(id)
 return 1

@@ -23,6 +23,6 @@ remove(id) -- needs no room; servers before 7 then allow what does
 redis.call('SET', KEYS[5], '0' .. ARGV[3], 'PX', ARGV[4])
 tell(mine.inbox, 'lost', id)
 prune()
-pass()
+pass('')
 finish('')
 return 1

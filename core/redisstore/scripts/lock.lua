@@ -5,10 +5,11 @@
 -- KEYS[3]  the queue, a zset: id -> its place
 -- KEYS[4]  the queue's living, a zset: id -> until when, unless it beats
 --
--- A hold is text: H if held, or R if reserved for a request that has still to claim it; X exclusive
--- or S shared; then, between colons, its length and its delay in µs, its first and its last fence,
+-- A hold is text: H if held, or R or P if reserved for a request that has still to claim it; X
+-- exclusive or S shared; then, between colons, its length and its delay in µs, its first and its last fence,
 -- and the length of the inbox's name; then the inbox of its process, and what it says of itself. A
--- request is X or S, and an inbox.
+-- request is X or S; P if a message that nobody receives means that its process is gone, or -, as
+-- with P and R above; and an inbox.
 --
 -- A script that fails has failed before its first write: it reads every key first, so that one of
 -- another type is found then.
@@ -21,6 +22,7 @@ local FRONT_LIFE = 3 * SECOND  -- and live for three beats,
 local LIFE = 30 * SECOND       -- as do the others, who beat every ten
 local RISEN = 12 * SECOND      -- one of the others who comes to the front, until it beats
 local QUEUE_LIFE = 90 * SECOND
+local OVERLOOK = 16            -- at most so many whose processes seem to be gone
 
 local t = redis.call('TIME')
 local now = t[1] * SECOND + t[2]
@@ -44,12 +46,12 @@ local function find(id, score)
     return nil
   end
   local state, kind, ttl, delay, first, last, size, rest =
-    string.match(text, '^([HR])([XS]):(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
+    string.match(text, '^([HRP])([XS]):(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
   if not state then
     return nil
   end
   local h = {
-    id = id, reserved = state == 'R', shared = kind == 'S', ttl = tonumber(ttl), delay = tonumber(delay),
+    id = id, reserved = state ~= 'H', tells = state == 'P', shared = kind == 'S', ttl = tonumber(ttl), delay = tonumber(delay),
     first = tonumber(first), last = tonumber(last),
     inbox = string.sub(rest, 1, tonumber(size)), meta = string.sub(rest, tonumber(size) + 1),
   }
@@ -63,7 +65,7 @@ end
 
 -- put writes a hold, and the lock's key if it is given.
 local function put(h, key)
-  local text = string.format('%s%s:%.0f:%.0f:%.0f:%.0f:%.0f:', h.reserved and 'R' or 'H', h.shared and 'S' or 'X',
+  local text = string.format('%s%s:%.0f:%.0f:%.0f:%.0f:%.0f:', h.reserved and (h.tells and 'P' or 'R') or 'H', h.shared and 'S' or 'X',
     h.ttl, h.delay, h.first, h.last, #h.inbox) .. h.inbox .. h.meta
   if key and key ~= '' then
     redis.call('HSET', RECORD, 'k', key, 'h' .. h.id, text)
@@ -136,37 +138,73 @@ local function prune()
   end
 end
 
+-- waiting returns a request of the queue, or nil if it is there no longer.
+local function waiting(id)
+  local text, alive = redis.call('HGET', RECORD, 'q' .. id), redis.call('ZSCORE', LIVING, id)
+  if not text or not alive or tonumber(alive) <= now then
+    return nil
+  end
+  return {
+    id = id, shared = string.sub(text, 1, 1) == 'S', tells = string.sub(text, 2, 2) == 'P', inbox = string.sub(text, 3),
+    alive = tonumber(alive),
+  }
+end
+
+-- gone sends a message at once, if it may tell whether somebody is there, and reports whether nobody
+-- is. Otherwise the message is sent last.
+local function gone(w, message, me)
+  if not w.tells or w.id == me then
+    tell(w.inbox, message, w.id)
+    return false
+  end
+  return redis.pcall('PUBLISH', w.inbox, message .. ' ' .. w.id) == 0
+end
+
+local function reserve(w)
+  leave(w.id)
+  local h = {
+    id = w.id, reserved = true, tells = w.tells, shared = w.shared, ttl = CLAIM, delay = 0, first = 0, last = 0,
+    inbox = w.inbox, meta = '', free = now + CLAIM,
+  }
+  put(h)
+  return h
+end
+
 -- pass reserves the lock for whoever is first in the queue, if it is free: for all who share it
--- before the next exclusive request, or for one.
-local function pass()
-  local h = top()
+-- before the next exclusive request, or for one. Those whose process is gone are overlooked, and keep
+-- their places in case it is not. me is the request that asks.
+local function pass(me)
+  local h, rank, overlooked = top(), 0, nil
   for _ = 1, 256 do
-    local id = redis.call('ZRANGE', QUEUE, 0, 0)[1]
+    local id = redis.call('ZRANGE', QUEUE, rank, rank)[1]
     if not id or (h and not h.shared) then
       break
     end
-    local text, alive = redis.call('HGET', RECORD, 'q' .. id), redis.call('ZSCORE', LIVING, id)
-    if not text or not alive or tonumber(alive) <= now then
+    local w = waiting(id)
+    if not w then
       leave(id)
+    elseif h and not w.shared then
+      break
+    elseif rank < OVERLOOK and gone(w, 'grant', me) then
+      overlooked, rank = overlooked or w, rank + 1
     else
-      local shared, inbox = string.sub(text, 1, 1) == 'S', string.sub(text, 2)
-      if h and not shared then
-        break
-      end
-      leave(id)
-      h = {
-        id = id, reserved = true, shared = shared, ttl = CLAIM, delay = 0, first = 0, last = 0,
-        inbox = inbox, meta = '', free = now + CLAIM,
-      }
-      put(h)
-      tell(inbox, 'grant', id)
+      h = reserve(w)
     end
   end
-  for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, FRONT - 1)) do
-    local text, alive = redis.call('HGET', RECORD, 'q' .. id), redis.call('ZSCORE', LIVING, id)
-    if text and alive and tonumber(alive) > now + RISEN then
-      redis.call('ZADD', LIVING, num(now + RISEN), id)
-      tell(string.sub(text, 2), 'beat', id)
+  if overlooked and not h then
+    reserve(overlooked)
+  end
+
+  local front = 0
+  for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, OVERLOOK - 1)) do
+    local w = front < FRONT and waiting(id)
+    if w and w.alive > now + RISEN and gone(w, 'beat', me) then
+      redis.call('ZADD', LIVING, num(now + FRONT_LIFE), id)
+    elseif w then
+      front = front + 1
+      if w.alive > now + RISEN then
+        redis.call('ZADD', LIVING, num(now + RISEN), id)
+      end
     end
   end
 end

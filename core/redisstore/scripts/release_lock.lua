@@ -26,7 +26,7 @@ end
 redis.call('SET', KEYS[5], held and '1' or '0', 'PX', ARGV[2])
 if not alone then
   prune()
-  pass()
+  pass(id)
   finish(id)
 end
 return held and 1 or 0
