@@ -78,7 +78,7 @@ func TestWithoutRenewal(t *testing.T) {
 		lease := mustLock(t, newLocker(t, w, lock.WithoutRenewal()), "k")
 		time.Sleep(time.Until(lease.ValidUntil()) - 1)
 		wantValid(t, lease)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		wantEnded(t, lease, lock.ErrExpired)
 		time.Sleep(ttl)
 		wantFree(t, w, "k")
@@ -96,7 +96,7 @@ func TestWithMaxHold(t *testing.T) {
 		lease := mustLock(t, newLocker(t, w, lock.WithMaxHold(4*ttl)), "k")
 		time.Sleep(4*ttl - 1)
 		wantValid(t, lease)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		wantEnded(t, lease, lock.ErrExpired)
 		time.Sleep(ttl + time.Second) // nobody renews it any more
 		wantFree(t, w, "k")

@@ -84,7 +84,8 @@ func TestReentry(t *testing.T) {
 		l := newLocker(t, w)
 		outer := mustLock(t, l, "k")
 		between := mustLock(t, l, "another")
-		inner, err := l.Lock(context.WithValue(outer.Context(), struct{}{}, 1), "k")
+		type own struct{}
+		inner, err := l.Lock(context.WithValue(outer.Context(), own{}, 1), "k")
 		if err != nil {
 			t.Fatal(err)
 		}

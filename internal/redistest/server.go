@@ -25,6 +25,7 @@ type Server struct {
 	t    testing.TB
 	path string
 	args []string
+	conf string // of a sentinel, which has nothing but that
 	dir  string
 	port int
 
@@ -110,6 +111,9 @@ func (s *Server) start() error {
 	args := append([]string{
 		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir,
 	}, s.args...)
+	if s.conf != "" {
+		args = []string{s.conf, "--sentinel"}
+	}
 	cmd := exec.Command(s.path, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

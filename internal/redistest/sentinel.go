@@ -1,0 +1,90 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Sentinel is a master with a replica, and a sentinel that promotes the replica when the master is
+// gone.
+type Sentinel struct {
+	Master, Replica *Server
+	sentinel        *Server
+	t               testing.TB
+}
+
+const masterName = "lockkeeper"
+
+// StartSentinel starts the three, that live until the test ends. It skips or fails the test as [Start]
+// does. When it returns, the replica has all that the master has, and the sentinel knows it.
+func StartSentinel(t testing.TB) *Sentinel {
+	t.Helper()
+	s := &Sentinel{t: t, Master: Start(t)}
+	s.Replica = Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(s.Master.port))
+	s.sentinel = &Server{t: t, path: s.Master.path, dir: t.TempDir()}
+	t.Cleanup(s.sentinel.Stop)
+	var err error
+	if s.sentinel.port, err = freePort(); err != nil {
+		t.Fatal(err)
+	}
+	s.sentinel.conf = filepath.Join(s.sentinel.dir, "sentinel.conf")
+	conf := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %d 1\n"+
+		"sentinel down-after-milliseconds %s 500\nsentinel failover-timeout %s 5000\n",
+		s.sentinel.port, s.sentinel.dir, masterName, s.Master.port, masterName, masterName)
+	if err := os.WriteFile(s.sentinel.conf, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sentinel.start(); err != nil {
+		t.Fatalf("redis sentinel: %v", err)
+	}
+	replica, sentinel := s.Replica.Client(), s.sentinel.Client()
+	s.until("the replica is in step, and known", func(ctx context.Context) bool {
+		known, err := sentinel.Do(ctx, "sentinel", "replicas", masterName).Slice()
+		return err == nil && len(known) == 1 && strings.Contains(replica.Info(ctx, "replication").Val(), "master_link_status:up")
+	})
+	return s
+}
+
+// Client returns a client that asks the sentinel for the master, with a short time-out, closed when
+// the test ends.
+func (s *Sentinel) Client() *redis.Client {
+	client := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: masterName, SentinelAddrs: []string{s.sentinel.Addr()},
+		ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond, DialTimeout: 500 * time.Millisecond,
+	})
+	s.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Failover kills the master, and returns when the replica has taken its place.
+func (s *Sentinel) Failover() {
+	s.t.Helper()
+	s.Master.Stop()
+	replica := s.Replica.Client()
+	s.until("the replica is the master", func(ctx context.Context) bool {
+		return strings.Contains(replica.Info(ctx, "replication").Val(), "role:master")
+	})
+}
+
+func (s *Sentinel) until(what string, ok func(context.Context) bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok(ctx) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			s.t.Fatalf("redis sentinel: not within 30s: %s", what)
+		}
+	}
+}
