@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -15,19 +16,34 @@ var _ lock.Store = (*Store)(nil)
 
 // lockKeys are the Redis keys of a lock, in one slot of a Cluster.
 type lockKeys struct {
-	tag, stem string
-	all       []string // the record, the holds, the queue, and who is alive in it; scripts/lock.lua has their layout
+	tag   string
+	stem  string
+	all   []string // the record, the holds, the queue, and who is alive in it; scripts/lock.lua has their layout
+	fence string
 }
 
 // lockKeys names the Redis keys of a lock. Only the record's ends in the lock's name.
 func (s *Store) lockKeys(name, key string) lockKeys { return s.taggedLockKeys(name, s.tag(name, key)) }
 
 func (s *Store) taggedLockKeys(name, tag string) lockKeys {
-	stem := s.config.prefix + ":l:{" + tag + "}"
-	return lockKeys{tag, stem, []string{stem + ":" + name, stem + "h", stem + "q", stem + "w"}}
+	// Pieces of one string: a lock is asked for often.
+	n := len(s.config.prefix) + len(":l:{}") + len(tag)
+	var b strings.Builder
+	b.Grow(5*(n+1) + len(name))
+	for _, suffix := range [...]string{"h", "q", "w", "f", ":"} {
+		b.WriteString(s.config.prefix)
+		b.WriteString(":l:{")
+		b.WriteString(tag)
+		b.WriteString("}")
+		b.WriteString(suffix)
+	}
+	b.WriteString(name)
+	text := b.String()
+	piece := func(i int) string { return text[i*(n+1) : (i+1)*(n+1)] }
+	return lockKeys{
+		tag: tag, stem: text[:n], all: []string{text[4*(n+1):], piece(0), piece(1), piece(2)}, fence: piece(3),
+	}
 }
-
-func (k lockKeys) fence() string { return k.stem + "f" }
 
 // released tells that an id has been released.
 func (k lockKeys) released(id string) string { return k.stem + "x:" + id }
@@ -86,7 +102,7 @@ func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockK
 		}
 		s.listen()
 		sent := time.Now()
-		reply, acks, err := s.evalAcked(ctx, acquireLock, keys.with(keys.fence(), keys.released(req.ID)), args...)
+		reply, acks, err := s.evalAcked(ctx, acquireLock, keys.with(keys.fence, keys.released(req.ID)), args...)
 		if err != nil {
 			return acquireReply{}, err
 		}

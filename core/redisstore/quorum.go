@@ -28,7 +28,7 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 		if err := s.checkEviction(ctx); err != nil {
 			return nil, err
 		}
-		return s.eval(ctx, false, raiseFence, []string{keys.fence()}, least)
+		return s.eval(ctx, false, raiseFence, []string{keys.fence}, least)
 	})
 	return err
 }

@@ -13,8 +13,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -226,18 +224,18 @@ func (s *Store) bucketKey(tag, bucket string) string {
 	return key
 }
 
-// tag hashes the name of a limiter and a key of it.
-func (s *Store) tag(limiter, key string) string {
-	var h hash.Hash
+// tag hashes the name of a mechanism and a key of it.
+func (s *Store) tag(name, key string) string {
+	var room [512]byte // most fit, and then cost nothing
+	text := binary.BigEndian.AppendUint64(room[:0], uint64(len(name)))
+	text = append(append(text, name...), key...)
+	var sum [sha256.Size]byte
 	if len(s.config.secret) == 0 {
-		h = sha256.New()
+		sum = sha256.Sum256(text)
 	} else {
-		h = hmac.New(sha256.New, s.config.secret)
+		h := hmac.New(sha256.New, s.config.secret)
+		h.Write(text)
+		h.Sum(sum[:0])
 	}
-	var n [8]byte
-	binary.BigEndian.PutUint64(n[:], uint64(len(limiter)))
-	h.Write(n[:])
-	_, _ = io.WriteString(h, limiter)
-	_, _ = io.WriteString(h, key)
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16])
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
