@@ -1,0 +1,109 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+const faultTTL = 900 * time.Millisecond
+
+// behindProxy returns a peer that reaches its server through a proxy, and one that does so directly.
+func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
+	t.Helper()
+	server := redistest.Start(t)
+	proxy = redistest.NewProxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: 100 * time.Millisecond, WriteTimeout: 100 * time.Millisecond})
+	store, err := redisstore.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close(); _ = client.Close() })
+	return peer{newLocker(t, store, lock.WithTTL(faultTTL)), store, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
+}
+
+// Whatever becomes of renewals, the context of a lease ends while the server still keeps the lock for
+// it: nobody else can have had it by then.
+func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
+	for name, fault := range map[string]func(*redistest.Proxy){
+		"black hole":   (*redistest.Proxy).BlackHole,
+		"cut":          func(p *redistest.Proxy) { p.BlackHole(); p.CutAll() },
+		"late replies": func(p *redistest.Proxy) { p.Delay(2 * time.Second) },
+		"renewed, and not told": func(p *redistest.Proxy) {
+			p.LoseReplies("evalsha", -1, redistest.Silence)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxied, direct, proxy := behindProxy(t)
+			lease := mustLock(t, proxied.Locker, "k")
+			<-time.After(faultTTL) // it has been renewed
+			wantValid(t, lease)
+			fault(proxy)
+			select {
+			case <-lease.Context().Done():
+			case <-time.After(5 * time.Second):
+				t.Fatal("the lease's context goes on")
+			}
+			state, err := direct.Inspect(t.Context(), "k")
+			if err != nil || len(state.Holders) != 1 || state.Holders[0].Remaining <= 0 {
+				t.Errorf("when the context ended, the server had %+v, %v; want the hold still there", state, err)
+			}
+			if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrExpired) {
+				t.Errorf("cause %v", cause)
+			}
+			next, err := direct.Lock(t.Context(), "k") // after the lease, and not never
+			if err != nil {
+				t.Fatal(err)
+			}
+			if next.Fence().Number <= lease.Fence().Number {
+				t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
+			}
+			mustUnlock(t, next)
+			proxy.Mend()
+			_ = lease.Unlock(t.Context())
+		})
+	}
+}
+
+// Replies that are lost after the server has acted: nobody blocks itself, and nothing is left for
+// longer than a lease.
+func TestLostRepliesLeaveNoOrphans(t *testing.T) {
+	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "silence": redistest.Silence} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxied, direct, proxy := behindProxy(t)
+			mustUnlock(t, mustLock(t, proxied.Locker, "warm"))
+			for range 10 {
+				proxy.LoseReplies("evalsha", 1, loss) // of the acquire
+				lease, err := proxied.Lock(t.Context(), "k")
+				if err != nil {
+					if !errors.Is(err, outage.ErrUnavailable) {
+						t.Fatalf("Lock: %v", err)
+					}
+					continue
+				}
+				wantValid(t, lease)
+				proxy.LoseReplies("evalsha", 1, loss) // of the release
+				if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, outage.ErrUnavailable) {
+					t.Errorf("Unlock: %v", err)
+				}
+			}
+			proxy.Mend()
+			began := time.Now()
+			lease := mustLock(t, direct.Locker, "k")
+			if took := time.Since(began); took > faultTTL+time.Second {
+				t.Errorf("the lock was free after %v", took)
+			}
+			mustUnlock(t, lease)
+		})
+	}
+}
