@@ -77,6 +77,8 @@ func TestReplicaAcksOnACluster(t *testing.T) {
 	slot := client.ClusterKeySlot(ctx(), key).Val()
 	id := to.Client().ClusterMyID(ctx()).Val()
 	must(t, from.Client().FlushAll(ctx()).Err())
+	// As a migration does it: otherwise the others may go on believing the old master.
+	must(t, to.Client().Do(ctx(), "cluster", "setslot", slot, "importing", from.Client().ClusterMyID(ctx()).Val()).Err())
 	for _, server := range []*redistest.Server{to, from} {
 		must(t, server.Client().Do(ctx(), "cluster", "setslot", slot, "node", id).Err())
 	}

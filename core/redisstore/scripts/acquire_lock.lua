@@ -48,10 +48,17 @@ if mine and mine.held then -- sent twice
   extend(mine, ttl, delay)
   return {'granted', num(mine.first), num(mine.last)}
 end
-prune()
-pass(id)
-mine = find(id)
-local h, others = top(), redis.call('ZCARD', QUEUE)
+if mine and mine.reserved and mine.left > 0 then -- the common way to claim it
+  return grant()
+end
+local h = top()
+if not (h and h.held and not h.shared) then -- it may be somebody's turn
+  prune()
+  pass(id)
+  mine = find(id)
+  h = top()
+end
+local others = redis.call('ZCARD', QUEUE)
 if mine and mine.reserved and mine.left > 0 or others == 0 and (not h or (h.shared and shared)) then
   local reply = grant()
   finish(id)
@@ -64,9 +71,11 @@ if queue then
   if not redis.call('ZSCORE', QUEUE, id) then
     local last = redis.call('ZREVRANGE', QUEUE, 0, 0, 'WITHSCORES')
     redis.call('ZADD', QUEUE, num(tonumber(last[2] or 0) + 1), id)
-    redis.call('HSET', RECORD, 'q' .. id, (shared and 'S' or 'X') .. ARGV[10] .. inbox)
+    local text = (shared and 'S' or 'X') .. ARGV[10] .. inbox
     if key ~= '' then
-      redis.call('HSET', RECORD, 'k', key)
+      redis.call('HSET', RECORD, 'q' .. id, text, 'k', key)
+    else
+      redis.call('HSET', RECORD, 'q' .. id, text)
     end
   else
     others = others - 1

@@ -21,7 +21,9 @@ if alone then
   redis.call('DEL', RECORD, HOLDS, LIVING)
 else
   remove(id) -- needs no room; servers before 7 then allow what does
-  leave(id)
+  if not mine then
+    leave(id)
+  end
 end
 redis.call('SET', KEYS[5], held and '1' or '0', 'PX', ARGV[2])
 if not alone then

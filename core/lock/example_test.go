@@ -1,0 +1,115 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+)
+
+// Run a job in one process of many.
+func ExampleLocker_Do() {
+	ctx := context.Background()
+	store := memstore.New() // or redisstore.New, for several processes
+	defer store.Close()
+	jobs, err := lock.New(store, "jobs")
+	if err != nil {
+		panic(err)
+	}
+	err = jobs.Do(ctx, "invoices", func(ctx context.Context) error {
+		fmt.Println("sending invoices, until", ctx.Err())
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// sending invoices, until <nil>
+	// <nil>
+}
+
+// Leave it to whoever has it.
+func ExampleLocker_TryLock() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	carts, err := lock.New(store, "carts", lock.WithHolder("web-1"))
+	if err != nil {
+		panic(err)
+	}
+	lease, err := carts.Lock(ctx, "42")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = lease.Unlock(ctx) }()
+
+	var held *lock.HeldError
+	if _, err := carts.TryLock(ctx, "42"); errors.As(err, &held) {
+		fmt.Println("held by", held.Holder, "for at most", held.Remaining.Round(time.Minute/2))
+	}
+	// Output: held by web-1 for at most 30s
+}
+
+// Have the resource refuse the writes of a holder that has lost its lock.
+func ExampleLease_Fence() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	files, err := lock.New(store, "files")
+	if err != nil {
+		panic(err)
+	}
+	var file fence.Gate // beside the file; package redisfence and sqlfence are for databases
+	write := func(lease *lock.Lease, text string) {
+		err := file.Do(lease.Fence(), func() error {
+			fmt.Println("written:", text)
+			return nil
+		})
+		if errors.Is(err, fence.ErrStale) {
+			fmt.Println("refused:", text)
+		}
+	}
+
+	paused, err := files.Lock(ctx, "a.txt")
+	if err != nil {
+		panic(err)
+	}
+	if _, err := files.ForceUnlock(ctx, "a.txt", paused.Fence().Number); err != nil { // as if its lease were over
+		panic(err)
+	}
+	next, err := files.Lock(ctx, "a.txt")
+	if err != nil {
+		panic(err)
+	}
+	write(next, "final")
+	write(paused, "the rest of the draft")
+	fmt.Println(paused.Unlock(ctx))
+	fmt.Println(next.Unlock(ctx))
+	// Output:
+	// written: final
+	// refused: the rest of the draft
+	// lock: lost
+	// <nil>
+}
+
+// Lock several keys without a deadlock.
+func ExampleLocker_LockAll() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	accounts, err := lock.New(store, "accounts")
+	if err != nil {
+		panic(err)
+	}
+	both, err := accounts.LockAll(ctx, []string{"savings", "current"})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(both.Keys())
+	fmt.Println(both.Unlock(ctx))
+	// Output:
+	// [current savings]
+	// <nil>
+}
