@@ -14,11 +14,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "6") // tests that say so wait for time to pass, on any machine
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, redistest.Redialing())
 }
 
 // wiretap is a store that counts what it is asked, and does otherwise when told to.

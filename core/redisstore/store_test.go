@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "6") // tests that say so wait for time to pass, on any machine
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, redistest.Redialing())
 }
 
 // hasty is the deadline that a store has by default. A busy machine may take longer than that for

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.TestMode)
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, redistest.Redialing())
 }
 
 // onEachStore runs a test on memory and on a real Redis. open returns a store as a process of its

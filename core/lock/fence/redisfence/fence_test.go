@@ -23,7 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
 
 func Example() {
 	server, err := miniredis.Run() // yours goes here
