@@ -29,10 +29,14 @@ var (
 	raiseFenceSource string
 	//go:embed scripts/lock.lua
 	lockSource string
+	//go:embed scripts/acquire_free_lock.lua
+	acquireFreeLockSource string
 	//go:embed scripts/acquire_lock.lua
 	acquireLockSource string
 	//go:embed scripts/beat_lock.lua
 	beatLockSource string
+	//go:embed scripts/release_lone_lock.lua
+	releaseLoneLockSource string
 	//go:embed scripts/release_lock.lua
 	releaseLockSource string
 	//go:embed scripts/renew_lock.lua
@@ -53,13 +57,13 @@ var (
 	// settleSmall is settleOperation for what must be written though the server's memory is full.
 	settleSmall = newScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1))
 
-	acquireLock   = newLockScript(acquireLockSource)
-	beatLock      = newLockScript(beatLockSource)
-	releaseLock   = newLockScript(releaseLockSource)
-	renewLock     = newLockScript(renewLockSource)
-	downgradeLock = newLockScript(downgradeLockSource)
-	inspectLock   = newLockScript(inspectLockSource)
-	forceUnlock   = newLockScript(forceUnlockSource)
+	acquireLock   = newLockScript(acquireFreeLockSource, acquireLockSource)
+	beatLock      = newLockScript("", beatLockSource)
+	releaseLock   = newLockScript(releaseLoneLockSource, releaseLockSource)
+	renewLock     = newLockScript("", renewLockSource)
+	downgradeLock = newLockScript("", downgradeLockSource)
+	inspectLock   = newLockScript("", inspectLockSource)
+	forceUnlock   = newLockScript("", forceUnlockSource)
 	raiseFence    = newScript(raiseFenceSource)
 
 	allScripts = []*script{
@@ -79,10 +83,11 @@ func newScript(text string) *script {
 	return &script{newSource(text), newSource("\n" + rest)} // the line numbers stay
 }
 
-// newLockScript puts what the scripts of locks share after the first line, which declares the flags.
-func newLockScript(text string) *script {
+// newLockScript puts what the scripts of locks share after the first line, which declares the flags,
+// and before that the script's common case, if it has one.
+func newLockScript(common, text string) *script {
 	flags, rest, _ := strings.Cut(text, "\n")
-	return newScript(flags + "\n" + lockSource + rest)
+	return newScript(flags + "\n" + common + lockSource + rest)
 }
 
 func newSource(text string) source {
