@@ -128,7 +128,7 @@ func (a *Attempt) settle(ctx context.Context, s State, status int, data []byte) 
 		ID: a.begun.ID, Owner: a.begun.Owner, Fingerprint: a.begun.Fingerprint, Number: a.number,
 		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: a.guard.config.retention,
 	}
-	a.guard.took(time.Since(a.start))
+	a.guard.typical.Add(time.Since(a.start))
 	return a.finish(ctx, func(ctx context.Context) (bool, error) {
 		return a.guard.store.SettleOperation(ctx, req)
 	})

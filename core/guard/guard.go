@@ -10,9 +10,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
@@ -31,14 +31,13 @@ import (
 // its record is kept. A process that dies after the effect and before the completion leaves an
 // attempt of unknown outcome.
 type Guard struct {
-	store  Store
-	name   string
-	config config
-	names  digester
-	keeper *renewal.Keeper[keptAttempt]
-	redo   redo.Queue
-	// typical is a moving average of how long attempts take, in nanoseconds.
-	typical atomic.Int64
+	store   Store
+	name    string
+	config  config
+	names   digester
+	keeper  *renewal.Keeper[keptAttempt]
+	redo    redo.Queue
+	typical average.Duration // how long attempts take
 }
 
 // New returns a guard that keeps its records in store, under name.
@@ -183,18 +182,8 @@ func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, erro
 	return g.store.RenewOperations(ctx, reqs)
 }
 
-// took records how long an attempt ran: an eighth of the difference moves the average.
-func (g *Guard) took(d time.Duration) {
-	old := g.typical.Load()
-	if old == 0 {
-		g.typical.CompareAndSwap(0, int64(d))
-		return
-	}
-	g.typical.CompareAndSwap(old, old+(int64(d)-old)/8)
-}
-
 func (g *Guard) retryAfter(remaining time.Duration) time.Duration {
-	typical := time.Duration(g.typical.Load())
+	typical := g.typical.Get()
 	if typical == 0 {
 		typical = time.Second
 	}

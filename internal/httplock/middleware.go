@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
@@ -21,8 +21,7 @@ const statusHeader = "Lock-Status"
 type Middleware struct {
 	locker   *lock.Locker
 	settings setting.Exclusive
-	// typical is a moving average of how long handlers have a lock, in nanoseconds.
-	typical atomic.Int64
+	typical  average.Duration // how long handlers have a lock
 }
 
 // New returns a middleware with a locker that is not nil.
@@ -98,7 +97,7 @@ func (m *Middleware) acquire(request context.Context, key string) (*lock.Lease, 
 func (m *Middleware) run(r *http.Request, x Exchange, lease *lock.Lease) {
 	began := time.Now()
 	defer func() {
-		m.took(time.Since(began))
+		m.typical.Add(time.Since(began))
 		// Unlock goes on when the client has left; the handler may have called it itself.
 		if err := lease.Unlock(r.Context()); err != nil && !errors.Is(err, lock.ErrReleased) {
 			x.Report(err)
@@ -126,21 +125,11 @@ func (m *Middleware) denial(request context.Context, err error) policy.Denial {
 	return policy.Denial{Reason: policy.InternalError, Err: err}
 }
 
-// took records how long a handler had a lock: an eighth of the difference moves the average.
-func (m *Middleware) took(d time.Duration) {
-	old := m.typical.Load()
-	if old == 0 {
-		m.typical.CompareAndSwap(0, int64(d))
-		return
-	}
-	m.typical.CompareAndSwap(old, old+(int64(d)-old)/8)
-}
-
 // retryAfter is when the lock may be free. Its lease says little of that: it is long, and a holder
 // that lives renews it. So this is what handlers have lately taken, for the one that has the lock
 // and each that waits for it. The lease is the upper bound, after which a holder that died is gone.
 func (m *Middleware) retryAfter(held *lock.HeldError) time.Duration {
-	after := time.Duration(m.typical.Load()) * time.Duration(held.Waiting+1)
+	after := m.typical.Get() * time.Duration(held.Waiting+1)
 	if held.Remaining > 0 {
 		after = min(after, held.Remaining)
 	}
