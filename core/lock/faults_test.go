@@ -48,14 +48,24 @@ func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 			<-time.After(faultTTL) // it has been renewed
 			wantValid(t, lease)
 			fault(proxy)
-			select {
-			case <-lease.Context().Done():
-			case <-time.After(5 * time.Second):
-				t.Fatal("the lease's context goes on")
-			}
-			state, err := direct.Inspect(t.Context(), "k")
-			if err != nil || len(state.Holders) != 1 || state.Holders[0].Remaining <= 0 {
-				t.Errorf("when the context ended, the server had %+v, %v; want the hold still there", state, err)
+			// What the server says of the hold is true of some moment after it was asked, so this is no
+			// later than when the hold ends there, however busy the machine is.
+			var kept time.Time
+			eventually(t, "the lease's context ends", func() bool {
+				asked := time.Now()
+				state, err := direct.Inspect(t.Context(), "k")
+				if err != nil {
+					t.Error(err)
+				}
+				if len(state.Holders) == 1 && state.Holders[0].Fence <= lease.Fence().Number {
+					if until := asked.Add(state.Holders[0].Remaining); until.After(kept) {
+						kept = until
+					}
+				}
+				return lease.Context().Err() != nil
+			})
+			if end := lease.ValidUntil(); !end.Before(kept) {
+				t.Errorf("the context ended %v after the server had ended the hold", end.Sub(kept))
 			}
 			if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrExpired) {
 				t.Errorf("cause %v", cause)

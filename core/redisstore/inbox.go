@@ -21,12 +21,14 @@ type inbox struct {
 	once       sync.Once
 	subscribed atomic.Bool
 	warned     atomic.Bool
+	uncounted  atomic.Bool // a message that reaches this process is said to reach nobody: behind some proxies
 
 	mu       sync.Mutex
 	sub      *redis.PubSub
 	echoSent time.Time // zero if it has come back
 	nextEcho time.Time
 	echoLost bool
+	unheard  bool // the last echo was said to reach nobody
 
 	listeners map[int]func(id string)
 	next      int
@@ -58,7 +60,7 @@ func (in *inbox) deaf() bool {
 // this process is gone, so that others may have the lock first. A node of a Cluster counts those
 // alone who have subscribed at it.
 func (s *Store) tells(fair bool) string {
-	if _, cluster := s.client.(*redis.ClusterClient); cluster || fair || s.inbox.deaf() {
+	if _, cluster := s.client.(*redis.ClusterClient); cluster || fair || s.inbox.deaf() || s.inbox.uncounted.Load() {
 		return "-"
 	}
 	return "P"
@@ -182,9 +184,26 @@ func (s *Store) pushed(message string) {
 			f(id)
 		}
 	case "echo":
-		s.inbox.mu.Lock()
-		defer s.inbox.mu.Unlock()
-		s.inbox.echoSent, s.inbox.echoLost = time.Time{}, false
+		s.inbox.echoed()
+	}
+}
+
+// echoed notes that the echo has come back.
+func (in *inbox) echoed() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.echoSent, in.echoLost = time.Time{}, false
+	if in.unheard {
+		in.uncounted.Store(true)
+	}
+}
+
+// published notes how many an echo has reached, as the server says.
+func (in *inbox) published(receivers int64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.unheard = receivers == 0; in.unheard && in.echoSent.IsZero() { // and yet it has come back
+		in.uncounted.Store(true)
 	}
 }
 
@@ -221,13 +240,15 @@ func (s *Store) checkInbox() time.Time {
 	}
 	worsened := lost && !in.echoLost
 	in.echoLost = in.echoLost || lost
-	in.echoSent = now
+	in.echoSent, in.unheard = now, false
 	in.mu.Unlock()
 
-	_, err := call(s.life, s, ordinary, func(ctx context.Context) (int64, error) {
+	receivers, err := call(s.life, s, ordinary, func(ctx context.Context) (int64, error) {
 		return s.client.Publish(ctx, in.channel, "echo").Result()
 	})
-	if err != nil {
+	if err == nil {
+		in.published(receivers)
+	} else {
 		in.mu.Lock()
 		in.echoSent = time.Time{} // says nothing of the subscription
 		if isReply(err) && !didNotRun(err) {

@@ -183,9 +183,9 @@ local function pass(me)
     local w = waiting(id)
     if not w then
       leave(id)
-    elseif h and not w.shared then
+    elseif h and not w.shared or rank >= OVERLOOK then
       break
-    elseif rank < OVERLOOK and gone(w, 'grant', me) then
+    elseif gone(w, 'grant', me) then
       overlooked, rank = overlooked or w, rank + 1
     else
       h = reserve(w)
