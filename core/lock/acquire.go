@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
@@ -49,7 +50,7 @@ func (l *Locker) acquire(ctx context.Context, key string, shared, wait bool) (*L
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
 	if ctx.Err() != nil {
-		return nil, ended(ctx)
+		return nil, lease.Ended(ctx)
 	}
 	if l.closing.Err() != nil {
 		return nil, ErrClosed
@@ -126,7 +127,7 @@ func (l *Locker) ask(ctx context.Context, req AcquireRequest) (AcquireReply, err
 			l.giveBack(req.hold())
 		}
 		if ctx.Err() != nil {
-			err = ended(ctx)
+			err = lease.Ended(ctx)
 		}
 		return reply, err
 	}
@@ -145,7 +146,7 @@ func (l *Locker) start(ctx context.Context, h *hold) (*Lease, error) {
 	var err error
 	switch {
 	case ctx.Err() != nil:
-		err = ended(ctx)
+		err = lease.Ended(ctx)
 	case l.closing.Err() != nil:
 		err = ErrClosed
 	default:
@@ -159,7 +160,7 @@ func (l *Locker) start(ctx context.Context, h *hold) (*Lease, error) {
 func (l *Locker) whyNot(ctx context.Context, reply AcquireReply, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return held(reply, ended(ctx))
+		return held(reply, lease.Ended(ctx))
 	case l.closing.Err() != nil:
 		return ErrClosed
 	}
@@ -168,13 +169,4 @@ func (l *Locker) whyNot(ctx context.Context, reply AcquireReply, err error) erro
 
 func held(reply AcquireReply, cause error) *HeldError {
 	return &HeldError{Holder: reply.Holder, Remaining: reply.Remaining, Waiting: reply.Waiting, cause: cause}
-}
-
-// ended is the error of a context that has ended, with its cause.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }

@@ -4,6 +4,8 @@ import (
 	"container/list"
 	"context"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 )
 
 // A line is the goroutines of this process that want the same lock. One of them asks the store, or
@@ -91,7 +93,7 @@ func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool) (*Lease, e
 	if ctx.Err() != nil || l.closing.Err() != nil {
 		l.next(ln)
 		if ctx.Err() != nil {
-			return nil, ended(ctx)
+			return nil, lease.Ended(ctx)
 		}
 		return nil, ErrClosed
 	}
@@ -171,7 +173,7 @@ func (l *Locker) waitInLine(ctx context.Context, ln *line, w *waiter) (*Lease, e
 	case t := <-w.turn:
 		return l.take(ctx, ln, t)
 	case <-ctx.Done():
-		err = ended(ctx)
+		err = lease.Ended(ctx)
 	case <-l.closing.Done():
 		err = ErrClosed
 	}

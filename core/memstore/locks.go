@@ -233,7 +233,7 @@ func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) 
 	}
 	id, ok := s.forceUnlock(name, key, fence)
 	if ok {
-		s.lost.call(id)
+		s.lost.Call(id)
 	}
 	return ok, nil
 }
@@ -258,4 +258,4 @@ func (s *Store) forceUnlock(name, key string, fence int64) (id string, ok bool) 
 }
 
 // NotifyLost implements lock.Store: f is told of what ForceUnlock ended.
-func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.lost.add(f) }
+func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.lost.Add(f) }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/internal/listeners"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
 )
@@ -36,7 +37,7 @@ type Store struct {
 	tombstones  atomic.Int64  // of requests
 	sweeps      atomic.Uint64 // which shard a full store sweeps next
 	fences      fences
-	lost        lostFuncs
+	lost        listeners.Listeners
 }
 
 var _ core.Store = (*Store)(nil)

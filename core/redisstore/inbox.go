@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/listeners"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -30,15 +31,14 @@ type inbox struct {
 	echoLost bool
 	unheard  bool // the last echo was said to reach nobody
 
-	listeners map[int]func(id string)
-	next      int
+	lost listeners.Listeners
 }
 
 // checkEvery is how often the subscription is checked. An echo that takes longer is lost.
 const checkEvery = 3 * time.Second
 
 func newInbox(prefix string) *inbox {
-	return &inbox{channel: prefix + ":inbox:" + rand.Text(), listeners: make(map[int]func(string))}
+	return &inbox{channel: prefix + ":inbox:" + rand.Text()}
 }
 
 // begin notes that the server has confirmed the subscription.
@@ -66,20 +66,8 @@ func (s *Store) tells(fair bool) string {
 	return "P"
 }
 
-// NotifyLost implements lock.Store.
-func (s *Store) NotifyLost(f func(id string)) (remove func()) {
-	in := s.inbox
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	n := in.next
-	in.next++
-	in.listeners[n] = f
-	return func() {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		delete(in.listeners, n)
-	}
-}
+// NotifyLost implements lock.Store: f is told of what ForceUnlock ended.
+func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.inbox.lost.Add(f) }
 
 // listen starts the subscription, in the background.
 func (s *Store) listen() {
@@ -180,9 +168,7 @@ func (s *Store) pushed(message string) {
 	case "beat":
 		s.waiters.push(id, func(w *waiter) { w.due = time.Now() })
 	case "lost":
-		for _, f := range s.inbox.all() {
-			f(id)
-		}
+		s.inbox.lost.Call(id)
 	case "echo":
 		s.inbox.echoed()
 	}
@@ -205,16 +191,6 @@ func (in *inbox) published(receivers int64) {
 	if in.unheard = receivers == 0; in.unheard && in.echoSent.IsZero() { // and yet it has come back
 		in.uncounted.Store(true)
 	}
-}
-
-func (in *inbox) all() []func(string) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	var fs []func(string)
-	for _, f := range in.listeners {
-		fs = append(fs, f)
-	}
-	return fs
 }
 
 // checkInbox sends a message to the inbox, the way that others do, while anybody waits: a

@@ -3,13 +3,13 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
@@ -40,7 +40,7 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 		return lock.Grant{}, outage.ErrClosed
 	}
 	if ctx.Err() != nil {
-		return lock.Grant{}, cause(ctx)
+		return lock.Grant{}, lease.Ended(ctx)
 	}
 	s.listen()
 	req.Queue = true
@@ -56,7 +56,7 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	for {
 		select {
 		case <-ctx.Done():
-			return lock.Grant{}, cause(ctx)
+			return lock.Grant{}, lease.Ended(ctx)
 		case <-s.stop:
 			return lock.Grant{}, outage.ErrClosed
 		case err := <-w.over:
@@ -72,22 +72,13 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 		case err == nil: // it is not its turn, or was not in the queue any more
 			s.placed(w, reply.rank, frontLife, reply.blocked)
 		case ctx.Err() != nil:
-			return lock.Grant{}, cause(ctx)
+			return lock.Grant{}, lease.Ended(ctx)
 		case errors.Is(err, ErrNotReplicated): // the request has been released
 			return lock.Grant{}, err
 		default:
 			s.silent(w, err)
 		}
 	}
-}
-
-// cause says why a context has ended; the error matches its Err too.
-func cause(ctx context.Context) error {
-	err, why := ctx.Err(), context.Cause(ctx)
-	if errors.Is(why, err) {
-		return why
-	}
-	return fmt.Errorf("%w: %w", err, why)
 }
 
 // placed notes where in the queue a request is, for how long it lives there, and for how long the

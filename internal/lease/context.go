@@ -3,6 +3,8 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -91,4 +93,13 @@ func (c *Context) expire() {
 // machines may differ in speed by the margin.
 func ValidUntil(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
+}
+
+// Ended is the error of a context that has ended: it matches both its Err and its cause.
+func Ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }

@@ -1,15 +1,17 @@
-package memstore
+// Package listeners keeps the functions that a store calls when a hold of a lock is lost.
+package listeners
 
 import "sync"
 
-// lostFuncs are the functions of NotifyLost.
-type lostFuncs struct {
+// Listeners are functions that are told of an ID. The zero value has none.
+type Listeners struct {
 	mu    sync.Mutex
 	next  int
 	funcs map[int]func(id string)
 }
 
-func (n *lostFuncs) add(f func(id string)) (remove func()) {
+// Add has f called from now on, until it is taken back with the function that it returns.
+func (n *Listeners) Add(f func(id string)) (remove func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.funcs == nil {
@@ -25,8 +27,8 @@ func (n *lostFuncs) add(f func(id string)) (remove func()) {
 	}
 }
 
-// call calls them all, while no mutex is held: they may call the store.
-func (n *lostFuncs) call(id string) {
+// Call calls them all, while no mutex is held: they may call the store.
+func (n *Listeners) Call(id string) {
 	n.mu.Lock()
 	funcs := make([]func(string), 0, len(n.funcs))
 	for _, f := range n.funcs {
