@@ -191,10 +191,8 @@ func (c *core) forget(h *hold) {
 // the store still had it. If the store does not answer, it is asked again in the background.
 func (c *core) release(ctx context.Context, h *hold) (bool, error) {
 	c.forget(h)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
 	req := h.request()
-	held, err := c.store.ReleaseLock(ctx, req)
+	held, err := c.store.ReleaseLock(context.WithoutCancel(ctx), req)
 	if err != nil {
 		c.giveBackLater(req)
 	}
@@ -205,9 +203,7 @@ func (c *core) release(ctx context.Context, h *hold) (bool, error) {
 // request of which nothing is known.
 func (c *core) giveBack(req HoldRequest) {
 	c.errands.run(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
-		defer cancel()
-		if _, err := c.store.ReleaseLock(ctx, req); err != nil {
+		if _, err := c.store.ReleaseLock(context.Background(), req); err != nil {
 			c.giveBackLater(req)
 		}
 	})

@@ -164,10 +164,8 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	if req.Shared {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
 	sent := time.Now()
-	held, err := h.core.store.DowngradeLock(ctx, req)
+	held, err := h.core.store.DowngradeLock(context.WithoutCancel(ctx), req)
 	if err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (l *Locker) Close() error {
 	for _, f := range l.detach {
 		f()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return l.shutdown(ctx)
 }
@@ -158,6 +158,7 @@ func (c *core) shutdown(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
+	c.keeper.Rest()
 
 	errs = append(errs, c.errands.wait(ctx))
 	return errors.Join(append(errs, c.redo.Drain(ctx))...)
@@ -218,9 +219,8 @@ func (e *errands) wait(ctx context.Context) error {
 }
 
 const (
-	// releaseTimeout bounds a release, which the caller's context does not; stores have shorter
-	// deadlines of their own.
-	releaseTimeout = 5 * time.Second
+	// closeTimeout is how long Close waits for what is held to be released.
+	closeTimeout = 5 * time.Second
 	// idBytes make an ID of 22 characters.
 	idBytes = 16
 )

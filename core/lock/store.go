@@ -15,7 +15,8 @@ import (
 //
 // Every method but AwaitLock is one atomic step that may be sent twice: a step that the ID has
 // already taken succeeds again without doing more. Times are durations, counted by the store's own
-// clock. Errors match core.ErrUnavailable, or are the context's.
+// clock. Errors match core.ErrUnavailable, or are the context's. A store bounds the time of every step
+// itself: a release is asked for with a context that never ends.
 type Store interface {
 	// AcquireLock grants the lock if it is free and nobody waits for it who may have it first. If
 	// not, and Queue is set, it puts the request at the end of the queue: the caller goes on with

@@ -50,7 +50,7 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 		return reply, 0, err
 	}
 	s.load(ctx)
-	node := redis.Cmdable(s.client)
+	node := redis.Cmdable(s.redis(ctx))
 	cluster, isCluster := s.client.(*redis.ClusterClient)
 	name, src := "evalsha", sc.in(s)
 	for range 4 { // each of these turns happens once at most, unless the Cluster is in turmoil
@@ -64,9 +64,9 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 		case isNoScript(err):
 			s.loaded.Store(false)
 			name = "eval"
-		case isNoShebang(err) && src == sc.modern:
+		case isNoShebang(err) && src == &sc.modern:
 			s.plainScripts.Store(true)
-			name, src = "eval", sc.plain
+			name, src = "eval", &sc.plain
 		case isCluster && isReply(err) && redis.HasErrorPrefix(err, "MOVED"):
 			cluster.ReloadState(ctx)
 		default:
@@ -77,7 +77,7 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 }
 
 // evalWait runs a script and WAIT on one connection, since WAIT is about what its connection wrote.
-func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, name string, src source, keys []string, args []any) (reply any, acks int, err error) {
+func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, name string, src *source, keys []string, args []any) (reply any, acks int, err error) {
 	script := src.sha
 	if name == "eval" {
 		script = src.text

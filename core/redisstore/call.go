@@ -61,6 +61,13 @@ func call[T any](ctx context.Context, s *Store, u urgency, f func(context.Contex
 		report(errIgnored)
 		return none, errStuck
 	}
+	if s.bounded != nil && ctx.Done() == nil { // nobody can leave
+		c := s.deadlines.begin(ctx, s.config.timeout)
+		value, err := f(c)
+		s.deadlines.end(c)
+		report(verdict(ctx, err))
+		return value, explain(err, c.sent.open())
+	}
 
 	type answer struct {
 		value T

@@ -31,6 +31,9 @@ var errOddReply = fmt.Errorf("%w: redis: unexpected reply", outage.ErrUnconfirme
 // isReply reports whether the server answered with an error. A script of this package that fails so
 // has failed before its first write.
 func isReply(err error) bool {
+	if err == nil {
+		return false
+	}
 	var reply redis.Error
 	return errors.As(err, &reply) && !errors.Is(err, redis.Nil)
 }

@@ -14,47 +14,50 @@ const releasedFor = time.Minute
 
 var _ lock.Store = (*Store)(nil)
 
-// lockKeys are the Redis keys of a lock, in one slot of a Cluster.
-type lockKeys struct {
-	tag   string
-	stem  string
-	all   []string // the record, the holds, the queue, and who is alive in it; scripts/lock.lua has their layout
-	fence string
-}
+// lockKeys are the Redis keys of a lock and of an id, in one slot of a Cluster: the record, the
+// holds, the queue, and who is alive in it, of which scripts/lock.lua has the layout; what tells that
+// the id has been released; and the largest fence.
+type lockKeys []string
+
+// lock is what every script of a lock has.
+func (k lockKeys) lock() []string { return k[:4] }
+
+// withID is what a script has that may end what the id stands for.
+func (k lockKeys) withID() []string { return k[:5] }
+
+func (k lockKeys) fence() string { return k[5] }
 
 // lockKeys names the Redis keys of a lock. Only the record's ends in the lock's name.
-func (s *Store) lockKeys(name, key string) lockKeys { return s.taggedLockKeys(name, s.tag(name, key)) }
+func (s *Store) lockKeys(name, key, id string) lockKeys {
+	return s.taggedLockKeys(name, s.tag(name, key), id)
+}
 
-func (s *Store) taggedLockKeys(name, tag string) lockKeys {
+func (s *Store) taggedLockKeys(name, tag, id string) lockKeys {
 	// Pieces of one string: a lock is asked for often.
-	n := len(s.config.prefix) + len(":l:{}") + len(tag)
+	endings := [6][2]string{{":", name}, {"h"}, {"q"}, {"w"}, {"x:", id}, {"f"}}
+	stem := len(s.config.prefix) + len(":l:{}") + len(tag)
 	var b strings.Builder
-	b.Grow(5*(n+1) + len(name))
-	for _, suffix := range [...]string{"h", "q", "w", "f", ":"} {
+	b.Grow(6*(stem+1) + len(name) + 1 + len(id))
+	for _, end := range endings {
 		b.WriteString(s.config.prefix)
 		b.WriteString(":l:{")
 		b.WriteString(tag)
 		b.WriteString("}")
-		b.WriteString(suffix)
+		b.WriteString(end[0])
+		b.WriteString(end[1])
 	}
-	b.WriteString(name)
-	text := b.String()
-	piece := func(i int) string { return text[i*(n+1) : (i+1)*(n+1)] }
-	return lockKeys{
-		tag: tag, stem: text[:n], all: []string{text[4*(n+1):], piece(0), piece(1), piece(2)}, fence: piece(3),
+	keys, text := make(lockKeys, len(endings)), b.String()
+	for i, end := range endings {
+		n := stem + len(end[0]) + len(end[1])
+		keys[i], text = text[:n], text[n:]
 	}
+	return keys
 }
-
-// released tells that an id has been released.
-func (k lockKeys) released(id string) string { return k.stem + "x:" + id }
-
-// with returns the four keys that every script of a lock has, and more.
-func (k lockKeys) with(more ...string) []string { return append(k.all[:4:4], more...) }
 
 // AcquireLock implements lock.Store: one script call, and before the first one a look at the
 // server's eviction policy.
 func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
-	keys := s.lockKeys(req.Name, req.Key)
+	keys := s.lockKeys(req.Name, req.Key, req.ID)
 	var w *waiter
 	if req.Queue { // known before it is sent, so that no push comes too early
 		w = newWaiter(req, keys)
@@ -102,7 +105,7 @@ func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockK
 		}
 		s.listen()
 		sent := time.Now()
-		reply, acks, err := s.evalAcked(ctx, acquireLock, keys.with(keys.fence, keys.released(req.ID)), args...)
+		reply, acks, err := s.evalAcked(ctx, acquireLock, keys, args...)
 		if err != nil {
 			return acquireReply{}, err
 		}
@@ -123,8 +126,10 @@ func readAcquireReply(reply any) (acquireReply, error) {
 	var a acquireReply
 	r := fields(reply)
 	switch outcome := r.text(); {
-	case outcome == "granted" && len(r.left) == 2:
-		a.Outcome, a.Fence, a.LastFence = lock.Granted, r.number(), r.number()
+	case outcome == "granted" && len(r.left) == 1:
+		a.Outcome = lock.Granted
+		first, last, _ := strings.Cut(r.text(), " ")
+		a.Fence, a.LastFence = r.parse(first), r.parse(last)
 	case outcome == "withdrawn":
 		a.Outcome = lock.Withdrawn
 	case (outcome == "queued" || outcome == "taken") && len(r.left) == 5:
@@ -144,7 +149,7 @@ func readAcquireReply(reply any) (acquireReply, error) {
 func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
 	keys, args := make([][]string, len(reqs)), make([][]any, len(reqs))
 	for i, r := range reqs {
-		keys[i] = s.lockKeys(r.Name, r.Key).with()
+		keys[i] = s.lockKeys(r.Name, r.Key, r.ID).lock()
 		args[i] = []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()}
 	}
 	return s.renewEach(ctx, renewLock, keys, args)
@@ -152,9 +157,9 @@ func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool
 
 // ReleaseLock implements lock.Store: one script call.
 func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
-	keys := s.lockKeys(req.Name, req.Key)
+	keys := s.lockKeys(req.Name, req.Key, req.ID)
 	held, err := owned(ctx, s, func(ctx context.Context) (any, error) {
-		return s.eval(ctx, false, releaseLock, keys.with(keys.released(req.ID)), req.ID, releasedFor.Milliseconds())
+		return s.eval(ctx, false, releaseLock, keys.withID(), req.ID, releasedFor.Milliseconds())
 	})
 	if err == nil {
 		s.waiters.withdraw(req.ID)
@@ -165,22 +170,21 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 // DowngradeLock implements lock.Store: one script call.
 func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
 	return owned(ctx, s, func(ctx context.Context) (any, error) {
-		return s.eval(ctx, false, downgradeLock, s.lockKeys(req.Name, req.Key).with(),
+		return s.eval(ctx, false, downgradeLock, s.lockKeys(req.Name, req.Key, req.ID).lock(),
 			req.ID, req.TTL.Microseconds(), req.Delay.Microseconds())
 	})
 }
 
 // VerifyLock implements lock.Store: one script call, which changes nothing.
 func (s *Store) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
-	state, err := s.inspect(ctx, s.lockKeys(req.Name, req.Key), req.ID)
+	state, err := s.inspect(ctx, s.lockKeys(req.Name, req.Key, req.ID), req.ID)
 	return err == nil && len(state.ids) == 1, err
 }
 
 // ForceUnlock implements lock.Store: a script call to find the hold, and one to end it. Its holder
 // is told by a push.
 func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
-	keys := s.lockKeys(name, key)
-	state, err := s.inspect(ctx, keys, "")
+	state, err := s.inspect(ctx, s.lockKeys(name, key, ""), "")
 	if err != nil {
 		return false, err
 	}
@@ -190,7 +194,7 @@ func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) 
 		}
 		id, me := state.ids[i], rand.Text()
 		return owned(ctx, s, func(ctx context.Context) (any, error) {
-			return s.eval(ctx, false, forceUnlock, keys.with(keys.released(id)), id, fence, me, releasedFor.Milliseconds())
+			return s.eval(ctx, false, forceUnlock, s.lockKeys(name, key, id).withID(), id, fence, me, releasedFor.Milliseconds())
 		})
 	}
 	return false, nil

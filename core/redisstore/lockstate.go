@@ -19,7 +19,7 @@ type lockState struct {
 
 // InspectLock implements lock.Store: one script call, which changes nothing.
 func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, error) {
-	state, err := s.inspect(ctx, s.lockKeys(name, key), "")
+	state, err := s.inspect(ctx, s.lockKeys(name, key, ""), "")
 	state.Key = key
 	return state.State, err
 }
@@ -27,7 +27,7 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, 
 // inspect says who holds a lock, or whether an id does.
 func (s *Store) inspect(ctx context.Context, keys lockKeys, id string) (lockState, error) {
 	return call(ctx, s, ordinary, func(ctx context.Context) (lockState, error) {
-		reply, err := s.eval(ctx, false, inspectLock, keys.with(), id)
+		reply, err := s.eval(ctx, false, inspectLock, keys.lock(), id)
 		if err != nil {
 			return lockState{}, err
 		}
@@ -67,7 +67,10 @@ func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State
 // masters returns a client of each server that has keys of its own.
 func (s *Store) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	cluster, ok := s.client.(*redis.ClusterClient)
-	if !ok {
+	switch {
+	case s.bounded != nil:
+		return []redis.Cmdable{s.bounded}, nil
+	case !ok:
 		return []redis.Cmdable{s.client}, nil
 	}
 	return call(ctx, s, ordinary, func(ctx context.Context) ([]redis.Cmdable, error) {
@@ -103,23 +106,23 @@ func (s *Store) listLocks(ctx context.Context, master redis.Cmdable, name string
 			yield(lock.State{}, err)
 			return false
 		}
-		var found []lockKeys
+		var found []string // tags
 		for _, record := range p.keys {
 			if tag, ok := s.tagOf(record, name); ok {
-				found = append(found, s.taggedLockKeys(name, tag))
+				found = append(found, tag)
 			}
 		}
 		for len(found) > 0 {
 			batch := found[:min(len(found), maxBatch)]
 			found = found[len(batch):]
-			states, err := s.inspectEach(ctx, batch)
+			states, err := s.inspectEach(ctx, name, batch)
 			if err != nil {
 				yield(lock.State{}, err)
 				return false
 			}
 			for i, state := range states {
 				if state.Key == "" {
-					state.Key = batch[i].tag
+					state.Key = batch[i]
 				}
 				if (len(state.Holders) > 0 || state.Waiting > 0) && !yield(state, nil) {
 					return false
@@ -147,13 +150,13 @@ func (s *Store) tagOf(record, name string) (tag string, ok bool) {
 }
 
 // inspectEach is inspect of several locks, in one pipeline. One that is damaged is left out.
-func (s *Store) inspectEach(ctx context.Context, found []lockKeys) ([]lock.State, error) {
-	keys, args := make([][]string, len(found)), make([][]any, len(found))
-	for i, k := range found {
-		keys[i], args[i] = k.with(), []any{""}
+func (s *Store) inspectEach(ctx context.Context, name string, tags []string) ([]lock.State, error) {
+	keys, args := make([][]string, len(tags)), make([][]any, len(tags))
+	for i, tag := range tags {
+		keys[i], args[i] = s.taggedLockKeys(name, tag, "").lock(), []any{""}
 	}
 	return call(ctx, s, ordinary, func(ctx context.Context) ([]lock.State, error) {
-		states := make([]lock.State, len(found))
+		states := make([]lock.State, len(tags))
 		for i, cmd := range s.evalEach(ctx, inspectLock, keys, args) {
 			reply, err := cmd.Result()
 			if isWrongType(err) {

@@ -28,7 +28,7 @@ const (
 func newWaiter(req lock.AcquireRequest, keys lockKeys) *waiter {
 	now := time.Now()
 	return &waiter{
-		id: req.ID, keys: keys.with(keys.released(req.ID)), added: now, due: now, heard: now, life: frontLife,
+		id: req.ID, keys: keys.withID(), added: now, due: now, heard: now, life: frontLife,
 		fair: req.Fair, claim: make(chan struct{}, 1), over: make(chan error, 1),
 	}
 }
@@ -44,7 +44,7 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	}
 	s.listen()
 	req.Queue = true
-	keys := s.lockKeys(req.Name, req.Key)
+	keys := s.lockKeys(req.Name, req.Key, req.ID)
 	w := s.waiters.expect(newWaiter(req, keys), true)
 	s.waiters.update(w, func() {
 		if w.deaf && !s.inbox.deaf() { // the push may have come before there was a subscription

@@ -23,12 +23,12 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 	if least < 0 || least > maxFence {
 		return errors.New("redisstore: RaiseFence: " + strconv.FormatInt(least, 10) + " is not a fence")
 	}
-	keys := s.lockKeys(name, key)
+	keys := s.lockKeys(name, key, "")
 	_, err := call(ctx, s, ordinary, func(ctx context.Context) (any, error) {
 		if err := s.checkEviction(ctx); err != nil {
 			return nil, err
 		}
-		return s.eval(ctx, false, raiseFence, []string{keys.fence}, least)
+		return s.eval(ctx, false, raiseFence, []string{keys.fence()}, least)
 	})
 	return err
 }
@@ -38,12 +38,11 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 // granted. It returns an error that matches errors.ErrUnsupported if the client is not one of a
 // single server, and one that matches core.ErrUnavailable if the server does not say.
 func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
-	client, ok := s.client.(*redis.Client)
-	if !ok {
+	if _, ok := s.client.(*redis.Client); !ok {
 		return 0, fmt.Errorf("redisstore: Uptime: not a client of a single server: %w", errors.ErrUnsupported)
 	}
 	return call(ctx, s, ordinary, func(ctx context.Context) (time.Duration, error) {
-		info, err := client.Info(ctx, "server").Result()
+		info, err := s.redis(ctx).Info(ctx, "server").Result()
 		if err != nil {
 			return 0, err
 		}

@@ -181,7 +181,7 @@ func (s *Store) checkEviction(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	switch client := s.client.(type) {
+	switch client := s.redis(ctx).(type) {
 	case *redis.ClusterClient:
 		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 			return s.checkPolicy(ctx, master)

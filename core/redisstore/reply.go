@@ -43,14 +43,18 @@ func (r *reader) number() int64 {
 	case int64:
 		return v
 	case string:
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil {
-			r.err = errOddReply
-		}
-		return n
+		return r.parse(v)
 	}
 	r.err = errOddReply
 	return 0
+}
+
+func (r *reader) parse(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		r.err = errOddReply
+	}
+	return n
 }
 
 func (r *reader) micros() time.Duration { return time.Duration(r.number()) * time.Microsecond }

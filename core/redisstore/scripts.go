@@ -76,7 +76,7 @@ var (
 // which Redis understands from version 7 on; the plain one lacks it.
 type script struct{ modern, plain source }
 
-type source struct{ text, sha string }
+type source struct{ text, sha []byte }
 
 func newScript(text string) *script {
 	_, rest, _ := strings.Cut(text, "\n")
@@ -92,15 +92,15 @@ func newLockScript(common, text string) *script {
 
 func newSource(text string) source {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // the server names scripts so
-	return source{text, hex.EncodeToString(sum[:])}
+	return source{[]byte(text), hex.AppendEncode(nil, sum[:])}
 }
 
 // in returns the form that the server understands, as far as is known.
-func (s *script) in(st *Store) source {
+func (s *script) in(st *Store) *source {
 	if st.plainScripts.Load() {
-		return s.plain
+		return &s.plain
 	}
-	return s.modern
+	return &s.modern
 }
 
 // load puts every script on the server before the first one is used, so that no call sees NOSCRIPT
@@ -114,7 +114,7 @@ func (s *Store) load(ctx context.Context) {
 		return
 	}
 	var err error
-	switch client := s.client.(type) {
+	switch client := s.redis(ctx).(type) {
 	case *redis.ClusterClient:
 		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return s.loadOn(ctx, master) })
 	case *redis.Ring:
@@ -139,7 +139,7 @@ func (s *Store) loadOn(ctx context.Context, client redis.Cmdable) error {
 		plain := s.plainScripts.Load()
 		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, script := range allScripts {
-				pipe.ScriptLoad(ctx, script.in(s).text)
+				pipe.ScriptLoad(ctx, string(script.in(s).text))
 			}
 			return nil
 		})
@@ -164,21 +164,21 @@ func (s *Store) eval(ctx context.Context, once bool, sc *script, keys []string, 
 		s.loaded.Store(false)
 		reply, err = s.process(ctx, once, "eval", src.text, keys, args)
 	}
-	if isNoShebang(err) && src == sc.modern {
+	if isNoShebang(err) && src == &sc.modern {
 		s.plainScripts.Store(true)
 		reply, err = s.process(ctx, once, "eval", sc.plain.text, keys, args)
 	}
 	return reply, err
 }
 
-func (s *Store) process(ctx context.Context, once bool, name, script string, keys []string, args []any) (any, error) {
+func (s *Store) process(ctx context.Context, once bool, name string, script []byte, keys []string, args []any) (any, error) {
 	cmd := newEval(ctx, name, script, keys, args)
 	sent := wireOf(ctx)
 	before := sent.count()
 	if once {
-		_ = s.client.Process(ctx, onceCmd{cmd})
+		_ = s.redis(ctx).Process(ctx, onceCmd{cmd})
 	} else {
-		_ = s.client.Process(ctx, cmd)
+		_ = s.redis(ctx).Process(ctx, cmd)
 	}
 	reply, err := cmd.Result()
 	// A failure that was reported settles it, unless it is the last of several that the client made
@@ -189,9 +189,11 @@ func (s *Store) process(ctx context.Context, once bool, name, script string, key
 	return reply, err
 }
 
-func newEval(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
+func newEval(ctx context.Context, name string, script []byte, keys []string, args []any) *redis.Cmd {
+	sent := wireOf(ctx)
+	sent.script = script
 	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, name, wired{script, wireOf(ctx)}, len(keys))
+	all = append(all, name, sent, len(keys))
 	for _, key := range keys {
 		all = append(all, key)
 	}
@@ -204,7 +206,7 @@ func (s *Store) evalEach(ctx context.Context, sc *script, keys [][]string, args 
 	s.load(ctx)
 	src := sc.in(s)
 	cmds := make([]*redis.Cmd, len(keys))
-	pipe := s.client.Pipeline()
+	pipe := s.redis(ctx).Pipeline()
 	for i := range keys {
 		cmds[i] = newEval(ctx, "evalsha", src.sha, keys[i], args[i])
 		_ = pipe.Process(ctx, cmds[i])

@@ -39,6 +39,7 @@ import (
 // lock takes up to a second more to change hands.
 type Store struct {
 	client  redis.UniversalClient
+	bounded *redis.Client // keeps to the deadline of a context; nil if there is none that does
 	config  config
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	hooks   shutdown.Hooks
@@ -54,6 +55,8 @@ type Store struct {
 	// uses up the other first.
 	orphans    [2]atomic.Int64
 	maxOrphans [2]int64
+
+	deadlines deadlines
 
 	waiters waiters
 	inbox   *inbox
@@ -143,7 +146,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if err := c.checkAcks(readTimeout); err != nil {
 		return nil, err
 	}
-	s := &Store{client: client, config: c, stop: make(chan struct{})}
+	s := &Store{client: client, bounded: bound(client, c.timeout), config: c, stop: make(chan struct{})}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.waiters.init()
 	s.inbox = newInbox(c.prefix)
@@ -182,7 +185,7 @@ func (s *Store) start(f func()) {
 // Ping asks Redis whether it is there, even when the store takes it to be down.
 func (s *Store) Ping(ctx context.Context) error {
 	_, err := call(ctx, s, finishing, func(ctx context.Context) (string, error) {
-		return s.client.Ping(ctx).Result()
+		return s.redis(ctx).Ping(ctx).Result()
 	})
 	return err
 }
@@ -208,6 +211,7 @@ func (s *Store) Close() error {
 	close(s.stop)
 	s.end()
 	s.background.Wait()
+	s.deadlines.stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // nothing can be finished any more; whoever waits for that shall know
 	_ = s.hooks.Run(ctx)
@@ -229,13 +233,13 @@ func (s *Store) tag(name, key string) string {
 	var room [512]byte // most fit, and then cost nothing
 	text := binary.BigEndian.AppendUint64(room[:0], uint64(len(name)))
 	text = append(append(text, name...), key...)
-	var sum [sha256.Size]byte
-	if len(s.config.secret) == 0 {
-		sum = sha256.Sum256(text)
-	} else {
+	sum := sha256.Sum256(text)
+	if len(s.config.secret) > 0 {
 		h := hmac.New(sha256.New, s.config.secret)
-		h.Write(text)
+		h.Write([]byte(string(text))) // a copy, or what is above would cost memory
 		h.Sum(sum[:0])
 	}
-	return base64.RawURLEncoding.EncodeToString(sum[:16])
+	var tag [22]byte
+	base64.RawURLEncoding.Encode(tag[:], sum[:16])
+	return string(tag[:])
 }

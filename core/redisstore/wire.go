@@ -10,6 +10,8 @@ import (
 // may re-send by itself and then fail to connect, or be stopped by the deadline before it had a
 // connection.
 type wire struct {
+	script []byte // of the present request, or its hash
+
 	mu     sync.Mutex
 	sends  int // requests written whose outcome is not known
 	gaveUp bool
@@ -54,19 +56,18 @@ func (w *wire) giveUp() bool {
 	return w.sends > 0
 }
 
-// wired is an argument of a request that tells the wire when it is written. It works because the
-// client marshals an argument for each time that it sends it, and not before.
-type wired struct {
-	text string
-	wire *wire
-}
+// MarshalBinary makes the wire an argument of a request, the script: it tells the wire when it is
+// written. It works because the client marshals an argument for each time that it sends it, and not
+// before.
+func (w *wire) MarshalBinary() ([]byte, error) { return w.script, w.write() }
 
-func (a wired) MarshalBinary() ([]byte, error) { return []byte(a.text), a.wire.write() }
-
-func (a wired) String() string { return a.text } // in traces
+func (w *wire) String() string { return string(w.script) } // in traces
 
 // wireOf returns the wire of the call that a context belongs to.
 func wireOf(ctx context.Context) *wire {
+	if c, ok := ctx.(*callContext); ok {
+		return &c.sent
+	}
 	if w, ok := ctx.Value(wireKey{}).(*wire); ok {
 		return w
 	}

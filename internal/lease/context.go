@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,13 +14,15 @@ import (
 // first, or with its parent. Its cause ([context.Cause]) says which it was.
 //
 // Err compares the clock itself: after the deadline it is never nil, whether or not a timer has
-// had its turn. The deadline is monotonic.
+// had its turn. The timer is there for those who cannot ask: it is started for the first of them.
+// The deadline is monotonic.
 type Context struct {
 	context.Context // the cancellable one that does the ending
 
 	cancel  context.CancelCauseFunc
 	expired error
 
+	watched  atomic.Bool // there is a timer
 	mu       sync.Mutex
 	deadline time.Time
 	timer    *time.Timer
@@ -29,11 +32,35 @@ type Context struct {
 // Callers end it with End, always, so that the timer goes.
 func NewContext(parent context.Context, deadline time.Time, expired error) *Context {
 	inner, cancel := context.WithCancelCause(parent)
-	c := &Context{Context: inner, cancel: cancel, expired: expired, deadline: deadline}
+	return &Context{Context: inner, cancel: cancel, expired: expired, deadline: deadline}
+}
+
+// Done is closed when the context ends.
+func (c *Context) Done() <-chan struct{} {
+	c.watch()
+	return c.Context.Done()
+}
+
+// Value has the timer started too: it is how [context.Cause] asks.
+func (c *Context) Value(key any) any {
+	c.watch()
+	return c.Context.Value(key)
+}
+
+// watch starts the timer.
+func (c *Context) watch() {
+	if c.watched.Load() {
+		return
+	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.timer = time.AfterFunc(time.Until(deadline), c.expire)
-	return c
+	left := time.Until(c.deadline)
+	if !c.watched.Swap(true) && left > 0 && c.Context.Err() == nil {
+		c.timer = time.AfterFunc(left, c.expire)
+	}
+	c.mu.Unlock()
+	if left <= 0 {
+		c.cancel(c.expired)
+	}
 }
 
 // Err is nil while the hold is valid.
@@ -66,7 +93,9 @@ func (c *Context) Extend(deadline time.Time) {
 		return
 	}
 	c.deadline = deadline
-	c.timer.Reset(time.Until(deadline))
+	if c.timer != nil {
+		c.timer.Reset(time.Until(deadline))
+	}
 }
 
 // End ends the context with this cause, unless it has ended already.
@@ -74,7 +103,9 @@ func (c *Context) End(cause error) {
 	c.cancel(cause)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.timer.Stop()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
 }
 
 func (c *Context) expire() {

@@ -67,6 +67,37 @@ func TestErrDoesNotDependOnATimer(t *testing.T) {
 	})
 }
 
+// Nobody has asked before the deadline, so there has been no timer.
+func TestWhoeverAsksFirstAfterTheDeadlineIsToldSo(t *testing.T) {
+	for name, ended := range map[string]func(context.Context) bool{
+		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
+		"Cause": func(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errExpired) },
+		"Done": func(ctx context.Context) bool {
+			select {
+			case <-ctx.Done():
+				return true
+			default:
+				return false
+			}
+		},
+		"a child": func(ctx context.Context) bool {
+			child, cancel := context.WithCancel(ctx)
+			defer cancel()
+			return errors.Is(context.Cause(child), errExpired)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := start(t.Context(), time.Second)
+			time.Sleep(time.Second)
+			if !ended(c) {
+				t.Errorf("%s does not say that it has ended", name)
+			}
+			wantCause(c, t, errExpired)
+			c.End(errEnded)
+		})
+	}
+}
+
 func TestExtend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t.Context(), time.Second)

@@ -34,6 +34,7 @@ type Keeper[H Hold] struct {
 	holds map[H]*entry[H]
 	queue queue[H]
 	timer *time.Timer
+	rings time.Time // when the timer does, if not zero
 	// running counts batches that are under way; Wait waits for it.
 	running sync.WaitGroup
 }
@@ -71,7 +72,6 @@ func (k *Keeper[H]) Remove(h H) {
 	if e.index >= 0 {
 		heap.Remove(&k.queue, e.index)
 	}
-	k.arm()
 }
 
 // Len is the number of holds that are kept alive.
@@ -84,26 +84,40 @@ func (k *Keeper[H]) Len() int {
 // Wait waits until no renewal is under way.
 func (k *Keeper[H]) Wait() { k.running.Wait() }
 
-// arm sets the timer to the first hold that is due. The caller holds mu.
+// arm sets the timer for the first hold that is due, unless it rings before that anyway. It is not
+// stopped for a hold that is removed: most are before they are due, and the next hold would set it
+// again. The caller holds mu.
 func (k *Keeper[H]) arm() {
 	if len(k.queue) == 0 {
-		if k.timer != nil {
-			k.timer.Stop()
-		}
 		return
 	}
-	wait := time.Until(k.queue[0].due)
+	due := k.queue[0].due
+	if !k.rings.IsZero() && !due.Before(k.rings) {
+		return
+	}
+	k.rings = due
 	if k.timer == nil {
-		k.timer = time.AfterFunc(wait, k.tick)
+		k.timer = time.AfterFunc(time.Until(due), k.tick)
 		return
 	}
-	k.timer.Reset(wait)
+	k.timer.Reset(time.Until(due))
+}
+
+// Rest stops the timer if nothing is kept alive.
+func (k *Keeper[H]) Rest() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.queue) == 0 && k.timer != nil {
+		k.timer.Stop()
+		k.rings = time.Time{}
+	}
 }
 
 // tick sends what is due, in batches that do not wait for each other.
 func (k *Keeper[H]) tick() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.rings = time.Time{}
 	now := time.Now()
 	for len(k.queue) > 0 && !k.queue[0].due.After(now) {
 		var batch []*entry[H]

@@ -82,6 +82,38 @@ func TestRenewsAtAThird(t *testing.T) {
 	})
 }
 
+// The timer is not stopped for a hold that is removed, and yet is set anew for one that is due sooner.
+func TestHoldsThatComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, k := newKeeper()
+		began := time.Now()
+		k.Add(hold{1, l}, began)
+		k.Remove(hold{1, l})
+		time.Sleep(time.Second)
+		k.Add(hold{2, l}, began.Add(time.Second))
+		k.Add(hold{3, l}, began.Add(-time.Second))
+		time.Sleep(ttl / 2)
+		synctest.Wait()
+		if want := []time.Duration{ttl/3 + time.Second}; !slices.Equal(l.renewed[2], want) {
+			t.Errorf("renewed at %v, want %v", l.renewed[2], want)
+		}
+		if want := []time.Duration{ttl/3 - time.Second}; !slices.Equal(l.renewed[3], want) {
+			t.Errorf("renewed at %v, want %v", l.renewed[3], want)
+		}
+		k.Remove(hold{2, l})
+		k.Remove(hold{3, l})
+		k.Rest()
+		k.Add(hold{4, l}, time.Now())
+		again := time.Since(began) + ttl/3
+		time.Sleep(ttl/3 + time.Second)
+		synctest.Wait()
+		if want := []time.Duration{again}; !slices.Equal(l.renewed[4], want) || len(l.renewed[1]) > 0 {
+			t.Errorf("after a rest renewed at %v, want %v", l.renewed[4], want)
+		}
+		k.Remove(hold{4, l})
+	})
+}
+
 func TestBatchesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, k := newKeeper()

@@ -2,26 +2,25 @@
 -- Grants a lock, or queues a request for it.
 --
 -- KEYS     as above, and
--- KEYS[5]  the largest fence so far
--- KEYS[6]  exists if the id has been released
+-- KEYS[5]  exists if the id has been released
+-- KEYS[6]  the largest fence so far
 -- ARGV     id, X or S, "1" to queue, lease in µs, delay in µs, fences wanted, inbox, what the holder
 --          says of itself, the lock's key or nothing if it is a secret, "P" if a message that its
 --          inbox does not receive means that it is gone, or "-"
 --
--- Returns {"granted", first fence, last fence}, {"withdrawn"}, or {"queued" or "taken", what a holder
+-- Returns {"granted", "first and last fence"}, {"withdrawn"}, or {"queued" or "taken", what a holder
 -- says of itself, µs until its lease ends, requests in the queue beside this one, the place in the
 -- queue from 0, µs until the lock may be free}.
 
 local id, shared, queue = ARGV[1], ARGV[2] == 'S', ARGV[3] == '1'
 local ttl, delay, wanted, inbox, meta, key = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
 
-local stored = redis.call('GET', KEYS[5])
-if redis.call('EXISTS', KEYS[6]) == 1 then
+if redis.call('EXISTS', KEYS[5]) == 1 then
   return {'withdrawn'}
 end
 
 local function grant()
-  local next = 1
+  local stored, next = redis.call('GET', KEYS[6]), 1
   if stored and string.find(stored, '^%d+$') then
     next = tonumber(stored) + 1
   end
@@ -30,31 +29,33 @@ local function grant()
   if not shared and next <= now then -- blocks alone would put the fences ahead of the clock
     last = first + wanted - 1
   end
-  redis.call('SET', KEYS[5], num(last), 'PX', num(math.ceil((last - now + ttl) / 1000) + 3600000))
+  redis.call('SET', KEYS[6], num(last), 'PX', num(math.ceil((last - now + ttl) / 1000) + 3600000))
   put({
     id = id, reserved = false, shared = shared, ttl = ttl, delay = delay, first = first, last = last,
     inbox = inbox, meta = meta, free = now + ttl + delay,
   }, key)
-  return {'granted', num(first), num(last)}
+  return {'granted', num(first) .. ' ' .. num(last)}
 end
 
-if forget() then
-  return grant()
-end
 local mine = find(id)
-redis.call('ZSCORE', QUEUE, id)
-redis.call('ZSCORE', LIVING, id)
-if mine and mine.held then -- sent twice
-  extend(mine, ttl, delay)
-  return {'granted', num(mine.first), num(mine.last)}
-end
 if mine and mine.reserved and mine.left > 0 then -- the common way to claim it
   return grant()
 end
+if mine and mine.held then -- sent twice
+  extend(mine, ttl, delay)
+  return {'granted', num(mine.first) .. ' ' .. num(mine.last)}
+end
+if forget() then
+  return grant()
+end
+local place = redis.call('ZSCORE', QUEUE, id)
+redis.call('ZSCORE', LIVING, id)
+redis.call('GET', KEYS[6])
 local h = top()
-if not (h and h.held and not h.shared) then -- it may be somebody's turn
+if not (h and not h.shared) then -- it may be somebody's turn
   prune()
   pass(id)
+  place = redis.call('ZSCORE', QUEUE, id)
   mine = find(id)
   h = top()
 end
@@ -65,10 +66,13 @@ if mine and mine.reserved and mine.left > 0 or others == 0 and (not h or (h.shar
   return reply
 end
 
-local outcome = 'taken'
+local outcome, rank = 'taken', 0
 if queue then
-  outcome = 'queued'
-  if not redis.call('ZSCORE', QUEUE, id) then
+  outcome, rank = 'queued', others
+  if place then
+    others = others - 1
+    rank = redis.call('ZRANK', QUEUE, id) or 0
+  else
     local last = redis.call('ZREVRANGE', QUEUE, 0, 0, 'WITHSCORES')
     redis.call('ZADD', QUEUE, num(tonumber(last[2] or 0) + 1), id)
     local text = (shared and 'S' or 'X') .. ARGV[10] .. inbox
@@ -77,8 +81,6 @@ if queue then
     else
       redis.call('HSET', RECORD, 'q' .. id, text)
     end
-  else
-    others = others - 1
   end
   redis.call('ZADD', LIVING, num(now + FRONT_LIFE), id)
 end
@@ -86,5 +88,4 @@ if h and h.reserved then
   others = others + 1
 end
 finish(id)
-return {outcome, h and h.meta or '', num(math.max(h and h.left or 0, 0)), others,
-  redis.call('ZRANK', QUEUE, id) or 0, num(math.max(h and h.free - now or 0, 0))}
+return {outcome, h and h.meta or '', num(math.max(h and h.left or 0, 0)), others, rank, num(math.max(h and h.free - now or 0, 0))}

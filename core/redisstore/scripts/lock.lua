@@ -28,6 +28,7 @@ local t = redis.call('TIME')
 local now = t[1] * SECOND + t[2]
 local messages = {}
 local fresh = false -- nothing is known of the lock but what this script writes
+local left = 0      -- so many have left the queue
 
 local function num(n) return string.format('%.0f', n) end
 
@@ -41,8 +42,9 @@ end
 
 -- find returns a hold; its score may be known already.
 local function find(id, score)
-  local text, free = redis.call('HGET', RECORD, 'h' .. id), score or redis.call('ZSCORE', HOLDS, id)
-  if not text or not free then
+  local text = redis.call('HGET', RECORD, 'h' .. id)
+  local free = text and (score or redis.call('ZSCORE', HOLDS, id))
+  if not free then
     return nil
   end
   local state, kind, ttl, delay, first, last, size, rest =
@@ -88,6 +90,7 @@ local function remove(id)
 end
 
 local function leave(id)
+  left = left + 1
   redis.call('ZREM', QUEUE, id)
   redis.call('ZREM', LIVING, id)
   redis.call('HDEL', RECORD, 'q' .. id)
@@ -176,8 +179,11 @@ end
 local function pass(me)
   local h, rank, overlooked = top(), 0, nil
   for _ = 1, 256 do
+    if h and not h.shared then
+      break
+    end
     local id = redis.call('ZRANGE', QUEUE, rank, rank)[1]
-    if not id or (h and not h.shared) then
+    if not id then
       break
     end
     local w = waiting(id)
@@ -195,8 +201,9 @@ local function pass(me)
     reserve(overlooked)
   end
 
-  local front = 0
-  for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, OVERLOOK - 1)) do
+  -- Those who have come to the front are told to beat.
+  local front = math.max(FRONT - left, 0)
+  for _, id in ipairs(left > 0 and redis.call('ZRANGE', QUEUE, front, OVERLOOK - 1) or {}) do
     local w = front < FRONT and waiting(id)
     if w and w.alive > now + RISEN and gone(w, 'beat', me) then
       redis.call('ZADD', LIVING, num(now + FRONT_LIFE), id)
@@ -209,14 +216,20 @@ local function pass(me)
   end
 end
 
+-- brief reports whether a key of the queue lives for less than half as long as it may have to. One
+-- that is not there counts as well.
+local function brief(key) return redis.call('PTTL', key) < QUEUE_LIFE / 2000 end
+
 -- finish ends a script that has changed something, on behalf of id.
 local function finish(id)
-  if redis.call('ZCARD', QUEUE) > 0 then
-    keep(RECORD, QUEUE_LIFE)
-    keep(QUEUE, QUEUE_LIFE)
-    keep(LIVING, QUEUE_LIFE)
-  elseif redis.call('ZCARD', HOLDS) == 0 then
-    redis.call('DEL', RECORD, LIVING)
+  if brief(QUEUE) or brief(LIVING) then
+    if redis.call('ZCARD', QUEUE) > 0 then
+      keep(RECORD, QUEUE_LIFE)
+      keep(QUEUE, QUEUE_LIFE)
+      keep(LIVING, QUEUE_LIFE)
+    elseif redis.call('ZCARD', HOLDS) == 0 then
+      redis.call('DEL', RECORD, LIVING)
+    end
   end
   for _, m in ipairs(messages) do -- last, and in vain if an ACL forbids it
     if m[3] ~= id then

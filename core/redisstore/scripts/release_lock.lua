@@ -8,7 +8,7 @@
 -- Returns 1 if the id held the lock, or 0.
 
 local id = ARGV[1]
-local mine, waiting, holds = find(id), redis.call('ZCARD', QUEUE), redis.call('ZCARD', HOLDS)
+local mine, waiting = find(id, lone[1] == id and lone[2]), redis.call('ZCARD', QUEUE)
 redis.call('ZSCORE', LIVING, id)
 local before = redis.call('GET', KEYS[5])
 if before then -- sent twice
@@ -16,7 +16,7 @@ if before then -- sent twice
 end
 
 local held = mine and mine.held
-local alone = mine and waiting == 0 and holds == 1
+local alone = mine and waiting == 0 and not lone[3]
 if alone then
   redis.call('DEL', RECORD, HOLDS, LIVING)
 else
@@ -27,7 +27,7 @@ else
 end
 redis.call('SET', KEYS[5], held and '1' or '0', 'PX', ARGV[2])
 if not alone then
-  prune()
+  forget()
   pass(id)
   finish(id)
 end
