@@ -90,7 +90,7 @@ func (l *Locker) request(key string, shared, queue bool) AcquireRequest {
 		fences = maxPasses
 	}
 	return AcquireRequest{
-		Name: l.name, Key: key, ID: newID(), Shared: shared, Queue: queue, Fair: l.config.fair,
+		Name: l.name, Key: key, ID: naming.NewID(), Shared: shared, Queue: queue, Fair: l.config.fair,
 		TTL: l.config.ttl, Delay: l.config.delay, Fences: fences, Holder: l.config.holder,
 	}
 }
@@ -152,7 +152,7 @@ func (l *Locker) start(ctx context.Context, h *hold) (*Lease, error) {
 	default:
 		return newLease(ctx, h), nil
 	}
-	l.errands.run(func() { _ = l.leave(context.Background(), h) })
+	l.errands.Run(func() { _ = l.leave(context.Background(), h) })
 	return nil, err
 }
 

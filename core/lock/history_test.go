@@ -1,15 +1,11 @@
 package lock_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,79 +15,46 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/history"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
-
-// A history is what the processes of a test say of their leases, and what their killer adds.
-//
-// The clock is the machine's, which all processes read; tests last for seconds.
-
-// event is one thing that happened to a lease.
-type event struct {
-	at    time.Time
-	what  eventKind
-	lease string // names the process and the lease
-	fence int64
-}
-
-type eventKind string
-
-const (
-	granted eventKind = "granted" // at the moment at which the caller had it
-	ended   eventKind = "ended"   // just before its release was asked for, or when its context had ended
-	killed  eventKind = "killed"  // just before the process was killed, with all its leases
-)
-
-func (e event) String() string {
-	return fmt.Sprintf("%s %d %s %d", e.what, e.at.UnixNano(), e.lease, e.fence)
-}
-
-func parseEvent(line string) (event, error) {
-	var (
-		e  event
-		at int64
-	)
-	_, err := fmt.Sscanf(line, "%s %d %s %d", &e.what, &at, &e.lease, &e.fence)
-	e.at = time.Unix(0, at)
-	return e, err
-}
 
 // check returns what is wrong with a history of one lock, whose events are in the order of time:
 // leases that overlap, fences that do not grow, and gaps between a lease's end and the next grant
 // that are longer than they may be.
-func check(events []event, longest time.Duration) []string {
+func check(events []history.Event, longest time.Duration) []string {
 	var (
 		wrong []string
-		live  = map[string]event{}
+		live  = map[string]bool{}
 		dead  = map[string]bool{} // processes: what they still said before they were gone counts no more
 		last  int64
 		free  time.Time
 	)
 	for _, e := range events {
-		if owner, _, _ := strings.Cut(e.lease, "/"); dead[owner] {
+		if dead[e.Process()] {
 			continue
 		}
-		switch e.what {
-		case granted:
+		switch e.What {
+		case history.Granted:
 			for other := range live {
-				wrong = append(wrong, fmt.Sprintf("%s was granted while %s was valid", e.lease, other))
+				wrong = append(wrong, fmt.Sprintf("%s was granted while %s was valid", e.Hold, other))
 			}
-			if e.fence <= last {
-				wrong = append(wrong, fmt.Sprintf("fence %d after %d", e.fence, last))
+			if e.N <= last {
+				wrong = append(wrong, fmt.Sprintf("fence %d after %d", e.N, last))
 			}
-			if gap := e.at.Sub(free); !free.IsZero() && gap > longest {
+			if gap := e.At.Sub(free); !free.IsZero() && gap > longest {
 				wrong = append(wrong, fmt.Sprintf("nobody had the lock for %v", gap))
 			}
-			live[e.lease], last = e, e.fence
-		case ended:
-			delete(live, e.lease)
-			free = e.at
-		case killed:
-			dead[e.lease] = true
+			live[e.Hold], last = true, e.N
+		case history.Ended:
+			delete(live, e.Hold)
+			free = e.At
+		case history.Killed:
+			dead[e.Hold] = true
 			for lease := range live {
-				if strings.HasPrefix(lease, e.lease+"/") {
+				if strings.HasPrefix(lease, e.Hold+"/") {
 					delete(live, lease)
-					free = e.at
+					free = e.At
 				}
 			}
 		}
@@ -102,20 +65,21 @@ func check(events []event, longest time.Duration) []string {
 // The check itself can fail.
 func TestCheckFindsWhatIsWrong(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
-	right := []event{
-		{at(0), granted, "1/1", 5}, {at(10), ended, "1/1", 5}, {at(12), granted, "2/1", 9},
-		{at(20), killed, "2", 0}, {at(500), granted, "3/1", 10}, {at(600), ended, "3/1", 10},
+	right := []history.Event{
+		{At: at(0), What: history.Granted, Hold: "1/1", N: 5}, {At: at(10), What: history.Ended, Hold: "1/1", N: 5},
+		{At: at(12), What: history.Granted, Hold: "2/1", N: 9}, {At: at(20), What: history.Killed, Hold: "2"},
+		{At: at(500), What: history.Granted, Hold: "3/1", N: 10}, {At: at(600), What: history.Ended, Hold: "3/1", N: 10},
 	}
 	if wrong := check(right, time.Second); len(wrong) != 0 {
 		t.Errorf("a good history: %v", wrong)
 	}
-	for name, spoil := range map[string]func([]event){
-		"overlap":      func(h []event) { h[1].at, h[1].lease = at(10), "3/1" },
-		"fence":        func(h []event) { h[2].fence = 5 },
-		"stall":        func(h []event) { h[4].at = at(1400) },
-		"wrong victim": func(h []event) { h[3].lease = "1" },
+	for name, spoil := range map[string]func([]history.Event){
+		"overlap":      func(h []history.Event) { h[1].Hold = "3/1" },
+		"fence":        func(h []history.Event) { h[2].N = 5 },
+		"stall":        func(h []history.Event) { h[4].At = at(1400) },
+		"wrong victim": func(h []history.Event) { h[3].Hold = "1" },
 	} {
-		h := append([]event(nil), right...)
+		h := slices.Clone(right)
 		spoil(h)
 		if wrong := check(h, time.Second); len(wrong) == 0 {
 			t.Errorf("%s: not found", name)
@@ -125,7 +89,6 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 
 const (
 	historyRedis = "LOCK_TEST_HISTORY_REDIS"
-	historyName  = "LOCK_TEST_HISTORY_NAME"
 	historyStore = "LOCK_TEST_HISTORY_STORE"
 
 	historyTTL = 400 * time.Millisecond
@@ -148,11 +111,8 @@ func (s stealing) AcquireLock(ctx context.Context, req lock.AcquireRequest) (loc
 
 // TestHistoryProcess is one of the processes of TestHistories.
 func TestHistoryProcess(t *testing.T) {
-	addr := os.Getenv(historyRedis)
-	if addr == "" {
-		t.Skip("runs as a process of TestHistories")
-	}
-	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Second})
+	child := history.NewChild(t)
+	client := redis.NewClient(&redis.Options{Addr: os.Getenv(historyRedis), ReadTimeout: time.Second})
 	defer func() { _ = client.Close() }()
 	redisStore, err := redisstore.New(client)
 	if err != nil {
@@ -167,25 +127,12 @@ func TestHistoryProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		leave = make(chan struct{})
-	)
-	go func() { // the parent closes it to end the test
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		close(leave)
-	}()
-	tell := func(what eventKind, lease string, fence int64) {
-		mu.Lock()
-		defer mu.Unlock()
-		_, _ = fmt.Println(event{time.Now(), what, lease, fence}) // in one write: a death leaves no half of it
-	}
+	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for n := 0; ; n++ {
 				select {
-				case <-leave:
+				case <-child.Leave:
 					return
 				default:
 				}
@@ -195,13 +142,13 @@ func TestHistoryProcess(t *testing.T) {
 					cancel()
 					continue
 				}
-				name := fmt.Sprintf("%s/%d.%d", os.Getenv(historyName), g, n)
-				tell(granted, name, lease.Fence().Number)
+				name := fmt.Sprintf("%d.%d", g, n)
+				child.Tell(history.Granted, name, lease.Fence().Number)
 				select {
 				case <-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond):
 				case <-lease.Context().Done():
 				}
-				tell(ended, name, lease.Fence().Number)
+				child.Tell(history.Ended, name, lease.Fence().Number)
 				_ = lease.Unlock(ctx)
 				cancel()
 			}
@@ -211,90 +158,11 @@ func TestHistoryProcess(t *testing.T) {
 	_ = l.Close()
 }
 
-// process is a running TestHistoryProcess.
-type process struct {
-	name  string
-	cmd   *exec.Cmd
-	stdin io.Closer
-	read  chan struct{} // closed when its last word has been read
-}
-
-// recording runs processes and collects what they say.
-type recording struct {
-	t     *testing.T
-	addr  string
-	store string
-
-	mu     sync.Mutex
-	events []event
-}
-
-func (r *recording) add(e event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, e)
-}
-
-func (r *recording) start(name string) *process {
-	r.t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestHistoryProcess$", "-test.timeout", "60s")
-	cmd.Env = append(os.Environ(), historyRedis+"="+r.addr, historyName+"="+name, historyStore+"="+r.store)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		r.t.Fatal(err)
+func record(t *testing.T, store string, kills int) []history.Event {
+	r := &history.Recording{
+		Test: "TestHistoryProcess", Env: []string{historyRedis + "=" + redistest.Start(t).Addr(), historyStore + "=" + store},
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	p := &process{name, cmd, stdin, make(chan struct{})}
-	go func() {
-		defer close(p.read)
-		lines := bufio.NewScanner(stdout)
-		for lines.Scan() {
-			if e, err := parseEvent(lines.Text()); err == nil {
-				r.add(e)
-			}
-		}
-	}()
-	return p
-}
-
-func (r *recording) kill(p *process) {
-	r.add(event{time.Now(), killed, p.name, 0})
-	_ = p.cmd.Process.Kill()
-	<-p.read
-	_ = p.cmd.Wait()
-}
-
-func (r *recording) end(p *process) {
-	_ = p.stdin.Close()
-	<-p.read
-	_ = p.cmd.Wait()
-}
-
-// run has 8 processes compete for a while, of which some are killed and replaced.
-func (r *recording) run(kills int) []event {
-	var processes []*process
-	for i := range 8 {
-		processes = append(processes, r.start(strconv.Itoa(i)))
-	}
-	for i := range kills {
-		<-time.After(time.Duration(200+rand.IntN(300)) * time.Millisecond)
-		victim := rand.IntN(len(processes))
-		r.kill(processes[victim])
-		processes[victim] = r.start(fmt.Sprintf("%d-%d", victim, i))
-	}
-	<-time.After(500 * time.Millisecond)
-	for _, p := range processes {
-		r.end(p)
-	}
-	slices.SortStableFunc(r.events, func(a, b event) int { return a.at.Compare(b.at) })
-	return r.events
+	return r.Run(t, 8, kills)
 }
 
 // 8 processes with 8 goroutines each, of which one after the other is killed: the leases of the
@@ -303,11 +171,10 @@ func TestHistories(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}
-	r := &recording{t: t, addr: redistest.Start(t).Addr()}
-	events := r.run(10)
+	events := record(t, "", 10)
 	grants := 0
 	for _, e := range events {
-		if e.what == granted {
+		if e.What == history.Granted {
 			grants++
 		}
 	}
@@ -321,8 +188,7 @@ func TestHistories(t *testing.T) {
 }
 
 func TestHistoriesOfABrokenStore(t *testing.T) {
-	r := &recording{t: t, addr: redistest.Start(t).Addr(), store: brokenly}
-	if wrong := check(r.run(1), time.Minute); len(wrong) == 0 {
+	if wrong := check(record(t, brokenly, 1), time.Minute); len(wrong) == 0 {
 		t.Error("nothing was found")
 	}
 }

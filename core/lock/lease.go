@@ -176,7 +176,7 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	h.mu.Lock()
 	h.shared = true
 	h.mu.Unlock()
-	h.extend(lease.ValidUntil(sent, h.config.ttl))
+	h.term.Extend(lease.ValidUntil(sent, h.config.ttl))
 	if h.line != nil { // others of the process may wait for an exclusive one
 		h.core.letGo(h.line, h)
 	}

@@ -54,16 +54,15 @@ const (
 func (h *hold) pass() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
 	switch {
-	case h.over != nil, h.shared, h.fence >= h.lastFence, h.passes+1 >= maxPasses:
+	case h.shared, h.fence >= h.lastFence, h.passes+1 >= maxPasses:
 		return false
-	case now.Sub(h.began) >= min(h.config.ttl, maxRun), h.validUntil.Sub(now) <= h.config.ttl/3*2:
+	case time.Since(h.began) >= min(h.config.ttl, maxRun), !h.term.Valid(), h.term.Remaining() <= h.config.ttl/3*2:
 		return false
 	}
 	h.passes++
 	h.fence++
-	h.ctx = nil
+	h.term.Detach()
 	return true
 }
 
@@ -123,7 +122,7 @@ func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool) (*Lease, e
 	w.place = ln.waiters.PushFront(w)
 	ln.cancel, ln.reply = cancel, reply
 	l.mu.Unlock()
-	l.errands.run(func() { l.waitForLine(waiting, ln, req) })
+	l.errands.Run(func() { l.waitForLine(waiting, ln, req) })
 	return l.waitInLine(ctx, ln, w)
 }
 
@@ -210,7 +209,7 @@ func (l *Locker) take(ctx context.Context, ln *line, t turn) (*Lease, error) {
 func (l *Locker) decline(ln *line, t turn) {
 	switch {
 	case t.hold != nil:
-		l.errands.run(func() { _ = l.leave(context.Background(), t.hold) })
+		l.errands.Run(func() { _ = l.leave(context.Background(), t.hold) })
 	case t.err == nil:
 		l.next(ln)
 	}
@@ -224,7 +223,7 @@ func (ln *line) held(cause error) *HeldError {
 		return err
 	}
 	return &HeldError{
-		Holder: ln.key.config.holder, Remaining: ln.hold.remaining(), Waiting: ln.waiters.Len(), cause: cause,
+		Holder: ln.key.config.holder, Remaining: ln.hold.term.Remaining(), Waiting: ln.waiters.Len(), cause: cause,
 	}
 }
 
@@ -307,14 +306,14 @@ func (c *core) watch(ln *line) {
 		return
 	}
 	h := ln.hold
-	ln.alarm = time.AfterFunc(h.remaining(), func() {
+	ln.alarm = time.AfterFunc(h.term.Remaining(), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if ln.hold != h {
 			return
 		}
 		ln.alarm = nil
-		if h.alive(time.Now()) {
+		if h.term.Valid() {
 			c.watch(ln)
 			return
 		}

@@ -11,13 +11,12 @@ package lock
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
@@ -57,7 +56,7 @@ type core struct {
 
 	closing context.Context // ends when the Locker is closed
 	close   context.CancelFunc
-	errands errands
+	errands errand.Group
 
 	mu    sync.Mutex
 	holds map[string]*hold // by ID
@@ -148,7 +147,7 @@ func (c *core) shutdown(ctx context.Context) error {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			h.end(ErrReleased)
+			h.term.End(ErrReleased)
 			if _, err := c.release(ctx, h); err != nil {
 				errs[i] = err
 			}
@@ -160,7 +159,7 @@ func (c *core) shutdown(ctx context.Context) error {
 	wg.Wait()
 	c.keeper.Rest()
 
-	errs = append(errs, c.errands.wait(ctx))
+	errs = append(errs, c.errands.Wait(ctx))
 	return errors.Join(append(errs, c.redo.Drain(ctx))...)
 }
 
@@ -174,59 +173,5 @@ func (c *core) lost(id string) {
 	}
 }
 
-// errands are what goes on after its caller has left.
-type errands struct {
-	mu      sync.Mutex
-	running int
-	idle    chan struct{} // closed when none is running; nil if nobody waits for that
-}
-
-func (e *errands) run(f func()) {
-	e.mu.Lock()
-	e.running++
-	e.mu.Unlock()
-	go func() {
-		defer func() {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			if e.running--; e.running == 0 && e.idle != nil {
-				close(e.idle)
-				e.idle = nil
-			}
-		}()
-		f()
-	}()
-}
-
-// wait waits until none is running, or until ctx ends.
-func (e *errands) wait(ctx context.Context) error {
-	e.mu.Lock()
-	if e.running == 0 {
-		e.mu.Unlock()
-		return nil
-	}
-	if e.idle == nil {
-		e.idle = make(chan struct{})
-	}
-	idle := e.idle
-	e.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("lock: %w", ctx.Err())
-	}
-}
-
-const (
-	// closeTimeout is how long Close waits for what is held to be released.
-	closeTimeout = 5 * time.Second
-	// idBytes make an ID of 22 characters.
-	idBytes = 16
-)
-
-func newID() string {
-	var b [idBytes]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return base64.RawURLEncoding.EncodeToString(b[:])
-}
+// closeTimeout is how long Close waits for what is held to be released.
+const closeTimeout = 5 * time.Second

@@ -2,9 +2,9 @@ package lock
 
 import (
 	"fmt"
-	"os"
-	"strconv"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
 // Option is an optional setting of [New] and [Locker.With].
@@ -25,12 +25,8 @@ type config struct {
 }
 
 func defaults() config {
-	host, _ := os.Hostname()
-	return config{ttl: 30 * time.Second, renew: true, holder: cut(host) + ":" + strconv.Itoa(os.Getpid())}
+	return config{ttl: 30 * time.Second, renew: true, holder: naming.Process()}
 }
-
-// cut keeps an odd host name from making every lock invalid.
-func cut(host string) string { return host[:min(len(host), MaxHolder/2)] }
 
 func (c config) with(opts []Option) config {
 	for _, o := range opts {

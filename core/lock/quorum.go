@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/errand"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
 )
@@ -38,7 +40,7 @@ type QuorumStore struct {
 	majority int
 	longest  atomic.Int64 // what a member may have forgotten, as a duration
 	hooks    shutdown.Hooks
-	errands  errands
+	errands  errand.Group
 	requests quorumRequests
 }
 
@@ -159,7 +161,7 @@ func (q *QuorumStore) AwaitLock(ctx context.Context, req AcquireRequest) (Grant,
 		}
 		// Members refuse an ID that was given back, so every attempt has its own.
 		attempt := req
-		attempt.ID = newID()
+		attempt.ID = naming.NewID()
 		reply, cleared, err := q.elect(waiting, attempt)
 		switch {
 		case err == nil && reply.Outcome == Granted:
@@ -248,7 +250,7 @@ func (q *QuorumStore) AtShutdown(f func(context.Context) error) (remove func()) 
 // Shutdown finishes what Lockers have pending, and what members have not confirmed, until ctx ends.
 // Call it before the members are closed: it does not shut them down.
 func (q *QuorumStore) Shutdown(ctx context.Context) error {
-	errs := []error{q.hooks.Run(ctx), q.errands.wait(ctx)}
+	errs := []error{q.hooks.Run(ctx), q.errands.Wait(ctx)}
 	var (
 		wg     sync.WaitGroup
 		drains = make([]error, len(q.members))

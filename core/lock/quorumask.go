@@ -70,7 +70,7 @@ func (m *quorumMember) releaseLater(req HoldRequest) {
 // confirmed it or had its time.
 func (q *QuorumStore) giveBack(req HoldRequest, members []*quorumMember) (done <-chan struct{}) {
 	given := make(chan struct{})
-	q.errands.run(func() {
+	q.errands.Run(func() {
 		defer close(given)
 		ctx, cancel := context.WithTimeout(context.Background(), longestWait)
 		defer cancel()
@@ -94,7 +94,7 @@ func askMembers[T any](ctx context.Context, q *QuorumStore, wait time.Duration, 
 	ctx = context.WithoutCancel(ctx)
 	answers := make(chan answer[T], len(q.members))
 	for _, m := range q.members {
-		q.errands.run(func() {
+		q.errands.Run(func() {
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
 			value, err := f(ctx, m)

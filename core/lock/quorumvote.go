@@ -62,7 +62,7 @@ func (q *QuorumStore) elect(ctx context.Context, req AcquireRequest) (AcquireRep
 	e.began = time.Now()
 	e.sent = e.began
 	for i, m := range q.members {
-		q.errands.run(func() { e.ask(i, m) })
+		q.errands.Run(func() { e.ask(i, m) })
 	}
 	reply, err := e.outcome(ctx)
 	if err == nil && reply.Outcome == Granted {

@@ -1,4 +1,4 @@
-// Package naming says which names and keys the mechanisms accept.
+// Package naming says which names and keys the mechanisms accept, and makes those that they give.
 package naming
 
 import (

@@ -27,3 +27,14 @@ func TestCheckKey(t *testing.T) {
 		}
 	}
 }
+
+func TestNewID(t *testing.T) {
+	seen := make(map[string]bool)
+	for range 1000 {
+		id := naming.NewID()
+		if len(id) != 22 || seen[id] {
+			t.Fatalf("NewID() = %q", id)
+		}
+		seen[id] = true
+	}
+}

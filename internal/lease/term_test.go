@@ -1,0 +1,80 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+)
+
+func newTerm(ttl time.Duration) *lease.Term {
+	t := new(lease.Term)
+	t.Init(time.Now().Add(ttl))
+	return t
+}
+
+func TestATermIsExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := newTerm(time.Second)
+		ctx := term.Begin(t.Context(), 0, errExpired)
+		defer term.End(nil)
+		time.Sleep(time.Second - 1)
+		term.Extend(time.Now().Add(-time.Minute)) // late news
+		if !term.Valid() || !term.Due() || term.Remaining() != 1 {
+			t.Errorf("valid %v, due %v, for %v", term.Valid(), term.Due(), term.Remaining())
+		}
+		term.Extend(time.Now().Add(time.Second))
+		time.Sleep(time.Second - 1)
+		if ctx.Err() != nil {
+			t.Error("ended though it was extended")
+		}
+		time.Sleep(time.Nanosecond)
+		wantCause(ctx, t, errExpired)
+		term.Extend(time.Now().Add(time.Second))
+		if term.Valid() || term.Due() || term.Remaining() != 0 {
+			t.Error("came back to life")
+		}
+	})
+}
+
+// A context that may not last as long as its term is over: there is nothing to renew any more.
+func TestTheLongestTimeOfAContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := newTerm(time.Minute)
+		ctx := term.Begin(t.Context(), time.Second, errExpired)
+		defer term.End(nil)
+		term.Extend(time.Now().Add(time.Hour))
+		time.Sleep(time.Second)
+		wantCause(ctx, t, errExpired)
+		if !term.Valid() || term.Due() {
+			t.Errorf("valid %v, due %v", term.Valid(), term.Due())
+		}
+		term.Detach()
+		next := term.Begin(t.Context(), 0, errExpired)
+		if next.Err() != nil || !term.Due() {
+			t.Error("the next context has not the whole term")
+		}
+	})
+}
+
+func TestATermIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := newTerm(time.Minute)
+		first := term.Begin(t.Context(), 0, errExpired)
+		term.Detach()
+		second := term.Begin(t.Context(), 0, errExpired)
+		term.End(errEnded)
+		term.End(errExpired)
+		wantCause(second, t, errEnded)
+		wantCause(term.Begin(t.Context(), 0, errExpired), t, errEnded)
+		if first.Err() != nil {
+			t.Error("a context that was detached has ended")
+		}
+		first.End(context.Canceled)
+		if term.Valid() || term.Due() {
+			t.Error("valid after its end")
+		}
+	})
+}

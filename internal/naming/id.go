@@ -1,0 +1,25 @@
+package naming
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"os"
+	"strconv"
+)
+
+// NewID returns a random string of 22 characters that nobody else has or will have.
+func NewID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// maxHost keeps an odd host name from making every request invalid.
+const maxHost = 128
+
+// Process returns what people know this process by, its host's name and its id, in less than 150
+// bytes.
+func Process() string {
+	host, _ := os.Hostname()
+	return host[:min(len(host), maxHost)] + ":" + strconv.Itoa(os.Getpid())
+}
