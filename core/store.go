@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
@@ -20,6 +21,8 @@ type Store interface {
 	tokenbucket.Store
 	guard.Store
 	lock.Store
+	semaphore.Store
+	semaphore.LatchStore
 
 	// Ping reports whether the store can be reached: nil, an error that matches ErrUnavailable, or
 	// the context's.

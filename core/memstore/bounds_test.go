@@ -164,6 +164,8 @@ func TestOptionsPanic(t *testing.T) {
 		"memstore: WithMaxBuckets: 0":       func() { memstore.WithMaxBuckets(0) },
 		"memstore: WithMaxRecordBytes: 511": func() { memstore.WithMaxRecordBytes(511) },
 		"memstore: WithMaxLocks: 0":         func() { memstore.WithMaxLocks(0) },
+		"memstore: WithMaxPermits: 0":       func() { memstore.WithMaxPermits(0) },
+		"memstore: WithMaxParticipants: 0":  func() { memstore.WithMaxParticipants(0) },
 	} {
 		func() {
 			defer func() {

@@ -26,24 +26,29 @@ func TestLockHistories(t *testing.T) {
 				}
 				wg.Wait()
 				time.Sleep(time.Minute + 20*time.Second)
-				for i := range h.s.locks {
-					shard := &h.s.locks[i]
-					shard.sweep(len(shard.order), h.s.now())
-					if n := len(shard.locks) + len(shard.order) + len(shard.requests); n != 0 {
-						t.Errorf("%d locks, %d in order, and %d requests are kept", len(shard.locks), len(shard.order), len(shard.requests))
-					}
-					for shard.released.first != nil {
-						shard.released.removeFirst(&h.s.tombstones)
-					}
-					if len(shard.released.byID) != 0 {
-						t.Errorf("%d tombstones that nothing removes", len(shard.released.byID))
-					}
-				}
-				if n, m := h.s.requests.Load(), h.s.tombstones.Load(); n != 0 || m != 0 {
-					t.Errorf("counted %d requests and %d tombstones too many", n, m)
-				}
+				nothingLeft(t, h.s, &h.s.locks)
 			})
 		})
+	}
+}
+
+// nothingLeft checks that, once all of it has expired, nothing is remembered of locks or semaphores.
+func nothingLeft[T resource, R any](t *testing.T, s *Store, all *resources[T, R]) {
+	for i := range all.shards {
+		shard := &all.shards[i]
+		shard.sweep(len(shard.order), s.now())
+		if n := len(shard.index) + len(shard.order) + len(shard.requests); n != 0 {
+			t.Errorf("%d resources, %d in order, and %d requests are kept", len(shard.index), len(shard.order), len(shard.requests))
+		}
+		for shard.released.first != nil {
+			shard.released.removeFirst(&all.tombstones)
+		}
+		if len(shard.released.byID) != 0 {
+			t.Errorf("%d tombstones that nothing removes", len(shard.released.byID))
+		}
+	}
+	if n, m := all.requests.Load(), all.tombstones.Load(); n != 0 || m != 0 {
+		t.Errorf("counted %d requests and %d tombstones too many", n, m)
 	}
 }
 

@@ -3,7 +3,6 @@ package memstore
 import (
 	"context"
 	"iter"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
@@ -16,10 +15,10 @@ func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.
 	if err := s.ready(ctx); err != nil {
 		return lock.AcquireReply{}, err
 	}
-	shard := shardOf(s, s.locks, req.Key)
+	shard := shardOf(s, s.locks.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	reply, _, err := shard.acquire(req, s.now())
+	reply, _, err := acquireLock(shard, req, s.now())
 	return reply, err
 }
 
@@ -28,11 +27,11 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	if err := s.ready(ctx); err != nil {
 		return lock.Grant{}, err
 	}
-	shard := shardOf(s, s.locks, req.Key)
+	shard := shardOf(s, s.locks.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	req.Queue = true
-	reply, r, err := shard.acquire(req, s.now())
+	reply, r, err := acquireLock(shard, req, s.now())
 	switch {
 	case err != nil:
 		return lock.Grant{}, err
@@ -41,7 +40,7 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	case reply.Outcome == lock.Withdrawn:
 		return lock.Grant{}, lock.ErrWithdrawn
 	}
-	if err := s.await(ctx, shard, r); err != nil {
+	if err := await(ctx, s, &shard.mu, r.of, r); err != nil {
 		return lock.Grant{}, err
 	}
 	if r.withdrawn {
@@ -50,58 +49,52 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	return r.grant, nil
 }
 
-// await returns when the request is no longer in the queue. The shard is locked when it is called
-// and when it returns, but not meanwhile.
-func (s *Store) await(ctx context.Context, shard *lockShard, r *request) error {
-	l := r.of
-	r.awaiting++
-	l.keepPlace(r, s.now())
-	defer func() {
-		r.awaiting--
-		if r.awaiting > 0 {
-			r.poke() // a wake-up is for one of them, and what ends this call may end the others
-		}
-		if r.stage == queued {
-			l.keepPlace(r, s.now())
-			l.settle()
-		}
-	}()
-	var timer *time.Timer
-	for {
-		now := s.now()
-		l.advance(now)
-		r.sleeps = never
-		if l.watcher() == r {
-			r.sleeps = l.soonest
-		}
-		switch {
-		case s.closed.Load():
-			return outage.ErrClosed
-		case r.stage != queued:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		}
-		var event <-chan time.Time
-		if r.sleeps != never {
-			d := time.Duration(r.sleeps-now) * time.Microsecond
-			if timer == nil {
-				timer = time.NewTimer(d)
-				defer timer.Stop()
-			} else {
-				timer.Reset(d)
-			}
-			event = timer.C
-		}
-		shard.mu.Unlock()
-		select {
-		case <-r.wake:
-		case <-event:
-		case <-ctx.Done():
-		case <-s.done:
-		}
-		shard.mu.Lock()
+// acquireLock is AcquireLock, in a shard that is locked. It returns the request too if it is queued.
+func acquireLock(s *lockShard, req lock.AcquireRequest, now int64) (lock.AcquireReply, *request, error) {
+	id := s.requestID(req.Name, req.Key, req.ID)
+	if s.released.get(id, now) != nil {
+		return lock.AcquireReply{Outcome: lock.Withdrawn}, nil, nil
 	}
+	l := s.at(req.Name, req.Key, now)
+	if r := s.requests[id]; r != nil && r.stage == holding && !r.held(now) {
+		// It has expired and is in its delay. This is another request, which need not wait for that.
+		l.remove(r)
+		l.admit(now)
+		l.settle()
+		l = s.find(resourceKey{req.Name, req.Key})
+	}
+	if l != nil {
+		defer l.settle()
+	}
+	if r := s.requests[id]; r != nil { // sent twice
+		switch r.stage {
+		case queued:
+			l.queue.keep(r, now)
+			return l.refusal(lock.Queued, now), r, nil
+		case reserved:
+			l.hold(r, now)
+		}
+		return lock.AcquireReply{Outcome: lock.Granted, Grant: r.grant}, nil, nil
+	}
+	free := l == nil || l.queue.len() == 0 && l.admits(req.Shared)
+	if !free && !req.Queue {
+		return l.refusal(lock.Taken, now), nil, nil
+	}
+	if !s.room(now) {
+		return lock.AcquireReply{}, nil, outage.ErrFull
+	}
+	if l == nil {
+		l = &lockState{shard: s, key: resourceKey{req.Name, req.Key}, leaves: never}
+		s.add(l.key, l)
+	}
+	r := &request{waiter: waiter{id: id}, ask: req, of: l, shared: req.Shared}
+	s.requests[id] = r
+	if !free {
+		l.queue.push(r, now)
+		return l.refusal(lock.Queued, now), r, nil
+	}
+	l.hold(r, now)
+	return lock.AcquireReply{Outcome: lock.Granted, Grant: r.grant}, nil, nil
 }
 
 // RenewLocks implements lock.Store.
@@ -118,7 +111,7 @@ func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool
 
 // onHold calls f if the ID holds the lock, and reports whether it does.
 func (s *Store) onHold(req lock.HoldRequest, f func(*lockState, *request, int64)) bool {
-	shard := shardOf(s, s.locks, req.Key)
+	shard := shardOf(s, s.locks.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()
@@ -137,7 +130,7 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
-	shard := shardOf(s, s.locks, req.Key)
+	shard := shardOf(s, s.locks.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()
@@ -148,7 +141,7 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 	l := shard.at(req.Name, req.Key, now)
 	r := shard.requests[id]
 	held := r != nil && r.held(now)
-	shard.released.add(id, held, now, &s.tombstones, s.maxRequests)
+	shard.bury(id, held, now)
 	if r != nil {
 		l.end(r, now)
 	}
@@ -180,7 +173,7 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, 
 	if err := s.ready(ctx); err != nil {
 		return lock.State{}, err
 	}
-	shard := shardOf(s, s.locks, key)
+	shard := shardOf(s, s.locks.shards, key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()
@@ -193,37 +186,10 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, 
 
 // ListLocks implements lock.Store.
 func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State, error] {
-	return func(yield func(lock.State, error) bool) {
-		for i := range s.locks {
-			if err := s.ready(ctx); err != nil {
-				yield(lock.State{}, err)
-				return
-			}
-			for _, state := range s.locks[i].list(name, s.now) {
-				if !yield(state, nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
-func (s *lockShard) list(name string, clock func() int64) []lock.State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var states []lock.State
-	now := clock()
-	for i := len(s.order) - 1; i >= 0; i-- { // backwards, since a removal moves the last one
-		l := s.order[i]
-		if l.key.name != name {
-			continue
-		}
-		l.advance(now)
-		if state := l.state(now); len(state.Holders) > 0 || state.Waiting > 0 {
-			states = append(states, state)
-		}
-	}
-	return states
+	return listStates(ctx, s, &s.locks, name, func(l *lockState, now int64) (lock.State, bool) {
+		state := l.state(now)
+		return state, len(state.Holders) > 0 || state.Waiting > 0
+	})
 }
 
 // ForceUnlock implements lock.Store.
@@ -239,7 +205,7 @@ func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) 
 }
 
 func (s *Store) forceUnlock(name, key string, fence int64) (id string, ok bool) {
-	shard := shardOf(s, s.locks, key)
+	shard := shardOf(s, s.locks.shards, key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()
@@ -249,7 +215,7 @@ func (s *Store) forceUnlock(name, key string, fence int64) (id string, ok bool) 
 	}
 	for _, r := range l.holds {
 		if r.held(now) && r.grant.Fence <= fence && fence <= r.grant.LastFence {
-			shard.released.add(r.id, false, now, &s.tombstones, s.maxRequests) // its own release comes too late
+			shard.bury(r.id, false, now) // its own release comes too late
 			l.end(r, now)
 			return r.id.id, true
 		}

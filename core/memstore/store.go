@@ -20,8 +20,9 @@ import (
 )
 
 // Store is a core.Store in memory. It starts no goroutine, and its size is bounded: when it is
-// full it refuses what is new with core.ErrFull. It never forgets a bucket in debt, the record of an
-// operation, or a lock that is held to make room. All methods may be called concurrently.
+// full it refuses what is new with core.ErrFull. To make room it never forgets a bucket in debt, the
+// record of an operation, a lock or a permit that is held, or the participants of a latch. All methods
+// may be called concurrently.
 type Store struct {
 	start   time.Time
 	seed    maphash.Seed
@@ -31,13 +32,12 @@ type Store struct {
 	buckets []bucketShard
 	records []recordShard
 
-	locks       []lockShard
-	maxRequests int64
-	requests    atomic.Int64  // for locks: held, reserved and queued ones
-	tombstones  atomic.Int64  // of requests
-	sweeps      atomic.Uint64 // which shard a full store sweeps next
-	fences      fences
-	lost        listeners.Listeners
+	locks  resources[*lockState, *request]
+	fences fences
+	lost   listeners.Listeners
+
+	permits resources[*semaphoreState, *permit]
+	latches latches
 }
 
 var _ core.Store = (*Store)(nil)
@@ -50,9 +50,11 @@ type optionFunc func(*config)
 func (f optionFunc) apply(c *config) { f(c) }
 
 type config struct {
-	maxBuckets     int
-	maxRecordBytes int
-	maxLocks       int
+	maxBuckets      int
+	maxRecordBytes  int
+	maxLocks        int
+	maxPermits      int
+	maxParticipants int
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
@@ -74,7 +76,7 @@ func WithMaxRecordBytes(n int) Option {
 }
 
 // WithMaxLocks sets how many holds of locks, and requests that wait for one, the store has at a
-// time: 262,144 if not set, about 600 bytes each. Of what was released in the last minute it
+// time: 262,144 if not set, about 700 bytes each. Of what was released in the last minute it
 // remembers as many again, about 200 bytes each. It panics if n is not positive.
 func WithMaxLocks(n int) Option {
 	if n < 1 {
@@ -83,9 +85,31 @@ func WithMaxLocks(n int) Option {
 	return optionFunc(func(c *config) { c.maxLocks = n })
 }
 
+// WithMaxPermits sets how many permits of semaphores, and requests that wait for one, the store has
+// at a time: 262,144 if not set, about 750 bytes each. Of what was released in the last minute it
+// remembers as many again, about 200 bytes each. It panics if n is not positive.
+func WithMaxPermits(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("memstore: WithMaxPermits: %d is not positive", n))
+	}
+	return optionFunc(func(c *config) { c.maxPermits = n })
+}
+
+// WithMaxParticipants sets how many participants all latches of the store have at a time: a million
+// if not set, about 60 bytes and their names each, and 300 more for each latch. It panics if n is not
+// positive.
+func WithMaxParticipants(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("memstore: WithMaxParticipants: %d is not positive", n))
+	}
+	return optionFunc(func(c *config) { c.maxParticipants = n })
+}
+
 // New returns an empty store.
 func New(opts ...Option) *Store {
-	c := config{maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLocks: 1 << 18}
+	c := config{
+		maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLocks: 1 << 18, maxPermits: 1 << 18, maxParticipants: 1 << 20,
+	}
 	for _, o := range opts {
 		if o != nil {
 			o.apply(&c)
@@ -103,18 +127,16 @@ func New(opts ...Option) *Store {
 		s.records[i].init(c.maxRecordBytes / len(s.records))
 	}
 	s.fences.epoch = s.start.UnixMicro()
-	s.maxRequests = int64(c.maxLocks)
-	s.locks = make([]lockShard, min(max(c.maxLocks/4096, 1), 64))
-	for i := range s.locks {
-		s.locks[i].init(s)
-	}
+	s.locks.init(s, c.maxLocks)
+	s.permits.init(s, c.maxPermits)
+	s.latches.init(c.maxParticipants)
 	return s
 }
 
 // Ping returns nil, core.ErrClosed, or the context's error.
 func (s *Store) Ping(ctx context.Context) error { return s.ready(ctx) }
 
-// AtShutdown implements guard.Store and lock.Store.
+// AtShutdown implements guard.Store, lock.Store, and semaphore.Store.
 func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 	return s.hooks.AtShutdown(f)
 }

@@ -25,6 +25,7 @@ const (
 	ResponseNotRetained Reason = "response-not-retained"      // 409: it ran, and its answer was not kept
 	OutcomeUnknown      Reason = "outcome-unknown"            // 409: it may have run; nobody knows how it ended
 	Locked              Reason = "locked"                     // 409: requests of the same key run one at a time
+	TooManyAtOnce       Reason = "too-many-at-once"           // 429: as many as may run at a time are running
 	BodyTooLarge        Reason = "body-too-large"             // 413: the request's body cannot be fingerprinted
 	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off
 	InternalError       Reason = "internal-error"             // 500: a key function failed
@@ -49,6 +50,7 @@ var reasons = map[Reason]struct {
 	ResponseNotRetained: {http.StatusConflict, ownProblems, "The request was processed, and its response was not retained"},
 	OutcomeUnknown:      {http.StatusConflict, ownProblems, "An earlier attempt at this request ended with an unknown outcome"},
 	Locked:              {http.StatusConflict, ownProblems, "Another request is working on the same resource"},
+	TooManyAtOnce:       {http.StatusTooManyRequests, ownProblems, "Too many requests are being processed at once"},
 	BodyTooLarge:        {http.StatusRequestEntityTooLarge, ownProblems, "The request's body is too large"},
 	BodyUnreadable:      {http.StatusBadRequest, ownProblems, "The request's body cannot be read"},
 	InternalError:       {http.StatusInternalServerError, ownProblems, "Internal error"},

@@ -21,6 +21,22 @@ type IdempotencyOption = setting.IdempotencyOption
 // ExclusiveOption is an option of the exclusive middleware of every framework.
 type ExclusiveOption = setting.ExclusiveOption
 
+// ConcurrencyOption is an option of the concurrency middleware of every framework.
+type ConcurrencyOption = setting.ConcurrencyOption
+
+// LimitOption is an option of the middleware that limit how much runs: ratelimit and concurrency.
+type LimitOption interface {
+	RateLimitOption
+	ConcurrencyOption
+}
+
+// WaitOption is an option of the middleware that can have a request wait: exclusive and
+// concurrency.
+type WaitOption interface {
+	ExclusiveOption
+	ConcurrencyOption
+}
+
 // UnprotectedOption is an option of the middleware that protect a handler: idempotency and
 // exclusive.
 type UnprotectedOption interface {
@@ -36,9 +52,19 @@ type idempotencyFunc func(*setting.Idempotency)
 
 func (f idempotencyFunc) ApplyIdempotency(s *setting.Idempotency) { f(s) }
 
-type exclusiveFunc func(*setting.Exclusive)
+type concurrencyFunc func(*setting.Concurrency)
 
-func (f exclusiveFunc) ApplyExclusive(s *setting.Exclusive) { f(s) }
+func (f concurrencyFunc) ApplyConcurrency(s *setting.Concurrency) { f(s) }
+
+type failOpen struct{}
+
+func (failOpen) ApplyRateLimit(s *setting.RateLimit)     { s.FailOpen = true }
+func (failOpen) ApplyConcurrency(s *setting.Concurrency) { s.FailOpen = true }
+
+type wait time.Duration
+
+func (w wait) ApplyExclusive(s *setting.Exclusive)     { s.Wait = time.Duration(w) }
+func (w wait) ApplyConcurrency(s *setting.Concurrency) { s.Wait = time.Duration(w) }
 
 type unprotected struct{}
 
@@ -46,10 +72,9 @@ func (unprotected) ApplyIdempotency(s *setting.Idempotency) { s.RunUnprotected =
 func (unprotected) ApplyExclusive(s *setting.Exclusive)     { s.RunUnprotected = true }
 
 // FailOpen lets requests through, unlimited, while the store is unavailable. Without it they are
-// refused with status 503.
-func FailOpen() RateLimitOption {
-	return rateLimitFunc(func(s *setting.RateLimit) { s.FailOpen = true })
-}
+// refused with status 503. Answers that passed the concurrency middleware without a permit carry
+// "Concurrency-Status: bypassed".
+func FailOpen() LimitOption { return failOpen{} }
 
 // LegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (seconds from
 // now) for the limit that is nearest to exhaustion, beside the standard fields.
@@ -66,16 +91,36 @@ func RunUnprotected() UnprotectedOption { return unprotected{} }
 // maxWait is longer than any client's patience: more is a mistake in the unit.
 const maxWait = time.Hour
 
-// Wait has a request wait for its turn for up to d before it is refused. Without it, or with zero,
-// it is refused at once. It panics if d is negative or more than an hour.
+// Wait has a request wait for its turn, or for room, for up to d before it is refused. Without it, or
+// with zero, it is refused at once. It panics if d is negative or more than an hour.
 //
 // Every request that waits costs a connection and a goroutine, so d should be no longer than the
 // client's own time-out.
-func Wait(d time.Duration) ExclusiveOption {
+func Wait(d time.Duration) WaitOption {
 	if d < 0 || d > maxWait {
 		panic(fmt.Sprintf("policy: Wait: %v is not between 0 and %v", d, maxWait))
 	}
-	return exclusiveFunc(func(s *setting.Exclusive) { s.Wait = d })
+	return wait(d)
+}
+
+// MaxWaiting has at most n requests wait for room at the same time, for each key, in all processes
+// together: 1,024 if not set. One more is refused at once. Without [Wait] nobody waits, and it says
+// nothing. It panics if n is less than 1.
+//
+// The last in the queue should get its turn within the time that it may wait: more than that many
+// cost connections, and are refused all the same.
+func MaxWaiting(n int) ConcurrencyOption {
+	if n < 1 {
+		panic(fmt.Sprintf("policy: MaxWaiting: %d is less than 1", n))
+	}
+	return concurrencyFunc(func(s *setting.Concurrency) { s.MaxWaiting = n })
+}
+
+// PerInstance counts the requests of this process alone, each process up to the whole capacity: a
+// bulkhead, for what a process has of its own, such as memory or a pool of connections. The store is
+// not asked, so its outages do not matter.
+func PerInstance() ConcurrencyOption {
+	return concurrencyFunc(func(s *setting.Concurrency) { s.PerInstance = true })
 }
 
 // Required refuses requests without an Idempotency-Key, with status 400. Without it they run

@@ -8,16 +8,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
-// ErrNotReplicated is matched by the error of a lock that was granted, but not confirmed by as many
+// ErrNotReplicated is matched by the error of a lock or permit that was granted, but not confirmed by as many
 // replicas as [WithReplicaAcks] asks for. It has been released, unless core.ErrUnconfirmed matches
 // too. It matches core.ErrUnavailable.
-var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirmed the lock", outage.ErrUnavailable)
+var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirmed the grant", outage.ErrUnavailable)
 
-// WithReplicaAcks has locks granted only once n replicas of the server have confirmed them, within
+// WithReplicaAcks has locks and permits granted only once n replicas of the server have confirmed them, within
 // timeout, which has to be shorter than the store's own and than the client's ReadTimeout.
 //
 // It narrows what a failover can lose, and does not close it: a replica that has not confirmed may
@@ -101,9 +100,9 @@ func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, name string, s
 }
 
 // notReplicated gives back what too few replicas know of.
-func (s *Store) notReplicated(ctx context.Context, req lock.AcquireRequest, acks int) error {
+func (s *Store) notReplicated(ctx context.Context, acks int, release func(context.Context) error) error {
 	err := fmt.Errorf("%w: %d of %d", ErrNotReplicated, acks, s.config.acks)
-	_, failed := s.ReleaseLock(context.WithoutCancel(ctx), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+	failed := release(context.WithoutCancel(ctx))
 	if failed != nil && !errors.Is(failed, outage.ErrClosed) {
 		return fmt.Errorf("%w: %w", outage.ErrUnconfirmed, err)
 	}

@@ -12,10 +12,10 @@ import (
 // maxBatch is how many script calls one pipeline has.
 const maxBatch = 100
 
-// eachBatch calls f with the indexes of up to a hundred lists of keys at a time. For keys of several
-// masters it does so at the same time: one that does not answer costs the others nothing.
-func (s *Store) eachBatch(ctx context.Context, keys [][]string, f func(batch []int)) {
-	nodes := s.byNode(ctx, keys)
+// eachBatch calls f with the indexes of up to a hundred calls at a time. For calls of several masters
+// it does so at the same time: one that does not answer costs the others nothing.
+func (s *Store) eachBatch(ctx context.Context, calls []scriptCall, f func(batch []int)) {
+	nodes := s.byNode(ctx, calls)
 	if len(nodes) == 1 {
 		for batch := range slices.Chunk(nodes[0], maxBatch) {
 			f(batch)
@@ -33,20 +33,20 @@ func (s *Store) eachBatch(ctx context.Context, keys [][]string, f func(batch []i
 	wg.Wait()
 }
 
-// byNode groups the indexes of lists of keys by the masters that have them, as far as is known.
-func (s *Store) byNode(ctx context.Context, keys [][]string) [][]int {
-	all := make([]int, len(keys))
+// byNode groups the indexes of calls by the masters that have their keys, as far as is known.
+func (s *Store) byNode(ctx context.Context, calls []scriptCall) [][]int {
+	all := make([]int, len(calls))
 	for i := range all {
 		all[i] = i
 	}
 	cluster, ok := s.client.(*redis.ClusterClient)
-	if !ok || len(keys) < 2 {
+	if !ok || len(calls) < 2 {
 		return [][]int{all}
 	}
 	nodes, err := call(ctx, s, finishing, func(ctx context.Context) ([][]int, error) {
 		groups := make(map[*redis.Client][]int)
-		for i, k := range keys {
-			master, err := cluster.MasterForKey(ctx, k[0])
+		for i, c := range calls {
+			master, err := cluster.MasterForKey(ctx, c.keys[0])
 			if err != nil {
 				return nil, err
 			}
@@ -60,23 +60,32 @@ func (s *Store) byNode(ctx context.Context, keys [][]string) [][]int {
 	return nodes
 }
 
-// renewEach runs a script that renews for each list of keys, and reports for which it answered 1. With
-// an error that is true of those it reports: in a Cluster, of others than those of a master that is
-// down.
-func (s *Store) renewEach(ctx context.Context, sc *script, keys [][]string, args [][]any) ([]bool, error) {
+// renewEach runs scripts that renew, and reports which of them answered 1. What is damaged is not held
+// any more.
+func (s *Store) renewEach(ctx context.Context, calls []scriptCall) ([]bool, error) {
+	return s.finishEach(ctx, calls, isWrongType)
+}
+
+// finishEach runs scripts that finish something, and reports which of them answered 1. With an error
+// that is true of those it reports: in a Cluster, of others than those of a master that is down. Some
+// errors mean no more than that the answer is not 1.
+func (s *Store) finishEach(ctx context.Context, calls []scriptCall, harmless func(error) bool) ([]bool, error) {
 	var (
-		renewed = make([]bool, len(keys))
-		mu      sync.Mutex
-		failed  error
+		done   = make([]bool, len(calls))
+		mu     sync.Mutex
+		failed error
 	)
-	s.eachBatch(ctx, keys, func(batch []int) {
+	s.eachBatch(ctx, calls, func(batch []int) {
 		answers, err := call(ctx, s, finishing, func(ctx context.Context) ([]bool, error) {
 			var failed error
 			answers := make([]bool, len(batch))
-			for i, cmd := range s.evalEach(ctx, sc, pick(keys, batch), pick(args, batch)) {
+			for i, cmd := range s.evalEach(ctx, pick(calls, batch)) {
 				n, err := cmd.Int64()
-				if err != nil && !isWrongType(err) && failed == nil { // that one is not held any more
+				if err != nil && !harmless(err) && failed == nil {
 					failed = err
+					if isReply(err) && wireOf(ctx).count() == len(batch) { // each was sent once, and this one has failed
+						failed = explain(err, false)
+					}
 				}
 				answers[i] = err == nil && n == 1
 			}
@@ -85,13 +94,13 @@ func (s *Store) renewEach(ctx context.Context, sc *script, keys [][]string, args
 		mu.Lock()
 		defer mu.Unlock()
 		for i, answer := range answers {
-			renewed[batch[i]] = answer
+			done[batch[i]] = answer
 		}
 		if failed == nil {
 			failed = err
 		}
 	})
-	return renewed, failed
+	return done, failed
 }
 
 // pick returns those of a list that have these indexes.

@@ -153,6 +153,7 @@ func (s *Store) receive(sub *redis.PubSub) error {
 		case *redis.Subscription: // what was pushed before is lost
 			s.inbox.begin()
 			s.waiters.hurry(0)
+			s.latches.hurry()
 		case *redis.Message:
 			s.pushed(m.Payload)
 		}
@@ -167,6 +168,8 @@ func (s *Store) pushed(message string) {
 		s.waiters.push(id, func(w *waiter) { w.wake() })
 	case "beat":
 		s.waiters.push(id, func(w *waiter) { w.due = time.Now() })
+	case "open":
+		s.latches.open(id)
 	case "lost":
 		s.inbox.lost.Call(id)
 	case "echo":

@@ -14,44 +14,10 @@ const releasedFor = time.Minute
 
 var _ lock.Store = (*Store)(nil)
 
-// lockKeys are the Redis keys of a lock and of an id, in one slot of a Cluster: the record, the
-// holds, the queue, and who is alive in it, of which scripts/lock.lua has the layout; what tells that
-// the id has been released; and the largest fence.
-type lockKeys []string
-
-// lock is what every script of a lock has.
-func (k lockKeys) lock() []string { return k[:4] }
-
-// withID is what a script has that may end what the id stands for.
-func (k lockKeys) withID() []string { return k[:5] }
-
-func (k lockKeys) fence() string { return k[5] }
-
-// lockKeys names the Redis keys of a lock. Only the record's ends in the lock's name.
-func (s *Store) lockKeys(name, key, id string) lockKeys {
-	return s.taggedLockKeys(name, s.tag(name, key), id)
-}
-
-func (s *Store) taggedLockKeys(name, tag, id string) lockKeys {
-	// Pieces of one string: a lock is asked for often.
-	endings := [6][2]string{{":", name}, {"h"}, {"q"}, {"w"}, {"x:", id}, {"f"}}
-	stem := len(s.config.prefix) + len(":l:{}") + len(tag)
-	var b strings.Builder
-	b.Grow(6*(stem+1) + len(name) + 1 + len(id))
-	for _, end := range endings {
-		b.WriteString(s.config.prefix)
-		b.WriteString(":l:{")
-		b.WriteString(tag)
-		b.WriteString("}")
-		b.WriteString(end[0])
-		b.WriteString(end[1])
-	}
-	keys, text := make(lockKeys, len(endings)), b.String()
-	for i, end := range endings {
-		n := stem + len(end[0]) + len(end[1])
-		keys[i], text = text[:n], text[n:]
-	}
-	return keys
+func newLockWaiter(req lock.AcquireRequest, keys queueKeys) *waiter {
+	w := newWaiter(req.ID, beatLock, keys.withID(), lock.ErrWithdrawn)
+	w.fair = req.Fair
+	return w
 }
 
 // AcquireLock implements lock.Store: one script call, and before the first one a look at the
@@ -59,32 +25,42 @@ func (s *Store) taggedLockKeys(name, tag, id string) lockKeys {
 func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
 	var w *waiter
-	if req.Queue { // known before it is sent, so that no push comes too early
-		w = newWaiter(req, keys)
-		w.deaf = s.inbox.deaf()
-		w = s.waiters.expect(w, false)
+	if req.Queue {
+		w = s.expect(newLockWaiter(req, keys))
 	}
 	reply, err := s.acquire(ctx, req, keys)
-	if w != nil {
-		if err == nil && reply.Outcome == lock.Queued {
-			s.placed(w, reply.rank, frontLife, reply.blocked)
-		} else {
-			s.waiters.dismiss(w)
-		}
-	}
+	s.expected(w, err == nil && reply.Outcome == lock.Queued, reply.place)
 	return reply.AcquireReply, err
+}
+
+// AwaitLock implements lock.Store. It waits for a push, and beats meanwhile; the grant itself is
+// one more script call.
+func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (grant lock.Grant, err error) {
+	req.Queue = true
+	keys := s.lockKeys(req.Name, req.Key, req.ID)
+	err = s.await(ctx, newLockWaiter(req, keys), func() (bool, place, error) {
+		reply, err := s.acquire(ctx, req, keys)
+		if err == nil && reply.Outcome == lock.Withdrawn {
+			err = lock.ErrWithdrawn
+		}
+		grant = reply.Grant
+		return reply.Outcome == lock.Granted, reply.place, err
+	})
+	if err != nil {
+		return lock.Grant{}, err
+	}
+	return grant, nil
 }
 
 // acquireReply has what a waiter wants to know besides.
 type acquireReply struct {
 	lock.AcquireReply
-	rank    int           // in the queue
-	blocked time.Duration // until the lock may be free
-	acks    int           // from replicas
+	place
+	acks int // from replicas
 }
 
 // acquire asks for a lock, or claims it.
-func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockKeys) (acquireReply, error) {
+func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys queueKeys) (acquireReply, error) {
 	kind, queue, key := "X", 0, req.Key
 	if req.Shared {
 		kind = "S"
@@ -117,7 +93,11 @@ func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockK
 		return a, err
 	})
 	if err == nil && reply.Outcome == lock.Granted && reply.acks < s.config.acks {
-		return acquireReply{}, s.notReplicated(ctx, req, reply.acks)
+		release := func(ctx context.Context) error {
+			_, err := s.ReleaseLock(ctx, lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+			return err
+		}
+		return acquireReply{}, s.notReplicated(ctx, reply.acks, release)
 	}
 	return reply, err
 }
@@ -138,7 +118,7 @@ func readAcquireReply(reply any) (acquireReply, error) {
 			a.Outcome = lock.Queued
 		}
 		a.Holder, a.Remaining, a.Waiting = r.text(), r.micros(), int(r.number())
-		a.rank, a.blocked = int(r.number()), r.micros()
+		a.place = place{int(r.number()), r.micros()}
 	default:
 		return a, errOddReply
 	}
@@ -147,12 +127,13 @@ func readAcquireReply(reply any) (acquireReply, error) {
 
 // RenewLocks implements lock.Store: one pipeline for each hundred.
 func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
-	keys, args := make([][]string, len(reqs)), make([][]any, len(reqs))
+	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
-		keys[i] = s.lockKeys(r.Name, r.Key, r.ID).lock()
-		args[i] = []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()}
+		calls[i] = scriptCall{
+			renewLock, s.lockKeys(r.Name, r.Key, r.ID).shared(), []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()},
+		}
 	}
-	return s.renewEach(ctx, renewLock, keys, args)
+	return s.renewEach(ctx, calls)
 }
 
 // ReleaseLock implements lock.Store: one script call.
@@ -170,7 +151,7 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 // DowngradeLock implements lock.Store: one script call.
 func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
 	return owned(ctx, s, func(ctx context.Context) (any, error) {
-		return s.eval(ctx, false, downgradeLock, s.lockKeys(req.Name, req.Key, req.ID).lock(),
+		return s.eval(ctx, false, downgradeLock, s.lockKeys(req.Name, req.Key, req.ID).shared(),
 			req.ID, req.TTL.Microseconds(), req.Delay.Microseconds())
 	})
 }

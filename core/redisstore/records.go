@@ -156,17 +156,18 @@ func owned(ctx context.Context, s *Store, f func(context.Context) (any, error)) 
 
 // RenewOperations implements guard.Store: one pipeline for each hundred.
 func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
-	keys, args := make([][]string, len(reqs)), make([][]any, len(reqs))
+	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
-		keys[i] = []string{s.recordKey(r.ID)}
-		args[i] = []any{r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()}
+		calls[i] = scriptCall{
+			renewOperation, []string{s.recordKey(r.ID)}, []any{r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()},
+		}
 	}
-	return s.renewEach(ctx, renewOperation, keys, args)
+	return s.renewEach(ctx, calls)
 }
 
-// errRing is returned to locks and guards on a Ring: what a shard holds would be looked for, and
+// errRing is returned to locks, semaphores and guards on a Ring: what a shard holds would be looked for, and
 // begun anew, on another shard whenever the first cannot be reached.
-var errRing = errors.New("redisstore: locks and guards cannot keep their promises on a Ring; use Cluster")
+var errRing = errors.New("redisstore: locks, semaphores and guards cannot keep their promises on a Ring; use Cluster")
 
 // checkEviction refuses a server that may evict locks and records, once it has been asked.
 func (s *Store) checkEviction(ctx context.Context) error {

@@ -27,6 +27,8 @@ var (
 	renewOperationSource string
 	//go:embed scripts/raise_fence.lua
 	raiseFenceSource string
+	//go:embed scripts/queue.lua
+	queueSource string
 	//go:embed scripts/lock.lua
 	lockSource string
 	//go:embed scripts/acquire_free_lock.lua
@@ -47,6 +49,22 @@ var (
 	inspectLockSource string
 	//go:embed scripts/force_unlock.lua
 	forceUnlockSource string
+	//go:embed scripts/semaphore.lua
+	semaphoreSource string
+	//go:embed scripts/acquire_permit.lua
+	acquirePermitSource string
+	//go:embed scripts/beat_permit.lua
+	beatPermitSource string
+	//go:embed scripts/renew_permit.lua
+	renewPermitSource string
+	//go:embed scripts/release_permit.lua
+	releasePermitSource string
+	//go:embed scripts/inspect_permits.lua
+	inspectPermitsSource string
+	//go:embed scripts/count_down_latch.lua
+	countDownLatchSource string
+	//go:embed scripts/await_latch.lua
+	awaitLatchSource string
 
 	takeTokens       = newScript(takeTokensSource)
 	beginOperation   = newScript(beginOperationSource)
@@ -57,18 +75,27 @@ var (
 	// settleSmall is settleOperation for what must be written though the server's memory is full.
 	settleSmall = newScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1))
 
-	acquireLock   = newLockScript(acquireFreeLockSource, acquireLockSource)
-	beatLock      = newLockScript("", beatLockSource)
-	releaseLock   = newLockScript(releaseLoneLockSource, releaseLockSource)
-	renewLock     = newLockScript("", renewLockSource)
-	downgradeLock = newLockScript("", downgradeLockSource)
-	inspectLock   = newLockScript("", inspectLockSource)
-	forceUnlock   = newLockScript("", forceUnlockSource)
+	acquireLock   = newScript(acquireLockSource, acquireFreeLockSource, queueSource, lockSource)
+	beatLock      = newScript(beatLockSource, queueSource, lockSource)
+	releaseLock   = newScript(releaseLockSource, releaseLoneLockSource, queueSource, lockSource)
+	renewLock     = newScript(renewLockSource, queueSource, lockSource)
+	downgradeLock = newScript(downgradeLockSource, queueSource, lockSource)
+	inspectLock   = newScript(inspectLockSource, queueSource, lockSource)
+	forceUnlock   = newScript(forceUnlockSource, queueSource, lockSource)
 	raiseFence    = newScript(raiseFenceSource)
+
+	acquirePermit  = newScript(acquirePermitSource, queueSource, semaphoreSource)
+	beatPermit     = newScript(beatPermitSource, queueSource, semaphoreSource)
+	renewPermit    = newScript(renewPermitSource, queueSource, semaphoreSource)
+	releasePermit  = newScript(releasePermitSource, queueSource, semaphoreSource)
+	inspectPermits = newScript(inspectPermitsSource, queueSource, semaphoreSource)
+	countDownLatch = newScript(countDownLatchSource)
+	awaitLatch     = newScript(awaitLatchSource)
 
 	allScripts = []*script{
 		takeTokens, beginOperation, settleOperation, settleSmall, abandonOperation, markOperation, renewOperation,
 		acquireLock, beatLock, releaseLock, renewLock, downgradeLock, inspectLock, forceUnlock, raiseFence,
+		acquirePermit, beatPermit, renewPermit, releasePermit, inspectPermits, countDownLatch, awaitLatch,
 	}
 )
 
@@ -78,16 +105,12 @@ type script struct{ modern, plain source }
 
 type source struct{ text, sha []byte }
 
-func newScript(text string) *script {
-	_, rest, _ := strings.Cut(text, "\n")
-	return &script{newSource(text), newSource("\n" + rest)} // the line numbers stay
-}
-
-// newLockScript puts what the scripts of locks share after the first line, which declares the flags,
-// and before that the script's common case, if it has one.
-func newLockScript(common, text string) *script {
+// newScript makes a script of a text whose first line declares its flags. What it shares with others
+// stands between that line and the rest.
+func newScript(text string, before ...string) *script {
 	flags, rest, _ := strings.Cut(text, "\n")
-	return newScript(flags + "\n" + common + lockSource + rest)
+	rest = "\n" + strings.Join(before, "") + rest
+	return &script{newSource(flags + rest), newSource(rest)} // the line numbers stay
 }
 
 func newSource(text string) source {
@@ -190,31 +213,34 @@ func (s *Store) process(ctx context.Context, once bool, name string, script []by
 }
 
 func newEval(ctx context.Context, name string, script []byte, keys []string, args []any) *redis.Cmd {
-	sent := wireOf(ctx)
-	sent.script = script
 	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, name, sent, len(keys))
+	all = append(all, name, &wired{script, wireOf(ctx)}, len(keys))
 	for _, key := range keys {
 		all = append(all, key)
 	}
 	return redis.NewCmd(ctx, append(all, args...)...)
 }
 
-// evalEach runs a script once for each list of keys and arguments, in one pipeline. Errors are in
-// the commands.
-func (s *Store) evalEach(ctx context.Context, sc *script, keys [][]string, args [][]any) []*redis.Cmd {
+// scriptCall is one run of a script.
+type scriptCall struct {
+	script *script
+	keys   []string
+	args   []any
+}
+
+// evalEach runs scripts in one pipeline. Errors are in the commands.
+func (s *Store) evalEach(ctx context.Context, calls []scriptCall) []*redis.Cmd {
 	s.load(ctx)
-	src := sc.in(s)
-	cmds := make([]*redis.Cmd, len(keys))
+	cmds := make([]*redis.Cmd, len(calls))
 	pipe := s.redis(ctx).Pipeline()
-	for i := range keys {
-		cmds[i] = newEval(ctx, "evalsha", src.sha, keys[i], args[i])
+	for i, c := range calls {
+		cmds[i] = newEval(ctx, "evalsha", c.script.in(s).sha, c.keys, c.args)
 		_ = pipe.Process(ctx, cmds[i])
 	}
 	_, _ = pipe.Exec(ctx)
 	for i, cmd := range cmds { // a pipeline has no second try of its own
 		if isNoScript(cmd.Err()) {
-			v, err := s.eval(ctx, false, sc, keys[i], args[i]...)
+			v, err := s.eval(ctx, false, calls[i].script, calls[i].keys, calls[i].args...)
 			cmd.SetVal(v)
 			cmd.SetErr(err)
 		}

@@ -59,6 +59,7 @@ type Store struct {
 	deadlines deadlines
 
 	waiters waiters
+	latches latches
 	inbox   *inbox
 
 	closing    sync.Mutex // makes closed and background change together

@@ -4,8 +4,6 @@ import (
 	"container/heap"
 	"sync"
 	"time"
-
-	"github.com/lockkeeper/lockkeeper/core/lock"
 )
 
 // waiters are the requests of this process that are in queues.
@@ -22,9 +20,10 @@ type waiters struct {
 // waiter is a request in a queue. Its waiters' mu guards what changes.
 type waiter struct {
 	id      string
-	keys    []string
-	fair    bool // nobody may be granted the lock first
-	deaf    bool // there was no subscription when it was queued
+	beat    *script
+	keys    []string // of the beat
+	fair    bool     // nobody may be granted the lock first
+	deaf    bool     // there was no subscription when it was queued
 	added   time.Time
 	awaited bool
 	due     time.Time     // the next beat
@@ -32,8 +31,17 @@ type waiter struct {
 	life    time.Duration // in the queue, after that
 	index   int           // in the heap; -1 if it is not
 
-	claim chan struct{} // has something if the lock may be had
-	over  chan error    // has something if it will not be had
+	claim     chan struct{} // has something if the lock may be had
+	over      chan error    // has something if it will not be had
+	withdrawn error         // what it is if the request has been released
+}
+
+func newWaiter(id string, beat *script, keys []string, withdrawn error) *waiter {
+	now := time.Now()
+	return &waiter{
+		id: id, beat: beat, keys: keys, added: now, due: now, heard: now, life: frontLife,
+		claim: make(chan struct{}, 1), over: make(chan error, 1), withdrawn: withdrawn,
+	}
 }
 
 // freshFor is for how long a request that nobody awaits is remembered.
@@ -130,7 +138,7 @@ func (ws *waiters) withdraw(id string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.byID[id]; w != nil {
-		w.end(lock.ErrWithdrawn)
+		w.end(w.withdrawn)
 		delete(ws.byID, id)
 	}
 }

@@ -8,13 +8,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // A request in a queue lives there for as long as it beats. The first few of a queue beat often,
-// since they are next; so does everybody while pushes do not arrive. scripts/lock.lua has the lives
+// since they are next; so does everybody while pushes do not arrive. scripts/queue.lua has the lives
 // that go with these.
 const (
 	front      = 3
@@ -25,27 +24,42 @@ const (
 	retryBeat = 300 * time.Millisecond
 )
 
-func newWaiter(req lock.AcquireRequest, keys lockKeys) *waiter {
-	now := time.Now()
-	return &waiter{
-		id: req.ID, keys: keys.withID(), added: now, due: now, heard: now, life: frontLife,
-		fair: req.Fair, claim: make(chan struct{}, 1), over: make(chan error, 1),
+// expect notes a request that is to be sent, so that no push comes too early.
+func (s *Store) expect(w *waiter) *waiter {
+	w.deaf = s.inbox.deaf()
+	return s.waiters.expect(w, false)
+}
+
+// expected notes what became of it.
+func (s *Store) expected(w *waiter, queued bool, at place) {
+	switch {
+	case w == nil:
+	case queued:
+		s.placed(w, at, frontLife)
+	default:
+		s.waiters.dismiss(w)
 	}
 }
 
-// AwaitLock implements lock.Store. It waits for a push, and beats meanwhile; the grant itself is
-// one more script call.
-func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+// claim tries to have what a waiter waits for. It reports whether it does; if not, where in the queue
+// the request is, and for how long what is in its way is at least expected to stay.
+type claim func() (has bool, at place, err error)
+
+type place struct {
+	rank    int
+	blocked time.Duration
+}
+
+// await waits until a claim succeeds, and beats meanwhile. A push says when to try.
+func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
 	if s.closed.Load() {
-		return lock.Grant{}, outage.ErrClosed
+		return outage.ErrClosed
 	}
 	if ctx.Err() != nil {
-		return lock.Grant{}, lease.Ended(ctx)
+		return lease.Ended(ctx)
 	}
 	s.listen()
-	req.Queue = true
-	keys := s.lockKeys(req.Name, req.Key, req.ID)
-	w := s.waiters.expect(newWaiter(req, keys), true)
+	w = s.waiters.expect(w, true)
 	s.waiters.update(w, func() {
 		if w.deaf && !s.inbox.deaf() { // the push may have come before there was a subscription
 			w.due = time.Now()
@@ -56,40 +70,38 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	for {
 		select {
 		case <-ctx.Done():
-			return lock.Grant{}, lease.Ended(ctx)
+			return lease.Ended(ctx)
 		case <-s.stop:
-			return lock.Grant{}, outage.ErrClosed
+			return outage.ErrClosed
 		case err := <-w.over:
-			return lock.Grant{}, err
+			return err
 		case <-w.claim:
 		}
-		reply, err := s.acquire(ctx, req, keys)
+		has, at, err := try()
 		switch {
-		case err == nil && reply.Outcome == lock.Granted:
-			return reply.Grant, nil
-		case err == nil && reply.Outcome == lock.Withdrawn:
-			return lock.Grant{}, lock.ErrWithdrawn
+		case err == nil && has:
+			return nil
 		case err == nil: // it is not its turn, or was not in the queue any more
-			s.placed(w, reply.rank, frontLife, reply.blocked)
+			s.placed(w, at, frontLife)
 		case ctx.Err() != nil:
-			return lock.Grant{}, lease.Ended(ctx)
-		case errors.Is(err, ErrNotReplicated): // the request has been released
-			return lock.Grant{}, err
+			return lease.Ended(ctx)
+		case errors.Is(err, w.withdrawn), errors.Is(err, ErrNotReplicated): // the request has been released
+			return err
 		default:
 			s.silent(w, err)
 		}
 	}
 }
 
-// placed notes where in the queue a request is, for how long it lives there, and for how long the
-// lock is not free. Its next beat depends on that: nothing is pushed when a hold expires.
-func (s *Store) placed(w *waiter, rank int, life, blocked time.Duration) {
+// placed notes where in the queue a request is, and for how long it lives there. Its next beat depends
+// on that: nothing is pushed when a hold expires.
+func (s *Store) placed(w *waiter, at place, life time.Duration) {
 	wait := life / 3
 	if s.inbox.deaf() {
 		wait = frontBeat
 	}
 	wait -= rand.N(wait / 5)
-	if free := blocked + time.Millisecond + rand.N(20*time.Millisecond); rank == 0 && blocked > 0 && free < wait {
+	if free := at.blocked + time.Millisecond + rand.N(20*time.Millisecond); at.rank == 0 && at.blocked > 0 && free < wait {
 		wait = free
 	}
 	now := time.Now()
@@ -142,13 +154,13 @@ func (s *Store) sendBeats() {
 
 // beat sends beats, and wakes who has to do something.
 func (s *Store) beat(due []*waiter) {
-	keys, args := make([][]string, len(due)), make([][]any, len(due))
+	calls := make([]scriptCall, len(due))
 	for i, w := range due {
-		keys[i], args[i] = w.keys, []any{w.id, s.tells(w.fair)}
+		calls[i] = scriptCall{w.beat, w.keys, []any{w.id, s.tells(w.fair)}}
 	}
-	s.eachBatch(s.life, keys, func(batch []int) {
+	s.eachBatch(s.life, calls, func(batch []int) {
 		cmds, err := call(s.life, s, ordinary, func(ctx context.Context) ([]*redis.Cmd, error) {
-			cmds := s.evalEach(ctx, beatLock, pick(keys, batch), pick(args, batch))
+			cmds := s.evalEach(ctx, pick(calls, batch))
 			for _, cmd := range cmds {
 				if err := cmd.Err(); err != nil && (!isReply(err) || didNotRun(err)) {
 					return cmds, err
@@ -173,13 +185,13 @@ func (s *Store) beaten(w *waiter, reply any) {
 	r := fields(reply)
 	switch outcome := r.text(); {
 	case outcome == "queued" && len(r.left) == 2:
-		rank, blocked := int(r.number()), r.micros()
+		at := place{int(r.number()), r.micros()}
 		life := behindLife
-		if rank < front {
+		if at.rank < front {
 			life = frontLife
 		}
 		if r.err == nil {
-			s.placed(w, rank, life, blocked)
+			s.placed(w, at, life)
 			return
 		}
 	case outcome == "granted":
@@ -190,7 +202,7 @@ func (s *Store) beaten(w *waiter, reply any) {
 		s.waiters.hurry(frontBeat)
 		return
 	case outcome == "withdrawn":
-		s.waiters.update(w, func() { w.end(lock.ErrWithdrawn) })
+		s.waiters.update(w, func() { w.end(w.withdrawn) })
 		return
 	}
 	s.silent(w, errOddReply)

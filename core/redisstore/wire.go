@@ -10,8 +10,6 @@ import (
 // may re-send by itself and then fail to connect, or be stopped by the deadline before it had a
 // connection.
 type wire struct {
-	script []byte // of the present request, or its hash
-
 	mu     sync.Mutex
 	sends  int // requests written whose outcome is not known
 	gaveUp bool
@@ -56,12 +54,16 @@ func (w *wire) giveUp() bool {
 	return w.sends > 0
 }
 
-// MarshalBinary makes the wire an argument of a request, the script: it tells the wire when it is
-// written. It works because the client marshals an argument for each time that it sends it, and not
-// before.
-func (w *wire) MarshalBinary() ([]byte, error) { return w.script, w.write() }
+// wired is an argument of a request, a script or its hash, that tells the wire when it is written. It
+// works because the client marshals an argument for each time that it sends it, and not before.
+type wired struct {
+	script []byte
+	wire   *wire
+}
 
-func (w *wire) String() string { return string(w.script) } // in traces
+func (a *wired) MarshalBinary() ([]byte, error) { return a.script, a.wire.write() }
+
+func (a *wired) String() string { return string(a.script) } // in traces
 
 // wireOf returns the wire of the call that a context belongs to.
 func wireOf(ctx context.Context) *wire {

@@ -72,17 +72,10 @@ if queue then
   if place then
     others = others - 1
     rank = redis.call('ZRANK', QUEUE, id) or 0
+    live(id, 0)
   else
-    local last = redis.call('ZREVRANGE', QUEUE, 0, 0, 'WITHSCORES')
-    redis.call('ZADD', QUEUE, num(tonumber(last[2] or 0) + 1), id)
-    local text = (shared and 'S' or 'X') .. ARGV[10] .. inbox
-    if key ~= '' then
-      redis.call('HSET', RECORD, 'q' .. id, text, 'k', key)
-    else
-      redis.call('HSET', RECORD, 'q' .. id, text)
-    end
+    enqueue(id, ARGV[2], ARGV[10], inbox, key)
   end
-  redis.call('ZADD', LIVING, num(now + FRONT_LIFE), id)
 end
 if h and h.reserved then
   others = others + 1

@@ -19,16 +19,10 @@ if not rank then
   return {mine and mine.left > 0 and 'granted' or 'missing'}
 end
 
-local function live(rank)
-  redis.call('ZADD', LIVING, num(now + (rank < FRONT and FRONT_LIFE or LIFE)), id)
-end
-
 local h = top()
 redis.call('ZREM', QUEUE, '') -- needs no room; servers before 7 then allow what does
-live(rank)
-if text and string.sub(text, 2, 2) ~= ARGV[2] then
-  redis.call('HSET', RECORD, 'q' .. id, string.sub(text, 1, 1) .. ARGV[2] .. string.sub(text, 3))
-end
+live(id, rank)
+retell(id, text, ARGV[2])
 if h and h.reserved and h.tells and redis.pcall('PUBLISH', h.inbox, 'here ' .. h.id) == 0 then
   remove(h.id) -- its process is gone
   h = top()
@@ -44,7 +38,7 @@ pass(id)
 rank = redis.call('ZRANK', QUEUE, id)
 local reply
 if rank then
-  live(rank)
+  live(id, rank)
   h = top()
   reply = {'queued', rank, num(math.max(h and h.free - now or 0, 0))}
 else

@@ -1,0 +1,145 @@
+package memstore
+
+import (
+	"context"
+	"sync"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+var _ semaphore.LatchStore = (*Store)(nil)
+
+// latches are all latches of a store, behind one mutex: a participant counts a latch down once, so
+// there is no hurry.
+type latches struct {
+	mu           sync.Mutex
+	sets         table[string, participants] // by the latch's name
+	gates        map[gateKey]*gate
+	participants int // of all sets
+	limit        int
+}
+
+type participants map[string]struct{}
+
+// gateKey is where those wait who want so many participants of a latch.
+type gateKey struct {
+	latch string
+	count int
+}
+
+type gate struct {
+	open    chan struct{} // closed when the count is reached
+	waiting int
+}
+
+func (l *latches) init(limit int) {
+	l.limit = limit
+	l.gates = make(map[gateKey]*gate)
+	l.sets = newTable[string](limit, func(set *participants) { l.participants -= len(*set) })
+}
+
+// CountDownLatch implements semaphore.LatchStore.
+func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (arrived int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
+	l := &s.latches
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := s.now()
+	set := l.set(req.Name, now)
+	if _, ok := set[participant]; ok {
+		return len(set), nil
+	}
+	if len(set) >= semaphore.MaxParticipants || !l.room(now) {
+		return 0, outage.ErrFull
+	}
+	expires := now + micros(req.TTL)
+	if set != nil {
+		l.sets.get(req.Name, now).expires = expires
+	} else {
+		set = make(participants)
+		l.sets.add(req.Name, set, expires, now)
+	}
+	set[participant] = struct{}{}
+	l.participants++
+	if g := l.gates[gateKey{req.Name, len(set)}]; g != nil {
+		close(g.open) // whatever becomes of the set now
+		delete(l.gates, gateKey{req.Name, len(set)})
+	}
+	return len(set), nil
+}
+
+// set returns who has counted a latch down, or nil.
+func (l *latches) set(name string, now int64) participants {
+	if e := l.sets.get(name, now); e != nil {
+		return e.value
+	}
+	return nil
+}
+
+// room reports whether there is room for one more participant, after looking for latches that have
+// expired.
+func (l *latches) room(now int64) bool {
+	if l.participants >= l.limit {
+		l.sets.sweep(sweepFull, now)
+	}
+	return l.participants < l.limit
+}
+
+// InspectLatch implements semaphore.LatchStore.
+func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (arrived int, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
+	s.latches.mu.Lock()
+	defer s.latches.mu.Unlock()
+	return len(s.latches.set(req.Name, s.now())), nil
+}
+
+// AwaitLatch implements semaphore.LatchStore.
+func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	g := s.latches.enter(req, s.now)
+	if g == nil {
+		return nil
+	}
+	defer s.latches.leave(req, g)
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.done:
+		return outage.ErrClosed
+	}
+}
+
+// enter returns the gate to wait at, or nil if the latch is open.
+func (l *latches) enter(req semaphore.LatchRequest, clock func() int64) *gate {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.set(req.Name, clock())) >= req.Count {
+		return nil
+	}
+	at := gateKey{req.Name, req.Count}
+	g := l.gates[at]
+	if g == nil {
+		g = &gate{open: make(chan struct{})}
+		l.gates[at] = g
+	}
+	g.waiting++
+	return g
+}
+
+func (l *latches) leave(req semaphore.LatchRequest, g *gate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g.waiting--
+	if at := (gateKey{req.Name, req.Count}); g.waiting == 0 && l.gates[at] == g {
+		delete(l.gates, at)
+	}
+}

@@ -1,0 +1,107 @@
+package memstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// However latches are counted down and awaited, all who wait are told, and in the end nothing is
+// remembered of them.
+func TestLatchHistories(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := New(), rand.New(rand.NewPCG(1, 1))
+		var wg sync.WaitGroup
+		for i := range 300 {
+			req := semaphore.LatchRequest{Name: fmt.Sprint("l", r.IntN(3)), Count: 1 + r.IntN(40), TTL: time.Minute}
+			patience := time.Duration(1+2*r.IntN(2000)) * 500 * time.Microsecond // nothing else happens when it ends
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				err := s.AwaitLatch(ctx, req)
+				if n, _ := s.InspectLatch(context.Background(), req); (err == nil) != (n >= req.Count) {
+					t.Errorf("AwaitLatch: %v, when %d of %d had come", err, n, req.Count)
+				}
+			})
+			if r.IntN(4) == 0 {
+				if _, err := s.CountDownLatch(t.Context(), req, fmt.Sprint(i)); err != nil {
+					t.Errorf("CountDownLatch: %v", err)
+				}
+			}
+			time.Sleep(time.Duration(1+r.IntN(20)) * time.Millisecond)
+		}
+		wg.Wait()
+		if n := len(s.latches.gates); n != 0 {
+			t.Errorf("%d gates at which nobody waits", n)
+		}
+		sum := 0
+		for _, e := range s.latches.sets.entries {
+			sum += len(e.value)
+		}
+		if sum == 0 || sum != s.latches.participants {
+			t.Errorf("%d participants, counted as %d", sum, s.latches.participants)
+		}
+		time.Sleep(time.Minute)
+		s.latches.sets.sweep(len(s.latches.sets.entries), s.now())
+		if n, m := s.latches.participants, len(s.latches.sets.entries); n != 0 || m != 0 {
+			t.Errorf("%d participants of %d latches are kept", n, m)
+		}
+	})
+}
+
+// A latch that expires before those who waited for it have noticed that it was open is another one
+// to whoever comes then, and stays that when they leave.
+func TestAnOpenGateIsNotUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New()
+		req := semaphore.LatchRequest{Name: "l", Count: 1, TTL: time.Second}
+		var last *gate
+		for range 3 {
+			g := s.latches.enter(req, s.now)
+			select {
+			case <-g.open:
+				t.Fatal("nobody has come to this latch")
+			default:
+			}
+			if last != nil {
+				s.latches.leave(req, last)
+			}
+			last = g
+			if _, err := s.CountDownLatch(t.Context(), req, "a"); err != nil {
+				t.Fatal(err)
+			}
+			<-g.open
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+func TestALatchHasMaxParticipants(t *testing.T) {
+	s := New(WithMaxParticipants(2 * semaphore.MaxParticipants))
+	req := semaphore.LatchRequest{Name: "l", Count: semaphore.MaxParticipants, TTL: time.Hour}
+	if n, err := s.CountDownLatch(t.Context(), req, "0"); n != 1 || err != nil {
+		t.Fatalf("the first: %d, %v", n, err)
+	}
+	set := s.latches.set("l", s.now())
+	for i := range semaphore.MaxParticipants - 2 {
+		set[strconv.Itoa(i+1)] = struct{}{}
+	}
+	if n, err := s.CountDownLatch(t.Context(), req, "last"); n != semaphore.MaxParticipants || err != nil {
+		t.Errorf("the last: %d, %v", n, err)
+	}
+	if n, err := s.CountDownLatch(t.Context(), req, "late"); !errors.Is(err, outage.ErrFull) {
+		t.Errorf("one too many: %d, %v", n, err)
+	}
+	if n, err := s.CountDownLatch(t.Context(), req, "0"); n != semaphore.MaxParticipants || err != nil {
+		t.Errorf("the first one again: %d, %v", n, err)
+	}
+}

@@ -1,0 +1,186 @@
+package memstore
+
+import (
+	"context"
+	"iter"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+var _ semaphore.Store = (*Store)(nil)
+
+// AcquirePermits implements semaphore.Store.
+func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	if err := s.ready(ctx); err != nil {
+		return semaphore.AcquireReply{}, err
+	}
+	shard := shardOf(s, s.permits.shards, req.Key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	now := s.now()
+	reply, p, err := acquirePermit(shard, req, now)
+	if err == nil && reply.Outcome == semaphore.Queued && p.ask.Capacity != req.Capacity {
+		p.of.setCapacity(p, req.Capacity, now)
+		reply, _, err = acquirePermit(shard, req, now)
+	}
+	return reply, err
+}
+
+// AwaitPermits implements semaphore.Store. A place that nobody awaits is kept for three seconds. The
+// request's Capacity and MaxWaiting do not matter to one that is in the queue, nor MaxWaiting to one
+// that was.
+func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
+	if err := s.ready(ctx); err != nil {
+		return semaphore.Grant{}, err
+	}
+	shard := shardOf(s, s.permits.shards, req.Key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	req.Queue, req.MaxWaiting = true, 0
+	reply, p, err := acquirePermit(shard, req, s.now())
+	switch {
+	case err != nil:
+		return semaphore.Grant{}, err
+	case reply.Outcome == semaphore.Granted:
+		return reply.Grant, nil
+	case reply.Outcome == semaphore.Withdrawn:
+		return semaphore.Grant{}, semaphore.ErrWithdrawn
+	}
+	if err := await(ctx, s, &shard.mu, p.of, p); err != nil {
+		return semaphore.Grant{}, err
+	}
+	if p.withdrawn {
+		return semaphore.Grant{}, semaphore.ErrWithdrawn
+	}
+	return p.grant, nil
+}
+
+// acquirePermit is AcquirePermits, in a shard that is locked. It returns the request too if it is
+// queued.
+func acquirePermit(s *permitShard, req semaphore.AcquireRequest, now int64) (semaphore.AcquireReply, *permit, error) {
+	id := s.requestID(req.Name, req.Key, req.ID)
+	if s.released.get(id, now) != nil {
+		return semaphore.AcquireReply{Outcome: semaphore.Withdrawn}, nil, nil
+	}
+	l := s.at(req.Name, req.Key, now)
+	if l == nil {
+		l = &semaphoreState{shard: s, key: resourceKey{req.Name, req.Key}}
+	}
+	defer l.settle()
+	if p := s.requests[id]; p != nil { // sent twice
+		switch p.stage {
+		case queued:
+			l.queue.keep(p, now)
+			return l.refusal(semaphore.Queued, now), p, nil
+		case reserved:
+			l.grant(p, now)
+		}
+		return semaphore.AcquireReply{Outcome: semaphore.Granted, Grant: p.grant}, nil, nil
+	}
+	free := l.fits(&req) && (req.Barging || l.queue.len() == 0)
+	if !free {
+		full := req.MaxWaiting > 0 && l.queue.len() >= req.MaxWaiting
+		if !req.Queue || full {
+			reply := l.refusal(semaphore.Taken, now)
+			reply.QueueFull = req.Queue
+			return reply, nil, nil
+		}
+	}
+	if !s.room(now) {
+		return semaphore.AcquireReply{}, nil, outage.ErrFull
+	}
+	if s.find(l.key) != l {
+		s.add(l.key, l)
+	}
+	p := &permit{waiter: waiter{id: id}, ask: req, of: l}
+	s.requests[id] = p
+	if !free {
+		l.enqueue(p, now)
+		return l.refusal(semaphore.Queued, now), p, nil
+	}
+	l.grant(p, now)
+	return semaphore.AcquireReply{Outcome: semaphore.Granted, Grant: p.grant}, nil, nil
+}
+
+// RenewPermits implements semaphore.Store.
+func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	held := make([]bool, len(reqs))
+	for i, req := range reqs {
+		held[i] = s.renewPermit(req)
+	}
+	return held, nil
+}
+
+func (s *Store) renewPermit(req semaphore.PermitRequest) (held bool) {
+	shard := shardOf(s, s.permits.shards, req.Key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	now := s.now()
+	l := shard.at(req.Name, req.Key, now)
+	p := shard.requests[shard.requestID(req.Name, req.Key, req.ID)]
+	if p == nil || p.stage != holding {
+		return false
+	}
+	p.extend(now, req.TTL)
+	l.settle()
+	return true
+}
+
+// ReleasePermits implements semaphore.Store.
+func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	held := make([]bool, len(reqs))
+	for i, req := range reqs {
+		held[i] = s.releasePermit(req)
+	}
+	return held, nil
+}
+
+func (s *Store) releasePermit(req semaphore.PermitRequest) (held bool) {
+	shard := shardOf(s, s.permits.shards, req.Key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	now := s.now()
+	id := shard.requestID(req.Name, req.Key, req.ID)
+	if released := shard.released.get(id, now); released != nil { // sent twice
+		return released.held
+	}
+	l := shard.at(req.Name, req.Key, now)
+	p := shard.requests[id]
+	held = p != nil && p.stage == holding
+	shard.bury(id, held, now)
+	if p != nil {
+		l.end(p, now)
+	}
+	return held
+}
+
+// InspectPermits implements semaphore.Store.
+func (s *Store) InspectPermits(ctx context.Context, name, key string) (semaphore.State, error) {
+	if err := s.ready(ctx); err != nil {
+		return semaphore.State{}, err
+	}
+	shard := shardOf(s, s.permits.shards, key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	now := s.now()
+	l := shard.at(name, key, now)
+	if l == nil {
+		return semaphore.State{Key: key}, nil
+	}
+	return l.state(now), nil
+}
+
+// ListPermits implements semaphore.Store.
+func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[semaphore.State, error] {
+	return listStates(ctx, s, &s.permits, name, func(l *semaphoreState, now int64) (semaphore.State, bool) {
+		state := l.state(now)
+		return state, state.InUse > 0 || state.Waiting > 0
+	})
+}

@@ -1,0 +1,161 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+var _ semaphore.LatchStore = (*Store)(nil)
+
+const (
+	// latchBeat is how often whoever waits for a latch asks about it, since a message may be lost.
+	latchBeat = 3 * time.Second
+	// latchLife is for how long the server sends messages after that.
+	latchLife = 3 * latchBeat
+	// latchSilence is for how long the store may be silent until waiting fails.
+	latchSilence = 5 * time.Second
+)
+
+// latches are the calls of this process that wait for a latch, by its tag.
+type latches struct {
+	mu    sync.Mutex
+	waits map[string]map[chan struct{}]struct{}
+}
+
+// wait returns a channel that has something when the latch may be open.
+func (ls *latches) wait(tag string) (opened chan struct{}, forget func()) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.waits == nil {
+		ls.waits = make(map[string]map[chan struct{}]struct{})
+	}
+	if ls.waits[tag] == nil {
+		ls.waits[tag] = make(map[chan struct{}]struct{})
+	}
+	opened = make(chan struct{}, 1)
+	ls.waits[tag][opened] = struct{}{}
+	return opened, func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if delete(ls.waits[tag], opened); len(ls.waits[tag]) == 0 {
+			delete(ls.waits, tag)
+		}
+	}
+}
+
+// open has all who wait for a latch ask about it.
+func (ls *latches) open(tag string) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for opened := range ls.waits[tag] {
+		select {
+		case opened <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// hurry has all who wait for any latch ask about it.
+func (ls *latches) hurry() {
+	ls.mu.Lock()
+	tags := slices.Collect(maps.Keys(ls.waits))
+	ls.mu.Unlock()
+	for _, tag := range tags {
+		ls.open(tag)
+	}
+}
+
+func (s *Store) latchKeys(name string) (tag string, keys []string) {
+	tag = s.tag(name, "")
+	stem := s.config.prefix + ofLatches + tag + "}"
+	return tag, []string{stem + ":" + name, stem + "w"}
+}
+
+// CountDownLatch implements semaphore.LatchStore: one script call.
+func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (int, error) {
+	tag, keys := s.latchKeys(req.Name)
+	n, err := s.latch(ctx, countDownLatch, keys,
+		s.tag(req.Name, participant), req.TTL.Milliseconds(), semaphore.MaxParticipants, "open "+tag)
+	if err == nil && n < 0 {
+		return 0, fmt.Errorf("%w: a latch has at most %d participants", outage.ErrFull, semaphore.MaxParticipants)
+	}
+	return n, err
+}
+
+// InspectLatch implements semaphore.LatchStore: one round trip.
+func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (int, error) {
+	_, keys := s.latchKeys(req.Name)
+	return call(ctx, s, ordinary, func(ctx context.Context) (int, error) {
+		if err := s.checkEviction(ctx); err != nil {
+			return 0, err
+		}
+		n, err := s.redis(ctx).SCard(ctx, keys[0]).Result()
+		return int(n), err
+	})
+}
+
+// AwaitLatch implements semaphore.LatchStore. It waits for a push, and asks every three seconds.
+func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
+	tag, keys := s.latchKeys(req.Name)
+	opened, forget := s.latches.wait(tag)
+	defer forget()
+	s.listen()
+	heard := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		pause := latchBeat
+		if s.inbox.deaf() {
+			pause = frontBeat
+		}
+		n, err := s.latch(ctx, awaitLatch, keys, req.Count, s.inbox.channel, latchLife.Milliseconds())
+		switch {
+		case err == nil && n >= req.Count:
+			return nil
+		case err == nil:
+			heard = time.Now()
+		case ctx.Err() != nil:
+			return lease.Ended(ctx)
+		case s.closed.Load() || time.Since(heard) > latchSilence:
+			return err
+		default:
+			pause = retryBeat
+		}
+		timer.Reset(pause - rand.N(pause/5))
+		select {
+		case <-opened:
+		case <-timer.C:
+		case <-ctx.Done():
+			return lease.Ended(ctx)
+		case <-s.stop:
+			return outage.ErrClosed
+		}
+	}
+}
+
+// latch runs a script that answers how many participants a latch has.
+func (s *Store) latch(ctx context.Context, sc *script, keys []string, args ...any) (int, error) {
+	return call(ctx, s, ordinary, func(ctx context.Context) (int, error) {
+		if err := s.checkEviction(ctx); err != nil {
+			return 0, err
+		}
+		reply, err := s.eval(ctx, false, sc, keys, args...)
+		if err != nil {
+			return 0, err
+		}
+		n, ok := reply.(int64)
+		if !ok {
+			return 0, errOddReply
+		}
+		return int(n), nil
+	})
+}

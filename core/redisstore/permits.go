@@ -1,0 +1,185 @@
+package redisstore
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+var _ semaphore.Store = (*Store)(nil)
+
+func newPermitWaiter(req semaphore.AcquireRequest, keys queueKeys) *waiter {
+	return newWaiter(req.ID, beatPermit, keys, semaphore.ErrWithdrawn)
+}
+
+// AcquirePermits implements semaphore.Store: one script call, and before the first one a look at the
+// server's eviction policy.
+func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	keys := s.semaphoreKeys(req.Name, req.Key, req.ID)
+	var w *waiter
+	if req.Queue {
+		w = s.expect(newPermitWaiter(req, keys))
+	}
+	reply, err := s.acquirePermit(ctx, req, keys)
+	s.expected(w, err == nil && reply.Outcome == semaphore.Queued, reply.place)
+	return reply.AcquireReply, err
+}
+
+// AwaitPermits implements semaphore.Store. It waits for a push, and beats meanwhile; the grant itself
+// is one more script call.
+func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (grant semaphore.Grant, err error) {
+	req.Queue = true
+	req.MaxWaiting = 0 // it is in the queue; if the server has forgotten that, it is there again
+	keys := s.semaphoreKeys(req.Name, req.Key, req.ID)
+	err = s.await(ctx, newPermitWaiter(req, keys), func() (bool, place, error) {
+		reply, err := s.acquirePermit(ctx, req, keys)
+		if err == nil && reply.Outcome == semaphore.Withdrawn {
+			err = semaphore.ErrWithdrawn
+		}
+		grant = reply.Grant
+		return reply.Outcome == semaphore.Granted, reply.place, err
+	})
+	if err != nil {
+		return semaphore.Grant{}, err
+	}
+	return grant, nil
+}
+
+// permitReply has what a waiter wants to know besides.
+type permitReply struct {
+	semaphore.AcquireReply
+	place
+	acks int // from replicas
+}
+
+// acquirePermit asks for a permit, or claims it.
+func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest, keys queueKeys) (permitReply, error) {
+	queue, barges, key := 0, "F", req.Key
+	if req.Queue {
+		queue = 1
+	}
+	if req.Barging {
+		barges = "B"
+	}
+	if len(s.config.secret) > 0 {
+		key = ""
+	}
+	args := []any{
+		req.ID, req.Weight, req.Capacity, queue, barges, req.MaxWaiting, req.TTL.Microseconds(),
+		s.inbox.channel, req.Holder, key, s.tells(false),
+	}
+	reply, err := call(ctx, s, ordinary, func(ctx context.Context) (permitReply, error) {
+		if err := s.checkEviction(ctx); err != nil {
+			return permitReply{}, err
+		}
+		s.listen()
+		sent := time.Now()
+		reply, acks, err := s.evalAcked(ctx, acquirePermit, keys, args...)
+		if err != nil {
+			return permitReply{}, err
+		}
+		a, err := readPermitReply(reply)
+		if a.Outcome == semaphore.Granted {
+			a.Sent = sent
+		}
+		a.acks = acks
+		return a, err
+	})
+	if err == nil && reply.Outcome == semaphore.Granted && reply.acks < s.config.acks {
+		release := func(ctx context.Context) error {
+			_, err := s.ReleasePermits(ctx, []semaphore.PermitRequest{{Name: req.Name, Key: req.Key, ID: req.ID}})
+			return err
+		}
+		return permitReply{}, s.notReplicated(ctx, reply.acks, release)
+	}
+	return reply, err
+}
+
+func readPermitReply(reply any) (permitReply, error) {
+	var a permitReply
+	r := fields(reply)
+	switch outcome := r.text(); {
+	case outcome == "granted" && len(r.left) == 1:
+		a.Outcome, a.Fence = semaphore.Granted, r.number()
+	case outcome == "withdrawn":
+		a.Outcome = semaphore.Withdrawn
+	case (outcome == "queued" || outcome == "taken" || outcome == "full") && len(r.left) == 4:
+		a.Outcome = semaphore.Taken
+		if outcome == "queued" {
+			a.Outcome = semaphore.Queued
+		}
+		a.QueueFull = outcome == "full"
+		a.InUse, a.Waiting, a.Remaining = int(r.number()), int(r.number()), r.micros()
+		a.place = place{int(r.number()), a.Remaining}
+	default:
+		return a, errOddReply
+	}
+	return a, r.err
+}
+
+// RenewPermits implements semaphore.Store: one pipeline for each hundred.
+func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	calls := make([]scriptCall, len(reqs))
+	for i, r := range reqs {
+		calls[i] = scriptCall{renewPermit, s.semaphoreKeys(r.Name, r.Key, r.ID), []any{r.ID, r.TTL.Microseconds()}}
+	}
+	return s.renewEach(ctx, calls)
+}
+
+// ReleasePermits implements semaphore.Store: one pipeline for each hundred.
+func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	calls := make([]scriptCall, len(reqs))
+	for i, r := range reqs {
+		calls[i] = scriptCall{releasePermit, s.semaphoreKeys(r.Name, r.Key, r.ID), []any{r.ID, releasedFor.Milliseconds()}}
+	}
+	held, err := s.finishEach(ctx, calls, func(error) bool { return false })
+	if err == nil {
+		for _, r := range reqs {
+			s.waiters.withdraw(r.ID)
+		}
+	}
+	return held, err
+}
+
+// InspectPermits implements semaphore.Store: one script call, which changes nothing.
+func (s *Store) InspectPermits(ctx context.Context, name, key string) (semaphore.State, error) {
+	keys := s.semaphoreKeys(name, key, "")
+	state, err := call(ctx, s, ordinary, func(ctx context.Context) (semaphore.State, error) {
+		reply, err := s.eval(ctx, false, inspectPermits, keys, semaphore.MaxHolders)
+		if err != nil {
+			return semaphore.State{}, err
+		}
+		return readPermits(reply)
+	})
+	state.Key = key
+	return state, err
+}
+
+func readPermits(reply any) (semaphore.State, error) {
+	r := fields(reply)
+	state := semaphore.State{Key: r.text(), Waiting: int(r.number()), InUse: int(r.number())}
+	for len(r.left) > 0 && r.err == nil {
+		state.Holders = append(state.Holders, semaphore.Holder{
+			Fence: r.number(), Weight: int(r.number()), Remaining: r.micros(), Meta: r.text(),
+		})
+	}
+	return state, r.err
+}
+
+// ListPermits implements semaphore.Store: it scans all keys of every master, a thousand at a time. Of a
+// store with WithSecret the Key of each state is the hash of the semaphore's key.
+func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[semaphore.State, error] {
+	return list(ctx, s, ofSemaphores, name,
+		func(tag string) scriptCall {
+			return scriptCall{inspectPermits, s.queueKeys(ofSemaphores, name, tag, "", "v"), []any{semaphore.MaxHolders}}
+		},
+		func(tag string, reply any) (semaphore.State, bool, error) {
+			state, err := readPermits(reply)
+			if state.Key == "" {
+				state.Key = tag
+			}
+			return state, state.InUse > 0 || state.Waiting > 0, err
+		})
+}

@@ -1,0 +1,199 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// permitSteps are the steps of a permit of weight 2 of 3, each with what it must have left.
+var permitSteps = []struct {
+	name  string
+	take  func(request, *redisstore.Store) (bool, error)
+	inUse int
+}{
+	{"acquire", func(r request, s *redisstore.Store) (bool, error) {
+		reply, err := r.acquire(s)
+		return reply.Outcome == semaphore.Granted && reply.Fence > 0, err
+	}, 2},
+	{"renew", request.renew, 2},
+	{"release", request.release, 0},
+}
+
+func TestLostRepliesOfAPermit(t *testing.T) {
+	server := redistest.Start(t)
+	direct := newStore(t, server.Client())
+	for name, how := range losses {
+		for _, step := range permitSteps {
+			t.Run(name+" "+step.name, func(t *testing.T) {
+				proxy := redistest.NewProxy(t, server.Addr())
+				s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
+				r := newRequest(name+step.name, "holder", 2, 3)
+				if step.name != "acquire" {
+					r.gets(t, direct, semaphore.Granted)
+				}
+				proxy.LoseReplies("evalsha", 1, how)
+				held, err := step.take(r, s)
+				wantOwned(t, step.name, held, err)
+				inUse(t, direct, r.Key, step.inUse)
+			})
+		}
+	}
+}
+
+// A release that is lost on its way to the caller, and sent again by it, says the same again; and a
+// delayed acquire of what was released does nothing.
+func TestEveryStepOfAPermitCanBeSentTwice(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	r := newRequest("k", "holder", 2, 3)
+	first := r.gets(t, s, semaphore.Granted)
+	if again := r.gets(t, s, semaphore.Granted); again.Fence != first.Fence {
+		t.Errorf("fence %d, then %d", first.Fence, again.Fence)
+	}
+	inUse(t, s, "k", 2)
+	waiter := newRequest("k", "waiter", 2, 3).queued()
+	for range 2 {
+		if reply := waiter.gets(t, s, semaphore.Queued); reply.Waiting != 0 || reply.InUse != 2 {
+			t.Errorf("queued: %+v", reply)
+		}
+	}
+	for range 2 {
+		r.ends(t, s, true)
+	}
+	r.gets(t, s, semaphore.Withdrawn)
+	for range 2 {
+		waiter.gets(t, s, semaphore.Granted)
+	}
+	inUse(t, s, "k", 2)
+	for range 2 {
+		waiter.ends(t, s, true)
+	}
+	inUse(t, s, "k", 0)
+}
+
+// A waiter's process gives its turn up, and another asks for more than there is now.
+func TestACapacityThatChangesInTheQueue(t *testing.T) {
+	client := redistest.Start(t).Client()
+	s := newStore(t, client)
+	holder := newRequest("k", "holder", 2, 2)
+	holder.gets(t, s, semaphore.Granted)
+	waiter := newRequest("k", "waiter", 2, 2).queued()
+	behind := newRequest("k", "behind", 1, 5).queued()
+	waiter.gets(t, s, semaphore.Queued)
+	behind.gets(t, s, semaphore.Queued)
+	w := behind.await(t, s)
+	subscribed(t, client, 1)
+	w.waits(t) // there is room for it, but not for who is before it
+	waiter.Capacity = 4
+	waiter.gets(t, s, semaphore.Granted)
+	w.granted(t, 1500*time.Millisecond)
+	inUse(t, s, "k", 5)
+}
+
+func TestPermitWaitersSurviveDamage(t *testing.T) {
+	t.Parallel()
+	del := func(pattern string) func(*testing.T, *redis.Client) {
+		return func(t *testing.T, direct *redis.Client) {
+			must(t, direct.Del(ctx(), keysOf(t, direct, pattern)...).Err())
+		}
+	}
+	const lease = 3 * time.Second
+	for name, damage := range map[string]func(*testing.T, *redis.Client){
+		"SCRIPT FLUSH": func(t *testing.T, direct *redis.Client) { must(t, direct.ScriptFlush(ctx()).Err()) },
+		"FLUSHALL":     func(t *testing.T, direct *redis.Client) { must(t, direct.FlushAll(ctx()).Err()) },
+		"CLIENT KILL": func(t *testing.T, direct *redis.Client) {
+			must(t, direct.ClientKillByFilter(ctx(), "type", "pubsub").Err())
+		},
+		"DEL of the record": del("*:pool"),
+		"DEL of the holds":  del("*}h"),
+		"DEL of the queue":  del("*}q"),
+		"DEL of the living": del("*}w"),
+		"DEL of the heavy":  del("*}v"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			client, direct := server.Client(), server.Client()
+			stores := [2]*redisstore.Store{newStore(t, client), newStore(t, client)}
+			for i := range 3 { // who goes without a word
+				newRequest("k", fmt.Sprint("first", i), 1+i%2, 4).ttl(lease).gets(t, stores[0], semaphore.Granted)
+			}
+			var waits []*permitWait
+			for i := range 32 {
+				r := newRequest("k", fmt.Sprint("w", i), 1+i%3, 4).queued()
+				r.gets(t, stores[i%2], semaphore.Queued)
+				waits = append(waits, r.await(t, stores[i%2]))
+			}
+			subscribed(t, client, 2)
+			damage(t, direct)
+			late := time.AfterFunc(10*time.Second+lease, func() { // a beat of those behind, and the lease
+				for _, w := range waits {
+					w.stop()
+				}
+			})
+			defer late.Stop()
+			var wg sync.WaitGroup
+			for i, w := range waits { // the order may be another one after the damage
+				wg.Go(func() {
+					if <-w.done; w.err != nil {
+						t.Errorf("%s: %v", w.Holder, w.err)
+					} else if held, err := w.release(stores[i%2]); err != nil || !held {
+						t.Errorf("release by %s: %v, %v", w.Holder, held, err)
+					}
+				})
+			}
+			wg.Wait()
+			for _, key := range keysOf(t, direct, "*") {
+				if !strings.Contains(key, "}x:") && strings.HasSuffix(key, "}q") {
+					t.Errorf("%s is left", key)
+				}
+			}
+			inUseAtLast(t, stores[0], 0)
+		})
+	}
+}
+
+// inUseAtLast waits for what was there before the damage to expire.
+func inUseAtLast(t *testing.T, s *redisstore.Store, want int) {
+	t.Helper()
+	eventually(t, 5*time.Second, "nothing is in use", func() bool {
+		state, err := s.InspectPermits(ctx(), "pool", "k")
+		return err == nil && state.InUse == want && state.Waiting == 0
+	})
+}
+
+func TestALatchWhosePushIsLost(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	direct := server.Client()
+	a, b := newStore(t, server.Client()), newStore(t, server.Client())
+	latch := semaphore.LatchRequest{Name: "batch", Count: 2, TTL: time.Minute}
+	done := make(chan error, 1)
+	go func() { done <- a.AwaitLatch(ctx(), latch) }()
+	keys := func(pattern string) int { return len(direct.Keys(ctx(), pattern).Val()) }
+	eventually(t, time.Second, "somebody waits", func() bool { return keys("*}w") == 1 })
+	if n, err := b.CountDownLatch(ctx(), latch, "one"); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	must(t, direct.ClientKillByFilter(ctx(), "type", "pubsub").Err())
+	if n, err := b.CountDownLatch(ctx(), latch, "two"); err != nil || n != 2 {
+		t.Fatal(n, err)
+	}
+	select {
+	case err := <-done:
+		must(t, err)
+	case <-time.After(4 * time.Second):
+		t.Error("not woken")
+	}
+	if n := keys("*}w"); n != 0 {
+		t.Error("the server still knows who waited")
+	}
+}

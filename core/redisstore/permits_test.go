@@ -1,0 +1,240 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestPermitsAcrossProcesses(t *testing.T) {
+	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
+		a, b := newStore(t, client), newStore(t, client)
+		light, heavy := newRequest("k", "light", 1, 3), newRequest("k", "heavy", 2, 3)
+		light.gets(t, a, semaphore.Granted)
+		heavy.gets(t, b, semaphore.Granted)
+		inUse(t, a, "k", 3)
+		first, second := newRequest("k", "first", 2, 3).queued(), newRequest("k", "second", 1, 3).queued()
+		if reply := first.gets(t, a, semaphore.Queued); reply.InUse != 3 || reply.Waiting != 0 || reply.Remaining <= 29*time.Second {
+			t.Errorf("queued: %+v", reply)
+		}
+		second.gets(t, b, semaphore.Queued)
+		w1, w2 := first.await(t, a), second.await(t, b)
+		subscribed(t, client, 2)
+		light.ends(t, a, true)
+		newRequest("k", "greedy", 1, 3).gets(t, a, semaphore.Taken) // there is room for it, and others were first
+		w1.waits(t)
+		w2.waits(t)
+		heavy.ends(t, b, true)
+		w1.granted(t, 900*time.Millisecond)
+		w2.granted(t, 900*time.Millisecond)
+		inUse(t, b, "k", 3)
+		first.ends(t, a, true)
+		second.ends(t, b, true)
+		inUse(t, b, "k", 0)
+	})
+}
+
+// A process whose waiters are gone holds up nobody for longer than its reserved turn.
+func TestTheDeadAreOverlooked(t *testing.T) {
+	client := redistest.Start(t).Client()
+	alive, dead := newStore(t, client), newStore(t, client)
+	holder := newRequest("k", "holder", 2, 2)
+	holder.gets(t, alive, semaphore.Granted)
+	newRequest("k", "knock", 1, 2).gets(t, dead, semaphore.Taken)
+	subscribed(t, client, 2)
+	for weight := range 2 {
+		try := 0
+		eventually(t, time.Second, "a waiter that can be told of", func() bool {
+			try++
+			ghost := newRequest("k", fmt.Sprint("ghost", weight, try), 1+weight, 2).queued()
+			ghost.gets(t, dead, semaphore.Queued)
+			if strings.Contains(client.HGet(ctx(), keysOf(t, client, "*:pool")[0], "q"+ghost.ID).Val(), " P") {
+				return true
+			}
+			ghost.ends(t, dead, false) // its store did not know of its subscription yet
+			return false
+		})
+	}
+	_ = dead.Close()
+	last := newRequest("k", "last", 2, 2).queued()
+	last.gets(t, alive, semaphore.Queued)
+	w := last.await(t, alive)
+	eventually(t, time.Second, "the dead have no inbox", func() bool {
+		return len(client.PubSubChannels(ctx(), "*").Val()) == 1
+	})
+	holder.ends(t, alive, true)
+	w.granted(t, 900*time.Millisecond)
+}
+
+// However many permits have expired, no call takes long, and all is to be had at once.
+func TestTenThousandExpiredPermits(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, server.Client())
+	const n = 10_000
+	for i := range n {
+		newRequest("k", fmt.Sprint("p", i), 1+i%2, 2*n).ttl(6*time.Second).gets(t, s, semaphore.Granted)
+	}
+	newRequest("k", "stays", 1, 2*n).ttl(time.Hour).gets(t, s, semaphore.Granted)
+	inUseNow := func() int {
+		state, err := s.InspectPermits(ctx(), "pool", "k")
+		must(t, err)
+		return state.InUse
+	}
+	eventually(t, 20*time.Second, "all have expired but one", func() bool { return inUseNow() == 1 })
+	configure(t, direct, "slowlog-log-slower-than", "10000") // µs
+	must(t, direct.Do(ctx(), "slowlog", "reset").Err())
+	began := time.Now()
+	whole := newRequest("k", "whole", 2*n-1, 2*n)
+	whole.gets(t, s, semaphore.Granted)
+	if took := time.Since(began); took > 100*time.Millisecond {
+		t.Errorf("an acquire took %v", took)
+	}
+	whole.ends(t, s, true)
+	// What has expired is forgotten by and by.
+	left := func() int64 { return direct.ZCard(ctx(), keysOf(t, direct, "*}h")[0]).Val() }
+	for range n / 200 {
+		r := newRequest("k", "next", 1, 2*n)
+		r.ID += fmt.Sprint(time.Now().UnixNano())[10:]
+		r.gets(t, s, semaphore.Granted)
+		r.ends(t, s, true)
+	}
+	if got := left(); got != 1 {
+		t.Errorf("%d permits are remembered, want one", got)
+	}
+	if slow := direct.SlowLogGet(ctx(), 10).Val(); len(slow) != 0 {
+		t.Errorf("calls of more than 10 ms: %v", slow)
+	}
+	if got := len(direct.HKeys(ctx(), keysOf(t, direct, "*:pool")[0]).Val()); got > 4 {
+		t.Errorf("the record has %d fields", got)
+	}
+}
+
+func TestKeysOfPermitsExpire(t *testing.T) {
+	server := redistest.Start(t)
+	client, hook := server.Client(), new(scriptKeys)
+	client.AddHook(hook)
+	direct := server.Client()
+	s := newStore(t, client, redisstore.WithPrefix("shop"), redisstore.WithSecret([]byte("hidden")))
+	check := func(step string, atLeast int) {
+		t.Helper()
+		keys := keysOf(t, direct, "*")
+		for _, key := range keys {
+			if ttl := direct.PTTL(ctx(), key).Val(); ttl <= 0 || ttl > 3*time.Hour+time.Minute { // half as long again
+				t.Errorf("%s: %s lives for %v", step, key, ttl)
+			}
+			if !strings.HasPrefix(key, "shop:s:{") && !strings.HasPrefix(key, "shop:c:{") {
+				t.Errorf("%s: %s is not a semaphore's", step, key)
+			}
+		}
+		if len(keys) < atLeast {
+			t.Errorf("%s: %d keys: the test does not test what it says", step, len(keys))
+		}
+	}
+	light, heavy := newRequest("SECRET", "light", 1, 4), newRequest("SECRET", "heavy", 3, 4)
+	light.gets(t, s, semaphore.Granted)
+	heavy.gets(t, s, semaphore.Granted)
+	check("acquire", 3)
+	next := newRequest("SECRET", "next", 4, 4).queued()
+	next.gets(t, s, semaphore.Queued)
+	check("queue", 5)
+	w := next.await(t, s)
+	for _, r := range []request{light.ttl(2 * time.Hour), heavy.ttl(2 * time.Hour)} {
+		held, err := r.renew(s)
+		wantOwned(t, "renew", held, err)
+	}
+	check("renew", 5)
+	if strings.Contains(dump(t, direct), "SECRET") {
+		t.Error("the server has the text of a key")
+	}
+	for state, err := range s.ListPermits(ctx(), "pool") {
+		if err != nil || len(state.Key) != 22 || state.InUse != 4 || state.Waiting != 1 || len(state.Holders) != 2 {
+			t.Errorf("listed %+v, %v", state, err)
+		}
+	}
+	light.ends(t, s, true)
+	heavy.ends(t, s, true)
+	w.granted(t, 5*time.Second)
+	next.ends(t, s, true)
+	check("release", 3)
+	latch := semaphore.LatchRequest{Name: "batch", Count: 2, TTL: time.Minute}
+	if _, err := s.CountDownLatch(ctx(), latch, "SECRET"); err != nil {
+		t.Fatal(err)
+	}
+	check("latch", 4)
+	for _, key := range keysOf(t, direct, "shop:s:*") {
+		if !strings.Contains(key, "}x:") {
+			t.Errorf("%s is left", key)
+		}
+	}
+	hook.mu.Lock()
+	defer hook.mu.Unlock()
+	for _, keys := range hook.calls {
+		if tag := hashTag(keys[0]); tag == "" || slices.ContainsFunc(keys, func(k string) bool { return hashTag(k) != tag }) {
+			t.Errorf("keys of one script call are in several slots: %q", keys)
+		}
+	}
+}
+
+func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	for _, suffix := range []string{":pool", "h", "q", "w", "v"} {
+		t.Run(suffix, func(t *testing.T) {
+			must(t, direct.FlushAll(ctx()).Err())
+			s := newStore(t, direct)
+			good, bad := newRequest("good", "good", 2, 3), newRequest("bad", "bad", 2, 3)
+			bad.gets(t, s, semaphore.Granted)
+			stem := strings.TrimSuffix(keysOf(t, direct, "*:pool")[0], ":pool")
+			good.gets(t, s, semaphore.Granted)
+			direct.Del(ctx(), stem+suffix)
+			must(t, direct.SAdd(ctx(), stem+suffix, "member").Err())
+			before := dump(t, direct)
+			_, err := newRequest("bad", "other", 1, 1).queued().acquire(s)
+			wantUnavailable(t, err, false)
+			_, err = bad.release(s)
+			wantUnavailable(t, err, false)
+			if after := dump(t, direct); after != before {
+				t.Errorf("an error changed something: %q, then %q", before, after)
+			}
+			held, err := s.RenewPermits(ctx(), []semaphore.PermitRequest{bad.permit(), good.permit()})
+			if err != nil || len(held) != 2 || !held[1] {
+				t.Errorf("renewed %v, %v; want the good one at least", held, err)
+			}
+			for _, err := range s.ListPermits(ctx(), "pool") {
+				if err != nil {
+					t.Errorf("list: %v", err)
+				}
+			}
+			good.ends(t, s, true)
+		})
+	}
+}
+
+// A full server grants nothing new, and lets go of what there is.
+func TestPermitsWhenMemoryIsFull(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, server.Client())
+	one, two := newRequest("k", "one", 1, 2), newRequest("k", "two", 1, 2)
+	one.gets(t, s, semaphore.Granted)
+	two.gets(t, s, semaphore.Granted)
+	waiter := newRequest("k", "waiter", 1, 2).queued()
+	waiter.gets(t, s, semaphore.Queued)
+	configure(t, direct, "maxmemory", "1")
+	_, err := newRequest("k", "new", 1, 9).acquire(s)
+	wantUnavailable(t, err, false)
+	held, err := one.renew(s)
+	wantOwned(t, "renew", held, err)
+	two.ends(t, s, true)
+	waiter.ends(t, s, false)
+	one.ends(t, s, true)
+}

@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+-- Keeps a request in the queue.
+--
+-- KEYS     as above
+-- ARGV     id, "P" or "-" as in the request
+--
+-- Returns {"granted"} if the permit is held by or reserved for the id, {"withdrawn"}, {"missing"} if the
+-- queue does not know it, or {"queued", the place from 0, µs until the first permit expires}.
+
+local id = ARGV[1]
+if redis.call('EXISTS', KEYS[5]) == 1 then
+  return {'withdrawn'}
+end
+local function granted()
+  local mine = find(id)
+  return {mine and mine.left > 0 and 'granted' or 'missing'}
+end
+
+local rank, text = redis.call('ZRANK', QUEUE, id), redis.call('HGET', RECORD, 'q' .. id)
+redis.call('ZSCORE', LIVING, id)
+redis.call('ZCARD', HOLDS)
+redis.call('ZCARD', HEAVY)
+if not rank then
+  return granted()
+end
+redis.call('ZREM', QUEUE, '') -- needs no room; servers before 7 then allow what does
+live(id, rank)
+retell(id, text, ARGV[2])
+unstretch()
+prune()
+unreserve()
+pass(id)
+rank = redis.call('ZRANK', QUEUE, id)
+local reply
+if rank then
+  live(id, rank)
+  reply = {'queued', rank, num(soonest())}
+else
+  reply = granted()
+end
+finish(id)
+return reply

@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- Extends a permit that has not expired, and forgets some that have.
+--
+-- KEYS     as above
+-- ARGV     id, lease in µs
+--
+-- Returns 1, or 0 if the id does not hold a permit.
+
+local mine = find(ARGV[1])
+redis.call('ZCARD', HEAVY)
+redis.call('ZCARD', QUEUE)
+redis.call('ZCARD', LIVING)
+if not mine or not mine.held then
+  return 0
+end
+redis.call('HDEL', RECORD, '') -- needs no room; servers before 7 then allow what does
+local ttl = tonumber(ARGV[2])
+mine.free = now + ttl
+if mine.ttl ~= ttl then
+  mine.ttl = ttl
+  put(mine)
+else
+  rank(mine)
+end
+prune()
+return 1

@@ -1,0 +1,186 @@
+-- What the scripts of semaphores share: it stands before each of them, after queue.lua. They have
+-- one more key:
+--
+-- KEYS[6]  the heavy permits, a zset: "<weight> <id>" -> when it is out of others' way, as in the holds
+--
+-- A hold is a permit. It is text: H if held, or R or P if reserved for a request that has still to
+-- claim it; then, after a space each, its length in µs, its weight and its fence; then, after another,
+-- what it says of itself, or the inbox of its process if it is reserved. P and R are as P and - of a
+-- request. A request asks for "<weight>:<capacity>:<B if it barges, or F>". The record has one
+-- field more, "f", the largest fence so far, and "b" if a request that barges has been in the queue.
+--
+-- What is in use is counted from the permits that have not expired, so that those that have are in
+-- nobody's way, forgotten or not.
+
+local HEAVY = KEYS[6]
+local BATCH = 256 -- so many expired permits are forgotten at a time
+
+-- find returns a hold.
+local function find(id)
+  local text = redis.call('HGET', RECORD, 'h' .. id)
+  local free = text and redis.call('ZSCORE', HOLDS, id)
+  if not free then
+    return nil
+  end
+  local state, ttl, weight, fence, meta = string.match(text, '^([HRP]) (%d+) (%d+) (%d+) (.*)$')
+  if not state then
+    return nil
+  end
+  local h = {
+    id = id, reserved = state ~= 'H', tells = state == 'P', ttl = tonumber(ttl), weight = tonumber(weight),
+    fence = tonumber(fence), meta = meta,
+  }
+  -- clamped, so that a clock that stepped back stretches nothing
+  h.free = math.min(tonumber(free), now + h.ttl)
+  h.stretched = h.free < tonumber(free)
+  h.left = h.free - now
+  h.held = not h.reserved and h.left > 0
+  return h
+end
+
+-- outlive has a key live for longer than a hold, by half its length, so that the next need not do it.
+local function outlive(key, h)
+  local ms = math.ceil((h.free - now) / 1000) + 1000
+  if redis.call('PTTL', key) < ms then
+    redis.call('PEXPIRE', key, num(ms * 1.5))
+  end
+end
+
+-- rank writes when a hold is out of others' way.
+local function rank(h)
+  redis.call('ZADD', HOLDS, num(h.free), h.id)
+  if h.weight > 1 then
+    redis.call('ZADD', HEAVY, num(h.free), h.weight .. ' ' .. h.id)
+  end
+  outlive(RECORD, h)
+  outlive(HOLDS, h)
+  if h.weight > 1 then
+    outlive(HEAVY, h)
+  end
+end
+
+-- put writes a hold, and the semaphore's key if it is given.
+local function put(h, key)
+  local text = string.format('%s %.0f %.0f %.0f ', h.reserved and (h.tells and 'P' or 'R') or 'H', h.ttl, h.weight, h.fence) .. h.meta
+  if key and key ~= '' then
+    redis.call('HSET', RECORD, 'k', key, 'f', num(h.fence), 'h' .. h.id, text)
+  elseif h.reserved then
+    redis.call('HSET', RECORD, 'h' .. h.id, text)
+  else
+    redis.call('HSET', RECORD, 'f', num(h.fence), 'h' .. h.id, text)
+  end
+  rank(h)
+end
+
+local function remove(h)
+  redis.call('ZREM', HOLDS, h.id)
+  if h.weight > 1 then
+    redis.call('ZREM', HEAVY, h.weight .. ' ' .. h.id)
+  end
+  redis.call('HDEL', RECORD, 'h' .. h.id)
+end
+
+-- inuse returns the weights of all holds.
+local function inuse()
+  local n = redis.call('ZCOUNT', HOLDS, '(' .. num(now), '+inf')
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', HEAVY, '(' .. num(now), '+inf')) do
+    n = n + tonumber(string.match(member, '^%d+')) - 1
+  end
+  return n
+end
+
+-- soonest is for how long no hold expires, in µs; zero if there is none.
+local function soonest()
+  local first = redis.call('ZRANGEBYSCORE', HOLDS, '(' .. num(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return first[2] and tonumber(first[2]) - now or 0
+end
+
+-- unstretch undoes what a clock that stepped back has done to the holds.
+local function unstretch()
+  for _ = 1, 64 do
+    local first = redis.call('ZREVRANGE', HOLDS, 0, 0)[1]
+    local h = first and find(first)
+    if first and not h then -- damaged
+      redis.call('ZREM', HOLDS, first)
+    elseif h and h.stretched then
+      rank(h)
+    else
+      return
+    end
+  end
+end
+
+-- prune forgets holds and requests whose time has passed.
+local function prune()
+  if forget() then
+    redis.call('DEL', HEAVY)
+    return
+  end
+  local over = redis.call('ZRANGEBYSCORE', HOLDS, '-inf', num(now), 'LIMIT', 0, BATCH)
+  if #over > 0 then
+    redis.call('ZREMRANGEBYRANK', HOLDS, 0, #over - 1)
+    for i, id in ipairs(over) do
+      over[i] = 'h' .. id
+    end
+    redis.call('HDEL', RECORD, unpack(over))
+    local heavy = math.min(redis.call('ZCOUNT', HEAVY, '-inf', num(now)), BATCH)
+    if heavy > 0 then
+      redis.call('ZREMRANGEBYRANK', HEAVY, 0, heavy - 1)
+    end
+  end
+  prunequeue()
+end
+
+local function reserve(w, weight)
+  leave(w.id)
+  put({id = w.id, reserved = true, tells = w.tells, ttl = CLAIM, weight = weight, fence = 0, meta = w.inbox, free = now + CLAIM})
+end
+
+-- unreserve takes back what is reserved for processes that are gone.
+local function unreserve()
+  local soon = redis.call('ZRANGEBYSCORE', HOLDS, '(' .. num(now), num(now + CLAIM), 'LIMIT', 0, OVERLOOK)
+  for _, id in ipairs(soon) do
+    local h = find(id)
+    if h and h.reserved and h.tells and redis.pcall('PUBLISH', h.meta, 'here ' .. id) == 0 then
+      remove(h)
+    end
+  end
+end
+
+-- pass reserves permits for those in the queue who fit, from its head. The first who does not keeps
+-- those behind waiting, except who barges. Those whose process is gone are overlooked while others
+-- fit, and keep their places in case it is not. me is the request that asks.
+local function pass(me)
+  local used, rank, blocked, overlooked = inuse(), 0, false, {}
+  for _ = 1, 256 do
+    local id = rank < OVERLOOK and redis.call('ZRANGE', QUEUE, rank, rank)[1]
+    if not id then
+      break
+    end
+    local w = waiting(id)
+    local weight, capacity, how = string.match(w and w.asks or '', '^(%d+):(%d+):([BF])$')
+    if not weight then
+      leave(id)
+    elseif used + weight > tonumber(capacity) then
+      if not blocked and how == 'F' and redis.call('HEXISTS', RECORD, 'b') == 0 then
+        break
+      end
+      blocked, rank = true, rank + 1
+    elseif blocked and how == 'F' then
+      rank = rank + 1
+    elseif gone(w, 'grant', me) then
+      overlooked[#overlooked + 1], rank = {w, tonumber(weight), tonumber(capacity)}, rank + 1
+    else
+      reserve(w, tonumber(weight))
+      used = used + weight
+    end
+  end
+  for _, o in ipairs(overlooked) do
+    if used + o[2] <= o[3] then
+      reserve(o[1], o[2])
+      used = used + o[2]
+    end
+  end
+  refront(me)
+end
+

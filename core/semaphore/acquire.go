@@ -1,0 +1,145 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// Acquire waits for a permit of key, or until ctx ends. It is AcquireN(ctx, key, 1).
+func (s *Semaphore) Acquire(ctx context.Context, key string) (*Permit, error) {
+	return s.acquire(ctx, key, 1, true)
+}
+
+// AcquireN waits for a permit of key that counts for n, or until ctx ends.
+//
+// It returns a permit, or: ctx's cause if ctx has ended, or a *[BusyError] that matches it if it ended
+// while there was no room; a *[BusyError] that matches [ErrQueueFull] if [WithMaxWaiting] says so;
+// [ErrInvalidKey], [ErrInvalidWeight] or [ErrInvalidCapacity]; [ErrClosed]; or an error that matches
+// core.ErrUnavailable. After an error there is no permit, and no place in the queue: what the store may
+// have granted too late is given back in the background.
+//
+// ctx is the parent of the permit's context. Its end does not release the permit.
+func (s *Semaphore) AcquireN(ctx context.Context, key string, n int) (*Permit, error) {
+	return s.acquire(ctx, key, n, true)
+}
+
+// TryAcquire is Acquire without waiting: if there is no room, or others wait for it, it returns a
+// *[BusyError] at once.
+func (s *Semaphore) TryAcquire(ctx context.Context, key string) (*Permit, error) {
+	return s.acquire(ctx, key, 1, false)
+}
+
+// TryAcquireN is AcquireN without waiting: if there is no room, or others wait for it, it returns a
+// *[BusyError] at once.
+func (s *Semaphore) TryAcquireN(ctx context.Context, key string, n int) (*Permit, error) {
+	return s.acquire(ctx, key, n, false)
+}
+
+func (s *Semaphore) acquire(ctx context.Context, key string, n int, wait bool) (*Permit, error) {
+	if err := naming.CheckKey(key); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+	}
+	if n < 1 {
+		return nil, fmt.Errorf("%w: %d is less than 1", ErrInvalidWeight, n)
+	}
+	s.calls.Begin()
+	defer s.calls.End()
+	permit, err := s.acquireFrom(ctx, s.store, key, n, wait)
+	if s.fallback == nil || !errors.Is(err, outage.ErrUnavailable) || ctx.Err() != nil {
+		return permit, err
+	}
+	permit, fallbackErr := s.acquireFrom(ctx, *s.fallback, key, n, wait)
+	if errors.Is(fallbackErr, ErrInvalidWeight) || errors.Is(fallbackErr, outage.ErrUnavailable) {
+		return nil, fmt.Errorf("%w, and no fallback: %w", err, fallbackErr)
+	}
+	return permit, fallbackErr
+}
+
+func (s *Semaphore) acquireFrom(ctx context.Context, from source, key string, n int, wait bool) (*Permit, error) {
+	now := s.size.Load()
+	capacity, err := s.weigh(now, from, key, n)
+	switch {
+	case err != nil:
+		return nil, err
+	case ctx.Err() != nil:
+		return nil, lease.Ended(ctx)
+	case s.closing.Err() != nil:
+		return nil, ErrClosed
+	}
+	req := AcquireRequest{
+		Name: s.name, Key: key, ID: from.newID(), Weight: n, Capacity: capacity, Queue: wait,
+		Barging: s.config.barging, MaxWaiting: s.config.maxWaiting, TTL: s.config.ttl, Holder: s.config.holder,
+	}
+	reply, left, err := s.ask(ctx, from, req)
+	if err == nil && reply.Outcome == Queued {
+		left = true
+		reply.Grant, err = s.await(ctx, from, now, req, reply)
+	}
+	if err != nil {
+		if left {
+			from.giveBack(req.permit())
+		}
+		return nil, err
+	}
+	return s.start(ctx, from, req, reply.Grant)
+}
+
+// ask sends a request to acquire. The reply is that it was granted or queued. With an error it says
+// whether the store may have something left of it.
+func (s *Semaphore) ask(ctx context.Context, from source, req AcquireRequest) (reply AcquireReply, left bool, err error) {
+	reply, err = from.store.AcquirePermits(ctx, req)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return reply, true, lease.Ended(ctx)
+	case err != nil:
+		return reply, errors.Is(err, outage.ErrUnconfirmed), err
+	case reply.Outcome == Granted, reply.Outcome == Queued && req.Queue:
+		return reply, false, nil
+	case reply.Outcome == Taken:
+		return reply, false, busy(req, reply, nil)
+	}
+	return reply, true, fmt.Errorf("%w: unexpected answer to acquire: %d", outage.ErrUnavailable, reply.Outcome)
+}
+
+// await waits in the store's queue until a request is granted. If the capacity changes meanwhile the
+// store is told, and the request keeps its place. After an error it may have its place still.
+func (s *Semaphore) await(ctx context.Context, from source, now *size, req AcquireRequest, reply AcquireReply) (Grant, error) {
+	for {
+		grant, err := awaitUntil(ctx, now.over, from.store, req)
+		switch {
+		case err == nil:
+			return grant, nil
+		case ctx.Err() != nil:
+			return Grant{}, busy(req, reply, lease.Ended(ctx))
+		case s.closing.Err() != nil:
+			return Grant{}, ErrClosed
+		case now.over.Err() == nil:
+			return Grant{}, err
+		}
+		now = s.size.Load()
+		capacity, err := s.weigh(now, from, req.Key, req.Weight)
+		if err != nil {
+			return Grant{}, err
+		}
+		if capacity == req.Capacity {
+			continue
+		}
+		req.Capacity = capacity
+		if reply, _, err = s.ask(ctx, from, req); err != nil || reply.Outcome == Granted {
+			return reply.Grant, err
+		}
+	}
+}
+
+// awaitUntil awaits a request until one of two contexts ends.
+func awaitUntil(ctx, over context.Context, store Store, req AcquireRequest) (Grant, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(over, cancel)()
+	return store.AwaitPermits(ctx, req)
+}

@@ -1,0 +1,204 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+func TestRequestsAreGrantedInOrder(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s, other := make(t, 2), make(t, 2)
+		held := []*semaphore.Permit{mustAcquire(t, s, 1), mustAcquire(t, other, 1)}
+		var calls []*pending
+		for i := range 10 {
+			calls = append(calls, start(t.Context(), []*semaphore.Semaphore{s, other}[i%2], 1))
+		}
+		wantState(t, s, 2, 10)
+		var granted []int
+		for i := range calls {
+			mustRelease(t, held[0])
+			granted = append(granted, i)
+			wantGot(t, calls, granted...)
+			held = append(held[1:], calls[i].permit)
+		}
+		mustRelease(t, held...)
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestKeysHavePermitsOfTheirOwn(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 1)
+		permit := mustAcquire(t, s, 1)
+		other, err := s.TryAcquire(t.Context(), "other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other.Fence().Number <= 0 || !other.Fence().Shared || other.Key() != "other" || other.Fallback() {
+			t.Errorf("permit of %q, fence %v, fallback %v", other.Key(), other.Fence(), other.Fallback())
+		}
+		mustRelease(t, permit, other)
+	})
+}
+
+// A large request is not starved by small ones, which wait behind it although there is room.
+func TestSmallRequestsWaitBehindALargeOne(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 4)
+		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
+		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1)}
+		wantGot(t, calls)
+		var full *semaphore.BusyError
+		if _, err := s.TryAcquire(t.Context(), "k"); !errors.As(err, &full) || full.InUse != 3 || full.Capacity != 4 || full.Waiting != 2 {
+			t.Errorf("TryAcquire: %+v", err)
+		}
+		mustRelease(t, first)
+		wantGot(t, calls)
+		mustRelease(t, second)
+		wantGot(t, calls, 0, 1)
+		mustRelease(t, calls[0].permit, calls[1].permit)
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestBarging(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 4)
+		barging, err := s.With(semaphore.WithBarging())
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
+		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1), start(t.Context(), barging, 1)}
+		wantGot(t, calls, 2) // at once
+		calls = append(calls, start(t.Context(), barging, 2), start(t.Context(), barging, 1))
+		wantGot(t, calls, 2)
+		mustRelease(t, first)
+		wantGot(t, calls, 2, 4) // from within the queue
+		mustRelease(t, calls[4].permit, second)
+		wantGot(t, calls, 0, 2, 4) // what waits longest has room
+		mustRelease(t, calls[0].permit)
+		wantGot(t, calls, 0, 1, 2, 3, 4)
+		for _, i := range []int{1, 2, 3} {
+			mustRelease(t, calls[i].permit)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestTryAcquireSaysWhyNot(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 3)
+		permit := mustAcquire(t, s, 2)
+		p, err := s.TryAcquireN(t.Context(), "k", 2)
+		var full *semaphore.BusyError
+		if p != nil || !errors.Is(err, semaphore.ErrNotAcquired) || errors.Is(err, semaphore.ErrQueueFull) || !errors.As(err, &full) {
+			t.Fatalf("TryAcquireN: %v, %v", p, err)
+		}
+		if full.InUse != 2 || full.Capacity != 3 || full.Waiting != 0 || full.Remaining <= ttl/2 || full.Remaining > ttl {
+			t.Errorf("%+v", full)
+		}
+		if want := "semaphore: not acquired: 2 of 3 in use, 0 waiting"; err.Error() != want {
+			t.Errorf("%q, want %q", err, want)
+		}
+		mustRelease(t, permit, mustAcquire(t, s, 1))
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestMaxWaiting(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 1, semaphore.WithMaxWaiting(2))
+		permit := mustAcquire(t, s, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		calls := []*pending{start(ctx, s, 1), start(t.Context(), s, 1)}
+		var full *semaphore.BusyError
+		_, err := s.Acquire(t.Context(), "k")
+		if !errors.Is(err, semaphore.ErrQueueFull) || !errors.Is(err, semaphore.ErrNotAcquired) || !errors.As(err, &full) || full.Waiting != 2 {
+			t.Fatalf("Acquire: %v", err)
+		}
+		if want := "semaphore: not acquired: 1 of 1 in use, 2 waiting: the queue is full"; err.Error() != want {
+			t.Errorf("%q, want %q", err, want)
+		}
+		if _, err := s.TryAcquire(t.Context(), "k"); errors.Is(err, semaphore.ErrQueueFull) || !errors.Is(err, semaphore.ErrNotAcquired) {
+			t.Errorf("TryAcquire, which would not have waited: %v", err)
+		}
+		unbounded, err := s.With(semaphore.WithMaxWaiting(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls = append(calls, start(t.Context(), unbounded, 1))
+		wantState(t, s, 1, 3)
+		cancel()
+		if !calls[0].returned() {
+			t.Fatal("still waits")
+		}
+		mustRelease(t, permit)
+		for _, p := range calls[1:] {
+			if !p.got() {
+				t.Fatal(p.err)
+			}
+			mustRelease(t, p.permit)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+// There is no re-entry: whoever asks again with a permit's context asks for another one.
+func TestAnotherPermitFromAPermitsContext(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 2)
+		outer := mustAcquire(t, s, 1)
+		inner, err := s.Acquire(outer.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := semaphore.FromContext(inner.Context()); !ok || p != inner || p == outer {
+			t.Error("the innermost permit is another")
+		}
+		if p, ok := semaphore.FromContext(outer.Context()); !ok || p != outer {
+			t.Error("the outer permit is not found")
+		}
+		if p, ok := semaphore.FromContext(t.Context()); ok {
+			t.Errorf("found %v", p)
+		}
+		if inner.Fence() == outer.Fence() {
+			t.Error("two permits with the same fence")
+		}
+		ctx, cancel := context.WithTimeout(inner.Context(), time.Second)
+		defer cancel()
+		if _, err := s.Acquire(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a third of two: %v", err)
+		}
+		mustRelease(t, outer)
+		wantEnded(t, inner, semaphore.ErrReleased) // it derives from the outer one's
+		mustRelease(t, inner)
+		wantState(t, s, 0, 0)
+	})
+}
+
+// A store that answers what was not asked for.
+func TestUnexpectedAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, oddStore{w}, 1)
+		if p, err := s.Acquire(t.Context(), "k"); p != nil || !errors.Is(err, errDown) {
+			t.Errorf("Acquire: %v, %v", p, err)
+		}
+		wantState(t, s, 0, 0)
+		if w.count("release") != 1 {
+			t.Error("it was not given back")
+		}
+	})
+}
+
+type oddStore struct{ *wiretap }
+
+func (s oddStore) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	reply, err := s.wiretap.AcquirePermits(ctx, req)
+	reply.Outcome = semaphore.Withdrawn
+	return reply, err
+}

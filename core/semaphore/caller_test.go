@@ -1,0 +1,202 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+func TestAnEndedContextAsksForNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		base := newSemaphore(t, w, 1)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("the reason")
+		cancel(why)
+		for _, s := range []*semaphore.Semaphore{base, base.PerInstance()} {
+			if _, err := s.Acquire(ctx, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
+				t.Errorf("Acquire: %v", err)
+			}
+		}
+		if n := w.count("acquire"); n != 0 {
+			t.Errorf("%d requests were sent", n)
+		}
+	})
+}
+
+// Whoever stops waiting is out of the queue at once, and the next moves up.
+func TestContextEndsWhileWaiting(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s, other := make(t, 2), make(t, 2)
+		permit := mustAcquire(t, s, 1)
+		why := errors.New("the reason")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		head := start(ctx, s, 2)
+		next := start(t.Context(), other, 1)
+		wantState(t, s, 1, 2)
+		began := time.Now()
+		cancel(why)
+		var full *semaphore.BusyError
+		if !head.returned() || !errors.Is(head.err, why) || !errors.Is(head.err, context.Canceled) ||
+			!errors.Is(head.err, semaphore.ErrNotAcquired) || !errors.As(head.err, &full) || full.InUse != 1 {
+			t.Errorf("the head of the queue: %v", head.err)
+		}
+		if !next.got() || time.Since(began) != 0 {
+			t.Fatalf("the next: %v, after %v", next.err, time.Since(began))
+		}
+		mustRelease(t, permit, next.permit)
+		wantState(t, s, 0, 0)
+
+		permit = mustAcquire(t, s, 2)
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if _, err := s.Acquire(short, "k"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("Acquire: %v after %v", err, time.Since(began))
+		}
+		wantState(t, s, 2, 0)
+		mustRelease(t, permit)
+	})
+}
+
+// What is granted to somebody who has left is given back.
+func TestContextEndsWhileTheRequestIsUnderWay(t *testing.T) {
+	for name, after := range map[string]error{"no reply": context.Canceled, "granted": nil} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *wiretap) {
+				s := newSemaphore(t, w, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				w.set(nil, func(call string) error {
+					if call == "acquire" {
+						cancel()
+						return after
+					}
+					return nil
+				})
+				if _, err := s.Acquire(ctx, "k"); !errors.Is(err, context.Canceled) {
+					t.Errorf("Acquire: %v", err)
+				}
+				wantState(t, s, 0, 0)
+			})
+		})
+	}
+}
+
+func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		permit := mustAcquire(t, s, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.set(nil, func(call string) error {
+			if call == "await" {
+				cancel()
+			}
+			return nil
+		})
+		call := start(ctx, s, 1)
+		mustRelease(t, permit)
+		if !call.returned() || !errors.Is(call.err, context.Canceled) {
+			t.Errorf("the call: %v", call.err)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+// The end of the context that a permit was asked for with ends the permit's, and not the permit.
+func TestParentEnds(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		permit, err := s.Acquire(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		wantEnded(t, permit, context.Canceled)
+		time.Sleep(3 * ttl)
+		if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
+			t.Errorf("another has it: %v", err)
+		}
+		if err := permit.Release(ctx); err != nil { // the ended context does not matter
+			t.Errorf("Release: %v", err)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+// A request of which nothing is known is given back.
+func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		w.set(failing(errDown, "release"), failing(outage.ErrUnconfirmed, "acquire"))
+		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) {
+			t.Fatalf("Acquire: %v", err)
+		}
+		synctest.Wait()
+		if n := w.count("release"); n == 0 {
+			t.Error("nobody tried to give it back")
+		}
+		w.set(nil, nil)
+		time.Sleep(3 * time.Second)
+		wantState(t, s, 0, 0)
+	})
+}
+
+// What has certainly not been granted is not given back: an outage costs no second request.
+func TestRefusedAcquireIsNotGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		w.fail(errDown, "acquire")
+		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) {
+			t.Fatalf("Acquire: %v", err)
+		}
+		w.fail(nil)
+		permit := mustAcquire(t, s, 1)
+		if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
+			t.Fatalf("TryAcquire: %v", err)
+		}
+		synctest.Wait()
+		if n := w.count("release"); n != 0 {
+			t.Errorf("%d releases", n)
+		}
+		mustRelease(t, permit)
+	})
+}
+
+// The store falls silent while a request waits.
+func TestOutageWhileWaiting(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		permit := mustAcquire(t, s, 1)
+		w.set(nil, failing(errDown, "await"))
+		call := start(t.Context(), s, 1)
+		if call.returned() {
+			t.Fatal(call.err)
+		}
+		mustRelease(t, permit) // which it is not told of
+		if !call.returned() || !errors.Is(call.err, errDown) {
+			t.Errorf("the call: %v", call.err)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+// A reply that is later than the permit's end is no permit.
+func TestReplyAfterTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1, semaphore.WithTTL(time.Second), semaphore.WithoutRenewal())
+		w.set(nil, func(call string) error {
+			if call == "acquire" {
+				time.Sleep(time.Second)
+			}
+			return nil
+		})
+		if permit, err := s.Acquire(t.Context(), "k"); permit != nil || !errors.Is(err, outage.ErrUnavailable) {
+			t.Errorf("Acquire: %v, %v", permit, err)
+		}
+		wantState(t, s, 0, 0)
+	})
+}

@@ -1,0 +1,186 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+// Make at most two reports of a tenant at a time, on all servers together.
+func ExampleSemaphore_Do() {
+	ctx := context.Background()
+	store := memstore.New() // or redisstore.New, for several processes
+	defer store.Close()
+	reports, err := semaphore.New(store, "reports", 2)
+	if err != nil {
+		panic(err)
+	}
+	err = reports.Do(ctx, "tenant-7", func(ctx context.Context) error {
+		fmt.Println("making a report, until", ctx.Err())
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// making a report, until <nil>
+	// <nil>
+}
+
+// Wait for room for a while, and then say what is in the way.
+func ExampleSemaphore_Acquire() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	partner, err := semaphore.New(store, "partner", 1)
+	if err != nil {
+		panic(err)
+	}
+	permit, err := partner.Acquire(ctx, "api")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = permit.Release(ctx) }()
+
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	_, err = partner.Acquire(waiting, "api")
+	var busy *semaphore.BusyError
+	if errors.As(err, &busy) {
+		fmt.Println(busy.InUse, "of", busy.Capacity, "in use")
+		fmt.Println("gave up:", errors.Is(err, context.DeadlineExceeded))
+	}
+	// Output:
+	// 1 of 1 in use
+	// gave up: true
+}
+
+// Let a large import count for more than a small one.
+func ExampleSemaphore_AcquireN() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	memory, err := semaphore.New(store, "import-memory", 8) // in GB
+	if err != nil {
+		panic(err)
+	}
+	large, err := memory.AcquireN(ctx, "worker-1", 6)
+	if err != nil {
+		panic(err)
+	}
+	small, err := memory.AcquireN(ctx, "worker-1", 2)
+	if err != nil {
+		panic(err)
+	}
+	state, err := memory.Inspect(ctx, "worker-1")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(state.InUse, "of 8 in use by", len(state.Holders))
+	fmt.Println(large.Release(ctx), small.Release(ctx))
+	_, err = memory.AcquireN(ctx, "worker-1", 9)
+	fmt.Println(err)
+	// Output:
+	// 8 of 8 in use by 2
+	// <nil> <nil>
+	// semaphore: invalid weight: 9 is more than the capacity of 8
+}
+
+// Give some customers more than others, and change the rest while the program runs.
+func ExampleWithCapacityFunc() {
+	store := memstore.New()
+	defer store.Close()
+	exports, err := semaphore.New(store, "exports", 2, semaphore.WithCapacityFunc(func(key string) int {
+		if key == "big-customer" {
+			return 20
+		}
+		return 0 // what the semaphore has
+	}))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(exports.Capacity("big-customer"))
+	fmt.Println(exports.Capacity("customer"))
+	if err := exports.SetCapacity(1); err != nil { // it is a busy day
+		panic(err)
+	}
+	fmt.Println(exports.Capacity("customer"))
+	// Output:
+	// 20 <nil>
+	// 2 <nil>
+	// 1 <nil>
+}
+
+// Go on with this process's share while the store cannot be reached.
+func ExampleWithFallback() {
+	ctx := context.Background()
+	store, local := memstore.New(), memstore.New()
+	defer local.Close()
+	const processes = 4
+	partner, err := semaphore.New(store, "partner", 20, semaphore.WithFallback(local, 1.0/processes))
+	if err != nil {
+		panic(err)
+	}
+	store.Close() // as if it were down
+	permit, err := partner.AcquireN(ctx, "api", 5)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("of the fallback:", permit.Fallback())
+	_, err = partner.TryAcquire(ctx, "api")
+	fmt.Println(err)
+	fmt.Println(permit.Release(ctx))
+	// Output:
+	// of the fallback: true
+	// semaphore: not acquired: 5 of 5 in use, 0 waiting
+	// <nil>
+}
+
+// Keep one slow dependency from taking all the goroutines of a process.
+func ExampleSemaphore_PerInstance() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	search, err := semaphore.New(store, "search", 10)
+	if err != nil {
+		panic(err)
+	}
+	bulkhead := search.PerInstance() // never asks the store
+	permit, err := bulkhead.TryAcquire(ctx, "backend")
+	if err != nil {
+		panic(err)
+	}
+	defer permit.ReleaseSoon()
+	fmt.Println("searching")
+	// Output: searching
+}
+
+// Wait until three jobs are done, wherever they run.
+func ExampleLatch() {
+	ctx := context.Background()
+	store := memstore.New() // or redisstore.New
+	defer store.Close()
+	imported, err := semaphore.NewLatch(store, "import-2024-06-01", 3)
+	if err != nil {
+		panic(err)
+	}
+	var jobs sync.WaitGroup
+	for _, job := range []string{"customers", "orders", "prices"} {
+		jobs.Go(func() {
+			for range 2 { // the second time is a retry, and does not count
+				if _, err := imported.CountDown(ctx, job); err != nil {
+					panic(err)
+				}
+			}
+		})
+	}
+	if err := imported.Wait(ctx); err != nil {
+		panic(err)
+	}
+	fmt.Println("all is there")
+	jobs.Wait()
+	// Output: all is there
+}

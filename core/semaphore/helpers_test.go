@@ -1,0 +1,290 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// wiretap is a store that counts what it is asked, and does otherwise when told to.
+type wiretap struct {
+	*memstore.Store
+
+	mu       sync.Mutex
+	calls    map[string]int
+	released []int                     // how many in each call
+	sent     []int                     // the capacity of each request
+	granted  []semaphore.PermitRequest // in order
+	lost     map[string]bool           // by ID
+	// before is asked before each call: an error is the answer, without the call.
+	before func(call string) error
+	// after is asked after each call: an error replaces the answer.
+	after func(call string) error
+}
+
+func newWiretap() *wiretap {
+	return &wiretap{Store: memstore.New(), calls: map[string]int{}, lost: map[string]bool{}}
+}
+
+func (w *wiretap) set(before, after func(string) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.before, w.after = before, after
+}
+
+// fail has calls of these names fail, without having been made.
+func (w *wiretap) fail(err error, names ...string) { w.set(failing(err, names...), nil) }
+
+func failing(err error, names ...string) func(string) error {
+	return func(call string) error {
+		for _, name := range names {
+			if name == call {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func (w *wiretap) count(call string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[call]
+}
+
+// batches returns how many permits each call to release was about.
+func (w *wiretap) batches() []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]int(nil), w.released...)
+}
+
+// capacities returns the capacity of each request to acquire.
+func (w *wiretap) capacities() []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]int(nil), w.sent...)
+}
+
+// lose takes the last permit that was granted from its holder, as the loss of the store's state does.
+func (w *wiretap) lose(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := w.granted[len(w.granted)-1:]
+	if held, err := w.Store.ReleasePermits(t.Context(), last); err != nil || !held[0] {
+		t.Fatalf("ReleasePermits: %v, %v", held, err)
+	}
+	w.lost[last[0].ID] = true
+}
+
+func tapped[T any](w *wiretap, call string, do func() (T, error)) (T, error) {
+	var none T
+	w.mu.Lock()
+	w.calls[call]++
+	before, after := w.before, w.after
+	w.mu.Unlock()
+	if before != nil {
+		if err := before(call); err != nil {
+			return none, err
+		}
+	}
+	v, err := do()
+	if after != nil {
+		if err := after(call); err != nil {
+			return none, err
+		}
+	}
+	return v, err
+}
+
+func (w *wiretap) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	return tapped(w, "acquire", func() (semaphore.AcquireReply, error) {
+		reply, err := w.Store.AcquirePermits(ctx, req)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.sent = append(w.sent, req.Capacity)
+		if err == nil && reply.Outcome == semaphore.Granted {
+			w.granted = append(w.granted, semaphore.PermitRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+		}
+		return reply, err
+	})
+}
+
+func (w *wiretap) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
+	return tapped(w, "await", func() (semaphore.Grant, error) { return w.Store.AwaitPermits(ctx, req) })
+}
+
+func (w *wiretap) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	return tapped(w, "renew", func() ([]bool, error) { return w.Store.RenewPermits(ctx, reqs) })
+}
+
+func (w *wiretap) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	w.mu.Lock()
+	w.released = append(w.released, len(reqs))
+	w.mu.Unlock()
+	return tapped(w, "release", func() ([]bool, error) {
+		held, err := w.Store.ReleasePermits(ctx, reqs)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for i := range held { // the store takes the release of what was lost for a repeated one
+			held[i] = held[i] && !w.lost[reqs[i].ID]
+		}
+		return held, err
+	})
+}
+
+// inBubble runs a test on fake time, with a store that is closed after its Semaphores.
+func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWiretap()
+		t.Cleanup(func() { _ = w.Close() })
+		test(t, w)
+	})
+}
+
+// maker makes Semaphores that share their permits.
+type maker func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore
+
+// onBoth runs a test with permits in a store and in the process.
+func onBoth(t *testing.T, test func(t *testing.T, make maker)) {
+	t.Helper()
+	t.Run("store", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *wiretap) {
+			test(t, func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+				return newSemaphore(t, w, capacity, opts...)
+			})
+		})
+	})
+	t.Run("per instance", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *wiretap) {
+			base := newSemaphore(t, w, 1).PerInstance()
+			test(t, func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+				s, err := base.With(append(opts, semaphore.WithCapacityFunc(func(string) int { return capacity }))...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			})
+			if n := w.count("acquire") + w.count("await") + w.count("release") + w.count("renew"); n != 0 {
+				t.Errorf("the store was asked %d times", n)
+			}
+		})
+	})
+}
+
+func newSemaphore(t *testing.T, store semaphore.Store, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+	t.Helper()
+	s, err := semaphore.New(store, "test", capacity, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func mustAcquire(t *testing.T, s *semaphore.Semaphore, n int) *semaphore.Permit {
+	t.Helper()
+	p, err := s.TryAcquireN(t.Context(), "k", n)
+	if err != nil {
+		t.Fatalf("TryAcquireN: %v", err)
+	}
+	return p
+}
+
+func mustRelease(t *testing.T, permits ...*semaphore.Permit) {
+	t.Helper()
+	for _, p := range permits {
+		if err := p.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	}
+}
+
+// wantEnded checks that a permit's context has ended, and why.
+func wantEnded(t *testing.T, p *semaphore.Permit, cause error) {
+	t.Helper()
+	if ctx := p.Context(); ctx.Err() == nil || !errors.Is(context.Cause(ctx), cause) {
+		t.Errorf("the permit's context: %v because of %v, want %v", ctx.Err(), context.Cause(ctx), cause)
+	}
+}
+
+func wantValid(t *testing.T, p *semaphore.Permit) {
+	t.Helper()
+	if err := p.Context().Err(); err != nil {
+		t.Errorf("the permit's context has ended: %v", context.Cause(p.Context()))
+	}
+}
+
+// wantState checks how much is in use, and how many wait.
+func wantState(t *testing.T, s *semaphore.Semaphore, inUse, waiting int) {
+	t.Helper()
+	synctest.Wait()
+	state, err := s.Inspect(context.Background(), "k")
+	if err != nil || state.Key != "k" || state.InUse != inUse || state.Waiting != waiting {
+		t.Errorf("state %+v, %v; want %d in use, %d waiting", state, err, inUse, waiting)
+	}
+}
+
+// pending is a call that goes on.
+type pending struct {
+	permit *semaphore.Permit
+	err    error
+	done   chan struct{}
+}
+
+// start calls AcquireN, and returns when it waits or has returned.
+func start(ctx context.Context, s *semaphore.Semaphore, n int) *pending {
+	p := &pending{done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.permit, p.err = s.AcquireN(ctx, "k", n)
+	}()
+	synctest.Wait()
+	return p
+}
+
+func (p *pending) returned() bool {
+	synctest.Wait()
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *pending) got() bool { return p.returned() && p.err == nil }
+
+// wantGot checks which of some calls have their permits, and that the others wait.
+func wantGot(t *testing.T, calls []*pending, want ...int) {
+	t.Helper()
+	got := make([]bool, len(calls))
+	for _, i := range want {
+		got[i] = true
+	}
+	for i, p := range calls {
+		switch {
+		case p.returned() && p.err != nil:
+			t.Errorf("call %d: %v", i, p.err)
+		case p.got() != got[i]:
+			t.Errorf("call %d has a permit: %v, want %v", i, p.got(), got[i])
+		}
+	}
+}
+
+var errDown = outage.ErrUnavailable
+
+const ttl = 30 * time.Second // the default

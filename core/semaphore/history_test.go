@@ -1,0 +1,246 @@
+package semaphore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/history"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// check returns what is wrong with a history of one semaphore, whose events are in the order of time:
+// more in use than its capacity, or, at the end, something still in use.
+func check(events []history.Event, capacity int64) []string {
+	var (
+		wrong []string
+		live  = map[string]int64{}
+		dead  = map[string]bool{} // processes: what they still said before they were gone counts no more
+		inUse int64
+	)
+	end := func(hold string) {
+		inUse -= live[hold]
+		delete(live, hold)
+	}
+	for _, e := range events {
+		if dead[e.Process()] {
+			continue
+		}
+		switch e.What {
+		case history.Granted:
+			live[e.Hold] = e.N
+			if inUse += e.N; inUse > capacity {
+				wrong = append(wrong, fmt.Sprintf("%d of %d in use", inUse, capacity))
+			}
+		case history.Ended:
+			end(e.Hold)
+		case history.Killed:
+			dead[e.Hold] = true
+			for hold := range live {
+				if strings.HasPrefix(hold, e.Hold+"/") {
+					end(hold)
+				}
+			}
+		}
+	}
+	if inUse != 0 {
+		wrong = append(wrong, fmt.Sprintf("%d in use at the end", inUse))
+	}
+	return wrong
+}
+
+// The check itself can fail.
+func TestCheckFindsWhatIsWrong(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
+	right := []history.Event{
+		{At: at(0), What: history.Granted, Hold: "1/1", N: 2}, {At: at(1), What: history.Granted, Hold: "2/1", N: 1},
+		{At: at(2), What: history.Ended, Hold: "1/1", N: 2}, {At: at(3), What: history.Granted, Hold: "1/2", N: 2},
+		{At: at(4), What: history.Killed, Hold: "1"}, {At: at(5), What: history.Granted, Hold: "2/2", N: 2},
+		{At: at(6), What: history.Ended, Hold: "2/1", N: 1}, {At: at(7), What: history.Ended, Hold: "2/2", N: 2},
+	}
+	if wrong := check(right, 3); len(wrong) != 0 {
+		t.Errorf("a good history: %v", wrong)
+	}
+	for name, spoil := range map[string]func([]history.Event){
+		"too many":     func(h []history.Event) { h[0].N = 3 },
+		"not ended":    func(h []history.Event) { h[2].Hold = "1/7" },
+		"left in use":  func(h []history.Event) { h[7].Hold = "2/7" },
+		"wrong victim": func(h []history.Event) { h[4].Hold = "3" },
+	} {
+		h := slices.Clone(right)
+		spoil(h)
+		if wrong := check(h, 3); len(wrong) == 0 {
+			t.Errorf("%s: not found", name)
+		}
+	}
+}
+
+const (
+	historyRedis    = "SEMAPHORE_TEST_HISTORY_REDIS"
+	historyStore    = "SEMAPHORE_TEST_HISTORY_STORE"
+	historyCapacity = "SEMAPHORE_TEST_HISTORY_CAPACITY"
+
+	historyTTL = 400 * time.Millisecond
+	brokenly   = "broken"
+)
+
+// generous is a store that is broken: it grants one more than there is.
+type generous struct{ *redisstore.Store }
+
+func (s generous) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	req.Capacity++
+	return s.Store.AcquirePermits(ctx, req)
+}
+
+// TestHistoryProcess is one of the processes of TestHistories.
+func TestHistoryProcess(t *testing.T) {
+	child := history.NewChild(t)
+	client := redis.NewClient(&redis.Options{Addr: os.Getenv(historyRedis), ReadTimeout: time.Second, PoolSize: 20})
+	defer func() { _ = client.Close() }()
+	redisStore, err := redisstore.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer redisStore.Close()
+	store := semaphore.Store(redisStore)
+	if os.Getenv(historyStore) == brokenly {
+		store = generous{redisStore}
+	}
+	capacity, err := strconv.Atoi(os.Getenv(historyCapacity))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := semaphore.New(store, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for g := range 16 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-child.Leave:
+					return
+				default:
+				}
+				weight := min(1+rand.IntN(3), capacity)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
+				permit, err := s.AcquireN(ctx, "k", weight)
+				if err != nil {
+					cancel()
+					continue
+				}
+				name := fmt.Sprintf("%d.%d", g, n)
+				child.Tell(history.Granted, name, int64(weight))
+				select {
+				case <-time.After(time.Duration(rand.IntN(5000)) * time.Microsecond):
+				case <-permit.Context().Done():
+				}
+				child.Tell(history.Ended, name, int64(weight))
+				if n%2 == 0 {
+					permit.ReleaseSoon()
+				} else {
+					_ = permit.Release(ctx)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	_ = s.Close()
+}
+
+// record has 4 processes with 16 goroutines each compete for permits of weight 1 to 3, of which one
+// after the other is killed. What a dead process had is to be had again within the lease.
+func record(t *testing.T, store string, capacity, kills int) []history.Event {
+	t.Helper()
+	server := redistest.Start(t)
+	watcher, err := redisstore.New(server.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = watcher.Close() })
+	state := func() semaphore.State {
+		for began := time.Now(); ; { // the machine may be busy
+			state, err := watcher.InspectPermits(context.Background(), "history", "k")
+			if err == nil {
+				return state
+			}
+			if time.Since(began) > 5*time.Second {
+				t.Fatal(err)
+			}
+		}
+	}
+	r := &history.Recording{
+		Test: "TestHistoryProcess",
+		Env: []string{
+			historyRedis + "=" + server.Addr(), historyStore + "=" + store, historyCapacity + "=" + strconv.Itoa(capacity),
+		},
+		Dead: func(process string) {
+			died := time.Now()
+			held := func() bool {
+				return slices.ContainsFunc(state().Holders, func(h semaphore.Holder) bool { return h.Meta == process })
+			}
+			for held() {
+				if time.Since(died) > historyTTL+time.Second { // the second is for the machine
+					t.Errorf("%s is dead, and still holds permits", process)
+					return
+				}
+			}
+		},
+	}
+	events := r.Run(t, 4, kills)
+	for died := time.Now(); ; {
+		left := state()
+		if left.InUse == 0 {
+			return events
+		}
+		if time.Since(died) > 2500*time.Millisecond { // what is reserved for who has been killed
+			t.Errorf("left: %+v", left)
+			return events
+		}
+	}
+}
+
+func TestHistories(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills processes for seconds")
+	}
+	for _, capacity := range []int{1, 5, 100} {
+		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
+			events := record(t, "", capacity, 4)
+			grants := 0
+			for _, e := range events {
+				if e.What == history.Granted {
+					grants++
+				}
+			}
+			t.Logf("%d grants", grants)
+			if grants < 100 {
+				t.Errorf("only %d grants", grants)
+			}
+			for _, wrong := range check(events, int64(capacity)) {
+				t.Error(wrong)
+			}
+		})
+	}
+}
+
+func TestHistoriesOfABrokenStore(t *testing.T) {
+	for _, capacity := range []int{1, 5} {
+		if wrong := check(record(t, brokenly, capacity, 1), int64(capacity)); len(wrong) == 0 {
+			t.Errorf("nothing was found of a capacity of %d", capacity)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+)
+
+// Latch is closed until a number of participants have counted it down, in one process or in many. It
+// does not close again. Latches with the same name on the same store are the same latch.
+//
+//	ready, err := semaphore.NewLatch(store, "import-2024-06-01", 3)
+//	…
+//	remaining, err := ready.CountDown(ctx, "customers") // each of three jobs, when it is done
+//	…
+//	err = ready.Wait(ctx) // whoever needs all of them
+//
+// The store keeps the set of those who have counted down, so that one who does it again, after a lost
+// reply or a restart, counts once. The set is forgotten some time after its last change
+// ([WithLatchTTL]): then the latch is a new one, and closed. Whatever is to be done again has a name of
+// its own, such as one with a date.
+//
+// All methods may be called concurrently. There is nothing to close.
+type Latch struct {
+	store LatchStore
+	req   LatchRequest
+}
+
+// LatchOption is an optional setting of [NewLatch].
+type LatchOption interface{ applyLatch(*LatchRequest) }
+
+type latchOptionFunc func(*LatchRequest)
+
+func (f latchOptionFunc) applyLatch(r *LatchRequest) { f(r) }
+
+const (
+	minLatchTTL = time.Second
+	maxLatchTTL = 30 * 24 * time.Hour
+)
+
+// WithLatchTTL sets for how long a latch is kept after the last participant has counted it down: 24 h
+// if not set, 1 s to 30 days. Every process should say the same. Who waits for it is not counted.
+func WithLatchTTL(d time.Duration) LatchOption {
+	return latchOptionFunc(func(r *LatchRequest) { r.TTL = d })
+}
+
+// NewLatch returns the latch of a name in store, which count participants open. The count is this
+// Latch's own: processes should agree on it.
+//
+// It returns an error that matches [ErrInvalidCapacity] if the count is not between 1 and
+// [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128 bytes
+// or not printable ASCII, or if an option is out of its range.
+func NewLatch(store LatchStore, name string, count int, opts ...LatchOption) (*Latch, error) {
+	req := LatchRequest{Name: name, Count: count, TTL: 24 * time.Hour}
+	for _, o := range opts {
+		if o != nil {
+			o.applyLatch(&req)
+		}
+	}
+	if store == nil {
+		return nil, errors.New("semaphore: NewLatch: nil store")
+	}
+	if err := naming.CheckName(name); err != nil {
+		return nil, fmt.Errorf("semaphore: NewLatch: %w", err)
+	}
+	if count < 1 || count > MaxParticipants {
+		return nil, fmt.Errorf("%w: a count of %d is not between 1 and %d", ErrInvalidCapacity, count, MaxParticipants)
+	}
+	if req.TTL < minLatchTTL || req.TTL > maxLatchTTL {
+		return nil, fmt.Errorf("semaphore: NewLatch: a time of %v is not between %v and %v", req.TTL, minLatchTTL, maxLatchTTL)
+	}
+	return &Latch{store, req}, nil
+}
+
+// Name returns the name that the latch was built with.
+func (l *Latch) Name() string { return l.req.Name }
+
+// CountDown says that a participant is done, and returns how many are not: 0 if the latch is open. The
+// same one counts once, so a call that failed may be repeated. More participants than the latch's
+// count change nothing.
+//
+// It returns [ErrInvalidKey] if the participant is empty or longer than 1,024 bytes, ctx's cause, or an
+// error that matches core.ErrUnavailable: if it matches core.ErrUnconfirmed too, it may have counted.
+func (l *Latch) CountDown(ctx context.Context, participant string) (remaining int, err error) {
+	if err := naming.CheckKey(participant); err != nil {
+		return 0, fmt.Errorf("%w: participant: %w", ErrInvalidKey, err)
+	}
+	return l.remaining(ctx, func() (int, error) { return l.store.CountDownLatch(ctx, l.req, participant) })
+}
+
+// Remaining returns how many participants are not done: 0 if the latch is open. Errors are ctx's cause,
+// or match core.ErrUnavailable.
+func (l *Latch) Remaining(ctx context.Context) (int, error) {
+	return l.remaining(ctx, func() (int, error) { return l.store.InspectLatch(ctx, l.req) })
+}
+
+func (l *Latch) remaining(ctx context.Context, ask func() (int, error)) (int, error) {
+	if ctx.Err() != nil {
+		return 0, lease.Ended(ctx)
+	}
+	arrived, err := ask()
+	switch {
+	case err == nil:
+		return max(l.req.Count-arrived, 0), nil
+	case ctx.Err() != nil:
+		err = lease.Ended(ctx)
+	}
+	return 0, err
+}
+
+// Wait waits until the latch is open, or until ctx ends. It returns nil, ctx's cause, or an error that
+// matches core.ErrUnavailable if the store was silent for longer than a few seconds: waiting again
+// loses nothing.
+func (l *Latch) Wait(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return lease.Ended(ctx)
+	}
+	err := l.store.AwaitLatch(ctx, l.req)
+	if err != nil && ctx.Err() != nil {
+		err = lease.Ended(ctx)
+	}
+	return err
+}

@@ -1,0 +1,168 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+func newLatch(t *testing.T, store semaphore.LatchStore, count int, opts ...semaphore.LatchOption) *semaphore.Latch {
+	t.Helper()
+	l, err := semaphore.NewLatch(store, "latch", count, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestNewLatchRefuses(t *testing.T) {
+	store := memstore.New()
+	build := func(store semaphore.LatchStore, name string, ttl time.Duration) error {
+		_, err := semaphore.NewLatch(store, name, 1, nil, semaphore.WithLatchTTL(ttl))
+		return err
+	}
+	for name, err := range map[string]error{
+		"nil store":  build(nil, "l", time.Minute),
+		"no name":    build(store, "", time.Minute),
+		"long name":  build(store, strings.Repeat("n", 129), time.Minute),
+		"short time": build(store, "l", time.Second-1),
+		"long time":  build(store, "l", 30*24*time.Hour+1),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), "semaphore: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, count := range []int{0, -1, semaphore.MaxParticipants + 1} {
+		if l, err := semaphore.NewLatch(store, "l", count); l != nil || !errors.Is(err, semaphore.ErrInvalidCapacity) {
+			t.Errorf("a count of %d: %v", count, err)
+		}
+	}
+}
+
+func TestLatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		defer store.Close()
+		l, same := newLatch(t, store, 3), newLatch(t, store, 3)
+		if l.Name() != "latch" {
+			t.Errorf("named %q", l.Name())
+		}
+		var opened [2]error
+		done := make(chan struct{}, len(opened))
+		for i, l := range []*semaphore.Latch{l, same} {
+			go func() {
+				opened[i] = l.Wait(t.Context())
+				done <- struct{}{}
+			}()
+		}
+		for i, c := range []struct {
+			participant string
+			remaining   int
+		}{{"a", 2}, {"a", 2}, {"b", 1}, {"a", 1}} {
+			who := []*semaphore.Latch{l, same}[i%2]
+			if n, err := who.CountDown(t.Context(), c.participant); n != c.remaining || err != nil {
+				t.Errorf("%q: %d remain, %v; want %d", c.participant, n, err, c.remaining)
+			}
+		}
+		synctest.Wait()
+		if len(done) != 0 {
+			t.Error("open before all have come")
+		}
+		if n, err := l.Remaining(t.Context()); n != 1 || err != nil {
+			t.Errorf("%d remain, %v", n, err)
+		}
+		for _, participant := range []string{"c", "one more"} {
+			if n, err := l.CountDown(t.Context(), participant); n != 0 || err != nil {
+				t.Errorf("%q: %d remain, %v", participant, n, err)
+			}
+		}
+		<-done
+		<-done
+		if err := errors.Join(opened[0], opened[1], l.Wait(t.Context())); err != nil {
+			t.Errorf("Wait: %v", err)
+		}
+		if n, err := newLatch(t, store, 1).Remaining(t.Context()); n != 0 || err != nil {
+			t.Errorf("%d remain of fewer, %v", n, err)
+		}
+	})
+}
+
+func TestLatchIsForgottenAfterItsLastParticipant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		defer store.Close()
+		l := newLatch(t, store, 4, semaphore.WithLatchTTL(time.Minute))
+		for i := range 3 {
+			if _, err := l.CountDown(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Second)
+		}
+		if n, err := l.Remaining(t.Context()); n != 1 || err != nil {
+			t.Errorf("%d remain, %v", n, err)
+		}
+		time.Sleep(11 * time.Second)
+		if n, err := l.Remaining(t.Context()); n != 4 || err != nil {
+			t.Errorf("%d remain of a new one, %v", n, err)
+		}
+	})
+}
+
+func TestLatchParticipants(t *testing.T) {
+	store := memstore.New()
+	defer store.Close()
+	l := newLatch(t, store, 3)
+	for _, participant := range []string{"", strings.Repeat("p", 1025)} {
+		if _, err := l.CountDown(t.Context(), participant); !errors.Is(err, semaphore.ErrInvalidKey) {
+			t.Errorf("a participant of %d bytes: %v", len(participant), err)
+		}
+	}
+	if n, err := l.CountDown(t.Context(), strings.Repeat("p", 1024)); n != 2 || err != nil {
+		t.Errorf("%d remain, %v", n, err)
+	}
+}
+
+func TestLatchContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		defer store.Close()
+		l := newLatch(t, store, 1)
+		why := errors.New("the reason")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Minute, func() { cancel(why) })
+		began := time.Now()
+		if err := l.Wait(ctx); !errors.Is(err, why) || !errors.Is(err, context.Canceled) || time.Since(began) != time.Minute {
+			t.Errorf("Wait: %v after %v", err, time.Since(began))
+		}
+		_, err := l.CountDown(ctx, "a")
+		for name, err := range map[string]error{"CountDown": err, "Wait": l.Wait(ctx)} {
+			if !errors.Is(err, why) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n, err := l.Remaining(t.Context()); n != 1 || err != nil {
+			t.Errorf("%d remain, %v", n, err)
+		}
+	})
+}
+
+func TestLatchOutage(t *testing.T) {
+	store := memstore.New()
+	l := newLatch(t, store, 1)
+	_ = store.Close()
+	_, countErr := l.CountDown(t.Context(), "a")
+	_, remainingErr := l.Remaining(t.Context())
+	for name, err := range map[string]error{"CountDown": countErr, "Remaining": remainingErr, "Wait": l.Wait(t.Context())} {
+		if !errors.Is(err, outage.ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package semaphore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+)
+
+// Option is an optional setting of [New] and [Semaphore.With].
+type Option interface{ apply(*config) }
+
+type optionFunc func(*config)
+
+func (f optionFunc) apply(c *config) { f(c) }
+
+type config struct {
+	ttl        time.Duration
+	renew      bool
+	maxHold    time.Duration
+	holder     string
+	barging    bool
+	maxWaiting int
+	capacityOf func(key string) int
+	fallback   *fallback
+}
+
+func defaults() config {
+	return config{ttl: 30 * time.Second, renew: true, holder: naming.Process()}
+}
+
+func (c config) with(opts []Option) config {
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&c)
+		}
+	}
+	return c
+}
+
+func (c config) check() error {
+	switch {
+	case c.ttl < 10*time.Millisecond || c.ttl > 24*time.Hour:
+		return fmt.Errorf("a lease of %v is not between 10ms and 24h", c.ttl)
+	case c.maxHold < 0:
+		return fmt.Errorf("a longest hold of %v is negative", c.maxHold)
+	case len(c.holder) > MaxHolder:
+		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), MaxHolder)
+	case c.maxWaiting < 0:
+		return fmt.Errorf("a queue of %d is negative", c.maxWaiting)
+	case c.fallback != nil && c.fallback.store == nil:
+		return errors.New("nil store to fall back on")
+	case c.fallback != nil && !(c.fallback.share > 0 && c.fallback.share <= 1): // nor what is not a number
+		return fmt.Errorf("a share of %v to fall back on is not above 0 and at most 1", c.fallback.share)
+	}
+	return nil
+}
+
+// WithTTL sets for how long a process may be silent before its permits are given back: 30 s if not
+// set, 10 ms to 24 h. It is renewed at a third of it while a permit is held, so it need not be as long
+// as the work.
+func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl = d }) }
+
+// WithoutRenewal has a permit end after its TTL, whatever its holder does.
+func WithoutRenewal() Option { return optionFunc(func(c *config) { c.renew = false }) }
+
+// WithMaxHold ends the context of a permit, with [ErrExpired], when it has been held for this long,
+// and stops its renewal: what hangs shall not keep a permit for ever. Without it, or with zero, a
+// permit is renewed until it is released.
+func WithMaxHold(d time.Duration) Option { return optionFunc(func(c *config) { c.maxHold = d }) }
+
+// WithHolder sets what others are told of the holder: host name and process id if not set, at most
+// 256 bytes.
+func WithHolder(meta string) Option { return optionFunc(func(c *config) { c.holder = meta }) }
+
+// WithBarging grants a request as soon as there is room for it, whoever waits: small ones use what is
+// left beside a large one at the head of the queue. More is in use at a time, and a large request may
+// wait for ever. Requests without it, of any process, keep their order among themselves.
+func WithBarging() Option { return optionFunc(func(c *config) { c.barging = true }) }
+
+// WithMaxWaiting bounds the queue: a request that would have to wait is refused, with an error that
+// matches [ErrQueueFull], if n requests wait for the same key already, in all processes together.
+// Without it, or with zero, there is no bound.
+func WithMaxWaiting(n int) Option { return optionFunc(func(c *config) { c.maxWaiting = n }) }
+
+// WithCapacityFunc sets the capacity of each key: 1 to [MaxCapacity], or 0 for that of the Semaphore.
+// Anything else makes the call fail with [ErrInvalidCapacity]. f is called for every request, and again
+// for those that wait when [Semaphore.SetCapacity] is called; it should be quick, and answer the same
+// in every process.
+func WithCapacityFunc(f func(key string) int) Option {
+	return optionFunc(func(c *config) { c.capacityOf = f })
+}
+
+// WithFallback has permits come from another store while the first is unavailable, usually one in
+// memory: a call that would fail with an error that matches core.ErrUnavailable asks it instead, with
+// what remains of its context. There the capacity is the share of the whole that this process may
+// have, rounded down, and at least 1; share is above 0, and at most 1. [Permit.Fallback] tells such
+// permits.
+//
+// A process that cannot reach the store cannot know what the others do, so this bounds each of them,
+// and the fleet only by their sum: together with the permits that the store gave out before, more than
+// the capacity may be in use, even if the shares add up to 1, and the more so if they add up to more.
+// Choose one divided by the number of processes, where that is known. A request for more than the share
+// fails with an error that matches both [ErrInvalidWeight] and core.ErrUnavailable.
+func WithFallback(store Store, share float64) Option {
+	return optionFunc(func(c *config) { c.fallback = &fallback{store: store, share: share} })
+}

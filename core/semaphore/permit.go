@@ -1,0 +1,189 @@
+package semaphore
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// Permit is room that is taken. Whoever got it calls Release or ReleaseSoon, always.
+type Permit struct {
+	hold     hold
+	ctx      permitContext
+	weight   int
+	fence    int64
+	fallback bool
+}
+
+// hold is a permit as the store and its pool know it.
+type hold struct {
+	pool     *pool
+	req      PermitRequest
+	term     lease.Term
+	released atomic.Bool
+
+	// The pool's mutex guards these.
+	index int         // in pool.holds; -1 when it is not there
+	alarm *time.Timer // ends a permit that its store does not
+}
+
+type contextKey struct{}
+
+// FromContext returns the innermost permit that ctx derives from.
+func FromContext(ctx context.Context) (*Permit, bool) {
+	p, ok := ctx.Value(contextKey{}).(*Permit)
+	return p, ok
+}
+
+// permitContext is the context of a permit, with the permit as a value.
+type permitContext struct {
+	*lease.Context
+	permit *Permit
+}
+
+func (c *permitContext) Value(key any) any {
+	if key == (contextKey{}) {
+		return c.permit
+	}
+	return c.Context.Value(key)
+}
+
+// forever is how long a permit is valid that does not expire.
+const forever = 100 * 365 * 24 * time.Hour
+
+// start returns the permit of a caller whose request has been granted, and has it renewed from now on.
+// It returns an error, and gives the permit back, if the caller has left meanwhile, or if the reply
+// came too late to be of use.
+func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, g Grant) (*Permit, error) {
+	permit := &Permit{weight: req.Weight, fence: g.Fence, fallback: s.fallback != nil && from == *s.fallback}
+	h := &permit.hold
+	h.pool, h.req, h.index = from.pool, req.permit(), -1
+	longest := s.config.maxHold
+	if from.leased {
+		h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
+	} else {
+		h.term.Init(time.Now().Add(forever))
+		if !s.config.renew && (longest == 0 || longest > req.TTL) {
+			longest = req.TTL
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		from.giveBack(h.req)
+		return nil, lease.Ended(ctx)
+	case from.leased && !h.term.Valid():
+		from.giveBack(h.req)
+		return nil, fmt.Errorf("%w: the permit had expired before the store's reply was there", outage.ErrUnavailable)
+	}
+	permit.ctx = permitContext{h.term.Begin(ctx, longest, ErrExpired), permit}
+
+	if from.leased && s.config.renew {
+		from.keeper.Add(h, g.Sent)
+	}
+	from.add(h, longest)
+	if s.closing.Err() != nil { // Close may not have seen it
+		permit.ReleaseSoon()
+		return nil, ErrClosed
+	}
+	return permit, nil
+}
+
+// TTL implements renewal.Hold.
+func (h *hold) TTL() time.Duration { return h.req.TTL }
+
+// Renewed implements renewal.Hold.
+func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.req.TTL)) }
+
+// Lost implements renewal.Hold: the store, or the clock, says that the permit has ended.
+func (h *hold) Lost() {
+	cause := ErrLost
+	if !h.Due() {
+		cause = ErrExpired
+	}
+	h.term.End(cause)
+	h.pool.forget(h)
+}
+
+// Due reports whether the permit is still to be renewed.
+func (h *hold) Due() bool { return h.term.Due() }
+
+// expire ends a permit that its store would keep.
+func (h *hold) expire() {
+	h.term.End(ErrExpired)
+	h.pool.forget(h)
+	h.pool.giveBack(h.req)
+}
+
+// end ends the permit, as far as the process is concerned. It reports false if that was done before.
+func (h *hold) end() bool {
+	if !h.released.CompareAndSwap(false, true) {
+		return false
+	}
+	h.term.End(ErrReleased)
+	h.pool.forget(h)
+	return true
+}
+
+// Key returns the key of the semaphore.
+func (p *Permit) Key() string { return p.hold.req.Key }
+
+// Weight returns for how many the permit counts.
+func (p *Permit) Weight() int { return p.weight }
+
+// Fallback reports whether the permit is of the store that [WithFallback] names, so that more than the
+// capacity may be in use.
+func (p *Permit) Fallback() bool { return p.fallback }
+
+// Fence returns the number of this permit, as a shared token: it tells the permit from others, in a log
+// or to a resource, and excludes nobody.
+func (p *Permit) Fence() fence.Token { return fence.Token{Number: p.fence, Shared: true} }
+
+// Context ends when its holder must stop, before the store may give the permit's room to others, with
+// the cause ([context.Cause]) [ErrExpired] when the permit could not be renewed in time or was held for
+// too long ([WithMaxHold]), [ErrLost] when the store says that it is lost, [ErrReleased] once it is
+// released, or with the context that the permit was asked for with: that one's end does not release
+// the permit.
+//
+// The end is reckoned by the clock of the process alone, from before the request was sent, and Err
+// looks at the clock itself. A process that does not run cannot look: see the package's
+// documentation.
+func (p *Permit) Context() context.Context { return &p.ctx }
+
+// ValidUntil is when the permit ends if it is not renewed, by the clock of the process: in a far future
+// if it does not expire ([Semaphore.PerInstance]). After it, others may have its room.
+func (p *Permit) ValidUntil() time.Time { return p.ctx.ValidUntil() }
+
+// Release gives the permit back, in one round trip. It runs to its end even if ctx is cancelled.
+//
+// It returns nil if the permit was held until now; [ErrLost] if it was not, so that others may have had
+// its room; [ErrReleased] if it was released before, by this method, [Permit.ReleaseSoon], or the end
+// of the Semaphore or its store; or an error that matches core.ErrUnavailable: then it is tried again in
+// the background, and the room is free once the lease is over at the latest.
+func (p *Permit) Release(ctx context.Context) error {
+	if !p.hold.end() {
+		return ErrReleased
+	}
+	held, err := p.hold.pool.release(ctx, p.hold.req)
+	if err == nil && !held {
+		err = ErrLost
+	}
+	return err
+}
+
+// ReleaseSoon gives the permit back without waiting for the store, which is told in the background:
+// at once if it is not being told of others, and of up to 100 together if it is. The permit's context
+// ends before it returns. If the store does not answer it is told again, until the lease is over; so
+// the room is free by then at the latest. A permit that was released before is left alone.
+//
+// It is for those whose answer must not wait, such as middleware. [Semaphore.Close], and the store's
+// Shutdown, finish what is under way.
+func (p *Permit) ReleaseSoon() {
+	if p.hold.end() {
+		p.hold.pool.giveBack(p.hold.req)
+	}
+}

@@ -1,0 +1,210 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/batch"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redo"
+	"github.com/lockkeeper/lockkeeper/internal/renewal"
+)
+
+// fallback is what [WithFallback] sets.
+type fallback struct {
+	store Store
+	share float64
+}
+
+// pool is the permits that the process has from one store.
+type pool struct {
+	store   Store
+	leased  bool // they expire unless they are renewed
+	newID   func() string
+	keeper  *renewal.Keeper[*hold]
+	returns *batch.Queue[PermitRequest]
+	redo    redo.Queue
+	detach  func()
+
+	mu    sync.Mutex
+	holds []*hold
+}
+
+// poolOf returns the pool of a store: the same one if a store is named again.
+func (c *core) poolOf(store Store) *pool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reflect.ValueOf(store).Comparable() {
+		for _, p := range c.pools {
+			if p.store == store {
+				return p
+			}
+		}
+	}
+	return c.addPool(store, naming.NewID)
+}
+
+// localPool returns the pool of a store in the process.
+func (c *core) localPool() *pool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.local == nil {
+		store := newLocalStore()
+		c.local = c.addPool(store, store.newID)
+		c.local.leased = false
+	}
+	return c.local
+}
+
+// addPool is called with mu held.
+func (c *core) addPool(store Store, newID func() string) *pool {
+	p := &pool{store: store, leased: true, newID: newID}
+	p.keeper = renewal.NewKeeper(p.renew)
+	p.returns = batch.NewQueue(p.releaseAll)
+	p.detach = store.AtShutdown(p.shutdown)
+	c.pools = append(c.pools, p)
+	return p
+}
+
+// renew renews permits in one batch.
+func (p *pool) renew(ctx context.Context, holds []*hold) ([]bool, error) {
+	return renewal.Due(ctx, holds, func(h *hold) PermitRequest { return h.req }, p.store.RenewPermits)
+}
+
+// add keeps a permit in mind until it is forgotten. If it is no lease, and longest is not zero, it ends
+// after that.
+func (p *pool) add(h *hold, longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h.index = len(p.holds)
+	p.holds = append(p.holds, h)
+	if !p.leased && longest > 0 {
+		h.alarm = time.AfterFunc(longest, h.expire)
+	}
+}
+
+// forget ends the renewal of a permit. It may be called again.
+func (p *pool) forget(h *hold) {
+	if p.leased {
+		p.keeper.Remove(h)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h.index < 0 {
+		return
+	}
+	last := len(p.holds) - 1
+	p.holds[h.index] = p.holds[last]
+	p.holds[h.index].index = h.index
+	p.holds[last] = nil
+	p.holds = p.holds[:last]
+	h.index = -1
+	if h.alarm != nil {
+		h.alarm.Stop()
+	}
+}
+
+// release gives a permit back to the store, whatever the caller's context says. It reports whether the
+// store still had it. If the store does not answer, it is asked again in the background.
+func (p *pool) release(ctx context.Context, req PermitRequest) (bool, error) {
+	reqs := []PermitRequest{req}
+	held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), reqs)
+	if err != nil {
+		p.giveBackLater(reqs)
+		return false, err
+	}
+	return len(held) == 1 && held[0], nil
+}
+
+// giveBack releases, in the background, what nobody wants any more: a permit, a place in the queue, or
+// a request of which nothing is known. If there is too much of that, it expires.
+func (p *pool) giveBack(req PermitRequest) {
+	if p.leased {
+		p.returns.Add(req)
+		return
+	}
+	_, _ = p.release(context.Background(), req)
+}
+
+// releaseAll releases a batch of what was given back.
+func (p *pool) releaseAll(reqs []PermitRequest) {
+	if held, err := p.store.ReleasePermits(context.Background(), reqs); err != nil {
+		p.giveBackLater(unknown(reqs, held))
+	}
+}
+
+// giveBackLater goes on until the store confirms it, or the last of the leases is over anyway.
+func (p *pool) giveBackLater(reqs []PermitRequest) {
+	longest := time.Duration(0)
+	for _, req := range reqs {
+		longest = max(longest, req.TTL)
+	}
+	p.redo.Add(time.Now().Add(longest+time.Second), func(ctx context.Context) error {
+		held, err := p.store.ReleasePermits(ctx, reqs)
+		if err != nil {
+			reqs = unknown(reqs, held)
+		}
+		return err
+	}, nil)
+}
+
+// unknown are those of some requests that the store, in an answer with an error, has not confirmed.
+func unknown(reqs []PermitRequest, held []bool) []PermitRequest {
+	var left []PermitRequest
+	for i, req := range reqs {
+		if i >= len(held) || !held[i] {
+			left = append(left, req)
+		}
+	}
+	return left
+}
+
+const (
+	// maxReleases is how many permits shutdown releases in a call, and maxCalls in how many calls at a
+	// time.
+	maxReleases = 100
+	maxCalls    = 16
+)
+
+// shutdown releases what is held, and finishes what is under way.
+func (p *pool) shutdown(ctx context.Context) error {
+	p.mu.Lock()
+	holds := slices.Clone(p.holds)
+	p.mu.Unlock()
+	var reqs []PermitRequest
+	for _, h := range holds {
+		if h.end() {
+			reqs = append(reqs, h.req)
+		}
+	}
+
+	var (
+		wg     sync.WaitGroup
+		room   = make(chan struct{}, maxCalls)
+		mu     sync.Mutex
+		closed error
+	)
+	for part := range slices.Chunk(reqs, maxReleases) {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), part)
+			switch {
+			case errors.Is(err, outage.ErrClosed):
+				mu.Lock()
+				closed = err
+				mu.Unlock()
+			case err != nil:
+				p.giveBackLater(unknown(part, held))
+			}
+		})
+	}
+	wg.Wait()
+	p.keeper.Rest()
+	return errors.Join(closed, p.returns.Wait(ctx), p.redo.Drain(ctx))
+}

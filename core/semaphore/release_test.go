@@ -1,0 +1,209 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// slowRelease has releases wait until it is told to go on.
+func slowRelease(w *wiretap) (goOn func()) {
+	slow := make(chan struct{})
+	w.set(func(call string) error {
+		if call == "release" {
+			<-slow
+		}
+		return nil
+	}, nil)
+	return func() { close(slow) }
+}
+
+func TestReleaseRunsToItsEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		permit := mustAcquire(t, s, 1)
+		goOn := slowRelease(w)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- permit.Release(ctx) }()
+		synctest.Wait()
+		wantEnded(t, permit, semaphore.ErrReleased) // before the store knows
+		cancel()
+		synctest.Wait()
+		goOn()
+		if err := <-done; err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestReleaseIsRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		permit := mustAcquire(t, s, 1)
+		w.fail(errDown, "release")
+		if err := permit.Release(t.Context()); !errors.Is(err, outage.ErrUnavailable) {
+			t.Fatalf("Release: %v", err)
+		}
+		w.fail(nil)
+		time.Sleep(3 * time.Second)
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestReleaseSoon(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 1)
+		permit := mustAcquire(t, s, 1)
+		permit.ReleaseSoon()
+		wantEnded(t, permit, semaphore.ErrReleased)
+		wantState(t, s, 0, 0)
+		next := mustAcquire(t, s, 1)
+		permit.ReleaseSoon()
+		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrReleased) {
+			t.Errorf("Release: %v", err)
+		}
+		wantState(t, s, 1, 0)
+		mustRelease(t, next)
+	})
+}
+
+// A lone release goes out at once, and those that come meanwhile go together.
+func TestReleaseSoonGoesInBatches(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 300)
+		permits := make([]*semaphore.Permit, 251)
+		for i := range permits {
+			permits[i] = mustAcquire(t, s, 1)
+		}
+		goOn := slowRelease(w)
+		for i, p := range permits {
+			p.ReleaseSoon()
+			wantEnded(t, p, semaphore.ErrReleased)
+			if i == 0 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		if want := []int{1}; !slices.Equal(w.batches(), want) {
+			t.Errorf("batches of %v under way, want %v", w.batches(), want)
+		}
+		goOn()
+		wantState(t, s, 0, 0)
+		if want := []int{1, 100, 100, 50}; !slices.Equal(w.batches(), want) {
+			t.Errorf("batches of %v, want %v", w.batches(), want)
+		}
+	})
+}
+
+func TestReleaseSoonIsRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 20)
+		permits := make([]*semaphore.Permit, 20)
+		for i := range permits {
+			permits[i] = mustAcquire(t, s, 1)
+		}
+		w.fail(outage.ErrUnconfirmed, "release")
+		for _, p := range permits {
+			p.ReleaseSoon()
+		}
+		time.Sleep(ttl / 2)
+		w.fail(nil)
+		time.Sleep(3 * time.Second)
+		wantState(t, s, 0, 0)
+		time.Sleep(ttl)
+		tries := w.count("release")
+		time.Sleep(10 * ttl)
+		if n := w.count("release"); n != tries {
+			t.Errorf("released %d times after it was confirmed", n-tries)
+		}
+	})
+}
+
+// When the lease is over there is nothing to release.
+func TestReleaseIsGivenUpWithTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		permit := mustAcquire(t, s, 1)
+		w.fail(errDown, "release")
+		permit.ReleaseSoon()
+		time.Sleep(ttl + 5*time.Second)
+		tries := w.count("release")
+		time.Sleep(10 * ttl)
+		if n := w.count("release"); n != tries {
+			t.Errorf("released %d times after the lease", n-tries)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+// Of a batch that fails in part, only the rest is sent again.
+func TestOnlyWhatIsNotConfirmedIsReleasedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, halfStore{w}, 10)
+		permits := make([]*semaphore.Permit, 9)
+		for i := range permits {
+			permits[i] = mustAcquire(t, s, 1)
+		}
+		goOn := slowRelease(w)
+		for i, p := range permits {
+			p.ReleaseSoon()
+			if i == 0 {
+				synctest.Wait()
+			}
+		}
+		goOn()
+		time.Sleep(10 * time.Second)
+		wantState(t, s, 0, 0)
+		if want := []int{1, 8, 4, 2, 1}; !slices.Equal(w.batches(), want) {
+			t.Errorf("batches of %v, want %v", w.batches(), want)
+		}
+	})
+}
+
+// halfStore confirms the first half of what it releases.
+type halfStore struct{ *wiretap }
+
+func (s halfStore) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	held, err := s.wiretap.ReleasePermits(ctx, reqs)
+	if len(reqs) == 1 {
+		return held, err
+	}
+	return held[:len(held)/2], outage.ErrUnconfirmed
+}
+
+func TestCloseFinishesReleases(t *testing.T) {
+	for name, finish := range map[string]func(*semaphore.Semaphore, *wiretap) error{
+		"Close":    func(s *semaphore.Semaphore, _ *wiretap) error { return s.Close() },
+		"Shutdown": func(_ *semaphore.Semaphore, w *wiretap) error { return w.Shutdown(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *wiretap) {
+				s := newSemaphore(t, w, 10)
+				for range 5 {
+					w.set(func(call string) error {
+						if call == "release" {
+							time.Sleep(100 * time.Millisecond)
+						}
+						return nil
+					}, nil)
+					mustAcquire(t, s, 1).ReleaseSoon()
+				}
+				if err := finish(s, w); err != nil {
+					t.Error(err)
+				}
+				state, err := w.InspectPermits(t.Context(), "test", "k") // without waiting
+				if err != nil || state.InUse != 0 {
+					t.Errorf("%+v, %v", state, err)
+				}
+			})
+		})
+	}
+}

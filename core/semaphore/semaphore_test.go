@@ -1,0 +1,284 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+func TestNewRefuses(t *testing.T) {
+	store := memstore.New()
+	s := newSemaphore(t, store, 1)
+	with := func(opts ...semaphore.Option) func() (*semaphore.Semaphore, error) {
+		return func() (*semaphore.Semaphore, error) { return semaphore.New(store, "s", 1, opts...) }
+	}
+	named := func(name string) func() (*semaphore.Semaphore, error) {
+		return func() (*semaphore.Semaphore, error) { return semaphore.New(store, name, 1) }
+	}
+	for name, build := range map[string]func() (*semaphore.Semaphore, error){
+		"nil store":          func() (*semaphore.Semaphore, error) { return semaphore.New(nil, "s", 1) },
+		"no name":            named(""),
+		"odd name":           named("a\nb"),
+		"long name":          named(strings.Repeat("n", 129)),
+		"short lease":        with(semaphore.WithTTL(10*time.Millisecond - 1)),
+		"long lease":         with(semaphore.WithTTL(24*time.Hour + 1)),
+		"negative hold":      with(semaphore.WithMaxHold(-1)),
+		"long holder":        with(semaphore.WithHolder(strings.Repeat("h", 257))),
+		"negative queue":     with(semaphore.WithMaxWaiting(-1)),
+		"nil fallback":       with(semaphore.WithFallback(nil, 1)),
+		"no share":           with(semaphore.WithFallback(store, 0)),
+		"a share above 1":    with(semaphore.WithFallback(store, 1.01)),
+		"a share that isn't": with(semaphore.WithFallback(store, math.NaN())),
+		"a variant's lease":  func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithTTL(0)) },
+	} {
+		if s, err := build(); s != nil || err == nil || !strings.HasPrefix(err.Error(), "semaphore: ") {
+			t.Errorf("%s: %v, %v", name, s, err)
+		}
+	}
+	for _, capacity := range []int{0, -1, math.MinInt, semaphore.MaxCapacity + 1} {
+		if s, err := semaphore.New(store, "s", capacity); s != nil || !errors.Is(err, semaphore.ErrInvalidCapacity) {
+			t.Errorf("capacity %d: %v, %v", capacity, s, err)
+		}
+		if err := s.SetCapacity(capacity); !errors.Is(err, semaphore.ErrInvalidCapacity) {
+			t.Errorf("SetCapacity(%d): %v", capacity, err)
+		}
+	}
+	if n, err := s.Capacity("k"); n != 1 || err != nil {
+		t.Errorf("the capacity is %d, %v after it was refused", n, err)
+	}
+}
+
+func TestWhatCannotBeIsNotSent(t *testing.T) {
+	w := newWiretap()
+	base := newSemaphore(t, w, 3)
+	for _, s := range []*semaphore.Semaphore{base, base.PerInstance()} {
+		calls := map[string]func(ctx context.Context, key string, n int) (*semaphore.Permit, error){
+			"AcquireN": s.AcquireN, "TryAcquireN": s.TryAcquireN,
+		}
+		for name, key := range map[string]string{"empty": "", "1,025 bytes": strings.Repeat("k", 1025)} {
+			for call, f := range calls {
+				if p, err := f(t.Context(), key, 1); p != nil || !errors.Is(err, semaphore.ErrInvalidKey) {
+					t.Errorf("%s, %s: %v", call, name, err)
+				}
+			}
+			if _, err := s.Inspect(t.Context(), key); !errors.Is(err, semaphore.ErrInvalidKey) {
+				t.Errorf("Inspect, %s: %v", name, err)
+			}
+			if _, err := s.Capacity(key); !errors.Is(err, semaphore.ErrInvalidKey) {
+				t.Errorf("Capacity, %s: %v", name, err)
+			}
+		}
+		for _, n := range []int{0, -1, math.MinInt, 4, math.MaxInt} {
+			for call, f := range calls {
+				if p, err := f(t.Context(), "k", n); p != nil || !errors.Is(err, semaphore.ErrInvalidWeight) {
+					t.Errorf("%s, weight %d: %v", call, n, err)
+				}
+			}
+		}
+	}
+	if n := w.count("acquire"); n != 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+	permit, err := base.AcquireN(t.Context(), strings.Repeat("k", 1024), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, permit)
+}
+
+func TestDo(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		failure := errors.New("failure")
+		if err := s.Do(t.Context(), "k", func(ctx context.Context) error {
+			if p, ok := semaphore.FromContext(ctx); !ok || p.Key() != "k" || p.Weight() != 1 {
+				t.Errorf("the permit in the context: %v, %v", p, ok)
+			}
+			return failure
+		}); !errors.Is(err, failure) {
+			t.Errorf("Do: %v", err)
+		}
+		wantState(t, s, 0, 0)
+		if err := s.Do(t.Context(), "k", func(ctx context.Context) error {
+			w.lose(t)
+			<-ctx.Done()
+			return nil
+		}); !errors.Is(err, semaphore.ErrLost) {
+			t.Errorf("Do without the permit at its end: %v", err)
+		}
+		func() {
+			defer func() {
+				if recover() != "panic" {
+					t.Error("the panic did not go on")
+				}
+			}()
+			_ = s.Do(t.Context(), "k", func(context.Context) error { panic("panic") })
+		}()
+		wantState(t, s, 0, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.Do(ctx, "k", func(context.Context) error { t.Error("ran without a permit"); return nil }); !errors.Is(err, context.Canceled) {
+			t.Errorf("Do: %v", err)
+		}
+	})
+}
+
+func TestClose(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 2)
+		variant, err := s.With(semaphore.WithHolder("variant"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, two := mustAcquire(t, s, 1), mustAcquire(t, variant, 1)
+		waiter, large := start(t.Context(), variant, 1), start(t.Context(), s, 2)
+		if err := variant.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		for _, p := range []*pending{waiter, large} {
+			if !p.returned() || !errors.Is(p.err, semaphore.ErrClosed) {
+				t.Errorf("one who waited: %v", p.err)
+			}
+		}
+		wantEnded(t, one, semaphore.ErrReleased)
+		wantEnded(t, two, semaphore.ErrReleased)
+		wantState(t, s, 0, 0)
+		for name, err := range map[string]error{"Close again": s.Close(), "SetCapacity": s.SetCapacity(3)} {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, p := range []*semaphore.Permit{one, two} {
+			if err := p.Release(t.Context()); !errors.Is(err, semaphore.ErrReleased) {
+				t.Errorf("Release: %v", err)
+			}
+			p.ReleaseSoon()
+		}
+		if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrClosed) {
+			t.Errorf("TryAcquire: %v", err)
+		}
+	})
+}
+
+// What is granted while Close goes on is given back before it returns.
+func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		slow := make(chan struct{})
+		w.set(nil, func(call string) error {
+			if call == "acquire" {
+				<-slow
+			}
+			return nil
+		})
+		call := start(t.Context(), s, 1)
+		go func() {
+			time.Sleep(time.Second)
+			close(slow)
+		}()
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if !call.returned() || !errors.Is(call.err, semaphore.ErrClosed) {
+			t.Errorf("the call: %v", call.err)
+		}
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestCloseSaysWhatIsNotConfirmed(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 200)
+		for range 150 {
+			mustAcquire(t, s, 1)
+		}
+		w.fail(errDown, "release")
+		began := time.Now()
+		if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("Close: %v after %v", err, time.Since(began))
+		}
+		w.fail(nil)
+		time.Sleep(2 * time.Second) // it is still tried
+		wantState(t, s, 0, 0)
+
+		closed := newSemaphore(t, w, 200)
+		mustAcquire(t, closed, 1)
+		w.fail(memstoreClosed(), "release")
+		if err := closed.Close(); !errors.Is(err, errDown) {
+			t.Errorf("Close with a closed store: %v", err)
+		}
+		w.fail(nil)
+	})
+}
+
+// memstoreClosed returns the error of a store that was closed.
+func memstoreClosed() error {
+	store := memstore.New()
+	_ = store.Close()
+	return store.Ping(context.Background())
+}
+
+func TestStoreShutdownReleasesPermits(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 250)
+		permits := make([]*semaphore.Permit, 250)
+		for i := range permits {
+			permits[i] = mustAcquire(t, s, 1)
+		}
+		next := start(t.Context(), s, 250)
+		if err := w.Shutdown(t.Context()); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+		for _, p := range permits {
+			wantEnded(t, p, semaphore.ErrReleased)
+		}
+		if n := w.count("release"); n != 3 {
+			t.Errorf("released in %d calls, want 3", n)
+		}
+		if !next.got() {
+			t.Fatalf("the next: %v", next.err)
+		}
+		mustRelease(t, next.permit)
+		wantState(t, s, 0, 0)
+	})
+}
+
+func TestList(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 5, semaphore.WithHolder("me"))
+		var permits []*semaphore.Permit
+		for key, n := range map[string]int{"a": 1, "b": 2, "c": 5} {
+			p, err := s.AcquireN(t.Context(), key, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			permits = append(permits, p)
+		}
+		found := map[string]int{}
+		for state, err := range s.List(t.Context()) {
+			if err != nil || len(state.Holders) != 1 || state.Holders[0].Meta != "me" || state.Holders[0].Weight != state.InUse {
+				t.Errorf("%+v, %v", state, err)
+			}
+			found[state.Key] = state.InUse
+		}
+		if len(found) != 3 || found["a"] != 1 || found["b"] != 2 || found["c"] != 5 {
+			t.Errorf("found %v", found)
+		}
+		for _, err := range s.List(t.Context()) {
+			if err != nil {
+				t.Error(err)
+			}
+			break
+		}
+		mustRelease(t, permits...)
+		for state, err := range s.List(t.Context()) {
+			t.Errorf("%+v, %v is left", state, err)
+		}
+	})
+}
