@@ -22,4 +22,6 @@ func TestContract(t *testing.T) {
 	t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
 	t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
 	t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
+	t.Run("semaphore", func(t *testing.T) { storetest.Semaphores(t, run) })
+	t.Run("latch", func(t *testing.T) { storetest.Latches(t, run) })
 }

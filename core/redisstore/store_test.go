@@ -42,6 +42,8 @@ func contract(t *testing.T, run storetest.Runner) {
 	t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
 	t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
 	t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
+	t.Run("semaphore", func(t *testing.T) { storetest.Semaphores(t, run) })
+	t.Run("latch", func(t *testing.T) { storetest.Latches(t, run) })
 }
 
 func TestContractOnMiniredis(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +41,25 @@ var broken = map[string]func(core.Store) core.Store{
 	"forces whatever the fence":           func(s core.Store) core.Store { return forcesAny{s.(locks)} },
 	"forces without telling":              func(s core.Store) core.Store { return tellsNobody{s.(locks)} },
 	"answers for all locks at once":       func(s core.Store) core.Store { return renewsAllOrNone{s.(locks)} },
+
+	"has room for one more":               func(s core.Store) core.Store { return roomForOneMore{s} },
+	"takes every permit to weigh one":     func(s core.Store) core.Store { return weighsNothing{s} },
+	"lets everybody barge":                func(s core.Store) core.Store { return allBarge{s} },
+	"lets nobody barge":                   func(s core.Store) core.Store { return noneBarges{s} },
+	"has no bound for the queue":          func(s core.Store) core.Store { return queuesAll{s} },
+	"keeps the first capacity":            func(s core.Store) core.Store { return firstCapacity{s, new(sync.Map)} },
+	"queues a repeated permit again":      func(s core.Store) core.Store { return queuesPermitTwice{s} },
+	"ends the permit's place with a wait": func(s core.Store) core.Store { return permitPlaceEndsWithWait{s} },
+	"grants permits that were released":   func(s core.Store) core.Store { return forgetsPermitReleases{s} },
+	"revives permits that have expired":   func(s core.Store) core.Store { return revivesPermits{s} },
+	"releases permits together or not":    func(s core.Store) core.Store { return releasesAllOrNone{s} },
+	"forgets that a permit was released":  func(s core.Store) core.Store { return forgetsReleaseReply{s, new(sync.Map)} },
+	"gives all permits one fence":         func(s core.Store) core.Store { return onePermitFence{s} },
+	"lists the names that begin alike":    func(s core.Store) core.Store { return listsMore{s} },
+	"counts a participant twice":          func(s core.Store) core.Store { return countsTwice{s, new(atomic.Int64)} },
+	"wakes one of those at a latch":       func(s core.Store) core.Store { return wakesOne{s, make(chan struct{}, 1)} },
+	"keeps a latch from its first change": func(s core.Store) core.Store { return latchNeverExtended{s, new(sync.Map)} },
+	"opens a latch at the first count":    func(s core.Store) core.Store { return oneCount{s, new(sync.Map)} },
 }
 
 type chargesDenied struct{ core.Store }
@@ -132,6 +153,8 @@ func TestSuiteOnABrokenStore(t *testing.T) {
 	storetest.TokenBuckets(t, run)
 	storetest.Guards(t, run)
 	storetest.Locks(t, run)
+	storetest.Semaphores(t, run)
+	storetest.Latches(t, run)
 }
 
 // A suite that finds nothing wrong with a broken store proves nothing.

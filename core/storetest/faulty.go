@@ -34,6 +34,15 @@ const (
 	InspectLock      Op = "InspectLock"
 	ListLocks        Op = "ListLocks"
 	ForceUnlock      Op = "ForceUnlock"
+	AcquirePermits   Op = "AcquirePermits"
+	AwaitPermits     Op = "AwaitPermits"
+	RenewPermits     Op = "RenewPermits"
+	ReleasePermits   Op = "ReleasePermits"
+	InspectPermits   Op = "InspectPermits"
+	ListPermits      Op = "ListPermits"
+	CountDownLatch   Op = "CountDownLatch"
+	InspectLatch     Op = "InspectLatch"
+	AwaitLatch       Op = "AwaitLatch"
 	Ping             Op = "Ping"
 )
 
@@ -230,15 +239,19 @@ func (f *Faulty) InspectLock(ctx context.Context, name, key string) (lock.State,
 
 // ListLocks implements lock.Store. A fault is an error that it yields.
 func (f *Faulty) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State, error] {
-	return func(yield func(lock.State, error) bool) {
-		states, err := disturb(ctx, f, ListLocks, func() (iter.Seq2[lock.State, error], error) {
-			return f.Store.ListLocks(ctx, name), nil
-		})
+	return disturbList(ctx, f, ListLocks, f.Store.ListLocks(ctx, name))
+}
+
+// disturbList is a list, or the error of the fault that its call meets.
+func disturbList[T any](ctx context.Context, f *Faulty, op Op, list iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		list, err := disturb(ctx, f, op, func() (iter.Seq2[T, error], error) { return list, nil })
 		if err != nil {
-			yield(lock.State{}, err)
+			var none T
+			yield(none, err)
 			return
 		}
-		states(yield)
+		list(yield)
 	}
 }
 

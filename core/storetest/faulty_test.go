@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -105,6 +106,35 @@ func TestFaultsOfLocks(t *testing.T) {
 		}
 		if n != 1 {
 			t.Errorf("ListLocks yielded %d times", n)
+		}
+	}
+	for op, call := range map[storetest.Op]func() error{
+		storetest.AcquirePermits: func() error {
+			_, err := f.AcquirePermits(t.Context(), semaphore.AcquireRequest{})
+			return err
+		},
+		storetest.AwaitPermits: func() error {
+			_, err := f.AwaitPermits(t.Context(), semaphore.AcquireRequest{})
+			return err
+		},
+		storetest.RenewPermits:   func() error { _, err := f.RenewPermits(t.Context(), nil); return err },
+		storetest.ReleasePermits: func() error { _, err := f.ReleasePermits(t.Context(), nil); return err },
+		storetest.InspectPermits: func() error { _, err := f.InspectPermits(t.Context(), "n", "k"); return err },
+		storetest.ListPermits: func() (err error) {
+			for _, err = range f.ListPermits(t.Context(), "n") {
+			}
+			return err
+		},
+		storetest.CountDownLatch: func() error {
+			_, err := f.CountDownLatch(t.Context(), semaphore.LatchRequest{}, "p")
+			return err
+		},
+		storetest.InspectLatch: func() error { _, err := f.InspectLatch(t.Context(), semaphore.LatchRequest{}); return err },
+		storetest.AwaitLatch:   func() error { return f.AwaitLatch(t.Context(), semaphore.LatchRequest{}) },
+	} {
+		f.BreakNext(op, storetest.Down, 1)
+		if err := call(); !errors.Is(err, core.ErrUnavailable) || f.Calls(op) != 1 {
+			t.Errorf("%s: %v", op, err)
 		}
 	}
 	f.BreakNext(storetest.ReleaseLock, storetest.LostReply, 1)

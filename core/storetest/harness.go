@@ -12,6 +12,8 @@
 //		t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
 //		t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
 //		t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
+//		t.Run("semaphore", func(t *testing.T) { storetest.Semaphores(t, run) })
+//		t.Run("latch", func(t *testing.T) { storetest.Latches(t, run) })
 //	}
 package storetest
 
@@ -29,7 +31,7 @@ type Harness struct {
 	// Store is new and empty. The suite does not close it.
 	Store core.Store
 	// Advance returns when the store's clock, and that of its clients, has moved on by at least d.
-	// A suite asks for no more than a second in all in each test, but for two tests of Locks.
+	// A suite asks for no more than a second in all in each test, but for two tests of Locks and one of Semaphores.
 	Advance func(d time.Duration)
 }
 
