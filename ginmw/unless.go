@@ -11,6 +11,7 @@ type Option interface {
 	setting.RateLimitOption
 	setting.IdempotencyOption
 	setting.ExclusiveOption
+	setting.ConcurrencyOption
 }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
@@ -26,3 +27,4 @@ type unless struct{ skip func(*gin.Context) bool }
 func (u unless) ApplyRateLimit(s *setting.RateLimit)     { s.Skip = u.skip }
 func (u unless) ApplyIdempotency(s *setting.Idempotency) { s.Skip = u.skip }
 func (u unless) ApplyExclusive(s *setting.Exclusive)     { s.Skip = u.skip }
+func (u unless) ApplyConcurrency(s *setting.Concurrency) { s.Skip = u.skip }

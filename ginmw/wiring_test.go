@@ -13,15 +13,20 @@ func TestWiring(t *testing.T) {
 		t.Skipf("no go command to compile with: %v", err)
 	}
 	for dir, want := range map[string]string{
-		"right":                           "",
-		"key_for_scope":                   "cannot use ginmw.ByHeader",
-		"func_for_scope":                  "cannot use (func(",
-		"idempotency_option_on_ratelimit": "cannot use policy.RunUnprotected()",
-		"ratelimit_option_on_idempotency": "cannot use policy.FailOpen()",
-		"exclusive_option_on_ratelimit":   "cannot use policy.Wait(",
-		"exclusive_option_on_idempotency": "cannot use policy.Wait(",
-		"ratelimit_option_on_exclusive":   "cannot use policy.FailOpen()",
-		"deny_of_another":                 "cannot use ratelimit.Deny(",
+		"right":                             "",
+		"key_for_scope":                     "cannot use ginmw.ByHeader",
+		"func_for_scope":                    "cannot use (func(",
+		"idempotency_option_on_ratelimit":   "cannot use policy.RunUnprotected()",
+		"ratelimit_option_on_idempotency":   "cannot use policy.FailOpen()",
+		"exclusive_option_on_ratelimit":     "cannot use policy.Wait(",
+		"exclusive_option_on_idempotency":   "cannot use policy.Wait(",
+		"ratelimit_option_on_exclusive":     "cannot use policy.FailOpen()",
+		"concurrency_option_on_ratelimit":   "cannot use policy.MaxWaiting(",
+		"concurrency_option_on_idempotency": "cannot use policy.MaxWaiting(",
+		"concurrency_option_on_exclusive":   "cannot use policy.PerInstance()",
+		"exclusive_option_on_concurrency":   "cannot use policy.RunUnprotected()",
+		"ratelimit_option_on_concurrency":   "cannot use policy.LegacyHeaders()",
+		"deny_of_another":                   "cannot use ratelimit.Deny(",
 	} {
 		t.Run(dir, func(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), "go", "vet", "./testdata/wiring/"+dir).CombinedOutput()

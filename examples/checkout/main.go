@@ -1,6 +1,7 @@
 // Checkout is a small shop whose customers are charged once, however often their browsers send the
-// payment, and which sells no more than it has, however many of them buy at once. Run it, open the
-// address that it prints, and press the buttons:
+// payment, which sells no more than it has, however many of them buy at once, and which makes two
+// reports at a time, however many are asked for. Run it, open the address that it prints, and press the
+// buttons:
 //
 //	go run ./examples/checkout
 //
@@ -47,7 +48,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var c config
 	flags.Int64Var(&c.rate, "rate", 20, "`requests` per second that each client address may make")
 	flags.Int64Var(&c.burst, "burst", 40, "`requests` that it may make at once after a pause")
-	flags.DurationVar(&c.lease, "lease", 30*time.Second, "for how `long` an instance may be silent before others take over its payments and its locks")
+	flags.DurationVar(&c.lease, "lease", 30*time.Second, "for how `long` an instance may be silent before others take over its payments, its locks and its places")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0

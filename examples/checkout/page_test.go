@@ -47,7 +47,7 @@ func browser(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -82,8 +82,18 @@ func (v visit) counter(id string) int {
 // press presses a button and waits until the page has its answers.
 func (v visit) press(id string) {
 	v.Helper()
-	v.do("press "+id,
-		chromedp.Click(chromedp.CSS("#"+id)),
+	v.click(id)
+	v.answered()
+}
+
+func (v visit) click(id string) {
+	v.Helper()
+	v.do("press "+id, chromedp.Click(chromedp.CSS("#"+id)))
+}
+
+func (v visit) answered() {
+	v.Helper()
+	v.do("wait for the answers",
 		chromedp.Poll[chromedp.Void](`!document.querySelector("button:disabled") && !document.querySelector("#summary").textContent.startsWith("Sending")`))
 }
 
@@ -162,6 +172,23 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 		t.Errorf("20 payments: %d charges in all, %d tiles charged", c, v.tiles("charged"))
 	}
 
+	v.press("car-1")
+	v.says("1 car: 1 served.")
+	v.do("the car leaves", chromedp.Poll[chromedp.Void](empty))
+	v.click("car-12")
+	v.do("the car park fills", chromedp.Poll[chromedp.Void](filled))
+	v.picture(fmt.Sprintf("%d-%s-cars", width, scheme))
+	v.answered()
+	if served, away := v.tiles("served"), v.tiles("away"); served != 6 || away != 6 {
+		t.Errorf("12 cars: %d tiles served, %d turned away", served, away)
+	}
+	v.says("12 cars: 6 served, two at a time, and 6 turned away.")
+	v.do("the car park empties", chromedp.Poll[chromedp.Void](empty))
+	if served, away := v.counter("served"), v.counter("away"); served != 7 || away != 6 {
+		t.Errorf("13 cars: %d served, %d turned away", served, away)
+	}
+	v.picture(fmt.Sprintf("%d-%s-no-cars", width, scheme))
+
 	v.press("flood")
 	if n := v.counter("denied"); n == 0 || n != v.tiles("denied") || n+v.tiles("passed") != 100 {
 		t.Errorf("100 at once: %d denied, %d tiles denied, %d passed", n, v.tiles("denied"), v.tiles("passed"))
@@ -194,6 +221,13 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 		t.Errorf("the page %v", complaints)
 	}
 }
+
+// Scripts that look at the car park.
+const (
+	filled = `document.querySelectorAll("#places li.taken").length === 2 && document.querySelectorAll("#lane li.taken").length > 0`
+	empty  = `document.querySelectorAll("#places li").length === 2 && document.querySelectorAll("#lane li").length === 4 && ` +
+		`!document.querySelector(".lot li.taken")`
+)
 
 func (v visit) picture(name string) {
 	v.Helper()

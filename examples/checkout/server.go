@@ -10,8 +10,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
@@ -41,8 +43,13 @@ func newHandler(store core.Store, notes notebook, shelf shelf, c config) (http.H
 	if err != nil {
 		return nil, err
 	}
+	places, err := semaphore.New(store, "reports", reportsAtOnce, semaphore.WithTTL(c.lease))
+	if err != nil {
+		return nil, err
+	}
 	shop := &shop{provider: &provider{ledger: notes}, orders: notes, shelf: shelf}
 	counters := &counters{provider: shop.provider}
+	reports := newReports(places, shop.provider)
 
 	r := gin.New()
 	r.Use(gin.Recovery())
@@ -52,6 +59,7 @@ func newHandler(store core.Store, notes notebook, shelf shelf, c config) (http.H
 	r.NoRoute(func(c *gin.Context) { problem(c, http.StatusNotFound, "There is nothing at this address.") })
 	servePage(r)
 	r.GET("/api/stats", counters.show)
+	r.GET("/api/report/places", reports.show)
 
 	// The order matters. The limit comes first, so that a flood costs next to nothing. Nobody may
 	// be replayed an answer before it is known who asks. A replay is the last thing on the way to
@@ -59,6 +67,7 @@ func newHandler(store core.Store, notes notebook, shelf shelf, c config) (http.H
 	api := r.Group("/api", counters.count, ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())), authenticate)
 	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), shop.checkout)
 	api.GET("/orders/:id", shop.order)
+	api.POST("/report/rush", reports.rush)
 
 	// The stock of an article is changed by one request at a time, on all instances together, and
 	// whoever comes meanwhile waits. These routes have no limit by address, since a flash sale is
@@ -70,6 +79,11 @@ func newHandler(store core.Store, notes notebook, shelf shelf, c config) (http.H
 	articles.GET("", shop.stock)
 	articles.POST("", oneAtATime, shop.restock)
 	articles.POST("/take", oneAtATime, shop.take)
+
+	// A few reports are made at a time, on all instances together, and a few more requests wait for
+	// that, for a second at most. Who comes then is turned away at once, and does not wait in vain.
+	r.GET("/api/report", authenticate, reports.count,
+		concurrency.New(places, oneKey, policy.Wait(reportWait), policy.MaxWaiting(reportsWaiting)), reports.report)
 	return r, nil
 }
 

@@ -46,6 +46,21 @@ type Exclusive struct {
 // ExclusiveOption sets something of it.
 type ExclusiveOption interface{ ApplyExclusive(*Exclusive) }
 
+// Concurrency is what the concurrency middleware can be told.
+type Concurrency struct {
+	Common
+	FailOpen bool
+	// Wait is for how long a request waits for room; zero refuses it at once.
+	Wait time.Duration
+	// MaxWaiting is how many requests wait for a key at the same time.
+	MaxWaiting int
+	// PerInstance counts the requests of this process alone.
+	PerInstance bool
+}
+
+// ConcurrencyOption sets something of it.
+type ConcurrencyOption interface{ ApplyConcurrency(*Concurrency) }
+
 // ForRateLimit returns the defaults with opts applied; nil options are ignored.
 func ForRateLimit(opts []RateLimitOption) RateLimit {
 	var s RateLimit
@@ -74,6 +89,17 @@ func ForExclusive(opts []ExclusiveOption) Exclusive {
 	for _, o := range opts {
 		if o != nil {
 			o.ApplyExclusive(&s)
+		}
+	}
+	return s
+}
+
+// ForConcurrency returns the defaults with opts applied; nil options are ignored.
+func ForConcurrency(opts []ConcurrencyOption) Concurrency {
+	s := Concurrency{MaxWaiting: 1024}
+	for _, o := range opts {
+		if o != nil {
+			o.ApplyConcurrency(&s)
 		}
 	}
 	return s

@@ -9,7 +9,8 @@ const buttons = document.querySelectorAll("button");
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // What a tile says to those who do not see its colour.
-const names = { soldout: "sold out", "sold over": "sold, and was not there" };
+const names = { soldout: "sold out", "sold over": "sold, and was not there", away: "turned away" };
+const legends = ["of-payments", "of-sale", "of-cars"];
 
 // A tile is a request, and its colour what became of it.
 function newTile(number) {
@@ -90,12 +91,11 @@ async function look(show) {
 }
 
 // run sends all requests at once, when what they need is there, and says what came of them.
-async function run(requests, describe, prepare) {
+async function run(requests, describe, legend = "of-payments", prepare = undefined) {
   buttons.forEach((button) => { button.disabled = true; });
   byId("tiles").replaceChildren();
   byId("tiles").classList.toggle("many", requests.length > 100);
-  byId("of-sale").hidden = !prepare;
-  byId("of-payments").hidden = Boolean(prepare);
+  legends.forEach((id) => { byId(id).hidden = id !== legend; });
   byId("summary").textContent = "Sending…";
   const ticking = setInterval(refresh, 150);
   try {
@@ -154,10 +154,107 @@ function flashSale(query) {
     const failed = count("failed") === 0 ? "" : ` ${count("failed")} failed.`;
     return `${buyers} buyers, ${sale.items} items: ` +
       (sold > sale.items ? `${sold} sold. ${sold - sale.items} too many.` : `${sold} sold, nobody got what was not there.`) + failed;
-  }, fill);
+  }, "of-sale", fill);
 }
 
 byId("sale").addEventListener("click", () => flashSale(""));
 byId("oversale").addEventListener("click", () => flashSale("?lock=off"));
 
+// row shows so many of the places in a row as taken.
+function row(id, places, taken) {
+  const list = byId(id);
+  while (list.children.length < Math.max(places, taken)) {
+    const place = document.createElement("li");
+    place.innerHTML = '<svg><use href="#car"/></svg>';
+    list.append(place);
+  }
+  [...list.children].forEach((place, i) => place.classList.toggle("taken", i < taken));
+}
+
+// look shows the car park as the server sees it, and returns how many cars are there.
+async function lookAtPark() {
+  let park;
+  try {
+    const response = await fetch("/api/report/places");
+    if (!response.ok) {
+      return 0;
+    }
+    park = await response.json();
+  } catch {
+    return 0; // the next one may get through
+  }
+  row("places", park.places, park.taken);
+  row("lane", park.may_wait, park.waiting);
+  byId("served").textContent = park.served;
+  byId("away").textContent = park.turned_away;
+  byId("occupancy").textContent = `${park.taken} of ${plural(park.places, "space")} taken, ${plural(park.waiting, "car")} waiting.`;
+  return park.taken + park.waiting;
+}
+
+// watch shows the car park until the cars that were sent have gone.
+async function watch(sent) {
+  let over = false;
+  sent.finally(() => { over = true; });
+  for (let looks = 0, cars = 1; !over || cars > 0 && looks < 20; looks += over ? 1 : 0) {
+    cars = await lookAtPark();
+    await pause(40);
+  }
+}
+
+// rush has the server send so many cars, and tells each that leaves. The page could not: a browser opens no
+// more than six connections to a server, and keeps the other requests back until one is free. As two cars
+// park and four wait, a seventh would never arrive, nor the page hear how they are.
+async function rush(leave) {
+  try {
+    const response = await fetch("/api/report/rush", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-User": user },
+      body: JSON.stringify({ quantity: leave.length }),
+    });
+    if (response.status === 429) {
+      leave.forEach((tell) => tell("denied"));
+      return;
+    }
+    if (!response.ok) {
+      return;
+    }
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
+      const lines = (text + value).split("\n");
+      text = lines.pop();
+      for (const { number, status } of lines.map((line) => JSON.parse(line))) {
+        leave[number - 1](status === 200 ? "served" : status === 429 ? "away" : "failed");
+      }
+    }
+  } catch {
+    // Whoever has not been told has failed.
+  } finally {
+    leave.forEach((tell) => tell("failed"));
+  }
+}
+
+function sendCars(n) {
+  const leave = [];
+  const cars = Array.from({ length: n }, () => {
+    const left = new Promise((resolve) => { leave.push(resolve); });
+    return async (show) => {
+      const outcome = await left;
+      show(outcome);
+      return { outcome };
+    };
+  });
+  watch(run(cars, (count) => {
+    const served = `${count("served")} served` + (count("served") > 2 ? ", two at a time" : "");
+    const away = count("away") === 0 ? "" : `, and ${count("away")} turned away`;
+    const failed = count("failed") === 0 ? "" : ` ${count("failed")} failed.`;
+    return `${plural(n, "car")}: ${served}${away}.` + failed + denied(count);
+  }, "of-cars"));
+  return rush(leave);
+}
+
+byId("car-1").addEventListener("click", () => sendCars(1));
+byId("car-12").addEventListener("click", () => sendCars(12));
+
 refresh();
+lookAtPark();

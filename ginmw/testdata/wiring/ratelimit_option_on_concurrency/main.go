@@ -1,0 +1,24 @@
+// Command ratelimit_option_on_concurrency is compiled by TestWiring. An option stands on the wrong middleware.
+package main
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
+)
+
+var (
+	limiter *tokenbucket.Limiter
+	reports *semaphore.Semaphore
+)
+
+func main() {
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.Global(), policy.LegacyHeaders()))
+	r.Use(concurrency.New(reports, ginmw.Global(), policy.FailOpen(), policy.LegacyHeaders()))
+}
