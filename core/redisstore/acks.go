@@ -49,7 +49,7 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 		return reply, 0, err
 	}
 	s.load(ctx)
-	node := redis.Cmdable(s.redis(ctx))
+	node := redis.Cmdable(s.client)
 	cluster, isCluster := s.client.(*redis.ClusterClient)
 	name, src := "evalsha", sc.in(s)
 	for range 4 { // each of these turns happens once at most, unless the Cluster is in turmoil

@@ -83,7 +83,7 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 		if err := wireOf(ctx).write(); err != nil {
 			return 0, err
 		}
-		return s.redis(ctx).Del(ctx, keys...).Result()
+		return s.client.Del(ctx, keys...).Result()
 	})
 	return err
 }

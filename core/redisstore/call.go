@@ -61,7 +61,7 @@ func call[T any](ctx context.Context, s *Store, u urgency, f func(context.Contex
 		report(errIgnored)
 		return none, errStuck
 	}
-	if s.bounded != nil && ctx.Done() == nil { // nobody can leave
+	if s.keepsDeadlines && ctx.Done() == nil { // nobody can leave
 		c := s.deadlines.begin(ctx, s.config.timeout)
 		value, err := f(c)
 		s.deadlines.end(c)

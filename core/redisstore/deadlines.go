@@ -9,7 +9,7 @@ import (
 )
 
 // A caller who cannot leave before the store's deadline needs no goroutine that answers in its
-// place: the call runs in its own, by a client that gives up at the deadline. What such calls cost
+// place, if the client gives up at the deadline: the call runs in the caller's. What such calls cost
 // is a good part of a round trip, so their contexts share one timer too.
 
 // deadlines ends the contexts of calls. They all have as long, so the first to begin is the first to
@@ -121,25 +121,15 @@ func (c *callContext) Err() error {
 	}
 }
 
-// bound returns a client on the connections of another that never waits beyond the deadline of a
-// context, or nil if there can be none.
-func bound(client redis.UniversalClient, timeout time.Duration) *redis.Client {
-	single, ok := client.(*redis.Client)
-	if !ok {
-		return nil
+// keepsDeadlines reports whether a client never waits beyond the deadline of a context.
+func keepsDeadlines(client redis.UniversalClient) bool {
+	switch client := client.(type) {
+	case *redis.Client:
+		return client.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return client.Options().ContextTimeoutEnabled
+	case *redis.Ring:
+		return client.Options().ContextTimeoutEnabled
 	}
-	if t := single.Options().ReadTimeout; t > 0 {
-		timeout = min(timeout, t)
-	}
-	clone := single.WithTimeout(timeout)
-	clone.Options().ContextTimeoutEnabled = true // the clone's own options
-	return clone
-}
-
-// redis returns the client for what a call's context is for.
-func (s *Store) redis(ctx context.Context) redis.UniversalClient {
-	if _, ok := ctx.(*callContext); ok {
-		return s.bounded
-	}
-	return s.client
+	return false // nothing is known of it
 }

@@ -32,6 +32,16 @@ func dial(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
 	return c
 }
 
+// clients are the two kinds of them: see [redis.Options.ContextTimeoutEnabled].
+var clients = map[string]func(t testing.TB, addr string, readTimeout time.Duration) *redis.Client{
+	"": dial,
+	"obedient ": func(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
+		c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: readTimeout, PoolSize: 10, ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	},
+}
+
 // nobody returns an address where nobody listens.
 func nobody(t testing.TB) string {
 	t.Helper()

@@ -223,7 +223,7 @@ func (s *Store) checkInbox() time.Time {
 	in.mu.Unlock()
 
 	receivers, err := call(s.life, s, ordinary, func(ctx context.Context) (int64, error) {
-		return s.redis(ctx).Publish(ctx, in.channel, "echo").Result()
+		return s.client.Publish(ctx, in.channel, "echo").Result()
 	})
 	if err == nil {
 		in.published(receivers)

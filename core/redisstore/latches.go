@@ -98,7 +98,7 @@ func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (i
 		if err := s.checkEviction(ctx); err != nil {
 			return 0, err
 		}
-		n, err := s.redis(ctx).SCard(ctx, keys[0]).Result()
+		n, err := s.client.SCard(ctx, keys[0]).Result()
 		return int(n), err
 	})
 }

@@ -42,7 +42,7 @@ func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 		return 0, fmt.Errorf("redisstore: Uptime: not a client of a single server: %w", errors.ErrUnsupported)
 	}
 	return call(ctx, s, ordinary, func(ctx context.Context) (time.Duration, error) {
-		info, err := s.redis(ctx).Info(ctx, "server").Result()
+		info, err := s.client.Info(ctx, "server").Result()
 		if err != nil {
 			return 0, err
 		}

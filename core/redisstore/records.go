@@ -182,7 +182,7 @@ func (s *Store) checkEviction(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	switch client := s.redis(ctx).(type) {
+	switch client := s.client.(type) {
 	case *redis.ClusterClient:
 		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 			return s.checkPolicy(ctx, master)

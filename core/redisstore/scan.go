@@ -106,10 +106,7 @@ type page struct {
 // masters returns a client of each server that has keys of its own.
 func (s *Store) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	cluster, ok := s.client.(*redis.ClusterClient)
-	switch {
-	case s.bounded != nil:
-		return []redis.Cmdable{s.bounded}, nil
-	case !ok:
+	if !ok {
 		return []redis.Cmdable{s.client}, nil
 	}
 	return call(ctx, s, ordinary, func(ctx context.Context) ([]redis.Cmdable, error) {

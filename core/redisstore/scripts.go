@@ -137,7 +137,7 @@ func (s *Store) load(ctx context.Context) {
 		return
 	}
 	var err error
-	switch client := s.redis(ctx).(type) {
+	switch client := s.client.(type) {
 	case *redis.ClusterClient:
 		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return s.loadOn(ctx, master) })
 	case *redis.Ring:
@@ -199,9 +199,9 @@ func (s *Store) process(ctx context.Context, once bool, name string, script []by
 	sent := wireOf(ctx)
 	before := sent.count()
 	if once {
-		_ = s.redis(ctx).Process(ctx, onceCmd{cmd})
+		_ = s.client.Process(ctx, onceCmd{cmd})
 	} else {
-		_ = s.redis(ctx).Process(ctx, cmd)
+		_ = s.client.Process(ctx, cmd)
 	}
 	reply, err := cmd.Result()
 	// A failure that was reported settles it, unless it is the last of several that the client made
@@ -232,7 +232,7 @@ type scriptCall struct {
 func (s *Store) evalEach(ctx context.Context, calls []scriptCall) []*redis.Cmd {
 	s.load(ctx)
 	cmds := make([]*redis.Cmd, len(calls))
-	pipe := s.redis(ctx).Pipeline()
+	pipe := s.client.Pipeline()
 	for i, c := range calls {
 		cmds[i] = newEval(ctx, "evalsha", c.script.in(s).sha, c.keys, c.args)
 		_ = pipe.Process(ctx, cmds[i])

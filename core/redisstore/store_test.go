@@ -68,7 +68,7 @@ func TestContractOnMiniredis(t *testing.T) {
 func TestContractOnRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	client := server.Client()
+	client := obedient(t, server.Addr(), 20)
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
 		test(t, storetest.Harness{
 			Store:   newStore(t, client),

@@ -1,0 +1,103 @@
+package redisstore_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// obedient returns a client that keeps to the deadlines of contexts, and waits for long where there is
+// none.
+func obedient(t testing.TB, addr string, poolSize int) *redis.Client {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{
+		Addr: addr, ReadTimeout: time.Minute, PoolTimeout: time.Minute, PoolSize: poolSize, ContextTimeoutEnabled: true,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Calls with a context that never ends have no goroutine of their own with such a client.
+func TestCallsThatNobodyCanLeaveEndAtTheStoresDeadline(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := newStore(t, obedient(t, proxy.Addr(), 10), redisstore.WithTimeout(100*time.Millisecond))
+	c := newClaim("k", "holder")
+	c.gets(t, s, lock.Granted)
+	proxy.BlackHole()
+	for range 3 {
+		sent := time.Now()
+		_, err := c.release(s)
+		if took := time.Since(sent); took < 50*time.Millisecond || took > 100*time.Millisecond+slack {
+			t.Errorf("took %v of 100ms", took)
+		}
+		if !errors.Is(err, core.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+	}
+	_, err := newClaim("other", "other").acquire(s)
+	if !errors.Is(err, core.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	proxy.Mend()
+	eventually(t, 3*time.Second, "it works again", func() bool {
+		held, err := s.VerifyLock(ctx(), c.hold())
+		return err == nil && held
+	})
+	c.ends(t, s, true)
+}
+
+// All wait for the one connection, which waits for a reply.
+func TestCallsThatWaitForAConnectionEndAtTheStoresDeadline(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := newStore(t, obedient(t, proxy.Addr(), 1), redisstore.WithTimeout(100*time.Millisecond))
+	c := newClaim("k", "holder")
+	c.gets(t, s, lock.Granted)
+	base := goroutines()
+	proxy.BlackHole()
+	var wg sync.WaitGroup
+	sent := time.Now()
+	for range 20 {
+		wg.Go(func() {
+			if _, err := c.release(s); !errors.Is(err, core.ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(sent); took > 100*time.Millisecond+slack {
+		t.Errorf("took %v", took)
+	}
+	eventually(t, 2*time.Second, "nothing goes on", func() bool { return goroutines() <= base+2 })
+}
+
+// The timer that such calls share ends each of them in its turn, however they come and go.
+func TestDeadlinesOfOverlappingCalls(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := newStore(t, obedient(t, proxy.Addr(), 50), redisstore.WithTimeout(150*time.Millisecond))
+	c := newClaim("k", "holder")
+	c.gets(t, s, lock.Granted)
+	proxy.BlackHole()
+	var wg sync.WaitGroup
+	for i := range 30 {
+		wg.Go(func() {
+			<-time.After(time.Duration(i) * 10 * time.Millisecond)
+			sent := time.Now()
+			_, err := c.release(s)
+			if took := time.Since(sent); !errors.Is(err, core.ErrUnavailable) || took < 100*time.Millisecond || took > 150*time.Millisecond+slack {
+				t.Errorf("%v after %v", err, took)
+			}
+		})
+	}
+	wg.Wait()
+}
