@@ -35,7 +35,7 @@ func dial(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
 // clients are the two kinds of them: see [redis.Options.ContextTimeoutEnabled].
 var clients = map[string]func(t testing.TB, addr string, readTimeout time.Duration) *redis.Client{
 	"": dial,
-	"obedient ": func(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
+	"obedient-": func(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
 		c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: readTimeout, PoolSize: 10, ContextTimeoutEnabled: true})
 		t.Cleanup(func() { _ = c.Close() })
 		return c
