@@ -1,0 +1,110 @@
+package ginmw_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
+
+// framework is a mwtest.Framework on gin.
+type framework struct{}
+
+func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	r := gin.New()
+	r.Use(func(c *gin.Context) {
+		defer func() {
+			if recover() != nil {
+				c.AbortWithStatus(http.StatusInternalServerError)
+			}
+		}()
+		c.Next()
+	})
+	chain := make([]gin.HandlerFunc, 0, len(middleware)+1)
+	for _, m := range middleware {
+		chain = append(chain, build(m))
+	}
+	r.POST(mwtest.Path+":id", append(chain, gin.WrapF(handler))...)
+	return mwtest.WithUser(r)
+}
+
+func build(m mwtest.Middleware) gin.HandlerFunc {
+	switch m := m.(type) {
+	case mwtest.RateLimit:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, ratelimit.Deny(deny(m.Hooks)))
+		}
+		return ratelimit.New(m.Limiter, key(m.By), m.Options...)
+	case mwtest.Idempotency:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, idempotency.Deny(deny(m.Hooks)))
+		}
+		scope := ginmw.Unscoped()
+		if m.By.Kind != mwtest.None {
+			scope = ginmw.ScopeBy(key(m.By))
+		}
+		return idempotency.New(m.Guard, scope, m.Options...)
+	case mwtest.Exclusive:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, exclusive.Deny(deny(m.Hooks)))
+		}
+		return exclusive.New(m.Locker, key(m.By), m.Options...)
+	case mwtest.Concurrency:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
+		}
+		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
+	}
+	panic("unknown middleware")
+}
+
+func unless(h mwtest.Hooks) ginmw.Option {
+	return ginmw.Unless(func(c *gin.Context) bool { return h.Skip(c.Request) })
+}
+
+func deny(h mwtest.Hooks) func(*gin.Context, policy.Denial) {
+	return func(c *gin.Context, d policy.Denial) {
+		status, body := h.Deny(d)
+		c.String(status, "%s", body)
+	}
+}
+
+func key(k mwtest.Key) ginmw.KeyFunc {
+	switch k.Kind {
+	case mwtest.ByHeader:
+		return ginmw.ByHeader(k.Name)
+	case mwtest.ByID:
+		return ginmw.ByParam(k.Name)
+	case mwtest.ByContext:
+		return ginmw.ByContext(k.ContextKey())
+	case mwtest.ByClientIP:
+		return ginmw.ByClientIP(clientip.Direct())
+	case mwtest.Global:
+		return ginmw.Global()
+	default:
+		return func(*gin.Context) (string, error) { return "", k.Err }
+	}
+}

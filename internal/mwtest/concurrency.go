@@ -1,0 +1,148 @@
+package mwtest
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+// heldWaiting is how many wait for a lock that is held.
+func heldWaiting(err error) int {
+	var held *lock.HeldError
+	if errors.As(err, &held) {
+		return held.Waiting
+	}
+	return -1
+}
+
+// stands waits until so much of the semaphore of the key "1" is in use, and so many wait.
+func stands(t *testing.T, s *semaphore.Semaphore, inUse, waiting int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		state, err := s.Inspect(t.Context(), "1")
+		if err == nil && state.InUse == inUse && state.Waiting == waiting {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v, %v; want %d in use and %d waiting", state, err, inUse, waiting)
+		}
+	}
+}
+
+var concurrencyRows = append([]row{
+	{"so many at a time for each key", func(t *testing.T, f Framework) {
+		g := newGate()
+		sem := newSemaphore(t, newStore(t), 2)
+		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID})
+		running := []<-chan answer{s.sending("1"), s.sending("1")}
+		g.runs(t)
+		g.runs(t)
+		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
+		running = append(running, s.sending("2"))
+		g.runs(t)
+		for range running {
+			g.let()
+		}
+		for _, r := range running {
+			comes(t, r).is(http.StatusOK, "done")
+		}
+		stands(t, sem, 0, 0)
+	}},
+	{"who waits has its turn, up to a bound", func(t *testing.T, f Framework) {
+		g := newGate()
+		sem := newSemaphore(t, newStore(t), 1)
+		s := serve(t, f, g.handle, Concurrency{
+			Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(patience), policy.MaxWaiting(1)},
+		})
+		first := s.sending("1")
+		g.runs(t)
+		second := s.sending("1")
+		stands(t, sem, 1, 1)
+		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
+		g.idle(t)
+		g.let()
+		comes(t, first).is(http.StatusOK, "done")
+		g.runs(t)
+		g.let()
+		comes(t, second).is(http.StatusOK, "done")
+		stands(t, sem, 0, 0)
+	}},
+	{"who has waited for long enough is refused", func(t *testing.T, f Framework) {
+		g := newGate()
+		sem := newSemaphore(t, newStore(t), 1)
+		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(50 * time.Millisecond)}})
+		first := s.sending("1")
+		g.runs(t)
+		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
+		g.let()
+		comes(t, first)
+		stands(t, sem, 0, 0)
+	}},
+	{"a bulkhead asks no store", func(t *testing.T, f Framework) {
+		g := newGate()
+		store := newStore(t)
+		store.Break(storetest.AcquirePermits, storetest.Down)
+		s := serve(t, f, g.handle, Concurrency{
+			Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.PerInstance()},
+		})
+		first := s.sending("1")
+		g.runs(t)
+		s.send("1", "").denies(policy.TooManyAtOnce)
+		g.let()
+		comes(t, first).is(http.StatusOK, "done")
+		if n := store.Calls(storetest.AcquirePermits); n != 0 {
+			t.Errorf("%d calls", n)
+		}
+	}},
+	{"the handler finds its permit", func(t *testing.T, f Framework) {
+		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+			permit, ok := semaphore.FromContext(r.Context())
+			_, _ = io.WriteString(w, strconv.FormatBool(ok && permit.Key() == "1" && permit.Weight() == 1))
+		}, Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byID})
+		s.send("1", "").is(http.StatusOK, "true")
+	}},
+	{"a panic gives the permit back", func(t *testing.T, f Framework) {
+		sem := newSemaphore(t, newStore(t), 1)
+		s := serve(t, f, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, Concurrency{Semaphore: sem, By: byID})
+		for range 2 {
+			if a := s.send("1", ""); a.status != http.StatusInternalServerError {
+				t.Errorf("%d %q", a.status, a.body)
+			}
+			stands(t, sem, 0, 0)
+		}
+	}},
+	{"a key that is too long", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byHeader})
+		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
+		c.ran(t, 0)
+	}},
+	{"the store is unavailable", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID})
+		store.BreakNext(storetest.AcquirePermits, storetest.Down, 1)
+		s.send("1", "").denies(policy.ReducedCapacity)
+		s.send("1", "").is(http.StatusCreated, "run 1")
+	}},
+	{"the store is unavailable, and requests pass", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, Concurrency{
+			Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.FailOpen()},
+		})
+		store.Break(storetest.AcquirePermits, storetest.Down)
+		s.send("1", "").is(http.StatusCreated, "run 1").has("Concurrency-Status", "bypassed")
+	}},
+}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+	return Concurrency{Semaphore: newSemaphore(t, newStore(t), 100), By: by, Hooks: hooks}
+})...)

@@ -1,0 +1,135 @@
+package mwtest
+
+import (
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+func newLocker(t *testing.T, store lock.Store) *lock.Locker {
+	t.Helper()
+	l, err := lock.New(store, "carts")
+	must(t, l, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func newSemaphore(t *testing.T, store semaphore.Store, capacity int) *semaphore.Semaphore {
+	t.Helper()
+	s, err := semaphore.New(store, "reports", capacity)
+	must(t, s, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+var byID = Key{Kind: ByID, Name: "id"}
+
+func retries(t *testing.T, a answer) {
+	t.Helper()
+	if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 1 {
+		t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
+	}
+}
+
+var exclusiveRows = append([]row{
+	{"one at a time for each key", func(t *testing.T, f Framework) {
+		g := newGate()
+		s := serve(t, f, g.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
+		first := s.sending("1")
+		g.runs(t)
+		retries(t, s.send("1", "").denies(policy.Locked))
+		other := s.sending("2")
+		g.runs(t)
+		g.let()
+		g.let()
+		comes(t, first).is(http.StatusOK, "done")
+		comes(t, other).is(http.StatusOK, "done")
+		again := s.sending("1")
+		g.runs(t)
+		g.let()
+		comes(t, again).is(http.StatusOK, "done")
+	}},
+	{"who waits has its turn", func(t *testing.T, f Framework) {
+		g := newGate()
+		l := newLocker(t, newStore(t))
+		s := serve(t, f, g.handle, Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(patience)}})
+		first := s.sending("1")
+		g.runs(t)
+		second := s.sending("1")
+		for deadline := time.Now().Add(patience); ; {
+			if _, err := l.TryLock(t.Context(), "1"); err != nil && heldWaiting(err) == 1 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("nobody waits")
+			}
+		}
+		g.idle(t)
+		g.let()
+		comes(t, first).is(http.StatusOK, "done")
+		g.runs(t)
+		g.let()
+		comes(t, second).is(http.StatusOK, "done")
+	}},
+	{"who has waited for long enough is refused", func(t *testing.T, f Framework) {
+		g := newGate()
+		s := serve(t, f, g.handle, Exclusive{
+			Locker: newLocker(t, newStore(t)), By: byID, Options: []policy.ExclusiveOption{policy.Wait(50 * time.Millisecond)},
+		})
+		first := s.sending("1")
+		g.runs(t)
+		retries(t, s.send("1", "").denies(policy.Locked))
+		g.let()
+		comes(t, first)
+	}},
+	{"the handler finds its lease", func(t *testing.T, f Framework) {
+		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+			lease, ok := lock.FromContext(r.Context())
+			_, _ = io.WriteString(w, strconv.FormatBool(ok && lease.Key() == "1" && lease.Fence().Number > 0))
+		}, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
+		s.send("1", "").is(http.StatusOK, "true")
+	}},
+	{"a panic releases the lock", func(t *testing.T, f Framework) {
+		s := serve(t, f, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
+		for range 2 {
+			if a := s.send("1", ""); a.status != http.StatusInternalServerError {
+				t.Errorf("%d %q", a.status, a.body)
+			}
+		}
+	}},
+	{"a key that is too long", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byHeader})
+		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
+		c.ran(t, 0)
+	}},
+	{"the store is unavailable", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, store), By: byID})
+		store.BreakNext(storetest.AcquireLock, storetest.Down, 1)
+		s.send("1", "").denies(policy.ReducedCapacity)
+		s.send("1", "").is(http.StatusCreated, "run 1")
+	}},
+	{"the store is unavailable, and requests run unprotected", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, Exclusive{
+			Locker: newLocker(t, store), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()},
+		})
+		s.send("1", "").is(http.StatusCreated, "run 1").has("Lock-Status", "")
+		store.Break(storetest.AcquireLock, storetest.Down)
+		s.send("1", "").is(http.StatusCreated, "run 2").has("Lock-Status", "bypassed")
+	}},
+}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+	return Exclusive{Locker: newLocker(t, newStore(t)), By: by, Hooks: hooks}
+})...)

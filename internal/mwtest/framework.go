@@ -1,0 +1,121 @@
+// Package mwtest is the table of behaviour: what a client sees of each policy, over a real server,
+// whatever the framework. A framework passes it by implementing [Framework].
+package mwtest
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// Path is the route that every server of the table has, for POST. Its parameter is "id".
+const Path = "/things/"
+
+// Framework wires servers.
+type Framework interface {
+	// Serve returns a server's handler in which requests to Path + id run the handler behind the
+	// middleware, of which the first is the outermost. It recovers from panics with status 500.
+	Serve(handler http.HandlerFunc, middleware ...Middleware) http.Handler
+}
+
+// Middleware says which middleware the framework is to build: a RateLimit, an Idempotency, an
+// Exclusive or a Concurrency.
+type Middleware interface{ middleware() }
+
+// Hooks are what a middleware is told in the framework's types.
+type Hooks struct {
+	// Skip is for Unless; nil for none.
+	Skip func(*http.Request) bool
+	// Deny answers denials, with status and body of its own; nil for none.
+	Deny func(policy.Denial) (status int, body string)
+}
+
+// RateLimit is ratelimit.New.
+type RateLimit struct {
+	Limiter *tokenbucket.Limiter
+	By      Key
+	Options []policy.RateLimitOption
+	Hooks
+}
+
+// Idempotency is idempotency.New, with ScopeBy(By), or Unscoped() for the zero Key.
+type Idempotency struct {
+	Guard   *guard.Guard
+	By      Key
+	Options []policy.IdempotencyOption
+	Hooks
+}
+
+// Exclusive is exclusive.New.
+type Exclusive struct {
+	Locker  *lock.Locker
+	By      Key
+	Options []policy.ExclusiveOption
+	Hooks
+}
+
+// Concurrency is concurrency.New.
+type Concurrency struct {
+	Semaphore *semaphore.Semaphore
+	By        Key
+	Options   []policy.ConcurrencyOption
+	Hooks
+}
+
+func (RateLimit) middleware()   {}
+func (Idempotency) middleware() {}
+func (Exclusive) middleware()   {}
+func (Concurrency) middleware() {}
+
+// Key says what a middleware keys, or scopes, requests by.
+type Key struct {
+	Kind KeyKind
+	Name string // of the header field, the parameter, or the context's value
+	Err  error  // of a Failing one
+}
+
+// KeyKind is a builder of the framework.
+type KeyKind int
+
+// The builders that every framework has.
+const (
+	None     KeyKind = iota
+	ByHeader         // ByHeader(Name)
+	ByID             // the parameter "id" of the route
+	ByContext
+	ByClientIP
+	Global
+	Failing // a function that returns Err
+)
+
+// contextKey is a key of the request's context.
+type contextKey string
+
+// ContextKey is the key that a ByContext key looks for.
+func (k Key) ContextKey() any { return contextKey(k.Name) }
+
+// Run runs the table.
+func Run(t *testing.T, f Framework) {
+	t.Run("ratelimit", func(t *testing.T) { runAll(t, f, rateLimitRows) })
+	t.Run("idempotency", func(t *testing.T) { runAll(t, f, idempotencyRows) })
+	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })
+	t.Run("concurrency", func(t *testing.T) { runAll(t, f, concurrencyRows) })
+	t.Run("together", func(t *testing.T) { runAll(t, f, jointRows) })
+}
+
+// row is one row of the table.
+type row struct {
+	name string
+	test func(*testing.T, Framework)
+}
+
+func runAll(t *testing.T, f Framework, rows []row) {
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) { r.test(t, f) })
+	}
+}

@@ -1,0 +1,206 @@
+package mwtest
+
+import (
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+func newGuard(t *testing.T, store guard.Store, opts ...guard.Option) *guard.Guard {
+	t.Helper()
+	g, err := guard.New(store, "orders", opts...)
+	return must(t, g, err)
+}
+
+const keyHeader = "Idempotency-Key"
+
+var byUser = Key{Kind: ByContext, Name: "user"}
+
+// orders is a guard by user, in front of a handler.
+func orders(t *testing.T, f Framework, handler http.HandlerFunc, opts ...policy.IdempotencyOption) server {
+	t.Helper()
+	return serve(t, f, handler, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: opts})
+}
+
+var idempotencyRows = append([]row{
+	{"a twin is given the same answer", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle)
+		first := s.send("1", "body", "X-User", "u", keyHeader, `"k"`).is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "")
+		for _, key := range []string{`"k"`, "k"} { // quoted and bare are the same
+			twin := s.send("1", "body", "X-User", "u", keyHeader, key).is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+			twin.has("X-Run", "1").has("Content-Type", first.header.Get("Content-Type"))
+		}
+		s.send("1", "body", "X-User", "u", keyHeader, "other").is(http.StatusCreated, "run 2")
+		c.ran(t, 2)
+	}},
+	{"nobody is given another's answer", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle)
+		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
+		s.send("1", "", "X-User", "v", keyHeader, "k").is(http.StatusCreated, "run 2").has("Idempotency-Replayed", "")
+		s.send("1", "", keyHeader, "k").denies(policy.KeyMissing)
+		c.ran(t, 2)
+	}},
+	{"without a scope all are one", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t))})
+		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
+		s.send("1", "", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+	}},
+	{"a key of another request", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle)
+		s.send("1", "body", "X-User", "u", keyHeader, "k")
+		s.send("1", "another body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
+		s.send("2", "body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
+		c.ran(t, 1)
+	}},
+	{"a twin in flight", func(t *testing.T, f Framework) {
+		g := newGate()
+		s := orders(t, f, g.handle)
+		first := s.sending("1", "X-User", "u", keyHeader, "k")
+		g.runs(t)
+		a := s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.InFlight)
+		if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 1 {
+			t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
+		}
+		g.let()
+		comes(t, first).is(http.StatusOK, "done")
+		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "true")
+		g.idle(t)
+	}},
+	{"without a key", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle)
+		for n := range 2 {
+			s.send("1", "", "X-User", "u").is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+		}
+		s = orders(t, f, c.handle, policy.Required())
+		if a := s.send("1", "", "X-User", "u").denies(policy.KeyMissing); !strings.Contains(a.header.Get("Link"), "<") {
+			t.Errorf("Link is %q", a.header.Get("Link"))
+		}
+		c.ran(t, 2)
+	}},
+	{"a malformed key", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle)
+		for _, header := range [][]string{{keyHeader, ""}, {keyHeader, `"`}, {keyHeader, "a b"}, {keyHeader, "a", keyHeader, "b"}} {
+			s.send("1", "", append([]string{"X-User", "u"}, header...)...).denies(policy.KeyMalformed)
+		}
+		c.ran(t, 0)
+	}},
+	{"other methods pass", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle, policy.Methods(http.MethodPut))
+		for n := range 2 {
+			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+		}
+	}},
+	{"a body that is too large", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle, policy.MaxBody(10))
+		s.send("1", "0123456789", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
+		s.send("1", "0123456789A", "X-User", "u", keyHeader, "l").denies(policy.BodyTooLarge)
+		c.ran(t, 1)
+	}},
+	{"the handler reads the body", func(t *testing.T, f Framework) {
+		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			_, _ = io.WriteString(w, "read "+string(body))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		s.send("1", "the body", "X-User", "u", keyHeader, "k").is(http.StatusOK, "read the body")
+	}},
+	{"the handler finds its attempt", func(t *testing.T, f Framework) {
+		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+			attempt, ok := guard.FromContext(r.Context())
+			_, _ = io.WriteString(w, strconv.FormatBool(ok && attempt.Number() == 1 && attempt.OperationID() != ""))
+		})
+		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "true")
+	}},
+	{"an answer that is too large to keep", func(t *testing.T, f Framework) {
+		runs := 0
+		s := serve(t, f, func(w http.ResponseWriter, _ *http.Request) {
+			runs++
+			_, _ = io.WriteString(w, strings.Repeat("x", 200))
+		}, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxResult(100)), By: byUser})
+		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, strings.Repeat("x", 200))
+		if a := s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.ResponseNotRetained); !strings.Contains(a.body, `"original-status":200`) {
+			t.Errorf("denied with %q", a.body)
+		}
+		if runs != 1 {
+			t.Errorf("the handler ran %d times", runs)
+		}
+	}},
+	{"a server error is kept while it may have had effects", func(t *testing.T, f Framework) {
+		runs := 0
+		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+			runs++
+			if r.Header.Get("X-Clean") != "" {
+				attempt, _ := guard.FromContext(r.Context())
+				if err := attempt.MarkClean(r.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			w.WriteHeader(http.StatusBadGateway)
+		})
+		for range 2 {
+			s.send("1", "", "X-User", "u", keyHeader, "dirty").is(http.StatusBadGateway, "")
+		}
+		if runs != 1 {
+			t.Errorf("ran %d times", runs)
+		}
+		for range 2 {
+			s.send("1", "", "X-User", "u", keyHeader, "clean", "X-Clean", "yes").is(http.StatusBadGateway, "")
+		}
+		if runs != 3 {
+			t.Errorf("ran %d times, of which twice cleanly", runs)
+		}
+	}},
+	{"a panic", func(t *testing.T, f Framework) {
+		runs := 0
+		s := orders(t, f, func(http.ResponseWriter, *http.Request) {
+			runs++
+			panic(http.ErrAbortHandler)
+		})
+		if a := s.send("1", "", "X-User", "u", keyHeader, "k"); a.status != http.StatusInternalServerError {
+			t.Errorf("a panic is answered with %d", a.status)
+		}
+		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.OutcomeUnknown)
+		if runs != 1 {
+			t.Errorf("the handler ran %d times", runs)
+		}
+	}},
+	{"the store is unavailable", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, store), By: byUser})
+		store.Break(storetest.BeginOperation, storetest.Down)
+		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.ReducedCapacity)
+		c.ran(t, 0)
+		store.Mend(storetest.Any)
+		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
+	}},
+	{"the store is unavailable, and requests run unprotected", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{
+			Guard: newGuard(t, store), By: byUser, Options: []policy.IdempotencyOption{policy.RunUnprotected()},
+		})
+		store.Break(storetest.BeginOperation, storetest.Down)
+		for n := range 2 {
+			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("Idempotency-Status", "bypassed")
+		}
+	}},
+}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+	return Idempotency{Guard: newGuard(t, newStore(t)), By: by, Hooks: hooks}
+}, keyHeader, "k")...)

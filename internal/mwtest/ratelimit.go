@@ -1,0 +1,107 @@
+package mwtest
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// apiPlan allows ten requests, and one more each six seconds.
+var apiPlan = tokenbucket.PerMinute(10)
+
+func newLimiter(t *testing.T, store tokenbucket.Store, plan tokenbucket.Plan) *tokenbucket.Limiter {
+	t.Helper()
+	l, err := tokenbucket.New(store, "api", plan)
+	return must(t, l, err)
+}
+
+var byHeader = Key{Kind: ByHeader, Name: "X-Key"}
+
+var rateLimitRows = append([]row{
+	{"within the limit", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader})
+		for n := range 3 {
+			a := s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+			a.has("RateLimit-Policy", `"api";q=10;w=60`)
+			if got := a.header.Get("RateLimit"); !strings.HasPrefix(got, `"api";r=`+strconv.Itoa(9-n)+";t=") {
+				t.Errorf("RateLimit is %q", got)
+			}
+		}
+		if got := s.send("1", "", "X-Key", "b").header.Get("RateLimit"); !strings.HasPrefix(got, `"api";r=9;`) {
+			t.Errorf("another key's RateLimit is %q", got)
+		}
+	}},
+	{"over the limit", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader})
+		for range 10 {
+			s.send("1", "", "X-Key", "a")
+		}
+		a := s.send("1", "", "X-Key", "a").denies(policy.QuotaExceeded).has("Retry-After", "6")
+		if !strings.Contains(a.body, `"violated-policies":["api"]`) || !strings.HasPrefix(a.header.Get("RateLimit"), `"api";r=0;t=`) {
+			t.Errorf("denied with %q, RateLimit %q", a.body, a.header.Get("RateLimit"))
+		}
+		c.ran(t, 10)
+		s.send("1", "", "X-Key", "b").is(http.StatusCreated, "run 11")
+	}},
+	{"the older header fields, if asked for", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{
+			Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader, Options: []policy.RateLimitOption{policy.LegacyHeaders()},
+		})
+		s.send("1", "", "X-Key", "a").has("X-RateLimit-Limit", "10").has("X-RateLimit-Remaining", "9").has("X-RateLimit-Reset", "6")
+	}},
+	{"a key that is too long", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader})
+		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
+		c.ran(t, 0)
+	}},
+	{"the store is unavailable", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, store, apiPlan), By: byHeader})
+		for _, fault := range []storetest.Fault{storetest.Down, storetest.LostReply} {
+			store.Break(storetest.TakeTokens, fault)
+			s.send("1", "", "X-Key", "a").denies(policy.ReducedCapacity)
+			s.send("1", "").denies(policy.KeyMissing) // whatever the store's state
+		}
+		store.Mend(storetest.Any)
+		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
+	}},
+	{"the store is unavailable, and requests pass", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{
+			Limiter: newLimiter(t, store, apiPlan), By: byHeader, Options: []policy.RateLimitOption{policy.FailOpen()},
+		})
+		store.Break(storetest.TakeTokens, storetest.Down)
+		for n := range 12 {
+			s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("RateLimit", "")
+		}
+		s.send("1", "").denies(policy.KeyMissing)
+	}},
+	{"tokens come back", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond)), By: Key{Kind: Global}})
+		for deadline := time.Now().Add(patience); s.send("1", "").status != http.StatusTooManyRequests; {
+			if time.Now().After(deadline) {
+				t.Fatal("never denied")
+			}
+		}
+		for deadline := time.Now().Add(patience); s.send("1", "").status != http.StatusCreated; {
+			if time.Now().After(deadline) {
+				t.Fatal("never allowed again")
+			}
+		}
+	}},
+}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+	return RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: by, Hooks: hooks}
+})...)
