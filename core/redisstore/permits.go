@@ -22,7 +22,7 @@ func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest
 	if req.Queue {
 		w = s.expect(newPermitWaiter(req, keys))
 	}
-	reply, err := s.acquirePermit(ctx, req, keys)
+	reply, err := s.acquirePermit(ctx, req, keys, 1)
 	s.expected(w, err == nil && reply.Outcome == semaphore.Queued, reply.place)
 	return reply.AcquireReply, err
 }
@@ -34,7 +34,7 @@ func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) 
 	req.MaxWaiting = 0 // it is in the queue; if the server has forgotten that, it is there again
 	keys := s.semaphoreKeys(req.Name, req.Key, req.ID)
 	err = s.await(ctx, newPermitWaiter(req, keys), func() (bool, place, error) {
-		reply, err := s.acquirePermit(ctx, req, keys)
+		reply, err := s.acquirePermit(ctx, req, keys, 2)
 		if err == nil && reply.Outcome == semaphore.Withdrawn {
 			err = semaphore.ErrWithdrawn
 		}
@@ -54,11 +54,12 @@ type permitReply struct {
 	acks int // from replicas
 }
 
-// acquirePermit asks for a permit, or claims it.
-func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest, keys queueKeys) (permitReply, error) {
-	queue, barges, key := 0, "F", req.Key
-	if req.Queue {
-		queue = 1
+// acquirePermit asks for a permit, or claims it. If it is queued it is so in the way that
+// scripts/acquire_permit.lua says.
+func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest, keys queueKeys, queue int) (permitReply, error) {
+	barges, key := "F", req.Key
+	if !req.Queue {
+		queue = 0
 	}
 	if req.Barging {
 		barges = "B"

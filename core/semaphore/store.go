@@ -31,7 +31,8 @@ type Store interface {
 	// granted again, with its TTL from now on, or with the Sent of the first time.
 	//
 	// The queue is served from its head as room appears: the first request that does not fit keeps
-	// those behind it waiting, except Barging ones, which are granted as they fit.
+	// those behind it waiting, except Barging ones, which are granted as they fit: of the first ten in
+	// the queue at least.
 	AcquirePermits(ctx context.Context, req AcquireRequest) (AcquireReply, error)
 
 	// AwaitPermits waits until a request that AcquirePermits has queued is granted. If the store has

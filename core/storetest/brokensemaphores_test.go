@@ -211,3 +211,81 @@ func (s oneCount) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) er
 	req.Count = first.(int)
 	return s.Store.AwaitLatch(ctx, req)
 }
+
+type countsRenewed struct{ core.Store }
+
+func (s countsRenewed) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	held, err := s.Store.RenewPermits(ctx, reqs)
+	for i, req := range reqs {
+		if err == nil && held[i] {
+			_, err = s.AcquirePermits(ctx, semaphore.AcquireRequest{
+				Name: req.Name, Key: req.Key, ID: req.ID + "-", Weight: 1, Capacity: semaphore.MaxCapacity, TTL: req.TTL, Barging: true,
+			})
+		}
+	}
+	return held, err
+}
+
+// keepsWeight gives back one of what a permit weighs, whatever that is.
+type keepsWeight struct {
+	core.Store
+	requests *sync.Map // by ID
+}
+
+func (s keepsWeight) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	reply, err := s.Store.AcquirePermits(ctx, req)
+	if err == nil && reply.Outcome == semaphore.Granted {
+		s.requests.Store(req.ID, req)
+	}
+	return reply, err
+}
+
+func (s keepsWeight) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	held, err := s.Store.ReleasePermits(ctx, reqs)
+	for i, req := range reqs {
+		found, ok := s.requests.Load(req.ID)
+		if !ok || err != nil || !held[i] {
+			continue
+		}
+		if old := found.(semaphore.AcquireRequest); old.Weight > 1 {
+			old.ID += "-"
+			old.Weight--
+			old.Barging = true
+			_, err = s.Store.AcquirePermits(ctx, old)
+		}
+	}
+	return held, err
+}
+
+type renewsTogether struct{ core.Store }
+
+func (s renewsTogether) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+	held, err := s.Store.RenewPermits(ctx, reqs)
+	for i := range held {
+		held[i] = held[0]
+	}
+	return held, err
+}
+
+// boundsAgain refuses a request that has its place already, if the queue is full.
+type boundsAgain struct{ core.Store }
+
+func (s boundsAgain) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	reply, err := s.Store.AcquirePermits(ctx, req)
+	if err == nil && reply.Outcome == semaphore.Queued && req.MaxWaiting > 0 && reply.Waiting >= req.MaxWaiting {
+		reply.Outcome, reply.QueueFull = semaphore.Taken, true
+	}
+	return reply, err
+}
+
+// looksFirst looks whether there is room, and then takes it, by when others may have.
+type looksFirst struct{ core.Store }
+
+func (s looksFirst) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	state, err := s.InspectPermits(ctx, req.Name, req.Key)
+	if err == nil && state.Waiting == 0 && state.InUse+req.Weight <= req.Capacity {
+		time.Sleep(time.Nanosecond) // until all who are about to look have looked
+		req.Capacity++
+	}
+	return s.Store.AcquirePermits(ctx, req)
+}

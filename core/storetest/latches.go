@@ -4,231 +4,407 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
 
-// Latches is the contract of semaphore.LatchStore.
+// Latches is the contract of semaphore.LatchStore, which the harness's store must implement too.
 func Latches(t *testing.T, run Runner) {
 	runAll(t, run, []testCase{
-		{"a participant counts once", participantCountsOnce},
-		{"the last participant opens it", lastParticipantOpens},
-		{"an open latch keeps nobody", openLatchKeepsNobody},
-		{"everybody who waits is woken", latchWakesAll},
-		{"each count is its own", latchCounts},
-		{"concurrent participants", latchStorm},
-		{"it expires after its last change", latchExpires},
-		{"names are apart", latchesApart},
-		{"a wait ends with its context", latchWaitEnds},
+		{"a latch counts its participants", countsParticipants},
+		{"a participant counts once", countsOnce},
+		{"the last participant wakes all who wait", lastWakesAll},
+		{"an open latch keeps nobody waiting", openLatch},
+		{"everybody waits for a count of their own", latchCounts},
+		{"the largest count", largestCount},
+		{"latches of other names are apart", latchesApart},
+		{"participants of any bytes", oddParticipants},
+		{"many participants at once count once each", concurrentParticipants},
+		{"a latch lives for its TTL after the last participant came", latchLives},
+		{"who comes again prolongs nothing", repeatProlongsNothing},
+		{"after a latch has expired there is a new one", latchExpires},
+		{"a wait outlives the latch", waitOutlivesLatch},
+		{"the end of a wait ends no other", endedLatchWait},
+		{"a cancelled context is its error", cancelledLatch},
 		{"a closed store is unavailable", closedLatch},
 	})
 }
 
-// latchCase is a latch that a test uses.
+// latchCase is a latch of a test.
 type latchCase struct {
 	t     *testing.T
 	h     Harness
 	store semaphore.LatchStore
-	req   semaphore.LatchRequest
+	name  string
+	ttl   time.Duration
 }
 
-func newLatch(t *testing.T, h Harness, count int) latchCase {
-	return latchCase{t, h, h.Store, semaphore.LatchRequest{Name: unique("latch"), Count: count, TTL: longLease}}
+func newLatch(t *testing.T, h Harness) latchCase {
+	return latchCase{t, h, h.Store, unique("latch"), longLease}
 }
 
+func (l latchCase) request(count int) semaphore.LatchRequest {
+	return semaphore.LatchRequest{Name: l.name, Count: count, TTL: l.ttl}
+}
+
+// countDown is a participant of a latch of three.
 func (l latchCase) countDown(participant string, want int) {
 	l.t.Helper()
-	if n, err := l.store.CountDownLatch(background(), l.req, participant); err != nil || n != want {
-		l.t.Fatalf("CountDownLatch: %d, %v, want %d", n, err, want)
+	arrived, err := l.store.CountDownLatch(background(), l.request(3), participant)
+	if err != nil || arrived != want {
+		l.t.Fatalf("CountDownLatch: %d, %v, want %d", arrived, err, want)
 	}
 }
 
 func (l latchCase) arrived(want int) {
 	l.t.Helper()
-	if n, err := l.store.InspectLatch(background(), l.req); err != nil || n != want {
-		l.t.Fatalf("InspectLatch: %d, %v, want %d", n, err, want)
+	arrived, err := l.store.InspectLatch(background(), l.request(3))
+	if err != nil || arrived != want {
+		l.t.Fatalf("InspectLatch: %d, %v, want %d", arrived, err, want)
 	}
 }
 
 // latchWaiter is somebody who waits for a latch.
 type latchWaiter struct {
-	t      *testing.T
+	l      latchCase
 	cancel context.CancelFunc
-	done   chan error
+	done   chan struct{}
+	err    error
 }
 
-func (l latchCase) await() latchWaiter {
+// await waits for a latch until the test ends. Where time is faked, AwaitLatch sleeps by the time that
+// await returns; elsewhere it may.
+func (l latchCase) await(count int) *latchWaiter {
 	ctx, cancel := context.WithCancel(background())
-	w := latchWaiter{l.t, cancel, make(chan error, 1)}
-	ended := make(chan struct{})
+	w := &latchWaiter{l: l, cancel: cancel, done: make(chan struct{})}
 	go func() {
-		defer close(ended)
-		w.done <- l.store.AwaitLatch(ctx, l.req)
+		defer close(w.done)
+		w.err = l.store.AwaitLatch(ctx, l.request(count))
 	}()
 	l.t.Cleanup(func() {
 		cancel()
-		<-ended
+		<-w.done
 	})
 	l.h.Advance(2 * time.Millisecond)
 	return w
 }
 
-func (w latchWaiter) ends(want error) {
-	w.t.Helper()
+// ended waits for the end of a wait, which is an error or nil.
+func (w *latchWaiter) ended(want error) {
+	w.l.t.Helper()
 	select {
-	case err := <-w.done:
-		if !errors.Is(err, want) {
-			w.t.Fatalf("AwaitLatch: %v, want %v", err, want)
-		}
+	case <-w.done:
 	case <-time.After(eventually):
-		w.t.Fatalf("AwaitLatch did not return within %v", eventually)
+		w.l.t.Fatalf("AwaitLatch did not return within %v", eventually)
+	}
+	if !errors.Is(w.err, want) {
+		w.l.t.Fatalf("AwaitLatch: %v, want %v", w.err, want)
 	}
 }
 
-func (w latchWaiter) waits() {
-	w.t.Helper()
-	select {
-	case err := <-w.done:
-		w.t.Fatalf("AwaitLatch: %v, before the latch is open", err)
-	default:
-	}
-}
-
-func participantCountsOnce(t *testing.T, h Harness) {
-	l := newLatch(t, h, 3)
-	l.arrived(0)
-	for range 3 {
-		l.countDown("one", 1)
-	}
-	l.countDown("\x00\xff {}", 2)
-	l.countDown("one", 2)
-	l.arrived(2)
-}
-
-func lastParticipantOpens(t *testing.T, h Harness) {
-	l := newLatch(t, h, 2)
-	w := l.await()
-	l.countDown("one", 1)
-	l.countDown("one", 1)
-	h.Advance(2 * time.Millisecond)
-	w.waits()
-	l.countDown("two", 2)
-	w.ends(nil)
-}
-
-func openLatchKeepsNobody(t *testing.T, h Harness) {
-	l := newLatch(t, h, 1)
-	l.countDown("one", 1)
-	l.await().ends(nil)
-	l.countDown("more than it takes", 2)
-	l.await().ends(nil)
-	l.arrived(2)
-}
-
-func latchWakesAll(t *testing.T, h Harness) {
-	l := newLatch(t, h, 1)
-	var ws []latchWaiter
-	for range 20 {
-		ws = append(ws, l.await())
-	}
-	l.countDown("one", 1)
+// waiting checks that all of them still wait.
+func (l latchCase) waiting(ws ...*latchWaiter) {
+	l.t.Helper()
+	l.h.Advance(2 * time.Millisecond)
 	for _, w := range ws {
-		w.ends(nil)
+		select {
+		case <-w.done:
+			l.t.Fatalf("AwaitLatch: %v, and the latch is not open", w.err)
+		default:
+		}
 	}
+}
+
+func countsParticipants(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	l.arrived(0)
+	for i := range 5 { // beyond the count, too
+		l.countDown(fmt.Sprint("p", i), i+1)
+		l.arrived(i + 1)
+	}
+}
+
+func countsOnce(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	l.countDown("a", 1)
+	l.countDown("a", 1)
+	l.countDown("b", 2)
+	w := l.await(3)
+	for range 3 {
+		l.countDown("a", 2)
+		l.countDown("b", 2)
+	}
+	l.waiting(w)
+	l.arrived(2)
+	l.countDown("c", 3)
+	w.ended(nil)
+	l.countDown("c", 3)
+}
+
+func lastWakesAll(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	early := l.await(3) // before there is anything
+	l.countDown("a", 1)
+	waiters := []*latchWaiter{early, l.await(3), l.await(3)}
+	l.waiting(waiters...)
+	l.countDown("b", 2)
+	waiters = append(waiters, l.await(3))
+	l.waiting(waiters...)
+	before := time.Now()
+	l.countDown("c", 3)
+	for _, w := range waiters {
+		w.ended(nil)
+	}
+	if d := time.Since(before); d > eventually/2 {
+		t.Errorf("they were woken after %v", d)
+	}
+}
+
+func openLatch(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	for i, participant := range []string{"a", "b", "c", "d"} {
+		l.countDown(participant, i+1)
+		if i >= 2 {
+			l.await(3).ended(nil)
+			l.await(3).ended(nil)
+		}
+	}
+	l.arrived(4)
 }
 
 func latchCounts(t *testing.T, h Harness) {
-	l := newLatch(t, h, 2)
-	more := l
-	more.req.Count = 3
-	early, late := l.await(), more.await()
-	l.countDown("one", 1)
-	more.countDown("two", 2)
-	early.ends(nil)
-	h.Advance(2 * time.Millisecond)
-	late.waits()
-	l.countDown("three", 3)
-	late.ends(nil)
+	l := newLatch(t, h)
+	four, two, one, three := l.await(4), l.await(2), l.await(1), l.await(3)
+	l.waiting(four, two, one, three)
+	l.countDown("a", 1)
+	one.ended(nil)
+	l.waiting(four, two, three)
+	l.countDown("b", 2)
+	two.ended(nil)
+	l.await(2).ended(nil)
+	l.await(1).ended(nil)
+	l.waiting(four, three)
+	l.countDown("c", 3)
+	three.ended(nil)
+	l.waiting(four)
+	l.countDown("d", 4)
+	four.ended(nil)
 }
 
-func latchStorm(t *testing.T, h Harness) {
-	l := newLatch(t, h, 30)
-	w := l.await()
-	var wg sync.WaitGroup
-	for i := range 90 {
-		wg.Go(func() {
-			if _, err := l.store.CountDownLatch(background(), l.req, fmt.Sprint(i%30)); err != nil {
-				t.Error(err)
-			}
-		})
+func largestCount(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	req := l.request(semaphore.MaxParticipants)
+	if arrived, err := l.store.CountDownLatch(background(), req, "a"); err != nil || arrived != 1 {
+		t.Errorf("CountDownLatch: %d, %v", arrived, err)
 	}
-	wg.Wait()
-	w.ends(nil)
-	l.arrived(30)
-}
-
-func latchExpires(t *testing.T, h Harness) {
-	l := newLatch(t, h, 2)
-	l.req.TTL = 5 * shortLease
-	l.countDown("one", 1)
-	h.Advance(3 * shortLease)
-	l.countDown("two", 2)
-	h.Advance(3 * shortLease)
-	l.arrived(2)
-	h.Advance(3 * shortLease)
-	l.arrived(0)
-	l.countDown("one", 1)
+	if arrived, err := l.store.InspectLatch(background(), req); err != nil || arrived != 1 {
+		t.Errorf("InspectLatch: %d, %v", arrived, err)
+	}
+	w := l.await(semaphore.MaxParticipants)
+	l.countDown("b", 2)
+	l.waiting(w)
 }
 
 func latchesApart(t *testing.T, h Harness) {
-	l := newLatch(t, h, 1)
-	other := l
-	other.req.Name += "x"
-	w := other.await()
-	l.countDown("one", 1)
-	other.arrived(0)
-	w.waits()
-	other.countDown("one", 1)
-	w.ends(nil)
-}
-
-func latchWaitEnds(t *testing.T, h Harness) {
-	l := newLatch(t, h, 1)
-	gone, stays := l.await(), l.await()
-	gone.cancel()
-	gone.ends(context.Canceled)
-	stays.waits()
-	l.countDown("one", 1)
-	stays.ends(nil)
-	ctx, cancel := context.WithCancel(background())
-	cancel()
-	_, countErr := l.store.CountDownLatch(ctx, l.req, "two")
-	_, inspectErr := l.store.InspectLatch(ctx, l.req)
-	for name, err := range map[string]error{"CountDownLatch": countErr, "InspectLatch": inspectErr} {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, want the context's error", name, err)
+	l := newLatch(t, h)
+	w := l.await(2)
+	l.countDown("a", 1)
+	for _, name := range []string{l.name + "a", l.name + "-", l.name[1:], l.name[:len(l.name)-1]} {
+		other := l
+		other.name = name
+		other.arrived(0)
+		other.countDown("b", 1)
+	}
+	p, k := newPermits(t, h, 1), newLock(t, h)
+	p.name, k.name = l.name, l.name
+	for _, key := range []string{"", "k", l.name, "a"} {
+		p.key, k.key = key, key
+		if key != "" { // which no mechanism has
+			p.granted(p.request(1))
+			k.granted(k.exclusive())
 		}
 	}
+	l.waiting(w)
+	l.arrived(1)
+	l.countDown("b", 2)
+	w.ended(nil)
+}
+
+func oddParticipants(t *testing.T, h Harness) {
+	for _, name := range []string{"", "{a}", "a}{b", "\x00", "ü\xff", "*:", strings.Repeat("\xff", 1024)} {
+		l := newLatch(t, h)
+		l.name += name
+		participants := []string{
+			"a", "A", "a ", "\x00", "\x00\x00", "ü\xff", "{}", "1", "01", strings.Repeat("x", 1024), strings.Repeat("x", 1023),
+		}
+		w := l.await(len(participants))
+		for i, participant := range participants {
+			l.countDown(participant, i+1)
+			l.countDown(participant, i+1)
+		}
+		w.ended(nil)
+	}
+}
+
+func concurrentParticipants(t *testing.T, h Harness) {
+	const participants = 50
+	l := newLatch(t, h)
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		seen = map[int]int{}
+	)
+	w := l.await(participants)
+	for i := range 3 * participants {
+		wg.Go(func() {
+			participant := fmt.Sprint("p", i%participants)
+			arrived, err := l.store.CountDownLatch(background(), l.request(participants), participant)
+			if err != nil || arrived < 1 || arrived > participants {
+				t.Errorf("CountDownLatch: %d, %v", arrived, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			seen[arrived]++
+		})
+	}
+	wg.Wait()
+	for n := range participants {
+		if seen[n+1] == 0 {
+			t.Errorf("nobody was told of being number %d", n+1)
+		}
+	}
+	w.ended(nil)
+	l.arrived(participants)
+}
+
+func latchLives(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	l.ttl = 400 * time.Millisecond
+	l.countDown("a", 1)
+	h.Advance(250 * time.Millisecond)
+	l.countDown("b", 2)
+	h.Advance(250 * time.Millisecond)
+	l.arrived(2)
+	l.await(2).ended(nil)
+	h.Advance(200 * time.Millisecond)
+	l.arrived(0)
+}
+
+func repeatProlongsNothing(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	l.ttl = 400 * time.Millisecond
+	l.countDown("a", 1)
+	l.countDown("b", 2)
+	h.Advance(200 * time.Millisecond)
+	l.countDown("a", 2)
+	l.countDown("b", 2)
+	l.await(2).ended(nil)
+	l.arrived(2)
+	h.Advance(250 * time.Millisecond)
+	l.arrived(0)
+	l.countDown("a", 1)
+}
+
+func latchExpires(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	l.ttl = shortLease
+	for range 2 {
+		w := l.await(3)
+		for _, participant := range []string{"a", "b", "c"} {
+			if _, err := l.store.CountDownLatch(background(), l.request(3), participant); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.ended(nil)
+		h.Advance(pastLease)
+		l.arrived(0)
+	}
+	l.ttl = longLease
+	w := l.await(3)
+	l.countDown("d", 1)
+	l.countDown("a", 2)
+	l.waiting(w)
+	l.countDown("b", 3)
+	w.ended(nil)
+}
+
+func waitOutlivesLatch(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	w := l.await(2)
+	l.ttl = shortLease
+	l.countDown("a", 1)
+	h.Advance(pastLease)
+	l.waiting(w)
+	l.ttl = longLease
+	l.countDown("b", 1)
+	l.waiting(w)
+	l.countDown("b", 1)
+	l.countDown("a", 2)
+	w.ended(nil)
+}
+
+func endedLatchWait(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	l.countDown("a", 1)
+	first, second, third := l.await(2), l.await(2), l.await(2)
+	first.cancel()
+	first.ended(context.Canceled)
+	third.cancel()
+	third.ended(context.Canceled)
+	l.waiting(second)
+	l.arrived(1)
+	l.countDown("b", 2)
+	second.ended(nil)
+
+	l = newLatch(t, h)
+	ctx, cancel := context.WithTimeout(background(), 20*time.Millisecond)
+	defer cancel()
+	if err := l.store.AwaitLatch(ctx, l.request(1)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("AwaitLatch beyond its deadline: %v", err)
+	}
+}
+
+// latchCalls calls every method, and hands over its error.
+func (l latchCase) latchCalls(ctx context.Context, want func(method string, err error)) {
+	_, err := l.store.CountDownLatch(ctx, l.request(1), "a")
+	want("CountDownLatch", err)
+	_, err = l.store.InspectLatch(ctx, l.request(1))
+	want("InspectLatch", err)
+	want("AwaitLatch", l.store.AwaitLatch(ctx, l.request(1)))
+}
+
+func cancelledLatch(t *testing.T, h Harness) {
+	l := newLatch(t, h)
+	ctx, cancel := context.WithCancel(background())
+	cancel()
+	l.latchCalls(ctx, func(method string, err error) {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s with a cancelled context: %v", method, err)
+		}
+	})
+	l.arrived(0)
+	l.countDown("a", 1)
 }
 
 func closedLatch(t *testing.T, h Harness) {
-	l := newLatch(t, h, 1)
-	w := l.await()
+	l := newLatch(t, h)
+	l.countDown("a", 1)
+	waiters := []*latchWaiter{l.await(2), l.await(3)}
 	if err := h.Store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.ends(core.ErrClosed)
-	_, countErr := l.store.CountDownLatch(background(), l.req, "one")
-	_, inspectErr := l.store.InspectLatch(background(), l.req)
-	for name, err := range map[string]error{
-		"CountDownLatch": countErr, "InspectLatch": inspectErr, "AwaitLatch": l.store.AwaitLatch(background(), l.req),
-	} {
-		if !errors.Is(err, core.ErrClosed) {
-			t.Errorf("%s: %v, want core.ErrClosed", name, err)
+	wantClosed(t, h)
+	for _, w := range waiters {
+		select {
+		case <-w.done:
+			wantErrClosed(t, w.err)
+		case <-time.After(eventually):
+			t.Fatal("AwaitLatch goes on in a closed store")
 		}
 	}
+	l.latchCalls(background(), func(_ string, err error) { wantErrClosed(t, err) })
 }

@@ -4,411 +4,508 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
 
-// Semaphores is the contract of semaphore.Store. One of its tests waits until the store has given up on
-// somebody, and asks the harness for up to four seconds.
+// Semaphores is the contract of semaphore.Store, which the harness's store must implement too. One of
+// its tests waits until the store has given up on somebody, and asks the harness for up to eight
+// seconds.
 func Semaphores(t *testing.T, run Runner) {
 	runAll(t, run, []testCase{
-		{"permits up to the capacity", permitsUpToCapacity},
+		{"permits are granted up to the capacity", permitsUpToCapacity},
+		{"a request that does not fit is taken", fullIsTaken},
+		{"what is told of a full semaphore ends with its first permit", firstExpiryIsTold},
+		{"the largest capacity can be used up", largestCapacity},
 		{"acquire recognises its own repeat", acquirePermitTwice},
+		{"the repeat of an acquire believes in no more than its lease", acquirePermitLater},
 		{"release recognises its own repeat", releasePermitTwice},
 		{"an acquire after its own release is refused", acquirePermitAfterRelease},
-		{"release by another changes nothing", releaseByStrangers},
-		{"several are released at once", releasesSeveral},
-		{"a permit expires", permitExpires},
-		{"an expired permit is not revived", permitNotRevived},
-		{"renewal keeps a permit and its weight", renewalKeepsPermit},
-		{"every permit has a fence of its own", permitFences},
+		{"release by another changes nothing", releasePermitByStranger},
+		{"releases are answered one by one", releaseBatch},
+		{"one release can make room for several", releaseTogether},
 		{"inspect says what is in use", inspectsPermits},
-		{"inspect lists no more than some", inspectIsBounded},
+		{"inspect lists so many permits and no more", inspectsMany},
 		{"list yields what is in use or waited for", listsPermits},
-		{"names and keys are apart", semaphoresApart},
-		{"keys of any bytes", oddSemaphoreKeys},
-		{"each request has its own capacity", ownCapacities},
-		{"a storm never exceeds the capacity", permitStorm},
-		{"a cancelled context is its error", cancelledSemaphore},
-		{"a closed store is unavailable", closedSemaphore},
+		{"names and keys are apart", permitsApart},
+		{"a lock of the same name and key is apart", lockIsApart},
+		{"keys of any bytes", oddPermitKeys},
+		{"a cancelled context is its error", cancelledPermits},
+		{"a closed store is unavailable", closedPermits},
 	})
+	runAll(t, run, permitLeaseCases)
 	runAll(t, run, permitQueueCases)
+	runAll(t, run, permitCapacityCases)
+	runAll(t, run, permitStormCases)
 }
 
 func permitsUpToCapacity(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	heavy, light := s.asks(3, 5), s.asks(1, 5)
-	s.granted(heavy)
-	s.granted(light)
-	reply := s.taken(s.asks(2, 5))
-	if reply.InUse != 4 || reply.Waiting != 0 || reply.QueueFull || reply.Remaining <= longLease-eventually || reply.Remaining > longLease {
-		t.Errorf("taken: %+v", reply)
+	for _, weights := range [][]int{{1}, {1, 1, 1}, {3}, {2, 1}, {1, 2}, {100, 1, 99}, {2, 2, 1, 3, 1}} {
+		capacity := 0
+		for _, weight := range weights {
+			capacity += weight
+		}
+		p := newPermits(t, h, capacity)
+		var reqs []semaphore.AcquireRequest
+		inUse := 0
+		for _, weight := range weights {
+			p.state(inUse, 0)
+			req := p.request(weight)
+			p.granted(req)
+			reqs = append(reqs, req)
+			inUse += weight
+		}
+		for i, req := range reqs {
+			p.taken(p.request(1))
+			p.release(req, true)
+			p.state(capacity-weights[i], 0)
+			if weights[i] < capacity {
+				p.taken(p.request(weights[i] + 1))
+			}
+			p.granted(tries(p.request(weights[i])))
+			p.state(capacity, 0)
+		}
 	}
-	last := s.asks(1, 5)
-	s.granted(last)
-	s.stands(5, 0)
-	s.taken(s.asks(1, 5))
-	s.release(true, heavy)
-	s.stands(2, 0)
-	s.granted(s.asks(3, 5))
+}
+
+func fullIsTaken(t *testing.T, h Harness) {
+	p := newPermits(t, h, 5)
+	p.granted(p.request(3))
+	p.granted(p.request(1))
+	for _, step := range []struct {
+		req     semaphore.AcquireRequest
+		waiting int
+	}{
+		{tries(p.request(2)), 0},
+		{p.request(2), 0},
+		{tries(p.request(2)), 1},
+		{tries(p.request(1)), 1}, // it would fit, but somebody is before it
+		{p.request(1), 1},
+		{p.request(5), 2},
+		{tries(p.request(5)), 3},
+	} {
+		want := semaphore.Taken
+		if step.req.Queue {
+			want = semaphore.Queued
+		}
+		reply := p.acquire(step.req, want)
+		if reply.InUse != 4 || reply.Waiting != step.waiting || reply.QueueFull ||
+			reply.Remaining <= longLease-eventually || reply.Remaining > longLease {
+			t.Errorf("4 are in use and %d wait: %+v", step.waiting, reply)
+		}
+	}
+	p.state(4, 3)
+}
+
+func firstExpiryIsTold(t *testing.T, h Harness) {
+	p := newPermits(t, h, 3)
+	first, second, third := p.request(1), p.request(1), p.request(1)
+	second.TTL = longLease / 2
+	p.granted(first)
+	p.granted(second)
+	p.granted(third)
+	told := func(want time.Duration) {
+		t.Helper()
+		if got := p.acquire(tries(p.request(1)), semaphore.Taken).Remaining; got <= want-eventually || got > want {
+			t.Errorf("the first permit expires in %v, want %v", got, want)
+		}
+	}
+	told(longLease / 2)
+	second.TTL = 3 * longLease
+	p.renew(second, true)
+	told(longLease)
+	first.TTL = 2 * longLease
+	p.renew(first, true)
+	told(longLease)
+	p.release(third, true)
+	p.queued(p.request(2))
+	told(2 * longLease)
+}
+
+func largestCapacity(t *testing.T, h Harness) {
+	p := newPermits(t, h, semaphore.MaxCapacity)
+	all := p.request(semaphore.MaxCapacity)
+	p.granted(all)
+	p.state(semaphore.MaxCapacity, 0)
+	p.taken(p.request(1))
+	p.taken(p.request(semaphore.MaxCapacity))
+	w := p.waits(p.request(semaphore.MaxCapacity - 1))
+	p.release(all, true)
+	w.granted()
+	p.granted(p.request(1))
+	p.taken(p.request(1))
 }
 
 func acquirePermitTwice(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	req, other := s.asks(2, 3), s.asks(2, 3)
-	grant := s.granted(req)
+	p := newPermits(t, h, 3)
+	req, other := p.request(2), p.request(3)
+	grant := p.granted(req)
 	for range 2 {
-		if again := s.granted(req); again.Fence != grant.Fence {
-			t.Errorf("granted %+v, then %+v", grant, again)
-		}
-		if reply := s.queued(other); reply.Waiting != 0 || reply.InUse != 2 {
-			t.Errorf("queued: %+v", reply)
+		p.same(req, grant)
+		p.same(tries(req), grant)
+		if reply := p.queued(other); reply.Waiting != 0 || reply.InUse != 2 {
+			t.Errorf("2 are in use, and nobody waits but this one: %+v", reply)
 		}
 	}
-	s.stands(2, 1)
+	p.state(2, 1)
+	lower := req
+	lower.Capacity = 2
+	p.same(lower, grant) // full or not, it has its permit
+	p.state(2, 1)
+	p.release(req, true)
+	p.await(other).granted()
+	p.state(3, 0)
+}
+
+// acquirePermitLater repeats a request when time has passed: its permit may be extended or not, but
+// nobody is to believe in more than the store knows.
+func acquirePermitLater(t *testing.T, h Harness) {
+	p := newPermits(t, h, 1)
+	req := p.request(1)
+	grant := p.granted(req)
+	before := time.Now()
+	h.Advance(300 * time.Millisecond)
+	if time.Since(before) < 300*time.Millisecond {
+		return // a clock that only the store sees says nothing about the time of the process
+	}
+	p.same(req, grant)
+	p.state(1, 0)
 }
 
 func releasePermitTwice(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	req, other := s.asks(2, 2), s.asks(1, 2)
-	s.granted(req)
-	for range 2 {
-		s.release(true, req)
-	}
-	s.granted(other)
-	s.release(true, req)
-	s.stands(1, 0)
-	waiter := s.asks(2, 2)
-	s.queued(waiter)
-	for range 2 {
-		s.release(false, waiter)
-	}
-	s.stands(1, 0)
+	p := newPermits(t, h, 3)
+	first, second := p.request(2), p.request(2)
+	p.granted(first)
+	p.release(first, true)
+	p.release(first, true)
+	p.granted(second)
+	p.release(first, true)
+	p.state(2, 0)
+	p.renew(second, true)
+	stranger := p.request(1)
+	p.release(stranger, false)
+	p.release(stranger, false)
+	queued := p.request(2)
+	p.queued(queued)
+	p.release(queued, false)
+	p.release(queued, false)
+	p.state(2, 0)
 }
 
 func acquirePermitAfterRelease(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	held, never := s.asks(1, 1), s.asks(1, 1)
-	s.granted(held)
-	s.release(true, held)
-	s.release(false, never)
-	for _, req := range []semaphore.AcquireRequest{held, never} {
-		s.acquire(req, semaphore.Withdrawn)
-		s.await(req).fails(semaphore.ErrWithdrawn)
+	p := newPermits(t, h, 2)
+	early, held, waited := p.request(1), p.request(2), p.request(1)
+	p.release(early, false)
+	p.acquire(early, semaphore.Withdrawn)
+	p.granted(held)
+	p.queued(waited)
+	p.release(waited, false)
+	p.acquire(waited, semaphore.Withdrawn)
+	p.release(held, true)
+	for _, req := range []semaphore.AcquireRequest{early, held, waited} {
+		p.acquire(req, semaphore.Withdrawn)
+		p.acquire(tries(req), semaphore.Withdrawn)
+		req.Barging, req.Capacity = true, 100
+		p.acquire(req, semaphore.Withdrawn)
+		p.await(req).fails(semaphore.ErrWithdrawn)
+		p.renew(req, false)
 	}
-	s.stands(0, 0)
-	s.granted(s.asks(1, 1))
+	p.state(0, 0)
 }
 
-func releaseByStrangers(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	req := s.asks(1, 1)
-	s.granted(req)
-	for _, change := range []func(*semaphore.AcquireRequest){
-		func(r *semaphore.AcquireRequest) { r.ID = newOwner() },
-		func(r *semaphore.AcquireRequest) { r.Key += "x" },
-		func(r *semaphore.AcquireRequest) { r.Name += "x" },
-	} {
-		stranger := req
-		change(&stranger)
-		s.renew(false, stranger)
-		s.release(false, stranger)
-	}
-	s.stands(1, 0)
-	s.renew(true, req)
+func releasePermitByStranger(t *testing.T, h Harness) {
+	p := newPermits(t, h, 2)
+	held := p.request(2)
+	p.granted(held)
+	p.release(p.request(2), false)
+	elsewhere := held
+	elsewhere.Key += "k"
+	p.release(elsewhere, false)
+	p.state(2, 0)
+	p.renew(held, true)
+	p.taken(p.request(1))
 }
 
-func releasesSeveral(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	var reqs []semaphore.AcquireRequest
-	for range 150 {
-		reqs = append(reqs, s.asks(1, 150))
-		s.granted(reqs[len(reqs)-1])
+func releaseBatch(t *testing.T, h Harness) {
+	p := newPermits(t, h, 3)
+	if held, err := p.store.ReleasePermits(background(), nil); err != nil || len(held) != 0 {
+		t.Errorf("ReleasePermits of none: %v, %v", held, err)
 	}
-	waiter, unknown := s.asks(1, 150), s.asks(1, 150)
-	s.queued(waiter)
-	held, err := s.store.ReleasePermits(background(), permitsOf(reqs[0], waiter, unknown, reqs[1]))
-	if err != nil || fmt.Sprint(held) != "[true false false true]" {
-		t.Fatalf("ReleasePermits: %v, %v", held, err)
+	const keys = 40 // with six requests each, more than a store may want to send at once
+	var dead []semaphore.AcquireRequest
+	for i := range keys {
+		p.key = fmt.Sprint("k", i)
+		req := dies(p.request(1))
+		p.acquire(req, semaphore.Granted)
+		dead = append(dead, req)
 	}
-	s.stands(148, 0)
-	s.renew(true, reqs[2:]...)
-	s.release(true, reqs[2:]...)
-	s.stands(0, 0)
-	if held, err := s.store.ReleasePermits(background(), nil); err != nil || len(held) != 0 {
-		t.Errorf("of none: %v, %v", held, err)
-	}
-}
-
-func permitExpires(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	short, long := s.asks(3, 4), s.asks(1, 4)
-	short.TTL = shortLease
-	s.granted(short)
-	s.granted(long)
 	h.Advance(pastLease)
-	s.stands(1, 0)
-	s.granted(s.asks(3, 4))
-	s.release(false, short)
-	s.stands(4, 0)
-}
-
-func permitNotRevived(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	req := s.asks(1, 2)
-	req.TTL = shortLease
-	s.granted(req)
-	h.Advance(pastLease)
-	for range 2 {
-		s.renew(false, req)
+	var (
+		reqs []semaphore.PermitRequest
+		want []bool
+	)
+	add := func(req semaphore.AcquireRequest, held bool) {
+		reqs, want = append(reqs, permitOf(req)), append(want, held)
 	}
-	s.stands(0, 0)
-}
-
-func renewalKeepsPermit(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	req := s.asks(2, 3)
-	req.TTL = 5 * shortLease
-	grant := s.granted(req)
-	for range 3 {
-		h.Advance(3 * shortLease)
-		s.renew(true, req)
-		s.renew(true, req)
-	}
-	state := s.inspect()
-	if state.InUse != 2 || len(state.Holders) != 1 || state.Holders[0].Fence != grant.Fence || state.Holders[0].Weight != 2 {
-		t.Errorf("after renewals: %+v", state)
-	}
-	req.TTL = longLease
-	s.renew(true, req)
-	h.Advance(2 * shortLease)
-	if state := s.inspect(); len(state.Holders) != 1 || state.Holders[0].Remaining < longLease-eventually {
-		t.Errorf("renewed for %v: %+v", longLease, state)
-	}
-	s.release(true, req)
-	s.stands(0, 0)
-}
-
-func permitFences(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	seen := make(map[int64]bool)
-	for n := range 20 {
-		req := s.asks(1, 20)
-		seen[s.granted(req).Fence] = true
-		if n%2 == 0 {
-			s.release(true, req)
+	for i := range keys {
+		p.key = fmt.Sprint("k", i)
+		before, held, queued := p.request(3), p.request(2), p.request(3)
+		p.acquire(before, semaphore.Granted)
+		p.release(before, true)
+		p.acquire(held, semaphore.Granted)
+		p.queued(queued)
+		if i%2 == 0 {
+			add(queued, false)
 		}
-		h.Advance(time.Millisecond) // a store may go by its clock
+		add(before, true)
+		add(held, true)
+		add(p.request(1), false) // unknown
+		add(dead[i], false)
+		add(held, true) // twice in one call
+		if i%2 == 1 {
+			add(queued, false) // its turn has come, but it has not claimed its permit
+		}
 	}
-	if len(seen) != 20 {
-		t.Errorf("20 permits have %d fences", len(seen))
+	p.checkAll("ReleasePermits", reqs, want)
+	p.checkAll("ReleasePermits", reqs, want) // sent twice
+	for state, err := range p.store.ListPermits(background(), p.name) {
+		t.Errorf("after everything was released: %+v, %v", state, err)
 	}
+	for i := range keys {
+		p.key = fmt.Sprint("k", i)
+		p.acquire(tries(p.request(3)), semaphore.Granted)
+	}
+}
+
+func releaseTogether(t *testing.T, h Harness) {
+	p, other := newPermits(t, h, 4), newPermits(t, h, 1)
+	a, b, c, d := p.request(1), p.request(1), p.request(2), other.request(1)
+	for _, req := range []semaphore.AcquireRequest{a, b, c} {
+		p.granted(req)
+	}
+	other.granted(d)
+	first, second, third := p.waits(p.request(2)), p.waits(p.request(1)), p.waits(p.request(2))
+	elsewhere := other.waits(other.request(1))
+	held, err := p.store.ReleasePermits(background(), []semaphore.PermitRequest{permitOf(a), permitOf(d), permitOf(b), permitOf(second.req)})
+	if err != nil || fmt.Sprint(held) != "[true true true false]" {
+		t.Fatalf("ReleasePermits of three permits and one in the queue: %v, %v", held, err)
+	}
+	first.granted()
+	second.fails(semaphore.ErrWithdrawn)
+	elsewhere.granted()
+	p.waiting(4, third)
+	p.release(c, true)
+	third.granted()
 }
 
 func inspectsPermits(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	s.stands(0, 0)
-	a, b := s.asks(1, 3), s.asks(2, 3)
-	a.Holder, b.Holder = "a\x00\xff \n", ""
-	fences := map[int64]semaphore.Holder{}
-	fences[s.granted(a).Fence] = semaphore.Holder{Weight: 1, Meta: a.Holder}
-	fences[s.granted(b).Fence] = semaphore.Holder{Weight: 2}
-	s.queued(s.asks(3, 3))
-	s.stands(3, 1)
-	state := s.inspect()
-	if len(state.Holders) != 2 {
-		t.Fatalf("%+v, want two holders", state)
+	p := newPermits(t, h, 9)
+	p.state(0, 0)
+	type held struct {
+		weight int
+		meta   string
+		ttl    time.Duration
 	}
-	for _, holder := range state.Holders {
-		want, ok := fences[holder.Fence]
-		if !ok || holder.Weight != want.Weight || holder.Meta != want.Meta || holder.Remaining <= longLease-eventually || holder.Remaining > longLease {
-			t.Errorf("holder %+v, want %+v", holder, want)
+	want := map[int64]held{}
+	for _, permit := range []held{
+		{1, "", longLease},
+		{3, strings.Repeat("h\x00\xff ", semaphore.MaxHolder/4), longLease / 2},
+		{2, "ü:{}", longLease},
+	} {
+		req := p.request(permit.weight)
+		req.Holder, req.TTL = permit.meta, permit.ttl
+		want[p.granted(req).Fence] = permit
+	}
+	p.queued(p.request(4))
+	p.queued(p.request(1))
+	state := p.state(6, 2)
+	if len(state.Holders) != len(want) {
+		t.Fatalf("%d permits, and %d were granted: %+v", len(state.Holders), len(want), state)
+	}
+	for _, got := range state.Holders {
+		permit := want[got.Fence]
+		if got.Weight != permit.weight || got.Meta != permit.meta ||
+			got.Remaining <= permit.ttl-eventually || got.Remaining > permit.ttl {
+			t.Errorf("the permit is %+v, granted %+v", got, permit)
 		}
+		delete(want, got.Fence)
 	}
 }
 
-func inspectIsBounded(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	const n = semaphore.MaxHolders + 20
-	for range n {
-		s.granted(s.asks(1, n))
+func inspectsMany(t *testing.T, h Harness) {
+	p := newPermits(t, h, 1000)
+	const more = semaphore.MaxHolders + 20
+	fences := map[int64]bool{}
+	for range more {
+		fences[p.acquire(p.request(2), semaphore.Granted).Fence] = true
 	}
-	if state := s.inspect(); state.InUse != n || len(state.Holders) != semaphore.MaxHolders {
-		t.Errorf("%d in use, %d holders", state.InUse, len(state.Holders))
+	if len(fences) != more {
+		t.Errorf("%d fences for %d permits", len(fences), more)
+	}
+	state := p.inspect()
+	if state.InUse != 2*more || len(state.Holders) != semaphore.MaxHolders {
+		t.Errorf("%d in use by %d permits, want %d by %d", state.InUse, len(state.Holders), 2*more, semaphore.MaxHolders)
+	}
+	for _, holder := range state.Holders {
+		if holder.Weight != 2 || !fences[holder.Fence] {
+			t.Errorf("a permit is %+v", holder)
+		}
+		delete(fences, holder.Fence)
+	}
+	for state, err := range p.store.ListPermits(background(), p.name) {
+		if err != nil || state.InUse != 2*more || len(state.Holders) > semaphore.MaxHolders {
+			t.Errorf("%d in use by %d permits in the list, %v", state.InUse, len(state.Holders), err)
+		}
 	}
 }
 
 func listsPermits(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	want := map[string]string{}
-	for i := range 5 {
-		s.key = fmt.Sprint("k", i)
-		req := s.asks(i+1, 5)
-		s.granted(req)
-		want[s.key] = fmt.Sprint(i+1, 0)
-		switch i {
-		case 0:
-			s.release(true, req)
-			delete(want, s.key)
-		case 1:
-			s.queued(s.asks(5, 5))
-			want[s.key] = fmt.Sprint(i+1, 1)
-		}
+	p := newPermits(t, h, 4)
+	for _, name := range []string{unique("semaphore"), p.name + "x", p.name[:len(p.name)-1]} {
+		other := p
+		other.name = name
+		other.granted(other.request(1))
 	}
-	other := s
-	other.name += "x"
-	other.granted(other.asks(1, 1))
-	got := map[string]string{}
-	for state, err := range s.store.ListPermits(background(), s.name) {
+	keys := []string{"a", "b", "\x00{}\xff", strings.Repeat("k", 1024)}
+	for i, key := range keys {
+		p.key = key
+		p.granted(p.request(i + 1))
+	}
+	p.queued(p.request(1))
+	p.key = "free"
+	released := p.request(1)
+	p.granted(released)
+	p.release(released, true)
+
+	found := map[string]semaphore.State{}
+	for state, err := range p.store.ListPermits(background(), p.name) {
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("ListPermits: %v", err)
 		}
-		got[state.Key] = fmt.Sprint(state.InUse, state.Waiting)
+		found[state.Key] = state
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("listed %v, want %v", got, want)
+	for i, key := range keys {
+		state := found[key]
+		if waiting := i / (len(keys) - 1); state.InUse != i+1 || state.Waiting != waiting || len(state.Holders) != 1 {
+			t.Errorf("key %q: %+v, want %d in use and %d waiting", key, state, i+1, waiting)
+		}
 	}
-	for _, err := range s.store.ListPermits(background(), s.name) {
+	if len(found) != len(keys) {
+		t.Errorf("%d semaphores, want %d: %+v", len(found), len(keys), found)
+	}
+	for _, err := range p.store.ListPermits(background(), p.name) {
 		if err != nil {
-			t.Error(err)
+			t.Errorf("ListPermits: %v", err)
 		}
-		break // stops the listing
+		break // whoever has seen enough may stop
+	}
+	for state, err := range p.store.ListPermits(background(), unique("semaphore")) {
+		t.Errorf("a name without semaphores: %+v, %v", state, err)
 	}
 }
 
-func semaphoresApart(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	for _, at := range [][2]string{{"", "bc"}, {"b", "c"}, {"", "b"}, {":", "b"}} {
-		other := s
-		other.name, other.key = s.name+at[0], at[1]
-		req := other.asks(1, 1)
-		other.granted(req)
-		other.taken(other.asks(1, 1))
-		other.stands(1, 0)
-	}
-	l := newLock(t, h)
-	l.name, l.key = s.name, "b"
-	l.granted(l.exclusive()) // a lock of that name is something else
-}
-
-func oddSemaphoreKeys(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	for _, key := range []string{"\x00", "{}", "}x:{", "ü \n", "*", string(make([]byte, 1024))} {
-		s.key = key
-		req := s.asks(1, 1)
-		s.granted(req)
-		s.taken(s.asks(1, 1))
-		s.stands(1, 0)
-		s.release(true, req)
-		s.stands(0, 0)
+func permitsApart(t *testing.T, h Harness) {
+	p := newPermits(t, h, 1)
+	for _, suffix := range [][2]string{{"", "abc"}, {"a", "bc"}, {"ab", "c"}, {"", "c"}, {"a", "abc"}, {"c", "ab"}} {
+		one := p
+		one.name, one.key = p.name+suffix[0], suffix[1]
+		one.state(0, 0)
+		one.granted(one.request(1))
+		one.taken(one.request(1))
 	}
 }
 
-func ownCapacities(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	var old []semaphore.AcquireRequest
-	for range 4 {
-		old = append(old, s.asks(1, 4))
-		s.granted(old[len(old)-1])
-	}
-	s.taken(s.asks(1, 2)) // of a process that has been told to have fewer: it drains
-	s.granted(s.asks(1, 5))
-	s.release(true, old[:3]...)
-	s.taken(s.asks(1, 2))
-	s.release(true, old[3])
-	s.granted(s.asks(1, 2))
-	s.stands(2, 0)
-}
-
-func permitStorm(t *testing.T, h Harness) {
-	for _, capacity := range []int{1, 5, 100} {
-		s := newSemaphore(t, h)
-		var (
-			wg          sync.WaitGroup
-			inUse, most atomic.Int64
-		)
-		for g := range 24 {
-			wg.Go(func() {
-				for n := range 4 {
-					req := s.asks(min(1+(g+n)%3, capacity), capacity)
-					reply, err := s.store.AcquirePermits(background(), req)
-					if err == nil && reply.Outcome == semaphore.Queued {
-						_, err = s.store.AwaitPermits(background(), req)
-					} else if err == nil && reply.Outcome != semaphore.Granted {
-						err = fmt.Errorf("outcome %d", reply.Outcome)
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					now := inUse.Add(int64(req.Weight))
-					if now > int64(capacity) {
-						t.Errorf("%d of %d in use", now, capacity)
-					}
-					for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
-					}
-					inUse.Add(-int64(req.Weight))
-					held, err := s.store.ReleasePermits(background(), permitsOf(req))
-					if err != nil || !held[0] {
-						t.Errorf("ReleasePermits: %v, %v", held, err)
-					}
-				}
-			})
+func lockIsApart(t *testing.T, h Harness) {
+	p, l := newPermits(t, h, 1), newLock(t, h)
+	l.name, l.key = p.name, p.key
+	permit, hold := p.request(1), l.exclusive()
+	hold.ID = permit.ID
+	p.granted(permit)
+	l.granted(hold)
+	p.queued(p.request(1))
+	l.release(hold, true)
+	p.renew(permit, true)
+	p.state(1, 1)
+	l.granted(once(l.exclusive()))
+	for state, err := range h.Store.ListLocks(background(), l.name) {
+		if err != nil || len(state.Holders) != 1 || state.Waiting != 0 {
+			t.Errorf("one has the lock: %+v, %v", state, err)
 		}
-		wg.Wait()
-		s.stands(0, 0)
+	}
+	if reply := l.acquire(once(l.exclusive()), lock.Taken); reply.Waiting != 0 {
+		t.Errorf("those who wait for the semaphore wait for the lock: %+v", reply)
 	}
 }
 
-func cancelledSemaphore(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
+func oddPermitKeys(t *testing.T, h Harness) {
+	p := newPermits(t, h, 2)
+	for _, key := range []string{
+		"{a}", "a}{b", "{}", "\x00", "ü\xff", "a b\r\n", "*", ":", "a:b", strings.Repeat("x", 1024), strings.Repeat("\xff", 1024),
+	} {
+		p.key = key
+		req := p.request(2)
+		p.granted(req)
+		next := p.waits(p.request(1))
+		p.renew(req, true)
+		p.release(req, true)
+		next.granted()
+		p.state(1, 0) // and stays held, as those of the other keys do
+	}
+}
+
+// permitCalls calls every method that has a context, and hands over its error.
+func (p permitCase) permitCalls(ctx context.Context, req semaphore.AcquireRequest, want func(method string, err error)) {
+	_, err := p.store.AcquirePermits(ctx, req)
+	want("AcquirePermits", err)
+	_, err = p.store.AwaitPermits(ctx, req)
+	want("AwaitPermits", err)
+	_, err = p.store.RenewPermits(ctx, []semaphore.PermitRequest{permitOf(req)})
+	want("RenewPermits", err)
+	_, err = p.store.ReleasePermits(ctx, []semaphore.PermitRequest{permitOf(req)})
+	want("ReleasePermits", err)
+	_, err = p.store.InspectPermits(ctx, req.Name, req.Key)
+	want("InspectPermits", err)
+	err = errors.New("nothing was yielded")
+	for _, err = range p.store.ListPermits(ctx, req.Name) {
+		if err != nil {
+			break
+		}
+	}
+	want("ListPermits", err)
+}
+
+func cancelledPermits(t *testing.T, h Harness) {
+	p := newPermits(t, h, 1)
 	ctx, cancel := context.WithCancel(background())
 	cancel()
-	req := s.asks(1, 1)
-	_, acquireErr := s.store.AcquirePermits(ctx, req)
-	_, awaitErr := s.store.AwaitPermits(ctx, req)
-	_, renewErr := s.store.RenewPermits(ctx, permitsOf(req))
-	_, releaseErr := s.store.ReleasePermits(ctx, permitsOf(req))
-	_, inspectErr := s.store.InspectPermits(ctx, s.name, s.key)
-	var listErr error
-	for _, err := range s.store.ListPermits(ctx, s.name) {
-		listErr = err
-	}
-	for name, err := range map[string]error{
-		"AcquirePermits": acquireErr, "AwaitPermits": awaitErr, "RenewPermits": renewErr, "ReleasePermits": releaseErr,
-		"InspectPermits": inspectErr, "ListPermits": listErr,
-	} {
+	p.permitCalls(ctx, p.request(1), func(method string, err error) {
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, want the context's error", name, err)
+			t.Errorf("%s with a cancelled context: %v", method, err)
 		}
-	}
+	})
+	p.granted(p.request(1))
 }
 
-func closedSemaphore(t *testing.T, h Harness) {
-	s := newSemaphore(t, h)
-	s.granted(s.asks(1, 1))
-	w := s.waits(s.asks(1, 1))
+func closedPermits(t *testing.T, h Harness) {
+	p := newPermits(t, h, 2)
+	held := p.request(2)
+	p.granted(held)
+	first, second := p.waits(p.request(1)), p.waits(p.request(2))
 	if err := h.Store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.fails(core.ErrClosed)
-	req := s.asks(1, 1)
-	_, acquireErr := s.store.AcquirePermits(background(), req)
-	_, awaitErr := s.store.AwaitPermits(background(), req)
-	_, renewErr := s.store.RenewPermits(background(), permitsOf(req))
-	_, releaseErr := s.store.ReleasePermits(background(), permitsOf(req))
-	_, inspectErr := s.store.InspectPermits(background(), s.name, s.key)
-	for name, err := range map[string]error{
-		"AcquirePermits": acquireErr, "AwaitPermits": awaitErr, "RenewPermits": renewErr, "ReleasePermits": releaseErr,
-		"InspectPermits": inspectErr,
-	} {
-		if !errors.Is(err, core.ErrClosed) {
-			t.Errorf("%s: %v, want core.ErrClosed", name, err)
+	wantClosed(t, h)
+	for _, w := range []*permitWaiter{first, second} {
+		select {
+		case <-w.done:
+			wantErrClosed(t, w.err)
+		case <-time.After(eventually):
+			t.Fatal("AwaitPermits goes on in a closed store")
 		}
 	}
+	p.permitCalls(background(), held, func(_ string, err error) { wantErrClosed(t, err) })
 }

@@ -2,14 +2,14 @@
 -- Grants a permit, or queues a request for it.
 --
 -- KEYS     as above
--- ARGV     id, weight, capacity, "1" to queue, B to barge or F, how many may be in the queue before it or
+-- ARGV     id, weight, capacity, "1" to queue, or "2" without a new capacity if it is queued, B to barge or F, how many may be in the queue before it or
 --          "0", lease in µs, inbox, what the holder says of itself, the semaphore's key or nothing if it
 --          is a secret, "P" if a message that its inbox does not receive means that it is gone, or "-"
 --
 -- Returns {"granted", fence}, {"withdrawn"}, or {"queued", "taken" or "full", weights in use, requests in
 -- the queue beside this one, µs until the first permit expires, the place in the queue from 0}.
 
-local id, weight, capacity, queue, barges = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == 'B'
+local id, weight, capacity, queue, barges = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0', ARGV[5] == 'B'
 local most, ttl, inbox, meta, key = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
 
 if redis.call('EXISTS', KEYS[5]) == 1 then
@@ -28,7 +28,12 @@ end
 local function grant()
   local last = tonumber(redis.call('HGET', RECORD, 'f') or 0) or 0
   local fence = math.max(last + 1, now)
-  put({id = id, reserved = false, ttl = ttl, weight = weight, fence = fence, meta = meta, free = now + ttl}, key)
+  if key ~= '' then
+    redis.call('HSET', RECORD, 'k', key, 'f', num(fence))
+  else
+    redis.call('HSET', RECORD, 'f', num(fence))
+  end
+  put({id = id, reserved = false, ttl = ttl, weight = weight, fence = fence, meta = meta, free = now + ttl})
   return {'granted', num(fence)}
 end
 
@@ -46,7 +51,7 @@ end
 local place = redis.call('ZSCORE', QUEUE, id)
 redis.call('ZSCORE', LIVING, id)
 local asks = string.format('%.0f:%.0f:%s', weight, capacity, barges and 'B' or 'F')
-if place then
+if place and ARGV[4] == '1' then
   local text = redis.call('HGET', RECORD, 'q' .. id)
   if text and string.sub(text, 1, #asks + 1) ~= asks .. ' ' then -- another capacity
     redis.call('HSET', RECORD, 'q' .. id, asks .. ' ' .. ARGV[11] .. inbox)

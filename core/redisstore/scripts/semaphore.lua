@@ -59,16 +59,10 @@ local function rank(h)
   end
 end
 
--- put writes a hold, and the semaphore's key if it is given.
-local function put(h, key)
+-- put writes a hold.
+local function put(h)
   local text = string.format('%s %.0f %.0f %.0f ', h.reserved and (h.tells and 'P' or 'R') or 'H', h.ttl, h.weight, h.fence) .. h.meta
-  if key and key ~= '' then
-    redis.call('HSET', RECORD, 'k', key, 'f', num(h.fence), 'h' .. h.id, text)
-  elseif h.reserved then
-    redis.call('HSET', RECORD, 'h' .. h.id, text)
-  else
-    redis.call('HSET', RECORD, 'f', num(h.fence), 'h' .. h.id, text)
-  end
+  redis.call('HSET', RECORD, 'h' .. h.id, text)
   rank(h)
 end
 

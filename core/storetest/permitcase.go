@@ -1,0 +1,276 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+// permitCase is a semaphore that a test asks for permits of.
+type permitCase struct {
+	t         *testing.T
+	h         Harness
+	store     semaphore.Store
+	name, key string
+	capacity  int // of every request that says nothing else
+	since     time.Time
+}
+
+func newPermits(t *testing.T, h Harness, capacity int) permitCase {
+	return permitCase{t, h, h.Store, unique("semaphore"), "k", capacity, time.Now()}
+}
+
+// request is a new request that queues.
+func (p permitCase) request(weight int) semaphore.AcquireRequest {
+	return semaphore.AcquireRequest{
+		Name: p.name, Key: p.key, ID: newOwner(), Weight: weight, Capacity: p.capacity, Queue: true, TTL: longLease,
+		Holder: "somebody",
+	}
+}
+
+// tries is the same request, but for the queue.
+func tries(req semaphore.AcquireRequest) semaphore.AcquireRequest {
+	req.Queue = false
+	return req
+}
+
+func barges(req semaphore.AcquireRequest) semaphore.AcquireRequest {
+	req.Barging = true
+	return req
+}
+
+// dies is the same request for a permit that nobody renews.
+func dies(req semaphore.AcquireRequest) semaphore.AcquireRequest {
+	req.TTL = shortLease
+	return req
+}
+
+// of is the same request with another capacity.
+func of(capacity int, req semaphore.AcquireRequest) semaphore.AcquireRequest {
+	req.Capacity = capacity
+	return req
+}
+
+func permitOf(req semaphore.AcquireRequest) semaphore.PermitRequest {
+	return semaphore.PermitRequest{Name: req.Name, Key: req.Key, ID: req.ID, TTL: req.TTL}
+}
+
+func (p permitCase) acquire(req semaphore.AcquireRequest, want semaphore.AcquireOutcome) semaphore.AcquireReply {
+	p.t.Helper()
+	reply := p.acquireAny(req)
+	if reply.Outcome != want {
+		p.t.Fatalf("AcquirePermits: outcome %d, want %d: %+v", reply.Outcome, want, reply)
+	}
+	return reply
+}
+
+func (p permitCase) acquireAny(req semaphore.AcquireRequest) semaphore.AcquireReply {
+	p.t.Helper()
+	reply, err := p.store.AcquirePermits(background(), req)
+	if err != nil {
+		p.t.Fatalf("AcquirePermits: %v", err)
+	}
+	return reply
+}
+
+func (p permitCase) granted(req semaphore.AcquireRequest) semaphore.Grant {
+	p.t.Helper()
+	before := time.Now()
+	grant := p.acquire(req, semaphore.Granted).Grant
+	p.checkGrant(req, grant, before)
+	return grant
+}
+
+// same repeats a request that was granted.
+func (p permitCase) same(req semaphore.AcquireRequest, grant semaphore.Grant) {
+	p.t.Helper()
+	again := p.acquire(req, semaphore.Granted).Grant
+	p.checkGrant(req, again, p.since)
+	if again.Fence != grant.Fence {
+		p.t.Errorf("granted %+v, then %+v", grant, again)
+	}
+}
+
+func (p permitCase) queued(req semaphore.AcquireRequest) semaphore.AcquireReply {
+	p.t.Helper()
+	return p.acquire(req, semaphore.Queued)
+}
+
+func (p permitCase) taken(req semaphore.AcquireRequest) {
+	p.t.Helper()
+	if reply := p.acquire(tries(req), semaphore.Taken); reply.QueueFull {
+		p.t.Errorf("the queue is said to keep out what does not queue: %+v", reply)
+	}
+}
+
+// checkGrant checks what is true of every grant of a request that was sent at before or later.
+func (p permitCase) checkGrant(req semaphore.AcquireRequest, grant semaphore.Grant, before time.Time) {
+	p.t.Helper()
+	if grant.Sent.Before(before.Add(-time.Millisecond)) || grant.Sent.After(time.Now()) {
+		p.t.Errorf("a request of %v was sent at %v", before, grant.Sent)
+	}
+	if grant.Fence <= 0 {
+		p.t.Errorf("the fence is %d", grant.Fence)
+	}
+	if req.TTL != longLease {
+		return
+	}
+	state, err := p.store.InspectPermits(background(), req.Name, req.Key)
+	if err != nil {
+		p.t.Fatalf("InspectPermits: %v", err)
+	}
+	found := 0
+	for _, holder := range state.Holders {
+		if holder.Fence != grant.Fence {
+			continue
+		}
+		found++
+		if holder.Weight != req.Weight || holder.Meta != req.Holder {
+			p.t.Errorf("the permit is %+v, the request was %+v", holder, req)
+		}
+		// What the holder believes must not outlast what the store knows.
+		if ends := grant.Sent.Add(req.TTL); holder.Remaining < time.Until(ends)-clocks {
+			p.t.Errorf("the permit ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
+		}
+	}
+	if found != 1 {
+		p.t.Errorf("%d permits have fence %d, which was granted: %+v", found, grant.Fence, state)
+	}
+}
+
+func (p permitCase) release(req semaphore.AcquireRequest, want bool) {
+	p.t.Helper()
+	p.checkAll("ReleasePermits", []semaphore.PermitRequest{permitOf(req)}, []bool{want})
+}
+
+// renew renews a permit, which is how one finds out that it is held: of what is not, it changes nothing.
+func (p permitCase) renew(req semaphore.AcquireRequest, want bool) {
+	p.t.Helper()
+	p.checkAll("RenewPermits", []semaphore.PermitRequest{permitOf(req)}, []bool{want})
+}
+
+func (p permitCase) checkAll(method string, reqs []semaphore.PermitRequest, want []bool) {
+	p.t.Helper()
+	call := p.store.RenewPermits
+	if method == "ReleasePermits" {
+		call = p.store.ReleasePermits
+	}
+	got, err := call(background(), reqs)
+	if err != nil || len(got) != len(want) {
+		p.t.Fatalf("%s of %d: %d answers, %v", method, len(want), len(got), err)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			p.t.Fatalf("%s: number %d of %d is %v, want %v", method, i+1, len(want), got[i], want[i])
+		}
+	}
+}
+
+func (p permitCase) inspect() semaphore.State {
+	p.t.Helper()
+	state, err := p.store.InspectPermits(background(), p.name, p.key)
+	if err != nil {
+		p.t.Fatalf("InspectPermits: %v", err)
+	}
+	if state.Key != p.key {
+		p.t.Fatalf("InspectPermits of %q answered for %q", p.key, state.Key)
+	}
+	return state
+}
+
+// state checks what is in use by permits, none of which has still to be claimed, and how many wait.
+func (p permitCase) state(inUse, waiting int) semaphore.State {
+	p.t.Helper()
+	state := p.inspect()
+	weights := 0
+	for _, holder := range state.Holders {
+		weights += holder.Weight
+	}
+	if state.InUse != inUse || weights != inUse || state.Waiting != waiting {
+		p.t.Fatalf("want %d in use and %d waiting: %+v", inUse, waiting, state)
+	}
+	return state
+}
+
+// permitWaiter is a request that somebody awaits.
+type permitWaiter struct {
+	p      permitCase
+	req    semaphore.AcquireRequest
+	cancel context.CancelFunc
+	done   chan struct{}
+	grant  semaphore.Grant
+	err    error
+}
+
+// await has a request awaited until the test ends. Where time is faked, AwaitPermits sleeps by the
+// time that await returns; elsewhere it may.
+func (p permitCase) await(req semaphore.AcquireRequest) *permitWaiter {
+	ctx, cancel := context.WithCancel(background())
+	w := &permitWaiter{p: p, req: req, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.grant, w.err = p.store.AwaitPermits(ctx, req)
+	}()
+	p.t.Cleanup(func() {
+		cancel()
+		<-w.done
+	})
+	p.h.Advance(2 * time.Millisecond)
+	return w
+}
+
+// waits queues a request and has it awaited.
+func (p permitCase) waits(req semaphore.AcquireRequest) *permitWaiter {
+	p.t.Helper()
+	p.queued(req)
+	return p.await(req)
+}
+
+func (w *permitWaiter) ended() {
+	w.p.t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(eventually):
+		w.p.t.Fatalf("AwaitPermits did not return within %v; the semaphore: %+v", eventually, w.p.inspect())
+	}
+}
+
+func (w *permitWaiter) granted() semaphore.Grant {
+	w.p.t.Helper()
+	w.ended()
+	if w.err != nil {
+		w.p.t.Fatalf("AwaitPermits: %v", w.err)
+	}
+	w.p.checkGrant(w.req, w.grant, w.p.since)
+	if w.req.TTL == longLease {
+		w.p.renew(w.req, true)
+	}
+	return w.grant
+}
+
+func (w *permitWaiter) fails(want error) {
+	w.p.t.Helper()
+	w.ended()
+	if !errors.Is(w.err, want) {
+		w.p.t.Fatalf("AwaitPermits: %+v, %v, want %v", w.grant, w.err, want)
+	}
+}
+
+// waiting checks that all of them, and nobody else, still wait while so much is in use.
+func (p permitCase) waiting(inUse int, ws ...*permitWaiter) {
+	p.t.Helper()
+	for _, w := range ws {
+		p.renew(w.req, false)
+	}
+	p.state(inUse, len(ws))
+	for _, w := range ws {
+		select {
+		case <-w.done:
+			p.t.Fatalf("AwaitPermits: %+v, %v, while there is no room", w.grant, w.err)
+		default:
+		}
+	}
+}

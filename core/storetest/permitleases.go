@@ -1,0 +1,383 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+// permitLeaseCases is what Semaphores asks about how permits end, and about fences.
+var permitLeaseCases = []testCase{
+	{"a permit expires", permitExpires},
+	{"every permit has a lease of its own", permitLeases},
+	{"many permits expire at once", manyExpire},
+	{"an expired permit is not released", releaseExpiredPermit},
+	{"renewal extends a permit", renewsPermit},
+	{"renewal of what has expired gives no permit back", renewExpiredPermit},
+	{"renewals of permits are answered one by one", renewPermits},
+	{"fences tell permits apart", permitFences},
+	{"repeats and renewals take back no fence", fencesStay},
+	{"an expiry gives a waiter its permit", expiryGrants},
+	{"an expiry that makes too little room grants nothing", expiryTooSmall},
+	{"several expiries make room for a heavy request", expiriesAddUp},
+	{"an expiry gives permits to those behind one that has gone", expiryBehindLeave},
+	{"one expiry after the other gives one waiter after the other its permit", expiriesInTurn},
+	{"a renewal keeps those who wait waiting", renewalKeepsOut},
+}
+
+func permitExpires(t *testing.T, h Harness) {
+	p := newPermits(t, h, 5)
+	dead := dies(p.request(3))
+	p.granted(dead)
+	p.granted(p.request(1))
+	h.Advance(pastLease)
+	p.state(1, 0)
+	p.renew(dead, false)
+	if reply := p.acquire(tries(p.request(5)), semaphore.Taken); reply.InUse != 1 || reply.Remaining <= shortLease {
+		t.Errorf("of the two permits one has expired: %+v", reply)
+	}
+	p.granted(tries(p.request(4)))
+
+	p = newPermits(t, h, 1)
+	p.granted(dies(p.request(1)))
+	h.Advance(pastLease)
+	for state, err := range p.store.ListPermits(background(), p.name) {
+		t.Errorf("a semaphore whose permits have expired is in the list: %+v, %v", state, err)
+	}
+	p.state(0, 0)
+	p.granted(tries(p.request(1)))
+}
+
+func permitLeases(t *testing.T, h Harness) {
+	p := newPermits(t, h, 8)
+	before, dead, later, doomed, after := p.request(1), dies(p.request(2)), p.request(1), p.request(1), p.request(3)
+	later.TTL, doomed.TTL = 500*time.Millisecond, 510*time.Millisecond
+	for _, req := range []semaphore.AcquireRequest{before, dead, later, doomed, after} {
+		p.granted(req)
+	}
+	h.Advance(pastLease)
+	p.renew(dead, false)
+	p.state(6, 0)
+	later.TTL = longLease
+	p.renew(later, true)
+	h.Advance(460 * time.Millisecond)
+	p.state(5, 0)
+	p.renew(doomed, false)
+	p.renew(before, true)
+	p.renew(later, true)
+	p.renew(after, true)
+	p.state(5, 0)
+	p.release(later, true)
+	p.state(4, 0)
+	p.taken(p.request(5))
+	p.granted(p.request(4))
+}
+
+func manyExpire(t *testing.T, h Harness) {
+	p := newPermits(t, h, 1000)
+	var (
+		reqs []semaphore.PermitRequest
+		held []bool
+		live int
+	)
+	for i := range 300 {
+		req := p.request(1 + i%3)
+		lives := i%20 == 0
+		if !lives {
+			req.TTL = 300 * time.Millisecond
+		}
+		p.acquire(req, semaphore.Granted)
+		if i%40 == 0 {
+			live += req.Weight
+		} else {
+			req.TTL = shortLease
+		}
+		reqs, held = append(reqs, permitOf(req)), append(held, lives)
+	}
+	h.Advance(350 * time.Millisecond)
+	p.checkAll("RenewPermits", reqs, held)
+	h.Advance(pastLease)
+	p.state(live, 0)
+	p.taken(p.request(p.capacity - live + 1))
+	p.granted(p.request(p.capacity - live))
+	p.state(p.capacity, 0)
+	for i := range held {
+		held[i] = i%40 == 0
+	}
+	p.checkAll("ReleasePermits", reqs, held)
+	p.state(p.capacity-live, 0)
+}
+
+func releaseExpiredPermit(t *testing.T, h Harness) {
+	p := newPermits(t, h, 2)
+	dead, next := dies(p.request(2)), p.request(2)
+	p.granted(dead)
+	h.Advance(pastLease)
+	p.granted(next)
+	p.release(dead, false)
+	p.release(dead, false)
+	p.state(2, 0)
+	p.renew(next, true)
+	p.acquire(dead, semaphore.Withdrawn)
+}
+
+func renewsPermit(t *testing.T, h Harness) {
+	p := newPermits(t, h, 3)
+	req := p.request(2)
+	req.TTL = 300 * time.Millisecond
+	grant := p.granted(req)
+	req.TTL = longLease
+	for range 3 {
+		p.renew(req, true)
+		state := p.state(2, 0) // however often
+		if len(state.Holders) != 1 || state.Holders[0].Fence != grant.Fence || state.Holders[0].Weight != 2 ||
+			state.Holders[0].Remaining <= longLease-eventually || state.Holders[0].Remaining > longLease {
+			t.Errorf("after a renewal to %v: %+v", longLease, state)
+		}
+	}
+	h.Advance(350 * time.Millisecond)
+	p.renew(req, true)
+	p.same(req, grant)
+	p.taken(p.request(2))
+	p.state(2, 0)
+	p.release(req, true)
+	p.state(0, 0)
+}
+
+func renewExpiredPermit(t *testing.T, h Harness) {
+	p := newPermits(t, h, 3)
+	dead, next := dies(p.request(2)), p.request(3)
+	p.granted(dead)
+	h.Advance(pastLease)
+	dead.TTL = longLease
+	p.renew(dead, false)
+	p.state(0, 0)
+	p.granted(tries(next))
+	p.renew(dead, false)
+	p.release(next, true)
+	p.renew(dead, false)
+	p.renew(next, false)
+	p.state(0, 0)
+	p.granted(tries(p.request(3)))
+}
+
+func renewPermits(t *testing.T, h Harness) {
+	p := newPermits(t, h, 3)
+	p.checkAll("RenewPermits", nil, nil)
+	const keys = 40 // with five requests each, more than a store may want to send at once
+	p.key = "dead"
+	dead := dies(p.request(1))
+	p.granted(dead)
+	h.Advance(pastLease)
+	var (
+		reqs []semaphore.PermitRequest
+		want []bool
+	)
+	add := func(req semaphore.AcquireRequest, held bool) {
+		reqs, want = append(reqs, permitOf(req)), append(want, held)
+	}
+	for i := range keys {
+		p.key = fmt.Sprint("k", i)
+		one, two, queued, released := p.request(1), p.request(2), p.request(1), p.request(1)
+		p.acquire(released, semaphore.Granted)
+		p.release(released, true)
+		p.acquire(one, semaphore.Granted)
+		p.acquire(two, semaphore.Granted)
+		p.queued(queued)
+		add(queued, false)
+		add(one, true)
+		add(released, false)
+		add(two, true)
+		add(p.request(1), false) // unknown
+	}
+	add(dead, false)
+	other := newPermits(t, h, 1)
+	req := other.request(1)
+	other.granted(req)
+	add(req, true)
+	p.checkAll("RenewPermits", reqs, want)
+	p.checkAll("RenewPermits", reqs, want) // sent twice
+	for i := range keys {
+		p.key = fmt.Sprint("k", i)
+		p.state(3, 1)
+	}
+}
+
+func permitFences(t *testing.T, h Harness) {
+	p := newPermits(t, h, 3)
+	seen := map[int64]string{}
+	differs := func(how string, grant semaphore.Grant) {
+		t.Helper()
+		if old, ok := seen[grant.Fence]; ok {
+			t.Errorf("the fence %d after %s, as after %s", grant.Fence, how, old)
+		}
+		seen[grant.Fence] = how
+	}
+	for range 3 {
+		one, two := p.request(1), p.request(2)
+		differs("a release", p.granted(one))
+		differs("a grant", p.granted(two))
+		first, second := p.waits(p.request(1)), p.waits(p.request(1))
+		p.release(two, true)
+		differs("a release to the first", first.granted())
+		differs("a release to the second", second.granted())
+		for _, req := range []semaphore.AcquireRequest{one, first.req, second.req} {
+			p.release(req, true)
+		}
+		h.Advance(time.Millisecond) // a store may go by its clock alone when nobody holds a permit any more
+		differs("a release of all", p.granted(dies(p.request(3))))
+		h.Advance(pastLease)
+		last := p.request(3)
+		differs("an expiry", p.granted(last))
+		p.release(last, true)
+		h.Advance(time.Millisecond)
+	}
+}
+
+func fencesStay(t *testing.T, h Harness) {
+	p := newPermits(t, h, 9)
+	first, second := p.request(1), p.request(2)
+	grants := map[int64]semaphore.Grant{}
+	oldest := p.granted(first)
+	for _, req := range []semaphore.AcquireRequest{first, second} {
+		grant := p.acquire(req, semaphore.Granted).Grant
+		grants[grant.Fence] = grant
+	}
+	first.TTL /= 2
+	p.same(first, oldest)
+	third := p.acquire(p.request(1), semaphore.Granted).Grant
+	first.TTL *= 3
+	p.renew(first, true)
+	p.renew(second, true)
+	fourth := p.acquire(p.request(1), semaphore.Granted).Grant
+	for _, grant := range []semaphore.Grant{third, fourth} {
+		grants[grant.Fence] = grant
+	}
+	if len(grants) != 4 {
+		t.Errorf("%d fences for 4 permits: %+v", len(grants), grants)
+	}
+	p.state(5, 0)
+}
+
+func expiryGrants(t *testing.T, h Harness) {
+	p := newPermits(t, h, 2)
+	dead, waits := dies(p.request(1)), p.request(2)
+	stays := p.request(1)
+	p.granted(stays)
+	fence := p.granted(dead).Fence
+	behind := p.request(1)
+	p.acquireAny(waits)
+	p.release(stays, true) // the machine may be so slow that the other permit has expired by now
+	p.acquireAny(behind)
+	w := p.await(waits)
+	h.Advance(pastLease)
+	if grant := w.granted(); grant.Fence == fence {
+		t.Errorf("the fence %d of a permit that has expired", fence)
+	}
+	p.renew(dead, false)
+	p.release(dead, false)
+	p.state(2, 1)
+	next := p.await(behind)
+	p.waiting(2, next)
+	p.release(waits, true)
+	next.granted()
+}
+
+func expiryTooSmall(t *testing.T, h Harness) {
+	p := newPermits(t, h, 4)
+	dead, stays := dies(p.request(1)), p.request(3)
+	p.granted(stays)
+	p.granted(dead)
+	heavy, behind := p.waits(p.request(2)), p.waits(p.request(1))
+	h.Advance(pastLease)
+	p.renew(dead, false)
+	p.waiting(3, heavy, behind)
+	p.taken(p.request(1))
+	p.release(stays, true)
+	heavy.granted()
+	behind.granted()
+}
+
+func expiriesAddUp(t *testing.T, h Harness) {
+	p := newPermits(t, h, 4)
+	first, second, stays := p.request(1), p.request(2), p.request(1)
+	first.TTL, second.TTL = 100*time.Millisecond, 400*time.Millisecond
+	for _, req := range []semaphore.AcquireRequest{first, second, stays} {
+		p.granted(req)
+	}
+	heavy, light := p.request(3), p.request(1)
+	p.acquireAny(heavy) // it is queued, unless the machine is very slow
+	p.acquireAny(light)
+	w, behind := p.await(heavy), p.await(light)
+	h.Advance(450 * time.Millisecond)
+	w.granted()
+	p.waiting(4, behind)
+	p.release(stays, true)
+	behind.granted()
+}
+
+func expiriesInTurn(t *testing.T, h Harness) {
+	p := newPermits(t, h, 3)
+	for _, ttl := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond} {
+		req := p.request(1)
+		req.TTL = ttl
+		p.acquire(req, semaphore.Granted)
+	}
+	var waiters []*permitWaiter
+	for range 3 {
+		req := p.request(1)
+		p.acquireAny(req) // it is queued, unless the machine is very slow
+		waiters = append(waiters, p.await(req))
+	}
+	h.Advance(350 * time.Millisecond)
+	for _, w := range waiters {
+		w.ended() // though nobody else asks the store
+	}
+	for _, w := range waiters {
+		w.granted()
+	}
+	p.state(3, 0)
+}
+
+func expiryBehindLeave(t *testing.T, h Harness) {
+	p := newPermits(t, h, 2)
+	dead := p.request(2)
+	dead.TTL = 300 * time.Millisecond
+	p.granted(dead)
+	first, second, third, fourth := p.request(2), p.request(1), p.request(1), p.request(1)
+	for _, req := range []semaphore.AcquireRequest{first, second, third, fourth} {
+		p.acquireAny(req) // it is queued, unless the machine is very slow
+	}
+	w1, w2, w3, w4 := p.await(first), p.await(second), p.await(third), p.await(fourth)
+	if _, err := p.store.ReleasePermits(background(), []semaphore.PermitRequest{permitOf(first)}); err != nil {
+		t.Fatal(err)
+	}
+	w1.ended()
+	h.Advance(350 * time.Millisecond)
+	w2.ended() // before anybody asks the store
+	w3.ended()
+	w2.granted()
+	w3.granted()
+	p.waiting(2, w4)
+	p.release(second, true)
+	w4.granted()
+}
+
+func renewalKeepsOut(t *testing.T, h Harness) {
+	p := newPermits(t, h, 2)
+	req := p.request(2)
+	req.TTL = 400 * time.Millisecond
+	p.granted(req)
+	waits := p.request(1)
+	p.queued(waits)
+	req.TTL = longLease
+	p.renew(req, true)
+	w := p.await(waits)
+	h.Advance(450 * time.Millisecond)
+	p.waiting(2, w)
+	p.renew(req, true)
+	p.release(req, true)
+	w.granted()
+}
