@@ -34,9 +34,14 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
 	reply := tokenbucket.TakeReply{Allowed: true, Debts: make([]tokenbucket.Span, len(req.Charges))}
 	missing := 0
-	for i, c := range req.Charges {
+	var only *entry[bucketKey, tokenbucket.Level] // of an only charge: it is not looked up twice
+	for i := range req.Charges {
+		c := &req.Charges[i]
 		if e := b.buckets.get(bucketKey{req.Limiter, req.Key, c.Bucket}, now); e != nil {
-			reply.Debts[i] = e.value.Debt(now, c)
+			reply.Debts[i] = e.value.Debt(now, *c)
+			if len(req.Charges) == 1 {
+				only = e
+			}
 		} else if c.Cost != (tokenbucket.Span{}) {
 			missing++
 		}
@@ -50,7 +55,8 @@ func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.
 	if missing > 0 && !b.buckets.room(missing, now) {
 		return tokenbucket.TakeReply{}, outage.ErrFull
 	}
-	for i, c := range req.Charges {
+	for i := range req.Charges {
+		c := &req.Charges[i]
 		if c.Cost == (tokenbucket.Span{}) {
 			continue
 		}
@@ -61,8 +67,11 @@ func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.
 		if debt.Frac > 0 {
 			expires++
 		}
-		key := bucketKey{req.Limiter, req.Key, c.Bucket}
-		if e := b.buckets.get(key, now); e != nil {
+		key, e := bucketKey{req.Limiter, req.Key, c.Bucket}, only
+		if e == nil {
+			e = b.buckets.get(key, now)
+		}
+		if e != nil {
 			e.value, e.expires = level, expires
 		} else {
 			b.buckets.add(key, level, expires, now)

@@ -90,55 +90,53 @@ func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
 
 // Reset fills the buckets of the key's present plan. Errors are those of AllowN.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	meters, err := l.meters(ctx, key)
+	plan, err := l.limits(ctx, key)
 	if err != nil {
 		return err
 	}
-	buckets := make([]string, len(meters))
-	for i, m := range meters {
+	buckets := make([]string, len(plan.meters))
+	for i, m := range plan.meters {
 		buckets[i] = m.bucket
 	}
 	return l.store.ResetTokens(ctx, l.name, key, buckets)
 }
 
-func (l *Limiter) meters(ctx context.Context, key string) ([]meter, error) {
+func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
-	return (*l.plan.Load()).meters(ctx, key)
+	return (*l.plan.Load()).limits(ctx, key)
 }
 
 func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) (Decision, error) {
 	if n < 0 {
 		return Decision{}, ErrInvalidCost
 	}
-	meters, err := l.meters(ctx, key)
+	plan, err := l.limits(ctx, key)
 	if err != nil {
 		return Decision{}, err
 	}
-	req := TakeRequest{Limiter: l.name, Key: key, Charges: make([]Charge, len(meters))}
-	costs := make([]Span, len(meters))
-	for i, m := range meters {
-		if n > m.burst {
+	for i := range plan.meters {
+		if m := &plan.meters[i]; n > m.burst {
 			return Decision{}, &CostError{Limit: m.name, Cost: n, Burst: m.burst}
 		}
-		costs[i] = m.span(n)
-		req.Charges[i] = Charge{Bucket: m.bucket, Capacity: m.capacity, Den: m.den}
-		if charge {
-			req.Charges[i].Cost = costs[i]
-		}
 	}
-	reply, err := l.store.TakeTokens(ctx, req)
+	take := int64(0)
+	if charge {
+		take = n
+	}
+	reply, err := l.store.TakeTokens(ctx, TakeRequest{Limiter: l.name, Key: key, Charges: plan.charges(take)})
 	if err != nil {
 		telemetry.RateLimit(ctx, l.name, telemetry.RateLimitError)
 		return Decision{}, err
 	}
 	charged := charge && reply.Allowed
-	d := Decision{Limits: make([]LimitState, len(meters))}
-	for i, m := range meters {
-		cost := costs[i]
-		if charged { // the debt has it already
-			cost = Span{}
+	d := Decision{Limits: make([]LimitState, len(plan.meters))}
+	for i := range plan.meters {
+		m := &plan.meters[i]
+		var cost Span
+		if !charged { // or the debt has it already
+			cost = m.span(n)
 		}
 		d.Limits[i] = m.state(reply.Debts[i], cost)
 		d.RetryAfter = max(d.RetryAfter, d.Limits[i].RetryAfter)

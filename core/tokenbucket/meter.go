@@ -28,7 +28,7 @@ func newMeter(l Limit, name, bucket string) meter {
 }
 
 // span is the time that n tokens take to come back, for 0 <= n <= burst.
-func (m meter) span(n int64) Span {
+func (m *meter) span(n int64) Span {
 	if m.den == 1 {
 		return Span{Micros: n * m.step}
 	}
@@ -38,7 +38,7 @@ func (m meter) span(n int64) Span {
 }
 
 // remaining is how many whole tokens a bucket with this debt holds.
-func (m meter) remaining(debt Span) int64 {
+func (m *meter) remaining(debt Span) int64 {
 	free := Span{m.capacity.Micros - debt.Micros, m.capacity.Frac - debt.Frac}
 	if free.Frac < 0 {
 		free = Span{free.Micros - 1, free.Frac + m.den}
@@ -54,13 +54,13 @@ func (m meter) remaining(debt Span) int64 {
 
 // wait is how long a bucket with this debt needs until it can afford the cost, rounded up to the
 // microsecond; zero if it can now.
-func (m meter) wait(debt, cost Span) time.Duration {
+func (m *meter) wait(debt, cost Span) time.Duration {
 	due := debt.plus(cost, m.den)
 	return ceil(Span{due.Micros - m.capacity.Micros, due.Frac - m.capacity.Frac})
 }
 
 // state describes the bucket after a decision.
-func (m meter) state(debt, cost Span) LimitState {
+func (m *meter) state(debt, cost Span) LimitState {
 	return LimitState{
 		Name:       m.name,
 		Capacity:   m.burst,

@@ -24,15 +24,39 @@ type Limits []Limit
 // [Limit] or [Limits], not another PlanFunc.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
 
-// compiledPlan returns the meters of a key's limits.
+// compiledPlan returns the limits of a key.
 type compiledPlan interface {
-	meters(ctx context.Context, key string) ([]meter, error)
+	limits(ctx context.Context, key string) (*fixedPlan, error)
 }
 
 // fixedPlan is the same for every key.
-type fixedPlan []meter
+type fixedPlan struct {
+	meters []meter
+	one    []Charge // of one token, which most decisions are about
+}
 
-func (p fixedPlan) meters(context.Context, string) ([]meter, error) { return p, nil }
+func newFixedPlan(meters ...meter) *fixedPlan {
+	return &fixedPlan{meters, charges(meters, 1)}
+}
+
+func (p *fixedPlan) limits(context.Context, string) (*fixedPlan, error) { return p, nil }
+
+// charges returns those of n tokens, which no store changes.
+func (p *fixedPlan) charges(n int64) []Charge {
+	if n == 1 {
+		return p.one
+	}
+	return charges(p.meters, n)
+}
+
+func charges(meters []meter, n int64) []Charge {
+	c := make([]Charge, len(meters))
+	for i := range meters {
+		m := &meters[i]
+		c[i] = Charge{Bucket: m.bucket, Cost: m.span(n), Capacity: m.capacity, Den: m.den}
+	}
+	return c
+}
 
 func (l Limit) compile(limiter string) (compiledPlan, error) {
 	if err := l.check(); err != nil {
@@ -42,7 +66,7 @@ func (l Limit) compile(limiter string) (compiledPlan, error) {
 	if name == "" {
 		name = limiter
 	}
-	return fixedPlan{newMeter(l, name, l.name)}, nil
+	return newFixedPlan(newMeter(l, name, l.name)), nil
 }
 
 func (ls Limits) compile(limiter string) (compiledPlan, error) {
@@ -55,7 +79,7 @@ func (ls Limits) compile(limiter string) (compiledPlan, error) {
 	if len(ls) > maxLimits {
 		return nil, fmt.Errorf("%w: %d limits on one key, at most %d are allowed", ErrInvalidLimit, len(ls), maxLimits)
 	}
-	plan := make(fixedPlan, len(ls))
+	meters := make([]meter, len(ls))
 	taken := make(map[string]bool, len(ls))
 	for i, l := range ls {
 		if err := l.check(); err != nil {
@@ -70,9 +94,9 @@ func (ls Limits) compile(limiter string) (compiledPlan, error) {
 			return nil, fmt.Errorf("%w: two limits are called %q; tell them apart with Named", ErrInvalidLimit, bucket)
 		}
 		taken[bucket] = true
-		plan[i] = newMeter(l, name, bucket)
+		meters[i] = newMeter(l, name, bucket)
 	}
-	return plan, nil
+	return newFixedPlan(meters...), nil
 }
 
 // maxLimits keeps one decision a small step for the store.
@@ -90,7 +114,7 @@ type perKeyPlan struct {
 	choose  PlanFunc
 }
 
-func (p perKeyPlan) meters(ctx context.Context, key string) ([]meter, error) {
+func (p perKeyPlan) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	plan, err := p.choose(ctx, key)
 	if err != nil {
 		return nil, fmt.Errorf("tokenbucket: choosing the plan: %w", err)
@@ -105,6 +129,6 @@ func (p perKeyPlan) meters(ctx context.Context, key string) ([]meter, error) {
 		if err != nil {
 			return nil, err
 		}
-		return compiled.meters(ctx, key)
+		return compiled.limits(ctx, key)
 	}
 }

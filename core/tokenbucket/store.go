@@ -26,7 +26,7 @@ type Store interface {
 type TakeRequest struct {
 	Limiter string // the limiter's name
 	Key     string
-	Charges []Charge
+	Charges []Charge // not the store's to change: requests share them
 }
 
 // Charge is what one limit asks of its bucket.

@@ -17,12 +17,12 @@ import (
 type Middleware struct {
 	limiter  *tokenbucket.Limiter
 	settings setting.RateLimit
-	encode   encoder
+	encoder  encoder
 }
 
 // New returns a middleware with a limiter that is not nil.
 func New(l *tokenbucket.Limiter, s setting.RateLimit) *Middleware {
-	return &Middleware{limiter: l, settings: s, encode: draft11}
+	return &Middleware{limiter: l, settings: s, encoder: new(draft11)}
 }
 
 // Check takes a token of the key, or looks at why there is no key, sets the header fields of the
@@ -46,9 +46,9 @@ func (m *Middleware) Check(ctx context.Context, h http.Header, key string, keyEr
 	default:
 		return refuse(h, policy.Denial{Reason: policy.InternalError, Err: err})
 	}
-	m.encode(h, decision)
+	m.encoder.encode(h, decision.Limits)
 	if m.settings.LegacyHeaders {
-		legacy(h, decision)
+		legacy(h, decision.Limits)
 	}
 	if decision.Allowed {
 		return nil

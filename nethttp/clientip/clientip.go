@@ -144,6 +144,11 @@ func (r Resolver) Addr(req *http.Request) (netip.Addr, error) {
 //
 // It returns [ErrNoAddress] if [Resolver.Addr] does.
 func (r Resolver) Key(req *http.Request) (string, error) {
+	if r.proxies == nil && r.hops == 0 {
+		if key, ok := cutIPv4(req.RemoteAddr); ok {
+			return key, nil
+		}
+	}
 	addr, err := r.Addr(req)
 	if err != nil {
 		return "", err

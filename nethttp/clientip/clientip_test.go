@@ -239,3 +239,18 @@ func TestMisuse(t *testing.T) {
 		}
 	}
 }
+
+// Without a proxy most keys are cut out of RemoteAddr, and must be what they would be otherwise.
+func TestKeyIsTheAddressHoweverItIsWritten(t *testing.T) {
+	for _, remote := range []string{
+		"203.0.113.7:1234", "203.0.113.7:0", "203.0.113.7:65536", "203.0.113.7:", "203.0.113.7:x", "203.0.113.7", " 203.0.113.7:1 ",
+		"203.0.113.07:1", "203.0.113:1", "203.0.113.256:1", "203.0.113.7.1:1", ":1", "", "localhost:1", "2001:db8", "::1:1",
+		"[203.0.113.7]:1", "[::ffff:203.0.113.7]:1", "::ffff:203.0.113.7", "203.0.113.7:1:1", "203.0.113.7%x:1",
+	} {
+		addr, addrErr := clientip.Direct().Addr(request(remote))
+		key, err := clientip.Direct().Key(request(remote))
+		if !errors.Is(err, addrErr) || err == nil && addr.Is4() && key != addr.String() {
+			t.Errorf("%q: the key is %q, %v, and the address %v, %v", remote, key, err, addr, addrErr)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -77,6 +78,21 @@ func fromRight(lines []string) iter.Seq[string] {
 			}
 		}
 	}
+}
+
+// cutIPv4 returns the IPv4 address of an address with a port, which is what most requests have, as it
+// is written there: an IPv4 address can be written in one way only. Whatever looks otherwise is for
+// parseAddr.
+func cutIPv4(s string) (string, bool) {
+	colon := strings.IndexByte(s, ':')
+	if colon < 0 || strings.LastIndexByte(s, ':') != colon {
+		return "", false
+	}
+	if _, err := strconv.ParseUint(s[colon+1:], 10, 16); err != nil {
+		return "", false
+	}
+	_, err := netip.ParseAddr(s[:colon]) // without a colon there is no IPv6 address in it
+	return s[:colon], err == nil
 }
 
 // parseAddr reads an address with or without a port, in brackets or not.
