@@ -4,14 +4,10 @@
 package ginmw
 
 import (
-	"errors"
-	"fmt"
-	"strconv"
-	"strings"
-
 	"github.com/gin-gonic/gin"
 
-	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
@@ -23,27 +19,17 @@ type KeyFunc func(c *gin.Context) (string, error)
 // ByHeader keys by the value of a request header field. Clients choose what they send: use it only
 // for what has been verified, or where a choice gains them nothing. Several fields of the name
 // count as none.
-func ByHeader(name string) KeyFunc {
-	return func(c *gin.Context) (string, error) {
-		values := c.Request.Header.Values(name)
-		if len(values) != 1 {
-			return "", policy.ErrNoKey
-		}
-		return nonEmpty(values[0])
-	}
-}
+func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 
 // ByParam keys by a parameter of the route, such as id in /carts/:id.
 func ByParam(name string) KeyFunc {
-	return func(c *gin.Context) (string, error) { return nonEmpty(c.Param(name)) }
+	return func(c *gin.Context) (string, error) { return keys.NonEmpty(c.Param(name)) }
 }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r
 // finds it. Gin's own ClientIP is not used, since it believes any client's X-Forwarded-For unless
 // it has been told otherwise.
-func ByClientIP(r clientip.Resolver) KeyFunc {
-	return func(c *gin.Context) (string, error) { return r.Key(c.Request) }
-}
+func ByClientIP(r clientip.Resolver) KeyFunc { return ofRequest(nethttp.ByClientIP(r)) }
 
 // ByRoute keys by the request's method and route pattern, such as "PUT /carts/:id". Requests that
 // match no route share the key of their method.
@@ -60,88 +46,24 @@ func ByContext(key any) KeyFunc {
 		if !ok {
 			value = c.Request.Context().Value(key)
 		}
-		switch v := value.(type) {
-		case nil:
-			return "", policy.ErrNoKey
-		case string:
-			return nonEmpty(v)
-		case fmt.Stringer:
-			return nonEmpty(v.String())
-		case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
-			return fmt.Sprint(v), nil
-		default:
-			return "", fmt.Errorf("ginmw: ByContext: the value has type %T, want a string, an integer or a fmt.Stringer", value)
-		}
+		return keys.OfValue("ginmw", value)
 	}
 }
 
 // Global gives every request the same key.
 func Global() KeyFunc {
-	return func(*gin.Context) (string, error) { return "global", nil }
+	return func(*gin.Context) (string, error) { return keys.Global, nil }
 }
 
 // Join keys by several keys together, such as a tenant and a route. A request needs all of them.
 // The parts cannot run into each other: no two lists of keys are joined to the same text.
-func Join(keys ...KeyFunc) KeyFunc {
-	check("Join", keys)
-	return func(c *gin.Context) (string, error) {
-		var b strings.Builder
-		for _, key := range keys {
-			part, err := resolve(key, c)
-			if err != nil {
-				return "", err
-			}
-			b.WriteString(strconv.Itoa(len(part)))
-			b.WriteByte(':')
-			b.WriteString(part)
-		}
-		return b.String(), nil
-	}
-}
+func Join(parts ...KeyFunc) KeyFunc { return keys.Join("ginmw", parts) }
 
 // FirstOf keys by the first of several keys that the request carries, such as an API key, or else
 // the client's address. The position is part of the key, so that a client which chooses the value
 // of one cannot pass for another. An error other than policy.ErrNoKey ends the search.
-func FirstOf(keys ...KeyFunc) KeyFunc {
-	check("FirstOf", keys)
-	return func(c *gin.Context) (string, error) {
-		for i, key := range keys {
-			value, err := resolve(key, c)
-			if errors.Is(err, policy.ErrNoKey) {
-				continue
-			}
-			if err != nil {
-				return "", err
-			}
-			return strconv.Itoa(i) + ":" + value, nil
-		}
-		return "", policy.ErrNoKey
-	}
-}
+func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("ginmw", choices) }
 
-func check(name string, keys []KeyFunc) {
-	if len(keys) == 0 {
-		panic("ginmw: " + name + ": no keys")
-	}
-	for _, key := range keys {
-		if key == nil {
-			panic("ginmw: " + name + ": nil key")
-		}
-	}
-}
-
-// resolve calls a user's KeyFunc, for which an empty key is none.
-func resolve(key KeyFunc, c *gin.Context) (string, error) {
-	value, err := key(c)
-	if err != nil {
-		return "", err
-	}
-	return nonEmpty(value)
-}
-
-func nonEmpty(value string) (string, error) {
-	if value == "" {
-		return "", policy.ErrNoKey
-	}
-	return value, nil
+func ofRequest(key nethttp.KeyFunc) KeyFunc {
+	return func(c *gin.Context) (string, error) { return key(c.Request) }
 }

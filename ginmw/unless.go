@@ -19,12 +19,5 @@ func Unless(skip func(c *gin.Context) bool) Option {
 	if skip == nil {
 		panic("ginmw: Unless: nil function")
 	}
-	return unless{skip}
+	return setting.Option(func(s *setting.Common) { s.Skip = skip })
 }
-
-type unless struct{ skip func(*gin.Context) bool }
-
-func (u unless) ApplyRateLimit(s *setting.RateLimit)     { s.Skip = u.skip }
-func (u unless) ApplyIdempotency(s *setting.Idempotency) { s.Skip = u.skip }
-func (u unless) ApplyExclusive(s *setting.Exclusive)     { s.Skip = u.skip }
-func (u unless) ApplyConcurrency(s *setting.Concurrency) { s.Skip = u.skip }

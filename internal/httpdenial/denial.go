@@ -33,6 +33,13 @@ func Body(d policy.Denial) []byte {
 	return append(body, '\n')
 }
 
+// Write answers with a denial, whose header fields have been set.
+func Write(w http.ResponseWriter, d policy.Denial) {
+	w.Header().Set("Content-Type", ContentType)
+	w.WriteHeader(d.Status())
+	_, _ = w.Write(Body(d)) // the client may have left, which is no matter of ours
+}
+
 // Unavailable is the denial for a store that did not answer.
 func Unavailable(err error) policy.Denial {
 	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}

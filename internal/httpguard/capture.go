@@ -145,8 +145,10 @@ func (c *Capture) send() {
 func (c *Capture) emit() error {
 	if c.committed != nil {
 		h := c.w.Header()
+		after := maps.Clone(h)
 		clear(h)
 		maps.Copy(h, c.committed)
+		defer maps.Copy(h, after) // what it was given after its beginning are trailers
 	}
 	if c.committed != nil || c.status != http.StatusOK {
 		c.w.WriteHeader(c.status)

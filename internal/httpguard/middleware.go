@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/httprequest"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -92,11 +93,15 @@ func (m *Middleware) Serve(w http.ResponseWriter, r *http.Request, x Exchange) {
 	case err == nil && result != nil:
 		m.replay(w, x, result)
 	case err == nil:
-		m.run(w, withBody(attempt.Context(), r, body), x, attempt)
+		handled := withBody(attempt.Context(), r, body)
+		m.run(w, handled, x, attempt)
+		httprequest.KeepForm(r, handled)
 	case errors.Is(err, outage.ErrUnavailable) && m.settings.RunUnprotected:
 		x.Report(err)
 		w.Header().Set(statusHeader, "bypassed")
-		x.Pass(withBody(r.Context(), r, body))
+		handled := withBody(r.Context(), r, body)
+		x.Pass(handled)
+		httprequest.KeepForm(r, handled)
 	default:
 		m.deny(w, x, denial(err))
 	}
@@ -113,8 +118,10 @@ func (m *Middleware) run(w http.ResponseWriter, r *http.Request, x Exchange, att
 			m.report(x, m.settlePanic(ctx, attempt))
 		}
 	}()
-	x.Run(c, r.WithContext(noted))
+	handled := r.WithContext(noted)
+	x.Run(c, handled)
 	returned = true
+	httprequest.KeepForm(r, handled)
 	if note.Refused() { // by a lock or a limit behind the guard: nothing has run
 		m.report(x, attempt.Abandon(ctx))
 	} else {

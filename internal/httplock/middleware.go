@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/httprequest"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -103,7 +104,9 @@ func (m *Middleware) run(r *http.Request, x Exchange, lease *lock.Lease) {
 			x.Report(err)
 		}
 	}()
-	x.Run(r.WithContext(lease.Context()))
+	handled := r.WithContext(lease.Context())
+	x.Run(handled)
+	httprequest.KeepForm(r, handled)
 }
 
 func deny(h http.Header, x Exchange, d policy.Denial) {

@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/httprequest"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -118,7 +119,9 @@ func (m *Middleware) run(r *http.Request, x Exchange, permit *semaphore.Permit) 
 		}
 		permit.ReleaseSoon() // the handler may have released it itself
 	}()
-	x.Run(r.WithContext(ctx))
+	handled := r.WithContext(ctx)
+	x.Run(handled)
+	httprequest.KeepForm(r, handled)
 }
 
 // overdue is why others may have had the permit's place while the handler ran; nil if they had not.

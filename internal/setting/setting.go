@@ -6,9 +6,12 @@ import "time"
 
 // Common is what every policy of every framework has.
 type Common struct {
-	// Skip and Deny are functions in a framework's own types, such as func(*gin.Context) bool.
+	// Skip, Deny and Report are functions in a framework's own types, such as
+	// func(*gin.Context) bool.
 	Skip any
 	Deny any
+	// Report is for frameworks that have no place of their own for a request's errors.
+	Report any
 }
 
 // RateLimit is what the ratelimit middleware can be told.

@@ -2,8 +2,6 @@
 package hook
 
 import (
-	"fmt"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -20,19 +18,11 @@ type Hooks struct {
 // Of returns the hooks among a middleware's settings. It panics if one of them was made for another
 // framework.
 func Of(name string, s setting.Common) Hooks {
-	var h Hooks
-	for _, hook := range []any{s.Skip, s.Deny} {
-		switch f := hook.(type) {
-		case nil:
-		case func(*gin.Context) bool:
-			h.skip = f
-		case func(*gin.Context, policy.Denial):
-			h.deny = f
-		default:
-			panic(fmt.Sprintf("%s: New: an option of another framework (%T)", name, hook))
-		}
+	setting.Hook[func(*gin.Context, error)](name, s.Report) // there is no such option for gin
+	return Hooks{
+		skip: setting.Hook[func(*gin.Context) bool](name, s.Skip),
+		deny: setting.Hook[func(*gin.Context, policy.Denial)](name, s.Deny),
 	}
-	return h
 }
 
 // Skips reports whether the middleware leaves this request alone.

@@ -1,0 +1,90 @@
+// Package exclusive has requests of the same key run one at a time, as net/http middleware:
+//
+//	oneAtATime := exclusive.New(carts, nethttp.ByPathValue("id"), policy.Wait(2*time.Second))
+//	mux.Handle("PUT /carts/{id}", oneAtATime(updateCart))
+//
+// It stands behind authentication and authorisation, so that strangers hold up nobody, and behind
+// idempotency, so that a replay takes no lock.
+package exclusive
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httplock"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+)
+
+// New returns middleware that runs the handler while it holds the lock of the request's key, and
+// answers without the handler if it does not get it:
+//
+//   - 409 with Retry-After and a problem body (RFC 9457) of type locked if another has the lock; with
+//     policy.Wait, if it has not become free within that time;
+//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 503 with Retry-After if the store is unavailable. With policy.RunUnprotected the handler runs
+//     without the lock instead, the answer has "Lock-Status: bypassed", and lock.FromContext finds
+//     no lease;
+//   - 500 if the key function fails.
+//
+// Locks are those of locker: whoever calls locker.Lock with the same key, here or in another
+// process, excludes the handler, and is excluded by it.
+//
+// The handler's request has the lease's context. It ends when the lock is lost, with the cause that
+// lock.Lease says, and with the request's own context, as when the client disconnects; neither stops
+// a handler that does not look. lock.FromContext finds the lease in it, and so the fence, which
+// keeps the writes of a handler that was paused for too long from doing harm.
+//
+// The lock is released when the handler returns or panics, and not before, whether or not the client
+// is still there. If it turns out to have been lost meanwhile, or cannot be released in time,
+// nethttp.OnError is told; the answer is the handler's.
+//
+// A client that disconnects while its request waits is not served. The server notices that only if
+// the request has no body, or one that has been read.
+//
+// A request that passes two of these middleware with the same locker and key holds the lock once. A
+// handler that needs the locks of several keys takes them with lock.Locker's LockAll, since two
+// middleware with different keys may wait for each other.
+//
+// Options are policy.Wait, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and [Deny]. New
+// panics if locker or key is nil, and what it returns if the handler is.
+func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
+	if locker == nil {
+		panic("exclusive: New: nil locker")
+	}
+	if key == nil {
+		panic("exclusive: New: nil key")
+	}
+	settings := setting.ForExclusive(opts)
+	hooks := hook.Of("exclusive", settings.Common)
+	middleware := httplock.New(locker, settings)
+
+	return hooks.Middleware(func(x hook.Exchange) {
+		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
+	})
+}
+
+// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
+// header fields of the refusal are set; deny writes status and body.
+func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.ExclusiveOption {
+	if deny == nil {
+		panic("exclusive: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(http.ResponseWriter, *http.Request, policy.Denial)
+}
+
+func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }
+
+// exchange is a httplock.Exchange on net/http.
+type exchange struct {
+	hook.Exchange
+	key nethttp.KeyFunc
+}
+
+func (x *exchange) Key() (string, error) { return x.key(x.Request) }

@@ -1,0 +1,182 @@
+package nethttp_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/gorilla/mux"
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type user struct{}
+
+func get(prepare ...func(*http.Request)) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/carts/42", nil)
+	r.RemoteAddr = "[2001:db8:1:2:3::4]:1234"
+	for _, f := range prepare {
+		f(r)
+	}
+	return r
+}
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Add(name, value) }
+}
+
+func as(v any) func(*http.Request) {
+	return func(r *http.Request) { *r = *r.WithContext(context.WithValue(r.Context(), user{}, v)) }
+}
+
+func fixed(value string) nethttp.KeyFunc {
+	return func(*http.Request) (string, error) { return value, nil }
+}
+
+func failing(err error) nethttp.KeyFunc {
+	return func(*http.Request) (string, error) { return "", err }
+}
+
+func TestKeyFuncs(t *testing.T) {
+	boom := errors.New("boom")
+	for name, c := range map[string]struct {
+		key     nethttp.KeyFunc
+		request *http.Request
+		want    string
+		err     error
+	}{
+		"header":                {key: nethttp.ByHeader("x-api-key"), request: get(header("X-Api-Key", "k")), want: "k"},
+		"no header":             {key: nethttp.ByHeader("X-Api-Key"), request: get(), err: policy.ErrNoKey},
+		"empty header":          {key: nethttp.ByHeader("X-Api-Key"), request: get(header("X-Api-Key", "")), err: policy.ErrNoKey},
+		"two headers":           {key: nethttp.ByHeader("X-Api-Key"), request: get(header("X-Api-Key", "a"), header("X-Api-Key", "b")), err: policy.ErrNoKey},
+		"cookie":                {key: nethttp.ByCookie("sid"), request: get(header("Cookie", "a=b; sid=c")), want: "c"},
+		"no cookie":             {key: nethttp.ByCookie("sid"), request: get(header("Cookie", "a=b")), err: policy.ErrNoKey},
+		"empty cookie":          {key: nethttp.ByCookie("sid"), request: get(header("Cookie", "sid=")), err: policy.ErrNoKey},
+		"two cookies":           {key: nethttp.ByCookie("sid"), request: get(header("Cookie", "sid=a; sid=b")), err: policy.ErrNoKey},
+		"address":               {key: nethttp.ByClientIP(clientip.Direct()), request: get(), want: "2001:db8:1:2::/64"},
+		"context string":        {key: nethttp.ByContext(user{}), request: get(as("alice")), want: "alice"},
+		"context integer":       {key: nethttp.ByContext(user{}), request: get(as(uint64(7))), want: "7"},
+		"context Stringer":      {key: nethttp.ByContext(user{}), request: get(as(time.Second)), want: "1s"},
+		"context empty":         {key: nethttp.ByContext(user{}), request: get(as("")), err: policy.ErrNoKey},
+		"context unset":         {key: nethttp.ByContext(user{}), request: get(), err: policy.ErrNoKey},
+		"path, not routed":      {key: nethttp.ByPathValue("id"), request: get(), err: policy.ErrNoKey},
+		"pattern, not routed":   {key: nethttp.ByPattern(), request: get(), err: policy.ErrNoKey},
+		"global":                {key: nethttp.Global(), request: get(), want: "global"},
+		"join":                  {key: nethttp.Join(fixed("a"), fixed("b:")), request: get(), want: "1:a2:b:"},
+		"join, one missing":     {key: nethttp.Join(fixed("a"), fixed("")), request: get(), err: policy.ErrNoKey},
+		"join, one fails":       {key: nethttp.Join(fixed("a"), failing(boom)), request: get(), err: boom},
+		"first of, second":      {key: nethttp.FirstOf(failing(policy.ErrNoKey), fixed("a")), request: get(), want: "1:a"},
+		"first of, none":        {key: nethttp.FirstOf(fixed(""), fixed("")), request: get(), err: policy.ErrNoKey},
+		"first of, first fails": {key: nethttp.FirstOf(failing(boom), fixed("a")), request: get(), err: boom},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := c.key(c.request)
+			if got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("got %q, %v; want %q, %v", got, err, c.want, c.err)
+			}
+		})
+	}
+	_, err := nethttp.ByContext(user{})(get(as([]string{"a"})))
+	if err == nil || errors.Is(err, policy.ErrNoKey) {
+		t.Errorf("a value of another type: %v, want an error of the server's", err)
+	}
+}
+
+// What a key function finds depends on where the middleware stands: round the router, before it has
+// chosen a route, or round the handler.
+func TestWhatRoutersTellOfTheRoute(t *testing.T) {
+	type found struct{ id, pattern string }
+	var outside, inside found
+	look := func(at *found) func(http.Handler) http.Handler {
+		return func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				at.id, _ = nethttp.ByPathValue("id")(r)
+				at.pattern, _ = nethttp.ByPattern()(r)
+				next.ServeHTTP(w, r)
+			})
+		}
+	}
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for name, c := range map[string]struct {
+		router http.Handler
+		inside found
+	}{
+		"ServeMux": {func() http.Handler {
+			m := http.NewServeMux()
+			m.Handle("GET /carts/{id}", look(&inside)(handler))
+			return look(&outside)(m)
+		}(), found{"42", "GET /carts/{id}"}},
+		"ServeMux, any method": {func() http.Handler {
+			m := http.NewServeMux()
+			m.Handle("/carts/{id}", look(&inside)(handler))
+			return look(&outside)(m)
+		}(), found{"42", "/carts/{id}"}},
+		"chi": {func() http.Handler {
+			r := chi.NewRouter()
+			r.Use(look(&outside))
+			r.With(look(&inside)).Get("/carts/{id}", handler)
+			return r
+		}(), found{"42", "/carts/{id}"}},
+		"gorilla": {func() http.Handler {
+			r := mux.NewRouter()
+			r.Use(look(&inside))
+			r.Handle("/carts/{id}", handler)
+			return look(&outside)(r)
+		}(), found{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outside, inside = found{"not", "asked"}, found{"not", "asked"}
+			c.router.ServeHTTP(httptest.NewRecorder(), get())
+			if outside != (found{}) {
+				t.Errorf("round the router: %+v, want nothing", outside)
+			}
+			if inside != c.inside {
+				t.Errorf("round the handler: %+v, want %+v", inside, c.inside)
+			}
+		})
+	}
+}
+
+func TestScopes(t *testing.T) {
+	if !(nethttp.ScopeFunc{}).IsZero() || nethttp.Unscoped().IsZero() || nethttp.ScopeBy(nethttp.Global()).IsZero() {
+		t.Error("IsZero is wrong")
+	}
+	none, err := nethttp.Unscoped().Of(get())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if by, err := nethttp.ScopeBy(fixed(none)).Of(get()); err != nil || by == none {
+		t.Errorf("a subject named %q has the scope of nobody", none)
+	}
+	if _, err := nethttp.ScopeBy(fixed("")).Of(get()); !errors.Is(err, policy.ErrNoKey) {
+		t.Errorf("an empty subject: %v", err)
+	}
+}
+
+func TestWiringMistakesPanic(t *testing.T) {
+	for want, wire := range map[string]func(){
+		"nethttp: Unless: nil function":  func() { nethttp.Unless(nil) },
+		"nethttp: OnError: nil function": func() { nethttp.OnError(nil) },
+		"nethttp: Join: no keys":         func() { nethttp.Join() },
+		"nethttp: FirstOf: nil key":      func() { nethttp.FirstOf(nil) },
+		"nethttp: ScopeBy: nil key":      func() { nethttp.ScopeBy(nil) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("panicked with %v", got)
+				}
+			}()
+			wire()
+		})
+	}
+}

@@ -1,0 +1,37 @@
+package nethttp
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// Option is an option of every net/http middleware of this module.
+type Option interface {
+	setting.RateLimitOption
+	setting.IdempotencyOption
+	setting.ExclusiveOption
+	setting.ConcurrencyOption
+}
+
+// Unless has a middleware leave alone the requests for which skip returns true.
+func Unless(skip func(r *http.Request) bool) Option {
+	if skip == nil {
+		panic("nethttp: Unless: nil function")
+	}
+	return setting.Option(func(s *setting.Common) { s.Skip = skip })
+}
+
+// OnError has a middleware tell report of what went wrong on the server's side: the store was
+// unavailable, a key function failed, a lock was lost while the handler ran, an answer could not be
+// recorded yet. Mere denials are no errors, and a rate limit that fails open tells nobody. Without
+// this option nobody is told at all: net/http has no place for a request's errors, and a client
+// never learns what they say.
+//
+// The request's goroutine calls report, before or after the handler, so it must be quick.
+func OnError(report func(r *http.Request, err error)) Option {
+	if report == nil {
+		panic("nethttp: OnError: nil function")
+	}
+	return setting.Option(func(s *setting.Common) { s.Report = report })
+}

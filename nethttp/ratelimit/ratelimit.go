@@ -1,0 +1,65 @@
+// Package ratelimit limits how often requests of a key pass, as net/http middleware:
+//
+//	handler := ratelimit.New(limiter, nethttp.ByClientIP(clientip.Direct()))(mux)
+package ratelimit
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/httplimit"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+)
+
+// New returns middleware that takes one token of the request's key, and answers without the handler
+// if there is none:
+//
+//   - 429 over the limit, with Retry-After and a problem body (RFC 9457) of type quota-exceeded;
+//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
+//     requests pass;
+//   - 500 if the key function fails.
+//
+// Every request that was decided on has RateLimit and RateLimit-Policy in its response
+// (draft-ietf-httpapi-ratelimit-headers).
+//
+// Options are policy.FailOpen, policy.LegacyHeaders, nethttp.Unless, nethttp.OnError and [Deny]. New
+// panics if limiter or key is nil, and what it returns if the handler is.
+func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateLimitOption) func(http.Handler) http.Handler {
+	if limiter == nil {
+		panic("ratelimit: New: nil limiter")
+	}
+	if key == nil {
+		panic("ratelimit: New: nil key")
+	}
+	settings := setting.ForRateLimit(opts)
+	hooks := hook.Of("ratelimit", settings.Common)
+	middleware := httplimit.New(limiter, settings)
+
+	return hooks.Middleware(func(x hook.Exchange) {
+		k, err := key(x.Request)
+		if denial := middleware.Check(x.Request.Context(), x.Writer.Header(), k, err); denial != nil {
+			x.Deny(*denial)
+			return
+		}
+		x.Run(x.Request)
+	})
+}
+
+// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
+// header fields of the refusal are set; deny writes status and body.
+func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.RateLimitOption {
+	if deny == nil {
+		panic("ratelimit: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(http.ResponseWriter, *http.Request, policy.Denial)
+}
+
+func (o option) ApplyRateLimit(s *setting.RateLimit) { s.Deny = o.deny }

@@ -1,0 +1,150 @@
+package nethttp_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/gorilla/mux"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
+	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
+)
+
+func TestTableOfBehaviour(t *testing.T) {
+	t.Run("ServeMux", func(t *testing.T) {
+		mwtest.Run(t, framework{nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
+			m := http.NewServeMux()
+			m.Handle("POST "+mwtest.Path+"{id}", wrap(handler, chain))
+			return m
+		}})
+	})
+	t.Run("chi", func(t *testing.T) {
+		mwtest.Run(t, framework{nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
+			r := chi.NewRouter()
+			r.With(chain...).Method(http.MethodPost, mwtest.Path+"{id}", handler)
+			return r
+		}})
+	})
+	t.Run("gorilla", func(t *testing.T) {
+		mwtest.Run(t, framework{byVar, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
+			r := mux.NewRouter()
+			for _, middleware := range chain {
+				r.Use(middleware)
+			}
+			r.Handle(mwtest.Path+"{id}", handler).Methods(http.MethodPost)
+			return r
+		}})
+	})
+}
+
+// byVar is how the documentation of ByPathValue has it for gorilla/mux.
+func byVar(name string) nethttp.KeyFunc {
+	return func(r *http.Request) (string, error) { return mux.Vars(r)[name], nil }
+}
+
+// wrap puts a chain round a handler, its first outermost.
+func wrap(handler http.Handler, chain []func(http.Handler) http.Handler) http.Handler {
+	for i := len(chain) - 1; i >= 0; i-- {
+		handler = chain[i](handler)
+	}
+	return handler
+}
+
+// framework is a mwtest.Framework on net/http and a router.
+type framework struct {
+	byID  func(name string) nethttp.KeyFunc
+	route func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler
+}
+
+func (f framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	chain := []func(http.Handler) http.Handler{recovering}
+	for _, m := range middleware {
+		chain = append(chain, f.build(m))
+	}
+	return mwtest.WithUser(f.route(handler, chain...))
+}
+
+func recovering(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (f framework) build(m mwtest.Middleware) func(http.Handler) http.Handler {
+	switch m := m.(type) {
+	case mwtest.RateLimit:
+		if m.Skip != nil {
+			m.Options = append(m.Options, nethttp.Unless(m.Skip))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, ratelimit.Deny(deny(m.Hooks)))
+		}
+		return ratelimit.New(m.Limiter, f.key(m.By), m.Options...)
+	case mwtest.Idempotency:
+		if m.Skip != nil {
+			m.Options = append(m.Options, nethttp.Unless(m.Skip))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, idempotency.Deny(deny(m.Hooks)))
+		}
+		scope := nethttp.Unscoped()
+		if m.By.Kind != mwtest.None {
+			scope = nethttp.ScopeBy(f.key(m.By))
+		}
+		return idempotency.New(m.Guard, scope, m.Options...)
+	case mwtest.Exclusive:
+		if m.Skip != nil {
+			m.Options = append(m.Options, nethttp.Unless(m.Skip))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, exclusive.Deny(deny(m.Hooks)))
+		}
+		return exclusive.New(m.Locker, f.key(m.By), m.Options...)
+	case mwtest.Concurrency:
+		if m.Skip != nil {
+			m.Options = append(m.Options, nethttp.Unless(m.Skip))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
+		}
+		return concurrency.New(m.Semaphore, f.key(m.By), m.Options...)
+	}
+	panic("unknown middleware")
+}
+
+func deny(h mwtest.Hooks) func(http.ResponseWriter, *http.Request, policy.Denial) {
+	return func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+		status, body := h.Deny(d)
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}
+}
+
+func (f framework) key(k mwtest.Key) nethttp.KeyFunc {
+	switch k.Kind {
+	case mwtest.ByHeader:
+		return nethttp.ByHeader(k.Name)
+	case mwtest.ByID:
+		return f.byID(k.Name)
+	case mwtest.ByContext:
+		return nethttp.ByContext(k.ContextKey())
+	case mwtest.ByClientIP:
+		return nethttp.ByClientIP(clientip.Direct())
+	case mwtest.Global:
+		return nethttp.Global()
+	default:
+		return func(*http.Request) (string, error) { return "", k.Err }
+	}
+}
