@@ -1,0 +1,30 @@
+package echomw
+
+import (
+	"github.com/labstack/echo/v4"
+
+	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// Option is an option of every echo v4 middleware of this module.
+type Option interface {
+	setting.RateLimitOption
+	setting.IdempotencyOption
+	setting.ExclusiveOption
+	setting.ConcurrencyOption
+}
+
+// Unless has a middleware leave alone the requests for which skip returns true.
+func Unless(skip func(c echo.Context) bool) Option { return echohttp.Unless("echomw", skip) }
+
+// OnError has a middleware tell report of an error that it does not return, since the answer is not
+// for the error to decide: a request ran without the store (policy.RunUnprotected, or FailOpen of
+// concurrency), a lock was lost while the handler ran, an answer could not be recorded yet, a Deny
+// hook answered for a store that was unavailable. A rate limit that fails open tells nobody. Without
+// this option such errors are logged by c.Logger.
+//
+// The request's goroutine calls report, before or after the handler, so it must be quick.
+func OnError(report func(c echo.Context, err error)) Option {
+	return echohttp.OnError("echomw", report)
+}

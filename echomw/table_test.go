@@ -1,0 +1,115 @@
+package echomw_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/echomw"
+	"github.com/lockkeeper/lockkeeper/echomw/concurrency"
+	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
+	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
+
+// framework is a mwtest.Framework on echo v4.
+type framework struct{}
+
+func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	e := echo.New()
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) (err error) {
+			defer func() {
+				if recover() != nil {
+					err = echo.NewHTTPError(http.StatusInternalServerError)
+				}
+			}()
+			return next(c)
+		}
+	})
+	chain := make([]echo.MiddlewareFunc, 0, len(middleware))
+	for _, m := range middleware {
+		chain = append(chain, build(m))
+	}
+	e.POST(mwtest.Path+":id", echo.WrapHandler(handler), chain...)
+	return mwtest.WithUser(e)
+}
+
+func build(m mwtest.Middleware) echo.MiddlewareFunc {
+	switch m := m.(type) {
+	case mwtest.RateLimit:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, ratelimit.Deny(deny(m.Hooks)))
+		}
+		return ratelimit.New(m.Limiter, key(m.By), m.Options...)
+	case mwtest.Idempotency:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, idempotency.Deny(deny(m.Hooks)))
+		}
+		scope := echomw.Unscoped()
+		if m.By.Kind != mwtest.None {
+			scope = echomw.ScopeBy(key(m.By))
+		}
+		return idempotency.New(m.Guard, scope, m.Options...)
+	case mwtest.Exclusive:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, exclusive.Deny(deny(m.Hooks)))
+		}
+		return exclusive.New(m.Locker, key(m.By), m.Options...)
+	case mwtest.Concurrency:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
+		}
+		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
+	}
+	panic("unknown middleware")
+}
+
+func unless(h mwtest.Hooks) echomw.Option {
+	return echomw.Unless(func(c echo.Context) bool { return h.Skip(c.Request()) })
+}
+
+func deny(h mwtest.Hooks) func(echo.Context, policy.Denial) error {
+	return func(c echo.Context, d policy.Denial) error {
+		status, body := h.Deny(d)
+		return c.String(status, body)
+	}
+}
+
+func key(k mwtest.Key) echomw.KeyFunc {
+	switch k.Kind {
+	case mwtest.ByHeader:
+		return echomw.ByHeader(k.Name)
+	case mwtest.ByID:
+		return echomw.ByParam(k.Name)
+	case mwtest.ByContext:
+		return echomw.ByContext(k.ContextKey())
+	case mwtest.ByClientIP:
+		return echomw.ByClientIP(clientip.Direct())
+	case mwtest.Global:
+		return echomw.Global()
+	default:
+		return func(echo.Context) (string, error) { return "", k.Err }
+	}
+}

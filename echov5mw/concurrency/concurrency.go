@@ -1,0 +1,67 @@
+// Package concurrency has at most so many requests of the same key run at a time, as echo v5
+// middleware:
+//
+//	e.GET("/reports/:tenant", report, concurrency.New(reports, echov5mw.ByParam("tenant"), policy.Wait(time.Second)))
+//
+// It is the last one before the handler, behind exclusive: a request that waits for a lock, or is
+// replayed, has no permit meanwhile.
+package concurrency
+
+import (
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+)
+
+// New returns middleware that runs the handler while it holds a permit, of weight 1, of the
+// semaphore of the request's key, and returns an error without running it if it does not get one. The
+// application's HTTPErrorHandler answers with it; echo's own with a problem body (RFC 9457):
+//
+//   - 429 with Retry-After and type too-many-at-once if there is no room, or others wait for it. With
+//     policy.Wait, if the request's turn has not come within that time, or at once if as many wait
+//     already as policy.MaxWaiting says (1,024 if not set);
+//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs without
+//     a permit instead, the answer has "Concurrency-Status: bypassed", and semaphore.FromContext
+//     finds none;
+//   - 500 if the key function fails.
+//
+// Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
+// leaves less room for the handler. With policy.PerInstance they are those of sem.PerInstance, which
+// counts this process alone and asks no store. Those who wait are served in the order in which they
+// came. How many may wait is the middleware's to say, whatever semaphore.WithMaxWaiting says of sem.
+//
+// Retry-After is reckoned from how long handlers have lately taken, how many wait, and the capacity:
+// 1 s to 1 h.
+//
+// The handler's request has the permit's context. It ends when the permit is lost, with the cause
+// that semaphore.Permit says, and with the request's own context, as when the client disconnects;
+// neither stops a handler that does not look. semaphore.FromContext finds the permit in it.
+//
+// The permit is given back when the handler returns or panics, and not before, whether or not the
+// client is still there: a handler that should make room when its client leaves watches its context.
+// The answer does not wait for that, so whoever has it may find the place still taken, for about as
+// long as a round trip to the store. If the permit was lost while the handler ran, echov5mw.OnError is
+// told; the answer is the handler's.
+//
+// A client that disconnects while its request waits is not served, and its place in the queue goes.
+// The server notices that only if the request has no body, or one that has been read.
+//
+// A request that passes two of these middleware with the same semaphore and key takes two permits.
+//
+// Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, echov5mw.Unless,
+// echov5mw.OnError and [Deny]. New panics if sem or key is nil.
+func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
+	return echohttp.Concurrency[echo.HandlerFunc](adapter.Echo{}, sem, key, opts)
+}
+
+// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
+// the header fields of the refusal are set; deny writes status and body, or returns an error for the
+// HTTPErrorHandler.
+func Deny(deny func(c *echo.Context, d policy.Denial) error) policy.ConcurrencyOption {
+	return echohttp.DenyConcurrency(deny)
+}

@@ -1,0 +1,40 @@
+// Package ratelimit limits how often requests of a key pass, as echo v5 middleware:
+//
+//	e.Use(ratelimit.New(limiter, echov5mw.ByClientIP(clientip.Direct())))
+package ratelimit
+
+import (
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+)
+
+// New returns middleware that takes one token of the request's key, and returns an error without
+// running the handler if there is none. The application's HTTPErrorHandler answers with it; echo's own
+// with a problem body (RFC 9457):
+//
+//   - 429 over the limit, with Retry-After and type quota-exceeded;
+//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
+//     requests pass;
+//   - 500 if the key function fails.
+//
+// Every request that was decided on has RateLimit and RateLimit-Policy in its response
+// (draft-ietf-httpapi-ratelimit-headers).
+//
+// Options are policy.FailOpen, policy.LegacyHeaders, echov5mw.Unless, echov5mw.OnError and [Deny]. New
+// panics if limiter or key is nil.
+func New(limiter *tokenbucket.Limiter, key echov5mw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
+	return echohttp.RateLimit[echo.HandlerFunc](adapter.Echo{}, limiter, key, opts)
+}
+
+// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
+// the header fields of the refusal are set; deny writes status and body, or returns an error for the
+// HTTPErrorHandler.
+func Deny(deny func(c *echo.Context, d policy.Denial) error) policy.RateLimitOption {
+	return echohttp.DenyRateLimit(deny)
+}

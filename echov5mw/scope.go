@@ -1,0 +1,26 @@
+package echov5mw
+
+import (
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/internal/keys"
+)
+
+// ScopeFunc says whose a request is, for policies where nobody may be given what is another's. It
+// is made by [ScopeBy] or [Unscoped], and is no KeyFunc: a scope is who asks, a key is what for.
+type ScopeFunc struct{ scope keys.Scope[*echo.Context] }
+
+// ScopeBy scopes by a key that stands for the authenticated subject, such as
+// ScopeBy(ByContext("user")). It should be stable, such as a user's number, and not a credential
+// that is renewed. Requests without it are refused with status 400.
+func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("echov5mw", key)} }
+
+// Unscoped puts all requests into one scope: whoever sends the same key and the same request is
+// given the same answer. Use it only where all clients are one party.
+func Unscoped() ScopeFunc { return ScopeFunc{keys.Unscoped[*echo.Context]()} }
+
+// IsZero reports whether the scope was made by neither [ScopeBy] nor [Unscoped].
+func (s ScopeFunc) IsZero() bool { return s.scope.IsZero() }
+
+// Of returns the scope of a request.
+func (s ScopeFunc) Of(c *echo.Context) (string, error) { return s.scope.Of(c) }

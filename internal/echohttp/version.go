@@ -1,0 +1,104 @@
+// Package echohttp is the middleware for echo, but for what differs between its versions: the type of
+// the context, and how a response is got at.
+package echohttp
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// Context is what the contexts of all versions have in common.
+type Context interface {
+	Request() *http.Request
+	SetRequest(r *http.Request)
+	Path() string
+	Param(name string) string
+	Get(key string) any
+}
+
+// Version is how middleware deals with the contexts of one version.
+type Version[C Context] interface {
+	// Response is what answers the request.
+	Response(c C) http.ResponseWriter
+	// Replace has w answer the request, and the version's own record of the answer begin anew, until
+	// restore is called.
+	Replace(c C, w http.ResponseWriter) (restore func())
+	// Refuse returns the error with which the version's error handler answers as the denial says.
+	Refuse(c C, e *Error) error
+	// Render has the application's error handler answer with an error.
+	Render(c C, err error)
+	// Log tells the application's log of an error.
+	Log(c C, err error)
+}
+
+// base is what the middleware of every policy has: the version, and the functions in its types that
+// the middleware was given.
+type base[C Context] struct {
+	Version[C]
+	skip   func(C) bool
+	deny   func(C, policy.Denial) error
+	report func(C, error)
+}
+
+// newBase panics, as the New of the package called name, if a function was made for another
+// framework.
+func newBase[C Context](v Version[C], name string, s setting.Common) *base[C] {
+	return &base[C]{
+		Version: v,
+		skip:    setting.Hook[func(C) bool](name, s.Skip),
+		deny:    setting.Hook[func(C, policy.Denial) error](name, s.Deny),
+		report:  setting.Hook[func(C, error)](name, s.Report),
+	}
+}
+
+func (b *base[C]) skips(c C) bool { return b.skip != nil && b.skip(c) }
+
+// refuse returns what the middleware returns for a denial.
+func (b *base[C]) refuse(c C, d policy.Denial) error {
+	httpdenial.Refuse(c.Request().Context())
+	if b.deny == nil {
+		return b.Refuse(c, newError(d))
+	}
+	if d.Err != nil && d.Status() >= http.StatusInternalServerError {
+		b.tell(c, d.Err) // nobody else will: the hook's answer is no error
+	}
+	return b.deny(c, d)
+}
+
+// tell tells of an error that the middleware does not return.
+func (b *base[C]) tell(c C, err error) {
+	if b.report != nil {
+		b.report(c, err)
+		return
+	}
+	b.Log(c, err)
+}
+
+// exchange is a request and its answer in a middleware's hands.
+type exchange[C Context] struct {
+	*base[C]
+	c    C
+	key  func(C) (string, error)
+	next func(C) error
+	err  error // what the middleware returns
+}
+
+// Key returns the request's key.
+func (x *exchange[C]) Key() (string, error) { return x.key(x.c) }
+
+// Run has the handler answer the request.
+func (x *exchange[C]) Run(r *http.Request) {
+	original := x.c.Request()
+	x.c.SetRequest(r)
+	defer x.c.SetRequest(original)
+	x.err = x.next(x.c)
+}
+
+// Deny ends the exchange with a denial.
+func (x *exchange[C]) Deny(d policy.Denial) { x.err = x.refuse(x.c, d) }
+
+// Report tells of an error that does not change the answer.
+func (x *exchange[C]) Report(err error) { x.tell(x.c, err) }
