@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httpsemaphore"
+	"github.com/lockkeeper/lockkeeper/internal/httphold"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -66,7 +66,7 @@ func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.Concurrency
 	}
 	settings := setting.ForConcurrency(opts)
 	hooks := hook.Of("concurrency", settings.Common)
-	middleware, err := httpsemaphore.New(sem, settings)
+	middleware, err := httphold.Concurrency(sem, settings)
 	if err != nil {
 		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}
@@ -94,7 +94,7 @@ type option struct {
 
 func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }
 
-// exchange is a httpsemaphore.Exchange on gin.
+// exchange is a httphold.Exchange on gin.
 type exchange struct {
 	c     *gin.Context
 	key   ginmw.KeyFunc

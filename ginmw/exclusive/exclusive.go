@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httplock"
+	"github.com/lockkeeper/lockkeeper/internal/httphold"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -60,7 +60,7 @@ func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption)
 	}
 	settings := setting.ForExclusive(opts)
 	hooks := hook.Of("exclusive", settings.Common)
-	middleware := httplock.New(locker, settings)
+	middleware := httphold.Exclusive(locker, settings)
 
 	return func(c *gin.Context) {
 		if hooks.Skips(c) {
@@ -85,7 +85,7 @@ type option struct {
 
 func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }
 
-// exchange is a httplock.Exchange on gin.
+// exchange is a httphold.Exchange on gin.
 type exchange struct {
 	c     *gin.Context
 	key   ginmw.KeyFunc

@@ -10,9 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/httpguard"
+	"github.com/lockkeeper/lockkeeper/internal/httphold"
 	"github.com/lockkeeper/lockkeeper/internal/httplimit"
-	"github.com/lockkeeper/lockkeeper/internal/httplock"
-	"github.com/lockkeeper/lockkeeper/internal/httpsemaphore"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -57,7 +56,7 @@ func Exclusive[H ~func(C) error, C Context](
 	}
 	settings := setting.ForExclusive(opts)
 	b := newBase(v, "exclusive", settings.Common)
-	middleware := httplock.New(l, settings)
+	middleware := httphold.Exclusive(l, settings)
 
 	return func(next H) H {
 		return func(c C) error {
@@ -83,7 +82,7 @@ func Concurrency[H ~func(C) error, C Context](
 	}
 	settings := setting.ForConcurrency(opts)
 	b := newBase(v, "concurrency", settings.Common)
-	middleware, err := httpsemaphore.New(s, settings)
+	middleware, err := httphold.Concurrency(s, settings)
 	if err != nil {
 		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}

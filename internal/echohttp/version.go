@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -58,7 +58,7 @@ func (b *base[C]) skips(c C) bool { return b.skip != nil && b.skip(c) }
 
 // refuse returns what the middleware returns for a denial.
 func (b *base[C]) refuse(c C, d policy.Denial) error {
-	httpdenial.Refuse(c.Request().Context())
+	middleware.Refuse(c.Request().Context())
 	if b.deny == nil {
 		return b.Refuse(c, newError(d))
 	}

@@ -3,7 +3,6 @@ package httpdenial
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -13,9 +12,6 @@ import (
 
 // ContentType is that of a problem (RFC 9457).
 const ContentType = "application/problem+json"
-
-// storeRetry is when to come back after the store was not there: breakers close within it.
-const storeRetry = time.Second
 
 // SetHeader sets the fields that belong to a denial, but for the body's.
 func SetHeader(h http.Header, d policy.Denial) {
@@ -38,17 +34,4 @@ func Write(w http.ResponseWriter, d policy.Denial) {
 	w.Header().Set("Content-Type", ContentType)
 	w.WriteHeader(d.Status())
 	_, _ = w.Write(Body(d)) // the client may have left, which is no matter of ours
-}
-
-// Unavailable is the denial for a store that did not answer.
-func Unavailable(err error) policy.Denial {
-	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
-}
-
-// NoKey is the denial for an error of a key function.
-func NoKey(err error) policy.Denial {
-	if errors.Is(err, policy.ErrNoKey) {
-		return policy.Denial{Reason: policy.KeyMissing, Err: err}
-	}
-	return policy.Denial{Reason: policy.InternalError, Err: err}
 }

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
 	"github.com/lockkeeper/lockkeeper/internal/httprequest"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -23,13 +22,18 @@ const (
 
 // Middleware guards requests.
 type Middleware struct {
-	guard    *guard.Guard
-	settings setting.Idempotency
+	decider   middleware.Idempotency
+	maxResult int
+	settings  setting.Idempotency
 }
 
 // New returns a middleware with a guard that is not nil.
 func New(g *guard.Guard, s setting.Idempotency) *Middleware {
-	return &Middleware{guard: g, settings: s}
+	return &Middleware{
+		decider:   middleware.Idempotency{Guard: g, RunUnprotected: s.RunUnprotected},
+		maxResult: g.MaxResult(),
+		settings:  s,
+	}
 }
 
 // Exchange is a request and its answer in a framework's hands.
@@ -63,158 +67,106 @@ func (m *Middleware) Serve(w http.ResponseWriter, r *http.Request, x Exchange) {
 		x.Pass(r)
 		return
 	case errors.Is(err, errNoHeader):
-		m.deny(w, x, policy.Denial{Reason: policy.KeyMissing, Detail: "Send an Idempotency-Key."})
+		deny(w, x, policy.Denial{Reason: policy.KeyMissing, Detail: "Send an Idempotency-Key."})
 		return
 	case err != nil:
-		m.deny(w, x, policy.Denial{Reason: policy.KeyMalformed, Detail: sentence(err)})
+		deny(w, x, policy.Denial{Reason: policy.KeyMalformed, Detail: sentence(err)})
 		return
 	}
 	scope, err := x.Scope()
 	if err != nil {
-		m.deny(w, x, httpdenial.NoKey(err))
+		deny(w, x, middleware.NoKey(err))
 		return
 	}
 	body, fingerprint, err := readRequest(r, m.settings.MaxBody)
 	switch {
 	case errors.Is(err, errBodyTooLarge):
-		m.deny(w, x, policy.Denial{Reason: policy.BodyTooLarge})
+		deny(w, x, policy.Denial{Reason: policy.BodyTooLarge})
 		return
 	case err != nil:
-		m.deny(w, x, policy.Denial{Reason: policy.BodyUnreadable, Err: err})
+		deny(w, x, policy.Denial{Reason: policy.BodyUnreadable, Err: err})
 		return
 	}
-
-	// A client that leaves changes nothing: whether it is there for the answer or comes back for
-	// it, the operation runs to its end.
-	ctx, cancel := detach(r.Context())
-	defer cancel()
-	attempt, result, err := m.guard.Begin(ctx, guard.Operation{Scope: scope, Key: key, Fingerprint: fingerprint})
-	switch {
-	case err == nil && result != nil:
-		m.replay(w, x, result)
-	case err == nil:
-		handled := withBody(attempt.Context(), r, body)
-		m.run(w, handled, x, attempt)
-		httprequest.KeepForm(r, handled)
-	case errors.Is(err, outage.ErrUnavailable) && m.settings.RunUnprotected:
-		x.Report(err)
-		w.Header().Set(statusHeader, "bypassed")
-		handled := withBody(r.Context(), r, body)
-		x.Pass(handled)
-		httprequest.KeepForm(r, handled)
-	default:
-		m.deny(w, x, denial(err))
+	op := guard.Operation{Scope: scope, Key: key, Fingerprint: fingerprint}
+	e := &exchange{Exchange: x, m: m, w: w, r: r, body: body}
+	m.decider.Serve(r.Context(), op, e)
+	if e.capture != nil { // sent when it is recorded
+		e.capture.send()
 	}
 }
 
-// run has the handler make the attempt, settles it, and sends the answer.
-func (m *Middleware) run(w http.ResponseWriter, r *http.Request, x Exchange, attempt *guard.Attempt) {
-	ctx := r.Context()
-	noted, note := httpdenial.WithNote(ctx)
-	c := NewCapture(w, m.guard.MaxResult(), x.DefaultStatus())
-	returned := false
-	defer func() {
-		if !returned { // the handler panicked, and goes on to do so; nothing was held back for long
-			m.report(x, m.settlePanic(ctx, attempt))
-		}
-	}()
-	handled := r.WithContext(noted)
-	x.Run(c, handled)
-	returned = true
-	httprequest.KeepForm(r, handled)
-	if note.Refused() { // by a lock or a limit behind the guard: nothing has run
-		m.report(x, attempt.Abandon(ctx))
-	} else {
-		m.report(x, m.settle(ctx, attempt, c))
-	}
-	c.send()
+// exchange is a middleware.GuardedExchange in HTTP.
+type exchange struct {
+	Exchange
+	m       *Middleware
+	w       http.ResponseWriter
+	r       *http.Request
+	body    []byte
+	capture *Capture // of a handler that has run
 }
 
-func (m *Middleware) settle(ctx context.Context, attempt *guard.Attempt, c *Capture) error {
-	switch {
-	case !m.keeps(c.Status(), attempt):
-		return attempt.Abandon(ctx)
-	case c.passing:
-		return attempt.CompleteNotRetained(ctx, c.Status())
-	default:
-		return attempt.Complete(ctx, guard.Result{Status: c.Status(), Data: c.response().encode()})
+func (x *exchange) Run(ctx context.Context) middleware.Outcome {
+	c := NewCapture(x.w, x.m.maxResult, x.DefaultStatus())
+	handled := withBody(ctx, x.r, x.body)
+	x.Exchange.Run(c, handled)
+	httprequest.KeepForm(x.r, handled)
+	x.capture = c
+	outcome := middleware.Outcome{Ending: x.m.ending(c.Status()), Status: c.Status()}
+	if !c.passing {
+		outcome.Data = c.response().encode()
 	}
+	return outcome
 }
 
-// settlePanic settles an attempt whose handler did not return.
-func (m *Middleware) settlePanic(ctx context.Context, attempt *guard.Attempt) error {
-	if m.mayRerun(attempt) {
-		return attempt.Abandon(ctx)
-	}
-	return attempt.CompleteUnknown(ctx)
+func (x *exchange) Bypass() {
+	x.w.Header().Set(statusHeader, "bypassed")
+	handled := withBody(x.r.Context(), x.r, x.body)
+	x.Pass(handled)
+	httprequest.KeepForm(x.r, handled)
 }
 
-func (m *Middleware) mayRerun(attempt *guard.Attempt) bool {
-	return m.guard.MayRerun() || !attempt.Dirty()
-}
-
-// keeps says whether an answer is for those who ask again, too.
-func (m *Middleware) keeps(status int, attempt *guard.Attempt) bool {
-	if keep, ok := m.settings.Keep[status]; ok {
-		return keep
-	}
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
-		http.StatusConflict, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
-		return false // nothing was done, and it may be otherwise the next time
-	}
-	return status < 500 || !m.mayRerun(attempt)
-}
-
-// report tells of an answer that could not be recorded. It is sent all the same.
-func (m *Middleware) report(x Exchange, err error) {
-	if err != nil && !errors.Is(err, guard.ErrSettled) { // the handler may settle the attempt itself
-		x.Report(err)
-	}
-}
-
-func (m *Middleware) replay(w http.ResponseWriter, x Exchange, result *guard.Result) {
+func (x *exchange) Replay(result *guard.Result) error {
 	kept, err := decodeResponse(result.Data)
 	if err != nil {
-		m.deny(w, x, policy.Denial{Reason: policy.ResponseNotRetained, OriginalStatus: result.Status, Err: err})
-		return
+		return err
 	}
 	x.End()
-	h := w.Header()
+	h := x.w.Header()
 	for name, values := range kept.header {
 		h[name] = values
 	}
 	h.Set(replayedHeader, "true")
-	w.WriteHeader(result.Status)
+	x.w.WriteHeader(result.Status)
 	if len(kept.body) > 0 {
-		_, _ = w.Write(kept.body)
+		_, _ = x.w.Write(kept.body)
 	}
+	return nil
 }
 
-func (m *Middleware) deny(w http.ResponseWriter, x Exchange, d policy.Denial) {
+func (x *exchange) Deny(d policy.Denial) { deny(x.w, x.Exchange, d) }
+
+func deny(w http.ResponseWriter, x Exchange, d policy.Denial) {
 	httpdenial.SetHeader(w.Header(), d)
 	x.Deny(d)
 }
 
-// denial says what a client is told of an error of Begin.
-func denial(err error) policy.Denial {
-	var (
-		inFlight    *guard.InFlightError
-		notRetained *guard.NotRetainedError
-	)
-	switch {
-	case errors.As(err, &inFlight):
-		return policy.Denial{Reason: policy.InFlight, RetryAfter: max(inFlight.RetryAfter, time.Second)}
-	case errors.As(err, &notRetained):
-		return policy.Denial{Reason: policy.ResponseNotRetained, OriginalStatus: notRetained.Status}
-	case errors.Is(err, guard.ErrMismatch):
-		return policy.Denial{Reason: policy.KeyReused}
-	case errors.Is(err, guard.ErrOutcomeUnknown):
-		return policy.Denial{Reason: policy.OutcomeUnknown}
-	case errors.Is(err, guard.ErrInvalidOperation):
-		return policy.Denial{Reason: policy.KeyMalformed, Err: err}
+// ending says whether an answer is for those who ask again, too.
+func (m *Middleware) ending(status int) middleware.Ending {
+	if keep, ok := m.settings.Keep[status]; ok {
+		if keep {
+			return middleware.Final
+		}
+		return middleware.Refused
 	}
-	return httpdenial.Unavailable(err)
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
+		http.StatusConflict, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
+		return middleware.Refused
+	}
+	if status >= 500 {
+		return middleware.Failed
+	}
+	return middleware.Final
 }
 
 // sentence makes an error of this package a sentence for the client.

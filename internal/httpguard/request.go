@@ -57,13 +57,3 @@ func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
 	}
 	return r
 }
-
-// detach returns a context that the client's leaving does not end, but the request's own deadline
-// does.
-func detach(ctx context.Context) (context.Context, context.CancelFunc) {
-	detached := context.WithoutCancel(ctx)
-	if deadline, ok := ctx.Deadline(); ok {
-		return context.WithDeadline(detached, deadline)
-	}
-	return detached, func() {}
-}

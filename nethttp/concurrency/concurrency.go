@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/httpsemaphore"
+	"github.com/lockkeeper/lockkeeper/internal/httphold"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
@@ -65,7 +65,7 @@ func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.Concurren
 	}
 	settings := setting.ForConcurrency(opts)
 	hooks := hook.Of("concurrency", settings.Common)
-	middleware, err := httpsemaphore.New(sem, settings)
+	middleware, err := httphold.Concurrency(sem, settings)
 	if err != nil {
 		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}
@@ -90,7 +90,7 @@ type option struct {
 
 func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }
 
-// exchange is a httpsemaphore.Exchange on net/http.
+// exchange is a httphold.Exchange on net/http.
 type exchange struct {
 	hook.Exchange
 	key nethttp.KeyFunc

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/httplock"
+	"github.com/lockkeeper/lockkeeper/internal/httphold"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
@@ -59,7 +59,7 @@ func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOptio
 	}
 	settings := setting.ForExclusive(opts)
 	hooks := hook.Of("exclusive", settings.Common)
-	middleware := httplock.New(locker, settings)
+	middleware := httphold.Exclusive(locker, settings)
 
 	return hooks.Middleware(func(x hook.Exchange) {
 		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
@@ -81,7 +81,7 @@ type option struct {
 
 func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }
 
-// exchange is a httplock.Exchange on net/http.
+// exchange is a httphold.Exchange on net/http.
 type exchange struct {
 	hook.Exchange
 	key nethttp.KeyFunc

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -34,7 +35,7 @@ func (h Hooks) Deny(c *gin.Context, d policy.Denial) {
 	if d.Err != nil && d.Status() >= 500 {
 		_ = c.Error(d.Err)
 	}
-	httpdenial.Refuse(c.Request.Context())
+	middleware.Refuse(c.Request.Context())
 	c.Abort()
 	if h.deny != nil {
 		h.deny(c, d)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -61,7 +62,7 @@ func (x *Exchange) Deny(d policy.Denial) {
 	if d.Err != nil && d.Status() >= 500 {
 		x.Report(d.Err)
 	}
-	httpdenial.Refuse(x.Request.Context())
+	middleware.Refuse(x.Request.Context())
 	if x.hooks.deny != nil {
 		x.hooks.deny(x.Writer, x.Request, d)
 		return

@@ -1,4 +1,4 @@
-package httpdenial
+package middleware
 
 import (
 	"context"

@@ -1,0 +1,89 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// maxRetryAfter bounds what is made of an average and a long queue: nobody knows more.
+const maxRetryAfter = time.Hour
+
+// NewConcurrency returns what has at most as many requests of a key run at a time as a semaphore,
+// which is not nil, has room for. The error is that of the semaphore's With.
+func NewConcurrency(s *semaphore.Semaphore, set setting.Concurrency) (*Hold, error) {
+	if set.PerInstance {
+		s = s.PerInstance()
+	}
+	s, err := s.With(semaphore.WithMaxWaiting(set.MaxWaiting))
+	if err != nil {
+		return nil, err
+	}
+	return &Hold{mechanism: permits{s}, wait: set.Wait, runsWithout: set.FailOpen}, nil
+}
+
+type permits struct{ semaphore *semaphore.Semaphore }
+
+func (p permits) try(ctx context.Context, key string) (held, bool, error) {
+	return permitted(p.semaphore.TryAcquire(ctx, key))
+}
+
+func (p permits) await(ctx context.Context, key string) (held, bool, error) {
+	return permitted(p.semaphore.Acquire(ctx, key))
+}
+
+func permitted(permit *semaphore.Permit, err error) (held, bool, error) {
+	if err != nil {
+		return nil, errors.Is(err, semaphore.ErrNotAcquired), err
+	}
+	return permitHeld{permit}, false, nil
+}
+
+func (permits) refusal(err error, typical time.Duration) (policy.Denial, bool) {
+	var busy *semaphore.BusyError
+	switch {
+	case errors.As(err, &busy):
+		return policy.Denial{Reason: policy.TooManyAtOnce, RetryAfter: untilRoom(busy, typical), Err: err}, true
+	case errors.Is(err, semaphore.ErrInvalidKey):
+		return policy.Denial{Reason: policy.KeyMalformed, Err: err}, true
+	}
+	return policy.Denial{}, false
+}
+
+func (permits) closed(err error) bool { return errors.Is(err, semaphore.ErrClosed) }
+
+// untilRoom is when there may be room: those who wait now, and then this one, get it as fast as
+// handlers lately gave it back, and as many at a time as there is room for.
+func untilRoom(busy *semaphore.BusyError, typical time.Duration) time.Duration {
+	rounds := float64(busy.Waiting+1) / float64(max(busy.Capacity, 1))
+	after := float64(typical) * rounds
+	return time.Duration(min(max(after, float64(time.Second)), float64(maxRetryAfter)))
+}
+
+type permitHeld struct{ *semaphore.Permit }
+
+// end does not have the answer wait for the store to hear of it.
+func (h permitHeld) end(context.Context) error {
+	err := h.overdue()
+	h.ReleaseSoon() // the handler may have released it itself
+	return err
+}
+
+// overdue is why others may have had the permit's place while the handler ran; nil if they had not.
+func (h permitHeld) overdue() error {
+	ctx := h.Context()
+	if ctx.Err() == nil {
+		return nil
+	}
+	cause := context.Cause(ctx)
+	if errors.Is(cause, semaphore.ErrLost) || errors.Is(cause, semaphore.ErrExpired) {
+		return cause
+	}
+	return nil
+}
+
+func (h permitHeld) discard(context.Context) { h.ReleaseSoon() }

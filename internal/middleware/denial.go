@@ -1,0 +1,27 @@
+// Package middleware is what the middleware of a policy does, whatever the protocol and the
+// framework: it asks the mechanism, waits, runs the handler or refuses, and says what the client and
+// the log are told. How that is written into an answer is the protocol's.
+package middleware
+
+import (
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// storeRetry is when to come back after the store was not there: breakers close within it.
+const storeRetry = time.Second
+
+// unavailable is the denial for a store that did not answer.
+func unavailable(err error) policy.Denial {
+	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
+}
+
+// NoKey is the denial for an error of a key function, or for an empty key, which is none.
+func NoKey(err error) policy.Denial {
+	if err == nil || errors.Is(err, policy.ErrNoKey) {
+		return policy.Denial{Reason: policy.KeyMissing, Err: policy.ErrNoKey}
+	}
+	return policy.Denial{Reason: policy.InternalError, Err: err}
+}

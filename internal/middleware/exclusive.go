@@ -1,0 +1,69 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// NewExclusive returns what has the requests of a key take turns, with a locker that is not nil.
+func NewExclusive(l *lock.Locker, s setting.Exclusive) *Hold {
+	return &Hold{mechanism: locks{l}, wait: s.Wait, runsWithout: s.RunUnprotected}
+}
+
+type locks struct{ locker *lock.Locker }
+
+func (l locks) try(ctx context.Context, key string) (held, bool, error) {
+	return leased(l.locker.TryLock(ctx, key))
+}
+
+func (l locks) await(ctx context.Context, key string) (held, bool, error) {
+	return leased(l.locker.Lock(ctx, key))
+}
+
+func leased(lease *lock.Lease, err error) (held, bool, error) {
+	if err != nil {
+		return nil, errors.Is(err, lock.ErrNotAcquired), err
+	}
+	return leaseHeld{lease}, false, nil
+}
+
+func (locks) refusal(err error, typical time.Duration) (policy.Denial, bool) {
+	var others *lock.HeldError
+	switch {
+	case errors.As(err, &others):
+		return policy.Denial{Reason: policy.Locked, RetryAfter: untilFree(others, typical), Err: err}, true
+	case errors.Is(err, lock.ErrInvalidKey):
+		return policy.Denial{Reason: policy.KeyMalformed, Err: err}, true
+	}
+	return policy.Denial{}, false
+}
+
+func (locks) closed(err error) bool { return errors.Is(err, lock.ErrClosed) }
+
+// untilFree is when the lock may be free. Its lease says little of that: it is long, and a holder
+// that lives renews it. So this is what handlers have lately taken, for the one that has the lock
+// and each that waits for it. The lease is the upper bound, after which a holder that died is gone.
+func untilFree(others *lock.HeldError, typical time.Duration) time.Duration {
+	after := typical * time.Duration(others.Waiting+1)
+	if others.Remaining > 0 {
+		after = min(after, others.Remaining)
+	}
+	return max(after, time.Second)
+}
+
+type leaseHeld struct{ *lock.Lease }
+
+func (h leaseHeld) end(ctx context.Context) error {
+	// Unlock goes on when the client has left; the handler may have called it itself.
+	if err := h.Unlock(ctx); !errors.Is(err, lock.ErrReleased) {
+		return err
+	}
+	return nil
+}
+
+func (h leaseHeld) discard(ctx context.Context) { _ = h.Unlock(ctx) }

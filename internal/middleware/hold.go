@@ -1,0 +1,129 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/average"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// Hold has a request hold something of its key while its handler runs: a lock, or a permit.
+type Hold struct {
+	mechanism   mechanism
+	wait        time.Duration // for how long a request waits; zero refuses it at once
+	runsWithout bool          // while the store is unavailable
+	typical     average.Duration
+}
+
+// mechanism gives what is held.
+type mechanism interface {
+	// try does not wait; others is true if others have what is asked for.
+	try(ctx context.Context, key string) (h held, others bool, err error)
+	// await waits until the context ends; others is as in try.
+	await(ctx context.Context, key string) (h held, others bool, err error)
+	// refusal says what a client is told of an error of the mechanism, which handlers hold for
+	// about as long as is typical. It is false for an error that is the store's, or the server's.
+	refusal(err error, typical time.Duration) (policy.Denial, bool)
+	// closed reports whether an error says that the mechanism is closed.
+	closed(err error) bool
+}
+
+// held is a hold.
+type held interface {
+	// Context ends with the hold.
+	Context() context.Context
+	// end gives it back when the handler has returned, whether or not it has done so itself. An
+	// error says that others may have had the same meanwhile.
+	end(ctx context.Context) error
+	// discard gives it back without a handler having run.
+	discard(ctx context.Context)
+}
+
+// Exchange is a request and its answer in a framework's hands.
+type Exchange interface {
+	// Key returns the request's key.
+	Key() (string, error)
+	// Run has the handler answer the request, which then has this context.
+	Run(ctx context.Context)
+	// Bypass has the handler answer the request as if there were no middleware, and the answer say
+	// so.
+	Bypass()
+	// Deny ends the exchange with a denial.
+	Deny(policy.Denial)
+	// Report tells of an error that does not change the answer.
+	Report(error)
+}
+
+// Serve answers a request with this context: it runs it when it holds what it needs, or denies it.
+func (m *Hold) Serve(ctx context.Context, x Exchange) {
+	key, err := x.Key()
+	if err != nil || key == "" {
+		x.Deny(NoKey(err))
+		return
+	}
+	h, cancel, err := m.acquire(ctx, key)
+	defer cancel()
+	switch {
+	case err == nil:
+		m.run(ctx, x, h)
+	case errors.Is(err, outage.ErrUnavailable) && m.runsWithout && ctx.Err() == nil:
+		x.Report(err)
+		x.Bypass()
+	default:
+		x.Deny(m.denial(ctx, err))
+	}
+}
+
+// acquire returns the hold of a request's key, and what to call when the request is answered.
+//
+// It asks without waiting first. So the time that a request may wait is spent in the queue alone,
+// and does not cut short the store's own deadline: a store that is silent is an outage, and not
+// something that others have.
+func (m *Hold) acquire(request context.Context, key string) (held, context.CancelFunc, error) {
+	h, others, err := m.mechanism.try(request, key)
+	if m.wait == 0 || !others {
+		return h, func() {}, err
+	}
+
+	// The hold's context derives from this one, so it may not have a deadline.
+	ctx, cancel := context.WithCancel(request)
+	timer := time.AfterFunc(m.wait, cancel)
+	h, others, waitErr := m.mechanism.await(ctx, key)
+	inTime := timer.Stop()
+	switch {
+	case waitErr == nil && inTime:
+		return h, cancel, nil
+	case waitErr == nil: // its turn came at the moment when the time was up
+		h.discard(ctx)
+	case ctx.Err() == nil, others:
+		err = waitErr
+	}
+	return nil, cancel, err
+}
+
+// run has the handler answer, and gives the hold back, even if the handler panics.
+func (m *Hold) run(request context.Context, x Exchange, h held) {
+	began := time.Now()
+	ctx := h.Context()
+	defer func() {
+		m.typical.Add(time.Since(began))
+		if err := h.end(request); err != nil {
+			x.Report(err)
+		}
+	}()
+	x.Run(ctx)
+}
+
+// denial says what a client is told of an error of the mechanism.
+func (m *Hold) denial(request context.Context, err error) policy.Denial {
+	if d, ok := m.mechanism.refusal(err, m.typical.Get()); ok {
+		return d
+	}
+	if errors.Is(err, outage.ErrUnavailable) || m.mechanism.closed(err) || request.Err() != nil {
+		return unavailable(err)
+	}
+	return policy.Denial{Reason: policy.InternalError, Err: err}
+}
