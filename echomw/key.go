@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/echomw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/echohttp"
 	"github.com/lockkeeper/lockkeeper/internal/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp"
@@ -34,7 +35,7 @@ func ByHeader(name string) KeyFunc {
 
 // ByParam keys by a parameter of the route, such as id in /carts/:id. Echo hands out parameters as
 // they were sent, as a%2Db or a-b; those are one key.
-func ByParam(name string) KeyFunc { return echohttp.ByParam[echo.Context](name) }
+func ByParam(name string) KeyFunc { return echohttp.ByParam(name, adapter.AsSent) }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r
 // finds it. Echo's own RealIP is not used, since it believes any client's X-Forwarded-For unless it

@@ -2,18 +2,19 @@
 // request is limited, locked or scoped, and which requests a middleware leaves alone. The middleware
 // themselves are its subpackages. For echo v4 there is echomw.
 //
-// A middleware that refuses a request returns an *echo.HTTPError to the application's
-// HTTPErrorHandler, whose answer it is: echo's own makes it a problem (RFC 9457) of type
-// application/problem+json, and one of the application's finds what was refused, and why, by
-// [DenialOf]. Its Code is the status, its Message marshals itself as the problem, and the error behind
-// the denial, such as core.ErrUnavailable when the store is, is found by errors.Is. It is not for
-// clients. The header fields of the denial (Retry-After, RateLimit, Link) are set already.
+// A middleware that refuses a request returns an error to the application's HTTPErrorHandler, whose
+// answer it is: echo's own makes it a problem (RFC 9457) of type application/problem+json, and one of the
+// application's finds what was refused, and why, by [DenialOf]. Its status is what echo.StatusCode says of
+// it, and the error behind the denial, such as core.ErrUnavailable when the store is, is found by
+// errors.Is. It is not for clients. The header fields of the denial (Retry-After, RateLimit, Link) are set
+// already.
 package echov5mw
 
 import (
 	"github.com/labstack/echo/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/echohttp"
 	"github.com/lockkeeper/lockkeeper/internal/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp"
@@ -33,8 +34,9 @@ func ByHeader(name string) KeyFunc {
 }
 
 // ByParam keys by a parameter of the route, such as id in /carts/:id. Echo hands out parameters as
-// they were sent, as a%2Db or a-b; those are one key.
-func ByParam(name string) KeyFunc { return echohttp.ByParam[*echo.Context](name) }
+// they were sent, as a%2Db or a-b; those are one key. It does not matter whether echo's router has been
+// told to decode them (echo.RouterConfig).
+func ByParam(name string) KeyFunc { return echohttp.ByParam(name, adapter.AsSent) }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r
 // finds it. Echo's own RealIP is not used, since it believes any client's X-Forwarded-For unless it

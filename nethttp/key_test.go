@@ -161,22 +161,3 @@ func TestScopes(t *testing.T) {
 		t.Errorf("an empty subject: %v", err)
 	}
 }
-
-func TestWiringMistakesPanic(t *testing.T) {
-	for want, wire := range map[string]func(){
-		"nethttp: Unless: nil function":  func() { nethttp.Unless(nil) },
-		"nethttp: OnError: nil function": func() { nethttp.OnError(nil) },
-		"nethttp: Join: no keys":         func() { nethttp.Join() },
-		"nethttp: FirstOf: nil key":      func() { nethttp.FirstOf(nil) },
-		"nethttp: ScopeBy: nil key":      func() { nethttp.ScopeBy(nil) },
-	} {
-		t.Run(want, func(t *testing.T) {
-			defer func() {
-				if got := recover(); got != want {
-					t.Errorf("panicked with %v", got)
-				}
-			}()
-			wire()
-		})
-	}
-}

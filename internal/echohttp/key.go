@@ -3,6 +3,7 @@ package echohttp
 import (
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/keys"
 )
@@ -12,12 +13,12 @@ func ByRequest[C Context](key func(*http.Request) (string, error)) func(C) (stri
 	return func(c C) (string, error) { return key(c.Request()) }
 }
 
-// ByParam keys by a parameter of the route. Echo takes it from the path as it was sent, in which
-// there are several spellings of one character; they are one key.
-func ByParam[C Context](name string) func(C) (string, error) {
+// ByParam keys by a parameter of the route. Echo may take it from the path as it was sent, in which
+// there are several spellings of one character; they are one key. The function says whether it did.
+func ByParam[C Context](name string, asSent func(C) bool) func(C) (string, error) {
 	return func(c C) (string, error) {
 		value := c.Param(name)
-		if c.Request().URL.RawPath != "" {
+		if strings.Contains(value, "%") && asSent(c) {
 			if decoded, err := url.PathUnescape(value); err == nil {
 				value = decoded
 			}

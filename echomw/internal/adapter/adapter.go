@@ -36,3 +36,7 @@ func (Echo) Render(c echo.Context, err error) { c.Error(err) }
 
 // Log implements echohttp.Version.
 func (Echo) Log(c echo.Context, err error) { c.Logger().Error(err) }
+
+// AsSent reports whether the parameters of the route are from the path as it was sent. Otherwise they are
+// from the one that net/http has decoded.
+func AsSent(c echo.Context) bool { return c.Request().URL.RawPath != "" }

@@ -38,3 +38,17 @@ func (Echo) Render(c *echo.Context, err error) { c.Echo().HTTPErrorHandler(c, er
 
 // Log implements echohttp.Version.
 func (Echo) Log(c *echo.Context, err error) { c.Logger().Error(err.Error()) }
+
+// AsSent reports whether the parameters of the route are from the path as it was sent. Otherwise they have
+// been decoded, by net/http or by a router that was told to. They are as sent if they make up that path.
+func AsSent(c *echo.Context) bool {
+	sent := c.Request().URL.RawPath
+	if sent == "" {
+		return false
+	}
+	var values []any
+	for _, p := range c.PathValues() {
+		values = append(values, p.Value)
+	}
+	return echo.RouteInfo{Path: c.Path()}.Reverse(values...) == sent
+}

@@ -1,0 +1,89 @@
+package echomw_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/echomw"
+	"github.com/lockkeeper/lockkeeper/echomw/concurrency"
+	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
+	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
+)
+
+// serve serves an application.
+func serve(a echotest.App[echo.Context, echo.MiddlewareFunc]) http.Handler {
+	e := echo.New()
+	e.Debug = true
+	if a.OnError != nil {
+		e.HTTPErrorHandler = func(err error, c echo.Context) { a.OnError(c, err) }
+	}
+	if a.Log != nil {
+		e.Logger.SetOutput(a.Log)
+	}
+	e.Use(a.Use...)
+	e.Any(a.Route, a.Handler)
+	return e
+}
+
+func TestEcho(t *testing.T) {
+	echotest.Run(t, echotest.Version[echo.Context, echomw.KeyFunc, echo.MiddlewareFunc]{
+		Serve: serve,
+		Before: func(f func(echo.Context)) echo.MiddlewareFunc {
+			return func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c echo.Context) error {
+					f(c)
+					return next(c)
+				}
+			}
+		},
+		HTTPError: func(status int, message string) error { return echo.NewHTTPError(status, message) },
+
+		ByParam: echomw.ByParam, ByRoute: echomw.ByRoute, ByContext: echomw.ByContext, Global: echomw.Global,
+		Join: echomw.Join, FirstOf: echomw.FirstOf, DenialOf: echomw.DenialOf,
+
+		RateLimit: ratelimit.New, Exclusive: exclusive.New, Concurrency: concurrency.New,
+		Idempotency: func(g *guard.Guard, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
+			return idempotency.New(g, echomw.Unscoped(), opts...)
+		},
+		Deny:    ratelimit.Deny,
+		OnError: func(f func(echo.Context, error)) policy.RateLimitOption { return echomw.OnError(f) },
+	})
+}
+
+// What is said in the documentation of errors for echo v4: an application that knows nothing of this module
+// answers with a problem too.
+func TestADenialIsAnHTTPError(t *testing.T) {
+	e := echo.New()
+	e.HTTPErrorHandler = func(err error, c echo.Context) {
+		var httpError *echo.HTTPError
+		if errors.As(err, &httpError) {
+			_ = c.JSON(httpError.Code, httpError.Message)
+		}
+	}
+	e.GET("/", func(echo.Context) error { return nil },
+		exclusive.New(must(lock.New(memstore.New(), "carts")), echomw.ByHeader("X-None")))
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	want := string(must(policy.Denial{Reason: policy.KeyMissing}.MarshalJSON()))
+	if w.Code != http.StatusBadRequest || w.Header().Get("Content-Type") != "application/problem+json" || !jsonEqual(w.Body.Bytes(), want) {
+		t.Errorf("%d %s as %q", w.Code, w.Body, w.Header().Get("Content-Type"))
+	}
+}
+
+// jsonEqual compares JSON, whatever its indentation is.
+func jsonEqual(got []byte, want string) bool {
+	var compact bytes.Buffer
+	return json.Compact(&compact, got) == nil && compact.String() == want
+}

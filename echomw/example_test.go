@@ -1,0 +1,109 @@
+package echomw_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/echomw"
+	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+func do(e *echo.Echo, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, r)
+	return w
+}
+
+// An application whose errors all look alike, those of this module too.
+func ExampleDenialOf_inAnErrorHandler() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	e.HTTPErrorHandler = func(err error, c echo.Context) {
+		denial, ok := echomw.DenialOf(err)
+		if !ok {
+			e.DefaultHTTPErrorHandler(err, c)
+			return
+		}
+		// Retry-After is set already. What denial.Err says is for a log, and not for the client.
+		_ = c.JSON(denial.Status(), map[string]any{"error": denial.Reason, "ok": false})
+	}
+	e.GET("/", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, ratelimit.New(limiter, echomw.Global()))
+
+	do(e, httptest.NewRequest(http.MethodGet, "/", nil))
+	w := do(e, httptest.NewRequest(http.MethodGet, "/", nil))
+	fmt.Print(w.Code, " ", w.Body)
+	w = do(e, httptest.NewRequest(http.MethodGet, "/elsewhere", nil))
+	fmt.Print(w.Code, " ", w.Body)
+	// Output:
+	// 429 {"error":"quota-exceeded","ok":false}
+	// 404 {"message":"Not Found"}
+}
+
+// Two spellings of a path are one cart, and so one lock.
+func ExampleByParam_twoSpellings() {
+	key := echomw.ByParam("id")
+	e := echo.New()
+	e.PUT("/carts/:id", func(c echo.Context) error {
+		fmt.Println(key(c))
+		return nil
+	})
+	do(e, httptest.NewRequest(http.MethodPut, "/carts/a-b", nil))
+	do(e, httptest.NewRequest(http.MethodPut, "/carts/a%2Db", nil))
+	// Output:
+	// a-b <nil>
+	// a-b <nil>
+}
+
+// Whoever is known has a limit of their own, and the others share that of their address.
+func ExampleFirstOf_userOrAddress() {
+	key := echomw.FirstOf(echomw.ByContext("user"), echomw.ByClientIP(clientip.Direct()))
+	e := echo.New()
+	e.GET("/", func(c echo.Context) error {
+		fmt.Println(key(c))
+		c.Set("user", 7) // authentication does this
+		fmt.Println(key(c))
+		return nil
+	})
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "203.0.113.7:49152"
+	do(e, r)
+	// Output:
+	// 1:203.0.113.7 <nil>
+	// 0:7 <nil>
+}
+
+// A lock that does without its store, and tells of it: the answer is the handler's, so the error goes
+// nowhere else.
+func ExampleOnError_bypassed() {
+	store := memstore.New()
+	carts, err := lock.New(store, "carts")
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	e.PUT("/carts/:id", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },
+		exclusive.New(carts, echomw.ByParam("id"), policy.RunUnprotected(), echomw.OnError(func(c echo.Context, err error) {
+			fmt.Println(c.Path(), "outage:", errors.Is(err, core.ErrUnavailable))
+		})))
+
+	_ = store.Close() // an outage
+	w := do(e, httptest.NewRequest(http.MethodPut, "/carts/42", nil))
+	fmt.Println(w.Code, w.Header().Get("Lock-Status"))
+	// Output:
+	// /carts/:id outage: true
+	// 204 bypassed
+}

@@ -1,0 +1,88 @@
+package exclusive_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/echomw"
+	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
+)
+
+func put(e *echo.Echo, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequest(http.MethodPut, path, nil))
+	return w
+}
+
+// Requests that change the same cart of the same user take turns, and wait for theirs for up to two
+// seconds. Nobody is held up by whoever has a cart of the same number.
+func Example_takeTurns() {
+	carts, err := lock.New(memstore.New(), "carts")
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc { // yours goes here
+		return func(c echo.Context) error {
+			c.Set("user", "alice")
+			return next(c)
+		}
+	})
+	oneAtATime := exclusive.New(carts, echomw.Join(echomw.ByContext("user"), echomw.ByParam("id")), policy.Wait(2*time.Second))
+	e.PUT("/carts/:id", func(c echo.Context) error {
+		lease, _ := lock.FromContext(c.Request().Context())
+		// save(ctx, cart, lease.Fence())
+		return c.String(http.StatusOK, "locked: "+lease.Key())
+	}, oneAtATime)
+	fmt.Println(put(e, "/carts/42").Body)
+	// Output: locked: 5:alice2:42
+}
+
+// Reading needs no lock.
+func Example_onlyWrites() {
+	carts, err := lock.New(memstore.New(), "carts")
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	group := e.Group("/carts", exclusive.New(carts, echomw.ByParam("id"),
+		echomw.Unless(func(c echo.Context) bool { return c.Request().Method == http.MethodGet })))
+	handler := func(c echo.Context) error {
+		_, locked := lock.FromContext(c.Request().Context())
+		return c.String(http.StatusOK, fmt.Sprint("locked: ", locked))
+	}
+	group.GET("/:id", handler)
+	group.PUT("/:id", handler)
+
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/carts/42", nil))
+	fmt.Println(w.Body)
+	fmt.Println(put(e, "/carts/42").Body)
+	// Output:
+	// locked: false
+	// locked: true
+}
+
+// An answer of one's own to those who come while another is at work.
+func ExampleDeny() {
+	carts, err := lock.New(memstore.New(), "carts")
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	deny := exclusive.Deny(func(c echo.Context, d policy.Denial) error {
+		return c.String(d.Status(), "not now: "+string(d.Reason))
+	})
+	e.PUT("/carts/:id", func(c echo.Context) error {
+		return c.String(http.StatusOK, put(e, c.Request().URL.Path).Body.String()) // another customer, meanwhile
+	}, exclusive.New(carts, echomw.ByParam("id"), deny))
+	fmt.Println(put(e, "/carts/42").Body)
+	// Output: not now: locked
+}

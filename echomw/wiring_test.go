@@ -1,0 +1,79 @@
+package echomw_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/echomw"
+	"github.com/lockkeeper/lockkeeper/echomw/concurrency"
+	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
+	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+)
+
+// The wiring mistakes that would cost money do not compile. The likeliest is to take what is for the other
+// version of echo.
+func TestWiring(t *testing.T) {
+	wiring.Compile(t, wiring.Framework{
+		Package: "echomw", Other: "echov5mw",
+		Imports: `"github.com/labstack/echo/v4"`,
+		Request: "echo.Context",
+		Deny:    "func(echo.Context, policy.Denial) error { return nil }",
+	})
+}
+
+// What the compiler cannot see ends the program when it starts, not when a request comes.
+func TestWiringMistakesPanic(t *testing.T) {
+	store := memstore.New()
+	t.Cleanup(func() { _ = store.Close() })
+	limiter := must(tokenbucket.New(store, "limit", tokenbucket.PerMinute(1000)))
+	orders := must(guard.New(store, "orders"))
+	carts := must(lock.New(store, "carts"))
+	reports := must(semaphore.New(store, "reports", 10))
+	anyKey, anyone := echomw.Global(), echomw.Unscoped()
+	unless := nethttp.Unless(func(*http.Request) bool { return false })
+	onError := nethttp.OnError(func(*http.Request, error) {})
+
+	wiring.Panics(t, map[string]func(){
+		"ratelimit: New: nil limiter":     func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
+		"ratelimit: Deny: nil function":   func() { ratelimit.Deny(nil) },
+		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
+		"idempotency: Deny: nil function": func() { idempotency.Deny(nil) },
+		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },
+		"exclusive: Deny: nil function":   func() { exclusive.Deny(nil) },
+		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
+		"concurrency: Deny: nil function": func() { concurrency.Deny(nil) },
+
+		"idempotency: New: no scope; use echomw.ScopeBy or echomw.Unscoped": func() { idempotency.New(orders, echomw.ScopeFunc{}) },
+
+		"ratelimit: New: an option of another framework (func(*http.Request) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
+		"idempotency: New: an option of another framework (func(*http.Request) bool)": func() { idempotency.New(orders, anyone, unless) },
+		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
+		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"exclusive: New: an option of another framework (func(*http.Request, error))": func() { exclusive.New(carts, anyKey, onError) },
+
+		"echomw: Unless: nil function":  func() { echomw.Unless(nil) },
+		"echomw: OnError: nil function": func() { echomw.OnError(nil) },
+		"echomw: Join: no keys":         func() { echomw.Join() },
+		"echomw: Join: nil key":         func() { echomw.Join(anyKey, nil) },
+		"echomw: FirstOf: nil key":      func() { echomw.FirstOf(nil) },
+		"echomw: ScopeBy: nil key":      func() { echomw.ScopeBy(nil) },
+	})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -1,0 +1,71 @@
+package concurrency_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
+)
+
+func get(e *echo.Echo, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}
+
+// Four reports of a tenant at a time, on all instances together. Up to ten more wait, for up to two
+// seconds.
+func Example_perTenant() {
+	reports, err := semaphore.New(memstore.New(), "reports", 4)
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	e.GET("/reports/:tenant", func(c *echo.Context) error {
+		permit, _ := semaphore.FromContext(c.Request().Context())
+		return c.String(http.StatusOK, "the report of "+permit.Key())
+	}, concurrency.New(reports, echov5mw.ByParam("tenant"), policy.Wait(2*time.Second), policy.MaxWaiting(10)))
+	fmt.Println(get(e, "/reports/acme").Body)
+	// Output: the report of acme
+}
+
+// A bulkhead: this process has two pictures in memory at a time, whatever happens to the store.
+func Example_bulkhead() {
+	store := memstore.New()
+	pictures, err := semaphore.New(store, "pictures", 2)
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	e.GET("/pictures/:id", func(c *echo.Context) error { return c.NoContent(http.StatusNoContent) },
+		concurrency.New(pictures, echov5mw.Global(), policy.PerInstance(), policy.Wait(time.Second)))
+
+	_ = store.Close() // an outage
+	fmt.Println(get(e, "/pictures/7").Code)
+	// Output: 204
+}
+
+// An answer of one's own to those for whom there is no room.
+func ExampleDeny() {
+	reports, err := semaphore.New(memstore.New(), "reports", 1)
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	deny := concurrency.Deny(func(c *echo.Context, d policy.Denial) error {
+		return c.JSON(d.Status(), map[string]any{"busy": true, "seconds": d.RetryAfter.Seconds()})
+	})
+	e.GET("/reports", func(c *echo.Context) error {
+		return c.String(http.StatusOK, get(e, "/reports").Body.String()) // another customer, meanwhile
+	}, concurrency.New(reports, echov5mw.Global(), deny))
+	fmt.Print(get(e, "/reports").Body)
+	// Output: {"busy":true,"seconds":1}
+}

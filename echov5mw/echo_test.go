@@ -1,0 +1,106 @@
+package echov5mw_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
+	"github.com/lockkeeper/lockkeeper/echov5mw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
+	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
+)
+
+type app = echotest.App[*echo.Context, echo.MiddlewareFunc]
+
+// serve serves an application, on a router that is as it is configured.
+func serve(router echo.RouterConfig) func(app) http.Handler {
+	return func(a app) http.Handler {
+		e := echo.NewWithConfig(echo.Config{Router: echo.NewRouter(router)})
+		e.HTTPErrorHandler = echo.DefaultHTTPErrorHandler(true)
+		if a.OnError != nil {
+			e.HTTPErrorHandler = a.OnError
+		}
+		if a.Log != nil {
+			e.Logger = slog.New(slog.NewTextHandler(a.Log, nil))
+		}
+		e.Use(a.Use...)
+		e.Any(a.Route, a.Handler)
+		return e
+	}
+}
+
+func version(router echo.RouterConfig) echotest.Version[*echo.Context, echov5mw.KeyFunc, echo.MiddlewareFunc] {
+	return echotest.Version[*echo.Context, echov5mw.KeyFunc, echo.MiddlewareFunc]{
+		Serve: serve(router),
+		Before: func(f func(*echo.Context)) echo.MiddlewareFunc {
+			return func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c *echo.Context) error {
+					f(c)
+					return next(c)
+				}
+			}
+		},
+		HTTPError: func(status int, message string) error { return echo.NewHTTPError(status, message) },
+
+		ByParam: echov5mw.ByParam, ByRoute: echov5mw.ByRoute, ByContext: echov5mw.ByContext, Global: echov5mw.Global,
+		Join: echov5mw.Join, FirstOf: echov5mw.FirstOf, DenialOf: echov5mw.DenialOf,
+
+		RateLimit: ratelimit.New, Exclusive: exclusive.New, Concurrency: concurrency.New,
+		Idempotency: func(g *guard.Guard, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
+			return idempotency.New(g, echov5mw.Unscoped(), opts...)
+		},
+		Deny:    ratelimit.Deny,
+		OnError: func(f func(*echo.Context, error)) policy.RateLimitOption { return echov5mw.OnError(f) },
+	}
+}
+
+func TestEcho(t *testing.T) { echotest.Run(t, version(echo.RouterConfig{})) }
+
+// A router can be told to decode what it takes from the path. Nothing is decoded twice: the key is what the
+// handler is told.
+func TestParamsThatTheRouterHasDecoded(t *testing.T) {
+	for name, router := range map[string]echo.RouterConfig{
+		"path":   {UseEscapedPathForMatching: true},
+		"values": {UnescapePathParamValues: true},
+	} {
+		for sent, want := range map[string]string{"a-b": "a-b", "a%2Db": "a-b", "%2D%2541": "-%41", "%2D%2541/x": "-%41"} {
+			t.Run(name+" "+sent, func(t *testing.T) {
+				asked := false
+				h := serve(router)(app{Route: "/carts/:id/*", Handler: func(c *echo.Context) error {
+					asked = true
+					if key, err := echov5mw.ByParam("id")(c); key != want || key != c.Param("id") || err != nil {
+						t.Errorf("got %q, %v; want %q, and the parameter is %q", key, err, want, c.Param("id"))
+					}
+					return nil
+				}})
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, "/carts/"+sent+"/", nil))
+				if !asked {
+					t.Error("the handler did not run")
+				}
+			})
+		}
+	}
+}
+
+// What is said in the documentation of errors for echo v5.
+func TestStatusCodeOfADenial(t *testing.T) {
+	e := echo.New()
+	var status int
+	e.HTTPErrorHandler = func(_ *echo.Context, err error) { status = echo.StatusCode(err) }
+	e.GET("/", func(*echo.Context) error { return nil },
+		exclusive.New(must(lock.New(memstore.New(), "carts")), echov5mw.ByHeader("X-None")))
+	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	if status != http.StatusBadRequest {
+		t.Errorf("it is %d", status)
+	}
+}

@@ -1,0 +1,85 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+)
+
+func get(e *echo.Echo, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}
+
+func hello(c *echo.Context) error { return c.String(http.StatusOK, "hello") }
+
+// Before authentication, every address has a burst of two. What the limit is, and what is left of it, is in the
+// answer's header.
+func Example_perClientAddress() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(60).Burst(2))
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	e.Use(ratelimit.New(limiter, echov5mw.ByClientIP(clientip.Direct())))
+	e.GET("/", hello)
+
+	first := get(e, "/")
+	fmt.Println(first.Code, get(e, "/").Code, get(e, "/").Code)
+	fmt.Println(first.Header().Get("RateLimit-Policy"), "and", first.Header().Get("RateLimit"))
+	// Output:
+	// 200 200 429
+	// "api";q=2;w=2 and "api";r=1;t=1
+}
+
+// Searches are dear, so a group of routes has a tighter limit, for each route of it. Health checks are
+// left alone.
+func Example_groupOfRoutes() {
+	limiter, err := tokenbucket.New(memstore.New(), "search", tokenbucket.PerMinute(1))
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	health := echov5mw.Unless(func(c *echo.Context) bool { return strings.HasSuffix(c.Path(), "/health") })
+	search := e.Group("/search", ratelimit.New(limiter, echov5mw.ByRoute(), health))
+	for _, path := range []string{"/articles", "/customers", "/health"} {
+		search.GET(path, hello)
+	}
+	for _, path := range []string{"/search/articles", "/search/articles", "/search/customers", "/search/health", "/search/health"} {
+		fmt.Println(path, get(e, path).Code)
+	}
+	// Output:
+	// /search/articles 200
+	// /search/articles 429
+	// /search/customers 200
+	// /search/health 200
+	// /search/health 200
+}
+
+// An answer of one's own to those who are over the limit of this route alone. For the whole application,
+// an HTTPErrorHandler can do that: see echov5mw.DenialOf.
+func ExampleDeny() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	deny := ratelimit.Deny(func(c *echo.Context, d policy.Denial) error {
+		return c.HTML(d.Status(), "<h1>One moment, please</h1>")
+	})
+	e.GET("/", hello, ratelimit.New(limiter, echov5mw.Global(), deny))
+	get(e, "/")
+	fmt.Println(get(e, "/").Body)
+	// Output: <h1>One moment, please</h1>
+}

@@ -1,0 +1,79 @@
+package echov5mw_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
+	"github.com/lockkeeper/lockkeeper/echov5mw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
+	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+)
+
+// The wiring mistakes that would cost money do not compile. The likeliest is to take what is for the other
+// version of echo.
+func TestWiring(t *testing.T) {
+	wiring.Compile(t, wiring.Framework{
+		Package: "echov5mw", Other: "echomw",
+		Imports: `"github.com/labstack/echo/v5"`,
+		Request: "*echo.Context",
+		Deny:    "func(*echo.Context, policy.Denial) error { return nil }",
+	})
+}
+
+// What the compiler cannot see ends the program when it starts, not when a request comes.
+func TestWiringMistakesPanic(t *testing.T) {
+	store := memstore.New()
+	t.Cleanup(func() { _ = store.Close() })
+	limiter := must(tokenbucket.New(store, "limit", tokenbucket.PerMinute(1000)))
+	orders := must(guard.New(store, "orders"))
+	carts := must(lock.New(store, "carts"))
+	reports := must(semaphore.New(store, "reports", 10))
+	anyKey, anyone := echov5mw.Global(), echov5mw.Unscoped()
+	unless := nethttp.Unless(func(*http.Request) bool { return false })
+	onError := nethttp.OnError(func(*http.Request, error) {})
+
+	wiring.Panics(t, map[string]func(){
+		"ratelimit: New: nil limiter":     func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
+		"ratelimit: Deny: nil function":   func() { ratelimit.Deny(nil) },
+		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
+		"idempotency: Deny: nil function": func() { idempotency.Deny(nil) },
+		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },
+		"exclusive: Deny: nil function":   func() { exclusive.Deny(nil) },
+		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
+		"concurrency: Deny: nil function": func() { concurrency.Deny(nil) },
+
+		"idempotency: New: no scope; use echov5mw.ScopeBy or echov5mw.Unscoped": func() { idempotency.New(orders, echov5mw.ScopeFunc{}) },
+
+		"ratelimit: New: an option of another framework (func(*http.Request) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
+		"idempotency: New: an option of another framework (func(*http.Request) bool)": func() { idempotency.New(orders, anyone, unless) },
+		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
+		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"exclusive: New: an option of another framework (func(*http.Request, error))": func() { exclusive.New(carts, anyKey, onError) },
+
+		"echov5mw: Unless: nil function":  func() { echov5mw.Unless(nil) },
+		"echov5mw: OnError: nil function": func() { echov5mw.OnError(nil) },
+		"echov5mw: Join: no keys":         func() { echov5mw.Join() },
+		"echov5mw: Join: nil key":         func() { echov5mw.Join(anyKey, nil) },
+		"echov5mw: FirstOf: nil key":      func() { echov5mw.FirstOf(nil) },
+		"echov5mw: ScopeBy: nil key":      func() { echov5mw.ScopeBy(nil) },
+	})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -1,0 +1,75 @@
+// Command connect is a service of connectrpc.com/connect behind all four policies. Its clients speak
+// Connect, gRPC or gRPC-Web, and whoever is refused is told so in the protocol that it speaks: deny.go
+// has the hook for that.
+//
+// A call runs once in each of them. Whoever sends it again is replayed its answer in Connect. In gRPC and
+// gRPC-Web answers are streams, which are not kept: it is told failed_precondition, and that it ran.
+package main
+
+import (
+	"context"
+	"flag"
+	"log"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
+	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
+)
+
+// procedure is what the program serves. Those of a service that was generated are under its prefix.
+const procedure = "/shop.v1.ShopService/Checkout"
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "`address` to listen on")
+	flag.Parse()
+	server := &http.Server{Addr: *addr, Handler: newServer(memstore.New(), checkout), ReadTimeout: 10 * time.Second}
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true) // for gRPC without TLS
+	log.Fatal(server.ListenAndServe())
+}
+
+type handler = func(context.Context, *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error)
+
+func newServer(store core.Store, h handler) http.Handler {
+	requests := must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100).Burst(20)))
+	orders := must(guard.New(store, "checkout"))
+	carts := must(lock.New(store, "carts"))
+	writes := must(semaphore.New(store, "writes", 2))
+
+	address, user := nethttp.ByClientIP(clientip.Direct()), nethttp.ByHeader("X-User") // your authentication verifies it
+	limit := ratelimit.New(requests, address, ratelimit.Deny(deny))
+	once := idempotency.New(orders, nethttp.ScopeBy(user), policy.Required(), idempotency.Deny(deny))
+	oneAtATime := exclusive.New(carts, user, policy.Wait(100*time.Millisecond), exclusive.Deny(deny))
+	twoAtATime := concurrency.New(writes, nethttp.Global(), concurrency.Deny(deny))
+
+	mux := http.NewServeMux()
+	mux.Handle(procedure, once(oneAtATime(twoAtATime(connect.NewUnaryHandler(procedure, h)))))
+	return limit(mux)
+}
+
+func checkout(_ context.Context, r *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {
+	return connect.NewResponse(wrapperspb.String("order of " + r.Msg.GetValue())), nil // yours goes here
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

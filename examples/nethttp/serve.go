@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
+	redisAddr := flag.String("redis", "", "`address` of a Redis server, for several instances; state is kept in memory if not set")
+	flag.Parse()
+	if err := serve(*addr, openStore(*redisAddr)); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func openStore(redisAddr string) core.Store {
+	if redisAddr == "" {
+		return memstore.New()
+	}
+	return must(redisstore.New(redis.NewClient(&redis.Options{
+		Addr: redisAddr, ContextTimeoutEnabled: true, ReadTimeout: 250 * time.Millisecond,
+	})))
+}
+
+// serve answers requests until the program is told to stop. Then there are first no more requests, then
+// what they have left to do, then the store.
+func serve(addr string, store core.Store) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer func() { err = errors.Join(err, store.Close()) }()
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	// A client that is slow to send its cart holds up others: not for longer than this.
+	server := &http.Server{Handler: newShop(store), ReadTimeout: 10 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	fmt.Printf("listening on http://%s\n", listener.Addr())
+
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(server.Shutdown(ending), store.Shutdown(ending))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -1,0 +1,263 @@
+package echotest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// secret is in errors of the server's, and in no answer.
+const secret = "do-not-tell"
+
+// refusal is a request that a middleware refuses, and why.
+type refusal[M any] struct {
+	middleware M
+	header     []string
+	reason     policy.Reason
+	err        error // what errors.Is finds; nil for nothing
+}
+
+// refusals are requests that each of the middleware refuses.
+func refusals[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) map[string]refusal[M] {
+	up, down := newStore(t), newStore(t)
+	down.Break(storetest.Any, storetest.Down)
+	limiter := func(store core.Store) *tokenbucket.Limiter {
+		return must(tokenbucket.New(store, "limit", tokenbucket.PerHour(1)))
+	}
+	orders := func(store core.Store) *guard.Guard { return must(guard.New(store, "orders")) }
+	carts := func(store core.Store) *lock.Locker { return must(lock.New(store, "carts")) }
+	reports := func(store core.Store) *semaphore.Semaphore { return must(semaphore.New(store, "reports", 1)) }
+
+	empty, held, full := limiter(up), carts(up), reports(up)
+	must(empty.Allow(t.Context(), "global"))
+	lease, permit := must(held.Lock(t.Context(), "global")), must(full.Acquire(t.Context(), "global"))
+	t.Cleanup(func() { _, _ = lease.Unlock(t.Context()), permit.Release(t.Context()) })
+	errKey := errors.New(secret)
+	failing := K(func(C) (string, error) { return "", errKey })
+	withKey := []string{"Idempotency-Key", "k"}
+	return map[string]refusal[M]{
+		"over the limit":        {v.RateLimit(empty, v.Global()), nil, policy.QuotaExceeded, nil},
+		"no idempotency key":    {v.Idempotency(orders(up), policy.Required()), nil, policy.KeyMissing, nil},
+		"locked":                {v.Exclusive(held, v.Global()), nil, policy.Locked, nil},
+		"too many at once":      {v.Concurrency(full, v.Global()), nil, policy.TooManyAtOnce, nil},
+		"no key":                {v.RateLimit(empty, v.ByParam("none")), nil, policy.KeyMissing, policy.ErrNoKey},
+		"a key that fails":      {v.Exclusive(held, failing), nil, policy.InternalError, errKey},
+		"no limit in an outage": {v.RateLimit(limiter(down), v.Global()), nil, policy.ReducedCapacity, core.ErrUnavailable},
+		"no guard in an outage": {v.Idempotency(orders(down)), withKey, policy.ReducedCapacity, core.ErrUnavailable},
+		"no lock in an outage":  {v.Exclusive(carts(down), v.Global()), nil, policy.ReducedCapacity, core.ErrUnavailable},
+		"no room in an outage":  {v.Concurrency(reports(down), v.Global()), nil, policy.ReducedCapacity, core.ErrUnavailable},
+	}
+}
+
+// unreachable is a handler that must not run.
+func unreachable[C Context](t *testing.T) func(C) error {
+	return func(C) error {
+		t.Error("the handler ran")
+		return nil
+	}
+}
+
+// recorder is an HTTPErrorHandler that notes what it is told, and answers with what the error says.
+type recorder[C Context] struct {
+	told  []error
+	reply func(C, error)
+}
+
+func (r *recorder[C]) handle(c C, err error) {
+	r.told = append(r.told, err)
+	r.reply(c, err)
+}
+
+// The application's handler is told of a denial, once, and finds in it what it needs.
+func denials[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	for name, refused := range refusals(t, v) {
+		t.Run(name, func(t *testing.T) {
+			application := &recorder[C]{reply: func(c C, err error) {
+				d, _ := v.DenialOf(err)
+				_ = c.String(d.Status(), "denied: "+string(d.Reason))
+			}}
+			w := send(v.Serve(App[C, M]{
+				Route: "/", Handler: unreachable[C](t), Use: []M{refused.middleware}, OnError: application.handle,
+			}), http.MethodPost, "/", refused.header...)
+
+			if len(application.told) != 1 {
+				t.Fatalf("the handler of errors ran %d times: %v", len(application.told), application.told)
+			}
+			err := application.told[0]
+			d, ok := v.DenialOf(err)
+			if !ok || d.Reason != refused.reason {
+				t.Errorf("the denial is %+v, %v, want %s", d, ok, refused.reason)
+			}
+			if wrapped, _ := v.DenialOf(fmt.Errorf("wrapped: %w", err)); wrapped.Reason != refused.reason {
+				t.Errorf("wrapped, the denial is %+v", wrapped)
+			}
+			if refused.err != nil && !errors.Is(err, refused.err) {
+				t.Errorf("%v is not %v", err, refused.err)
+			}
+			if got := errors.Is(err, core.ErrUnavailable); got != (refused.reason == policy.ReducedCapacity) {
+				t.Errorf("that %v is an outage: %v", err, got)
+			}
+			if want := "denied: " + string(refused.reason); w.Code != d.Status() || w.Body.String() != want {
+				t.Errorf("%d %q, want %q", w.Code, w.Body, want)
+			}
+			if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, "text/plain") {
+				t.Errorf("the application's answer is called %q", got)
+			}
+			if retry := w.Header().Get("Retry-After"); (retry == "") != (d.RetryAfter == 0) {
+				t.Errorf("Retry-After is %q, of %v", retry, d.RetryAfter)
+			}
+		})
+	}
+	t.Run("another error is no denial", func(t *testing.T) {
+		if d, ok := v.DenialOf(v.HTTPError(http.StatusTooManyRequests, "slow down")); ok {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// Echo's own handler answers with a problem, and tells nobody what went wrong inside, even if it has been
+// told to.
+func defaultHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	for name, refused := range refusals(t, v) {
+		h := v.Serve(App[C, M]{Route: "/", Handler: unreachable[C](t), Use: []M{refused.middleware}})
+		want := policy.Denial{Reason: refused.reason}
+		t.Run(name, func(t *testing.T) {
+			w := send(h, http.MethodPost, "/", refused.header...)
+			if w.Code != want.Status() || !strings.Contains(w.Body.String(), want.Type()) {
+				t.Errorf("%d %s, want %s", w.Code, w.Body, refused.reason)
+			}
+			if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+				t.Errorf("a problem of type %q", got)
+			}
+			if refused.err != nil && (strings.Contains(w.Body.String(), refused.err.Error()) || strings.Contains(w.Body.String(), "storetest")) {
+				t.Errorf("the body tells of the error: %s", w.Body)
+			}
+		})
+		t.Run(name+", HEAD", func(t *testing.T) {
+			if refused.reason == policy.KeyMissing || len(refused.header) > 0 {
+				t.Skip("a guard lets HEAD pass")
+			}
+			w := send(h, http.MethodHead, "/")
+			if w.Code != want.Status() || w.Body.Len() > 0 || w.Header().Get("Content-Type") != "" {
+				t.Errorf("%d %s as %q, want no body", w.Code, w.Body, w.Header().Get("Content-Type"))
+			}
+		})
+	}
+}
+
+// What an error of the handler's becomes is up to the application, once, whatever is before the handler.
+// A guard keeps what it became.
+func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	store := newStore(t)
+	limit := v.RateLimit(must(tokenbucket.New(store, "limit", tokenbucket.PerHour(100))), v.Global())
+	once := v.Idempotency(must(guard.New(store, "orders")))
+	oneAtATime := v.Exclusive(must(lock.New(store, "carts")), v.Global())
+	aFew := v.Concurrency(must(semaphore.New(store, "reports", 10)), v.Global())
+	for name, c := range map[string]struct {
+		use  []M
+		runs int // of two requests
+	}{
+		"ratelimit":   {use: []M{limit}, runs: 2},
+		"idempotency": {use: []M{once}, runs: 1},
+		"exclusive":   {use: []M{oneAtATime}, runs: 2},
+		"concurrency": {use: []M{aFew}, runs: 2},
+		"all":         {use: []M{limit, once, oneAtATime, aFew}, runs: 1},
+		"two guards":  {use: []M{once, v.Idempotency(must(guard.New(store, "inner")))}, runs: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			application := &recorder[C]{reply: func(c C, err error) { _ = c.JSON(http.StatusPaymentRequired, err.Error()) }}
+			declined := errors.New("declined")
+			h := v.Serve(App[C, M]{Route: "/", Handler: func(C) error { return declined }, Use: c.use, OnError: application.handle})
+			for n := range 2 {
+				w := send(h, http.MethodPost, "/", "Idempotency-Key", strconv.Quote(name))
+				if w.Code != http.StatusPaymentRequired || w.Body.String() != "\"declined\"\n" {
+					t.Errorf("%d %q", w.Code, w.Body)
+				}
+				if got := w.Header().Get("Idempotency-Replayed"); (got != "") != (n == 1 && c.runs == 1) {
+					t.Errorf("request %d is replayed: %q", n+1, got)
+				}
+			}
+			if len(application.told) != c.runs {
+				t.Errorf("the handler of errors ran %d times, want %d", len(application.told), c.runs)
+			}
+			for _, err := range application.told {
+				if !errors.Is(err, declined) {
+					t.Errorf("it was told of %v", err)
+				}
+			}
+		})
+	}
+	t.Run("after an answer", func(t *testing.T) {
+		h := v.Serve(App[C, M]{Route: "/", Use: []M{once}, Handler: func(c C) error {
+			_ = c.String(http.StatusCreated, "done")
+			return errors.New(secret)
+		}})
+		for range 2 {
+			if w := send(h, http.MethodPost, "/", "Idempotency-Key", "after"); w.Code != http.StatusCreated || w.Body.String() != "done" {
+				t.Errorf("%d %q, want what the handler answered", w.Code, w.Body)
+			}
+		}
+	})
+}
+
+// An application may show the problem in a body of its own kind, which is then not called a problem.
+func ownHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	for name, refused := range refusals(t, v) {
+		t.Run(name, func(t *testing.T) {
+			w := send(v.Serve(App[C, M]{Route: "/", Handler: unreachable[C](t), Use: []M{refused.middleware}, OnError: func(c C, err error) {
+				d, _ := v.DenialOf(err)
+				_ = c.JSON(http.StatusTeapot, map[string]any{"denial": d})
+			}}), http.MethodPost, "/", refused.header...)
+			want := policy.Denial{Reason: refused.reason}
+			if w.Code != http.StatusTeapot || !strings.Contains(w.Body.String(), want.Type()) {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, "application/json") {
+				t.Errorf("it is called %q", got)
+			}
+		})
+	}
+}
+
+// An error that is not returned is told to OnError, or else to the application's log, and not to its handler
+// of errors.
+func notReturned[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	failing := K(func(C) (string, error) { return "", errors.New(secret) })
+	limiter := must(tokenbucket.New(newStore(t), "limit", tokenbucket.PerHour(1)))
+	deny := v.Deny(func(c C, d policy.Denial) error { return c.String(d.Status(), "denied") })
+	var told []error
+	for name, c := range map[string]struct {
+		options []policy.RateLimitOption
+		told    int
+	}{
+		"log":     {[]policy.RateLimitOption{deny}, 0},
+		"OnError": {[]policy.RateLimitOption{deny, v.OnError(func(_ C, err error) { told = append(told, err) })}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			told = nil
+			w := send(v.Serve(App[C, M]{
+				Route: "/", Handler: unreachable[C](t), Use: []M{v.RateLimit(limiter, failing, c.options...)}, Log: &log,
+				OnError: func(_ C, err error) { t.Errorf("the handler of errors is told of %v", err) },
+			}), http.MethodGet, "/")
+			if w.Code != http.StatusInternalServerError || w.Body.String() != "denied" {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			if len(told) != c.told || strings.Contains(log.String(), secret) != (c.told == 0) {
+				t.Errorf("OnError was told %v, and the log %q", told, &log)
+			}
+		})
+	}
+}

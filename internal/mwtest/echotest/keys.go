@@ -1,0 +1,109 @@
+package echotest
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// asked is what a key function has said.
+type asked struct {
+	key string
+	err error
+}
+
+// ask runs a key function on a request to /carts/:id, after what is prepared.
+func ask[C Context, K ~func(C) (string, error), M any](v Version[C, K, M], key K, path string, prepare func(C)) asked {
+	a := asked{err: errors.New("the key function was not asked")}
+	use := []M{v.Before(func(c C) {
+		if prepare != nil {
+			prepare(c)
+		}
+		a.key, a.err = key(c)
+	})}
+	send(v.Serve(App[C, M]{Route: "/carts/:id", Handler: func(C) error { return nil }, Use: use}), http.MethodPut, path)
+	return a
+}
+
+type contextKey struct{}
+
+func withValue[C Context](key, value any) func(C) {
+	return func(c C) { c.SetRequest(c.Request().WithContext(context.WithValue(c.Request().Context(), key, value))) }
+}
+
+func keys[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	boom := errors.New("boom")
+	fixed := func(value string) K { return func(C) (string, error) { return value, nil } }
+	failing := func(err error) K { return func(C) (string, error) { return "", err } }
+	set := func(value any) func(C) { return func(c C) { c.Set("user", value) } }
+	for name, c := range map[string]struct {
+		key     K
+		path    string // /carts/42 if empty
+		prepare func(C)
+		want    string
+		err     error
+	}{
+		"param":                      {key: v.ByParam("id"), want: "42"},
+		"no such param":              {key: v.ByParam("user"), err: policy.ErrNoKey},
+		"param of no route":          {key: v.ByParam("id"), path: "/elsewhere", err: policy.ErrNoKey},
+		"route":                      {key: v.ByRoute(), want: "PUT /carts/:id"},
+		"no route":                   {key: v.ByRoute(), path: "/elsewhere", want: "PUT "},
+		"context string":             {key: v.ByContext("user"), prepare: set("alice"), want: "alice"},
+		"context integer":            {key: v.ByContext("user"), prepare: set(uint64(7)), want: "7"},
+		"context Stringer":           {key: v.ByContext("user"), prepare: set(time.Second), want: "1s"},
+		"context empty":              {key: v.ByContext("user"), prepare: set(""), err: policy.ErrNoKey},
+		"context unset":              {key: v.ByContext("user"), err: policy.ErrNoKey},
+		"request's context":          {key: v.ByContext(contextKey{}), prepare: withValue[C](contextKey{}, "inner"), want: "inner"},
+		"request's context, by name": {key: v.ByContext("user"), prepare: withValue[C]("user", "inner"), want: "inner"},
+		"join":                       {key: v.Join(fixed("a"), fixed("b:")), want: "1:a2:b:"},
+		"join, one missing":          {key: v.Join(fixed("a"), fixed("")), err: policy.ErrNoKey},
+		"join, one fails":            {key: v.Join(fixed("a"), failing(boom)), err: boom},
+		"first of":                   {key: v.FirstOf(fixed("a"), fixed("b")), want: "0:a"},
+		"first of, second":           {key: v.FirstOf(failing(policy.ErrNoKey), fixed("a")), want: "1:a"},
+		"first of, none":             {key: v.FirstOf(fixed(""), fixed("")), err: policy.ErrNoKey},
+		"first of, first fails":      {key: v.FirstOf(failing(boom), fixed("a")), err: boom},
+		"first of, of the route":     {key: v.FirstOf(v.ByContext("user"), v.Join(v.ByRoute(), v.ByParam("id"))), want: "1:14:PUT /carts/:id2:42"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := c.path
+			if path == "" {
+				path = "/carts/42"
+			}
+			if a := ask(v, c.key, path, c.prepare); a.key != c.want || !errors.Is(a.err, c.err) {
+				t.Errorf("got %q, %v; want %q, %v", a.key, a.err, c.want, c.err)
+			}
+		})
+	}
+	t.Run("a value of another type is the server's fault", func(t *testing.T) {
+		if a := ask(v, v.ByContext("user"), "/carts/42", set([]string{"a"})); a.err == nil || errors.Is(a.err, policy.ErrNoKey) {
+			t.Errorf("got %v", a.err)
+		}
+	})
+}
+
+// Every way to write a path is the same cart.
+func params[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	for sent, want := range map[string]string{
+		"a-b":          "a-b",
+		"a%2Db":        "a-b",
+		"a%2db":        "a-b",
+		"%61-b":        "a-b",
+		"a%20b":        "a b",
+		"a%2Fb":        "a/b",
+		"a%2Db%20c":    "a-b c",
+		"100%25":       "100%",
+		"%31%30%30%25": "100%",
+		"%2541":        "%41", // nothing is decoded twice
+		"%2D%2541":     "-%41",
+	} {
+		t.Run(sent, func(t *testing.T) {
+			if a := ask(v, v.ByParam("id"), "/carts/"+sent, nil); a.key != want || a.err != nil {
+				t.Errorf("got %q, %v; want %q", a.key, a.err, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,101 @@
+// Package echotest is what the middleware for echo must do beyond the table of behaviour, in each of echo's
+// versions: where its keys come from, and what it says to the application's HTTPErrorHandler.
+package echotest
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// Context is what the contexts of all versions have in common.
+type Context interface {
+	Request() *http.Request
+	SetRequest(r *http.Request)
+	Set(key string, value any)
+	String(status int, body string) error
+	JSON(status int, body any) error
+}
+
+// Version is a version of echo, and the middleware for it. C is its context, K its KeyFunc and M its
+// middleware.
+type Version[C Context, K ~func(C) (string, error), M any] struct {
+	// Serve returns what serves an application.
+	Serve func(App[C, M]) http.Handler
+	// Before is middleware that calls a function before the handler.
+	Before func(func(C)) M
+	// HTTPError is an error of echo's own.
+	HTTPError func(status int, message string) error
+
+	ByParam   func(name string) K
+	ByRoute   func() K
+	ByContext func(key any) K
+	Global    func() K
+	Join      func(...K) K
+	FirstOf   func(...K) K
+	DenialOf  func(error) (policy.Denial, bool)
+
+	RateLimit   func(*tokenbucket.Limiter, K, ...policy.RateLimitOption) M
+	Idempotency func(*guard.Guard, ...policy.IdempotencyOption) M // unscoped
+	Exclusive   func(*lock.Locker, K, ...policy.ExclusiveOption) M
+	Concurrency func(*semaphore.Semaphore, K, ...policy.ConcurrencyOption) M
+	Deny        func(func(C, policy.Denial) error) policy.RateLimitOption
+	OnError     func(func(C, error)) policy.RateLimitOption
+}
+
+// App is an application of one route, for all methods.
+type App[C Context, M any] struct {
+	Route   string
+	Handler func(C) error
+	Use     []M
+	// OnError is its HTTPErrorHandler; nil for echo's own, which is then told to show to clients what
+	// it may.
+	OnError func(C, error)
+	// Log is where its logger writes.
+	Log io.Writer
+}
+
+// Run runs all tests.
+func Run[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	t.Run("keys", func(t *testing.T) { keys(t, v) })
+	t.Run("params", func(t *testing.T) { params(t, v) })
+	t.Run("denials", func(t *testing.T) { denials(t, v) })
+	t.Run("errors of handlers", func(t *testing.T) { errorsOfHandlers(t, v) })
+	t.Run("default handler", func(t *testing.T) { defaultHandler(t, v) })
+	t.Run("own handler", func(t *testing.T) { ownHandler(t, v) })
+	t.Run("what is not returned", func(t *testing.T) { notReturned(t, v) })
+}
+
+// send sends a request to what serves, with these header fields: name, value, name, value.
+func send(h http.Handler, method, path string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader("body"))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func newStore(t *testing.T) *storetest.Faulty {
+	store := memstore.New()
+	t.Cleanup(func() { _ = store.Close() })
+	return storetest.NewFaulty(store)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

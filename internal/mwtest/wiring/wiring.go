@@ -1,0 +1,201 @@
+// Package wiring holds the middleware of a framework to what must not compile, and to what must not start.
+package wiring
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Framework is how the middleware of a framework are wired.
+type Framework struct {
+	Package string // the name of the framework's package in this module
+	Other   string // that of another framework's
+	Imports string // what else Request and Deny need
+	Request string // the type that key functions are given
+	Deny    string // a function for Deny
+}
+
+// Compile has the compiler look at every way to wire a middleware with an option, and at the mistakes that
+// would cost money. What belongs together must compile, and nothing else may.
+func Compile(t *testing.T, f Framework) {
+	t.Helper()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skipf("no go command to compile with: %v", err)
+	}
+	lines := f.lines()
+	source, first := f.source(lines)
+	path := filepath.Join(t.TempDir(), "wiring.go")
+	if err := os.WriteFile(path, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// All mistakes are in one file, and -e has the compiler go on after the tenth.
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", path).CombinedOutput() //nolint:gosec // the test's own file
+	if err == nil {
+		t.Fatal("everything compiles")
+	}
+	for _, complaint := range judge(lines, first, string(out)) {
+		t.Error(complaint)
+	}
+}
+
+// Panics checks that every function panics with the text that it is listed under: "package: New: reason".
+func Panics(t *testing.T, mistakes map[string]func()) {
+	for want, wire := range mistakes {
+		t.Run(want, func(t *testing.T) {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("panicked with %v", got)
+				}
+			}()
+			wire()
+		})
+	}
+}
+
+// line is a line of code, and what it gets wrong.
+type line struct {
+	code    string
+	mistake string // an expression that cannot be used there; empty if there is none
+}
+
+// option is an option, and the policies that it makes sense for.
+type option struct {
+	code     string
+	policies []string
+}
+
+var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency"}
+
+func (f Framework) options() []option {
+	options := []option{
+		{"policy.FailOpen()", []string{"ratelimit", "concurrency"}},
+		{"policy.LegacyHeaders()", []string{"ratelimit"}},
+		{"policy.Required()", []string{"idempotency"}},
+		{`policy.Methods("PUT")`, []string{"idempotency"}},
+		{"policy.MaxBody(1)", []string{"idempotency"}},
+		{"policy.KeepStatus(500)", []string{"idempotency"}},
+		{"policy.ReleaseStatus(404)", []string{"idempotency"}},
+		{"policy.RunUnprotected()", []string{"idempotency", "exclusive"}},
+		{"policy.Wait(time.Second)", []string{"exclusive", "concurrency"}},
+		{"policy.MaxWaiting(4)", []string{"concurrency"}},
+		{"policy.PerInstance()", []string{"concurrency"}},
+		{f.Package + ".Unless(skip)", policies},
+	}
+	for _, p := range policies {
+		options = append(options, option{p + ".Deny(deny)", []string{p}})
+	}
+	return options
+}
+
+// with is the code of a middleware with an option.
+func (f Framework) with(policy, option string) string {
+	by := f.Package + ".Global()"
+	if policy == "idempotency" {
+		by = f.Package + ".Unscoped()"
+	}
+	return "_ = " + policy + ".New(" + policy + "State, " + by + ", " + option + ")"
+}
+
+// lines are every option on every middleware, and what else goes wrong.
+func (f Framework) lines() []line {
+	var lines []line
+	for _, o := range f.options() {
+		for _, p := range policies {
+			l := line{code: f.with(p, o.code)}
+			if !slices.Contains(o.policies, p) {
+				l.mistake = o.code
+			}
+			lines = append(lines, l)
+		}
+	}
+	mistake := func(code, expression string) {
+		lines = append(lines, line{strings.ReplaceAll(code, "$", expression), expression})
+	}
+	mistake("_ = idempotency.New(idempotencyState, $)", f.Package+`.ByHeader("Idempotency-Key")`)
+	mistake("_ = idempotency.New(idempotencyState, $)", "key")
+	mistake("_ = "+f.Package+".ScopeBy($)", f.Package+".Unscoped()")
+	for _, p := range policies {
+		switch p {
+		case "idempotency":
+			mistake("_ = idempotency.New(idempotencyState, $)", f.Other+".Unscoped()")
+		default:
+			mistake("_ = "+p+".New("+p+"State, $)", f.Other+".Global()")
+			mistake("_ = "+p+".New("+p+"State, $)", f.Package+".Unscoped()")
+		}
+	}
+	mistake("_ = ratelimit.New($, "+f.Package+".Global())", "concurrencyState")
+	return lines
+}
+
+// source returns a file with these lines, and the number of the first.
+func (f Framework) source(lines []line) (source string, first int) {
+	const module = "github.com/lockkeeper/lockkeeper/"
+	var b strings.Builder
+	b.WriteString("package wiring\n\nimport (\n\t\"time\"\n" + f.Imports + "\n")
+	for _, path := range []string{
+		"core/guard", "core/lock", "core/policy", "core/semaphore", "core/tokenbucket", f.Package, f.Other,
+		f.Package + "/concurrency", f.Package + "/exclusive", f.Package + "/idempotency", f.Package + "/ratelimit",
+	} {
+		b.WriteString("\t" + strconv.Quote(module+path) + "\n")
+	}
+	b.WriteString(`)
+
+var (
+	ratelimitState   *tokenbucket.Limiter
+	idempotencyState *guard.Guard
+	exclusiveState   *lock.Locker
+	concurrencyState *semaphore.Semaphore
+)
+
+func skip(` + f.Request + `) bool { return false }
+
+func key(` + f.Request + `) (string, error) { return "", nil }
+
+var deny = ` + f.Deny + `
+
+func wire() {
+`)
+	first = strings.Count(b.String(), "\n") + 1
+	for _, l := range lines {
+		b.WriteString("\t" + l.code + "\n")
+	}
+	b.WriteString("}\n")
+	return b.String(), first
+}
+
+// judge compares what a compiler says about lines, of which the first has this number, with what it must
+// say.
+func judge(lines []line, first int, out string) (complaints []string) {
+	said := make(map[int]string)
+	for text := range strings.Lines(out) {
+		text = strings.TrimSpace(text)
+		if _, after, ok := strings.Cut(text, "wiring.go:"); ok {
+			number, message, _ := strings.Cut(after, ":")
+			n, _ := strconv.Atoi(number)
+			said[n] += message
+		} else if text != "" && !strings.HasPrefix(text, "# ") && !strings.HasPrefix(text, "have ") && !strings.HasPrefix(text, "want ") {
+			complaints = append(complaints, "the compiler says "+text)
+		}
+	}
+	for i, l := range lines {
+		message := said[first+i]
+		delete(said, first+i)
+		switch {
+		case l.mistake == "" && message != "":
+			complaints = append(complaints, "does not compile: "+l.code+"\n\t"+message)
+		case l.mistake != "" && message == "":
+			complaints = append(complaints, "compiles: "+l.code)
+		case l.mistake != "" && !strings.Contains(message, "cannot use "+l.mistake+" "):
+			complaints = append(complaints, "fails for another reason than "+l.mistake+": "+l.code+"\n\t"+message)
+		}
+	}
+	for n, message := range said {
+		complaints = append(complaints, "does not compile: "+strconv.Itoa(n)+":"+message)
+	}
+	return complaints
+}

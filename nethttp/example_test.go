@@ -1,0 +1,135 @@
+package nethttp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/gorilla/mux"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
+)
+
+// What needs no route goes round the mux, and what does goes round the handler.
+func Example_roundTheMuxAndRoundAHandler() {
+	store := memstore.New()
+	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerMinute(100))
+	if err != nil {
+		panic(err)
+	}
+	carts, err := lock.New(store, "carts")
+	if err != nil {
+		panic(err)
+	}
+	limit := ratelimit.New(limiter, nethttp.ByClientIP(clientip.Direct()))
+	oneAtATime := exclusive.New(carts, nethttp.ByPathValue("id"))
+
+	routes := http.NewServeMux()
+	routes.Handle("PUT /carts/{id}", oneAtATime(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lease, _ := lock.FromContext(r.Context())
+		_, _ = fmt.Fprint(w, "has the lock of cart ", lease.Key())
+	})))
+	handler := limit(routes)
+
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/carts/42", nil))
+	fmt.Println(w.Body)
+	// Output: has the lock of cart 42
+}
+
+// An API key, or else the client's address. A client that sends an address as its key does not pass for
+// who has that address.
+func ExampleFirstOf_apiKeyOrAddress() {
+	key := nethttp.FirstOf(nethttp.ByHeader("X-Api-Key"), nethttp.ByClientIP(clientip.Direct()))
+
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "203.0.113.7:49152"
+	fmt.Println(key(r))
+
+	r.Header.Set("X-Api-Key", "203.0.113.7")
+	fmt.Println(key(r))
+	// Output:
+	// 1:203.0.113.7 <nil>
+	// 0:203.0.113.7 <nil>
+}
+
+type tenantKey struct{}
+
+// Each tenant has a limit for each route. The tenant is what authentication has put into the context.
+func ExampleJoin_perTenantAndRoute() {
+	key := nethttp.Join(nethttp.ByContext(tenantKey{}), nethttp.ByPattern())
+
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /reports/{year}", func(_ http.ResponseWriter, r *http.Request) {
+		fmt.Println(key(r))
+	})
+	r := httptest.NewRequest(http.MethodGet, "/reports/2026", nil)
+	r = r.WithContext(context.WithValue(r.Context(), tenantKey{}, "acme"))
+	routes.ServeHTTP(httptest.NewRecorder(), r)
+	// Output: 4:acme19:GET /reports/{year} <nil>
+}
+
+// A key function of one's own, for what gorilla/mux knows of the route.
+func ExampleKeyFunc_gorillaMux() {
+	byCart := nethttp.KeyFunc(func(r *http.Request) (string, error) { return mux.Vars(r)["id"], nil })
+
+	routes := mux.NewRouter()
+	routes.HandleFunc("/carts/{id}", func(_ http.ResponseWriter, r *http.Request) { fmt.Println(byCart(r)) })
+	routes.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, "/carts/42", nil))
+	// Output: 42 <nil>
+}
+
+// Health checks count for no limit and take no lock.
+func ExampleUnless_healthChecks() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
+	if err != nil {
+		panic(err)
+	}
+	health := nethttp.Unless(func(r *http.Request) bool { return r.URL.Path == "/health" })
+	handler := ratelimit.New(limiter, nethttp.Global(), health)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+
+	for _, path := range []string{"/health", "/health", "/", "/"} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		fmt.Println(path, w.Code)
+	}
+	// Output:
+	// /health 200
+	// /health 200
+	// / 200
+	// / 429
+}
+
+// A log is told why the answer is 503. The client is not.
+func ExampleOnError_log() {
+	store := memstore.New()
+	orders, err := guard.New(store, "checkout")
+	if err != nil {
+		panic(err)
+	}
+	logged := nethttp.OnError(func(r *http.Request, err error) {
+		fmt.Println(r.Method, r.URL.Path, "outage:", errors.Is(err, core.ErrUnavailable))
+	})
+	handler := idempotency.New(orders, nethttp.Unscoped(), logged)(http.NotFoundHandler())
+
+	_ = store.Close() // an outage
+	r := httptest.NewRequest(http.MethodPost, "/checkout", nil)
+	r.Header.Set("Idempotency-Key", "k")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	fmt.Println(w.Code)
+	// Output:
+	// POST /checkout outage: true
+	// 503
+}

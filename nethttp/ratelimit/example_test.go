@@ -1,0 +1,96 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
+)
+
+var hello200 = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "hello") })
+
+// getAs sends a request of a tenant. Real ones are known by their authentication.
+func getAs(h http.Handler, tenant string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tenantKey{}, tenant)))
+	return w
+}
+
+type tenantKey struct{}
+
+// Each tenant has its own tokens, whatever the others do.
+func Example_perTenant() {
+	limiter, err := tokenbucket.New(memstore.New(), "tenant", tokenbucket.PerMinute(100).Burst(2))
+	if err != nil {
+		panic(err)
+	}
+	h := ratelimit.New(limiter, nethttp.ByContext(tenantKey{}))(hello200)
+
+	fmt.Println(getAs(h, "acme").Code, getAs(h, "acme").Code, getAs(h, "acme").Code)
+	fmt.Println(getAs(h, "zenith").Code)
+	// Output:
+	// 200 200 429
+	// 200
+}
+
+// What a tenant pays for decides what it may use. The plan is looked up for each request, so an upgrade
+// counts at once.
+func Example_tiers() {
+	plan := func(_ context.Context, tenant string) (tokenbucket.Plan, error) {
+		if tenant == "acme" {
+			return tokenbucket.PerSecond(100).Named("gold"), nil
+		}
+		return tokenbucket.PerSecond(5).Named("free"), nil
+	}
+	limiter, err := tokenbucket.New(memstore.New(), "tier", tokenbucket.PlanFunc(plan))
+	if err != nil {
+		panic(err)
+	}
+	h := ratelimit.New(limiter, nethttp.ByContext(tenantKey{}))(hello200)
+
+	fmt.Println(getAs(h, "acme").Header().Get("RateLimit-Policy"))
+	fmt.Println(getAs(h, "zenith").Header().Get("RateLimit-Policy"))
+	// Output:
+	// "gold";q=100;w=1
+	// "free";q=5;w=1
+}
+
+// A limit that would rather let everybody pass than nobody.
+func Example_failOpen() {
+	store := memstore.New()
+	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerMinute(100))
+	if err != nil {
+		panic(err)
+	}
+	h := ratelimit.New(limiter, nethttp.ByClientIP(clientip.Direct()), policy.FailOpen())(hello200)
+
+	_ = store.Close() // an outage
+	fmt.Println(getAs(h, "acme").Code)
+	// Output: 200
+}
+
+// Browsers are shown a page. When to come back is in Retry-After already.
+func ExampleDeny_page() {
+	limiter, err := tokenbucket.New(memstore.New(), "pages", tokenbucket.PerHour(60).Burst(1))
+	if err != nil {
+		panic(err)
+	}
+	h := ratelimit.New(limiter, nethttp.Global(), ratelimit.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(d.Status())
+		_, _ = fmt.Fprint(w, "<h1>One moment, please</h1>")
+	}))(hello200)
+
+	getAs(h, "acme")
+	w := getAs(h, "acme")
+	fmt.Println(w.Code, w.Header().Get("Retry-After"), w.Body)
+	// Output: 429 60 <h1>One moment, please</h1>
+}

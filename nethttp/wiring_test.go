@@ -1,0 +1,78 @@
+package nethttp_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
+	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
+)
+
+// The wiring mistakes that would cost money do not compile.
+func TestWiring(t *testing.T) {
+	wiring.Compile(t, wiring.Framework{
+		Package: "nethttp", Other: "ginmw",
+		Imports: `"net/http"`,
+		Request: "*http.Request",
+		Deny:    "func(http.ResponseWriter, *http.Request, policy.Denial) {}",
+	})
+}
+
+// What the compiler cannot see ends the program when it starts, not when a request comes.
+func TestWiringMistakesPanic(t *testing.T) {
+	store := memstore.New()
+	t.Cleanup(func() { _ = store.Close() })
+	limiter := must(tokenbucket.New(store, "limit", tokenbucket.PerMinute(1000)))
+	orders := must(guard.New(store, "orders"))
+	carts := must(lock.New(store, "carts"))
+	reports := must(semaphore.New(store, "reports", 10))
+	anyKey, anyone := nethttp.Global(), nethttp.Unscoped()
+	unless := echov5mw.Unless(func(*echo.Context) bool { return false })
+	onError := echov5mw.OnError(func(*echo.Context, error) {})
+	var none http.Handler
+
+	wiring.Panics(t, map[string]func(){
+		"ratelimit: New: nil limiter":     func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
+		"ratelimit: New: nil handler":     func() { ratelimit.New(limiter, anyKey)(none) },
+		"ratelimit: Deny: nil function":   func() { ratelimit.Deny(nil) },
+		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
+		"idempotency: New: nil handler":   func() { idempotency.New(orders, anyone)(none) },
+		"idempotency: Deny: nil function": func() { idempotency.Deny(nil) },
+		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },
+		"exclusive: New: nil handler":     func() { exclusive.New(carts, anyKey)(none) },
+		"exclusive: Deny: nil function":   func() { exclusive.Deny(nil) },
+		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
+		"concurrency: New: nil handler":   func() { concurrency.New(reports, anyKey)(none) },
+		"concurrency: Deny: nil function": func() { concurrency.Deny(nil) },
+
+		"idempotency: New: no scope; use nethttp.ScopeBy or nethttp.Unscoped": func() { idempotency.New(orders, nethttp.ScopeFunc{}) },
+
+		"ratelimit: New: an option of another framework (func(*echo.Context) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
+		"idempotency: New: an option of another framework (func(*echo.Context) bool)": func() { idempotency.New(orders, anyone, unless) },
+		"exclusive: New: an option of another framework (func(*echo.Context) bool)":   func() { exclusive.New(carts, anyKey, unless) },
+		"concurrency: New: an option of another framework (func(*echo.Context) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"exclusive: New: an option of another framework (func(*echo.Context, error))": func() { exclusive.New(carts, anyKey, onError) },
+
+		"nethttp: Unless: nil function":  func() { nethttp.Unless(nil) },
+		"nethttp: OnError: nil function": func() { nethttp.OnError(nil) },
+		"nethttp: Join: no keys":         func() { nethttp.Join() },
+		"nethttp: Join: nil key":         func() { nethttp.Join(anyKey, nil) },
+		"nethttp: FirstOf: nil key":      func() { nethttp.FirstOf(nil) },
+		"nethttp: ScopeBy: nil key":      func() { nethttp.ScopeBy(nil) },
+	})
+}
