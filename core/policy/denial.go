@@ -29,6 +29,7 @@ const (
 	BodyTooLarge        Reason = "body-too-large"             // 413: the request's body cannot be fingerprinted
 	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off
 	InternalError       Reason = "internal-error"             // 500: a key function failed
+	StreamRefused       Reason = "stream-refused"             // gRPC only: a stream cannot be replayed
 )
 
 const (
@@ -54,6 +55,7 @@ var reasons = map[Reason]struct {
 	BodyTooLarge:        {http.StatusRequestEntityTooLarge, ownProblems, "The request's body is too large"},
 	BodyUnreadable:      {http.StatusBadRequest, ownProblems, "The request's body cannot be read"},
 	InternalError:       {http.StatusInternalServerError, ownProblems, "Internal error"},
+	StreamRefused:       {http.StatusBadRequest, ownProblems, "A stream cannot be protected by an idempotency key"},
 }
 
 // Denial is a refusal, as a Deny hook is given it. The hook writes an answer of its own; the header
@@ -66,7 +68,8 @@ type Denial struct {
 	RetryAfter time.Duration
 	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded.
 	ViolatedPolicies []string
-	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained.
+	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained: an
+	// HTTP status, or in gRPC a status code.
 	OriginalStatus int
 	// Err is the error behind the refusal, or nil. It is for logs; never show it to a client.
 	Err error
@@ -78,6 +81,9 @@ func (d Denial) Status() int { return reasons[d.Reason].status }
 // Type is the denial's problem type, a URI.
 func (d Denial) Type() string { return reasons[d.Reason].base + string(d.Reason) }
 
+// Title says in a few words what the reason is; it is the same for all denials of that reason.
+func (d Denial) Title() string { return reasons[d.Reason].title }
+
 // MarshalJSON returns the denial as a problem of type application/problem+json (RFC 9457).
 func (d Denial) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
@@ -87,5 +93,5 @@ func (d Denial) MarshalJSON() ([]byte, error) {
 		Detail           string   `json:"detail,omitempty"`
 		ViolatedPolicies []string `json:"violated-policies,omitempty"`
 		OriginalStatus   int      `json:"original-status,omitempty"`
-	}{d.Type(), reasons[d.Reason].title, d.Status(), d.Detail, d.ViolatedPolicies, d.OriginalStatus})
+	}{d.Type(), d.Title(), d.Status(), d.Detail, d.ViolatedPolicies, d.OriginalStatus})
 }

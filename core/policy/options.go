@@ -12,11 +12,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
-// RateLimitOption is an option of the ratelimit middleware of every framework.
+// RateLimitOption is an option of the ratelimit middleware of every HTTP framework.
 type RateLimitOption = setting.RateLimitOption
 
-// IdempotencyOption is an option of the idempotency middleware of every framework.
+// RPCRateLimitOption is an option of the ratelimit interceptors of gRPC.
+type RPCRateLimitOption = setting.RPCRateLimitOption
+
+// IdempotencyOption is an option of the idempotency middleware of every HTTP framework.
 type IdempotencyOption = setting.IdempotencyOption
+
+// RPCIdempotencyOption is an option of the idempotency interceptors of gRPC.
+type RPCIdempotencyOption = setting.RPCIdempotencyOption
 
 // ExclusiveOption is an option of the exclusive middleware of every framework.
 type ExclusiveOption = setting.ExclusiveOption
@@ -27,6 +33,7 @@ type ConcurrencyOption = setting.ConcurrencyOption
 // LimitOption is an option of the middleware that limit how much runs: ratelimit and concurrency.
 type LimitOption interface {
 	RateLimitOption
+	RPCRateLimitOption
 	ConcurrencyOption
 }
 
@@ -41,7 +48,14 @@ type WaitOption interface {
 // exclusive.
 type UnprotectedOption interface {
 	IdempotencyOption
+	RPCIdempotencyOption
 	ExclusiveOption
+}
+
+// GuardOption is an option of the idempotency middleware, whatever the protocol.
+type GuardOption interface {
+	IdempotencyOption
+	RPCIdempotencyOption
 }
 
 type rateLimitFunc func(*setting.RateLimit)
@@ -58,8 +72,9 @@ func (f concurrencyFunc) ApplyConcurrency(s *setting.Concurrency) { f(s) }
 
 type failOpen struct{}
 
-func (failOpen) ApplyRateLimit(s *setting.RateLimit)     { s.FailOpen = true }
-func (failOpen) ApplyConcurrency(s *setting.Concurrency) { s.FailOpen = true }
+func (failOpen) ApplyRateLimit(s *setting.RateLimit)       { s.FailOpen = true }
+func (failOpen) ApplyRPCRateLimit(s *setting.RPCRateLimit) { s.FailOpen = true }
+func (failOpen) ApplyConcurrency(s *setting.Concurrency)   { s.FailOpen = true }
 
 type wait time.Duration
 
@@ -68,12 +83,18 @@ func (w wait) ApplyConcurrency(s *setting.Concurrency) { s.Wait = time.Duration(
 
 type unprotected struct{}
 
-func (unprotected) ApplyIdempotency(s *setting.Idempotency) { s.RunUnprotected = true }
-func (unprotected) ApplyExclusive(s *setting.Exclusive)     { s.RunUnprotected = true }
+func (unprotected) ApplyIdempotency(s *setting.Idempotency)       { s.RunUnprotected = true }
+func (unprotected) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.RunUnprotected = true }
+func (unprotected) ApplyExclusive(s *setting.Exclusive)           { s.RunUnprotected = true }
+
+type required struct{}
+
+func (required) ApplyIdempotency(s *setting.Idempotency)       { s.Required = true }
+func (required) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.Required = true }
 
 // FailOpen lets requests through, unlimited, while the store is unavailable. Without it they are
-// refused with status 503. Answers that passed the concurrency middleware without a permit carry
-// "Concurrency-Status: bypassed".
+// refused with status 503, or UNAVAILABLE in gRPC. Answers that passed the concurrency middleware
+// without a permit carry "Concurrency-Status: bypassed".
 func FailOpen() LimitOption { return failOpen{} }
 
 // LegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (seconds from
@@ -85,7 +106,7 @@ func LegacyHeaders() RateLimitOption {
 // RunUnprotected runs requests without their guard, or their lock, while the store is unavailable.
 // A request that is sent twice then runs twice, and the answer carries "Idempotency-Status:
 // bypassed"; requests of one key then run at the same time, and the answer carries "Lock-Status:
-// bypassed". Without it such requests are refused with status 503.
+// bypassed". Without it such requests are refused with status 503, or UNAVAILABLE in gRPC.
 func RunUnprotected() UnprotectedOption { return unprotected{} }
 
 // maxWait is longer than any client's patience: more is a mistake in the unit.
@@ -123,11 +144,9 @@ func PerInstance() ConcurrencyOption {
 	return concurrencyFunc(func(s *setting.Concurrency) { s.PerInstance = true })
 }
 
-// Required refuses requests without an Idempotency-Key, with status 400. Without it they run
-// unguarded.
-func Required() IdempotencyOption {
-	return idempotencyFunc(func(s *setting.Idempotency) { s.Required = true })
-}
+// Required refuses requests without an idempotency key, with status 400, or INVALID_ARGUMENT in
+// gRPC. Without it they run unguarded.
+func Required() GuardOption { return required{} }
 
 // Methods sets which request methods are guarded: POST and PATCH if not set. Requests with another
 // method pass, whether or not they carry a key. It panics without any method.

@@ -10,49 +10,6 @@ import (
 	"testing"
 )
 
-func TestReadKey(t *testing.T) {
-	for _, c := range []struct {
-		values []string
-		key    string
-		err    error
-	}{
-		{nil, "", errNoHeader},
-		{[]string{"8e03978e-40d5-43dd-bc93-6894a57f9324"}, "8e03978e-40d5-43dd-bc93-6894a57f9324", nil},
-		{[]string{`"8e03978e-40d5-43dd-bc93-6894a57f9324"`}, "8e03978e-40d5-43dd-bc93-6894a57f9324", nil},
-		{[]string{`"a b, \"c\" \\ d"`}, `a b, "c" \ d`, nil},
-		{[]string{"a;b=c/d+e="}, "a;b=c/d+e=", nil},
-		{[]string{"?1"}, "?1", nil}, // not a Boolean: a bare key is taken as it is
-		{[]string{"a", "b"}, "", errSeveralKeys},
-		{[]string{"a b"}, "", errBadKey},
-		{[]string{`a"b`}, "", errBadKey},
-		{[]string{`"a" x`}, "", errBadKey},
-		{[]string{"a\x7fb"}, "", errBadKey},
-		{[]string{`"a\x"`}, "", errBadKey},
-	} {
-		key, err := readKey(http.Header{"Idempotency-Key": c.values})
-		if key != c.key || err != c.err {
-			t.Errorf("readKey(%q) = %q, %v; want %q, %v", c.values, key, err, c.key, c.err)
-		}
-	}
-}
-
-func FuzzReadKey(f *testing.F) {
-	for _, s := range []string{"", "k", `"k"`, `"a\"b"`, `"a";p`, "a,b", "\x00", strings.Repeat("k", 300)} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		key, err := readKey(http.Header{"Idempotency-Key": {s}})
-		if (err == nil) != (key != "") {
-			t.Fatalf("readKey(%q) = %q, %v", s, key, err)
-		}
-		for i := range len(key) {
-			if key[i] < 0x20 || key[i] > 0x7e || len(key) > maxKey {
-				t.Fatalf("readKey(%q) let %q through", s, key)
-			}
-		}
-	})
-}
-
 func TestResponseRoundTrip(t *testing.T) {
 	for _, r := range []response{
 		{http.Header{}, nil},

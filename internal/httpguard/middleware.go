@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	keyHeader      = "Idempotency-Key"
 	replayedHeader = "Idempotency-Replayed"
 	statusHeader   = "Idempotency-Status"
 )
@@ -61,16 +62,13 @@ func (m *Middleware) Serve(w http.ResponseWriter, r *http.Request, x Exchange) {
 		x.Pass(r)
 		return
 	}
-	key, err := readKey(r.Header)
-	switch {
-	case errors.Is(err, errNoHeader) && !m.settings.Required:
+	key, denial := middleware.IdempotencyKey(r.Header.Values(keyHeader), m.settings.Required)
+	if denial != nil {
+		deny(w, x, *denial)
+		return
+	}
+	if key == "" {
 		x.Pass(r)
-		return
-	case errors.Is(err, errNoHeader):
-		deny(w, x, policy.Denial{Reason: policy.KeyMissing, Detail: "Send an Idempotency-Key."})
-		return
-	case err != nil:
-		deny(w, x, policy.Denial{Reason: policy.KeyMalformed, Detail: sentence(err)})
 		return
 	}
 	scope, err := x.Scope()
@@ -167,10 +165,4 @@ func (m *Middleware) ending(status int) middleware.Ending {
 		return middleware.Failed
 	}
 	return middleware.Final
-}
-
-// sentence makes an error of this package a sentence for the client.
-func sentence(err error) string {
-	text := err.Error()
-	return string(text[0]-'a'+'A') + text[1:] + "."
 }

@@ -12,7 +12,7 @@ func Hook[F any](name string, given any) F {
 	return hook
 }
 
-// Option sets something that every policy has.
+// Option sets something that every policy has, in HTTP.
 type Option func(*Common)
 
 // ApplyRateLimit implements RateLimitOption.
@@ -26,3 +26,18 @@ func (o Option) ApplyExclusive(s *Exclusive) { o(&s.Common) }
 
 // ApplyConcurrency implements ConcurrencyOption.
 func (o Option) ApplyConcurrency(s *Concurrency) { o(&s.Common) }
+
+// RPCOption sets something that every policy has, in gRPC.
+type RPCOption func(*Common)
+
+// ApplyRPCRateLimit implements RPCRateLimitOption.
+func (o RPCOption) ApplyRPCRateLimit(s *RPCRateLimit) { o(&s.Common) }
+
+// ApplyRPCIdempotency implements RPCIdempotencyOption.
+func (o RPCOption) ApplyRPCIdempotency(s *RPCIdempotency) { o(&s.Common) }
+
+// ApplyExclusive implements ExclusiveOption.
+func (o RPCOption) ApplyExclusive(s *Exclusive) { o(&s.Common) }
+
+// ApplyConcurrency implements ConcurrencyOption.
+func (o RPCOption) ApplyConcurrency(s *Concurrency) { o(&s.Common) }

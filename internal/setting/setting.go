@@ -24,6 +24,17 @@ type RateLimit struct {
 // RateLimitOption sets something of it.
 type RateLimitOption interface{ ApplyRateLimit(*RateLimit) }
 
+// RPCRateLimit is what the ratelimit interceptors of gRPC can be told.
+type RPCRateLimit struct {
+	Common
+	FailOpen bool
+	// PerMessage takes a token for each message of a stream, not for the stream alone.
+	PerMessage bool
+}
+
+// RPCRateLimitOption sets something of it.
+type RPCRateLimitOption interface{ ApplyRPCRateLimit(*RPCRateLimit) }
+
 // Idempotency is what the idempotency middleware can be told.
 type Idempotency struct {
 	Common
@@ -37,6 +48,24 @@ type Idempotency struct {
 
 // IdempotencyOption sets something of it.
 type IdempotencyOption interface{ ApplyIdempotency(*Idempotency) }
+
+// RPCIdempotency is what the idempotency interceptors of gRPC can be told.
+type RPCIdempotency struct {
+	Common
+	RunUnprotected bool
+	Required       bool
+	// KeyField is the field of a request that may have its key.
+	KeyField string
+	// PassStreams runs streams unguarded, whether or not they carry a key.
+	PassStreams bool
+	// Keep overrides, by status code, whether an answer is kept.
+	Keep map[uint32]bool
+}
+
+// RPCIdempotencyOption sets something of it.
+type RPCIdempotencyOption interface {
+	ApplyRPCIdempotency(*RPCIdempotency)
+}
 
 // Exclusive is what the exclusive middleware can be told.
 type Exclusive struct {
@@ -81,6 +110,28 @@ func ForIdempotency(opts []IdempotencyOption) Idempotency {
 	for _, o := range opts {
 		if o != nil {
 			o.ApplyIdempotency(&s)
+		}
+	}
+	return s
+}
+
+// ForRPCRateLimit returns the defaults with opts applied; nil options are ignored.
+func ForRPCRateLimit(opts []RPCRateLimitOption) RPCRateLimit {
+	var s RPCRateLimit
+	for _, o := range opts {
+		if o != nil {
+			o.ApplyRPCRateLimit(&s)
+		}
+	}
+	return s
+}
+
+// ForRPCIdempotency returns the defaults with opts applied; nil options are ignored.
+func ForRPCIdempotency(opts []RPCIdempotencyOption) RPCIdempotency {
+	s := RPCIdempotency{KeyField: "request_id", Keep: map[uint32]bool{}}
+	for _, o := range opts {
+		if o != nil {
+			o.ApplyRPCIdempotency(&s)
 		}
 	}
 	return s

@@ -1,0 +1,33 @@
+package grpcmw
+
+import "github.com/lockkeeper/lockkeeper/internal/setting"
+
+// Option is an option of every gRPC interceptor of this module.
+type Option interface {
+	setting.RPCRateLimitOption
+	setting.RPCIdempotencyOption
+	setting.ExclusiveOption
+	setting.ConcurrencyOption
+}
+
+// Unless has an interceptor leave alone the calls for which skip returns true.
+func Unless(skip func(call *Call) bool) Option {
+	if skip == nil {
+		panic("grpcmw: Unless: nil function")
+	}
+	return setting.RPCOption(func(s *setting.Common) { s.Skip = skip })
+}
+
+// OnError has an interceptor tell report of what went wrong on the server's side: the store was
+// unavailable, a key function failed, a lock was lost while the handler ran, an answer could not be
+// recorded yet. Mere denials are no errors, and a rate limit that fails open tells nobody. Without
+// this option, interceptors outside this one find the error behind a refusal by errors.Is, and the
+// rest is told nobody. A client never learns of it.
+//
+// The call's goroutine calls report, before or after the handler, so it must be quick.
+func OnError(report func(call *Call, err error)) Option {
+	if report == nil {
+		panic("grpcmw: OnError: nil function")
+	}
+	return setting.RPCOption(func(s *setting.Common) { s.Report = report })
+}

@@ -1,0 +1,151 @@
+// Package ratelimit limits how often calls of a key pass, as gRPC interceptors:
+//
+//	grpc.NewServer(grpcmw.ServerOptions(ratelimit.New(limiter, grpcmw.ByMetadata("x-api-key")))...)
+//
+// Its client interceptors pace a client's own calls by a limiter.
+package ratelimit
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// New returns interceptors that take one token of the call's key, and answer without the handler if
+// there is none:
+//
+//   - RESOURCE_EXHAUSTED over the limit, with RetryInfo, and QuotaFailure that names the limit;
+//   - INVALID_ARGUMENT if the call has no key, or one of more than 1,024 bytes;
+//   - UNAVAILABLE with RetryInfo if the store is unavailable, unless the option policy.FailOpen lets
+//     such calls pass;
+//   - INTERNAL if the key function fails.
+//
+// grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
+// unless the option [PerMessage] says otherwise.
+//
+// Options are policy.FailOpen, [PerMessage], grpcmw.Unless, grpcmw.OnError and [Deny]. New panics if
+// limiter or key is nil.
+func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpcmw.Interceptors {
+	i := newInterceptor("New", limiter, key, opts)
+	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
+}
+
+// UnaryServerInterceptor is what [New] returns for unary calls.
+func UnaryServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.UnaryServerInterceptor {
+	return newInterceptor("UnaryServerInterceptor", limiter, key, opts).unary
+}
+
+// StreamServerInterceptor is what [New] returns for streams.
+func StreamServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.StreamServerInterceptor {
+	return newInterceptor("StreamServerInterceptor", limiter, key, opts).stream
+}
+
+// PerMessage has a stream take a token for each message that the client sends: the one at its
+// beginning is for the first message, and the others are taken as messages arrive. When there is none
+// left, the handler's Recv returns the refusal, now and from then on; a handler that returns it ends
+// the stream with it. It says nothing of unary calls.
+func PerMessage() policy.RPCRateLimitOption {
+	return option(func(s *setting.RPCRateLimit) { s.PerMessage = true })
+}
+
+// Deny has refusals answered with the error that deny returns, which should be a status. The handler
+// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
+func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.RPCRateLimitOption {
+	if deny == nil {
+		panic("ratelimit: Deny: nil function")
+	}
+	return option(func(s *setting.RPCRateLimit) { s.Deny = deny })
+}
+
+type option func(*setting.RPCRateLimit)
+
+func (o option) ApplyRPCRateLimit(s *setting.RPCRateLimit) { o(s) }
+
+type interceptor struct {
+	decider    middleware.RateLimit
+	key        grpcmw.KeyFunc
+	hooks      rpc.Hooks
+	perMessage bool
+}
+
+func newInterceptor(name string, limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts []policy.RPCRateLimitOption) *interceptor {
+	if limiter == nil {
+		panic("ratelimit: " + name + ": nil limiter")
+	}
+	if key == nil {
+		panic("ratelimit: " + name + ": nil key")
+	}
+	settings := setting.ForRPCRateLimit(opts)
+	return &interceptor{
+		decider:    middleware.RateLimit{Limiter: limiter, FailOpen: settings.FailOpen},
+		key:        key,
+		hooks:      rpc.HooksOf("ratelimit", settings.Common),
+		perMessage: settings.PerMessage,
+	}
+}
+
+func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	call := grpcmw.NewCall(ctx, info.FullMethod, req)
+	if !i.hooks.Skips(call) {
+		key, err := i.key(call)
+		if err := i.check(call, key, err); err != nil {
+			return nil, err
+		}
+	}
+	return handler(ctx, req)
+}
+
+// check returns the error of a call that may not go on.
+func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
+	if _, denial := i.decider.Check(call.Context(), key, keyErr); denial != nil {
+		return i.hooks.Deny(call, *denial)
+	}
+	return nil
+}
+
+func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	stream, call := rpc.NewStream(ss, info)
+	if i.hooks.Skips(call) {
+		return handler(srv, stream)
+	}
+	key, err := i.key(call)
+	if err := i.check(call, key, err); err != nil {
+		return err
+	}
+	if i.perMessage {
+		return handler(srv, &charged{Stream: stream, interceptor: i, call: call, key: key})
+	}
+	return handler(srv, stream)
+}
+
+// charged is a stream whose messages are charged, but for the first, which has been.
+type charged struct {
+	*rpc.Stream
+	interceptor *interceptor
+	call        *grpcmw.Call
+	key         string
+	begun       bool
+	refusal     error
+}
+
+// RecvMsg takes the token for a message when it is there: waiting for one costs nothing.
+func (s *charged) RecvMsg(m any) error {
+	if s.refusal != nil {
+		return s.refusal
+	}
+	if err := s.Stream.RecvMsg(m); err != nil {
+		return err
+	}
+	if s.begun {
+		s.refusal = s.interceptor.check(s.call, s.key, nil)
+	}
+	s.begun = true
+	return s.refusal
+}

@@ -1,0 +1,22 @@
+package grpcmw
+
+import "github.com/lockkeeper/lockkeeper/internal/keys"
+
+// ScopeFunc says whose a call is, for policies where nobody may be given what is another's. It is
+// made by [ScopeBy] or [Unscoped], and is no KeyFunc: a scope is who asks, a key is what for.
+type ScopeFunc struct{ scope keys.Scope[*Call] }
+
+// ScopeBy scopes by a key that stands for the authenticated subject, such as
+// ScopeBy(ByContext(userKey{})). It should be stable, such as a user's number, and not a credential
+// that is renewed. Calls without it are refused with INVALID_ARGUMENT.
+func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("grpcmw", key)} }
+
+// Unscoped puts all calls into one scope: whoever sends the same key and the same request is given
+// the same answer. Use it only where all clients are one party.
+func Unscoped() ScopeFunc { return ScopeFunc{keys.Unscoped[*Call]()} }
+
+// IsZero reports whether the scope was made by neither [ScopeBy] nor [Unscoped].
+func (s ScopeFunc) IsZero() bool { return s.scope.IsZero() }
+
+// Of returns the scope of a call.
+func (s ScopeFunc) Of(call *Call) (string, error) { return s.scope.Of(call) }

@@ -1,0 +1,122 @@
+package grpcmw
+
+import (
+	"errors"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// Domain is the domain of the ErrorInfo in refusals.
+const Domain = "github.com/lockkeeper/lockkeeper"
+
+// StatusOf returns the status of a denial. Its code says what happened to the call, and its details
+// (google.rpc) what to do about it:
+//
+//   - RESOURCE_EXHAUSTED over a limit, with RetryInfo, and QuotaFailure that names the limits; or if
+//     too many run at once, with RetryInfo;
+//   - ABORTED if another has the lock, or a call with the same idempotency key is running, with
+//     RetryInfo;
+//   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that cannot
+//     have one; or if the key was used for another request;
+//   - FAILED_PRECONDITION if the call ran and its answer was not kept, or nobody knows whether it ran;
+//   - UNAVAILABLE if the store is, with RetryInfo;
+//   - INTERNAL if a key function failed.
+//
+// Each has an ErrorInfo of [Domain], whose reason is the denial's in the way of these: QUOTA_EXCEEDED.
+// No details tell of the error behind the denial.
+func StatusOf(d policy.Denial) *status.Status {
+	text := d.Title()
+	if d.Detail != "" {
+		text = d.Detail
+	}
+	st, err := status.New(codeOf(d.Reason), text).WithDetails(details(d)...)
+	if err != nil {
+		return status.New(codeOf(d.Reason), text)
+	}
+	return st
+}
+
+func codeOf(r policy.Reason) codes.Code {
+	switch r {
+	case policy.QuotaExceeded, policy.TooManyAtOnce:
+		return codes.ResourceExhausted
+	case policy.Locked, policy.InFlight:
+		return codes.Aborted
+	case policy.KeyMissing, policy.KeyMalformed, policy.KeyReused, policy.StreamRefused:
+		return codes.InvalidArgument
+	case policy.ResponseNotRetained, policy.OutcomeUnknown:
+		return codes.FailedPrecondition
+	case policy.ReducedCapacity:
+		return codes.Unavailable
+	default:
+		return codes.Internal
+	}
+}
+
+func details(d policy.Denial) []protoadapt.MessageV1 {
+	info := &errdetails.ErrorInfo{Reason: strings.ToUpper(strings.ReplaceAll(string(d.Reason), "-", "_")), Domain: Domain}
+	if d.Reason == policy.ResponseNotRetained {
+		info.Metadata = map[string]string{"original_code": codes.Code(d.OriginalStatus).String()}
+	}
+	list := []protoadapt.MessageV1{info}
+	if d.RetryAfter > 0 {
+		list = append(list, &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)})
+	}
+	switch d.Reason {
+	case policy.QuotaExceeded:
+		quota := &errdetails.QuotaFailure{}
+		for _, name := range d.ViolatedPolicies {
+			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{Subject: "limit:" + name, Description: d.Title()})
+		}
+		list = append(list, quota)
+	case policy.KeyMissing, policy.KeyMalformed, policy.StreamRefused:
+		description := d.Title()
+		if d.Detail != "" {
+			description = d.Detail
+		}
+		list = append(list, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{
+			Field: "metadata", Description: description, Reason: info.Reason,
+		}}})
+	}
+	return list
+}
+
+// Denied is the error of an interceptor that refused a call. Its status is what the client gets;
+// errors.Is finds the error behind it, such as core.ErrUnavailable, which the client does not.
+type denied struct {
+	denial policy.Denial
+	status *status.Status
+}
+
+// NewError returns the error with which an interceptor refuses a call, for a Deny hook that wants
+// another status than that of [StatusOf].
+func NewError(d policy.Denial, st *status.Status) error { return &denied{d, st} }
+
+// DenialOf returns the denial in an error that an interceptor of this module returned, for
+// interceptors outside it; false if it is another error.
+func DenialOf(err error) (policy.Denial, bool) {
+	var e *denied
+	if errors.As(err, &e) {
+		return e.denial, true
+	}
+	return policy.Denial{}, false
+}
+
+func (e *denied) Error() string {
+	if e.denial.Err == nil {
+		return e.status.Err().Error()
+	}
+	return e.status.Err().Error() + ": " + e.denial.Err.Error()
+}
+
+// GRPCStatus is how gRPC finds the status.
+func (e *denied) GRPCStatus() *status.Status { return e.status }
+
+func (e *denied) Unwrap() error { return e.denial.Err }

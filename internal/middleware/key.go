@@ -1,0 +1,71 @@
+package middleware
+
+import (
+	"github.com/dunglas/httpsfv"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// maxKey is the longest idempotency key, in characters.
+const maxKey = 255
+
+const (
+	noKey       = "Send an Idempotency-Key."
+	severalKeys = "The request has several Idempotency-Key fields."
+	badKey      = "The Idempotency-Key is not 1 to 255 printable ASCII characters, quoted or bare."
+)
+
+// IdempotencyKey returns the key in the values of a request's Idempotency-Key field
+// (draft-ietf-httpapi-idempotency-key-header), or the denial of a request without a proper one. It
+// returns neither for a request that has none, and needs none.
+//
+// The field is a structured-field String, so a key is quoted; most clients send it bare, which spells
+// the same key. A bare key has no space, quote or comma: a comma is how proxies join two fields into
+// one.
+func IdempotencyKey(values []string, required bool) (string, *policy.Denial) {
+	switch {
+	case len(values) == 0 && required:
+		return "", &policy.Denial{Reason: policy.KeyMissing, Detail: noKey}
+	case len(values) == 0:
+		return "", nil
+	case len(values) > 1:
+		return "", &policy.Denial{Reason: policy.KeyMalformed, Detail: severalKeys}
+	}
+	key := values[0]
+	if len(key) > 0 && key[0] == '"' {
+		item, err := httpsfv.UnmarshalItem(values)
+		if err != nil || len(item.Params.Names()) > 0 {
+			return "", malformed()
+		}
+		quoted, ok := item.Value.(string)
+		if !ok {
+			return "", malformed()
+		}
+		key = quoted
+	} else {
+		for i := range len(key) {
+			if key[i] <= ' ' || key[i] == '"' || key[i] == ',' {
+				return "", malformed()
+			}
+		}
+	}
+	return CheckIdempotencyKey(key)
+}
+
+// CheckIdempotencyKey returns a key that did not come in a field, or the denial of a request with an
+// improper one.
+func CheckIdempotencyKey(key string) (string, *policy.Denial) {
+	if key == "" || len(key) > maxKey {
+		return "", malformed()
+	}
+	for i := range len(key) {
+		if key[i] < 0x20 || key[i] > 0x7e {
+			return "", malformed()
+		}
+	}
+	return key, nil
+}
+
+func malformed() *policy.Denial {
+	return &policy.Denial{Reason: policy.KeyMalformed, Detail: badKey}
+}
