@@ -83,7 +83,12 @@ func (s server) send(id, body string, header ...string) answer {
 // sending sends a request in the background.
 func (s server) sending(id string, header ...string) <-chan answer {
 	answers := make(chan answer, 1)
-	go func() { answers <- s.send(id, "", header...) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		answers <- s.send(id, "", header...)
+	}()
+	s.t.Cleanup(func() { <-done }) // a test that has ended must not be told of anything
 	return answers
 }
 
