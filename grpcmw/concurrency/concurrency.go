@@ -1,0 +1,105 @@
+// Package concurrency has at most so many calls of the same key run at a time, as gRPC interceptors:
+//
+//	concurrency.New(reports, grpcmw.ByMetadata("x-tenant"), policy.Wait(time.Second))
+//
+// It is the last one before the handler, behind exclusive: a call that waits for a lock, or is
+// replayed, has no permit meanwhile.
+package concurrency
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// New returns interceptors that run the handler while it holds a permit, of weight 1, of the semaphore
+// of the call's key, and answer without it if it does not get one:
+//
+//   - RESOURCE_EXHAUSTED with RetryInfo if there is no room, or others wait for it. With policy.Wait,
+//     if the call's turn has not come within that time, or at once if as many wait already as
+//     policy.MaxWaiting says (1,024 if not set);
+//   - INVALID_ARGUMENT if the call has no key, or one of more than 1,024 bytes;
+//   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.FailOpen the handler runs
+//     without a permit instead, the answer's header has "concurrency-status: bypassed", and
+//     semaphore.FromContext finds none;
+//   - INTERNAL if the key function fails.
+//
+// Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
+// leaves less room for the handler. With policy.PerInstance they are those of sem.PerInstance, which
+// counts this process alone and asks no store. Those who wait are served in the order in which they
+// came. How many may wait is the interceptor's to say, whatever semaphore.WithMaxWaiting says of sem.
+// A stream has its permit for its whole life.
+//
+// The delay in RetryInfo is reckoned from how long handlers have lately taken, how many wait, and the
+// capacity: 1 s to 1 h.
+//
+// The handler's context, which for a stream is that of its Context method, is the permit's. It ends
+// when the permit is lost, with the cause that semaphore.Permit says, and with the call's own context;
+// neither stops a handler that does not look, and neither ends what a stream sends or receives.
+// semaphore.FromContext finds the permit in it.
+//
+// The permit is given back when the handler returns or panics, and not before, whether or not the
+// client is still there. The answer does not wait for that, so whoever has it may find the place still
+// taken, for about as long as a round trip to the store. If the permit was lost while the handler ran,
+// grpcmw.OnError is told; the answer is the handler's.
+//
+// A call that passes two of these interceptors with the same semaphore and key takes two permits.
+//
+// Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, grpcmw.Unless,
+// grpcmw.OnError and [Deny]. New panics if sem or key is nil.
+func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
+	h := newHolder("New", sem, key, opts)
+	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
+}
+
+// UnaryServerInterceptor is what [New] returns for unary calls.
+func UnaryServerInterceptor(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpc.UnaryServerInterceptor {
+	return newHolder("UnaryServerInterceptor", sem, key, opts).Unary
+}
+
+// StreamServerInterceptor is what [New] returns for streams.
+func StreamServerInterceptor(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpc.StreamServerInterceptor {
+	return newHolder("StreamServerInterceptor", sem, key, opts).Stream
+}
+
+func newHolder(name string, sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts []policy.ConcurrencyOption) *rpc.Holder {
+	if sem == nil {
+		panic("concurrency: " + name + ": nil semaphore")
+	}
+	if key == nil {
+		panic("concurrency: " + name + ": nil key")
+	}
+	settings := setting.ForConcurrency(opts)
+	hold, err := middleware.NewConcurrency(sem, settings)
+	if err != nil {
+		panic(fmt.Sprintf("concurrency: %s: %v", name, err))
+	}
+	return &rpc.Holder{
+		Hold:   hold,
+		Key:    key,
+		Hooks:  rpc.HooksOf("concurrency", settings.Common),
+		Status: "concurrency-status",
+	}
+}
+
+// Deny has refusals answered with the error that deny returns, which should be a status. The handler
+// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
+func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.ConcurrencyOption {
+	if deny == nil {
+		panic("concurrency: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(*grpcmw.Call, policy.Denial) error
+}
+
+func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }

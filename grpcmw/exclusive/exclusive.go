@@ -1,0 +1,91 @@
+// Package exclusive has calls of the same key run one at a time, as gRPC interceptors:
+//
+//	exclusive.New(carts, grpcmw.ByField("cart_id"), policy.Wait(2*time.Second))
+//
+// It stands behind authentication and authorisation, so that strangers hold up nobody, and behind
+// idempotency, so that a replay takes no lock.
+package exclusive
+
+import (
+	"google.golang.org/grpc"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// New returns interceptors that run the handler while it holds the lock of the call's key, and answer
+// without it if it does not get the lock:
+//
+//   - ABORTED with RetryInfo if another has the lock; with policy.Wait, if it has not become free
+//     within that time;
+//   - INVALID_ARGUMENT if the call has no key, or one of more than 1,024 bytes;
+//   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the handler
+//     runs without the lock instead, the answer's header has "lock-status: bypassed", and
+//     lock.FromContext finds none;
+//   - INTERNAL if the key function fails.
+//
+// The lock is that of locker: whoever calls locker.Lock with the same key, here or in another process,
+// keeps the handler out. Those who wait get it in the order in which they came. A stream has the lock
+// for its whole life.
+//
+// The handler's context, which for a stream is that of its Context method, is the lease's. It ends
+// when the lock is lost, with the cause that lock.Lease says, and with the call's own context; neither
+// stops a handler that does not look, and neither ends what a stream sends or receives.
+// lock.FromContext finds the lease in it, whose fence belongs into every write.
+//
+// The lock is released when the handler returns or panics. If it was lost while the handler ran,
+// grpcmw.OnError is told; the answer is the handler's.
+//
+// A call that passes two of these interceptors with the same locker and key holds the lock once.
+//
+// Options are policy.Wait, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and [Deny]. New panics
+// if locker or key is nil.
+func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpcmw.Interceptors {
+	h := newHolder("New", locker, key, opts)
+	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
+}
+
+// UnaryServerInterceptor is what [New] returns for unary calls.
+func UnaryServerInterceptor(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpc.UnaryServerInterceptor {
+	return newHolder("UnaryServerInterceptor", locker, key, opts).Unary
+}
+
+// StreamServerInterceptor is what [New] returns for streams.
+func StreamServerInterceptor(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpc.StreamServerInterceptor {
+	return newHolder("StreamServerInterceptor", locker, key, opts).Stream
+}
+
+func newHolder(name string, locker *lock.Locker, key grpcmw.KeyFunc, opts []policy.ExclusiveOption) *rpc.Holder {
+	if locker == nil {
+		panic("exclusive: " + name + ": nil locker")
+	}
+	if key == nil {
+		panic("exclusive: " + name + ": nil key")
+	}
+	settings := setting.ForExclusive(opts)
+	return &rpc.Holder{
+		Hold:   middleware.NewExclusive(locker, settings),
+		Key:    key,
+		Hooks:  rpc.HooksOf("exclusive", settings.Common),
+		Status: "lock-status",
+	}
+}
+
+// Deny has refusals answered with the error that deny returns, which should be a status. The handler
+// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
+func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.ExclusiveOption {
+	if deny == nil {
+		panic("exclusive: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(*grpcmw.Call, policy.Denial) error
+}
+
+func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }

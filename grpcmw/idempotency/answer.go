@@ -1,0 +1,168 @@
+package idempotency
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// answer is what a handler answered: a message, or a status with its details.
+type answer struct {
+	code            codes.Code
+	header, trailer metadata.MD
+	name            string // of the message; empty for a status
+	body            []byte // of the message, or of the google.rpc.Status; nil if it cannot be kept
+}
+
+// answerOf returns the answer that gRPC makes of what a handler returned.
+func answerOf(resp any, err error) answer {
+	if err != nil {
+		st, ok := status.FromError(err)
+		if !ok {
+			st = status.FromContextError(err)
+		}
+		body, _ := proto.Marshal(st.Proto())
+		return answer{code: st.Code(), body: notNil(body)}
+	}
+	message, ok := resp.(proto.Message)
+	if !ok {
+		return answer{}
+	}
+	body, err := proto.Marshal(message)
+	if err != nil { // gRPC will find that too
+		return answer{code: codes.Internal}
+	}
+	return answer{name: string(message.ProtoReflect().Descriptor().FullName()), body: notNil(body)}
+}
+
+// notNil tells an empty message from none.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// The encoding of an answer: a version, the code, header and trailer, the message's name, and the body.
+// Metadata is the number of its values, then the name and the text of each. Numbers are varints, and
+// texts have their length before them.
+const answerVersion = 1
+
+var errDamaged = errors.New("idempotency: the kept answer is damaged")
+
+// encode returns nil for an answer that cannot be kept.
+func (a answer) encode() []byte {
+	if a.body == nil {
+		return nil
+	}
+	b := []byte{answerVersion}
+	b = binary.AppendUvarint(b, uint64(a.code))
+	b = appendMetadata(b, a.header)
+	b = appendMetadata(b, a.trailer)
+	b = appendText(b, a.name)
+	return append(b, a.body...)
+}
+
+func decodeAnswer(b []byte) (answer, error) {
+	r := reader{b: b}
+	if version := r.number(); version != answerVersion {
+		return answer{}, errDamaged
+	}
+	a := answer{code: codes.Code(r.number()), header: r.metadata(), trailer: r.metadata(), name: r.text()}
+	a.body = r.b
+	if r.failed || a.code > codes.Unauthenticated || (a.name == "") != (a.code != codes.OK) {
+		return answer{}, errDamaged
+	}
+	return a, nil
+}
+
+// message returns the message of an answer, nil for a status.
+func (a answer) message() (any, error) {
+	if a.code != codes.OK {
+		return nil, nil //nolint:nilnil // gRPC has a nil message beside an error
+	}
+	found, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(a.name))
+	if err != nil {
+		return nil, err
+	}
+	message := found.New().Interface()
+	return message, proto.Unmarshal(a.body, message)
+}
+
+// error returns the status of an answer, nil for a message.
+func (a answer) error() error {
+	if a.code == codes.OK {
+		return nil
+	}
+	var st spb.Status
+	if err := proto.Unmarshal(a.body, &st); err != nil || codes.Code(st.GetCode()) != a.code {
+		return status.Error(a.code, "")
+	}
+	return status.ErrorProto(&st)
+}
+
+func appendMetadata(b []byte, md metadata.MD) []byte {
+	names, count := make([]string, 0, len(md)), 0
+	for name, values := range md {
+		names = append(names, name)
+		count += len(values)
+	}
+	slices.Sort(names)
+	b = binary.AppendUvarint(b, uint64(count))
+	for _, name := range names {
+		for _, value := range md[name] {
+			b = appendText(b, name)
+			b = appendText(b, value)
+		}
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// reader reads an encoding from its beginning. What it returns means nothing once it has failed.
+type reader struct {
+	b      []byte
+	failed bool
+}
+
+func (r *reader) number() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.failed = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) text() string {
+	length := r.number()
+	if r.failed || length > uint64(len(r.b)) {
+		r.failed = true
+		return ""
+	}
+	text := string(r.b[:length])
+	r.b = r.b[length:]
+	return text
+}
+
+func (r *reader) metadata() metadata.MD {
+	md := metadata.MD{}
+	for count := r.number(); count > 0 && !r.failed; count-- {
+		name := strings.ToLower(r.text())
+		md[name] = append(md[name], r.text())
+	}
+	return md
+}
