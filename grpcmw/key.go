@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
@@ -95,6 +96,8 @@ func field(message protoreflect.Message, names []string) (string, error) {
 	}
 	value := message.Get(descriptor)
 	switch kind := descriptor.Kind(); {
+	case len(names) > 1 && kind == protoreflect.MessageKind && !message.Has(descriptor):
+		return "", policy.ErrNoKey
 	case len(names) > 1 && kind == protoreflect.MessageKind:
 		return field(value.Message(), names[1:])
 	case len(names) > 1:

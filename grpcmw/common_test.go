@@ -1,0 +1,241 @@
+package grpcmw_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+func newLimiter(t *testing.T, store tokenbucket.Store, plan tokenbucket.Plan) *tokenbucket.Limiter {
+	t.Helper()
+	return must(tokenbucket.New(store, "api", plan))
+}
+
+func newGuard(t *testing.T, store guard.Store, opts ...guard.Option) *guard.Guard {
+	t.Helper()
+	return must(guard.New(store, "orders", opts...))
+}
+
+func newLocker(t *testing.T, store lock.Store) *lock.Locker {
+	t.Helper()
+	l := must(lock.New(store, "carts"))
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func newSemaphore(t *testing.T, store semaphore.Store, capacity int) *semaphore.Semaphore {
+	t.Helper()
+	s := must(semaphore.New(store, "reports", capacity))
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// deny is a Deny hook.
+type deny = func(*grpcmw.Call, policy.Denial) error
+
+// policies build the interceptors of each policy on a store, with what all of them can be told.
+var policies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors{
+	"ratelimit": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+		var all []policy.RPCRateLimitOption
+		for _, o := range opts {
+			all = append(all, o)
+		}
+		if deny != nil {
+			all = append(all, ratelimit.Deny(deny))
+		}
+		return ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), by, all...)
+	},
+	"idempotency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+		var all []policy.RPCIdempotencyOption
+		for _, o := range opts {
+			all = append(all, o)
+		}
+		if deny != nil {
+			all = append(all, idempotency.Deny(deny))
+		}
+		return idempotency.New(newGuard(t, store), grpcmw.ScopeBy(by), all...)
+	},
+	"exclusive": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+		var all []policy.ExclusiveOption
+		for _, o := range opts {
+			all = append(all, o)
+		}
+		if deny != nil {
+			all = append(all, exclusive.Deny(deny))
+		}
+		return exclusive.New(newLocker(t, store), by, all...)
+	},
+	"concurrency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+		var all []policy.ConcurrencyOption
+		for _, o := range opts {
+			all = append(all, o)
+		}
+		if deny != nil {
+			all = append(all, concurrency.Deny(deny))
+		}
+		return concurrency.New(newSemaphore(t, store, 3), by, all...)
+	},
+}
+
+var stores = []storetest.Op{storetest.TakeTokens, storetest.BeginOperation, storetest.AcquireLock, storetest.AcquirePermits}
+
+// What all policies do alike.
+func TestEveryPolicy(t *testing.T) {
+	failing := func(*grpcmw.Call) (string, error) { return "", errKey }
+	for name, build := range policies {
+		key := []string{"idempotency-key", "k"}
+		call := func(client things.ThingsClient, pairs ...string) error {
+			_, err := client.Make(with(t, append(pairs, key...)...), &things.MakeRequest{Id: "1"})
+			return err
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Run("a call without the key is refused", func(t *testing.T) {
+				var s service
+				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key"), nil))
+				denies(t, call(client), policy.KeyMissing)
+				denies(t, call(client, "x-key", ""), policy.KeyMissing)
+				denies(t, call(client, "x-key", "a", "x-key", "b"), policy.KeyMissing)
+				s.ran(t, 0)
+				if err := call(client, "X-Key", "a"); err != nil {
+					t.Error(err)
+				}
+			})
+			t.Run("a key that is too long", func(t *testing.T) {
+				var s service
+				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key"), nil))
+				denies(t, call(client, "x-key", strings.Repeat("k", 1025)), policy.KeyMalformed)
+				s.ran(t, 0)
+			})
+			t.Run("a key function that fails is the server's fault", func(t *testing.T) {
+				var s service
+				var told []error
+				client := serve(t, &s, build(t, newStore(t), failing, nil, grpcmw.OnError(func(call *grpcmw.Call, err error) {
+					told = append(told, err)
+					if call.FullMethod() != things.Things_Make_FullMethodName {
+						t.Errorf("told of %s", call.FullMethod())
+					}
+				})))
+				denies(t, call(client), policy.InternalError)
+				s.ran(t, 0)
+				if len(told) != 1 || !errors.Is(told[0], errKey) {
+					t.Errorf("told %v", told)
+				}
+			})
+			t.Run("who is skipped is left alone", func(t *testing.T) {
+				var s service
+				skip := grpcmw.Unless(func(call *grpcmw.Call) bool { return call.Context().Value(userKey{}) == "admin" })
+				client := serve(t, &s, build(t, newStore(t), failing, nil, skip))
+				for range 3 {
+					if err := call(client, "x-user", "admin"); err != nil {
+						t.Error(err)
+					}
+				}
+				denies(t, call(client), policy.InternalError)
+				s.ran(t, 3)
+			})
+			t.Run("denials can be answered otherwise", func(t *testing.T) {
+				var s service
+				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key"), func(_ *grpcmw.Call, d policy.Denial) error {
+					return status.Error(codes.NotFound, string(d.Reason))
+				}))
+				if st := status.Convert(call(client)); st.Code() != codes.NotFound || st.Message() != "key-missing" {
+					t.Errorf("%v", st)
+				}
+				s.ran(t, 0)
+			})
+			t.Run("the store is unavailable", func(t *testing.T) {
+				var s service
+				store := newStore(t)
+				var behind error
+				outer := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					resp, err := handler(ctx, req)
+					behind = err
+					return resp, err
+				}}
+				client := serve(t, &s, outer, build(t, store, grpcmw.ByMetadata("x-key"), nil))
+				for _, op := range stores {
+					store.Break(op, storetest.Down)
+				}
+				denies(t, call(client, "x-key", "a"), policy.ReducedCapacity)
+				if d, ok := grpcmw.DenialOf(behind); !ok || d.Reason != policy.ReducedCapacity || !errors.Is(behind, core.ErrUnavailable) {
+					t.Errorf("an interceptor outside sees %v", behind)
+				}
+				denies(t, call(client), policy.KeyMissing) // whatever the store's state
+				s.ran(t, 0)
+				store.Mend(storetest.Any)
+				if err := call(client, "x-key", "a"); err != nil {
+					t.Error(err)
+				}
+			})
+			t.Run("every builder of keys", func(t *testing.T) {
+				for _, by := range []grpcmw.KeyFunc{
+					grpcmw.ByField("id"), grpcmw.ByContext(userKey{}), grpcmw.ByPeer(), grpcmw.ByMethod(), grpcmw.Global(),
+				} {
+					var s service
+					if err := call(serve(t, &s, build(t, newStore(t), by, nil)), "x-user", "somebody"); err != nil {
+						t.Error(err)
+					}
+					s.ran(t, 1)
+				}
+			})
+		})
+	}
+}
+
+// All policies together, in the order of the documentation.
+func TestPoliciesTogether(t *testing.T) {
+	var s service
+	store := newStore(t)
+	byID := grpcmw.ByField("id")
+	byUser := grpcmw.ByContext(userKey{})
+	client := serve(t, &s,
+		policies["ratelimit"](t, store, grpcmw.ByPeer(), nil), policies["idempotency"](t, store, byUser, nil),
+		policies["exclusive"](t, store, byID, nil), policies["concurrency"](t, store, byID, nil))
+	for range 2 {
+		thing, err := client.Make(with(t, "x-user", "u", "idempotency-key", "k"), &things.MakeRequest{Id: "1"})
+		is(t, thing, err, "run 1")
+	}
+	s.ran(t, 1)
+	if locks, permits := store.Calls(storetest.AcquireLock), store.Calls(storetest.AcquirePermits); locks != 1 || permits != 1 {
+		t.Errorf("%d locks and %d permits, of which a replay needs none", locks, permits)
+	}
+}
+
+func TestAGuardKeepsNoRefusalOfWhatIsBehindIt(t *testing.T) {
+	g := newGate()
+	s := service{make: g.make}
+	store := newStore(t)
+	client := serve(t, &s,
+		policies["idempotency"](t, store, grpcmw.ByContext(userKey{}), nil), policies["exclusive"](t, store, grpcmw.ByField("id"), nil))
+	first := making(with(t, "x-user", "u", "idempotency-key", "first"), t, client, &things.MakeRequest{Id: "1"})
+	g.runs(t)
+	second := with(t, "x-user", "u", "idempotency-key", "second")
+	_, err := client.Make(second, &things.MakeRequest{Id: "1"})
+	denies(t, err, policy.Locked)
+	g.let()
+	is(t, comes(t, first).thing, nil, "done")
+	g.let()
+	thing, err := client.Make(second, &things.MakeRequest{Id: "1"})
+	is(t, thing, err, "done")
+	s.ran(t, 2)
+}

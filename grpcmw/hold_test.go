@@ -1,0 +1,257 @@
+package grpcmw_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+var byID = grpcmw.ByField("id")
+
+func TestOneAtATimeForEachKey(t *testing.T) {
+	g := newGate()
+	s := service{make: g.make}
+	locker := newLocker(t, newStore(t))
+	client := serve(t, &s, exclusive.New(locker, byID))
+	first := making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
+	g.runs(t)
+	_, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
+	denies(t, err, policy.Locked)
+	if _, err := locker.TryLock(t.Context(), "1"); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("without gRPC: %v", err)
+	}
+	other := making(t.Context(), t, client, &things.MakeRequest{Id: "2"})
+	g.runs(t)
+	g.let()
+	g.let()
+	is(t, comes(t, first).thing, nil, "done")
+	is(t, comes(t, other).thing, nil, "done")
+	g.let()
+	thing, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
+	is(t, thing, err, "done")
+}
+
+func TestAsManyAtATimeAsThereIsRoomFor(t *testing.T) {
+	g := newGate()
+	s := service{make: g.make}
+	client := serve(t, &s, concurrency.New(newSemaphore(t, newStore(t), 2), byID))
+	var answers []<-chan answer
+	for range 2 {
+		answers = append(answers, making(t.Context(), t, client, &things.MakeRequest{Id: "1"}))
+		g.runs(t)
+	}
+	_, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
+	denies(t, err, policy.TooManyAtOnce)
+	for _, a := range answers {
+		g.let()
+		is(t, comes(t, a).thing, nil, "done")
+	}
+}
+
+func TestWhoWaitsHasItsTurn(t *testing.T) {
+	for name, c := range map[string]func(opt policy.WaitOption) (grpcmw.Interceptors, func() int){
+		"exclusive": func(opt policy.WaitOption) (grpcmw.Interceptors, func() int) {
+			l := newLocker(t, newStore(t))
+			return exclusive.New(l, byID, opt), func() int {
+				_, err := l.TryLock(t.Context(), "1")
+				var held *lock.HeldError
+				if errors.As(err, &held) {
+					return held.Waiting
+				}
+				return 0
+			}
+		},
+		"concurrency": func(opt policy.WaitOption) (grpcmw.Interceptors, func() int) {
+			sem := newSemaphore(t, newStore(t), 1)
+			return concurrency.New(sem, byID, opt), func() int {
+				_, err := sem.TryAcquire(t.Context(), "1")
+				var busy *semaphore.BusyError
+				if errors.As(err, &busy) {
+					return busy.Waiting
+				}
+				return 0
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate()
+			s := service{make: g.make}
+			chain, waiting := c(policy.Wait(patience))
+			client := serve(t, &s, chain)
+			first := making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
+			g.runs(t)
+			second := making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
+			for deadline := time.Now().Add(patience); waiting() != 1; {
+				if time.Now().After(deadline) {
+					t.Fatal("nobody waits")
+				}
+			}
+			g.idle(t)
+			g.let()
+			is(t, comes(t, first).thing, nil, "done")
+			g.runs(t)
+			g.let()
+			is(t, comes(t, second).thing, nil, "done")
+
+			chain, _ = c(policy.Wait(50 * time.Millisecond))
+			client = serve(t, &s, chain)
+			first = making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
+			g.runs(t)
+			if _, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"}); status.Code(err) != codes.Aborted && status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("who has waited for long enough: %v", err)
+			}
+			g.let()
+			comes(t, first)
+		})
+	}
+}
+
+// A stream has its lock, or permit, from its beginning to its end.
+func TestAStreamHoldsForItsLife(t *testing.T) {
+	l, sem := newLocker(t, newStore(t)), newSemaphore(t, newStore(t), 1)
+	for name, chain := range map[string]grpcmw.Interceptors{
+		"exclusive": exclusive.New(l, byID), "concurrency": concurrency.New(sem, byID),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate()
+			found := make(chan bool, 2)
+			s := service{watch: func(r *things.MakeRequest, stream grpc.ServerStreamingServer[things.Thing]) error {
+				lease, locked := lock.FromContext(stream.Context())
+				permit, permitted := semaphore.FromContext(stream.Context())
+				found <- locked && lease.Key() == "1" || permitted && permit.Key() == "1"
+				g.pass()
+				return stream.Send(&things.Thing{Text: "done " + r.GetTags()[0]})
+			}}
+			client := serve(t, &s, chain)
+			r := &things.MakeRequest{Id: "1", Tags: []string{"tag"}}
+			for range 2 { // the second finds it free
+				stream := must(client.Watch(t.Context(), r))
+				g.runs(t)
+				if !<-found {
+					t.Error("the handler does not find what it holds")
+				}
+				other := must(client.Watch(t.Context(), r))
+				if _, err := other.Recv(); status.Code(err) != codes.Aborted && status.Code(err) != codes.ResourceExhausted {
+					t.Errorf("another stream: %v", err)
+				}
+				g.let()
+				thing, err := stream.Recv()
+				is(t, thing, err, "done tag")
+				if _, err := stream.Recv(); err == nil {
+					t.Error("the stream goes on")
+				}
+				for deadline := time.Now().Add(patience); name == "concurrency"; { // it is given back after the answer
+					if permit, err := sem.TryAcquire(t.Context(), "1"); err == nil {
+						_ = permit.Release(t.Context())
+						break
+					}
+					if time.Now().After(deadline) {
+						t.Fatal("the permit is not given back")
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestTheHandlerFindsItsLease(t *testing.T) {
+	s := service{make: func(ctx context.Context, r *things.MakeRequest) (*things.Thing, error) {
+		lease, ok := lock.FromContext(ctx)
+		if !ok || lease.Key() != r.GetId() || lease.Fence().Number <= 0 {
+			return nil, status.Error(codes.Unknown, "no lease")
+		}
+		return &things.Thing{}, nil
+	}}
+	client := serve(t, &s, exclusive.New(newLocker(t, newStore(t)), byID))
+	if _, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is lost while the handler runs ends its context, and is told to the server, not to the client.
+func TestALockThatIsLost(t *testing.T) {
+	store := newStore(t)
+	locker := newLocker(t, store)
+	told := make(chan error, 1)
+	s := service{make: func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
+		lease, _ := lock.FromContext(ctx)
+		if ok, err := locker.ForceUnlock(ctx, "1", lease.Fence().Number); !ok {
+			return nil, err
+		}
+		<-ctx.Done()
+		return &things.Thing{Text: context.Cause(ctx).Error()}, nil
+	}}
+	client := serve(t, &s, exclusive.New(locker, byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err })))
+	thing, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
+	is(t, thing, err, lock.ErrLost.Error())
+	if err := <-told; !errors.Is(err, lock.ErrLost) {
+		t.Errorf("told %v", err)
+	}
+}
+
+func TestAPanicReleasesTheHold(t *testing.T) {
+	s := service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) { panic("boom") }}
+	client := serve(t, &s, exclusive.New(newLocker(t, newStore(t)), byID))
+	for range 2 {
+		if _, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"}); status.Code(err) != codes.Internal {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestCallsRunWithoutAHoldIfTold(t *testing.T) {
+	store := newStore(t)
+	store.Break(storetest.AcquireLock, storetest.Down)
+	store.Break(storetest.AcquirePermits, storetest.Down)
+	for name, chain := range map[string]grpcmw.Interceptors{
+		"lock-status":        exclusive.New(newLocker(t, store), byID, policy.RunUnprotected()),
+		"concurrency-status": concurrency.New(newSemaphore(t, store, 1), byID, policy.FailOpen()),
+	} {
+		s := service{make: func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
+			_, locked := lock.FromContext(ctx)
+			_, permitted := semaphore.FromContext(ctx)
+			if locked || permitted {
+				return nil, errors.New("it holds something")
+			}
+			return &things.Thing{}, nil
+		}}
+		var header metadata.MD
+		if _, err := serve(t, &s, chain).Make(t.Context(), &things.MakeRequest{Id: "1"}, grpc.Header(&header)); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Join(header.Get(name), "|"); got != "bypassed" {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+}
+
+// A limit of this process alone asks no store.
+func TestALimitPerInstance(t *testing.T) {
+	store := newStore(t)
+	store.Break(storetest.Any, storetest.Down)
+	g := newGate()
+	s := service{make: g.make}
+	client := serve(t, &s, concurrency.New(newSemaphore(t, store, 1), byID, policy.PerInstance()))
+	first := making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
+	g.runs(t)
+	_, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
+	denies(t, err, policy.TooManyAtOnce)
+	g.let()
+	is(t, comes(t, first).thing, nil, "done")
+}

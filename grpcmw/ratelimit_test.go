@@ -1,0 +1,137 @@
+package grpcmw_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+func TestOverTheLimit(t *testing.T) {
+	var s service
+	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(10)), grpcmw.ByMetadata("x-key")))
+	for range 10 {
+		if _, err := client.Make(with(t, "x-key", "a"), &things.MakeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var trailer metadata.MD
+	_, err := client.Make(with(t, "x-key", "a"), &things.MakeRequest{}, grpc.Trailer(&trailer))
+	denies(t, err, policy.QuotaExceeded)
+	if delay := detail[errdetails.RetryInfo](err).GetRetryDelay().AsDuration().Seconds(); delay <= 5 || delay > 6 {
+		t.Errorf("to be tried again after %v s", delay)
+	}
+	if quota := detail[errdetails.QuotaFailure](err); len(quota.GetViolations()) != 1 || quota.GetViolations()[0].GetSubject() != "limit:api" {
+		t.Errorf("QuotaFailure %v", quota)
+	}
+	if pushback := trailer.Get("grpc-retry-pushback-ms"); len(pushback) != 1 || len(pushback[0]) != 4 {
+		t.Errorf("pushback %q, want 5,000 to 6,000", pushback)
+	}
+	s.ran(t, 10)
+	if _, err := client.Make(with(t, "x-key", "b"), &things.MakeRequest{}); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+}
+
+func TestALimitFailsOpenIfItIsTold(t *testing.T) {
+	var s service
+	store := newStore(t)
+	client := serve(t, &s, ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), grpcmw.ByMetadata("x-key"), policy.FailOpen()))
+	store.Break(storetest.TakeTokens, storetest.Down)
+	for range 12 {
+		if _, err := client.Make(with(t, "x-key", "a"), &things.MakeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := client.Make(t.Context(), &things.MakeRequest{})
+	denies(t, err, policy.KeyMissing)
+}
+
+// say sends messages on a stream and returns how many were answered before an error.
+func say(ctx context.Context, t *testing.T, client things.ThingsClient, n int) (answered int, err error) {
+	t.Helper()
+	stream := must(client.Talk(ctx))
+	for range n {
+		if err := stream.Send(&things.MakeRequest{}); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			return answered, err
+		}
+		answered++
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Recv()
+	return answered, err
+}
+
+func TestAStreamIsChargedOnce(t *testing.T) {
+	var s service
+	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(2)), grpcmw.Global()))
+	for range 2 {
+		if n, err := say(t.Context(), t, client, 5); n != 5 || !errors.Is(err, io.EOF) {
+			t.Fatalf("%d messages, %v", n, err)
+		}
+	}
+	n, err := say(t.Context(), t, client, 5)
+	denies(t, err, policy.QuotaExceeded)
+	if n != 0 {
+		t.Errorf("%d messages", n)
+	}
+	s.ran(t, 2)
+}
+
+func TestAStreamIsChargedPerMessageIfAskedFor(t *testing.T) {
+	refusals := make(chan error, 2)
+	s := service{talk: func(stream grpc.BidiStreamingServer[things.MakeRequest, things.Thing]) error {
+		for {
+			r, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				refusals <- err
+				_, again := stream.Recv()
+				refusals <- again
+				return err
+			}
+			if err := stream.Send(&things.Thing{Id: r.GetId()}); err != nil {
+				return err
+			}
+		}
+	}}
+	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(4)), grpcmw.Global(), ratelimit.PerMessage()))
+	if n, err := say(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
+		t.Fatalf("%d messages, %v", n, err)
+	}
+	n, err := say(t.Context(), t, client, 3) // one is left
+	if n != 1 {
+		t.Errorf("%d messages, want 1", n)
+	}
+	denies(t, err, policy.QuotaExceeded)
+	for range 2 {
+		denies(t, <-refusals, policy.QuotaExceeded)
+	}
+	n, err = say(t.Context(), t, client, 3) // none for the stream itself
+	if n != 0 {
+		t.Errorf("%d messages, want none", n)
+	}
+	denies(t, err, policy.QuotaExceeded)
+	if _, err := client.Make(t.Context(), &things.MakeRequest{}); err == nil {
+		t.Error("a unary call passes a limit without tokens")
+	}
+	s.ran(t, 2)
+}
