@@ -17,13 +17,16 @@ import (
 
 // Limiter decides whether a key may go on, at most as often as its plan says.
 //
-// Most callers want [Limiter.Allow], or the ratelimit middleware of their framework. Limiters with
+// Most callers want [Limiter.Allow], or [Limiter.Wait] for work that can wait, or the ratelimit
+// middleware of their framework. Limiters with
 // the same name on the same store share their buckets, in one process as in several. All methods
 // may be called concurrently.
 type Limiter struct {
 	store Store
 	name  string
 	plan  atomic.Pointer[compiledPlan]
+
+	queues queues // of those who wait
 }
 
 // New returns a limiter that keeps the buckets of its keys in store, under name.

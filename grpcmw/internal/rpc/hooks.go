@@ -34,17 +34,22 @@ func HooksOf(name string, s setting.Common) Hooks {
 // Skips reports whether the interceptor leaves this call alone.
 func (h *Hooks) Skips(call *grpcmw.Call) bool { return h.skip != nil && h.skip(call) }
 
-// Deny returns the error for a denial. A failure of the store, or of a key function, is reported; a
-// mere denial is not.
+// Deny returns the error with which a server refuses a call.
 func (h *Hooks) Deny(call *grpcmw.Call, d policy.Denial) error {
 	ctx := call.Context()
-	if d.Err != nil && d.Status() >= 500 {
-		h.Report(call, d.Err)
-	}
 	middleware.Refuse(ctx)
 	if d.RetryAfter > 0 { // a client that retries by its service config reads this, and no details
 		millis := strconv.FormatInt(d.RetryAfter.Milliseconds(), 10)
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", millis))
+	}
+	return h.Refusal(call, d)
+}
+
+// Refusal returns the error for a denial. A failure of the store, or of a key function, is reported; a
+// mere denial is not.
+func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
+	if d.Err != nil && d.Status() >= 500 {
+		h.Report(call, d.Err)
 	}
 	if h.deny != nil {
 		return h.deny(call, d)

@@ -1,0 +1,152 @@
+package tokenbucket_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// waitingFor returns a limiter whose bucket of key k is empty: its next token comes after a second.
+func waitingFor(t *testing.T) (*tokenbucket.Limiter, *storetest.Faulty) {
+	t.Helper()
+	l, store := newLimiter(t, tokenbucket.PerSecond(1))
+	if d, err := l.Allow(t.Context(), "k"); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	return l, store
+}
+
+func TestWaitReturnsWhenTheTokenComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newLimiter(t, tokenbucket.PerSecond(1))
+		start := time.Now()
+		for n := range 4 {
+			if err := l.Wait(t.Context(), "k"); err != nil {
+				t.Fatal(err)
+			}
+			if at, want := time.Since(start), time.Duration(n)*time.Second; at < want || at > want+time.Millisecond {
+				t.Errorf("token %d after %v", n, at)
+			}
+		}
+	})
+}
+
+// Who waits is served in order of arrival, and one of them asks the store.
+func TestThoseWhoWaitAreServedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, store := waitingFor(t)
+		before := store.Calls(storetest.TakeTokens)
+		const callers = 20
+		var (
+			mu     sync.Mutex
+			served []int
+			wg     sync.WaitGroup
+		)
+		for n := range callers {
+			wg.Go(func() {
+				if err := l.Wait(t.Context(), "k"); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				served = append(served, n)
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		if !slices.IsSorted(served) || len(served) != callers {
+			t.Errorf("served in the order %v", served)
+		}
+		if calls := store.Calls(storetest.TakeTokens) - before; calls > 2*callers+2 {
+			t.Errorf("%d calls for %d tokens", calls, callers)
+		}
+	})
+}
+
+func TestWaitFailsAtOnceIfTheTokensComeTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := waitingFor(t)
+		start := time.Now()
+		short, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
+		defer cancel()
+		if err := l.Wait(short, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("alone: %v", err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = l.Wait(t.Context(), "k") })
+		synctest.Wait()
+		if err := l.Wait(short, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("behind another: %v", err)
+		}
+		if waited := time.Since(start); waited != 0 {
+			t.Errorf("after %v", waited)
+		}
+		if err := l.WaitN(t.Context(), "k", 2); !errors.Is(err, tokenbucket.ErrCostExceedsBurst) {
+			t.Errorf("more than there will ever be: %v", err)
+		}
+		wg.Wait()
+		// What failed was charged nothing: the next token is there a second after the last.
+		if err := l.Wait(t.Context(), "k"); err != nil || time.Since(start) > 2001*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// Whoever leaves lets the others through.
+func TestWaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := waitingFor(t)
+		start := time.Now()
+		first, leave := context.WithCancel(t.Context())
+		second, alsoLeave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for _, ctx := range []context.Context{first, second} {
+			wg.Go(func() {
+				if err := l.Wait(ctx, "k"); !errors.Is(err, context.Canceled) {
+					t.Errorf("who left is told %v", err)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Go(func() {
+			if err := l.Wait(t.Context(), "k"); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		alsoLeave()
+		leave()
+		wg.Wait()
+		if waited := time.Since(start); waited > 1001*time.Millisecond {
+			t.Errorf("the third waited %v", waited)
+		}
+	})
+}
+
+func TestAStoreThatIsUnavailableIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, store := waitingFor(t)
+		failed := make(chan error, 1)
+		go func() { failed <- l.Wait(t.Context(), "k") }()
+		synctest.Wait()
+		store.Break(storetest.TakeTokens, storetest.Down)
+		if err := <-failed; !errors.Is(err, core.ErrUnavailable) {
+			t.Errorf("in the middle of waiting: %v", err)
+		}
+		if err := l.Wait(t.Context(), "k"); !errors.Is(err, core.ErrUnavailable) {
+			t.Errorf("at the beginning: %v", err)
+		}
+		store.Mend(storetest.Any)
+		if err := l.Wait(t.Context(), "k"); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}

@@ -1,0 +1,285 @@
+package grpcmw_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+// keys is a service that remembers the idempotency keys of its calls, and fails the first n of them.
+type keys struct {
+	service
+	seen []string
+}
+
+func refusingFirst(n int, refusal error) *keys {
+	k := &keys{}
+	k.make = func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
+		values := metadata.ValueFromIncomingContext(ctx, "idempotency-key")
+		if len(values) != 1 {
+			values = []string{"none, or several"}
+		}
+		if k.seen = append(k.seen, values[0]); len(k.seen) <= n {
+			return nil, refusal
+		}
+		return &things.Thing{Text: "made"}, nil
+	}
+	return k
+}
+
+// later is a refusal that asks to come back.
+func later(after time.Duration) error {
+	st, err := status.New(codes.ResourceExhausted, "later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+	if err != nil {
+		panic(err)
+	}
+	return st.Err()
+}
+
+func TestAKeyPerCallThatItsRetriesKeep(t *testing.T) {
+	k := refusingFirst(2, later(10*time.Millisecond))
+	client := dial(t, listen(t, &k.service), grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor(), retry.UnaryClientInterceptor()))
+	start := time.Now()
+	thing, err := client.Make(t.Context(), &things.MakeRequest{})
+	is(t, thing, err, "made")
+	if waited := time.Since(start); waited < 20*time.Millisecond {
+		t.Errorf("came back after %v", waited)
+	}
+	thing, err = client.Make(t.Context(), &things.MakeRequest{})
+	is(t, thing, err, "made")
+	if len(k.seen) != 4 || k.seen[0] != k.seen[1] || k.seen[1] != k.seen[2] || k.seen[2] == k.seen[3] || len(k.seen[0]) < 22 {
+		t.Errorf("keys %q", k.seen)
+	}
+}
+
+// gRPC's own retries, by service config, are below all interceptors, and wait as the server says.
+func TestGRPCsOwnRetriesKeepTheKey(t *testing.T) {
+	k := refusingFirst(0, nil)
+	var refused atomic.Bool
+	chain := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if refused.CompareAndSwap(false, true) {
+			k.seen = append(k.seen, metadata.ValueFromIncomingContext(ctx, "idempotency-key")...)
+			_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", "50"))
+			return nil, status.Error(codes.Unavailable, "")
+		}
+		return handler(ctx, req)
+	}}
+	client := dial(t, listen(t, &k.service, chain), grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor()),
+		grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+			"maxAttempts": 3, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`))
+	start := time.Now()
+	thing, err := client.Make(t.Context(), &things.MakeRequest{})
+	is(t, thing, err, "made")
+	if waited := time.Since(start); waited < 50*time.Millisecond {
+		t.Errorf("came back after %v", waited)
+	}
+	if len(k.seen) != 2 || k.seen[0] != k.seen[1] {
+		t.Errorf("keys %q", k.seen)
+	}
+}
+
+func TestCallsThatHaveAKeyKeepIt(t *testing.T) {
+	k := refusingFirst(0, nil)
+	client := dial(t, listen(t, &k.service), grpc.WithUnaryInterceptor(idempotency.UnaryClientInterceptor()))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-other", "stays")
+	if _, err := client.Make(idempotency.WithKey(ctx, `my "key" \ 1`), &things.MakeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Make(t.Context(), &things.MakeRequest{RequestId: "id"}); err != nil {
+		t.Fatal(err)
+	}
+	if k.seen[0] != `"my \"key\" \\ 1"` || k.seen[1] != "none, or several" {
+		t.Errorf("keys %q", k.seen)
+	}
+	if _, err := client.Get(t.Context(), &things.GetRequest{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A client and a server of this module: what the client repeats runs once.
+func TestARepeatedCallRunsOnce(t *testing.T) {
+	var s service
+	store := newStore(t)
+	addr := listen(t, &s, idempotency.New(newGuard(t, store), grpcmw.Unscoped(), policy.Required()))
+	lost := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if err := invoker(ctx, method, req, reply, cc, opts...); err != nil || s.runs.Load() > 1 {
+			return err
+		}
+		return invoker(ctx, method, req, reply, cc, opts...) // the first answer is lost
+	}
+	client := dial(t, addr, grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor(), lost))
+	thing, err := client.Make(t.Context(), &things.MakeRequest{})
+	is(t, thing, err, "run 1")
+	s.ran(t, 1)
+}
+
+func TestWhatIsNotRepeated(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusal error
+		tries   int
+		opts    []retry.Option
+	}{
+		"no RetryInfo":        {status.Error(codes.Unavailable, ""), 1, nil},
+		"too long":            {later(time.Hour), 1, nil},
+		"longer than it has":  {later(20 * time.Second), 1, nil},
+		"as often as allowed": {later(time.Millisecond), 2, []retry.Option{retry.WithMaxTries(2)}},
+		"longer than allowed": {later(10 * time.Millisecond), 1, []retry.Option{retry.WithMaxDelay(9 * time.Millisecond)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := refusingFirst(100, c.refusal)
+			client := dial(t, listen(t, &k.service), grpc.WithUnaryInterceptor(retry.UnaryClientInterceptor(c.opts...)))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			_, err := client.Make(ctx, &things.MakeRequest{})
+			if status.Code(err) != status.Code(c.refusal) || len(k.seen) != c.tries {
+				t.Errorf("%v after %d tries", err, len(k.seen))
+			}
+		})
+	}
+}
+
+func TestAClientThatLeavesIsNotWaitedFor(t *testing.T) {
+	k := refusingFirst(100, later(20*time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	client := dial(t, listen(t, &k.service), grpc.WithChainUnaryInterceptor(retry.UnaryClientInterceptor(),
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			err := invoker(ctx, method, req, reply, cc, opts...)
+			time.AfterFunc(10*time.Millisecond, cancel)
+			return err
+		}))
+	if _, err := client.Make(ctx, &things.MakeRequest{}); status.Code(err) != codes.Canceled {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestACallIsSentWhenItsTokenComes(t *testing.T) {
+	var s service
+	limiter := newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond))
+	addr := listen(t, &s)
+	client := dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.ByMethod())))
+	start := time.Now()
+	for range 3 {
+		if _, err := client.Make(t.Context(), &things.MakeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(start); took < 100*time.Millisecond {
+		t.Errorf("three calls took %v", took)
+	}
+	if _, err := client.Get(t.Context(), &things.GetRequest{}); err != nil || time.Since(start) > 10*time.Second {
+		t.Errorf("another method: %v", err)
+	}
+
+	slow := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
+	client = dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(slow, grpcmw.Global())))
+	if _, err := client.Make(t.Context(), &things.MakeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := client.Make(ctx, &things.MakeRequest{})
+	if status.Code(err) != codes.ResourceExhausted || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a token that comes too late: %v", err)
+	}
+	leaving, leave := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, leave)
+	if _, err := client.Make(leaving, &things.MakeRequest{}); status.Code(err) != codes.Canceled {
+		t.Errorf("who leaves: %v", err)
+	}
+	s.ran(t, 5)
+}
+
+func TestPacingWithoutAStore(t *testing.T) {
+	var s service
+	store := newStore(t)
+	addr := listen(t, &s)
+	limiter := newLimiter(t, store, tokenbucket.PerMinute(1))
+	store.Break(storetest.TakeTokens, storetest.Down)
+	client := dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())))
+	_, err := client.Make(t.Context(), &things.MakeRequest{})
+	denies(t, err, policy.ReducedCapacity)
+	if !errors.Is(err, core.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	client = dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global(), policy.FailOpen())))
+	for range 2 {
+		if _, err := client.Make(t.Context(), &things.MakeRequest{}); err != nil {
+			t.Error(err)
+		}
+	}
+	s.ran(t, 2)
+}
+
+// A client that is itself serving a call is refused a token: that is no refusal of the call it serves,
+// which a guard would otherwise not keep.
+func TestPacingInsideAHandler(t *testing.T) {
+	var inner, outer service
+	limiter := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
+	backend := dial(t, listen(t, &inner), grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())))
+	outer.make = func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
+		if _, ok := guard.FromContext(ctx); !ok {
+			return nil, errors.New("not guarded")
+		}
+		for {
+			short, cancel := context.WithTimeout(ctx, patience)
+			_, err := backend.Make(short, &things.MakeRequest{})
+			cancel()
+			if err != nil {
+				return &things.Thing{Text: "paced"}, nil //nolint:nilerr // as the test wants it
+			}
+		}
+	}
+	client := guarded(t, &outer)
+	for range 2 {
+		var header, trailer metadata.MD
+		thing, err := client.Make(keyed(t, "k"), &things.MakeRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
+		is(t, thing, err, "paced")
+		if len(trailer.Get("grpc-retry-pushback-ms")) > 0 {
+			t.Errorf("trailer %v", trailer)
+		}
+	}
+	outer.ran(t, 1)
+}
+
+func TestStreamsArePaced(t *testing.T) {
+	var s service
+	limiter := newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond))
+	addr := listen(t, &s)
+	talk := func(opts ...policy.RPCRateLimitOption) time.Duration {
+		client := dial(t, addr, grpc.WithStreamInterceptor(ratelimit.StreamClientInterceptor(limiter, grpcmw.ByMethod(), opts...)))
+		start := time.Now()
+		for range 2 {
+			if n, err := say(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
+				t.Fatalf("%d messages, %v", n, err)
+			}
+		}
+		return time.Since(start)
+	}
+	if took := talk(); took < 50*time.Millisecond {
+		t.Errorf("two streams took %v", took)
+	}
+	if took := talk(ratelimit.PerMessage()); took < 250*time.Millisecond {
+		t.Errorf("six messages took %v", took)
+	}
+}

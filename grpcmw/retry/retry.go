@@ -1,0 +1,97 @@
+// Package retry repeats gRPC calls that a server has refused for now, when the server says:
+//
+//	conn, err := grpc.NewClient(addr, grpc.WithChainUnaryInterceptor(
+//		idempotency.UnaryClientInterceptor(), // one key for all attempts
+//		retry.UnaryClientInterceptor(),
+//	))
+package retry
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// Option is an option of [UnaryClientInterceptor].
+type Option func(*config)
+
+type config struct {
+	tries    uint
+	maxDelay time.Duration
+}
+
+// WithMaxTries sets how often a call is sent at most, the first time included: 4 if not set. It panics
+// if n is less than 1.
+func WithMaxTries(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("retry: WithMaxTries: %d is less than 1", n))
+	}
+	return func(c *config) { c.tries = uint(n) }
+}
+
+// WithMaxDelay sets the longest delay that is waited for: 30 s if not set. A server that asks for more has
+// its refusal returned at once. It panics if d is negative.
+func WithMaxDelay(d time.Duration) Option {
+	if d < 0 {
+		panic(fmt.Sprintf("retry: WithMaxDelay: %v is negative", d))
+	}
+	return func(c *config) { c.maxDelay = d }
+}
+
+// UnaryClientInterceptor sends a call again after an error whose details have a RetryInfo (google.rpc),
+// with which a server says that the call may be repeated, and when; those of this module say it of calls
+// whose handler has not run. It waits for as long as the RetryInfo says, and up to a tenth more, so that
+// not all clients come back at the same moment.
+//
+// Any other error is returned as it is: without that word of the server's nobody knows whether a call has
+// run, and whether it may run twice. The last error is returned when the tries are used up, when the delay
+// is too long ([WithMaxDelay]), or when it would end after the call's deadline.
+func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
+	c := config{tries: 4, maxDelay: 30 * time.Second}
+	for _, o := range opts {
+		o(&c)
+	}
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		var last error
+		_, err := backoff.Retry(ctx, func() (struct{}, error) {
+			last = invoker(ctx, method, req, reply, cc, opts...)
+			delay, ok := delayOf(last)
+			if !ok || delay > c.maxDelay {
+				return struct{}{}, backoff.Permanent(last)
+			}
+			delay += time.Duration(rand.Int64N(int64(delay)/10 + 1)) //nolint:gosec // spreads clients; no secret
+			if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < delay {
+				return struct{}{}, backoff.Permanent(last)
+			}
+			return struct{}{}, &backoff.RetryAfterError{Duration: delay}
+		}, backoff.WithMaxTries(c.tries), backoff.WithMaxElapsedTime(0))
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil && status.Code(last) != status.FromContextError(ctx.Err()).Code():
+			return status.FromContextError(ctx.Err()).Err() // while it waited
+		default:
+			return last
+		}
+	}
+}
+
+// delayOf returns when a server wants to see a call again.
+func delayOf(err error) (time.Duration, bool) {
+	if err == nil {
+		return 0, false
+	}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			delay := info.GetRetryDelay().AsDuration()
+			return delay, delay >= 0
+		}
+	}
+	return 0, false
+}
