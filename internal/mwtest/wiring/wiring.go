@@ -18,6 +18,7 @@ type Framework struct {
 	Imports string // what else Request and Deny need
 	Request string // the type that key functions are given
 	Deny    string // a function for Deny
+	RPC     bool   // it speaks gRPC, where options of HTTP make no sense
 }
 
 // Compile has the compiler look at every way to wire a middleware with an option, and at the mistakes that
@@ -71,6 +72,11 @@ type option struct {
 
 var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency"}
 
+// ofHTTP are the options that no interceptor has.
+var ofHTTP = []string{
+	"policy.LegacyHeaders()", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
+}
+
 func (f Framework) options() []option {
 	options := []option{
 		{"policy.FailOpen()", []string{"ratelimit", "concurrency"}},
@@ -88,6 +94,17 @@ func (f Framework) options() []option {
 	}
 	for _, p := range policies {
 		options = append(options, option{p + ".Deny(deny)", []string{p}})
+	}
+	if f.RPC {
+		for i, o := range options {
+			if slices.Contains(ofHTTP, o.code) {
+				options[i].policies = nil
+			}
+		}
+		options = append(options, option{"ratelimit.PerMessage()", []string{"ratelimit"}})
+		for _, code := range []string{"idempotency.PassStreams()", `idempotency.KeyField("id")`, "idempotency.KeepCodes(10)"} {
+			options = append(options, option{code, []string{"idempotency"}})
+		}
 	}
 	return options
 }
@@ -116,7 +133,11 @@ func (f Framework) lines() []line {
 	mistake := func(code, expression string) {
 		lines = append(lines, line{strings.ReplaceAll(code, "$", expression), expression})
 	}
-	mistake("_ = idempotency.New(idempotencyState, $)", f.Package+`.ByHeader("Idempotency-Key")`)
+	byKey := f.Package + `.ByHeader("Idempotency-Key")`
+	if f.RPC {
+		byKey = f.Package + `.ByMetadata("idempotency-key")`
+	}
+	mistake("_ = idempotency.New(idempotencyState, $)", byKey)
 	mistake("_ = idempotency.New(idempotencyState, $)", "key")
 	mistake("_ = "+f.Package+".ScopeBy($)", f.Package+".Unscoped()")
 	for _, p := range policies {

@@ -1,0 +1,76 @@
+package grpcmw_test
+
+import (
+	"net/http"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+)
+
+// The wiring mistakes that would cost money do not compile.
+func TestWiring(t *testing.T) {
+	wiring.Compile(t, wiring.Framework{
+		Package: "grpcmw", Other: "nethttp",
+		Request: "*grpcmw.Call",
+		Deny:    "func(*grpcmw.Call, policy.Denial) error { return nil }",
+		RPC:     true,
+	})
+}
+
+// What the compiler cannot see ends the program when it starts, not when a call comes.
+func TestWiringMistakesPanic(t *testing.T) {
+	store := newStore(t)
+	limiter := newLimiter(t, store, tokenbucket.PerMinute(1))
+	orders, carts, reports := newGuard(t, store), newLocker(t, store), newSemaphore(t, store, 1)
+	anyKey, anyone := grpcmw.Global(), grpcmw.Unscoped()
+	unless := nethttp.Unless(func(*http.Request) bool { return false })
+
+	wiring.Panics(t, map[string]func(){
+		"ratelimit: New: nil limiter":                         func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":                             func() { ratelimit.New(limiter, nil) },
+		"ratelimit: UnaryServerInterceptor: nil limiter":      func() { ratelimit.UnaryServerInterceptor(nil, anyKey) },
+		"ratelimit: StreamServerInterceptor: nil key":         func() { ratelimit.StreamServerInterceptor(limiter, nil) },
+		"ratelimit: UnaryClientInterceptor: nil limiter":      func() { ratelimit.UnaryClientInterceptor(nil, anyKey) },
+		"ratelimit: StreamClientInterceptor: nil key":         func() { ratelimit.StreamClientInterceptor(limiter, nil) },
+		"ratelimit: Deny: nil function":                       func() { ratelimit.Deny(nil) },
+		"idempotency: New: nil guard":                         func() { idempotency.New(nil, anyone) },
+		"idempotency: UnaryServerInterceptor: nil guard":      func() { idempotency.UnaryServerInterceptor(nil, anyone) },
+		"idempotency: StreamServerInterceptor: nil guard":     func() { idempotency.StreamServerInterceptor(nil, anyone) },
+		"idempotency: Deny: nil function":                     func() { idempotency.Deny(nil) },
+		"idempotency: KeepCodes: 17 is no code":               func() { idempotency.KeepCodes(codes.OK, 17) },
+		"exclusive: New: nil locker":                          func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":                             func() { exclusive.New(carts, nil) },
+		"exclusive: UnaryServerInterceptor: nil key":          func() { exclusive.UnaryServerInterceptor(carts, nil) },
+		"exclusive: StreamServerInterceptor: nil locker":      func() { exclusive.StreamServerInterceptor(nil, anyKey) },
+		"exclusive: Deny: nil function":                       func() { exclusive.Deny(nil) },
+		"concurrency: New: nil semaphore":                     func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":                           func() { concurrency.New(reports, nil) },
+		"concurrency: UnaryServerInterceptor: nil key":        func() { concurrency.UnaryServerInterceptor(reports, nil) },
+		"concurrency: StreamServerInterceptor: nil semaphore": func() { concurrency.StreamServerInterceptor(nil, anyKey) },
+		"concurrency: Deny: nil function":                     func() { concurrency.Deny(nil) },
+		"retry: WithMaxTries: 0 is less than 1":               func() { retry.WithMaxTries(0) },
+		"retry: WithMaxDelay: -1ns is negative":               func() { retry.WithMaxDelay(-1) },
+
+		"idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped": func() { idempotency.New(orders, grpcmw.ScopeFunc{}) },
+
+		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
+		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+
+		"grpcmw: ServerOptions: interceptors that are none": func() { grpcmw.ServerOptions(grpcmw.Interceptors{}) },
+		"grpcmw: Unless: nil function":                      func() { grpcmw.Unless(nil) },
+		"grpcmw: OnError: nil function":                     func() { grpcmw.OnError(nil) },
+		"grpcmw: Join: no keys":                             func() { grpcmw.Join() },
+		"grpcmw: FirstOf: nil key":                          func() { grpcmw.FirstOf(nil) },
+		"grpcmw: ScopeBy: nil key":                          func() { grpcmw.ScopeBy(nil) },
+	})
+}
