@@ -54,12 +54,12 @@ func ByPeer() KeyFunc { return ByClientIP(clientip.Direct()) }
 // finds it from the peer's address and, where it trusts proxies, the metadata x-forwarded-for.
 func ByClientIP(resolver clientip.Resolver) KeyFunc {
 	return func(call *Call) (string, error) {
-		request := http.Request{Header: http.Header{}}
+		var request http.Request
 		if p, ok := peer.FromContext(call.ctx); ok && p.Addr != nil {
 			request.RemoteAddr = p.Addr.String()
 		}
 		if values := metadata.ValueFromIncomingContext(call.ctx, "x-forwarded-for"); values != nil {
-			request.Header["X-Forwarded-For"] = values
+			request.Header = http.Header{"X-Forwarded-For": values}
 		}
 		return resolver.Key(&request)
 	}

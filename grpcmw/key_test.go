@@ -80,7 +80,7 @@ func TestKeyFuncs(t *testing.T) {
 			}
 			got, err := c.key(grpcmw.NewCall(c.ctx, things.Things_Make_FullMethodName, request))
 			switch {
-			case c.err == errServer: //nolint:errorlint // a mark, not an error
+			case c.err == errServer:
 				if err == nil || errors.Is(err, policy.ErrNoKey) {
 					t.Errorf("%q, %v; want an error of the server's", got, err)
 				}

@@ -185,8 +185,8 @@ var errKey = errors.New(secret)
 // detail returns the detail of this type in an error, or nil.
 func detail[D any](err error) *D {
 	for _, d := range status.Convert(err).Details() {
-		if d, ok := d.(any).(*D); ok {
-			return d
+		if found, ok := d.(*D); ok {
+			return found
 		}
 	}
 	return nil

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
+	redisAddr := flag.String("redis", "", "`address` of a Redis server, for several instances; state is kept in memory if not set")
+	flag.Parse()
+	if err := serve(*addr, openStore(*redisAddr)); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func openStore(redisAddr string) core.Store {
+	if redisAddr == "" {
+		return memstore.New()
+	}
+	return must(redisstore.New(redis.NewClient(&redis.Options{
+		Addr: redisAddr, ContextTimeoutEnabled: true, ReadTimeout: 250 * time.Millisecond,
+	})))
+}
+
+// serve answers calls until the program is told to stop. Then there are first no more calls, then what
+// they have left to do, then the store.
+func serve(addr string, store core.Store) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer func() { err = errors.Join(err, store.Close()) }()
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	server := newShop(store)
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	fmt.Printf("listening on %s\n", listener.Addr())
+
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	context.AfterFunc(ending, server.Stop) // streams may never end by themselves
+	server.GracefulStop()
+	return store.Shutdown(ending)
+}
+
+func authenticate(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, err := withUser(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func authenticateStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := withUser(ss.Context())
+	if err != nil {
+		return err
+	}
+	return handler(srv, authenticated{ss, ctx})
+}
+
+// authenticated is a stream whose context has the user.
+type authenticated struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s authenticated) Context() context.Context { return s.ctx }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -1,0 +1,65 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+)
+
+// call calls a method behind an interceptor, as a server does.
+func call(limited grpc.UnaryServerInterceptor, method string, pairs ...string) codes.Code {
+	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(pairs...))
+	_, err := limited(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, nil })
+	return status.Code(err)
+}
+
+// A limit for each API key and method.
+func Example_byMethod() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(1))
+	if err != nil {
+		panic(err)
+	}
+	limited := ratelimit.New(limiter, grpcmw.Join(grpcmw.ByMetadata("x-api-key"), grpcmw.ByMethod())).Unary
+	fmt.Println(call(limited, "/shop.Shop/Search", "x-api-key", "a"))
+	fmt.Println(call(limited, "/shop.Shop/Search", "x-api-key", "a"))
+	fmt.Println(call(limited, "/shop.Shop/Checkout", "x-api-key", "a"))
+	fmt.Println(call(limited, "/shop.Shop/Search"))
+	// Output:
+	// OK
+	// ResourceExhausted
+	// OK
+	// InvalidArgument
+}
+
+// Refusals of the application's own, in which interceptors outside still find the denial.
+func ExampleDeny() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(1))
+	if err != nil {
+		panic(err)
+	}
+	limited := ratelimit.New(limiter, grpcmw.Global(), ratelimit.Deny(func(call *grpcmw.Call, d policy.Denial) error {
+		return grpcmw.NewError(d, status.Newf(codes.Unavailable, "%s: come back in %v", call.FullMethod(), d.RetryAfter.Round(1e9)))
+	})).Unary
+	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Shop/Search"}
+	search := func(context.Context, any) (any, error) { return nil, nil }
+	if _, err := limited(context.Background(), nil, info, search); err != nil {
+		panic(err)
+	}
+	_, err = limited(context.Background(), nil, info, search)
+	denial, _ := grpcmw.DenialOf(err)
+	fmt.Println(status.Convert(err).Message())
+	fmt.Println(denial.Reason)
+	// Output:
+	// /shop.Shop/Search: come back in 1m0s
+	// quota-exceeded
+}

@@ -1,0 +1,106 @@
+package grpcmw_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	otrace "go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+// Under otelgrpc, which is a stats handler and so comes before all interceptors, a denial is no error on
+// the server's span, and a store that is unavailable is.
+func TestADenialIsNoErrorOnTheSpan(t *testing.T) {
+	store := newStore(t)
+	spans := tracetest.NewSpanRecorder()
+	provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
+
+	chain := []grpcmw.Interceptors{outermost}
+	for _, name := range []string{"ratelimit", "idempotency", "exclusive", "concurrency"} {
+		chain = append(chain, policies[name](t, store, grpcmw.ByMetadata("x-"+name), nil))
+	}
+	g := newGate()
+	s := service{make: g.make}
+	server := grpc.NewServer(append(grpcmw.ServerOptions(chain...), grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(provider))))...)
+	things.RegisterThingsServer(server, &s)
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	client := dial(t, listener.Addr().String())
+
+	all := []string{"x-ratelimit", "a", "x-idempotency", "u", "x-exclusive", "1", "x-concurrency", "2"}
+	make := func(pairs ...string) error {
+		_, err := client.Make(with(t, pairs...), &things.MakeRequest{})
+		return err
+	}
+	// next is the span of the server that ends after the call did.
+	seen := 0
+	next := func() trace.ReadOnlySpan {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; {
+			if ended := spans.Ended(); len(ended) > seen {
+				seen++
+				return ended[seen-1]
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("no span has ended")
+			}
+		}
+	}
+
+	first := making(with(t, all...), t, client, &things.MakeRequest{})
+	g.runs(t)
+	for name, c := range map[string]struct {
+		pairs  []string
+		reason policy.Reason
+	}{
+		"no key": {nil, policy.KeyMissing},
+		"locked": {all, policy.Locked},
+	} {
+		denies(t, make(c.pairs...), c.reason)
+		if span := next(); span.Status().Code != codes.Unset || span.SpanKind() != otrace.SpanKindServer {
+			t.Errorf("%s: %v span with status %v", name, span.SpanKind(), span.Status())
+		}
+	}
+	g.let()
+	comes(t, first)
+	if span := next(); span.Status().Code != codes.Unset {
+		t.Errorf("a call that ran: status %v", span.Status())
+	}
+	for range 10 { // of which two are spent already
+		g.let()
+		if err := make(all...); err != nil {
+			denies(t, err, policy.QuotaExceeded)
+		}
+		if span := next(); span.Status().Code != codes.Unset {
+			t.Errorf("within and over the limit: status %v", span.Status())
+		}
+	}
+	for _, op := range stores {
+		store.Break(op, storetest.Down)
+		denies(t, make("idempotency-key", "k", "x-ratelimit", "b", "x-idempotency", "u", "x-exclusive", "1", "x-concurrency", "2"), policy.ReducedCapacity)
+		if span := next(); span.Status().Code != codes.Error {
+			t.Errorf("%v is unavailable: status %v", op, span.Status())
+		}
+		store.Mend(op)
+	}
+}
