@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // settleTimeout bounds a settling step, which the caller's context does not; stores have shorter
@@ -26,6 +27,8 @@ type Attempt struct {
 	ctx     context.Context // the lease with the attempt as a value
 	dirty   atomic.Bool
 	settled atomic.Bool
+
+	telemetry telemetry.Beginning
 }
 
 type contextKey struct{}
@@ -98,7 +101,7 @@ func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	if len(r.Data) > a.guard.config.maxResult {
 		return a.settle(ctx, NotRetained, r.Status, nil)
 	}
-	return a.settle(ctx, Completed, r.Status, r.Data)
+	return a.settle(ctx, Completed, r.Status, seal(a.ctx, r.Data))
 }
 
 // CompleteNotRetained records that the operation ran, with this status, and that its result is not
@@ -118,7 +121,7 @@ func (a *Attempt) CompleteUnknown(ctx context.Context) error {
 // is the caller's word that the attempt had no effects, or that they may happen again. Errors are
 // those of Complete.
 func (a *Attempt) Abandon(ctx context.Context) error {
-	return a.finish(ctx, func(ctx context.Context) (bool, error) {
+	return a.finish(ctx, telemetry.Abandoned, func(ctx context.Context) (bool, error) {
 		return a.guard.store.AbandonOperation(ctx, a.begun.ID, a.begun.Owner)
 	})
 }
@@ -129,13 +132,17 @@ func (a *Attempt) settle(ctx context.Context, s State, status int, data []byte) 
 		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: a.guard.config.retention,
 	}
 	a.guard.typical.Add(time.Since(a.start))
-	return a.finish(ctx, func(ctx context.Context) (bool, error) {
+	ended := telemetry.Executed
+	if s == Unknown {
+		ended = telemetry.Failed
+	}
+	return a.finish(ctx, ended, func(ctx context.Context) (bool, error) {
 		return a.guard.store.SettleOperation(ctx, req)
 	})
 }
 
 // finish takes the last step of the attempt, once.
-func (a *Attempt) finish(ctx context.Context, step func(context.Context) (bool, error)) error {
+func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult, step func(context.Context) (bool, error)) error {
 	if !a.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}
@@ -153,12 +160,15 @@ func (a *Attempt) finish(ctx context.Context, step func(context.Context) (bool, 
 		if !queued {
 			a.forget()
 		}
+		a.guard.telemetry.End(ctx, a.telemetry, telemetry.IdempotencyError, err)
 		return err
 	}
 	a.forget()
 	if !owned {
+		a.guard.telemetry.End(ctx, a.telemetry, telemetry.Overtaken, nil)
 		return ErrLost
 	}
+	a.guard.telemetry.End(ctx, a.telemetry, ended, nil)
 	return nil
 }
 
@@ -173,4 +183,9 @@ func (a keptAttempt) Renewed(sent time.Time) {
 	a.lease.Extend(lease.ValidUntil(sent, a.guard.config.lease))
 }
 
-func (a keptAttempt) Lost() { a.lease.End(ErrLost) }
+func (a keptAttempt) Lost() {
+	a.lease.End(ErrLost)
+	if !a.settled.Load() {
+		a.guard.leases.Lost(ErrLost)
+	}
+}

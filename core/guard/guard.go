@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -38,6 +40,9 @@ type Guard struct {
 	keeper  *renewal.Keeper[keptAttempt]
 	redo    redo.Queue
 	typical average.Duration // how long attempts take
+
+	telemetry *telemetry.Idempotency
+	leases    *telemetry.Leases
 }
 
 // New returns a guard that keeps its records in store, under name.
@@ -61,6 +66,8 @@ func New(store Store, name string, opts ...Option) (*Guard, error) {
 		return nil, err
 	}
 	g := &Guard{store: store, name: name, config: c, names: digester{c.secret}}
+	g.telemetry = telemetry.NewIdempotency(c.providers, ScopeName, name)
+	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
 	g.keeper = renewal.NewKeeper(g.renew)
 	store.AtShutdown(g.redo.Drain)
 	return g, nil
@@ -93,12 +100,23 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	if err := op.check(); err != nil {
 		return nil, nil, err
 	}
-	attempt, result, err := g.begin(ctx, op)
-	telemetry.Idempotency(ctx, g.name, describe(result, err))
+	x := g.telemetry.Begin(ctx)
+	attempt, result, worked, err := g.begin(ctx, op)
+	word := describe(result, err)
+	if attempt != nil {
+		attempt.telemetry = x
+	}
+	if word != telemetry.IdempotencyError {
+		g.telemetry.Begun(ctx, x, word, worked, nil)
+	} else {
+		g.telemetry.Begun(ctx, x, word, worked, err)
+	}
 	return attempt, result, err
 }
 
-func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, error) {
+// begin returns, with a result, also the span of the attempt that it comes from.
+func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
+	var worked trace.SpanContext
 	req := BeginRequest{
 		ID:          g.names.id(g.name, op),
 		Owner:       newOwner(),
@@ -113,28 +131,33 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 		if errors.Is(err, outage.ErrUnconfirmed) || ctx.Err() != nil {
 			g.takeBack(req)
 		}
-		return nil, nil, err
+		return nil, nil, worked, err
 	}
 	switch reply.Outcome {
 	case Started:
-		return g.newAttempt(ctx, req, reply.Number, sent), nil, nil
+		return g.newAttempt(ctx, req, reply.Number, sent), nil, worked, nil
 	case Busy:
-		return nil, nil, &InFlightError{Remaining: reply.Remaining, RetryAfter: g.retryAfter(reply.Remaining)}
+		return nil, nil, worked, &InFlightError{Remaining: reply.Remaining, RetryAfter: g.retryAfter(reply.Remaining)}
 	case Mismatched:
-		return nil, nil, ErrMismatch
+		return nil, nil, worked, ErrMismatch
 	case Undecided:
-		return nil, nil, ErrOutcomeUnknown
+		return nil, nil, worked, ErrOutcomeUnknown
 	case Settled:
 		switch reply.State {
 		case Completed:
-			return nil, &Result{Status: reply.Status, Data: reply.Data, Attempt: reply.Number}, nil
+			worked, data, err := unseal(reply.Data)
+			if err != nil {
+				g.config.logger.ErrorContext(ctx, "lockkeeper: the record of an operation is damaged", "policy", g.name)
+				return nil, nil, worked, &NotRetainedError{Status: reply.Status}
+			}
+			return nil, &Result{Status: reply.Status, Data: data, Attempt: reply.Number}, worked, nil
 		case NotRetained:
-			return nil, nil, &NotRetainedError{Status: reply.Status}
+			return nil, nil, worked, &NotRetainedError{Status: reply.Status}
 		case Unknown:
-			return nil, nil, ErrOutcomeUnknown
+			return nil, nil, worked, ErrOutcomeUnknown
 		}
 	}
-	return nil, nil, fmt.Errorf("%w: unexpected answer to begin: %+v", outage.ErrUnavailable, reply.Outcome)
+	return nil, nil, worked, fmt.Errorf("%w: unexpected answer to begin: %+v", outage.ErrUnavailable, reply.Outcome)
 }
 
 // describe says in a word what a Begin came to.
@@ -143,7 +166,7 @@ func describe(result *Result, err error) telemetry.IdempotencyResult {
 	case err == nil && result != nil:
 		return telemetry.Replayed
 	case err == nil:
-		return telemetry.Executed
+		return telemetry.Started
 	case errors.Is(err, ErrInFlight):
 		return telemetry.InProgress
 	case errors.Is(err, ErrMismatch):
@@ -179,7 +202,9 @@ func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, erro
 	for i, a := range attempts {
 		reqs[i] = RenewRequest{ID: a.begun.ID, Owner: a.begun.Owner, Lease: g.config.lease, Retention: g.config.retention}
 	}
-	return g.store.RenewOperations(ctx, reqs)
+	renewed, err := g.store.RenewOperations(ctx, reqs)
+	g.leases.Renewed(ctx, renewed, len(reqs), err)
+	return renewed, err
 }
 
 func (g *Guard) retryAfter(remaining time.Duration) time.Duration {

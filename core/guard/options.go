@@ -3,8 +3,17 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
+
+// ScopeName is the instrumentation scope of a guard's telemetry.
+const ScopeName = "github.com/lockkeeper/lockkeeper/core/guard"
 
 // Option is an optional setting of [New].
 type Option interface{ apply(*config) }
@@ -19,10 +28,12 @@ type config struct {
 	maxResult int
 	rerun     bool
 	secret    []byte
+	providers telemetry.Providers
+	logger    *slog.Logger
 }
 
 func defaults() config {
-	return config{lease: 30 * time.Second, retention: 24 * time.Hour, maxResult: 64 << 10}
+	return config{lease: 30 * time.Second, retention: 24 * time.Hour, maxResult: 64 << 10, logger: slog.Default()}
 }
 
 func (c config) check() error {
@@ -63,6 +74,26 @@ func WithRerun() Option { return optionFunc(func(c *config) { c.rerun = true }) 
 // changing it forgets every record.
 func WithSecret(secret []byte) Option {
 	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
+}
+
+// WithMeterProvider sets where the guard's metrics go: to the global provider if not set, or nil.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Meter = p })
+}
+
+// WithTracerProvider sets where the guard's spans go: to the global provider if not set, or nil.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Tracer = p })
+}
+
+// WithLogger sets where the guard says that attempts cannot be renewed, or are lost: slog.Default() if not
+// set. It never logs keys or scopes.
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) {
+		if l != nil {
+			c.logger = l
+		}
+	})
 }
 
 var errNilStore = errors.New("guard: New: nil store")

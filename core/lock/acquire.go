@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Lock waits until it holds the lock of key exclusively, or until ctx ends.
@@ -46,6 +47,29 @@ const (
 )
 
 func (l *Locker) acquire(ctx context.Context, key string, shared, wait bool) (*Lease, error) {
+	x := l.telemetry.Begin(ctx, wait)
+	lease, err := l.acquireTold(ctx, key, shared, wait, x)
+	result, failure := resultOf(ctx, err)
+	l.telemetry.End(ctx, x, result, failure)
+	return lease, err
+}
+
+// resultOf says in a word what a request came to, and returns the error of one that has failed: neither
+// because others have the lock, nor because whoever asked has left.
+func resultOf(ctx context.Context, err error) (telemetry.AcquireResult, error) {
+	switch {
+	case err == nil:
+		return telemetry.Acquired, nil
+	case ctx.Err() != nil:
+		return telemetry.Canceled, nil
+	case errors.Is(err, ErrNotAcquired):
+		return telemetry.Busy, nil
+	}
+	return telemetry.AcquireError, err
+}
+
+// acquireTold has x told of whom the caller waits for.
+func (l *Locker) acquireTold(ctx context.Context, key string, shared, wait bool, x telemetry.Acquisition) (*Lease, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
@@ -59,9 +83,9 @@ func (l *Locker) acquire(ctx context.Context, key string, shared, wait bool) (*L
 		return lease, err
 	}
 	if shared || l.config.fair {
-		return l.acquireAlone(ctx, key, shared, wait)
+		return l.acquireAlone(ctx, key, shared, wait, x)
 	}
-	return l.acquireInLine(ctx, key, wait)
+	return l.acquireInLine(ctx, key, wait, x)
 }
 
 // reenter returns a lease on the hold that ctx has of the lock already, if it has one.
@@ -84,26 +108,27 @@ func (l *Locker) reenter(ctx context.Context, key string, shared bool) (*Lease, 
 }
 
 // request asks for a lock. Whoever hands it on wants several fences.
-func (l *Locker) request(key string, shared, queue bool) AcquireRequest {
+func (l *Locker) request(ctx context.Context, key string, shared, queue bool) AcquireRequest {
 	fences := 1
 	if !shared && !l.config.fair {
 		fences = maxPasses
 	}
 	return AcquireRequest{
 		Name: l.name, Key: key, ID: naming.NewID(), Shared: shared, Queue: queue, Fair: l.config.fair,
-		TTL: l.config.ttl, Delay: l.config.delay, Fences: fences, Holder: l.config.holder,
+		TTL: l.config.ttl, Delay: l.config.delay, Fences: fences, Holder: withSpan(ctx, l.config.holder),
 	}
 }
 
 // acquireAlone asks the store, beside everybody else in the process who does.
-func (l *Locker) acquireAlone(ctx context.Context, key string, shared, wait bool) (*Lease, error) {
-	req := l.request(key, shared, wait)
+func (l *Locker) acquireAlone(ctx context.Context, key string, shared, wait bool, x telemetry.Acquisition) (*Lease, error) {
+	req := l.request(ctx, key, shared, wait)
 	reply, err := l.ask(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	grant := reply.Grant
 	if reply.Outcome == Queued {
+		x.Behind(cutSpan(reply.Holder))
 		waiting, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(l.closing, cancel)()
@@ -168,5 +193,6 @@ func (l *Locker) whyNot(ctx context.Context, reply AcquireReply, err error) erro
 }
 
 func held(reply AcquireReply, cause error) *HeldError {
-	return &HeldError{Holder: reply.Holder, Remaining: reply.Remaining, Waiting: reply.Waiting, cause: cause}
+	holder, _ := cutSpan(reply.Holder)
+	return &HeldError{Holder: holder, Remaining: reply.Remaining, Waiting: reply.Waiting, cause: cause}
 }

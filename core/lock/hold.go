@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // hold is what the store has granted. One lease after the other may stand on it: it is handed on
@@ -28,6 +29,11 @@ type hold struct {
 	fence     int64 // of the present lease
 	lastFence int64
 	passes    int
+
+	// Of the present lease: under what it was asked for, and since when it is held, for telemetry. The
+	// context is nil when its end has been told.
+	asked context.Context
+	since time.Time
 }
 
 // newHold returns the hold of a grant, which is renewed from now on. It returns an error, and gives
@@ -56,6 +62,30 @@ func (h *hold) begin(parent context.Context) *lease.Context {
 	return h.term.Begin(parent, h.config.maxHold, ErrExpired)
 }
 
+// ended tells how the present lease has ended, unless that has been told.
+func (h *hold) ended(how telemetry.HoldEnd) bool {
+	h.mu.Lock()
+	ctx, since := h.asked, h.since
+	h.asked = nil
+	h.mu.Unlock()
+	if ctx == nil {
+		return false
+	}
+	h.core.telemetry.Ended(ctx, since, how)
+	return true
+}
+
+// lost tells that others may have had the lock while its holder believed to have it.
+func (h *hold) lost(cause error) {
+	how := telemetry.Lost
+	if errors.Is(cause, ErrExpired) {
+		how = telemetry.Expired
+	}
+	if h.ended(how) {
+		h.core.leases.Lost(cause)
+	}
+}
+
 // request is a request about the hold.
 func (h *hold) request() HoldRequest {
 	h.mu.Lock()
@@ -73,15 +103,21 @@ func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.
 
 // Lost implements renewal.Hold: the store, or the clock, says that the hold has ended.
 func (h *hold) Lost() {
-	cause := ErrLost
-	if !h.Due() {
-		cause = ErrExpired
-	}
+	cause := h.why()
 	h.term.End(cause)
+	h.lost(cause)
 	h.core.forget(h)
 	if h.line != nil {
 		h.core.letGo(h.line, h)
 	}
+}
+
+// why is the reason for which the hold has ended without being released.
+func (h *hold) why() error {
+	if h.Due() {
+		return ErrLost
+	}
+	return ErrExpired
 }
 
 // Due reports whether the hold is still to be renewed.
@@ -89,7 +125,9 @@ func (h *hold) Due() bool { return h.term.Due() }
 
 // renew renews holds in one batch.
 func (c *core) renew(ctx context.Context, holds []*hold) ([]bool, error) {
-	return renewal.Due(ctx, holds, (*hold).request, c.store.RenewLocks)
+	renewed, err := renewal.Due(ctx, holds, (*hold).request, c.store.RenewLocks)
+	c.leases.Renewed(ctx, renewed, len(holds), err)
+	return renewed, err
 }
 
 // forget ends the renewal of a hold.

@@ -60,6 +60,7 @@ func newLease(ctx context.Context, h *hold) *Lease {
 	})
 	h.mu.Lock()
 	all.grip = grip{hold: h, lease: inner, number: h.fence, outer: outer, count: 1}
+	h.asked, h.since = ctx, h.core.telemetry.Hold(ctx)
 	h.mu.Unlock()
 	all.context = gripContext{inner, &all.lease}
 	all.lease.grip, all.lease.ctx = &all.grip, &all.context

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // A line is the goroutines of this process that want the same lock. One of them asks the store, or
@@ -66,7 +67,7 @@ func (h *hold) pass() bool {
 	return true
 }
 
-func (l *Locker) acquireInLine(ctx context.Context, key string, wait bool) (*Lease, error) {
+func (l *Locker) acquireInLine(ctx context.Context, key string, wait bool, x telemetry.Acquisition) (*Lease, error) {
 	k := lineKey{key, l.config}
 	l.mu.Lock()
 	ln := l.lines[k]
@@ -74,7 +75,7 @@ func (l *Locker) acquireInLine(ctx context.Context, key string, wait bool) (*Lea
 		ln = &line{key: k}
 		l.lines[k] = ln
 		l.mu.Unlock()
-		return l.askForLine(ctx, ln, wait)
+		return l.askForLine(ctx, ln, wait, x)
 	}
 	if !wait {
 		defer l.mu.Unlock()
@@ -83,12 +84,18 @@ func (l *Locker) acquireInLine(ctx context.Context, key string, wait bool) (*Lea
 	w := &waiter{turn: make(chan turn, 1)}
 	w.place = ln.waiters.PushBack(w)
 	l.watch(ln)
+	ahead := ln.hold
+	holder, span := cutSpan(ln.reply.Holder)
 	l.mu.Unlock()
-	return l.waitInLine(ctx, ln, w)
+	if ahead != nil {
+		holder, span = ahead.holder()
+	}
+	x.Behind(holder, span)
+	return l.waitInLine(ctx, ln, w, x)
 }
 
 // askForLine asks the store. It is the caller's turn.
-func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool) (*Lease, error) {
+func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool, x telemetry.Acquisition) (*Lease, error) {
 	if ctx.Err() != nil || l.closing.Err() != nil {
 		l.next(ln)
 		if ctx.Err() != nil {
@@ -96,7 +103,7 @@ func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool) (*Lease, e
 		}
 		return nil, ErrClosed
 	}
-	req := l.request(ln.key.key, exclusively, wait)
+	req := l.request(ctx, ln.key.key, exclusively, wait)
 	reply, err := l.ask(ctx, req)
 	if err != nil {
 		l.next(ln)
@@ -122,8 +129,9 @@ func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool) (*Lease, e
 	w.place = ln.waiters.PushFront(w)
 	ln.cancel, ln.reply = cancel, reply
 	l.mu.Unlock()
+	x.Behind(cutSpan(reply.Holder))
 	l.errands.Run(func() { l.waitForLine(waiting, ln, req) })
-	return l.waitInLine(ctx, ln, w)
+	return l.waitInLine(ctx, ln, w, x)
 }
 
 // waitForLine waits in the store, and gives what comes of it to the first of the line.
@@ -166,11 +174,11 @@ func (c *core) cancelWait(ln *line) {
 }
 
 // waitInLine waits for the caller's turn.
-func (l *Locker) waitInLine(ctx context.Context, ln *line, w *waiter) (*Lease, error) {
+func (l *Locker) waitInLine(ctx context.Context, ln *line, w *waiter, x telemetry.Acquisition) (*Lease, error) {
 	var err error
 	select {
 	case t := <-w.turn:
-		return l.take(ctx, ln, t)
+		return l.take(ctx, ln, t, x)
 	case <-ctx.Done():
 		err = lease.Ended(ctx)
 	case <-l.closing.Done():
@@ -195,14 +203,14 @@ func (l *Locker) waitInLine(ctx context.Context, ln *line, w *waiter) (*Lease, e
 	return nil, err
 }
 
-func (l *Locker) take(ctx context.Context, ln *line, t turn) (*Lease, error) {
+func (l *Locker) take(ctx context.Context, ln *line, t turn, x telemetry.Acquisition) (*Lease, error) {
 	switch {
 	case t.err != nil:
 		return nil, t.err
 	case t.hold != nil:
 		return l.start(ctx, t.hold)
 	}
-	return l.askForLine(ctx, ln, true)
+	return l.askForLine(ctx, ln, true, x)
 }
 
 // decline gives a turn on.
@@ -271,6 +279,7 @@ func (c *core) leave(ctx context.Context, h *hold) error {
 		c.mu.Lock()
 		if mine = ln.hold == h; mine {
 			if ln.waiters.Len() > 0 && c.closing.Err() == nil && h.pass() {
+				h.ended(telemetry.Released)
 				c.handLocked(ln, turn{hold: h})
 				c.mu.Unlock()
 				return nil
@@ -285,8 +294,10 @@ func (c *core) leave(ctx context.Context, h *hold) error {
 		c.next(ln)
 	}
 	if err == nil && !held {
-		err = ErrLost
+		h.lost(h.why())
+		return ErrLost
 	}
+	h.ended(telemetry.Released)
 	return err
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Locker gives out locks by key. Lockers with the same name on the same store exclude each other, in
@@ -58,6 +59,9 @@ type core struct {
 	close   context.CancelFunc
 	errands errand.Group
 
+	telemetry *telemetry.Lock
+	leases    *telemetry.Leases
+
 	mu    sync.Mutex
 	holds map[string]*hold // by ID
 	lines map[lineKey]*line
@@ -79,6 +83,8 @@ func New(store Store, name string, opts ...Option) (*Locker, error) {
 		return nil, fmt.Errorf("lock: New: %w", err)
 	}
 	c := &core{store: store, name: name, holds: make(map[string]*hold), lines: make(map[lineKey]*line)}
+	c.telemetry = telemetry.NewLock(config.providers, ScopeName, name)
+	c.leases = telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "lock")
 	c.keeper = renewal.NewKeeper(c.renew)
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.detach = []func(){store.NotifyLost(c.lost), store.AtShutdown(c.shutdown)}
@@ -92,6 +98,7 @@ func (l *Locker) Name() string { return l.name }
 // they are. It is closed with the one that it was made from.
 func (l *Locker) With(opts ...Option) (*Locker, error) {
 	config := l.config.with(opts)
+	config.providers, config.logger = l.config.providers, l.config.logger
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("lock: With: %w", err)
 	}
@@ -148,6 +155,7 @@ func (c *core) shutdown(ctx context.Context) error {
 		wg.Go(func() {
 			defer func() { <-room }()
 			h.term.End(ErrReleased)
+			h.ended(telemetry.Released)
 			if _, err := c.release(ctx, h); err != nil {
 				errs[i] = err
 			}

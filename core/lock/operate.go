@@ -14,14 +14,21 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
-	return l.store.InspectLock(ctx, l.name, key)
+	state, err := l.store.InspectLock(ctx, l.name, key)
+	return state.untraced(), err
 }
 
 // List yields the locks that are held or waited for, in no order. A lock that changes meanwhile may
 // be seen as it was, twice, or not at all. It ends with the first error. On Redis it goes through
 // all keys of the database, so it is for operators.
 func (l *Locker) List(ctx context.Context) iter.Seq2[State, error] {
-	return l.store.ListLocks(ctx, l.name)
+	return func(yield func(State, error) bool) {
+		for state, err := range l.store.ListLocks(ctx, l.name) {
+			if !yield(state.untraced(), err) {
+				return
+			}
+		}
+	}
 }
 
 // ForceUnlock takes the lock from the hold that has this fence (see [Locker.Inspect]), as if it had

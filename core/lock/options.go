@@ -2,10 +2,18 @@ package lock
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
+
+// ScopeName is the instrumentation scope of a Locker's telemetry.
+const ScopeName = "github.com/lockkeeper/lockkeeper/core/lock"
 
 // Option is an optional setting of [New] and [Locker.With].
 type Option interface{ apply(*config) }
@@ -22,10 +30,17 @@ type config struct {
 	delay   time.Duration
 	fair    bool
 	holder  string
+
+	// Of what New is given alone; With leaves them as they are.
+	providers telemetry.Providers
+	logger    *slog.Logger
 }
 
+// maxMeta is how many bytes a holder may say of itself.
+const maxMeta = 256
+
 func defaults() config {
-	return config{ttl: 30 * time.Second, renew: true, holder: naming.Process()}
+	return config{ttl: 30 * time.Second, renew: true, holder: naming.Process(), logger: slog.Default()}
 }
 
 func (c config) with(opts []Option) config {
@@ -45,8 +60,8 @@ func (c config) check() error {
 		return fmt.Errorf("a longest hold of %v is negative", c.maxHold)
 	case c.delay < 0 || c.delay > time.Hour:
 		return fmt.Errorf("a lock-delay of %v is not between 0 and 1h", c.delay)
-	case len(c.holder) > MaxHolder:
-		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), MaxHolder)
+	case len(c.holder) > maxMeta:
+		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), maxMeta)
 	}
 	return nil
 }
@@ -77,3 +92,25 @@ func WithFair() Option { return optionFunc(func(c *config) { c.fair = true }) }
 // WithHolder sets what others are told of the holder: host name and process id if not set, at most
 // 256 bytes.
 func WithHolder(meta string) Option { return optionFunc(func(c *config) { c.holder = meta }) }
+
+// WithMeterProvider sets where the metrics of a Locker and its variants go: to the global provider if not
+// set, or nil. It is for [New]; With ignores it.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Meter = p })
+}
+
+// WithTracerProvider sets where the spans of a Locker and its variants go: to the global provider if not
+// set, or nil. It is for [New]; With ignores it.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Tracer = p })
+}
+
+// WithLogger sets where a Locker and its variants say that leases cannot be renewed, or are lost:
+// slog.Default() if not set. It is for [New]; With ignores it. Keys are never logged.
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) {
+		if l != nil {
+			c.logger = l
+		}
+	})
+}

@@ -94,7 +94,7 @@ const (
 	// MaxFences is the largest block of fences that a request asks for.
 	MaxFences = 64
 	// MaxHolder is the largest Holder of a request, in bytes.
-	MaxHolder = 256
+	MaxHolder = maxMeta + spanBytes
 )
 
 // AcquireOutcome is what AcquireLock did.

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
@@ -13,11 +14,11 @@ type bucketKey struct{ limiter, key, bucket string }
 // bucketShard holds all buckets of a key, so that one mutex makes a decision atomic.
 type bucketShard struct {
 	mu      sync.Mutex
-	buckets table[bucketKey, tokenbucket.Level]
+	buckets expiry.Table[bucketKey, tokenbucket.Level]
 }
 
 func (b *bucketShard) init(limit int) {
-	b.buckets = newTable[bucketKey, tokenbucket.Level](limit, nil)
+	b.buckets = expiry.NewTable[bucketKey, tokenbucket.Level](limit, nil)
 }
 
 // TakeTokens implements tokenbucket.Store.
@@ -34,11 +35,11 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
 	reply := tokenbucket.TakeReply{Allowed: true, Debts: make([]tokenbucket.Span, len(req.Charges))}
 	missing := 0
-	var only *entry[bucketKey, tokenbucket.Level] // of an only charge: it is not looked up twice
+	var only *expiry.Entry[bucketKey, tokenbucket.Level] // of an only charge: it is not looked up twice
 	for i := range req.Charges {
 		c := &req.Charges[i]
-		if e := b.buckets.get(bucketKey{req.Limiter, req.Key, c.Bucket}, now); e != nil {
-			reply.Debts[i] = e.value.Debt(now, *c)
+		if e := b.buckets.Get(bucketKey{req.Limiter, req.Key, c.Bucket}, now); e != nil {
+			reply.Debts[i] = e.Value.Debt(now, *c)
 			if len(req.Charges) == 1 {
 				only = e
 			}
@@ -52,7 +53,7 @@ func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.
 	if !reply.Allowed {
 		return reply, nil
 	}
-	if missing > 0 && !b.buckets.room(missing, now) {
+	if missing > 0 && !b.buckets.Room(missing, now) {
 		return tokenbucket.TakeReply{}, outage.ErrFull
 	}
 	for i := range req.Charges {
@@ -69,12 +70,12 @@ func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.
 		}
 		key, e := bucketKey{req.Limiter, req.Key, c.Bucket}, only
 		if e == nil {
-			e = b.buckets.get(key, now)
+			e = b.buckets.Get(key, now)
 		}
 		if e != nil {
-			e.value, e.expires = level, expires
+			e.Value, e.Expires = level, expires
 		} else {
-			b.buckets.add(key, level, expires, now)
+			b.buckets.Add(key, level, expires, now)
 		}
 	}
 	return reply, nil
@@ -89,7 +90,7 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	for _, bucket := range buckets {
-		shard.buckets.remove(bucketKey{limiter, key, bucket})
+		shard.buckets.Remove(bucketKey{limiter, key, bucket})
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
@@ -14,7 +15,7 @@ var _ semaphore.LatchStore = (*Store)(nil)
 // there is no hurry.
 type latches struct {
 	mu           sync.Mutex
-	sets         table[string, participants] // by the latch's name
+	sets         expiry.Table[string, participants] // by the latch's name
 	gates        map[gateKey]*gate
 	participants int // of all sets
 	limit        int
@@ -36,7 +37,7 @@ type gate struct {
 func (l *latches) init(limit int) {
 	l.limit = limit
 	l.gates = make(map[gateKey]*gate)
-	l.sets = newTable[string](limit, func(set *participants) { l.participants -= len(*set) })
+	l.sets = expiry.NewTable[string](limit, func(set *participants) { l.participants -= len(*set) })
 }
 
 // CountDownLatch implements semaphore.LatchStore.
@@ -57,10 +58,10 @@ func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, 
 	}
 	expires := now + micros(req.TTL)
 	if set != nil {
-		l.sets.get(req.Name, now).expires = expires
+		l.sets.Get(req.Name, now).Expires = expires
 	} else {
 		set = make(participants)
-		l.sets.add(req.Name, set, expires, now)
+		l.sets.Add(req.Name, set, expires, now)
 	}
 	set[participant] = struct{}{}
 	l.participants++
@@ -73,8 +74,8 @@ func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, 
 
 // set returns who has counted a latch down, or nil.
 func (l *latches) set(name string, now int64) participants {
-	if e := l.sets.get(name, now); e != nil {
-		return e.value
+	if e := l.sets.Get(name, now); e != nil {
+		return e.Value
 	}
 	return nil
 }
@@ -83,7 +84,7 @@ func (l *latches) set(name string, now int64) participants {
 // expired.
 func (l *latches) room(now int64) bool {
 	if l.participants >= l.limit {
-		l.sets.sweep(sweepFull, now)
+		l.sets.Sweep(expiry.SweepFull, now)
 	}
 	return l.participants < l.limit
 }

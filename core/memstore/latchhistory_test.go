@@ -44,15 +44,15 @@ func TestLatchHistories(t *testing.T) {
 			t.Errorf("%d gates at which nobody waits", n)
 		}
 		sum := 0
-		for _, e := range s.latches.sets.entries {
-			sum += len(e.value)
+		for set := range s.latches.sets.Values {
+			sum += len(set)
 		}
 		if sum == 0 || sum != s.latches.participants {
 			t.Errorf("%d participants, counted as %d", sum, s.latches.participants)
 		}
 		time.Sleep(time.Minute)
-		s.latches.sets.sweep(len(s.latches.sets.entries), s.now())
-		if n, m := s.latches.participants, len(s.latches.sets.entries); n != 0 || m != 0 {
+		s.latches.sets.Sweep(s.latches.sets.Len(), s.now())
+		if n, m := s.latches.participants, s.latches.sets.Len(); n != 0 || m != 0 {
 			t.Errorf("%d participants of %d latches are kept", n, m)
 		}
 	})

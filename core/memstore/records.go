@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
@@ -32,24 +33,24 @@ type record struct {
 
 type recordShard struct {
 	mu        sync.Mutex
-	records   table[string, record]
-	abandoned table[string, struct{}] // by owner
+	records   expiry.Table[string, record]
+	abandoned expiry.Table[string, struct{}] // by owner
 	bytes     int
 	maxBytes  int
 }
 
 func (r *recordShard) init(maxBytes int) {
 	r.maxBytes = maxBytes
-	r.records = newTable[string](max(maxBytes/recordBytes, 1), func(rec *record) { r.bytes -= len(rec.data) })
-	r.abandoned = newTable[string, struct{}](max(maxBytes/recordBytes, 1), nil)
+	r.records = expiry.NewTable[string](max(maxBytes/recordBytes, 1), func(rec *record) { r.bytes -= len(rec.data) })
+	r.abandoned = expiry.NewTable[string, struct{}](max(maxBytes/recordBytes, 1), nil)
 }
 
 // room reports whether n bytes of result fit beside what is there.
 func (r *recordShard) room(n int, now int64) bool {
-	if len(r.records.entries)*recordBytes+r.bytes+n > r.maxBytes {
-		r.records.sweep(sweepFull, now)
+	if r.records.Len()*recordBytes+r.bytes+n > r.maxBytes {
+		r.records.Sweep(expiry.SweepFull, now)
 	}
-	return len(r.records.entries)*recordBytes+r.bytes+n <= r.maxBytes
+	return r.records.Len()*recordBytes+r.bytes+n <= r.maxBytes
 }
 
 // BeginOperation implements guard.Store.
@@ -64,22 +65,22 @@ func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (gua
 }
 
 func (r *recordShard) begin(req guard.BeginRequest, now int64) (guard.BeginReply, error) {
-	if r.abandoned.get(req.Owner, now) != nil {
+	if r.abandoned.Get(req.Owner, now) != nil {
 		return guard.BeginReply{Outcome: guard.Refused}, nil
 	}
 	leaseEnds := now + req.Lease.Microseconds()
 	expires := now + req.Retention.Microseconds()
-	e := r.records.get(req.ID, now)
+	e := r.records.Get(req.ID, now)
 	if e == nil {
-		if !r.records.room(1, now) || !r.room(recordBytes, now) {
+		if !r.records.Room(1, now) || !r.room(recordBytes, now) {
 			return guard.BeginReply{}, outage.ErrFull
 		}
-		r.records.add(req.ID, record{
+		r.records.Add(req.ID, record{
 			owner: req.Owner, fingerprint: req.Fingerprint, number: 1, leaseEnds: leaseEnds, dirty: true,
 		}, expires, now)
 		return guard.BeginReply{Outcome: guard.Started, Number: 1}, nil
 	}
-	rec := &e.value
+	rec := &e.Value
 	reply := guard.BeginReply{Number: rec.number}
 	switch {
 	case rec.fingerprint != req.Fingerprint:
@@ -99,7 +100,7 @@ func (r *recordShard) begin(req guard.BeginRequest, now int64) (guard.BeginReply
 		rec.priorDirty = rec.priorDirty || rec.dirty || rec.state == guard.Unknown
 		rec.state, rec.owner, rec.leaseEnds, rec.dirty = guard.InFlight, req.Owner, leaseEnds, true
 		rec.number++
-		e.expires = expires
+		e.Expires = expires
 		return guard.BeginReply{Outcome: guard.Started, Number: rec.number}, nil
 	}
 	reply.Outcome, reply.State, reply.Status, reply.Data = guard.Settled, rec.state, rec.status, bytes.Clone(rec.data)
@@ -122,15 +123,15 @@ func (r *recordShard) settle(req guard.SettleRequest, now int64) (bool, error) {
 		req.State, req.Data = guard.NotRetained, nil
 	}
 	expires := now + req.Retention.Microseconds()
-	e := r.records.get(req.ID, now)
+	e := r.records.Get(req.ID, now)
 	if e == nil { // it is better told late than run again
-		if !r.records.room(1, now) || !r.room(recordBytes+len(req.Data), now) {
+		if !r.records.Room(1, now) || !r.room(recordBytes+len(req.Data), now) {
 			return false, outage.ErrFull
 		}
-		r.records.add(req.ID, record{owner: req.Owner, fingerprint: req.Fingerprint, number: req.Number}, expires, now)
-		e = r.records.get(req.ID, now)
+		r.records.Add(req.ID, record{owner: req.Owner, fingerprint: req.Fingerprint, number: req.Number}, expires, now)
+		e = r.records.Get(req.ID, now)
 	}
-	rec := &e.value
+	rec := &e.Value
 	switch {
 	case rec.owner != req.Owner:
 		return false, nil
@@ -139,7 +140,7 @@ func (r *recordShard) settle(req guard.SettleRequest, now int64) (bool, error) {
 	}
 	rec.state, rec.status, rec.data = req.State, req.Status, bytes.Clone(req.Data)
 	r.bytes += len(rec.data)
-	e.expires = expires
+	e.Expires = expires
 	return true, nil
 }
 
@@ -155,21 +156,21 @@ func (s *Store) AbandonOperation(ctx context.Context, id, owner string) (bool, e
 }
 
 func (r *recordShard) abandon(id, owner string, now int64) bool {
-	if r.abandoned.get(owner, now) != nil { // sent twice
+	if r.abandoned.Get(owner, now) != nil { // sent twice
 		return true
 	}
-	if r.abandoned.room(1, now) {
-		r.abandoned.add(owner, struct{}{}, now+abandonedFor, now)
+	if r.abandoned.Room(1, now) {
+		r.abandoned.Add(owner, struct{}{}, now+abandonedFor, now)
 	}
-	e := r.records.get(id, now)
-	if e == nil || e.value.owner != owner || e.value.state != guard.InFlight {
+	e := r.records.Get(id, now)
+	if e == nil || e.Value.owner != owner || e.Value.state != guard.InFlight {
 		return false
 	}
-	if e.value.priorDirty {
-		e.value.leaseEnds, e.value.dirty = now, true
+	if e.Value.priorDirty {
+		e.Value.leaseEnds, e.Value.dirty = now, true
 		return true
 	}
-	r.records.remove(id)
+	r.records.Remove(id)
 	return true
 }
 
@@ -181,11 +182,11 @@ func (s *Store) MarkOperation(ctx context.Context, id, owner string, dirty bool)
 	shard := shardOf(s, s.records, id)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	e := shard.records.get(id, s.now())
-	if e == nil || e.value.owner != owner || e.value.state != guard.InFlight {
+	e := shard.records.Get(id, s.now())
+	if e == nil || e.Value.owner != owner || e.Value.state != guard.InFlight {
 		return false, nil
 	}
-	e.value.dirty = dirty
+	e.Value.dirty = dirty
 	return true, nil
 }
 
@@ -206,11 +207,11 @@ func (s *Store) renew(req guard.RenewRequest) bool {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()
-	e := shard.records.get(req.ID, now)
-	if e == nil || e.value.owner != req.Owner || e.value.state != guard.InFlight {
+	e := shard.records.Get(req.ID, now)
+	if e == nil || e.Value.owner != req.Owner || e.Value.state != guard.InFlight {
 		return false
 	}
-	e.value.leaseEnds = now + req.Lease.Microseconds()
-	e.expires = max(e.expires, now+req.Retention.Microseconds())
+	e.Value.leaseEnds = now + req.Lease.Microseconds()
+	e.Expires = max(e.Expires, now+req.Retention.Microseconds())
 	return true
 }

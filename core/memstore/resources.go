@@ -6,6 +6,8 @@ import (
 	"iter"
 	"sync"
 	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
 // resourceKey names a lock or a semaphore.
@@ -139,19 +141,19 @@ func (s *shard[T, R]) sweep(n int, now int64) {
 // room takes room for one request; the shard is locked. Where there is none, it looks for what has
 // expired in the shard and in a few others.
 func (s *shard[T, R]) room(now int64) bool {
-	s.sweep(sweepStep, now)
+	s.sweep(expiry.SweepStep, now)
 	a := s.all
 	if a.requests.Add(1) <= a.limit {
 		return true
 	}
-	s.sweep(sweepFull, now)
+	s.sweep(expiry.SweepFull, now)
 	for range min(8, len(a.shards)) {
 		if a.requests.Load() <= a.limit {
 			return true
 		}
 		other := &a.shards[a.sweeps.Add(1)%uint64(len(a.shards))]
 		if other != s && other.mu.TryLock() { // whoever has it may be waiting for this shard
-			other.sweep(sweepFull, now)
+			other.sweep(expiry.SweepFull, now)
 			other.mu.Unlock()
 		}
 	}

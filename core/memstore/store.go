@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/listeners"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Store is a core.Store in memory. It starts no goroutine, and its size is bounded: when it is
@@ -38,6 +39,8 @@ type Store struct {
 
 	permits resources[*semaphoreState, *permit]
 	latches latches
+
+	unobserve func()
 }
 
 var _ core.Store = (*Store)(nil)
@@ -55,6 +58,7 @@ type config struct {
 	maxLocks        int
 	maxPermits      int
 	maxParticipants int
+	providers       telemetry.Providers
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
@@ -130,6 +134,7 @@ func New(opts ...Option) *Store {
 	s.locks.init(s, c.maxLocks)
 	s.permits.init(s, c.maxPermits)
 	s.latches.init(c.maxParticipants)
+	s.unobserve = s.observeSizes(c.providers)
 	return s
 }
 
@@ -149,6 +154,7 @@ func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 func (s *Store) Close() error {
 	if !s.closed.Swap(true) {
 		close(s.done)
+		s.unobserve()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // nothing can be finished any more; whoever waits for that shall know

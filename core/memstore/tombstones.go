@@ -3,6 +3,8 @@ package memstore
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
 // withdrawnFor is for how long a delayed request of a released ID is refused.
@@ -30,7 +32,7 @@ func (t *tombstones) get(id requestID, now int64) *tombstone {
 }
 
 func (t *tombstones) add(id requestID, held bool, now int64, count *atomic.Int64, limit int64) {
-	for range sweepStep {
+	for range expiry.SweepStep {
 		if t.first != nil && t.first.expires <= now {
 			t.removeFirst(count)
 		}

@@ -43,7 +43,7 @@ func (s *Store) byNode(ctx context.Context, calls []scriptCall) [][]int {
 	if !ok || len(calls) < 2 {
 		return [][]int{all}
 	}
-	nodes, err := call(ctx, s, finishing, func(ctx context.Context) ([][]int, error) {
+	nodes, err := call(ctx, s, opRoute, finishing, func(ctx context.Context) ([][]int, error) {
 		groups := make(map[*redis.Client][]int)
 		for i, c := range calls {
 			master, err := cluster.MasterForKey(ctx, c.keys[0])
@@ -62,21 +62,21 @@ func (s *Store) byNode(ctx context.Context, calls []scriptCall) [][]int {
 
 // renewEach runs scripts that renew, and reports which of them answered 1. What is damaged is not held
 // any more.
-func (s *Store) renewEach(ctx context.Context, calls []scriptCall) ([]bool, error) {
-	return s.finishEach(ctx, calls, isWrongType)
+func (s *Store) renewEach(ctx context.Context, op operation, calls []scriptCall) ([]bool, error) {
+	return s.finishEach(ctx, op, calls, isWrongType)
 }
 
 // finishEach runs scripts that finish something, and reports which of them answered 1. With an error
 // that is true of those it reports: in a Cluster, of others than those of a master that is down. Some
 // errors mean no more than that the answer is not 1.
-func (s *Store) finishEach(ctx context.Context, calls []scriptCall, harmless func(error) bool) ([]bool, error) {
+func (s *Store) finishEach(ctx context.Context, op operation, calls []scriptCall, harmless func(error) bool) ([]bool, error) {
 	var (
 		done   = make([]bool, len(calls))
 		mu     sync.Mutex
 		failed error
 	)
 	s.eachBatch(ctx, calls, func(batch []int) {
-		answers, err := call(ctx, s, finishing, func(ctx context.Context) ([]bool, error) {
+		answers, err := call(ctx, s, op, finishing, func(ctx context.Context) ([]bool, error) {
 			var failed error
 			answers := make([]bool, len(batch))
 			for i, cmd := range s.evalEach(ctx, pick(calls, batch)) {

@@ -19,7 +19,7 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 		keys[i] = s.bucketKey(tag, c.Bucket)
 		args = append(args, c.Cost.Micros, c.Cost.Frac, c.Capacity.Micros, c.Capacity.Frac, c.Den)
 	}
-	return call(ctx, s, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
+	return call(ctx, s, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
 		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
 		if err != nil {
 			return tokenbucket.TakeReply{}, err
@@ -79,7 +79,7 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 	for i, bucket := range buckets {
 		keys[i] = s.bucketKey(tag, bucket)
 	}
-	_, err := call(ctx, s, ordinary, func(ctx context.Context) (int64, error) {
+	_, err := call(ctx, s, opResetTokens, ordinary, func(ctx context.Context) (int64, error) {
 		if err := wireOf(ctx).write(); err != nil {
 			return 0, err
 		}

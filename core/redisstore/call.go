@@ -36,7 +36,14 @@ const (
 // call runs f, which talks to the server, and returns when it has, or at the store's own deadline,
 // or at ctx's. What f does then goes on by itself: the client may wait for a reply longer than the
 // caller does.
-func call[T any](ctx context.Context, s *Store, u urgency, f func(context.Context) (T, error)) (T, error) {
+func call[T any](ctx context.Context, s *Store, op operation, u urgency, f func(context.Context) (T, error)) (T, error) {
+	told := s.telemetry.Begin(ctx, string(op))
+	value, err := callUntold(ctx, s, u, f)
+	told.End(ctx, err)
+	return value, err
+}
+
+func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.Context) (T, error)) (T, error) {
 	var none T
 	if s.closed.Load() {
 		return none, outage.ErrClosed

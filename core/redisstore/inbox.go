@@ -102,6 +102,9 @@ func (s *Store) subscribe() {
 		_ = sub.Close()
 		if in.subscribed.Swap(false) {
 			pause = retryBeat
+			if s.life.Err() == nil {
+				s.telemetry.Reconnect(s.life)
+			}
 		}
 		if isReply(err) && !didNotRun(err) && !in.warned.Swap(true) {
 			s.config.logger.Warn("lockkeeper: cannot subscribe; requests for locks poll instead", "error", err)
@@ -222,7 +225,7 @@ func (s *Store) checkInbox() time.Time {
 	in.echoSent, in.unheard = now, false
 	in.mu.Unlock()
 
-	receivers, err := call(s.life, s, ordinary, func(ctx context.Context) (int64, error) {
+	receivers, err := call(s.life, s, opEcho, ordinary, func(ctx context.Context) (int64, error) {
 		return s.client.Publish(ctx, in.channel, "echo").Result()
 	})
 	if err == nil {

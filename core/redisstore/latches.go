@@ -94,7 +94,7 @@ func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, 
 // InspectLatch implements semaphore.LatchStore: one round trip.
 func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (int, error) {
 	_, keys := s.latchKeys(req.Name)
-	return call(ctx, s, ordinary, func(ctx context.Context) (int, error) {
+	return call(ctx, s, opLatch, ordinary, func(ctx context.Context) (int, error) {
 		if err := s.checkEviction(ctx); err != nil {
 			return 0, err
 		}
@@ -144,7 +144,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 
 // latch runs a script that answers how many participants a latch has.
 func (s *Store) latch(ctx context.Context, sc *script, keys []string, args ...any) (int, error) {
-	return call(ctx, s, ordinary, func(ctx context.Context) (int, error) {
+	return call(ctx, s, opLatch, ordinary, func(ctx context.Context) (int, error) {
 		if err := s.checkEviction(ctx); err != nil {
 			return 0, err
 		}

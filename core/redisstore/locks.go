@@ -75,7 +75,7 @@ func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys queue
 		req.ID, kind, queue, req.TTL.Microseconds(), req.Delay.Microseconds(),
 		min(max(req.Fences, 1), lock.MaxFences), s.inbox.channel, req.Holder, key, s.tells(req.Fair),
 	}
-	reply, err := call(ctx, s, ordinary, func(ctx context.Context) (acquireReply, error) {
+	reply, err := call(ctx, s, opAcquireLock, ordinary, func(ctx context.Context) (acquireReply, error) {
 		if err := s.checkEviction(ctx); err != nil {
 			return acquireReply{}, err
 		}
@@ -133,13 +133,13 @@ func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool
 			renewLock, s.lockKeys(r.Name, r.Key, r.ID).shared(), []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()},
 		}
 	}
-	return s.renewEach(ctx, calls)
+	return s.renewEach(ctx, opRenewLocks, calls)
 }
 
 // ReleaseLock implements lock.Store: one script call.
 func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
-	held, err := owned(ctx, s, func(ctx context.Context) (any, error) {
+	held, err := owned(ctx, s, opReleaseLock, func(ctx context.Context) (any, error) {
 		return s.eval(ctx, false, releaseLock, keys.withID(), req.ID, releasedFor.Milliseconds())
 	})
 	if err == nil {
@@ -150,7 +150,7 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 
 // DowngradeLock implements lock.Store: one script call.
 func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
-	return owned(ctx, s, func(ctx context.Context) (any, error) {
+	return owned(ctx, s, opReleaseLock, func(ctx context.Context) (any, error) {
 		return s.eval(ctx, false, downgradeLock, s.lockKeys(req.Name, req.Key, req.ID).shared(),
 			req.ID, req.TTL.Microseconds(), req.Delay.Microseconds())
 	})
@@ -174,7 +174,7 @@ func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) 
 			continue
 		}
 		id, me := state.ids[i], rand.Text()
-		return owned(ctx, s, func(ctx context.Context) (any, error) {
+		return owned(ctx, s, opReleaseLock, func(ctx context.Context) (any, error) {
 			return s.eval(ctx, false, forceUnlock, s.lockKeys(name, key, id).withID(), id, fence, me, releasedFor.Milliseconds())
 		})
 	}

@@ -22,7 +22,7 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, 
 
 // inspect says who holds a lock, or whether an id does.
 func (s *Store) inspect(ctx context.Context, keys queueKeys, id string) (lockState, error) {
-	return call(ctx, s, ordinary, func(ctx context.Context) (lockState, error) {
+	return call(ctx, s, opInspect, ordinary, func(ctx context.Context) (lockState, error) {
 		reply, err := s.eval(ctx, false, inspectLock, keys.shared(), id)
 		if err != nil {
 			return lockState{}, err

@@ -71,7 +71,7 @@ func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest,
 		req.ID, req.Weight, req.Capacity, queue, barges, req.MaxWaiting, req.TTL.Microseconds(),
 		s.inbox.channel, req.Holder, key, s.tells(false),
 	}
-	reply, err := call(ctx, s, ordinary, func(ctx context.Context) (permitReply, error) {
+	reply, err := call(ctx, s, opAcquirePermits, ordinary, func(ctx context.Context) (permitReply, error) {
 		if err := s.checkEviction(ctx); err != nil {
 			return permitReply{}, err
 		}
@@ -126,7 +126,7 @@ func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest
 	for i, r := range reqs {
 		calls[i] = scriptCall{renewPermit, s.semaphoreKeys(r.Name, r.Key, r.ID), []any{r.ID, r.TTL.Microseconds()}}
 	}
-	return s.renewEach(ctx, calls)
+	return s.renewEach(ctx, opRenewPermits, calls)
 }
 
 // ReleasePermits implements semaphore.Store: one pipeline for each hundred.
@@ -135,7 +135,7 @@ func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitReque
 	for i, r := range reqs {
 		calls[i] = scriptCall{releasePermit, s.semaphoreKeys(r.Name, r.Key, r.ID), []any{r.ID, releasedFor.Milliseconds()}}
 	}
-	held, err := s.finishEach(ctx, calls, func(error) bool { return false })
+	held, err := s.finishEach(ctx, opReleasePermits, calls, func(error) bool { return false })
 	if err == nil {
 		for _, r := range reqs {
 			s.waiters.withdraw(r.ID)
@@ -147,7 +147,7 @@ func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitReque
 // InspectPermits implements semaphore.Store: one script call, which changes nothing.
 func (s *Store) InspectPermits(ctx context.Context, name, key string) (semaphore.State, error) {
 	keys := s.semaphoreKeys(name, key, "")
-	state, err := call(ctx, s, ordinary, func(ctx context.Context) (semaphore.State, error) {
+	state, err := call(ctx, s, opInspect, ordinary, func(ctx context.Context) (semaphore.State, error) {
 		reply, err := s.eval(ctx, false, inspectPermits, keys, semaphore.MaxHolders)
 		if err != nil {
 			return semaphore.State{}, err

@@ -24,7 +24,7 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 		return errors.New("redisstore: RaiseFence: " + strconv.FormatInt(least, 10) + " is not a fence")
 	}
 	keys := s.lockKeys(name, key, "")
-	_, err := call(ctx, s, ordinary, func(ctx context.Context) (any, error) {
+	_, err := call(ctx, s, opQuorum, ordinary, func(ctx context.Context) (any, error) {
 		if err := s.checkEviction(ctx); err != nil {
 			return nil, err
 		}
@@ -41,7 +41,7 @@ func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 	if _, ok := s.client.(*redis.Client); !ok {
 		return 0, fmt.Errorf("redisstore: Uptime: not a client of a single server: %w", errors.ErrUnsupported)
 	}
-	return call(ctx, s, ordinary, func(ctx context.Context) (time.Duration, error) {
+	return call(ctx, s, opQuorum, ordinary, func(ctx context.Context) (time.Duration, error) {
 		info, err := s.client.Info(ctx, "server").Result()
 		if err != nil {
 			return 0, err

@@ -39,7 +39,7 @@ func (s *Store) abandonedKey(id, owner string) string { return s.recordKey(id) +
 // BeginOperation implements guard.Store: one script call, and before the first one a look at the
 // server's eviction policy.
 func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
-	return call(ctx, s, ordinary, func(ctx context.Context) (guard.BeginReply, error) {
+	return call(ctx, s, opBeginOperation, ordinary, func(ctx context.Context) (guard.BeginReply, error) {
 		if err := s.checkEviction(ctx); err != nil {
 			return guard.BeginReply{}, err
 		}
@@ -108,7 +108,7 @@ func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (b
 	args := func(letter string, data []byte) []any {
 		return []any{req.Owner, req.Fingerprint, req.Number, letter, req.Status, req.Retention.Milliseconds(), data}
 	}
-	return owned(ctx, s, func(ctx context.Context) (any, error) {
+	return owned(ctx, s, opSettleOperation, func(ctx context.Context) (any, error) {
 		if req.State != guard.Completed {
 			return s.eval(ctx, false, settleSmall, keys, args(letter, nil)...)
 		}
@@ -122,7 +122,7 @@ func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (b
 
 // AbandonOperation implements guard.Store.
 func (s *Store) AbandonOperation(ctx context.Context, id, owner string) (bool, error) {
-	return owned(ctx, s, func(ctx context.Context) (any, error) {
+	return owned(ctx, s, opSettleOperation, func(ctx context.Context) (any, error) {
 		return s.eval(ctx, false, abandonOperation, []string{s.recordKey(id), s.abandonedKey(id, owner)},
 			owner, abandonedFor.Milliseconds())
 	})
@@ -134,14 +134,14 @@ func (s *Store) MarkOperation(ctx context.Context, id, owner string, dirty bool)
 	if dirty {
 		bit = "1"
 	}
-	return owned(ctx, s, func(ctx context.Context) (any, error) {
+	return owned(ctx, s, opSettleOperation, func(ctx context.Context) (any, error) {
 		return s.eval(ctx, false, markOperation, []string{s.recordKey(id)}, owner, bit)
 	})
 }
 
 // owned makes a call that answers 1 if the attempt owns the record.
-func owned(ctx context.Context, s *Store, f func(context.Context) (any, error)) (bool, error) {
-	return call(ctx, s, finishing, func(ctx context.Context) (bool, error) {
+func owned(ctx context.Context, s *Store, op operation, f func(context.Context) (any, error)) (bool, error) {
+	return call(ctx, s, op, finishing, func(ctx context.Context) (bool, error) {
 		reply, err := f(ctx)
 		if err != nil {
 			return false, err
@@ -162,7 +162,7 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) 
 			renewOperation, []string{s.recordKey(r.ID)}, []any{r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()},
 		}
 	}
-	return s.renewEach(ctx, calls)
+	return s.renewEach(ctx, opRenewOperations, calls)
 }
 
 // errRing is returned to locks, semaphores and guards on a Ring: what a shard holds would be looked for, and

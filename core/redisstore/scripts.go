@@ -231,6 +231,7 @@ type scriptCall struct {
 // evalEach runs scripts in one pipeline. Errors are in the commands.
 func (s *Store) evalEach(ctx context.Context, calls []scriptCall) []*redis.Cmd {
 	s.load(ctx)
+	s.telemetry.Batch(ctx, len(calls))
 	cmds := make([]*redis.Cmd, len(calls))
 	pipe := s.client.Pipeline()
 	for i, c := range calls {

@@ -22,9 +22,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Store is a core.Store on Redis. All methods may be called concurrently.
@@ -59,6 +61,8 @@ type Store struct {
 	keepsDeadlines bool // the client does, of a context
 	deadlines      deadlines
 
+	telemetry *telemetry.Store
+
 	waiters waiters
 	latches latches
 	inbox   *inbox
@@ -88,6 +92,7 @@ type config struct {
 	acks          int
 	ackTimeout    time.Duration
 	logger        *slog.Logger
+	providers     telemetry.Providers
 }
 
 // WithPrefix sets what every Redis key of the store begins with: "lk" if not set, 1 to 64 bytes
@@ -122,6 +127,11 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
+// WithMeterProvider sets where the store's metrics go: to the global provider if not set, or nil.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Meter = p })
+}
+
 // New returns a store on client, which stays the caller's to close, after the store. It talks to
 // nobody yet.
 //
@@ -153,6 +163,9 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	s.waiters.init()
 	s.inbox = newInbox(c.prefix)
 	s.breaker = s.newBreaker()
+	s.telemetry = telemetry.NewStore(c.providers, ScopeName, "redis", operations, func() bool {
+		return s.breaker.State() != gobreaker.StateClosed
+	})
 	s.maxOrphans = [2]int64{ordinary: int64(max(poolSize/2, 1)), finishing: int64(max(poolSize/4, 1))}
 	if readTimeout > time.Second || readTimeout <= 0 {
 		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s, or there is none; set it to about the store's own timeout",
@@ -186,7 +199,7 @@ func (s *Store) start(f func()) {
 
 // Ping asks Redis whether it is there, even when the store takes it to be down.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := call(ctx, s, finishing, func(ctx context.Context) (string, error) {
+	_, err := call(ctx, s, opPing, finishing, func(ctx context.Context) (string, error) {
 		return s.client.Ping(ctx).Result()
 	})
 	return err
@@ -214,6 +227,7 @@ func (s *Store) Close() error {
 	s.end()
 	s.background.Wait()
 	s.deadlines.stop()
+	s.telemetry.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // nothing can be finished any more; whoever waits for that shall know
 	_ = s.hooks.Run(ctx)

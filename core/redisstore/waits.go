@@ -159,7 +159,7 @@ func (s *Store) beat(due []*waiter) {
 		calls[i] = scriptCall{w.beat, w.keys, []any{w.id, s.tells(w.fair)}}
 	}
 	s.eachBatch(s.life, calls, func(batch []int) {
-		cmds, err := call(s.life, s, ordinary, func(ctx context.Context) ([]*redis.Cmd, error) {
+		cmds, err := call(s.life, s, opBeat, ordinary, func(ctx context.Context) ([]*redis.Cmd, error) {
 			cmds := s.evalEach(ctx, pick(calls, batch))
 			for _, cmd := range cmds {
 				if err := cmd.Err(); err != nil && (!isReply(err) || didNotRun(err)) {

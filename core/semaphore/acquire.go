@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Acquire waits for a permit of key, or until ctx ends. It is AcquireN(ctx, key, 1).
@@ -41,6 +42,28 @@ func (s *Semaphore) TryAcquireN(ctx context.Context, key string, n int) (*Permit
 }
 
 func (s *Semaphore) acquire(ctx context.Context, key string, n int, wait bool) (*Permit, error) {
+	x := s.telemetry.Begin(ctx, wait)
+	permit, err := s.acquireTold(ctx, key, n, wait)
+	result, failure := resultOf(ctx, err)
+	s.telemetry.End(ctx, x, result, failure)
+	return permit, err
+}
+
+// resultOf says in a word what a request came to, and returns the error of one that has failed: neither
+// for want of room, nor because whoever asked has left.
+func resultOf(ctx context.Context, err error) (telemetry.AcquireResult, error) {
+	switch {
+	case err == nil:
+		return telemetry.Acquired, nil
+	case ctx.Err() != nil:
+		return telemetry.Canceled, nil
+	case errors.Is(err, ErrNotAcquired):
+		return telemetry.Busy, nil
+	}
+	return telemetry.AcquireError, err
+}
+
+func (s *Semaphore) acquireTold(ctx context.Context, key string, n int, wait bool) (*Permit, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}

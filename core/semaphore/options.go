@@ -3,10 +3,18 @@ package semaphore
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
+
+// ScopeName is the instrumentation scope of a Semaphore's telemetry.
+const ScopeName = "github.com/lockkeeper/lockkeeper/core/semaphore"
 
 // Option is an optional setting of [New] and [Semaphore.With].
 type Option interface{ apply(*config) }
@@ -24,10 +32,14 @@ type config struct {
 	maxWaiting int
 	capacityOf func(key string) int
 	fallback   *fallback
+
+	// Of what New is given alone; With leaves them as they are.
+	providers telemetry.Providers
+	logger    *slog.Logger
 }
 
 func defaults() config {
-	return config{ttl: 30 * time.Second, renew: true, holder: naming.Process()}
+	return config{ttl: 30 * time.Second, renew: true, holder: naming.Process(), logger: slog.Default()}
 }
 
 func (c config) with(opts []Option) config {
@@ -105,4 +117,26 @@ func WithCapacityFunc(f func(key string) int) Option {
 // fails with an error that matches both [ErrInvalidWeight] and core.ErrUnavailable.
 func WithFallback(store Store, share float64) Option {
 	return optionFunc(func(c *config) { c.fallback = &fallback{store: store, share: share} })
+}
+
+// WithMeterProvider sets where the metrics of a Semaphore and its variants go: to the global provider if
+// not set, or nil. It is for [New]; With ignores it.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Meter = p })
+}
+
+// WithTracerProvider sets where the spans of a Semaphore and its variants go: to the global provider if not
+// set, or nil. It is for [New]; With ignores it.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Tracer = p })
+}
+
+// WithLogger sets where a Semaphore and its variants say that permits cannot be renewed, or are lost:
+// slog.Default() if not set. It is for [New]; With ignores it. Keys are never logged.
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) {
+		if l != nil {
+			c.logger = l
+		}
+	})
 }

@@ -15,7 +15,6 @@ import (
 type Permit struct {
 	hold     hold
 	ctx      permitContext
-	weight   int
 	fence    int64
 	fallback bool
 }
@@ -24,6 +23,7 @@ type Permit struct {
 type hold struct {
 	pool     *pool
 	req      PermitRequest
+	weight   int
 	term     lease.Term
 	released atomic.Bool
 
@@ -60,9 +60,9 @@ const forever = 100 * 365 * 24 * time.Hour
 // It returns an error, and gives the permit back, if the caller has left meanwhile, or if the reply
 // came too late to be of use.
 func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, g Grant) (*Permit, error) {
-	permit := &Permit{weight: req.Weight, fence: g.Fence, fallback: s.fallback != nil && from == *s.fallback}
+	permit := &Permit{fence: g.Fence, fallback: s.fallback != nil && from == *s.fallback}
 	h := &permit.hold
-	h.pool, h.req, h.index = from.pool, req.permit(), -1
+	h.pool, h.req, h.weight, h.index = from.pool, req.permit(), req.Weight, -1
 	longest := s.config.maxHold
 	if from.leased {
 		h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
@@ -106,6 +106,7 @@ func (h *hold) Lost() {
 		cause = ErrExpired
 	}
 	h.term.End(cause)
+	h.pool.leases.Lost(cause)
 	h.pool.forget(h)
 }
 
@@ -133,7 +134,7 @@ func (h *hold) end() bool {
 func (p *Permit) Key() string { return p.hold.req.Key }
 
 // Weight returns for how many the permit counts.
-func (p *Permit) Weight() int { return p.weight }
+func (p *Permit) Weight() int { return p.hold.weight }
 
 // Fallback reports whether the permit is of the store that [WithFallback] names, so that more than the
 // capacity may be in use.

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // fallback is what [WithFallback] sets.
@@ -30,6 +31,9 @@ type pool struct {
 	returns *batch.Queue[PermitRequest]
 	redo    redo.Queue
 	detach  func()
+
+	telemetry *telemetry.Semaphore
+	leases    *telemetry.Leases
 
 	mu    sync.Mutex
 	holds []*hold
@@ -63,7 +67,7 @@ func (c *core) localPool() *pool {
 
 // addPool is called with mu held.
 func (c *core) addPool(store Store, newID func() string) *pool {
-	p := &pool{store: store, leased: true, newID: newID}
+	p := &pool{store: store, leased: true, newID: newID, telemetry: c.telemetry, leases: c.leases}
 	p.keeper = renewal.NewKeeper(p.renew)
 	p.returns = batch.NewQueue(p.releaseAll)
 	p.detach = store.AtShutdown(p.shutdown)
@@ -73,7 +77,9 @@ func (c *core) addPool(store Store, newID func() string) *pool {
 
 // renew renews permits in one batch.
 func (p *pool) renew(ctx context.Context, holds []*hold) ([]bool, error) {
-	return renewal.Due(ctx, holds, func(h *hold) PermitRequest { return h.req }, p.store.RenewPermits)
+	renewed, err := renewal.Due(ctx, holds, func(h *hold) PermitRequest { return h.req }, p.store.RenewPermits)
+	p.leases.Renewed(ctx, renewed, len(holds), err)
+	return renewed, err
 }
 
 // add keeps a permit in mind until it is forgotten. If it is no lease, and longest is not zero, it ends
@@ -83,6 +89,7 @@ func (p *pool) add(h *hold, longest time.Duration) {
 	defer p.mu.Unlock()
 	h.index = len(p.holds)
 	p.holds = append(p.holds, h)
+	p.telemetry.Active(context.Background(), h.weight)
 	if !p.leased && longest > 0 {
 		h.alarm = time.AfterFunc(longest, h.expire)
 	}
@@ -104,6 +111,7 @@ func (p *pool) forget(h *hold) {
 	p.holds[last] = nil
 	p.holds = p.holds[:last]
 	h.index = -1
+	p.telemetry.Active(context.Background(), -h.weight)
 	if h.alarm != nil {
 		h.alarm.Stop()
 	}

@@ -68,6 +68,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Semaphore gives out permits by key. Semaphores with the same name on the same store share them, in
@@ -92,6 +93,9 @@ type core struct {
 
 	closing context.Context // ends when the Semaphore is closed
 	close   context.CancelFunc
+
+	telemetry *telemetry.Semaphore
+	leases    *telemetry.Leases
 
 	mu    sync.Mutex
 	pools []*pool // the first is the store's
@@ -118,7 +122,11 @@ func New(store Store, name string, capacity int, opts ...Option) (*Semaphore, er
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("semaphore: New: %w", err)
 	}
-	c := &core{name: name}
+	c := &core{
+		name:      name,
+		telemetry: telemetry.NewSemaphore(config.providers, ScopeName, name),
+		leases:    telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "semaphore"),
+	}
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.size.Store(c.newSize(capacity))
 	return c.variant(config, c.poolOf(store)), nil
@@ -141,6 +149,7 @@ func (s *Semaphore) Name() string { return s.name }
 // change it, and is closed with it.
 func (s *Semaphore) With(opts ...Option) (*Semaphore, error) {
 	config := s.config.with(opts)
+	config.providers, config.logger = s.config.providers, s.config.logger
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("semaphore: With: %w", err)
 	}

@@ -26,6 +26,8 @@ type Limiter struct {
 	name  string
 	plan  atomic.Pointer[compiledPlan]
 
+	telemetry *telemetry.RateLimit
+
 	queues queues // of those who wait
 }
 
@@ -33,14 +35,20 @@ type Limiter struct {
 //
 // It returns an error that matches [ErrInvalidLimit] if the plan makes no sense, and another one if
 // the store is nil, or if the name is empty, longer than 128 bytes or not printable ASCII.
-func New(store Store, name string, plan Plan) (*Limiter, error) {
+func New(store Store, name string, plan Plan, opts ...Option) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("tokenbucket: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
 		return nil, fmt.Errorf("tokenbucket: New: %w", err)
 	}
-	l := &Limiter{store: store, name: name}
+	var c config
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&c)
+		}
+	}
+	l := &Limiter{store: store, name: name, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name)}
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
 	}
@@ -128,9 +136,10 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 	if charge {
 		take = n
 	}
+	began := l.telemetry.Begin(ctx)
 	reply, err := l.store.TakeTokens(ctx, TakeRequest{Limiter: l.name, Key: key, Charges: plan.charges(take)})
 	if err != nil {
-		telemetry.RateLimit(ctx, l.name, telemetry.RateLimitError)
+		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)
 		return Decision{}, err
 	}
 	charged := charge && reply.Allowed
@@ -145,10 +154,10 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 		d.RetryAfter = max(d.RetryAfter, d.Limits[i].RetryAfter)
 	}
 	d.Allowed = charged || !charge && d.RetryAfter == 0
-	result := telemetry.Denied
+	result := telemetry.RateLimitDenied
 	if d.Allowed {
-		result = telemetry.Acquired
+		result = telemetry.RateLimitAcquired
 	}
-	telemetry.RateLimit(ctx, l.name, result)
+	l.telemetry.End(ctx, began, result, nil)
 	return d, nil
 }

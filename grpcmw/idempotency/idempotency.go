@@ -123,15 +123,21 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	}
 	scope, err := i.scope.Of(call)
 	if err != nil {
-		return nil, i.hooks.Deny(call, middleware.NoKey(err))
+		return nil, i.refuse(call, middleware.NoKey(err))
 	}
 	fingerprint, err := fingerprint(info.FullMethod, req)
 	if err != nil {
-		return nil, i.hooks.Deny(call, policy.Denial{Reason: policy.InternalError, Err: err})
+		return nil, i.refuse(call, policy.Denial{Reason: policy.InternalError, Err: err})
 	}
 	x := &exchange{interceptor: i, call: call, req: req, handler: handler}
 	i.decider.Serve(ctx, guard.Operation{Scope: scope, Key: key, Fingerprint: fingerprint}, x)
 	return x.resp, x.err
+}
+
+// refuse returns the error of a call that has no scope, or no fingerprint.
+func (i *interceptor) refuse(call *grpcmw.Call, d policy.Denial) error {
+	middleware.Fail(call.Context(), d)
+	return i.hooks.Deny(call, d)
 }
 
 // exchange is a middleware.GuardedExchange of a unary call.

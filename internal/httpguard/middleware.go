@@ -73,7 +73,9 @@ func (m *Middleware) Serve(w http.ResponseWriter, r *http.Request, x Exchange) {
 	}
 	scope, err := x.Scope()
 	if err != nil {
-		deny(w, x, middleware.NoKey(err))
+		d := middleware.NoKey(err)
+		middleware.Fail(r.Context(), d)
+		deny(w, x, d)
 		return
 	}
 	body, fingerprint, err := readRequest(r, m.settings.MaxBody)

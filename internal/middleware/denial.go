@@ -4,10 +4,12 @@
 package middleware
 
 import (
+	"context"
 	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // storeRetry is when to come back after the store was not there: breakers close within it.
@@ -24,4 +26,17 @@ func NoKey(err error) policy.Denial {
 		return policy.Denial{Reason: policy.KeyMissing, Err: policy.ErrNoKey}
 	}
 	return policy.Denial{Reason: policy.InternalError, Err: err}
+}
+
+// deny refuses a request with this context. If it is for the server's sake, its span says so.
+func deny(ctx context.Context, x interface{ Deny(policy.Denial) }, d policy.Denial) {
+	Fail(ctx, d)
+	x.Deny(d)
+}
+
+// Fail has the current span, if it records, say that a request was refused for the server's sake, if it was.
+func Fail(ctx context.Context, d policy.Denial) {
+	if d.Status() >= 500 {
+		telemetry.Fail(ctx, d.Err)
+	}
 }

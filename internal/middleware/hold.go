@@ -61,7 +61,7 @@ type Exchange interface {
 func (m *Hold) Serve(ctx context.Context, x Exchange) {
 	key, err := x.Key()
 	if err != nil || key == "" {
-		x.Deny(NoKey(err))
+		deny(ctx, x, NoKey(err))
 		return
 	}
 	h, cancel, err := m.acquire(ctx, key)
@@ -73,7 +73,7 @@ func (m *Hold) Serve(ctx context.Context, x Exchange) {
 		x.Report(err)
 		x.Bypass()
 	default:
-		x.Deny(m.denial(ctx, err))
+		deny(ctx, x, m.denial(ctx, err))
 	}
 }
 

@@ -69,7 +69,7 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 		x.Report(err)
 		x.Bypass()
 	default:
-		x.Deny(guardDenial(err))
+		deny(request, x, guardDenial(err))
 	}
 }
 

@@ -18,6 +18,14 @@ type RateLimit struct {
 // Check takes a token of the key, or looks at why there is no key. It returns what is known of the
 // limits, nothing if nothing was decided, and nil if the request may go on.
 func (m *RateLimit) Check(ctx context.Context, key string, keyErr error) ([]tokenbucket.LimitState, *policy.Denial) {
+	limits, denial := m.check(ctx, key, keyErr)
+	if denial != nil {
+		Fail(ctx, *denial)
+	}
+	return limits, denial
+}
+
+func (m *RateLimit) check(ctx context.Context, key string, keyErr error) ([]tokenbucket.LimitState, *policy.Denial) {
 	if keyErr != nil || key == "" {
 		d := NoKey(keyErr)
 		return nil, &d

@@ -1,0 +1,53 @@
+package memstore
+
+import (
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// ScopeName is the instrumentation scope of the store's telemetry.
+const ScopeName = "github.com/lockkeeper/lockkeeper/core/memstore"
+
+// WithMeterProvider sets where the store's metrics go: to the global provider if not set, or nil.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Meter = p })
+}
+
+// observeSizes has the numbers of entries read with the metrics, until the function that it returns is
+// called. What has expired counts until it is swept.
+func (s *Store) observeSizes(p telemetry.Providers) (end func()) {
+	return telemetry.Sizes(p, ScopeName, map[string]func() int{
+		"bucket":            s.countBuckets,
+		"operation":         s.countRecords,
+		"lock_request":      func() int { return int(s.locks.requests.Load()) },
+		"permit_request":    func() int { return int(s.permits.requests.Load()) },
+		"latch_participant": s.latches.count,
+	})
+}
+
+func (s *Store) countBuckets() (n int) {
+	for i := range s.buckets {
+		b := &s.buckets[i]
+		b.mu.Lock()
+		n += b.buckets.Len()
+		b.mu.Unlock()
+	}
+	return n
+}
+
+func (s *Store) countRecords() (n int) {
+	for i := range s.records {
+		r := &s.records[i]
+		r.mu.Lock()
+		n += r.records.Len()
+		r.mu.Unlock()
+	}
+	return n
+}
+
+func (l *latches) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.participants
+}

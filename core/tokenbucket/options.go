@@ -1,0 +1,24 @@
+package tokenbucket
+
+import (
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// ScopeName is the instrumentation scope of a limiter's telemetry.
+const ScopeName = "github.com/lockkeeper/lockkeeper/core/tokenbucket"
+
+// Option is an optional setting of [New].
+type Option interface{ apply(*config) }
+
+type optionFunc func(*config)
+
+func (f optionFunc) apply(c *config) { f(c) }
+
+type config struct{ providers telemetry.Providers }
+
+// WithMeterProvider sets where the limiter's metrics go: to the global provider if not set, or nil.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Meter = p })
+}

@@ -1,0 +1,168 @@
+package telemetry
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	lockResultKey      = attribute.Key("lockkeeper.lock.result")
+	lockEndKey         = attribute.Key("lockkeeper.lock.end")
+	lockHolderKey      = attribute.Key("lockkeeper.lock.holder")
+	semaphoreResultKey = attribute.Key("lockkeeper.semaphore.result")
+)
+
+// AcquireResult is what became of a request for a lock, or for a permit.
+type AcquireResult string
+
+// The results of a request.
+const (
+	Acquired     AcquireResult = "acquired"
+	Busy         AcquireResult = "busy"     // others have it
+	Canceled     AcquireResult = "canceled" // whoever asked has left
+	AcquireError AcquireResult = "error"
+)
+
+var acquireResults = []AcquireResult{Acquired, Busy, Canceled, AcquireError}
+
+// HoldEnd is how a lock's lease ended.
+type HoldEnd string
+
+// The ends of leases.
+const (
+	Released HoldEnd = "released"
+	Lost     HoldEnd = "lost"
+	Expired  HoldEnd = "expired"
+)
+
+// acquisitions is what locks and semaphores have in common.
+type acquisitions struct {
+	policy    attribute.KeyValue
+	resultKey attribute.Key
+	durations *Durations[AcquireResult]
+	tracer    trace.Tracer
+	name      string // of spans
+}
+
+func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute.Key) acquisitions {
+	a := acquisitions{policy: policyKey.String(policy), resultKey: key, tracer: p.tracer(scope), name: "acquire " + policy}
+	a.durations = newDurations(p, durationsSpec[AcquireResult]{
+		scope: scope, name: "lockkeeper." + mechanism + ".acquire.duration",
+		description: "How long it takes to get what is asked for, or to be refused, waiting included.",
+		bounds:      WaitBounds, attributes: []attribute.KeyValue{a.policy}, key: key,
+		ends: acquireResults, failed: AcquireError,
+	})
+	return a
+}
+
+// Acquisition is a request under way. The zero value is one that nobody looks at.
+type Acquisition struct {
+	began time.Time
+	span  trace.Span // nil if there is none
+}
+
+// Begin is called before a request, and End after it. A request that may wait has a span of its own if the
+// current one records.
+func (a *acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
+	x := Acquisition{began: a.durations.Begin(ctx)}
+	if waits && trace.SpanFromContext(ctx).IsRecording() {
+		_, x.span = a.tracer.Start(ctx, a.name, trace.WithAttributes(a.policy)) //nolint:spancheck // End ends it
+	}
+	return x
+}
+
+// End records a request that has ended. The error is that of a failed one.
+func (a *acquisitions) End(ctx context.Context, x Acquisition, result AcquireResult, err error) {
+	a.durations.End(ctx, x.began, result, err)
+	attributes := func(span trace.Span) {
+		span.SetAttributes(a.policy, a.resultKey.String(string(result)))
+	}
+	if x.span == nil {
+		if span := trace.SpanFromContext(ctx); span.IsRecording() {
+			attributes(span)
+		}
+		return
+	}
+	attributes(x.span)
+	if err != nil {
+		x.span.SetAttributes(errorTypeKey.String(ErrorType(err)))
+		x.span.SetStatus(codes.Error, "")
+	}
+	x.span.End()
+}
+
+// Traced reports whether the request has a span.
+func (x Acquisition) Traced() bool { return x.span != nil }
+
+// Behind has the span of a request say whom it waits for, and link to the span under which that one got
+// what it holds.
+func (x Acquisition) Behind(holder string, span trace.SpanContext) {
+	if x.span == nil {
+		return
+	}
+	if holder != "" {
+		x.span.SetAttributes(lockHolderKey.String(holder))
+	}
+	if span.IsValid() {
+		x.span.AddLink(trace.Link{SpanContext: span})
+	}
+}
+
+// Lock is the telemetry of a Locker.
+type Lock struct {
+	acquisitions
+	holds *Durations[HoldEnd]
+}
+
+// NewLock returns that of the Locker with this name.
+func NewLock(p Providers, scope, policy string) *Lock {
+	t := &Lock{acquisitions: newAcquisitions(p, scope, policy, "lock", lockResultKey)}
+	t.holds = newDurations(p, durationsSpec[HoldEnd]{
+		scope: scope, name: "lockkeeper.lock.hold.duration", description: "How long locks are held.",
+		bounds: WaitBounds, attributes: []attribute.KeyValue{t.policy}, key: lockEndKey,
+		ends: []HoldEnd{Released, Lost, Expired},
+	})
+	return t
+}
+
+// Hold begins the time for which a lock is held, and Ended ends it.
+func (t *Lock) Hold(ctx context.Context) time.Time { return t.holds.Begin(ctx) }
+
+// Ended records that a lock was held until now. The span is the holder's, which says if the lock was lost.
+func (t *Lock) Ended(ctx context.Context, held time.Time, how HoldEnd) {
+	t.holds.End(ctx, held, how, nil)
+	if how == Released {
+		return
+	}
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(t.policy, lockEndKey.String(string(how)))
+	}
+}
+
+// Semaphore is the telemetry of a Semaphore.
+type Semaphore struct {
+	acquisitions
+	active metric.Int64UpDownCounter
+	add    []metric.AddOption
+}
+
+// NewSemaphore returns that of the Semaphore with this name.
+func NewSemaphore(p Providers, scope, policy string) *Semaphore {
+	t := &Semaphore{acquisitions: newAcquisitions(p, scope, policy, "semaphore", semaphoreResultKey)}
+	t.active = must(p.meter(scope).Int64UpDownCounter("lockkeeper.semaphore.permit.active",
+		metric.WithDescription("How many permits this process has, by weight."), metric.WithUnit("{permit}")))
+	t.add = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(t.policy))}
+	return t
+}
+
+// Active records that this process has more permits, or less.
+func (t *Semaphore) Active(ctx context.Context, n int) {
+	if t.active.Enabled(ctx) {
+		t.active.Add(ctx, int64(n), t.add...)
+	}
+}

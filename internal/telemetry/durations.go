@@ -1,0 +1,82 @@
+package telemetry
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Bounds of histograms, in seconds. The default ones are made for milliseconds.
+var (
+	// StoreBounds are for what takes a round trip to a store, or none.
+	StoreBounds = []float64{0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 5}
+	// WaitBounds are for what may wait for others.
+	WaitBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+)
+
+// Durations is a histogram of how long something takes, by how it ends. A set of attributes is made for
+// each end beforehand.
+type Durations[E ~string] struct {
+	histogram metric.Float64Histogram
+	ends      map[end[E]][]metric.RecordOption
+}
+
+// end is how something ends: with an error type if it is an error.
+type end[E ~string] struct {
+	name      E
+	errorType string
+}
+
+// durationsSpec says what a histogram is of.
+type durationsSpec[E ~string] struct {
+	scope, name, description string
+	bounds                   []float64
+	attributes               []attribute.KeyValue // that all ends have
+	key                      attribute.Key        // of the end
+	ends                     []E
+	failed                   E // the end that has an error type
+}
+
+func newDurations[E ~string](p Providers, s durationsSpec[E]) *Durations[E] {
+	d := &Durations[E]{
+		histogram: must(p.meter(s.scope).Float64Histogram(s.name, metric.WithDescription(s.description), metric.WithUnit("s"),
+			metric.WithExplicitBucketBoundaries(s.bounds...))),
+		ends: make(map[end[E]][]metric.RecordOption),
+	}
+	add := func(e end[E], more ...attribute.KeyValue) {
+		all := append(append([]attribute.KeyValue{s.key.String(string(e.name))}, s.attributes...), more...)
+		d.ends[e] = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(all...))}
+	}
+	for _, name := range s.ends {
+		if name != s.failed {
+			add(end[E]{name: name})
+			continue
+		}
+		for _, t := range ErrorTypes {
+			add(end[E]{name, t}, errorTypeKey.String(t))
+		}
+	}
+	return d
+}
+
+// Begin returns the time if anybody wants to know how long it takes, and zero if nobody does.
+func (d *Durations[E]) Begin(ctx context.Context) time.Time {
+	if !d.histogram.Enabled(ctx) {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+// End records how long something took that has begun then. The error is that of a failed one.
+func (d *Durations[E]) End(ctx context.Context, began time.Time, name E, err error) {
+	if began.IsZero() {
+		return
+	}
+	e := end[E]{name: name}
+	if err != nil {
+		e.errorType = ErrorType(err)
+	}
+	d.histogram.Record(ctx, time.Since(began).Seconds(), d.ends[e]...)
+}

@@ -1,0 +1,45 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// ErrorTypes are all values of error.type. The last is that of the semantic conventions for what has no
+// name.
+var ErrorTypes = []string{
+	"store_unavailable", "store_unconfirmed", "store_full", "store_closed", "timeout", "canceled", "_OTHER",
+}
+
+// ErrorType is the value of error.type for an error.
+func ErrorType(err error) string {
+	switch {
+	case errors.Is(err, outage.ErrFull):
+		return "store_full"
+	case errors.Is(err, outage.ErrClosed):
+		return "store_closed"
+	case errors.Is(err, outage.ErrUnconfirmed):
+		return "store_unconfirmed"
+	case errors.Is(err, outage.ErrUnavailable):
+		return "store_unavailable"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	}
+	return "_OTHER"
+}
+
+// Fail has the current span, if it records, say that what it stands for has failed for this error: a
+// request that is refused for the server's sake. Mere denials are no failures.
+func Fail(ctx context.Context, err error) {
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(errorTypeKey.String(ErrorType(err)))
+		span.SetStatus(codes.Error, "")
+	}
+}

@@ -1,0 +1,139 @@
+package telemetry
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+const (
+	storeKey     = attribute.Key("lockkeeper.store")
+	operationKey = attribute.Key("lockkeeper.store.operation")
+	kindKey      = attribute.Key("lockkeeper.store.kind")
+)
+
+// Store is the telemetry of a store that asks a server.
+type Store struct {
+	calls      map[string]*Durations[callEnd]
+	batches    metric.Int64Histogram
+	batch      []metric.RecordOption
+	reconnects metric.Int64Counter
+	add        []metric.AddOption
+	unregister func()
+}
+
+// callEnd is how a call ended. It is no attribute of its own: error.type says it.
+type callEnd string
+
+const (
+	callWorked callEnd = "worked"
+	callFailed callEnd = "failed"
+)
+
+// NewStore returns that of a store of this kind, with these operations. Its breaker is open while open
+// says so.
+func NewStore(p Providers, scope, store string, operations []string, open func() bool) *Store {
+	meter := p.meter(scope)
+	name := storeKey.String(store)
+	set := attribute.NewSet(name)
+	t := &Store{
+		calls: make(map[string]*Durations[callEnd]),
+		batches: must(meter.Int64Histogram("lockkeeper.store.batch.size",
+			metric.WithDescription("How many steps a store sends together."), metric.WithUnit("{step}"),
+			metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100))),
+		batch: []metric.RecordOption{metric.WithAttributeSet(set)},
+		reconnects: must(meter.Int64Counter("lockkeeper.store.inbox.reconnects",
+			metric.WithDescription("How often the subscription on which a store hears of grants broke, and was renewed."),
+			metric.WithUnit("{reconnect}"))),
+		add: []metric.AddOption{metric.WithAttributeSet(set)},
+	}
+	histogram := must(meter.Float64Histogram("lockkeeper.store.operation.duration",
+		metric.WithDescription("How long a store's calls take."), metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(StoreBounds...)))
+	for _, operation := range operations {
+		d := &Durations[callEnd]{histogram: histogram, ends: make(map[end[callEnd]][]metric.RecordOption)}
+		both := []attribute.KeyValue{name, operationKey.String(operation)}
+		d.ends[end[callEnd]{name: callWorked}] = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(both...))}
+		for _, e := range ErrorTypes {
+			failed := attribute.NewSet(append(both[:2:2], errorTypeKey.String(e))...)
+			d.ends[end[callEnd]{callFailed, e}] = []metric.RecordOption{metric.WithAttributeSet(failed)}
+		}
+		t.calls[operation] = d
+	}
+	gauge := must(meter.Int64ObservableGauge("lockkeeper.store.breaker.open",
+		metric.WithDescription("1 while a store takes its server to be down, and fails fast; 0 otherwise."), metric.WithUnit("1")))
+	t.unregister = observe(meter, func(o metric.Observer) {
+		state := int64(0)
+		if open() {
+			state = 1
+		}
+		o.ObserveInt64(gauge, state, metric.WithAttributeSet(set))
+	}, gauge)
+	return t
+}
+
+// observe has a function called whenever the metrics are read, until the function that it returns is
+// called.
+func observe(meter metric.Meter, f func(metric.Observer), instruments ...metric.Observable) func() {
+	registration := must(meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		f(o)
+		return nil
+	}, instruments...))
+	return func() {
+		if registration != nil {
+			_ = registration.Unregister()
+		}
+	}
+}
+
+// Call is a call under way.
+type Call struct {
+	durations *Durations[callEnd]
+	began     time.Time
+}
+
+// Begin is called before an operation, and End after it.
+func (t *Store) Begin(ctx context.Context, operation string) Call {
+	d := t.calls[operation]
+	return Call{d, d.Begin(ctx)}
+}
+
+// End records that an operation has ended.
+func (c Call) End(ctx context.Context, err error) {
+	name := callWorked
+	if err != nil {
+		name = callFailed
+	}
+	c.durations.End(ctx, c.began, name, err)
+}
+
+// Batch records how many steps were sent together.
+func (t *Store) Batch(ctx context.Context, n int) {
+	if t.batches.Enabled(ctx) {
+		t.batches.Record(ctx, int64(n), t.batch...)
+	}
+}
+
+// Reconnect counts a subscription that broke.
+func (t *Store) Reconnect(ctx context.Context) { t.reconnects.Add(ctx, 1, t.add...) }
+
+// Close ends what is observed.
+func (t *Store) Close() { t.unregister() }
+
+// Sizes observes how many entries of each kind a store in memory has, until the function that it returns
+// is called.
+func Sizes(p Providers, scope string, sizes map[string]func() int) (end func()) {
+	meter := p.meter(scope)
+	gauge := must(meter.Int64ObservableUpDownCounter("lockkeeper.store.entry.count",
+		metric.WithDescription("How many entries a store in memory has, of each kind."), metric.WithUnit("{entry}")))
+	options := make(map[string]metric.MeasurementOption)
+	for kind := range sizes {
+		options[kind] = metric.WithAttributeSet(attribute.NewSet(storeKey.String("memory"), kindKey.String(kind)))
+	}
+	return observe(meter, func(o metric.Observer) {
+		for kind, size := range sizes {
+			o.ObserveInt64(gauge, int64(size()), options[kind])
+		}
+	}, gauge)
+}
