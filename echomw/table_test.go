@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/contrib/instrumentation/github.com/labstack/echo/otelecho"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -21,11 +23,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 
+func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
+
 // framework is a mwtest.Framework on echo v4.
 type framework struct{}
 
 func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	return serveOn(echo.New(), handler, middleware)
+}
+
+// ServeTraced implements mwtest.Traced.
+func (framework) ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
 	e := echo.New()
+	e.Use(otelecho.Middleware("things", otelecho.WithTracerProvider(provider)))
+	return serveOn(e, handler, middleware)
+}
+
+func serveOn(e *echo.Echo, handler http.HandlerFunc, middleware []mwtest.Middleware) http.Handler {
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			defer func() {
@@ -40,7 +54,7 @@ func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware
 	for _, m := range middleware {
 		chain = append(chain, build(m))
 	}
-	e.POST(mwtest.Path+":id", echo.WrapHandler(handler), chain...)
+	e.Match([]string{http.MethodPost, http.MethodGet}, mwtest.Path+":id", echo.WrapHandler(handler), chain...)
 	return mwtest.WithUser(e)
 }
 

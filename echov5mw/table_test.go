@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/labstack/echo/v5"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -20,6 +22,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
+
+func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
 
 // framework is a mwtest.Framework on echo v5.
 type framework struct{}
@@ -40,8 +44,14 @@ func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware
 	for _, m := range middleware {
 		chain = append(chain, build(m))
 	}
-	e.POST(mwtest.Path+":id", echo.WrapHandler(handler), chain...)
+	e.Match([]string{http.MethodPost, http.MethodGet}, mwtest.Path+":id", echo.WrapHandler(handler), chain...)
 	return mwtest.WithUser(e)
+}
+
+// ServeTraced implements mwtest.Traced. There is otelecho for echo v4 only, so that what traces echo v5 is
+// what traces net/http, round the server.
+func (f framework) ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	return otelhttp.NewHandler(f.Serve(handler, middleware...), "things", otelhttp.WithTracerProvider(provider))
 }
 
 func build(m mwtest.Middleware) echo.MiddlewareFunc {

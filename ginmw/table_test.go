@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/gin-gonic/gin"
+	"go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
@@ -18,11 +20,23 @@ import (
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 
+func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
+
 // framework is a mwtest.Framework on gin.
 type framework struct{}
 
 func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	return serve(gin.New(), handler, middleware)
+}
+
+// ServeTraced implements mwtest.Traced.
+func (framework) ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
 	r := gin.New()
+	r.Use(otelgin.Middleware("things", otelgin.WithTracerProvider(provider)))
+	return serve(r, handler, middleware)
+}
+
+func serve(r *gin.Engine, handler http.HandlerFunc, middleware []mwtest.Middleware) http.Handler {
 	r.Use(func(c *gin.Context) {
 		defer func() {
 			if recover() != nil {
@@ -35,7 +49,7 @@ func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware
 	for _, m := range middleware {
 		chain = append(chain, build(m))
 	}
-	r.POST(mwtest.Path+":id", append(chain, gin.WrapF(handler))...)
+	r.Match([]string{http.MethodPost, http.MethodGet}, mwtest.Path+":id", append(chain, gin.WrapF(handler))...)
 	return mwtest.WithUser(r)
 }
 

@@ -6,6 +6,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/gorilla/mux"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
@@ -18,30 +20,39 @@ import (
 )
 
 func TestTableOfBehaviour(t *testing.T) {
-	t.Run("ServeMux", func(t *testing.T) {
-		mwtest.Run(t, framework{nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
-			m := http.NewServeMux()
-			m.Handle("POST "+mwtest.Path+"{id}", wrap(handler, chain))
-			return m
-		}})
-	})
-	t.Run("chi", func(t *testing.T) {
-		mwtest.Run(t, framework{nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
-			r := chi.NewRouter()
-			r.With(chain...).Method(http.MethodPost, mwtest.Path+"{id}", handler)
-			return r
-		}})
-	})
-	t.Run("gorilla", func(t *testing.T) {
-		mwtest.Run(t, framework{byVar, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
-			r := mux.NewRouter()
-			for _, middleware := range chain {
-				r.Use(middleware)
-			}
-			r.Handle(mwtest.Path+"{id}", handler).Methods(http.MethodPost)
-			return r
-		}})
-	})
+	for name, f := range frameworks {
+		t.Run(name, func(t *testing.T) { mwtest.Run(t, f) })
+	}
+}
+
+func BenchmarkRateLimit(b *testing.B) {
+	for name, f := range frameworks {
+		b.Run(name, func(b *testing.B) { mwtest.Benchmark(b, f) })
+	}
+}
+
+// frameworks are net/http's routers.
+var frameworks = map[string]framework{
+	"ServeMux": {nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
+		m := http.NewServeMux()
+		m.Handle("POST "+mwtest.Path+"{id}", wrap(handler, chain))
+		m.Handle("GET "+mwtest.Path+"{id}", wrap(handler, chain))
+		return m
+	}},
+	"chi": {nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
+		r := chi.NewRouter()
+		r.With(chain...).Method(http.MethodPost, mwtest.Path+"{id}", handler)
+		r.With(chain...).Method(http.MethodGet, mwtest.Path+"{id}", handler)
+		return r
+	}},
+	"gorilla": {byVar, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
+		r := mux.NewRouter()
+		for _, middleware := range chain {
+			r.Use(middleware)
+		}
+		r.Handle(mwtest.Path+"{id}", handler).Methods(http.MethodPost, http.MethodGet)
+		return r
+	}},
 }
 
 // byVar is how the documentation of ByPathValue has it for gorilla/mux.
@@ -69,6 +80,11 @@ func (f framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middlewa
 		chain = append(chain, f.build(m))
 	}
 	return mwtest.WithUser(f.route(handler, chain...))
+}
+
+// ServeTraced implements mwtest.Traced.
+func (f framework) ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	return otelhttp.NewHandler(f.Serve(handler, middleware...), "things", otelhttp.WithTracerProvider(provider))
 }
 
 func recovering(next http.Handler) http.Handler {

@@ -76,3 +76,10 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"nethttp: ScopeBy: nil key":      func() { nethttp.ScopeBy(nil) },
 	})
 }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -45,6 +45,7 @@ func TestShapesOfAnswers(t *testing.T) {
 		},
 		"status too late":  func(c *gin.Context) { c.String(201, "x"); c.Status(500) },
 		"header too late":  func(c *gin.Context) { c.String(201, "x"); c.Writer.WriteHeaderNow(); c.Header("X-Late", "1") },
+		"late, no body":    func(c *gin.Context) { c.AbortWithStatus(http.StatusNotFound); c.Header("X-Late", "1") },
 		"aborted with err": func(c *gin.Context) { c.AbortWithStatusJSON(http.StatusUnprocessableEntity, gin.H{"e": "no"}) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption
 		if hooks.Skips(c) || c.FullPath() == "" { // nothing will handle it
 			return
 		}
-		middleware.Serve(c.Writer, c.Request, &exchange{c, scope, hooks})
+		middleware.Serve(hinter{c.Writer}, c.Request, &exchange{c, scope, hooks})
 	}
 }
 

@@ -23,7 +23,7 @@ func (w *writer) Header() http.Header { return w.capture.Header() }
 
 func (w *writer) WriteHeader(status int) {
 	switch {
-	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
+	case informational(status):
 		w.capture.WriteHeader(status)
 	case status > 0:
 		w.capture.SetStatus(status)
@@ -53,3 +53,32 @@ func (w *writer) Flush() { w.capture.Flush() }
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.capture.Hijack() }
 
 func (w *writer) Unwrap() http.ResponseWriter { return w.capture }
+
+func informational(status int) bool {
+	return status >= 100 && status < 200 && status != http.StatusSwitchingProtocols
+}
+
+// hinter is gin's ResponseWriter, but it sends informational answers at once. Gin would take the status
+// of one for that of the answer.
+type hinter struct{ gin.ResponseWriter }
+
+func (h hinter) WriteHeader(status int) {
+	if !informational(status) {
+		h.ResponseWriter.WriteHeader(status)
+		return
+	}
+	var w http.ResponseWriter = h.ResponseWriter
+	for {
+		if _, notes := w.(gin.ResponseWriter); !notes {
+			w.WriteHeader(status)
+			return
+		}
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return // a hint may be left out
+		}
+		w = outer.Unwrap()
+	}
+}
+
+func (h hinter) Unwrap() http.ResponseWriter { return h.ResponseWriter }

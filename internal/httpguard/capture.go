@@ -110,13 +110,18 @@ func (c *Capture) FlushError() error {
 	return http.NewResponseController(c.w).Flush()
 }
 
-// Hijack gives the handler the connection. What it sends there is not captured.
+// Hijack gives the handler the connection. What it sends there is not captured. An answer that has
+// begun goes first: it is the one to the request for an upgrade.
 func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if c.Begun() {
+		if err := c.pass(); err != nil {
+			return nil, nil, err
+		}
+	}
 	conn, rw, err := http.NewResponseController(c.w).Hijack()
 	if err == nil {
 		c.Begin()
 		c.passing = true
-		c.buf.Reset()
 	}
 	return conn, rw, err
 }
@@ -152,6 +157,9 @@ func (c *Capture) emit() error {
 	}
 	if c.committed != nil || c.status != http.StatusOK {
 		c.w.WriteHeader(c.status)
+	}
+	if w, ok := c.w.(interface{ WriteHeaderNow() }); ok && c.committed != nil {
+		w.WriteHeaderNow() // gin has only noted the status
 	}
 	if c.buf.Len() == 0 {
 		return nil

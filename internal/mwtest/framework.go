@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// Path is the route that every server of the table has, for POST. Its parameter is "id".
+// Path is the route that every server of the table has, for POST and GET. Its parameter is "id".
 const Path = "/things/"
 
 // Framework wires servers.
@@ -106,6 +106,9 @@ func Run(t *testing.T, f Framework) {
 	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })
 	t.Run("concurrency", func(t *testing.T) { runAll(t, f, concurrencyRows) })
 	t.Run("together", func(t *testing.T) { runAll(t, f, jointRows) })
+	t.Run("through", func(t *testing.T) { runAll(t, f, throughRows()) })
+	t.Run("traced", func(t *testing.T) { runAll(t, f, tracedRows) })
+	t.Run("cost", func(t *testing.T) { runAll(t, f, costRows) })
 }
 
 // row is one row of the table.

@@ -1,7 +1,6 @@
 package mwtest
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net/http"
@@ -51,56 +50,6 @@ var jointRows = []row{
 		g.runs(t)
 		g.let()
 		comes(t, second).is(http.StatusOK, "done")
-	}},
-	{"what is flushed arrives at once", func(t *testing.T, f Framework) {
-		leave := make(chan struct{})
-		s := serve(t, f, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "data: one\n\n")
-			if err := http.NewResponseController(w).Flush(); err != nil {
-				t.Errorf("Flush: %v", err)
-			}
-			<-leave
-			_, _ = io.WriteString(w, "data: two\n\n")
-		}, all(t)...)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+Path+"1", nil)
-		must(t, req, err)
-		req.Header.Set("X-Key", "a")
-		req.Header.Set("X-User", "u")
-		req.Header.Set(keyHeader, "k")
-		resp, err := http.DefaultClient.Do(req)
-		must(t, resp, err)
-		defer resp.Body.Close() //nolint:errcheck // it has been read
-		line, err := bufio.NewReader(resp.Body).ReadString('\n')
-		close(leave)
-		if err != nil || line != "data: one\n" {
-			t.Errorf("%q, %v", line, err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-	}},
-	{"a connection can be taken over", func(t *testing.T, f Framework) {
-		s := serve(t, f, func(w http.ResponseWriter, _ *http.Request) {
-			conn, buffered, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Errorf("Hijack: %v", err)
-				return
-			}
-			defer conn.Close() //nolint:errcheck // the test's client has what it wants
-			_, _ = buffered.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\nhello")
-			_ = buffered.Flush()
-		}, all(t)...)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+Path+"1", nil)
-		must(t, req, err)
-		for name, value := range map[string]string{"X-Key": "a", "X-User": "u", "Connection": "Upgrade", "Upgrade": "test"} {
-			req.Header.Set(name, value)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		must(t, resp, err)
-		defer resp.Body.Close() //nolint:errcheck // it has been read
-		text := make([]byte, 5)
-		if _, err := io.ReadFull(resp.Body, text); err != nil || resp.StatusCode != http.StatusSwitchingProtocols || string(text) != "hello" {
-			t.Errorf("%d %q, %v", resp.StatusCode, text, err)
-		}
 	}},
 	{"over HTTP/2", func(t *testing.T, f Framework) {
 		var c counter

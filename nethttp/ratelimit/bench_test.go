@@ -74,13 +74,3 @@ func BenchmarkMiddleware(b *testing.B) {
 		})
 	}
 }
-
-func TestALimitInMemoryAddsSixAllocations(t *testing.T) {
-	handlers, r := exchanges(t), request(t)
-	allocs := func(name string) float64 {
-		return testing.AllocsPerRun(1000, func() { handlers[name].ServeHTTP(&discard{make(http.Header)}, r) })
-	}
-	if added := allocs("one limit") - allocs("bare"); added > 6 {
-		t.Errorf("it adds %v", added)
-	}
-}

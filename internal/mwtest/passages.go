@@ -1,0 +1,254 @@
+package mwtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// passages are what a handler can do with a connection.
+var passages = []passage{
+	{"a controller", "done", false, controller},
+	{"a deadline for reading", "read: true", false, readDeadline},
+	{"a deadline for writing", "no answer", false, writeDeadline},
+	{"events arrive as they are written", "0 1 2", false, events},
+	{"early hints", "103 </style.css>; 200 body", false, earlyHints},
+	{"trailers", `body, then "4" and "yes"`, false, trailers},
+	{"the files of a form are removed", "removed", false, formFiles},
+	{"a connection that is taken over", "you said hello\n", true, takeover},
+	{"a WebSocket", "you said one, you said two", true, webSocket},
+}
+
+// controller has a http.ResponseController, and a http.Flusher, reach the connection.
+func controller() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+			c := http.NewResponseController(w)
+			complain := func(what string, err error) {
+				if err != nil {
+					_, _ = fmt.Fprintf(w, "%s: %v, ", what, err)
+				}
+			}
+			complain("SetReadDeadline", c.SetReadDeadline(time.Now().Add(time.Minute)))
+			complain("SetWriteDeadline", c.SetWriteDeadline(time.Now().Add(time.Minute)))
+			complain("EnableFullDuplex", c.EnableFullDuplex())
+			complain("Flush", c.Flush())
+			if _, ok := w.(http.Flusher); !ok {
+				_, _ = io.WriteString(w, "no http.Flusher, ")
+			}
+			_, _ = io.WriteString(w, "done")
+		}, func(t *testing.T, c client) string {
+			return c.read(t, nil, keyHeader, "k")
+		}
+}
+
+// readDeadline has a handler read no longer than it likes. The request has no idempotency key, since the
+// body of one that has is read before the handler runs.
+func readDeadline() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(-time.Second))
+			_, err := io.ReadAll(r.Body)
+			_, _ = fmt.Fprint(w, "read: ", err != nil)
+		}, func(t *testing.T, c client) string {
+			body, write := io.Pipe()
+			defer write.Close() //nolint:errcheck // a pipe's never fails
+			defer context.AfterFunc(c.ctx, func() { _ = write.Close() })()
+			return c.read(t, body)
+		}
+}
+
+func writeDeadline() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Second))
+			_, _ = io.WriteString(w, "too late")
+		}, func(t *testing.T, c client) string {
+			return c.read(t, nil, keyHeader, "k")
+		}
+}
+
+// events are server-sent ones. The handler writes the next when the client has seen the last.
+func events() (http.HandlerFunc, func(*testing.T, client) string) {
+	seen := make(chan struct{}, 3)
+	return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for i := range 3 {
+				_, _ = fmt.Fprintf(w, "data: %d\n\n", i)
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-seen:
+				case <-time.After(patience):
+					return
+				}
+			}
+		}, func(t *testing.T, c client) string {
+			resp, err := c.post(t, nil, keyHeader, "k")
+			if err != nil {
+				return "no answer"
+			}
+			defer resp.Body.Close() //nolint:errcheck // it has been read
+			var data []string
+			for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+				if event, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+					data = append(data, event)
+					seen <- struct{}{}
+				}
+			}
+			return strings.Join(data, " ")
+		}
+}
+
+func earlyHints() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "</style.css>")
+			w.WriteHeader(http.StatusEarlyHints)
+			_, _ = io.WriteString(w, "body")
+		}, func(t *testing.T, c client) string {
+			var hints []string
+			c.ctx = httptrace.WithClientTrace(c.ctx, &httptrace.ClientTrace{
+				Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
+					hints = append(hints, fmt.Sprint(code, " ", header.Get("Link"), "; "))
+					return nil
+				},
+			})
+			resp, err := c.post(t, nil, keyHeader, "k")
+			if err != nil {
+				return "no answer"
+			}
+			return fmt.Sprint(strings.Join(hints, ""), resp.StatusCode, " ", readAll(resp))
+		}
+}
+
+// trailers are announced, or named as such. What is set too late to be in the header is neither.
+func trailers() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = io.WriteString(w, "body")
+			w.Header().Set("X-Sum", "4")
+			w.Header().Set(http.TrailerPrefix+"X-Late", "yes")
+			w.Header().Set("X-Too-Late", ", and what was set too late")
+		}, func(t *testing.T, c client) string {
+			resp, err := c.post(t, nil, keyHeader, "k")
+			if err != nil {
+				return "no answer"
+			}
+			body := readAll(resp) // trailers come after it
+			return fmt.Sprintf("%s, then %q and %q%s", body, resp.Trailer.Get("X-Sum"), resp.Trailer.Get("X-Late"),
+				resp.Header.Get("X-Too-Late")+resp.Trailer.Get("X-Too-Late"))
+		}
+}
+
+// formFiles are temporary files, which the server removes though it was a copy of its request that
+// parsed the form. Chi and gorilla/mux make copies of their own, whose files they leave.
+func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, r *http.Request) {
+			if err := r.ParseMultipartForm(0); err != nil {
+				panic(err)
+			}
+			file, err := r.MultipartForm.File["upload"][0].Open()
+			if err != nil {
+				panic(err)
+			}
+			defer file.Close() //nolint:errcheck // it was read from only
+			_, _ = io.WriteString(w, file.(*os.File).Name())
+		}, func(t *testing.T, c client) string {
+			t.Setenv("TMPDIR", t.TempDir())
+			var form bytes.Buffer
+			writer := multipart.NewWriter(&form)
+			part, err := writer.CreateFormFile("upload", "a.txt")
+			must(t, part, err)
+			// The server keeps as much as 10 MiB in memory, whatever it is told, of fields; of files, nothing.
+			_, _ = io.WriteString(part, strings.Repeat("x", 100_000))
+			_ = writer.Close()
+			name := c.read(t, &form, keyHeader, "k", "Content-Type", writer.FormDataContentType())
+			c.server.Close() // waits for the request to be over
+			switch _, err := os.Stat(name); {
+			case !strings.Contains(name, "multipart-"):
+				return name
+			case os.IsNotExist(err):
+				return "removed"
+			default:
+				return "left"
+			}
+		}
+}
+
+// takeover speaks a protocol of its own on the connection.
+func takeover() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+			conn, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close() //nolint:errcheck // the test's client has what it wants
+			_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			_ = rw.Flush()
+			line, _ := rw.ReadString('\n')
+			_, _ = rw.WriteString("you said " + line)
+			_ = rw.Flush()
+		}, func(t *testing.T, c client) string {
+			resp, err := c.post(t, nil, keyHeader, "k", "Connection", "Upgrade", "Upgrade", "echo")
+			if err != nil {
+				return "no answer"
+			}
+			defer resp.Body.Close() //nolint:errcheck // the connection is done with
+			conn, ok := resp.Body.(io.ReadWriter)
+			if !ok {
+				return fmt.Sprint("no upgrade, but ", resp.StatusCode)
+			}
+			_, _ = io.WriteString(conn, "hello\n")
+			line, _ := bufio.NewReader(conn).ReadString('\n')
+			return line
+		}
+}
+
+// webSocket has a library answer the upgrade with WriteHeader and take over the connection then.
+func webSocket() (http.HandlerFunc, func(*testing.T, client) string) {
+	return func(w http.ResponseWriter, r *http.Request) {
+			conn, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				return // it has been answered
+			}
+			defer conn.CloseNow() //nolint:errcheck // the test's client has what it wants
+			for {
+				kind, text, err := conn.Read(r.Context())
+				if err != nil {
+					return
+				}
+				if err := conn.Write(r.Context(), kind, append([]byte("you said "), text...)); err != nil {
+					return
+				}
+			}
+		}, func(_ *testing.T, c client) string {
+			conn, _, err := websocket.Dial(c.ctx, c.url(), &websocket.DialOptions{ //nolint:bodyclose // it is the connection
+				HTTPClient: c.server.Client(), HTTPHeader: http.Header{keyHeader: {"k"}},
+			})
+			if err != nil {
+				return "no WebSocket"
+			}
+			defer conn.CloseNow() //nolint:errcheck // it has been closed, or there is nothing left to say
+			var said []string
+			for _, text := range []string{"one", "two"} {
+				if err := conn.Write(c.ctx, websocket.MessageText, []byte(text)); err != nil {
+					return "closed"
+				}
+				_, answer, err := conn.Read(c.ctx)
+				if err != nil {
+					return "closed"
+				}
+				said = append(said, string(answer))
+			}
+			_ = conn.Close(websocket.StatusNormalClosure, "")
+			return strings.Join(said, ", ")
+		}
+}

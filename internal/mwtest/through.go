@@ -1,0 +1,153 @@
+package mwtest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// passage is something between a handler and its client that a middleware could be in the way of.
+type passage struct {
+	name string
+	// want is what a client sees of net/http. A framework may make something else of it, but then without
+	// a middleware too.
+	want string
+	// http1 is set for what HTTP/2 does not have.
+	http1 bool
+	// begin returns a handler, and what its client says it sees.
+	begin func() (http.HandlerFunc, func(*testing.T, client) string)
+}
+
+func throughRows() []row {
+	rows := make([]row, len(passages))
+	for i, p := range passages {
+		rows[i] = p.row()
+	}
+	return rows
+}
+
+// row is the passage through each middleware, and through all of them.
+func (p passage) row() row {
+	return row{p.name, func(t *testing.T, f Framework) {
+		for _, version := range p.versions() {
+			bare := p.seen(t, f, version)
+			if bare != p.want {
+				t.Logf("%s, without middleware: %q", version, bare)
+			}
+			for _, c := range chains(t) {
+				t.Run(c.name+" "+version, func(t *testing.T) {
+					if got := p.seen(t, f, version, c.middleware...); got != p.want && got != bare {
+						t.Errorf("%q; without middleware it is %q, and of net/http %q", got, bare, p.want)
+					}
+				})
+			}
+		}
+	}}
+}
+
+func (p passage) versions() []string {
+	if p.http1 {
+		return []string{"HTTP/1.1"}
+	}
+	return []string{"HTTP/1.1", "HTTP/2.0"}
+}
+
+// seen is what a client sees of the handler behind the middleware.
+func (p passage) seen(t *testing.T, f Framework, version string, middleware ...Middleware) string {
+	t.Helper()
+	handler, see := p.begin()
+	served := f.Serve(handler, middleware...)
+	var running sync.WaitGroup
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		running.Add(1)
+		defer running.Done()
+		served.ServeHTTP(w, r)
+	}))
+	server.EnableHTTP2 = version == "HTTP/2.0"
+	server.StartTLS()
+	defer running.Wait() // the server does not, for a connection that the handler has taken over
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return see(t, client{ctx, server})
+}
+
+// chain is a chain of middleware that let everybody pass.
+type chain struct {
+	name       string
+	middleware []Middleware
+}
+
+func chains(t *testing.T) []chain {
+	t.Helper()
+	alone := passing(t)
+	return []chain{
+		{"ratelimit", alone[0:1]},
+		{"idempotency", alone[1:2]},
+		{"exclusive", alone[2:3]},
+		{"concurrency", alone[3:4]},
+		{"all", passing(t)},
+	}
+}
+
+func passing(t *testing.T) []Middleware {
+	t.Helper()
+	store := newStore(t)
+	methods := policy.Methods(http.MethodGet, http.MethodPost)
+	return []Middleware{
+		RateLimit{Limiter: newLimiter(t, store, tokenbucket.PerMinute(1000)), By: Key{Kind: Global}},
+		Idempotency{Guard: newGuard(t, store), Options: []policy.IdempotencyOption{methods}},
+		Exclusive{Locker: newLocker(t, store), By: Key{Kind: Global}},
+		Concurrency{Semaphore: newSemaphore(t, store, 1), By: Key{Kind: Global}},
+	}
+}
+
+// client is the client of a passage. Its requests end when the test's patience does.
+type client struct {
+	ctx    context.Context
+	server *httptest.Server
+}
+
+// url is that of the handler.
+func (c client) url() string { return c.server.URL + Path + "1" }
+
+// post sends a request with header fields: name, value, name, value. The caller closes the answer's body.
+func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body)
+	must(t, req, err)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.server.Client().Do(req)
+	if err == nil && (resp.ProtoMajor == 2) != c.server.EnableHTTP2 {
+		t.Fatalf("the client speaks %s", resp.Proto)
+	}
+	return resp, err
+}
+
+// read returns the body of an answer to such a request, or why there is none.
+func (c client) read(t *testing.T, body io.Reader, header ...string) string {
+	t.Helper()
+	resp, err := c.post(t, body, header...)
+	if err != nil {
+		return "no answer"
+	}
+	return readAll(resp)
+}
+
+func readAll(resp *http.Response) string {
+	defer resp.Body.Close() //nolint:errcheck // it has been read
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Sprintf("%q, and no more", body)
+	}
+	return string(body)
+}
