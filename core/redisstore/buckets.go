@@ -9,16 +9,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// TakeTokens implements tokenbucket.Store: one script call. It is sent again only on proof that it
-// has not run.
+// TakeTokens implements tokenbucket.Store: one script call, or, on a single server, a part of one that
+// others have too. It is sent again only on proof that it has not run.
 func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
 	tag := s.tag(req.Limiter, req.Key)
 	keys := make([]string, len(req.Charges))
-	args := make([]any, 0, 5*len(req.Charges))
 	for i, c := range req.Charges {
 		keys[i] = s.bucketKey(tag, c.Bucket)
-		args = append(args, c.Cost.Micros, c.Cost.Frac, c.Capacity.Micros, c.Capacity.Frac, c.Den)
 	}
+	if s.single && len(req.Charges) > 0 {
+		if !s.charges.begin() {
+			return s.takeTogether(ctx, req, keys)
+		}
+		defer s.charges.end(s)
+	}
+	args := appendCharges(make([]any, 0, 5*len(req.Charges)), req.Charges)
 	return call(ctx, s, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
 		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
 		if err != nil {
@@ -26,6 +31,14 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 		}
 		return readTakeReply(reply, len(keys))
 	})
+}
+
+func appendCharges(args []any, charges []tokenbucket.Charge) []any {
+	for i := range charges {
+		c := &charges[i]
+		args = append(args, c.Cost.Micros, c.Cost.Frac, c.Capacity.Micros, c.Capacity.Frac, c.Den)
+	}
+	return args
 }
 
 func readTakeReply(reply any, charges int) (tokenbucket.TakeReply, error) {

@@ -13,8 +13,12 @@ import (
 
 // Each script is one atomic step; its file says what its keys and arguments are.
 var (
+	//go:embed scripts/bucket.lua
+	bucketSource string
 	//go:embed scripts/take_tokens.lua
 	takeTokensSource string
+	//go:embed scripts/take_many.lua
+	takeManySource string
 	//go:embed scripts/begin_operation.lua
 	beginOperationSource string
 	//go:embed scripts/settle_operation.lua
@@ -66,7 +70,8 @@ var (
 	//go:embed scripts/await_latch.lua
 	awaitLatchSource string
 
-	takeTokens       = newScript(takeTokensSource)
+	takeTokens       = newScript(takeTokensSource, bucketSource)
+	takeMany         = newScript(takeManySource, bucketSource)
 	beginOperation   = newScript(beginOperationSource)
 	settleOperation  = newScript(settleOperationSource)
 	abandonOperation = newScript(abandonOperationSource)
@@ -93,7 +98,7 @@ var (
 	awaitLatch     = newScript(awaitLatchSource)
 
 	allScripts = []*script{
-		takeTokens, beginOperation, settleOperation, settleSmall, abandonOperation, markOperation, renewOperation,
+		takeTokens, takeMany, beginOperation, settleOperation, settleSmall, abandonOperation, markOperation, renewOperation,
 		acquireLock, beatLock, releaseLock, renewLock, downgradeLock, inspectLock, forceUnlock, raiseFence,
 		acquirePermit, beatPermit, renewPermit, releasePermit, inspectPermits, countDownLatch, awaitLatch,
 	}

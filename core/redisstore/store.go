@@ -61,6 +61,9 @@ type Store struct {
 	keepsDeadlines bool // the client does, of a context
 	deadlines      deadlines
 
+	single  bool // all keys are on one server
+	charges charges
+
 	telemetry *telemetry.Store
 
 	waiters waiters
@@ -159,6 +162,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{client: client, keepsDeadlines: keepsDeadlines(client), config: c, stop: make(chan struct{})}
+	_, s.single = client.(*redis.Client)
 	s.life, s.end = context.WithCancel(context.Background())
 	s.waiters.init()
 	s.inbox = newInbox(c.prefix)

@@ -1,0 +1,247 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// rush is a store whose calls take a while, and two of them under way, so that what is asked for next waits
+// and goes together.
+type rush struct {
+	t     *testing.T
+	proxy *redistest.Proxy
+	store *redisstore.Store
+	first sync.WaitGroup
+}
+
+func newRush(t *testing.T, server *redistest.Server) *rush {
+	c := &rush{t: t, proxy: redistest.NewProxy(t, server.Addr())}
+	c.store = newStore(t, dial(t, c.proxy.Addr(), 2*time.Second), redisstore.WithTimeout(2*time.Second))
+	if _, err := c.limiter("warm", 1).Allow(t.Context(), "up"); err != nil { // loads the scripts
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *rush) limiter(name string, burst int64) *tokenbucket.Limiter {
+	l, err := tokenbucket.New(c.store, name, tokenbucket.PerHour(1).Burst(burst))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return l
+}
+
+// busy has two calls under way until the server is mended.
+func (c *rush) busy() {
+	c.t.Helper()
+	before := c.proxy.Seen("evalsha")
+	c.proxy.Delay(200 * time.Millisecond)
+	for i := range 2 {
+		l := c.limiter("busy", 100)
+		c.first.Go(func() { _, _ = l.Allow(context.Background(), fmt.Sprint(i)) })
+	}
+	eventually(c.t, 10*time.Second, "two calls are under way", func() bool { return c.proxy.Seen("evalsha") == before+2 })
+}
+
+// ask asks for decisions, all of which wait until the two calls are over.
+func (c *rush) ask(decisions ...func()) {
+	c.t.Helper()
+	c.busy()
+	var wg sync.WaitGroup
+	for _, d := range decisions {
+		wg.Go(d)
+	}
+	wg.Wait()
+	c.first.Wait()
+	c.proxy.Delay(0)
+}
+
+// Many who ask at once are answered by few calls, each as it would be alone.
+func TestDecisionsGoTogether(t *testing.T) {
+	server := redistest.Start(t)
+	c := newRush(t, server)
+	one, other := c.limiter("one", 10), c.limiter("other", 3)
+	both, err := tokenbucket.New(c.store, "both", tokenbucket.Limits{
+		tokenbucket.PerHour(5).Named("hourly"), tokenbucket.Per(7, 90*time.Minute).Named("odd"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var allowed [3]atomic.Int64
+	var decisions []func()
+	for i := range 120 {
+		n, l := i%3, []*tokenbucket.Limiter{one, other, both}[i%3]
+		decisions = append(decisions, func() {
+			d, err := l.Allow(t.Context(), "key")
+			if err != nil {
+				t.Error(err)
+			}
+			if d.Allowed {
+				allowed[n].Add(1)
+			}
+		})
+	}
+	before := c.proxy.Seen("evalsha")
+	c.ask(decisions...)
+	if calls := c.proxy.Seen("evalsha") - before; calls > 2+4 {
+		t.Errorf("%d calls for 120 decisions", calls)
+	}
+	for n, want := range []int64{10, 3, 5} {
+		if got := allowed[n].Load(); got != want {
+			t.Errorf("limiter %d allowed %d, want %d", n, got, want)
+		}
+	}
+	// The store's own memory of what was charged is the same as if each had gone alone.
+	for l, want := range map[*tokenbucket.Limiter]int64{one: 0, other: 0, both: 0} {
+		d, err := l.Peek(t.Context(), "key")
+		if err != nil || d.Limits[0].Remaining != want || d.Allowed {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+}
+
+func TestALoneCallerHasACallOfItsOwn(t *testing.T) {
+	server := redistest.Start(t)
+	c := newRush(t, server)
+	l := c.limiter("l", 100)
+	before := c.proxy.Seen("evalsha")
+	for range 10 {
+		if _, err := l.Allow(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if calls := c.proxy.Seen("evalsha") - before; calls != 10 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// A key that holds what is no bucket fails whoever asks about it, and nobody else.
+func TestADamagedBucketFailsItsOwnCallerAlone(t *testing.T) {
+	server := redistest.Start(t)
+	c := newRush(t, server)
+	l := c.limiter("l", 100)
+	if _, err := l.Allow(t.Context(), "damaged"); err != nil {
+		t.Fatal(err)
+	}
+	client := server.Client()
+	for _, key := range client.Keys(t.Context(), "*").Val() {
+		client.Del(t.Context(), key)
+		client.LPush(t.Context(), key, "what", "is", "this")
+	}
+	fine := c.limiter("fine", 100)
+	var decisions []func()
+	for i := range 20 {
+		decisions = append(decisions, func() {
+			if _, err := fine.Allow(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Errorf("another key: %v", err)
+			}
+		}, func() {
+			if _, err := l.Allow(t.Context(), "damaged"); !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+				t.Errorf("the damaged key: %v", err)
+			}
+		})
+	}
+	c.ask(decisions...)
+}
+
+// Whoever leaves before its decision was sent is not charged, and keeps nobody waiting.
+func TestWhoLeavesTheQueueIsNotCharged(t *testing.T) {
+	server := redistest.Start(t)
+	c := newRush(t, server)
+	l := c.limiter("l", 100)
+	leaving, leave := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, leave)
+	var decisions []func()
+	for range 10 {
+		decisions = append(decisions, func() {
+			start := time.Now()
+			_, err := l.Allow(leaving, "k")
+			if !errors.Is(err, context.Canceled) && !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+				t.Errorf("who left is told %v", err)
+			}
+			if took := time.Since(start); took > 150*time.Millisecond {
+				t.Errorf("after %v", took)
+			}
+		}, func() {
+			if _, err := l.Allow(t.Context(), "k"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c.ask(decisions...)
+	if d, err := l.Peek(t.Context(), "k"); err != nil || d.Limits[0].Remaining != 90 {
+		t.Errorf("%+v, %v; want 90 of 100 to remain", d, err)
+	}
+}
+
+// A reply that is lost leaves everybody who was in the call in doubt, and nobody charged twice.
+func TestALostReplyOfManyIsUnconfirmedAndChargedOnce(t *testing.T) {
+	server := redistest.Start(t)
+	c := newRush(t, server)
+	l := c.limiter("l", 100)
+	var decisions []func()
+	var unconfirmed atomic.Int64
+	for range 20 {
+		decisions = append(decisions, func() {
+			if _, err := l.Allow(t.Context(), "k"); errors.Is(err, core.ErrUnconfirmed) {
+				unconfirmed.Add(1)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c.busy()
+	var wg sync.WaitGroup
+	for _, d := range decisions {
+		wg.Go(d)
+	}
+	c.proxy.Delay(0)
+	c.proxy.LoseReplies("evalsha", 1, redistest.Cut)
+	wg.Wait()
+	c.first.Wait()
+	if d, err := l.Peek(t.Context(), "k"); err != nil || d.Limits[0].Remaining != 80 {
+		t.Errorf("%+v, %v; want 80 of 100 to remain", d, err)
+	}
+}
+
+// With many goroutines on few keys, none is allowed more than its burst.
+func TestNoOvershootInACrowd(t *testing.T) {
+	server := redistest.Start(t)
+	s := newStore(t, server.Client())
+	l, err := tokenbucket.New(s, "l", tokenbucket.PerHour(1).Burst(50))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var allowed [4]atomic.Int64
+	var wg sync.WaitGroup
+	for g := range 64 {
+		wg.Go(func() {
+			for i := range 20 {
+				n := (g + i) % len(allowed)
+				d, err := l.Allow(t.Context(), fmt.Sprint(n))
+				if err != nil {
+					t.Error(err)
+				}
+				if d.Allowed {
+					allowed[n].Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for n := range allowed {
+		if got := allowed[n].Load(); got != 50 {
+			t.Errorf("key %d: %d allowed, want 50", n, got)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+-- What scripts that charge buckets have in common (GCRA).
+--
+-- A bucket is "T" or "T:F/D": the server time at which its debt is gone, in µs, with a fraction of F/D
+-- µs. A plan is a list of charges: each a cost and a capacity, in whole µs and a fraction, and the
+-- denominator of both fractions.
+
+-- Reads the plan of n charges that begins at ARGV[at].
+local function readPlan(at, n)
+  local plan = {}
+  for i = 1, n do
+    plan[i] = {
+      cost = tonumber(ARGV[at]), cost_frac = tonumber(ARGV[at + 1]),
+      cap = tonumber(ARGV[at + 2]), cap_frac = tonumber(ARGV[at + 3]),
+      den = tonumber(ARGV[at + 4]),
+    }
+    at = at + 5
+  end
+  return plan
+end
+
+-- The debt of a bucket, as a charge counts it.
+local function debtOf(key, c, now)
+  local value = redis.call('GET', key)
+  if not value then
+    return 0, 0
+  end
+  local empties, frac, den = string.match(value, '^(%d+):?(%d*)/?(%d*)$')
+  empties = tonumber(empties)
+  if not empties or empties < now then
+    return 0, 0
+  end
+  local debt = empties - now
+  frac = tonumber(frac) or 0
+  if frac > 0 and (tonumber(den) ~= c.den or frac >= c.den) then
+    -- written under another plan, or damaged: round up
+    debt, frac = debt + 1, 0
+  end
+  if debt > c.cap or (debt == c.cap and frac > c.cap_frac) then
+    -- a clock that stepped back must not lock a key out
+    return c.cap, c.cap_frac
+  end
+  return debt, frac
+end
+
+-- A debt with the cost of a charge.
+local function charged(debt, frac, c)
+  debt, frac = debt + c.cost, frac + c.cost_frac
+  if frac >= c.den then
+    return debt + 1, frac - c.den
+  end
+  return debt, frac
+end
+
+-- Charges KEYS[first] and those that follow by a plan, or none of them. Returns {allowed (1 or 0), µs of
+-- debt 1, fraction of debt 1, µs of debt 2, ...}: the debts as they are afterwards. Nothing is written
+-- before all has been read.
+local function decide(first, plan, now)
+  local reply = {1}
+  for i, c in ipairs(plan) do
+    local debt, frac = debtOf(KEYS[first + i - 1], c, now)
+    reply[2 * i], reply[2 * i + 1] = debt, frac
+    debt, frac = charged(debt, frac, c)
+    if debt > c.cap or (debt == c.cap and frac > c.cap_frac) then
+      reply[1] = 0
+    end
+  end
+  if reply[1] == 0 then
+    return reply
+  end
+  for i, c in ipairs(plan) do
+    if c.cost > 0 or c.cost_frac > 0 then
+      local debt, frac = charged(reply[2 * i], reply[2 * i + 1], c)
+      local value = string.format('%.0f', now + debt)
+      if frac > 0 then
+        value = value .. string.format(':%.0f/%.0f', frac, c.den)
+      end
+      redis.call('SET', KEYS[first + i - 1], value, 'PX', string.format('%.0f', math.floor(debt / 1000) + 1))
+      reply[2 * i], reply[2 * i + 1] = debt, frac
+    end
+  end
+  return reply
+end
