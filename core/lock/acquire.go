@@ -49,23 +49,22 @@ const (
 func (l *Locker) acquire(ctx context.Context, key string, shared, wait bool) (*Lease, error) {
 	x := l.telemetry.Begin(ctx, wait)
 	lease, err := l.acquireTold(ctx, key, shared, wait, x)
-	result, failure := resultOf(ctx, err)
-	l.telemetry.End(ctx, x, result, failure)
+	result := resultOf(ctx, err)
+	l.telemetry.End(ctx, x, result, err)
 	return lease, err
 }
 
-// resultOf says in a word what a request came to, and returns the error of one that has failed: neither
-// because others have the lock, nor because whoever asked has left.
-func resultOf(ctx context.Context, err error) (telemetry.AcquireResult, error) {
+// resultOf says in a word what a request came to.
+func resultOf(ctx context.Context, err error) telemetry.AcquireResult {
 	switch {
 	case err == nil:
-		return telemetry.Acquired, nil
+		return telemetry.Acquired
 	case ctx.Err() != nil:
-		return telemetry.Canceled, nil
+		return telemetry.Canceled
 	case errors.Is(err, ErrNotAcquired):
-		return telemetry.Busy, nil
+		return telemetry.Busy
 	}
-	return telemetry.AcquireError, err
+	return telemetry.AcquireError
 }
 
 // acquireTold has x told of whom the caller waits for.

@@ -44,23 +44,22 @@ func (s *Semaphore) TryAcquireN(ctx context.Context, key string, n int) (*Permit
 func (s *Semaphore) acquire(ctx context.Context, key string, n int, wait bool) (*Permit, error) {
 	x := s.telemetry.Begin(ctx, wait)
 	permit, err := s.acquireTold(ctx, key, n, wait)
-	result, failure := resultOf(ctx, err)
-	s.telemetry.End(ctx, x, result, failure)
+	result := resultOf(ctx, err)
+	s.telemetry.End(ctx, x, result, err)
 	return permit, err
 }
 
-// resultOf says in a word what a request came to, and returns the error of one that has failed: neither
-// for want of room, nor because whoever asked has left.
-func resultOf(ctx context.Context, err error) (telemetry.AcquireResult, error) {
+// resultOf says in a word what a request came to.
+func resultOf(ctx context.Context, err error) telemetry.AcquireResult {
 	switch {
 	case err == nil:
-		return telemetry.Acquired, nil
+		return telemetry.Acquired
 	case ctx.Err() != nil:
-		return telemetry.Canceled, nil
+		return telemetry.Canceled
 	case errors.Is(err, ErrNotAcquired):
-		return telemetry.Busy, nil
+		return telemetry.Busy
 	}
-	return telemetry.AcquireError, err
+	return telemetry.AcquireError
 }
 
 func (s *Semaphore) acquireTold(ctx context.Context, key string, n int, wait bool) (*Permit, error) {

@@ -76,8 +76,12 @@ func (a *acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
 	return x
 }
 
-// End records a request that has ended. The error is that of a failed one.
+// End records a request that has ended. The error counts if the result is [AcquireError]: that others have
+// it, or that whoever asked has left, is none.
 func (a *acquisitions) End(ctx context.Context, x Acquisition, result AcquireResult, err error) {
+	if result != AcquireError {
+		err = nil
+	}
 	a.durations.End(ctx, x.began, result, err)
 	attributes := func(span trace.Span) {
 		span.SetAttributes(a.policy, a.resultKey.String(string(result)))
