@@ -2,23 +2,43 @@ package memstore
 
 import (
 	"context"
+	"hash/maphash"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
-type bucketKey struct{ limiter, key, bucket string }
-
-// bucketShard holds all buckets of a key, so that one mutex makes a decision atomic.
-type bucketShard struct {
-	mu      sync.Mutex
-	buckets expiry.Table[bucketKey, tokenbucket.Level]
+// buckets are all token buckets of a store.
+type buckets struct {
+	seed   maphash.Seed
+	spaces spaces
+	shards []bucketShard
+	evict  bool // rather than refuse
 }
 
-func (b *bucketShard) init(limit int) {
-	b.buckets = expiry.NewTable[bucketKey, tokenbucket.Level](limit, nil)
+// bucketShard has all buckets of a key, so that one mutex makes a decision atomic.
+type bucketShard struct {
+	mu    sync.Mutex
+	table bucketTable
+	limit int
+	_     [64]byte // of another cache line than the next one's mutex
+}
+
+// init makes a place for so many buckets. Shards spread the contention of many keys; a small store has
+// few, so that its bound is not reached by one of them long before the others.
+func (b *buckets) init(limit int, evict bool) {
+	b.seed, b.evict = maphash.MakeSeed(), evict
+	b.shards = make([]bucketShard, min(max(limit/4096, 1), 256))
+	for i := range b.shards {
+		b.shards[i].limit = ceilDiv(limit, len(b.shards))
+	}
+}
+
+// shardOf returns the shard of a key, and the key's hash within it.
+func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
+	hash := maphash.String(b.seed, key)
+	return &b.shards[uint64(uint32(hash))*uint64(len(b.shards))>>32], uint32(hash >> 32)
 }
 
 // TakeTokens implements tokenbucket.Store.
@@ -26,71 +46,145 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 	if err := s.ready(ctx); err != nil {
 		return tokenbucket.TakeReply{}, err
 	}
-	shard := shardOf(s, s.buckets, req.Key)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	return shard.take(req, s.now())
+	return s.buckets.take(&req, s.now())
 }
 
-func (b *bucketShard) take(req tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
-	reply := tokenbucket.TakeReply{Allowed: true, Debts: make([]tokenbucket.Span, len(req.Charges))}
+func (b *buckets) take(req *tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
+	shard, hash := b.shardOf(req.Key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if len(req.Charges) == 1 {
+		return b.takeOne(shard, hash, req, now)
+	}
+	return b.takeAll(shard, hash, req, now)
+}
+
+// takeOne is takeAll for an only charge: it looks once.
+func (b *buckets) takeOne(shard *bucketShard, hash uint32, req *tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
+	c := &req.Charges[0]
+	id, hash, err := b.identify(req, c, hash)
+	if err != nil {
+		return tokenbucket.TakeReply{}, err
+	}
+	var debt tokenbucket.Span
+	i, found := shard.table.find(id, hash)
+	if found {
+		debt = shard.table.level(i).Debt(now, c)
+	}
+	sum, ok := c.Charged(debt)
+	if !ok || c.Cost == (tokenbucket.Span{}) {
+		return tokenbucket.TakeReply{Allowed: ok, Debts: tokenbucket.OneDebt(debt)}, nil
+	}
+	switch {
+	case found:
+		shard.table.set(i, levelOf(sum, c, now))
+	case b.makeRoom(shard, 1, req.Key, now):
+		shard.table.add(id, hash, levelOf(sum, c, now), now)
+	default:
+		return tokenbucket.TakeReply{}, outage.ErrFull
+	}
+	return tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(sum)}, nil
+}
+
+// takeAll reads all buckets before it writes any.
+func (b *buckets) takeAll(shard *bucketShard, hash uint32, req *tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
+	reply := tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.MakeDebts(len(req.Charges))}
 	missing := 0
-	var only *expiry.Entry[bucketKey, tokenbucket.Level] // of an only charge: it is not looked up twice
-	for i := range req.Charges {
-		c := &req.Charges[i]
-		if e := b.buckets.Get(bucketKey{req.Limiter, req.Key, c.Bucket}, now); e != nil {
-			reply.Debts[i] = e.Value.Debt(now, *c)
-			if len(req.Charges) == 1 {
-				only = e
-			}
+	for n := range req.Charges {
+		c := &req.Charges[n]
+		id, hash, err := b.identify(req, c, hash)
+		if err != nil {
+			return tokenbucket.TakeReply{}, err
+		}
+		var debt tokenbucket.Span
+		if i, found := shard.table.find(id, hash); found {
+			debt = shard.table.level(i).Debt(now, c)
 		} else if c.Cost != (tokenbucket.Span{}) {
 			missing++
 		}
-		if _, ok := c.Charged(reply.Debts[i]); !ok {
+		if _, ok := c.Charged(debt); !ok {
 			reply.Allowed = false
 		}
+		reply.Debts.Set(n, debt)
 	}
 	if !reply.Allowed {
 		return reply, nil
 	}
-	if missing > 0 && !b.buckets.Room(missing, now) {
+	if missing > 0 && !b.makeRoom(shard, missing, req.Key, now) {
 		return tokenbucket.TakeReply{}, outage.ErrFull
 	}
-	for i := range req.Charges {
-		c := &req.Charges[i]
+	for n := range req.Charges {
+		c := &req.Charges[n]
 		if c.Cost == (tokenbucket.Span{}) {
 			continue
 		}
-		debt, _ := c.Charged(reply.Debts[i])
-		reply.Debts[i] = debt
-		level := tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
-		expires := level.Empties.Micros
-		if debt.Frac > 0 {
-			expires++
+		debt, _ := c.Charged(reply.Debts.At(n))
+		reply.Debts.Set(n, debt)
+		id, hash, err := b.identify(req, c, hash)
+		if err != nil {
+			return tokenbucket.TakeReply{}, err
 		}
-		key, e := bucketKey{req.Limiter, req.Key, c.Bucket}, only
-		if e == nil {
-			e = b.buckets.Get(key, now)
-		}
-		if e != nil {
-			e.Value, e.Expires = level, expires
+		if i, found := shard.table.find(id, hash); found {
+			shard.table.set(i, levelOf(debt, c, now))
 		} else {
-			b.buckets.Add(key, level, expires, now)
+			shard.table.add(id, hash, levelOf(debt, c, now), now)
 		}
 	}
 	return reply, nil
 }
 
+// identify returns what the bucket of a charge is called in the table, and its hash there.
+func (b *buckets) identify(req *tokenbucket.TakeRequest, c *tokenbucket.Charge, hash uint32) (bucketID, uint32, error) {
+	n, err := b.spaces.get(req.Limiter, c.Bucket)
+	return bucketID{req.Key, n}, hash ^ uint32(n-1)*0x9e3779b9, err
+}
+
+// levelOf is what is kept of a debt.
+func levelOf(debt tokenbucket.Span, c *tokenbucket.Charge, now int64) tokenbucket.Level {
+	return tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
+}
+
+// makeRoom reports whether so many more buckets of a key fit, after it has looked for others to forget.
+func (b *buckets) makeRoom(shard *bucketShard, n int, key string, now int64) bool {
+	t := &shard.table
+	if t.count+n <= shard.limit {
+		return true
+	}
+	t.sweep(sweepFull, now)
+	for b.evict && t.count+n > shard.limit && t.evict(key) {
+	}
+	return t.count+n <= shard.limit
+}
+
 // ResetTokens implements tokenbucket.Store.
-func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
+func (s *Store) ResetTokens(ctx context.Context, limiter, key string, names []string) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	shard := shardOf(s, s.buckets, key)
+	b := &s.buckets
+	shard, hash := b.shardOf(key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	for _, bucket := range buckets {
-		shard.buckets.Remove(bucketKey{limiter, key, bucket})
+	for _, name := range names {
+		req := tokenbucket.TakeRequest{Limiter: limiter, Key: key}
+		id, hash, err := b.identify(&req, &tokenbucket.Charge{Bucket: name}, hash)
+		if err != nil {
+			return err
+		}
+		if i, found := shard.table.find(id, hash); found {
+			shard.table.remove(i)
+		}
 	}
 	return nil
+}
+
+// count is how many buckets there are, full ones that were not yet swept included.
+func (b *buckets) count() (n int) {
+	for i := range b.shards {
+		shard := &b.shards[i]
+		shard.mu.Lock()
+		n += shard.table.count
+		shard.mu.Unlock()
+	}
+	return n
 }

@@ -18,22 +18,12 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 // called. What has expired counts until it is swept.
 func (s *Store) observeSizes(p telemetry.Providers) (end func()) {
 	return telemetry.Sizes(p, ScopeName, map[string]func() int{
-		"bucket":            s.countBuckets,
+		"bucket":            s.buckets.count,
 		"operation":         s.countRecords,
 		"lock_request":      func() int { return int(s.locks.requests.Load()) },
 		"permit_request":    func() int { return int(s.permits.requests.Load()) },
 		"latch_participant": s.latches.count,
 	})
-}
-
-func (s *Store) countBuckets() (n int) {
-	for i := range s.buckets {
-		b := &s.buckets[i]
-		b.mu.Lock()
-		n += b.buckets.Len()
-		b.mu.Unlock()
-	}
-	return n
 }
 
 func (s *Store) countRecords() (n int) {

@@ -21,8 +21,8 @@ import (
 )
 
 // Store is a core.Store in memory. It starts no goroutine, and its size is bounded: when it is
-// full it refuses what is new with core.ErrFull. To make room it never forgets a bucket in debt, the
-// record of an operation, a lock or a permit that is held, or the participants of a latch. All methods
+// full it refuses what is new with core.ErrFull. To make room it never forgets a bucket in debt (unless
+// told so by [EvictLeastIndebted]), the record of an operation, a lock or a permit that is held, or the participants of a latch. All methods
 // may be called concurrently.
 type Store struct {
 	start   time.Time
@@ -30,7 +30,7 @@ type Store struct {
 	closed  atomic.Bool
 	done    chan struct{} // closed with the store
 	hooks   shutdown.Hooks
-	buckets []bucketShard
+	buckets buckets
 	records []recordShard
 
 	locks  resources[*lockState, *request]
@@ -54,6 +54,7 @@ func (f optionFunc) apply(c *config) { f(c) }
 
 type config struct {
 	maxBuckets      int
+	evictBuckets    bool
 	maxRecordBytes  int
 	maxLocks        int
 	maxPermits      int
@@ -62,13 +63,19 @@ type config struct {
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
-// 150 bytes each. It panics if n is not positive.
+// 60 bytes and the text of its key each. When as many are in debt, a key that has none is refused with
+// core.ErrFull, or see [EvictLeastIndebted]. It panics if n is not positive.
 func WithMaxBuckets(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxBuckets: %d is not positive", n))
 	}
 	return optionFunc(func(c *config) { c.maxBuckets = n })
 }
+
+// EvictLeastIndebted has a store that is full of buckets forget one for the sake of a new key, instead of
+// refusing that key: the one that owes the least time of some sixty that it looks at. Whoever can send
+// requests under many keys can then have a bucket forgotten, and with it what its key has used up.
+func EvictLeastIndebted() Option { return optionFunc(func(c *config) { c.evictBuckets = true }) }
 
 // WithMaxRecordBytes sets how much memory the records of operations may take: 256 MiB if not set.
 // A record without a result counts 512 bytes. It panics if n is less than that.
@@ -120,12 +127,7 @@ func New(opts ...Option) *Store {
 		}
 	}
 	s := &Store{start: time.Now(), seed: maphash.MakeSeed(), done: make(chan struct{})}
-	// Shards spread the contention of many keys; a small store has few, so that its bound is not
-	// reached by one of them long before the others.
-	s.buckets = make([]bucketShard, min(max(c.maxBuckets/4096, 1), 64))
-	for i := range s.buckets {
-		s.buckets[i].init(ceilDiv(c.maxBuckets, len(s.buckets)))
-	}
+	s.buckets.init(c.maxBuckets, c.evictBuckets)
 	s.records = make([]recordShard, min(max(c.maxRecordBytes>>22, 1), 64))
 	for i := range s.records {
 		s.records[i].init(c.maxRecordBytes / len(s.records))

@@ -54,9 +54,9 @@ func readTakeReply(reply any, charges int) (tokenbucket.TakeReply, error) {
 		}
 		numbers = append(numbers, n)
 	}
-	take := tokenbucket.TakeReply{Allowed: numbers[0] == 1, Debts: make([]tokenbucket.Span, charges)}
-	for i := range take.Debts {
-		take.Debts[i] = tokenbucket.Span{Micros: numbers[1+2*i], Frac: numbers[2+2*i]}
+	take := tokenbucket.TakeReply{Allowed: numbers[0] == 1, Debts: tokenbucket.MakeDebts(charges)}
+	for i := range charges {
+		take.Debts.Set(i, tokenbucket.Span{Micros: numbers[1+2*i], Frac: numbers[2+2*i]})
 	}
 	return take, nil
 }

@@ -225,11 +225,10 @@ func readOneOfMany(reply any, charges int) (tokenbucket.TakeReply, error) {
 		if charges != 1 {
 			break
 		}
-		take := tokenbucket.TakeReply{Allowed: r >= 0, Debts: []tokenbucket.Span{{Micros: r}}}
 		if r < 0 {
-			take.Debts[0].Micros = -1 - r
+			return tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(tokenbucket.Span{Micros: -1 - r})}, nil
 		}
-		return take, nil
+		return tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(tokenbucket.Span{Micros: r})}, nil
 	case []any:
 		if len(r) != 1 {
 			return readTakeReply(reply, charges)

@@ -104,7 +104,7 @@ func TestDecisionsGoTogether(t *testing.T) {
 	// The store's own memory of what was charged is the same as if each had gone alone.
 	for l, want := range map[*tokenbucket.Limiter]int64{one: 0, other: 0, both: 0} {
 		d, err := l.Peek(t.Context(), "key")
-		if err != nil || d.Limits[0].Remaining != want || d.Allowed {
+		if err != nil || d.Limits()[0].Remaining != want || d.Allowed {
 			t.Errorf("%+v, %v", d, err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestWhoLeavesTheQueueIsNotCharged(t *testing.T) {
 		})
 	}
 	c.ask(decisions...)
-	if d, err := l.Peek(t.Context(), "k"); err != nil || d.Limits[0].Remaining != 90 {
+	if d, err := l.Peek(t.Context(), "k"); err != nil || d.Limits()[0].Remaining != 90 {
 		t.Errorf("%+v, %v; want 90 of 100 to remain", d, err)
 	}
 }
@@ -209,7 +209,7 @@ func TestALostReplyOfManyIsUnconfirmedAndChargedOnce(t *testing.T) {
 	c.proxy.LoseReplies("evalsha", 1, redistest.Cut)
 	wg.Wait()
 	c.first.Wait()
-	if d, err := l.Peek(t.Context(), "k"); err != nil || d.Limits[0].Remaining != 80 {
+	if d, err := l.Peek(t.Context(), "k"); err != nil || d.Limits()[0].Remaining != 80 {
 		t.Errorf("%+v, %v; want 80 of 100 to remain", d, err)
 	}
 }

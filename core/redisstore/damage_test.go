@@ -55,7 +55,7 @@ func FuzzDamagedBucket(f *testing.F) {
 					}
 					continue
 				}
-				state := d.Limits[0]
+				state := d.Limits()[0]
 				if state.Remaining < 0 || state.Remaining > state.Capacity || state.Reset < 0 || state.Reset > state.Window ||
 					d.RetryAfter < 0 || d.RetryAfter > state.Window || d.Allowed != (d.RetryAfter == 0) {
 					t.Fatalf("%q: %+v", value, d)

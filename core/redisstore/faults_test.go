@@ -78,7 +78,7 @@ func remaining(t testing.TB, server redis.UniversalClient, key string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.Limits[0].Remaining
+	return d.Limits()[0].Remaining
 }
 
 // op is an operation, and one attempt at it.

@@ -231,7 +231,7 @@ func TestRing(t *testing.T) {
 	l := newLimiter(t, newStore(t, ring))
 	for i := range 200 {
 		d, err := l.Allow(ctx(), fmt.Sprint("k", i%20))
-		if err != nil || d.Limits[0].Remaining != int64(99-i/20) {
+		if err != nil || d.Limits()[0].Remaining != int64(99-i/20) {
 			t.Fatalf("call %d: %+v, %v", i, d, err)
 		}
 	}

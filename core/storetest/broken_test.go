@@ -85,14 +85,14 @@ func (s chargesDenied) TakeTokens(ctx context.Context, req tokenbucket.TakeReque
 type oneByOne struct{ core.Store }
 
 func (s oneByOne) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
-	all := tokenbucket.TakeReply{Allowed: true}
-	for _, c := range req.Charges {
+	all := tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.MakeDebts(len(req.Charges))}
+	for i, c := range req.Charges {
 		reply, err := s.Store.TakeTokens(ctx, tokenbucket.TakeRequest{Limiter: req.Limiter, Key: req.Key, Charges: []tokenbucket.Charge{c}})
 		if err != nil {
 			return reply, err
 		}
 		all.Allowed = all.Allowed && reply.Allowed
-		all.Debts = append(all.Debts, reply.Debts[0])
+		all.Debts.Set(i, reply.Debts.At(0))
 	}
 	return all, nil
 }

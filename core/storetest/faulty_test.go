@@ -30,7 +30,7 @@ func TestFaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Limits[0].Remaining
+		return d.Limits()[0].Remaining
 	}
 
 	f.BreakNext(storetest.TakeTokens, storetest.Down, 1)

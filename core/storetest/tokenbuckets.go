@@ -58,8 +58,8 @@ func wantAllowed(t *testing.T, d tokenbucket.Decision, remaining int64) {
 	if !d.Allowed || d.RetryAfter != 0 {
 		t.Fatalf("denied, want allowed: %+v", d)
 	}
-	if d.Limits[0].Remaining != remaining {
-		t.Fatalf("%d tokens remain, want %d: %+v", d.Limits[0].Remaining, remaining, d)
+	if d.Limits()[0].Remaining != remaining {
+		t.Fatalf("%d tokens remain, want %d: %+v", d.Limits()[0].Remaining, remaining, d)
 	}
 }
 
@@ -73,7 +73,7 @@ func wantDenied(t *testing.T, d tokenbucket.Decision) {
 func firstCall(t *testing.T, h Harness) {
 	d := take(t, newLimiter(t, h, tokenbucket.PerMinute(100)), "k", 1)
 	wantAllowed(t, d, 99)
-	l := d.Limits[0]
+	l := d.Limits()[0]
 	if l.Capacity != 100 || l.Window != time.Minute {
 		t.Errorf("capacity %d in %v, want 100 in 1m", l.Capacity, l.Window)
 	}
@@ -129,8 +129,8 @@ func neverAboveBurst(t *testing.T, h Harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.Limits[0].Remaining != 3 || d.Limits[0].Reset != 0 {
-		t.Errorf("after a long pause %+v, want a full bucket of 3", d.Limits[0])
+	if d.Limits()[0].Remaining != 3 || d.Limits()[0].Reset != 0 {
+		t.Errorf("after a long pause %+v, want a full bucket of 3", d.Limits()[0])
 	}
 }
 
@@ -140,8 +140,8 @@ func denialIsFree(t *testing.T, h Harness) {
 	for range 5 {
 		d := take(t, l, "k", 4)
 		wantDenied(t, d)
-		if d.Limits[0].Remaining != 3 {
-			t.Fatalf("%d tokens remain after a denial, want 3", d.Limits[0].Remaining)
+		if d.Limits()[0].Remaining != 3 {
+			t.Fatalf("%d tokens remain after a denial, want 3", d.Limits()[0].Remaining)
 		}
 	}
 	wantAllowed(t, take(t, l, "k", 3), 0)
@@ -159,8 +159,8 @@ func allOrNone(t *testing.T, h Harness) {
 	}
 	d := take(t, l, "k", 1)
 	wantDenied(t, d)
-	if hour, day := d.Limits[0], d.Limits[1]; hour.Remaining != 97 || hour.RetryAfter != 0 || day.Remaining != 0 || day.RetryAfter == 0 {
-		t.Errorf("a denial by the day left %+v", d.Limits)
+	if hour, day := d.Limits()[0], d.Limits()[1]; hour.Remaining != 97 || hour.RetryAfter != 0 || day.Remaining != 0 || day.RetryAfter == 0 {
+		t.Errorf("a denial by the day left %+v", d.Limits())
 	}
 }
 
@@ -225,7 +225,7 @@ func newPlan(t *testing.T, h Harness) {
 		t.Fatal(err)
 	}
 	d := take(t, l, "k", 1)
-	if !d.Allowed || d.Limits[0].Remaining < 20 || d.Limits[0].Remaining > 21 {
+	if !d.Allowed || d.Limits()[0].Remaining < 20 || d.Limits()[0].Remaining > 21 {
 		t.Errorf("under a plan of two hours' worth, half of it spent: %+v", d)
 	}
 }

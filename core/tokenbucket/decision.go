@@ -9,8 +9,31 @@ type Decision struct {
 	// RetryAfter is how long to wait until the same cost can be afforded, if nobody else takes
 	// tokens of the key meanwhile. Zero when allowed.
 	RetryAfter time.Duration
-	// Limits has one entry for each limit of the plan, in the plan's order.
-	Limits []LimitState
+
+	plan  *fixedPlan
+	debts Debts
+	asked int64 // tokens that were not charged
+}
+
+// Limits returns how each limit of the plan stands after the decision, in the plan's order: none if there
+// was no decision. It computes them anew at each call.
+func (d Decision) Limits() []LimitState {
+	if d.plan == nil {
+		return nil
+	}
+	return d.AppendLimits(make([]LimitState, 0, len(d.plan.meters)))
+}
+
+// AppendLimits appends what [Decision.Limits] returns to states.
+func (d *Decision) AppendLimits(states []LimitState) []LimitState {
+	if d.plan == nil {
+		return states
+	}
+	for i := range d.plan.meters {
+		m := &d.plan.meters[i]
+		states = append(states, m.state(d.debts.At(i), m.span(d.asked)))
+	}
+	return states
 }
 
 // LimitState is one limit of a [Decision], as it stands after the decision.

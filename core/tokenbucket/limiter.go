@@ -142,18 +142,15 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)
 		return Decision{}, err
 	}
-	charged := charge && reply.Allowed
-	d := Decision{Limits: make([]LimitState, len(plan.meters))}
-	for i := range plan.meters {
-		m := &plan.meters[i]
-		var cost Span
-		if !charged { // or the debt has it already
-			cost = m.span(n)
+	d := Decision{plan: plan, debts: reply.Debts}
+	if !charge || !reply.Allowed { // else the debt has it already
+		d.asked = n
+		for i := range plan.meters {
+			m := &plan.meters[i]
+			d.RetryAfter = max(d.RetryAfter, m.wait(reply.Debts.At(i), m.span(n)))
 		}
-		d.Limits[i] = m.state(reply.Debts[i], cost)
-		d.RetryAfter = max(d.RetryAfter, d.Limits[i].RetryAfter)
 	}
-	d.Allowed = charged || !charge && d.RetryAfter == 0
+	d.Allowed = reply.Allowed && d.RetryAfter == 0
 	result := telemetry.RateLimitDenied
 	if d.Allowed {
 		result = telemetry.RateLimitAcquired

@@ -46,7 +46,7 @@ func TestNewRefuses(t *testing.T) {
 func TestFirstCallReports99Of100(t *testing.T) {
 	l, _ := newLimiter(t, tokenbucket.PerMinute(100))
 	d, err := l.Allow(t.Context(), "k")
-	if err != nil || !d.Allowed || d.Limits[0].Remaining != 99 || d.Limits[0].Name != "api" {
+	if err != nil || !d.Allowed || d.Limits()[0].Remaining != 99 || d.Limits()[0].Name != "api" {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
@@ -60,7 +60,7 @@ func TestNamesOfLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, limit := range d.Limits {
+	for _, limit := range d.Limits() {
 		names = append(names, limit.Name)
 	}
 	if got := strings.Join(names, " "); got != "api-1s hourly api-1h30m" {
@@ -124,7 +124,7 @@ func TestPlanPerKey(t *testing.T) {
 		return nil, boom
 	}))
 	for key, limits := range map[string]int{"gold": 1, "both": 2} {
-		if d, err := l.Allow(t.Context(), key); err != nil || !d.Allowed || len(d.Limits) != limits {
+		if d, err := l.Allow(t.Context(), key); err != nil || !d.Allowed || len(d.Limits()) != limits {
 			t.Errorf("%s: %+v, %v", key, d, err)
 		}
 	}
@@ -149,7 +149,7 @@ func TestSetPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What the key owes is an hour; under the new plan too.
-	if d, _ := l.Allow(t.Context(), "k"); d.Allowed || d.Limits[0].Capacity != 20 {
+	if d, _ := l.Allow(t.Context(), "k"); d.Allowed || d.Limits()[0].Capacity != 20 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -161,7 +161,7 @@ func ExampleLimiter_Allow() {
 		panic(err)
 	}
 	d, err := limiter.Allow(context.Background(), "tenant-7")
-	fmt.Println(d.Allowed, d.Limits[0].Remaining, err)
+	fmt.Println(d.Allowed, d.Limits()[0].Remaining, err)
 	// Output: true 19 <nil>
 }
 
@@ -176,7 +176,7 @@ func ExampleLimits() {
 	}
 	for range 4 {
 		d, _ := limiter.Allow(context.Background(), "alice")
-		fmt.Println(d.Allowed, d.Limits[0].Remaining, d.Limits[1].Remaining)
+		fmt.Println(d.Allowed, d.Limits()[0].Remaining, d.Limits()[1].Remaining)
 	}
 	// Output:
 	// true 9 2
@@ -200,7 +200,7 @@ func ExamplePlanFunc() {
 	}
 	for _, customer := range []string{"gold", "somebody"} {
 		d, _ := limiter.Allow(context.Background(), customer)
-		fmt.Println(customer, d.Limits[0].Capacity)
+		fmt.Println(customer, d.Limits()[0].Capacity)
 	}
 	// Output:
 	// gold 100

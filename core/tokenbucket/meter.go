@@ -46,6 +46,9 @@ func (m *meter) remaining(debt Span) int64 {
 	if free.Micros < 0 {
 		return 0
 	}
+	if m.den == 1 {
+		return free.Micros / m.step
+	}
 	hi, lo := bits.Mul64(uint64(free.Micros), uint64(m.den))
 	lo, carry := bits.Add64(lo, uint64(free.Frac), 0)
 	tokens, _ := bits.Div64(hi+carry, lo, uint64(m.step))

@@ -125,6 +125,6 @@ func step(t *rapid.T, l *tokenbucket.Limiter, models []*model) {
 		t.Fatalf("cost %d: allowed %v after %v, want a wait of %v", cost, d.Allowed, d.RetryAfter, wait)
 	}
 	for i, m := range models {
-		m.check(t, d.Limits[i], waits[i])
+		m.check(t, d.Limits()[i], waits[i])
 	}
 }

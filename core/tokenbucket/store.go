@@ -40,7 +40,42 @@ type Charge struct {
 // TakeReply is the answer to a TakeRequest.
 type TakeReply struct {
 	Allowed bool
-	Debts   []Span
+	Debts   Debts
+}
+
+// Debts are those of the buckets of a request, in the order of its charges. A single one needs no memory
+// of its own.
+type Debts struct {
+	first  Span
+	others []Span
+}
+
+// OneDebt returns the only debt of a request.
+func OneDebt(s Span) Debts { return Debts{first: s} }
+
+// MakeDebts returns n debts of nothing.
+func MakeDebts(n int) Debts {
+	if n < 2 {
+		return Debts{}
+	}
+	return Debts{others: make([]Span, n-1)}
+}
+
+// At returns debt i.
+func (d *Debts) At(i int) Span {
+	if i == 0 {
+		return d.first
+	}
+	return d.others[i-1]
+}
+
+// Set sets debt i.
+func (d *Debts) Set(i int, s Span) {
+	if i == 0 {
+		d.first = s
+	} else {
+		d.others[i-1] = s
+	}
 }
 
 // Span is a length of time: whole microseconds and a fraction of the next one, whose denominator
@@ -75,7 +110,7 @@ type Level struct {
 
 // Debt returns what is left of the bucket's debt at time now, in the denominator of c and never
 // more than c's capacity: a clock that steps back must not lock a key out.
-func (l Level) Debt(now int64, c Charge) Span {
+func (l Level) Debt(now int64, c *Charge) Span {
 	debt := Span{l.Empties.Micros - now, l.Empties.Frac}
 	if debt.Micros < 0 {
 		return Span{}
@@ -90,7 +125,7 @@ func (l Level) Debt(now int64, c Charge) Span {
 }
 
 // Charged returns the debt with the charge added, and whether that stays within the capacity.
-func (c Charge) Charged(debt Span) (Span, bool) {
+func (c *Charge) Charged(debt Span) (Span, bool) {
 	sum := debt.plus(c.Cost, c.Den)
 	return sum, !sum.Exceeds(c.Capacity)
 }

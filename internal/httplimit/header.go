@@ -8,12 +8,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// encoder writes what a decision says of its limits into header fields; one for each version of the
-// draft.
-type encoder interface {
-	encode(http.Header, []tokenbucket.LimitState)
-}
-
 // legacy writes the X-RateLimit fields that came before the draft, for the limit nearest to
 // exhaustion.
 func legacy(h http.Header, states []tokenbucket.LimitState) {

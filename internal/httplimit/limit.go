@@ -16,7 +16,7 @@ import (
 type Middleware struct {
 	decider middleware.RateLimit
 	legacy  bool
-	encoder encoder
+	encoder draft11
 }
 
 // New returns a middleware with a limiter that is not nil.
@@ -24,15 +24,15 @@ func New(l *tokenbucket.Limiter, s setting.RateLimit) *Middleware {
 	return &Middleware{
 		decider: middleware.RateLimit{Limiter: l, FailOpen: s.FailOpen},
 		legacy:  s.LegacyHeaders,
-		encoder: new(draft11),
 	}
 }
 
 // Check takes a token of the key, or looks at why there is no key, sets the header fields of the
 // response, and returns nil if the request may go on.
 func (m *Middleware) Check(ctx context.Context, h http.Header, key string, keyErr error) *policy.Denial {
-	limits, denial := m.decider.Check(ctx, key, keyErr)
-	if len(limits) > 0 {
+	decision, denial := m.decider.Check(ctx, key, keyErr)
+	var few [4]tokenbucket.LimitState
+	if limits := decision.AppendLimits(few[:0]); len(limits) > 0 {
 		m.encoder.encode(h, limits)
 		if m.legacy {
 			legacy(h, limits)

@@ -15,42 +15,43 @@ type RateLimit struct {
 	FailOpen bool
 }
 
-// Check takes a token of the key, or looks at why there is no key. It returns what is known of the
-// limits, nothing if nothing was decided, and nil if the request may go on.
-func (m *RateLimit) Check(ctx context.Context, key string, keyErr error) ([]tokenbucket.LimitState, *policy.Denial) {
-	limits, denial := m.check(ctx, key, keyErr)
-	if denial != nil {
-		Fail(ctx, *denial)
+// Check takes a token of the key, or looks at why there is no key. It returns the decision, which has no
+// limits if there is none, and nil if the request may go on.
+func (m *RateLimit) Check(ctx context.Context, key string, keyErr error) (tokenbucket.Decision, *policy.Denial) {
+	if keyErr == nil && key != "" {
+		decision, err := m.Limiter.Allow(ctx, key)
+		if err == nil && decision.Allowed {
+			return decision, nil
+		}
+		denial := m.deny(ctx, &decision, err)
+		if denial != nil {
+			Fail(ctx, *denial)
+		}
+		return decision, denial
 	}
-	return limits, denial
+	denial := NoKey(keyErr)
+	Fail(ctx, denial)
+	return tokenbucket.Decision{}, &denial
 }
 
-func (m *RateLimit) check(ctx context.Context, key string, keyErr error) ([]tokenbucket.LimitState, *policy.Denial) {
-	if keyErr != nil || key == "" {
-		d := NoKey(keyErr)
-		return nil, &d
-	}
-	decision, err := m.Limiter.Allow(ctx, key)
+// deny says why a request may not go on that was not allowed to; nil if it may all the same.
+func (m *RateLimit) deny(ctx context.Context, decision *tokenbucket.Decision, err error) *policy.Denial {
 	switch {
 	case err == nil:
+		d := &policy.Denial{Reason: policy.QuotaExceeded, RetryAfter: decision.RetryAfter}
+		for _, l := range decision.Limits() {
+			if l.RetryAfter > 0 {
+				d.ViolatedPolicies = append(d.ViolatedPolicies, l.Name)
+			}
+		}
+		return d
 	case errors.Is(err, tokenbucket.ErrInvalidKey):
-		return nil, &policy.Denial{Reason: policy.KeyMalformed, Err: err}
+		return &policy.Denial{Reason: policy.KeyMalformed, Err: err}
 	case errors.Is(err, outage.ErrUnavailable) && m.FailOpen && ctx.Err() == nil:
-		return nil, nil
+		return nil
 	case errors.Is(err, outage.ErrUnavailable), ctx.Err() != nil:
 		d := unavailable(err)
-		return nil, &d
-	default:
-		return nil, &policy.Denial{Reason: policy.InternalError, Err: err}
+		return &d
 	}
-	if decision.Allowed {
-		return decision.Limits, nil
-	}
-	d := &policy.Denial{Reason: policy.QuotaExceeded, RetryAfter: decision.RetryAfter}
-	for _, l := range decision.Limits {
-		if l.RetryAfter > 0 {
-			d.ViolatedPolicies = append(d.ViolatedPolicies, l.Name)
-		}
-	}
-	return decision.Limits, d
+	return &policy.Denial{Reason: policy.InternalError, Err: err}
 }

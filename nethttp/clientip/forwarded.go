@@ -2,9 +2,9 @@ package clientip
 
 import (
 	"iter"
+	"math"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -84,15 +84,41 @@ func fromRight(lines []string) iter.Seq[string] {
 // is written there: an IPv4 address can be written in one way only. Whatever looks otherwise is for
 // parseAddr.
 func cutIPv4(s string) (string, bool) {
-	colon := strings.IndexByte(s, ':')
-	if colon < 0 || strings.LastIndexByte(s, ':') != colon {
-		return "", false
+	number, digits, dots := 0, 0, 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case '0' <= c && c <= '9':
+			if digits > 0 && number == 0 { // a leading zero, which some read as octal
+				return "", false
+			}
+			number = 10*number + int(c-'0')
+			if digits++; number > 255 {
+				return "", false
+			}
+		case c == '.' && digits > 0 && dots < 3:
+			number, digits = 0, 0
+			dots++
+		case c == ':' && digits > 0 && dots == 3:
+			return s[:i], isPort(s[i+1:])
+		default:
+			return "", false
+		}
 	}
-	if _, err := strconv.ParseUint(s[colon+1:], 10, 16); err != nil {
-		return "", false
+	return "", false
+}
+
+func isPort(s string) bool {
+	n := 0
+	for i := range len(s) {
+		c := s[i]
+		if c < '0' || c > '9' {
+			return false
+		}
+		if n = 10*n + int(c-'0'); n > math.MaxUint16 {
+			return false
+		}
 	}
-	_, err := netip.ParseAddr(s[:colon]) // without a colon there is no IPv6 address in it
-	return s[:colon], err == nil
+	return s != ""
 }
 
 // parseAddr reads an address with or without a port, in brackets or not.

@@ -1,0 +1,204 @@
+package memstore
+
+import (
+	"math"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// bucketTable keeps the levels of token buckets in little memory, about 55 bytes each, and moves a lookup
+// to few of them: it is what every request asks.
+//
+// It is a hash table with open addressing (linear probing) whose slots are in the order of their hashes, so
+// that a search ends at the first larger one. A hash's home is hash/2³² of the way through the table, which
+// keeps that order; a run of slots that are taken may go on behind the last home. It is not safe for
+// concurrent use.
+type bucketTable struct {
+	slots []bucketSlot
+	homes int
+	count int
+	hand  int // where the sweep goes on
+	wide  map[bucketID]tokenbucket.Span
+}
+
+// bucketID identifies a bucket.
+type bucketID struct {
+	key   string
+	space space // 0 is none
+}
+
+// bucketSlot keeps a tokenbucket.Level. A fraction whose denominator is large, as only limits of billions
+// of tokens have it, is in the table's map: its denominator is 0 here.
+type bucketSlot struct {
+	bucketID
+	hash      uint32
+	frac, den uint32
+	empties   int64
+}
+
+const (
+	firstHomes = 8
+	// slackHomes is room for a run behind the last home. A run that is longer has the table grow.
+	slackHomes = 24
+	// sweepSlots are looked at for each bucket added: more than hold two buckets, so that the expired
+	// never outnumber the live for long.
+	sweepSlots = 4
+	// sweepFull are looked at before an addition to a full table is refused.
+	sweepFull = 96
+)
+
+func (t *bucketTable) home(hash uint32) int { return int(uint64(hash) * uint64(t.homes) >> 32) }
+
+// find returns where a bucket is, and true; or where it would be.
+func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
+	i := t.home(hash)
+	for ; i < len(t.slots); i++ {
+		s := &t.slots[i]
+		if s.space == 0 || s.hash > hash {
+			break
+		}
+		if s.hash == hash && s.bucketID == id {
+			return i, true
+		}
+	}
+	return i, false
+}
+
+// level returns what slot i keeps.
+func (t *bucketTable) level(i int) tokenbucket.Level {
+	s := &t.slots[i]
+	if s.den == 0 {
+		wide := t.wide[s.bucketID]
+		return tokenbucket.Level{Empties: tokenbucket.Span{Micros: s.empties, Frac: wide.Frac}, Den: wide.Micros}
+	}
+	return tokenbucket.Level{Empties: tokenbucket.Span{Micros: s.empties, Frac: int64(s.frac)}, Den: int64(s.den)}
+}
+
+// set has slot i keep a level.
+func (t *bucketTable) set(i int, l tokenbucket.Level) {
+	s := &t.slots[i]
+	s.empties = l.Empties.Micros
+	if l.Den <= math.MaxUint32 || l.Empties.Frac == 0 {
+		t.narrow(s)
+		s.frac, s.den = uint32(l.Empties.Frac), uint32(min(l.Den, math.MaxUint32))
+		return
+	}
+	s.frac, s.den = 0, 0
+	if t.wide == nil {
+		t.wide = make(map[bucketID]tokenbucket.Span)
+	}
+	t.wide[s.bucketID] = tokenbucket.Span{Micros: l.Den, Frac: l.Empties.Frac}
+}
+
+// narrow forgets a slot's large fraction, if it has one.
+func (t *bucketTable) narrow(s *bucketSlot) {
+	if s.den == 0 {
+		delete(t.wide, s.bucketID)
+	}
+}
+
+// expired reports whether the bucket of slot i is full.
+func (s *bucketSlot) expired(now int64) bool {
+	return s.empties < now || s.empties == now && s.den > 0 && s.frac == 0
+}
+
+// add adds a bucket that the table has not.
+func (t *bucketTable) add(id bucketID, hash uint32, l tokenbucket.Level, now int64) {
+	t.sweep(sweepSlots, now)
+	if t.count*5 >= t.homes*4 { // a fuller one has long runs
+		t.grow()
+	}
+	i, _ := t.find(id, hash)
+	end := i
+	for end < len(t.slots) && t.slots[end].space != 0 {
+		end++
+	}
+	for end == len(t.slots) {
+		t.grow()
+		i, _ = t.find(id, hash)
+		for end = i; end < len(t.slots) && t.slots[end].space != 0; {
+			end++
+		}
+	}
+	copy(t.slots[i+1:end+1], t.slots[i:end])
+	t.slots[i] = bucketSlot{bucketID: id, hash: hash, den: 1}
+	t.set(i, l)
+	t.count++
+}
+
+// grow makes the table larger by a quarter: it is never less than half full.
+func (t *bucketTable) grow() {
+	old := t.slots
+	t.homes = max(t.homes+t.homes/4, firstHomes)
+	for {
+		t.slots = make([]bucketSlot, t.homes+slackHomes)
+		if t.refill(old) {
+			return
+		}
+		t.homes += t.homes / 4
+	}
+}
+
+// refill puts slots into an empty table, in their order. It reports false if a run is too long for it.
+func (t *bucketTable) refill(old []bucketSlot) bool {
+	next := 0
+	for i := range old {
+		if old[i].space == 0 {
+			continue
+		}
+		next = max(next, t.home(old[i].hash))
+		if next == len(t.slots) {
+			return false
+		}
+		t.slots[next] = old[i]
+		next++
+	}
+	t.hand = 0
+	return true
+}
+
+// remove removes the bucket of slot i. Those that stand behind their homes move up.
+func (t *bucketTable) remove(i int) {
+	t.narrow(&t.slots[i])
+	end := i + 1
+	for end < len(t.slots) && t.slots[end].space != 0 && t.home(t.slots[end].hash) < end {
+		end++
+	}
+	copy(t.slots[i:end-1], t.slots[i+1:end])
+	t.slots[end-1] = bucketSlot{}
+	t.count--
+}
+
+// sweep looks at n slots, and removes the buckets that are full.
+func (t *bucketTable) sweep(n int, now int64) {
+	for range min(n, len(t.slots)) {
+		if t.hand >= len(t.slots) {
+			t.hand = 0
+		}
+		if s := &t.slots[t.hand]; s.space != 0 && s.expired(now) {
+			t.remove(t.hand) // another may take its place, and is next
+		} else {
+			t.hand++
+		}
+	}
+}
+
+// evict removes the bucket that owes the least of those that it looks at, which are of another key. It
+// reports false if there is none.
+func (t *bucketTable) evict(key string) bool {
+	least := -1
+	for n := 0; n < len(t.slots) && (n < sweepFull || least < 0); n++ {
+		if t.hand >= len(t.slots) {
+			t.hand = 0
+		}
+		if s := &t.slots[t.hand]; s.space != 0 && s.key != key && (least < 0 || s.empties < t.slots[least].empties) {
+			least = t.hand
+		}
+		t.hand++
+	}
+	if least < 0 {
+		return false
+	}
+	t.remove(least)
+	return true
+}

@@ -1,0 +1,192 @@
+package memstore
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// check holds a table against what it should have, and against the order that its searches rely on.
+func (t *bucketTable) check(tt *testing.T, want map[bucketID]tokenbucket.Level, hash func(bucketID) uint32) {
+	tt.Helper()
+	n, wide, last := 0, 0, uint32(0)
+	for i := range t.slots {
+		s := &t.slots[i]
+		if s.space == 0 {
+			if s.key != "" {
+				tt.Fatalf("free slot %d keeps a key", i)
+			}
+			continue
+		}
+		n++
+		if s.den == 0 {
+			wide++
+		}
+		if s.hash < last {
+			tt.Fatalf("slot %d is out of order", i)
+		}
+		last = s.hash
+		for j := t.home(s.hash); j < i; j++ {
+			if t.slots[j].space == 0 {
+				tt.Fatalf("slot %d cannot be reached from its home", i)
+			}
+		}
+	}
+	if n != t.count || wide != len(t.wide) {
+		tt.Fatalf("%d slots are taken, %d say wide; the table has counted %d and keeps %d", n, wide, t.count, len(t.wide))
+	}
+	for id, level := range want {
+		i, found := t.find(id, hash(id))
+		if !found || t.level(i) != level {
+			tt.Fatalf("%v: found is %v, want %v", id, found, level)
+		}
+	}
+}
+
+func TestTableAgainstAMap(t *testing.T) {
+	dens := []int64{1, 3, math.MaxUint32, math.MaxUint32 + 1, 999_999_999_999_999}
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		spread := uint32(1) << (4 * r.IntN(9) % 32) // from all hashes alike to all different
+		hash := func(id bucketID) uint32 {
+			h := uint32(len(id.key))*40503 + uint32(id.space)*0x9e3779b9
+			for _, c := range []byte(id.key) {
+				h = h*16777619 ^ uint32(c)
+			}
+			return h / max(spread, 1) * max(spread, 1)
+		}
+		var table bucketTable
+		want := map[bucketID]tokenbucket.Level{}
+		now := int64(0)
+		for step := range 3000 {
+			now += r.Int64N(3)
+			id := bucketID{fmt.Sprint(r.IntN(400)), space(1 + r.IntN(3))}
+			den := dens[r.IntN(len(dens))]
+			level := tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + 1 + r.Int64N(2000), Frac: r.Int64N(2) * (den - 1)}, Den: den}
+			i, found := table.find(id, hash(id))
+			switch {
+			case r.IntN(4) == 0:
+				if found {
+					table.remove(i)
+				}
+				delete(want, id)
+			case found:
+				table.set(i, level)
+				want[id] = level
+			default:
+				table.add(id, hash(id), level, now)
+				want[id] = level
+			}
+			for id, level := range want {
+				if level.Empties.Micros < now || level.Empties.Micros == now && level.Empties.Frac == 0 {
+					delete(want, id) // it may be gone
+				}
+			}
+			// A fraction of nothing has no denominator to keep.
+			for id, level := range want {
+				if level.Empties.Frac == 0 {
+					level.Den = min(level.Den, math.MaxUint32)
+					want[id] = level
+				}
+			}
+			if step%50 == 0 {
+				table.check(t, want, hash)
+			}
+		}
+		table.check(t, want, hash)
+	}
+}
+
+// What is full again goes while others come, so that a table is as large as what is live.
+func TestTableSweeps(t *testing.T) {
+	var table bucketTable
+	for now := range int64(100_000) {
+		id := bucketID{fmt.Sprint(now), 1}
+		hash := uint32(now) * 2654435761
+		table.add(id, hash, tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + 100}, Den: 1}, now)
+	}
+	if len(table.slots) > 1000 {
+		t.Errorf("the table has %d slots for 100 live buckets", len(table.slots))
+	}
+}
+
+func TestEvictionOfTheLeastIndebted(t *testing.T) {
+	s := New(WithMaxBuckets(50), EvictLeastIndebted())
+	defer s.Close()
+	charge := func(key string, cost int64, buckets ...string) (tokenbucket.TakeReply, error) {
+		req := tokenbucket.TakeRequest{Limiter: "api", Key: key}
+		for _, bucket := range buckets {
+			req.Charges = append(req.Charges, tokenbucket.Charge{
+				Bucket: bucket, Den: 1, Cost: tokenbucket.Span{Micros: cost}, Capacity: tokenbucket.Span{Micros: 1 << 40},
+			})
+		}
+		return s.TakeTokens(t.Context(), req)
+	}
+	debt := func(key string) int64 {
+		reply, err := charge(key, 0, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.Debts.At(0).Micros
+	}
+	const hour = 3_600_000_000
+	for i := range 50 {
+		if _, err := charge(fmt.Sprint("key-", i), int64(1+i)*hour, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 20 {
+		if _, err := charge(fmt.Sprint("new-", i), 100*hour, ""); err != nil {
+			t.Fatalf("new key %d: %v", i, err)
+		}
+	}
+	for i := range 50 {
+		if got := debt(fmt.Sprint("key-", i)); (got == 0) != (i < 20) {
+			t.Errorf("key %d owes %d µs after the 20 that owed least were to go", i, got)
+		}
+	}
+	if n := s.buckets.count(); n != 50 {
+		t.Errorf("%d buckets", n)
+	}
+
+	// A decision's own buckets are not what it forgets.
+	names := make([]string, 50)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	if reply, err := charge("all", hour, names...); err != nil || !reply.Allowed {
+		t.Fatalf("fifty buckets: %+v, %v", reply, err)
+	}
+	if reply, err := charge("all", 0, names...); err != nil || reply.Debts.At(0).Micros == 0 || reply.Debts.At(49).Micros == 0 {
+		t.Errorf("afterwards: %+v, %v", reply, err)
+	}
+	if _, err := charge("too many", hour, append(names, "one more")...); !errors.Is(err, outage.ErrFull) {
+		t.Errorf("more buckets than the store holds: %v", err)
+	}
+}
+
+func TestSpaces(t *testing.T) {
+	var s spaces
+	seen := map[space]string{}
+	for i := range maxSpaces {
+		name := fmt.Sprint(i)
+		n, err := s.get(name, "x")
+		if err != nil || n == 0 || seen[n] != "" {
+			t.Fatalf("name %d has number %d, %v", i, n, err)
+		}
+		seen[n] = name
+	}
+	for n, name := range seen {
+		if again, err := s.get(name, "x"); again != n || err != nil {
+			t.Fatalf("%s has number %d, and then %d, %v", name, n, again, err)
+		}
+	}
+	if _, err := s.get("one", "more"); !errors.Is(err, outage.ErrFull) {
+		t.Errorf("one more: %v", err)
+	}
+}
