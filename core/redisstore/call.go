@@ -61,7 +61,7 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 		if err != nil {
 			return none, errDown
 		}
-		report = done
+		report = s.unsuspecting(done)
 	}
 	orphans := &s.orphans[u]
 	if orphans.Load() >= s.maxOrphans[u] {
@@ -108,7 +108,11 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 		a := <-answers
 		orphans.Add(-1)
 		if left { // what became of the call tells more than that the caller had no time for it
-			report(afterwards(a.err))
+			outcome := afterwards(a.err)
+			report(outcome)
+			if errors.Is(outcome, errIgnored) {
+				s.suspect()
+			}
 		}
 	}()
 	if !left {
@@ -140,12 +144,44 @@ func afterwards(err error) error {
 	return verdict(context.Background(), err)
 }
 
+// unsuspecting has a call that succeeds clear the server of suspicion.
+func (s *Store) unsuspecting(done func(error)) func(error) {
+	return func(err error) {
+		if err == nil && s.departed.Load() > 0 {
+			s.departed.Store(0)
+		}
+		done(err)
+	}
+}
+
+// suspect notes that a caller has left before anything was heard of the server. When several in a row
+// have, it asks the server itself: callers in a hurry would never find out that it is down.
+func (s *Store) suspect() {
+	if s.departed.Add(1) < tripAfter || !s.asking.CompareAndSwap(false, true) {
+		return
+	}
+	s.start(func() {
+		defer s.asking.Store(false)
+		done, err := s.breaker.Allow()
+		if err != nil {
+			return
+		}
+		asked, err := s.ask()
+		if !asked {
+			done(errIgnored)
+			return
+		}
+		s.deaf.Store(err != nil)
+		s.unsuspecting(done)(err)
+	})
+}
+
 func (s *Store) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:        "redis",
 		MaxRequests: 1,
 		Timeout:     probeEvery,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= tripAfter },
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= tripAfter || s.deaf.Load() },
 		IsExcluded:  func(err error) bool { return errors.Is(err, errIgnored) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
@@ -173,17 +209,28 @@ func (s *Store) probe() {
 		if err != nil {
 			continue // not half-open yet
 		}
-		answer := make(chan error, 1)
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), s.config.timeout)
-			defer cancel()
-			answer <- s.client.Ping(ctx).Err()
-		}()
-		select {
-		case <-s.stop: // the client may wait for longer; Close does not
+		asked, err := s.ask()
+		if !asked {
 			return
-		case err := <-answer:
-			done(verdict(context.Background(), err))
 		}
+		s.deaf.Store(false)
+		done(err)
+	}
+}
+
+// ask sends a PING, and returns what that says of the server. It has not asked if the store is closed
+// meanwhile.
+func (s *Store) ask() (asked bool, err error) {
+	answer := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), s.config.timeout)
+		defer cancel()
+		answer <- s.client.Ping(ctx).Err()
+	}()
+	select {
+	case <-s.stop: // the client may wait for longer; Close does not
+		return false, nil
+	case err := <-answer:
+		return true, verdict(context.Background(), err)
 	}
 }

@@ -58,6 +58,10 @@ type Store struct {
 	orphans    [2]atomic.Int64
 	maxOrphans [2]int64
 
+	departed atomic.Int64 // callers in a row that have left, and nothing was heard of the server
+	asking   atomic.Bool  // whether it is there
+	deaf     atomic.Bool  // it did not answer that
+
 	keepsDeadlines bool // the client does, of a context
 	deadlines      deadlines
 
