@@ -7,21 +7,42 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
-// TakeTokens implements tokenbucket.Store: one script call, or, on a single server, a part of one that
-// others have too. It is sent again only on proof that it has not run.
+// TakeTokens implements tokenbucket.Store: one script call, or a part of one that others have too, or none
+// for a key that was denied the same lately. It is sent again only on proof that it has not run.
 func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+	if s.closed.Load() {
+		return tokenbucket.TakeReply{}, outage.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return tokenbucket.TakeReply{}, err
+	}
+	denial, q, denied := s.denials.recall(&req)
+	if denied {
+		return denial, nil
+	}
+	reply, err := s.takeTokens(ctx, &req)
+	if err == nil {
+		q.remember(&req, &reply)
+	}
+	return reply, err
+}
+
+func (s *Store) takeTokens(ctx context.Context, req *tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
 	tag := s.tag(req.Limiter, req.Key)
 	keys := make([]string, len(req.Charges))
 	for i, c := range req.Charges {
 		keys[i] = s.bucketKey(tag, c.Bucket)
 	}
-	if s.single && len(req.Charges) > 0 {
-		if !s.charges.begin() {
-			return s.takeTogether(ctx, req, keys)
+	if len(keys) > 0 {
+		if l := s.laneOf(ctx, keys[0]); l != nil {
+			if !l.begin() {
+				return s.takeTogether(ctx, l, &charge{charges: req.Charges, tag: tag, keys: keys})
+			}
+			defer l.end()
 		}
-		defer s.charges.end(s)
 	}
 	args := appendCharges(make([]any, 0, 5*len(req.Charges)), req.Charges)
 	return call(ctx, s, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
@@ -29,6 +50,7 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 		if err != nil {
 			return tokenbucket.TakeReply{}, err
 		}
+		s.mapped.Store(true)
 		return readTakeReply(reply, len(keys))
 	})
 }
@@ -98,5 +120,6 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 		}
 		return s.client.Del(ctx, keys...).Result()
 	})
+	s.denials.forget(limiter, key) // also if nobody knows whether it was reset
 	return err
 }

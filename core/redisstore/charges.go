@@ -28,8 +28,22 @@ const (
 	maxCharges = 1 << 16
 )
 
-// charges are the decisions of a store on a single server.
+// charges are the decisions of a store, by the server that makes them.
 type charges struct {
+	only lane // of a single server
+
+	mu    sync.Mutex
+	lanes map[*redis.Client]*lane // of the masters of a Cluster
+}
+
+// maxLanes bounds the memory of a Cluster whose masters change. It has 1,000 masters at most.
+const maxLanes = 1024
+
+// lane is where decisions of one server wait, while as many calls are under way as may be.
+type lane struct {
+	start func(func()) bool // has the store wait for a call before it closes
+	take  func([]*charge)   // makes the decisions of a batch
+
 	mu      sync.Mutex
 	takers  int // calls under way
 	waiting []*charge
@@ -37,12 +51,13 @@ type charges struct {
 
 // charge is a decision that goes with others.
 type charge struct {
-	req   tokenbucket.TakeRequest
-	keys  []string
-	state chargeState // charges.mu guards it
-	done  chan struct{}
-	reply tokenbucket.TakeReply
-	err   error
+	charges []tokenbucket.Charge
+	tag     string
+	keys    []string
+	state   chargeState // the lane's mu guards it
+	done    chan struct{}
+	reply   tokenbucket.TakeReply
+	err     error
 }
 
 type chargeState int
@@ -54,37 +69,40 @@ const (
 )
 
 // begin reports whether a caller may make a call of its own. It then ends it with end.
-func (c *charges) begin() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.takers >= maxTakers {
+func (l *lane) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.takers >= maxTakers {
 		return false
 	}
-	c.takers++
+	l.takers++
 	return true
 }
 
 // end ends a call, or has it go on, in the background, with what has come meanwhile.
-func (c *charges) end(s *Store) {
-	batch := c.next()
+func (l *lane) end() {
+	batch := l.next()
 	if batch == nil {
 		return
 	}
-	go func() {
-		for ; batch != nil; batch = c.next() {
-			s.takeMany(batch)
+	takeAll := func() {
+		for ; batch != nil; batch = l.next() {
+			l.take(batch)
 		}
-	}()
+	}
+	if !l.start(takeAll) { // the store is closed, and says so
+		takeAll()
+	}
 }
 
 // next returns what goes with the next call. If nobody waits it returns nothing, and the call has ended.
-func (c *charges) next() []*charge {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (l *lane) next() []*charge {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var batch []*charge
 	n, keys := 0, 0
-	for ; n < len(c.waiting) && len(batch) < maxDecisions; n++ {
-		w := c.waiting[n]
+	for ; n < len(l.waiting) && len(batch) < maxDecisions; n++ {
+		w := l.waiting[n]
 		if w.state == chargeLeft {
 			continue
 		}
@@ -94,49 +112,81 @@ func (c *charges) next() []*charge {
 		w.state = chargeSent
 		batch = append(batch, w)
 	}
-	clear(c.waiting[:n])
-	if c.waiting = c.waiting[n:]; len(c.waiting) == 0 {
-		c.waiting = nil
+	clear(l.waiting[:n])
+	if l.waiting = l.waiting[n:]; len(l.waiting) == 0 {
+		l.waiting = nil
 	}
 	if batch == nil {
-		c.takers--
+		l.takers--
 	}
 	return batch
 }
 
 // add has a decision go with the next call. It reports false if too many wait. A call that has ended
 // meanwhile is begun again.
-func (c *charges) add(s *Store, w *charge) bool {
-	c.mu.Lock()
-	if len(c.waiting) >= maxCharges {
-		c.mu.Unlock()
+func (l *lane) add(w *charge) bool {
+	l.mu.Lock()
+	if len(l.waiting) >= maxCharges {
+		l.mu.Unlock()
 		return false
 	}
-	c.waiting = append(c.waiting, w)
-	idle := c.takers < maxTakers
+	l.waiting = append(l.waiting, w)
+	idle := l.takers < maxTakers
 	if idle {
-		c.takers++
+		l.takers++
 	}
-	c.mu.Unlock()
+	l.mu.Unlock()
 	if idle {
-		c.end(s)
+		l.end()
 	}
 	return true
 }
 
 // leave takes back a decision whose caller leaves. It reports false if it has been sent.
-func (c *charges) leave(w *charge) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (l *lane) leave(w *charge) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if w.state == chargeWaits {
 		w.state = chargeLeft
 	}
 	return w.state == chargeLeft
 }
 
+// laneOf returns the lane of the server that has a key; nil if its decisions go alone.
+func (s *Store) laneOf(ctx context.Context, key string) *lane {
+	switch client := s.client.(type) {
+	case *redis.Client:
+		return &s.charges.only
+	case *redis.ClusterClient:
+		if !s.mapped.Load() { // it would ask the Cluster for its map, for longer than a caller may wait
+			return nil
+		}
+		master, err := client.MasterForKey(ctx, key)
+		if err != nil {
+			return nil
+		}
+		return s.charges.of(master, s)
+	}
+	return nil
+}
+
+func (c *charges) of(master *redis.Client, s *Store) *lane {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[master]
+	if l == nil && len(c.lanes) < maxLanes {
+		if c.lanes == nil {
+			c.lanes = make(map[*redis.Client]*lane)
+		}
+		l = &lane{start: s.start, take: s.takeEach}
+		c.lanes[master] = l
+	}
+	return l
+}
+
 // takeTogether makes a decision with others. It returns when that is made, at the store's own deadline, or
 // at ctx's.
-func (s *Store) takeTogether(ctx context.Context, req tokenbucket.TakeRequest, keys []string) (tokenbucket.TakeReply, error) {
+func (s *Store) takeTogether(ctx context.Context, l *lane, w *charge) (tokenbucket.TakeReply, error) {
 	if s.closed.Load() {
 		return tokenbucket.TakeReply{}, outage.ErrClosed
 	}
@@ -146,8 +196,8 @@ func (s *Store) takeTogether(ctx context.Context, req tokenbucket.TakeRequest, k
 	if s.breaker.State() != gobreaker.StateClosed {
 		return tokenbucket.TakeReply{}, errDown
 	}
-	w := &charge{req: req, keys: keys, done: make(chan struct{})}
-	if !s.charges.add(s, w) {
+	w.done = make(chan struct{})
+	if !l.add(w) {
 		return tokenbucket.TakeReply{}, errStuck
 	}
 	bounded := s.deadlines.begin(ctx, s.config.timeout)
@@ -161,7 +211,7 @@ func (s *Store) takeTogether(ctx context.Context, req tokenbucket.TakeRequest, k
 	case <-bounded.Done():
 		why = context.DeadlineExceeded
 	}
-	open := !s.charges.leave(w)
+	open := !l.leave(w)
 	select {
 	case <-w.done: // both at once: the answer counts
 		return w.reply, w.err
@@ -170,7 +220,7 @@ func (s *Store) takeTogether(ctx context.Context, req tokenbucket.TakeRequest, k
 	return tokenbucket.TakeReply{}, explain(fmt.Errorf("no reply in time: %w", why), open)
 }
 
-// takeMany makes the decisions of a batch, and answers those who wait for them.
+// takeMany makes the decisions of a batch in one call of a script, and answers those who wait for them.
 func (s *Store) takeMany(batch []*charge) {
 	keys, args := manyArgs(batch)
 	replies, err := call(context.Background(), s, opTakeTokens, ordinary, func(ctx context.Context) ([]any, error) {
@@ -179,12 +229,20 @@ func (s *Store) takeMany(batch []*charge) {
 		if err != nil {
 			return nil, err
 		}
-		replies, ok := reply.([]any)
-		if !ok || len(replies) != len(batch) {
-			return nil, errOddReply
-		}
-		return replies, nil
+		return readMany(reply, len(batch))
 	})
+	answerMany(batch, replies, err)
+}
+
+func readMany(reply any, decisions int) ([]any, error) {
+	replies, ok := reply.([]any)
+	if !ok || len(replies) != decisions {
+		return nil, errOddReply
+	}
+	return replies, nil
+}
+
+func answerMany(batch []*charge, replies []any, err error) {
 	for i, w := range batch {
 		if w.err = err; err == nil {
 			w.reply, w.err = readOneOfMany(replies[i], len(w.keys))
@@ -205,10 +263,10 @@ func manyArgs(batch []*charge) (keys []string, args []any) {
 	numbers := make([]any, len(batch))
 	for i, w := range batch {
 		keys = append(keys, w.keys...)
-		p := plan{&w.req.Charges[0], len(w.req.Charges)}
+		p := plan{&w.charges[0], len(w.charges)}
 		if plans[p] == 0 {
 			plans[p] = len(plans) + 1
-			args = appendCharges(append(args, len(w.req.Charges)), w.req.Charges)
+			args = appendCharges(append(args, len(w.charges)), w.charges)
 		}
 		numbers[i] = plans[p]
 	}

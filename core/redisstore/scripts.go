@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha1" //nolint:gosec // the server names scripts so
 	_ "embed"
+	"encoding"
 	"encoding/hex"
 	"strings"
 	"time"
@@ -218,8 +219,13 @@ func (s *Store) process(ctx context.Context, once bool, name string, script []by
 }
 
 func newEval(ctx context.Context, name string, script []byte, keys []string, args []any) *redis.Cmd {
+	return newEvalOf(ctx, name, &wired{script, wireOf(ctx)}, keys, args)
+}
+
+// newEvalOf has the script in an argument.
+func newEvalOf(ctx context.Context, name string, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, name, &wired{script, wireOf(ctx)}, len(keys))
+	all = append(all, name, script, len(keys))
 	for _, key := range keys {
 		all = append(all, key)
 	}

@@ -65,8 +65,9 @@ type Store struct {
 	keepsDeadlines bool // the client does, of a context
 	deadlines      deadlines
 
-	single  bool // all keys are on one server
 	charges charges
+	mapped  atomic.Bool // the client knows the masters of its Cluster
+	denials denials
 
 	telemetry *telemetry.Store
 
@@ -98,6 +99,7 @@ type config struct {
 	allowEviction bool
 	acks          int
 	ackTimeout    time.Duration
+	forgetDenials bool
 	logger        *slog.Logger
 	providers     telemetry.Providers
 }
@@ -123,6 +125,11 @@ func WithSecret(secret []byte) Option {
 // is held, so that another may have it too, or the evidence that an operation has run. Without it
 // they refuse to.
 func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEviction = true }) }
+
+// WithoutRememberedDenials has the store ask Redis about every token. Without it a key that was denied is
+// denied again without a question until the denial may have changed, and for a second at most: so long
+// does a reset by another process take to be seen. Up to 65,536 keys are remembered.
+func WithoutRememberedDenials() Option { return optionFunc(func(c *config) { c.forgetDenials = true }) }
 
 // WithLogger sets where the store says that Redis is down, and back, and what is wrong with its
 // settings: slog.Default() if not set. It never logs keys.
@@ -166,7 +173,10 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{client: client, keepsDeadlines: keepsDeadlines(client), config: c, stop: make(chan struct{})}
-	_, s.single = client.(*redis.Client)
+	s.charges.only.start, s.charges.only.take = s.start, s.takeMany
+	if !c.forgetDenials {
+		s.denials = newDenials()
+	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.waiters.init()
 	s.inbox = newInbox(c.prefix)
@@ -196,13 +206,16 @@ func clientLimits(client redis.UniversalClient) (poolSize int, readTimeout time.
 	return 10, time.Second // nothing is known of it
 }
 
-// start runs f in the background, and has Close wait for it; unless the store is closed.
-func (s *Store) start(f func()) {
+// start runs f in the background, and has Close wait for it. If the store is closed it reports false
+// instead.
+func (s *Store) start(f func()) bool {
 	s.closing.Lock()
 	defer s.closing.Unlock()
-	if !s.closed.Load() {
-		s.background.Go(f)
+	if s.closed.Load() {
+		return false
 	}
+	s.background.Go(f)
+	return true
 }
 
 // Ping asks Redis whether it is there, even when the store takes it to be down.

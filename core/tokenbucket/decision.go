@@ -2,6 +2,24 @@ package tokenbucket
 
 import "time"
 
+// Source is who made a decision.
+type Source int
+
+// The sources of decisions.
+const (
+	FromStore Source = iota
+	// FromMemory is a denial that follows from an earlier one, without a question to the store.
+	FromMemory
+)
+
+// String returns "store" or "memory".
+func (s Source) String() string {
+	if s == FromMemory {
+		return "memory"
+	}
+	return "store"
+}
+
 // Decision is the answer to one question about a key.
 type Decision struct {
 	// Allowed says whether the cost was charged ([Limiter.Allow]) or could be ([Limiter.Peek]).
@@ -9,6 +27,8 @@ type Decision struct {
 	// RetryAfter is how long to wait until the same cost can be afforded, if nobody else takes
 	// tokens of the key meanwhile. Zero when allowed.
 	RetryAfter time.Duration
+	// Source says who decided.
+	Source Source
 
 	plan  *fixedPlan
 	debts Debts

@@ -143,6 +143,9 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 		return Decision{}, err
 	}
 	d := Decision{plan: plan, debts: reply.Debts}
+	if reply.Remembered {
+		d.Source = FromMemory
+	}
 	if !charge || !reply.Allowed { // else the debt has it already
 		d.asked = n
 		for i := range plan.meters {

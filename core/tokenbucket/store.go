@@ -41,6 +41,8 @@ type Charge struct {
 type TakeReply struct {
 	Allowed bool
 	Debts   Debts
+	// Remembered says that a denial was not asked for, but follows from an earlier one.
+	Remembered bool
 }
 
 // Debts are those of the buckets of a request, in the order of its charges. A single one needs no memory

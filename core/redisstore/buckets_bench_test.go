@@ -1,0 +1,54 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// Client and server share the machine.
+func BenchmarkAllow(b *testing.B) {
+	server := redistest.Start(b)
+	for _, goroutines := range []int{1, 16, 64, 256} {
+		b.Run(fmt.Sprintf("goroutines=%d", goroutines), func(b *testing.B) {
+			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+			defer client.Close()
+			s := newStore(b, client)
+			l, err := tokenbucket.New(s, "api", tokenbucket.Per(1_000_000_000, time.Hour))
+			if err != nil {
+				b.Fatal(err)
+			}
+			keys := make([]string, 10_000)
+			for i := range keys {
+				keys[i] = fmt.Sprintf("user-%08d", i)
+			}
+			if _, err := l.Allow(b.Context(), "first"); err != nil {
+				b.Fatal(err)
+			}
+			var worker atomic.Uint64
+			b.ReportAllocs()
+			b.SetParallelism(max(goroutines/runtime.GOMAXPROCS(0), 1))
+			if goroutines == 1 {
+				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+			}
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				ctx := ctx()
+				for i := worker.Add(7919); pb.Next(); i += 7919 {
+					if d, err := l.Allow(ctx, keys[i%uint64(len(keys))]); err != nil || !d.Allowed {
+						b.Error(d, err)
+						return
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1000, "k/s")
+		})
+	}
+}

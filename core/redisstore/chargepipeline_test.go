@@ -1,0 +1,203 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// together has many ask at once, so that all but two calls for each master go together.
+func together(n int, ask func(i int)) {
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			ask(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// evals is how many scripts the masters have run.
+func evals(t *testing.T, cluster *redistest.Cluster) (n int) {
+	t.Helper()
+	for _, server := range cluster.Servers {
+		for line := range strings.Lines(server.Client().Info(ctx(), "commandstats").Val()) {
+			var calls int
+			if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &calls); err == nil {
+				n += calls
+			}
+		}
+	}
+	return n
+}
+
+func TestDecisionsGoTogetherInACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client, proxies := cluster.ProxiedClient()
+	s := newStore(t, client, redisstore.WithTimeout(5*time.Second), redisstore.WithoutRememberedDenials())
+	limiter := func(name string, plan tokenbucket.Plan) *tokenbucket.Limiter {
+		l, err := tokenbucket.New(s, name, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	if _, err := limiter("first", tokenbucket.PerHour(1)).Allow(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	slow := func(d time.Duration) {
+		for _, p := range proxies {
+			p.Delay(d)
+		}
+	}
+
+	t.Run("one key, one call", func(t *testing.T) {
+		l := limiter("hot", tokenbucket.PerHour(1).Burst(50))
+		slow(20 * time.Millisecond)
+		defer slow(0)
+		before := evals(t, cluster)
+		var allowed atomic.Int64
+		together(300, func(int) {
+			if d, err := l.Allow(ctx(), "k"); err != nil {
+				t.Error(err)
+			} else if d.Allowed {
+				allowed.Add(1)
+			}
+		})
+		if got := allowed.Load(); got != 50 {
+			t.Errorf("%d of 300 were allowed, want 50", got)
+		}
+		if calls := evals(t, cluster) - before; calls > 30 {
+			t.Errorf("%d calls for 300 decisions about a key", calls)
+		}
+	})
+
+	t.Run("many keys, all masters, scripts gone", func(t *testing.T) {
+		l := limiter("many", tokenbucket.Limits{tokenbucket.PerHour(3).Named("hourly"), tokenbucket.PerMinute(7).Named("odd")})
+		slow(20 * time.Millisecond)
+		defer slow(0)
+		for _, server := range cluster.Servers {
+			if err := server.Client().ScriptFlush(ctx()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var allowed [60]atomic.Int64
+		together(300, func(i int) {
+			if d, err := l.Allow(ctx(), fmt.Sprint("k", i%60)); err != nil {
+				t.Error(err)
+			} else if d.Allowed {
+				allowed[i%60].Add(1)
+			}
+		})
+		for i := range allowed {
+			if got := allowed[i].Load(); got != 3 {
+				t.Errorf("key %d was allowed %d times, want 3", i, got)
+			}
+		}
+	})
+
+	t.Run("a key of another type fails its callers only", func(t *testing.T) {
+		l := limiter("odd", tokenbucket.PerHour(1).Burst(100))
+		for i := range 20 {
+			if _, err := l.Allow(ctx(), fmt.Sprint("k", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var spoilt int64
+		for _, server := range cluster.Servers[:1] { // whatever it has of this limiter, and of others
+			direct := server.Client()
+			for _, key := range direct.Keys(ctx(), "*").Val() {
+				direct.Del(ctx(), key)
+				direct.LPush(ctx(), key, "x")
+				direct.Expire(ctx(), key, time.Minute)
+				spoilt++
+			}
+		}
+		slow(20 * time.Millisecond)
+		defer slow(0)
+		var failed, worked atomic.Int64
+		together(200, func(i int) {
+			if _, err := l.Allow(ctx(), fmt.Sprint("k", i%20)); err != nil {
+				failed.Add(1)
+			} else {
+				worked.Add(1)
+			}
+		})
+		if spoilt == 0 || failed.Load() == 0 || worked.Load() < 60 {
+			t.Errorf("%d keys were spoilt, %d decisions failed and %d were made", spoilt, failed.Load(), worked.Load())
+		}
+	})
+
+	t.Run("who leaves is not charged", func(t *testing.T) {
+		l := limiter("leavers", tokenbucket.PerHour(1).Burst(1000))
+		seen := func() (n int) {
+			for _, p := range proxies {
+				n += p.Seen("evalsha")
+			}
+			return n
+		}
+		before := seen()
+		slow(150 * time.Millisecond)
+		var patient sync.WaitGroup
+		for range 2 {
+			patient.Go(func() { _, _ = l.Allow(ctx(), "k") })
+		}
+		eventually(t, time.Second, "two calls are under way", func() bool { return seen() == before+2 })
+		var left atomic.Int64
+		together(100, func(i int) {
+			c, cancel := context.WithTimeout(ctx(), 10*time.Millisecond)
+			defer cancel()
+			if _, err := l.Allow(c, "k"); err != nil {
+				left.Add(1)
+			}
+		})
+		patient.Wait()
+		slow(0)
+		if left.Load() != 100 {
+			t.Fatalf("%d left", left.Load())
+		}
+		d, err := l.Allow(ctx(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := 1000 - d.Limits()[0].Remaining; used != 3 {
+			t.Errorf("%d tokens were used by three", used)
+		}
+	})
+
+	t.Run("a master that is silent holds up its own keys only", func(t *testing.T) {
+		l := limiter("split", tokenbucket.PerHour(1).Burst(1000))
+		for i := range 30 {
+			if _, err := l.Allow(ctx(), fmt.Sprint("k", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		proxies[0].BlackHole()
+		defer proxies[0].Mend()
+		var worked, failed atomic.Int64
+		together(300, func(i int) {
+			c, cancel := context.WithTimeout(ctx(), time.Second)
+			defer cancel()
+			if _, err := l.Allow(c, fmt.Sprint("k", i%30)); err != nil {
+				failed.Add(1)
+			} else {
+				worked.Add(1)
+			}
+		})
+		if worked.Load() < 100 || failed.Load() == 0 {
+			t.Errorf("%d were decided and %d failed", worked.Load(), failed.Load())
+		}
+	})
+}

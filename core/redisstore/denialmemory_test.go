@@ -1,0 +1,91 @@
+package redisstore
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+func chargeOf(cost, capacity tokenbucket.Span, den int64) tokenbucket.TakeRequest {
+	return tokenbucket.TakeRequest{Limiter: "api", Key: "k", Charges: []tokenbucket.Charge{{Cost: cost, Capacity: capacity, Den: den}}}
+}
+
+// A denial from memory is one that the server would give too, whenever between question and answer it
+// made the one that is remembered.
+func TestARememberedDenialIsTheServers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		den := rapid.Int64Range(1, 7).Draw(t, "den")
+		span := func(name string, most int64) tokenbucket.Span {
+			return tokenbucket.Span{Micros: rapid.Int64Range(0, most).Draw(t, name), Frac: rapid.Int64Range(0, den-1).Draw(t, name+" fraction")}
+		}
+		capacity := span("capacity", 1000)
+		debt := span("debt", capacity.Micros)
+		asked := rapid.Int64Range(0, 1000).Draw(t, "asked")
+		made := asked + rapid.Int64Range(0, 500).Draw(t, "way there")
+		heard := made + rapid.Int64Range(0, 500).Draw(t, "way back")
+		now := heard + rapid.Int64Range(0, 2000).Draw(t, "later")
+		d := denial{charges: []tokenbucket.Charge{{Capacity: capacity, Den: den}}, debts: tokenbucket.OneDebt(debt), asked: asked, heard: heard}
+
+		c := tokenbucket.Charge{Cost: span("cost", 1000), Capacity: capacity, Den: den}
+		there := tokenbucket.Level{Empties: tokenbucket.Span{Micros: made + debt.Micros, Frac: debt.Frac}, Den: den}.Debt(now, &c)
+		_, allowed := c.Charged(there)
+		if allowed && d.holdsFor([]tokenbucket.Charge{c}, now) {
+			t.Errorf("denied, but it would leave %v of %v", there, capacity)
+		}
+		if told := d.debtsAt(now); there.Exceeds(told.At(0)) {
+			t.Errorf("told that %v are owed, of %v", told.At(0), there)
+		}
+		other := c
+		other.Capacity.Micros++
+		if d.holdsFor([]tokenbucket.Charge{other}, now) {
+			t.Error("it holds for another plan")
+		}
+	})
+}
+
+// A denial that was under way when its key was reset says nothing of what is now.
+func TestADenialOnItsWayIsForgotten(t *testing.T) {
+	d := newDenials()
+	hour := tokenbucket.Span{Micros: 3_600_000_000}
+	req := chargeOf(hour, hour, 1)
+	denied := tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(hour)}
+	_, q, _ := d.recall(&req)
+	d.forget(req.Limiter, req.Key)
+	q.remember(&req, &denied)
+	_, q, known := d.recall(&req)
+	if known {
+		t.Fatal("it is remembered")
+	}
+	q.remember(&req, &denied)
+	if _, _, known := d.recall(&req); !known {
+		t.Error("the next one is not remembered")
+	}
+	allowed := chargeOf(hour, hour, 1)
+	allowed.Key = "allowed"
+	_, q, _ = d.recall(&allowed)
+	q.remember(&allowed, &tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(hour)})
+	if _, _, known := d.recall(&allowed); known {
+		t.Error("what was allowed is remembered")
+	}
+}
+
+func TestSoManyDenialsAreRemembered(t *testing.T) {
+	d := newDenials()
+	hour := tokenbucket.Span{Micros: 3_600_000_000}
+	for i := range 100_000 {
+		req := chargeOf(hour, hour, 1)
+		req.Key = fmt.Sprint(i)
+		_, q, _ := d.recall(&req)
+		q.remember(&req, &tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(hour)})
+	}
+	n := 0
+	for i := range d.shards {
+		n += d.shards[i].table.Len()
+	}
+	if n < 60_000 || n > denialShards*denialsPerShard {
+		t.Errorf("%d are remembered", n)
+	}
+}

@@ -1,0 +1,155 @@
+package redisstore
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
+)
+
+// Who has used up a limit is told so without a question to Redis until that may have changed. What a key
+// owes shrinks with time alone, unless it is charged more or reset: as long as the least that it can
+// owe by now leaves no room for a charge, Redis would deny that too.
+
+const (
+	// denialLife bounds what is remembered of a key, so that another process's reset is seen.
+	denialLife = time.Second
+	// denialShards times denialsPerShard keys are remembered, about 250 bytes and their texts each.
+	denialShards    = 64
+	denialsPerShard = 1024
+)
+
+// denials are what a store remembers. The zero value is one that remembers nothing.
+type denials struct {
+	seed   maphash.Seed
+	start  time.Time
+	shards []denialShard
+}
+
+type denialShard struct {
+	mu     sync.Mutex
+	table  expiry.Table[denialKey, denial]
+	resets atomic.Uint64
+}
+
+type denialKey struct{ limiter, key string }
+
+// denial is what Redis said of a key that it denied something.
+type denial struct {
+	charges      []tokenbucket.Charge
+	debts        tokenbucket.Debts
+	asked, heard int64 // µs, before and after Redis said it
+}
+
+func newDenials() denials {
+	d := denials{seed: maphash.MakeSeed(), start: time.Now(), shards: make([]denialShard, denialShards)}
+	for i := range d.shards {
+		d.shards[i].table = expiry.NewTable[denialKey, denial](denialsPerShard, nil)
+	}
+	return d
+}
+
+func (d *denials) now() int64 { return int64(time.Since(d.start) / time.Microsecond) }
+
+func (d *denials) shardOf(key string) *denialShard {
+	return &d.shards[maphash.String(d.seed, key)%denialShards]
+}
+
+// recall returns the denial of a request that Redis would certainly deny. Otherwise it returns a question,
+// to be ended with what Redis says.
+func (d *denials) recall(req *tokenbucket.TakeRequest) (tokenbucket.TakeReply, question, bool) {
+	if d.shards == nil {
+		return tokenbucket.TakeReply{}, question{}, false
+	}
+	shard, now := d.shardOf(req.Key), d.now()
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if e := shard.table.Get(denialKey{req.Limiter, req.Key}, now); e != nil && e.Value.holdsFor(req.Charges, now) {
+		return tokenbucket.TakeReply{Debts: e.Value.debtsAt(now), Remembered: true}, question{}, true
+	}
+	return tokenbucket.TakeReply{}, question{d, shard, now, shard.resets.Load()}, false
+}
+
+// question is one that Redis has been asked.
+type question struct {
+	of     *denials
+	shard  *denialShard
+	asked  int64
+	resets uint64
+}
+
+// remember keeps a denial, unless the key may have been reset after it, or too many are kept.
+func (q question) remember(req *tokenbucket.TakeRequest, reply *tokenbucket.TakeReply) {
+	if q.shard == nil || reply.Allowed {
+		return
+	}
+	now := q.of.now()
+	kept := denial{charges: req.Charges, debts: reply.Debts, asked: q.asked, heard: now}
+	key := denialKey{req.Limiter, req.Key}
+	q.shard.mu.Lock()
+	defer q.shard.mu.Unlock()
+	if q.shard.resets.Load() != q.resets || !kept.holdsFor(req.Charges, now) {
+		return
+	}
+	if q.shard.table.Get(key, now) != nil {
+		q.shard.table.Remove(key)
+	}
+	if q.shard.table.Room(1, now) {
+		q.shard.table.Add(key, kept, q.asked+int64(denialLife/time.Microsecond), now)
+	}
+}
+
+// forget drops what is remembered of a key, and what is being said of it. It is called after the reset:
+// what is asked from then on sees it.
+func (d *denials) forget(limiter, key string) {
+	if d.shards == nil {
+		return
+	}
+	shard := d.shardOf(key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	shard.resets.Add(1)
+	shard.table.Remove(denialKey{limiter, key})
+}
+
+// holdsFor reports whether one of the charges, to the same buckets, is more than can be left by now.
+func (d *denial) holdsFor(charges []tokenbucket.Charge, now int64) bool {
+	if !slices.EqualFunc(d.charges, charges, sameBucket) {
+		return false
+	}
+	for i := range charges {
+		c := &charges[i]
+		if c.Cost == (tokenbucket.Span{}) {
+			continue
+		}
+		if _, ok := c.Charged(less(d.debts.At(i), now-d.asked)); !ok {
+			return true
+		}
+	}
+	return false
+}
+
+func sameBucket(a, b tokenbucket.Charge) bool {
+	return a.Bucket == b.Bucket && a.Capacity == b.Capacity && a.Den == b.Den
+}
+
+// debtsAt are the most that the key may owe of what Redis has told: nobody is asked to come back too early.
+func (d *denial) debtsAt(now int64) tokenbucket.Debts {
+	debts := tokenbucket.MakeDebts(len(d.charges))
+	for i := range d.charges {
+		debts.Set(i, less(d.debts.At(i), now-d.heard))
+	}
+	return debts
+}
+
+// less is a debt after some time.
+func less(debt tokenbucket.Span, micros int64) tokenbucket.Span {
+	if debt.Micros < micros {
+		return tokenbucket.Span{}
+	}
+	return tokenbucket.Span{Micros: debt.Micros - micros, Frac: debt.Frac}
+}

@@ -1,0 +1,156 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// denier has a limiter on a server behind a proxy that counts what is asked, and one of another process.
+type denier struct {
+	t            *testing.T
+	proxy        *redistest.Proxy
+	plan         tokenbucket.Plan
+	here, beyond *tokenbucket.Limiter
+}
+
+func newDenier(t *testing.T, plan tokenbucket.Plan, opts ...redisstore.Option) *denier {
+	server := redistest.Start(t)
+	d := &denier{t: t, proxy: redistest.NewProxy(t, server.Addr()), plan: plan}
+	d.here = d.limiter(newStore(t, dial(t, d.proxy.Addr(), time.Second), opts...))
+	d.beyond = d.limiter(newStore(t, server.Client(), redisstore.WithoutRememberedDenials()))
+	return d
+}
+
+func (d *denier) limiter(s tokenbucket.Store) *tokenbucket.Limiter {
+	l, err := tokenbucket.New(s, "api", d.plan)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return l
+}
+
+// allow asks for n tokens, and reports how often the server was asked for them.
+func (d *denier) allow(key string, n int64) (tokenbucket.Decision, int) {
+	d.t.Helper()
+	before := d.proxy.Seen("evalsha")
+	decision, err := d.here.AllowN(ctx(), key, n)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return decision, d.proxy.Seen("evalsha") - before
+}
+
+func TestDenialsAreRemembered(t *testing.T) {
+	d := newDenier(t, tokenbucket.PerHour(60).Burst(5))
+	d.allow("k", 5)
+	first, asked := d.allow("k", 1)
+	if first.Allowed || asked != 1 || first.Source != tokenbucket.FromStore {
+		t.Fatalf("the first denial: %+v, asked %d times", first, asked)
+	}
+	for range 100 {
+		again, asked := d.allow("k", 1)
+		if again.Allowed || asked != 0 || again.Source != tokenbucket.FromMemory {
+			t.Fatalf("denied again: %+v, asked %d times", again, asked)
+		}
+		if again.RetryAfter > first.RetryAfter || again.RetryAfter < first.RetryAfter-time.Second {
+			t.Errorf("retry after %v, and then %v", first.RetryAfter, again.RetryAfter)
+		}
+		if l := again.Limits()[0]; l.Remaining != 0 || l.RetryAfter != again.RetryAfter || l.Reset <= 4*time.Minute {
+			t.Errorf("%+v", l)
+		}
+	}
+	if more, asked := d.allow("k", 3); more.Allowed || asked != 0 || more.RetryAfter <= first.RetryAfter {
+		t.Errorf("who asks for more is denied too: %+v, asked %d times", more, asked)
+	}
+	if _, asked := d.allow("other", 1); asked != 1 {
+		t.Errorf("another key asked %d times", asked)
+	}
+	if peek, err := d.here.Peek(ctx(), "k"); err != nil || peek.Source != tokenbucket.FromStore {
+		t.Errorf("a question that charges nothing: %+v, %v", peek, err)
+	}
+}
+
+// What was denied to who asked for much may be there for who asks for less.
+func TestADenialIsOfItsCost(t *testing.T) {
+	d := newDenier(t, tokenbucket.PerHour(60).Burst(5))
+	d.allow("k", 3)
+	if much, asked := d.allow("k", 4); much.Allowed || asked != 1 {
+		t.Fatalf("%+v, asked %d times", much, asked)
+	}
+	if little, asked := d.allow("k", 2); !little.Allowed || asked != 1 {
+		t.Errorf("%+v, asked %d times", little, asked)
+	}
+}
+
+// While nobody else takes tokens, what Redis would allow is never denied from memory.
+func TestRememberedDenialsAreExact(t *testing.T) {
+	d := newDenier(t, tokenbucket.Limits{tokenbucket.PerSecond(300).Burst(2), tokenbucket.Per(7, 50*time.Millisecond)})
+	remembered, allowed := 0, 0
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		there, err := d.beyond.Peek(ctx(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, _ := d.allow("k", 1)
+		if there.Allowed && !here.Allowed {
+			t.Fatalf("denied what is there: %+v", here)
+		}
+		if here.Source == tokenbucket.FromMemory {
+			remembered++
+		}
+		if here.Allowed {
+			allowed++
+		}
+	}
+	if remembered < 100 || allowed < 100 {
+		t.Errorf("%d denials from memory and %d allowed: the test does not test what it says", remembered, allowed)
+	}
+}
+
+func TestResetsAreSeen(t *testing.T) {
+	d := newDenier(t, tokenbucket.PerHour(1).Burst(1))
+	exhaust := func() {
+		t.Helper()
+		d.allow("k", 1)
+		d.allow("k", 1)
+		if again, asked := d.allow("k", 1); again.Allowed || asked != 0 {
+			t.Fatalf("%+v, asked %d times", again, asked)
+		}
+	}
+	exhaust()
+	if err := d.here.Reset(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if after, _ := d.allow("k", 1); !after.Allowed {
+		t.Errorf("after this process's reset: %+v", after)
+	}
+	exhaust()
+	if err := d.beyond.Reset(ctx(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 2*time.Second, "another process's reset is seen", func() bool {
+		after, _ := d.allow("k", 1)
+		return after.Allowed
+	})
+	exhaust()
+	if err := d.here.SetPlan(tokenbucket.PerHour(1).Burst(2)); err != nil {
+		t.Fatal(err)
+	}
+	if after, asked := d.allow("k", 1); !after.Allowed || asked != 1 {
+		t.Errorf("under a larger plan: %+v, asked %d times", after, asked)
+	}
+}
+
+func TestWithoutRememberedDenials(t *testing.T) {
+	d := newDenier(t, tokenbucket.PerHour(1).Burst(1), redisstore.WithoutRememberedDenials())
+	d.allow("k", 1)
+	for range 3 {
+		if again, asked := d.allow("k", 1); again.Allowed || asked != 1 || again.Source != tokenbucket.FromStore {
+			t.Errorf("%+v, asked %d times", again, asked)
+		}
+	}
+}
