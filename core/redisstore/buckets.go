@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -31,20 +32,26 @@ func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (to
 }
 
 func (s *Store) takeTokens(ctx context.Context, req *tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
-	tag := s.tag(req.Limiter, req.Key)
-	keys := make([]string, len(req.Charges))
-	for i, c := range req.Charges {
-		keys[i] = s.bucketKey(tag, c.Bucket)
+	var few [1]string
+	keys := few[:0]
+	tag := s.tagged(req.Limiter, req.Key)
+	for i := range req.Charges {
+		keys = append(keys, tag.key(req.Charges[i].Bucket))
 	}
 	if len(keys) > 0 {
 		if l := s.laneOf(ctx, keys[0]); l != nil {
 			if !l.begin() {
-				return s.takeTogether(ctx, l, &charge{charges: req.Charges, tag: tag, keys: keys})
+				return s.takeTogether(ctx, l, req.Charges, keys)
 			}
 			defer l.end()
 		}
 	}
-	args := appendCharges(make([]any, 0, 5*len(req.Charges)), req.Charges)
+	return s.takeAlone(ctx, req.Charges, slices.Clone(keys))
+}
+
+// takeAlone makes a decision in a call of its own.
+func (s *Store) takeAlone(ctx context.Context, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
+	args := appendCharges(make([]any, 0, 5*len(charges)), charges)
 	return call(ctx, s, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
 		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
 		if err != nil {
@@ -109,10 +116,10 @@ func resend(ctx context.Context, f func() (any, error)) (any, error) {
 
 // ResetTokens implements tokenbucket.Store.
 func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
-	tag := s.tag(limiter, key)
+	tag := s.tagged(limiter, key)
 	keys := make([]string, len(buckets))
 	for i, bucket := range buckets {
-		keys[i] = s.bucketKey(tag, bucket)
+		keys[i] = tag.key(bucket)
 	}
 	_, err := call(ctx, s, opResetTokens, ordinary, func(ctx context.Context) (int64, error) {
 		if err := wireOf(ctx).write(); err != nil {

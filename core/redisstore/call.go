@@ -69,9 +69,9 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 		return none, errStuck
 	}
 	if s.keepsDeadlines && ctx.Done() == nil { // nobody can leave
-		c := s.deadlines.begin(ctx, s.config.timeout)
+		c := s.deadlines.context(ctx, s.config.timeout)
 		value, err := f(c)
-		s.deadlines.end(c)
+		s.deadlines.end(&c.deadline)
 		report(verdict(ctx, err))
 		return value, explain(err, c.sent.open())
 	}

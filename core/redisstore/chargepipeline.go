@@ -31,12 +31,13 @@ func (s *Store) takeEach(batch []*charge) {
 		s.telemetry.Batch(ctx, len(batch))
 		return s.takePipelined(ctx, calls)
 	})
+	l := batch[0].lane
 	for i, c := range calls {
-		if replies == nil { // nothing is known of any
-			answerMany(c.batch, nil, err)
-		} else {
-			answerMany(c.batch, replies[i].replies, replies[i].err)
+		r := keyReply{err: err} // if nothing is known of any
+		if replies != nil {
+			r = replies[i]
 		}
+		l.decide(c.batch, answers(c.batch, r.replies, r.err))
 	}
 }
 
@@ -44,10 +45,10 @@ func callsByKey(batch []*charge) []keyCall {
 	var calls []keyCall
 	at := make(map[string]int, len(batch))
 	for _, w := range batch {
-		i, known := at[w.tag]
+		i, known := at[w.keys[0]]
 		if !known {
 			i = len(calls)
-			at[w.tag] = i
+			at[w.keys[0]] = i
 			calls = append(calls, keyCall{})
 		}
 		calls[i].batch = append(calls[i].batch, w)

@@ -10,7 +10,6 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // Decisions that are asked for while others are under way go together, many in one call of a script: it
@@ -21,8 +20,8 @@ const (
 	// maxTakers is how many calls are under way before decisions are collected: one that the server works
 	// on, and one that is on its way.
 	maxTakers = 2
-	// maxDecisions and maxKeys bound one call, which takes a server about 2.5 µs for each decision.
-	maxDecisions = 64
+	// maxDecisions and maxKeys bound one call: it takes a server about 2.5 µs for each key, and others wait for it.
+	maxDecisions = 128
 	maxKeys      = 256
 	// maxCharges bounds the memory of those that wait.
 	maxCharges = 1 << 16
@@ -51,22 +50,27 @@ type lane struct {
 
 // charge is a decision that goes with others.
 type charge struct {
-	charges []tokenbucket.Charge
-	tag     string
-	keys    []string
-	state   chargeState // the lane's mu guards it
-	done    chan struct{}
-	reply   tokenbucket.TakeReply
-	err     error
+	charges  []tokenbucket.Charge
+	keys     []string
+	lane     *lane
+	state    chargeState   // lane.mu guards it, and what follows until it is decided
+	decided  chan struct{} // has room for one
+	reply    tokenbucket.TakeReply
+	err      error
+	deadline deadline
 }
 
 type chargeState int
 
 const (
-	chargeWaits chargeState = iota
-	chargeSent              // or about to be
-	chargeLeft              // its caller has left before it was
+	chargeWaits   chargeState = iota
+	chargeSent                // or about to be
+	chargeDecided             // or its deadline has come
+	chargeLeft                // its caller has left
 )
+
+// spareCharges are for use by others: their batches are over.
+var spareCharges = sync.Pool{New: func() any { return &charge{decided: make(chan struct{}, 1)} }}
 
 // begin reports whether a caller may make a call of its own. It then ends it with end.
 func (l *lane) begin() bool {
@@ -103,7 +107,7 @@ func (l *lane) next() []*charge {
 	n, keys := 0, 0
 	for ; n < len(l.waiting) && len(batch) < maxDecisions; n++ {
 		w := l.waiting[n]
-		if w.state == chargeLeft {
+		if w.state != chargeWaits {
 			continue
 		}
 		if keys += len(w.keys); keys > maxKeys && len(batch) > 0 {
@@ -142,15 +146,43 @@ func (l *lane) add(w *charge) bool {
 	return true
 }
 
-// leave takes back a decision whose caller leaves. It reports false if it has been sent.
-func (l *lane) leave(w *charge) bool {
+// decide answers those of a batch who still wait.
+func (l *lane) decide(batch []*charge, reply func(i int) (tokenbucket.TakeReply, error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w.state == chargeWaits {
-		w.state = chargeLeft
+	for i, w := range batch {
+		if w.state == chargeSent {
+			w.state = chargeDecided
+			w.reply, w.err = reply(i)
+			w.decided <- struct{}{} // whoever hears it may use w for something else
+		}
 	}
-	return w.state == chargeLeft
 }
+
+// expire answers that there was no reply in time.
+func (w *charge) expire() {
+	w.lane.mu.Lock()
+	defer w.lane.mu.Unlock()
+	if w.state == chargeWaits || w.state == chargeSent {
+		w.err = late(context.DeadlineExceeded, w.state == chargeSent)
+		w.state = chargeDecided
+		w.decided <- struct{}{}
+	}
+}
+
+// leave takes back a decision whose caller leaves. It reports false if it has been decided.
+func (w *charge) leave(why error) bool {
+	w.lane.mu.Lock()
+	defer w.lane.mu.Unlock()
+	if w.state == chargeDecided {
+		return false
+	}
+	w.err = late(why, w.state == chargeSent)
+	w.state = chargeLeft
+	return true
+}
+
+func late(why error, sent bool) error { return explain(fmt.Errorf("no reply in time: %w", why), sent) }
 
 // laneOf returns the lane of the server that has a key; nil if its decisions go alone.
 func (s *Store) laneOf(ctx context.Context, key string) *lane {
@@ -186,38 +218,34 @@ func (c *charges) of(master *redis.Client, s *Store) *lane {
 
 // takeTogether makes a decision with others. It returns when that is made, at the store's own deadline, or
 // at ctx's.
-func (s *Store) takeTogether(ctx context.Context, l *lane, w *charge) (tokenbucket.TakeReply, error) {
-	if s.closed.Load() {
-		return tokenbucket.TakeReply{}, outage.ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return tokenbucket.TakeReply{}, err
-	}
+func (s *Store) takeTogether(ctx context.Context, l *lane, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
 	if s.breaker.State() != gobreaker.StateClosed {
 		return tokenbucket.TakeReply{}, errDown
 	}
-	w.done = make(chan struct{})
+	w := spareCharges.Get().(*charge)
+	w.charges, w.keys, w.lane, w.state = charges, append(w.keys[:0], keys...), l, chargeWaits
+	w.deadline.of = w
+	s.deadlines.begin(&w.deadline, s.config.timeout)
 	if !l.add(w) {
+		s.deadlines.end(&w.deadline)
 		return tokenbucket.TakeReply{}, errStuck
 	}
-	bounded := s.deadlines.begin(ctx, s.config.timeout)
-	defer s.deadlines.end(bounded)
-	var why error
 	select {
-	case <-w.done:
-		return w.reply, w.err
+	case <-w.decided:
 	case <-ctx.Done():
-		why = context.Cause(ctx)
-	case <-bounded.Done():
-		why = context.DeadlineExceeded
+		if w.leave(context.Cause(ctx)) {
+			s.deadlines.end(&w.deadline)
+			return tokenbucket.TakeReply{}, w.err
+		}
+		<-w.decided // both at once: the answer counts
 	}
-	open := !l.leave(w)
-	select {
-	case <-w.done: // both at once: the answer counts
-		return w.reply, w.err
-	default:
+	s.deadlines.end(&w.deadline)
+	reply, err := w.reply, w.err
+	if err == nil { // else the client may yet read it
+		w.reply, w.charges = tokenbucket.TakeReply{}, nil
+		spareCharges.Put(w)
 	}
-	return tokenbucket.TakeReply{}, explain(fmt.Errorf("no reply in time: %w", why), open)
+	return reply, err
 }
 
 // takeMany makes the decisions of a batch in one call of a script, and answers those who wait for them.
@@ -231,7 +259,7 @@ func (s *Store) takeMany(batch []*charge) {
 		}
 		return readMany(reply, len(batch))
 	})
-	answerMany(batch, replies, err)
+	s.charges.only.decide(batch, answers(batch, replies, err))
 }
 
 func readMany(reply any, decisions int) ([]any, error) {
@@ -242,12 +270,13 @@ func readMany(reply any, decisions int) ([]any, error) {
 	return replies, nil
 }
 
-func answerMany(batch []*charge, replies []any, err error) {
-	for i, w := range batch {
-		if w.err = err; err == nil {
-			w.reply, w.err = readOneOfMany(replies[i], len(w.keys))
+// answers returns what each of a batch is answered.
+func answers(batch []*charge, replies []any, err error) func(int) (tokenbucket.TakeReply, error) {
+	return func(i int) (tokenbucket.TakeReply, error) {
+		if err != nil {
+			return tokenbucket.TakeReply{}, err
 		}
-		close(w.done)
+		return readOneOfMany(replies[i], len(batch[i].keys))
 	}
 }
 

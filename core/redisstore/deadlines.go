@@ -12,74 +12,87 @@ import (
 // place, if the client gives up at the deadline: the call runs in the caller's. What such calls cost
 // is a good part of a round trip, so their contexts share one timer too.
 
-// deadlines ends the contexts of calls. They all have as long, so the first to begin is the first to
-// end.
+// deadlines tells those who wait that their time is over. They all have as long, so the first to begin is
+// the first to end.
 type deadlines struct {
 	mu          sync.Mutex
-	first, last *callContext
+	first, last *deadline
 	timer       *time.Timer
 	set         bool // the timer runs
+}
+
+// deadline is that of who waits.
+type deadline struct {
+	at time.Time
+	of interface{ expire() } // which is called once, at the deadline
+
+	next, prev *deadline // deadlines.mu guards them, and over
+	over       bool
 }
 
 // callContext is the context of a call whose caller's never ends.
 type callContext struct {
 	context.Context // the caller's
 	sent            wire
-	deadline        time.Time
+	deadline        deadline
 	done            chan struct{}
-
-	next, prev *callContext // deadlines.mu guards them, and over
-	over       bool
 }
 
-// begin returns a context that ends after that time. Callers end it with end, always.
-func (d *deadlines) begin(ctx context.Context, timeout time.Duration) *callContext {
-	c := &callContext{Context: ctx, deadline: time.Now().Add(timeout), done: make(chan struct{})}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c.prev = d.last; c.prev != nil {
-		c.prev.next = c
-	} else {
-		d.first = c
-	}
-	d.last = c
-	d.arm()
+// context returns a context that ends after that time. Callers end its deadline, always.
+func (d *deadlines) context(ctx context.Context, timeout time.Duration) *callContext {
+	c := &callContext{Context: ctx, done: make(chan struct{})}
+	c.deadline.of = c
+	d.begin(&c.deadline, timeout)
 	return c
 }
 
-// end forgets a context.
-func (d *deadlines) end(c *callContext) {
+// begin has a deadline come after that time, unless it is ended before.
+func (d *deadlines) begin(l *deadline, timeout time.Duration) {
+	l.at, l.over = time.Now().Add(timeout), false
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !c.over {
-		d.remove(c)
+	if l.prev = d.last; l.prev != nil {
+		l.prev.next = l
+	} else {
+		d.first = l
+	}
+	d.last = l
+	d.arm()
+}
+
+// end forgets a deadline.
+func (d *deadlines) end(l *deadline) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !l.over {
+		d.remove(l)
 	}
 }
 
-// remove takes a context out of the list. The caller holds mu.
-func (d *deadlines) remove(c *callContext) {
-	c.over = true
-	if c.prev != nil {
-		c.prev.next = c.next
+// remove takes a deadline out of the list. The caller holds mu.
+func (d *deadlines) remove(l *deadline) {
+	l.over = true
+	if l.prev != nil {
+		l.prev.next = l.next
 	} else {
-		d.first = c.next
+		d.first = l.next
 	}
-	if c.next != nil {
-		c.next.prev = c.prev
+	if l.next != nil {
+		l.next.prev = l.prev
 	} else {
-		d.last = c.prev
+		d.last = l.prev
 	}
-	c.next, c.prev = nil, nil
+	l.next, l.prev = nil, nil
 }
 
-// arm sets the timer for the first context, unless it runs. It is not stopped when a call ends: the
+// arm sets the timer for the first deadline, unless it runs. It is not stopped when a call ends: the
 // next one would set it again. The caller holds mu.
 func (d *deadlines) arm() {
 	if d.set || d.first == nil {
 		return
 	}
 	d.set = true
-	wait := time.Until(d.first.deadline)
+	wait := time.Until(d.first.at)
 	if d.timer == nil {
 		d.timer = time.AfterFunc(wait, d.ring)
 	} else {
@@ -91,10 +104,10 @@ func (d *deadlines) ring() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.set = false
-	for now := time.Now(); d.first != nil && !d.first.deadline.After(now); {
-		c := d.first
-		d.remove(c)
-		close(c.done)
+	for now := time.Now(); d.first != nil && !d.first.at.After(now); {
+		l := d.first
+		d.remove(l)
+		l.of.expire()
 	}
 	d.arm()
 }
@@ -108,7 +121,9 @@ func (d *deadlines) stop() {
 	}
 }
 
-func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *callContext) expire() { close(c.done) }
+
+func (c *callContext) Deadline() (time.Time, bool) { return c.deadline.at, true }
 
 func (c *callContext) Done() <-chan struct{} { return c.done }
 

@@ -255,18 +255,38 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// bucketKey names the Redis key of a bucket. All buckets of a key share a hash tag, and with it a
-// slot of a Cluster.
-func (s *Store) bucketKey(tag, bucket string) string {
-	key := s.config.prefix + ":t:{" + tag + "}"
-	if bucket != "" {
-		key += ":" + bucket
+// bucketTag is what the Redis keys of a key's buckets have in common: a hash tag, and with it a slot of a
+// Cluster.
+type bucketTag struct {
+	text [64 + len(":t:{") + tagSize + len("}")]byte
+	size int
+}
+
+func (s *Store) tagged(limiter, key string) bucketTag {
+	var t bucketTag
+	tag := s.hash(limiter, key)
+	text := append(append(append(append(t.text[:0], s.config.prefix...), ":t:{"...), tag[:]...), '}')
+	t.size = len(text)
+	return t
+}
+
+// key names the Redis key of a bucket.
+func (t *bucketTag) key(bucket string) string {
+	if bucket == "" {
+		return string(t.text[:t.size])
 	}
-	return key
+	return string(t.text[:t.size]) + ":" + bucket
 }
 
 // tag hashes the name of a mechanism and a key of it.
 func (s *Store) tag(name, key string) string {
+	tag := s.hash(name, key)
+	return string(tag[:])
+}
+
+const tagSize = 22
+
+func (s *Store) hash(name, key string) (tag [tagSize]byte) {
 	var room [512]byte // most fit, and then cost nothing
 	text := binary.BigEndian.AppendUint64(room[:0], uint64(len(name)))
 	text = append(append(text, name...), key...)
@@ -274,9 +294,8 @@ func (s *Store) tag(name, key string) string {
 	if len(s.config.secret) > 0 {
 		h := hmac.New(sha256.New, s.config.secret)
 		h.Write([]byte(string(text))) // a copy, or what is above would cost memory
-		h.Sum(sum[:0])
+		copy(sum[:], h.Sum(nil))
 	}
-	var tag [22]byte
 	base64.RawURLEncoding.Encode(tag[:], sum[:16])
-	return string(tag[:])
+	return tag
 }
