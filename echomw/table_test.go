@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/concurrency"
 	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echomw/fenced"
 	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
@@ -96,6 +97,14 @@ func build(m mwtest.Middleware) echo.MiddlewareFunc {
 			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
 		}
 		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
+	case mwtest.Fenced:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, fenced.Deny(deny(m.Hooks)))
+		}
+		return fenced.New(m.Checker, key(m.By), m.Options...)
 	}
 	panic("unknown middleware")
 }

@@ -6,12 +6,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/concurrency"
 	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echomw/fenced"
 	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
@@ -37,6 +39,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 	orders := must(guard.New(store, "orders"))
 	carts := must(lock.New(store, "carts"))
 	reports := must(semaphore.New(store, "reports", 10))
+	marks := must(memfence.New())
 	anyKey, anyone := echomw.Global(), echomw.Unscoped()
 	unless := nethttp.Unless(func(*http.Request) bool { return false })
 	onError := nethttp.OnError(func(*http.Request, error) {})
@@ -53,6 +56,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
 		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
 		"concurrency: Deny: nil function": func() { concurrency.Deny(nil) },
+		"fenced: New: nil checker":        func() { fenced.New(nil, anyKey) },
+		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
+		"fenced: Deny: nil function":      func() { fenced.Deny(nil) },
 
 		"idempotency: New: no scope; use echomw.ScopeBy or echomw.Unscoped": func() { idempotency.New(orders, echomw.ScopeFunc{}) },
 
@@ -60,6 +66,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"idempotency: New: an option of another framework (func(*http.Request) bool)": func() { idempotency.New(orders, anyone, unless) },
 		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
 		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"fenced: New: an option of another framework (func(*http.Request) bool)":      func() { fenced.New(marks, anyKey, unless) },
 		"exclusive: New: an option of another framework (func(*http.Request, error))": func() { exclusive.New(carts, anyKey, onError) },
 
 		"echomw: Unless: nil function":  func() { echomw.Unless(nil) },

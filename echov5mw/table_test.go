@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echov5mw/fenced"
 	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
@@ -92,6 +93,14 @@ func build(m mwtest.Middleware) echo.MiddlewareFunc {
 			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
 		}
 		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
+	case mwtest.Fenced:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, fenced.Deny(deny(m.Hooks)))
+		}
+		return fenced.New(m.Checker, key(m.By), m.Options...)
 	}
 	panic("unknown middleware")
 }

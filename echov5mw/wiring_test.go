@@ -6,12 +6,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/exclusive"
+	"github.com/lockkeeper/lockkeeper/echov5mw/fenced"
 	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
@@ -37,6 +39,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 	orders := must(guard.New(store, "orders"))
 	carts := must(lock.New(store, "carts"))
 	reports := must(semaphore.New(store, "reports", 10))
+	marks := must(memfence.New())
 	anyKey, anyone := echov5mw.Global(), echov5mw.Unscoped()
 	unless := nethttp.Unless(func(*http.Request) bool { return false })
 	onError := nethttp.OnError(func(*http.Request, error) {})
@@ -53,6 +56,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
 		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
 		"concurrency: Deny: nil function": func() { concurrency.Deny(nil) },
+		"fenced: New: nil checker":        func() { fenced.New(nil, anyKey) },
+		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
+		"fenced: Deny: nil function":      func() { fenced.Deny(nil) },
 
 		"idempotency: New: no scope; use echov5mw.ScopeBy or echov5mw.Unscoped": func() { idempotency.New(orders, echov5mw.ScopeFunc{}) },
 
@@ -60,6 +66,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"idempotency: New: an option of another framework (func(*http.Request) bool)": func() { idempotency.New(orders, anyone, unless) },
 		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
 		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"fenced: New: an option of another framework (func(*http.Request) bool)":      func() { fenced.New(marks, anyKey, unless) },
 		"exclusive: New: an option of another framework (func(*http.Request, error))": func() { exclusive.New(carts, anyKey, onError) },
 
 		"echov5mw: Unless: nil function":  func() { echov5mw.Unless(nil) },

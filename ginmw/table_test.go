@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/ginmw/fenced"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
@@ -91,6 +92,14 @@ func build(m mwtest.Middleware) gin.HandlerFunc {
 			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
 		}
 		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
+	case mwtest.Fenced:
+		if m.Skip != nil {
+			m.Options = append(m.Options, unless(m.Hooks))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, fenced.Deny(deny(m.Hooks)))
+		}
+		return fenced.New(m.Checker, key(m.By), m.Options...)
 	}
 	panic("unknown middleware")
 }

@@ -8,6 +8,7 @@ type Option interface {
 	setting.RPCIdempotencyOption
 	setting.ExclusiveOption
 	setting.ConcurrencyOption
+	setting.FencedOption
 }
 
 // Unless has an interceptor leave alone the calls for which skip returns true.

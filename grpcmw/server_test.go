@@ -200,6 +200,7 @@ func denies(t *testing.T, err error, reason policy.Reason) *status.Status {
 		policy.Locked: codes.Aborted, policy.InFlight: codes.Aborted,
 		policy.KeyMissing: codes.InvalidArgument, policy.KeyMalformed: codes.InvalidArgument,
 		policy.KeyReused: codes.InvalidArgument, policy.StreamRefused: codes.InvalidArgument,
+		policy.FenceMissing: codes.InvalidArgument, policy.StaleFence: codes.FailedPrecondition,
 		policy.ResponseNotRetained: codes.FailedPrecondition, policy.OutcomeUnknown: codes.FailedPrecondition,
 		policy.ReducedCapacity: codes.Unavailable, policy.InternalError: codes.Internal,
 	}[reason]
@@ -216,7 +217,7 @@ func denies(t *testing.T, err error, reason policy.Reason) *status.Status {
 		t.Errorf("%v has RetryInfo %v", err, retry)
 	}
 	switch reason {
-	case policy.KeyMissing, policy.KeyMalformed, policy.StreamRefused:
+	case policy.KeyMissing, policy.KeyMalformed, policy.StreamRefused, policy.FenceMissing:
 		if bad := detail[errdetails.BadRequest](err); len(bad.GetFieldViolations()) != 1 || bad.GetFieldViolations()[0].GetDescription() == "" {
 			t.Errorf("%v has BadRequest %v", err, bad)
 		}

@@ -24,8 +24,10 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //   - ABORTED if another has the lock, or a call with the same idempotency key is running, with
 //     RetryInfo;
 //   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that cannot
-//     have one; or if the key was used for another request;
+//     have one; if the fence of a lock is missing; or, without BadRequest, if the key was used for
+//     another request;
 //   - FAILED_PRECONDITION if the call ran and its answer was not kept, or nobody knows whether it ran;
+//     or if the fence is stale;
 //   - UNAVAILABLE if the store is, with RetryInfo;
 //   - INTERNAL if a key function failed.
 //
@@ -49,9 +51,9 @@ func codeOf(r policy.Reason) codes.Code {
 		return codes.ResourceExhausted
 	case policy.Locked, policy.InFlight:
 		return codes.Aborted
-	case policy.KeyMissing, policy.KeyMalformed, policy.KeyReused, policy.StreamRefused:
+	case policy.KeyMissing, policy.KeyMalformed, policy.KeyReused, policy.StreamRefused, policy.FenceMissing:
 		return codes.InvalidArgument
-	case policy.ResponseNotRetained, policy.OutcomeUnknown:
+	case policy.ResponseNotRetained, policy.OutcomeUnknown, policy.StaleFence:
 		return codes.FailedPrecondition
 	case policy.ReducedCapacity:
 		return codes.Unavailable
@@ -76,7 +78,7 @@ func details(d policy.Denial) []protoadapt.MessageV1 {
 			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{Subject: "limit:" + name, Description: d.Title()})
 		}
 		list = append(list, quota)
-	case policy.KeyMissing, policy.KeyMalformed, policy.StreamRefused:
+	case policy.KeyMissing, policy.KeyMalformed, policy.StreamRefused, policy.FenceMissing:
 		description := d.Title()
 		if d.Detail != "" {
 			description = d.Detail

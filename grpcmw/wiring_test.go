@@ -6,10 +6,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
@@ -33,6 +35,8 @@ func TestWiringMistakesPanic(t *testing.T) {
 	limiter := newLimiter(t, store, tokenbucket.PerMinute(1))
 	orders, carts, reports := newGuard(t, store), newLocker(t, store), newSemaphore(t, store, 1)
 	anyKey, anyone := grpcmw.Global(), grpcmw.Unscoped()
+	marks := must(memfence.New())
+	var none *memfence.Fence
 	unless := nethttp.Unless(func(*http.Request) bool { return false })
 
 	wiring.Panics(t, map[string]func(){
@@ -58,6 +62,11 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"concurrency: UnaryServerInterceptor: nil key":        func() { concurrency.UnaryServerInterceptor(reports, nil) },
 		"concurrency: StreamServerInterceptor: nil semaphore": func() { concurrency.StreamServerInterceptor(nil, anyKey) },
 		"concurrency: Deny: nil function":                     func() { concurrency.Deny(nil) },
+		"fenced: New: nil checker":                            func() { fenced.New(nil, anyKey) },
+		"fenced: New: nil key":                                func() { fenced.New(marks, nil) },
+		"fenced: UnaryServerInterceptor: nil checker":         func() { fenced.UnaryServerInterceptor(none, anyKey) },
+		"fenced: StreamServerInterceptor: nil key":            func() { fenced.StreamServerInterceptor(marks, nil) },
+		"fenced: Deny: nil function":                          func() { fenced.Deny(nil) },
 		"retry: WithMaxTries: 0 is less than 1":               func() { retry.WithMaxTries(0) },
 		"retry: WithMaxDelay: -1ns is negative":               func() { retry.WithMaxDelay(-1) },
 
@@ -65,6 +74,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 
 		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
 		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"fenced: New: an option of another framework (func(*http.Request) bool)":      func() { fenced.New(marks, anyKey, unless) },
 
 		"grpcmw: ServerOptions: interceptors that are none": func() { grpcmw.ServerOptions(grpcmw.Interceptors{}) },
 		"grpcmw: Unless: nil function":                      func() { grpcmw.Unless(nil) },

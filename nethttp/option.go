@@ -12,6 +12,7 @@ type Option interface {
 	setting.IdempotencyOption
 	setting.ExclusiveOption
 	setting.ConcurrencyOption
+	setting.FencedOption
 }
 
 // Unless has a middleware leave alone the requests for which skip returns true.

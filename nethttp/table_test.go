@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
 	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
@@ -136,6 +137,14 @@ func (f framework) build(m mwtest.Middleware) func(http.Handler) http.Handler {
 			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
 		}
 		return concurrency.New(m.Semaphore, f.key(m.By), m.Options...)
+	case mwtest.Fenced:
+		if m.Skip != nil {
+			m.Options = append(m.Options, nethttp.Unless(m.Skip))
+		}
+		if m.Deny != nil {
+			m.Options = append(m.Options, fenced.Deny(deny(m.Hooks)))
+		}
+		return fenced.New(m.Checker, f.key(m.By), m.Options...)
 	}
 	panic("unknown middleware")
 }

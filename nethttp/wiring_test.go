@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
 	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
@@ -38,6 +40,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 	orders := must(guard.New(store, "orders"))
 	carts := must(lock.New(store, "carts"))
 	reports := must(semaphore.New(store, "reports", 10))
+	marks := must(memfence.New())
 	anyKey, anyone := nethttp.Global(), nethttp.Unscoped()
 	unless := echov5mw.Unless(func(*echo.Context) bool { return false })
 	onError := echov5mw.OnError(func(*echo.Context, error) {})
@@ -59,6 +62,10 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
 		"concurrency: New: nil handler":   func() { concurrency.New(reports, anyKey)(none) },
 		"concurrency: Deny: nil function": func() { concurrency.Deny(nil) },
+		"fenced: New: nil checker":        func() { fenced.New(nil, anyKey) },
+		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
+		"fenced: New: nil handler":        func() { fenced.New(marks, anyKey)(none) },
+		"fenced: Deny: nil function":      func() { fenced.Deny(nil) },
 
 		"idempotency: New: no scope; use nethttp.ScopeBy or nethttp.Unscoped": func() { idempotency.New(orders, nethttp.ScopeFunc{}) },
 
@@ -66,6 +73,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"idempotency: New: an option of another framework (func(*echo.Context) bool)": func() { idempotency.New(orders, anyone, unless) },
 		"exclusive: New: an option of another framework (func(*echo.Context) bool)":   func() { exclusive.New(carts, anyKey, unless) },
 		"concurrency: New: an option of another framework (func(*echo.Context) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"fenced: New: an option of another framework (func(*echo.Context) bool)":      func() { fenced.New(marks, anyKey, unless) },
 		"exclusive: New: an option of another framework (func(*echo.Context, error))": func() { exclusive.New(carts, anyKey, onError) },
 
 		"nethttp: Unless: nil function":  func() { nethttp.Unless(nil) },

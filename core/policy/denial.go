@@ -30,6 +30,8 @@ const (
 	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off
 	InternalError       Reason = "internal-error"             // 500: a key function failed
 	StreamRefused       Reason = "stream-refused"             // gRPC only: a stream cannot be replayed
+	FenceMissing        Reason = "fence-missing"              // 428: the fence of a lock is required, and not there
+	StaleFence          Reason = "stale-fence"                // 412: others have had the lock since
 )
 
 const (
@@ -56,6 +58,8 @@ var reasons = map[Reason]struct {
 	BodyUnreadable:      {http.StatusBadRequest, ownProblems, "The request's body cannot be read"},
 	InternalError:       {http.StatusInternalServerError, ownProblems, "Internal error"},
 	StreamRefused:       {http.StatusBadRequest, ownProblems, "A stream cannot be protected by an idempotency key"},
+	FenceMissing:        {http.StatusPreconditionRequired, ownProblems, "The request lacks the fence of a lock"},
+	StaleFence:          {http.StatusPreconditionFailed, ownProblems, "The request is of an earlier holder of the lock"},
 }
 
 // Denial is a refusal, as a Deny hook is given it. The hook writes an answer of its own; the header

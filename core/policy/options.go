@@ -30,6 +30,9 @@ type ExclusiveOption = setting.ExclusiveOption
 // ConcurrencyOption is an option of the concurrency middleware of every framework.
 type ConcurrencyOption = setting.ConcurrencyOption
 
+// FencedOption is an option of the fenced middleware of every framework.
+type FencedOption = setting.FencedOption
+
 // LimitOption is an option of the middleware that limit how much runs: ratelimit and concurrency.
 type LimitOption interface {
 	RateLimitOption
@@ -44,12 +47,13 @@ type WaitOption interface {
 	ConcurrencyOption
 }
 
-// UnprotectedOption is an option of the middleware that protect a handler: idempotency and
-// exclusive.
+// UnprotectedOption is an option of the middleware that protect a handler: idempotency, exclusive and
+// fenced.
 type UnprotectedOption interface {
 	IdempotencyOption
 	RPCIdempotencyOption
 	ExclusiveOption
+	FencedOption
 }
 
 // GuardOption is an option of the idempotency middleware, whatever the protocol.
@@ -70,6 +74,10 @@ type concurrencyFunc func(*setting.Concurrency)
 
 func (f concurrencyFunc) ApplyConcurrency(s *setting.Concurrency) { f(s) }
 
+type fencedFunc func(*setting.Fenced)
+
+func (f fencedFunc) ApplyFenced(s *setting.Fenced) { f(s) }
+
 type failOpen struct{}
 
 func (failOpen) ApplyRateLimit(s *setting.RateLimit)       { s.FailOpen = true }
@@ -86,6 +94,7 @@ type unprotected struct{}
 func (unprotected) ApplyIdempotency(s *setting.Idempotency)       { s.RunUnprotected = true }
 func (unprotected) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.RunUnprotected = true }
 func (unprotected) ApplyExclusive(s *setting.Exclusive)           { s.RunUnprotected = true }
+func (unprotected) ApplyFenced(s *setting.Fenced)                 { s.RunUnprotected = true }
 
 type required struct{}
 
@@ -103,11 +112,20 @@ func LegacyHeaders() RateLimitOption {
 	return rateLimitFunc(func(s *setting.RateLimit) { s.LegacyHeaders = true })
 }
 
-// RunUnprotected runs requests without their guard, or their lock, while the store is unavailable.
-// A request that is sent twice then runs twice, and the answer carries "Idempotency-Status:
-// bypassed"; requests of one key then run at the same time, and the answer carries "Lock-Status:
-// bypassed". Without it such requests are refused with status 503, or UNAVAILABLE in gRPC.
+// RunUnprotected runs requests without their guard, their lock, or a look at their fence, while the
+// store is unavailable. A request that is sent twice then runs twice, and the answer carries
+// "Idempotency-Status: bypassed"; requests of one key then run at the same time, and the answer carries
+// "Lock-Status: bypassed"; requests of holders that have lost their lock then run, and the answer
+// carries "Fence-Status: bypassed". Without it such requests are refused with status 503, or
+// UNAVAILABLE in gRPC.
 func RunUnprotected() UnprotectedOption { return unprotected{} }
+
+// AllowUnfenced lets requests without a fence pass, as those of clients that hold no lock, and what
+// they write is protected from nobody and by nothing. Without it they are refused with status 428, or
+// INVALID_ARGUMENT in gRPC. A fence that cannot be read is refused with or without it.
+func AllowUnfenced() FencedOption {
+	return fencedFunc(func(s *setting.Fenced) { s.AllowUnfenced = true })
+}
 
 // maxWait is longer than any client's patience: more is a mistake in the unit.
 const maxWait = time.Hour

@@ -35,9 +35,9 @@ func codeOf(reason policy.Reason) connect.Code {
 		return connect.CodeResourceExhausted
 	case policy.Locked, policy.InFlight:
 		return connect.CodeAborted
-	case policy.KeyMissing, policy.KeyMalformed, policy.KeyReused, policy.BodyTooLarge, policy.BodyUnreadable:
+	case policy.KeyMissing, policy.KeyMalformed, policy.KeyReused, policy.BodyTooLarge, policy.BodyUnreadable, policy.FenceMissing:
 		return connect.CodeInvalidArgument
-	case policy.ResponseNotRetained, policy.OutcomeUnknown:
+	case policy.ResponseNotRetained, policy.OutcomeUnknown, policy.StaleFence:
 		return connect.CodeFailedPrecondition
 	case policy.ReducedCapacity:
 		return connect.CodeUnavailable

@@ -100,6 +100,8 @@ func TestEveryReasonIsDecoded(t *testing.T) {
 		policy.InFlight:            connect.CodeAborted,
 		policy.ResponseNotRetained: connect.CodeFailedPrecondition,
 		policy.OutcomeUnknown:      connect.CodeFailedPrecondition,
+		policy.FenceMissing:        connect.CodeInvalidArgument,
+		policy.StaleFence:          connect.CodeFailedPrecondition,
 		policy.InternalError:       connect.CodeInternal,
 	}
 	denying := func(*testing.T) http.Handler {

@@ -8,7 +8,6 @@ package concurrency
 
 import (
 	"fmt"
-	"net/http"
 
 	"github.com/gin-gonic/gin"
 
@@ -75,7 +74,7 @@ func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.Concurrency
 		if hooks.Skips(c) {
 			return
 		}
-		middleware.Serve(c.Writer.Header(), c.Request, &exchange{c, key, hooks})
+		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
 	}
 }
 
@@ -93,23 +92,3 @@ type option struct {
 }
 
 func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }
-
-// exchange is a httphold.Exchange on gin.
-type exchange struct {
-	c     *gin.Context
-	key   ginmw.KeyFunc
-	hooks hook.Hooks
-}
-
-func (x *exchange) Key() (string, error) { return x.key(x.c) }
-
-func (x *exchange) Run(r *http.Request) {
-	original := x.c.Request
-	x.c.Request = r
-	defer func() { x.c.Request = original }()
-	x.c.Next()
-}
-
-func (x *exchange) Deny(d policy.Denial) { x.hooks.Deny(x.c, d) }
-
-func (x *exchange) Report(err error) { _ = x.c.Error(err) }

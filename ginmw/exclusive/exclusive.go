@@ -7,8 +7,6 @@
 package exclusive
 
 import (
-	"net/http"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -66,7 +64,7 @@ func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption)
 		if hooks.Skips(c) {
 			return
 		}
-		middleware.Serve(c.Writer.Header(), c.Request, &exchange{c, key, hooks})
+		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
 	}
 }
 
@@ -84,23 +82,3 @@ type option struct {
 }
 
 func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }
-
-// exchange is a httphold.Exchange on gin.
-type exchange struct {
-	c     *gin.Context
-	key   ginmw.KeyFunc
-	hooks hook.Hooks
-}
-
-func (x *exchange) Key() (string, error) { return x.key(x.c) }
-
-func (x *exchange) Run(r *http.Request) {
-	original := x.c.Request
-	x.c.Request = r
-	defer func() { x.c.Request = original }()
-	x.c.Next()
-}
-
-func (x *exchange) Deny(d policy.Denial) { x.hooks.Deny(x.c, d) }
-
-func (x *exchange) Report(err error) { _ = x.c.Error(err) }

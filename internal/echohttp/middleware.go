@@ -6,9 +6,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/httpfence"
 	"github.com/lockkeeper/lockkeeper/internal/httpguard"
 	"github.com/lockkeeper/lockkeeper/internal/httphold"
 	"github.com/lockkeeper/lockkeeper/internal/httplimit"
@@ -86,6 +88,29 @@ func Concurrency[H ~func(C) error, C Context](
 	if err != nil {
 		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}
+
+	return func(next H) H {
+		return func(c C) error {
+			if b.skips(c) {
+				return next(c)
+			}
+			x := &exchange[C]{base: b, c: c, key: key, next: next}
+			middleware.Serve(b.Response(c).Header(), c.Request(), x)
+			return x.err
+		}
+	}
+}
+
+// Fenced is fenced.New of a version whose handlers are of type H.
+func Fenced[H ~func(C) error, C Context](
+	v Version[C], checker fence.Checker, key func(C) (string, error), opts []policy.FencedOption,
+) func(H) H {
+	settings := setting.ForFenced(opts)
+	middleware := httpfence.New(checker, settings)
+	if key == nil {
+		panic("fenced: New: nil key")
+	}
+	b := newBase(v, "fenced", settings.Common)
 
 	return func(next H) H {
 		return func(c C) error {

@@ -48,3 +48,8 @@ func DenyExclusive[C Context](f func(C, policy.Denial) error) policy.ExclusiveOp
 func DenyConcurrency[C Context](f func(C, policy.Denial) error) policy.ConcurrencyOption {
 	return deny("concurrency", f)
 }
+
+// DenyFenced is fenced.Deny.
+func DenyFenced[C Context](f func(C, policy.Denial) error) policy.FencedOption {
+	return deny("fenced", f)
+}

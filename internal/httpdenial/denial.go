@@ -18,7 +18,8 @@ func SetHeader(h http.Header, d policy.Denial) {
 	if d.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter+time.Second-1)/time.Second), 10))
 	}
-	if d.Reason == policy.KeyMissing || d.Reason == policy.KeyMalformed {
+	switch d.Reason {
+	case policy.KeyMissing, policy.KeyMalformed, policy.FenceMissing:
 		h.Add("Link", "<"+d.Type()+`>; rel="describedby"`)
 	}
 }

@@ -24,7 +24,7 @@ type Framework interface {
 }
 
 // Middleware says which middleware the framework is to build: a RateLimit, an Idempotency, an
-// Exclusive or a Concurrency.
+// Exclusive, a Concurrency or a Fenced.
 type Middleware interface{ middleware() }
 
 // Hooks are what a middleware is told in the framework's types.
@@ -105,6 +105,7 @@ func Run(t *testing.T, f Framework) {
 	t.Run("idempotency", func(t *testing.T) { runAll(t, f, idempotencyRows) })
 	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })
 	t.Run("concurrency", func(t *testing.T) { runAll(t, f, concurrencyRows) })
+	t.Run("fenced", func(t *testing.T) { runAll(t, f, fencedRows) })
 	t.Run("together", func(t *testing.T) { runAll(t, f, jointRows) })
 	t.Run("through", func(t *testing.T) { runAll(t, f, throughRows()) })
 	t.Run("traced", func(t *testing.T) { runAll(t, f, tracedRows) })

@@ -101,7 +101,7 @@ func results(t *testing.T, framework, rows string) map[string]bool {
 var harmless = []string{
 	"idempotency/other_methods_pass", "idempotency/the_handler_reads_the_body",
 	"ratelimit/every_builder_of_keys", "idempotency/every_builder_of_keys", "exclusive/every_builder_of_keys",
-	"concurrency/every_builder_of_keys", "exclusive/a_panic_releases_the_lock", "concurrency/a_panic_gives_the_permit_back",
+	"concurrency/every_builder_of_keys", "fenced/every_builder_of_keys", "exclusive/a_panic_releases_the_lock", "concurrency/a_panic_gives_the_permit_back",
 }
 
 // A table that finds nothing wrong with a framework that does nothing proves nothing.

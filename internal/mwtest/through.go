@@ -93,6 +93,7 @@ func chains(t *testing.T) []chain {
 		{"idempotency", alone[1:2]},
 		{"exclusive", alone[2:3]},
 		{"concurrency", alone[3:4]},
+		{"fenced", alone[4:5]},
 		{"all", passing(t)},
 	}
 }
@@ -106,6 +107,7 @@ func passing(t *testing.T) []Middleware {
 		Idempotency{Guard: newGuard(t, store), Options: []policy.IdempotencyOption{methods}},
 		Exclusive{Locker: newLocker(t, store), By: Key{Kind: Global}},
 		Concurrency{Semaphore: newSemaphore(t, store, 1), By: Key{Kind: Global}},
+		Fenced{Checker: newChecker(t), By: Key{Kind: Global}, Options: []policy.FencedOption{policy.AllowUnfenced()}},
 	}
 }
 

@@ -27,6 +27,9 @@ func (o Option) ApplyExclusive(s *Exclusive) { o(&s.Common) }
 // ApplyConcurrency implements ConcurrencyOption.
 func (o Option) ApplyConcurrency(s *Concurrency) { o(&s.Common) }
 
+// ApplyFenced implements FencedOption.
+func (o Option) ApplyFenced(s *Fenced) { o(&s.Common) }
+
 // RPCOption sets something that every policy has, in gRPC.
 type RPCOption func(*Common)
 
@@ -41,3 +44,6 @@ func (o RPCOption) ApplyExclusive(s *Exclusive) { o(&s.Common) }
 
 // ApplyConcurrency implements ConcurrencyOption.
 func (o RPCOption) ApplyConcurrency(s *Concurrency) { o(&s.Common) }
+
+// ApplyFenced implements FencedOption.
+func (o RPCOption) ApplyFenced(s *Fenced) { o(&s.Common) }

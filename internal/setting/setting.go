@@ -93,6 +93,17 @@ type Concurrency struct {
 // ConcurrencyOption sets something of it.
 type ConcurrencyOption interface{ ApplyConcurrency(*Concurrency) }
 
+// Fenced is what the fenced middleware can be told.
+type Fenced struct {
+	Common
+	RunUnprotected bool
+	// AllowUnfenced lets requests pass that have no fence.
+	AllowUnfenced bool
+}
+
+// FencedOption sets something of it.
+type FencedOption interface{ ApplyFenced(*Fenced) }
+
 // ForRateLimit returns the defaults with opts applied; nil options are ignored.
 func ForRateLimit(opts []RateLimitOption) RateLimit {
 	var s RateLimit
@@ -154,6 +165,17 @@ func ForConcurrency(opts []ConcurrencyOption) Concurrency {
 	for _, o := range opts {
 		if o != nil {
 			o.ApplyConcurrency(&s)
+		}
+	}
+	return s
+}
+
+// ForFenced returns the defaults with opts applied; nil options are ignored.
+func ForFenced(opts []FencedOption) Fenced {
+	var s Fenced
+	for _, o := range opts {
+		if o != nil {
+			o.ApplyFenced(&s)
 		}
 	}
 	return s

@@ -14,6 +14,10 @@ var (
 	// ErrInvalid is matched by the refusal of a token that no lock has given: its number is not
 	// positive. Nothing has been written, and the resource's mark is as it was.
 	ErrInvalid = errors.New("fence: invalid token")
+
+	// ErrInvalidKey is matched by the refusal of a key that a [Checker] has no place for. No mark has
+	// been touched.
+	ErrInvalidKey = errors.New("fence: invalid key")
 )
 
 // Mark is the largest number of an exclusive token that a resource has seen: 0 if it has seen none.

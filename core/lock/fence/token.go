@@ -1,6 +1,10 @@
 package fence
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Token identifies one grant of a lock.
 type Token struct {
@@ -10,5 +14,30 @@ type Token struct {
 	Shared bool
 }
 
-// String is the number in decimal.
-func (t Token) String() string { return strconv.FormatInt(t.Number, 10) }
+// sharedSuffix is what the text of a shared token ends with.
+const sharedSuffix = ";shared"
+
+// String returns the token as text, as it goes over the wire: its number in decimal, and for a shared
+// one ";shared" after it. [ParseToken] reads it.
+func (t Token) String() string {
+	text := strconv.FormatInt(t.Number, 10)
+	if t.Shared {
+		text += sharedSuffix
+	}
+	return text
+}
+
+// ParseToken returns the token of a text that [Token.String] has written. A number has one spelling,
+// without a sign, a space or a leading zero, so that nobody on the way can read the text otherwise.
+//
+// An error matches [ErrInvalid]: the text is another one, or its number is not positive, or is too
+// large.
+func ParseToken(text string) (Token, error) {
+	digits, shared := strings.CutSuffix(text, sharedSuffix)
+	number, err := strconv.ParseInt(digits, 10, 64)
+	t := Token{Number: number, Shared: shared}
+	if err != nil || number <= 0 || t.String() != text {
+		return Token{}, fmt.Errorf("%w: a text that is none", ErrInvalid)
+	}
+	return t, nil
+}

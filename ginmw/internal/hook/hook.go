@@ -2,6 +2,8 @@
 package hook
 
 import (
+	"net/http"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -43,3 +45,32 @@ func (h Hooks) Deny(c *gin.Context, d policy.Denial) {
 	}
 	c.Data(d.Status(), httpdenial.ContentType, httpdenial.Body(d))
 }
+
+// Exchange returns the request of c, and its answer, as a httphold.Exchange.
+func (h Hooks) Exchange(c *gin.Context, key func(*gin.Context) (string, error)) *Exchange {
+	return &Exchange{c, key, h}
+}
+
+// Exchange is a request and its answer in a middleware's hands.
+type Exchange struct {
+	c     *gin.Context
+	key   func(*gin.Context) (string, error)
+	hooks Hooks
+}
+
+// Key returns the request's key.
+func (x *Exchange) Key() (string, error) { return x.key(x.c) }
+
+// Run has the handlers that come after the middleware answer the request.
+func (x *Exchange) Run(r *http.Request) {
+	original := x.c.Request
+	x.c.Request = r
+	defer func() { x.c.Request = original }()
+	x.c.Next()
+}
+
+// Deny answers with a denial and ends the chain.
+func (x *Exchange) Deny(d policy.Denial) { x.hooks.Deny(x.c, d) }
+
+// Report tells gin of an error that the client is not told of.
+func (x *Exchange) Report(err error) { _ = x.c.Error(err) }

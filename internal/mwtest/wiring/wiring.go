@@ -70,7 +70,7 @@ type option struct {
 	policies []string
 }
 
-var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency"}
+var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency", "fenced"}
 
 // ofHTTP are the options that no interceptor has.
 var ofHTTP = []string{
@@ -86,7 +86,8 @@ func (f Framework) options() []option {
 		{"policy.MaxBody(1)", []string{"idempotency"}},
 		{"policy.KeepStatus(500)", []string{"idempotency"}},
 		{"policy.ReleaseStatus(404)", []string{"idempotency"}},
-		{"policy.RunUnprotected()", []string{"idempotency", "exclusive"}},
+		{"policy.RunUnprotected()", []string{"idempotency", "exclusive", "fenced"}},
+		{"policy.AllowUnfenced()", []string{"fenced"}},
 		{"policy.Wait(time.Second)", []string{"exclusive", "concurrency"}},
 		{"policy.MaxWaiting(4)", []string{"concurrency"}},
 		{"policy.PerInstance()", []string{"concurrency"}},
@@ -159,8 +160,8 @@ func (f Framework) source(lines []line) (source string, first int) {
 	var b strings.Builder
 	b.WriteString("package wiring\n\nimport (\n\t\"time\"\n" + f.Imports + "\n")
 	for _, path := range []string{
-		"core/guard", "core/lock", "core/policy", "core/semaphore", "core/tokenbucket", f.Package, f.Other,
-		f.Package + "/concurrency", f.Package + "/exclusive", f.Package + "/idempotency", f.Package + "/ratelimit",
+		"core/guard", "core/lock", "core/lock/fence", "core/policy", "core/semaphore", "core/tokenbucket", f.Package, f.Other,
+		f.Package + "/concurrency", f.Package + "/exclusive", f.Package + "/fenced", f.Package + "/idempotency", f.Package + "/ratelimit",
 	} {
 		b.WriteString("\t" + strconv.Quote(module+path) + "\n")
 	}
@@ -171,6 +172,7 @@ var (
 	idempotencyState *guard.Guard
 	exclusiveState   *lock.Locker
 	concurrencyState *semaphore.Semaphore
+	fencedState      fence.Checker
 )
 
 func skip(` + f.Request + `) bool { return false }

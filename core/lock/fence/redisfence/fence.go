@@ -33,8 +33,8 @@ var check = redis.NewScript(checkSource)
 
 // ErrInvalidKey is matched by the error of a call whose key is empty, or has braces that leave no
 // way to name a second key in the same slot of a Cluster: a "}" outside of a hash tag. Nothing has
-// been sent.
-var ErrInvalidKey = errors.New("redisfence: invalid key")
+// been sent. It is [fence.ErrInvalidKey].
+var ErrInvalidKey = fence.ErrInvalidKey
 
 // Fence keeps a mark for each key, in Redis 6.2 or later or in a Cluster. All methods may be called
 // concurrently, and all processes that use the same Redis and prefix share the marks.
@@ -48,10 +48,14 @@ var ErrInvalidKey = errors.New("redisfence: invalid key")
 //
 // A mark lives for [WithTTL] after the last call for its key, refused or not. Redis must not evict
 // it before: use the maxmemory-policy noeviction.
+//
+// A Fence is a [fence.Checker], for the middleware that refuse requests whose fence is stale.
 type Fence struct {
 	client redis.UniversalClient
 	config config
 }
+
+var _ fence.Checker = (*Fence)(nil)
 
 // Option is an optional setting of [New].
 type Option interface{ apply(*config) }
@@ -138,7 +142,7 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 	if t.Shared {
 		shared = "1"
 	}
-	args := append([]any{t.String(), shared, millis(f.config.ttl)}, write...)
+	args := append([]any{t.Number, shared, millis(f.config.ttl)}, write...)
 	reply, err := check.EvalSha(ctx, f.client, keys, args...).Text()
 	if err != nil && strings.Contains(err.Error(), "NOSCRIPT") { // which proxies put behind an "ERR"
 		reply, err = check.Eval(ctx, f.client, keys, args...).Text()

@@ -170,6 +170,37 @@ func TestConcurrentWriters(t *testing.T) {
 	})
 }
 
+// Whatever middleware knows of a fence is a Checker. Two processes have the same marks by the same prefix,
+// and other marks by another.
+func TestCheckersOfSeveralProcesses(t *testing.T) {
+	onEach(t, func(t *testing.T, client *redis.Client) {
+		other := clientOf(t, client.Options().Addr)
+		var one, two, apart fence.Checker = newFence(t, client), newFence(t, other), newFence(t, other, redisfence.WithPrefix("apart"))
+		ctx := t.Context()
+		if err := one.Check(ctx, "key", fence.Token{Number: 5}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			name   string
+			by     fence.Checker
+			number int64
+			want   error
+		}{
+			{"below the other's mark", two, 4, fence.ErrStale},
+			{"above it", two, 6, nil},
+			{"overtaken meanwhile", one, 5, fence.ErrStale},
+			{"by another prefix", apart, 1, nil},
+		} {
+			if err := c.by.Check(ctx, "key", fence.Token{Number: c.number}); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Errorf("%s: %v, want %v", c.name, err, c.want)
+			}
+		}
+		if err := one.Check(ctx, "a}b", fence.Token{Number: 1}); !errors.Is(err, fence.ErrInvalidKey) {
+			t.Errorf("a key that it has no place for: %v", err)
+		}
+	})
+}
+
 func TestNothingStaysForEver(t *testing.T) {
 	server := miniredis.RunT(t)
 	client := clientOf(t, server.Addr())

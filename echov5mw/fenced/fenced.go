@@ -1,0 +1,59 @@
+// Package fenced refuses requests of holders that have lost their lock, as echo v5 middleware:
+//
+//	e.PUT("/carts/:id", saveCart, fenced.New(marks, echov5mw.ByParam("id")))
+//
+// What sends the fence, from the client that holds the lock, is Transport of package nethttp/fenced.
+//
+// Package fence says what a fence is, and why.
+package fenced
+
+import (
+	"github.com/labstack/echo/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+)
+
+// New returns middleware that runs the handler of a request whose fence is not lower than the largest
+// seen for the request's key, and returns an error without running it otherwise. The application's
+// HTTPErrorHandler answers with it; echo's own with a problem body (RFC 9457):
+//
+//   - 412 with type stale-fence if a larger fence has been seen: others have had the lock since the
+//     sender lost it;
+//   - 428 if the request has no fence, unless policy.AllowUnfenced lets it pass;
+//   - 400 if it has several fences, or one that cannot be read; no key, one of more than 1,024 bytes, or
+//     one that the checker has no place for;
+//   - 503 with Retry-After if the checker's store is unavailable. With policy.RunUnprotected the handler
+//     runs all the same, and the answer has "Fence-Status: bypassed";
+//   - 500 if the key function fails, or the checker in another way.
+//
+// The fence is the value of the header field fence.Header, which the Transport of nethttp/fenced sends.
+// The key is the resource that the request works on, and all who work on it must hold the same lock,
+// since fences of different locks cannot be compared. A fence that passes keeps out every lower one from
+// then on, whatever comes of the request; one of a shared lease keeps out none.
+//
+// The fence is compared before the handler runs. A handler that is paused after that can still write
+// what is out of date: let it compare again where it writes, with the token that fence.FromContext finds,
+// by redisfence's Set or sqlfence's Exec. Where nothing can compare, let the handlers of a key run one
+// at a time, so that no newer fence passes while one runs: put the middleware behind concurrency, with a
+// semaphore of one and policy.PerInstance, where one process has the resource to itself.
+//
+// It stands behind authentication and authorisation, since whoever sends a large fence keeps out all
+// others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
+// done before.
+//
+// Options are policy.AllowUnfenced, policy.RunUnprotected, echov5mw.Unless, echov5mw.OnError and [Deny].
+// New panics if checker or key is nil.
+func New(checker fence.Checker, key echov5mw.KeyFunc, opts ...policy.FencedOption) echo.MiddlewareFunc {
+	return echohttp.Fenced[echo.HandlerFunc](adapter.Echo{}, checker, key, opts)
+}
+
+// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
+// the header fields of the refusal are set; deny writes status and body, or returns an error for the
+// HTTPErrorHandler.
+func Deny(deny func(c *echo.Context, d policy.Denial) error) policy.FencedOption {
+	return echohttp.DenyFenced(deny)
+}

@@ -1,0 +1,83 @@
+package fenced_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/fenced"
+)
+
+func put(h http.Handler, path, token string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPut, path, nil)
+	if token != "" {
+		r.Header.Set(fence.Header, token)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// The request of a holder that was paused comes when the next holder has written already. The handler
+// finds the fence, for the database to compare once more.
+func Example_lateRequest() {
+	carts, err := memfence.New() // redisfence, where several processes work on the carts
+	if err != nil {
+		panic(err)
+	}
+	r := gin.New()
+	r.PUT("/carts/:id", fenced.New(carts, ginmw.ByParam("id")), func(c *gin.Context) {
+		token, _ := fence.FromContext(c.Request.Context())
+		// save(ctx, cart, token)
+		c.String(http.StatusOK, "cart %s, written with fence %v", c.Param("id"), token)
+	})
+	fmt.Println(put(r, "/carts/42", "34").Body)
+	fmt.Println("the paused holder:", put(r, "/carts/42", "33").Code)
+	fmt.Println("without a lock:", put(r, "/carts/42", "").Code)
+	// Output:
+	// cart 42, written with fence 34
+	// the paused holder: 412
+	// without a lock: 428
+}
+
+// While clients learn to send their fence one after the other, those that do not yet are let through.
+func Example_rollout() {
+	carts, err := memfence.New()
+	if err != nil {
+		panic(err)
+	}
+	r := gin.New()
+	r.PUT("/carts/:id", fenced.New(carts, ginmw.ByParam("id"), policy.AllowUnfenced()), func(c *gin.Context) {
+		_, ok := fence.FromContext(c.Request.Context())
+		c.String(http.StatusOK, "fenced: %t", ok)
+	})
+	fmt.Println(put(r, "/carts/42", "34").Body)
+	fmt.Println(put(r, "/carts/42", "").Body)
+	fmt.Println(put(r, "/carts/42", "33").Code)
+	// Output:
+	// fenced: true
+	// fenced: false
+	// 412
+}
+
+// An answer of one's own to who has lost the lock.
+func ExampleDeny() {
+	carts, err := memfence.New()
+	if err != nil {
+		panic(err)
+	}
+	r := gin.New()
+	deny := fenced.Deny(func(c *gin.Context, d policy.Denial) {
+		c.String(d.Status(), "read it again: %s", d.Reason)
+	})
+	r.PUT("/carts/:id", fenced.New(carts, ginmw.ByParam("id"), deny), func(*gin.Context) {})
+	put(r, "/carts/42", "34")
+	fmt.Println(put(r, "/carts/42", "33").Body)
+	// Output: read it again: stale-fence
+}

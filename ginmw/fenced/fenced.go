@@ -1,0 +1,79 @@
+// Package fenced refuses requests of holders that have lost their lock, as gin middleware:
+//
+//	r.PUT("/carts/:id", fenced.New(marks, ginmw.ByParam("id")), saveCart)
+//
+// What sends the fence, from the client that holds the lock, is Transport of package nethttp/fenced.
+//
+// Package fence says what a fence is, and why.
+package fenced
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
+	"github.com/lockkeeper/lockkeeper/internal/httpfence"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// New returns middleware that runs the handler of a request whose fence is not lower than the largest
+// seen for the request's key, and answers without the handler otherwise:
+//
+//   - 412 with a problem body (RFC 9457) of type stale-fence if a larger fence has been seen: others
+//     have had the lock since the sender lost it;
+//   - 428 if the request has no fence, unless policy.AllowUnfenced lets it pass;
+//   - 400 if it has several fences, or one that cannot be read; no key, one of more than 1,024 bytes, or
+//     one that the checker has no place for;
+//   - 503 with Retry-After if the checker's store is unavailable. With policy.RunUnprotected the handler
+//     runs all the same, and the answer has "Fence-Status: bypassed";
+//   - 500 if the key function fails, or the checker in another way.
+//
+// The fence is the value of the header field fence.Header, which the Transport of nethttp/fenced sends.
+// The key is the resource that the request works on, and all who work on it must hold the same lock,
+// since fences of different locks cannot be compared. A fence that passes keeps out every lower one from
+// then on, whatever comes of the request; one of a shared lease keeps out none.
+//
+// The fence is compared before the handler runs. A handler that is paused after that can still write
+// what is out of date: let it compare again where it writes, with the token that fence.FromContext finds,
+// by redisfence's Set or sqlfence's Exec. Where nothing can compare, let the handlers of a key run one
+// at a time, so that no newer fence passes while one runs: put the middleware behind concurrency, with a
+// semaphore of one and policy.PerInstance, where one process has the resource to itself.
+//
+// It stands behind authentication and authorisation, since whoever sends a large fence keeps out all
+// others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
+// done before.
+//
+// Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless and [Deny].
+// New panics if checker or key is nil.
+func New(checker fence.Checker, key ginmw.KeyFunc, opts ...policy.FencedOption) gin.HandlerFunc {
+	settings := setting.ForFenced(opts)
+	middleware := httpfence.New(checker, settings)
+	if key == nil {
+		panic("fenced: New: nil key")
+	}
+	hooks := hook.Of("fenced", settings.Common)
+
+	return func(c *gin.Context) {
+		if hooks.Skips(c) {
+			return
+		}
+		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
+	}
+}
+
+// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
+// the header fields of the refusal are set; deny writes status and body.
+func Deny(deny func(c *gin.Context, d policy.Denial)) policy.FencedOption {
+	if deny == nil {
+		panic("fenced: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(*gin.Context, policy.Denial)
+}
+
+func (o option) ApplyFenced(s *setting.Fenced) { s.Deny = o.deny }

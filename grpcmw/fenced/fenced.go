@@ -1,0 +1,139 @@
+// Package fenced refuses calls of holders that have lost their lock, as gRPC interceptors:
+//
+//	fenced.New(marks, grpcmw.ByField("cart_id"))
+//
+// Its client interceptors are what sends the fence, from the client that holds the lock. Package fence
+// says what a fence is, and why.
+package fenced
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+// fenceMetadata is the metadata that has the fence.
+var fenceMetadata = strings.ToLower(fence.Header)
+
+// New returns interceptors that run the handler of a call whose fence is not lower than the largest
+// seen for the call's key, and answer without the handler otherwise:
+//
+//   - FAILED_PRECONDITION, with an ErrorInfo of reason STALE_FENCE, if a larger fence has been seen:
+//     others have had the lock since the sender lost it;
+//   - INVALID_ARGUMENT, with BadRequest, if the call has no fence, unless policy.AllowUnfenced lets it
+//     pass; several fences, or one that cannot be read; no key, one of more than 1,024 bytes, or one
+//     that the checker has no place for;
+//   - UNAVAILABLE with RetryInfo if the checker's store is unavailable. With policy.RunUnprotected the
+//     handler runs all the same, and the answer's header has "fence-status: bypassed";
+//   - INTERNAL if the key function fails, or the checker in another way.
+//
+// The fence is in the metadata called fence.Header, in lower case, which [UnaryClientInterceptor] and
+// [StreamClientInterceptor] send. The key is the resource that the call works on, and all who work on it
+// must hold the same lock, since fences of different locks cannot be compared. A fence that passes keeps
+// out every lower one from then on, whatever comes of the call; one of a shared lease keeps out none.
+//
+// The fence is compared before the handler runs, that of a stream once, when it begins. A handler that
+// is paused after that, or a stream that lasts, can still write what is out of date: let it compare again
+// where it writes, with the token that fence.FromContext finds, by redisfence's Set or sqlfence's Exec.
+// Where nothing can compare, let the handlers of a key run one at a time, so that no newer fence passes
+// while one runs: put the interceptors behind concurrency, with a semaphore of one and
+// policy.PerInstance, where one process has the resource to itself.
+//
+// They stand behind authentication and authorisation, since whoever sends a large fence keeps out all
+// others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
+// done before.
+//
+// Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and [Deny].
+// New panics if checker or key is nil.
+func New(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpcmw.Interceptors {
+	i := newInterceptor("New", checker, key, opts)
+	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
+}
+
+// UnaryServerInterceptor is what [New] returns for unary calls.
+func UnaryServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpc.UnaryServerInterceptor {
+	return newInterceptor("UnaryServerInterceptor", checker, key, opts).unary
+}
+
+// StreamServerInterceptor is what [New] returns for streams.
+func StreamServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpc.StreamServerInterceptor {
+	return newInterceptor("StreamServerInterceptor", checker, key, opts).stream
+}
+
+// Deny has refusals answered with the error that deny returns, which should be a status. The handler
+// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
+func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.FencedOption {
+	if deny == nil {
+		panic("fenced: Deny: nil function")
+	}
+	return option{deny}
+}
+
+type option struct {
+	deny func(*grpcmw.Call, policy.Denial) error
+}
+
+func (o option) ApplyFenced(s *setting.Fenced) { s.Deny = o.deny }
+
+type interceptor struct {
+	fence *middleware.Fence
+	key   grpcmw.KeyFunc
+	hooks rpc.Hooks
+}
+
+func newInterceptor(name string, checker fence.Checker, key grpcmw.KeyFunc, opts []policy.FencedOption) *interceptor {
+	settings := setting.ForFenced(opts)
+	m := middleware.NewFence(name, checker, settings)
+	if key == nil {
+		panic("fenced: " + name + ": nil key")
+	}
+	return &interceptor{m, key, rpc.HooksOf("fenced", settings.Common)}
+}
+
+func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	call := grpcmw.NewCall(ctx, info.FullMethod, req)
+	if i.hooks.Skips(call) {
+		return handler(ctx, req)
+	}
+	ctx, err := i.check(call)
+	if err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	stream, call := rpc.NewStream(ss, info)
+	if i.hooks.Skips(call) {
+		return handler(srv, stream)
+	}
+	ctx, err := i.check(call)
+	if err != nil {
+		return err
+	}
+	stream.WithContext(ctx)
+	return handler(srv, stream)
+}
+
+// check returns the context of a call's handler, or the error of a call that may not go on.
+func (i *interceptor) check(call *grpcmw.Call) (context.Context, error) {
+	ctx := call.Context()
+	passage, denial := i.fence.Check(ctx, metadata.ValueFromIncomingContext(ctx, fenceMetadata), func() (string, error) { return i.key(call) })
+	if denial != nil {
+		return nil, i.hooks.Deny(call, *denial)
+	}
+	if passage.Bypassed != nil {
+		i.hooks.Report(call, passage.Bypassed)
+		rpc.SetHeader(ctx, "fence-status", "bypassed")
+	}
+	return passage.Context, nil
+}

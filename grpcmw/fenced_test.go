@@ -1,0 +1,463 @@
+package grpcmw_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	otel "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
+	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+// fenceMetadata is the name under which a fence is sent.
+const fenceMetadata = "lock-fence"
+
+// marks is a fence.Checker that fails when it is told to.
+type marks struct {
+	*memfence.Fence
+	mu  sync.Mutex
+	err error
+}
+
+func newMarks() *marks { return &marks{Fence: must(memfence.New())} }
+
+// fail has every check end with an error; nil ends that.
+func (m *marks) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
+// Check implements fence.Checker.
+func (m *marks) Check(ctx context.Context, key string, t fence.Token) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return m.err
+	}
+	return m.Fence.Check(ctx, key, t)
+}
+
+// sayToken is a service whose handlers answer with the token that they find.
+func sayToken() *service {
+	text := func(ctx context.Context) string {
+		if token, ok := fence.FromContext(ctx); ok {
+			return token.String()
+		}
+		return "none"
+	}
+	return &service{
+		make: func(ctx context.Context, r *things.MakeRequest) (*things.Thing, error) {
+			return &things.Thing{Id: r.GetId(), Text: text(ctx)}, nil
+		},
+		watch: func(r *things.MakeRequest, stream grpc.ServerStreamingServer[things.Thing]) error {
+			return stream.Send(&things.Thing{Id: r.GetId(), Text: text(stream.Context())})
+		},
+	}
+}
+
+// kinds of calls: each returns the text of the first answer.
+var kinds = map[string]func(ctx context.Context, client things.ThingsClient, id string, opts ...grpc.CallOption) (string, error){
+	"unary": func(ctx context.Context, client things.ThingsClient, id string, opts ...grpc.CallOption) (string, error) {
+		thing, err := client.Make(ctx, &things.MakeRequest{Id: id}, opts...)
+		return thing.GetText(), err
+	},
+	"stream": func(ctx context.Context, client things.ThingsClient, id string, opts ...grpc.CallOption) (string, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := client.Watch(ctx, &things.MakeRequest{Id: id}, opts...)
+		if err != nil {
+			return "", err
+		}
+		thing, err := stream.Recv()
+		if err == nil {
+			if _, end := stream.Recv(); !errors.Is(end, io.EOF) { // by then the options have been served
+				err = fmt.Errorf("after the first answer: %w", end)
+			}
+		}
+		return thing.GetText(), err
+	},
+}
+
+// fencing is a server behind the interceptors, for calls of one kind.
+type fencing struct {
+	t       *testing.T
+	service *service
+	client  things.ThingsClient
+	kind    string
+}
+
+func serveFenced(t *testing.T, kind string, c fence.Checker, by grpcmw.KeyFunc, opts ...policy.FencedOption) fencing {
+	t.Helper()
+	s := sayToken()
+	return fencing{t, s, serve(t, s, fenced.New(c, by, opts...)), kind}
+}
+
+// call makes a call for a resource with each of these fences.
+func (f fencing) call(id string, tokens ...string) (string, error) {
+	var pairs []string
+	for _, token := range tokens {
+		pairs = append(pairs, fenceMetadata, token)
+	}
+	return kinds[f.kind](with(f.t, pairs...), f.client, id)
+}
+
+// passes makes a call with a fence, which its handler must find.
+func (f fencing) passes(id, token string) {
+	f.t.Helper()
+	if got, err := f.call(id, token); got != token || err != nil {
+		f.t.Fatalf("%q for %s: the handler finds %q, %v", token, id, got, err)
+	}
+}
+
+// denied makes a call for the resource 1 that must be refused.
+func (f fencing) denied(reason policy.Reason, tokens ...string) *status.Status {
+	f.t.Helper()
+	before := f.service.runs.Load()
+	_, err := f.call("1", tokens...)
+	st := denies(f.t, err, reason)
+	f.service.ran(f.t, before)
+	return st
+}
+
+func TestFenced(t *testing.T) {
+	for kind := range kinds {
+		for name, row := range map[string]func(t *testing.T, kind string){
+			"who is behind is refused":                   whoIsBehind,
+			"requests without a fence":                   withoutAFence,
+			"fences that cannot be read":                 unreadable,
+			"keys":                                       fencedKeys,
+			"the checker's store is unavailable":         fencedOutage,
+			"without the store, and told to run":         fencedUnprotected,
+			"the checker fails":                          checkerFails,
+			"who is skipped, and denials of one's own":   fencedHooks,
+			"interceptors for one kind of calls at once": fencedApart,
+		} {
+			t.Run(kind+"/"+name, func(t *testing.T) { row(t, kind) })
+		}
+	}
+}
+
+// hears returns an error that a server must be told of.
+func hears(t *testing.T, told <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-told:
+		return err
+	case <-time.After(patience):
+		t.Fatal("the server is told of nothing")
+		return nil
+	}
+}
+
+func whoIsBehind(t *testing.T, kind string) {
+	s := serveFenced(t, kind, newMarks(), byID)
+	s.passes("1", "33")
+	s.passes("1", "33")
+	s.passes("1", "40;shared")
+	s.passes("1", "34")
+	s.denied(policy.StaleFence, "33")
+	s.denied(policy.StaleFence, "33;shared")
+	s.passes("2", "33") // another resource
+	s.passes("1", "9223372036854775807")
+	s.denied(policy.StaleFence, "9223372036854775806")
+}
+
+func withoutAFence(t *testing.T, kind string) {
+	s := serveFenced(t, kind, newMarks(), byID)
+	if st := s.denied(policy.FenceMissing); !strings.Contains(st.Message(), "Lock-Fence") {
+		t.Errorf("it does not say what to send: %v", st)
+	}
+	s = serveFenced(t, kind, newMarks(), byID, policy.AllowUnfenced())
+	s.passes("1", "50")
+	if got, err := s.call("1"); got != "none" || err != nil {
+		t.Errorf("the handler finds %q, %v", got, err)
+	}
+	s.denied(policy.StaleFence, "49")
+	s.denied(policy.KeyMalformed, "")
+}
+
+func unreadable(t *testing.T, kind string) {
+	s := serveFenced(t, kind, newMarks(), byID)
+	for _, text := range []string{"", "0", "-1", "+1", "01", "1, 2", "x", "1;Shared", "9223372036854775808"} {
+		if st := s.denied(policy.KeyMalformed, text); !strings.Contains(st.Message(), "Lock-Fence") {
+			t.Errorf("%q: %v", text, st)
+		}
+	}
+	s.denied(policy.KeyMalformed, "50", "50")
+	s.passes("1", "1")
+}
+
+func fencedKeys(t *testing.T, kind string) {
+	s := serveFenced(t, kind, newMarks(), grpcmw.ByMetadata("x-key"))
+	s.denied(policy.KeyMissing, "1")
+	for key, reason := range map[string]policy.Reason{"": policy.KeyMissing, strings.Repeat("k", 1025): policy.KeyMalformed, strings.Repeat("k", 1024): ""} {
+		_, err := kinds[kind](with(t, "x-key", key, fenceMetadata, "1"), s.client, "1")
+		if reason != "" {
+			denies(t, err, reason)
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	s.service.ran(t, 1)
+
+	c := newMarks()
+	c.fail(fence.ErrInvalidKey)
+	serveFenced(t, kind, c, byID).denied(policy.KeyMalformed, "1")
+
+	told := make(chan error, 1)
+	s = serveFenced(t, kind, newMarks(), func(*grpcmw.Call) (string, error) { return "", errKey },
+		grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err }))
+	s.denied(policy.InternalError, "1")
+	if err := hears(t, told); !errors.Is(err, errKey) {
+		t.Errorf("told %v", err)
+	}
+}
+
+func fencedOutage(t *testing.T, kind string) {
+	c, told := newMarks(), make(chan error, 1)
+	s := serveFenced(t, kind, c, byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err }))
+	for _, err := range []error{core.ErrUnavailable, core.ErrFull, core.ErrUnconfirmed} {
+		c.fail(err)
+		s.denied(policy.ReducedCapacity, "1")
+		if got := hears(t, told); !errors.Is(got, err) {
+			t.Errorf("told %v, want %v", got, err)
+		}
+	}
+	s.denied(policy.FenceMissing) // whatever the store's state
+	s.denied(policy.KeyMalformed, "x")
+	c.fail(nil)
+	s.passes("1", "1")
+	if len(told) > 0 {
+		t.Errorf("a mere denial is an error: %v", <-told)
+	}
+}
+
+func fencedUnprotected(t *testing.T, kind string) {
+	c, told := newMarks(), make(chan error, 1)
+	s := serveFenced(t, kind, c, byID, policy.RunUnprotected(), grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err }))
+	call := func(token string) []string {
+		t.Helper()
+		var header metadata.MD
+		if got, err := kinds[kind](with(t, fenceMetadata, token), s.client, "1", grpc.Header(&header)); got != token || err != nil {
+			t.Fatalf("%s: the handler finds %q, %v", token, got, err)
+		}
+		return header.Get("fence-status")
+	}
+	if got := call("50"); len(got) > 0 {
+		t.Errorf("fence-status is %q", got)
+	}
+	c.fail(core.ErrUnavailable)
+	if got := call("40"); !slices.Equal(got, []string{"bypassed"}) {
+		t.Errorf("fence-status is %q", got)
+	}
+	if err := hears(t, told); !errors.Is(err, core.ErrUnavailable) {
+		t.Errorf("told %v", err)
+	}
+	s.denied(policy.FenceMissing)
+	c.fail(nil)
+	s.denied(policy.StaleFence, "40")
+}
+
+func checkerFails(t *testing.T, kind string) {
+	c := newMarks()
+	s := serveFenced(t, kind, c, byID, policy.RunUnprotected())
+	c.fail(errors.New(secret))
+	s.denied(policy.InternalError, "1")
+}
+
+func fencedHooks(t *testing.T, kind string) {
+	s := serveFenced(t, kind, newMarks(), byID,
+		grpcmw.Unless(func(call *grpcmw.Call) bool { return call.Context().Value(userKey{}) == "admin" }),
+		fenced.Deny(func(call *grpcmw.Call, d policy.Denial) error {
+			return status.Error(codes.NotFound, call.FullMethod()+" "+string(d.Reason))
+		}))
+	if got, err := kinds[kind](with(t, "x-user", "admin"), s.client, "1"); got != "none" || err != nil {
+		t.Errorf("an admin: the handler finds %q, %v", got, err)
+	}
+	_, err := s.call("1")
+	if st := status.Convert(err); st.Code() != codes.NotFound || !strings.HasPrefix(st.Message(), "/lockkeeper.test.Things/") || !strings.HasSuffix(st.Message(), " fence-missing") {
+		t.Errorf("%v", err)
+	}
+	s.service.ran(t, 1)
+}
+
+func fencedApart(t *testing.T, kind string) {
+	c := newMarks()
+	chain := grpcmw.Interceptors{Unary: fenced.UnaryServerInterceptor(c, byID), Stream: fenced.StreamServerInterceptor(c, byID)}
+	service := sayToken()
+	s := fencing{t, service, serve(t, service, chain), kind}
+	s.passes("1", "2")
+	s.denied(policy.StaleFence, "1")
+}
+
+// A key function cannot know what a client that streams its requests will send.
+func TestFencedClientStreams(t *testing.T) {
+	var s service
+	told := make(chan error, 1)
+	client := serve(t, &s, fenced.New(newMarks(), byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err })))
+	_, err := say(with(t, fenceMetadata, "1"), t, client, 1)
+	denies(t, err, policy.InternalError)
+	if err := hears(t, told); !strings.Contains(err.Error(), "Talk") {
+		t.Errorf("told %v", err)
+	}
+	s.ran(t, 0)
+
+	client = serve(t, &s, fenced.New(newMarks(), grpcmw.ByMetadata("x-key")))
+	if n, _ := say(with(t, fenceMetadata, "2", "x-key", "k"), t, client, 3); n != 3 {
+		t.Errorf("%d answers to three messages", n)
+	}
+	_, err = say(with(t, fenceMetadata, "1", "x-key", "k"), t, client, 1)
+	denies(t, err, policy.StaleFence)
+}
+
+// Who has lost the lock is given the answer to what was done before, and what was refused may be done
+// under the lock.
+func TestAGuardKeepsNoRefusalOfAFence(t *testing.T) {
+	var s service
+	client := serve(t, &s,
+		idempotency.New(newGuard(t, newStore(t)), grpcmw.ScopeBy(grpcmw.ByContext(userKey{}))), fenced.New(newMarks(), byID))
+	send := func(key, token string) (*things.Thing, error) {
+		return client.Make(with(t, "x-user", "u", "idempotency-key", key, fenceMetadata, token), &things.MakeRequest{Id: "1"})
+	}
+	thing, err := send("a", "50")
+	is(t, thing, err, "run 1")
+	_, err = send("b", "40")
+	denies(t, err, policy.StaleFence)
+	thing, err = send("b", "50")
+	is(t, thing, err, "run 2")
+	thing, err = send("a", "40")
+	is(t, thing, err, "run 1")
+}
+
+// A refusal is the client's affair and no error of the server's span; an outage is one.
+func TestAFenceOnTheSpan(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
+	c := newMarks()
+	server := grpc.NewServer(append(grpcmw.ServerOptions(fenced.New(c, byID)),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(provider))))...)
+	things.RegisterThingsServer(server, sayToken())
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	client := dial(t, listener.Addr().String())
+
+	seen := 0
+	for _, call := range []struct {
+		token, outage string
+		code          codes.Code
+		span          otel.Code
+	}{
+		{token: "2", code: codes.OK, span: otel.Unset},
+		{token: "1", code: codes.FailedPrecondition, span: otel.Unset},
+		{token: "x", code: codes.InvalidArgument, span: otel.Unset},
+		{token: "3", outage: "down", code: codes.Unavailable, span: otel.Error},
+	} {
+		for kind, send := range kinds {
+			if call.outage != "" {
+				c.fail(core.ErrUnavailable)
+			}
+			if _, err := send(with(t, fenceMetadata, call.token), client, "1"); status.Code(err) != call.code {
+				t.Errorf("%s, %s: %v", kind, call.token, err)
+			}
+			for deadline := time.Now().Add(patience); len(spans.Ended()) == seen; {
+				if time.Now().After(deadline) {
+					t.Fatal("no span has ended")
+				}
+			}
+			if span := spans.Ended()[seen]; span.Status().Code != call.span {
+				t.Errorf("%s, %s: the span's status is %v, want %v", kind, call.token, span.Status(), call.span)
+			}
+			seen++
+		}
+	}
+}
+
+// A call goes with the fence of the lease that its context derives from, and with none but that.
+func TestClientsSendTheFenceOfTheirLease(t *testing.T) {
+	locker := newLocker(t, newStore(t))
+	outer := must(locker.Lock(t.Context(), "1"))
+	inner := must(locker.Lock(outer.Context(), "2"))
+	reader := must(locker.RLock(t.Context(), "3"))
+	over := must(locker.Lock(t.Context(), "4"))
+	late := context.WithoutCancel(over.Context())
+	if err := over.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, lease := range []*lock.Lease{inner, outer, reader} {
+			_ = lease.Unlock(context.Background())
+		}
+	})
+	s := sayToken()
+	texts := make(chan string, 1)
+	spy := func(ctx context.Context) {
+		texts <- strings.Join(metadata.ValueFromIncomingContext(ctx, fenceMetadata), "|") + " " + strings.Join(metadata.ValueFromIncomingContext(ctx, "x-other"), "|")
+	}
+	addr := listen(t, s, grpcmw.Interceptors{
+		Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			spy(ctx)
+			return handler(ctx, req)
+		},
+		Stream: func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			spy(ss.Context())
+			return handler(srv, ss)
+		},
+	})
+	client := dial(t, addr, grpc.WithUnaryInterceptor(fenced.UnaryClientInterceptor()), grpc.WithStreamInterceptor(fenced.StreamClientInterceptor()))
+	for kind, call := range kinds {
+		for name, c := range map[string]struct {
+			ctx  context.Context
+			want string
+		}{
+			"a lease":                {outer.Context(), outer.Fence().String()},
+			"the innermost of two":   {inner.Context(), inner.Fence().String()},
+			"a shared lease":         {reader.Context(), reader.Fence().String()},
+			"a lease that is over":   {late, over.Fence().String()},
+			"no lease":               {t.Context(), ""},
+			"what is set":            {metadata.AppendToOutgoingContext(outer.Context(), "Lock-Fence", "7"), "7"},
+			"what is set to nothing": {metadata.AppendToOutgoingContext(outer.Context(), fenceMetadata, ""), ""},
+			"set, and no lease":      {with(t, fenceMetadata, "7"), "7"},
+		} {
+			if _, err := call(metadata.AppendToOutgoingContext(c.ctx, "x-other", "stays"), client, "1"); err != nil {
+				t.Errorf("%s, %s: %v", kind, name, err)
+				continue
+			}
+			if got := <-texts; got != c.want+" stays" {
+				t.Errorf("%s, %s: sent %q, want %q", kind, name, got, c.want+" stays")
+			}
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"reflect"
+
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+const (
+	noFence       = "Send the fence of the lock as Lock-Fence."
+	severalFences = "The request has several Lock-Fence fields."
+	badFence      = `The Lock-Fence is not a positive decimal number, or one with ";shared" after it.`
+)
+
+// Fence refuses the requests of holders that have lost their lock.
+type Fence struct {
+	checker        fence.Checker
+	runUnprotected bool
+	allowUnfenced  bool
+}
+
+// NewFence returns what refuses by a checker. It panics, as the function called name of package fenced,
+// if that is nil: an interface lets a pointer through that is.
+func NewFence(name string, c fence.Checker, s setting.Fenced) *Fence {
+	if v := reflect.ValueOf(c); c == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		panic("fenced: " + name + ": nil checker")
+	}
+	return &Fence{c, s.RunUnprotected, s.AllowUnfenced}
+}
+
+// Passage is how a request goes on.
+type Passage struct {
+	// Context is the handler's. It has the token that the request came with, if it came with one.
+	Context context.Context
+	// Bypassed is why nobody could look at the token; nil if somebody has, or if there is none.
+	Bypassed error
+}
+
+// Check decides about a request with these values of the fence's header field. It returns how the
+// request goes on, or why it does not.
+func (m *Fence) Check(ctx context.Context, values []string, key func() (string, error)) (Passage, *policy.Denial) {
+	passage, denial := m.check(ctx, values, key)
+	if denial != nil {
+		Fail(ctx, *denial)
+	}
+	return passage, denial
+}
+
+func (m *Fence) check(ctx context.Context, values []string, key func() (string, error)) (Passage, *policy.Denial) {
+	if len(values) == 0 && m.allowUnfenced {
+		return Passage{Context: ctx}, nil
+	}
+	token, denial := tokenOf(values)
+	if denial != nil {
+		return Passage{}, denial
+	}
+	k, err := key()
+	if err != nil || k == "" {
+		d := NoKey(err)
+		return Passage{}, &d
+	}
+	if err := naming.CheckKey(k); err != nil {
+		return Passage{}, &policy.Denial{Reason: policy.KeyMalformed, Err: err}
+	}
+	passage := Passage{Context: fence.NewContext(ctx, token)}
+	err = m.checker.Check(ctx, k, token)
+	switch {
+	case err == nil:
+	case errors.Is(err, outage.ErrUnavailable) && m.runUnprotected && ctx.Err() == nil:
+		passage.Bypassed = err
+	default:
+		d := fenceDenial(ctx, err)
+		return Passage{}, &d
+	}
+	return passage, nil
+}
+
+// tokenOf returns the token in the values of a request's header field.
+func tokenOf(values []string) (fence.Token, *policy.Denial) {
+	switch {
+	case len(values) == 0:
+		return fence.Token{}, &policy.Denial{Reason: policy.FenceMissing, Detail: noFence}
+	case len(values) > 1:
+		return fence.Token{}, &policy.Denial{Reason: policy.KeyMalformed, Detail: severalFences}
+	}
+	token, err := fence.ParseToken(values[0])
+	if err != nil {
+		return fence.Token{}, &policy.Denial{Reason: policy.KeyMalformed, Detail: badFence, Err: err}
+	}
+	return token, nil
+}
+
+// fenceDenial says what a client is told of a checker's error.
+func fenceDenial(request context.Context, err error) policy.Denial {
+	switch {
+	case errors.Is(err, fence.ErrStale):
+		return policy.Denial{Reason: policy.StaleFence, Err: err}
+	case errors.Is(err, fence.ErrInvalidKey), errors.Is(err, fence.ErrInvalid):
+		return policy.Denial{Reason: policy.KeyMalformed, Err: err}
+	case errors.Is(err, outage.ErrUnavailable), request.Err() != nil:
+		return unavailable(err)
+	}
+	return policy.Denial{Reason: policy.InternalError, Err: err}
+}

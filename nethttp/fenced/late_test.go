@@ -1,0 +1,135 @@
+package fenced_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence/redisfence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
+)
+
+// A holder is paused for longer than its lease, between its last look at it and its write. With the
+// middleware on every server of the resource, the write is refused, and without it the write wins: that
+// is what the middleware is for.
+func TestTheLateWriteOfAPausedHolder(t *testing.T) {
+	server := redistest.Start(t)
+	for name, c := range map[string]struct {
+		guarded bool
+		status  int
+		account string
+	}{
+		"fenced":   {true, http.StatusPreconditionFailed, "B"},
+		"unfenced": {false, http.StatusNoContent, "A"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := server.Client()
+			if err := client.FlushDB(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			// Two instances of a service: nothing in their memory is shared.
+			one, two := newService(t, server.Client(), c.guarded), newService(t, server.Client(), c.guarded)
+
+			a := newHolder(t, server.Client(), lock.WithoutRenewal(), lock.WithTTL(200*time.Millisecond))
+			b := newHolder(t, server.Client())
+
+			leaseOfA := held(t.Context(), t, a.locker.Lock, "7")
+			asked := context.WithoutCancel(leaseOfA.Context()) // A has seen that its lease holds, and is paused
+			leaseOfB := held(t.Context(), t, b.locker.Lock, "7")
+			if leaseOfA.Context().Err() == nil || leaseOfB.Fence().Number <= leaseOfA.Fence().Number {
+				t.Fatalf("B has the lock with fence %v while A holds it with %v", leaseOfB.Fence(), leaseOfA.Fence())
+			}
+			b.put(leaseOfB.Context(), t, one, "B", http.StatusNoContent)
+			a.put(asked, t, two, "A", c.status)
+			if got := client.Get(t.Context(), "account:7").Val(); got != c.account {
+				t.Errorf("the account is %q's, want %q's", got, c.account)
+			}
+			b.put(leaseOfB.Context(), t, two, "B", http.StatusNoContent) // B goes on, wherever it is sent
+			a.put(asked, t, one, "A", c.status)
+		})
+	}
+}
+
+// newService starts an instance of a service that keeps accounts in Redis, where whoever writes last wins.
+func newService(t *testing.T, client *redis.Client, guarded bool) (url string) {
+	t.Helper()
+	var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = client.Set(r.Context(), "account:"+r.PathValue("id"), text, time.Minute).Err()
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	if guarded {
+		marks, err := redisfence.New(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		handler = fenced.New(marks, nethttp.ByPathValue("id"))(handler)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("PUT /accounts/{id}", handler)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// holder is a process that holds locks, and sends their fences.
+type holder struct {
+	locker *lock.Locker
+	client http.Client
+}
+
+func newHolder(t *testing.T, client *redis.Client, opts ...lock.Option) *holder {
+	t.Helper()
+	store, err := redisstore.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	return &holder{newLocker(t, store, opts...), http.Client{Transport: fenced.Transport(base)}}
+}
+
+func (h *holder) put(ctx context.Context, t *testing.T, url, text string, status int) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/accounts/7", strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := h.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != status {
+		t.Fatalf("%s writes: %d %s, %v; want %d", text, resp.StatusCode, body, err, status)
+	}
+	if status != http.StatusPreconditionFailed {
+		return
+	}
+	var problem struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(body, &problem); err != nil || problem.Type != (policy.Denial{Reason: policy.StaleFence}).Type() {
+		t.Errorf("%s is told %s", text, body)
+	}
+}
