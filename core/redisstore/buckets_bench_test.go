@@ -20,7 +20,7 @@ func BenchmarkAllow(b *testing.B) {
 	for _, goroutines := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("goroutines=%d", goroutines), func(b *testing.B) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-			defer client.Close()
+			b.Cleanup(func() { _ = client.Close() })
 			s := newStore(b, client)
 			l, err := tokenbucket.New(s, "api", tokenbucket.Per(1_000_000_000, time.Hour))
 			if err != nil {
