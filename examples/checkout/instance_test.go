@@ -43,6 +43,7 @@ type instance struct {
 	url    string
 	store  string
 	cmd    *exec.Cmd
+	stdout *lockedBuffer // after the first line
 	stderr *lockedBuffer
 	client *http.Client
 }
@@ -53,30 +54,40 @@ var unlimited = []string{"-rate", "100000", "-burst", "100000"}
 func start(t testing.TB, args ...string) *instance {
 	t.Helper()
 	i := &instance{
-		t: t, cmd: exec.Command(binary, append([]string{"-addr", "127.0.0.1:0"}, args...)...), stderr: &lockedBuffer{},
+		t: t, cmd: exec.Command(binary, append([]string{"-addr", "127.0.0.1:0"}, args...)...), stdout: &lockedBuffer{}, stderr: &lockedBuffer{},
 		client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 300}},
 	}
 	i.cmd.Stderr = i.stderr
-	out, err := i.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out, in := io.Pipe()
+	i.cmd.Stdout = in
 	if err := i.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	var read sync.WaitGroup
 	t.Cleanup(func() {
 		i.client.CloseIdleConnections()
 		i.kill()
+		_ = in.Close()
+		read.Wait()
 		if strings.Contains(i.stderr.String(), "panic") {
 			t.Errorf("the program panicked:\n%s", i.stderr)
 		}
 	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("the program did not come up: %v\n%s", err, i.stderr)
+	first := make(chan string, 1)
+	read.Go(func() {
+		lines := bufio.NewReader(out)
+		line, _ := lines.ReadString('\n')
+		first <- line
+		_, _ = io.Copy(i.stdout, lines)
+	})
+	var line string
+	select {
+	case line = <-first:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("the program did not come up:\n%s", i.stderr)
 	}
 	if n, err := fmt.Sscanf(line, "listening on %s (store: %s", &i.url, &i.store); n != 2 {
-		t.Fatalf("it printed %q: %v", line, err)
+		t.Fatalf("it printed %q: %v\n%s", line, err, i.stderr)
 	}
 	i.store = strings.TrimSuffix(i.store, ")")
 	return i

@@ -5,7 +5,8 @@
 //
 //	go run ./examples/checkout
 //
-// With -redis, any number of instances behave as one.
+// With -redis, any number of instances behave as one. GET /metrics says what each of them does, in the
+// form that Prometheus reads; with -otel, traces and metrics are sent, too.
 package main
 
 import (
@@ -45,6 +46,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
 	redisURL := flags.String("redis", "", "`URL` of a Redis server, such as redis://127.0.0.1:6379/0; state is kept in memory if not set")
+	var to destination
+	flags.Func("otel", "`where` traces and metrics go: stdout, or otlp, which is over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT;\n"+
+		"if not set, there are no traces; the metrics are at GET /metrics in any case, in the form of Prometheus", to.parse)
 	var c config
 	flags.Int64Var(&c.rate, "rate", 20, "`requests` per second that each client address may make")
 	flags.Int64Var(&c.burst, "burst", 40, "`requests` that it may make at once after a pause")
@@ -58,7 +62,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "checkout: unexpected argument %q\n", flags.Arg(0))
 		return 2
 	}
-	if err := serve(*addr, *redisURL, c, stdout, stderr); err != nil {
+	if err := serve(*addr, *redisURL, to, c, stdout, stderr); err != nil {
 		_, _ = fmt.Fprintln(stderr, "checkout:", err)
 		return 1
 	}
@@ -66,9 +70,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // serve answers requests until the program is told to stop.
-func serve(addr, redisURL string, c config, stdout, stderr io.Writer) (err error) {
+func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Writer) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
+	telemetry, err := startTelemetry(ctx, to, stdout)
+	if err != nil {
+		return err
+	}
+	defer func() { // at the very end, since what comes before is told of too
+		if err := telemetry.stop(); err != nil { // which is no failure of the shop
+			_, _ = fmt.Fprintln(stderr, "checkout: some telemetry is lost:", err)
+		}
+	}()
 
 	state, err := openState(ctx, redisURL, stderr)
 	if err != nil {
@@ -76,7 +90,7 @@ func serve(addr, redisURL string, c config, stdout, stderr io.Writer) (err error
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
 
-	handler, err := newHandler(state.store, state.notes, state.shelf, c)
+	handler, err := newHandler(state.store, state.notes, state.shelf, telemetry.metrics, c)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type config struct {
 }
 
 // newHandler wires the shop: this is the part to copy.
-func newHandler(store core.Store, notes notebook, shelf shelf, c config) (http.Handler, error) {
+func newHandler(store core.Store, notes notebook, shelf shelf, metrics http.Handler, c config) (http.Handler, error) {
 	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
 	if err != nil {
 		return nil, err
@@ -52,12 +52,13 @@ func newHandler(store core.Store, notes notebook, shelf shelf, c config) (http.H
 	reports := newReports(places, shop.provider)
 
 	r := gin.New()
-	r.Use(gin.Recovery())
+	r.Use(traced(), gin.Recovery())
 	if err := r.SetTrustedProxies(nil); err != nil { // gin's own ClientIP shall not be fooled either
 		return nil, err
 	}
 	r.NoRoute(func(c *gin.Context) { problem(c, http.StatusNotFound, "There is nothing at this address.") })
 	servePage(r)
+	r.GET("/metrics", gin.WrapH(metrics)) // a real shop keeps its customers away from this
 	r.GET("/api/stats", counters.show)
 	r.GET("/api/report/places", reports.show)
 
