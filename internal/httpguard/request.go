@@ -25,7 +25,10 @@ func readRequest(r *http.Request, maxBody int64) (body, fingerprint []byte, err 
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		var buf bytes.Buffer
-		n, err := io.Copy(io.MultiWriter(h, &buf), io.LimitReader(r.Body, maxBody+1))
+		if r.ContentLength > 0 { // at once, but no more than a client gets for nothing
+			buf.Grow(int(min(r.ContentLength, 16<<10)) + bytes.MinRead)
+		}
+		n, err := buf.ReadFrom(io.LimitReader(r.Body, maxBody+1))
 		var tooLarge *http.MaxBytesError
 		switch {
 		case errors.As(err, &tooLarge), err == nil && n > maxBody:
@@ -34,6 +37,7 @@ func readRequest(r *http.Request, maxBody int64) (body, fingerprint []byte, err 
 			return nil, nil, err
 		}
 		body = buf.Bytes()
+		h.Write(body)
 	}
 	return body, h.Sum(nil), nil
 }
