@@ -1,0 +1,107 @@
+// Compare measures Lockkeeper beside other libraries and beside what is possible at all, and writes
+// RESULTS.md, results.json and charts.
+//
+//	go run ./cmd/compare [-quick | -tiny] [-only regexp] [-rounds 3] [-out dir]
+//
+// It needs redis-server in the PATH, and starts servers of its own on free ports.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/growth"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/memory"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/once"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/tokens"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/trouble"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/worker"
+)
+
+func main() {
+	worker.Main(slices.Concat(locks.Jobs(), trouble.Jobs())...)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(os.Stderr, "compare: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// sections is all of the comparison, in the order of the report.
+func sections() []bench.Section {
+	var all []bench.Section
+	for _, some := range []func() []bench.Section{
+		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, once.Sections, growth.Sections, trouble.Sections,
+	} {
+		all = append(all, some()...)
+	}
+	return all
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
+	var (
+		quick  = flags.Bool("quick", false, "measure for about two minutes instead of twenty")
+		tiny   = flags.Bool("tiny", false, "only show that everything runs")
+		only   = flags.String("only", "", "run the sections whose names match this regular `expression`")
+		rounds = flags.Int("rounds", 0, "how often every contender runs: 3, or 1 with -tiny, if not set")
+		out    = flags.String("out", "results", "the `directory` to write into")
+	)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	chosen, err := choose(sections(), *only)
+	if err != nil {
+		return err
+	}
+	o := bench.Options{
+		Rounds: cmp.Or(*rounds, 3), Out: *out, Log: os.Stderr,
+		Command: strings.Join(append([]string{"go run ./cmd/compare"}, args...), " "),
+	}
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case *rounds < 0:
+		return errors.New("-rounds is negative")
+	case *quick && *tiny:
+		return errors.New("-quick and -tiny exclude each other")
+	case *quick:
+		o.Setting = bench.Quick
+	case *tiny:
+		o.Setting, o.Rounds = bench.Tiny, cmp.Or(*rounds, 1)
+	}
+	return bench.Run(ctx, o, chosen)
+}
+
+func choose(all []bench.Section, only string) ([]bench.Section, error) {
+	expression, err := regexp.Compile(only)
+	if err != nil {
+		return nil, fmt.Errorf("-only: %w", err)
+	}
+	var chosen []bench.Section
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Name)
+		if expression.MatchString(s.Name) {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("-only: no section matches; there are %s", strings.Join(names, ", "))
+	}
+	return chosen, nil
+}

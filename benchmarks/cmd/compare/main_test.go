@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+)
+
+func TestSectionsAreComplete(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, s := range sections() {
+		if seen[s.Name] {
+			t.Errorf("two sections are named %s", s.Name)
+		}
+		seen[s.Name] = true
+		if s.Title == "" || s.About == "" || s.Full <= 0 || s.Run == nil {
+			t.Errorf("section %s lacks something", s.Name)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	all := []bench.Section{{Name: "tokens"}, {Name: "memory"}, {Name: "locks"}}
+	for only, want := range map[string]string{"": "tokens memory locks", "tokens|lo": "tokens locks", "^memory$": "memory"} {
+		chosen, err := choose(all, only)
+		var names []string
+		for _, s := range chosen {
+			names = append(names, s.Name)
+		}
+		if got := strings.Join(names, " "); got != want || err != nil {
+			t.Errorf("%q: %s, %v, want %s", only, got, err, want)
+		}
+	}
+	for _, only := range []string{"nothing", "("} {
+		if _, err := choose(all, only); err == nil {
+			t.Errorf("%q chooses something", only)
+		}
+	}
+}
+
+func TestWrongFlags(t *testing.T) {
+	for _, args := range []string{"-quick -tiny", "-rounds -1", "-no-such-flag", "-tiny extra", "-only ("} {
+		if err := run(context.Background(), strings.Fields(args)); err == nil {
+			t.Errorf("%q was accepted", args)
+		}
+	}
+}

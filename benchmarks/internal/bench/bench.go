@@ -1,0 +1,210 @@
+// Package bench is what the sections of the comparison have in common: contenders that run
+// interleaved, samples of several rounds in tables, and the report that is made of them.
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
+)
+
+// Section is one part of the comparison.
+type Section struct {
+	Name  string        // what selects it
+	Title string        // its heading in the report
+	About string        // what is measured and how, a paragraph
+	Full  time.Duration // about how long it takes in the full setting
+	Run   func(ctx context.Context, b *B) error
+}
+
+// Setting is how thoroughly a run measures.
+type Setting int
+
+const (
+	// Full is for figures to publish.
+	Full Setting = iota
+	// Quick measures a sixteenth as long: its figures show where things stand.
+	Quick
+	// Tiny only shows that everything runs. Its figures mean nothing.
+	Tiny
+)
+
+// String returns "full", "quick" or "tiny".
+func (s Setting) String() string {
+	switch s {
+	case Quick:
+		return "quick"
+	case Tiny:
+		return "tiny"
+	default:
+		return "full"
+	}
+}
+
+// shortest is how long a measurement lasts at least.
+const shortest = 3 * time.Millisecond
+
+func (s Setting) time(full time.Duration) time.Duration {
+	switch s {
+	case Quick:
+		full /= 16
+	case Tiny:
+		full /= 256
+	}
+	return max(full, shortest)
+}
+
+func (s Setting) count(full int) int {
+	switch s {
+	case Quick:
+		full /= 10
+	case Tiny:
+		full /= 100
+	}
+	return max(full, 1)
+}
+
+// B is what a section measures with. It is for one goroutine, but for its tables.
+type B struct {
+	setting Setting
+	rounds  int
+	section Section
+	random  *rand.Rand
+	log     io.Writer
+	left    func() time.Duration // what the whole run is expected to take from now on
+
+	mu      sync.Mutex
+	rows    []string // of the contenders that run now, in the order in which they were given
+	tables  []*Table
+	targets []Target
+	notes   []string
+	cleanup []func()
+}
+
+// Rounds is how often every contender runs.
+func (b *B) Rounds() int { return b.rounds }
+
+// Setting is how thoroughly this run measures.
+func (b *B) Setting() Setting { return b.setting }
+
+// Time is how long something lasts in this setting that lasts full in the full one.
+func (b *B) Time(full time.Duration) time.Duration { return b.setting.time(full) }
+
+// Count is how many there are in this setting of what there are full of in the full one: at least 1.
+func (b *B) Count(full int) int { return b.setting.count(full) }
+
+// Redis starts a server with additional arguments, which is stopped when the section ends.
+func (b *B) Redis(ctx context.Context, args ...string) (*redisserver.Server, error) {
+	server, err := redisserver.Start(ctx, args...)
+	if err != nil {
+		return nil, err
+	}
+	b.atEnd(server.Stop)
+	return server, nil
+}
+
+// Cluster starts three masters, which are stopped when the section ends, and returns their
+// addresses.
+func (b *B) Cluster(ctx context.Context) (addrs []string, err error) {
+	servers, err := redisserver.StartCluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, server := range servers {
+		b.atEnd(server.Stop)
+		addrs = append(addrs, server.Addr())
+	}
+	return addrs, nil
+}
+
+func (b *B) atEnd(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cleanup = append(b.cleanup, f)
+}
+
+// end stops what the section has started, the last first.
+func (b *B) end() {
+	for i := len(b.cleanup) - 1; i >= 0; i-- {
+		b.cleanup[i]()
+	}
+	b.cleanup = nil
+}
+
+// Note adds a remark under the section, unless it has been added already.
+func (b *B) Note(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.notes {
+		if n == text {
+			return
+		}
+	}
+	b.notes = append(b.notes, text)
+}
+
+// Table adds a table to the section. Its id is unique in the run, and names its chart's file.
+func (b *B) Table(id, title, note string, columns ...Column) *Table {
+	t := &Table{
+		id: id, title: title, note: note, columns: columns, contenders: b.contenders,
+		samples: make(map[cell][]float64), reference: make(map[string]bool),
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tables = append(b.tables, t)
+	return t
+}
+
+// Target adds a row to the table of what is to be reached. Its Value comes from the medians of this
+// run.
+func (b *B) Target(t Target) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.targets = append(b.targets, t)
+}
+
+// Contender is one of those that are compared.
+type Contender struct {
+	Row string
+	// Run measures, and adds its samples to tables.
+	Run func(ctx context.Context) error
+}
+
+// Interleave runs every contender once per round, in a new random order in each, and reports
+// progress. The first error ends it.
+func (b *B) Interleave(ctx context.Context, what string, contenders []Contender) error {
+	rows := make([]string, len(contenders))
+	for i, c := range contenders {
+		rows[i] = c.Row
+	}
+	b.mu.Lock()
+	b.rows = rows
+	b.mu.Unlock()
+	for round := range b.rounds {
+		b.progress("%s, round %d of %d", what, round+1, b.rounds)
+		for _, i := range b.random.Perm(len(contenders)) {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			if err := contenders[i].Run(ctx); err != nil {
+				return fmt.Errorf("%s: %s: %w", what, contenders[i].Row, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *B) contenders() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rows
+}
+
+func (b *B) progress(format string, args ...any) {
+	_, _ = fmt.Fprintf(b.log, "%-8s about %v left: %s\n", b.section.Name, b.left().Round(time.Second), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,94 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// fact is one line about what was measured on.
+type fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+const unknown = "unknown"
+
+// machine is what the figures depend on.
+func machine(ctx context.Context) []fact {
+	return []fact{
+		{"processor", processor()},
+		{"cores", strconv.Itoa(runtime.NumCPU()) + ", shared by clients and servers"},
+		{"system", system(ctx)},
+		{"Go", strings.TrimPrefix(runtime.Version(), "go")},
+		{"Redis", redisVersion(ctx)},
+	}
+}
+
+func processor() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return unknown
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return unknown
+}
+
+func system(ctx context.Context) string {
+	kernel := unknown
+	if text, err := exec.CommandContext(ctx, "uname", "-sr").Output(); err == nil {
+		kernel = strings.TrimSpace(string(text))
+	}
+	return kernel + ", " + runtime.GOARCH
+}
+
+var versionOf = regexp.MustCompile(`v=([0-9.]+)`)
+
+func redisVersion(ctx context.Context) string {
+	text, err := exec.CommandContext(ctx, "redis-server", "--version").Output()
+	if err != nil {
+		return unknown
+	}
+	if m := versionOf.FindSubmatch(text); m != nil {
+		return string(m[1])
+	}
+	return unknown
+}
+
+// modules is the versions of what this program was built with and measures, or is measured over.
+func modules() []fact {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	var facts []fact
+	for _, module := range info.Deps {
+		if slices.ContainsFunc(measured(), func(path string) bool { return module.Path == path }) {
+			facts = append(facts, fact{module.Path, module.Version})
+		}
+	}
+	return facts
+}
+
+// measured is the paths of the modules whose versions matter.
+func measured() []string {
+	return []string{
+		"github.com/redis/go-redis/v9", "github.com/redis/rueidis", "github.com/redis/rueidis/rueidislock",
+		"github.com/go-redis/redis_rate/v10", "github.com/ulule/limiter/v3", "github.com/throttled/throttled/v2",
+		"github.com/throttled/throttled/v2/store/goredisstore.v9",
+		"github.com/sethvargo/go-limiter", "golang.org/x/time", "github.com/go-chi/httprate",
+		"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
+		"github.com/gin-gonic/gin", "github.com/labstack/echo/v4", "github.com/labstack/echo/v5",
+		"github.com/gofiber/fiber/v3", "google.golang.org/grpc",
+	}
+}

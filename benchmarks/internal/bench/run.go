@@ -1,0 +1,98 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Options are those of a run.
+type Options struct {
+	Setting Setting
+	Rounds  int    // at least 1
+	Out     string // the directory that the report is written into
+	Log     io.Writer
+	Command string // how to run the same again, for the report
+}
+
+// Run runs the sections, one after the other, and writes the report of those that have ended. The
+// error of a section ends it, and the others run all the same: a report is worth having without it.
+func Run(ctx context.Context, o Options, sections []Section) error {
+	r := report{Setting: o.Setting.String(), Rounds: o.Rounds, Command: o.Command, Began: time.Now().UTC(), Machine: machine(ctx), Modules: modules()}
+	var failure error
+	for i, section := range sections {
+		began := time.Now()
+		b := &B{setting: o.Setting, rounds: o.Rounds, section: section, log: o.Log, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+		b.left = func() time.Duration {
+			left := max(estimate(o, section)-time.Since(began), 0)
+			for _, s := range sections[i+1:] {
+				left += estimate(o, s)
+			}
+			return left
+		}
+		b.progress("section %d of %d begins", i+1, len(sections))
+		err := section.Run(ctx, b)
+		b.end()
+		if err != nil {
+			err = fmt.Errorf("section %s: %w", section.Name, err)
+			b.Note(fmt.Sprintf("The section ended early: %v.", err))
+			if failure == nil {
+				failure = err
+			}
+		}
+		r.Sections = append(r.Sections, b.report(time.Since(began)))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	r.Elapsed = time.Since(r.Began).Seconds()
+	if err := r.write(o.Out); err != nil {
+		return err
+	}
+	return failure
+}
+
+// usualRounds is the number of rounds that a section's Full is about.
+const usualRounds = 3
+
+// estimate is what a section takes, by what its author has seen in the full setting. A part of that is
+// not measuring, and does not shrink with it.
+func estimate(o Options, s Section) time.Duration {
+	full := s.Full * time.Duration(o.Rounds) / usualRounds
+	switch o.Setting {
+	case Quick:
+		return full / 10
+	case Tiny:
+		return full / 20
+	default:
+		return full
+	}
+}
+
+func (r *report) write(dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "charts"), 0o755); err != nil {
+		return err
+	}
+	for _, s := range r.Sections {
+		for _, t := range s.Tables {
+			if t.Chart == nil {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(dir, "charts", t.ID+".svg"), t.svg(), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	data, err := r.json()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "results.json"), data, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "RESULTS.md"), r.markdown(), 0o644)
+}

@@ -1,0 +1,177 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+)
+
+// Better says which of two values of a column is the better one.
+type Better int
+
+const (
+	// Neither is: the column is for information.
+	Neither Better = iota
+	// More is better.
+	More
+	// Less is better.
+	Less
+)
+
+// Column is one thing that is measured of every row.
+type Column struct {
+	Name, Unit string
+	Better     Better
+	Format     string // as for fmt, of a float64; three significant digits if empty
+}
+
+func (c Column) format(v float64) string {
+	if c.Format != "" {
+		return fmt.Sprintf(c.Format, v)
+	}
+	return significant(v)
+}
+
+// significant writes three significant digits, and all of those before the point.
+func significant(v float64) string {
+	digits := 0
+	if v != 0 && !math.IsInf(v, 0) && !math.IsNaN(v) {
+		digits = min(max(2-int(math.Floor(math.Log10(math.Abs(v)))), 0), 4)
+	}
+	return fmt.Sprintf("%.*f", digits, v)
+}
+
+type cell struct{ row, column string }
+
+// Table has the samples of rows of contenders and columns of what is measured.
+type Table struct {
+	id, title, note string
+	columns         []Column
+	contenders      func() []string // those that run now, in the order in which they were given
+	chart           string          // its title, if there is one
+	charted         []string
+
+	mu        sync.Mutex
+	rows      []string
+	samples   map[cell][]float64
+	reference map[string]bool
+	given     []string // the contenders that ran when samples came in, in their order
+	order     []string
+}
+
+// Add adds a sample: one for each round. It panics if the table has no such column.
+func (t *Table) Add(row, column string, value float64) {
+	if !slices.ContainsFunc(t.columns, func(c Column) bool { return c.Name == column }) {
+		panic(fmt.Sprintf("bench: table %s has no column %q", t.id, column))
+	}
+	running := t.contenders()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(t.rows, row) {
+		t.rows = append(t.rows, row)
+		for _, r := range running {
+			if !slices.Contains(t.given, r) {
+				t.given = append(t.given, r)
+			}
+		}
+	}
+	at := cell{row, column}
+	t.samples[at] = append(t.samples[at], value)
+}
+
+// Median is the median of a cell's samples: false if there are none.
+func (t *Table) Median(row, column string) (float64, bool) {
+	s := t.sorted(row, column)
+	if len(s) == 0 {
+		return 0, false
+	}
+	return median(s), true
+}
+
+// sorted is the samples of a cell, the least first.
+func (t *Table) sorted(row, column string) []float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(slices.Values(t.samples[cell{row, column}]))
+}
+
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	if n%2 == 1 {
+		return sorted[n/2]
+	}
+	return (sorted[n/2-1] + sorted[n/2]) / 2
+}
+
+// Order is the order of the rows in the report, if it is not that of the contenders that were given
+// to [B.Interleave]. Rows that it does not name come after it.
+func (t *Table) Order(rows ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.order = rows
+}
+
+// Reference says which rows only show what is possible: they are no contenders, and not among the
+// best of a column.
+func (t *Table) Reference(rows ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, row := range rows {
+		t.reference[row] = true
+	}
+}
+
+// Chart has these columns drawn as bars, in charts/ID.svg.
+func (t *Table) Chart(title string, columns ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.chart, t.charted = title, columns
+}
+
+// names is the rows in the order of the report.
+func (t *Table) names() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	order := append(slices.Clone(t.order), t.given...)
+	rank := func(row string) int {
+		if i := slices.Index(order, row); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	rows := slices.Sorted(slices.Values(t.rows))
+	slices.SortStableFunc(rows, func(a, b string) int { return rank(a) - rank(b) })
+	return rows
+}
+
+// best is the rows whose median in a column is the best, as it is written: none if neither is
+// better, or if all are the same.
+func (t *Table) best(c Column) map[string]bool {
+	var (
+		best     = make(map[string]bool)
+		value    float64
+		compared int
+	)
+	if c.Better == Neither {
+		return best
+	}
+	for _, row := range t.names() {
+		v, ok := t.Median(row, c.Name)
+		if !ok || t.reference[row] {
+			continue
+		}
+		compared++
+		switch {
+		case len(best) > 0 && c.format(v) == c.format(value):
+			best[row] = true
+		case len(best) == 0, c.Better == More && v > value, c.Better == Less && v < value:
+			clear(best)
+			best[row], value = true, v
+		}
+	}
+	if len(best) == compared {
+		clear(best)
+	}
+	return best
+}

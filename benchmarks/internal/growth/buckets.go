@@ -1,0 +1,108 @@
+package growth
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// asking is how many goroutines ask at once for tokens.
+const asking = 64
+
+// perDay is a limit that nothing here reaches. A key is kept until its bucket is full again, 7.2 s after
+// one token: longer than it takes to ask once for each.
+const perDay = 12_000
+
+// buckets measures many keys that are limited.
+func (y *yard) buckets(ctx context.Context, b *bench.B) error {
+	t := b.Table("growth-buckets", "Keys that are limited",
+		"64 goroutines ask for one token after the other, of keys at random; all are allowed.",
+		bench.Column{Name: "first decision", Unit: "µs each"},
+		bench.Column{Name: "decisions", Unit: "per s"},
+		bench.Column{Name: "p99", Unit: "ms"},
+		bench.Column{Name: "Redis memory", Unit: "B per key"},
+	)
+	var all []bench.Contender
+	for _, n := range sizes(b.Setting()) {
+		ours, theirs := row("Lockkeeper", n), row("redis_rate", n)
+		all = append(all,
+			bench.Contender{Row: ours, Run: func(ctx context.Context) error {
+				client := redis.NewClient(&redis.Options{
+					Addr: y.addr, ContextTimeoutEnabled: true, ReadTimeout: 250 * time.Millisecond, WriteTimeout: 250 * time.Millisecond,
+				})
+				defer func() { _ = client.Close() }()
+				store, err := redisstore.New(client)
+				if err != nil {
+					return err
+				}
+				defer store.Close()
+				limiter, err := tokenbucket.New(store, "bench", tokenbucket.PerDay(perDay))
+				if err != nil {
+					return err
+				}
+				return y.limited(ctx, b, t, ours, n, func(ctx context.Context, key string) error {
+					_, err := limiter.Allow(ctx, key)
+					return err
+				})
+			}},
+			bench.Contender{Row: theirs, Run: func(ctx context.Context) error {
+				client := redis.NewClient(&redis.Options{Addr: y.addr})
+				defer func() { _ = client.Close() }()
+				limiter := redis_rate.NewLimiter(client)
+				return y.limited(ctx, b, t, theirs, n, func(ctx context.Context, key string) error {
+					_, err := limiter.Allow(ctx, key, redis_rate.Limit{Rate: perDay, Burst: perDay, Period: 24 * time.Hour})
+					return err
+				})
+			}},
+		)
+	}
+	return b.Interleave(ctx, "growth, keys", all)
+}
+
+// limited asks once for each of n keys, and then for keys at random.
+func (y *yard) limited(ctx context.Context, b *bench.B, t *bench.Table, name string, n int, allow func(context.Context, string) error) error {
+	if err := y.server.Flush(ctx); err != nil {
+		return err
+	}
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = "key-" + strconv.Itoa(i)
+	}
+	if err := each(asking, func(int) error { return allow(ctx, "warm") }); err != nil { // connects
+		return err
+	}
+	before, err := redisinfo.Read(ctx, y.observer)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := each(n, func(i int) error { return allow(ctx, keys[i]) }); err != nil {
+		return err
+	}
+	add(t, name, "first decision", micros(time.Since(start), n))
+	after, err := redisinfo.Read(ctx, y.observer)
+	if err != nil {
+		return err
+	}
+	if n >= few {
+		add(t, name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
+	}
+	r := bench.Load(ctx, asking, b.Time(time.Second), func(ctx context.Context, _, _ int) error {
+		return allow(ctx, keys[rand.IntN(n)])
+	})
+	if r.Err != nil {
+		return r.Err
+	}
+	add(t, name, "decisions", r.PerSecond)
+	add(t, name, "p99", micros(r.P99, 1_000))
+	return nil
+}

@@ -1,0 +1,219 @@
+// Package growth measures what it costs that there are many: waiters, held locks and live keys.
+package growth
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"runtime/metrics"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+// Sections are the measurements of growth.
+func Sections() []bench.Section {
+	return []bench.Section{{
+		Name:  "growth",
+		Title: "Growth",
+		About: "What one more costs: one more waiter on the same lock, one more lock that is held, or waited for, and one more " +
+			"key that is limited, from ten to a hundred thousand of them. Memory of the process is heap and stacks after a " +
+			"garbage collection, with the goroutine that waits; memory is not shown for tens, where it says nothing. Lockkeeper " +
+			"renews what it holds and keeps what waits alive, and the commands that this takes are counted over more than one " +
+			"interval. Rows of one size can be compared; no best is marked, as the smallest would be. A hundred thousand are measured in one round only. The peers' figures end at a size.",
+		Full: 270 * time.Second,
+		Run:  run,
+	}}
+}
+
+func run(ctx context.Context, b *bench.B) error {
+	server, err := b.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	y := &yard{server: server, addr: server.Addr(), observer: redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})}
+	defer func() { _ = y.observer.Close() }()
+	if err := y.waiters(ctx, b); err != nil {
+		return err
+	}
+	if err := y.held(ctx, b); err != nil {
+		return err
+	}
+	if err := y.buckets(ctx, b); err != nil {
+		return err
+	}
+	b.Note(locks.Options)
+	return nil
+}
+
+// yard is the Redis that all is measured on.
+type yard struct {
+	server   *redisserver.Server
+	addr     string
+	observer *redis.Client
+}
+
+// sizes are how many there are of what grows.
+func sizes(s bench.Setting) []int {
+	if s == bench.Full {
+		return []int{10, 1_000, 10_000, 100_000}
+	}
+	return []int{10, 1_000}
+}
+
+// atMost bounds one measurement: what waits for ever ends with an error then.
+const atMost = 20 * time.Second
+
+// vast is a size that is measured in the first round only, as it takes too long.
+const vast = 100_000
+
+// sparing returns run, to be called in each round, for a size.
+func sparing(n int, run func(ctx context.Context) error) func(ctx context.Context) error {
+	ran := false
+	return func(ctx context.Context) error {
+		if ran && n >= vast {
+			return nil
+		}
+		ran = true
+		return run(ctx)
+	}
+}
+
+// few is where memory for each begins to be more than noise.
+const few = 1_000
+
+// ttl is for how long locks are leased: a third of it, after which they are renewed, has to fit
+// into a measurement.
+func ttl(s bench.Setting) time.Duration {
+	if s == bench.Full {
+		return 6 * time.Second
+	}
+	return 600 * time.Millisecond
+}
+
+// watched is for how long nothing happens but what keeps locks and waiters alive.
+func watched(s bench.Setting) time.Duration { return ttl(s)/3 + ttl(s)/10 }
+
+// contender is Lockkeeper or a peer, and up to which size it is measured.
+type contender struct {
+	locks.Contender
+	most int
+}
+
+// contenders are Lockkeeper and the peers of these rows.
+func contenders(s bench.Setting, most int, rows ...string) []contender {
+	all := []contender{{locks.Contender{Row: "Lockkeeper", Open: locks.Lockkeeper(lock.WithTTL(ttl(s)))}, math.MaxInt}}
+	for _, c := range locks.Contenders() {
+		for _, row := range rows {
+			if c.Row == row {
+				all = append(all, contender{c, most})
+			}
+		}
+	}
+	return all
+}
+
+// row names a size of a contender.
+func row(name string, n int) string { return name + ", " + thousands(n) }
+
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// load is the commands a second that Redis is sent while nothing happens, and the share of a
+// processor that it needs for them, over the time d.
+func (y *yard) load(ctx context.Context, d time.Duration, sends []string) (perSecond, cpu float64, err error) {
+	before, err := redisinfo.Read(ctx, y.observer, sends...)
+	if err != nil {
+		return 0, 0, err
+	}
+	start := time.Now()
+	<-time.After(d)
+	after, err := redisinfo.Read(ctx, y.observer, sends...)
+	if err != nil {
+		return 0, 0, err
+	}
+	r, elapsed := after.Sub(before), time.Since(start)
+	return float64(r.Sent) / elapsed.Seconds(), 100 * r.CPU.Seconds() / elapsed.Seconds(), nil
+}
+
+// each calls fn for 0 to n-1, up to 64 at a time, and returns the first error.
+func each(n int, fn func(i int) error) error {
+	var (
+		next    atomic.Int64
+		failure atomic.Pointer[error]
+		running sync.WaitGroup
+	)
+	for range 64 {
+		running.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && failure.Load() == nil; i = int(next.Add(1)) - 1 {
+				if err := fn(i); err != nil {
+					failure.CompareAndSwap(nil, &err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	if err := failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// memory is what the process's heap and stacks take, after a garbage collection.
+func memory() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) + int64(m.StackInuse)
+}
+
+// Arrivals come together in groups: the calls of a group that is too large take longer than a
+// store gives them.
+const together = 250
+
+// settle returns when no goroutine but the caller has anything to do, at the latest after a
+// time: those that were started wait.
+func settle(ctx context.Context, atMost time.Duration) {
+	sample := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}, {Name: "/sched/goroutines/running:goroutines"}}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end, quiet := time.Now().Add(atMost), 0; quiet < 5 && time.Now().Before(end); {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		metrics.Read(sample)
+		if sample[0].Value.Uint64() == 0 && sample[1].Value.Uint64() <= 1 {
+			quiet++
+		} else {
+			quiet = 0
+		}
+	}
+}
+
+// add adds a value, unless there was nothing to measure.
+func add(t *bench.Table, row, column string, value float64) {
+	if !math.IsNaN(value) && !math.IsInf(value, 0) {
+		t.Add(row, column, value)
+	}
+}
+
+// micros is a time in microseconds for each of n.
+func micros(d time.Duration, n int) float64 {
+	return float64(d) / float64(time.Microsecond) / float64(n)
+}

@@ -1,0 +1,211 @@
+package growth
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
+)
+
+// tables are where held locks, and those that are waited for, are written down.
+type tables struct{ held, awaited *bench.Table }
+
+// held measures many locks that are held, and then, with Lockkeeper, as many waiters in another
+// process's place, one for each lock.
+func (y *yard) held(ctx context.Context, b *bench.B) error {
+	note := fmt.Sprintf("Lockkeeper's leases are of %v here, and renewed every %v; rueidislock's of 5 s, and renewed every 2.5 s; "+
+		"those of the others are not renewed. 64 goroutines lock and unlock.", ttl(b.Setting()), ttl(b.Setting())/3)
+	t := tables{
+		held: b.Table("growth-held", "Locks that are held", note,
+			bench.Column{Name: "lock", Unit: "µs each"},
+			bench.Column{Name: "memory", Unit: "B each"},
+			bench.Column{Name: "Redis memory", Unit: "B each"},
+			bench.Column{Name: "commands while held", Unit: "per s"},
+			bench.Column{Name: "Redis CPU while held", Unit: "%"},
+			bench.Column{Name: "unlock", Unit: "µs each"},
+			bench.Column{Name: "lost", Unit: "locks"},
+		),
+		awaited: b.Table("growth-awaited", "Locks that are held, each with a waiter on another client",
+			fmt.Sprintf("The waiters come in groups of %d; then the locks are unlocked, 64 at a time, and each waiter has its lock "+
+				"and unlocks it.", together),
+			bench.Column{Name: "to wait", Unit: "µs each"},
+			bench.Column{Name: "memory", Unit: "B each"},
+			bench.Column{Name: "Redis memory", Unit: "B each"},
+			bench.Column{Name: "commands while waiting", Unit: "per s"},
+			bench.Column{Name: "Redis CPU while waiting", Unit: "%"},
+			bench.Column{Name: "changes hands", Unit: "µs each"},
+			bench.Column{Name: "failed", Unit: "waiters"},
+		),
+	}
+	var (
+		all     []bench.Contender
+		mu      sync.Mutex
+		remarks = make(map[string]string)
+	)
+	for _, n := range sizes(b.Setting()) {
+		for _, c := range contenders(b.Setting(), 1_000, "redislock, polling every 100 ms", "rueidislock") {
+			if n > c.most {
+				continue
+			}
+			name := row(c.Row, n)
+			all = append(all, bench.Contender{Row: name, Run: sparing(n, func(ctx context.Context) error {
+				remark, err := y.keep(ctx, b, t, name, c, n)
+				if remark != "" {
+					mu.Lock()
+					defer mu.Unlock()
+					remarks[name] = remark
+				}
+				return err
+			})})
+		}
+	}
+	if err := b.Interleave(ctx, "growth, held locks", all); err != nil {
+		return err
+	}
+	for _, c := range all {
+		if remarks[c.Row] != "" {
+			b.Note(c.Row + ": " + remarks[c.Row])
+		}
+	}
+	return nil
+}
+
+// keep takes n locks, holds them for a while, has others wait for them, and unlocks them. It returns
+// what there is to say of failures.
+func (y *yard) keep(ctx context.Context, b *bench.B, t tables, name string, c contender, n int) (remark string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	if err := y.server.Flush(ctx); err != nil {
+		return "", err
+	}
+	client, err := c.Open(y.addr)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	held := make([]locks.Held, n)
+	key := func(i int) string { return "key-" + strconv.Itoa(i) }
+	if held[0], err = client.Lock(ctx, key(0)); err != nil { // connects
+		return "", err
+	}
+	before, err := redisinfo.Read(ctx, y.observer)
+	if err != nil {
+		return "", err
+	}
+	empty, start := memory(), time.Now()
+	if err := each(n-1, func(i int) error {
+		var err error
+		held[i+1], err = client.Lock(ctx, key(i+1))
+		return err
+	}); err != nil {
+		cancel()
+		for _, h := range held {
+			if h != nil {
+				_ = h.Unlock(context.WithoutCancel(ctx))
+			}
+		}
+		return fmt.Sprintf("not all locks were had: %v", err), nil
+	}
+	add(t.held, name, "lock", micros(time.Since(start), n-1))
+	after, err := redisinfo.Read(ctx, y.observer)
+	if err != nil {
+		return "", err
+	}
+	if n >= few {
+		add(t.held, name, "memory", float64(memory()-empty)/float64(n))
+		add(t.held, name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
+	}
+	perSecond, cpu, err := y.load(ctx, watched(b.Setting()), c.Sends)
+	if err != nil {
+		return "", err
+	}
+	add(t.held, name, "commands while held", perSecond)
+	add(t.held, name, "Redis CPU while held", cpu)
+	var lost atomic.Int64
+	unlock := func(i int) error {
+		if held[i].Unlock(ctx) != nil { // had no lock any more
+			lost.Add(1)
+		}
+		return nil
+	}
+	if c.Row == "Lockkeeper" {
+		remark, err = y.await(ctx, b, t.awaited, name, c, n, key, unlock)
+	} else {
+		start = time.Now()
+		err = each(n, unlock)
+		add(t.held, name, "unlock", micros(time.Since(start), n))
+	}
+	add(t.held, name, "lost", float64(lost.Load()))
+	return remark, err
+}
+
+// await has a waiter for each of n locks on a client of their own, and then unlocks them.
+func (y *yard) await(
+	ctx context.Context, b *bench.B, t *bench.Table, name string, c contender, n int, key func(int) string, unlock func(int) error,
+) (remark string, err error) {
+	client, err := c.Open(y.addr)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	before, err := redisinfo.Read(ctx, y.observer)
+	if err != nil {
+		return "", err
+	}
+	var (
+		running sync.WaitGroup
+		failed  atomic.Int64
+		failure atomic.Pointer[error]
+		empty   = memory()
+		start   = time.Now()
+	)
+	for i := range n {
+		running.Go(func() {
+			held, err := client.Lock(ctx, key(i))
+			if err == nil {
+				err = held.Unlock(ctx)
+			}
+			if err != nil {
+				failed.Add(1)
+				failure.Store(&err)
+			}
+		})
+		if i%together == together-1 {
+			settle(ctx, 50*time.Millisecond)
+		}
+	}
+	settle(ctx, 10*time.Second)
+	queued := time.Since(start)
+	after, err := redisinfo.Read(ctx, y.observer)
+	if err != nil {
+		return "", err
+	}
+	if n >= few {
+		add(t, name, "to wait", micros(queued, n))
+		add(t, name, "memory", float64(memory()-empty)/float64(n))
+		add(t, name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
+	}
+	perSecond, cpu, err := y.load(ctx, b.Time(1500*time.Millisecond), c.Sends)
+	if err != nil {
+		return "", err
+	}
+	add(t, name, "commands while waiting", perSecond)
+	add(t, name, "Redis CPU while waiting", cpu)
+	start = time.Now()
+	if err := each(n, unlock); err != nil {
+		return "", fmt.Errorf("unlocking: %w", err)
+	}
+	running.Wait()
+	add(t, name, "changes hands", micros(time.Since(start), n))
+	add(t, name, "failed", float64(failed.Load()))
+	if err := failure.Load(); err != nil {
+		remark = fmt.Sprintf("%d of the waiters failed: %v", failed.Load(), *err)
+	}
+	return remark, nil
+}

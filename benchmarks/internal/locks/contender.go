@@ -1,0 +1,209 @@
+package locks
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+)
+
+// lease is for how long a lock is given to a holder that falls silent, with every contender that
+// can be told.
+const lease = 30 * time.Second
+
+// Contender is one way to lock: a library, with its options.
+type Contender struct {
+	Row   string
+	Tuned bool // otherwise than its documentation shows, for this measurement
+	// Sends names commands that its clients send, besides scripts and what every client sends.
+	Sends []string
+	Open  func(addr string) (Client, error)
+}
+
+// Client is one process's access to locks.
+type Client interface {
+	// Lock waits until it has the lock of a key.
+	Lock(ctx context.Context, key string) (Held, error)
+	Close()
+}
+
+// Held is a lock that is held.
+type Held interface {
+	Unlock(ctx context.Context) error
+}
+
+// Contenders are Lockkeeper and its peers, each as its documentation says to use it, and those that
+// poll also with an interval that suits locks that are held for a millisecond.
+func Contenders() []Contender {
+	return []Contender{
+		{Row: "Lockkeeper", Open: Lockkeeper()},
+		{Row: "Lockkeeper, WithFair", Open: Lockkeeper(lock.WithFair())},
+		{Row: "redsync", Sends: []string{"set"}, Open: openRedsync(redsync.WithExpiry(lease))},
+		{Row: "redsync, polling every 1 ms", Tuned: true, Sends: []string{"set"}, Open: openRedsync(
+			redsync.WithExpiry(lease), redsync.WithRetryDelay(time.Millisecond), redsync.WithTries(math.MaxInt32))},
+		{Row: "redislock, polling every 100 ms", Open: openRedislock(100 * time.Millisecond)},
+		{Row: "redislock, polling every 1 ms", Tuned: true, Open: openRedislock(time.Millisecond)},
+		{Row: "rueidislock", Open: openRueidislock(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true})},
+	}
+}
+
+// Distant are the contenders for a Redis that is far away: as they are, and those whose defaults are
+// for a near one also with time-outs of a second.
+func Distant() []Contender {
+	all := slices.DeleteFunc(Contenders(), func(c Contender) bool { return c.Tuned || c.Row == "Lockkeeper, WithFair" })
+	return append(all,
+		Contender{Row: "Lockkeeper, WithTimeout(1s)", Tuned: true, Open: lockkeeperWithin(time.Second)},
+		Contender{Row: "rueidislock, TryNextAfter 1 s", Tuned: true, Open: openRueidislock(rueidislock.LockerOption{
+			KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second,
+		})},
+	)
+}
+
+// Options is a remark on how the contenders are used.
+const Options = "Locks are leased for 30 s (rueidislock: 5 s, renewed). Lockkeeper: a go-redis client with ContextTimeoutEnabled " +
+	"and time-outs of 250 ms, the store's own, as its documentation advises. redsync: one go-redis pool, its default of 32 tries " +
+	"50 to 250 ms apart unless the row says otherwise. redislock: LinearBackoff of 100 ms, as its README shows, or as the row " +
+	"says. rueidislock: KeyMajority 1 and NoLoopTracking, as its README recommends for one Redis, and one Locker for each process."
+
+type lockkeeper struct {
+	client *redis.Client
+	store  *redisstore.Store
+	locker *lock.Locker
+}
+
+// Lockkeeper opens Lockkeeper's locks with options beside its defaults.
+func Lockkeeper(opts ...lock.Option) func(addr string) (Client, error) {
+	return lockkeeperWithin(250*time.Millisecond, opts...) // the store's default
+}
+
+func lockkeeperWithin(timeout time.Duration, opts ...lock.Option) func(addr string) (Client, error) {
+	return func(addr string) (Client, error) {
+		client := redis.NewClient(&redis.Options{
+			Addr: addr, ContextTimeoutEnabled: true, ReadTimeout: timeout, WriteTimeout: timeout,
+		})
+		quiet := slog.New(slog.DiscardHandler) // what fails is counted
+		store, err := redisstore.New(client, redisstore.WithTimeout(timeout), redisstore.WithLogger(quiet))
+		if err != nil {
+			return nil, err
+		}
+		locker, err := lock.New(store, "bench", append(opts, lock.WithLogger(quiet))...)
+		if err != nil {
+			return nil, err
+		}
+		return &lockkeeper{client, store, locker}, nil
+	}
+}
+
+func (l *lockkeeper) Lock(ctx context.Context, key string) (Held, error) {
+	held, err := l.locker.Lock(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return held, nil
+}
+
+func (l *lockkeeper) Close() {
+	_ = l.locker.Close()
+	_ = l.store.Close()
+	_ = l.client.Close()
+}
+
+type redsyncClient struct {
+	client *redis.Client
+	sync   *redsync.Redsync
+	opts   []redsync.Option
+}
+
+func openRedsync(opts ...redsync.Option) func(addr string) (Client, error) {
+	return func(addr string) (Client, error) {
+		client := redis.NewClient(&redis.Options{Addr: addr})
+		return &redsyncClient{client, redsync.New(goredis.NewPool(client)), opts}, nil
+	}
+}
+
+func (r *redsyncClient) Lock(ctx context.Context, key string) (Held, error) {
+	mutex := r.sync.NewMutex(key, r.opts...) // one for each hold: it keeps who holds it
+	if err := mutex.LockContext(ctx); err != nil {
+		return nil, err
+	}
+	return redsyncHeld{mutex}, nil
+}
+
+func (r *redsyncClient) Close() { _ = r.client.Close() }
+
+type redsyncHeld struct{ mutex *redsync.Mutex }
+
+func (h redsyncHeld) Unlock(ctx context.Context) error {
+	_, err := h.mutex.UnlockContext(ctx)
+	return err
+}
+
+type redislockClient struct {
+	client *redis.Client
+	locker *redislock.Client
+	opts   *redislock.Options
+}
+
+func openRedislock(poll time.Duration) func(addr string) (Client, error) {
+	return func(addr string) (Client, error) {
+		client := redis.NewClient(&redis.Options{Addr: addr})
+		return &redislockClient{client, redislock.New(client), &redislock.Options{
+			RetryStrategy: redislock.LinearBackoff(poll),
+		}}, nil
+	}
+}
+
+func (r *redislockClient) Lock(ctx context.Context, key string) (Held, error) {
+	held, err := r.locker.Obtain(ctx, key, lease, r.opts)
+	if err != nil {
+		return nil, err
+	}
+	return redislockHeld{held}, nil
+}
+
+func (r *redislockClient) Close() { _ = r.client.Close() }
+
+type redislockHeld struct{ held *redislock.Lock }
+
+func (h redislockHeld) Unlock(ctx context.Context) error { return h.held.Release(ctx) }
+
+type rueidislockClient struct{ locker rueidislock.Locker }
+
+func openRueidislock(opts rueidislock.LockerOption) func(addr string) (Client, error) {
+	return func(addr string) (Client, error) {
+		opts.ClientOption = rueidis.ClientOption{InitAddress: []string{addr}}
+		locker, err := rueidislock.NewLocker(opts)
+		if err != nil {
+			return nil, err
+		}
+		return rueidislockClient{locker}, nil
+	}
+}
+
+func (r rueidislockClient) Lock(ctx context.Context, key string) (Held, error) {
+	_, release, err := r.locker.WithContext(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return rueidislockHeld(release), nil
+}
+
+func (r rueidislockClient) Close() { r.locker.Close() }
+
+type rueidislockHeld context.CancelFunc
+
+func (h rueidislockHeld) Unlock(context.Context) error {
+	h()
+	return nil
+}

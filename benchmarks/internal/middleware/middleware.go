@@ -1,0 +1,218 @@
+// Package middleware measures what middleware adds to a handler, without a network.
+package middleware
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+)
+
+// Sections are the comparison of middleware.
+func Sections() []bench.Section {
+	return []bench.Section{{
+		Name:  "middleware",
+		Title: "Middleware",
+		About: "What middleware adds to a handler that answers with two bytes: requests are handed straight to the framework, with no " +
+			"network, and what it takes without the middleware is subtracted. The two are measured in turns, several " +
+			"times in each round. State is in memory, telemetry is off, and all requests are from one client, told by a header.",
+		Full: 30 * time.Second,
+		Run:  run,
+	}}
+}
+
+// lasts is how long one contender is measured in each round in the full setting, and turns is how often
+// it and the bare handler take turns meanwhile.
+const (
+	lasts = 400 * time.Millisecond
+	turns = 5
+)
+
+// The columns.
+const (
+	added       = "added time"
+	allocations = "added allocations"
+	fields      = "header fields"
+)
+
+// site is a handler, bare or behind middleware.
+type site struct {
+	call    func(i int) // sends request i
+	runs    func() int  // how often the handler has run
+	headers func() int  // how many header fields the last response had
+	end     func()
+}
+
+// requests says which requests have the same key, and with it how often a handler has to run.
+type requests int
+
+const (
+	limited requests = iota // all have a client, and no key
+	fresh                   // each has a key of its own
+	same                    // all have one key
+)
+
+// contender is a middleware of a framework.
+type contender struct {
+	row  string
+	bare func(r requests) (site, error)
+	with func(r requests) (site, error)
+	r    requests
+}
+
+// group is the contenders of one framework and one policy.
+type group struct {
+	id, title, note string
+	contenders      []contender
+	headers         bool // whether their number is told
+}
+
+const lockkeeper = "Lockkeeper"
+
+func groups() []group {
+	return []group{
+		{"http", "Rate limits: net/http", "", []contender{
+			{lockkeeper, bareHTTP, lockkeeperHTTP, limited},
+			{"httprate", bareHTTP, httprateHTTP, limited},
+			{"ulule/limiter", bareHTTP, ululeHTTP, limited},
+		}, true},
+		{"gin", "Rate limits: gin", "", []contender{
+			{lockkeeper, bareGin, lockkeeperGin, limited},
+			{"ulule/limiter", bareGin, ululeGin, limited},
+		}, true},
+		{"echov4", "Rate limits: echo v4", "echo's own middleware sends no header fields in version 4.", []contender{
+			{lockkeeper, bareEcho4, lockkeeperEcho4, limited},
+			{"echo's own", bareEcho4, ownEcho4, limited},
+		}, true},
+		{"echov5", "Rate limits: echo v5", "", []contender{
+			{lockkeeper, bareEcho5, lockkeeperEcho5, limited},
+			{"echo's own", bareEcho5, ownEcho5, limited},
+		}, true},
+		{"grpc", "Rate limits: gRPC", "A unary interceptor, called without a connection, against one that does nothing.", []contender{
+			{lockkeeper, bareGRPC, lockkeeperGRPC, limited},
+		}, false},
+		{"fresh", "Idempotency: a fresh request", idempotencyNote, idempotent(fresh), false},
+		{"replay", "Idempotency: a replay", "The handler, which is subtracted all the same, does not run.", idempotent(same), false},
+	}
+}
+
+const idempotencyNote = "Every request has a new key, and its answer is kept. fiber's middleware keeps what it is answered under " +
+	"the key alone; Lockkeeper's also reads the body for a fingerprint of the request, and keeps records by a hash of scope and key."
+
+func idempotent(r requests) []contender {
+	return []contender{
+		{lockkeeper + ", net/http", bareHTTP, onceHTTP, r},
+		{lockkeeper + ", gin", bareGin, onceGin, r},
+		{lockkeeper + ", echo v4", bareEcho4, onceEcho4, r},
+		{lockkeeper + ", echo v5", bareEcho5, onceEcho5, r},
+		{"fiber's own, fiber v3", bareFiber, onceFiber, r},
+	}
+}
+
+func run(ctx context.Context, b *bench.B) error {
+	for _, g := range groups() {
+		columns := []bench.Column{
+			{Name: added, Unit: "ns", Better: bench.Less},
+			{Name: allocations, Unit: "per request", Better: bench.Less, Format: "%.1f"},
+		}
+		if g.headers {
+			columns = append(columns, bench.Column{Name: fields, Unit: "added", Format: "%.0f"})
+		}
+		t := b.Table("middleware-"+g.id, g.title, g.note, columns...)
+		if len(g.contenders) > 1 {
+			t.Chart(g.title, added, allocations)
+		}
+		var all []bench.Contender
+		for _, c := range g.contenders {
+			all = append(all, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
+				r, err := c.measure(ctx, b.Time(lasts))
+				if err != nil {
+					return err
+				}
+				t.Add(c.row, added, r.ns)
+				t.Add(c.row, allocations, r.allocations)
+				if g.headers {
+					t.Add(c.row, fields, float64(r.headers))
+				}
+				return nil
+			}})
+		}
+		if err := b.Interleave(ctx, g.title, all); err != nil {
+			return err
+		}
+		if g.contenders[0].r == limited {
+			targets(b, t, g.title)
+		}
+	}
+	b.Note("ulule/limiter, httprate and echo's store are the memory stores of those libraries; each middleware takes the client from the same header.")
+	b.Note("fiber is its own HTTP server, and not on net/http, so the handler that is subtracted from it is a faster one.")
+	return nil
+}
+
+// result is what a middleware adds to a request.
+type result struct {
+	ns, allocations float64
+	headers         int
+}
+
+// measure measures the handler with the middleware and without in turns, for the time d altogether.
+func (c contender) measure(ctx context.Context, d time.Duration) (result, error) {
+	bare, err := c.bare(c.r)
+	if err != nil {
+		return result{}, err
+	}
+	defer bare.end()
+	with, err := c.with(c.r)
+	if err != nil {
+		return result{}, err
+	}
+	defer with.end()
+	var ns, allocations []float64
+	sent := map[bool]int{}
+	for turn := range turns + 1 {
+		var spins [2]bench.SpinResult
+		for i, s := range []site{bare, with} {
+			before := sent[i == 1]
+			spins[i] = bench.Spin(ctx, 1, d/(2*turns+2), func(_, call int) error {
+				s.call(before + call)
+				return nil
+			})
+			sent[i == 1] += int(spins[i].Calls)
+		}
+		if turn > 0 { // the first is for warming up
+			ns = append(ns, spins[1].NsPerCall-spins[0].NsPerCall)
+			allocations = append(allocations, spins[1].AllocsPerOp-spins[0].AllocsPerOp)
+		}
+	}
+	want := sent[true]
+	if c.r == same {
+		want = 1
+	}
+	if got := with.runs(); got != want {
+		return result{}, fmt.Errorf("the handler has run %d times for %d requests, instead of %d", got, sent[true], want)
+	}
+	slices.Sort(ns)
+	slices.Sort(allocations)
+	return result{ns[len(ns)/2], max(allocations[len(allocations)/2], 0), with.headers() - bare.headers()}, ctx.Err()
+}
+
+func targets(b *bench.B, t *bench.Table, title string) {
+	for _, want := range []struct {
+		column, unit   string
+		atLeast, reach float64
+	}{{added, "ns", 500, 300}, {allocations, "per request", 6, 3}} {
+		v, ok := t.Median(lockkeeper, want.column)
+		switch {
+		case !ok:
+			v = math.NaN()
+		case want.column == allocations: // whatever else the process does may allocate, too
+			v = math.Round(10*v) / 10
+		}
+		b.Target(bench.Target{
+			What: title + ": " + want.column, Value: v, AtLeast: want.atLeast, Reach: want.reach, Better: bench.Less, Unit: want.unit,
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+)
+
+const (
+	fresh  = "Lockkeeper, fresh: Begin and Complete"
+	replay = "Lockkeeper, replay: Begin"
+)
+
+// keys are the keys of operations that nobody has asked for before.
+type keys struct {
+	name string
+	n    atomic.Int64
+}
+
+func (k *keys) next() string { return k.name + strconv.FormatInt(k.n.Add(1), 10) }
+
+// requests measures a guard by itself.
+func requests(ctx context.Context, b *bench.B, s *site) error {
+	const freshDo, replayDo = "Lockkeeper, fresh: guard.Do", "Lockkeeper, replay: guard.Do"
+	g, err := guard.New(s.store, "requests")
+	if err != nil {
+		return err
+	}
+	t := b.Table("idempotency", "Requests that are run at most once",
+		"One goroutine; a result of 256 bytes is kept, and the operation itself does nothing.", latency("request")...)
+	result := guard.Result{Status: http.StatusOK, Data: []byte(strings.Repeat("x", 256))}
+	value := strings.Repeat("x", 256)
+	unused := keys{name: "fresh-"}
+	operation := func(key string) guard.Operation {
+		return guard.Operation{Scope: "subject", Key: key, Fingerprint: []byte("POST /orders")}
+	}
+	do := func(ctx context.Context, key string, want bool) error {
+		_, replayed, err := guard.Do(ctx, g, operation(key), func(context.Context) (string, error) { return value, nil })
+		if err == nil && replayed != want {
+			err = fmt.Errorf("replayed: %t", replayed)
+		}
+		return err
+	}
+	complete := func(ctx context.Context, key string) error {
+		attempt, _, err := g.Begin(ctx, operation(key))
+		if err != nil {
+			return err
+		}
+		if attempt == nil {
+			return errors.New("a fresh request was replayed")
+		}
+		return attempt.Complete(ctx, result)
+	}
+	if err := complete(ctx, "finished"); err != nil {
+		return err
+	}
+	if err := do(ctx, "done", false); err != nil {
+		return err
+	}
+	contenders := s.floor(b, t, onePing, twoPings, twoScripts)
+	for _, c := range []struct {
+		row string
+		fn  func(ctx context.Context) error
+	}{
+		{fresh, func(ctx context.Context) error { return complete(ctx, unused.next()) }},
+		{freshDo, func(ctx context.Context) error { return do(ctx, unused.next(), false) }},
+		{replay, func(ctx context.Context) error {
+			_, kept, err := g.Begin(ctx, operation("finished"))
+			if err == nil && kept == nil {
+				err = errors.New("a finished request was not replayed")
+			}
+			return err
+		}},
+		{replayDo, func(ctx context.Context) error { return do(ctx, "done", true) }},
+	} {
+		contenders = append(contenders, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
+			return s.alone(ctx, t, c.row, b.Time(time.Second), c.fn)
+		}})
+	}
+	if err := b.Interleave(ctx, "idempotency, guard", contenders); err != nil {
+		return err
+	}
+	t.Chart("Requests that are run at most once", "p50", "p99")
+	if v, ok := t.Median(fresh, "round trips"); ok {
+		b.Target(bench.Target{What: "idempotency: round trips of a fresh request", Value: v, AtLeast: 2, Reach: 2, Better: bench.Less})
+	}
+	if v, ok := t.Median(replay, "round trips"); ok {
+		b.Target(bench.Target{What: "idempotency: round trips of a replay", Value: v, AtLeast: 1, Reach: 0, Better: bench.Less})
+	}
+	return nil
+}
+
+// handlers measures the middleware: what it adds to a request.
+func handlers(ctx context.Context, b *bench.B, s *site) error {
+	const (
+		bare     = "the handler alone"
+		freshly  = "Lockkeeper's middleware, fresh"
+		replayed = "Lockkeeper's middleware, replay"
+	)
+	g, err := guard.New(s.store, "handlers")
+	if err != nil {
+		return err
+	}
+	t := b.Table("idempotency-http", "What the net/http middleware adds",
+		"A POST of 64 bytes that is answered with 256, without a network between client and handler; nothing else is "+
+			"under way.", latency("request")...)
+	answer := []byte(strings.Repeat("x", 256))
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(answer) })
+	once := idempotency.New(g, nethttp.Unscoped())(handler)
+	unused := keys{name: "http-fresh-"}
+	request := func(ctx context.Context, h http.Handler, key, marker string) error {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders", strings.NewReader(strings.Repeat("y", 64)))
+		r.Header.Set("Idempotency-Key", key)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("Idempotency-Replayed"); w.Code != http.StatusOK || got != marker {
+			return fmt.Errorf("answered %d, replayed %q", w.Code, got)
+		}
+		return nil
+	}
+	if err := request(ctx, once, "finished", ""); err != nil {
+		return err
+	}
+	contenders := s.floor(b, t, onePing, twoPings)
+	for _, c := range []struct {
+		row string
+		fn  func(ctx context.Context) error
+	}{
+		{bare, func(ctx context.Context) error { return request(ctx, handler, "any", "") }},
+		{freshly, func(ctx context.Context) error { return request(ctx, once, unused.next(), "") }},
+		{replayed, func(ctx context.Context) error { return request(ctx, once, "finished", "true") }},
+	} {
+		contenders = append(contenders, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
+			return s.alone(ctx, t, c.row, b.Time(time.Second), c.fn)
+		}})
+	}
+	if err := b.Interleave(ctx, "idempotency, middleware", contenders); err != nil {
+		return err
+	}
+	with, ok := t.Median(freshly, "p50")
+	without, _ := t.Median(bare, "p50")
+	if floor, has := t.Median(twoPings, "p50"); ok && has {
+		b.Target(bench.Target{What: "idempotency: what the middleware adds to a fresh request, p50, against two PINGs",
+			Value: (with - without) / floor, AtLeast: 1.1, Reach: 1.1, Better: bench.Less, Unit: "x"})
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package redisserver
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	masters = 3
+	slots   = 16384
+)
+
+// StartCluster starts three masters without replicas that share the slots. The caller has to stop
+// each of them.
+func StartCluster(ctx context.Context, args ...string) (servers []*Server, err error) {
+	defer func() {
+		if err != nil {
+			for _, s := range servers {
+				s.Stop()
+			}
+			servers, err = nil, fmt.Errorf("redisserver: cluster: %w", err)
+		}
+	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*patience, fmt.Errorf("not formed in %v", 2*patience))
+	defer cancel()
+	var buses []int
+	for i := range masters {
+		bus, err := FreePort()
+		if err != nil {
+			return servers, err
+		}
+		server, err := Start(ctx, append([]string{
+			"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus),
+		}, args...)...)
+		if err != nil {
+			return servers, err
+		}
+		servers, buses = append(servers, server), append(buses, bus)
+		if err := server.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
+			return servers, err
+		}
+		if err := server.client.ClusterAddSlotsRange(ctx, i*slots/masters, (i+1)*slots/masters-1).Err(); err != nil {
+			return servers, err
+		}
+	}
+	for i, server := range servers[1:] {
+		if err := servers[0].client.Do(ctx, "cluster", "meet", "127.0.0.1", server.port, buses[i+1]).Err(); err != nil {
+			return servers, err
+		}
+	}
+	for _, server := range servers {
+		if err := agreed(ctx, server.client); err != nil {
+			return servers, err
+		}
+	}
+	return servers, nil
+}
+
+// agreed waits until a master knows the owners of all slots.
+func agreed(ctx context.Context, client *redis.Client) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		info, err := client.ClusterInfo(ctx).Result()
+		if err != nil {
+			return err
+		}
+		if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots)) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package tokens
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/goredisstore.v9"
+	"github.com/ulule/limiter/v3"
+	ululeredis "github.com/ulule/limiter/v3/drivers/store/redis"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// The rows.
+const (
+	lockkeeper  = "Lockkeeper"
+	remembering = "Lockkeeper, denials from memory"
+	asking      = "Lockkeeper, denials from the store"
+	redisRate   = "redis_rate"
+	ulule       = "ulule/limiter"
+	throttledGo = "throttled"
+	byHand      = "rueidis, GCRA script by hand"
+	inMemory    = "Lockkeeper's memory store (the ceiling)"
+)
+
+var (
+	//go:embed gcra.lua
+	gcra string
+	//go:embed gcra_many.lua
+	gcraMany string
+)
+
+// perDay is the limit of a workload: so many a day, all of which may come at once.
+type perDay int
+
+const day = 24 * time.Hour
+
+// cost is what one token takes to come back, in µs.
+func (n perDay) cost() string { return strconv.FormatInt(day.Microseconds()/int64(n), 10) }
+
+func (n perDay) capacity() string { return strconv.FormatInt(day.Microseconds()/int64(n)*int64(n), 10) }
+
+// decide asks whether a key may go on.
+type decide func(ctx context.Context, key string) (allowed bool, err error)
+
+// limiters is the contenders' means on one Redis or Cluster.
+type limiters struct {
+	client  redis.UniversalClient // of the peers that use go-redis
+	own     redis.UniversalClient // of Lockkeeper
+	rueidis rueidis.Client
+	store   *redisstore.Store
+	asking  *redisstore.Store // about every denial
+	memory  *memstore.Store
+}
+
+// open makes them, with the clients' own settings, since no documentation but Lockkeeper's has
+// something to say of them.
+func open(addrs ...string) (*limiters, error) {
+	var l limiters
+	l.client = redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addrs})
+	l.own = redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: addrs, ContextTimeoutEnabled: true, ReadTimeout: 250 * time.Millisecond, WriteTimeout: 250 * time.Millisecond,
+	})
+	var err error
+	if l.rueidis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true}); err != nil {
+		l.close()
+		return nil, err
+	}
+	if l.store, err = redisstore.New(l.own); err != nil {
+		l.close()
+		return nil, err
+	}
+	if l.asking, err = redisstore.New(l.own, redisstore.WithPrefix("asking"), redisstore.WithoutRememberedDenials()); err != nil {
+		l.close()
+		return nil, err
+	}
+	l.memory = memstore.New()
+	return &l, nil
+}
+
+func (l *limiters) close() {
+	if l.memory != nil {
+		l.memory.Close()
+	}
+	if l.asking != nil {
+		l.asking.Close()
+	}
+	if l.store != nil {
+		l.store.Close()
+	}
+	if l.rueidis != nil {
+		l.rueidis.Close()
+	}
+	_ = l.own.Close()
+	_ = l.client.Close()
+}
+
+// of makes the limiter of a row.
+func (l *limiters) of(row string, limit perDay) (decide, error) {
+	switch row {
+	case lockkeeper, remembering:
+		return ours(l.store, limit)
+	case asking:
+		return ours(l.asking, limit)
+	case inMemory:
+		return ours(l.memory, limit)
+	case redisRate:
+		limiter, limit := redis_rate.NewLimiter(l.client), redis_rate.Limit{Rate: int(limit), Burst: int(limit), Period: day}
+		return func(ctx context.Context, key string) (bool, error) {
+			r, err := limiter.Allow(ctx, key, limit)
+			return err == nil && r.Allowed > 0, err
+		}, nil
+	case ulule:
+		store, err := ululeredis.NewStore(l.client)
+		if err != nil {
+			return nil, err
+		}
+		limiter := limiter.New(store, limiter.Rate{Period: day, Limit: int64(limit)})
+		return func(ctx context.Context, key string) (bool, error) {
+			r, err := limiter.Get(ctx, key)
+			return err == nil && !r.Reached, err
+		}, nil
+	case throttledGo:
+		store, err := goredisstore.NewCtx(l.client, "throttled:")
+		if err != nil {
+			return nil, err
+		}
+		limiter, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerDay(int(limit)), MaxBurst: int(limit) - 1})
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, key string) (bool, error) {
+			limited, _, err := limiter.RateLimitCtx(ctx, key, 1)
+			return !limited, err
+		}, nil
+	case byHand:
+		script, args := rueidis.NewLuaScript(gcra), []string{limit.cost(), limit.capacity()}
+		return func(ctx context.Context, key string) (bool, error) {
+			debt, err := script.Exec(ctx, l.rueidis, []string{key}, args).AsInt64()
+			return debt >= 0, err
+		}, nil
+	default:
+		return nil, fmt.Errorf("tokens: no limiter for %q", row)
+	}
+}
+
+func ours(store tokenbucket.Store, limit perDay) (decide, error) {
+	limiter, err := tokenbucket.New(store, "bench", tokenbucket.PerDay(int64(limit)))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, key string) (bool, error) {
+		d, err := limiter.Allow(ctx, key)
+		return d.Allowed, err
+	}, nil
+}

@@ -1,0 +1,331 @@
+// Package tokens compares token buckets on Redis, and on a Redis Cluster of three.
+package tokens
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
+)
+
+// Sections are the comparison of token buckets on Redis.
+func Sections() []bench.Section {
+	return []bench.Section{{
+		Name:  "tokens",
+		Title: "Token buckets on Redis",
+		About: "Goroutines ask, one question after the other, whether a key may go on: of 10,000 keys, chosen at random, or of one. " +
+			"Where all are allowed, the limit is a million a day, all of which may come at once, under keys that are new; where all " +
+			"are denied it is one a day, and every key has had its one. Every contender has the same limit on the same server. A " +
+			"decision that is not the right one, or that fails, is an error, and does not count. Redis CPU is what the server " +
+			"itself says that it has used.",
+		Full: 225 * time.Second,
+		Run:  run,
+	}, {
+		Name:  "cluster",
+		Title: "Token buckets on a Redis Cluster",
+		About: "The same on a Cluster of three masters, with 256 goroutines and 10,000 keys, all of which are allowed. " +
+			"The three share the machine's cores with the client, so it shows what the keys' slots cost, and not what three machines can do.",
+		Full: 15 * time.Second,
+		Run:  runCluster,
+	}}
+}
+
+// lasts is how long one measurement is in the full setting.
+const lasts = 600 * time.Millisecond
+
+// crowd is the number of goroutines that most columns and targets are about.
+const crowd = 256
+
+func goroutines() []int { return []int{1, 16, 64, crowd} }
+
+// workload is what is asked of the limiters.
+type workload struct {
+	id, title string
+	keys      int
+	denied    bool
+	rows      []string
+}
+
+func workloads(b *bench.B) []workload {
+	many := manyKeys(b)
+	allowed := []string{lockkeeper, redisRate, ulule, throttledGo, byHand}
+	denied := []string{remembering, asking, redisRate, ulule, throttledGo, byHand, inMemory}
+	return []workload{
+		{"allowed", count(many) + " keys, allowed", many, false, allowed},
+		{"allowed-hot", "one hot key, allowed", 1, false, allowed},
+		{"denied", count(many) + " keys, denied", many, true, denied},
+		{"denied-hot", "one hot key, denied", 1, true, denied},
+	}
+}
+
+// manyKeys is as many in the quick setting as in the full one, since they cost it no time.
+func manyKeys(b *bench.B) int {
+	if b.Setting() == bench.Tiny {
+		return b.Count(10_000)
+	}
+	return 10_000
+}
+
+// count writes a number of keys with a comma.
+func count(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+}
+
+// The columns.
+const (
+	allocations = "allocations at 256"
+	serverCPU   = "Redis CPU at 256"
+	failed      = "errors"
+)
+
+func throughput(g int) string {
+	if g == 1 {
+		return "1 goroutine"
+	}
+	return fmt.Sprintf("%d goroutines", g)
+}
+
+func p50(g int) string { return fmt.Sprintf("p50 at %d", g) }
+
+func p99(g int) string { return fmt.Sprintf("p99 at %d", g) }
+
+// tables is the two tables of a workload.
+type tables struct{ speed, latency *bench.Table }
+
+func newTables(b *bench.B, w workload) tables {
+	var speed, latency, tails []bench.Column
+	for _, g := range goroutines() {
+		speed = append(speed, bench.Column{Name: throughput(g), Unit: "1000/s", Better: bench.More})
+		latency = append(latency, bench.Column{Name: p50(g), Unit: "µs", Better: bench.Less})
+		tails = append(tails, bench.Column{Name: p99(g), Unit: "µs", Better: bench.Less})
+	}
+	speed = append(speed,
+		bench.Column{Name: allocations, Unit: "per decision", Better: bench.Less, Format: "%.1f"},
+		bench.Column{Name: serverCPU, Unit: "µs per decision", Better: bench.Less},
+		bench.Column{Name: failed, Unit: "% at the worst", Better: bench.Less, Format: "%.1f"},
+	)
+	t := tables{
+		speed:   b.Table("tokens-"+w.id, "Decisions: "+w.title, "", speed...),
+		latency: b.Table("tokens-"+w.id+"-latency", "How long a decision takes: "+w.title, "", append(latency, tails...)...),
+	}
+	var charted []string
+	for _, g := range goroutines() {
+		charted = append(charted, throughput(g))
+	}
+	t.speed.Chart("Decisions a second: "+w.title, charted...)
+	t.latency.Chart("How long a decision takes: "+w.title, p50(crowd), p99(crowd))
+	t.speed.Reference(inMemory, together)
+	t.latency.Reference(inMemory)
+	return t
+}
+
+func run(ctx context.Context, b *bench.B) error {
+	server, err := b.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := open(server.Addr())
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	all := make(map[string]tables)
+	for _, w := range workloads(b) {
+		all[w.id] = newTables(b, w)
+		if err := w.measure(ctx, b, server, l, all[w.id]); err != nil {
+			return err
+		}
+	}
+	if err := measureFloor(ctx, b, server); err != nil {
+		return err
+	}
+	if err := measureMemory(ctx, b, server, l); err != nil {
+		return err
+	}
+	targets(b, all)
+	notes(b)
+	return nil
+}
+
+// measure measures a workload with each number of goroutines.
+func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.Server, l *limiters, t tables) error {
+	if err := server.Flush(ctx); err != nil {
+		return err
+	}
+	limit := perDay(1_000_000)
+	if w.denied {
+		limit = 1
+	}
+	worst := make(map[string]*worstShare)
+	limiters := make(map[string]decide)
+	for _, row := range w.rows {
+		var err error
+		if limiters[row], err = l.of(row, limit); err != nil {
+			return err
+		}
+		worst[row] = &worstShare{}
+		if w.denied {
+			if err := exhaust(ctx, limiters[row], keys(row, w.keys)); err != nil {
+				return fmt.Errorf("%s: %w", row, err)
+			}
+		}
+	}
+	for _, g := range goroutines() {
+		var contenders []bench.Contender
+		for _, row := range w.rows {
+			contenders = append(contenders, bench.Contender{Row: row, Run: func(ctx context.Context) error {
+				names := keys(row, w.keys)
+				if !w.denied { // the buckets of the measurement before are in nobody's way
+					names = keys(fmt.Sprintf("%s %d", row, time.Now().UnixNano()), w.keys)
+					if err := server.Flush(ctx); err != nil {
+						return err
+					}
+				}
+				r, cpu, err := load(ctx, b, server, g, limiters[row], names, !w.denied)
+				if err != nil {
+					return err
+				}
+				worst[row].see(r)
+				t.speed.Add(row, throughput(g), r.PerSecond/1000)
+				t.latency.Add(row, p50(g), micros(r.P50))
+				t.latency.Add(row, p99(g), micros(r.P99))
+				if g == crowd {
+					t.speed.Add(row, allocations, r.AllocsPerOp)
+					t.speed.Add(row, serverCPU, cpu)
+				}
+				return nil
+			}})
+		}
+		if g == crowd && w.keys > 1 {
+			floor, err := w.floor(ctx, b, server, t.speed, limit)
+			if err != nil {
+				return err
+			}
+			defer floor.close()
+			contenders = append(contenders, floor.Contender)
+		}
+		if err := b.Interleave(ctx, fmt.Sprintf("%s, %s", w.title, throughput(g)), contenders); err != nil {
+			return err
+		}
+	}
+	for _, row := range w.rows {
+		t.speed.Add(row, failed, 100*worst[row].share)
+		if worst[row].err != nil {
+			b.Note(fmt.Sprintf("%s (%s), an error among those counted: %q.", row, w.title, worst[row].err))
+		}
+	}
+	return nil
+}
+
+// floor is what the server can do with as many decisions under way.
+func (w workload) floor(ctx context.Context, b *bench.B, server *redisserver.Server, t *bench.Table, limit perDay) (*floor, error) {
+	f, err := newFloor(ctx, server, together, limit, keys("floor", w.keys))
+	if err != nil {
+		return nil, err
+	}
+	if w.denied {
+		if err := f.exhaust(ctx); err != nil {
+			f.close()
+			return nil, err
+		}
+	}
+	f.Contender = bench.Contender{Row: together, Run: func(ctx context.Context) error {
+		rate, cpu, err := f.load(ctx, b)
+		if err != nil {
+			return err
+		}
+		t.Add(together, throughput(crowd), rate/1000)
+		t.Add(together, serverCPU, cpu)
+		return nil
+	}}
+	return f, nil
+}
+
+// worstShare is the greatest share of calls that failed in any measurement of a row.
+type worstShare struct {
+	share float64
+	err   error
+}
+
+func (w *worstShare) see(r bench.LoadResult) {
+	if share := float64(r.Errors) / float64(max(r.Ops+r.Errors, 1)); share > w.share {
+		w.share, w.err = share, r.Err
+	}
+}
+
+var errWrong = errors.New("allowed instead of denied, or denied instead of allowed")
+
+// load has g goroutines ask about random keys, for a while before it measures. It returns what the
+// server's processor has spent on each question, in µs.
+func load(ctx context.Context, b *bench.B, server *redisserver.Server, g int, limiter decide, names []string, want bool) (bench.LoadResult, float64, error) {
+	question := func(ctx context.Context, worker, i int) error {
+		allowed, err := limiter(ctx, names[bench.Pick(worker, i, len(names))])
+		if err == nil && allowed != want {
+			err = errWrong
+		}
+		return err
+	}
+	bench.Load(ctx, g, b.Time(lasts/8), question)
+	if server == nil {
+		return bench.Load(ctx, g, b.Time(lasts), question), 0, ctx.Err()
+	}
+	before, err := server.CPU(ctx)
+	if err != nil {
+		return bench.LoadResult{}, 0, err
+	}
+	r := bench.Load(ctx, g, b.Time(lasts), question)
+	after, err := server.CPU(ctx)
+	if err != nil {
+		return bench.LoadResult{}, 0, err
+	}
+	return r, micros(after-before) / float64(max(r.Ops+r.Errors, 1)), ctx.Err()
+}
+
+func keys(prefix string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s:%07d", prefix, i)
+	}
+	return names
+}
+
+// exhaust takes every key's only token, and asks until it is denied.
+func exhaust(ctx context.Context, limiter decide, names []string) error {
+	return ask(ctx, func(ctx context.Context, name string) (bool, error) {
+		for {
+			if allowed, err := limiter(ctx, name); err != nil || !allowed {
+				return allowed, err
+			}
+		}
+	}, names)
+}
+
+// ask asks about every key once.
+func ask(ctx context.Context, limiter decide, names []string) error {
+	const workers = 64
+	var next atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	for range workers {
+		group.Go(func() error {
+			for i := next.Add(1) - 1; i < int64(len(names)); i = next.Add(1) - 1 {
+				if _, err := limiter(ctx, names[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

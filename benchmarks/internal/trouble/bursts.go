@@ -1,0 +1,115 @@
+package trouble
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
+)
+
+// tooLong is when a call of a burst has failed: a library may wait for ever for what does not come.
+const tooLong = 3 * time.Second
+
+// bursts measures many calls at the same moment, after nothing.
+func bursts(ctx context.Context, b *bench.B) error {
+	server, err := b.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	n := max(b.Count(10_000), 1_000)
+	t := b.Table("trouble-burst", fmt.Sprintf("%d goroutines lock at the same moment, each a lock of its own", n),
+		fmt.Sprintf("The locks are free, and each is unlocked when its goroutine has it. A call that lasts longer than %v is given up, and "+
+			"has failed.", tooLong),
+		bench.Column{Name: "failed", Unit: "calls", Better: bench.Less},
+		bench.Column{Name: "p50", Unit: "ms", Better: bench.Less},
+		bench.Column{Name: "p99", Unit: "ms", Better: bench.Less},
+	)
+	var all []bench.Contender
+	words := make(remarks)
+	for _, c := range locks.Contenders() {
+		if c.Tuned { // for waiting, and here nobody waits
+			continue
+		}
+		all = append(all, bench.Contender{Row: c.Row, Run: func(ctx context.Context) error {
+			client, err := c.Open(server.Addr())
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			first, cancel := context.WithTimeout(ctx, tooLong)
+			defer cancel()
+			held, err := client.Lock(first, "warm")
+			if err != nil {
+				return err
+			}
+			if err := held.Unlock(ctx); err != nil {
+				return err
+			}
+			var (
+				mu      sync.Mutex
+				took    []time.Duration
+				failed  int
+				running sync.WaitGroup
+				begin   = make(chan struct{})
+			)
+			for i := range n {
+				running.Go(func() {
+					<-begin
+					ctx, cancel := context.WithTimeout(ctx, tooLong)
+					defer cancel()
+					start := time.Now()
+					held, err := client.Lock(ctx, "burst-"+strconv.Itoa(i))
+					elapsed := time.Since(start)
+					if err == nil {
+						err = held.Unlock(ctx)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					took = append(took, elapsed)
+					if err != nil {
+						failed++
+						words[c.Row] = err.Error()
+					}
+				})
+			}
+			close(begin)
+			running.Wait()
+			add(t, c.Row, "failed", float64(failed))
+			add(t, c.Row, "p50", millis(percentile(took, 0.50)))
+			add(t, c.Row, "p99", millis(percentile(took, 0.99)))
+			return nil
+		}})
+	}
+	if err := b.Interleave(ctx, "trouble, burst", all); err != nil {
+		return err
+	}
+	words.note(b, "a burst", all)
+	return nil
+}
+
+// remarks are the last errors of the rows.
+type remarks map[string]string
+
+func (r remarks) note(b *bench.B, where string, rows []bench.Contender) {
+	for _, c := range rows {
+		if r[c.Row] != "" {
+			b.Note(fmt.Sprintf("%s, %s: %s", c.Row, where, r[c.Row]))
+		}
+	}
+}
+
+// percentile sorts the values and returns the one that the share p of them does not exceed, 0 if
+// there are none.
+func percentile(values []time.Duration, p float64) time.Duration {
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[max(int(math.Ceil(p*float64(len(values))))-1, 0)]
+}

@@ -1,0 +1,156 @@
+// Package worker has parts of a measurement run in processes of their own: the program starts
+// itself again, once for each.
+package worker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+)
+
+// variable tells a process that it is a worker, and for which job.
+const variable = "LOCKKEEPER_BENCH_WORKER"
+
+const (
+	ready = "ready\n" // from a worker: it is prepared
+	start = "start\n" // to a worker: all are
+)
+
+// Job is what a worker does.
+type Job struct {
+	Name string
+	// Run prepares, calls begin, which returns when every worker of the group is prepared, and does
+	// the work. Its arguments are JSON, and its result is made JSON. The context ends when the
+	// process that started the group is gone.
+	Run func(ctx context.Context, args []byte, begin func() error) (any, error)
+}
+
+// Main does the job that this process was started for, and exits. It returns at once in a process
+// that is no worker, so a program calls it before everything else.
+func Main(jobs ...Job) {
+	name := os.Getenv(variable)
+	if name == "" {
+		return
+	}
+	for _, job := range jobs {
+		if job.Name == name {
+			if err := job.serve(os.Stdin, os.Stdout); err != nil {
+				fmt.Fprintf(os.Stderr, "worker %s: %v\n", name, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		}
+	}
+	fmt.Fprintf(os.Stderr, "worker: no job %q\n", name)
+	os.Exit(2)
+}
+
+func (j Job) serve(in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	orders := bufio.NewReader(in)
+	args, err := orders.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	begin := func() error {
+		if _, err := io.WriteString(out, ready); err != nil {
+			return err
+		}
+		if word, err := orders.ReadString('\n'); err != nil || word != start {
+			return fmt.Errorf("told %q instead of to start: %w", word, err)
+		}
+		go func() { // the other end stays open for as long as the result is wanted
+			_, _ = io.Copy(io.Discard, orders)
+			cancel()
+		}()
+		return nil
+	}
+	result, err := j.Run(ctx, args, begin)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(result)
+}
+
+// Group runs the job of a name in n processes, which begin together, and returns their results. The
+// process i is given args(i). Between their being prepared and their start, began is called. The first
+// error ends all of them.
+func Group[R any](ctx context.Context, n int, job string, args func(i int) any, began func()) ([]R, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	began = sync.OnceFunc(began)
+	var (
+		results  = make([]R, n)
+		errs     = make([]error, n)
+		running  sync.WaitGroup
+		prepared sync.WaitGroup
+	)
+	prepared.Add(n)
+	for i := range n {
+		running.Go(func() {
+			once := sync.OnceFunc(prepared.Done)
+			defer once()
+			errs[i] = run(ctx, job, args(i), &results[i], func() {
+				once()
+				prepared.Wait()
+				began()
+			})
+			if errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	running.Wait()
+	return results, errors.Join(errs...)
+}
+
+// run runs one process. It calls wait between the process's being prepared and its start.
+func run(ctx context.Context, job string, args, result any, wait func()) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Env = append(os.Environ(), variable+"="+job)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err = func() error {
+		if err := json.NewEncoder(in).Encode(args); err != nil {
+			return err
+		}
+		answers := bufio.NewReader(out)
+		if word, err := answers.ReadString('\n'); err != nil || word != ready {
+			return fmt.Errorf("said %q instead of being ready: %w", word, err)
+		}
+		wait()
+		if _, err := io.WriteString(in, start); err != nil {
+			return err
+		}
+		return json.NewDecoder(answers).Decode(result)
+	}()
+	_ = in.Close()
+	if gone := cmd.Wait(); gone != nil {
+		err = errors.Join(gone, err) // its own words are on standard error
+	}
+	if err != nil {
+		return fmt.Errorf("worker %s: %w", job, err)
+	}
+	return nil
+}
