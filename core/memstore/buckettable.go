@@ -30,11 +30,14 @@ type bucketID struct {
 // bucketSlot keeps a tokenbucket.Level. A fraction whose denominator is large, as only limits of billions
 // of tokens have it, is in the table's map: its denominator is 0 here.
 type bucketSlot struct {
-	bucketID
+	key       string
+	empties   int64
+	space     space
 	hash      uint32
 	frac, den uint32
-	empties   int64
 }
+
+func (s *bucketSlot) id() bucketID { return bucketID{s.key, s.space} }
 
 const (
 	firstHomes = 8
@@ -57,7 +60,7 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 		if s.space == 0 || s.hash > hash {
 			break
 		}
-		if s.hash == hash && s.bucketID == id {
+		if s.hash == hash && s.space == id.space && s.key == id.key {
 			return i, true
 		}
 	}
@@ -68,7 +71,7 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 func (t *bucketTable) level(i int) tokenbucket.Level {
 	s := &t.slots[i]
 	if s.den == 0 {
-		wide := t.wide[s.bucketID]
+		wide := t.wide[s.id()]
 		return tokenbucket.Level{Empties: tokenbucket.Span{Micros: s.empties, Frac: wide.Frac}, Den: wide.Micros}
 	}
 	return tokenbucket.Level{Empties: tokenbucket.Span{Micros: s.empties, Frac: int64(s.frac)}, Den: int64(s.den)}
@@ -87,13 +90,13 @@ func (t *bucketTable) set(i int, l tokenbucket.Level) {
 	if t.wide == nil {
 		t.wide = make(map[bucketID]tokenbucket.Span)
 	}
-	t.wide[s.bucketID] = tokenbucket.Span{Micros: l.Den, Frac: l.Empties.Frac}
+	t.wide[s.id()] = tokenbucket.Span{Micros: l.Den, Frac: l.Empties.Frac}
 }
 
 // narrow forgets a slot's large fraction, if it has one.
 func (t *bucketTable) narrow(s *bucketSlot) {
 	if s.den == 0 {
-		delete(t.wide, s.bucketID)
+		delete(t.wide, s.id())
 	}
 }
 
@@ -121,7 +124,7 @@ func (t *bucketTable) add(id bucketID, hash uint32, l tokenbucket.Level, now int
 		}
 	}
 	copy(t.slots[i+1:end+1], t.slots[i:end])
-	t.slots[i] = bucketSlot{bucketID: id, hash: hash, den: 1}
+	t.slots[i] = bucketSlot{key: id.key, space: id.space, hash: hash, den: 1}
 	t.set(i, l)
 	t.count++
 }
