@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,7 @@ type Attempt struct {
 	ctx     context.Context // the lease with the attempt as a value
 	dirty   atomic.Bool
 	settled atomic.Bool
+	told    atomic.Bool // that it was lost
 
 	telemetry telemetry.Beginning
 }
@@ -146,6 +148,7 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 	if !a.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}
+	expired := a.expired()
 	a.lease.End(ErrSettled)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -165,6 +168,7 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 	}
 	a.forget()
 	if !owned {
+		a.lost(expired)
 		a.guard.telemetry.End(ctx, a.telemetry, telemetry.Overtaken, nil)
 		return ErrLost
 	}
@@ -184,8 +188,25 @@ func (a keptAttempt) Renewed(sent time.Time) {
 }
 
 func (a keptAttempt) Lost() {
+	expired := a.expired()
 	a.lease.End(ErrLost)
 	if !a.settled.Load() {
-		a.guard.leases.Lost(ErrLost)
+		a.lost(expired)
+	}
+}
+
+// expired reports whether the lease could not be renewed in time.
+func (a *Attempt) expired() bool {
+	return a.lease.Err() != nil && errors.Is(context.Cause(a.lease), ErrExpired)
+}
+
+// lost tells, once, that another attempt may have taken over while this one believed in its lease.
+func (a *Attempt) lost(expired bool) {
+	how := telemetry.Lost
+	if expired {
+		how = telemetry.Expired
+	}
+	if !a.told.Swap(true) {
+		a.guard.leases.Lost(a.ctx, how)
 	}
 }

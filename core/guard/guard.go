@@ -43,6 +43,7 @@ type Guard struct {
 
 	telemetry *telemetry.Idempotency
 	leases    *telemetry.Leases
+	damage    *telemetry.Damage
 }
 
 // New returns a guard that keeps its records in store, under name.
@@ -68,6 +69,7 @@ func New(store Store, name string, opts ...Option) (*Guard, error) {
 	g := &Guard{store: store, name: name, config: c, names: digester{c.secret}}
 	g.telemetry = telemetry.NewIdempotency(c.providers, ScopeName, name)
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
+	g.damage = telemetry.NewDamage(c.logger.With("mechanism", "idempotency", "policy", name))
 	g.keeper = renewal.NewKeeper(g.renew)
 	store.AtShutdown(g.redo.Drain)
 	return g, nil
@@ -147,7 +149,7 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 		case Completed:
 			worked, data, err := unseal(reply.Data)
 			if err != nil {
-				g.config.logger.ErrorContext(ctx, "lockkeeper: the record of an operation is damaged", "policy", g.name)
+				g.damage.Found(ctx)
 				return nil, nil, worked, &NotRetainedError{Status: reply.Status}
 			}
 			return nil, &Result{Status: reply.Status, Data: data, Attempt: reply.Number}, worked, nil
@@ -204,6 +206,11 @@ func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, erro
 	}
 	renewed, err := g.store.RenewOperations(ctx, reqs)
 	g.leases.Renewed(ctx, renewed, len(reqs), err)
+	for _, a := range attempts { // it is tried on: they may own their operations still
+		if a.expired() && !a.settled.Load() {
+			a.lost(true)
+		}
+	}
 	return renewed, err
 }
 

@@ -86,8 +86,8 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	return optionFunc(func(c *config) { c.providers.Tracer = p })
 }
 
-// WithLogger sets where the guard says that attempts cannot be renewed, or are lost: slog.Default() if not
-// set. It never logs keys or scopes.
+// WithLogger sets where the guard says that attempts cannot be renewed, or are lost, and that a record is
+// damaged: slog.Default() if not set. It never logs keys or scopes.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) {
 		if l != nil {

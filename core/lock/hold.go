@@ -62,17 +62,17 @@ func (h *hold) begin(parent context.Context) *lease.Context {
 	return h.term.Begin(parent, h.config.maxHold, ErrExpired)
 }
 
-// ended tells how the present lease has ended, unless that has been told.
-func (h *hold) ended(how telemetry.HoldEnd) bool {
+// ended tells how the present lease has ended, unless that has been told. It returns the context that the
+// lease was asked for with, or nil.
+func (h *hold) ended(how telemetry.HoldEnd) context.Context {
 	h.mu.Lock()
 	ctx, since := h.asked, h.since
 	h.asked = nil
 	h.mu.Unlock()
-	if ctx == nil {
-		return false
+	if ctx != nil {
+		h.core.telemetry.Ended(ctx, since, how)
 	}
-	h.core.telemetry.Ended(ctx, since, how)
-	return true
+	return ctx
 }
 
 // lost tells that others may have had the lock while its holder believed to have it.
@@ -81,8 +81,8 @@ func (h *hold) lost(cause error) {
 	if errors.Is(cause, ErrExpired) {
 		how = telemetry.Expired
 	}
-	if h.ended(how) {
-		h.core.leases.Lost(cause)
+	if ctx := h.ended(how); ctx != nil {
+		h.core.leases.Lost(ctx, how)
 	}
 }
 

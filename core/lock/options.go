@@ -90,7 +90,7 @@ func WithLockDelay(d time.Duration) Option { return optionFunc(func(c *config) {
 func WithFair() Option { return optionFunc(func(c *config) { c.fair = true }) }
 
 // WithHolder sets what others are told of the holder: host name and process id if not set, at most
-// 256 bytes.
+// 256 bytes. Those who wait for it have it in their span, too.
 func WithHolder(meta string) Option { return optionFunc(func(c *config) { c.holder = meta }) }
 
 // WithMeterProvider sets where the metrics of a Locker and its variants go: to the global provider if not

@@ -3,8 +3,10 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -187,6 +190,73 @@ func TestHurriedCallersFindAnOutage(t *testing.T) {
 		_, err := l.Allow(ctx(), "k")
 		return err == nil
 	})
+}
+
+// More callers at once than there are connections for are no outage, though most of them have none in time.
+func TestACrowdDoesNotTripTheBreaker(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		proxy := redistest.NewProxy(t, server.Addr())
+		log := new(logbook)
+		s := newStore(t, client(proxy.Addr(), 5*time.Second, 4), redisstore.WithTimeout(200*time.Millisecond), log.option())
+		c := newClaim("first", "holder")
+		c.gets(t, s, lock.Granted)
+		proxy.Delay(10 * time.Millisecond)
+		var served, failed atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				if _, err := newClaim(fmt.Sprint("k", i), "holder").acquire(s); err != nil {
+					failed.Add(1)
+				} else {
+					served.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if served.Load() == 0 || failed.Load() < 500 {
+			t.Errorf("%d were served and %d failed: the test does not test what it says", served.Load(), failed.Load())
+		}
+		if log.has(tripped) {
+			t.Error("the breaker opened")
+		}
+		c.ends(t, s, true)
+	})
+}
+
+// A server that answers nobody from the start is found to be down, though no request was ever sent.
+func TestASilentServerIsFoundDown(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		proxy := redistest.NewProxy(t, server.Addr())
+		log := new(logbook)
+		s := newStore(t, client(proxy.Addr(), 5*time.Second, 4), redisstore.WithTimeout(50*time.Millisecond), log.option())
+		proxy.BlackHole()
+		eventually(t, 10*time.Second, "the breaker opens", func() bool {
+			_, _ = newClaim("k", "holder").acquire(s)
+			return log.has(tripped)
+		})
+		proxy.Mend()
+		eventually(t, 5*time.Second, "it works again", func() bool {
+			_, err := newClaim("k", "holder").acquire(s)
+			return err == nil
+		})
+	})
+}
+
+// eachClient runs a test with both kinds of clients: see [redis.Options.ContextTimeoutEnabled].
+func eachClient(t *testing.T, test func(t *testing.T, client func(addr string, readTimeout time.Duration, poolSize int) *redis.Client)) {
+	for _, keeps := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ContextTimeoutEnabled=%v", keeps), func(t *testing.T) {
+			test(t, func(addr string, readTimeout time.Duration, poolSize int) *redis.Client {
+				client := redis.NewClient(&redis.Options{
+					Addr: addr, ReadTimeout: readTimeout, PoolTimeout: time.Minute, PoolSize: poolSize, ContextTimeoutEnabled: keeps,
+				})
+				t.Cleanup(func() { _ = client.Close() })
+				return client
+			})
+		})
+	}
 }
 
 func TestAKeyOfAnotherTypeFailsItsCallersOnly(t *testing.T) {

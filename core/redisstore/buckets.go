@@ -51,14 +51,18 @@ func (s *Store) takeTokens(ctx context.Context, req *tokenbucket.TakeRequest) (t
 
 // takeAlone makes a decision in a call of its own.
 func (s *Store) takeAlone(ctx context.Context, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
-	args := appendCharges(make([]any, 0, 5*len(charges)), charges)
+	args := appendCharges(append(make([]any, 0, 2+5*len(charges)), 1, len(charges)), charges) // one plan
 	return call(ctx, s, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
 		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
 		if err != nil {
 			return tokenbucket.TakeReply{}, err
 		}
 		s.mapped.Store(true)
-		return readTakeReply(reply, len(keys))
+		replies, err := readMany(reply, 1)
+		if err != nil {
+			return tokenbucket.TakeReply{}, err
+		}
+		return readOneOfMany(replies[0], len(keys))
 	})
 }
 

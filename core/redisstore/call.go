@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/lockkeeper/lockkeeper/internal/outage"
@@ -35,11 +36,15 @@ const (
 
 // call runs f, which talks to the server, and returns when it has, or at the store's own deadline,
 // or at ctx's. What f does then goes on by itself: the client may wait for a reply longer than the
-// caller does.
+// caller does. A client that keeps deadlines does not, and then a caller's context that is canceled, and has
+// no deadline, may end the call at the store's only.
 func call[T any](ctx context.Context, s *Store, op operation, u urgency, f func(context.Context) (T, error)) (T, error) {
 	told := s.telemetry.Begin(ctx, string(op))
 	value, err := callUntold(ctx, s, u, f)
 	told.End(ctx, err)
+	if isDamage(err) {
+		s.damage.Found(ctx)
+	}
 	return value, err
 }
 
@@ -51,7 +56,7 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	report := func(error) {}
+	report := outcome{store: s}
 	if u == ordinary {
 		// Only the probe may pass a breaker that is not closed: no caller waits to find out.
 		if s.breaker.State() != gobreaker.StateClosed {
@@ -61,18 +66,22 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 		if err != nil {
 			return none, errDown
 		}
-		report = s.unsuspecting(done)
+		report.done = done
 	}
 	orphans := &s.orphans[u]
 	if orphans.Load() >= s.maxOrphans[u] {
-		report(errIgnored)
+		report.is(errIgnored)
+		s.suspect()
 		return none, errStuck
 	}
-	if s.keepsDeadlines && ctx.Done() == nil { // nobody can leave
+	if s.keepsDeadlines {
 		c := s.deadlines.context(ctx, s.config.timeout)
 		value, err := f(c)
-		s.deadlines.end(&c.deadline)
-		report(verdict(ctx, err))
+		s.deadlines.giveBack(c)
+		s.tell(report, ctx, c, err, &c.sent)
+		if err != nil && c.Err() != nil && !isReply(err) {
+			err = fmt.Errorf("no reply in time: %w", context.Cause(c))
+		}
 		return value, explain(err, c.sent.open())
 	}
 
@@ -91,13 +100,13 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 
 	select {
 	case a := <-answers:
-		report(verdict(ctx, a.err))
+		s.tell(report, ctx, bounded, a.err, sent)
 		return a.value, explain(a.err, sent.open())
 	case <-bounded.Done():
 	}
 	select {
 	case a := <-answers: // both at once: the answer counts
-		report(verdict(ctx, a.err))
+		s.tell(report, ctx, bounded, a.err, sent)
 		return a.value, explain(a.err, sent.open())
 	default:
 	}
@@ -108,17 +117,18 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 		a := <-answers
 		orphans.Add(-1)
 		if left { // what became of the call tells more than that the caller had no time for it
-			outcome := afterwards(a.err)
-			report(outcome)
-			if errors.Is(outcome, errIgnored) {
+			means := afterwards(a.err)
+			report.is(means)
+			if errors.Is(means, errIgnored) {
 				s.suspect()
 			}
 		}
 	}()
+	open := sent.giveUp()
 	if !left {
-		report(late)
+		s.tell(report, ctx, bounded, late, sent)
 	}
-	return none, explain(late, sent.giveUp())
+	return none, explain(late, open)
 }
 
 // verdict says what an error means for the breaker: nil if the server works, errIgnored if it may.
@@ -126,7 +136,7 @@ func verdict(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil: // the caller left
+	case ctx.Err() != nil, errors.Is(err, redis.ErrPoolTimeout): // the caller left, or others had all connections
 		return errIgnored
 	case isReply(err) && !didNotRun(err), errors.Is(err, errOddReply):
 		return nil
@@ -134,6 +144,20 @@ func verdict(ctx context.Context, err error) error {
 		return errIgnored
 	}
 	return err
+}
+
+// tell tells the breaker what came of a call whose context is over, or not. One that had no connection in
+// time, or had it late, since others had them all or none could be made, says no more of the server than
+// one whose caller has left.
+func (s *Store) tell(report outcome, caller, c context.Context, err error, sent *wire) {
+	means := verdict(caller, err)
+	if means != nil && c.Err() != nil && sent.silence() < s.config.timeout/2 {
+		means = errIgnored
+	}
+	report.is(means)
+	if errors.Is(means, errIgnored) && c.Err() != nil && !isReply(err) {
+		s.suspect()
+	}
 }
 
 // afterwards is the verdict on a call whose caller left before it ended.
@@ -144,18 +168,26 @@ func afterwards(err error) error {
 	return verdict(context.Background(), err)
 }
 
-// unsuspecting has a call that succeeds clear the server of suspicion.
-func (s *Store) unsuspecting(done func(error)) func(error) {
-	return func(err error) {
-		if err == nil && s.departed.Load() > 0 {
-			s.departed.Store(0)
-		}
-		done(err)
-	}
+// outcome is where a call tells what it means for the breaker. One that does not ask the breaker does not
+// tell it either.
+type outcome struct {
+	store *Store
+	done  func(error)
 }
 
-// suspect notes that a caller has left before anything was heard of the server. When several in a row
-// have, it asks the server itself: callers in a hurry would never find out that it is down.
+func (o outcome) is(err error) {
+	if o.done == nil {
+		return
+	}
+	if err == nil && o.store.departed.Load() > 0 {
+		o.store.departed.Store(0) // the server is not under suspicion any more
+	}
+	o.done(err)
+}
+
+// suspect notes that a call is over before anything was heard of the server: its caller has left, or it had
+// no connection in time, as when very many call at once. That says nothing of the server. But when it
+// happens several times in a row, the store asks it.
 func (s *Store) suspect() {
 	if s.departed.Add(1) < tripAfter || !s.asking.CompareAndSwap(false, true) {
 		return
@@ -166,13 +198,26 @@ func (s *Store) suspect() {
 		if err != nil {
 			return
 		}
-		asked, err := s.ask()
-		if !asked {
+		answer := s.ask()
+		late := time.NewTimer(s.config.timeout)
+		defer late.Stop()
+		heard := true
+		select {
+		case <-s.stop:
 			done(errIgnored)
 			return
+		case err = <-answer:
+		case <-late.C:
+			heard, err = false, context.DeadlineExceeded
 		}
 		s.deaf.Store(err != nil)
-		s.unsuspecting(done)(err)
+		outcome{s, done}.is(err)
+		if !heard { // the client waits for longer, and need not do so twice
+			select {
+			case <-s.stop:
+			case <-answer:
+			}
+		}
 	})
 }
 
@@ -209,28 +254,23 @@ func (s *Store) probe() {
 		if err != nil {
 			continue // not half-open yet
 		}
-		asked, err := s.ask()
-		if !asked {
+		select {
+		case <-s.stop: // the client may wait for longer; Close does not
 			return
+		case err = <-s.ask():
 		}
 		s.deaf.Store(false)
 		done(err)
 	}
 }
 
-// ask sends a PING, and returns what that says of the server. It has not asked if the store is closed
-// meanwhile.
-func (s *Store) ask() (asked bool, err error) {
+// ask sends a PING, and returns where to hear what its answer says of the server.
+func (s *Store) ask() <-chan error {
 	answer := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.timeout)
 		defer cancel()
-		answer <- s.client.Ping(ctx).Err()
+		answer <- verdict(context.Background(), s.client.Ping(ctx).Err())
 	}()
-	select {
-	case <-s.stop: // the client may wait for longer; Close does not
-		return false, nil
-	case err := <-answer:
-		return true, verdict(context.Background(), err)
-	}
+	return answer
 }

@@ -67,7 +67,7 @@ func (s *Store) takePipelined(ctx context.Context, calls []keyCall) ([]keyReply,
 	cmds := make([]*redis.Cmd, len(calls))
 	pipe := s.client.Pipeline()
 	for i, c := range calls {
-		sha := &wiredEach{wired{takeMany.in(s).sha, sent}, &written[i]}
+		sha := &wiredEach{wired{takeTokens.in(s).sha, sent}, &written[i]}
 		cmds[i] = newEvalOf(ctx, "evalsha", sha, c.keys, c.args)
 		_ = pipe.Process(ctx, onceCmd{cmds[i]})
 	}
@@ -82,7 +82,7 @@ func (s *Store) takePipelined(ctx context.Context, calls []keyCall) ([]keyReply,
 			if isNoScript(err) {
 				s.loaded.Store(false)
 			}
-			reply, err = resend(ctx, func() (any, error) { return s.eval(ctx, true, takeMany, c.keys, c.args...) })
+			reply, err = resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, c.keys, c.args...) })
 		}
 		if err == nil {
 			replies[i].replies, err = readMany(reply, len(c.batch))

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -92,6 +93,7 @@ func (l *lane) end() {
 	takeAll := func() {
 		for ; batch != nil; batch = l.next() {
 			l.take(batch)
+			runtime.Gosched() // those who were answered are about to ask again
 		}
 	}
 	if !l.start(takeAll) { // the store is closed, and says so
@@ -253,7 +255,7 @@ func (s *Store) takeMany(batch []*charge) {
 	keys, args := manyArgs(batch)
 	replies, err := call(context.Background(), s, opTakeTokens, ordinary, func(ctx context.Context) ([]any, error) {
 		s.telemetry.Batch(ctx, len(batch))
-		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeMany, keys, args...) })
+		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
 		if err != nil {
 			return nil, err
 		}

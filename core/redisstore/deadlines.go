@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A caller who cannot leave before the store's deadline needs no goroutine that answers in its
-// place, if the client gives up at the deadline: the call runs in the caller's. What such calls cost
-// is a good part of a round trip, so their contexts share one timer too.
+// If the client gives up at the deadline of a context, nobody has to answer in its place: the call runs in
+// its caller's goroutine. To have another one wait for the reply costs as much as a round trip, since a
+// second thread has to wake up. The contexts of calls share one timer too.
 
 // deadlines tells those who wait that their time is over. They all have as long, so the first to begin is
 // the first to end.
@@ -30,20 +30,39 @@ type deadline struct {
 	over       bool
 }
 
-// callContext is the context of a call whose caller's never ends.
+// callContext is the context of a call in its caller's goroutine. It ends with the caller's context, and at
+// the store's deadline.
 type callContext struct {
 	context.Context // the caller's
 	sent            wire
 	deadline        deadline
+	earliest        time.Time // of both deadlines
 	done            chan struct{}
+	once            sync.Once
+	unwatch         func() bool
 }
 
-// context returns a context that ends after that time. Callers end its deadline, always.
+// context returns a context that ends with another, or after that time. Callers give it back, always.
 func (d *deadlines) context(ctx context.Context, timeout time.Duration) *callContext {
 	c := &callContext{Context: ctx, done: make(chan struct{})}
 	c.deadline.of = c
 	d.begin(&c.deadline, timeout)
+	c.earliest = c.deadline.at
+	if t, ok := ctx.Deadline(); ok && t.Before(c.earliest) {
+		c.earliest = t
+	}
+	if ctx.Done() != nil {
+		c.unwatch = context.AfterFunc(ctx, c.expire)
+	}
 	return c
+}
+
+// giveBack ends what a context keeps others busy with.
+func (d *deadlines) giveBack(c *callContext) {
+	d.end(&c.deadline)
+	if c.unwatch != nil {
+		c.unwatch()
+	}
 }
 
 // begin has a deadline come after that time, unless it is ended before.
@@ -121,15 +140,18 @@ func (d *deadlines) stop() {
 	}
 }
 
-func (c *callContext) expire() { close(c.done) }
+func (c *callContext) expire() { c.once.Do(func() { close(c.done) }) }
 
-func (c *callContext) Deadline() (time.Time, bool) { return c.deadline.at, true }
+func (c *callContext) Deadline() (time.Time, bool) { return c.earliest, true }
 
 func (c *callContext) Done() <-chan struct{} { return c.done }
 
 func (c *callContext) Err() error {
 	select {
 	case <-c.done:
+		if err := c.Context.Err(); err != nil {
+			return err
+		}
 		return context.DeadlineExceeded
 	default:
 		return nil

@@ -76,4 +76,10 @@ func isWrongType(err error) bool {
 	return err != nil && isReply(err) && strings.Contains(err.Error(), "WRONGTYPE")
 }
 
+// isDamage reports whether the server has, under a key of the store, what this package did not put there.
+func isDamage(err error) bool {
+	return err != nil && (errors.Is(err, errOddReply) || isWrongType(err) ||
+		isReply(err) && strings.Contains(err.Error(), "record of an unknown layout"))
+}
+
 func isOutOfMemory(err error) bool { return err != nil && redis.HasErrorPrefix(err, "OOM") }

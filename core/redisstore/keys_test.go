@@ -31,7 +31,7 @@ func (h *scriptKeys) record(cmd redis.Cmder) {
 	}
 	var keys []string
 	for _, key := range args[3 : 3+args[2].(int)] {
-		keys = append(keys, key.(string))
+		keys = append(keys, *key.(*string))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,12 +14,8 @@ import (
 
 // Each script is one atomic step; its file says what its keys and arguments are.
 var (
-	//go:embed scripts/bucket.lua
-	bucketSource string
 	//go:embed scripts/take_tokens.lua
 	takeTokensSource string
-	//go:embed scripts/take_many.lua
-	takeManySource string
 	//go:embed scripts/begin_operation.lua
 	beginOperationSource string
 	//go:embed scripts/settle_operation.lua
@@ -71,8 +67,7 @@ var (
 	//go:embed scripts/await_latch.lua
 	awaitLatchSource string
 
-	takeTokens       = newScript(takeTokensSource, bucketSource)
-	takeMany         = newScript(takeManySource, bucketSource)
+	takeTokens       = newScript(takeTokensSource)
 	beginOperation   = newScript(beginOperationSource)
 	settleOperation  = newScript(settleOperationSource)
 	abandonOperation = newScript(abandonOperationSource)
@@ -99,7 +94,7 @@ var (
 	awaitLatch     = newScript(awaitLatchSource)
 
 	allScripts = []*script{
-		takeTokens, takeMany, beginOperation, settleOperation, settleSmall, abandonOperation, markOperation, renewOperation,
+		takeTokens, beginOperation, settleOperation, settleSmall, abandonOperation, markOperation, renewOperation,
 		acquireLock, beatLock, releaseLock, renewLock, downgradeLock, inspectLock, forceUnlock, raiseFence,
 		acquirePermit, beatPermit, renewPermit, releasePermit, inspectPermits, countDownLatch, awaitLatch,
 	}
@@ -226,8 +221,8 @@ func newEval(ctx context.Context, name string, script []byte, keys []string, arg
 func newEvalOf(ctx context.Context, name string, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(all, name, script, len(keys))
-	for _, key := range keys {
-		all = append(all, key)
+	for i := range keys {
+		all = append(all, &keys[i]) // in an interface a string costs memory, and a pointer to one does not
 	}
 	return redis.NewCmd(ctx, append(all, args...)...)
 }

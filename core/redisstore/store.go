@@ -32,8 +32,10 @@ import (
 // Store is a core.Store on Redis. All methods may be called concurrently.
 //
 // No call takes longer than the store's own deadline ([WithTimeout]), also where the client's are
-// longer. With a client whose ContextTimeoutEnabled is set, a call that nobody can cancel, such as the
-// release of a lock, takes less: it needs no goroutine to watch it. When several calls in a row fail, the store is taken to be down: calls fail at once, and
+// longer, and none longer than its caller's context. Give the store a client whose ContextTimeoutEnabled is
+// set: calls then run in their callers' goroutines, which takes about half as long. With such a client a
+// context that is canceled while Redis is silent is noticed at the next deadline, the store's or its own.
+// When several calls in a row fail, the store is taken to be down: calls fail at once, and
 // a PING every 250 ms finds out when it is back. Only calls that finish what was begun are tried
 // all the same.
 //
@@ -70,6 +72,7 @@ type Store struct {
 	denials denials
 
 	telemetry *telemetry.Store
+	damage    *telemetry.Damage
 
 	waiters waiters
 	latches latches
@@ -128,11 +131,12 @@ func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEvictio
 
 // WithoutRememberedDenials has the store ask Redis about every token. Without it a key that was denied is
 // denied again without a question until the denial may have changed, and for a second at most: so long
-// does a reset by another process take to be seen. Up to 65,536 keys are remembered.
+// does a reset by another process take to be seen. Up to 65,536 keys are remembered. Tests that move the
+// server's clock do without them too.
 func WithoutRememberedDenials() Option { return optionFunc(func(c *config) { c.forgetDenials = true }) }
 
-// WithLogger sets where the store says that Redis is down, and back, and what is wrong with its
-// settings: slog.Default() if not set. It never logs keys.
+// WithLogger sets where the store says that Redis is down, and back, that a record in it is damaged, and
+// what is wrong with its settings: slog.Default() if not set. It never logs keys.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) {
 		if l != nil {
@@ -184,6 +188,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	s.telemetry = telemetry.NewStore(c.providers, ScopeName, "redis", operations, func() bool {
 		return s.breaker.State() != gobreaker.StateClosed
 	})
+	s.damage = telemetry.NewDamage(c.logger.With("store", "redis"))
 	s.maxOrphans = [2]int64{ordinary: int64(max(poolSize/2, 1)), finishing: int64(max(poolSize/4, 1))}
 	if readTimeout > time.Second || readTimeout <= 0 {
 		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s, or there is none; set it to about the store's own timeout",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // wire knows whether a call may have been carried out. The client's last error does not tell: it
@@ -12,6 +13,7 @@ import (
 type wire struct {
 	mu     sync.Mutex
 	sends  int // requests written whose outcome is not known
+	last   time.Time
 	gaveUp bool
 }
 
@@ -28,7 +30,18 @@ func (w *wire) write() error {
 		return errGaveUp
 	}
 	w.sends++
+	w.last = time.Now()
 	return nil
+}
+
+// silence is for how long the server has said nothing: nothing if it was not asked.
+func (w *wire) silence() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sends == 0 {
+		return 0
+	}
+	return time.Since(w.last)
 }
 
 // settle takes back what was sent since there were so many, since the server did not do it.

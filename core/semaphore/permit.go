@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Permit is room that is taken. Whoever got it calls Release or ReleaseSoon, always.
@@ -26,6 +28,8 @@ type hold struct {
 	weight   int
 	term     lease.Term
 	released atomic.Bool
+	asked    context.Context // what it was asked for with
+	told     atomic.Bool     // that it was lost
 
 	// The pool's mutex guards these.
 	index int         // in pool.holds; -1 when it is not there
@@ -62,7 +66,7 @@ const forever = 100 * 365 * 24 * time.Hour
 func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, g Grant) (*Permit, error) {
 	permit := &Permit{fence: g.Fence, fallback: s.fallback != nil && from == *s.fallback}
 	h := &permit.hold
-	h.pool, h.req, h.weight, h.index = from.pool, req.permit(), req.Weight, -1
+	h.pool, h.req, h.weight, h.asked, h.index = from.pool, req.permit(), req.Weight, ctx, -1
 	longest := s.config.maxHold
 	if from.leased {
 		h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
@@ -101,13 +105,29 @@ func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.
 
 // Lost implements renewal.Hold: the store, or the clock, says that the permit has ended.
 func (h *hold) Lost() {
-	cause := ErrLost
-	if !h.Due() {
-		cause = ErrExpired
-	}
+	cause := h.why()
 	h.term.End(cause)
-	h.pool.leases.Lost(cause)
+	h.lost(cause)
 	h.pool.forget(h)
+}
+
+// why is the reason for which the permit has ended without being released.
+func (h *hold) why() error {
+	if h.Due() {
+		return ErrLost
+	}
+	return ErrExpired
+}
+
+// lost tells, once, that others may have had the permit's room while its holder believed in it.
+func (h *hold) lost(cause error) {
+	how := telemetry.Lost
+	if errors.Is(cause, ErrExpired) {
+		how = telemetry.Expired
+	}
+	if !h.told.Swap(true) {
+		h.pool.leases.Lost(h.asked, how)
+	}
 }
 
 // Due reports whether the permit is still to be renewed.
@@ -166,11 +186,13 @@ func (p *Permit) ValidUntil() time.Time { return p.ctx.ValidUntil() }
 // of the Semaphore or its store; or an error that matches core.ErrUnavailable: then it is tried again in
 // the background, and the room is free once the lease is over at the latest.
 func (p *Permit) Release(ctx context.Context) error {
+	cause := p.hold.why()
 	if !p.hold.end() {
 		return ErrReleased
 	}
 	held, err := p.hold.pool.release(ctx, p.hold.req)
 	if err == nil && !held {
+		p.hold.lost(cause)
 		err = ErrLost
 	}
 	return err

@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -21,4 +22,10 @@ type config struct{ providers telemetry.Providers }
 // WithMeterProvider sets where the limiter's metrics go: to the global provider if not set, or nil.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return optionFunc(func(c *config) { c.providers.Meter = p })
+}
+
+// WithTracerProvider sets where the spans of those who wait for tokens go: to the global provider if not
+// set, or nil.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return optionFunc(func(c *config) { c.providers.Tracer = p })
 }

@@ -22,6 +22,13 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 // [Limiter.AllowN], also in the middle of waiting: a store that is unavailable is not waited for. After an
 // error nothing was charged, except where it matches core.ErrUnconfirmed.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
+	x := l.telemetry.Wait(ctx)
+	err := l.waitUntold(ctx, key, n)
+	x.End(ctx, err)
+	return err
+}
+
+func (l *Limiter) waitUntold(ctx context.Context, key string, n int64) error {
 	if !l.queues.any(key) {
 		d, err := l.decide(ctx, key, n, true)
 		if err != nil || d.Allowed {

@@ -30,7 +30,7 @@ const (
 
 var acquireResults = []AcquireResult{Acquired, Busy, Canceled, AcquireError}
 
-// HoldEnd is how a lock's lease ended.
+// HoldEnd is how a lease ended.
 type HoldEnd string
 
 // The ends of leases.
@@ -137,15 +137,9 @@ func NewLock(p Providers, scope, policy string) *Lock {
 // Hold begins the time for which a lock is held, and Ended ends it.
 func (t *Lock) Hold(ctx context.Context) time.Time { return t.holds.Begin(ctx) }
 
-// Ended records that a lock was held until now. The span is the holder's, which says if the lock was lost.
+// Ended records that a lock was held until now.
 func (t *Lock) Ended(ctx context.Context, held time.Time, how HoldEnd) {
 	t.holds.End(ctx, held, how, nil)
-	if how == Released {
-		return
-	}
-	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.SetAttributes(t.policy, lockEndKey.String(string(how)))
-	}
 }
 
 // Semaphore is the telemetry of a Semaphore.

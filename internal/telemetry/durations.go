@@ -20,13 +20,30 @@ var (
 // each end beforehand.
 type Durations[E ~string] struct {
 	histogram metric.Float64Histogram
-	ends      map[end[E]][]metric.RecordOption
+	ends      []end[E] // few, and the usual ones first: a map would take longer
 }
 
 // end is how something ends: with an error type if it is an error.
 type end[E ~string] struct {
 	name      E
 	errorType string
+	options   []metric.RecordOption
+}
+
+func newEnd[E ~string](name E, errorType string, attributes []attribute.KeyValue) end[E] {
+	if errorType != "" {
+		attributes = append(attributes[:len(attributes):len(attributes)], errorTypeKey.String(errorType))
+	}
+	return end[E]{name, errorType, []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(attributes...))}}
+}
+
+func (d *Durations[E]) options(name E, errorType string) []metric.RecordOption {
+	for i := range d.ends {
+		if e := &d.ends[i]; e.name == name && e.errorType == errorType {
+			return e.options
+		}
+	}
+	return nil
 }
 
 // durationsSpec says what a histogram is of.
@@ -43,19 +60,15 @@ func newDurations[E ~string](p Providers, s durationsSpec[E]) *Durations[E] {
 	d := &Durations[E]{
 		histogram: must(p.meter(s.scope).Float64Histogram(s.name, metric.WithDescription(s.description), metric.WithUnit("s"),
 			metric.WithExplicitBucketBoundaries(s.bounds...))),
-		ends: make(map[end[E]][]metric.RecordOption),
-	}
-	add := func(e end[E], more ...attribute.KeyValue) {
-		all := append(append([]attribute.KeyValue{s.key.String(string(e.name))}, s.attributes...), more...)
-		d.ends[e] = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(all...))}
 	}
 	for _, name := range s.ends {
+		attributes := append([]attribute.KeyValue{s.key.String(string(name))}, s.attributes...)
 		if name != s.failed {
-			add(end[E]{name: name})
+			d.ends = append(d.ends, newEnd(name, "", attributes))
 			continue
 		}
 		for _, t := range ErrorTypes {
-			add(end[E]{name, t}, errorTypeKey.String(t))
+			d.ends = append(d.ends, newEnd(name, t, attributes))
 		}
 	}
 	return d
@@ -74,9 +87,9 @@ func (d *Durations[E]) End(ctx context.Context, began time.Time, name E, err err
 	if began.IsZero() {
 		return
 	}
-	e := end[E]{name: name}
+	errorType := ""
 	if err != nil {
-		e.errorType = ErrorType(err)
+		errorType = ErrorType(err)
 	}
-	d.histogram.Record(ctx, time.Since(began).Seconds(), d.ends[e]...)
+	d.histogram.Record(ctx, time.Since(began).Seconds(), d.options(name, errorType)...)
 }

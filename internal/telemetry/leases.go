@@ -7,42 +7,63 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 )
 
-const mechanismKey = attribute.Key("lockkeeper.mechanism")
+const (
+	mechanismKey = attribute.Key("lockkeeper.mechanism")
+	leaseEndKey  = attribute.Key("lockkeeper.lease.end")
+)
+
+// lostEvent is what happens to the span under which a lease was asked for, when it is lost.
+const lostEvent = "lockkeeper.lease.lost"
 
 // Leases tells of what becomes of a mechanism's leases: of renewals that fail, and of leases that are lost.
 // An outage is logged when it begins and when it is over, not with each renewal.
 type Leases struct {
 	failures metric.Int64Counter
 	add      []metric.AddOption
+	losses   metric.Int64Counter
+	ends     map[HoldEnd]attribute.Set
+	adds     map[HoldEnd][]metric.AddOption
 	logger   *slog.Logger
 	failing  atomic.Bool
 }
 
 // NewLeases returns that of the mechanism with this name.
 func NewLeases(p Providers, logger *slog.Logger, scope, policy, mechanism string) *Leases {
-	return &Leases{
-		failures: must(p.meter(scope).Int64Counter("lockkeeper.renewal.failures",
+	meter := p.meter(scope)
+	both := []attribute.KeyValue{policyKey.String(policy), mechanismKey.String(mechanism)}
+	l := &Leases{
+		failures: must(meter.Int64Counter("lockkeeper.renewal.failures",
 			metric.WithDescription("How many renewals of leases failed. Each is tried again while there is time."), metric.WithUnit("{renewal}"))),
-		add:    []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(policyKey.String(policy), mechanismKey.String(mechanism)))},
+		add: []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(both...))},
+		losses: must(meter.Int64Counter("lockkeeper.lease.losses",
+			metric.WithDescription("How many leases others may have had while their holders believed in them."), metric.WithUnit("{lease}"))),
+		ends:   make(map[HoldEnd]attribute.Set),
+		adds:   make(map[HoldEnd][]metric.AddOption),
 		logger: logger.With("mechanism", mechanism, "policy", policy),
 	}
+	for _, how := range []HoldEnd{Lost, Expired} {
+		l.ends[how] = attribute.NewSet(append(both[:2:2], leaseEndKey.String(string(how)))...)
+		l.adds[how] = []metric.AddOption{metric.WithAttributeSet(l.ends[how])}
+	}
+	return l
 }
 
 // Renewed is told what a store said of a batch of renewals.
 func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error) {
-	if err == nil {
-		if l.failing.Swap(false) {
-			l.logger.InfoContext(ctx, "lockkeeper: leases are renewed again")
-		}
-		return
-	}
 	failed := of
 	for _, ok := range renewed {
 		if ok {
 			failed--
 		}
+	}
+	if err == nil { // perhaps because nothing was left to ask for
+		if failed < of && l.failing.Swap(false) {
+			l.logger.InfoContext(ctx, "lockkeeper: leases are renewed again")
+		}
+		return
 	}
 	if l.failures.Enabled(ctx) {
 		l.failures.Add(ctx, int64(failed), l.add...)
@@ -52,7 +73,15 @@ func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error)
 	}
 }
 
-// Lost is told of a lease that others may have had while its holder believed in it.
-func (l *Leases) Lost(cause error) {
-	l.logger.Warn("lockkeeper: a lease was lost while it was held", "cause", cause.Error())
+// Lost is told of a lease that others may have had while its holder believed in it: once, with the context
+// under which it was asked for, whose span says so if it has not ended.
+func (l *Leases) Lost(ctx context.Context, how HoldEnd) {
+	if l.losses.Enabled(ctx) {
+		l.losses.Add(ctx, 1, l.adds[how]...)
+	}
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		ends := l.ends[how]
+		span.AddEvent(lostEvent, trace.WithAttributes(ends.ToSlice()...))
+	}
+	l.logger.WarnContext(ctx, "lockkeeper: a lease was lost while it was held", "end", string(how))
 }

@@ -2,10 +2,14 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 const rateLimitResultKey = attribute.Key("lockkeeper.rate_limit.result")
@@ -18,17 +22,20 @@ const (
 	RateLimitAcquired RateLimitResult = "acquired"
 	RateLimitDenied   RateLimitResult = "denied"
 	RateLimitError    RateLimitResult = "error"
+	RateLimitCanceled RateLimitResult = "canceled" // on spans only: whoever waited has left
 )
 
 // RateLimit is the telemetry of a limiter.
 type RateLimit struct {
 	policy    attribute.KeyValue
 	decisions *Durations[RateLimitResult]
+	tracer    trace.Tracer
+	name      string // of spans
 }
 
 // NewRateLimit returns that of the limiter with this name.
 func NewRateLimit(p Providers, scope, policy string) *RateLimit {
-	t := &RateLimit{policy: policyKey.String(policy)}
+	t := &RateLimit{policy: policyKey.String(policy), tracer: p.tracer(scope), name: "acquire " + policy}
 	t.decisions = newDurations(p, durationsSpec[RateLimitResult]{
 		scope: scope, name: "lockkeeper.rate_limit.decision.duration", description: "How long limiters take to decide.",
 		bounds: StoreBounds, attributes: []attribute.KeyValue{t.policy}, key: rateLimitResultKey,
@@ -47,4 +54,39 @@ func (t *RateLimit) End(ctx context.Context, began time.Time, result RateLimitRe
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(t.policy, rateLimitResultKey.String(string(result)))
 	}
+}
+
+// Waiting is a caller that waits for tokens.
+type Waiting struct{ span trace.Span } // nil if there is none
+
+// Wait is called before tokens are waited for, which has a span if the current one records, and End after
+// that.
+func (t *RateLimit) Wait(ctx context.Context) (w Waiting) {
+	if trace.SpanFromContext(ctx).IsRecording() {
+		_, w.span = t.tracer.Start(ctx, t.name, trace.WithAttributes(t.policy)) //nolint:spancheck // End ends it
+	}
+	return w
+}
+
+// End ends the span with what came of the waiting: that the tokens would come after the context's deadline
+// is a denial, and no error.
+func (w Waiting) End(ctx context.Context, err error) {
+	if w.span == nil {
+		return
+	}
+	result := RateLimitError
+	switch {
+	case err == nil:
+		result = RateLimitAcquired
+	case ctx.Err() != nil:
+		result = RateLimitCanceled
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, outage.ErrUnavailable):
+		result = RateLimitDenied
+	}
+	w.span.SetAttributes(rateLimitResultKey.String(string(result)))
+	if result == RateLimitError {
+		w.span.SetAttributes(errorTypeKey.String(ErrorType(err)))
+		w.span.SetStatus(codes.Error, "")
+	}
+	w.span.End()
 }

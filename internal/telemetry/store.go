@@ -52,24 +52,23 @@ func NewStore(p Providers, scope, store string, operations []string, open func()
 	histogram := must(meter.Float64Histogram("lockkeeper.store.operation.duration",
 		metric.WithDescription("How long a store's calls take."), metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(StoreBounds...)))
 	for _, operation := range operations {
-		d := &Durations[callEnd]{histogram: histogram, ends: make(map[end[callEnd]][]metric.RecordOption)}
 		both := []attribute.KeyValue{name, operationKey.String(operation)}
-		d.ends[end[callEnd]{name: callWorked}] = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(both...))}
+		d := &Durations[callEnd]{histogram: histogram, ends: []end[callEnd]{newEnd(callWorked, "", both)}}
 		for _, e := range ErrorTypes {
-			failed := attribute.NewSet(append(both[:2:2], errorTypeKey.String(e))...)
-			d.ends[end[callEnd]{callFailed, e}] = []metric.RecordOption{metric.WithAttributeSet(failed)}
+			d.ends = append(d.ends, newEnd(callFailed, e, both))
 		}
 		t.calls[operation] = d
 	}
-	gauge := must(meter.Int64ObservableGauge("lockkeeper.store.breaker.open",
-		metric.WithDescription("1 while a store takes its server to be down, and fails fast; 0 otherwise."), metric.WithUnit("1")))
+	// A sum, so that those of several stores in the process add up.
+	breakers := must(meter.Int64ObservableUpDownCounter("lockkeeper.store.breaker.open",
+		metric.WithDescription("How many stores of this process take their server to be down, and fail fast."), metric.WithUnit("{store}")))
 	t.unregister = observe(meter, func(o metric.Observer) {
-		state := int64(0)
+		down := int64(0)
 		if open() {
-			state = 1
+			down = 1
 		}
-		o.ObserveInt64(gauge, state, metric.WithAttributeSet(set))
-	}, gauge)
+		o.ObserveInt64(breakers, down, metric.WithAttributeSet(set))
+	}, breakers)
 	return t
 }
 
@@ -125,7 +124,7 @@ func (t *Store) Close() { t.unregister() }
 // is called.
 func Sizes(p Providers, scope string, sizes map[string]func() int) (end func()) {
 	meter := p.meter(scope)
-	gauge := must(meter.Int64ObservableUpDownCounter("lockkeeper.store.entry.count",
+	entries := must(meter.Int64ObservableUpDownCounter("lockkeeper.store.entry.count",
 		metric.WithDescription("How many entries a store in memory has, of each kind."), metric.WithUnit("{entry}")))
 	options := make(map[string]metric.MeasurementOption)
 	for kind := range sizes {
@@ -133,7 +132,7 @@ func Sizes(p Providers, scope string, sizes map[string]func() int) (end func()) 
 	}
 	return observe(meter, func(o metric.Observer) {
 		for kind, size := range sizes {
-			o.ObserveInt64(gauge, int64(size()), options[kind])
+			o.ObserveInt64(entries, int64(size()), options[kind])
 		}
-	}, gauge)
+	}, entries)
 }

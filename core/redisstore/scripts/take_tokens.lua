@@ -1,12 +1,159 @@
 #!lua
--- Charges several buckets of one key, or none of them.
+-- Makes decisions (GCRA), one after the other, each of which charges the buckets of one key or none of them.
+-- A decision that fails, as when a bucket is no bucket, fails alone.
 --
--- KEYS[i]  the bucket of charge i
--- ARGV     for each charge five integers: the cost in whole µs and its fraction, the capacity in
---          whole µs and its fraction, and the denominator of both fractions
+-- KEYS  the buckets of decision 1, of decision 2, ...
+-- ARGV  the number of plans; for each plan the number of its charges, and for each charge five integers: the
+--       cost in whole µs and its fraction, the capacity in whole µs and its fraction, and the denominator
+--       of both fractions; then, if there are several plans, the number of each decision's plan
 --
--- Returns {allowed (1 or 0), µs of debt 1, fraction of debt 1, µs of debt 2, ...}: the debts as
--- they are afterwards.
+-- Returns for each decision {allowed (1 or 0), µs of debt 1, fraction of debt 1, µs of debt 2, ...}: the debts
+-- as they are afterwards; or in short, for one charge without a fraction, the µs of debt, or -1 less them
+-- if it was denied; or {error}.
+--
+-- A bucket is "T" or "T:F/D": the server time at which its debt is gone, in µs, with a fraction of F/D
+-- µs. A plan is a list of charges: each a cost and a capacity, in whole µs and a fraction, and the
+-- denominator of both fractions.
+
+-- Reads the plan of n charges that begins at ARGV[at].
+local function readPlan(at, n)
+  local plan = {}
+  for i = 1, n do
+    plan[i] = {
+      cost = tonumber(ARGV[at]), cost_frac = tonumber(ARGV[at + 1]),
+      cap = tonumber(ARGV[at + 2]), cap_frac = tonumber(ARGV[at + 3]),
+      den = tonumber(ARGV[at + 4]),
+    }
+    at = at + 5
+  end
+  return plan
+end
+
+-- The debt of a bucket, as a charge counts it.
+local function debtOf(key, c, now)
+  local value = redis.call('GET', key)
+  if not value then
+    return 0, 0
+  end
+  local empties, frac, den = string.match(value, '^(%d+):?(%d*)/?(%d*)$')
+  empties = tonumber(empties)
+  if not empties or empties < now then
+    return 0, 0
+  end
+  local debt = empties - now
+  frac = tonumber(frac) or 0
+  if frac > 0 and (tonumber(den) ~= c.den or frac >= c.den) then
+    -- written under another plan, or damaged: round up
+    debt, frac = debt + 1, 0
+  end
+  if debt > c.cap or (debt == c.cap and frac > c.cap_frac) then
+    -- a clock that stepped back must not lock a key out
+    return c.cap, c.cap_frac
+  end
+  return debt, frac
+end
+
+-- A debt with the cost of a charge.
+local function charged(debt, frac, c)
+  debt, frac = debt + c.cost, frac + c.cost_frac
+  if frac >= c.den then
+    return debt + 1, frac - c.den
+  end
+  return debt, frac
+end
+
+-- Charges KEYS[first] and those that follow by a plan, or none of them. Returns {allowed (1 or 0), µs of
+-- debt 1, fraction of debt 1, µs of debt 2, ...}: the debts as they are afterwards. Nothing is written
+-- before all has been read.
+local function decide(first, plan, now)
+  local reply = {1}
+  for i, c in ipairs(plan) do
+    local debt, frac = debtOf(KEYS[first + i - 1], c, now)
+    reply[2 * i], reply[2 * i + 1] = debt, frac
+    debt, frac = charged(debt, frac, c)
+    if debt > c.cap or (debt == c.cap and frac > c.cap_frac) then
+      reply[1] = 0
+    end
+  end
+  if reply[1] == 0 then
+    return reply
+  end
+  for i, c in ipairs(plan) do
+    if c.cost > 0 or c.cost_frac > 0 then
+      local debt, frac = charged(reply[2 * i], reply[2 * i + 1], c)
+      local value = string.format('%.0f', now + debt)
+      if frac > 0 then
+        value = value .. string.format(':%.0f/%.0f', frac, c.den)
+      end
+      redis.call('SET', KEYS[first + i - 1], value, 'PX', string.format('%.0f', math.floor(debt / 1000) + 1))
+      reply[2 * i], reply[2 * i + 1] = debt, frac
+    end
+  end
+  return reply
+end
+
+local try, tonumber = redis.pcall, tonumber
+local format, floor = string.format, math.floor
+
+-- Makes the decision that most are: one charge, no fractions. Returns nothing if the bucket has one.
+local function decideQuickly(key, c, now)
+  local value, debt = try('GET', key), 0
+  if value then
+    local empties = tonumber(value)
+    if not empties then
+      return nil
+    end
+    if empties > now then
+      debt = empties - now
+      if debt > c.cap then
+        debt = c.cap -- see debtOf
+      end
+    end
+  end
+  local sum = debt + c.cost
+  if sum > c.cap then
+    return -1 - debt
+  end
+  if c.cost > 0 then
+    local ok = try('SET', key, format('%.0f', now + sum), 'PX', format('%.0f', floor(sum / 1000) + 1))
+    if ok.err then
+      return {ok.err}
+    end
+  end
+  return sum
+end
+
+local function decideSafely(first, plan, now)
+  local ok, reply = pcall(decide, first, plan, now)
+  if not ok then
+    return {type(reply) == 'table' and reply.err or tostring(reply)}
+  end
+  if #reply == 3 and reply[3] == 0 then
+    return reply[1] == 1 and reply[2] or -1 - reply[2]
+  end
+  return reply
+end
 
 local t = redis.call('TIME')
-return decide(1, readPlan(1, #KEYS), t[1] * 1000000 + t[2])
+local now = t[1] * 1000000 + t[2]
+
+local plans, at = {}, 2
+for p = 1, tonumber(ARGV[1]) do
+  local n = tonumber(ARGV[at])
+  local plan = readPlan(at + 1, n)
+  plan.quick = n == 1 and plan[1].den == 1 and plan[1]
+  plans[p] = plan
+  at = at + 1 + 5 * n
+end
+
+local replies, n, first = {}, 0, 1
+while KEYS[first] do
+  local plan = plans[1]
+  if plans[2] then
+    plan, at = plans[tonumber(ARGV[at])], at + 1
+  end
+  n = n + 1
+  replies[n] = plan.quick and decideQuickly(KEYS[first], plan.quick, now) or decideSafely(first, plan, now)
+  first = first + #plan
+end
+return replies
