@@ -1,0 +1,275 @@
+package observability_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// What no signal may hold. Tokens are added to these as they are made.
+const (
+	secretKey         = "sEcReT-key"
+	secretScope       = "sEcReT-scope"
+	secretIdempotency = "sEcReT-idempotency"
+	secretRequest     = "sEcReT-request"
+	secretResult      = "sEcReT-result"
+	secretHeader      = "sEcReT-header"
+	secretAddress     = "203.0.113.77"
+	mark              = "sEcReT"
+
+	// holder is what the application says of itself to others, and those who wait have it in their span.
+	holder = "hOlDeR-of-the-lock"
+)
+
+// tokens are what holders and attempts prove with that they are who they are.
+type tokens struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (k *tokens) add(made ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all = append(k.all, made...)
+}
+
+// tapped is a store whose requests are read for the tokens in them.
+type tapped struct {
+	core.Store
+	tokens *tokens
+}
+
+func (s tapped) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	s.tokens.add(req.ID)
+	return s.Store.AcquireLock(ctx, req)
+}
+
+func (s tapped) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	s.tokens.add(req.ID)
+	return s.Store.AcquirePermits(ctx, req)
+}
+
+func (s tapped) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	s.tokens.add(req.ID, req.Owner, req.Fingerprint)
+	return s.Store.BeginOperation(ctx, req)
+}
+
+// driveLimiter has a limiter come to every result, under a span each.
+func driveLimiter(w *world, store core.Store, broken *storetest.Faulty) {
+	l := w.limiter(store, tokenbucket.PerHour(1))
+	allow := func(ctx context.Context) { _, _ = l.Allow(ctx, secretKey) }
+	w.request(allow)
+	w.request(allow) // is denied
+	w.request(func(ctx context.Context) {
+		_ = l.Wait(ctx, secretKey+" of one who waits")
+		soon, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		_ = l.Wait(soon, secretKey) // is denied
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		_ = l.Wait(gone, secretKey)
+		_, _ = l.Allow(gone, secretKey+" of one who left")
+		late, cancel := context.WithTimeout(ctx, 0)
+		defer cancel()
+		_, _ = l.Allow(late, secretKey+" of one who is late")
+		_ = l.Reset(ctx, secretKey)
+	})
+	for _, fault := range []storetest.Fault{storetest.Down, storetest.LostReply} {
+		broken.Break(storetest.TakeTokens, fault)
+		w.request(allow)
+		w.request(func(ctx context.Context) { _ = l.Wait(ctx, secretKey) })
+		broken.Mend(storetest.TakeTokens)
+	}
+}
+
+// driveFullAndClosed has limiters meet stores that have no room, and that are closed.
+func driveFullAndClosed(w *world) {
+	full := memstore.New(memstore.WithMaxBuckets(1))
+	l := w.limiter(full, tokenbucket.PerHour(1))
+	for _, key := range []string{"1", "2", "3"} {
+		_, _ = l.Allow(w.t.Context(), secretKey+key)
+	}
+	_ = full.Close()
+	_, _ = l.Allow(w.t.Context(), secretKey)
+}
+
+// driveLocks has a lock acquired, found busy, waited for, released, lost and expired.
+func driveLocks(w *world, store core.Store, broken *storetest.Faulty) {
+	t := w.t
+	l, other := w.locker(store, lock.WithHolder(holder)), w.locker(store, lock.WithHolder(holder))
+	w.request(func(ctx context.Context) {
+		lease := must(l.Lock(ctx, secretKey))
+		_, _ = other.TryLock(ctx, secretKey) // busy
+		got := make(chan *lock.Lease)
+		w.request(func(ctx context.Context) {
+			go func() { got <- must(other.Lock(ctx, secretKey)) }()
+			until(t, "somebody waits", func() bool { return must(l.Inspect(ctx, secretKey)).Waiting == 1 })
+			_ = lease.Unlock(ctx)
+			lease = <-got
+		})
+		gone, cancel := context.WithCancel(ctx)
+		left := make(chan error)
+		go func() { _, err := l.Lock(gone, secretKey); left <- err }()
+		until(t, "somebody waits", func() bool { return must(l.Inspect(ctx, secretKey)).Waiting == 1 })
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		_ = must(other.ForceUnlock(ctx, secretKey, lease.Fence().Number)) // lost
+		until(t, "the lease is lost", func() bool { return lease.Context().Err() != nil })
+		_, _ = l.Lock(ctx, "") // an error without a name
+		for _, err := range l.List(ctx) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if broken == nil {
+		return
+	}
+	w.request(func(ctx context.Context) {
+		broken.Break(storetest.AcquireLock, storetest.Down)
+		_, _ = l.Lock(ctx, secretKey)
+		broken.Mend(storetest.AcquireLock)
+		short := w.locker(store, lock.WithTTL(100*time.Millisecond))
+		broken.Break(storetest.RenewLocks, storetest.Down)
+		_ = must(short.Lock(ctx, secretKey+" that expires"))
+		expires(w, "lock")
+		broken.Mend(storetest.RenewLocks)
+	})
+}
+
+// driveSemaphore has permits acquired, found busy, waited for and expired.
+func driveSemaphore(w *world, store core.Store, broken *storetest.Faulty) {
+	t := w.t
+	s := w.semaphore(store, semaphore.WithHolder(holder))
+	w.request(func(ctx context.Context) {
+		permit := must(s.Acquire(ctx, secretKey))
+		_, _ = s.TryAcquire(ctx, secretKey) // busy
+		gone, cancel := context.WithCancel(ctx)
+		left := make(chan error)
+		go func() { _, err := s.Acquire(gone, secretKey); left <- err }()
+		until(t, "somebody waits", func() bool { return must(s.Inspect(ctx, secretKey)).Waiting == 1 })
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		_ = permit.Release(ctx)
+	})
+	if broken == nil {
+		return
+	}
+	w.request(func(ctx context.Context) {
+		broken.Break(storetest.AcquirePermits, storetest.Down)
+		_, _ = s.Acquire(ctx, secretKey)
+		broken.Mend(storetest.AcquirePermits)
+		short := w.semaphore(store, semaphore.WithTTL(100*time.Millisecond))
+		broken.Break(storetest.RenewPermits, storetest.Down)
+		_ = must(short.Acquire(ctx, secretKey+" that expires"))
+		expires(w, "semaphore")
+		broken.Mend(storetest.RenewPermits)
+	})
+}
+
+// expires waits until a lease of a mechanism has been told to have expired.
+func expires(w *world, mechanism string) {
+	until(w.t, "a lease expires", func() bool {
+		for _, record := range w.log.records(w.t, "a lease was lost") {
+			if record["mechanism"] == mechanism && record["end"] == "expired" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func operation(key string) guard.Operation {
+	return guard.Operation{Scope: secretScope, Key: secretIdempotency + key, Fingerprint: []byte(secretRequest)}
+}
+
+// driveGuard has a guard come to every result, under a span each.
+func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tokens) {
+	g := w.guard(store)
+	begin := func(key string) (a *guard.Attempt) {
+		w.request(func(ctx context.Context) { a, _, _ = g.Begin(ctx, operation(key)) })
+		return a
+	}
+	ctx := w.t.Context()
+	first := begin("1")
+	begin("1") // in progress
+	other := operation("1")
+	other.Fingerprint = []byte(secretRequest + "'s other")
+	w.request(func(ctx context.Context) { _, _, _ = g.Begin(ctx, other) })
+	_ = first.Complete(ctx, guard.Result{Data: []byte(secretResult)})
+	begin("1") // replayed
+	_ = begin("2").CompleteUnknown(ctx)
+	begin("2")
+	_ = begin("3").CompleteNotRetained(ctx, 200)
+	begin("3")
+	_ = begin("4").Abandon(ctx)
+	taken := begin("5")
+	n := len(known.all)
+	_ = must(store.AbandonOperation(ctx, known.all[n-3], known.all[n-2])) // as if its lease had ended
+	begin("5")
+	if err := taken.Complete(ctx, guard.Result{}); !errors.Is(err, guard.ErrLost) {
+		w.t.Fatal(err)
+	}
+	if broken == nil {
+		return
+	}
+	driveUnreadable(w, g, store)
+	broken.Break(storetest.BeginOperation, storetest.Down)
+	begin("6")
+	broken.Mend(storetest.BeginOperation)
+	unsure := begin("7")
+	broken.BreakNext(storetest.SettleOperation, storetest.Down, 1)
+	_ = unsure.Complete(ctx, guard.Result{})
+	short := w.guard(store, guard.WithLease(100*time.Millisecond))
+	w.request(func(ctx context.Context) {
+		broken.Break(storetest.RenewOperations, storetest.Down)
+		_, _, _ = short.Begin(ctx, operation("8"))
+		expires(w, "idempotency")
+		broken.Mend(storetest.RenewOperations)
+	})
+}
+
+// driveUnreadable has a guard find, again and again, a result that no guard has written.
+func driveUnreadable(w *world, g *guard.Guard, store core.Store) {
+	ctx := w.t.Context()
+	tap := &lastBegun{Store: store}
+	attempt, _, err := w.guard(tap).Begin(ctx, operation("unreadable"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req := tap.last
+	_ = must(store.SettleOperation(ctx, guard.SettleRequest{
+		ID: req.ID, Owner: req.Owner, Fingerprint: req.Fingerprint, Number: attempt.Number(), State: guard.Completed,
+		Data: []byte{0xff}, Retention: time.Hour,
+	}))
+	_ = attempt.Complete(ctx, guard.Result{})
+	for range 10 {
+		if _, _, err := g.Begin(ctx, operation("unreadable")); !errors.Is(err, guard.ErrNotRetained) {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// lastBegun is a store that keeps the request of the last operation that was begun.
+type lastBegun struct {
+	core.Store
+	last guard.BeginRequest
+}
+
+func (s *lastBegun) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	s.last = req
+	return s.Store.BeginOperation(ctx, req)
+}

@@ -1,0 +1,47 @@
+package observability_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// An outage is logged when it begins and when it is over, however many requests meet it.
+func TestAnOutageIsLoggedOnce(t *testing.T) {
+	server := redistest.Start(t)
+	w := newWorld(t)
+	l := w.limiter(w.redisstore(server), tokenbucket.PerSecond(1000))
+	_ = must(l.Allow(t.Context(), secretKey))
+	server.Stop()
+	for range 100 {
+		if _, err := l.Allow(t.Context(), secretKey); !errors.Is(err, core.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	server.Restart()
+	until(t, "Redis is back", func() bool { return len(w.log.records(t, "answers again")) > 0 })
+	_ = must(l.Allow(t.Context(), secretKey))
+	for message, level := range map[string]string{"does not answer": "WARN", "answers again": "INFO"} {
+		if all := w.log.records(t, message); len(all) != 1 || all[0]["level"] != level {
+			t.Errorf("%q is logged as %v, want it once at %s", message, all, level)
+		}
+	}
+	if all := w.log.records(t, ""); len(all) != 2 {
+		t.Errorf("%d records for one outage:\n%s", len(all), w.log.String())
+	}
+}
+
+// checkOnce checks that what lasts was logged once for the store, and once for the guard, that met it ten
+// times.
+func (w *world) checkOnce(t *testing.T) {
+	by := make(map[any]int)
+	for _, record := range w.log.records(t, "a record is damaged") {
+		by[record["store"]]++
+	}
+	if by["redis"] != 1 || by[nil] != 1 {
+		t.Errorf("damage is logged %v times, want once by the store and once by the guard", by)
+	}
+}

@@ -1,0 +1,145 @@
+package observability_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+
+	apitrace "go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	rpcconcurrency "github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
+	rpcexclusive "github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
+	rpcidempotency "github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	rpcratelimit "github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
+	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
+)
+
+// site is a handler behind the middleware of every policy, below a server's span.
+type site struct {
+	w     *world
+	serve http.Handler
+}
+
+func (w *world) site(store core.Store) site {
+	var h http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, secretResult) })
+	h = concurrency.New(w.semaphore(store), nethttp.ByHeader("X-Tenant"), policy.Wait(patience))(h)
+	h = exclusive.New(w.locker(store), nethttp.ByHeader("X-Cart"), policy.Wait(patience))(h)
+	h = idempotency.New(w.guard(store), nethttp.ScopeBy(nethttp.ByHeader("X-User")), policy.Required())(h)
+	h = ratelimit.New(w.limiter(store, tokenbucket.PerHour(2)), nethttp.ByHeader("X-User"))(h)
+	h = ratelimit.New(w.limiter(store, tokenbucket.PerHour(1000)), nethttp.ByClientIP(clientip.Direct()))(h)
+	return site{w, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		ctx, span := w.tracers.Tracer("application").Start(r.Context(), "POST", apitrace.WithSpanKind(apitrace.SpanKindServer))
+		defer span.End()
+		h.ServeHTTP(rw, r.WithContext(ctx))
+	})}
+}
+
+// send sends a request and returns the status.
+func (s site) send(user, key, body string) int {
+	r := httptest.NewRequestWithContext(s.w.t.Context(), http.MethodPost, "/"+secretRequest, strings.NewReader(body))
+	r.RemoteAddr = secretAddress + ":4711"
+	for name, value := range map[string]string{
+		"X-User": user, "X-Cart": secretHeader, "X-Tenant": secretHeader, "Idempotency-Key": key, "Authorization": secretHeader,
+	} {
+		r.Header.Set(name, value)
+	}
+	rw := httptest.NewRecorder()
+	s.serve.ServeHTTP(rw, r)
+	return rw.Code
+}
+
+// driveHTTP has requests allowed, replayed, refused and failed.
+func driveHTTP(w *world, store core.Store, broken *storetest.Faulty) {
+	s := w.site(store)
+	user := secretScope + " of the web"
+	for _, c := range []struct {
+		user, key, body string
+		status          int
+	}{
+		{user, secretIdempotency, secretRequest, http.StatusOK},
+		{user, secretIdempotency, secretRequest, http.StatusOK}, // replayed
+		{user, secretIdempotency, secretRequest, http.StatusTooManyRequests},
+		{user + "'s friend", "", secretRequest, http.StatusBadRequest},
+		{user + "'s friend", secretIdempotency, secretRequest, http.StatusOK},
+		{user + "'s foe", secretIdempotency, secretRequest, http.StatusOK},
+		{user + "'s foe", secretIdempotency, secretRequest + "'s other", http.StatusUnprocessableEntity},
+	} {
+		if got := s.send(c.user, c.key, c.body); got != c.status {
+			w.t.Errorf("a request of %q: %d, want %d", c.user, got, c.status)
+		}
+	}
+	broken.Break(storetest.Any, storetest.Down)
+	if got := s.send(user, secretIdempotency, secretRequest); got != http.StatusServiceUnavailable {
+		w.t.Errorf("without a store: %d", got)
+	}
+	broken.Mend(storetest.Any)
+}
+
+// maker is a service behind the interceptors of every policy.
+type maker struct {
+	things.UnimplementedThingsServer
+}
+
+func (maker) Make(context.Context, *things.MakeRequest) (*things.Thing, error) {
+	return &things.Thing{Text: secretResult}, nil
+}
+
+// driveRPC has calls allowed, replayed, refused and failed.
+func driveRPC(w *world, store core.Store, broken *storetest.Faulty) {
+	t := w.t
+	traced := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		ctx, span := w.tracers.Tracer("application").Start(ctx, info.FullMethod, apitrace.WithSpanKind(apitrace.SpanKindServer))
+		defer span.End()
+		return handle(ctx, req)
+	}
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(traced,
+		rpcratelimit.UnaryServerInterceptor(w.limiter(store, tokenbucket.PerHour(1000)), grpcmw.ByPeer()),
+		rpcratelimit.UnaryServerInterceptor(w.limiter(store, tokenbucket.PerHour(2)), grpcmw.ByMetadata("x-user")),
+		rpcidempotency.UnaryServerInterceptor(w.guard(store), grpcmw.ScopeBy(grpcmw.ByMetadata("x-user"))),
+		rpcexclusive.UnaryServerInterceptor(w.locker(store), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
+		rpcconcurrency.UnaryServerInterceptor(w.semaphore(store), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
+	))
+	things.RegisterThingsServer(server, maker{})
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	defer serving.Wait()
+	defer server.Stop()
+	conn := must(grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))
+	defer func() { _ = conn.Close() }()
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-user", secretScope+" of a call", "x-cart", secretHeader,
+		"idempotency-key", secretIdempotency, "authorization", secretHeader)
+	failed := 0
+	call := func() {
+		if _, err := things.NewThingsClient(conn).Make(ctx, &things.MakeRequest{Id: secretRequest}); err != nil {
+			failed++
+		}
+	}
+	for range 3 { // runs, is replayed, and is denied
+		call()
+	}
+	broken.Break(storetest.Any, storetest.Down)
+	call()
+	broken.Mend(storetest.Any)
+	if failed != 2 {
+		t.Errorf("%d calls failed, want 2", failed)
+	}
+}

@@ -1,0 +1,203 @@
+package observability_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// driveRedis has a store on a real Redis do all that it can do, and meet what it can meet.
+func driveRedis(w *world, server *redistest.Server, known *tokens) {
+	store := w.redisstore(server)
+	faulty := storetest.NewFaulty(tapped{store, known})
+	driveLimiter(w, faulty, faulty)
+	driveLocks(w, faulty, nil)
+	driveSemaphore(w, faulty, nil)
+	driveGuard(w, faulty, nil, known)
+	driveOperations(w, store)
+	driveBatches(w, store)
+	driveLosses(w, store, server)
+	driveReconnect(w, store, server)
+	driveRestricted(w, server)
+	driveLostReply(w, server)
+	driveDamage(w, store, server, known)
+	driveOutage(w, store, server)
+}
+
+// driveRestricted has stores log what is wrong with their client, and with what they may do.
+func driveRestricted(w *world, server *redistest.Server) {
+	ctx := w.t.Context()
+	if err := server.Client().Do(ctx, "acl", "setuser", "few", "on", ">few", "~*", "&*", "+@all", "-config", "-subscribe").Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "few", Password: "few", ReadTimeout: 3 * time.Second})
+	defer func() { _ = client.Close() }()
+	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	defer store.Close()
+	lease := must(w.locker(store).Lock(ctx, secretKey))
+	until(w.t, "the store cannot subscribe", func() bool { return len(w.log.records(w.t, "cannot subscribe")) > 0 })
+	_ = lease.Unlock(ctx)
+}
+
+// driveLostReply loses the reply to a charge, which may have been made then.
+func driveLostReply(w *world, server *redistest.Server) {
+	proxy := redistest.NewProxy(w.t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: 500 * time.Millisecond})
+	defer func() { _ = client.Close() }()
+	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	defer store.Close()
+	l := w.limiter(store, tokenbucket.PerSecond(1000))
+	_ = must(l.Allow(w.t.Context(), secretKey))
+	proxy.LoseReplies("evalsha", 1, redistest.Cut)
+	if _, err := l.Allow(w.t.Context(), secretKey); !errors.Is(err, core.ErrUnconfirmed) {
+		w.t.Fatal(err)
+	}
+}
+
+// driveCluster has a store on a Cluster find out which server has what. It stays beside the other one.
+func driveCluster(w *world, cluster *redistest.Cluster) {
+	store := must(redisstore.New(cluster.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	w.t.Cleanup(func() { _ = store.Close() })
+	for _, err := range w.locker(store).List(w.t.Context()) {
+		w.t.Fatal(err)
+	}
+}
+
+// driveOperations makes the calls that nothing else makes.
+func driveOperations(w *world, store *redisstore.Store) {
+	ctx := w.t.Context()
+	latch := must(semaphore.NewLatch(store, "start", 1))
+	_ = must(latch.CountDown(ctx, secretKey))
+	_ = store.Ping(ctx)
+	if err := store.RaiseFence(ctx, "carts", secretKey, 1); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// driveBatches has many ask at once.
+func driveBatches(w *world, store *redisstore.Store) {
+	l := w.limiter(store, tokenbucket.PerSecond(1000))
+	var all sync.WaitGroup
+	for range 200 {
+		all.Go(func() { _, _ = l.Allow(w.t.Context(), secretKey+" of many") })
+	}
+	all.Wait()
+}
+
+// driveLosses has the server lose what is held, and a renewal find out.
+func driveLosses(w *world, store *redisstore.Store, server *redistest.Server) {
+	const ttl = 300 * time.Millisecond
+	l, s, g := w.locker(store, lock.WithTTL(ttl)), w.semaphore(store, semaphore.WithTTL(ttl)), w.guard(store, guard.WithLease(ttl))
+	w.request(func(ctx context.Context) {
+		lease, permit := must(l.Lock(ctx, secretKey)), must(s.Acquire(ctx, secretKey))
+		attempt, _, err := g.Begin(ctx, operation("lost"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		server.Client().FlushAll(ctx)
+		<-lease.Context().Done()
+		<-permit.Context().Done()
+		<-attempt.Context().Done()
+		until(w.t, "three leases are lost", func() bool {
+			lost := make(map[any]bool)
+			for _, record := range w.log.records(w.t, "a lease was lost") {
+				if record["end"] == "lost" {
+					lost[record["mechanism"]] = true
+				}
+			}
+			return len(lost) == 3
+		})
+		_ = attempt.Abandon(ctx)
+	})
+}
+
+// driveReconnect cuts the store's subscription.
+func driveReconnect(w *world, store *redisstore.Store, server *redistest.Server) {
+	l := w.locker(store)
+	ctx := w.t.Context()
+	lease := must(l.Lock(ctx, secretKey+" behind"))
+	other := make(chan *lock.Lease)
+	go func() { other <- must(w.locker(store).Lock(ctx, secretKey+" behind")) }() // which needs the subscription
+	client := server.Client()
+	until(w.t, "the subscription is cut, and that is counted", func() bool {
+		client.ClientKillByFilter(ctx, "TYPE", "pubsub")
+		return w.sum("lockkeeper.store.inbox.reconnects") > 0
+	})
+	_ = lease.Unlock(ctx)
+	_ = (<-other).Unlock(ctx)
+}
+
+// driveDamage has the store find, again and again, a record that it did not write.
+func driveDamage(w *world, store *redisstore.Store, server *redistest.Server, known *tokens) {
+	ctx := w.t.Context()
+	g := w.guard(tapped{store, known})
+	attempt, _, err := g.Begin(ctx, operation("damaged"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_ = attempt.Abandon(ctx)
+	server.Client().Set(ctx, "lk:g:{"+attempt.OperationID()+"}", "damage", time.Hour)
+	for range 10 {
+		if _, _, err := g.Begin(ctx, operation("damaged")); !errors.Is(err, core.ErrUnavailable) {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// driveOutage stops the server until the store takes it to be down, asks a hundred times, and starts it
+// again.
+func driveOutage(w *world, store *redisstore.Store, server *redistest.Server) {
+	ctx := w.t.Context()
+	l := w.limiter(store, tokenbucket.PerSecond(1000))
+	server.Stop()
+	until(w.t, "the breaker opens", func() bool {
+		_, _ = l.Allow(ctx, secretKey)
+		return w.sum("lockkeeper.store.breaker.open") == 1
+	})
+	for range 100 {
+		if _, err := l.Allow(ctx, secretKey); !errors.Is(err, core.ErrUnavailable) {
+			w.t.Errorf("a store that is down: %v", err)
+		}
+	}
+	server.Restart()
+	until(w.t, "the breaker closes", func() bool { return w.sum("lockkeeper.store.breaker.open") == 0 })
+	_ = must(l.Allow(ctx, secretKey))
+}
+
+// sum adds up the time series of an instrument of numbers.
+func (w *world) sum(name string) (sum int64) {
+	w.t.Helper()
+	for _, scope := range w.collect().ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != name {
+				continue
+			}
+			var points []metricdata.DataPoint[int64]
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				points = data.DataPoints
+			case metricdata.Gauge[int64]:
+				points = data.DataPoints
+			default:
+				w.t.Fatalf("%s is a %T", name, m.Data)
+			}
+			for _, p := range points {
+				sum += p.Value
+			}
+		}
+	}
+	return sum
+}

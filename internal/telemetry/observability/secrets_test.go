@@ -1,0 +1,87 @@
+package observability_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// everything is the text of all that has left the program: metrics, as OpenTelemetry and as Prometheus
+// have them, spans with their events and links, and the log.
+func (w *world) everything() string {
+	w.t.Helper()
+	var all strings.Builder
+	metrics := w.collect()
+	for _, data := range []any{metrics, must(w.registry.Gather())} {
+		fmt.Fprintf(&all, "%+v\n", data)
+		text, err := json.Marshal(data)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for _, s := range w.spans.GetSpans() {
+		// The one text of the application's in it, where the document says that it is.
+		if strings.HasSuffix(s.InstrumentationScope.Name, "core/lock") {
+			s.Attributes = without(s.Attributes, "lockkeeper.lock.holder")
+		}
+		fmt.Fprintf(&all, "%+v\n", s)
+		for _, a := range s.Attributes {
+			fmt.Fprintf(&all, "%s=%s\n", a.Key, a.Value.String())
+		}
+		for _, e := range s.Events {
+			fmt.Fprintf(&all, "%s %s\n", e.Name, attributesText(e.Attributes))
+		}
+		for _, l := range s.Links {
+			fmt.Fprintf(&all, "%+v %s\n", l.SpanContext, attributesText(l.Attributes))
+		}
+	}
+	all.WriteString(w.log.String())
+	return all.String()
+}
+
+func attributesText(attributes []attribute.KeyValue) string {
+	set := attribute.NewSet(attributes...)
+	return set.Encoded(attribute.DefaultEncoder())
+}
+
+func without(attributes []attribute.KeyValue, key attribute.Key) (left []attribute.KeyValue) {
+	for _, a := range attributes {
+		if a.Key != key {
+			left = append(left, a)
+		}
+	}
+	return left
+}
+
+// checkSecrets searches everything for what must not be in it.
+func (w *world) checkSecrets(t *testing.T, known *tokens, server *redistest.Server, cluster *redistest.Cluster) {
+	everything := w.everything()
+	for _, expected := range []string{"carts", "lockkeeper.lease.lost", "redis answers again", "lockkeeper_lock_hold_duration_seconds"} {
+		if !strings.Contains(everything, expected) {
+			t.Errorf("%q is not there: the search is blind", expected)
+		}
+	}
+	forbidden := append([]string{mark, holder, secretAddress, "127.0.0.1"}, known.all...)
+	for _, addr := range append(cluster.Addrs(), server.Addr()) {
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forbidden = append(forbidden, ":"+port)
+	}
+	if len(known.all) < 50 {
+		t.Errorf("only %d tokens are known", len(known.all))
+	}
+	for _, secret := range forbidden {
+		if at := strings.Index(everything, secret); at >= 0 {
+			t.Errorf("%q is told: …%s…", secret, everything[max(0, at-200):min(len(everything), at+100)])
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package observability_test
+
+import (
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// TestTelemetry drives all mechanisms into every result, on both stores, and compares what leaves the
+// program with what the documents say.
+func TestTelemetry(t *testing.T) {
+	server, cluster := redistest.Start(t), redistest.StartCluster(t)
+	w := newWorld(t)
+	known := new(tokens)
+	broken := w.memstore()
+	store := tapped{broken, known}
+	driveLimiter(w, store, broken)
+	driveFullAndClosed(w)
+	driveLocks(w, store, broken)
+	driveSemaphore(w, store, broken)
+	driveGuard(w, store, broken, known)
+	driveHTTP(w, store, broken)
+	driveRPC(w, store, broken)
+	driveCluster(w, cluster)
+	driveRedis(w, server, known)
+	e := w.summarize()
+	t.Run("document", e.checkDocument)
+	t.Run("log", w.checkLog)
+	t.Run("once", w.checkOnce)
+	t.Run("alerts", w.checkAlerts)
+	t.Run("dashboard", w.checkDashboard)
+	t.Run("secrets", func(t *testing.T) { w.checkSecrets(t, known, server, cluster) })
+}

@@ -1,0 +1,190 @@
+package observability_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	apitrace "go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// world is a program's telemetry: all that leaves it.
+type world struct {
+	t        testing.TB
+	reader   *metric.ManualReader
+	registry *prometheus.Registry
+	meters   *metric.MeterProvider
+	spans    *tracetest.InMemoryExporter
+	tracers  *trace.TracerProvider
+	log      logbook
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, reader: metric.NewManualReader(), registry: prometheus.NewRegistry(), spans: tracetest.NewInMemoryExporter()}
+	exporter := must(promexporter.New(promexporter.WithRegisterer(w.registry)))
+	w.meters = metric.NewMeterProvider(metric.WithReader(w.reader), metric.WithReader(exporter))
+	w.tracers = trace.NewTracerProvider(trace.WithSyncer(w.spans))
+	t.Cleanup(func() {
+		_ = w.meters.Shutdown(context.Background())
+		_ = w.tracers.Shutdown(context.Background())
+	})
+	return w
+}
+
+func (w *world) logger() *slog.Logger { return slog.New(slog.NewJSONHandler(&w.log, nil)) }
+
+// request runs f under a span as a server's own instrumentation makes one, and returns that span.
+func (w *world) request(f func(context.Context)) tracetest.SpanStub {
+	w.t.Helper()
+	ctx, span := w.tracers.Tracer("application").Start(w.t.Context(), "request", apitrace.WithSpanKind(apitrace.SpanKindServer))
+	f(ctx)
+	span.End()
+	for _, s := range w.spans.GetSpans() {
+		if s.SpanContext.SpanID() == span.SpanContext().SpanID() {
+			return s
+		}
+	}
+	w.t.Fatal("the request's span was not exported")
+	return tracetest.SpanStub{}
+}
+
+// last is the span of a name that ended last.
+func (w *world) last(name string) tracetest.SpanStub {
+	w.t.Helper()
+	var last tracetest.SpanStub
+	for _, s := range w.spans.GetSpans() {
+		if s.Name == name {
+			last = s
+		}
+	}
+	if last.Name == "" {
+		w.t.Fatalf("no span %q", name)
+	}
+	return last
+}
+
+func (w *world) collect() metricdata.ResourceMetrics {
+	w.t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := w.reader.Collect(context.Background(), &all); err != nil {
+		w.t.Fatal(err)
+	}
+	return all
+}
+
+// logbook keeps what is logged, as JSON.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// records are those whose message contains a text.
+func (l *logbook) records(t testing.TB, message string) (found []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(l.String()) {
+		var record map[string]any
+		if err := json.Unmarshal([]byte(line), &record); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(record["msg"].(string), message) {
+			found = append(found, record)
+		}
+	}
+	return found
+}
+
+func (w *world) memstore(opts ...memstore.Option) *storetest.Faulty {
+	store := memstore.New(append(opts, memstore.WithMeterProvider(w.meters))...)
+	w.t.Cleanup(func() { _ = store.Close() })
+	return storetest.NewFaulty(store)
+}
+
+func (w *world) redisstore(server *redistest.Server) *redisstore.Store {
+	w.t.Helper()
+	store := must(redisstore.New(server.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	w.t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+func (w *world) limiter(store tokenbucket.Store, plan tokenbucket.Plan) *tokenbucket.Limiter {
+	return must(tokenbucket.New(store, "api", plan, tokenbucket.WithMeterProvider(w.meters), tokenbucket.WithTracerProvider(w.tracers)))
+}
+
+func (w *world) locker(store lock.Store, opts ...lock.Option) *lock.Locker {
+	l := must(lock.New(store, "carts", append(opts, lock.WithMeterProvider(w.meters), lock.WithTracerProvider(w.tracers),
+		lock.WithLogger(w.logger()))...))
+	w.t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func (w *world) semaphore(store semaphore.Store, opts ...semaphore.Option) *semaphore.Semaphore {
+	s := must(semaphore.New(store, "reports", 1, append(opts, semaphore.WithMeterProvider(w.meters),
+		semaphore.WithTracerProvider(w.tracers), semaphore.WithLogger(w.logger()))...))
+	w.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func (w *world) guard(store guard.Store, opts ...guard.Option) *guard.Guard {
+	return must(guard.New(store, "orders", append(opts, guard.WithMeterProvider(w.meters), guard.WithTracerProvider(w.tracers),
+		guard.WithLogger(w.logger()))...))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// until waits for what must come to be so.
+func until(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); !so(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
