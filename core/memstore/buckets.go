@@ -42,29 +42,30 @@ func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
 }
 
 // TakeTokens implements tokenbucket.Store.
-func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (reply tokenbucket.TakeReply, err error) {
 	if err := s.ready(ctx); err != nil {
-		return tokenbucket.TakeReply{}, err
+		return reply, err
 	}
-	return s.buckets.take(&req, s.now())
+	err = s.buckets.take(&req, s.now(), &reply)
+	return reply, err
 }
 
-func (b *buckets) take(req *tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
+func (b *buckets) take(req *tokenbucket.TakeRequest, now int64, reply *tokenbucket.TakeReply) error {
 	shard, hash := b.shardOf(req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	if len(req.Charges) == 1 {
-		return b.takeOne(shard, hash, req, now)
+		return b.takeOne(shard, hash, req, now, reply)
 	}
-	return b.takeAll(shard, hash, req, now)
+	return b.takeAll(shard, hash, req, now, reply)
 }
 
 // takeOne is takeAll for an only charge: it looks once.
-func (b *buckets) takeOne(shard *bucketShard, hash uint32, req *tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
+func (b *buckets) takeOne(shard *bucketShard, hash uint32, req *tokenbucket.TakeRequest, now int64, reply *tokenbucket.TakeReply) error {
 	c := &req.Charges[0]
 	id, hash, err := b.identify(req, c, hash)
 	if err != nil {
-		return tokenbucket.TakeReply{}, err
+		return err
 	}
 	var debt tokenbucket.Span
 	i, found := shard.table.find(id, hash)
@@ -73,7 +74,9 @@ func (b *buckets) takeOne(shard *bucketShard, hash uint32, req *tokenbucket.Take
 	}
 	sum, ok := c.Charged(debt)
 	if !ok || c.Cost == (tokenbucket.Span{}) {
-		return tokenbucket.TakeReply{Allowed: ok, Debts: tokenbucket.OneDebt(debt)}, nil
+		reply.Allowed = ok
+		reply.Debts.Set(0, debt)
+		return nil
 	}
 	switch {
 	case found:
@@ -81,20 +84,21 @@ func (b *buckets) takeOne(shard *bucketShard, hash uint32, req *tokenbucket.Take
 	case b.makeRoom(shard, 1, req.Key, now):
 		shard.table.add(id, hash, levelOf(sum, c, now), now)
 	default:
-		return tokenbucket.TakeReply{}, outage.ErrFull
+		return outage.ErrFull
 	}
-	return tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(sum)}, nil
+	reply.Allowed = true
+	reply.Debts.Set(0, sum)
+	return nil
 }
 
 // takeAll reads all buckets before it writes any.
-func (b *buckets) takeAll(shard *bucketShard, hash uint32, req *tokenbucket.TakeRequest, now int64) (tokenbucket.TakeReply, error) {
-	reply := tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.MakeDebts(len(req.Charges))}
-	missing := 0
+func (b *buckets) takeAll(shard *bucketShard, hash uint32, req *tokenbucket.TakeRequest, now int64, reply *tokenbucket.TakeReply) error {
+	allowed, debts, missing := true, tokenbucket.MakeDebts(len(req.Charges)), 0
 	for n := range req.Charges {
 		c := &req.Charges[n]
 		id, hash, err := b.identify(req, c, hash)
 		if err != nil {
-			return tokenbucket.TakeReply{}, err
+			return err
 		}
 		var debt tokenbucket.Span
 		if i, found := shard.table.find(id, hash); found {
@@ -103,26 +107,27 @@ func (b *buckets) takeAll(shard *bucketShard, hash uint32, req *tokenbucket.Take
 			missing++
 		}
 		if _, ok := c.Charged(debt); !ok {
-			reply.Allowed = false
+			allowed = false
 		}
-		reply.Debts.Set(n, debt)
+		debts.Set(n, debt)
 	}
-	if !reply.Allowed {
-		return reply, nil
+	if !allowed {
+		reply.Debts = debts
+		return nil
 	}
 	if missing > 0 && !b.makeRoom(shard, missing, req.Key, now) {
-		return tokenbucket.TakeReply{}, outage.ErrFull
+		return outage.ErrFull
 	}
 	for n := range req.Charges {
 		c := &req.Charges[n]
 		if c.Cost == (tokenbucket.Span{}) {
 			continue
 		}
-		debt, _ := c.Charged(reply.Debts.At(n))
-		reply.Debts.Set(n, debt)
+		debt, _ := c.Charged(debts.At(n))
+		debts.Set(n, debt)
 		id, hash, err := b.identify(req, c, hash)
 		if err != nil {
-			return tokenbucket.TakeReply{}, err
+			return err
 		}
 		if i, found := shard.table.find(id, hash); found {
 			shard.table.set(i, levelOf(debt, c, now))
@@ -130,7 +135,8 @@ func (b *buckets) takeAll(shard *bucketShard, hash uint32, req *tokenbucket.Take
 			shard.table.add(id, hash, levelOf(debt, c, now), now)
 		}
 	}
-	return reply, nil
+	reply.Allowed, reply.Debts = true, debts
+	return nil
 }
 
 // identify returns what the bucket of a charge is called in the table, and its hash there.

@@ -3,7 +3,7 @@ package tokenbucket
 import "time"
 
 // Source is who made a decision.
-type Source int
+type Source uint8
 
 // The sources of decisions.
 const (
@@ -24,11 +24,11 @@ func (s Source) String() string {
 type Decision struct {
 	// Allowed says whether the cost was charged ([Limiter.Allow]) or could be ([Limiter.Peek]).
 	Allowed bool
+	// Source says who decided.
+	Source Source
 	// RetryAfter is how long to wait until the same cost can be afforded, if nobody else takes
 	// tokens of the key meanwhile. Zero when allowed.
 	RetryAfter time.Duration
-	// Source says who decided.
-	Source Source
 
 	plan  *fixedPlan
 	debts Debts

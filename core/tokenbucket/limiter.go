@@ -75,8 +75,9 @@ func (l *Limiter) SetPlan(plan Plan) error {
 }
 
 // Allow takes one token of the key. It is AllowN(ctx, key, 1).
-func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
-	return l.AllowN(ctx, key, 1)
+func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
+	err = l.decide(ctx, key, 1, true, &d)
+	return d, err
 }
 
 // AllowN takes n tokens of the key, of every limit of its plan, or none of any.
@@ -89,14 +90,16 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
 // bytes, the PlanFunc's own error, or the context's. An error that matches core.ErrUnavailable says
 // that the store did not decide; if it matches core.ErrUnconfirmed too, the charge may have been
 // made. It is not sent again, so that nobody is charged twice.
-func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
-	return l.decide(ctx, key, n, true)
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
+	err = l.decide(ctx, key, n, true, &d)
+	return d, err
 }
 
 // Peek returns the decision that [Limiter.Allow] would make now, and charges nothing. Its errors
 // are those of AllowN.
-func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
-	return l.decide(ctx, key, 1, false)
+func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
+	err = l.decide(ctx, key, 1, false, &d)
+	return d, err
 }
 
 // Reset fills the buckets of the key's present plan. Errors are those of AllowN.
@@ -119,17 +122,19 @@ func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	return (*l.plan.Load()).limits(ctx, key)
 }
 
-func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) (Decision, error) {
+// decide makes a decision in place: to return it would copy it several times, which takes about as long as
+// to make it.
+func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, d *Decision) error {
 	if n < 0 {
-		return Decision{}, ErrInvalidCost
+		return ErrInvalidCost
 	}
 	plan, err := l.limits(ctx, key)
 	if err != nil {
-		return Decision{}, err
+		return err
 	}
 	for i := range plan.meters {
 		if m := &plan.meters[i]; n > m.burst {
-			return Decision{}, &CostError{Limit: m.name, Cost: n, Burst: m.burst}
+			return &CostError{Limit: m.name, Cost: n, Burst: m.burst}
 		}
 	}
 	take := int64(0)
@@ -140,9 +145,9 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 	reply, err := l.store.TakeTokens(ctx, TakeRequest{Limiter: l.name, Key: key, Charges: plan.charges(take)})
 	if err != nil {
 		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)
-		return Decision{}, err
+		return err
 	}
-	d := Decision{plan: plan, debts: reply.Debts}
+	d.plan, d.debts = plan, reply.Debts
 	if reply.Remembered {
 		d.Source = FromMemory
 	}
@@ -159,5 +164,5 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool) 
 		result = telemetry.RateLimitAcquired
 	}
 	l.telemetry.End(ctx, began, result, nil)
-	return d, nil
+	return nil
 }

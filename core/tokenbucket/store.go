@@ -40,16 +40,16 @@ type Charge struct {
 // TakeReply is the answer to a TakeRequest.
 type TakeReply struct {
 	Allowed bool
-	Debts   Debts
 	// Remembered says that a denial was not asked for, but follows from an earlier one.
 	Remembered bool
+	Debts      Debts
 }
 
 // Debts are those of the buckets of a request, in the order of its charges. A single one needs no memory
 // of its own.
 type Debts struct {
 	first  Span
-	others []Span
+	others *[]Span
 }
 
 // OneDebt returns the only debt of a request.
@@ -60,7 +60,8 @@ func MakeDebts(n int) Debts {
 	if n < 2 {
 		return Debts{}
 	}
-	return Debts{others: make([]Span, n-1)}
+	others := make([]Span, n-1)
+	return Debts{others: &others}
 }
 
 // At returns debt i.
@@ -68,7 +69,7 @@ func (d *Debts) At(i int) Span {
 	if i == 0 {
 		return d.first
 	}
-	return d.others[i-1]
+	return (*d.others)[i-1]
 }
 
 // Set sets debt i.
@@ -76,7 +77,7 @@ func (d *Debts) Set(i int, s Span) {
 	if i == 0 {
 		d.first = s
 	} else {
-		d.others[i-1] = s
+		(*d.others)[i-1] = s
 	}
 }
 

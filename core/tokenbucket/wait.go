@@ -30,7 +30,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 
 func (l *Limiter) waitUntold(ctx context.Context, key string, n int64) error {
 	if !l.queues.any(key) {
-		d, err := l.decide(ctx, key, n, true)
+		d, err := l.AllowN(ctx, key, n)
 		if err != nil || d.Allowed {
 			return err
 		}
@@ -45,7 +45,7 @@ func (l *Limiter) waitUntold(ctx context.Context, key string, n int64) error {
 	}
 	defer q.pass()
 	for {
-		d, err := l.decide(ctx, key, n, true)
+		d, err := l.AllowN(ctx, key, n)
 		if err != nil || d.Allowed {
 			return err
 		}
