@@ -89,7 +89,7 @@ func warm(ctx context.Context, client Client) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // a library may wait for ever for what does not come
 	defer cancel()
 	for range 3 {
-		lock, err := client.Lock(ctx, "warm")
+		lock, err := lockPatiently(ctx, client)
 		if err != nil {
 			return fmt.Errorf("warming up: %w", err)
 		}
@@ -98,4 +98,14 @@ func warm(ctx context.Context, client Client) error {
 		}
 	}
 	return nil
+}
+
+// lockPatiently forgives what a machine that has just started several processes may cause.
+func lockPatiently(ctx context.Context, client Client) (lock Held, err error) {
+	for range 20 {
+		if lock, err = client.Lock(ctx, "warm"); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return lock, err
 }

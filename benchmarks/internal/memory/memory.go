@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -77,14 +79,18 @@ func run(ctx context.Context, b *bench.B) error {
 	t := b.Table("memory", "Decisions, all allowed", "Allocations are those with "+title(few)+" and one goroutine.", columns...)
 	t.Reference(bareSwap)
 	t.Chart("A decision in memory", column(few, cores()), column(many, cores()), heap)
-	names := keys(many)
+	names, denials := keys(many), make(map[string]int)
 	for _, n := range []int{1, few, many} {
 		var all []bench.Contender
 		for _, c := range contenders() {
 			all = append(all, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
 				r, err := c.measure(ctx, names[:n], b.Time(lasts))
-				if err != nil {
-					return err
+				switch {
+				case errors.Is(err, errDenied) && c.row != lockkeeper:
+					denials[c.row+", "+title(n)]++
+					return nil
+				case err != nil:
+					return fmt.Errorf("%s: %w", c.row, err)
 				}
 				for g, ns := range r.ns {
 					t.Add(c.row, column(n, g), ns)
@@ -103,6 +109,9 @@ func run(ctx context.Context, b *bench.B) error {
 		}
 	}
 	targets(b, t, few, many)
+	for _, of := range slices.Sorted(maps.Keys(denials)) {
+		b.Note(fmt.Sprintf("%s: denied what is allowed in %d of %d rounds, which have no figure.", of, denials[of], b.Rounds()))
+	}
 	b.Note("x/time/rate limits one key; its users keep a limiter for each in a map. None of those two forgets a key, ever.")
 	b.Note("throttled's memstore is without its maximum of keys, which would make it slower, and may compare and swap a thousand " +
 		"times instead of ten, which are too few for a key that several goroutines want. Lockkeeper's maximum is raised so that all keys fit.")
