@@ -68,8 +68,8 @@ func (s *Store) takeAlone(ctx context.Context, charges []tokenbucket.Charge, key
 
 func appendCharges(args []any, charges []tokenbucket.Charge) []any {
 	for i := range charges {
-		c := &charges[i]
-		args = append(args, c.Cost.Micros, c.Cost.Frac, c.Capacity.Micros, c.Capacity.Frac, c.Den)
+		c := &charges[i] // nobody changes it, and pointers cost no memory
+		args = append(args, &c.Cost.Micros, &c.Cost.Frac, &c.Capacity.Micros, &c.Capacity.Frac, &c.Den)
 	}
 	return args
 }

@@ -243,6 +243,9 @@ func (s *Store) takeTogether(ctx context.Context, l *lane, charges []tokenbucket
 	}
 	s.deadlines.end(&w.deadline)
 	reply, err := w.reply, w.err
+	if isDamage(err) { // of this caller's buckets, since the call itself has worked
+		s.damage.Found(ctx)
+	}
 	if err == nil { // else the client may yet read it
 		w.reply, w.charges = tokenbucket.TakeReply{}, nil
 		spareCharges.Put(w)

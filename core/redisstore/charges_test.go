@@ -21,12 +21,13 @@ type rush struct {
 	t     *testing.T
 	proxy *redistest.Proxy
 	store *redisstore.Store
+	log   *logbook
 	first sync.WaitGroup
 }
 
 func newRush(t *testing.T, server *redistest.Server) *rush {
-	c := &rush{t: t, proxy: redistest.NewProxy(t, server.Addr())}
-	c.store = newStore(t, dial(t, c.proxy.Addr(), 2*time.Second), redisstore.WithTimeout(2*time.Second))
+	c := &rush{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook)}
+	c.store = newStore(t, dial(t, c.proxy.Addr(), 2*time.Second), redisstore.WithTimeout(2*time.Second), c.log.option())
 	if _, err := c.limiter("warm", 1).Allow(t.Context(), "up"); err != nil { // loads the scripts
 		t.Fatal(err)
 	}
@@ -152,6 +153,9 @@ func TestADamagedBucketFailsItsOwnCallerAlone(t *testing.T) {
 		})
 	}
 	c.ask(decisions...)
+	if !c.log.has("a record is damaged") {
+		t.Error("nobody is told")
+	}
 }
 
 // Whoever leaves before its decision was sent is not charged, and keeps nobody waiting.
