@@ -78,7 +78,7 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 		c := s.deadlines.context(ctx, s.config.timeout)
 		value, err := f(c)
 		s.deadlines.giveBack(c)
-		s.tell(report, ctx, c, err, &c.sent)
+		s.tell(ctx, c, report, err, &c.sent)
 		if err != nil && c.Err() != nil && !isReply(err) {
 			err = fmt.Errorf("no reply in time: %w", context.Cause(c))
 		}
@@ -100,13 +100,13 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 
 	select {
 	case a := <-answers:
-		s.tell(report, ctx, bounded, a.err, sent)
+		s.tell(ctx, bounded, report, a.err, sent)
 		return a.value, explain(a.err, sent.open())
 	case <-bounded.Done():
 	}
 	select {
 	case a := <-answers: // both at once: the answer counts
-		s.tell(report, ctx, bounded, a.err, sent)
+		s.tell(ctx, bounded, report, a.err, sent)
 		return a.value, explain(a.err, sent.open())
 	default:
 	}
@@ -126,7 +126,7 @@ func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.
 	}()
 	open := sent.giveUp()
 	if !left {
-		s.tell(report, ctx, bounded, late, sent)
+		s.tell(ctx, bounded, report, late, sent)
 	}
 	return none, explain(late, open)
 }
@@ -149,7 +149,7 @@ func verdict(ctx context.Context, err error) error {
 // tell tells the breaker what came of a call whose context is over, or not. One that had no connection in
 // time, or had it late, since others had them all or none could be made, says no more of the server than
 // one whose caller has left.
-func (s *Store) tell(report outcome, caller, c context.Context, err error, sent *wire) {
+func (s *Store) tell(caller, c context.Context, report outcome, err error, sent *wire) {
 	means := verdict(caller, err)
 	if means != nil && c.Err() != nil && sent.silence() < s.config.timeout/2 {
 		means = errIgnored
@@ -215,7 +215,7 @@ func (s *Store) suspect() {
 		if !heard { // the client waits for longer, and need not do so twice
 			select {
 			case <-s.stop:
-			case <-answer:
+			case <-answer: //nolint:errcheck // it does not matter any more
 			}
 		}
 	})
