@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -174,6 +176,38 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 		}
 		if used := 1000 - d.Limits()[0].Remaining; used != 3 {
 			t.Errorf("%d tokens were used by three", used)
+		}
+	})
+
+	t.Run("what may have run is not sent again", func(t *testing.T) {
+		l := limiter("lossy", tokenbucket.PerHour(1).Burst(1000))
+		if _, err := l.Allow(ctx(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		slow(20 * time.Millisecond)
+		for _, p := range proxies {
+			p.LoseReplies("evalsha", 1000, redistest.Cut)
+		}
+		var confirmed atomic.Int64
+		together(100, func(int) {
+			if _, err := l.Allow(ctx(), "k"); err == nil {
+				confirmed.Add(1)
+			} else if !errors.Is(err, core.ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+		slow(0)
+		for _, p := range proxies {
+			p.LoseReplies("evalsha", 0, redistest.Cut)
+		}
+		var d tokenbucket.Decision
+		eventually(t, 5*time.Second, "it works again", func() (ok bool) {
+			var err error
+			d, err = l.Peek(ctx(), "k")
+			return err == nil
+		})
+		if used := 1000 - d.Limits()[0].Remaining - 1; used > 100 || used < confirmed.Load() || confirmed.Load() == 100 {
+			t.Errorf("100 asked, %d were told of their token, and %d were used", confirmed.Load(), used)
 		}
 	})
 

@@ -23,7 +23,7 @@ const (
 	maxTakers = 2
 	// maxDecisions and maxKeys bound one call: it takes a server about 2.5 µs for each key, and others wait for it.
 	maxDecisions = 128
-	maxKeys      = 256
+	maxKeys      = 128
 	// maxCharges bounds the memory of those that wait.
 	maxCharges = 1 << 16
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -248,4 +249,34 @@ func TestNoOvershootInACrowd(t *testing.T) {
 			t.Errorf("key %d: %d allowed, want 50", n, got)
 		}
 	}
+}
+
+// However many ask at once, for however many limits, a call keeps the server for less than a millisecond.
+func TestABatchIsShort(t *testing.T) {
+	server := redistest.Start(t)
+	s := newStore(t, server.Client(), redisstore.WithTimeout(5*time.Second), redisstore.WithoutRememberedDenials())
+	l, err := tokenbucket.New(s, "l", tokenbucket.Limits{
+		tokenbucket.PerHour(1000).Named("a"), tokenbucket.Per(7, time.Minute).Named("b"), tokenbucket.Per(11, time.Second).Named("c"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const askers, each = 500, 20
+	together(askers, func(i int) {
+		for range each {
+			if _, err := l.Allow(ctx(), fmt.Sprint(i)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for line := range strings.Lines(server.Client().Info(ctx(), "commandstats").Val()) {
+		var calls, usec int
+		if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d,usec=%d", &calls, &usec); err == nil {
+			if usec/calls >= 1000 || calls > askers*each/10 {
+				t.Errorf("%d calls took %d µs each", calls, usec/calls)
+			}
+			return
+		}
+	}
+	t.Error("no call was counted")
 }
