@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,9 +22,12 @@ const (
 	// maxTakers is how many calls are under way before decisions are collected: one that the server works
 	// on, and one that is on its way.
 	maxTakers = 2
-	// maxDecisions and maxKeys bound one call: it takes a server about 2.5 µs for each key, and others wait for it.
-	maxDecisions = 128
-	maxKeys      = 128
+	// patience is how long a decision waits for one of them to end. If the server is far away it then goes
+	// in one more call, or it would wait for a second round trip.
+	patience = time.Millisecond
+	// maxWork bounds one call, since others wait for it, to a fraction of a millisecond: a decision about one
+	// bucket, which takes a server 2 to 5 µs, counts one, and each bucket of one about several counts two.
+	maxWork = 128
 	// maxCharges bounds the memory of those that wait.
 	maxCharges = 1 << 16
 )
@@ -43,10 +47,13 @@ const maxLanes = 1024
 type lane struct {
 	start func(func()) bool // has the store wait for a call before it closes
 	take  func([]*charge)   // makes the decisions of a batch
+	most  int               // calls under way
 
 	mu      sync.Mutex
 	takers  int // calls under way
 	waiting []*charge
+	timer   *time.Timer // for the first of those that wait
+	timed   bool        // it runs
 }
 
 // charge is a decision that goes with others.
@@ -54,6 +61,7 @@ type charge struct {
 	charges  []tokenbucket.Charge
 	keys     []string
 	lane     *lane
+	since    time.Time     // it waits
 	state    chargeState   // lane.mu guards it, and what follows until it is decided
 	decided  chan struct{} // has room for one
 	reply    tokenbucket.TakeReply
@@ -106,13 +114,13 @@ func (l *lane) next() []*charge {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var batch []*charge
-	n, keys := 0, 0
-	for ; n < len(l.waiting) && len(batch) < maxDecisions; n++ {
+	n, work := 0, 0
+	for ; n < len(l.waiting); n++ {
 		w := l.waiting[n]
 		if w.state != chargeWaits {
 			continue
 		}
-		if keys += len(w.keys); keys > maxKeys && len(batch) > 0 {
+		if work += w.work(); work > maxWork && len(batch) > 0 {
 			break
 		}
 		w.state = chargeSent
@@ -140,12 +148,56 @@ func (l *lane) add(w *charge) bool {
 	idle := l.takers < maxTakers
 	if idle {
 		l.takers++
+	} else {
+		l.watch(patience)
 	}
 	l.mu.Unlock()
 	if idle {
 		l.end()
 	}
 	return true
+}
+
+// watch has somebody look after the decisions that wait, in a while. The caller holds mu.
+func (l *lane) watch(in time.Duration) {
+	switch {
+	case l.timed:
+		return
+	case l.timer == nil:
+		l.timer = time.AfterFunc(in, l.overdue)
+	default:
+		l.timer.Reset(in)
+	}
+	l.timed = true
+}
+
+// overdue begins one more call if a decision has waited for too long.
+func (l *lane) overdue() {
+	l.mu.Lock()
+	l.timed = false
+	for len(l.waiting) > 0 && l.waiting[0].state != chargeWaits {
+		l.waiting[0] = nil
+		l.waiting = l.waiting[1:]
+	}
+	begin := false
+	if len(l.waiting) > 0 {
+		waited := time.Since(l.waiting[0].since)
+		if begin = waited >= patience && l.takers < l.most; begin {
+			l.takers++
+		}
+		l.watch(max(patience-waited, patience/4))
+	}
+	l.mu.Unlock()
+	if begin {
+		l.end()
+	}
+}
+
+func (w *charge) work() int {
+	if len(w.keys) == 1 {
+		return 1
+	}
+	return 2 * len(w.keys)
 }
 
 // decide answers those of a batch who still wait.
@@ -204,6 +256,9 @@ func (s *Store) laneOf(ctx context.Context, key string) *lane {
 	return nil
 }
 
+// mostTakers leaves half of the connections to others.
+func (s *Store) mostTakers() int { return max(maxTakers, int(s.maxOrphans[ordinary])) }
+
 func (c *charges) of(master *redis.Client, s *Store) *lane {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +267,7 @@ func (c *charges) of(master *redis.Client, s *Store) *lane {
 		if c.lanes == nil {
 			c.lanes = make(map[*redis.Client]*lane)
 		}
-		l = &lane{start: s.start, take: s.takeEach}
+		l = &lane{start: s.start, take: s.takeEach, most: s.mostTakers()}
 		c.lanes[master] = l
 	}
 	return l
@@ -228,6 +283,7 @@ func (s *Store) takeTogether(ctx context.Context, l *lane, charges []tokenbucket
 	w.charges, w.keys, w.lane, w.state = charges, append(w.keys[:0], keys...), l, chargeWaits
 	w.deadline.of = w
 	s.deadlines.begin(&w.deadline, s.config.timeout)
+	w.since = w.deadline.at.Add(-s.config.timeout)
 	if !l.add(w) {
 		s.deadlines.end(&w.deadline)
 		return tokenbucket.TakeReply{}, errStuck

@@ -177,7 +177,6 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{client: client, keepsDeadlines: keepsDeadlines(client), config: c, stop: make(chan struct{})}
-	s.charges.only.start, s.charges.only.take = s.start, s.takeMany
 	if !c.forgetDenials {
 		s.denials = newDenials()
 	}
@@ -190,6 +189,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	})
 	s.damage = telemetry.NewDamage(c.logger.With("store", "redis"))
 	s.maxOrphans = [2]int64{ordinary: int64(max(poolSize/2, 1)), finishing: int64(max(poolSize/4, 1))}
+	s.charges.only = lane{start: s.start, take: s.takeMany, most: s.mostTakers()}
 	if readTimeout > time.Second || readTimeout <= 0 {
 		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s, or there is none; set it to about the store's own timeout",
 			"read_timeout", readTimeout, "store_timeout", c.timeout)
