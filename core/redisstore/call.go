@@ -210,7 +210,7 @@ func (s *Store) suspect() {
 		case <-late.C:
 			heard, err = false, context.DeadlineExceeded
 		}
-		s.deaf.Store(err != nil)
+		s.deaf.Store(err != nil && !errors.Is(err, errIgnored))
 		outcome{s, done}.is(err)
 		if !heard { // the client waits for longer, and need not do so twice
 			select {

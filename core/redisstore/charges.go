@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -34,7 +33,8 @@ const (
 
 // charges are the decisions of a store, by the server that makes them.
 type charges struct {
-	only lane // of a single server
+	only  lane      // of a single server
+	spare sync.Pool // of charges whose batches are over
 
 	mu    sync.Mutex
 	lanes map[*redis.Client]*lane // of the masters of a Cluster
@@ -77,9 +77,6 @@ const (
 	chargeDecided             // or its deadline has come
 	chargeLeft                // its caller has left
 )
-
-// spareCharges are for use by others: their batches are over.
-var spareCharges = sync.Pool{New: func() any { return &charge{decided: make(chan struct{}, 1)} }}
 
 // begin reports whether a caller may make a call of its own. It then ends it with end.
 func (l *lane) begin() bool {
@@ -185,7 +182,10 @@ func (l *lane) overdue() {
 		if begin = waited >= patience && l.takers < l.most; begin {
 			l.takers++
 		}
-		l.watch(max(patience-waited, patience/4))
+		if waited >= patience {
+			waited = 0
+		}
+		l.watch(patience - waited)
 	}
 	l.mu.Unlock()
 	if begin {
@@ -279,7 +279,10 @@ func (s *Store) takeTogether(ctx context.Context, l *lane, charges []tokenbucket
 	if s.breaker.State() != gobreaker.StateClosed {
 		return tokenbucket.TakeReply{}, errDown
 	}
-	w := spareCharges.Get().(*charge)
+	w, _ := s.charges.spare.Get().(*charge)
+	if w == nil {
+		w = &charge{decided: make(chan struct{}, 1)}
+	}
 	w.charges, w.keys, w.lane, w.state = charges, append(w.keys[:0], keys...), l, chargeWaits
 	w.deadline.of = w
 	s.deadlines.begin(&w.deadline, s.config.timeout)
@@ -304,7 +307,7 @@ func (s *Store) takeTogether(ctx context.Context, l *lane, charges []tokenbucket
 	}
 	if err == nil { // else the client may yet read it
 		w.reply, w.charges = tokenbucket.TakeReply{}, nil
-		spareCharges.Put(w)
+		s.charges.spare.Put(w)
 	}
 	return reply, err
 }
