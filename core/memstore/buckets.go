@@ -29,7 +29,7 @@ type bucketShard struct {
 // few, so that its bound is not reached by one of them long before the others.
 func (b *buckets) init(limit int, evict bool) {
 	b.seed, b.evict = maphash.MakeSeed(), evict
-	b.shards = make([]bucketShard, min(max(limit/4096, 1), 256))
+	b.shards = make([]bucketShard, min(max(limit/1024, 1), 256))
 	for i := range b.shards {
 		b.shards[i].limit = ceilDiv(limit, len(b.shards))
 	}

@@ -15,6 +15,47 @@
 -- µs. A plan is a list of charges: each a cost and a capacity, in whole µs and a fraction, and the
 -- denominator of both fractions.
 
+local try, tonumber, floor = redis.pcall, tonumber, math.floor
+
+-- Makes the decision that most are: one charge, no fractions. Returns nothing if the bucket has one.
+local function decideQuickly(key, cost, cap, now)
+  local value, debt = try('GET', key), 0
+  if value then
+    local empties = tonumber(value)
+    if not empties then
+      return nil
+    end
+    if empties > now then
+      debt = empties - now
+      if debt > cap then
+        debt = cap -- see debtOf
+      end
+    end
+  end
+  local sum = debt + cost
+  if sum > cap then
+    return -1 - debt
+  end
+  if cost > 0 then
+    local ok = try('SET', key, now + sum, 'PX', floor(sum / 1000) + 1) -- integers, which Redis writes in full
+    if ok.err then
+      return {ok.err}
+    end
+  end
+  return sum
+end
+
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+
+-- Whoever asks alone does not wait until all that others need is set up.
+if not KEYS[2] and ARGV[2] == '1' and ARGV[7] == '1' then
+  local reply = decideQuickly(KEYS[1], tonumber(ARGV[3]), tonumber(ARGV[5]), now)
+  if reply then
+    return {reply}
+  end
+end
+
 -- Reads the plan of n charges that begins at ARGV[at].
 local function readPlan(at, n)
   local plan = {}
@@ -92,37 +133,6 @@ local function decide(first, plan, now)
   return reply
 end
 
-local try, tonumber = redis.pcall, tonumber
-local format, floor = string.format, math.floor
-
--- Makes the decision that most are: one charge, no fractions. Returns nothing if the bucket has one.
-local function decideQuickly(key, c, now)
-  local value, debt = try('GET', key), 0
-  if value then
-    local empties = tonumber(value)
-    if not empties then
-      return nil
-    end
-    if empties > now then
-      debt = empties - now
-      if debt > c.cap then
-        debt = c.cap -- see debtOf
-      end
-    end
-  end
-  local sum = debt + c.cost
-  if sum > c.cap then
-    return -1 - debt
-  end
-  if c.cost > 0 then
-    local ok = try('SET', key, format('%.0f', now + sum), 'PX', format('%.0f', floor(sum / 1000) + 1))
-    if ok.err then
-      return {ok.err}
-    end
-  end
-  return sum
-end
-
 local function decideSafely(first, plan, now)
   local ok, reply = pcall(decide, first, plan, now)
   if not ok then
@@ -133,9 +143,6 @@ local function decideSafely(first, plan, now)
   end
   return reply
 end
-
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
 
 local plans, at = {}, 2
 for p = 1, tonumber(ARGV[1]) do
@@ -152,8 +159,9 @@ while KEYS[first] do
   if plans[2] then
     plan, at = plans[tonumber(ARGV[at])], at + 1
   end
+  local quick = plan.quick
   n = n + 1
-  replies[n] = plan.quick and decideQuickly(KEYS[first], plan.quick, now) or decideSafely(first, plan, now)
+  replies[n] = quick and decideQuickly(KEYS[first], quick.cost, quick.cap, now) or decideSafely(first, plan, now)
   first = first + #plan
 end
 return replies
