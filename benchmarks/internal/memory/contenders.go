@@ -66,7 +66,7 @@ func contenders() []contender {
 }
 
 func newLockkeeper(keys int, l limit) (take, func(), error) {
-	store := memstore.New(memstore.WithMaxBuckets(max(2*keys, 1024)))
+	store := memstore.New(memstore.WithMaxBuckets(max(2*keys, 1<<20))) // a million if not set
 	limiter, err := tokenbucket.New(store, "bench", tokenbucket.Per(int64(l.n), l.period))
 	if err != nil {
 		store.Close()

@@ -114,7 +114,7 @@ func run(ctx context.Context, b *bench.B) error {
 	}
 	b.Note("x/time/rate limits one key; its users keep a limiter for each in a map. None of those two forgets a key, ever.")
 	b.Note("throttled's memstore is without its maximum of keys, which would make it slower, and may compare and swap a thousand " +
-		"times instead of ten, which are too few for a key that several goroutines want. Lockkeeper's maximum is raised so that all keys fit.")
+		"times instead of ten, which are too few for a key that several goroutines want. Lockkeeper's is raised where not all keys fit.")
 	b.Note("httprate keeps a hash of each key, and counts in windows; the row is its counter, read and added to as its middleware " +
 		"does. What the middleware adds is in the next section.")
 	b.Note("echo's own documentation recommends its store for modest loads, and no more than 16,000 keys.")
