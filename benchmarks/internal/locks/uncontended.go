@@ -11,8 +11,9 @@ import (
 )
 
 func uncontended(ctx context.Context, b *bench.B, addr string) error {
-	t := b.Table("locks-uncontended", "Lock and unlock, uncontended", "One goroutine, one key. What is fenced, or may be queued for, takes a script to lock and one to unlock; two that do "+
-			"nothing show what scripts cost beside a PING.",
+	t := b.Table("locks-uncontended", "Lock and unlock, uncontended",
+		"One goroutine, one key. What is fenced, or may be queued for, takes a script to lock and one to unlock; two that "+
+			"do nothing show what scripts cost beside a PING.",
 		bench.Column{Name: "p50", Unit: "µs", Better: bench.Less},
 		bench.Column{Name: "p99", Unit: "µs", Better: bench.Less},
 		bench.Column{Name: "allocations", Unit: "per lock and unlock", Better: bench.Less},
