@@ -142,7 +142,7 @@ func (b *buckets) takeAll(shard *bucketShard, hash uint32, req *tokenbucket.Take
 // identify returns what the bucket of a charge is called in the table, and its hash there.
 func (b *buckets) identify(req *tokenbucket.TakeRequest, c *tokenbucket.Charge, hash uint32) (bucketID, uint32, error) {
 	n, err := b.spaces.get(req.Limiter, c.Bucket)
-	return bucketID{req.Key, n}, hash ^ uint32(n-1)*0x9e3779b9, err
+	return bucketID{req.Key, n}, max(hash^uint32(n-1)*0x9e3779b9, 1), err
 }
 
 // levelOf is what is kept of a debt.

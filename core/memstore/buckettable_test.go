@@ -58,7 +58,7 @@ func TestTableAgainstAMap(t *testing.T) {
 			for _, c := range []byte(id.key) {
 				h = h*16777619 ^ uint32(c)
 			}
-			return h / max(spread, 1) * max(spread, 1)
+			return max(h/max(spread, 1)*max(spread, 1), 1)
 		}
 		var table bucketTable
 		want := map[bucketID]tokenbucket.Level{}
@@ -107,7 +107,7 @@ func TestTableSweeps(t *testing.T) {
 	var table bucketTable
 	for now := range int64(100_000) {
 		id := bucketID{fmt.Sprint(now), 1}
-		hash := uint32(now) * 2654435761
+		hash := max(uint32(now)*2654435761, 1)
 		table.add(id, hash, tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + 100}, Den: 1}, now)
 	}
 	if len(table.slots) > 1000 {

@@ -141,8 +141,10 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if charge {
 		take = n
 	}
+	// Not in the call itself: to copy it would wait until it is written.
+	req := TakeRequest{Limiter: l.name, Key: key, Charges: plan.charges(take)}
 	began := l.telemetry.Begin(ctx)
-	reply, err := l.store.TakeTokens(ctx, TakeRequest{Limiter: l.name, Key: key, Charges: plan.charges(take)})
+	reply, err := l.store.TakeTokens(ctx, req)
 	if err != nil {
 		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)
 		return err
