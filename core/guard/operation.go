@@ -5,12 +5,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"fmt"
-	"hash"
-	"io"
 
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/parts"
 )
 
 // Operation names something that must happen at most once.
@@ -51,35 +49,26 @@ type Result struct {
 // the store as it is.
 type digester struct{ secret []byte }
 
-func (d digester) hash() hash.Hash {
+func (d digester) sum(text []byte) [sha256.Size]byte {
 	if len(d.secret) == 0 {
-		return sha256.New()
+		return sha256.Sum256(text)
 	}
-	return hmac.New(sha256.New, d.secret)
+	h := hmac.New(sha256.New, d.secret)
+	h.Write(text)
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // id is the identity of an operation: its guard, scope and key.
 func (d digester) id(guard string, op Operation) string {
-	h := d.hash()
-	for _, part := range []string{"operation", guard, op.Scope, op.Key} {
-		writePart(h, part)
-	}
-	return encode(h.Sum(nil)[:16])
+	var most [256]byte
+	sum := d.sum(parts.Append(most[:0], "operation", guard, op.Scope, op.Key))
+	return encode(sum[:16])
 }
 
 func (d digester) fingerprint(op Operation) string {
-	h := d.hash()
-	writePart(h, "fingerprint")
-	h.Write(op.Fingerprint)
-	return encode(h.Sum(nil))
-}
-
-// writePart writes s with its length first, so that no two lists of parts are the same bytes.
-func writePart(h hash.Hash, s string) {
-	var n [8]byte
-	binary.BigEndian.PutUint64(n[:], uint64(len(s)))
-	h.Write(n[:])
-	_, _ = io.WriteString(h, s)
+	var most [256]byte
+	sum := d.sum(append(parts.Append(most[:0], "fingerprint"), op.Fingerprint...))
+	return encode(sum[:])
 }
 
 func newOwner() string {
@@ -88,4 +77,10 @@ func newOwner() string {
 	return encode(b[:])
 }
 
-func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+// encode writes up to 32 bytes as text.
+func encode(b []byte) string {
+	var text [43]byte
+	n := base64.RawURLEncoding.EncodedLen(len(b))
+	base64.RawURLEncoding.Encode(text[:n], b)
+	return string(text[:n])
+}

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"hash"
 	"io"
 	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/internal/parts"
 )
 
 var errBodyTooLarge = errors.New("the request's body is too large")
@@ -19,34 +19,27 @@ func readRequest(r *http.Request, maxBody int64) (body, fingerprint []byte, err 
 	if r.ContentLength > maxBody {
 		return nil, nil, errBodyTooLarge
 	}
-	h := sha256.New()
-	for _, part := range []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get("Content-Type")} {
-		writePart(h, part)
+	var most [256]byte
+	head := parts.Append(most[:0], r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get("Content-Type"))
+	if r.Body == nil || r.Body == http.NoBody {
+		sum := sha256.Sum256(head)
+		return nil, sum[:], nil
 	}
-	if r.Body != nil && r.Body != http.NoBody {
-		var buf bytes.Buffer
-		if r.ContentLength > 0 { // at once, but no more than a client gets for nothing
-			buf.Grow(int(min(r.ContentLength, 16<<10)) + bytes.MinRead)
-		}
-		n, err := buf.ReadFrom(io.LimitReader(r.Body, maxBody+1))
-		var tooLarge *http.MaxBytesError
-		switch {
-		case errors.As(err, &tooLarge), err == nil && n > maxBody:
-			return nil, nil, errBodyTooLarge
-		case err != nil:
-			return nil, nil, err
-		}
-		body = buf.Bytes()
-		h.Write(body)
+	var buf bytes.Buffer     // of the head, and the body behind it
+	if r.ContentLength > 0 { // at once, but no more than a client gets for nothing
+		buf.Grow(len(head) + int(min(r.ContentLength, 16<<10)) + bytes.MinRead)
 	}
-	return body, h.Sum(nil), nil
-}
-
-func writePart(h hash.Hash, s string) {
-	var n [8]byte
-	binary.BigEndian.PutUint64(n[:], uint64(len(s)))
-	h.Write(n[:])
-	_, _ = io.WriteString(h, s)
+	buf.Write(head)
+	n, err := buf.ReadFrom(io.LimitReader(r.Body, maxBody+1))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge), err == nil && n > maxBody:
+		return nil, nil, errBodyTooLarge
+	case err != nil:
+		return nil, nil, err
+	}
+	sum := sha256.Sum256(buf.Bytes())
+	return buf.Bytes()[len(head):], sum[:], nil
 }
 
 // withBody returns the request as the handler shall see it: with its context and its body again.

@@ -1,0 +1,13 @@
+// Package parts joins texts so that no two lists of them are the same bytes, before they are hashed.
+package parts
+
+import "encoding/binary"
+
+// Append appends texts to b, each behind its length.
+func Append(b []byte, texts ...string) []byte {
+	for _, s := range texts {
+		b = binary.BigEndian.AppendUint64(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	return b
+}

@@ -1,0 +1,27 @@
+package parts_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/parts"
+)
+
+func TestNoTwoListsAreAlike(t *testing.T) {
+	lists := [][]string{{}, {""}, {"", ""}, {"ab"}, {"a", "b"}, {"", "ab"}, {"ab", ""}, {"a\x00\x00\x00\x00\x00\x00\x00\x01b"}}
+	for i, a := range lists {
+		for _, b := range lists[:i] {
+			if bytes.Equal(parts.Append(nil, a...), parts.Append(nil, b...)) {
+				t.Errorf("%q and %q are the same bytes", a, b)
+			}
+		}
+	}
+}
+
+// Records of operations are found by what is hashed, also after an update.
+func TestTheBytesStay(t *testing.T) {
+	const want = "x\x00\x00\x00\x00\x00\x00\x00\x02ab\x00\x00\x00\x00\x00\x00\x00\x00"
+	if got := parts.Append([]byte("x"), "ab", ""); string(got) != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
