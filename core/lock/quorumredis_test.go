@@ -69,8 +69,8 @@ func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 	}
 }
 
+// It is not parallel to others: with two of five servers down, each of the other three has 200 ms to answer.
 func TestQuorumRedis(t *testing.T) {
-	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}
