@@ -111,7 +111,10 @@ type config struct {
 // without braces. Stores with the same prefix on the same Redis share their state.
 func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
 
-// WithTimeout sets the store's own deadline for each call: 250 ms if not set, 1 ms to 1 min.
+// WithTimeout sets the store's own deadline for each call: 250 ms if not set, 1 ms to 1 min. A call's time
+// begins with it, and it may first have to wait for one of the client's connections, or to make one. So set
+// more for a server that is far away (a connection takes three round trips), or if thousands of locks,
+// permits or operations are asked for in the same instant. Decisions of token buckets share calls.
 func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
 
 // WithSecret has the keys of token buckets and locks hashed by HMAC under this secret, so that nobody

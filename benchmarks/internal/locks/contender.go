@@ -63,11 +63,16 @@ func Contenders() []Contender {
 func Distant() []Contender {
 	all := slices.DeleteFunc(Contenders(), func(c Contender) bool { return c.Tuned || c.Row == "Lockkeeper, WithFair" })
 	return append(all,
-		Contender{Row: "Lockkeeper, WithTimeout(1s)", Tuned: true, Open: lockkeeperWithin(time.Second)},
+		Patient(),
 		Contender{Row: "rueidislock, TryNextAfter 1 s", Tuned: true, Open: openRueidislock(rueidislock.LockerOption{
 			KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second,
 		})},
 	)
+}
+
+// Patient is Lockkeeper with time-outs of a second.
+func Patient() Contender {
+	return Contender{Row: "Lockkeeper, WithTimeout(1s)", Tuned: true, Open: lockkeeperWithin(time.Second)}
 }
 
 // Options is a remark on how the contenders are used.

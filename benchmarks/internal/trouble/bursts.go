@@ -2,6 +2,7 @@ package trouble
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"math"
 	"slices"
@@ -32,8 +33,9 @@ func bursts(ctx context.Context, b *bench.B) error {
 	)
 	var all []bench.Contender
 	words := make(remarks)
-	for _, c := range locks.Contenders() {
-		if c.Tuned { // for waiting, and here nobody waits
+	patient := locks.Patient()
+	for _, c := range append(locks.Contenders(), patient) {
+		if c.Tuned && c.Row != patient.Row { // for waiting, and here nobody waits
 			continue
 		}
 		all = append(all, bench.Contender{Row: c.Row, Run: func(ctx context.Context) error {
@@ -58,13 +60,14 @@ func bursts(ctx context.Context, b *bench.B) error {
 				running sync.WaitGroup
 				begin   = make(chan struct{})
 			)
+			keys := "burst-" + rand.Text() + "-" // what a call that failed may have left does not stand in another's way
 			for i := range n {
 				running.Go(func() {
 					<-begin
 					ctx, cancel := context.WithTimeout(ctx, tooLong)
 					defer cancel()
 					start := time.Now()
-					held, err := client.Lock(ctx, "burst-"+strconv.Itoa(i))
+					held, err := client.Lock(ctx, keys+strconv.Itoa(i))
 					elapsed := time.Since(start)
 					if err == nil {
 						err = held.Unlock(ctx)
