@@ -179,11 +179,11 @@ func (l *lane) overdue() {
 	begin := false
 	if len(l.waiting) > 0 {
 		waited := time.Since(l.waiting[0].since)
-		if begin = waited >= patience && l.takers < l.most; begin {
-			l.takers++
-		}
 		if waited >= patience {
-			waited = 0
+			if begin = l.takers < l.most; begin {
+				l.takers++
+			}
+			waited = 0 // for the next look
 		}
 		l.watch(patience - waited)
 	}
