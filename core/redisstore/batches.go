@@ -79,15 +79,16 @@ func (s *Store) finishEach(ctx context.Context, op operation, calls []scriptCall
 		answers, err := call(ctx, s, op, finishing, func(ctx context.Context) ([]bool, error) {
 			var failed error
 			answers := make([]bool, len(batch))
-			for i, cmd := range s.evalEach(ctx, pick(calls, batch)) {
-				n, err := cmd.Int64()
-				if err != nil && !harmless(err) && failed == nil {
-					failed = err
-					if isReply(err) && wireOf(ctx).count() == len(batch) { // each was sent once, and this one has failed
-						failed = explain(err, false)
-					}
+			s.telemetry.Batch(ctx, len(batch))
+			for i, e := range s.evalEach(ctx, false, pick(calls, batch)) {
+				n, ok := e.reply.(int64)
+				if e.err == nil && !ok {
+					e.err = errOddReply
 				}
-				answers[i] = err == nil && n == 1
+				if e.err != nil && !harmless(e.err) && failed == nil {
+					failed = explain(e.err, e.open)
+				}
+				answers[i] = e.err == nil && n == 1
 			}
 			return answers, failed
 		})

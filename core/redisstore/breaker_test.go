@@ -198,13 +198,15 @@ func TestACrowdDoesNotTripTheBreaker(t *testing.T) {
 		server := redistest.Start(t)
 		proxy := redistest.NewProxy(t, server.Addr())
 		log := new(logbook)
-		s := newStore(t, client(proxy.Addr(), 5*time.Second, 4), redisstore.WithTimeout(200*time.Millisecond), log.option())
+		redisClient := client(proxy.Addr(), 5*time.Second, 4)
+		warm(t, proxy, redisClient)
+		s := newStore(t, redisClient, redisstore.WithTimeout(600*time.Millisecond), log.option())
 		c := newClaim("first", "holder")
 		c.gets(t, s, lock.Granted)
-		proxy.Delay(10 * time.Millisecond)
+		proxy.Delay(250 * time.Millisecond)
 		var served, failed atomic.Int64
 		var wg sync.WaitGroup
-		for i := range 1000 {
+		for i := range 8000 {
 			wg.Go(func() {
 				if _, err := newClaim(fmt.Sprint("k", i), "holder").acquire(s); err != nil {
 					failed.Add(1)

@@ -39,7 +39,7 @@ func (s *Store) takeTokens(ctx context.Context, req *tokenbucket.TakeRequest) (t
 		keys = append(keys, tag.key(req.Charges[i].Bucket))
 	}
 	if len(keys) > 0 {
-		if l := s.laneOf(ctx, keys[0]); l != nil {
+		if l := s.charges.of(ctx, keys[0]); l != nil {
 			if !l.begin() {
 				return s.takeTogether(ctx, l, req.Charges, keys)
 			}

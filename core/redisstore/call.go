@@ -49,42 +49,64 @@ func call[T any](ctx context.Context, s *Store, op operation, u urgency, f func(
 }
 
 func callUntold[T any](ctx context.Context, s *Store, u urgency, f func(context.Context) (T, error)) (T, error) {
-	var none T
+	if s.keepsDeadlines {
+		return callHere(ctx, s, u, f)
+	}
+	return callElsewhere(ctx, s, u, f)
+}
+
+// admit lets a call pass, or returns why not. It says where to tell what comes of the call.
+func (s *Store) admit(ctx context.Context, u urgency) (outcome, error) {
+	report := outcome{store: s}
 	if s.closed.Load() {
-		return none, outage.ErrClosed
+		return report, outage.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return none, err
+		return report, err
 	}
-	report := outcome{store: s}
 	if u == ordinary {
 		// Only the probe may pass a breaker that is not closed: no caller waits to find out.
 		if s.breaker.State() != gobreaker.StateClosed {
-			return none, errDown
+			return report, errDown
 		}
 		done, err := s.breaker.Allow()
 		if err != nil {
-			return none, errDown
+			return report, errDown
 		}
 		report.done = done
 	}
-	orphans := &s.orphans[u]
-	if orphans.Load() >= s.maxOrphans[u] {
+	if s.orphans[u].Load() >= s.maxOrphans[u] {
 		report.is(errIgnored)
 		s.suspect()
-		return none, errStuck
+		return report, errStuck
 	}
-	if s.keepsDeadlines {
-		c := s.deadlines.context(ctx, s.config.timeout)
-		value, err := f(c)
-		s.deadlines.giveBack(c)
-		s.tell(ctx, c, report, err, &c.sent)
-		if err != nil && c.Err() != nil && !isReply(err) {
-			err = fmt.Errorf("no reply in time: %w", context.Cause(c))
-		}
-		return value, explain(err, c.sent.open())
-	}
+	return report, nil
+}
 
+// callHere runs f, whose client keeps deadlines, in the goroutine of its caller.
+func callHere[T any](ctx context.Context, s *Store, u urgency, f func(context.Context) (T, error)) (value T, err error) {
+	report, err := s.admit(ctx, u)
+	if err != nil {
+		return value, err
+	}
+	c := s.deadlines.context(ctx, s.config.timeout)
+	value, err = f(c)
+	s.deadlines.giveBack(c)
+	s.tell(ctx, c, report, err, &c.sent)
+	if err != nil && c.Err() != nil && !isReply(err) {
+		err = fmt.Errorf("no reply in time: %w", context.Cause(c))
+	}
+	return value, explain(err, c.sent.open())
+}
+
+// callElsewhere runs f in a goroutine of its own.
+func callElsewhere[T any](ctx context.Context, s *Store, u urgency, f func(context.Context) (T, error)) (T, error) {
+	var none T
+	report, err := s.admit(ctx, u)
+	if err != nil {
+		return none, err
+	}
+	orphans := &s.orphans[u]
 	type answer struct {
 		value T
 		err   error

@@ -144,15 +144,9 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 
 // latch runs a script that answers how many participants a latch has.
 func (s *Store) latch(ctx context.Context, sc *script, keys []string, args ...any) (int, error) {
-	return call(ctx, s, opLatch, ordinary, func(ctx context.Context) (int, error) {
-		if err := s.checkEviction(ctx); err != nil {
-			return 0, err
-		}
-		reply, err := s.eval(ctx, false, sc, keys, args...)
-		if err != nil {
-			return 0, err
-		}
-		n, ok := reply.(int64)
+	st := step{scriptCall: scriptCall{sc, keys, args}, op: opLatch, begins: true}
+	return run(ctx, s, st, func(r stepReply) (int, error) {
+		n, ok := r.value.(int64)
 		if !ok {
 			return 0, errOddReply
 		}

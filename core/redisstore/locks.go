@@ -12,9 +12,11 @@ import (
 // releasedFor is for how long a delayed acquire of a released id is refused.
 const releasedFor = time.Minute
 
+var releasedMillis any = releasedFor.Milliseconds()
+
 var _ lock.Store = (*Store)(nil)
 
-func newLockWaiter(req lock.AcquireRequest, keys queueKeys) *waiter {
+func newLockWaiter(req lock.AcquireRequest, keys lockKeys) *waiter {
 	w := newWaiter(req.ID, beatLock, keys.withID(), lock.ErrWithdrawn)
 	w.fair = req.Fair
 	return w
@@ -59,37 +61,39 @@ type acquireReply struct {
 	acks int // from replicas
 }
 
+// acquireArgs are the arguments of a script.
+type acquireArgs struct {
+	id, kind, queue, holder, key, tells string
+	ttl, delay                          int64
+	all                                 [10]any
+}
+
 // acquire asks for a lock, or claims it.
-func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys queueKeys) (acquireReply, error) {
-	kind, queue, key := "X", 0, req.Key
+func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockKeys) (acquireReply, error) {
+	a := &acquireArgs{ // one piece of memory: in an interface a string costs memory, and a pointer to one does not
+		id: req.ID, kind: "X", queue: "0", ttl: req.TTL.Microseconds(), delay: req.Delay.Microseconds(),
+		holder: req.Holder, key: req.Key, tells: s.tells(req.Fair),
+	}
 	if req.Shared {
-		kind = "S"
+		a.kind = "S"
 	}
 	if req.Queue {
-		queue = 1
+		a.queue = "1"
 	}
 	if len(s.config.secret) > 0 {
-		key = ""
+		a.key = ""
 	}
-	args := []any{
-		req.ID, kind, queue, req.TTL.Microseconds(), req.Delay.Microseconds(),
-		min(max(req.Fences, 1), lock.MaxFences), s.inbox.channel, req.Holder, key, s.tells(req.Fair),
+	a.all = [...]any{
+		&a.id, &a.kind, &a.queue, &a.ttl, &a.delay, min(max(req.Fences, 1), lock.MaxFences),
+		&s.inbox.channel, &a.holder, &a.key, &a.tells,
 	}
-	reply, err := call(ctx, s, opAcquireLock, ordinary, func(ctx context.Context) (acquireReply, error) {
-		if err := s.checkEviction(ctx); err != nil {
-			return acquireReply{}, err
-		}
-		s.listen()
-		sent := time.Now()
-		reply, acks, err := s.evalAcked(ctx, acquireLock, keys, args...)
-		if err != nil {
-			return acquireReply{}, err
-		}
-		a, err := readAcquireReply(reply)
+	st := step{scriptCall: scriptCall{acquireLock, keys, a.all[:]}, op: opAcquireLock, begins: true, grants: true}
+	reply, err := run(ctx, s, st, func(r stepReply) (acquireReply, error) {
+		a, err := readAcquireReply(r.value)
 		if a.Outcome == lock.Granted {
-			a.Sent = sent
+			a.Sent = r.sent
 		}
-		a.acks = acks
+		a.acks = r.acks
 		return a, err
 	})
 	if err == nil && reply.Outcome == lock.Granted && reply.acks < s.config.acks {
@@ -139,9 +143,7 @@ func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool
 // ReleaseLock implements lock.Store: one script call.
 func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
-	held, err := owned(ctx, s, opReleaseLock, func(ctx context.Context) (any, error) {
-		return s.eval(ctx, false, releaseLock, keys.withID(), req.ID, releasedFor.Milliseconds())
-	})
+	held, err := s.owned(ctx, opReleaseLock, scriptCall{releaseLock, keys.withID(), []any{&req.ID, releasedMillis}})
 	if err == nil {
 		s.waiters.withdraw(req.ID)
 	}
@@ -150,10 +152,8 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 
 // DowngradeLock implements lock.Store: one script call.
 func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
-	return owned(ctx, s, opReleaseLock, func(ctx context.Context) (any, error) {
-		return s.eval(ctx, false, downgradeLock, s.lockKeys(req.Name, req.Key, req.ID).shared(),
-			req.ID, req.TTL.Microseconds(), req.Delay.Microseconds())
-	})
+	keys := s.lockKeys(req.Name, req.Key, req.ID).shared()
+	return s.owned(ctx, opReleaseLock, scriptCall{downgradeLock, keys, []any{req.ID, req.TTL.Microseconds(), req.Delay.Microseconds()}})
 }
 
 // VerifyLock implements lock.Store: one script call, which changes nothing.
@@ -174,9 +174,8 @@ func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) 
 			continue
 		}
 		id, me := state.ids[i], rand.Text()
-		return owned(ctx, s, opReleaseLock, func(ctx context.Context) (any, error) {
-			return s.eval(ctx, false, forceUnlock, s.lockKeys(name, key, id).withID(), id, fence, me, releasedFor.Milliseconds())
-		})
+		keys := s.lockKeys(name, key, id).withID()
+		return s.owned(ctx, opReleaseLock, scriptCall{forceUnlock, keys, []any{id, fence, me, releasedFor.Milliseconds()}})
 	}
 	return false, nil
 }

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -26,11 +27,16 @@ func dump(t testing.TB, server *redis.Client) string {
 }
 
 func TestKeysOfLocksExpire(t *testing.T) {
+	testKeysOfLocksExpire(t)
+	t.Run("secret", func(t *testing.T) { testKeysOfLocksExpire(t, redisstore.WithSecret([]byte("pepper"))) })
+}
+
+func testKeysOfLocksExpire(t *testing.T, opts ...redisstore.Option) {
 	server := redistest.Start(t)
 	client, hook := server.Client(), new(scriptKeys)
 	client.AddHook(hook)
 	direct := server.Client()
-	s := newStore(t, client, redisstore.WithPrefix("shop"))
+	s := newStore(t, client, append(opts, redisstore.WithPrefix("shop"))...)
 	seen := 0
 	check := func(step string) {
 		t.Helper()
@@ -63,6 +69,21 @@ func TestKeysOfLocksExpire(t *testing.T) {
 	writer.ends(t, s, true)
 	reader.ends(t, s, true)
 	check("release")
+	relay := []claim{newClaim("baton", "a"), newClaim("baton", "b"), newClaim("baton", "c")}
+	relay[0].gets(t, s, lock.Granted)
+	for _, c := range relay[1:] {
+		c.queued().gets(t, s, lock.Queued)
+	}
+	for i, c := range relay {
+		held, err := c.renew(s)
+		wantOwned(t, "renew", held, err)
+		c.ends(t, s, true)
+		check("release to the next")
+		if i+1 < len(relay) {
+			relay[i+1].queued().gets(t, s, lock.Granted)
+			check("claim")
+		}
+	}
 	must(t, s.RaiseFence(ctx(), "jobs", "raised", time.Now().Add(time.Minute).UnixMicro()))
 	check("raise")
 	if seen < 20 {
@@ -117,18 +138,18 @@ func TestASecretHidesTheKeysOfLocks(t *testing.T) {
 func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
-	for _, suffix := range []string{":jobs", "h", "q", "w", "f", "x:"} {
+	for _, suffix := range []string{"=jobs", ":jobs", "h", "q", "w", "f", "x:"} {
 		t.Run(suffix, func(t *testing.T) {
 			must(t, direct.FlushAll(ctx()).Err())
 			s := newStore(t, direct)
 			good, bad := newClaim("good", "good"), newClaim("bad", "bad")
 			good.gets(t, s, lock.Granted)
 			bad.gets(t, s, lock.Granted)
-			stem := ""
-			for _, key := range keysOf(t, direct, "*:jobs") {
-				if direct.HGet(ctx(), key, "k").Val() == "bad" {
-					stem = strings.TrimSuffix(key, ":jobs")
-				}
+			stem := stemOf(t, direct, "bad")
+			if suffix != "=jobs" {
+				waiter := newClaim("bad", "somebody").queued()
+				waiter.gets(t, s, lock.Queued) // so that it is not a lone one
+				waiter.ends(t, s, false)
 			}
 			key := stem + suffix
 			if suffix == "x:" {
@@ -159,6 +180,123 @@ func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 			}
 			good.ends(t, s, true)
 		})
+	}
+}
+
+// stemOf is what the Redis keys of a lone hold of that key begin with.
+func stemOf(t testing.TB, server *redis.Client, key string) string {
+	t.Helper()
+	for _, name := range keysOf(t, server, "*=jobs") {
+		if strings.Contains(server.Get(ctx(), name).Val(), key) {
+			return strings.TrimSuffix(name, "=jobs")
+		}
+	}
+	t.Fatalf("nothing is known of the lock %q", key)
+	return ""
+}
+
+// A lone hold does not need the other keys, and whoever else comes finds what is wrong with them before it
+// has changed anything.
+func TestALoneHoldAmongKeysOfAnotherType(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, direct)
+	for _, suffix := range []string{":jobs", "h", "q", "w", "f"} {
+		t.Run(suffix, func(t *testing.T) {
+			must(t, direct.FlushAll(ctx()).Err())
+			c := newClaim("k", "holder")
+			c.gets(t, s, lock.Granted)
+			key := stemOf(t, direct, "k") + suffix
+			direct.Del(ctx(), key)
+			must(t, direct.SAdd(ctx(), key, "member").Err())
+			before := dump(t, direct)
+			_, err := newClaim("k", "other").queued().acquire(s)
+			wantUnavailable(t, err, false)
+			if after := dump(t, direct); after != before {
+				t.Errorf("an error changed something: %q, then %q", before, after)
+			}
+			held, err := c.renew(s)
+			wantOwned(t, "renew", held, err)
+			c.ends(t, s, true)
+		})
+	}
+}
+
+// A text that is no lone hold is in nobody's way.
+func TestADamagedLoneHold(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, direct)
+	for _, text := range []string{"", "x", "1:2:3:", "17:0:0:", "1790000000000000:9:9:short", "1790000000000000:1:1:ikQX:1:2:3:4:0:"} {
+		c, next := newClaim("k"+text, "holder"), newClaim("k"+text, "next")
+		c.gets(t, s, lock.Granted)
+		must(t, direct.Set(ctx(), stemOf(t, direct, "k"+text)+"=jobs", text, time.Minute).Err())
+		held, err := c.renew(s)
+		if held || err != nil {
+			t.Errorf("%q: renewed %v, %v", text, held, err)
+		}
+		for _, err := range s.ListLocks(ctx(), "jobs") {
+			if err != nil {
+				t.Errorf("%q: list: %v", text, err)
+			}
+		}
+		c.ends(t, s, false)
+		next.gets(t, s, lock.Granted)
+		next.ends(t, s, true)
+	}
+}
+
+// What one has alone, and what others want too, are the same hold.
+func TestALoneHoldIsAHoldLikeOthers(t *testing.T) {
+	server := redistest.Start(t)
+	s := newStore(t, server.Client())
+	steps := map[string]func(*testing.T, claim){
+		"renew": func(t *testing.T, c claim) {
+			held, err := c.renew(s)
+			wantOwned(t, "renew", held, err)
+		},
+		"again": func(t *testing.T, c claim) { c.gets(t, s, lock.Granted) },
+		"another": func(t *testing.T, c claim) {
+			newClaim(c.Key, "x"+c.ID).gets(t, s, lock.Taken)
+			waiter := newClaim(c.Key, "y"+c.ID).queued()
+			waiter.gets(t, s, lock.Queued)
+			waiter.ends(t, s, false)
+			must(t, server.Client().Del(ctx(), keysOf(t, server.Client(), "*x:y*")...).Err())
+		},
+		"inspect": func(t *testing.T, c claim) {
+			if held, err := s.VerifyLock(ctx(), c.hold()); !held || err != nil {
+				t.Errorf("verify: %v, %v", held, err)
+			}
+			if held, err := s.VerifyLock(ctx(), newClaim(c.Key, "x"+c.ID).hold()); held || err != nil {
+				t.Errorf("verify another: %v, %v", held, err)
+			}
+		},
+	}
+	names := slices.Sorted(maps.Keys(steps))
+	var states []lock.State
+	for n := range 4 * 4 * 4 { // every order of three of them
+		c := newClaim("k", "holder of the first")
+		c.Holder = "somebody: of a\nkind"
+		first := c.gets(t, s, lock.Granted)
+		for _, i := range []int{n % 4, n / 4 % 4, n / 16} {
+			steps[names[i]](t, c)
+		}
+		for state, err := range s.ListLocks(ctx(), "jobs") {
+			must(t, err)
+			states = append(states, state)
+		}
+		state := states[len(states)-1]
+		if len(states) != n+1 || state.Key != "k" || state.Waiting != 0 || len(state.Holders) != 1 ||
+			state.Holders[0].Fence != first.Fence || state.Holders[0].LastFence != first.LastFence || state.Holders[0].Meta != c.Holder {
+			t.Fatalf("listed %+v, want fence %d", states[min(n, len(states)-1):], first.Fence)
+		}
+		c.ends(t, s, true)
+		c.ends(t, s, true) // sent twice
+		c.gets(t, s, lock.Withdrawn)
+		if keys := server.Client().Keys(ctx(), "*jobs").Val(); len(keys) != 0 {
+			t.Fatalf("left behind: %q", keys)
+		}
+		must(t, server.Client().FlushAll(ctx()).Err())
 	}
 }
 

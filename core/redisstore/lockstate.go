@@ -21,14 +21,9 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, 
 }
 
 // inspect says who holds a lock, or whether an id does.
-func (s *Store) inspect(ctx context.Context, keys queueKeys, id string) (lockState, error) {
-	return call(ctx, s, opInspect, ordinary, func(ctx context.Context) (lockState, error) {
-		reply, err := s.eval(ctx, false, inspectLock, keys.shared(), id)
-		if err != nil {
-			return lockState{}, err
-		}
-		return readState(reply)
-	})
+func (s *Store) inspect(ctx context.Context, keys lockKeys, id string) (lockState, error) {
+	st := step{scriptCall: scriptCall{inspectLock, keys.shared(), []any{id}}, op: opInspect}
+	return run(ctx, s, st, func(r stepReply) (lockState, error) { return readState(r.value) })
 }
 
 func readState(reply any) (lockState, error) {
@@ -48,7 +43,7 @@ func readState(reply any) (lockState, error) {
 func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State, error] {
 	return list(ctx, s, ofLocks, name,
 		func(tag string) scriptCall {
-			return scriptCall{inspectLock, s.queueKeys(ofLocks, name, tag, "", "f").shared(), []any{""}}
+			return scriptCall{inspectLock, s.lockKeysOf(name, []byte(tag), "").shared(), []any{""}}
 		},
 		func(tag string, reply any) (lock.State, bool, error) {
 			state, err := readState(reply)

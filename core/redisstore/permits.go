@@ -3,21 +3,20 @@ package redisstore
 import (
 	"context"
 	"iter"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
 
 var _ semaphore.Store = (*Store)(nil)
 
-func newPermitWaiter(req semaphore.AcquireRequest, keys queueKeys) *waiter {
+func newPermitWaiter(req semaphore.AcquireRequest, keys []string) *waiter {
 	return newWaiter(req.ID, beatPermit, keys, semaphore.ErrWithdrawn)
 }
 
 // AcquirePermits implements semaphore.Store: one script call, and before the first one a look at the
 // server's eviction policy.
 func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
-	keys := s.semaphoreKeys(req.Name, req.Key, req.ID)
+	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	var w *waiter
 	if req.Queue {
 		w = s.expect(newPermitWaiter(req, keys))
@@ -32,7 +31,7 @@ func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest
 func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (grant semaphore.Grant, err error) {
 	req.Queue = true
 	req.MaxWaiting = 0 // it is in the queue; if the server has forgotten that, it is there again
-	keys := s.semaphoreKeys(req.Name, req.Key, req.ID)
+	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	err = s.await(ctx, newPermitWaiter(req, keys), func() (bool, place, error) {
 		reply, err := s.acquirePermit(ctx, req, keys, 2)
 		if err == nil && reply.Outcome == semaphore.Withdrawn {
@@ -56,7 +55,7 @@ type permitReply struct {
 
 // acquirePermit asks for a permit, or claims it. If it is queued it is so in the way that
 // scripts/acquire_permit.lua says.
-func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest, keys queueKeys, queue int) (permitReply, error) {
+func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest, keys []string, queue int) (permitReply, error) {
 	barges, key := "F", req.Key
 	if !req.Queue {
 		queue = 0
@@ -71,21 +70,13 @@ func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest,
 		req.ID, req.Weight, req.Capacity, queue, barges, req.MaxWaiting, req.TTL.Microseconds(),
 		s.inbox.channel, req.Holder, key, s.tells(false),
 	}
-	reply, err := call(ctx, s, opAcquirePermits, ordinary, func(ctx context.Context) (permitReply, error) {
-		if err := s.checkEviction(ctx); err != nil {
-			return permitReply{}, err
-		}
-		s.listen()
-		sent := time.Now()
-		reply, acks, err := s.evalAcked(ctx, acquirePermit, keys, args...)
-		if err != nil {
-			return permitReply{}, err
-		}
-		a, err := readPermitReply(reply)
+	st := step{scriptCall: scriptCall{acquirePermit, keys, args}, op: opAcquirePermits, begins: true, grants: true}
+	reply, err := run(ctx, s, st, func(r stepReply) (permitReply, error) {
+		a, err := readPermitReply(r.value)
 		if a.Outcome == semaphore.Granted {
-			a.Sent = sent
+			a.Sent = r.sent
 		}
-		a.acks = acks
+		a.acks = r.acks
 		return a, err
 	})
 	if err == nil && reply.Outcome == semaphore.Granted && reply.acks < s.config.acks {
@@ -124,18 +115,24 @@ func readPermitReply(reply any) (permitReply, error) {
 func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
 	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
-		calls[i] = scriptCall{renewPermit, s.semaphoreKeys(r.Name, r.Key, r.ID), []any{r.ID, r.TTL.Microseconds()}}
+		calls[i] = scriptCall{renewPermit, s.permitKeys(r.Name, r.Key, r.ID), []any{r.ID, r.TTL.Microseconds()}}
 	}
 	return s.renewEach(ctx, opRenewPermits, calls)
 }
 
-// ReleasePermits implements semaphore.Store: one pipeline for each hundred.
-func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+// ReleasePermits implements semaphore.Store: one script call for one permit, and one pipeline for each
+// hundred of many.
+func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) (held []bool, err error) {
 	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
-		calls[i] = scriptCall{releasePermit, s.semaphoreKeys(r.Name, r.Key, r.ID), []any{r.ID, releasedFor.Milliseconds()}}
+		calls[i] = scriptCall{releasePermit, s.permitKeys(r.Name, r.Key, r.ID), []any{r.ID, releasedMillis}}
 	}
-	held, err := s.finishEach(ctx, opReleasePermits, calls, func(error) bool { return false })
+	if len(calls) == 1 {
+		held = make([]bool, 1)
+		held[0], err = s.owned(ctx, opReleasePermits, calls[0])
+	} else {
+		held, err = s.finishEach(ctx, opReleasePermits, calls, func(error) bool { return false })
+	}
 	if err == nil {
 		for _, r := range reqs {
 			s.waiters.withdraw(r.ID)
@@ -146,14 +143,9 @@ func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitReque
 
 // InspectPermits implements semaphore.Store: one script call, which changes nothing.
 func (s *Store) InspectPermits(ctx context.Context, name, key string) (semaphore.State, error) {
-	keys := s.semaphoreKeys(name, key, "")
-	state, err := call(ctx, s, opInspect, ordinary, func(ctx context.Context) (semaphore.State, error) {
-		reply, err := s.eval(ctx, false, inspectPermits, keys, semaphore.MaxHolders)
-		if err != nil {
-			return semaphore.State{}, err
-		}
-		return readPermits(reply)
-	})
+	keys := s.permitKeys(name, key, "")
+	st := step{scriptCall: scriptCall{inspectPermits, keys, []any{semaphore.MaxHolders}}, op: opInspect}
+	state, err := run(ctx, s, st, func(r stepReply) (semaphore.State, error) { return readPermits(r.value) })
 	state.Key = key
 	return state, err
 }
@@ -174,7 +166,7 @@ func readPermits(reply any) (semaphore.State, error) {
 func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[semaphore.State, error] {
 	return list(ctx, s, ofSemaphores, name,
 		func(tag string) scriptCall {
-			return scriptCall{inspectPermits, s.queueKeys(ofSemaphores, name, tag, "", "v"), []any{semaphore.MaxHolders}}
+			return scriptCall{inspectPermits, s.permitKeysOf(name, []byte(tag), ""), []any{semaphore.MaxHolders}}
 		},
 		func(tag string, reply any) (semaphore.State, bool, error) {
 			state, err := readPermits(reply)

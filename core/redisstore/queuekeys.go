@@ -2,19 +2,19 @@ package redisstore
 
 import "strings"
 
-// queueKeys are the Redis keys of a lock or a semaphore, and of a request for it, in one slot of a
-// Cluster: the record, the holds, the queue, and who is alive in it, of which scripts/queue.lua has
-// the layout; what tells that the id has been released; and the largest fence of a lock, or the heavy
-// permits of a semaphore.
-type queueKeys []string
+// lockKeys are the Redis keys of a lock, and of a request for it, in one slot of a Cluster: the record, the
+// holds, the queue, and who is alive in it, of which scripts/queue.lua has the layout; a lone hold, which is
+// there instead of all of them (scripts/lock.lua); what tells that the id has been released; and the
+// largest fence.
+type lockKeys []string
 
 // shared is what every script of a lock has.
-func (k queueKeys) shared() []string { return k[:4] }
+func (k lockKeys) shared() []string { return k[:5] }
 
 // withID is what a script of a lock has that may end what the id stands for.
-func (k queueKeys) withID() []string { return k[:5] }
+func (k lockKeys) withID() []string { return k[:6] }
 
-func (k queueKeys) fence() string { return k[5] }
+func (k lockKeys) fence() string { return k[6] }
 
 // What is between the prefix and the tag of a key.
 const (
@@ -23,32 +23,49 @@ const (
 	ofLatches    = ":c:{"
 )
 
-// lockKeys names the Redis keys of a lock.
-func (s *Store) lockKeys(name, key, id string) queueKeys {
-	return s.queueKeys(ofLocks, name, s.tag(name, key), id, "f")
+func (s *Store) lockKeys(name, key, id string) lockKeys {
+	tag := s.hash(name, key)
+	return s.lockKeysOf(name, tag[:], id)
 }
 
-// semaphoreKeys names the Redis keys of a semaphore.
-func (s *Store) semaphoreKeys(name, key, id string) queueKeys {
-	return s.queueKeys(ofSemaphores, name, s.tag(name, key), id, "v")
+// lockKeysOf names the Redis keys of the lock that has a tag.
+func (s *Store) lockKeysOf(name string, tag []byte, id string) lockKeys {
+	return s.queueKeys(ofLocks, tag, ending{":", name}, ending{"h"}, ending{"q"}, ending{"w"}, ending{"=", name}, ending{"x:", id}, ending{"f"})
 }
 
-// queueKeys names Redis keys. Only the record's ends in the name.
-func (s *Store) queueKeys(of, name, tag, id, last string) queueKeys {
+// permitKeys names the Redis keys of a semaphore, and of a request for a permit: those of a lock but for a
+// lone hold, and with the heavy permits instead of a fence.
+func (s *Store) permitKeys(name, key, id string) []string {
+	tag := s.hash(name, key)
+	return s.permitKeysOf(name, tag[:], id)
+}
+
+func (s *Store) permitKeysOf(name string, tag []byte, id string) []string {
+	return s.queueKeys(ofSemaphores, tag, ending{":", name}, ending{"h"}, ending{"q"}, ending{"w"}, ending{"x:", id}, ending{"v"})
+}
+
+// ending is how a Redis key ends. That of a record, and of a lone hold, has the name: whoever lists
+// locks finds them so.
+type ending [2]string
+
+func (s *Store) queueKeys(of string, tag []byte, endings ...ending) []string {
 	// Pieces of one string: a lock is asked for often.
-	endings := [6][2]string{{":", name}, {"h"}, {"q"}, {"w"}, {"x:", id}, {last}}
 	stem := len(s.config.prefix) + len(of) + len(tag) + len("}")
+	size := len(endings) * stem
+	for _, end := range endings {
+		size += len(end[0]) + len(end[1])
+	}
 	var b strings.Builder
-	b.Grow(6*(stem+1) + len(name) + 1 + len(id))
+	b.Grow(size)
 	for _, end := range endings {
 		b.WriteString(s.config.prefix)
 		b.WriteString(of)
-		b.WriteString(tag)
+		b.Write(tag)
 		b.WriteString("}")
 		b.WriteString(end[0])
 		b.WriteString(end[1])
 	}
-	keys, text := make(queueKeys, len(endings)), b.String()
+	keys, text := make([]string, len(endings)), b.String()
 	for i, end := range endings {
 		n := stem + len(end[0]) + len(end[1])
 		keys[i], text = text[:n], text[n:]
@@ -56,13 +73,18 @@ func (s *Store) queueKeys(of, name, tag, id, last string) queueKeys {
 	return keys
 }
 
-// tagOf returns the tag in the key of the record of that name: a name that ends in another matches
-// its pattern too.
-func (s *Store) tagOf(record, of, name string) (tag string, ok bool) {
-	rest, ok := strings.CutPrefix(record, s.config.prefix+of)
+// withName matches the Redis keys that end in a name.
+func (s *Store) withName(of, name string) (pattern string) {
+	return glob.Replace(s.config.prefix) + of + "*}[:=]" + glob.Replace(name)
+}
+
+// tagOf returns the tag in a Redis key that ends in a name: a name that ends in another matches its
+// pattern too.
+func (s *Store) tagOf(key, of, name string) (tag string, ok bool) {
+	rest, ok := strings.CutPrefix(key, s.config.prefix+of)
 	if !ok {
 		return "", false
 	}
-	tag, rest, ok = strings.Cut(rest, "}:")
-	return tag, ok && rest == name
+	tag, rest, ok = strings.Cut(rest, "}")
+	return tag, ok && (rest == ":"+name || rest == "="+name)
 }

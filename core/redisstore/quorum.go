@@ -24,12 +24,8 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 		return errors.New("redisstore: RaiseFence: " + strconv.FormatInt(least, 10) + " is not a fence")
 	}
 	keys := s.lockKeys(name, key, "")
-	_, err := call(ctx, s, opQuorum, ordinary, func(ctx context.Context) (any, error) {
-		if err := s.checkEviction(ctx); err != nil {
-			return nil, err
-		}
-		return s.eval(ctx, false, raiseFence, []string{keys.fence()}, least)
-	})
+	st := step{scriptCall: scriptCall{raiseFence, []string{keys.fence()}, []any{least}}, op: opQuorum, begins: true}
+	_, err := run(ctx, s, st, func(r stepReply) (any, error) { return r.value, nil })
 	return err
 }
 

@@ -39,22 +39,14 @@ func (s *Store) abandonedKey(id, owner string) string { return s.recordKey(id) +
 // BeginOperation implements guard.Store: one script call, and before the first one a look at the
 // server's eviction policy.
 func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
-	return call(ctx, s, opBeginOperation, ordinary, func(ctx context.Context) (guard.BeginReply, error) {
-		if err := s.checkEviction(ctx); err != nil {
-			return guard.BeginReply{}, err
-		}
-		rerun := 0
-		if req.Rerun {
-			rerun = 1
-		}
-		reply, err := s.eval(ctx, false, beginOperation,
-			[]string{s.recordKey(req.ID), s.abandonedKey(req.ID, req.Owner)},
-			req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun)
-		if err != nil {
-			return guard.BeginReply{}, err
-		}
-		return readBeginReply(reply)
-	})
+	rerun := 0
+	if req.Rerun {
+		rerun = 1
+	}
+	keys := []string{s.recordKey(req.ID), s.abandonedKey(req.ID, req.Owner)}
+	args := []any{req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun}
+	st := step{scriptCall: scriptCall{beginOperation, keys, args}, op: opBeginOperation, begins: true}
+	return run(ctx, s, st, func(r stepReply) (guard.BeginReply, error) { return readBeginReply(r.value) })
 }
 
 var outcomes = map[string]guard.BeginOutcome{
@@ -108,24 +100,22 @@ func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (b
 	args := func(letter string, data []byte) []any {
 		return []any{req.Owner, req.Fingerprint, req.Number, letter, req.Status, req.Retention.Milliseconds(), data}
 	}
-	return owned(ctx, s, opSettleOperation, func(ctx context.Context) (any, error) {
-		if req.State != guard.Completed {
-			return s.eval(ctx, false, settleSmall, keys, args(letter, nil)...)
-		}
-		reply, err := s.eval(ctx, false, settleOperation, keys, args(letter, req.Data)...)
-		if isOutOfMemory(err) {
-			reply, err = s.eval(ctx, false, settleSmall, keys, args(letters[guard.NotRetained], nil)...)
-		}
-		return reply, err
-	})
+	small := scriptCall{settleSmall, keys, args(letter, nil)}
+	if req.State != guard.Completed {
+		return s.owned(ctx, opSettleOperation, small)
+	}
+	settled, err := s.owned(ctx, opSettleOperation, scriptCall{settleOperation, keys, args(letter, req.Data)})
+	if isOutOfMemory(err) {
+		small.args = args(letters[guard.NotRetained], nil)
+		settled, err = s.owned(ctx, opSettleOperation, small)
+	}
+	return settled, err
 }
 
 // AbandonOperation implements guard.Store.
 func (s *Store) AbandonOperation(ctx context.Context, id, owner string) (bool, error) {
-	return owned(ctx, s, opSettleOperation, func(ctx context.Context) (any, error) {
-		return s.eval(ctx, false, abandonOperation, []string{s.recordKey(id), s.abandonedKey(id, owner)},
-			owner, abandonedFor.Milliseconds())
-	})
+	keys := []string{s.recordKey(id), s.abandonedKey(id, owner)}
+	return s.owned(ctx, opSettleOperation, scriptCall{abandonOperation, keys, []any{owner, abandonedFor.Milliseconds()}})
 }
 
 // MarkOperation implements guard.Store.
@@ -134,19 +124,14 @@ func (s *Store) MarkOperation(ctx context.Context, id, owner string, dirty bool)
 	if dirty {
 		bit = "1"
 	}
-	return owned(ctx, s, opSettleOperation, func(ctx context.Context) (any, error) {
-		return s.eval(ctx, false, markOperation, []string{s.recordKey(id)}, owner, bit)
-	})
+	return s.owned(ctx, opSettleOperation, scriptCall{markOperation, []string{s.recordKey(id)}, []any{owner, bit}})
 }
 
-// owned makes a call that answers 1 if the attempt owns the record.
-func owned(ctx context.Context, s *Store, op operation, f func(context.Context) (any, error)) (bool, error) {
-	return call(ctx, s, op, finishing, func(ctx context.Context) (bool, error) {
-		reply, err := f(ctx)
-		if err != nil {
-			return false, err
-		}
-		n, ok := reply.(int64)
+// owned runs a script that finishes something, and reports whether it answered 1: that whoever asks had
+// what it finishes.
+func (s *Store) owned(ctx context.Context, op operation, call scriptCall) (bool, error) {
+	return run(ctx, s, step{scriptCall: call, op: op, urgency: finishing}, func(r stepReply) (bool, error) {
+		n, ok := r.value.(int64)
 		if !ok {
 			return false, errOddReply
 		}

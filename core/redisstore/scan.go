@@ -55,7 +55,7 @@ func list[T any](
 // tags yields the tags of the records of a name that one master has, up to a hundred at a time.
 func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string) iter.Seq2[[]string, error] {
 	return func(yield func([]string, error) bool) {
-		pattern := glob.Replace(s.config.prefix) + of + "*}:" + glob.Replace(name)
+		pattern := s.withName(of, name)
 		for cursor, more := uint64(0), true; more; more = cursor != 0 {
 			p, err := call(ctx, s, opInspect, ordinary, func(ctx context.Context) (p page, err error) {
 				p.keys, p.cursor, err = master.Scan(ctx, cursor, pattern, 1000).Result()
@@ -85,14 +85,12 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 func (s *Store) evalAll(ctx context.Context, calls []scriptCall) ([]any, error) {
 	return call(ctx, s, opInspect, ordinary, func(ctx context.Context) ([]any, error) {
 		replies := make([]any, len(calls))
-		for i, cmd := range s.evalEach(ctx, calls) {
-			reply, err := cmd.Result()
-			if err != nil && !isWrongType(err) {
-				return nil, err
+		s.telemetry.Batch(ctx, len(calls))
+		for i, e := range s.evalEach(ctx, false, calls) {
+			if e.err != nil && !isWrongType(e.err) {
+				return nil, e.err
 			}
-			if err == nil {
-				replies[i] = reply
-			}
+			replies[i] = e.reply
 		}
 		return replies, nil
 	})

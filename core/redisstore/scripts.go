@@ -7,6 +7,7 @@ import (
 	"encoding"
 	"encoding/hex"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,16 +33,20 @@ var (
 	queueSource string
 	//go:embed scripts/lock.lua
 	lockSource string
-	//go:embed scripts/acquire_free_lock.lua
-	acquireFreeLockSource string
+	//go:embed scripts/acquire_lock_common.lua
+	acquireLockCommonSource string
 	//go:embed scripts/acquire_lock.lua
 	acquireLockSource string
+	//go:embed scripts/beat_lock_common.lua
+	beatLockCommonSource string
 	//go:embed scripts/beat_lock.lua
 	beatLockSource string
-	//go:embed scripts/release_lone_lock.lua
-	releaseLoneLockSource string
+	//go:embed scripts/release_lock_common.lua
+	releaseLockCommonSource string
 	//go:embed scripts/release_lock.lua
 	releaseLockSource string
+	//go:embed scripts/renew_lock_common.lua
+	renewLockCommonSource string
 	//go:embed scripts/renew_lock.lua
 	renewLockSource string
 	//go:embed scripts/downgrade_lock.lua
@@ -76,10 +81,10 @@ var (
 	// settleSmall is settleOperation for what must be written though the server's memory is full.
 	settleSmall = newScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1))
 
-	acquireLock   = newScript(acquireLockSource, acquireFreeLockSource, queueSource, lockSource)
-	beatLock      = newScript(beatLockSource, queueSource, lockSource)
-	releaseLock   = newScript(releaseLockSource, releaseLoneLockSource, queueSource, lockSource)
-	renewLock     = newScript(renewLockSource, queueSource, lockSource)
+	acquireLock   = newScript(acquireLockSource, acquireLockCommonSource, queueSource, lockSource)
+	beatLock      = newScript(beatLockSource, beatLockCommonSource, queueSource, lockSource)
+	releaseLock   = newScript(releaseLockSource, releaseLockCommonSource, queueSource, lockSource)
+	renewLock     = newScript(renewLockSource, renewLockCommonSource, queueSource, lockSource)
 	downgradeLock = newScript(downgradeLockSource, queueSource, lockSource)
 	inspectLock   = newScript(inspectLockSource, queueSource, lockSource)
 	forceUnlock   = newScript(forceUnlockSource, queueSource, lockSource)
@@ -214,12 +219,20 @@ func (s *Store) process(ctx context.Context, once bool, name string, script []by
 }
 
 func newEval(ctx context.Context, name string, script []byte, keys []string, args []any) *redis.Cmd {
-	return newEvalOf(ctx, name, &wired{script, wireOf(ctx)}, keys, args)
+	e := new(struct { // one piece of memory instead of two
+		wired
+		few [24]any
+	})
+	e.wired = wired{script, wireOf(ctx)}
+	return newEvalIn(ctx, e.few[:0], name, &e.wired, keys, args)
 }
 
 // newEvalOf has the script in an argument.
 func newEvalOf(ctx context.Context, name string, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
-	all := make([]any, 0, 3+len(keys)+len(args))
+	return newEvalIn(ctx, make([]any, 0, 3+len(keys)+len(args)), name, script, keys, args)
+}
+
+func newEvalIn(ctx context.Context, all []any, name string, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
 	all = append(all, name, script, len(keys))
 	for i := range keys {
 		all = append(all, &keys[i]) // in an interface a string costs memory, and a pointer to one does not
@@ -234,23 +247,89 @@ type scriptCall struct {
 	args   []any
 }
 
-// evalEach runs scripts in one pipeline. Errors are in the commands.
-func (s *Store) evalEach(ctx context.Context, calls []scriptCall) []*redis.Cmd {
+// evaluated is what became of one.
+type evaluated struct {
+	reply any
+	err   error
+	// open reports whether the script may have run, and nobody knows whether it has.
+	open bool
+}
+
+// evalEach runs scripts in one pipeline, and in a second one those that the server turns out not to have.
+// If once, the client does not re-send it when a reply is lost.
+func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []evaluated {
 	s.load(ctx)
-	s.telemetry.Batch(ctx, len(calls))
-	cmds := make([]*redis.Cmd, len(calls))
-	pipe := s.client.Pipeline()
-	for i, c := range calls {
-		cmds[i] = newEval(ctx, "evalsha", c.script.in(s).sha, c.keys, c.args)
-		_ = pipe.Process(ctx, cmds[i])
-	}
-	_, _ = pipe.Exec(ctx)
-	for i, cmd := range cmds { // a pipeline has no second try of its own
-		if isNoScript(cmd.Err()) {
-			v, err := s.eval(ctx, false, calls[i].script, calls[i].keys, calls[i].args...)
-			cmd.SetVal(v)
-			cmd.SetErr(err)
+	all := s.pipeline(ctx, once, calls, func(i int) (string, []byte) { return "evalsha", calls[i].script.in(s).sha })
+	var missing []int
+	for i := range all {
+		if isNoScript(all[i].err) {
+			missing = append(missing, i)
 		}
 	}
-	return cmds
+	if len(missing) == 0 {
+		return all
+	}
+	s.loaded.Store(false)
+	again := pick(calls, missing)
+	known := make(map[*script]bool) // once the server has seen the text, which comes first
+	for i, e := range s.pipeline(ctx, once, again, func(i int) (string, []byte) {
+		if src := again[i].script.in(s); known[again[i].script] {
+			return "evalsha", src.sha
+		} else {
+			known[again[i].script] = true
+			return "eval", src.text
+		}
+	}) {
+		if isNoScript(e.err) || isNoShebang(e.err) { // they go to several servers, or to an old one
+			sent := wireOf(ctx)
+			before := sent.count()
+			e.reply, e.err = s.eval(ctx, once, again[i].script, again[i].keys, again[i].args...)
+			e.open = e.err != nil && sent.count() > before
+		}
+		e.open = e.err != nil && (e.open || all[missing[i]].open)
+		all[missing[i]] = e
+	}
+	return all
+}
+
+// pipeline sends scripts, each by its hash or as it is.
+func (s *Store) pipeline(ctx context.Context, once bool, calls []scriptCall, as func(i int) (command string, script []byte)) []evaluated {
+	sent := wireOf(ctx)
+	cmds := make([]*redis.Cmd, len(calls))
+	scripts := make([]wiredEach, len(calls))
+	pipe := s.client.Pipeline()
+	for i, c := range calls {
+		command, text := as(i)
+		scripts[i].wired = wired{text, sent}
+		cmds[i] = newEvalOf(ctx, command, &scripts[i], c.keys, c.args)
+		if once {
+			_ = pipe.Process(ctx, onceCmd{cmds[i]})
+		} else {
+			_ = pipe.Process(ctx, cmds[i])
+		}
+	}
+	_, _ = pipe.Exec(ctx)
+	all := make([]evaluated, len(calls))
+	for i, cmd := range cmds {
+		reply, err := cmd.Result()
+		writes := scripts[i].writes.Load()
+		// A failure that was reported settles it, unless it is the last of several: see process.
+		settled := err == nil || isReply(err) && (once || writes == 1)
+		all[i] = evaluated{reply, err, writes > 0 && !settled}
+	}
+	return all
+}
+
+// wiredEach is a wired argument that counts for itself how often it has been written.
+type wiredEach struct {
+	wired
+	writes atomic.Int32
+}
+
+func (a *wiredEach) MarshalBinary() ([]byte, error) {
+	script, err := a.wired.MarshalBinary()
+	if err == nil {
+		a.writes.Add(1)
+	}
+	return script, err
 }

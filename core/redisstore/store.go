@@ -31,13 +31,18 @@ import (
 
 // Store is a core.Store on Redis. All methods may be called concurrently.
 //
-// No call takes longer than the store's own deadline ([WithTimeout]), also where the client's are
-// longer, and none longer than its caller's context. Give the store a client whose ContextTimeoutEnabled is
-// set: calls then run in their callers' goroutines, which takes about half as long. With such a client a
-// context that is canceled while Redis is silent is noticed at the next deadline, the store's or its own.
-// When several calls in a row fail, the store is taken to be down: calls fail at once, and
-// a PING every 250 ms finds out when it is back. Only calls that finish what was begun are tried
-// all the same.
+// No call waits for Redis longer than the store's own deadline ([WithTimeout]), also where the client's are
+// longer, and none takes longer than its caller's context. Calls that are made while others are under way
+// go together: decisions of token buckets in one script call, everything else in a pipeline. In a burst, a
+// call for a lock, a permit or an operation may so have to wait for its turn, which does not count while
+// Redis answers others, for up to three times the deadline.
+//
+// Give the store a client whose ContextTimeoutEnabled is set: a call of its own then runs in its caller's
+// goroutine, which takes about half as long. A context that is canceled while Redis is silent is then
+// noticed at the next deadline, the store's or its own.
+//
+// When several calls in a row fail, the store is taken to be down: calls fail at once, and a PING every 250 ms
+// finds out when it is back. Only calls that finish what was begun are tried all the same.
 //
 // A store that has been asked for a lock keeps one connection for the channel on which it hears of
 // grants, "lk:inbox:" and a random text. Where an ACL forbids that, or scripts may not PUBLISH, a
@@ -67,9 +72,12 @@ type Store struct {
 	keepsDeadlines bool // the client does, of a context
 	deadlines      deadlines
 
-	charges charges
-	mapped  atomic.Bool // the client knows the masters of its Cluster
-	denials denials
+	charges      *lanes[*charge]
+	spareCharges sync.Pool // of *charge that have been answered
+	steps        *lanes[*companion]
+	spareSteps   sync.Pool   // of *companion that have been answered
+	mapped       atomic.Bool // the client knows the masters of its Cluster
+	denials      denials
 
 	telemetry *telemetry.Store
 	damage    *telemetry.Damage
@@ -111,10 +119,9 @@ type config struct {
 // without braces. Stores with the same prefix on the same Redis share their state.
 func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
 
-// WithTimeout sets the store's own deadline for each call: 250 ms if not set, 1 ms to 1 min. A call's time
-// begins with it, and it may first have to wait for one of the client's connections, or to make one. So set
-// more for a server that is far away (a connection takes three round trips), or if thousands of locks,
-// permits or operations are asked for in the same instant. Decisions of token buckets share calls.
+// WithTimeout sets the store's own deadline for each call: 250 ms if not set, 1 ms to 1 min. That is how long
+// Redis may be silent, or how long it takes to get one of the client's connections, or to make one. So set
+// more for a server that is far away: a connection takes three round trips.
 func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
 
 // WithSecret has the keys of token buckets and locks hashed by HMAC under this secret, so that nobody
@@ -192,7 +199,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	})
 	s.damage = telemetry.NewDamage(c.logger.With("store", "redis"))
 	s.maxOrphans = [2]int64{ordinary: int64(max(poolSize/2, 1)), finishing: int64(max(poolSize/4, 1))}
-	s.charges.only = lane{start: s.start, take: s.takeMany, most: s.mostTakers()}
+	s.charges, s.steps = newCharges(s), newSteps(s)
 	if readTimeout > time.Second || readTimeout <= 0 {
 		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s, or there is none; set it to about the store's own timeout",
 			"read_timeout", readTimeout, "store_timeout", c.timeout)

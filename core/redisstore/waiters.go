@@ -31,8 +31,8 @@ type waiter struct {
 	life    time.Duration // in the queue, after that
 	index   int           // in the heap; -1 if it is not
 
-	claim     chan struct{} // has something if the lock may be had
-	over      chan error    // has something if it will not be had
+	woken     chan struct{} // has something if the lock may be had, or will not be
+	over      error         // why it will not be
 	withdrawn error         // what it is if the request has been released
 }
 
@@ -40,7 +40,7 @@ func newWaiter(id string, beat *script, keys []string, withdrawn error) *waiter 
 	now := time.Now()
 	return &waiter{
 		id: id, beat: beat, keys: keys, added: now, due: now, heard: now, life: frontLife,
-		claim: make(chan struct{}, 1), over: make(chan error, 1), withdrawn: withdrawn,
+		woken: make(chan struct{}, 1), withdrawn: withdrawn,
 	}
 }
 
@@ -197,17 +197,24 @@ func (ws *waiters) notify() {
 // wake has the request try to claim the lock. The caller holds mu.
 func (w *waiter) wake() {
 	select {
-	case w.claim <- struct{}{}:
+	case w.woken <- struct{}{}:
 	default:
 	}
 }
 
 // end has the wait end. The caller holds mu.
 func (w *waiter) end(err error) {
-	select {
-	case w.over <- err:
-	default:
+	if w.over == nil {
+		w.over = err
 	}
+	w.wake()
+}
+
+// ended returns why a wait has ended, if it has.
+func (ws *waiters) ended(w *waiter) error {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return w.over
 }
 
 // dueHeap has the request that beats first at its head.

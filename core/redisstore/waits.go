@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
@@ -73,9 +71,10 @@ func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
 			return lease.Ended(ctx)
 		case <-s.stop:
 			return outage.ErrClosed
-		case err := <-w.over:
+		case <-w.woken:
+		}
+		if err := s.waiters.ended(w); err != nil {
 			return err
-		case <-w.claim:
 		}
 		has, at, err := try()
 		switch {
@@ -159,22 +158,24 @@ func (s *Store) beat(due []*waiter) {
 		calls[i] = scriptCall{w.beat, w.keys, []any{w.id, s.tells(w.fair)}}
 	}
 	s.eachBatch(s.life, calls, func(batch []int) {
-		cmds, err := call(s.life, s, opBeat, ordinary, func(ctx context.Context) ([]*redis.Cmd, error) {
-			cmds := s.evalEach(ctx, pick(calls, batch))
-			for _, cmd := range cmds {
-				if err := cmd.Err(); err != nil && (!isReply(err) || didNotRun(err)) {
-					return cmds, err
+		replies, err := call(s.life, s, opBeat, ordinary, func(ctx context.Context) ([]evaluated, error) {
+			s.telemetry.Batch(ctx, len(batch))
+			replies := s.evalEach(ctx, false, pick(calls, batch))
+			for _, e := range replies {
+				if e.err != nil && (!isReply(e.err) || didNotRun(e.err)) {
+					return replies, e.err
 				}
 			}
-			return cmds, nil
+			return replies, nil
 		})
 		for i, w := range pick(due, batch) {
-			if cmds == nil {
+			switch {
+			case replies == nil:
 				s.silent(w, err)
-			} else if reply, err := cmds[i].Result(); err != nil {
-				s.silent(w, explain(err, false))
-			} else {
-				s.beaten(w, reply)
+			case replies[i].err != nil:
+				s.silent(w, explain(replies[i].err, false))
+			default:
+				s.beaten(w, replies[i].reply)
 			}
 		}
 	})

@@ -2,8 +2,8 @@
 -- Grants a lock, or queues a request for it.
 --
 -- KEYS     as above, and
--- KEYS[5]  exists if the id has been released
--- KEYS[6]  the largest fence so far
+-- KEYS[6]  exists if the id has been released
+-- KEYS[7]  the largest fence so far
 -- ARGV     id, X or S, "1" to queue, lease in µs, delay in µs, fences wanted, inbox, what the holder
 --          says of itself, the lock's key or nothing if it is a secret, "P" if a message that its
 --          inbox does not receive means that it is gone, or "-"
@@ -15,12 +15,14 @@
 local id, shared, queue = ARGV[1], ARGV[2] == 'S', ARGV[3] == '1'
 local ttl, delay, wanted, inbox, meta, key = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
 
-if redis.call('EXISTS', KEYS[5]) == 1 then
+if redis.call('EXISTS', KEYS[6]) == 1 then
   return {'withdrawn'}
 end
+local stored = redis.call('GET', KEYS[7])
+unfold(alone)
 
 local function grant()
-  local stored, next = redis.call('GET', KEYS[6]), 1
+  local next = 1
   if stored and string.find(stored, '^%d+$') then
     next = tonumber(stored) + 1
   end
@@ -29,7 +31,7 @@ local function grant()
   if not shared and next <= now then -- blocks alone would put the fences ahead of the clock
     last = first + wanted - 1
   end
-  redis.call('SET', KEYS[6], num(last), 'PX', num(math.ceil((last - now + ttl) / 1000) + 3600000))
+  redis.call('SET', KEYS[7], num(last), 'PX', num(math.ceil((last - now + ttl) / 1000) + 3600000))
   put({
     id = id, reserved = false, shared = shared, ttl = ttl, delay = delay, first = first, last = last,
     inbox = inbox, meta = meta, free = now + ttl + delay,
@@ -50,7 +52,6 @@ if forget() then
 end
 local place = redis.call('ZSCORE', QUEUE, id)
 redis.call('ZSCORE', LIVING, id)
-redis.call('GET', KEYS[6])
 local h = top()
 if not (h and not h.shared) then -- it may be somebody's turn
   prune()

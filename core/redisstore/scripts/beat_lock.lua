@@ -2,19 +2,19 @@
 -- Keeps a request in the queue.
 --
 -- KEYS     as above, and
--- KEYS[5]  exists if the id has been released
+-- KEYS[6]  exists if the id has been released
 -- ARGV     id, "P" or "-" as in the request
 --
 -- Returns {"granted"} if the lock is held by or reserved for the id, {"withdrawn"}, {"missing"} if the
 -- queue does not know it, or {"queued", the place from 0, µs until the lock may be free}.
 
-local id = ARGV[1]
-if redis.call('EXISTS', KEYS[5]) == 1 then
+if redis.call('EXISTS', KEYS[6]) == 1 then
   return {'withdrawn'}
 end
-local rank, text = redis.call('ZRANK', QUEUE, id), redis.call('HGET', RECORD, 'q' .. id)
+local text = redis.call('HGET', RECORD, 'q' .. id)
 redis.call('ZSCORE', LIVING, id)
 if not rank then
+  unfold(redis.call('GET', LONE))
   local mine = find(id)
   return {mine and mine.left > 0 and 'granted' or 'missing'}
 end

@@ -7,6 +7,7 @@
 -- Returns 1, or 0 if the id does not hold the lock.
 
 local id = ARGV[1]
+unfold(redis.call('GET', LONE))
 local mine = find(id)
 redis.call('ZSCORE', QUEUE, id)
 redis.call('ZSCORE', LIVING, id)

@@ -1,17 +1,20 @@
--- What the scripts of locks share: it stands before each of them, after queue.lua.
+-- What the scripts of locks share: it stands before each of them, after queue.lua. They have one more key:
+--
+-- KEYS[5]  a lone hold, instead of all the others: that of a lock that one has and nobody else wants
 --
 -- A hold is text: H if held, or R or P if reserved for a request that has still to claim it; X
 -- exclusive or S shared; then, between colons, its length and its delay in µs, its first and its last fence,
 -- and the length of the inbox's name; then the inbox of its process, and what it says of itself. P and
 -- R are as P and - of a request. A request asks for X or S.
+--
+-- A lone hold is text: when it is out of others' way, the length of its id, and that of the lock's key, each
+-- with a colon after it; then the id, the key, and the hold. It becomes one of the record when
+-- somebody else comes.
 
--- find returns a hold; its score may be known already.
-local function find(id, score)
-  local text = redis.call('HGET', RECORD, 'h' .. id)
-  local free = text and (score or redis.call('ZSCORE', HOLDS, id))
-  if not free then
-    return nil
-  end
+local LONE = KEYS[5]
+
+-- read returns a hold of its text and its score.
+local function read(id, text, free)
   local state, kind, ttl, delay, first, last, size, rest =
     string.match(text, '^([HRP])([XS]):(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
   if not state then
@@ -30,14 +33,59 @@ local function find(id, score)
   return h
 end
 
+-- find returns a hold; its score may be known already.
+local function find(id, score)
+  local text = redis.call('HGET', RECORD, 'h' .. id)
+  local free = text and (score or redis.call('ZSCORE', HOLDS, id))
+  return free and read(id, text, free) or nil
+end
+
+-- split returns the id, the lock's key, and when it is out of others' way, of a lone hold, and its text.
+local function split(alone)
+  local free, size, named, rest = string.match(alone, '^(%d+):(%d+):(%d+):(.*)$')
+  if free then
+    local key = size + 1
+    local text = key + named
+    return string.sub(rest, 1, key - 1), string.sub(rest, key, text - 1), free, string.sub(rest, text)
+  end
+end
+
+-- unfold has a lone hold, if there is one, be one of the record. What is damaged is dropped.
+local function unfold(alone)
+  if not alone then
+    return
+  end
+  local id, key, free, text = split(alone)
+  redis.call('HLEN', RECORD)
+  redis.call('ZCARD', HOLDS)
+  redis.call('ZCARD', QUEUE)
+  redis.call('ZCARD', LIVING)
+  redis.call('DEL', LONE) -- needs no room; servers before 7 then allow what does
+  if not id then
+    return
+  end
+  if key ~= '' then
+    redis.call('HSET', RECORD, 'h' .. id, text, 'k', key)
+  else
+    redis.call('HSET', RECORD, 'h' .. id, text)
+  end
+  redis.call('ZADD', HOLDS, free, id)
+  keep(RECORD, tonumber(free) - now)
+  keep(HOLDS, tonumber(free) - now)
+end
+
+-- write returns the text of a hold.
+local function write(h)
+  return string.format('%s%s:%.0f:%.0f:%.0f:%.0f:%.0f:', h.reserved and (h.tells and 'P' or 'R') or 'H', h.shared and 'S' or 'X',
+    h.ttl, h.delay, h.first, h.last, #h.inbox) .. h.inbox .. h.meta
+end
+
 -- put writes a hold, and the lock's key if it is given.
 local function put(h, key)
-  local text = string.format('%s%s:%.0f:%.0f:%.0f:%.0f:%.0f:', h.reserved and (h.tells and 'P' or 'R') or 'H', h.shared and 'S' or 'X',
-    h.ttl, h.delay, h.first, h.last, #h.inbox) .. h.inbox .. h.meta
   if key and key ~= '' then
-    redis.call('HSET', RECORD, 'k', key, 'h' .. h.id, text)
+    redis.call('HSET', RECORD, 'k', key, 'h' .. h.id, write(h))
   else
-    redis.call('HSET', RECORD, 'h' .. h.id, text)
+    redis.call('HSET', RECORD, 'h' .. h.id, write(h))
   end
   redis.call('ZADD', HOLDS, num(h.free), h.id)
   keep(RECORD, h.free - now)

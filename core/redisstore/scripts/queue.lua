@@ -6,7 +6,6 @@
 -- KEYS[2]  the holds, a zset: id -> when it is out of others' way, µs of the server's clock
 -- KEYS[3]  the queue, a zset: id -> its place
 -- KEYS[4]  the queue's living, a zset: id -> until when, unless it beats
--- KEYS[5]  exists for a while if the id has been released; not every script has it
 --
 -- A request is text: what it asks for; then, after a space, P if a message that nobody receives means
 -- that its process is gone, or -; then the inbox of its process. What it asks for, and what a hold is,

@@ -2,22 +2,26 @@
 -- Ends a hold, or withdraws a request, and has a delayed acquire of its id refused.
 --
 -- KEYS     as above, and
--- KEYS[5]  tells, for a while, that the id has been released: "1" if it held the lock then
--- ARGV     id, how long KEYS[5] lives in ms
+-- KEYS[6]  tells, for a while, that the id has been released: "1" if it held the lock then
+-- ARGV     id, how long KEYS[6] lives in ms
 --
 -- Returns 1 if the id held the lock, or 0.
 
 local id = ARGV[1]
-local mine, waiting = find(id, lone[1] == id and lone[2]), redis.call('ZCARD', QUEUE)
-redis.call('ZSCORE', LIVING, id)
-local before = redis.call('GET', KEYS[5])
+local before = redis.call('GET', KEYS[6])
 if before then -- sent twice
   return before == '1' and 1 or 0
 end
+if alone then -- somebody else
+  unfold(alone)
+  holds = redis.call('ZRANGE', HOLDS, 0, 1, 'WITHSCORES')
+end
+local mine, waiting = find(id, holds[1] == id and holds[2]), redis.call('ZCARD', QUEUE)
+redis.call('ZSCORE', LIVING, id)
 
 local held = mine and mine.held
-local alone = mine and waiting == 0 and not lone[3]
-if alone then
+local last = mine and waiting == 0 and not holds[3]
+if last then
   redis.call('DEL', RECORD, HOLDS, LIVING)
 else
   remove(id) -- needs no room; servers before 7 then allow what does
@@ -25,8 +29,8 @@ else
     leave(id)
   end
 end
-redis.call('SET', KEYS[5], held and '1' or '0', 'PX', ARGV[2])
-if not alone then
+redis.call('SET', KEYS[6], held and '1' or '0', 'PX', ARGV[2])
+if not last then
   forget()
   pass(id)
   finish(id)

@@ -1,0 +1,309 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What is asked of one server while other calls to it are under way goes together: it costs the server,
+// and the client, a fraction of what as many calls would. Whoever asks while nobody else does has a call of
+// its own, at once.
+
+const (
+	// minTakers is how many calls are under way before requests are collected: at least one that the server
+	// works on, and one that is on its way.
+	minTakers = 2
+	// patience is how long a request waits for one of them to end. If the server is far away it then goes
+	// in one more call, or it would wait for a second round trip.
+	patience = time.Millisecond
+	// maxWaiting bounds the memory of those that wait.
+	maxWaiting = 1 << 16
+)
+
+// request is what goes with others.
+type request interface {
+	inLane() *turn
+	// work is its part of what one call may do.
+	work() int
+}
+
+// turn is what a lane knows of a request.
+type turn struct {
+	since time.Time     // it waits
+	sent  time.Time     // or about to be; zero if it was not
+	state turnState     // the lane's mu guards it, and err until it has ended
+	ended chan struct{} // has room for one
+	err   error
+}
+
+func (t *turn) inLane() *turn { return t }
+
+type turnState int
+
+const (
+	turnWaits turnState = iota
+	turnSent            // or about to be
+	turnEnded           // it was answered, or its deadline has come
+	turnLeft            // its caller has left
+)
+
+// lane is where requests to one server wait, while as many calls are under way as may be.
+type lane[R request] struct {
+	start   func(func()) bool   // has the store wait for a call before it closes
+	take    func(*lane[R], []R) // has a batch answered
+	few     int                 // calls under way before requests are collected
+	most    int                 // calls under way
+	maxWork int                 // of a batch, since others wait for it
+	// silence and limit are for how long a request waits if the server answers nobody, and at most. If
+	// they are zero, it expires otherwise.
+	silence, limit time.Duration
+
+	mu      sync.Mutex
+	takers  int // calls under way
+	waiting []R
+	heard   time.Time   // when the server last answered somebody
+	timer   *time.Timer // for the first of those that wait
+	timed   bool        // it runs
+}
+
+// begin reports whether a caller may make a call of its own. It then ends it with end.
+func (l *lane[R]) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.takers >= l.few {
+		return false
+	}
+	l.takers++
+	return true
+}
+
+// end ends a call, or has it go on, in the background, with what has come meanwhile.
+func (l *lane[R]) end() {
+	if batch := l.next(); batch != nil {
+		l.goOn(batch)
+	}
+}
+
+// hear notes that the server has answered.
+func (l *lane[R]) hear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard = time.Now()
+}
+
+func (l *lane[R]) goOn(batch []R) {
+	takeAll := func() {
+		for ; batch != nil; batch = l.next() {
+			l.take(l, batch)
+			runtime.Gosched() // those who were answered are about to ask again
+		}
+	}
+	if !l.start(takeAll) { // the store is closed, and says so
+		takeAll()
+	}
+}
+
+// next returns what goes with the next call. If nobody waits it returns nothing, and the call has ended.
+func (l *lane[R]) next() []R {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var batch []R
+	n, work, now := 0, 0, time.Now()
+	for ; n < len(l.waiting); n++ {
+		r := l.waiting[n]
+		if r.inLane().state != turnWaits {
+			continue
+		}
+		if work += r.work(); work > l.maxWork && len(batch) > 0 {
+			break
+		}
+		r.inLane().state, r.inLane().sent = turnSent, now
+		batch = append(batch, r)
+	}
+	clear(l.waiting[:n])
+	if l.waiting = l.waiting[n:]; len(l.waiting) == 0 {
+		l.waiting = nil
+	}
+	if batch == nil {
+		l.takers--
+	}
+	return batch
+}
+
+// add has a request go with the next call. It reports false if too many wait. A call that has ended
+// meanwhile is begun again.
+func (l *lane[R]) add(r R) bool {
+	l.mu.Lock()
+	if len(l.waiting) >= maxWaiting {
+		l.mu.Unlock()
+		return false
+	}
+	l.waiting = append(l.waiting, r)
+	idle := l.takers < l.few
+	if idle {
+		l.takers++
+	} else {
+		l.watch(patience)
+	}
+	l.mu.Unlock()
+	if idle {
+		l.end()
+	}
+	return true
+}
+
+// watch has somebody look after the requests that wait, in a while. The caller holds mu.
+func (l *lane[R]) watch(in time.Duration) {
+	switch {
+	case l.timed:
+		return
+	case l.timer == nil:
+		l.timer = time.AfterFunc(in, l.overdue)
+	default:
+		l.timer.Reset(in)
+	}
+	l.timed = true
+}
+
+// overdue begins one more call if a request has waited for too long, and ends the wait of those that
+// have no time left.
+func (l *lane[R]) overdue() {
+	l.mu.Lock()
+	l.timed = false
+	now, begin := time.Now(), false
+	for len(l.waiting) > 0 {
+		t := l.waiting[0].inLane()
+		waited := now.Sub(t.since)
+		if t.state == turnWaits && !l.tooLong(waited, now) {
+			if waited >= patience {
+				if begin = l.takers < l.most; begin {
+					l.takers++
+				}
+				waited = 0 // for the next look
+			}
+			l.watch(patience - waited)
+			break
+		}
+		if t.state == turnWaits {
+			t.end(late(context.DeadlineExceeded, false))
+		}
+		clear(l.waiting[:1])
+		l.waiting = l.waiting[1:]
+	}
+	l.mu.Unlock()
+	if begin {
+		l.end()
+	}
+}
+
+// tooLong reports whether a request that has waited for so long has no time left.
+func (l *lane[R]) tooLong(waited time.Duration, now time.Time) bool {
+	return l.limit > 0 && (waited >= l.limit || waited >= l.silence && now.Sub(l.heard) >= l.silence)
+}
+
+// end answers a request. The caller holds the lane's mu.
+func (t *turn) end(err error) {
+	t.state, t.err = turnEnded, err
+	t.ended <- struct{}{} // whoever hears it may use the request for something else
+}
+
+// answer answers those of a batch who still wait, of whom the server may have been heard.
+func (l *lane[R]) answer(batch []R, heard bool, of func(i int, r R) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if heard {
+		l.heard = time.Now()
+	}
+	for i, r := range batch {
+		if t := r.inLane(); t.state == turnSent {
+			t.end(of(i, r))
+		}
+	}
+}
+
+// expire answers that there was no reply in time.
+func (l *lane[R]) expire(r R) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := r.inLane(); t.state == turnWaits || t.state == turnSent {
+		t.end(late(context.DeadlineExceeded, t.state == turnSent))
+	}
+}
+
+// leave takes back a request whose caller leaves. It reports false if it has been answered.
+func (l *lane[R]) leave(r R, why error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := r.inLane()
+	if t.state == turnEnded {
+		return false
+	}
+	t.err = late(why, t.state == turnSent)
+	t.state = turnLeft
+	return true
+}
+
+func late(why error, sent bool) error { return explain(fmt.Errorf("no reply in time: %w", why), sent) }
+
+// lanes are those of a store, one for each server.
+type lanes[R request] struct {
+	store *Store
+	fresh func() *lane[R]
+	only  *lane[R] // of a single server
+
+	mu       sync.Mutex
+	byMaster map[*redis.Client]*lane[R] // of a Cluster
+}
+
+// maxLanes bounds the memory of a Cluster whose masters change. It has 1,000 masters at most.
+const maxLanes = 1024
+
+// newLanes returns lanes whose batches are answered by take. The rest of what each lane needs set does.
+func newLanes[R request](s *Store, take func(*lane[R], []R), set func(*lane[R])) *lanes[R] {
+	fresh := func() *lane[R] {
+		l := &lane[R]{start: s.start, take: take, few: minTakers, most: s.mostTakers()}
+		set(l)
+		return l
+	}
+	return &lanes[R]{store: s, fresh: fresh, only: fresh()}
+}
+
+// mostTakers leaves half of the connections to others.
+func (s *Store) mostTakers() int { return max(minTakers, int(s.maxOrphans[ordinary])) }
+
+// of returns the lane of the server that has a key; nil if what is asked about it goes alone.
+func (ls *lanes[R]) of(ctx context.Context, key string) *lane[R] {
+	switch client := ls.store.client.(type) {
+	case *redis.Client:
+		return ls.only
+	case *redis.ClusterClient:
+		if !ls.store.mapped.Load() { // it would ask the Cluster for its map, for longer than a caller may wait
+			return nil
+		}
+		master, err := client.MasterForKey(ctx, key)
+		if err != nil {
+			return nil
+		}
+		return ls.ofMaster(master)
+	}
+	return nil
+}
+
+func (ls *lanes[R]) ofMaster(master *redis.Client) *lane[R] {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.byMaster[master]
+	if l == nil && len(ls.byMaster) < maxLanes {
+		if ls.byMaster == nil {
+			ls.byMaster = make(map[*redis.Client]*lane[R])
+		}
+		l = ls.fresh()
+		ls.byMaster[master] = l
+	}
+	return l
+}

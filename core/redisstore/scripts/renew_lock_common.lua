@@ -1,0 +1,24 @@
+-- The common case of renew_lock.lua, before it and without what it needs: there is a lone hold. Keys,
+-- arguments and reply are those of renew_lock.lua; lock.lua has the layout.
+
+local alone = redis.call('GET', KEYS[5])
+if alone then
+  local free, size, named, rest = string.match(alone, '^(%d+):(%d+):(%d+):(.*)$')
+  if not free or string.sub(rest, 1, tonumber(size)) ~= ARGV[1] then
+    return 0
+  end
+  local kind, ttl, delay, first, last, tail = string.match(rest, '^H([XS]):(%d+):(%d+):(%d+):(%d+):(.*)$', 1 + size + named)
+  local t = redis.call('TIME')
+  local now = t[1] * 1000000 + t[2]
+  if not kind or math.min(tonumber(free), now + ttl + delay) - delay <= now then
+    return 0
+  end
+  local whole = ARGV[2] + ARGV[3]
+  redis.call('DEL', KEYS[5]) -- needs no room; servers before 7 then allow what does
+  redis.call('SET', KEYS[5],
+    string.format('%.0f:', now + whole) .. size .. ':' .. named .. ':' .. string.sub(rest, 1, size + named) ..
+    'H' .. kind .. ':' .. ARGV[2] .. ':' .. ARGV[3] .. ':' .. first .. ':' .. last .. ':' .. tail,
+    'PX', string.format('%.0f', math.ceil(whole / 1000) + 1000))
+  return 1
+end
+

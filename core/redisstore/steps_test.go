@@ -1,0 +1,424 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// convoy is a store whose calls take a while, and as many under way as may be, so that the steps that come
+// next wait and go together.
+type convoy struct {
+	t     *testing.T
+	proxy *redistest.Proxy
+	store *redisstore.Store
+	log   *logbook
+	sizes *pipelineSizes
+	first sync.WaitGroup
+}
+
+func newConvoy(t *testing.T, server *redistest.Server, client func(addr string, readTimeout time.Duration, poolSize int) *redis.Client) *convoy {
+	c := &convoy{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook), sizes: new(pipelineSizes)}
+	redisClient := client(c.proxy.Addr(), 2*time.Second, 10)
+	redisClient.AddHook(c.sizes)
+	c.store = newStore(t, redisClient, redisstore.WithTimeout(2*time.Second), c.log.option())
+	warm(t, c.proxy, redisClient)
+	newClaim("warm", "warm").gets(t, c.store, lock.Granted) // loads the scripts, and finds that nothing is evicted
+	return c
+}
+
+// warm opens all connections of a client, which has some for pipelines alone.
+func warm(t *testing.T, proxy *redistest.Proxy, client *redis.Client) {
+	t.Helper()
+	proxy.Delay(50 * time.Millisecond)
+	together(client.Options().PoolSize, func(int) { must(t, client.Ping(ctx()).Err()) })
+	together(10, func(int) {
+		pipe := client.Pipeline()
+		pipe.Ping(ctx())
+		pipe.Ping(ctx())
+		_, err := pipe.Exec(ctx())
+		must(t, err)
+	})
+	proxy.Delay(0)
+}
+
+// ask takes steps that all wait until as many calls are over as may be under way.
+func (c *convoy) ask(meanwhile func(), steps ...func()) {
+	c.t.Helper()
+	before := c.proxy.Seen("evalsha")
+	c.proxy.Delay(300 * time.Millisecond)
+	for i := range c.store.MostTakers() {
+		c.first.Go(func() { _, _ = newClaim(fmt.Sprint("busy", i), "busy").acquire(c.store) })
+		eventually(c.t, 10*time.Second, "a call is under way", func() bool { return c.proxy.Seen("evalsha") == before+i+1 })
+	}
+	c.sizes.reset()
+	var wg sync.WaitGroup
+	for _, step := range steps {
+		wg.Go(step)
+	}
+	meanwhile()
+	wg.Wait()
+	c.first.Wait()
+	c.proxy.Delay(0)
+}
+
+// pipelineSizes notes how many scripts the pipelines of a client have.
+type pipelineSizes struct {
+	mu    sync.Mutex
+	sizes []int
+}
+
+func (*pipelineSizes) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*pipelineSizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (p *pipelineSizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		p.mu.Lock()
+		p.sizes = append(p.sizes, len(cmds))
+		p.mu.Unlock()
+		return next(ctx, cmds)
+	}
+}
+
+func (p *pipelineSizes) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sizes = nil
+}
+
+func (p *pipelineSizes) seen() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sizes)
+}
+
+func nothing() {}
+
+// Steps of every kind that are asked for at once go in few pipelines, and each is answered as it would be
+// alone.
+func TestStepsGoTogether(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		c := newConvoy(t, server, client)
+		var held [60]claim
+		for i := range held {
+			held[i] = newClaim(fmt.Sprint("held", i), "holder")
+			held[i].gets(t, c.store, lock.Granted)
+		}
+		began := newOp("began")
+		began.started(t, c.store)
+		var granted, queued atomic.Int64
+		var steps []func()
+		for i := range held {
+			steps = append(steps, func() {
+				free, err := newClaim(fmt.Sprint("free", i), "holder").acquire(c.store)
+				if err != nil || free.Outcome != lock.Granted || free.Fence <= 0 || time.Since(free.Sent) > time.Minute {
+					t.Errorf("a free lock: %+v, %v", free, err)
+				}
+			}, func() {
+				taken, err := newClaim(held[i].Key, "other").acquire(c.store)
+				if err != nil || taken.Outcome != lock.Taken && taken.Outcome != lock.Granted {
+					t.Errorf("a lock that is held, or was: %+v, %v", taken, err)
+				}
+			}, func() {
+				ok, err := held[i].release(c.store)
+				wantOwned(t, "release", ok, err)
+			}, func() {
+				one, err := newClaim("one of them", fmt.Sprint("n", i)).queued().acquire(c.store)
+				switch {
+				case err == nil && one.Outcome == lock.Granted:
+					granted.Add(1)
+				case err == nil && one.Outcome == lock.Queued:
+					queued.Add(1)
+				default:
+					t.Errorf("a lock that all want: %+v, %v", one, err)
+				}
+			}, func() { newOp(fmt.Sprint("op", i)).started(t, c.store) })
+		}
+		steps = append(steps, func() {
+			ok, err := began.settle(c.store, "done")
+			wantOwned(t, "settle", ok, err)
+		})
+		c.ask(nothing, steps...)
+		if granted.Load() != 1 || queued.Load() != int64(len(held)-1) {
+			t.Errorf("%d were granted the lock that all want, and %d wait for it", granted.Load(), queued.Load())
+		}
+		total := 0
+		sizes := c.sizes.seen()
+		for _, n := range sizes {
+			total += n
+		}
+		if total < len(steps) || len(sizes) > len(steps)/10 || slices.Max(sizes) > 100 {
+			t.Errorf("%d steps went in pipelines of %v", len(steps), sizes)
+		}
+		if reply, err := began.begin(c.store); err != nil || reply.Outcome != guard.Settled || string(reply.Data) != "done" {
+			t.Errorf("replayed %+v, %v", reply, err)
+		}
+	})
+}
+
+func TestALoneStepHasACallOfItsOwn(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		c := newConvoy(t, redistest.Start(t), client)
+		c.sizes.reset()
+		for i := range 10 {
+			one := newClaim(fmt.Sprint(i), "one")
+			one.gets(t, c.store, lock.Granted)
+			one.ends(t, c.store, true)
+		}
+		if sizes := c.sizes.seen(); len(sizes) > 0 {
+			t.Errorf("pipelines of %v", sizes)
+		}
+	})
+}
+
+// A key that holds what the store did not put there fails whoever asks about it, and nobody else.
+func TestADamagedKeyFailsItsOwnStepAlone(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		c := newConvoy(t, server, client)
+		bad := newClaim("bad", "bad")
+		bad.gets(t, c.store, lock.Granted)
+		key := stemOf(t, server.Client(), "bad") + "=jobs"
+		must(t, server.Client().Del(ctx(), key).Err())
+		must(t, server.Client().SAdd(ctx(), key, "what is this").Err())
+		var steps []func()
+		for i := range 20 {
+			steps = append(steps,
+				func() { newClaim(fmt.Sprint(i), "fine").gets(t, c.store, lock.Granted) },
+				func() {
+					_, err := newClaim("bad", fmt.Sprint(i)).acquire(c.store)
+					wantUnavailable(t, err, false)
+				})
+		}
+		c.ask(nothing, steps...)
+		if !c.log.has("a record is damaged") {
+			t.Error("nobody is told")
+		}
+		if c.log.has(tripped) {
+			t.Error("the breaker opened")
+		}
+	})
+}
+
+// Whoever leaves before its step was sent holds nothing, is told at once, and keeps nobody waiting.
+func TestWhoLeavesTheConvoyHoldsNothing(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		c := newConvoy(t, server, client)
+		leaving, leave := context.WithCancel(t.Context())
+		var steps []func()
+		for i := range 20 {
+			steps = append(steps, func() {
+				start := time.Now()
+				_, err := c.store.AcquireLock(leaving, newClaim(fmt.Sprint("left", i), "leaver").request())
+				if !errors.Is(err, context.Canceled) && !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+					t.Errorf("who left is told %v", err)
+				}
+				if took := time.Since(start); took > 200*time.Millisecond {
+					t.Errorf("after %v", took)
+				}
+			}, func() { newClaim(fmt.Sprint("stayed", i), "holder").gets(t, c.store, lock.Granted) })
+		}
+		c.ask(leave, steps...)
+		for i := range 20 {
+			newClaim(fmt.Sprint("left", i), "next").gets(t, c.store, lock.Granted)
+		}
+	})
+}
+
+// Steps may be sent twice, and together too they are when a reply is lost.
+func TestALostReplyOfAConvoyIsAskedForAgain(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		c := newConvoy(t, server, client)
+		var steps []func()
+		for i := range 20 {
+			steps = append(steps, func() {
+				one := newClaim(fmt.Sprint(i), "holder")
+				one.gets(t, c.store, lock.Granted)
+				one.gets(t, c.store, lock.Granted)
+				one.ends(t, c.store, true)
+				newClaim(fmt.Sprint(i), "next").gets(t, c.store, lock.Granted)
+			})
+		}
+		before := c.proxy.Seen("evalsha")
+		c.ask(func() {
+			c.proxy.Delay(0)
+			c.proxy.LoseReplies("evalsha", 1, redistest.Cut)
+		}, steps...)
+		if sent := c.proxy.Seen("evalsha") - before; sent <= c.store.MostTakers()+4*len(steps) {
+			t.Errorf("%d steps were sent: none twice", sent)
+		}
+	})
+}
+
+// The server has forgotten the scripts, and nobody notices.
+func TestAConvoyWithoutScripts(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		c := newConvoy(t, server, client)
+		var steps []func()
+		for i := range 20 {
+			steps = append(steps, func() { newClaim(fmt.Sprint(i), "holder").gets(t, c.store, lock.Granted) })
+		}
+		c.ask(func() { must(t, server.Client().ScriptFlush(ctx()).Err()) }, steps...)
+	})
+}
+
+// Results of the largest size go in pipelines that are still short.
+func TestLargeResultsGoInShortPipelines(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		c := newConvoy(t, server, client)
+		data := strings.Repeat("x", 64<<10)
+		var steps []func()
+		for i := range 40 {
+			o := newOp(fmt.Sprint("large", i))
+			o.started(t, c.store)
+			steps = append(steps, func() {
+				ok, err := o.settle(c.store, data)
+				wantOwned(t, "settle", ok, err)
+			})
+		}
+		c.ask(nothing, steps...)
+		sizes := c.sizes.seen()
+		if len(sizes) == 0 || slices.Max(sizes) > 6 || slices.Max(sizes) < 2 {
+			t.Errorf("pipelines of %v", sizes)
+		}
+	})
+}
+
+// In a burst the last are served late, even after the store's own deadline, while the server answers others.
+func TestABurstIsServedLate(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		proxy := redistest.NewProxy(t, server.Addr())
+		const timeout = time.Second
+		redisClient := client(proxy.Addr(), timeout, 8)
+		warm(t, proxy, redisClient)
+		s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
+		newClaim("warm", "warm").gets(t, s, lock.Granted)
+		proxy.Delay(timeout / 2) // and four calls of a hundred steps at a time
+		var late atomic.Int64
+		together(1200, func(i int) {
+			began := time.Now()
+			newClaim(fmt.Sprint(i), "holder").gets(t, s, lock.Granted)
+			if time.Since(began) > timeout {
+				late.Add(1)
+			}
+		})
+		if late.Load() == 0 {
+			t.Error("nobody was late: the test does not test what it says")
+		}
+	})
+}
+
+// If the server answers nobody, those who wait for their turn are told at the store's own deadline.
+func TestASilentServerKeepsNoConvoyWaiting(t *testing.T) {
+	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
+		server := redistest.Start(t)
+		proxy := redistest.NewProxy(t, server.Addr())
+		const timeout = 200 * time.Millisecond
+		redisClient := client(proxy.Addr(), 5*time.Second, 8)
+		warm(t, proxy, redisClient)
+		s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
+		newClaim("warm", "warm").gets(t, s, lock.Granted)
+		proxy.BlackHole()
+		var unsent atomic.Int64
+		together(1200, func(i int) {
+			began := time.Now()
+			_, err := newClaim(fmt.Sprint(i), "holder").acquire(s)
+			if !errors.Is(err, core.ErrUnavailable) {
+				t.Errorf("got %v", err)
+			}
+			if !errors.Is(err, core.ErrUnconfirmed) {
+				unsent.Add(1)
+			}
+			if took := time.Since(began); took > 3*timeout {
+				t.Errorf("after %v", took)
+			}
+		})
+		if unsent.Load() < 600 {
+			t.Errorf("%d of 1200 were not sent: the test does not test what it says", unsent.Load())
+		}
+		proxy.Mend()
+	})
+}
+
+// What finishes something goes, in company too, though the store takes the server to be down.
+func TestAConvoyOfReleasesPassesTheBreaker(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	log := new(logbook)
+	s := newStore(t, dial(t, proxy.Addr(), 50*time.Millisecond), redisstore.WithTimeout(100*time.Millisecond), log.option())
+	held := make([]claim, 40)
+	for i := range held {
+		held[i] = newClaim(fmt.Sprint(i), "holder")
+		held[i].gets(t, s, lock.Granted)
+	}
+	proxy.BlackHole()
+	eventually(t, 10*time.Second, "the breaker opens", func() bool {
+		_, _ = newClaim("k", "k").acquire(s)
+		return log.has(tripped)
+	})
+	proxy.Mend()
+	proxy.Delay(20 * time.Millisecond)
+	together(len(held), func(i int) {
+		// A quarter of the connections are for these, of which each may still be stuck.
+		eventually(t, 5*time.Second, "released", func() bool { ok, err := held[i].release(s); return ok && err == nil })
+	})
+}
+
+// Permits and steps of every mechanism share pipelines in a Cluster too, one for each master.
+func TestStepsGoTogetherInACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client, proxies := cluster.ProxiedClient()
+	sizes := new(pipelineSizes)
+	client.AddHook(sizes)
+	s := newStore(t, client, redisstore.WithTimeout(5*time.Second))
+	newClaim("warm", "warm").gets(t, s, lock.Granted)
+	for _, p := range proxies {
+		p.Delay(20 * time.Millisecond)
+	}
+	for _, server := range cluster.Servers {
+		must(t, server.Client().ScriptFlush(ctx()).Err())
+	}
+	const n = 300
+	together(n, func(i int) {
+		one := newClaim(fmt.Sprint(i), "holder")
+		one.gets(t, s, lock.Granted)
+		permit := semaphore.AcquireRequest{
+			Name: "jobs", Key: fmt.Sprint(i), ID: one.ID, Weight: 1, Capacity: 1, TTL: time.Minute,
+		}
+		if reply, err := s.AcquirePermits(ctx(), permit); err != nil || reply.Outcome != semaphore.Granted {
+			t.Errorf("permit: %+v, %v", reply, err)
+		}
+		newOp(fmt.Sprint("op", i)).started(t, s)
+		released, err := s.ReleasePermits(ctx(), []semaphore.PermitRequest{{Name: "jobs", Key: permit.Key, ID: permit.ID}})
+		wantOwned(t, "release", err == nil && released[0], err)
+		one.ends(t, s, true)
+	})
+	all, most := sizes.seen(), 0
+	for _, size := range all {
+		most = max(most, size)
+	}
+	if len(all) == 0 || len(all) > 5*n/4 || most < 10 || most > 100 {
+		t.Errorf("%d steps in %d pipelines of up to %d", 5*n, len(all), most)
+	}
+}
