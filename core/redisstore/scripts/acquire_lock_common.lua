@@ -78,3 +78,36 @@ if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) and redis.call('EXISTS
   end
 end
 
+-- Somebody has it exclusively, or is about to, and the caller is new in the queue.
+local held = not alone and not reserved and ARGV[3] == '1' and redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+if held and held[1] and redis.call('EXISTS', KEYS[6]) == 0 then
+  local id = ARGV[1]
+  local fields = redis.call('HMGET', KEYS[1], 'h' .. held[1], 'q' .. id)
+  local state, ttl, delay, inbox, last = string.match(fields[1] or '', '^([HRP])X:(%d+):(%d+):%d+:%d+:(%d+):()')
+  local back = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+  local queued, living = back[1] and redis.call('ZCARD', KEYS[3]) or 0, redis.call('ZCARD', KEYS[4])
+  redis.call('GET', KEYS[7]) -- it fails now if it has to
+  local t = redis.call('TIME')
+  local now = t[1] * 1000000 + t[2]
+  local free = tonumber(held[2])
+  -- A clock that stepped back is rare.
+  if state and not fields[2] and free > now and free <= now + ttl + delay then
+    redis.call('ZADD', KEYS[3], string.format('%.0f', (back[2] or 0) + 1), id)
+    if ARGV[9] ~= '' then
+      redis.call('HSET', KEYS[1], 'q' .. id, ARGV[2] .. ' ' .. ARGV[10] .. ARGV[7], 'k', ARGV[9])
+    else
+      redis.call('HSET', KEYS[1], 'q' .. id, ARGV[2] .. ' ' .. ARGV[10] .. ARGV[7])
+    end
+    redis.call('ZADD', KEYS[4], string.format('%.0f', now + 3000000), id)
+    if queued == 0 or living == 0 or redis.call('PTTL', KEYS[3]) < 45000 or redis.call('PTTL', KEYS[4]) < 45000 then
+      if redis.call('PTTL', KEYS[1]) < 91000 then
+        redis.call('PEXPIRE', KEYS[1], 91000)
+      end
+      redis.call('PEXPIRE', KEYS[3], 91000)
+      redis.call('PEXPIRE', KEYS[4], 91000)
+    end
+    return {'queued', string.sub(fields[1], last + inbox), string.format('%.0f', math.max(free - delay - now, 0)),
+      state == 'H' and queued or queued + 1, queued, string.format('%.0f', free - now)}
+  end
+end
+
