@@ -44,7 +44,7 @@ func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (gua
 		rerun = 1
 	}
 	keys := []string{s.recordKey(req.ID), s.abandonedKey(req.ID, req.Owner)}
-	args := []any{req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun}
+	args := []any{&req.Owner, &req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun}
 	st := step{scriptCall: scriptCall{beginOperation, keys, args}, op: opBeginOperation, begins: true}
 	return run(ctx, s, st, func(r stepReply) (guard.BeginReply, error) { return readBeginReply(r.value) })
 }
@@ -96,20 +96,20 @@ func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (b
 	if !ok {
 		return false, fmt.Errorf("redisstore: SettleOperation: state %d settles nothing", req.State)
 	}
-	keys := []string{s.recordKey(req.ID)}
-	args := func(letter string, data []byte) []any {
-		return []any{req.Owner, req.Fingerprint, req.Number, letter, req.Status, req.Retention.Milliseconds(), data}
-	}
-	small := scriptCall{settleSmall, keys, args(letter, nil)}
 	if req.State != guard.Completed {
-		return s.owned(ctx, opSettleOperation, small)
+		return s.settle(ctx, settleSmall, &req, letter, nil)
 	}
-	settled, err := s.owned(ctx, opSettleOperation, scriptCall{settleOperation, keys, args(letter, req.Data)})
+	settled, err := s.settle(ctx, settleOperation, &req, letter, req.Data)
 	if isOutOfMemory(err) {
-		small.args = args(letters[guard.NotRetained], nil)
-		settled, err = s.owned(ctx, opSettleOperation, small)
+		settled, err = s.settle(ctx, settleSmall, &req, letters[guard.NotRetained], nil)
 	}
 	return settled, err
+}
+
+func (s *Store) settle(ctx context.Context, sc *script, req *guard.SettleRequest, letter string, data []byte) (bool, error) {
+	return s.owned(ctx, opSettleOperation, scriptCall{sc, []string{s.recordKey(req.ID)}, []any{
+		&req.Owner, &req.Fingerprint, req.Number, letter, req.Status, req.Retention.Milliseconds(), data,
+	}})
 }
 
 // AbandonOperation implements guard.Store.
