@@ -92,7 +92,7 @@ func TestCallsInABlackHoleAreBounded(t *testing.T) {
 		sent := time.Now()
 		short, cancel := context.WithTimeout(ctx(), hurry)
 		_, err := l.Allow(short, "k")
-		if !errors.Is(err, core.ErrUnavailable) {
+		if !errors.Is(err, core.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) { // a machine that stalls has none begin
 			t.Fatal(err)
 		}
 		if time.Since(sent) >= hurry {
