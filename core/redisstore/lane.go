@@ -119,6 +119,10 @@ func (l *lane[R]) next() []R {
 		if r.inLane().state != turnWaits {
 			continue
 		}
+		if l.silent(now) && now.Sub(r.inLane().since) >= l.silence/2 { // it would be answered too late, if at all
+			r.inLane().end(late(context.DeadlineExceeded, false))
+			continue
+		}
 		if work += r.work(); work > l.maxWork && len(batch) > 0 {
 			break
 		}
@@ -203,8 +207,11 @@ func (l *lane[R]) overdue() {
 
 // tooLong reports whether a request that has waited for so long has no time left.
 func (l *lane[R]) tooLong(waited time.Duration, now time.Time) bool {
-	return l.limit > 0 && (waited >= l.limit || waited >= l.silence && now.Sub(l.heard) >= l.silence)
+	return l.limit > 0 && waited >= l.limit || waited >= l.silence && l.silent(now)
 }
+
+// silent reports whether the server has answered nobody for too long.
+func (l *lane[R]) silent(now time.Time) bool { return l.silence > 0 && now.Sub(l.heard) >= l.silence }
 
 // end answers a request. The caller holds the lane's mu.
 func (t *turn) end(err error) {

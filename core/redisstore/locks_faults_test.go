@@ -244,3 +244,33 @@ func TestTheEndOfAWaitHasTheContextsCause(t *testing.T) {
 		t.Errorf("got %v, want the context's error and cause", err)
 	}
 }
+
+// Whoever comes to the front of a queue is to beat more often from then on, so that its death is noticed: until
+// it does, it lives for no longer than the next of its rare beats may take.
+func TestWhoComesToTheFrontLivesForLess(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, server.Client())
+	holder := newClaim("k", "holder")
+	holder.gets(t, s, lock.Granted)
+	var queue []claim
+	for i := range 5 {
+		c := newClaim("k", fmt.Sprint("n", i)).queued()
+		c.gets(t, s, lock.Queued)
+		queue = append(queue, c)
+		if i > 0 { // the first claims, and ends what is to be seen
+			c.await(t, s)
+		}
+	}
+	living := func(c claim) time.Duration {
+		return time.Until(time.UnixMicro(int64(direct.ZScore(ctx(), keysOf(t, direct, "*}w")[0], c.ID).Val())))
+	}
+	eventually(t, 5*time.Second, "the fourth beats as one who is not at the front", func() bool { return living(queue[3]) > 20*time.Second })
+	holder.ends(t, s, true)
+	if left := living(queue[3]); left > 13*time.Second {
+		t.Errorf("at the front it lives for %v", left)
+	}
+	if left := living(queue[4]); left < 13*time.Second {
+		t.Errorf("behind the front it lives for %v", left)
+	}
+}

@@ -35,7 +35,8 @@ import (
 // longer, and none takes longer than its caller's context. Calls that are made while others are under way
 // go together: decisions of token buckets in one script call, everything else in a pipeline. In a burst, a
 // call for a lock, a permit or an operation may so have to wait for its turn, which does not count while
-// Redis answers others, for up to three times the deadline.
+// Redis answers others, for up to three times the deadline; if Redis answers nobody, the call fails within
+// one and a half times the deadline.
 //
 // Give the store a client whose ContextTimeoutEnabled is set: a call of its own then runs in its caller's
 // goroutine, which takes about half as long. A context that is canceled while Redis is silent is then

@@ -42,9 +42,9 @@ if alone and ARGV[3] == '0' and redis.call('EXISTS', KEYS[6]) == 0 then
   end
 end
 
--- It is reserved for the caller, who claims it.
+-- It is reserved for the caller, who claims it, and has not been released, which would have ended that.
 local reserved = not alone and redis.call('HGET', KEYS[1], 'h' .. ARGV[1])
-if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) and redis.call('EXISTS', KEYS[6]) == 0 then
+if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) then
   local id, kind, inbox, ttl, whole = ARGV[1], ARGV[2], ARGV[7], tonumber(ARGV[4]), ARGV[4] + ARGV[5]
   local free, stored = redis.call('ZSCORE', KEYS[2], id), redis.call('GET', KEYS[7])
   local lasts = string.match(reserved, '^..:(%d+):')
