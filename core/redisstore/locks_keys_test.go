@@ -267,8 +267,12 @@ func TestALoneHoldIsAHoldLikeOthers(t *testing.T) {
 			if held, err := s.VerifyLock(ctx(), c.hold()); !held || err != nil {
 				t.Errorf("verify: %v, %v", held, err)
 			}
-			if held, err := s.VerifyLock(ctx(), newClaim(c.Key, "x"+c.ID).hold()); held || err != nil {
+			other := newClaim(c.Key, "x"+c.ID)
+			if held, err := s.VerifyLock(ctx(), other.hold()); held || err != nil {
 				t.Errorf("verify another: %v, %v", held, err)
+			}
+			if held, err := other.renew(s); held || err != nil {
+				t.Errorf("renew another: %v, %v", held, err)
 			}
 		},
 	}
