@@ -59,8 +59,8 @@ type lane[R request] struct {
 	few     int                 // calls under way before requests are collected
 	most    int                 // calls under way
 	maxWork int                 // of a batch, since others wait for it
-	// silence and limit are for how long a request waits if the server answers nobody, and at most. If
-	// they are zero, it expires otherwise.
+	// A request waits until limit has passed, and for half of silence if the server answers nobody for
+	// that long. If they are zero, it expires otherwise.
 	silence, limit time.Duration
 
 	mu      sync.Mutex
@@ -183,7 +183,7 @@ func (l *lane[R]) overdue() {
 	for len(l.waiting) > 0 {
 		t := l.waiting[0].inLane()
 		waited := now.Sub(t.since)
-		if t.state == turnWaits && !l.tooLong(waited, now) {
+		if t.state == turnWaits && (l.limit == 0 || waited < l.limit) {
 			if waited >= patience {
 				if begin = l.takers < l.most; begin {
 					l.takers++
@@ -203,11 +203,6 @@ func (l *lane[R]) overdue() {
 	if begin {
 		l.end()
 	}
-}
-
-// tooLong reports whether a request that has waited for so long has no time left.
-func (l *lane[R]) tooLong(waited time.Duration, now time.Time) bool {
-	return l.limit > 0 && waited >= l.limit || waited >= l.silence && l.silent(now)
 }
 
 // silent reports whether the server has answered nobody for too long.
