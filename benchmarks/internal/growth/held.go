@@ -2,6 +2,7 @@ package growth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -56,6 +57,9 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 			name := row(c.Row, n)
 			all = append(all, bench.Contender{Row: name, Run: sparing(n, func(ctx context.Context) error {
 				remark, err := y.keep(ctx, b, t, name, c, n)
+				if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // so many take too long, and the rest goes on
+					remark, err = fmt.Sprintf("not all was measured within %v", atMost), nil
+				}
 				if remark != "" {
 					mu.Lock()
 					defer mu.Unlock()
