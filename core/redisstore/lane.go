@@ -66,7 +66,7 @@ type lane[R request] struct {
 	mu      sync.Mutex
 	takers  int // calls under way
 	waiting []R
-	heard   time.Time   // when the server last answered somebody
+	heard   time.Time   // when the server last answered, or was first asked
 	timer   *time.Timer // for the first of those that wait
 	timed   bool        // it runs
 }
@@ -78,8 +78,17 @@ func (l *lane[R]) begin() bool {
 	if l.takers >= l.few {
 		return false
 	}
-	l.takers++
+	l.taking()
 	return true
+}
+
+// taking notes that one more call is under way. A server that nobody has asked is not silent. The caller
+// holds mu.
+func (l *lane[R]) taking() {
+	if l.takers == 0 && l.silence > 0 {
+		l.heard = time.Now()
+	}
+	l.takers++
 }
 
 // end ends a call, or has it go on, in the background, with what has come meanwhile.
@@ -150,7 +159,7 @@ func (l *lane[R]) add(r R) bool {
 	l.waiting = append(l.waiting, r)
 	idle := l.takers < l.few
 	if idle {
-		l.takers++
+		l.taking()
 	} else {
 		l.watch(patience)
 	}
@@ -186,7 +195,7 @@ func (l *lane[R]) overdue() {
 		if t.state == turnWaits && (l.limit == 0 || waited < l.limit) {
 			if waited >= patience {
 				if begin = l.takers < l.most; begin {
-					l.takers++
+					l.taking()
 				}
 				waited = 0 // for the next look
 			}
@@ -205,7 +214,7 @@ func (l *lane[R]) overdue() {
 	}
 }
 
-// silent reports whether the server has answered nobody for too long.
+// silent reports whether the server has been asked, and has answered nobody, for too long.
 func (l *lane[R]) silent(now time.Time) bool { return l.silence > 0 && now.Sub(l.heard) >= l.silence }
 
 // end answers a request. The caller holds the lane's mu.
