@@ -90,6 +90,10 @@ func (c crowd) measure(ctx context.Context, b *bench.B) error {
 		contenders = append(contenders, bench.Contender{Row: contender.Row, Run: func(ctx context.Context) error {
 			d := b.Time(2 * time.Second)
 			r, load, err := c.run(ctx, contender, d)
+			if err != nil && ctx.Err() == nil && !strings.HasPrefix(contender.Row, "Lockkeeper") { // a peer may wait for ever for its first lock
+				b.Note(fmt.Sprintf("%s, %s: a round has failed: %v", contender.Row, title, err))
+				return nil
+			}
 			if err != nil {
 				return err
 			}
