@@ -276,3 +276,18 @@ func TestWhoComesToTheFrontLivesForLess(t *testing.T) {
 		t.Errorf("behind the front it lives for %v", left)
 	}
 }
+
+// Whoever has stopped to beat is passed over, though nothing else tells that its process is gone.
+func TestWhoHasStoppedBeatingIsPassedOver(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, server.Client())
+	holder, dead, next := newClaim("k", "holder"), newClaim("k", "dead").queued(), newClaim("k", "next").queued()
+	dead.Fair, next.Fair = true, true // so that messages tell nothing
+	holder.gets(t, s, lock.Granted)
+	dead.gets(t, s, lock.Queued)
+	next.gets(t, s, lock.Queued)
+	must(t, direct.ZAdd(ctx(), keysOf(t, direct, "*}w")[0], redis.Z{Score: 1, Member: dead.ID}).Err())
+	holder.ends(t, s, true)
+	next.gets(t, s, lock.Granted)
+}
