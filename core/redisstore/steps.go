@@ -131,8 +131,8 @@ func sizeOf(args []any) (size int) {
 }
 
 // newSteps returns the lanes of steps. The store's deadline is for a pipeline that is sent. A step waits for
-// its turn for as long if Redis answers nobody, and for three times as long if it does: in a burst of
-// steps, on a server that works, late is better than never.
+// its turn for three times as long while Redis answers others, and is not sent any more after half of it if
+// Redis answers nobody: in a burst of steps, on a server that works, late is better than never.
 func newSteps(s *Store) *lanes[*companion] {
 	return newLanes(s, s.runEach, func(l *lane[*companion]) {
 		l.maxWork, l.few = maxSteps, min(stepTakers, l.most)

@@ -1,6 +1,7 @@
 -- What the scripts of semaphores share: it stands before each of them, after queue.lua. They have
--- one more key:
+-- two more keys:
 --
+-- KEYS[5]  exists for a while if the id has been released
 -- KEYS[6]  the heavy permits, a zset: "<weight> <id>" -> when it is out of others' way, as in the holds
 --
 -- A hold is a permit. It is text: H if held, or R or P if reserved for a request that has still to
