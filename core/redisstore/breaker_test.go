@@ -74,7 +74,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	// Nothing answers, and the client would wait for it for a minute.
 	_, proxy, client, s := behindProxy(t, time.Minute, redisstore.WithTimeout(50*time.Millisecond))
 	l := newLimiter(t, s)
-	if _, err := l.Allow(ctx(), "k"); err != nil {
+	if _, err := newLimiter(t, newStore(t, client)).Allow(ctx(), "k"); err != nil {
 		t.Fatal(err)
 	}
 	base := goroutines()
@@ -106,7 +106,7 @@ func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
 	l := newLimiter(t, s)
 	settled, renewed, abandoned, marked := newOp("settled"), newOp("renewed"), newOp("abandoned"), newOp("marked")
 	for _, o := range []op{settled, renewed, abandoned, marked} {
-		o.started(t, s)
+		o.started(t, direct)
 	}
 	proxy.LoseReplies("evalsha", -1, redistest.Cut)
 	proxy.LoseReplies("ping", -1, redistest.Cut) // or the probe would close the breaker

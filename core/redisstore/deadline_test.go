@@ -15,9 +15,9 @@ import (
 const slack = 400 * time.Millisecond
 
 func TestTheStoresDeadlineHoldsWhereTheClientsIsLonger(t *testing.T) {
-	_, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
+	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
 	l, o := newLimiter(t, s), newOp("deadline")
-	o.started(t, s)
+	o.started(t, newStore(t, client))
 	proxy.BlackHole()
 	for name, do := range map[string]func() error{
 		"take":    func() error { _, err := l.Allow(ctx(), "k"); return err },
@@ -128,7 +128,7 @@ func TestCallsInABlackHoleAreBounded(t *testing.T) {
 func TestConcurrentCallsInABlackHoleLeaveNothing(t *testing.T) {
 	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
 	l := newLimiter(t, s)
-	if _, err := l.Allow(ctx(), "k"); err != nil {
+	if _, err := newLimiter(t, newStore(t, client)).Allow(ctx(), "k"); err != nil {
 		t.Fatal(err)
 	}
 	base := goroutines()

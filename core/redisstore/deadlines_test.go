@@ -29,9 +29,10 @@ func obedient(t testing.TB, addr string, poolSize int) *redis.Client {
 func TestCallsThatNobodyCanLeaveEndAtTheStoresDeadline(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	s := newStore(t, obedient(t, proxy.Addr(), 10), redisstore.WithTimeout(100*time.Millisecond))
+	client := obedient(t, proxy.Addr(), 10)
+	s, patient := newStore(t, client, redisstore.WithTimeout(100*time.Millisecond)), newStore(t, client)
 	c := newClaim("k", "holder")
-	c.gets(t, s, lock.Granted)
+	c.gets(t, patient, lock.Granted)
 	proxy.BlackHole()
 	for range 3 {
 		sent := time.Now()
@@ -52,16 +53,17 @@ func TestCallsThatNobodyCanLeaveEndAtTheStoresDeadline(t *testing.T) {
 		held, err := s.VerifyLock(ctx(), c.hold())
 		return err == nil && held
 	})
-	c.ends(t, s, true)
+	c.ends(t, patient, true)
 }
 
 // All wait for the one connection, which waits for a reply.
 func TestCallsThatWaitForAConnectionEndAtTheStoresDeadline(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	s := newStore(t, obedient(t, proxy.Addr(), 1), redisstore.WithTimeout(100*time.Millisecond))
+	client := obedient(t, proxy.Addr(), 1)
+	s := newStore(t, client, redisstore.WithTimeout(100*time.Millisecond))
 	c := newClaim("k", "holder")
-	c.gets(t, s, lock.Granted)
+	c.gets(t, newStore(t, client), lock.Granted)
 	base := goroutines()
 	proxy.BlackHole()
 	var wg sync.WaitGroup
@@ -84,9 +86,10 @@ func TestCallsThatWaitForAConnectionEndAtTheStoresDeadline(t *testing.T) {
 func TestDeadlinesOfOverlappingCalls(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	s := newStore(t, obedient(t, proxy.Addr(), 50), redisstore.WithTimeout(150*time.Millisecond))
+	client := obedient(t, proxy.Addr(), 50)
+	s := newStore(t, client, redisstore.WithTimeout(150*time.Millisecond))
 	c := newClaim("k", "holder")
-	c.gets(t, s, lock.Granted)
+	c.gets(t, newStore(t, client), lock.Granted)
 	proxy.BlackHole()
 	var wg sync.WaitGroup
 	for i := range 30 {

@@ -213,5 +213,5 @@ func behindProxy(t testing.TB, readTimeout time.Duration, opts ...redisstore.Opt
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := dial(t, proxy.Addr(), readTimeout)
-	return server, proxy, client, newStore(t, client, append([]redisstore.Option{hasty}, opts...)...)
+	return server, proxy, client, newStore(t, client, opts...)
 }

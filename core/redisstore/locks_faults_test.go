@@ -135,7 +135,7 @@ func TestEveryStepOfALockCanBeTakenTwice(t *testing.T) {
 
 func TestAWaiterInSilenceGivesUp(t *testing.T) {
 	t.Parallel()
-	_, proxy, _, s := behindProxy(t, 100*time.Millisecond)
+	_, proxy, _, s := behindProxy(t, 500*time.Millisecond)
 	newClaim("k", "holder").gets(t, s, lock.Granted)
 	c := newClaim("k", "waiter").queued()
 	c.gets(t, s, lock.Queued)
@@ -155,7 +155,7 @@ func TestAWaiterInSilenceGivesUp(t *testing.T) {
 
 func TestAWaiterBridgesAShortSilence(t *testing.T) {
 	t.Parallel()
-	server, proxy, _, s := behindProxy(t, 100*time.Millisecond)
+	server, proxy, _, s := behindProxy(t, 500*time.Millisecond)
 	direct := newStore(t, server.Client())
 	holder, c := newClaim("k", "holder"), newClaim("k", "waiter").queued()
 	holder.gets(t, direct, lock.Granted)

@@ -389,10 +389,10 @@ func TestAConvoyOfReleasesPassesTheBreaker(t *testing.T) {
 	proxy := redistest.NewProxy(t, server.Addr())
 	log := new(logbook)
 	s := newStore(t, dial(t, proxy.Addr(), 50*time.Millisecond), redisstore.WithTimeout(100*time.Millisecond), log.option())
-	held := make([]claim, 40)
+	patient, held := newStore(t, server.Client()), make([]claim, 40)
 	for i := range held {
 		held[i] = newClaim(fmt.Sprint(i), "holder")
-		held[i].gets(t, s, lock.Granted)
+		held[i].gets(t, patient, lock.Granted)
 	}
 	proxy.BlackHole()
 	eventually(t, 10*time.Second, "the breaker opens", func() bool {
