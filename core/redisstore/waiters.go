@@ -13,6 +13,7 @@ type waiters struct {
 	due     dueHeap   // those that are awaited
 	fresh   []*waiter // those that were not when they came, in that order
 	beating bool      // somebody sends beats
+	asleep  time.Time // until when they sleep
 	hurried time.Time // when all had to beat at once
 	changed chan struct{}
 }
@@ -108,7 +109,6 @@ func (ws *waiters) forget(w *waiter) {
 	}
 	if w.index >= 0 {
 		heap.Remove(&ws.due, w.index)
-		ws.notify()
 	}
 }
 
@@ -183,11 +183,15 @@ func (ws *waiters) dueNow() (due []*waiter, next time.Time, more bool) {
 		w.due = now.Add(frontBeat) // unless the reply says otherwise
 		heap.Fix(&ws.due, 0)
 	}
-	return due, ws.due[0].due, true
+	ws.asleep = ws.due[0].due
+	return due, ws.asleep, true
 }
 
-// notify tells who sends beats that something has changed. The caller holds mu.
+// notify tells who sends beats if one is due before they look again. The caller holds mu.
 func (ws *waiters) notify() {
+	if len(ws.due) == 0 || !ws.due[0].due.Before(ws.asleep) {
+		return
+	}
 	select {
 	case ws.changed <- struct{}{}:
 	default:
