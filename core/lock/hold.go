@@ -57,11 +57,6 @@ func (l *Locker) newHold(req AcquireRequest, g Grant, ln *line) (*hold, error) {
 	return h, nil
 }
 
-// begin starts a lease on the hold.
-func (h *hold) begin(parent context.Context) *lease.Context {
-	return h.term.Begin(parent, h.config.maxHold, ErrExpired)
-}
-
 // ended tells how the present lease has ended, unless that has been told. It returns the context that the
 // lease was asked for with, or nil.
 func (h *hold) ended(how telemetry.HoldEnd) context.Context {

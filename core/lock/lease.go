@@ -38,7 +38,7 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 
 // gripContext is the context of a grip, with its first lease as a value.
 type gripContext struct {
-	*lease.Context
+	lease.Context
 	first *Lease
 }
 
@@ -52,17 +52,18 @@ func (c *gripContext) Value(key any) any {
 // newLease returns a lease on a hold, for a caller whose context has not ended.
 func newLease(ctx context.Context, h *hold) *Lease {
 	outer, _ := FromContext(ctx)
-	inner := h.begin(ctx)
 	all := new(struct { // one piece of memory instead of three
 		lease   Lease
 		grip    grip
 		context gripContext
 	})
+	inner := &all.context.Context
+	h.term.Begin(ctx, inner, h.config.maxHold, ErrExpired)
 	h.mu.Lock()
 	all.grip = grip{hold: h, lease: inner, number: h.fence, outer: outer, count: 1}
 	h.asked, h.since = ctx, h.core.telemetry.Hold(ctx)
 	h.mu.Unlock()
-	all.context = gripContext{inner, &all.lease}
+	all.context.first = &all.lease
 	all.lease.grip, all.lease.ctx = &all.grip, &all.context
 	return &all.lease
 }

@@ -51,21 +51,21 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 	s.load(ctx)
 	node := redis.Cmdable(s.client)
 	cluster, isCluster := s.client.(*redis.ClusterClient)
-	name, src := "evalsha", sc.in(s)
+	command, src := byHash, sc.in(s)
 	for range 4 { // each of these turns happens once at most, unless the Cluster is in turmoil
 		if isCluster {
 			if node, err = cluster.MasterForKey(ctx, keys[0]); err != nil {
 				return nil, 0, err
 			}
 		}
-		reply, acks, err = s.evalWait(ctx, node, name, src, keys, args)
+		reply, acks, err = s.evalWait(ctx, node, command, src, keys, args)
 		switch {
 		case isNoScript(err):
 			s.loaded.Store(false)
-			name = "eval"
+			command = byText
 		case isNoShebang(err) && src == &sc.modern:
 			s.plainScripts.Store(true)
-			name, src = "eval", &sc.plain
+			command, src = byText, &sc.plain
 		case isCluster && isReply(err) && redis.HasErrorPrefix(err, "MOVED"):
 			cluster.ReloadState(ctx)
 		default:
@@ -76,14 +76,14 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 }
 
 // evalWait runs a script and WAIT on one connection, since WAIT is about what its connection wrote.
-func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, name string, src *source, keys []string, args []any) (reply any, acks int, err error) {
+func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, command any, src *source, keys []string, args []any) (reply any, acks int, err error) {
 	script := src.sha
-	if name == "eval" {
+	if command == byText {
 		script = src.text
 	}
 	sent := wireOf(ctx)
 	before := sent.count()
-	cmd := newEval(ctx, name, script, keys, args)
+	cmd := newEval(ctx, command, script, keys, args)
 	wait := redis.NewIntCmd(ctx, "wait", s.config.acks, s.config.ackTimeout.Milliseconds())
 	pipe := node.Pipeline()
 	_ = pipe.Process(ctx, cmd)

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,6 +20,8 @@ type deadlines struct {
 	first, last *deadline
 	timer       *time.Timer
 	set         bool // the timer runs
+
+	spare sync.Pool // of chan struct{}, of calls that ended in time
 }
 
 // deadline is that of who waits.
@@ -38,13 +41,23 @@ type callContext struct {
 	deadline        deadline
 	earliest        time.Time // of both deadlines
 	done            chan struct{}
-	once            sync.Once
+	state           atomic.Int32
 	unwatch         func() bool
 }
 
+// The states of a call's context.
+const (
+	callRuns int32 = iota
+	callExpired
+	callEnded // in time: done is another's from then on, who has it closed in case
+)
+
 // context returns a context that ends with another, or after that time. Callers give it back, always.
 func (d *deadlines) context(ctx context.Context, timeout time.Duration) *callContext {
-	c := &callContext{Context: ctx, done: make(chan struct{})}
+	c := &callContext{Context: ctx}
+	if c.done, _ = d.spare.Get().(chan struct{}); c.done == nil {
+		c.done = make(chan struct{})
+	}
 	c.deadline.of = c
 	d.begin(&c.deadline, timeout)
 	c.earliest = c.deadline.at
@@ -62,6 +75,9 @@ func (d *deadlines) giveBack(c *callContext) {
 	d.end(&c.deadline)
 	if c.unwatch != nil {
 		c.unwatch()
+	}
+	if c.state.CompareAndSwap(callRuns, callEnded) {
+		d.spare.Put(c.done)
 	}
 }
 
@@ -140,22 +156,24 @@ func (d *deadlines) stop() {
 	}
 }
 
-func (c *callContext) expire() { c.once.Do(func() { close(c.done) }) }
+func (c *callContext) expire() {
+	if c.state.CompareAndSwap(callRuns, callExpired) {
+		close(c.done)
+	}
+}
 
 func (c *callContext) Deadline() (time.Time, bool) { return c.earliest, true }
 
 func (c *callContext) Done() <-chan struct{} { return c.done }
 
 func (c *callContext) Err() error {
-	select {
-	case <-c.done:
-		if err := c.Context.Err(); err != nil {
-			return err
-		}
-		return context.DeadlineExceeded
-	default:
+	if c.state.Load() != callExpired {
 		return nil
 	}
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	return context.DeadlineExceeded
 }
 
 // keepsDeadlines reports whether a client never waits beyond the deadline of a context.

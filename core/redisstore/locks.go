@@ -16,8 +16,8 @@ var releasedMillis any = releasedFor.Milliseconds()
 
 var _ lock.Store = (*Store)(nil)
 
-func newLockWaiter(req lock.AcquireRequest, keys lockKeys) *waiter {
-	w := newWaiter(req.ID, beatLock, keys.withID(), lock.ErrWithdrawn)
+func (s *Store) newLockWaiter(req lock.AcquireRequest, keys *lockKeys) *waiter {
+	w := s.waiters.newWaiter(req.ID, beatLock, keys.withID(), lock.ErrWithdrawn)
 	w.fair = req.Fair
 	return w
 }
@@ -25,12 +25,12 @@ func newLockWaiter(req lock.AcquireRequest, keys lockKeys) *waiter {
 // AcquireLock implements lock.Store: one script call, and before the first one a look at the
 // server's eviction policy.
 func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
-	keys := s.lockKeys(req.Name, req.Key, req.ID)
+	c := s.newAcquireCall(req, s.lockKeys(req.Name, req.Key, req.ID))
 	var w *waiter
 	if req.Queue {
-		w = s.expect(newLockWaiter(req, keys))
+		w = s.expect(s.newLockWaiter(req, &c.keys))
 	}
-	reply, err := s.acquire(ctx, req, keys)
+	reply, err := s.acquire(ctx, req, c)
 	s.expected(w, err == nil && reply.Outcome == lock.Queued, reply.place)
 	return reply.AcquireReply, err
 }
@@ -40,8 +40,8 @@ func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.
 func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (grant lock.Grant, err error) {
 	req.Queue = true
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
-	err = s.await(ctx, newLockWaiter(req, keys), func() (bool, place, error) {
-		reply, err := s.acquire(ctx, req, keys)
+	err = s.await(ctx, s.newLockWaiter(req, &keys), func() (bool, place, error) {
+		reply, err := s.acquire(ctx, req, s.newAcquireCall(req, keys))
 		if err == nil && reply.Outcome == lock.Withdrawn {
 			err = lock.ErrWithdrawn
 		}
@@ -61,17 +61,18 @@ type acquireReply struct {
 	acks int // from replicas
 }
 
-// acquireArgs are the arguments of a script.
-type acquireArgs struct {
+// acquireCall is what a call of the script needs, in one piece of memory: in an interface a string costs
+// memory, and a pointer to one does not.
+type acquireCall struct {
+	keys                                lockKeys
 	id, kind, queue, holder, key, tells string
 	ttl, delay                          int64
-	all                                 [10]any
+	args                                [10]any
 }
 
-// acquire asks for a lock, or claims it.
-func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockKeys) (acquireReply, error) {
-	a := &acquireArgs{ // one piece of memory: in an interface a string costs memory, and a pointer to one does not
-		id: req.ID, kind: "X", queue: "0", ttl: req.TTL.Microseconds(), delay: req.Delay.Microseconds(),
+func (s *Store) newAcquireCall(req lock.AcquireRequest, keys lockKeys) *acquireCall {
+	a := &acquireCall{
+		keys: keys, id: req.ID, kind: "X", queue: "0", ttl: req.TTL.Microseconds(), delay: req.Delay.Microseconds(),
 		holder: req.Holder, key: req.Key, tells: s.tells(req.Fair),
 	}
 	if req.Shared {
@@ -83,11 +84,16 @@ func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockK
 	if len(s.config.secret) > 0 {
 		a.key = ""
 	}
-	a.all = [...]any{
+	a.args = [...]any{
 		&a.id, &a.kind, &a.queue, &a.ttl, &a.delay, min(max(req.Fences, 1), lock.MaxFences),
 		&s.inbox.channel, &a.holder, &a.key, &a.tells,
 	}
-	st := step{scriptCall: scriptCall{acquireLock, keys, a.all[:]}, op: opAcquireLock, begins: true, grants: true}
+	return a
+}
+
+// acquire asks for a lock, or claims it.
+func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, c *acquireCall) (acquireReply, error) {
+	st := step{scriptCall: scriptCall{acquireLock, c.keys[:], c.args[:]}, op: opAcquireLock, begins: true, grants: true}
 	reply, err := run(ctx, s, st, func(r stepReply) (acquireReply, error) {
 		a, err := readAcquireReply(r.value)
 		if a.Outcome == lock.Granted {
@@ -108,12 +114,15 @@ func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, keys lockK
 
 func readAcquireReply(reply any) (acquireReply, error) {
 	var a acquireReply
+	if fences, ok := reply.(string); ok { // in a list it would cost memory
+		var r reader
+		a.Outcome = lock.Granted
+		first, last, _ := strings.Cut(fences, " ")
+		a.Fence, a.LastFence = r.parse(first), r.parse(last)
+		return a, r.err
+	}
 	r := fields(reply)
 	switch outcome := r.text(); {
-	case outcome == "granted" && len(r.left) == 1:
-		a.Outcome = lock.Granted
-		first, last, _ := strings.Cut(r.text(), " ")
-		a.Fence, a.LastFence = r.parse(first), r.parse(last)
 	case outcome == "withdrawn":
 		a.Outcome = lock.Withdrawn
 	case (outcome == "queued" || outcome == "taken") && len(r.left) == 5:
@@ -133,17 +142,21 @@ func readAcquireReply(reply any) (acquireReply, error) {
 func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
 	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
-		calls[i] = scriptCall{
-			renewLock, s.lockKeys(r.Name, r.Key, r.ID).shared(), []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()},
-		}
+		keys := s.lockKeys(r.Name, r.Key, r.ID)
+		calls[i] = scriptCall{renewLock, keys.shared(), []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()}}
 	}
 	return s.renewEach(ctx, opRenewLocks, calls)
 }
 
 // ReleaseLock implements lock.Store: one script call.
 func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
-	keys := s.lockKeys(req.Name, req.Key, req.ID)
-	held, err := s.owned(ctx, opReleaseLock, scriptCall{releaseLock, keys.withID(), []any{&req.ID, releasedMillis}})
+	c := &struct { // one piece of memory, as above
+		keys lockKeys
+		id   string
+		args [2]any
+	}{keys: s.lockKeys(req.Name, req.Key, req.ID), id: req.ID}
+	c.args = [...]any{&c.id, releasedMillis}
+	held, err := s.owned(ctx, opReleaseLock, scriptCall{releaseLock, c.keys.withID(), c.args[:]})
 	if err == nil {
 		s.waiters.withdraw(req.ID)
 	}
@@ -152,8 +165,8 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 
 // DowngradeLock implements lock.Store: one script call.
 func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
-	keys := s.lockKeys(req.Name, req.Key, req.ID).shared()
-	return s.owned(ctx, opReleaseLock, scriptCall{downgradeLock, keys, []any{req.ID, req.TTL.Microseconds(), req.Delay.Microseconds()}})
+	keys := s.lockKeys(req.Name, req.Key, req.ID)
+	return s.owned(ctx, opReleaseLock, scriptCall{downgradeLock, keys.shared(), []any{req.ID, req.TTL.Microseconds(), req.Delay.Microseconds()}})
 }
 
 // VerifyLock implements lock.Store: one script call, which changes nothing.
@@ -174,8 +187,8 @@ func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) 
 			continue
 		}
 		id, me := state.ids[i], rand.Text()
-		keys := s.lockKeys(name, key, id).withID()
-		return s.owned(ctx, opReleaseLock, scriptCall{forceUnlock, keys, []any{id, fence, me, releasedFor.Milliseconds()}})
+		keys := s.lockKeys(name, key, id)
+		return s.owned(ctx, opReleaseLock, scriptCall{forceUnlock, keys.withID(), []any{id, fence, me, releasedFor.Milliseconds()}})
 	}
 	return false, nil
 }

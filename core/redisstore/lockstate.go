@@ -43,7 +43,8 @@ func readState(reply any) (lockState, error) {
 func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State, error] {
 	return list(ctx, s, ofLocks, name,
 		func(tag string) scriptCall {
-			return scriptCall{inspectLock, s.lockKeysOf(name, []byte(tag), "").shared(), []any{""}}
+			keys := s.lockKeysOf(name, []byte(tag), "")
+			return scriptCall{inspectLock, keys.shared(), []any{""}}
 		},
 		func(tag string, reply any) (lock.State, bool, error) {
 			state, err := readState(reply)

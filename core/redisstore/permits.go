@@ -9,8 +9,8 @@ import (
 
 var _ semaphore.Store = (*Store)(nil)
 
-func newPermitWaiter(req semaphore.AcquireRequest, keys []string) *waiter {
-	return newWaiter(req.ID, beatPermit, keys, semaphore.ErrWithdrawn)
+func (s *Store) newPermitWaiter(req semaphore.AcquireRequest, keys []string) *waiter {
+	return s.waiters.newWaiter(req.ID, beatPermit, keys, semaphore.ErrWithdrawn)
 }
 
 // AcquirePermits implements semaphore.Store: one script call, and before the first one a look at the
@@ -19,7 +19,7 @@ func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest
 	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	var w *waiter
 	if req.Queue {
-		w = s.expect(newPermitWaiter(req, keys))
+		w = s.expect(s.newPermitWaiter(req, keys))
 	}
 	reply, err := s.acquirePermit(ctx, req, keys, 1)
 	s.expected(w, err == nil && reply.Outcome == semaphore.Queued, reply.place)
@@ -32,7 +32,7 @@ func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) 
 	req.Queue = true
 	req.MaxWaiting = 0 // it is in the queue; if the server has forgotten that, it is there again
 	keys := s.permitKeys(req.Name, req.Key, req.ID)
-	err = s.await(ctx, newPermitWaiter(req, keys), func() (bool, place, error) {
+	err = s.await(ctx, s.newPermitWaiter(req, keys), func() (bool, place, error) {
 		reply, err := s.acquirePermit(ctx, req, keys, 2)
 		if err == nil && reply.Outcome == semaphore.Withdrawn {
 			err = semaphore.ErrWithdrawn
@@ -91,10 +91,13 @@ func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest,
 
 func readPermitReply(reply any) (permitReply, error) {
 	var a permitReply
+	if fence, ok := reply.(string); ok { // in a list it would cost memory
+		var r reader
+		a.Outcome, a.Fence = semaphore.Granted, r.parse(fence)
+		return a, r.err
+	}
 	r := fields(reply)
 	switch outcome := r.text(); {
-	case outcome == "granted" && len(r.left) == 1:
-		a.Outcome, a.Fence = semaphore.Granted, r.number()
 	case outcome == "withdrawn":
 		a.Outcome = semaphore.Withdrawn
 	case (outcome == "queued" || outcome == "taken" || outcome == "full") && len(r.left) == 4:

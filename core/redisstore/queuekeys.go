@@ -6,15 +6,15 @@ import "strings"
 // holds, the queue, and who is alive in it, of which scripts/queue.lua has the layout; a lone hold, which is
 // there instead of all of them (scripts/lock.lua); what tells that the id has been released; and the
 // largest fence.
-type lockKeys []string
+type lockKeys [7]string
 
 // shared is what every script of a lock has.
-func (k lockKeys) shared() []string { return k[:5] }
+func (k *lockKeys) shared() []string { return k[:5] }
 
 // withID is what a script of a lock has that may end what the id stands for.
-func (k lockKeys) withID() []string { return k[:6] }
+func (k *lockKeys) withID() []string { return k[:6] }
 
-func (k lockKeys) fence() string { return k[6] }
+func (k *lockKeys) fence() string { return k[6] }
 
 // What is between the prefix and the tag of a key.
 const (
@@ -29,8 +29,9 @@ func (s *Store) lockKeys(name, key, id string) lockKeys {
 }
 
 // lockKeysOf names the Redis keys of the lock that has a tag.
-func (s *Store) lockKeysOf(name string, tag []byte, id string) lockKeys {
-	return s.queueKeys(ofLocks, tag, ending{":", name}, ending{"h"}, ending{"q"}, ending{"w"}, ending{"=", name}, ending{"x:", id}, ending{"f"})
+func (s *Store) lockKeysOf(name string, tag []byte, id string) (keys lockKeys) {
+	s.queueKeys(keys[:], ofLocks, tag, []ending{{":", name}, {"h"}, {"q"}, {"w"}, {"=", name}, {"x:", id}, {"f"}})
+	return keys
 }
 
 // permitKeys names the Redis keys of a semaphore, and of a request for a permit: those of a lock but for a
@@ -41,15 +42,17 @@ func (s *Store) permitKeys(name, key, id string) []string {
 }
 
 func (s *Store) permitKeysOf(name string, tag []byte, id string) []string {
-	return s.queueKeys(ofSemaphores, tag, ending{":", name}, ending{"h"}, ending{"q"}, ending{"w"}, ending{"x:", id}, ending{"v"})
+	keys := make([]string, 6)
+	s.queueKeys(keys, ofSemaphores, tag, []ending{{":", name}, {"h"}, {"q"}, {"w"}, {"x:", id}, {"v"}})
+	return keys
 }
 
 // ending is how a Redis key ends. That of a record, and of a lone hold, has the name: whoever lists
 // locks finds them so.
 type ending [2]string
 
-func (s *Store) queueKeys(of string, tag []byte, endings ...ending) []string {
-	// Pieces of one string: a lock is asked for often.
+// queueKeys names one key for each ending. They are pieces of one string: a lock is asked for often.
+func (s *Store) queueKeys(keys []string, of string, tag []byte, endings []ending) {
 	stem := len(s.config.prefix) + len(of) + len(tag) + len("}")
 	size := len(endings) * stem
 	for _, end := range endings {
@@ -65,12 +68,11 @@ func (s *Store) queueKeys(of string, tag []byte, endings ...ending) []string {
 		b.WriteString(end[0])
 		b.WriteString(end[1])
 	}
-	keys, text := make([]string, len(endings)), b.String()
+	text := b.String()
 	for i, end := range endings {
 		n := stem + len(end[0]) + len(end[1])
 		keys[i], text = text[:n], text[n:]
 	}
-	return keys
 }
 
 // withName matches the Redis keys that end in a name.

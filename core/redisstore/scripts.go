@@ -188,20 +188,20 @@ func (onceCmd) NoRetry() bool { return true }
 func (s *Store) eval(ctx context.Context, once bool, sc *script, keys []string, args ...any) (any, error) {
 	s.load(ctx)
 	src := sc.in(s)
-	reply, err := s.process(ctx, once, "evalsha", src.sha, keys, args)
+	reply, err := s.process(ctx, once, byHash, src.sha, keys, args)
 	if isNoScript(err) {
 		s.loaded.Store(false)
-		reply, err = s.process(ctx, once, "eval", src.text, keys, args)
+		reply, err = s.process(ctx, once, byText, src.text, keys, args)
 	}
 	if isNoShebang(err) && src == &sc.modern {
 		s.plainScripts.Store(true)
-		reply, err = s.process(ctx, once, "eval", sc.plain.text, keys, args)
+		reply, err = s.process(ctx, once, byText, sc.plain.text, keys, args)
 	}
 	return reply, err
 }
 
-func (s *Store) process(ctx context.Context, once bool, name string, script []byte, keys []string, args []any) (any, error) {
-	cmd := newEval(ctx, name, script, keys, args)
+func (s *Store) process(ctx context.Context, once bool, command any, script []byte, keys []string, args []any) (any, error) {
+	cmd := newEval(ctx, command, script, keys, args)
 	sent := wireOf(ctx)
 	before := sent.count()
 	if once {
@@ -218,22 +218,25 @@ func (s *Store) process(ctx context.Context, once bool, name string, script []by
 	return reply, err
 }
 
-func newEval(ctx context.Context, name string, script []byte, keys []string, args []any) *redis.Cmd {
+// The commands that run a script. In an interface already: a string would cost memory each time.
+var byHash, byText any = "evalsha", "eval"
+
+func newEval(ctx context.Context, command any, script []byte, keys []string, args []any) *redis.Cmd {
 	e := new(struct { // one piece of memory instead of two
 		wired
 		few [24]any
 	})
 	e.wired = wired{script, wireOf(ctx)}
-	return newEvalIn(ctx, e.few[:0], name, &e.wired, keys, args)
+	return newEvalIn(ctx, e.few[:0], command, &e.wired, keys, args)
 }
 
 // newEvalOf has the script in an argument.
-func newEvalOf(ctx context.Context, name string, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
-	return newEvalIn(ctx, make([]any, 0, 3+len(keys)+len(args)), name, script, keys, args)
+func newEvalOf(ctx context.Context, command any, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
+	return newEvalIn(ctx, make([]any, 0, 3+len(keys)+len(args)), command, script, keys, args)
 }
 
-func newEvalIn(ctx context.Context, all []any, name string, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
-	all = append(all, name, script, len(keys))
+func newEvalIn(ctx context.Context, all []any, command any, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
+	all = append(all, command, script, len(keys))
 	for i := range keys {
 		all = append(all, &keys[i]) // in an interface a string costs memory, and a pointer to one does not
 	}
@@ -259,7 +262,7 @@ type evaluated struct {
 // If once, the client does not re-send it when a reply is lost.
 func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []evaluated {
 	s.load(ctx)
-	all := s.pipeline(ctx, once, calls, func(i int) (string, []byte) { return "evalsha", calls[i].script.in(s).sha })
+	all := s.pipeline(ctx, once, calls, func(i int) (any, []byte) { return byHash, calls[i].script.in(s).sha })
 	var missing []int
 	for i := range all {
 		if isNoScript(all[i].err) {
@@ -272,12 +275,12 @@ func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []e
 	s.loaded.Store(false)
 	again := pick(calls, missing)
 	known := make(map[*script]bool) // once the server has seen the text, which comes first
-	for i, e := range s.pipeline(ctx, once, again, func(i int) (string, []byte) {
+	for i, e := range s.pipeline(ctx, once, again, func(i int) (any, []byte) {
 		if src := again[i].script.in(s); known[again[i].script] {
-			return "evalsha", src.sha
+			return byHash, src.sha
 		} else {
 			known[again[i].script] = true
-			return "eval", src.text
+			return byText, src.text
 		}
 	}) {
 		if isNoScript(e.err) || isNoShebang(e.err) { // they go to several servers, or to an old one
@@ -293,7 +296,7 @@ func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []e
 }
 
 // pipeline sends scripts, each by its hash or as it is.
-func (s *Store) pipeline(ctx context.Context, once bool, calls []scriptCall, as func(i int) (command string, script []byte)) []evaluated {
+func (s *Store) pipeline(ctx context.Context, once bool, calls []scriptCall, as func(i int) (command any, script []byte)) []evaluated {
 	sent := wireOf(ctx)
 	cmds := make([]*redis.Cmd, len(calls))
 	scripts := make([]wiredEach, len(calls))

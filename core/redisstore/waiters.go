@@ -11,11 +11,12 @@ type waiters struct {
 	mu      sync.Mutex
 	byID    map[string]*waiter
 	due     dueHeap   // those that are awaited
-	fresh   []*waiter // those that were not when they came, in that order
+	fresh   []*waiter // those that were not when they were queued, in that order
 	beating bool      // somebody sends beats
 	asleep  time.Time // until when they sleep
 	hurried time.Time // when all had to beat at once
 	changed chan struct{}
+	spare   sync.Pool // of *waiter, of requests that have not been queued
 }
 
 // waiter is a request in a queue. Its waiters' mu guards what changes.
@@ -27,6 +28,7 @@ type waiter struct {
 	deaf    bool     // there was no subscription when it was queued
 	added   time.Time
 	awaited bool
+	shared  bool          // several calls are about it
 	due     time.Time     // the next beat
 	heard   time.Time     // from the store
 	life    time.Duration // in the queue, after that
@@ -37,14 +39,6 @@ type waiter struct {
 	withdrawn error         // what it is if the request has been released
 }
 
-func newWaiter(id string, beat *script, keys []string, withdrawn error) *waiter {
-	now := time.Now()
-	return &waiter{
-		id: id, beat: beat, keys: keys, added: now, due: now, heard: now, life: frontLife,
-		woken: make(chan struct{}, 1), withdrawn: withdrawn,
-	}
-}
-
 // freshFor is for how long a request that nobody awaits is remembered.
 const freshFor = frontLife
 
@@ -53,18 +47,28 @@ func (ws *waiters) init() {
 	ws.changed = make(chan struct{}, 1)
 }
 
+func (ws *waiters) newWaiter(id string, beat *script, keys []string, withdrawn error) *waiter {
+	w, _ := ws.spare.Get().(*waiter)
+	if w == nil {
+		w = &waiter{woken: make(chan struct{}, 1)}
+	}
+	now := time.Now()
+	*w = waiter{
+		id: id, beat: beat, keys: keys, added: now, due: now, heard: now, life: frontLife, index: -1,
+		woken: w.woken, withdrawn: withdrawn,
+	}
+	return w
+}
+
 // expect returns the request of a waiter's id: the one that is known, or else this one.
 func (ws *waiters) expect(w *waiter, awaited bool) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if known := ws.byID[w.id]; known != nil {
 		w = known
+		w.shared = true
 	} else {
-		w.index = -1
 		ws.byID[w.id] = w
-		if !awaited {
-			ws.fresh = append(ws.fresh, w)
-		}
 	}
 	if awaited && !w.awaited {
 		w.awaited = true
@@ -73,6 +77,15 @@ func (ws *waiters) expect(w *waiter, awaited bool) *waiter {
 	}
 	ws.forgetOld()
 	return w
+}
+
+// keep remembers, for a while, a request that has been queued and that nobody awaits yet.
+func (ws *waiters) keep(w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if !w.awaited && ws.byID[w.id] == w {
+		ws.fresh = append(ws.fresh, w)
+	}
 }
 
 // forgetOld forgets requests that were queued and that nobody came to await. The caller holds mu.
@@ -90,12 +103,19 @@ func (ws *waiters) forgetOld() {
 	}
 }
 
-// dismiss drops a request that has not been queued.
+// dismiss drops a request that has not been queued. The caller is done with it.
 func (ws *waiters) dismiss(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if !w.awaited && ws.byID[w.id] == w {
 		delete(ws.byID, w.id)
+		if !w.shared {
+			select {
+			case <-w.woken:
+			default:
+			}
+			ws.spare.Put(w)
+		}
 	}
 	ws.forgetOld()
 }
@@ -117,6 +137,11 @@ func (ws *waiters) update(w *waiter, change func()) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	change()
+	ws.changedDue(w)
+}
+
+// changedDue puts a request in its place again. The caller holds mu.
+func (ws *waiters) changedDue(w *waiter) {
 	if w.index >= 0 {
 		heap.Fix(&ws.due, w.index)
 		ws.notify()
@@ -126,10 +151,10 @@ func (ws *waiters) update(w *waiter, change func()) {
 // push acts on a message about a request.
 func (ws *waiters) push(id string, act func(*waiter)) {
 	ws.mu.Lock()
-	w := ws.byID[id]
-	ws.mu.Unlock()
-	if w != nil {
-		ws.update(w, func() { act(w) })
+	defer ws.mu.Unlock()
+	if w := ws.byID[id]; w != nil {
+		act(w)
+		ws.changedDue(w)
 	}
 }
 

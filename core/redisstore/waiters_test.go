@@ -18,7 +18,7 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 			return false
 		}
 	}
-	first := ws.expect(newWaiter("first", beatLock, nil, nil), true)
+	first := ws.expect(ws.newWaiter("first", beatLock, nil, nil), true)
 	if !ws.startBeating() {
 		t.Fatal("nobody is asked to send the first")
 	}
@@ -27,7 +27,7 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 		t.Fatalf("got %v, %v, %v", due, next, more)
 	}
 
-	second := newWaiter("second", beatLock, nil, nil)
+	second := ws.newWaiter("second", beatLock, nil, nil)
 	second.due = first.due.Add(time.Minute)
 	ws.expect(second, true)
 	ws.push("first", (*waiter).wake)
@@ -51,5 +51,43 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	ws.hurry(0)
 	if _, _, more := ws.dueNow(); more || ws.beating {
 		t.Error("somebody beats for nobody")
+	}
+}
+
+// What is known of a request that was not queued serves for another one, unless a second call is about it.
+func TestWhatIsKnownOfARequestServesAgainOnce(t *testing.T) {
+	var ws waiters
+	ws.init()
+	first := ws.expect(ws.newWaiter("twice", beatLock, nil, nil), false)
+	if again := ws.expect(ws.newWaiter("twice", beatLock, nil, nil), false); again != first {
+		t.Fatal("one request is two")
+	}
+	ws.dismiss(first) // by one of the calls
+	for i := range 100 {
+		if w := ws.newWaiter("another", beatLock, nil, nil); w == first {
+			t.Fatalf("after %d others it serves for another request, and the second call has it still", i)
+		}
+	}
+
+	w := ws.expect(ws.newWaiter("pushed", beatLock, nil, nil), false)
+	ws.push("pushed", (*waiter).wake) // and granted otherwise
+	ws.dismiss(w)
+	for range 100 {
+		if w := ws.newWaiter("next", beatLock, nil, nil); len(w.woken) != 0 || w.index != -1 || w.awaited {
+			t.Fatalf("a new request knows of another's push: %+v", w)
+		}
+	}
+
+	queued := ws.expect(ws.newWaiter("queued", beatLock, nil, nil), false)
+	ws.keep(queued)
+	if ws.expect(ws.newWaiter("queued", beatLock, nil, nil), true) != queued {
+		t.Error("a request is not known any more though it is in the queue")
+	}
+	abandoned := ws.expect(ws.newWaiter("abandoned", beatLock, nil, nil), false)
+	ws.keep(abandoned)
+	abandoned.added = time.Now().Add(-2 * freshFor)
+	ws.expect(ws.newWaiter("later", beatLock, nil, nil), false)
+	if ws.byID["abandoned"] != nil || ws.byID["queued"] != queued {
+		t.Error("whom nobody came to await is remembered, or who is awaited is not")
 	}
 }

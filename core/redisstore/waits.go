@@ -33,6 +33,7 @@ func (s *Store) expected(w *waiter, queued bool, at place) {
 	switch {
 	case w == nil:
 	case queued:
+		s.waiters.keep(w)
 		s.placed(w, at, frontLife)
 	default:
 		s.waiters.dismiss(w)

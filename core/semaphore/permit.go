@@ -46,7 +46,7 @@ func FromContext(ctx context.Context) (*Permit, bool) {
 
 // permitContext is the context of a permit, with the permit as a value.
 type permitContext struct {
-	*lease.Context
+	lease.Context
 	permit *Permit
 }
 
@@ -84,7 +84,8 @@ func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, 
 		from.giveBack(h.req)
 		return nil, fmt.Errorf("%w: the permit had expired before the store's reply was there", outage.ErrUnavailable)
 	}
-	permit.ctx = permitContext{h.term.Begin(ctx, longest, ErrExpired), permit}
+	permit.ctx.permit = permit
+	h.term.Begin(ctx, &permit.ctx.Context, longest, ErrExpired)
 
 	if from.leased && s.config.renew {
 		from.keeper.Add(h, g.Sent)

@@ -31,8 +31,14 @@ type Context struct {
 // NewContext returns a context that ends with the cause expired at the deadline.
 // Callers end it with End, always, so that the timer goes.
 func NewContext(parent context.Context, deadline time.Time, expired error) *Context {
-	inner, cancel := context.WithCancelCause(parent)
-	return &Context{Context: inner, cancel: cancel, expired: expired, deadline: deadline}
+	c := new(Context)
+	c.begin(parent, deadline, expired)
+	return c
+}
+
+func (c *Context) begin(parent context.Context, deadline time.Time, expired error) {
+	c.Context, c.cancel = context.WithCancelCause(parent)
+	c.expired, c.deadline = expired, deadline
 }
 
 // Done is closed when the context ends.

@@ -21,20 +21,20 @@ type Term struct {
 // Init starts a term that is valid until then. It is called once, before the others.
 func (t *Term) Init(validUntil time.Time) { t.validUntil = validUntil }
 
-// Begin returns a context that ends with the term, or after longest if that is sooner and not zero,
+// Begin makes a zero Context one that ends with the term, or after longest if that is sooner and not zero,
 // with the cause expired; or when the term is ended by hand.
-func (t *Term) Begin(parent context.Context, longest time.Duration, expired error) *Context {
+func (t *Term) Begin(parent context.Context, c *Context, longest time.Duration, expired error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = time.Time{}
 	if longest > 0 {
 		t.limit = time.Now().Add(longest)
 	}
-	t.ctx = NewContext(parent, t.capped(), expired)
+	c.begin(parent, t.capped(), expired)
+	t.ctx = c
 	if t.over != nil {
-		t.ctx.End(t.over)
+		c.End(t.over)
 	}
-	return t.ctx
 }
 
 // Detach leaves the present context as it is, whatever becomes of the term.

@@ -9,6 +9,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 )
 
+func begin(parent context.Context, t *lease.Term, longest time.Duration) *lease.Context {
+	c := new(lease.Context)
+	t.Begin(parent, c, longest, errExpired)
+	return c
+}
+
 func newTerm(ttl time.Duration) *lease.Term {
 	t := new(lease.Term)
 	t.Init(time.Now().Add(ttl))
@@ -18,7 +24,7 @@ func newTerm(ttl time.Duration) *lease.Term {
 func TestATermIsExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		term := newTerm(time.Second)
-		ctx := term.Begin(t.Context(), 0, errExpired)
+		ctx := begin(t.Context(), term, 0)
 		defer term.End(nil)
 		time.Sleep(time.Second - 1)
 		term.Extend(time.Now().Add(-time.Minute)) // late news
@@ -43,7 +49,7 @@ func TestATermIsExtended(t *testing.T) {
 func TestTheLongestTimeOfAContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		term := newTerm(time.Minute)
-		ctx := term.Begin(t.Context(), time.Second, errExpired)
+		ctx := begin(t.Context(), term, time.Second)
 		defer term.End(nil)
 		term.Extend(time.Now().Add(time.Hour))
 		time.Sleep(time.Second)
@@ -52,7 +58,7 @@ func TestTheLongestTimeOfAContext(t *testing.T) {
 			t.Errorf("valid %v, due %v", term.Valid(), term.Due())
 		}
 		term.Detach()
-		next := term.Begin(t.Context(), 0, errExpired)
+		next := begin(t.Context(), term, 0)
 		if next.Err() != nil || !term.Due() {
 			t.Error("the next context has not the whole term")
 		}
@@ -62,13 +68,13 @@ func TestTheLongestTimeOfAContext(t *testing.T) {
 func TestATermIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		term := newTerm(time.Minute)
-		first := term.Begin(t.Context(), 0, errExpired)
+		first := begin(t.Context(), term, 0)
 		term.Detach()
-		second := term.Begin(t.Context(), 0, errExpired)
+		second := begin(t.Context(), term, 0)
 		term.End(errEnded)
 		term.End(errExpired)
 		wantCause(second, t, errEnded)
-		wantCause(term.Begin(t.Context(), 0, errExpired), t, errEnded)
+		wantCause(begin(t.Context(), term, 0), t, errEnded)
 		if first.Err() != nil {
 			t.Error("a context that was detached has ended")
 		}

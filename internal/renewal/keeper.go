@@ -35,6 +35,7 @@ type Keeper[H Hold] struct {
 	queue queue[H]
 	timer *time.Timer
 	rings time.Time // when the timer does, if not zero
+	spare sync.Pool // of *entry[H]
 	// running counts batches that are under way; Wait waits for it.
 	running sync.WaitGroup
 }
@@ -54,7 +55,11 @@ func NewKeeper[H Hold](renew func(context.Context, []H) ([]bool, error)) *Keeper
 func (k *Keeper[H]) Add(h H, sent time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e := &entry[H]{hold: h, due: sent.Add(h.TTL() / 3)}
+	e, _ := k.spare.Get().(*entry[H])
+	if e == nil {
+		e = new(entry[H])
+	}
+	e.hold, e.due = h, sent.Add(h.TTL()/3)
 	k.holds[h] = e
 	heap.Push(&k.queue, e)
 	k.arm()
@@ -69,8 +74,10 @@ func (k *Keeper[H]) Remove(h H) {
 		return
 	}
 	delete(k.holds, h)
-	if e.index >= 0 {
+	if e.index >= 0 { // else its batch has it still
 		heap.Remove(&k.queue, e.index)
+		*e = entry[H]{}
+		k.spare.Put(e)
 	}
 }
 

@@ -8,7 +8,7 @@
 --          says of itself, the lock's key or nothing if it is a secret, "P" if a message that its
 --          inbox does not receive means that it is gone, or "-"
 --
--- Returns {"granted", "first and last fence"}, {"withdrawn"}, or {"queued" or "taken", what a holder
+-- Returns "first and last fence" if it is granted, {"withdrawn"}, or {"queued" or "taken", what a holder
 -- says of itself, µs until its lease ends, requests in the queue beside this one, the place in the
 -- queue from 0, µs until the lock may be free}.
 
@@ -36,7 +36,7 @@ local function grant()
     id = id, reserved = false, shared = shared, ttl = ttl, delay = delay, first = first, last = last,
     inbox = inbox, meta = meta, free = now + ttl + delay,
   }, key)
-  return {'granted', num(first) .. ' ' .. num(last)}
+  return num(first) .. ' ' .. num(last)
 end
 
 local mine = find(id)
@@ -45,7 +45,7 @@ if mine and mine.reserved and mine.left > 0 then -- the common way to claim it
 end
 if mine and mine.held then -- sent twice
   extend(mine, ttl, delay)
-  return {'granted', num(mine.first) .. ' ' .. num(mine.last)}
+  return num(mine.first) .. ' ' .. num(mine.last)
 end
 if forget() then
   return grant()

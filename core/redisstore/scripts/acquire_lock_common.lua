@@ -21,7 +21,7 @@ if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) ==
     string.format('%.0f:%d:%d:', now + whole, #id, #key) .. id .. key .. 'H' .. kind .. ':' .. ARGV[4] .. ':' .. ARGV[5] .. ':' ..
     first .. ':' .. last .. string.format(':%d:', #inbox) .. inbox .. ARGV[8],
     'PX', string.format('%.0f', math.ceil(whole / 1000) + 1000))
-  return {'granted', first .. ' ' .. last}
+  return first .. ' ' .. last
 end
 
 -- Somebody else has it alone, and the caller does not want to wait.
@@ -74,7 +74,7 @@ if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) then
         redis.call('PEXPIRE', KEYS[i], string.format('%.0f', ms))
       end
     end
-    return {'granted', first .. ' ' .. last}
+    return first .. ' ' .. last
   end
 end
 

@@ -6,8 +6,9 @@
 --          "0", lease in µs, inbox, what the holder says of itself, the semaphore's key or nothing if it
 --          is a secret, "P" if a message that its inbox does not receive means that it is gone, or "-"
 --
--- Returns {"granted", fence}, {"withdrawn"}, or {"queued", "taken" or "full", weights in use, requests in
--- the queue beside this one, µs until the first permit expires, the place in the queue from 0}.
+-- Returns the text of the fence if it is granted, {"withdrawn"}, or {"queued", "taken" or "full", weights
+-- in use, requests in the queue beside this one, µs until the first permit expires, the place in the queue
+-- from 0}.
 
 local id, weight, capacity, queue, barges = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0', ARGV[5] == 'B'
 local most, ttl, inbox, meta, key = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
@@ -22,7 +23,7 @@ end
 if mine and mine.held then -- sent twice
   mine.ttl, mine.free = ttl, now + ttl
   put(mine)
-  return {'granted', num(mine.fence)}
+  return num(mine.fence)
 end
 
 local function grant()
@@ -34,7 +35,7 @@ local function grant()
     redis.call('HSET', RECORD, 'f', num(fence))
   end
   put({id = id, reserved = false, ttl = ttl, weight = weight, fence = fence, meta = meta, free = now + ttl})
-  return {'granted', num(fence)}
+  return num(fence)
 end
 
 if mine and mine.left > 0 then -- the common way to claim it
