@@ -20,7 +20,7 @@ const held = time.Millisecond
 // The rows that the others are measured against.
 const (
 	twoPings   = "two PINGs (the floor)"
-	twoScripts = "two scripts that do nothing"
+	twoScripts = "two scripts, of a GET and a SET each"
 	ceiling    = "sync.Mutex (the ceiling)"
 )
 
