@@ -29,6 +29,8 @@ var (
 	renewOperationSource string
 	//go:embed scripts/raise_fence.lua
 	raiseFenceSource string
+	//go:embed scripts/constants.lua
+	constantsSource string
 	//go:embed scripts/queue.lua
 	queueSource string
 	//go:embed scripts/lock.lua
@@ -81,20 +83,20 @@ var (
 	// settleSmall is settleOperation for what must be written though the server's memory is full.
 	settleSmall = newScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1))
 
-	acquireLock   = newScript(acquireLockSource, acquireLockCommonSource, queueSource, lockSource)
-	beatLock      = newScript(beatLockSource, beatLockCommonSource, queueSource, lockSource)
-	releaseLock   = newScript(releaseLockSource, releaseLockCommonSource, queueSource, lockSource)
-	renewLock     = newScript(renewLockSource, renewLockCommonSource, queueSource, lockSource)
-	downgradeLock = newScript(downgradeLockSource, queueSource, lockSource)
-	inspectLock   = newScript(inspectLockSource, queueSource, lockSource)
-	forceUnlock   = newScript(forceUnlockSource, queueSource, lockSource)
+	acquireLock   = newLockScript(acquireLockSource, acquireLockCommonSource)
+	beatLock      = newLockScript(beatLockSource, beatLockCommonSource)
+	releaseLock   = newLockScript(releaseLockSource, releaseLockCommonSource)
+	renewLock     = newLockScript(renewLockSource, renewLockCommonSource)
+	downgradeLock = newLockScript(downgradeLockSource, "")
+	inspectLock   = newLockScript(inspectLockSource, "")
+	forceUnlock   = newLockScript(forceUnlockSource, "")
 	raiseFence    = newScript(raiseFenceSource)
 
-	acquirePermit  = newScript(acquirePermitSource, queueSource, semaphoreSource)
-	beatPermit     = newScript(beatPermitSource, queueSource, semaphoreSource)
-	renewPermit    = newScript(renewPermitSource, queueSource, semaphoreSource)
-	releasePermit  = newScript(releasePermitSource, queueSource, semaphoreSource)
-	inspectPermits = newScript(inspectPermitsSource, queueSource, semaphoreSource)
+	acquirePermit  = newPermitScript(acquirePermitSource)
+	beatPermit     = newPermitScript(beatPermitSource)
+	renewPermit    = newPermitScript(renewPermitSource)
+	releasePermit  = newPermitScript(releasePermitSource)
+	inspectPermits = newPermitScript(inspectPermitsSource)
 	countDownLatch = newScript(countDownLatchSource)
 	awaitLatch     = newScript(awaitLatchSource)
 
@@ -117,6 +119,15 @@ func newScript(text string, before ...string) *script {
 	flags, rest, _ := strings.Cut(text, "\n")
 	rest = "\n" + strings.Join(before, "") + rest
 	return &script{newSource(flags + rest), newSource(rest)} // the line numbers stay
+}
+
+// newLockScript makes a script of locks, whose common cases stand before what costs them time.
+func newLockScript(text, common string) *script {
+	return newScript(text, constantsSource, common, queueSource, lockSource)
+}
+
+func newPermitScript(text string) *script {
+	return newScript(text, constantsSource, queueSource, semaphoreSource)
 }
 
 func newSource(text string) source {

@@ -1,9 +1,23 @@
 package redisstore
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
+
+// The scripts and the store are to agree on who beats how often, and on what becomes of those who do not.
+func TestTheScriptsHaveTheSameNumbers(t *testing.T) {
+	for name, want := range map[string]string{
+		"FRONT": fmt.Sprint(front), "FRONT_LIFE": fmt.Sprintf("%.0f * SECOND", frontLife.Seconds()),
+		"LIFE": fmt.Sprintf("%.0f * SECOND", behindLife.Seconds()),
+	} {
+		if line := "local " + name + " = " + want + " "; !strings.Contains(constantsSource, line) {
+			t.Errorf("constants.lua lacks %q", line)
+		}
+	}
+}
 
 // Whoever sends beats sleeps until the first is due. Only one that is due before that may wake them: each
 // hand-off of a lock would cost a thread more otherwise.

@@ -11,8 +11,8 @@ import (
 )
 
 // A request in a queue lives there for as long as it beats. The first few of a queue beat often,
-// since they are next; so does everybody while pushes do not arrive. scripts/queue.lua has the lives
-// that go with these.
+// since they are next; so does everybody while pushes do not arrive. scripts/constants.lua has the same
+// numbers.
 const (
 	front      = 3
 	frontBeat  = time.Second

@@ -13,7 +13,7 @@
 -- queue from 0, µs until the lock may be free}.
 
 local id, shared, queue = ARGV[1], ARGV[2] == 'S', ARGV[3] == '1'
-local ttl, delay, wanted, inbox, meta, key = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
+local ttl, delay, inbox, meta, key = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8], ARGV[9]
 
 if redis.call('EXISTS', KEYS[6]) == 1 then
   return {'withdrawn'}
@@ -22,21 +22,12 @@ local stored = redis.call('GET', KEYS[7])
 unfold(alone)
 
 local function grant()
-  local next = 1
-  if stored and string.find(stored, '^%d+$') then
-    next = tonumber(stored) + 1
-  end
-  local first = math.max(next, now)
-  local last = first
-  if not shared and next <= now then -- blocks alone would put the fences ahead of the clock
-    last = first + wanted - 1
-  end
-  redis.call('SET', KEYS[7], num(last), 'PX', num(math.ceil((last - now + ttl) / 1000) + 3600000))
+  local first, last = mint(stored, now)
   put({
-    id = id, reserved = false, shared = shared, ttl = ttl, delay = delay, first = first, last = last,
+    id = id, reserved = false, shared = shared, ttl = ttl, delay = delay, first = tonumber(first), last = tonumber(last),
     inbox = inbox, meta = meta, free = now + ttl + delay,
   }, key)
-  return num(first) .. ' ' .. num(last)
+  return first .. ' ' .. last
 end
 
 local mine = find(id)

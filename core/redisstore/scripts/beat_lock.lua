@@ -28,7 +28,7 @@ if h and h.reserved and h.tells and redis.pcall('PUBLISH', h.inbox, 'here ' .. h
   h = top()
 end
 if h and not h.shared then -- nobody's turn
-  if redis.call('PTTL', QUEUE) < QUEUE_LIFE / 2000 then -- half of it, in ms
+  if redis.call('PTTL', QUEUE) < BRIEF_MS then
     finish(id)
   end
   return {'queued', rank, num(h.free - now)}

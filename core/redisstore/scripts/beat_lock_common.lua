@@ -10,12 +10,12 @@ if held and held[1] and redis.call('EXISTS', KEYS[6]) == 0 then
   local tells = string.match(fields[1] or '', '^%S+ ([P-])')
   local ttl, delay = string.match(fields[2] or '', '^HX:(%d+):(%d+):')
   local t = redis.call('TIME')
-  local now = t[1] * 1000000 + t[2]
+  local now = t[1] * SECOND + t[2]
   local free = tonumber(held[2])
   -- A clock that stepped back, and what is about to expire, are rare.
-  if tells == ARGV[2] and ttl and free > now and free <= now + ttl + delay and redis.call('PTTL', KEYS[3]) >= 45000 then
+  if tells == ARGV[2] and ttl and free > now and free <= now + ttl + delay and redis.call('PTTL', KEYS[3]) >= BRIEF_MS then
     redis.call('ZREM', KEYS[3], '') -- needs no room; servers before 7 then allow what does
-    redis.call('ZADD', KEYS[4], string.format('%.0f', now + (rank < 3 and 3000000 or 30000000)), id)
+    redis.call('ZADD', KEYS[4], string.format('%.0f', now + (rank < FRONT and FRONT_LIFE or LIFE)), id)
     return {'queued', rank, string.format('%.0f', free - now)}
   end
 end

@@ -42,7 +42,7 @@ end
 
 -- split returns the id, the lock's key, and when it is out of others' way, of a lone hold, and its text.
 local function split(alone)
-  local free, size, named, rest = string.match(alone, '^(%d+):(%d+):(%d+):(.*)$')
+  local free, size, named, rest = string.match(alone, LONE_HOLD)
   if free then
     local key = size + 1
     local text = key + named

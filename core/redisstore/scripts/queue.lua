@@ -15,14 +15,6 @@
 -- another type is found then.
 
 local RECORD, HOLDS, QUEUE, LIVING = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local SECOND = 1000000
-local CLAIM = 2 * SECOND       -- for how long a lock is reserved
-local FRONT = 3                -- so many at the head of the queue beat every second,
-local FRONT_LIFE = 3 * SECOND  -- and live for three beats,
-local LIFE = 30 * SECOND       -- as do the others, who beat every ten
-local RISEN = 12 * SECOND      -- one of the others who comes to the front, until it beats
-local QUEUE_LIFE = 90 * SECOND
-local OVERLOOK = 16            -- at most so many whose processes seem to be gone
 
 local t = redis.call('TIME')
 local now = t[1] * SECOND + t[2]
@@ -34,7 +26,7 @@ local function num(n) return string.format('%.0f', n) end
 
 -- keep has a key live for at least that long.
 local function keep(key, us)
-  local ms = math.ceil(us / 1000) + 1000
+  local ms = math.ceil(us / 1000) + SPARE_MS
   if fresh or redis.call('PTTL', key) < ms then
     redis.call('PEXPIRE', key, num(ms))
   end
@@ -134,7 +126,7 @@ end
 
 -- brief reports whether a key of the queue lives for less than half as long as it may have to. One
 -- that is not there counts as well.
-local function brief(key) return redis.call('PTTL', key) < QUEUE_LIFE / 2000 end
+local function brief(key) return redis.call('PTTL', key) < BRIEF_MS end
 
 -- finish ends a script that has changed something, on behalf of id.
 local function finish(id)

@@ -3,13 +3,13 @@
 
 local alone = redis.call('GET', KEYS[5])
 if alone then
-  local free, size, named, rest = string.match(alone, '^(%d+):(%d+):(%d+):(.*)$')
+  local free, size, named, rest = string.match(alone, LONE_HOLD)
   if not free or string.sub(rest, 1, tonumber(size)) ~= ARGV[1] then
     return 0
   end
   local kind, ttl, delay, first, last, tail = string.match(rest, '^H([XS]):(%d+):(%d+):(%d+):(%d+):(.*)$', 1 + size + named)
   local t = redis.call('TIME')
-  local now = t[1] * 1000000 + t[2]
+  local now = t[1] * SECOND + t[2]
   if not kind or math.min(tonumber(free), now + ttl + delay) - delay <= now then
     return 0
   end
@@ -18,7 +18,7 @@ if alone then
   redis.call('SET', KEYS[5],
     string.format('%.0f:', now + whole) .. size .. ':' .. named .. ':' .. string.sub(rest, 1, size + named) ..
     'H' .. kind .. ':' .. ARGV[2] .. ':' .. ARGV[3] .. ':' .. first .. ':' .. last .. ':' .. tail,
-    'PX', string.format('%.0f', math.ceil(whole / 1000) + 1000))
+    'PX', string.format('%.0f', math.ceil(whole / 1000) + SPARE_MS))
   return 1
 end
 

@@ -41,7 +41,7 @@ end
 
 -- outlive has a key live for longer than a hold, by half its length, so that the next need not do it.
 local function outlive(key, h)
-  local ms = math.ceil((h.free - now) / 1000) + 1000
+  local ms = math.ceil((h.free - now) / 1000) + SPARE_MS
   if redis.call('PTTL', key) < ms then
     redis.call('PEXPIRE', key, num(ms * 1.5))
   end
