@@ -88,7 +88,7 @@ func listenForAccounts(t *testing.T, client *redis.Client, guarded bool) things.
 // newHolderOn returns the locks of a process of its own.
 func newHolderOn(t *testing.T, client *redis.Client, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	store := must(redisstore.New(client))
+	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	l := must(lock.New(store, "accounts", opts...))
 	t.Cleanup(func() { _ = l.Close() })

@@ -16,7 +16,7 @@ import (
 func TestOneMasterDown(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	store, err := redisstore.New(cluster.Client())
+	store, err := redisstore.New(cluster.Client(), redisstore.WithTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

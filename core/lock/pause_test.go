@@ -33,7 +33,7 @@ func TestPausedProcess(t *testing.T) {
 		t.Skip("runs as a process of TestPause")
 	}
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Second})
-	store, err := redisstore.New(client)
+	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestPause(t *testing.T) {
 	}
 
 	client := server.Client()
-	store, err := redisstore.New(client)
+	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

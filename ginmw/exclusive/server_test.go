@@ -41,7 +41,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, open func() lock.Store)) 
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.Start(t)
 		test(t, func() lock.Store {
-			store, err := redisstore.New(server.Client())
+			store, err := redisstore.New(server.Client(), redisstore.WithTimeout(2*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -98,7 +98,7 @@ type holder struct {
 
 func newHolder(t *testing.T, client *redis.Client, opts ...lock.Option) *holder {
 	t.Helper()
-	store, err := redisstore.New(client)
+	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
