@@ -195,6 +195,41 @@ func TestADeadWaiterPassesTheLockOn(t *testing.T) {
 	t.Logf("%v for two dead waiters", time.Since(began))
 }
 
+// A lock is not handed to a process that is gone: who waits behind it has the lock at once.
+func TestADeadProcessIsHandedNoLock(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	alive, dead := newStore(t, client), newStore(t, client)
+	holder := newClaim("k", "holder")
+	holder.gets(t, alive, lock.Granted)
+	newClaim("k", "knock").gets(t, dead, lock.Taken)
+	subscribed(t, client, 2)
+	try, record, ghost := 0, "", claim{}
+	eventually(t, 5*time.Second, "a waiter that can be told of", func() bool {
+		try++
+		ghost = newClaim("k", fmt.Sprint("ghost", try)).queued()
+		ghost.gets(t, dead, lock.Queued)
+		record = keysOf(t, client, "*}:jobs")[0]
+		if strings.Contains(client.HGet(ctx(), record, "q"+ghost.ID).Val(), " P") {
+			return true
+		}
+		ghost.ends(t, dead, false) // its store did not know of its subscription yet
+		return false
+	})
+	must(t, dead.Close())
+	next := newClaim("k", "next").queued()
+	next.gets(t, alive, lock.Queued)
+	w := next.await(t, alive)
+	eventually(t, 5*time.Second, "the dead have no inbox", func() bool {
+		return len(client.PubSubChannels(ctx(), "*").Val()) == 1
+	})
+	holder.ends(t, alive, true)
+	if client.HExists(ctx(), record, "h"+ghost.ID).Val() {
+		t.Error("it is reserved for the dead")
+	}
+	w.granted(t, 900*time.Millisecond)
+}
+
 func TestTheEndOfAContextLeavesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

@@ -44,19 +44,29 @@ func TestPermitsAcrossProcesses(t *testing.T) {
 
 // A process whose waiters are gone holds up nobody for longer than its reserved turn.
 func TestTheDeadAreOverlooked(t *testing.T) {
+	for name, ghosts := range map[string][]int{"one": {1}, "a light and a heavy one": {1, 2}} {
+		t.Run(name, func(t *testing.T) { overlook(t, ghosts) })
+	}
+}
+
+// overlook has a permit of the greatest of the weights go past those of a dead process.
+func overlook(t *testing.T, weights []int) {
 	client := redistest.Start(t).Client()
 	alive, dead := newStore(t, client), newStore(t, client)
-	holder := newRequest("k", "holder", 2, 2)
+	most := slices.Max(weights)
+	holder := newRequest("k", "holder", most, most)
 	holder.gets(t, alive, semaphore.Granted)
-	newRequest("k", "knock", 1, 2).gets(t, dead, semaphore.Taken)
+	newRequest("k", "knock", 1, most).gets(t, dead, semaphore.Taken)
 	subscribed(t, client, 2)
-	for weight := range 2 {
+	var ghosts []request
+	for _, weight := range weights {
 		try := 0
 		eventually(t, time.Second, "a waiter that can be told of", func() bool {
 			try++
-			ghost := newRequest("k", fmt.Sprint("ghost", weight, try), 1+weight, 2).queued()
+			ghost := newRequest("k", fmt.Sprint("ghost", weight, try), weight, most).queued()
 			ghost.gets(t, dead, semaphore.Queued)
 			if strings.Contains(client.HGet(ctx(), keysOf(t, client, "*:pool")[0], "q"+ghost.ID).Val(), " P") {
+				ghosts = append(ghosts, ghost)
 				return true
 			}
 			ghost.ends(t, dead, false) // its store did not know of its subscription yet
@@ -64,13 +74,18 @@ func TestTheDeadAreOverlooked(t *testing.T) {
 		})
 	}
 	_ = dead.Close()
-	last := newRequest("k", "last", 2, 2).queued()
+	last := newRequest("k", "last", most, most).queued()
 	last.gets(t, alive, semaphore.Queued)
 	w := last.await(t, alive)
 	eventually(t, time.Second, "the dead have no inbox", func() bool {
 		return len(client.PubSubChannels(ctx(), "*").Val()) == 1
 	})
 	holder.ends(t, alive, true)
+	for _, ghost := range ghosts {
+		if client.HExists(ctx(), keysOf(t, client, "*:pool")[0], "h"+ghost.ID).Val() {
+			t.Error("a permit is reserved for the dead")
+		}
+	}
 	w.granted(t, 900*time.Millisecond)
 }
 

@@ -59,12 +59,16 @@ var (
 	forceUnlockSource string
 	//go:embed scripts/semaphore.lua
 	semaphoreSource string
+	//go:embed scripts/acquire_permit_common.lua
+	acquirePermitCommonSource string
 	//go:embed scripts/acquire_permit.lua
 	acquirePermitSource string
 	//go:embed scripts/beat_permit.lua
 	beatPermitSource string
 	//go:embed scripts/renew_permit.lua
 	renewPermitSource string
+	//go:embed scripts/release_permit_common.lua
+	releasePermitCommonSource string
 	//go:embed scripts/release_permit.lua
 	releasePermitSource string
 	//go:embed scripts/inspect_permits.lua
@@ -92,11 +96,11 @@ var (
 	forceUnlock   = newLockScript(forceUnlockSource, "")
 	raiseFence    = newScript(raiseFenceSource)
 
-	acquirePermit  = newPermitScript(acquirePermitSource)
-	beatPermit     = newPermitScript(beatPermitSource)
-	renewPermit    = newPermitScript(renewPermitSource)
-	releasePermit  = newPermitScript(releasePermitSource)
-	inspectPermits = newPermitScript(inspectPermitsSource)
+	acquirePermit  = newPermitScript(acquirePermitSource, acquirePermitCommonSource)
+	beatPermit     = newPermitScript(beatPermitSource, "")
+	renewPermit    = newPermitScript(renewPermitSource, "")
+	releasePermit  = newPermitScript(releasePermitSource, releasePermitCommonSource)
+	inspectPermits = newPermitScript(inspectPermitsSource, "")
 	countDownLatch = newScript(countDownLatchSource)
 	awaitLatch     = newScript(awaitLatchSource)
 
@@ -126,8 +130,8 @@ func newLockScript(text, common string) *script {
 	return newScript(text, constantsSource, common, queueSource, lockSource)
 }
 
-func newPermitScript(text string) *script {
-	return newScript(text, constantsSource, queueSource, semaphoreSource)
+func newPermitScript(text, common string) *script {
+	return newScript(text, constantsSource, common, queueSource, semaphoreSource)
 }
 
 func newSource(text string) source {
