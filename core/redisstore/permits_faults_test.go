@@ -54,16 +54,22 @@ func TestLostRepliesOfAPermit(t *testing.T) {
 // A release that is lost on its way to the caller, and sent again by it, says the same again; and a
 // delayed acquire of what was released does nothing.
 func TestEveryStepOfAPermitCanBeSentTwice(t *testing.T) {
+	for weight, capacity := range map[int]int{1: 1, 2: 3} {
+		t.Run(fmt.Sprint("weight ", weight), func(t *testing.T) { everyStepTwice(t, weight, capacity) })
+	}
+}
+
+func everyStepTwice(t *testing.T, weight, capacity int) {
 	s := newStore(t, redistest.Start(t).Client())
-	r := newRequest("k", "holder", 2, 3)
+	r := newRequest("k", "holder", weight, capacity)
 	first := r.gets(t, s, semaphore.Granted)
 	if again := r.gets(t, s, semaphore.Granted); again.Fence != first.Fence {
 		t.Errorf("fence %d, then %d", first.Fence, again.Fence)
 	}
-	inUse(t, s, "k", 2)
-	waiter := newRequest("k", "waiter", 2, 3).queued()
+	inUse(t, s, "k", weight)
+	waiter := newRequest("k", "waiter", weight, capacity).queued()
 	for range 2 {
-		if reply := waiter.gets(t, s, semaphore.Queued); reply.Waiting != 0 || reply.InUse != 2 {
+		if reply := waiter.gets(t, s, semaphore.Queued); reply.Waiting != 0 || reply.InUse != weight {
 			t.Errorf("queued: %+v", reply)
 		}
 	}
@@ -74,11 +80,12 @@ func TestEveryStepOfAPermitCanBeSentTwice(t *testing.T) {
 	for range 2 {
 		waiter.gets(t, s, semaphore.Granted)
 	}
-	inUse(t, s, "k", 2)
+	inUse(t, s, "k", weight)
 	for range 2 {
 		waiter.ends(t, s, true)
 	}
 	inUse(t, s, "k", 0)
+	waiter.gets(t, s, semaphore.Withdrawn)
 }
 
 // A waiter's process gives its turn up, and another asks for more than there is now.

@@ -89,6 +89,107 @@ func overlook(t *testing.T, weights []int) {
 	w.granted(t, 900*time.Millisecond)
 }
 
+// There are more permits than a waiter takes to be possible: it waits until there are fewer.
+func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
+	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
+		s := newStore(t, client)
+		one, two := newRequest("k", "one", 1, 2), newRequest("k", "two", 1, 2)
+		one.gets(t, s, semaphore.Granted)
+		two.gets(t, s, semaphore.Granted)
+		third := newRequest("k", "third", 1, 1).queued()
+		third.gets(t, s, semaphore.Queued)
+		w := third.await(t, s)
+		one.ends(t, s, true)
+		newRequest("k", "greedy", 1, 1).gets(t, s, semaphore.Taken)
+		inUse(t, s, "k", 1)
+		w.waits(t)
+		two.ends(t, s, true)
+		w.granted(t, 5*time.Second)
+		third.ends(t, s, true)
+	})
+}
+
+// The first in the queue has a permit, and the next one too, for whom there is more room.
+func TestWhoeverFitsBesideTheFirstHasAPermitToo(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	holder, other := newRequest("k", "holder", 1, 2), newRequest("k", "other", 1, 2)
+	holder.gets(t, s, semaphore.Granted)
+	other.gets(t, s, semaphore.Granted)
+	newRequest("k", "first", 1, 2).queued().gets(t, s, semaphore.Queued)
+	newRequest("k", "second", 1, 3).queued().gets(t, s, semaphore.Queued)
+	holder.ends(t, s, true)
+	inUse(t, s, "k", 3)
+}
+
+// A permit is not reserved for whoever has stopped to beat, though it tells nobody that it is gone.
+func TestWhoHasStoppedBeatingHasNoPermit(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	s := newStore(t, server.Client())
+	holder, dead, next := newRequest("k", "holder", 1, 1), newRequest("k", "dead", 1, 1).queued(), newRequest("k", "next", 1, 1).queued()
+	holder.gets(t, s, semaphore.Granted)
+	dead.gets(t, s, semaphore.Queued)
+	next.gets(t, s, semaphore.Queued)
+	must(t, direct.ZAdd(ctx(), keysOf(t, direct, "*}w")[0], redis.Z{Score: 1, Member: dead.ID}).Err())
+	holder.ends(t, s, true)
+	next.gets(t, s, semaphore.Granted)
+}
+
+// Whatever becomes of permits of weight 1, every key expires, and none before what it has.
+func TestKeysOfLightPermitsOutliveThem(t *testing.T) {
+	client := redistest.Start(t).Client()
+	s := newStore(t, client)
+	lives := func(step, pattern string, least time.Duration) {
+		t.Helper()
+		for _, key := range keysOf(t, client, pattern) {
+			if ttl := client.PTTL(ctx(), key).Val(); ttl < least || ttl > 10*time.Minute {
+				t.Errorf("%s: %s lives for %v", step, key, ttl)
+			}
+		}
+	}
+	holder, next := newRequest("k", "holder", 1, 1), newRequest("k", "next", 1, 1).queued()
+	holder.gets(t, s, semaphore.Granted)
+	lives("held", "*", holder.TTL)
+	next.gets(t, s, semaphore.Queued)
+	lives("queued", "*", holder.TTL)
+	holder.ends(t, s, true)
+	next.gets(t, s, semaphore.Granted)
+	lives("handed on", "*", next.TTL)
+
+	for held, try := false, 0; !held; try++ { // until the machine is fast enough for a short one
+		must(t, client.FlushAll(ctx()).Err())
+		short, waiter := newRequest("k", fmt.Sprint("short", try), 1, 1).ttl(300*time.Millisecond), newRequest("k", fmt.Sprint("waiter", try), 1, 1).queued()
+		short.gets(t, s, semaphore.Granted)
+		waiter.gets(t, s, semaphore.Queued)
+		var err error
+		held, err = short.release(s)
+		must(t, err)
+		lives("reserved", "*}h", 2*time.Second)
+		waiter.ends(t, s, false)
+	}
+}
+
+// The fences of permits grow though the clock is behind the last one, however a permit is granted.
+func TestFencesOfPermitsGrow(t *testing.T) {
+	client := redistest.Start(t).Client()
+	s := newStore(t, client)
+	holder, next := newRequest("k", "holder", 1, 2), newRequest("k", "next", 1, 2)
+	holder.gets(t, s, semaphore.Granted)
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	must(t, client.HSet(ctx(), keysOf(t, client, "*:pool")[0], "f", ahead).Err())
+	if reply := next.gets(t, s, semaphore.Granted); reply.Fence != ahead+1 {
+		t.Errorf("fence %d after %d", reply.Fence, ahead)
+	}
+	waiter := newRequest("k", "waiter", 1, 2).queued()
+	waiter.gets(t, s, semaphore.Queued)
+	w := waiter.await(t, s)
+	holder.ends(t, s, true)
+	w.granted(t, 5*time.Second)
+	if w.grant.Fence != ahead+2 {
+		t.Errorf("fence %d after %d", w.grant.Fence, ahead+1)
+	}
+}
+
 // However many permits have expired, no call takes long, and all is to be had at once.
 func TestTenThousandExpiredPermits(t *testing.T) {
 	server := redistest.Start(t)

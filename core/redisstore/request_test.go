@@ -62,9 +62,10 @@ func (r request) ends(t testing.TB, s *redisstore.Store, want bool) {
 // permitWait is an AwaitPermits in a goroutine.
 type permitWait struct {
 	request
-	stop context.CancelFunc
-	err  error
-	done chan struct{}
+	stop  context.CancelFunc
+	grant semaphore.Grant
+	err   error
+	done  chan struct{}
 }
 
 func (r request) await(t testing.TB, s *redisstore.Store) *permitWait {
@@ -73,7 +74,7 @@ func (r request) await(t testing.TB, s *redisstore.Store) *permitWait {
 	w := &permitWait{request: r, stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		_, w.err = s.AwaitPermits(ctx, r.ask())
+		w.grant, w.err = s.AwaitPermits(ctx, r.ask())
 	}()
 	t.Cleanup(func() {
 		cancel()

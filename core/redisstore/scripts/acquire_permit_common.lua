@@ -4,7 +4,7 @@
 
 if ARGV[2] == '1' and redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
   local id, ttl, capacity = ARGV[1], ARGV[7], tonumber(ARGV[3])
-  local fields = redis.call('HMGET', KEYS[1], 'h' .. id, 'q' .. id, 'f', 'b')
+  local fields = redis.call('HMGET', KEYS[1], 'h' .. id, 'q' .. id, 'f')
   local free, queued = redis.call('ZSCORE', KEYS[2], id), redis.call('ZCARD', KEYS[3])
   local t = redis.call('TIME')
   local now = t[1] * SECOND + t[2]
@@ -32,9 +32,8 @@ if ARGV[2] == '1' and redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
     return fence
   end
 
-  -- There is no room, and the caller is new in a queue without a bound, in which nobody barges.
-  if ARGV[4] == '1' and ARGV[5] == 'F' and ARGV[6] == '0' and not fields[1] and not fields[2] and fields[3] and not fields[4] and
-    used >= capacity then
+  -- There is no room, and the caller is new in a queue without a bound, and does not barge.
+  if ARGV[4] == '1' and ARGV[5] == 'F' and ARGV[6] == '0' and not fields[1] and not fields[2] and fields[3] and used >= capacity then
     local back, living = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES'), redis.call('ZCARD', KEYS[4])
     local first = redis.call('ZRANGEBYSCORE', KEYS[2], after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     local text = '1:' .. ARGV[3] .. ':F ' .. ARGV[11] .. ARGV[8]

@@ -4,13 +4,13 @@
 
 if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
   local me = ARGV[1]
-  local fields, free = redis.call('HMGET', KEYS[1], 'h' .. me, 'b'), redis.call('ZSCORE', KEYS[2], me)
-  local ttl = string.match(fields[1] or '', '^H (%d+) 1 ')
+  local text, free = redis.call('HGET', KEYS[1], 'h' .. me), redis.call('ZSCORE', KEYS[2], me)
+  local ttl = string.match(text or '', '^H (%d+) 1 ')
   local first, queue = redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES'), redis.call('ZRANGE', KEYS[3], 0, 3)
   local living = redis.call('ZCARD', KEYS[4])
   local t = redis.call('TIME')
   local now = t[1] * SECOND + t[2]
-  if ttl and free and tonumber(first[2]) > now and math.min(tonumber(free), now + ttl) > now then
+  if ttl and free and tonumber(first[2]) > now then
     local id = queue[1]
     if not id then
       redis.call('ZREM', KEYS[2], me) -- first, since it needs no room: servers before 7 then allow what does
@@ -23,13 +23,13 @@ if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
       return 1
     end
 
-    -- Somebody waits: the first of a short queue in which nobody barges. There is room for no more than one.
+    -- Somebody waits, the first of a short queue, and there is room for no more than one.
     local asks = redis.call('HMGET', KEYS[1], 'q' .. id, 'q' .. (queue[2] or id))
     local alike, capacity, tells, inbox = string.match(asks[1] or '', '^(1:(%d+):F )([P-])(.*)$')
     local alive = living > 0 and redis.call('ZSCORE', KEYS[4], id)
     local used = redis.call('ZCOUNT', KEYS[2], string.format('(%.0f', now), '+inf') -- the caller's too, which goes
     -- What the record and the holds live for was set for this hold: longer than for the next.
-    if alike and id ~= me and not queue[4] and not fields[2] and used == tonumber(capacity) and alive and tonumber(alive) > now and
+    if alike and id ~= me and not queue[4] and used == tonumber(capacity) and alive and tonumber(alive) > now and
       string.sub(asks[2] or '', 1, #alike) == alike and math.min(tonumber(free), now + ttl) - now > CLAIM then
       local message = 'grant ' .. id
       if tells == '-' or redis.pcall('PUBLISH', inbox, message) ~= 0 then
