@@ -121,6 +121,50 @@ func TestWhoeverFitsBesideTheFirstHasAPermitToo(t *testing.T) {
 	inUse(t, s, "k", 3)
 }
 
+// What has expired is no more than noted by a request that comes then: whose turn it is has it.
+func TestAPermitThatExpiresIsTheNextOnes(t *testing.T) {
+	client := redistest.Start(t).Client()
+	s := newStore(t, client)
+	newRequest("k", "dead", 1, 1).ttl(200*time.Millisecond).gets(t, s, semaphore.Granted)
+	newRequest("k", "first", 1, 1).queued().gets(t, s, semaphore.Queued)
+	eventually(t, 5*time.Second, "it expires", func() bool {
+		state, err := s.InspectPermits(ctx(), "pool", "k")
+		return err == nil && state.InUse == 0
+	})
+	newRequest("k", "second", 1, 1).queued().gets(t, s, semaphore.Queued)
+	inUse(t, s, "k", 1)
+
+	// And it is forgotten, though others come and go who are not in its way.
+	stays, passes := newRequest("other", "stays", 1, 3), newRequest("other", "passes", 1, 3)
+	newRequest("other", "dead", 1, 3).ttl(100*time.Millisecond).gets(t, s, semaphore.Granted)
+	stays.gets(t, s, semaphore.Granted)
+	passes.gets(t, s, semaphore.Granted)
+	eventually(t, 5*time.Second, "it expires", func() bool {
+		state, err := s.InspectPermits(ctx(), "pool", "other")
+		return err == nil && state.InUse == 2
+	})
+	passes.ends(t, s, true)
+	known := 0
+	for _, record := range keysOf(t, client, "*:pool") {
+		known += len(client.HKeys(ctx(), record).Val())
+	}
+	if known != 2+1+2*2 { // a reserved permit and a request; a permit; and of each semaphore its key and a fence
+		t.Errorf("%d fields in the records", known)
+	}
+}
+
+// So many may wait, and no more.
+func TestAQueueForLightPermitsIsBounded(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Client())
+	newRequest("k", "holder", 1, 1).gets(t, s, semaphore.Granted)
+	first, second := newRequest("k", "first", 1, 1).queued(), newRequest("k", "second", 1, 1).queued()
+	first.MaxWaiting, second.MaxWaiting = 1, 1
+	first.gets(t, s, semaphore.Queued)
+	if reply := second.gets(t, s, semaphore.Taken); !reply.QueueFull || reply.Waiting != 1 {
+		t.Errorf("%+v", reply)
+	}
+}
+
 // A permit is not reserved for whoever has stopped to beat, though it tells nobody that it is gone.
 func TestWhoHasStoppedBeatingHasNoPermit(t *testing.T) {
 	server := redistest.Start(t)
@@ -155,6 +199,12 @@ func TestKeysOfLightPermitsOutliveThem(t *testing.T) {
 	holder.ends(t, s, true)
 	next.gets(t, s, semaphore.Granted)
 	lives("handed on", "*", next.TTL)
+	next.ends(t, s, true)
+	for _, key := range keysOf(t, client, "*") {
+		if !strings.Contains(key, "}x:") {
+			t.Errorf("%s is left", key)
+		}
+	}
 
 	for held, try := false, 0; !held; try++ { // until the machine is fast enough for a short one
 		must(t, client.FlushAll(ctx()).Err())
