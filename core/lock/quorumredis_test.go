@@ -55,6 +55,18 @@ func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
 	return store
 }
 
+// awaitHolds waits until a lock is held on all servers, or on none: Lock and Unlock wait for a majority, and
+// what three of five hold survives no server's end.
+func awaitHolds(t *testing.T, servers []*redistest.Server, held bool) {
+	t.Helper()
+	for _, s := range servers {
+		eventually(t, "all servers have heard", func() bool {
+			records, err := s.Client().Keys(t.Context(), "*}[:=]q").Result()
+			return err == nil && (len(records) > 0) == held
+		})
+	}
+}
+
 func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 	t.Helper()
 	store := newRedisStore(t, s)
@@ -111,7 +123,9 @@ func TestQuorumRedis(t *testing.T) {
 	mustUnlock(t, got.lease)
 
 	// Two servers of five may go, also while a lock is held.
+	awaitHolds(t, servers, false)
 	lease = mustLock(t, one, "k")
+	awaitHolds(t, servers, true)
 	servers[0].Stop()
 	servers[1].Stop()
 	time.Sleep(quorumRedisTTL)
