@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	o := bench.Options{
 		Rounds: cmp.Or(*rounds, 3), Out: *out, Log: os.Stderr,
-		Command: strings.Join(append([]string{"go run ./cmd/compare"}, args...), " "),
+		Command: command(flags),
 	}
 	switch {
 	case flags.NArg() > 0:
@@ -85,6 +85,23 @@ func run(ctx context.Context, args []string) error {
 		o.Setting, o.Rounds = bench.Tiny, cmp.Or(*rounds, 1)
 	}
 	return bench.Run(ctx, o, chosen)
+}
+
+// command is what measures the same again. Where the results go says nothing of them.
+func command(flags *flag.FlagSet) string {
+	text := "go run ./cmd/compare"
+	flags.Visit(func(f *flag.Flag) {
+		switch value := f.Value.String(); {
+		case f.Name == "out":
+		case f.Name == "only":
+			text += " -only '" + value + "'"
+		case value == "true":
+			text += " -" + f.Name
+		default:
+			text += fmt.Sprintf(" -%s %s", f.Name, value)
+		}
+	})
+	return text
 }
 
 func choose(all []bench.Section, only string) ([]bench.Section, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"strings"
 	"testing"
 
@@ -18,6 +19,21 @@ func TestSectionsAreComplete(t *testing.T) {
 		if s.Title == "" || s.About == "" || s.Full <= 0 || s.Run == nil {
 			t.Errorf("section %s lacks something", s.Name)
 		}
+	}
+}
+
+// What is said of a run is what another one needs, and not where its results went.
+func TestTheCommandOfARun(t *testing.T) {
+	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
+	flags.Bool("quick", false, "")
+	flags.Int("rounds", 0, "")
+	flags.String("only", "", "")
+	flags.String("out", "", "")
+	if err := flags.Parse([]string{"-quick", "-out", "/somewhere", "-only", "a|b", "-rounds", "5"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := command(flags), "go run ./cmd/compare -only 'a|b' -quick -rounds 5"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
