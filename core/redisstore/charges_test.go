@@ -115,6 +115,143 @@ func TestDecisionsGoTogether(t *testing.T) {
 	}
 }
 
+// Those of the common kind are read and written together, whatever is in the buckets, and whoever may not read
+// several at once is served as well.
+func TestQuickDecisionsGoTogether(t *testing.T) {
+	for name, forbidden := range map[string]string{"": "", "without MGET": "-mget"} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			direct := server.Client()
+			if forbidden != "" {
+				must(t, direct.Do(t.Context(), "ACL", "SETUSER", "default", forbidden).Err())
+			}
+			c := newRush(t, server)
+			one, other := c.limiter("one", 10), c.limiter("other", 3)
+			type question struct {
+				limiter *tokenbucket.Limiter
+				key     string
+				peek    bool
+			}
+			var mu sync.Mutex
+			allowed, failed := make(map[question]int), make(map[question]int)
+			ask := func(times int, q question) (decisions []func()) {
+				for range times {
+					decisions = append(decisions, func() {
+						decide := q.limiter.Allow
+						if q.peek {
+							decide = q.limiter.Peek
+						}
+						d, err := decide(t.Context(), q.key)
+						mu.Lock()
+						defer mu.Unlock()
+						if err != nil {
+							failed[q]++
+						} else if d.Allowed {
+							allowed[q]++
+						}
+					})
+				}
+				return decisions
+			}
+			// What is no bucket, under the name of one.
+			must(t, direct.FlushAll(t.Context()).Err())
+			if _, err := other.Allow(t.Context(), "spoilt"); err != nil {
+				t.Fatal(err)
+			}
+			spoilt := onlyKey(t, direct)
+			if _, err := other.Allow(t.Context(), "spoilt too"); err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range keysOf(t, direct, "*") {
+				must(t, direct.Del(t.Context(), key).Err())
+				must(t, direct.HSet(t.Context(), key, "f", "v").Err())
+			}
+
+			questions := map[question]int{
+				{one, "key", false}: 50, {other, "key", false}: 50, {other, "spoilt", false}: 10, {other, "spoilt", true}: 5,
+				{one, "looked at", true}: 10, {other, "spoilt too", true}: 5,
+			}
+			for i := range 20 {
+				questions[question{one, fmt.Sprint(i), false}] = 1
+			}
+			var decisions []func()
+			for q, times := range questions {
+				decisions = append(decisions, ask(times, q)...)
+			}
+			c.ask(decisions...)
+			for q, times := range questions {
+				want, fails := min(times, 10), 0
+				switch {
+				case strings.HasPrefix(q.key, "spoilt"):
+					want, fails = 0, times
+				case q.limiter == other:
+					want = 3
+				}
+				if allowed[q] != want || failed[q] != fails {
+					t.Errorf("%s: %d allowed and %d failed of %d, want %d and %d", q.key, allowed[q], failed[q], times, want, fails)
+				}
+			}
+			if v := direct.HGet(t.Context(), spoilt, "f").Val(); v != "v" {
+				t.Errorf("what is no bucket has been written: %q", v)
+			}
+			for _, key := range keysOf(t, direct, "lk:t:*") {
+				if ttl := direct.PTTL(t.Context(), key).Val(); direct.Type(t.Context(), key).Val() == "string" && (ttl <= 0 || ttl > 10*time.Hour+time.Second) {
+					t.Errorf("%s lives for %v", key, ttl)
+				}
+			}
+		})
+	}
+}
+
+// A bucket that another plan has left with a fraction counts as it does for a lone caller.
+func TestAFractionIsReadInACrowdToo(t *testing.T) {
+	c := newRush(t, redistest.Start(t))
+	l := c.limiter("changed", 10)
+	must(t, l.SetPlan(tokenbucket.Per(7, 90*time.Minute)))
+	if _, err := l.Allow(t.Context(), "k"); err != nil { // 771 s of debt, and a fraction of a microsecond
+		t.Fatal(err)
+	}
+	must(t, l.SetPlan(tokenbucket.PerHour(1).Burst(10)))
+	var allowed atomic.Int64
+	var decisions []func()
+	for range 50 {
+		decisions = append(decisions, func() {
+			if d, err := l.Allow(t.Context(), "k"); err != nil {
+				t.Error(err)
+			} else if d.Allowed {
+				allowed.Add(1)
+			}
+		})
+	}
+	c.ask(decisions...)
+	if n := allowed.Load(); n != 9 {
+		t.Errorf("%d allowed, want 9", n)
+	}
+}
+
+// A clock that stepped back locks nobody out for longer than a burst takes, and who is denied is told for how long.
+func TestACrowdIsNotLockedOut(t *testing.T) {
+	server := redistest.Start(t)
+	c := newRush(t, server)
+	l := c.limiter("l", 10)
+	must(t, server.Client().FlushAll(t.Context()).Err())
+	if _, err := l.Allow(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	direct := server.Client()
+	must(t, direct.Set(t.Context(), onlyKey(t, direct), time.Now().Add(1000*time.Hour).UnixMicro(), time.Hour).Err())
+	var decisions []func()
+	for range 50 {
+		decisions = append(decisions, func() {
+			d, err := l.Allow(t.Context(), "k")
+			if err != nil || d.Allowed || d.RetryAfter < 59*time.Minute || d.RetryAfter > time.Hour+time.Second {
+				t.Errorf("%+v, %v", d, err)
+			}
+		})
+	}
+	c.ask(decisions...)
+}
+
 func TestALoneCallerHasACallOfItsOwn(t *testing.T) {
 	server := redistest.Start(t)
 	c := newRush(t, server)

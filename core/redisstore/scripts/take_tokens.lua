@@ -144,13 +144,67 @@ local function decideSafely(first, plan, now)
   return reply
 end
 
-local plans, at = {}, 2
+local plans, at, allQuick = {}, 2, true
 for p = 1, tonumber(ARGV[1]) do
   local n = tonumber(ARGV[at])
   local plan = readPlan(at + 1, n)
   plan.quick = n == 1 and plan[1].den == 1 and plan[1]
+  allQuick = allQuick and plan.quick
   plans[p] = plan
   at = at + 1 + 5 * n
+end
+
+-- Makes decisions with one charge and no fractions. Every bucket is read with the others, in one call, and
+-- written once, after the last decision about it.
+local function decideAll(values)
+  local keys, alike, empties, last, replies = KEYS, not plans[2], {}, {}, {}
+  -- empties: of a bucket that has been charged, when it is; last: by which decision
+  for i = 1, #keys do
+    local key, plan = keys[i], alike and plans[1] or plans[tonumber(ARGV[at + i - 1])]
+    local c = plan.quick
+    local free = empties[key] or tonumber(values[i] or c.cost > 0 and '0')
+    if not free then -- a fraction, or perhaps what is no bucket
+      replies[i] = decideSafely(i, plan, now)
+    else
+      local debt = free > now and free - now or 0
+      if debt > c.cap then
+        debt = c.cap -- see debtOf
+      end
+      local sum = debt + c.cost
+      if sum > c.cap then
+        replies[i] = -1 - debt
+      else
+        replies[i] = sum
+        if c.cost > 0 then
+          empties[key], last[key] = now + sum, i
+        end
+      end
+    end
+  end
+  for i = 1, #keys do
+    local key = keys[i]
+    if last[key] == i then
+      local value, ms, done = now + replies[i], floor(replies[i] / 1000) + 1, nil -- integers, which Redis writes in full
+      if values[i] then
+        done = try('SET', key, value, 'PX', ms)
+      else
+        done = try('SET', key, value, 'PX', ms, 'NX') or try('GET', key) -- which says that it is no bucket
+      end
+      if type(done) ~= 'table' or done.err then
+        for n, other in ipairs(keys) do
+          if other == key then
+            replies[n] = {type(done) == 'table' and done.err or 'ERR the bucket has appeared'}
+          end
+        end
+      end
+    end
+  end
+  return replies
+end
+
+local values = allQuick and KEYS[16] and try('MGET', unpack(KEYS)) -- fewer are read as fast one by one
+if values and not values.err then -- an ACL may forbid it
+  return decideAll(values)
 end
 
 local replies, n, first = {}, 0, 1
