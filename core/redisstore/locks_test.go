@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,8 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// What a lock and an unlock allocate, of which two calls of the client are 18 themselves. The context is one
-// that may be canceled, as those of requests are.
+// What a lock and an unlock allocate. The context is one that may be canceled, as those of requests are.
 func TestWhatALockAllocates(t *testing.T) {
 	server := redistest.Start(t)
 	client := obedient(t, server.Addr(), 10)
@@ -29,8 +30,12 @@ func TestWhatALockAllocates(t *testing.T) {
 		must(t, err)
 		must(t, lease.Unlock(within))
 	})
-	if allocated > 33 { // 29, and what pools forget under the race detector
-		t.Errorf("%v allocations, want 30", allocated)
+	most := 30.0
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		most = 33 // the race detector has pools forget some
+	}
+	if allocated > most {
+		t.Errorf("%v allocations, want %v at most", allocated, most)
 	}
 }
 

@@ -28,17 +28,14 @@ func (t Target) Verdict() string {
 	}
 }
 
-// meets compares what the table says of a value: a count of 1.0002 for each, since a connection was made on the
-// way, is one.
+// tolerance is what arithmetic may cost a value that is exactly its bound.
+const tolerance = 1e-9
+
 func (t Target) meets(bound float64) bool {
-	written, err := strconv.ParseFloat(significant(t.Value), 64)
-	if err != nil {
-		return false
-	}
 	if t.Better == Less {
-		return written <= bound
+		return t.Value <= bound+tolerance
 	}
-	return bound != 0 && written >= bound
+	return bound != 0 && t.Value >= bound-tolerance
 }
 
 // bound writes a bound: nothing may be less than zero, so a bound of zero from below is none.
