@@ -49,7 +49,7 @@ type callContext struct {
 const (
 	callRuns int32 = iota
 	callExpired
-	callEnded // in time: done is another's from then on, who has it closed in case
+	callEnded // in time: done may be another call's from then on, which closes it if it expires
 )
 
 // context returns a context that ends with another, or after that time. Callers give it back, always.

@@ -2,9 +2,10 @@
 -- Grants a permit, or queues a request for it.
 --
 -- KEYS     as above
--- ARGV     id, weight, capacity, "1" to queue, or "2" without a new capacity if it is queued, B to barge or F, how many may be in the queue before it or
---          "0", lease in µs, inbox, what the holder says of itself, the semaphore's key or nothing if it
---          is a secret, "P" if a message that its inbox does not receive means that it is gone, or "-"
+-- ARGV     id, weight, capacity, "1" to queue, or "2" without a new capacity if it is queued, B to barge
+--          or F, how many may be in the queue before it or "0", lease in µs, inbox, what the holder says
+--          of itself, the semaphore's key or nothing if it is a secret, "P" if a message that its inbox
+--          does not receive means that it is gone, or "-"
 --
 -- Returns the text of the fence if it is granted, {"withdrawn"}, or {"queued", "taken" or "full", weights
 -- in use, requests in the queue beside this one, µs until the first permit expires, the place in the queue
