@@ -4,6 +4,7 @@ package once
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -41,28 +42,28 @@ func run(ctx context.Context, b *bench.B) error {
 	if err != nil {
 		return err
 	}
-	s, err := open(server.Addr())
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	other, err := open(server.Addr())
-	if err != nil {
-		return err
-	}
-	defer other.close()
-	for _, part := range []func() error{
-		func() error { return permits(ctx, b, s) },
-		func() error { return crowds(ctx, b, s) },
-		func() error { return requests(ctx, b, s) },
-		func() error { return handlers(ctx, b, s) },
-		func() error { return storms(ctx, b, []*site{s, other}) },
-	} {
-		if err := part(); err != nil {
+	return errors.Join(
+		with(server.Addr(), 1, func(s []*site) error { return errors.Join(permits(ctx, b, s[0]), crowds(ctx, b, s[0])) }),
+		// Other processes than those of permits, whose subscriptions are asked every few seconds whether they are
+		// alive: that is no round trip of a request.
+		with(server.Addr(), 2, func(s []*site) error {
+			return errors.Join(requests(ctx, b, s[0]), handlers(ctx, b, s[0]), storms(ctx, b, s))
+		}),
+	)
+}
+
+// with has fn use so many sites.
+func with(addr string, n int, fn func([]*site) error) error {
+	var all []*site
+	for range n {
+		s, err := open(addr)
+		if err != nil {
 			return err
 		}
+		defer s.close()
+		all = append(all, s)
 	}
-	return nil
+	return fn(all)
 }
 
 // site is what one process has: a client, and a store on it.
