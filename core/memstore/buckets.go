@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"sync"
 
@@ -141,6 +142,9 @@ func (b *buckets) takeAll(shard *bucketShard, hash uint32, req *tokenbucket.Take
 
 // identify returns what the bucket of a charge is called in the table, and its hash there.
 func (b *buckets) identify(req *tokenbucket.TakeRequest, c *tokenbucket.Charge, hash uint32) (bucketID, uint32, error) {
+	if len(req.Key) > maxKey {
+		return bucketID{}, 0, fmt.Errorf("%w: no room for a key of %d bytes", outage.ErrFull, len(req.Key))
+	}
 	n, err := b.spaces.get(req.Limiter, c.Bucket)
 	return bucketID{req.Key, n}, max(hash^uint32(n-1)*0x9e3779b9, 1), err
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -18,8 +20,8 @@ func (t *bucketTable) check(tt *testing.T, want map[bucketID]tokenbucket.Level, 
 	for i := range t.slots {
 		s := &t.slots[i]
 		if s.space == 0 {
-			if s.key != "" {
-				tt.Fatalf("free slot %d keeps a key", i)
+			if *s != (bucketSlot{}) {
+				tt.Fatalf("free slot %d keeps something", i)
 			}
 			continue
 		}
@@ -167,6 +169,34 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	}
 	if _, err := charge("too many", hour, append(names, "one more")...); !errors.Is(err, outage.ErrFull) {
 		t.Errorf("more buckets than the store holds: %v", err)
+	}
+}
+
+func TestKeysOfAnyLength(t *testing.T) {
+	s := New()
+	defer s.Close()
+	take := func(key string) (tokenbucket.TakeReply, error) {
+		return s.TakeTokens(t.Context(), tokenbucket.TakeRequest{Limiter: "api", Key: key, Charges: []tokenbucket.Charge{
+			{Den: 1, Cost: tokenbucket.Span{Micros: 1 << 30}, Capacity: tokenbucket.Span{Micros: 1 << 30}},
+		}})
+	}
+	longest := strings.Repeat("k", maxKey)
+	for _, key := range []string{"", "k", longest[:256], longest[:maxKey-1], longest} {
+		if reply, err := take(strings.Clone(key)); err != nil || !reply.Allowed {
+			t.Errorf("%d bytes: %+v, %v", len(key), reply, err)
+		}
+	}
+	runtime.GC() // what the table keeps must hold on to the keys
+	for _, key := range []string{"", "k", longest[:256], longest[:maxKey-1], longest} {
+		if reply, err := take(key); err != nil || reply.Allowed {
+			t.Errorf("%d bytes, again: %+v, %v", len(key), reply, err)
+		}
+	}
+	if _, err := take(longest + "k"); !errors.Is(err, outage.ErrFull) {
+		t.Errorf("longer: %v", err)
+	}
+	if err := s.ResetTokens(t.Context(), "api", longest+"k", []string{""}); !errors.Is(err, outage.ErrFull) {
+		t.Errorf("longer, to be reset: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -8,7 +9,7 @@ import (
 )
 
 // space is the number of a limiter's limit, which stands for both names in the table of buckets.
-type space uint32
+type space uint16
 
 type spaceName struct{ limiter, bucket string }
 
@@ -22,7 +23,7 @@ type spaces struct {
 
 const (
 	quickSpaces = 8
-	maxSpaces   = 1 << 16
+	maxSpaces   = math.MaxUint16
 )
 
 // get returns the number of a limit.
