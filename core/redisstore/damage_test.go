@@ -9,7 +9,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -142,4 +144,56 @@ func FuzzDamagedRecord(f *testing.F) {
 			t.Fatal("a damaged record opened the breaker")
 		}
 	})
+}
+
+// What can be no fence is given to nobody as one.
+func TestADamagedFence(t *testing.T) {
+	server := redistest.Start(t)
+	direct, s := server.Client(), newStore(t, server.Client())
+	locks, err := lock.New(s, "damaged")
+	if err != nil {
+		t.Fatal(err)
+	}
+	permits, err := semaphore.New(s, "damaged", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	acquire := map[string]func() (int64, error){
+		":l:": func() (int64, error) {
+			lease, err := locks.TryLock(ctx(), "k")
+			if err != nil {
+				return 0, err
+			}
+			return lease.Fence().Number, lease.Unlock(ctx())
+		},
+		":s:": func() (int64, error) {
+			permit, err := permits.TryAcquire(ctx(), "k")
+			if err != nil {
+				return 0, err
+			}
+			return permit.Fence().Number, permit.Release(ctx())
+		},
+	}
+	for of, acquire := range acquire {
+		for _, value := range []string{strings.Repeat("9", 20), "9223372036854775807", "1e30", "-5", "nan", ""} {
+			direct.FlushAll(ctx())
+			if fence, err := acquire(); err != nil || fence <= 0 { // which makes the keys
+				t.Fatalf("%s %d, %v", of, fence, err)
+			}
+			keys := direct.Keys(ctx(), "*"+of+"*").Val()
+			for _, key := range keys {
+				if strings.HasSuffix(key, "f") {
+					err = direct.Set(ctx(), key, value, time.Hour).Err()
+				} else if direct.Type(ctx(), key).Val() == "hash" {
+					err = direct.HSet(ctx(), key, "f", value).Err()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if fence, err := acquire(); err == nil && fence < time.Now().Add(-time.Hour).UnixMicro() {
+				t.Errorf("%s %q: fence %d", of, value, fence)
+			}
+		}
+	}
 }

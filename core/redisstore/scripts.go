@@ -29,6 +29,8 @@ var (
 	renewOperationSource string
 	//go:embed scripts/raise_fence.lua
 	raiseFenceSource string
+	//go:embed scripts/integers.lua
+	integersSource string
 	//go:embed scripts/constants.lua
 	constantsSource string
 	//go:embed scripts/queue.lua
@@ -78,7 +80,7 @@ var (
 	//go:embed scripts/await_latch.lua
 	awaitLatchSource string
 
-	takeTokens       = newScript(takeTokensSource)
+	takeTokens       = newScript(takeTokensSource, integersSource)
 	beginOperation   = newScript(beginOperationSource)
 	settleOperation  = newScript(settleOperationSource)
 	abandonOperation = newScript(abandonOperationSource)
@@ -127,11 +129,11 @@ func newScript(text string, before ...string) *script {
 
 // newLockScript makes a script of locks, whose common cases stand before what costs them time.
 func newLockScript(text, common string) *script {
-	return newScript(text, constantsSource, common, queueSource, lockSource)
+	return newScript(text, integersSource, constantsSource, common, queueSource, lockSource)
 }
 
 func newPermitScript(text, common string) *script {
-	return newScript(text, constantsSource, common, queueSource, semaphoreSource)
+	return newScript(text, integersSource, constantsSource, common, queueSource, semaphoreSource)
 }
 
 func newSource(text string) source {

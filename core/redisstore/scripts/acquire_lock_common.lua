@@ -10,9 +10,10 @@ local function mint(stored, now)
   if ARGV[2] ~= 'S' and next <= now then -- blocks alone would put the fences ahead of the clock
     last = first + ARGV[6] - 1
   end
-  local text = string.format('%.0f', last) -- once, since that is what takes the longest here
-  redis.call('SET', KEYS[7], text, 'PX', string.format('%.0f', math.ceil((last - now + ARGV[4]) / 1000) + FENCE_LIFE_MS))
-  return string.format('%.0f', first), text
+  local form = last < 2 ^ 62 and INT or '%.0f' -- what is larger was damaged, and is not to look like a fence
+  local text = string.format(form, last)
+  redis.call('SET', KEYS[7], text, 'PX', string.format(INT, math.ceil((last - now + ARGV[4]) / 1000) + FENCE_LIFE_MS))
+  return string.format(form, first), text
 end
 
 -- Nothing is known of the lock: it is granted, and the hold is a lone one.
@@ -22,9 +23,9 @@ if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) ==
   local id, inbox, key, whole = ARGV[1], ARGV[7], ARGV[9], ARGV[4] + ARGV[5]
   local first, last = mint(redis.call('GET', KEYS[7]), now)
   redis.call('SET', KEYS[5],
-    string.format('%.0f:%d:%d:', now + whole, #id, #key) .. id .. key .. 'H' .. ARGV[2] .. ':' .. ARGV[4] .. ':' .. ARGV[5] .. ':' ..
+    string.format(INT .. ':%d:%d:', now + whole, #id, #key) .. id .. key .. 'H' .. ARGV[2] .. ':' .. ARGV[4] .. ':' .. ARGV[5] .. ':' ..
     first .. ':' .. last .. string.format(':%d:', #inbox) .. inbox .. ARGV[8],
-    'PX', string.format('%.0f', math.ceil(whole / 1000) + SPARE_MS))
+    'PX', string.format(INT, math.ceil(whole / 1000) + SPARE_MS))
   return first .. ' ' .. last
 end
 
@@ -63,11 +64,11 @@ if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) then
     else
       redis.call('HSET', KEYS[1], 'h' .. id, text)
     end
-    redis.call('ZADD', KEYS[2], string.format('%.0f', now + whole), id)
+    redis.call('ZADD', KEYS[2], string.format(INT, now + whole), id)
     local ms = math.ceil(whole / 1000) + SPARE_MS
     for i = 1, 2 do
       if redis.call('PTTL', KEYS[i]) < ms then
-        redis.call('PEXPIRE', KEYS[i], string.format('%.0f', ms))
+        redis.call('PEXPIRE', KEYS[i], string.format(INT, ms))
       end
     end
     return first .. ' ' .. last
@@ -94,7 +95,7 @@ if held and held[1] and redis.call('EXISTS', KEYS[6]) == 0 then
     else
       redis.call('HSET', KEYS[1], 'q' .. id, ARGV[2] .. ' ' .. ARGV[10] .. ARGV[7])
     end
-    redis.call('ZADD', KEYS[4], string.format('%.0f', now + FRONT_LIFE), id)
+    redis.call('ZADD', KEYS[4], string.format(INT, now + FRONT_LIFE), id)
     if queued == 0 or living == 0 or redis.call('PTTL', KEYS[3]) < BRIEF_MS or redis.call('PTTL', KEYS[4]) < BRIEF_MS then
       local ms = QUEUE_LIFE / 1000 + SPARE_MS
       if redis.call('PTTL', KEYS[1]) < ms then

@@ -8,25 +8,26 @@ if ARGV[2] == '1' and redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
   local free, queued = redis.call('ZSCORE', KEYS[2], id), redis.call('ZCARD', KEYS[3])
   local t = redis.call('TIME')
   local now = t[1] * SECOND + t[2]
-  local after = string.format('(%.0f', now)
+  local after = '(' .. string.format(INT, now)
   local used = redis.call('ZCOUNT', KEYS[2], after, '+inf')
 
   -- It is reserved for the caller, who claims it, or there is room and nobody waits.
   local lasts = string.match(fields[1] or '', '^[RP] (%d+) 1 ')
   local claims = lasts and free and math.min(tonumber(free), now + lasts) > now
   if claims or not fields[1] and queued == 0 and used < capacity then
-    local fence = string.format('%.0f', math.max((tonumber(fields[3] or 0) or 0) + 1, now))
+    local fence = math.max((tonumber(fields[3] or 0) or 0) + 1, now)
+    fence = string.format(fence < 2 ^ 62 and INT or '%.0f', fence) -- what is larger was damaged, and is not to look like a fence
     local text = 'H ' .. ttl .. ' 1 ' .. fence .. ' ' .. ARGV[9]
     if ARGV[10] ~= '' then
       redis.call('HSET', KEYS[1], 'h' .. id, text, 'f', fence, 'k', ARGV[10])
     else
       redis.call('HSET', KEYS[1], 'h' .. id, text, 'f', fence)
     end
-    redis.call('ZADD', KEYS[2], string.format('%.0f', now + ttl), id)
+    redis.call('ZADD', KEYS[2], string.format(INT, now + ttl), id)
     local ms = math.ceil(ttl / 1000) + SPARE_MS
     for i = 1, 2 do
       if redis.call('PTTL', KEYS[i]) < ms then -- for longer than the hold, so that the next need not do it
-        redis.call('PEXPIRE', KEYS[i], string.format('%.0f', ms * 1.5))
+        redis.call('PEXPIRE', KEYS[i], string.format(INT, math.ceil(ms * 1.5)))
       end
     end
     return fence
@@ -43,7 +44,7 @@ if ARGV[2] == '1' and redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
     else
       redis.call('HSET', KEYS[1], 'q' .. id, text)
     end
-    redis.call('ZADD', KEYS[4], string.format('%.0f', now + FRONT_LIFE), id)
+    redis.call('ZADD', KEYS[4], string.format(INT, now + FRONT_LIFE), id)
     if queued == 0 or living == 0 or redis.call('PTTL', KEYS[3]) < BRIEF_MS or redis.call('PTTL', KEYS[4]) < BRIEF_MS then
       local ms = QUEUE_LIFE / 1000 + SPARE_MS
       if redis.call('PTTL', KEYS[1]) < ms then

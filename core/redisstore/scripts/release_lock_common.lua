@@ -45,7 +45,7 @@ if holds and holds[1] == ARGV[1] and not holds[3] and not redis.call('GET', KEYS
       -- What is new before what goes: a key that has nothing for a moment forgets when it expires.
       redis.call('HSET', KEYS[1], 'h' .. id, (tells == 'P' and 'P' or 'R') .. 'X:' .. CLAIM .. ':0:0:0:' .. string.format('%d:', #inbox) .. inbox)
       redis.call('HDEL', KEYS[1], 'h' .. ARGV[1], 'q' .. id)
-      redis.call('ZADD', KEYS[2], string.format('%.0f', now + CLAIM), id)
+      redis.call('ZADD', KEYS[2], string.format(INT, now + CLAIM), id)
       redis.call('ZREM', KEYS[2], ARGV[1])
       redis.call('SET', KEYS[6], held and '1' or '0', 'PX', ARGV[2])
       if tells == '-' then

@@ -27,7 +27,7 @@ if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
     local asks = redis.call('HMGET', KEYS[1], 'q' .. id, 'q' .. (queue[2] or id))
     local alike, capacity, tells, inbox = string.match(asks[1] or '', '^(1:(%d+):F )([P-])(.*)$')
     local alive = living > 0 and redis.call('ZSCORE', KEYS[4], id)
-    local used = redis.call('ZCOUNT', KEYS[2], string.format('(%.0f', now), '+inf') -- the caller's too, which goes
+    local used = redis.call('ZCOUNT', KEYS[2], '(' .. string.format(INT, now), '+inf') -- the caller's too, which goes
     -- What the record and the holds live for was set for this hold: longer than for the next.
     if alike and id ~= me and not queue[4] and used == tonumber(capacity) and alive and tonumber(alive) > now and
       string.sub(asks[2] or '', 1, #alike) == alike and math.min(tonumber(free), now + ttl) - now > CLAIM then
@@ -38,7 +38,7 @@ if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
         -- What is new before what goes: a key that has nothing for a moment forgets when it expires.
         redis.call('HSET', KEYS[1], 'h' .. id, (tells == 'P' and 'P' or 'R') .. ' ' .. CLAIM .. ' 1 0 ' .. inbox)
         redis.call('HDEL', KEYS[1], 'h' .. me, 'q' .. id)
-        redis.call('ZADD', KEYS[2], string.format('%.0f', now + CLAIM), id)
+        redis.call('ZADD', KEYS[2], string.format(INT, now + CLAIM), id)
         redis.call('ZREM', KEYS[2], me)
         redis.call('SET', KEYS[5], '1', 'PX', ARGV[2])
         if tells == '-' then

@@ -16,9 +16,9 @@ if alone then
   local whole = ARGV[2] + ARGV[3]
   redis.call('DEL', KEYS[5]) -- needs no room; servers before 7 then allow what does
   redis.call('SET', KEYS[5],
-    string.format('%.0f:', now + whole) .. size .. ':' .. named .. ':' .. string.sub(rest, 1, size + named) ..
+    string.format(INT, now + whole) .. ':' .. size .. ':' .. named .. ':' .. string.sub(rest, 1, size + named) ..
     'H' .. kind .. ':' .. ARGV[2] .. ':' .. ARGV[3] .. ':' .. first .. ':' .. last .. ':' .. tail,
-    'PX', string.format('%.0f', math.ceil(whole / 1000) + SPARE_MS))
+    'PX', string.format(INT, math.ceil(whole / 1000) + SPARE_MS))
   return 1
 end
 

@@ -15,7 +15,7 @@
 -- µs. A plan is a list of charges: each a cost and a capacity, in whole µs and a fraction, and the
 -- denominator of both fractions.
 
-local try, tonumber, floor = redis.pcall, tonumber, math.floor
+local try, tonumber, floor, format = redis.pcall, tonumber, math.floor, string.format
 
 -- Makes the decision that most are: one charge, no fractions. Returns nothing if the bucket has one.
 local function decideQuickly(key, cost, cap, now)
@@ -37,7 +37,7 @@ local function decideQuickly(key, cost, cap, now)
     return -1 - debt
   end
   if cost > 0 then
-    local ok = try('SET', key, now + sum, 'PX', floor(sum / 1000) + 1) -- integers, which Redis writes in full
+    local ok = try('SET', key, format(INT, now + sum), 'PX', format(INT, floor(sum / 1000) + 1))
     if ok.err then
       return {ok.err}
     end
@@ -122,11 +122,11 @@ local function decide(first, plan, now)
   for i, c in ipairs(plan) do
     if c.cost > 0 or c.cost_frac > 0 then
       local debt, frac = charged(reply[2 * i], reply[2 * i + 1], c)
-      local value = string.format('%.0f', now + debt)
+      local value = format(INT, now + debt)
       if frac > 0 then
-        value = value .. string.format(':%.0f/%.0f', frac, c.den)
+        value = value .. ':' .. format(INT, frac) .. '/' .. format(INT, c.den)
       end
-      redis.call('SET', KEYS[first + i - 1], value, 'PX', string.format('%.0f', math.floor(debt / 1000) + 1))
+      redis.call('SET', KEYS[first + i - 1], value, 'PX', format(INT, floor(debt / 1000) + 1))
       reply[2 * i], reply[2 * i + 1] = debt, frac
     end
   end
@@ -184,7 +184,7 @@ local function decideAll(values)
   for i = 1, #keys do
     local key = keys[i]
     if last[key] == i then
-      local value, ms, done = now + replies[i], floor(replies[i] / 1000) + 1, nil -- integers, which Redis writes in full
+      local value, ms, done = format(INT, now + replies[i]), format(INT, floor(replies[i] / 1000) + 1), nil
       if values[i] then
         done = try('SET', key, value, 'PX', ms)
       else
