@@ -18,9 +18,11 @@ const (
 	// minTakers is how many calls are under way before requests are collected: at least one that the server
 	// works on, and one that is on its way.
 	minTakers = 2
-	// patience is how long a request waits for one of them to end. If the server is far away it then goes
-	// in one more call, or it would wait for a second round trip.
+	// patience is how long a request waits for one of them to end, beside what the server needs for what they ask:
+	// that is less than slowWork for each part of it. If the server is far away it then goes in one more call, or it
+	// would wait for a second round trip; but one more call to a server that is busy would not be answered earlier.
 	patience = time.Millisecond
+	slowWork = 10 * time.Microsecond
 	// maxWaiting bounds the memory of those that wait.
 	maxWaiting = 1 << 16
 )
@@ -65,6 +67,7 @@ type lane[R request] struct {
 
 	mu      sync.Mutex
 	takers  int // calls under way
+	working int // the work of those of them that have a batch
 	waiting []R
 	heard   time.Time   // when the server last answered, or was first asked
 	timer   *time.Timer // for the first of those that wait
@@ -93,8 +96,8 @@ func (l *lane[R]) taking() {
 
 // end ends a call, or has it go on, in the background, with what has come meanwhile.
 func (l *lane[R]) end() {
-	if batch := l.next(); batch != nil {
-		l.goOn(batch)
+	if batch, work := l.next(0); batch != nil {
+		l.goOn(batch, work)
 	}
 }
 
@@ -105,9 +108,9 @@ func (l *lane[R]) hear() {
 	l.heard = time.Now()
 }
 
-func (l *lane[R]) goOn(batch []R) {
+func (l *lane[R]) goOn(batch []R, work int) {
 	takeAll := func() {
-		for ; batch != nil; batch = l.next() {
+		for ; batch != nil; batch, work = l.next(work) {
 			l.take(l, batch)
 			runtime.Gosched() // those who were answered are about to ask again
 		}
@@ -117,12 +120,12 @@ func (l *lane[R]) goOn(batch []R) {
 	}
 }
 
-// next returns what goes with the next call. If nobody waits it returns nothing, and the call has ended.
-func (l *lane[R]) next() []R {
+// next returns what goes with the next call, after one with so much work is done, and how much work it is. If
+// nobody waits it returns nothing, and the call has ended.
+func (l *lane[R]) next(done int) (batch []R, work int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var batch []R
-	n, work, now := 0, 0, time.Now()
+	n, now := 0, time.Now()
 	for ; n < len(l.waiting); n++ {
 		r := l.waiting[n]
 		if r.inLane().state != turnWaits {
@@ -132,9 +135,10 @@ func (l *lane[R]) next() []R {
 			r.inLane().end(late(context.DeadlineExceeded, false))
 			continue
 		}
-		if work += r.work(); work > l.maxWork && len(batch) > 0 {
+		if work+r.work() > l.maxWork && len(batch) > 0 {
 			break
 		}
+		work += r.work()
 		r.inLane().state, r.inLane().sent = turnSent, now
 		batch = append(batch, r)
 	}
@@ -145,8 +149,12 @@ func (l *lane[R]) next() []R {
 	if batch == nil {
 		l.takers--
 	}
-	return batch
+	l.working += work - done
+	return batch, work
 }
+
+// patience is how long a request waits for a call to end. The caller holds mu.
+func (l *lane[R]) patience() time.Duration { return patience + time.Duration(l.working)*slowWork }
 
 // add has a request go with the next call. It reports false if too many wait. A call that has ended
 // meanwhile is begun again.
@@ -161,7 +169,7 @@ func (l *lane[R]) add(r R) bool {
 	if idle {
 		l.taking()
 	} else {
-		l.watch(patience)
+		l.watch(l.patience())
 	}
 	l.mu.Unlock()
 	if idle {
@@ -193,6 +201,7 @@ func (l *lane[R]) overdue() {
 		t := l.waiting[0].inLane()
 		waited := now.Sub(t.since)
 		if t.state == turnWaits && (l.limit == 0 || waited < l.limit) {
+			patience := l.patience()
 			if waited >= patience {
 				if begin = l.takers < l.most; begin {
 					l.taking()
