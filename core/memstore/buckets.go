@@ -18,12 +18,13 @@ type buckets struct {
 	evict  bool // rather than refuse
 }
 
-// bucketShard has all buckets of a key, so that one mutex makes a decision atomic.
+// bucketShard has all buckets of a key, so that one mutex makes a decision atomic. It is a pair of cache lines, as
+// processors fetch them: all that a decision needs of it is in the first.
 type bucketShard struct {
 	mu    sync.Mutex
 	table bucketTable
 	limit int
-	_     [64]byte // of another cache line than the next one's mutex
+	_     [56]byte
 }
 
 // init makes a place for so many buckets. Shards spread the contention of many keys; a small store has

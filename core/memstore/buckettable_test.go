@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
@@ -218,5 +219,22 @@ func TestSpaces(t *testing.T) {
 	}
 	if _, err := s.get("one", "more"); !errors.Is(err, outage.ErrFull) {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// Goroutines that want different shards are not to wait for each other's caches, nor a decision for two lines.
+func TestShardsAndSlotsInCacheLines(t *testing.T) {
+	if math.MaxInt == math.MaxInt32 {
+		t.Skip("sizes are of 64 bits")
+	}
+	var shard bucketShard
+	if size := unsafe.Sizeof(shard); size != 128 {
+		t.Errorf("a shard has %d bytes", size)
+	}
+	if hot := unsafe.Offsetof(shard.limit); hot > 64 {
+		t.Errorf("what a decision needs of a shard has %d bytes", hot)
+	}
+	if size := unsafe.Sizeof(bucketSlot{}); size != 32 {
+		t.Errorf("a slot has %d bytes", size)
 	}
 }
