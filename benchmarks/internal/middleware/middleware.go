@@ -70,13 +70,16 @@ type group struct {
 	headers         bool // whether their number is told
 }
 
-const lockkeeper = "Lockkeeper"
+const (
+	lockkeeper = "Lockkeeper"
+	byHTTPRate = "httprate"
+)
 
 func groups() []group {
 	return []group{
 		{"http", "Rate limits: net/http", "", []contender{
 			{lockkeeper, bareHTTP, lockkeeperHTTP, limited},
-			{"httprate", bareHTTP, httprateHTTP, limited},
+			{byHTTPRate, bareHTTP, httprateHTTP, limited},
 			{"ulule/limiter", bareHTTP, ululeHTTP, limited},
 		}, true},
 		{"gin", "Rate limits: gin", "", []contender{
@@ -214,5 +217,15 @@ func targets(b *bench.B, t *bench.Table, title string) {
 		b.Target(bench.Target{
 			What: title + ": " + want.column, Value: v, AtLeast: want.atLeast, Reach: want.reach, Better: bench.Less, Unit: want.unit,
 		})
+		if peer, has := t.Median(byHTTPRate, want.column); has && want.column == added {
+			b.Target(bench.Target{
+				What: title + ": " + want.column + ", of httprate's", Value: v / peer, AtLeast: want.atLeast / httprateThen,
+				Reach: want.reach / httprateThen, Better: bench.Less, Unit: "×",
+			})
+		}
 	}
 }
+
+// httprateThen is what httprate added, in ns, on the machine that the bounds in ns are for. Another one may be
+// slower or faster, so that the ratio says more.
+const httprateThen = 1067
