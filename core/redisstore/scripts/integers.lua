@@ -1,4 +1,4 @@
--- Stands before scripts that write large integers: how they do. As what it is, an integer is written several times
--- as fast as '%.0f' or Redis would write it, unless those of the server are too short for it, as on 32 bits.
+-- Stands before scripts that write large integers: how they do. As what it is, an integer is written in half the time
+-- that '%.0f' takes, or Redis itself, unless those of the server are too short for it, as on 32 bits.
 local INT = string.format('%d', 2 ^ 40) == '1099511627776' and '%d' or '%.0f'
 
