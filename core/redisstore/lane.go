@@ -153,8 +153,15 @@ func (l *lane[R]) next(done int) (batch []R, work int) {
 	return batch, work
 }
 
-// patience is how long a request waits for a call to end. The caller holds mu.
-func (l *lane[R]) patience() time.Duration { return patience + time.Duration(l.working)*slowWork }
+// patience is how long a request waits for a call to end: for a part of its limit at most, which is looked at
+// then, too. The caller holds mu.
+func (l *lane[R]) patience() time.Duration {
+	busy := patience + time.Duration(l.working)*slowWork
+	if l.limit > 0 {
+		return min(busy, max(patience, l.limit/4))
+	}
+	return busy
+}
 
 // add has a request go with the next call. It reports false if too many wait. A call that has ended
 // meanwhile is begun again.

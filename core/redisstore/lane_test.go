@@ -19,15 +19,19 @@ func (w *weight) work() int { return w.n }
 func TestOneMoreCall(t *testing.T) {
 	for name, test := range map[string]struct {
 		underWay []int
+		limit    time.Duration
 		after    time.Duration
 	}{
-		"a server far away": {[]int{1, 1}, patience + 2*slowWork},
-		"a busy server":     {[]int{100, 28}, patience + 128*slowWork},
+		"a server far away":             {[]int{1, 1}, 0, patience + 2*slowWork},
+		"a busy server":                 {[]int{100, 28}, 0, patience + 128*slowWork},
+		"a busy server, and time":       {[]int{100, 28}, time.Second, patience + 128*slowWork},
+		"a busy server, and less time":  {[]int{100, 28}, 8 * time.Millisecond, 2 * time.Millisecond},
+		"a busy server, and hardly any": {[]int{100, 28}, 2 * time.Millisecond, patience},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				calls, release := 0, make(chan struct{})
-				l := &lane[*weight]{few: len(test.underWay), most: len(test.underWay) + 1, maxWork: 128}
+				l := &lane[*weight]{few: len(test.underWay), most: len(test.underWay) + 1, maxWork: 128, limit: test.limit}
 				l.start = func(f func()) bool { go f(); return true }
 				l.take = func(l *lane[*weight], batch []*weight) {
 					l.mu.Lock()
