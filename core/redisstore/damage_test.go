@@ -180,16 +180,27 @@ func TestADamagedFence(t *testing.T) {
 			if fence, err := acquire(); err != nil || fence <= 0 { // which makes the keys
 				t.Fatalf("%s %d, %v", of, fence, err)
 			}
+			if _, err := permits.TryAcquire(ctx(), "k"); err != nil { // there is a record while one is held
+				t.Fatal(err)
+			}
+			damaged := false
 			keys := direct.Keys(ctx(), "*"+of+"*").Val()
 			for _, key := range keys {
-				if strings.HasSuffix(key, "f") {
+				switch {
+				case strings.HasSuffix(key, "f"):
 					err = direct.Set(ctx(), key, value, time.Hour).Err()
-				} else if direct.Type(ctx(), key).Val() == "hash" {
+				case direct.Type(ctx(), key).Val() == "hash":
 					err = direct.HSet(ctx(), key, "f", value).Err()
+				default:
+					continue
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
+				damaged = true
+			}
+			if !damaged {
+				t.Fatalf("%s nothing is there to be damaged: %q", of, keys)
 			}
 			if fence, err := acquire(); err == nil && fence < time.Now().Add(-time.Hour).UnixMicro() {
 				t.Errorf("%s %q: fence %d", of, value, fence)
