@@ -208,14 +208,14 @@ func (l *lane[R]) overdue() {
 		t := l.waiting[0].inLane()
 		waited := now.Sub(t.since)
 		if t.state == turnWaits && (l.limit == 0 || waited < l.limit) {
-			patience := l.patience()
-			if waited >= patience {
+			enough := l.patience()
+			if waited >= enough {
 				if begin = l.takers < l.most; begin {
 					l.taking()
 				}
 				waited = 0 // for the next look
 			}
-			l.watch(patience - waited)
+			l.watch(enough - waited)
 			break
 		}
 		if t.state == turnWaits {

@@ -4,7 +4,6 @@ package once
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"time"
@@ -42,14 +41,26 @@ func run(ctx context.Context, b *bench.B) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(
-		with(server.Addr(), 1, func(s []*site) error { return errors.Join(permits(ctx, b, s[0]), crowds(ctx, b, s[0])) }),
-		// Other processes than those of permits, whose subscriptions are asked every few seconds whether they are
-		// alive: that is no round trip of a request.
-		with(server.Addr(), 2, func(s []*site) error {
-			return errors.Join(requests(ctx, b, s[0]), handlers(ctx, b, s[0]), storms(ctx, b, s))
-		}),
-	)
+	err = with(server.Addr(), 1, func(s []*site) error {
+		if err := permits(ctx, b, s[0]); err != nil {
+			return err
+		}
+		return crowds(ctx, b, s[0])
+	})
+	if err != nil {
+		return err
+	}
+	// Other processes than those of permits, whose subscriptions are asked every few seconds whether they are
+	// alive: that is no round trip of a request.
+	return with(server.Addr(), 2, func(s []*site) error {
+		if err := requests(ctx, b, s[0]); err != nil {
+			return err
+		}
+		if err := handlers(ctx, b, s[0]); err != nil {
+			return err
+		}
+		return storms(ctx, b, s)
+	})
 }
 
 // with has fn use so many sites.
