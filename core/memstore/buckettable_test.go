@@ -122,13 +122,13 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	s := New(WithMaxBuckets(50), EvictLeastIndebted())
 	defer s.Close()
 	charge := func(key string, cost int64, buckets ...string) (tokenbucket.TakeReply, error) {
-		req := tokenbucket.TakeRequest{Limiter: "api", Key: key}
+		var charges []tokenbucket.Charge
 		for _, bucket := range buckets {
-			req.Charges = append(req.Charges, tokenbucket.Charge{
+			charges = append(charges, tokenbucket.Charge{
 				Bucket: bucket, Den: 1, Cost: tokenbucket.Span{Micros: cost}, Capacity: tokenbucket.Span{Micros: 1 << 40},
 			})
 		}
-		return s.TakeTokens(t.Context(), req)
+		return s.TakeTokens(t.Context(), "api", key, charges)
 	}
 	debt := func(key string) int64 {
 		reply, err := charge(key, 0, "")
@@ -177,9 +177,9 @@ func TestKeysOfAnyLength(t *testing.T) {
 	s := New()
 	defer s.Close()
 	take := func(key string) (tokenbucket.TakeReply, error) {
-		return s.TakeTokens(t.Context(), tokenbucket.TakeRequest{Limiter: "api", Key: key, Charges: []tokenbucket.Charge{
+		return s.TakeTokens(t.Context(), "api", key, []tokenbucket.Charge{
 			{Den: 1, Cost: tokenbucket.Span{Micros: 1 << 30}, Capacity: tokenbucket.Span{Micros: 1 << 30}},
-		}})
+		})
 	}
 	longest := strings.Repeat("k", maxKey)
 	for _, key := range []string{"", "k", longest[:256], longest[:maxKey-1], longest} {
@@ -196,7 +196,7 @@ func TestKeysOfAnyLength(t *testing.T) {
 	if _, err := take(longest + "k"); !errors.Is(err, outage.ErrFull) {
 		t.Errorf("longer: %v", err)
 	}
-	if err := s.ResetTokens(t.Context(), "api", longest+"k", []string{""}); !errors.Is(err, outage.ErrFull) {
+	if err := s.ResetTokens(t.Context(), "api", longest+"k", []string{""}); err != nil { // it owes nothing
 		t.Errorf("longer, to be reset: %v", err)
 	}
 }

@@ -13,40 +13,40 @@ import (
 
 // TakeTokens implements tokenbucket.Store: one script call, or a part of one that others have too, or none
 // for a key that was denied the same lately. It is sent again only on proof that it has not run.
-func (s *Store) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
 	if s.closed.Load() {
 		return tokenbucket.TakeReply{}, outage.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return tokenbucket.TakeReply{}, err
 	}
-	denial, q, denied := s.denials.recall(&req)
+	denial, q, denied := s.denials.recall(limiter, key, charges)
 	if denied {
 		return denial, nil
 	}
-	reply, err := s.takeTokens(ctx, &req)
+	reply, err := s.takeTokens(ctx, limiter, key, charges)
 	if err == nil {
-		q.remember(&req, &reply)
+		q.remember(limiter, key, charges, &reply)
 	}
 	return reply, err
 }
 
-func (s *Store) takeTokens(ctx context.Context, req *tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
+func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
 	var few [1]string
 	keys := few[:0]
-	tag := s.tagged(req.Limiter, req.Key)
-	for i := range req.Charges {
-		keys = append(keys, tag.key(req.Charges[i].Bucket))
+	tag := s.tagged(limiter, key)
+	for i := range charges {
+		keys = append(keys, tag.key(charges[i].Bucket))
 	}
 	if len(keys) > 0 {
 		if l := s.charges.of(ctx, keys[0]); l != nil {
 			if !l.begin() {
-				return s.takeTogether(ctx, l, req.Charges, keys)
+				return s.takeTogether(ctx, l, charges, keys)
 			}
 			defer l.end()
 		}
 	}
-	return s.takeAlone(ctx, req.Charges, slices.Clone(keys))
+	return s.takeAlone(ctx, charges, slices.Clone(keys))
 }
 
 // takeAlone makes a decision in a call of its own.

@@ -9,10 +9,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-func chargeOf(cost, capacity tokenbucket.Span, den int64) tokenbucket.TakeRequest {
-	return tokenbucket.TakeRequest{Limiter: "api", Key: "k", Charges: []tokenbucket.Charge{{Cost: cost, Capacity: capacity, Den: den}}}
-}
-
 // A denial from memory is one that the server would give too, whenever between question and answer it
 // made the one that is remembered.
 func TestARememberedDenialIsTheServers(t *testing.T) {
@@ -50,24 +46,22 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 func TestADenialOnItsWayIsForgotten(t *testing.T) {
 	d := newDenials()
 	hour := tokenbucket.Span{Micros: 3_600_000_000}
-	req := chargeOf(hour, hour, 1)
+	charges := []tokenbucket.Charge{{Cost: hour, Capacity: hour, Den: 1}}
 	denied := tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(hour)}
-	_, q, _ := d.recall(&req)
-	d.forget(req.Limiter, req.Key)
-	q.remember(&req, &denied)
-	_, q, known := d.recall(&req)
+	_, q, _ := d.recall("api", "k", charges)
+	d.forget("api", "k")
+	q.remember("api", "k", charges, &denied)
+	_, q, known := d.recall("api", "k", charges)
 	if known {
 		t.Fatal("it is remembered")
 	}
-	q.remember(&req, &denied)
-	if _, _, known := d.recall(&req); !known {
+	q.remember("api", "k", charges, &denied)
+	if _, _, known := d.recall("api", "k", charges); !known {
 		t.Error("the next one is not remembered")
 	}
-	allowed := chargeOf(hour, hour, 1)
-	allowed.Key = "allowed"
-	_, q, _ = d.recall(&allowed)
-	q.remember(&allowed, &tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(hour)})
-	if _, _, known := d.recall(&allowed); known {
+	_, q, _ = d.recall("api", "allowed", charges)
+	q.remember("api", "allowed", charges, &tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(hour)})
+	if _, _, known := d.recall("api", "allowed", charges); known {
 		t.Error("what was allowed is remembered")
 	}
 }
@@ -75,11 +69,11 @@ func TestADenialOnItsWayIsForgotten(t *testing.T) {
 func TestSoManyDenialsAreRemembered(t *testing.T) {
 	d := newDenials()
 	hour := tokenbucket.Span{Micros: 3_600_000_000}
+	charges := []tokenbucket.Charge{{Cost: hour, Capacity: hour, Den: 1}}
 	for i := range 100_000 {
-		req := chargeOf(hour, hour, 1)
-		req.Key = fmt.Sprint(i)
-		_, q, _ := d.recall(&req)
-		q.remember(&req, &tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(hour)})
+		key := fmt.Sprint(i)
+		_, q, _ := d.recall("api", key, charges)
+		q.remember("api", key, charges, &tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(hour)})
 	}
 	n := 0
 	for i := range d.shards {

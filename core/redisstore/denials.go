@@ -59,16 +59,16 @@ func (d *denials) shardOf(key string) *denialShard {
 	return &d.shards[maphash.String(d.seed, key)%denialShards]
 }
 
-// recall returns the denial of a request that Redis would certainly deny. Otherwise it returns a question,
+// recall returns the denial of charges that Redis would certainly deny. Otherwise it returns a question,
 // to be ended with what Redis says.
-func (d *denials) recall(req *tokenbucket.TakeRequest) (tokenbucket.TakeReply, question, bool) {
+func (d *denials) recall(limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, question, bool) {
 	if d.shards == nil {
 		return tokenbucket.TakeReply{}, question{}, false
 	}
-	shard, now := d.shardOf(req.Key), d.now()
+	shard, now := d.shardOf(key), d.now()
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if e := shard.table.Get(denialKey{req.Limiter, req.Key}, now); e != nil && e.Value.holdsFor(req.Charges, now) {
+	if e := shard.table.Get(denialKey{limiter, key}, now); e != nil && e.Value.holdsFor(charges, now) {
 		return tokenbucket.TakeReply{Debts: e.Value.debtsAt(now), Remembered: true}, question{}, true
 	}
 	return tokenbucket.TakeReply{}, question{d, shard, now, shard.resets.Load()}, false
@@ -83,23 +83,23 @@ type question struct {
 }
 
 // remember keeps a denial, unless the key may have been reset after it, or too many are kept.
-func (q question) remember(req *tokenbucket.TakeRequest, reply *tokenbucket.TakeReply) {
+func (q question) remember(limiter, key string, charges []tokenbucket.Charge, reply *tokenbucket.TakeReply) {
 	if q.shard == nil || reply.Allowed {
 		return
 	}
 	now := q.of.now()
-	kept := denial{charges: req.Charges, debts: reply.Debts, asked: q.asked, heard: now}
-	key := denialKey{req.Limiter, req.Key}
+	kept := denial{charges: charges, debts: reply.Debts, asked: q.asked, heard: now}
+	id := denialKey{limiter, key}
 	q.shard.mu.Lock()
 	defer q.shard.mu.Unlock()
-	if q.shard.resets.Load() != q.resets || !kept.holdsFor(req.Charges, now) {
+	if q.shard.resets.Load() != q.resets || !kept.holdsFor(charges, now) {
 		return
 	}
-	if q.shard.table.Get(key, now) != nil {
-		q.shard.table.Remove(key)
+	if q.shard.table.Get(id, now) != nil {
+		q.shard.table.Remove(id)
 	}
 	if q.shard.table.Room(1, now) {
-		q.shard.table.Add(key, kept, q.asked+int64(denialLife/time.Microsecond), now)
+		q.shard.table.Add(id, kept, q.asked+int64(denialLife/time.Microsecond), now)
 	}
 }
 

@@ -69,13 +69,13 @@ var broken = map[string]func(core.Store) core.Store{
 
 type chargesDenied struct{ core.Store }
 
-func (s chargesDenied) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
-	reply, err := s.Store.TakeTokens(ctx, req)
+func (s chargesDenied) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+	reply, err := s.Store.TakeTokens(ctx, limiter, key, charges)
 	if err == nil && !reply.Allowed {
-		for i := range req.Charges {
-			req.Charges[i].Cost = tokenbucket.Span{Micros: 1_000_000}
+		for i := range charges {
+			charges[i].Cost = tokenbucket.Span{Micros: 1_000_000}
 		}
-		charged, err := s.Store.TakeTokens(ctx, req)
+		charged, err := s.Store.TakeTokens(ctx, limiter, key, charges)
 		charged.Allowed = false
 		return charged, err
 	}
@@ -84,10 +84,10 @@ func (s chargesDenied) TakeTokens(ctx context.Context, req tokenbucket.TakeReque
 
 type oneByOne struct{ core.Store }
 
-func (s oneByOne) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
-	all := tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.MakeDebts(len(req.Charges))}
-	for i, c := range req.Charges {
-		reply, err := s.Store.TakeTokens(ctx, tokenbucket.TakeRequest{Limiter: req.Limiter, Key: req.Key, Charges: []tokenbucket.Charge{c}})
+func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+	all := tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.MakeDebts(len(charges))}
+	for i := range charges {
+		reply, err := s.Store.TakeTokens(ctx, limiter, key, charges[i:i+1])
 		if err != nil {
 			return reply, err
 		}

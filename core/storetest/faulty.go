@@ -165,8 +165,10 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error))
 }
 
 // TakeTokens implements tokenbucket.Store.
-func (f *Faulty) TakeTokens(ctx context.Context, req tokenbucket.TakeRequest) (tokenbucket.TakeReply, error) {
-	return disturb(ctx, f, TakeTokens, func() (tokenbucket.TakeReply, error) { return f.Store.TakeTokens(ctx, req) })
+func (f *Faulty) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+	return disturb(ctx, f, TakeTokens, func() (tokenbucket.TakeReply, error) {
+		return f.Store.TakeTokens(ctx, limiter, key, charges)
+	})
 }
 
 // ResetTokens implements tokenbucket.Store.

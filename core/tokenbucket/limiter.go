@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -70,7 +71,7 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	if err != nil {
 		return err
 	}
-	l.plan.Store(&compiled)
+	l.plan.Store(compiled)
 	return nil
 }
 
@@ -119,7 +120,7 @@ func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
-	return (*l.plan.Load()).limits(ctx, key)
+	return l.plan.Load().limits(ctx, key)
 }
 
 // decide makes a decision in place: to return it would copy it several times, which takes about as long as
@@ -132,7 +133,7 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if err != nil {
 		return err
 	}
-	for i := range plan.meters {
+	for i := 0; n > 1 && i < len(plan.meters); i++ { // no burst is less than one
 		if m := &plan.meters[i]; n > m.burst {
 			return &CostError{Limit: m.name, Cost: n, Burst: m.burst}
 		}
@@ -141,12 +142,14 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if charge {
 		take = n
 	}
-	// Not in the call itself: to copy it would wait until it is written.
-	req := TakeRequest{Limiter: l.name, Key: key, Charges: plan.charges(take)}
-	began := l.telemetry.Begin(ctx)
-	reply, err := l.store.TakeTokens(ctx, req)
+	var began time.Time
+	timed := l.telemetry.Timed(ctx)
+	if timed {
+		began = time.Now()
+	}
+	reply, err := l.store.TakeTokens(ctx, l.name, key, plan.charges(take))
 	if err != nil {
-		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)
+		l.telemetry.Record(ctx, began, telemetry.RateLimitError, err)
 		return err
 	}
 	d.plan, d.debts = plan, reply.Debts
@@ -165,6 +168,10 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if d.Allowed {
 		result = telemetry.RateLimitAcquired
 	}
-	l.telemetry.End(ctx, began, result, nil)
+	if timed {
+		l.telemetry.Record(ctx, began, result, nil)
+	} else {
+		l.telemetry.Note(ctx, result)
+	}
 	return nil
 }

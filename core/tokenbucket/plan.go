@@ -9,7 +9,7 @@ import (
 // Plan is what a [Limiter] enforces: a [Limit], [Limits] or a [PlanFunc].
 type Plan interface {
 	// compile prepares the plan of a limiter with the given name for use.
-	compile(limiter string) (compiledPlan, error)
+	compile(limiter string) (*compiledPlan, error)
 }
 
 // Limits are several limits on one key, such as a burst a second and a quota a day. A decision over
@@ -24,22 +24,31 @@ type Limits []Limit
 // [Limit] or [Limits], not another PlanFunc.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
 
-// compiledPlan returns the limits of a key.
-type compiledPlan interface {
-	limits(ctx context.Context, key string) (*fixedPlan, error)
+// compiledPlan is what a limiter needs of a plan.
+type compiledPlan struct {
+	fixed *fixedPlan // the same for every key, or nil
+
+	limiter string
+	choose  PlanFunc // if there is no fixed plan
 }
 
-// fixedPlan is the same for every key.
+// limits returns the limits of a key.
+func (p *compiledPlan) limits(ctx context.Context, key string) (*fixedPlan, error) {
+	if p.fixed != nil {
+		return p.fixed, nil
+	}
+	return p.chosen(ctx, key)
+}
+
+// fixedPlan is the limits of a key.
 type fixedPlan struct {
 	meters []meter
 	one    []Charge // of one token, which most decisions are about
 }
 
-func newFixedPlan(meters ...meter) *fixedPlan {
-	return &fixedPlan{meters, charges(meters, 1)}
+func fix(meters ...meter) *compiledPlan {
+	return &compiledPlan{fixed: &fixedPlan{meters, charges(meters, 1)}}
 }
-
-func (p *fixedPlan) limits(context.Context, string) (*fixedPlan, error) { return p, nil }
 
 // charges returns those of n tokens, which no store changes.
 func (p *fixedPlan) charges(n int64) []Charge {
@@ -58,7 +67,7 @@ func charges(meters []meter, n int64) []Charge {
 	return c
 }
 
-func (l Limit) compile(limiter string) (compiledPlan, error) {
+func (l Limit) compile(limiter string) (*compiledPlan, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -66,10 +75,10 @@ func (l Limit) compile(limiter string) (compiledPlan, error) {
 	if name == "" {
 		name = limiter
 	}
-	return newFixedPlan(newMeter(l, name, l.name)), nil
+	return fix(newMeter(l, name, l.name)), nil
 }
 
-func (ls Limits) compile(limiter string) (compiledPlan, error) {
+func (ls Limits) compile(limiter string) (*compiledPlan, error) {
 	switch len(ls) {
 	case 0:
 		return nil, fmt.Errorf("%w: no limits", ErrInvalidLimit)
@@ -96,25 +105,21 @@ func (ls Limits) compile(limiter string) (compiledPlan, error) {
 		taken[bucket] = true
 		meters[i] = newMeter(l, name, bucket)
 	}
-	return newFixedPlan(meters...), nil
+	return fix(meters...), nil
 }
 
 // maxLimits keeps one decision a small step for the store.
 const maxLimits = 16
 
-func (f PlanFunc) compile(limiter string) (compiledPlan, error) {
+func (f PlanFunc) compile(limiter string) (*compiledPlan, error) {
 	if f == nil {
 		return nil, fmt.Errorf("%w: nil PlanFunc", ErrInvalidLimit)
 	}
-	return perKeyPlan{limiter, f}, nil
+	return &compiledPlan{limiter: limiter, choose: f}, nil
 }
 
-type perKeyPlan struct {
-	limiter string
-	choose  PlanFunc
-}
-
-func (p perKeyPlan) limits(ctx context.Context, key string) (*fixedPlan, error) {
+// chosen returns the limits that a PlanFunc chooses for a key.
+func (p *compiledPlan) chosen(ctx context.Context, key string) (*fixedPlan, error) {
 	plan, err := p.choose(ctx, key)
 	if err != nil {
 		return nil, fmt.Errorf("tokenbucket: choosing the plan: %w", err)

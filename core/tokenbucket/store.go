@@ -9,24 +9,17 @@ import "context"
 // shrinks by one microsecond per microsecond of the store's own clock and which a charge increases.
 // A bucket without debt is full, and need not be kept.
 type Store interface {
-	// TakeTokens adds the cost of every charge to its bucket if each of them stays within its
-	// capacity, and otherwise changes nothing: all charges or none, in one atomic step.
-	// A charge with no cost only reads. It returns the debts as they are afterwards, one for each
-	// charge, in order.
+	// TakeTokens adds the cost of every charge to its bucket, of those of a key of the limiter with
+	// that name, if each of them stays within its capacity, and otherwise changes nothing: all charges
+	// or none, in one atomic step. A charge with no cost only reads. It returns the debts as they are
+	// afterwards, one for each charge, in order. The charges are not its to change: calls share them.
 	//
 	// An implementation must not send a charge again once it may have been carried out; it then
 	// returns core.ErrUnconfirmed. Any error matches core.ErrUnavailable or is the context's.
-	TakeTokens(ctx context.Context, req TakeRequest) (TakeReply, error)
+	TakeTokens(ctx context.Context, limiter, key string, charges []Charge) (TakeReply, error)
 
 	// ResetTokens forgets the named buckets of a key, which makes them full.
 	ResetTokens(ctx context.Context, limiter, key string, buckets []string) error
-}
-
-// TakeRequest asks for several charges to the buckets of one key of one limiter.
-type TakeRequest struct {
-	Limiter string // the limiter's name
-	Key     string
-	Charges []Charge // not the store's to change: requests share them
 }
 
 // Charge is what one limit asks of its bucket.
@@ -37,7 +30,7 @@ type Charge struct {
 	Den      int64  // the fractions of Cost, of Capacity and of the reply count in 1/Den µs; at least 1
 }
 
-// TakeReply is the answer to a TakeRequest.
+// TakeReply is what became of charges.
 type TakeReply struct {
 	Allowed bool
 	// Remembered says that a denial was not asked for, but follows from an earlier one.
@@ -45,14 +38,14 @@ type TakeReply struct {
 	Debts      Debts
 }
 
-// Debts are those of the buckets of a request, in the order of its charges. A single one needs no memory
+// Debts are those of the buckets of charges, in their order. A single one needs no memory
 // of its own.
 type Debts struct {
 	first  Span
 	others *[]Span
 }
 
-// OneDebt returns the only debt of a request.
+// OneDebt returns the debt of an only charge.
 func OneDebt(s Span) Debts { return Debts{first: s} }
 
 // MakeDebts returns n debts of nothing.
