@@ -51,7 +51,8 @@ func (d *Decision) AppendLimits(states []LimitState) []LimitState {
 	}
 	for i := range d.plan.meters {
 		m := &d.plan.meters[i]
-		states = append(states, m.state(d.debts.At(i), m.span(d.asked)))
+		states = append(states, LimitState{})
+		m.tell(&states[len(states)-1], d.debts.At(i), m.span(d.asked))
 	}
 	return states
 }

@@ -62,16 +62,14 @@ func (m *meter) wait(debt, cost Span) time.Duration {
 	return ceil(Span{due.Micros - m.capacity.Micros, due.Frac - m.capacity.Frac})
 }
 
-// state describes the bucket after a decision.
-func (m *meter) state(debt, cost Span) LimitState {
-	return LimitState{
-		Name:       m.name,
-		Capacity:   m.burst,
-		Window:     ceil(m.capacity),
-		Remaining:  m.remaining(debt),
-		Reset:      ceil(debt),
-		RetryAfter: m.wait(debt, cost),
-	}
+// tell describes the bucket after a decision, in place: to copy a description takes longer than to make it.
+func (m *meter) tell(s *LimitState, debt, cost Span) {
+	s.Name = m.name
+	s.Capacity = m.burst
+	s.Window = ceil(m.capacity)
+	s.Remaining = m.remaining(debt)
+	s.Reset = ceil(debt)
+	s.RetryAfter = m.wait(debt, cost)
 }
 
 // ceil rounds up to whole microseconds; what is not positive becomes zero.

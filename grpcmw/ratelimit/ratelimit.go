@@ -104,7 +104,8 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 
 // check returns the error of a call that may not go on.
 func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
-	if _, denial := i.decider.Check(call.Context(), key, keyErr); denial != nil {
+	var decision tokenbucket.Decision
+	if denial := i.decider.Check(call.Context(), key, keyErr, &decision); denial != nil {
 		return i.hooks.Deny(call, *denial)
 	}
 	return nil

@@ -30,8 +30,9 @@ func New(l *tokenbucket.Limiter, s setting.RateLimit) *Middleware {
 // Check takes a token of the key, or looks at why there is no key, sets the header fields of the
 // response, and returns nil if the request may go on.
 func (m *Middleware) Check(ctx context.Context, h http.Header, key string, keyErr error) *policy.Denial {
-	decision, denial := m.decider.Check(ctx, key, keyErr)
-	var few [4]tokenbucket.LimitState
+	var decision tokenbucket.Decision // without limits, if there is none
+	denial := m.decider.Check(ctx, key, keyErr, &decision)
+	var few [2]tokenbucket.LimitState
 	if limits := decision.AppendLimits(few[:0]); len(limits) > 0 {
 		m.encoder.encode(h, limits)
 		if m.legacy {

@@ -15,23 +15,23 @@ type RateLimit struct {
 	FailOpen bool
 }
 
-// Check takes a token of the key, or looks at why there is no key. It returns the decision, which has no
-// limits if there is none, and nil if the request may go on.
-func (m *RateLimit) Check(ctx context.Context, key string, keyErr error) (tokenbucket.Decision, *policy.Denial) {
-	if keyErr == nil && key != "" {
-		decision, err := m.Limiter.Allow(ctx, key)
-		if err == nil && decision.Allowed {
-			return decision, nil
-		}
-		denial := m.deny(ctx, &decision, err)
-		if denial != nil {
-			Fail(ctx, *denial)
-		}
-		return decision, denial
+// Check takes a token of the key, or looks at why there is no key. It returns nil if the request may go on. The
+// decision is left as it was if there is none.
+func (m *RateLimit) Check(ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision) *policy.Denial {
+	if keyErr != nil || key == "" {
+		denial := NoKey(keyErr)
+		Fail(ctx, denial)
+		return &denial
 	}
-	denial := NoKey(keyErr)
-	Fail(ctx, denial)
-	return tokenbucket.Decision{}, &denial
+	var err error
+	if *decision, err = m.Limiter.Allow(ctx, key); err == nil && decision.Allowed {
+		return nil
+	}
+	denial := m.deny(ctx, decision, err)
+	if denial != nil {
+		Fail(ctx, *denial)
+	}
+	return denial
 }
 
 // deny says why a request may not go on that was not allowed to; nil if it may all the same.
