@@ -61,16 +61,25 @@ func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState) {
 		b = strconv.AppendInt(b, roundUp(reset), 10)
 	}
 	values := []string{p.policy, string(b)} // one array for both
-	add(h, "Ratelimit-Policy", values[0:1:1])
-	add(h, "Ratelimit", values[1:2:2])
+	policy, state := values[0:1:1], values[1:2:2]
+	if len(h) > 0 { // or else nobody has had a say yet: most limiters are outermost
+		policy, state = behind(h[policyField], policy), behind(h[stateField], state)
+	}
+	h[policyField], h[stateField] = policy, state
 }
 
-func add(h http.Header, name string, values []string) {
-	if before := h[name]; len(before) > 0 {
-		values = append(before, values...)
+func behind(before, values []string) []string {
+	if len(before) == 0 {
+		return values
 	}
-	h[name] = values
+	return append(before, values...)
 }
+
+// The fields' names, as headers have them.
+const (
+	policyField = "Ratelimit-Policy"
+	stateField  = "Ratelimit"
+)
 
 // plan returns the texts of a decision's limits, or nil if they cannot be written.
 func (e *draft11) plan(states []tokenbucket.LimitState) *plan {
