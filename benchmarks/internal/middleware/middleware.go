@@ -68,37 +68,42 @@ type group struct {
 	id, title, note string
 	contenders      []contender
 	headers         bool // whether their number is told
+	then            then
 }
 
-const (
-	lockkeeper = "Lockkeeper"
-	byHTTPRate = "httprate"
-)
+// then is what a peer added, in ns, on the machine that the bounds in ns are for. Another one may be slower or
+// faster, so that the ratio says more.
+type then struct {
+	row string
+	ns  float64
+}
+
+const lockkeeper = "Lockkeeper"
 
 func groups() []group {
 	return []group{
 		{"http", "Rate limits: net/http", "", []contender{
 			{lockkeeper, bareHTTP, lockkeeperHTTP, limited},
-			{byHTTPRate, bareHTTP, httprateHTTP, limited},
+			{"httprate", bareHTTP, httprateHTTP, limited},
 			{"ulule/limiter", bareHTTP, ululeHTTP, limited},
-		}, true},
+		}, true, then{"httprate", 1067}},
 		{"gin", "Rate limits: gin", "", []contender{
 			{lockkeeper, bareGin, lockkeeperGin, limited},
 			{"ulule/limiter", bareGin, ululeGin, limited},
-		}, true},
+		}, true, then{"ulule/limiter", 1108}},
 		{"echov4", "Rate limits: echo v4", "echo's own middleware sends no header fields in version 4.", []contender{
 			{lockkeeper, bareEcho4, lockkeeperEcho4, limited},
 			{"echo's own", bareEcho4, ownEcho4, limited},
-		}, true},
+		}, true, then{"echo's own", 252}},
 		{"echov5", "Rate limits: echo v5", "", []contender{
 			{lockkeeper, bareEcho5, lockkeeperEcho5, limited},
 			{"echo's own", bareEcho5, ownEcho5, limited},
-		}, true},
+		}, true, then{}},
 		{"grpc", "Rate limits: gRPC", "A unary interceptor, called without a connection, against one that does nothing.", []contender{
 			{lockkeeper, bareGRPC, lockkeeperGRPC, limited},
-		}, false},
-		{"fresh", "Idempotency: a fresh request", idempotencyNote, idempotent(fresh), false},
-		{"replay", "Idempotency: a replay", "The handler, which is subtracted all the same, does not run.", idempotent(same), false},
+		}, false, then{}},
+		{"fresh", "Idempotency: a fresh request", idempotencyNote, idempotent(fresh), false, then{}},
+		{"replay", "Idempotency: a replay", "The handler, which is subtracted all the same, does not run.", idempotent(same), false, then{}},
 	}
 }
 
@@ -147,7 +152,7 @@ func run(ctx context.Context, b *bench.B) error {
 			return err
 		}
 		if g.contenders[0].r == limited {
-			targets(b, t, g.title)
+			targets(b, t, g)
 		}
 	}
 	b.Note("ulule/limiter, httprate and echo's store are the memory stores of those libraries; each middleware takes the client from the same header.")
@@ -202,7 +207,7 @@ func (c contender) measure(ctx context.Context, d time.Duration) (result, error)
 	return result{ns[len(ns)/2], max(allocations[len(allocations)/2], 0), with.headers() - bare.headers()}, ctx.Err()
 }
 
-func targets(b *bench.B, t *bench.Table, title string) {
+func targets(b *bench.B, t *bench.Table, g group) {
 	for _, want := range []struct {
 		column, unit   string
 		atLeast, reach float64
@@ -215,17 +220,13 @@ func targets(b *bench.B, t *bench.Table, title string) {
 			v = math.Round(10*v) / 10
 		}
 		b.Target(bench.Target{
-			What: title + ": " + want.column, Value: v, AtLeast: want.atLeast, Reach: want.reach, Better: bench.Less, Unit: want.unit,
+			What: g.title + ": " + want.column, Value: v, AtLeast: want.atLeast, Reach: want.reach, Better: bench.Less, Unit: want.unit,
 		})
-		if peer, has := t.Median(byHTTPRate, want.column); has && want.column == added {
+		if peer, has := t.Median(g.then.row, want.column); has && want.column == added {
 			b.Target(bench.Target{
-				What: title + ": " + want.column + ", of httprate's", Value: v / peer, AtLeast: want.atLeast / httprateThen,
-				Reach: want.reach / httprateThen, Better: bench.Less, Unit: "×",
+				What: fmt.Sprintf("%s: %s, of that of %s", g.title, want.column, g.then.row), Value: v / peer,
+				AtLeast: want.atLeast / g.then.ns, Reach: want.reach / g.then.ns, Better: bench.Less, Unit: "×",
 			})
 		}
 	}
 }
-
-// httprateThen is what httprate added, in ns, on the machine that the bounds in ns are for. Another one may be
-// slower or faster, so that the ratio says more.
-const httprateThen = 1067
