@@ -27,6 +27,7 @@ type Proxy struct {
 	seen   map[string]int
 	losses map[string]*loss
 	delay  time.Duration
+	held   chan struct{} // closed when replies are not held back any more; nil while they are not
 	mended chan struct{} // closed when it is not a black hole any more; nil while it is none
 	old    string
 	new    string
@@ -93,6 +94,30 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.delay = d
 }
 
+// Hold holds back every reply from now on, until Release or Mend.
+func (p *Proxy) Hold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held == nil {
+		p.held = make(chan struct{})
+	}
+}
+
+// Release passes on the replies that were held back.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.release()
+}
+
+// release is Release. The caller holds mu.
+func (p *Proxy) release() {
+	if p.held != nil {
+		close(p.held)
+		p.held = nil
+	}
+}
+
 // Rewrite replaces a text in replies.
 func (p *Proxy) Rewrite(old, new string) {
 	p.mu.Lock()
@@ -115,6 +140,7 @@ func (p *Proxy) Mend() {
 	defer p.mu.Unlock()
 	clear(p.losses)
 	p.delay, p.old, p.new = 0, "", ""
+	p.release()
 	if p.mended != nil {
 		close(p.mended)
 		p.mended = nil
@@ -220,6 +246,9 @@ func (p *Proxy) back(l *link) {
 	defer close(underway)
 	p.running.Go(func() {
 		for r := range underway {
+			if r.held != nil {
+				<-r.held
+			}
 			if wait := time.Until(r.due); wait > 0 {
 				<-time.After(wait)
 			}
@@ -236,7 +265,7 @@ func (p *Proxy) back(l *link) {
 		}
 		p.mu.Lock()
 		lost, how, hole := l.lost, l.how, p.mended != nil
-		r := reply{bytes.Clone(buf[:n]), time.Now().Add(p.delay)}
+		r := reply{bytes.Clone(buf[:n]), time.Now().Add(p.delay), p.held}
 		if p.old != "" {
 			r.text = bytes.ReplaceAll(r.text, []byte(p.old), []byte(p.new))
 		}
@@ -251,10 +280,11 @@ func (p *Proxy) back(l *link) {
 	}
 }
 
-// reply is what the server sent, and when the client is to have it.
+// reply is what the server sent, and when the client is to have it: not before it is not held back any more.
 type reply struct {
 	text []byte
 	due  time.Time
+	held <-chan struct{}
 }
 
 // readCommand reads one command: as it was sent, and its name in lower case.
