@@ -171,6 +171,7 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 			p.Release()
 		}
 		patient.Wait()
+		eventually(t, 3*time.Second, "no call is under way", func() bool { return s.Taking() == 0 })
 		if left.Load() != 100 {
 			t.Fatalf("%d left", left.Load())
 		}
