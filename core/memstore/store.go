@@ -63,7 +63,7 @@ type config struct {
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
-// 60 bytes and the text of its key each. When as many are in debt, a key that has none is refused with
+// 50 bytes and the text of its key each. When as many are in debt, a key that has none is refused with
 // core.ErrFull, or see [EvictLeastIndebted]. It panics if n is not positive.
 func WithMaxBuckets(n int) Option {
 	if n < 1 {
