@@ -151,6 +151,12 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 			return n
 		}
 		before := seen()
+		release := func() {
+			for _, p := range proxies {
+				p.Release()
+			}
+		}
+		defer release()
 		for _, p := range proxies { // one call more would take all who are about to leave
 			p.Hold()
 		}
@@ -167,9 +173,7 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 				left.Add(1)
 			}
 		})
-		for _, p := range proxies {
-			p.Release()
-		}
+		release()
 		patient.Wait()
 		eventually(t, 3*time.Second, "no call is under way", func() bool { return s.Taking() == 0 })
 		if left.Load() != 100 {
