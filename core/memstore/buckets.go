@@ -43,14 +43,11 @@ func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
 	return &b.shards[uint64(uint32(hash))*uint64(len(b.shards))>>32], uint32(hash >> 32)
 }
 
-// TakeTokens implements tokenbucket.Store. Most requests have an only charge, for which it looks once, and
-// without further calls or a defer, which together would take a tenth of the time.
+// TakeTokens implements tokenbucket.Store. Most requests have an only charge, for which it looks once, here and
+// without a defer: this is the hot path.
 func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (reply tokenbucket.TakeReply, err error) {
 	if err := s.ready(ctx); err != nil {
 		return reply, err
-	}
-	if len(key) > maxKey {
-		return reply, fmt.Errorf("%w: no room for a key of %d bytes", outage.ErrFull, len(key))
 	}
 	now, b := s.now(), &s.buckets
 	if len(charges) != 1 {
@@ -58,11 +55,10 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []t
 	}
 	c := &charges[0]
 	shard, hash := b.shardOf(key)
-	space, err := b.spaces.get(limiter, c.Bucket)
+	id, hash, err := b.identify(limiter, key, c.Bucket, hash)
 	if err != nil {
 		return reply, err
 	}
-	id, hash := bucketID{key, space}, hashIn(space, hash)
 	shard.mu.Lock()
 	var debt tokenbucket.Span
 	i, found := shard.table.find(id, hash)
@@ -88,18 +84,18 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []t
 
 // takeAll makes several charges, or none: it reads all buckets before it writes any.
 func (b *buckets) takeAll(limiter, key string, charges []tokenbucket.Charge, now int64) (reply tokenbucket.TakeReply, err error) {
-	shard, keyHash := b.shardOf(key)
+	shard, hash := b.shardOf(key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	allowed, debts, missing := true, tokenbucket.MakeDebts(len(charges)), 0
 	for n := range charges {
 		c := &charges[n]
-		space, err := b.spaces.get(limiter, c.Bucket)
+		id, hash, err := b.identify(limiter, key, c.Bucket, hash)
 		if err != nil {
 			return reply, err
 		}
 		var debt tokenbucket.Span
-		if i, found := shard.table.find(bucketID{key, space}, hashIn(space, keyHash)); found {
+		if i, found := shard.table.find(id, hash); found {
 			debt = shard.table.level(i).Debt(now, c)
 		} else if c.Cost != (tokenbucket.Span{}) {
 			missing++
@@ -123,11 +119,10 @@ func (b *buckets) takeAll(limiter, key string, charges []tokenbucket.Charge, now
 		}
 		debt, _ := c.Charged(debts.At(n))
 		debts.Set(n, debt)
-		space, err := b.spaces.get(limiter, c.Bucket)
+		id, hash, err := b.identify(limiter, key, c.Bucket, hash)
 		if err != nil {
 			return reply, err
 		}
-		id, hash := bucketID{key, space}, hashIn(space, keyHash)
 		if i, found := shard.table.find(id, hash); found {
 			shard.table.set(i, levelOf(debt, c, now))
 		} else {
@@ -138,8 +133,14 @@ func (b *buckets) takeAll(limiter, key string, charges []tokenbucket.Charge, now
 	return reply, nil
 }
 
-// hashIn returns the hash in the table of a key's bucket in a space, which is never 0.
-func hashIn(n space, hash uint32) uint32 { return max(hash^uint32(n-1)*0x9e3779b9, 1) }
+// identify returns what a bucket of a key with this hash is called in the table, and its hash there.
+func (b *buckets) identify(limiter, key, bucket string, hash uint32) (bucketID, uint32, error) {
+	if len(key) > maxKey {
+		return bucketID{}, 0, fmt.Errorf("%w: no room for a key of %d bytes", outage.ErrFull, len(key))
+	}
+	n, err := b.spaces.get(limiter, bucket)
+	return bucketID{key, n}, max(hash^uint32(n-1)*0x9e3779b9, 1), err
+}
 
 // levelOf is what is kept of a debt.
 func levelOf(debt tokenbucket.Span, c *tokenbucket.Charge, now int64) tokenbucket.Level {
@@ -168,11 +169,11 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, names []st
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	for _, name := range names {
-		space, err := b.spaces.get(limiter, name)
+		id, hash, err := b.identify(limiter, key, name, hash)
 		if err != nil {
 			return err
 		}
-		if i, found := shard.table.find(bucketID{key, space}, hashIn(space, hash)); found {
+		if i, found := shard.table.find(id, hash); found {
 			shard.table.remove(i)
 		}
 	}

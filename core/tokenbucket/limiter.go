@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -71,7 +70,7 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	if err != nil {
 		return err
 	}
-	l.plan.Store(compiled)
+	l.plan.Store(&compiled)
 	return nil
 }
 
@@ -133,7 +132,7 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if err != nil {
 		return err
 	}
-	for i := 0; n > 1 && i < len(plan.meters); i++ { // no burst is less than one
+	for i := range plan.meters {
 		if m := &plan.meters[i]; n > m.burst {
 			return &CostError{Limit: m.name, Cost: n, Burst: m.burst}
 		}
@@ -142,14 +141,10 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if charge {
 		take = n
 	}
-	var began time.Time
-	timed := l.telemetry.Timed(ctx)
-	if timed {
-		began = time.Now()
-	}
+	began := l.telemetry.Begin(ctx)
 	reply, err := l.store.TakeTokens(ctx, l.name, key, plan.charges(take))
 	if err != nil {
-		l.telemetry.Record(ctx, began, telemetry.RateLimitError, err)
+		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)
 		return err
 	}
 	d.plan, d.debts = plan, reply.Debts
@@ -168,10 +163,6 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if d.Allowed {
 		result = telemetry.RateLimitAcquired
 	}
-	if timed {
-		l.telemetry.Record(ctx, began, result, nil)
-	} else {
-		l.telemetry.Note(ctx, result)
-	}
+	l.telemetry.End(ctx, began, result, nil)
 	return nil
 }

@@ -206,3 +206,18 @@ func ExamplePlanFunc() {
 	// gold 100
 	// somebody 1
 }
+
+// A PlanFunc's limits are compiled for every decision: the limit, its meter, its charge and what holds them.
+func TestWhatAPlanFuncAllocates(t *testing.T) {
+	store := memstore.New()
+	defer store.Close()
+	l, err := tokenbucket.New(store, "api", tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) {
+		return tokenbucket.PerSecond(1_000_000_000), nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(1000, func() { _, _ = l.Allow(t.Context(), "k") }); n > 4 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -9,7 +9,7 @@ import (
 // Plan is what a [Limiter] enforces: a [Limit], [Limits] or a [PlanFunc].
 type Plan interface {
 	// compile prepares the plan of a limiter with the given name for use.
-	compile(limiter string) (*compiledPlan, error)
+	compile(limiter string) (compiledPlan, error)
 }
 
 // Limits are several limits on one key, such as a burst a second and a quota a day. A decision over
@@ -46,8 +46,8 @@ type fixedPlan struct {
 	one    []Charge // of one token, which most decisions are about
 }
 
-func fix(meters ...meter) *compiledPlan {
-	return &compiledPlan{fixed: &fixedPlan{meters, charges(meters, 1)}}
+func fix(meters ...meter) compiledPlan {
+	return compiledPlan{fixed: &fixedPlan{meters, charges(meters, 1)}}
 }
 
 // charges returns those of n tokens, which no store changes.
@@ -67,9 +67,9 @@ func charges(meters []meter, n int64) []Charge {
 	return c
 }
 
-func (l Limit) compile(limiter string) (*compiledPlan, error) {
+func (l Limit) compile(limiter string) (compiledPlan, error) {
 	if err := l.check(); err != nil {
-		return nil, err
+		return compiledPlan{}, err
 	}
 	name := l.name
 	if name == "" {
@@ -78,21 +78,21 @@ func (l Limit) compile(limiter string) (*compiledPlan, error) {
 	return fix(newMeter(l, name, l.name)), nil
 }
 
-func (ls Limits) compile(limiter string) (*compiledPlan, error) {
+func (ls Limits) compile(limiter string) (compiledPlan, error) {
 	switch len(ls) {
 	case 0:
-		return nil, fmt.Errorf("%w: no limits", ErrInvalidLimit)
+		return compiledPlan{}, fmt.Errorf("%w: no limits", ErrInvalidLimit)
 	case 1:
 		return ls[0].compile(limiter)
 	}
 	if len(ls) > maxLimits {
-		return nil, fmt.Errorf("%w: %d limits on one key, at most %d are allowed", ErrInvalidLimit, len(ls), maxLimits)
+		return compiledPlan{}, fmt.Errorf("%w: %d limits on one key, at most %d are allowed", ErrInvalidLimit, len(ls), maxLimits)
 	}
 	meters := make([]meter, len(ls))
 	taken := make(map[string]bool, len(ls))
 	for i, l := range ls {
 		if err := l.check(); err != nil {
-			return nil, err
+			return compiledPlan{}, err
 		}
 		name, bucket := l.name, l.name
 		if name == "" {
@@ -100,7 +100,7 @@ func (ls Limits) compile(limiter string) (*compiledPlan, error) {
 			name = limiter + "-" + bucket
 		}
 		if taken[bucket] {
-			return nil, fmt.Errorf("%w: two limits are called %q; tell them apart with Named", ErrInvalidLimit, bucket)
+			return compiledPlan{}, fmt.Errorf("%w: two limits are called %q; tell them apart with Named", ErrInvalidLimit, bucket)
 		}
 		taken[bucket] = true
 		meters[i] = newMeter(l, name, bucket)
@@ -111,11 +111,11 @@ func (ls Limits) compile(limiter string) (*compiledPlan, error) {
 // maxLimits keeps one decision a small step for the store.
 const maxLimits = 16
 
-func (f PlanFunc) compile(limiter string) (*compiledPlan, error) {
+func (f PlanFunc) compile(limiter string) (compiledPlan, error) {
 	if f == nil {
-		return nil, fmt.Errorf("%w: nil PlanFunc", ErrInvalidLimit)
+		return compiledPlan{}, fmt.Errorf("%w: nil PlanFunc", ErrInvalidLimit)
 	}
-	return &compiledPlan{limiter: limiter, choose: f}, nil
+	return compiledPlan{limiter: limiter, choose: f}, nil
 }
 
 // chosen returns the limits that a PlanFunc chooses for a key.

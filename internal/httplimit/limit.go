@@ -32,7 +32,7 @@ func New(l *tokenbucket.Limiter, s setting.RateLimit) *Middleware {
 func (m *Middleware) Check(ctx context.Context, h http.Header, key string, keyErr error) *policy.Denial {
 	var decision tokenbucket.Decision // without limits, if there is none
 	denial := m.decider.Check(ctx, key, keyErr, &decision)
-	var few [2]tokenbucket.LimitState
+	var few [4]tokenbucket.LimitState
 	if limits := decision.AppendLimits(few[:0]); len(limits) > 0 {
 		m.encoder.encode(h, limits)
 		if m.legacy {

@@ -33,16 +33,11 @@ func CheckName(name string) error {
 
 // CheckKey refuses a key that is empty or longer than MaxKey bytes. Any byte is allowed in it.
 func CheckKey(key string) error {
-	if key == "" || len(key) > MaxKey {
-		return keyProblem(key)
+	switch {
+	case key == "":
+		return errors.New("key is empty")
+	case len(key) > MaxKey:
+		return fmt.Errorf("key has %d bytes, at most %d are allowed", len(key), MaxKey)
 	}
 	return nil
-}
-
-// keyProblem is apart from CheckKey to have that inlined: every request asks it.
-func keyProblem(key string) error {
-	if key == "" {
-		return errors.New("key is empty")
-	}
-	return fmt.Errorf("key has %d bytes, at most %d are allowed", len(key), MaxKey)
 }

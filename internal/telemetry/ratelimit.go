@@ -44,19 +44,13 @@ func NewRateLimit(p Providers, scope, policy string) *RateLimit {
 	return t
 }
 
-// Timed reports whether anybody wants to know how long a decision takes. If nobody does, it is only noted,
-// which takes a few nanoseconds of some hundred.
-func (t *RateLimit) Timed(ctx context.Context) bool { return t.decisions.histogram.Enabled(ctx) }
+// Begin is called before a decision, and End after it with what it returned.
+func (t *RateLimit) Begin(ctx context.Context) time.Time { return t.decisions.Begin(ctx) }
 
-// Record records how long a decision took that is over, and notes it.
-func (t *RateLimit) Record(ctx context.Context, began time.Time, result RateLimitResult, err error) {
+// End records a decision, and annotates the current span if it records. A denial is no error, and whether
+// a failure is one for the request is not the limiter's to say.
+func (t *RateLimit) End(ctx context.Context, began time.Time, result RateLimitResult, err error) {
 	t.decisions.End(ctx, began, result, err)
-	t.Note(ctx, result)
-}
-
-// Note annotates the current span, if it records, with a decision. A denial is no error, and whether a
-// failure is one for the request is not the limiter's to say.
-func (t *RateLimit) Note(ctx context.Context, result RateLimitResult) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(t.policy, rateLimitResultKey.String(string(result)))
 	}

@@ -62,21 +62,12 @@ func (s setting) limiter(t testing.TB, p telemetry.Providers) *tokenbucket.Limit
 		tokenbucket.WithMeterProvider(p.Meter), tokenbucket.WithTracerProvider(p.Tracer)))
 }
 
-// tell is what a limiter tells of a decision.
-func tell(ctx context.Context, t *telemetry.RateLimit) {
-	if t.Timed(ctx) {
-		t.Record(ctx, time.Now(), telemetry.RateLimitAcquired, nil)
-	} else {
-		t.Note(ctx, telemetry.RateLimitAcquired)
-	}
-}
-
 // The telemetry of a decision allocates nothing, unless an SDK listens.
 func TestCostOfADecisionInAllocations(t *testing.T) {
 	for _, s := range settings[:2] {
 		p := s.providers(t)
 		ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api")
-		if n := testing.AllocsPerRun(1000, func() { tell(ctx, one) }); n != 0 {
+		if n := testing.AllocsPerRun(1000, func() { one.End(ctx, one.Begin(ctx), telemetry.RateLimitAcquired, nil) }); n != 0 {
 			t.Errorf("%s: the telemetry of a decision costs %v allocations", s.name, n)
 		}
 		if n := testing.AllocsPerRun(1000, func() { one.Wait(ctx).End(ctx, nil) }); n != 0 {
@@ -106,7 +97,7 @@ func BenchmarkCostOfADecision(b *testing.B) {
 			ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api")
 			b.ReportAllocs()
 			for b.Loop() {
-				tell(ctx, one)
+				one.End(ctx, one.Begin(ctx), telemetry.RateLimitAcquired, nil)
 			}
 		})
 	}
