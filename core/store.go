@@ -28,29 +28,41 @@ type Store interface {
 	// the context's.
 	Ping(ctx context.Context) error
 
-	// Shutdown finishes what the mechanisms have pending, such as completions that the store has
-	// not confirmed, until ctx ends. Call it after the server's own shutdown, and before Close.
+	// Shutdown closes the mechanisms on the store: what would begin something returns ErrClosed from
+	// then on, and so does what waits. It withdraws their places in queues, then releases what they
+	// hold, and finishes what they have pending, such as completions that the store has not confirmed,
+	// until ctx ends. An error says what is left: leases that may be held until they end by themselves,
+	// and completions. It may be called again, to go on with that. Call it after the server's own
+	// shutdown, and before Close.
 	Shutdown(ctx context.Context) error
 
-	// Close ends the store, and what it started. It does not close the client that it was built
-	// on.
+	// Close does what Shutdown has left, for a second at most, with its error, and ends the store, and what
+	// it started. From then on every method returns ErrClosed. It does not close the client that it was
+	// built on.
 	Close() error
 }
 
 var (
 	// ErrUnavailable is matched by every error that says that the store could not answer: it was
 	// not reached in time, refused, broke the connection, or answered with an error of its own.
-	// It is what an outage looks like, wherever it surfaces. If ErrUnconfirmed does not match too,
-	// nothing has been changed.
+	// If ErrUnconfirmed does not match too, nothing has been changed.
 	ErrUnavailable = outage.ErrUnavailable
 
 	// ErrUnconfirmed is matched by an ErrUnavailable of a request that was sent, and may or may
 	// not have been carried out.
 	ErrUnconfirmed = outage.ErrUnconfirmed
 
-	// ErrFull is matched by an ErrUnavailable of a store that has no room for what is new.
+	// ErrFull is matched by an ErrUnavailable of a store that has no room for what is new. It answers
+	// about what it has, so it is not down: no policy that lets requests pass applies to it.
 	ErrFull = outage.ErrFull
 
-	// ErrClosed is matched by an ErrUnavailable of a store that was closed.
+	// ErrClosed is matched by an ErrUnavailable of a store, or a mechanism, that was closed or shut down.
+	// It is no outage: no policy that lets requests pass applies to it.
 	ErrClosed = outage.ErrClosed
+
+	// ErrMisconfigured is matched by an ErrUnavailable that waiting does not end: the store's server
+	// refused the password or lacks a permission, is read-only, evicts what must be kept, or is of
+	// the wrong type. It is no outage, so policy.FailOpen and policy.RunUnprotected do not apply to
+	// it unless they are given policy.EvenMisconfigured.
+	ErrMisconfigured = outage.ErrMisconfigured
 )

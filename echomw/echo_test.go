@@ -6,9 +6,11 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"testing"
 
 	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -48,6 +50,13 @@ func TestEcho(t *testing.T) {
 				}
 			}
 		},
+		Around: func(f func(echo.Context, func(echo.Context) error) error) echo.MiddlewareFunc {
+			return func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c echo.Context) error { return f(c, next) }
+			}
+		},
+		BodyLimit: func(bytes int64) echo.MiddlewareFunc { return middleware.BodyLimit(strconv.FormatInt(bytes, 10)) },
+		Committed: func(c echo.Context) bool { return c.Response().Committed },
 		HTTPError: func(status int, message string) error { return echo.NewHTTPError(status, message) },
 
 		ByParam: echomw.ByParam, ByRoute: echomw.ByRoute, ByContext: echomw.ByContext, Global: echomw.Global,
@@ -86,4 +95,40 @@ func TestADenialIsAnHTTPError(t *testing.T) {
 func jsonEqual(got []byte, want string) bool {
 	var compact bytes.Buffer
 	return json.Compact(&compact, got) == nil && compact.String() == want
+}
+
+// A request that matches no route lacks parameters through nobody's mistake. A group with middleware has a
+// route of its own for those.
+func TestAParamOfNoRoute(t *testing.T) {
+	e := echo.New()
+	var errs []error
+	use := func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			_, err := echomw.ByParam("id")(c)
+			errs = append(errs, err)
+			return next(c)
+		}
+	}
+	handler := func(echo.Context) error { return nil }
+	g := e.Group("/api")
+	g.Use(use)
+	g.GET("/carts/:id", handler)
+	g.GET("/users/:user", handler)
+	g.GET("/files/*", handler)
+	all := e.Group("/all/:id", use)
+	all.GET("/items", handler)
+	for _, c := range []struct {
+		method, path string
+		want         error
+	}{
+		{http.MethodGet, "/api/carts/42", nil}, {http.MethodGet, "/api/elsewhere", policy.ErrNoKey}, {http.MethodGet, "/api", policy.ErrNoKey},
+		{http.MethodPost, "/api/carts/42", policy.ErrNoKey}, {http.MethodGet, "/api/users/7", policy.ErrNotProvided},
+		{http.MethodGet, "/api/files/7", policy.ErrNotProvided}, {http.MethodGet, "/all/7/items", nil},
+	} {
+		errs = nil
+		e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(c.method, c.path, nil))
+		if len(errs) != 1 || !errors.Is(errs[0], c.want) {
+			t.Errorf("%s %s: %v, want %v", c.method, c.path, errs, c.want)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
@@ -89,7 +90,7 @@ func ExampleFirstOf_userOrAddress() {
 // A lock that does without its store, and tells of it: the answer is the handler's, so the error goes
 // nowhere else.
 func ExampleOnError_bypassed() {
-	store := memstore.New()
+	store := storetest.NewFaulty(memstore.New())
 	carts, err := lock.New(store, "carts")
 	if err != nil {
 		panic(err)
@@ -100,7 +101,7 @@ func ExampleOnError_bypassed() {
 			fmt.Println(c.Path(), "outage:", errors.Is(err, core.ErrUnavailable))
 		})))
 
-	_ = store.Close() // an outage
+	store.Break(storetest.Any, storetest.Down) // an outage
 	w := do(e, httptest.NewRequest(http.MethodPut, "/carts/42", nil))
 	fmt.Println(w.Code, w.Header().Get("Lock-Status"))
 	// Output:

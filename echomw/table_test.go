@@ -80,6 +80,9 @@ func build(m mwtest.Middleware) echo.MiddlewareFunc {
 		if m.By.Kind != mwtest.None {
 			scope = echomw.ScopeBy(key(m.By))
 		}
+		if m.KeyFrom.Kind != mwtest.None {
+			m.Options = append(m.Options, idempotency.KeyFrom(key(m.KeyFrom)))
+		}
 		return idempotency.New(m.Guard, scope, m.Options...)
 	case mwtest.Exclusive:
 		if m.Skip != nil {
@@ -132,6 +135,8 @@ func key(k mwtest.Key) echomw.KeyFunc {
 		return echomw.ByClientIP(clientip.Direct())
 	case mwtest.Global:
 		return echomw.Global()
+	case mwtest.InBody:
+		return func(c echo.Context) (string, error) { return mwtest.EventID(c.Request()) }
 	default:
 		return func(echo.Context) (string, error) { return "", k.Err }
 	}

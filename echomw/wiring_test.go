@@ -49,6 +49,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
 		"ratelimit: Deny: nil function":   func() { ratelimit.Deny(nil) },
 		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
+		"idempotency: KeyFrom: nil key":   func() { idempotency.KeyFrom(nil) },
 		"idempotency: Deny: nil function": func() { idempotency.Deny(nil) },
 		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
 		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },

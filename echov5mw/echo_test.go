@@ -1,12 +1,14 @@
 package echov5mw_test
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/labstack/echo/v5"
+	"github.com/labstack/echo/v5/middleware"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -49,6 +51,16 @@ func version(router echo.RouterConfig) echotest.Version[*echo.Context, echov5mw.
 					return next(c)
 				}
 			}
+		},
+		Around: func(f func(*echo.Context, func(*echo.Context) error) error) echo.MiddlewareFunc {
+			return func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c *echo.Context) error { return f(c, next) }
+			}
+		},
+		BodyLimit: middleware.BodyLimit,
+		Committed: func(c *echo.Context) bool {
+			response, err := echo.UnwrapResponse(c.Response())
+			return err == nil && response.Committed
 		},
 		HTTPError: func(status int, message string) error { return echo.NewHTTPError(status, message) },
 
@@ -102,5 +114,41 @@ func TestStatusCodeOfADenial(t *testing.T) {
 	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	if status != http.StatusBadRequest {
 		t.Errorf("it is %d", status)
+	}
+}
+
+// A request that matches no route lacks parameters through nobody's mistake. A group with middleware has a
+// route of its own for those.
+func TestAParamOfNoRoute(t *testing.T) {
+	e := echo.New()
+	var errs []error
+	use := func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			_, err := echov5mw.ByParam("id")(c)
+			errs = append(errs, err)
+			return next(c)
+		}
+	}
+	handler := func(*echo.Context) error { return nil }
+	g := e.Group("/api")
+	g.Use(use)
+	g.GET("/carts/:id", handler)
+	g.GET("/users/:user", handler)
+	g.GET("/files/*", handler)
+	all := e.Group("/all/:id", use)
+	all.GET("/items", handler)
+	for _, c := range []struct {
+		method, path string
+		want         error
+	}{
+		{http.MethodGet, "/api/carts/42", nil}, {http.MethodGet, "/api/elsewhere", policy.ErrNoKey}, {http.MethodGet, "/api", policy.ErrNoKey},
+		{http.MethodPost, "/api/carts/42", policy.ErrNoKey}, {http.MethodGet, "/api/users/7", policy.ErrNotProvided},
+		{http.MethodGet, "/api/files/7", policy.ErrNotProvided}, {http.MethodGet, "/all/7/items", nil},
+	} {
+		errs = nil
+		e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(c.method, c.path, nil))
+		if len(errs) != 1 || !errors.Is(errs[0], c.want) {
+			t.Errorf("%s %s: %v, want %v", c.method, c.path, errs, c.want)
+		}
 	}
 }

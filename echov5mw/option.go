@@ -25,7 +25,9 @@ func Unless(skip func(c *echo.Context) bool) Option { return echohttp.Unless("ec
 // hook answered for a store that was unavailable. A rate limit that fails open tells nobody. Without
 // this option such errors are logged by c.Logger.
 //
-// The request's goroutine calls report, before or after the handler, so it must be quick.
+// The request's goroutine calls report, before or after the handler, so it must be quick. After the handler
+// it is not called, and nothing is logged, if the request's context is over: behind a time-out middleware
+// that has returned, echo may have given its context to another request.
 func OnError(report func(c *echo.Context, err error)) Option {
 	return echohttp.OnError("echov5mw", report)
 }

@@ -76,6 +76,9 @@ func build(m mwtest.Middleware) echo.MiddlewareFunc {
 		if m.By.Kind != mwtest.None {
 			scope = echov5mw.ScopeBy(key(m.By))
 		}
+		if m.KeyFrom.Kind != mwtest.None {
+			m.Options = append(m.Options, idempotency.KeyFrom(key(m.KeyFrom)))
+		}
 		return idempotency.New(m.Guard, scope, m.Options...)
 	case mwtest.Exclusive:
 		if m.Skip != nil {
@@ -128,6 +131,8 @@ func key(k mwtest.Key) echov5mw.KeyFunc {
 		return echov5mw.ByClientIP(clientip.Direct())
 	case mwtest.Global:
 		return echov5mw.Global()
+	case mwtest.InBody:
+		return func(c *echo.Context) (string, error) { return mwtest.EventID(c.Request()) }
 	default:
 		return func(*echo.Context) (string, error) { return "", k.Err }
 	}

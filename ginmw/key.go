@@ -4,6 +4,8 @@
 package ginmw
 
 import (
+	"strings"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/internal/keys"
@@ -11,19 +13,44 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// KeyFunc returns the key of a request: what it is limited by. It returns policy.ErrNoKey, or an
-// empty key, if the request does not carry one, and is then refused with status 400. Any other
-// error is the server's: status 500.
+// KeyFunc returns the key of a request: what it is limited by.
+//
+// If the client should have sent what it looks for and did not, it returns policy.ErrNoKey, or an
+// empty key: the request is refused with status 400. If the application should have provided it, it
+// returns an error that matches policy.ErrNotProvided and says what is missing: the request is refused
+// with status 500, and the first one of a middleware is logged (policy.Logger). Any other error is
+// status 500 too. Neither policy.FailOpen nor policy.RunUnprotected lets such a request pass.
 type KeyFunc func(c *gin.Context) (string, error)
 
-// ByHeader keys by the value of a request header field. Clients choose what they send: use it only
-// for what has been verified, or where a choice gains them nothing. Several fields of the name
-// count as none.
+// ByHeader keys by the value of a request header field: one that a proxy of your own sets, and removes
+// from what clients send, or one by which clients divide what is theirs, joined to who they are:
+// Join(ByContext(…), ByHeader(…)) in front of exclusive.
+//
+// Clients choose what they send. A limit by a header protects from none of them: with a fresh value for
+// every request, 1,000 of 1,000 pass a limit of 3 an hour. A scope by a header gives everybody's answers
+// to whoever sends their value. For both, use what authentication has verified ([ByContext]), or the
+// address ([ByClientIP]). Several fields of the name count as none.
 func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 
-// ByParam keys by a parameter of the route, such as id in /carts/:id.
+// ByParam keys by a parameter of the route, such as id in /carts/:id, decoded also where gin does not
+// decode it (UseRawPath or UseEscapedPath without UnescapePathValues): /carts/42 and /carts/4%32 are one
+// key.
+//
+// A route without the parameter is policy.ErrNotProvided. A request that matches no route has none
+// through nobody's mistake, and does not pass either, since NoRoute may have a handler: it is refused
+// with status 400. Where it shall be answered with 404, add the middleware to routes, not to the engine.
 func ByParam(name string) KeyFunc {
-	return func(c *gin.Context) (string, error) { return keys.NonEmpty(c.Param(name)) }
+	missing := keys.NotProvided("ginmw: ByParam: the request's route has no parameter %q", name)
+	return func(c *gin.Context) (string, error) {
+		switch value, ok := c.Params.Get(name); {
+		case strings.Contains(value, "%"):
+			return keys.PathValue(name, c.Param, c.Request.URL, keys.Coloned(c.FullPath())), nil
+		case !ok && c.FullPath() != "":
+			return "", missing
+		default:
+			return keys.NonEmpty(value)
+		}
+	}
 }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r
@@ -37,16 +64,19 @@ func ByRoute() KeyFunc {
 	return func(c *gin.Context) (string, error) { return c.Request.Method + " " + c.FullPath(), nil }
 }
 
-// ByContext keys by a value that an earlier middleware, such as authentication, put into the
-// context with c.Set(key, value), or into the request's own context. The value is a string, an
-// integer or a fmt.Stringer.
+// ByContext keys by a value that an earlier middleware, such as authentication, put into the context
+// with c.Set(key, value), or into the request's own context: a string, an integer or a fmt.Stringer. A
+// value that is not there, the zero value of its type (a nil pointer, 0) and an empty text are
+// policy.ErrNotProvided: the middleware that provides it must run before, and refuse requests that it
+// knows nothing of.
 func ByContext(key any) KeyFunc {
+	of := keys.OfContext("ginmw", key)
 	return func(c *gin.Context) (string, error) {
 		value, ok := c.Get(key)
 		if !ok {
 			value = c.Request.Context().Value(key)
 		}
-		return keys.OfValue("ginmw", value)
+		return of(value)
 	}
 }
 
@@ -59,9 +89,11 @@ func Global() KeyFunc {
 // The parts cannot run into each other: no two lists of keys are joined to the same text.
 func Join(parts ...KeyFunc) KeyFunc { return keys.Join("ginmw", parts) }
 
-// FirstOf keys by the first of several keys that the request carries, such as an API key, or else
-// the client's address. The position is part of the key, so that a client which chooses the value
-// of one cannot pass for another. An error other than policy.ErrNoKey ends the search.
+// FirstOf keys by the first of several keys that the request has, such as the user, or else the client's
+// address: FirstOf(ByContext("user"), ByClientIP(clientip.Direct())). The position is part of the key,
+// so that a client which chooses the value of one cannot pass for another. Never put a key that the
+// client chooses first: whoever sends a fresh one each time never gets to the next. FirstOf goes past
+// what was not sent and what the application did not provide; any other error ends the search.
 func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("ginmw", choices) }
 
 func ofRequest(key nethttp.KeyFunc) KeyFunc {

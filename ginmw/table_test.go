@@ -75,6 +75,9 @@ func build(m mwtest.Middleware) gin.HandlerFunc {
 		if m.By.Kind != mwtest.None {
 			scope = ginmw.ScopeBy(key(m.By))
 		}
+		if m.KeyFrom.Kind != mwtest.None {
+			m.Options = append(m.Options, idempotency.KeyFrom(key(m.KeyFrom)))
+		}
 		return idempotency.New(m.Guard, scope, m.Options...)
 	case mwtest.Exclusive:
 		if m.Skip != nil {
@@ -127,6 +130,8 @@ func key(k mwtest.Key) ginmw.KeyFunc {
 		return ginmw.ByClientIP(clientip.Direct())
 	case mwtest.Global:
 		return ginmw.Global()
+	case mwtest.InBody:
+		return func(c *gin.Context) (string, error) { return mwtest.EventID(c.Request) }
 	default:
 		return func(*gin.Context) (string, error) { return "", k.Err }
 	}

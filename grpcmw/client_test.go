@@ -3,7 +3,9 @@ package grpcmw_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -281,5 +283,30 @@ func TestStreamsArePaced(t *testing.T) {
 	}
 	if took := talk(ratelimit.PerMessage()); took < 250*time.Millisecond {
 		t.Errorf("six messages took %v", took)
+	}
+}
+
+// timedOut is a store whose server does not answer in time.
+type timedOut struct{ tokenbucket.Store }
+
+func (timedOut) TakeTokens(context.Context, string, string, []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+	return tokenbucket.TakeReply{}, fmt.Errorf("%w: no reply in time: %w", core.ErrUnavailable, context.DeadlineExceeded)
+}
+
+// A store that is out of time is an outage, and not a call that is.
+func TestAClientsStoreThatTimesOut(t *testing.T) {
+	limiter, err := tokenbucket.New(timedOut{}, "psp", tokenbucket.PerSecond(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := refusingFirst(0, nil)
+	for want, opts := range map[codes.Code][]policy.RPCRateLimitOption{
+		codes.Unavailable: nil,
+		codes.OK:          {policy.FailOpen(), policy.Logger(slog.New(slog.DiscardHandler))},
+	} {
+		client := dial(t, listen(t, &k.service), grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global(), opts...)))
+		if _, err := client.Make(t.Context(), &things.MakeRequest{}); status.Code(err) != want {
+			t.Errorf("%v, want %v", err, want)
+		}
 	}
 }

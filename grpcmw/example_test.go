@@ -3,10 +3,11 @@ package grpcmw_test
 import (
 	"context"
 	"fmt"
+	"net"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -45,16 +46,18 @@ func ExampleServerOptions() {
 	// Output: 0 services so far
 }
 
-// A key is found by what a call carries; an API key, or else the user's address.
+// The user whom authentication has put into the context, or else the client's address.
 func ExampleFirstOf() {
-	key := grpcmw.FirstOf(grpcmw.ByMetadata("x-api-key"), grpcmw.ByMethod())
-	for _, md := range []metadata.MD{metadata.Pairs("x-api-key", "k-17"), {}} {
-		call := grpcmw.NewCall(metadata.NewIncomingContext(context.Background(), md), "/shop.Shop/Checkout", nil)
-		fmt.Println(key(call))
+	type user struct{}
+	key := grpcmw.FirstOf(grpcmw.ByContext(user{}), grpcmw.ByPeer())
+	from := &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 49152}
+	stranger := peer.NewContext(context.Background(), &peer.Peer{Addr: from})
+	for _, ctx := range []context.Context{context.WithValue(stranger, user{}, "alice"), stranger} {
+		fmt.Println(key(grpcmw.NewCall(ctx, "/shop.Shop/Checkout", nil)))
 	}
 	// Output:
-	// 0:k-17 <nil>
-	// 1:/shop.Shop/Checkout <nil>
+	// 0:alice <nil>
+	// 1:203.0.113.7 <nil>
 }
 
 // What a client reads in a refusal.

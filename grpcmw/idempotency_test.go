@@ -94,7 +94,7 @@ func TestNobodyIsGivenAnothersAnswer(t *testing.T) {
 	thing, err = client.Make(with(t, "x-user", "v", "idempotency-key", "k"), &things.MakeRequest{})
 	is(t, thing, err, "run 2")
 	_, err = client.Make(with(t, "idempotency-key", "k"), &things.MakeRequest{})
-	denies(t, err, policy.KeyMissing)
+	denies(t, err, policy.InternalError) // authentication has let it through
 	s.ran(t, 2)
 
 	client = serve(t, &s, idempotency.New(newGuard(t, newStore(t)), grpcmw.Unscoped()))
@@ -113,6 +113,24 @@ func TestAKeyOfAnotherCall(t *testing.T) {
 	_, err := client.Make(keyed(t, "k"), &things.MakeRequest{Id: "2"})
 	denies(t, err, policy.KeyReused)
 	s.ran(t, 1)
+}
+
+func TestAFullScope(t *testing.T) {
+	var s service
+	client := serve(t, &s, idempotency.New(newGuard(t, newStore(t), guard.WithMaxPerScope(1)), byUser, policy.RunUnprotected()))
+	call := func(user, key, want string) {
+		t.Helper()
+		thing, err := client.Make(with(t, "x-user", user, "idempotency-key", key), &things.MakeRequest{})
+		is(t, thing, err, want)
+	}
+	call("u", "k1", "run 1")
+	_, err := client.Make(keyed(t, "k2"), &things.MakeRequest{})
+	denies(t, err, policy.QuotaExceeded)
+	if quota := detail[errdetails.QuotaFailure](err); len(quota.GetViolations()) != 1 || !strings.Contains(quota.String(), "orders") {
+		t.Errorf("QuotaFailure is %v", quota)
+	}
+	call("u", "k1", "run 1")
+	call("v", "k2", "run 2")
 }
 
 func TestATwinInFlight(t *testing.T) {
@@ -206,6 +224,7 @@ func TestAnAnswerThatIsTooLargeToKeep(t *testing.T) {
 }
 
 func TestWhichErrorsAreKept(t *testing.T) {
+	rerun := false
 	run := func(code codes.Code, clean bool, opts ...policy.RPCIdempotencyOption) int64 {
 		s := service{make: func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
 			if attempt, ok := guard.FromContext(ctx); clean && ok {
@@ -213,7 +232,11 @@ func TestWhichErrorsAreKept(t *testing.T) {
 			}
 			return nil, status.Error(code, "")
 		}}
-		client := guarded(t, &s, opts...)
+		var guardOptions []guard.Option
+		if rerun {
+			guardOptions = append(guardOptions, guard.WithRerun())
+		}
+		client := serve(t, &s, idempotency.New(newGuard(t, newStore(t), guardOptions...), byUser, opts...))
 		for range 2 {
 			if _, err := client.Make(keyed(t, "k"), &things.MakeRequest{}); status.Code(err) != code {
 				t.Errorf("%v, want %v", err, code)
@@ -224,9 +247,10 @@ func TestWhichErrorsAreKept(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		released, failure := false, false
 		switch code {
-		case codes.Unauthenticated, codes.PermissionDenied, codes.ResourceExhausted, codes.Aborted:
+		case codes.Unauthenticated, codes.ResourceExhausted:
 			released = true
-		case codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Internal, codes.Unavailable, codes.DataLoss:
+		case codes.PermissionDenied, codes.Aborted, codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Internal,
+			codes.Unavailable, codes.DataLoss:
 			failure = true
 		}
 		if runs := run(code, false); (runs == 2) != released {
@@ -235,8 +259,13 @@ func TestWhichErrorsAreKept(t *testing.T) {
 		if runs := run(code, true); (runs == 2) != (released || failure) {
 			t.Errorf("%v of a clean attempt: %d runs", code, runs)
 		}
+		rerun = true
+		if runs := run(code, false); (runs == 2) != (released || failure) {
+			t.Errorf("%v of a guard that allows re-runs: %d runs", code, runs)
+		}
+		rerun = false
 	}
-	if runs := run(codes.Aborted, false, idempotency.KeepCodes(codes.Aborted)); runs != 1 {
+	if runs := run(codes.ResourceExhausted, false, idempotency.KeepCodes(codes.ResourceExhausted)); runs != 1 {
 		t.Errorf("a code that is to be kept: %d runs", runs)
 	}
 	if runs := run(codes.Internal, false, idempotency.ReleaseCodes(codes.Internal, codes.NotFound)); runs != 2 {
@@ -323,7 +352,14 @@ func TestStreamsAreNotGuarded(t *testing.T) {
 	}
 	denies(t, watch(client, keyed(t, "k")), policy.StreamRefused)
 	denies(t, watch(guarded(t, &s, policy.Required()), t.Context()), policy.StreamRefused)
+	byID := idempotency.KeyFrom(grpcmw.ByField("id"))
+	denies(t, watch(guarded(t, &s, byID), t.Context()), policy.StreamRefused)
+	denies(t, watch(guarded(t, &s, idempotency.KeyFrom(grpcmw.ByField("none"))), t.Context()), policy.InternalError)
 	s.ran(t, 1)
+	if err := watch(guarded(t, &s, idempotency.KeyFrom(grpcmw.ByField("request_id"))), keyed(t, "k")); err != nil {
+		t.Errorf("a stream without the key that is looked for: %v", err)
+	}
+	s.runs.Store(1)
 	for _, ctx := range []context.Context{keyed(t, "k"), t.Context()} {
 		if err := watch(guarded(t, &s, policy.Required(), idempotency.PassStreams()), ctx); err != nil {
 			t.Error(err)

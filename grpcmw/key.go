@@ -16,6 +16,7 @@
 package grpcmw
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -27,17 +28,27 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// KeyFunc returns the key of a call: what it is limited by. It returns policy.ErrNoKey, or an empty
-// key, if the call does not carry one, and is then refused with INVALID_ARGUMENT. Any other error is
-// the server's: INTERNAL.
+// KeyFunc returns the key of a call: what it is limited by.
+//
+// If the client should have sent what it looks for and did not, it returns policy.ErrNoKey, or an empty
+// key: the call is refused with INVALID_ARGUMENT. If the application should have provided it, it returns
+// an error that matches policy.ErrNotProvided and says what is missing: the call is refused with
+// INTERNAL, and the first one of an interceptor is logged (policy.Logger). Any other error is INTERNAL
+// too. Neither policy.FailOpen nor policy.RunUnprotected lets such a call pass.
 type KeyFunc func(call *Call) (string, error)
 
-// ByMetadata keys by the value of the call's metadata of this name. Clients choose what they send: use
-// it only for what has been verified, or where a choice gains them nothing. Several values of the name
-// count as none.
+// ByMetadata keys by the value of the call's metadata of this name: one that a proxy of your own sets,
+// and removes from what clients send, or one by which clients divide what is theirs, joined to who they
+// are: Join(ByContext(…), ByMetadata(…)) in front of exclusive.
+//
+// Clients choose what they send. A limit by metadata protects from none of them: with a fresh value for
+// every call, 1,000 of 1,000 pass a limit of 3 an hour. A scope by metadata gives everybody's answers to
+// whoever sends their value. For both, use what authentication has verified ([ByContext]), or the
+// address ([ByClientIP]). Several values of the name count as none.
 func ByMetadata(name string) KeyFunc {
 	name = strings.ToLower(name)
 	return func(call *Call) (string, error) {
@@ -45,23 +56,28 @@ func ByMetadata(name string) KeyFunc {
 	}
 }
 
-// ByPeer keys by the address of the connection's other end: an IPv4 address, or the /64 of an IPv6
-// one. Behind a proxy all clients are one; use [ByClientIP] there. A peer without an IP address, such
-// as a Unix socket's, is the server's error.
+// ByPeer keys by the address of the connection's other end: an IPv4 address, the /64 of an IPv6 one, or
+// "unix" for all clients of a Unix socket together. Behind a proxy all clients are one; use [ByClientIP]
+// there. A peer on another transport, which has no address, is policy.ErrNotProvided.
 func ByPeer() KeyFunc { return ByClientIP(clientip.Direct()) }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as resolver
-// finds it from the peer's address and, where it trusts proxies, the metadata x-forwarded-for.
+// finds it from the peer's address and, where it trusts proxies, the metadata x-forwarded-for. All else
+// is as with [ByPeer].
 func ByClientIP(resolver clientip.Resolver) KeyFunc {
+	key := nethttp.ByClientIP(resolver)
 	return func(call *Call) (string, error) {
-		var request http.Request
-		if p, ok := peer.FromContext(call.ctx); ok && p.Addr != nil {
-			request.RemoteAddr = p.Addr.String()
-		}
+		request := new(http.Request)
 		if values := metadata.ValueFromIncomingContext(call.ctx, "x-forwarded-for"); values != nil {
 			request.Header = http.Header{"X-Forwarded-For": values}
 		}
-		return resolver.Key(&request)
+		if p, ok := peer.FromContext(call.ctx); ok && p.Addr != nil {
+			request.RemoteAddr = p.Addr.String()
+			if p.Addr.Network() == "unix" { // as a server of net/http says it
+				request = request.WithContext(context.WithValue(call.ctx, http.LocalAddrContextKey, p.Addr))
+			}
+		}
+		return key(request)
 	}
 }
 
@@ -72,8 +88,8 @@ func ByMethod() KeyFunc {
 
 // ByField keys by a field of the request, such as "cart_id" or "order.customer.id": a string, an
 // integer, a bool or an enum. An empty string, and a message on the way that is not set, is no key;
-// a number that is 0 is one. A path that the request does not have is the server's error, and so is a
-// stream of requests.
+// a number that is 0 is one. A path that the request's type does not have is policy.ErrNotProvided, and
+// so is the request of a method to which clients stream requests.
 func ByField(path string) KeyFunc {
 	names := strings.Split(path, ".")
 	return func(call *Call) (string, error) {
@@ -83,7 +99,7 @@ func ByField(path string) KeyFunc {
 		}
 		message, ok := request.(proto.Message)
 		if !ok {
-			return "", fmt.Errorf("grpcmw: ByField: the request of %s is a %T, not a protobuf message", call.method, request)
+			return "", keys.NotProvided("grpcmw: ByField: the request of %s is a %T, not a protobuf message", call.method, request)
 		}
 		return field(message.ProtoReflect(), names)
 	}
@@ -92,7 +108,7 @@ func ByField(path string) KeyFunc {
 func field(message protoreflect.Message, names []string) (string, error) {
 	descriptor := message.Descriptor().Fields().ByName(protoreflect.Name(names[0]))
 	if descriptor == nil || descriptor.IsList() || descriptor.IsMap() {
-		return "", fmt.Errorf("grpcmw: ByField: %s has no single field %q", message.Descriptor().FullName(), names[0])
+		return "", keys.NotProvided("grpcmw: ByField: %s has no single field %q", message.Descriptor().FullName(), names[0])
 	}
 	value := message.Get(descriptor)
 	switch kind := descriptor.Kind(); {
@@ -101,23 +117,26 @@ func field(message protoreflect.Message, names []string) (string, error) {
 	case len(names) > 1 && kind == protoreflect.MessageKind:
 		return field(value.Message(), names[1:])
 	case len(names) > 1:
-		return "", fmt.Errorf("grpcmw: ByField: %s is no message", descriptor.FullName())
+		return "", keys.NotProvided("grpcmw: ByField: %s is no message", descriptor.FullName())
 	case kind == protoreflect.StringKind:
 		return keys.NonEmpty(value.String())
 	case kind == protoreflect.EnumKind:
 		return fmt.Sprint(value.Enum()), nil
 	case kind == protoreflect.BytesKind, kind == protoreflect.FloatKind, kind == protoreflect.DoubleKind,
 		kind == protoreflect.MessageKind, kind == protoreflect.GroupKind:
-		return "", fmt.Errorf("grpcmw: ByField: %s is a %v, want a string, an integer, a bool or an enum", descriptor.FullName(), kind)
+		return "", keys.Unusable("grpcmw: ByField: %s is a %v, want a string, an integer, a bool or an enum", descriptor.FullName(), kind)
 	default:
 		return value.String(), nil
 	}
 }
 
 // ByContext keys by a value that an earlier interceptor, such as authentication, put into the call's
-// context under this key. The value is a string, an integer or a fmt.Stringer.
+// context under this key: a string, an integer or a fmt.Stringer. A value that is not there, the zero
+// value of its type (a nil pointer, 0) and an empty text are policy.ErrNotProvided: the interceptor that
+// provides it must run before, and refuse calls that it knows nothing of.
 func ByContext(key any) KeyFunc {
-	return func(call *Call) (string, error) { return keys.OfValue("grpcmw", call.ctx.Value(key)) }
+	of := keys.OfContext("grpcmw", key)
+	return func(call *Call) (string, error) { return of(call.ctx.Value(key)) }
 }
 
 // Global gives every call the same key.
@@ -129,7 +148,9 @@ func Global() KeyFunc {
 // parts cannot run into each other: no two lists of keys are joined to the same text.
 func Join(parts ...KeyFunc) KeyFunc { return keys.Join("grpcmw", parts) }
 
-// FirstOf keys by the first of several keys that the call carries, such as an API key, or else the
-// client's address. The position is part of the key, so that a client which chooses the value of one
-// cannot pass for another. An error other than policy.ErrNoKey ends the search.
+// FirstOf keys by the first of several keys that the call has, such as the user, or else the client's
+// address: FirstOf(ByContext(userKey{}), ByPeer()). The position is part of the key, so that a client
+// which chooses the value of one cannot pass for another. Never put a key that the client chooses first:
+// whoever sends a fresh one each time never gets to the next. FirstOf goes past what was not sent and
+// what the application did not provide; any other error ends the search.
 func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("grpcmw", choices) }

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"net/url"
+	"os"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -21,6 +25,10 @@ import (
 
 func fixed(value string) grpcmw.KeyFunc {
 	return func(*grpcmw.Call) (string, error) { return value, nil }
+}
+
+func failing(err error) grpcmw.KeyFunc {
+	return func(*grpcmw.Call) (string, error) { return "", err }
 }
 
 func TestKeyFuncs(t *testing.T) {
@@ -42,37 +50,46 @@ func TestKeyFuncs(t *testing.T) {
 		want string
 		err  error
 	}{
-		"metadata":              {key: grpcmw.ByMetadata("X-Key"), ctx: sent("x-key", "k"), want: "k"},
-		"no metadata":           {key: grpcmw.ByMetadata("x-key"), err: policy.ErrNoKey},
-		"two values":            {key: grpcmw.ByMetadata("x-key"), ctx: sent("x-key", "a", "x-key", "b"), err: policy.ErrNoKey},
-		"peer":                  {key: grpcmw.ByPeer(), ctx: from(t.Context(), "203.0.113.7:1234"), want: "203.0.113.7"},
-		"peer, IPv6":            {key: grpcmw.ByPeer(), ctx: from(t.Context(), "[2001:db8:1:2:3::4]:1234"), want: "2001:db8:1:2::/64"},
-		"no peer":               {key: grpcmw.ByPeer(), err: clientip.ErrNoAddress},
-		"peer believes nothing": {key: grpcmw.ByPeer(), ctx: from(sent("x-forwarded-for", "198.51.100.1"), "10.0.0.1:1"), want: "10.0.0.1"},
-		"behind a proxy":        {key: grpcmw.ByClientIP(proxies), ctx: from(sent("x-forwarded-for", "198.51.100.1, 203.0.113.7"), "10.0.0.1:1"), want: "203.0.113.7"},
-		"not behind the proxy":  {key: grpcmw.ByClientIP(proxies), ctx: from(sent("x-forwarded-for", "198.51.100.1"), "203.0.113.9:1"), want: "203.0.113.9"},
-		"method":                {key: grpcmw.ByMethod(), want: things.Things_Make_FullMethodName},
-		"field":                 {key: grpcmw.ByField("id"), want: "42"},
-		"field of a message":    {key: grpcmw.ByField("owner.name"), want: "o"},
-		"field, integer":        {key: grpcmw.ByField("amount"), want: "7"},
-		"field, unsigned":       {key: grpcmw.ByField("owner.number"), want: "9"},
-		"field, enum":           {key: grpcmw.ByField("kind"), want: "1"},
-		"field, bool":           {key: grpcmw.ByField("urgent"), want: "true"},
-		"field, empty":          {key: grpcmw.ByField("request_id"), err: policy.ErrNoKey},
-		"no such field":         {key: grpcmw.ByField("nothing"), err: errServer},
-		"field, list":           {key: grpcmw.ByField("tags"), err: errServer},
-		"field, bytes":          {key: grpcmw.ByField("data"), err: errServer},
-		"field, message":        {key: grpcmw.ByField("owner"), err: errServer},
-		"field of no message":   {key: grpcmw.ByField("id.name"), err: errServer},
-		"context string":        {key: grpcmw.ByContext(userKey{}), ctx: as("alice"), want: "alice"},
-		"context integer":       {key: grpcmw.ByContext(userKey{}), ctx: as(uint64(7)), want: "7"},
-		"context Stringer":      {key: grpcmw.ByContext(userKey{}), ctx: as(time.Second), want: "1s"},
-		"context unset":         {key: grpcmw.ByContext(userKey{}), err: policy.ErrNoKey},
-		"context of a type":     {key: grpcmw.ByContext(userKey{}), ctx: as([]string{"a"}), err: errServer},
-		"global":                {key: grpcmw.Global(), want: "global"},
-		"join":                  {key: grpcmw.Join(fixed("a"), fixed("b:")), want: "1:a2:b:"},
-		"first of":              {key: grpcmw.FirstOf(fixed(""), fixed("a")), want: "1:a"},
-		"first of, none":        {key: grpcmw.FirstOf(fixed(""), fixed("")), err: policy.ErrNoKey},
+		"metadata":                    {key: grpcmw.ByMetadata("X-Key"), ctx: sent("x-key", "k"), want: "k"},
+		"no metadata":                 {key: grpcmw.ByMetadata("x-key"), err: policy.ErrNoKey},
+		"two values":                  {key: grpcmw.ByMetadata("x-key"), ctx: sent("x-key", "a", "x-key", "b"), err: policy.ErrNoKey},
+		"peer":                        {key: grpcmw.ByPeer(), ctx: from(t.Context(), "203.0.113.7:1234"), want: "203.0.113.7"},
+		"peer, IPv6":                  {key: grpcmw.ByPeer(), ctx: from(t.Context(), "[2001:db8:1:2:3::4]:1234"), want: "2001:db8:1:2::/64"},
+		"no peer":                     {key: grpcmw.ByPeer(), err: clientip.ErrNoAddress},
+		"peer believes nothing":       {key: grpcmw.ByPeer(), ctx: from(sent("x-forwarded-for", "198.51.100.1"), "10.0.0.1:1"), want: "10.0.0.1"},
+		"behind a proxy":              {key: grpcmw.ByClientIP(proxies), ctx: from(sent("x-forwarded-for", "198.51.100.1, 203.0.113.7"), "10.0.0.1:1"), want: "203.0.113.7"},
+		"not behind the proxy":        {key: grpcmw.ByClientIP(proxies), ctx: from(sent("x-forwarded-for", "198.51.100.1"), "203.0.113.9:1"), want: "203.0.113.9"},
+		"method":                      {key: grpcmw.ByMethod(), want: things.Things_Make_FullMethodName},
+		"field":                       {key: grpcmw.ByField("id"), want: "42"},
+		"field of a message":          {key: grpcmw.ByField("owner.name"), want: "o"},
+		"field, integer":              {key: grpcmw.ByField("amount"), want: "7"},
+		"field, unsigned":             {key: grpcmw.ByField("owner.number"), want: "9"},
+		"field, enum":                 {key: grpcmw.ByField("kind"), want: "1"},
+		"field, bool":                 {key: grpcmw.ByField("urgent"), want: "true"},
+		"field, empty":                {key: grpcmw.ByField("request_id"), err: policy.ErrNoKey},
+		"no such field":               {key: grpcmw.ByField("nothing"), err: policy.ErrNotProvided},
+		"field, list":                 {key: grpcmw.ByField("tags"), err: policy.ErrNotProvided},
+		"field, bytes":                {key: grpcmw.ByField("data"), err: policy.ErrNotProvided},
+		"field, message":              {key: grpcmw.ByField("owner"), err: policy.ErrNotProvided},
+		"field of no message":         {key: grpcmw.ByField("id.name"), err: policy.ErrNotProvided},
+		"context string":              {key: grpcmw.ByContext(userKey{}), ctx: as("alice"), want: "alice"},
+		"context integer":             {key: grpcmw.ByContext(userKey{}), ctx: as(uint64(7)), want: "7"},
+		"context Stringer":            {key: grpcmw.ByContext(userKey{}), ctx: as(time.Second), want: "1s"},
+		"context unset":               {key: grpcmw.ByContext(userKey{}), err: policy.ErrNotProvided},
+		"context nil pointer":         {key: grpcmw.ByContext(userKey{}), ctx: as((*url.URL)(nil)), err: policy.ErrNotProvided},
+		"context 0":                   {key: grpcmw.ByContext(userKey{}), ctx: as(0), err: policy.ErrNotProvided},
+		"context uint64 0":            {key: grpcmw.ByContext(userKey{}), ctx: as(uint64(0)), err: policy.ErrNotProvided},
+		"context zero Stringer":       {key: grpcmw.ByContext(userKey{}), ctx: as(netip.Addr{}), err: policy.ErrNotProvided},
+		"context Stringer of nothing": {key: grpcmw.ByContext(userKey{}), ctx: as(&url.URL{}), err: policy.ErrNotProvided},
+		"first of, not provided":      {key: grpcmw.FirstOf(grpcmw.ByContext(userKey{}), fixed("a")), want: "1:a"},
+		"first of, none provided":     {key: grpcmw.FirstOf(grpcmw.ByContext(userKey{}), failing(policy.ErrNotProvided)), err: policy.ErrNotProvided},
+		"first of, none sent":         {key: grpcmw.FirstOf(grpcmw.ByContext(userKey{}), failing(policy.ErrNoKey), failing(policy.ErrNotProvided)), err: policy.ErrNoKey},
+		"first of, unusable":          {key: grpcmw.FirstOf(grpcmw.ByContext(userKey{}), fixed("a")), ctx: as([]string{"a"}), err: policy.ErrNotProvided},
+		"context of a type":           {key: grpcmw.ByContext(userKey{}), ctx: as([]string{"a"}), err: errServer},
+		"global":                      {key: grpcmw.Global(), want: "global"},
+		"join":                        {key: grpcmw.Join(fixed("a"), fixed("b:")), want: "1:a2:b:"},
+		"first of":                    {key: grpcmw.FirstOf(fixed(""), fixed("a")), want: "1:a"},
+		"first of, none":              {key: grpcmw.FirstOf(fixed(""), fixed("")), err: policy.ErrNoKey},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.ctx == nil {
@@ -128,11 +145,60 @@ func TestScopes(t *testing.T) {
 	if !(grpcmw.ScopeFunc{}).IsZero() || grpcmw.Unscoped().IsZero() || grpcmw.ScopeBy(grpcmw.Global()).IsZero() {
 		t.Error("IsZero is wrong")
 	}
-	none := must(grpcmw.Unscoped().Of(call))
-	if by, err := grpcmw.ScopeBy(fixed(none)).Of(call); err != nil || by == none {
-		t.Errorf("a subject named %q has the scope of nobody", none)
+	if none, err := grpcmw.Unscoped().Of(call); err != nil || none != "" {
+		t.Errorf("no scope is %q, %v; want the empty one, which guards do not bound", none, err)
 	}
 	if _, err := grpcmw.ScopeBy(fixed("")).Of(call); !errors.Is(err, policy.ErrNoKey) {
 		t.Errorf("an empty subject: %v", err)
+	}
+}
+
+// All clients of a Unix socket are one, whatever they call themselves and whatever they send, unless the one at
+// its other end is said to be a proxy.
+func TestByPeerOverAUnixSocket(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, c := range []struct {
+		key  grpcmw.KeyFunc
+		want string
+	}{
+		{grpcmw.ByPeer(), "unix"},
+		{grpcmw.ByClientIP(clientip.TrustedProxies(netip.MustParsePrefix("0.0.0.0/0"))), "unix"},
+		{grpcmw.ByClientIP(clientip.TrustedUnixSocket()), "203.0.113.7"},
+	} {
+		for _, name := range []string{"", "203.0.113.99:1"} {
+			var key string
+			var err error
+			server := grpc.NewServer(grpc.UnaryInterceptor(
+				func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					key, err = c.key(grpcmw.NewCall(ctx, info.FullMethod, req))
+					return handler(ctx, req)
+				}))
+			var s service
+			things.RegisterThingsServer(server, &s)
+			listener := must(net.Listen("unix", "server.sock"))
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(listener) }()
+			_ = os.Remove(name)
+			dialer := net.Dialer{}
+			if name != "" {
+				dialer.LocalAddr = &net.UnixAddr{Name: name, Net: "unix"}
+			}
+			conn := must(grpc.NewClient("passthrough:server.sock", grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, "unix", "server.sock")
+				})))
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "198.51.100.1, 203.0.113.7")
+			if _, callErr := things.NewThingsClient(conn).Make(ctx, &things.MakeRequest{}); callErr != nil {
+				t.Error(callErr)
+			}
+			_ = conn.Close()
+			server.Stop()
+			if serveErr := <-served; serveErr != nil {
+				t.Error(serveErr)
+			}
+			if key != c.want || err != nil {
+				t.Errorf("a client called %q: %q, %v; want %q", name, key, err, c.want)
+			}
+		}
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -35,8 +37,13 @@ func TestOverTheLimit(t *testing.T) {
 	if quota := detail[errdetails.QuotaFailure](err); len(quota.GetViolations()) != 1 || quota.GetViolations()[0].GetSubject() != "limit:api" {
 		t.Errorf("QuotaFailure %v", quota)
 	}
-	if pushback := trailer.Get("grpc-retry-pushback-ms"); len(pushback) != 1 || len(pushback[0]) != 4 {
-		t.Errorf("pushback %q, want 5,000 to 6,000", pushback)
+	pushback := trailer.Get("grpc-retry-pushback-ms")
+	if len(pushback) != 1 {
+		t.Fatalf("pushback %q", pushback)
+	}
+	delay := detail[errdetails.RetryInfo](err).GetRetryDelay().AsDuration()
+	if ms := must(strconv.Atoi(pushback[0])); time.Duration(ms)*time.Millisecond < delay || ms > 6001 {
+		t.Errorf("pushback %d ms, for a delay of %v", ms, delay)
 	}
 	s.ran(t, 10)
 	if _, err := client.Make(with(t, "x-key", "b"), &things.MakeRequest{}); err != nil {
@@ -47,11 +54,15 @@ func TestOverTheLimit(t *testing.T) {
 func TestALimitFailsOpenIfItIsTold(t *testing.T) {
 	var s service
 	store := newStore(t)
-	client := serve(t, &s, ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), grpcmw.ByMetadata("x-key"), policy.FailOpen()))
+	client := serve(t, &s, ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), grpcmw.ByMetadata("x-key"), policy.FailOpen(), policy.StatusHeaders()))
 	store.Break(storetest.TakeTokens, storetest.Down)
 	for range 12 {
-		if _, err := client.Make(with(t, "x-key", "a"), &things.MakeRequest{}); err != nil {
+		var header metadata.MD
+		if _, err := client.Make(with(t, "x-key", "a"), &things.MakeRequest{}, grpc.Header(&header)); err != nil {
 			t.Fatal(err)
+		}
+		if got := header.Get("ratelimit-status"); len(got) != 1 || got[0] != "bypassed" {
+			t.Errorf("the header says %q", got)
 		}
 	}
 	_, err := client.Make(t.Context(), &things.MakeRequest{})

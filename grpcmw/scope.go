@@ -8,7 +8,8 @@ type ScopeFunc struct{ scope keys.Scope[*Call] }
 
 // ScopeBy scopes by a key that stands for the authenticated subject, such as
 // ScopeBy(ByContext(userKey{})). It should be stable, such as a user's number, and not a credential
-// that is renewed. Calls without it are refused with INVALID_ARGUMENT.
+// that is renewed, nor anything that the client chooses, such as metadata. An error of the key is answered
+// as [KeyFunc] says: with INTERNAL if authentication has provided no subject.
 func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("grpcmw", key)} }
 
 // Unscoped puts all calls into one scope: whoever sends the same key and the same request is given

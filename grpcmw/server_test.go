@@ -200,7 +200,8 @@ func denies(t *testing.T, err error, reason policy.Reason) *status.Status {
 		policy.Locked: codes.Aborted, policy.InFlight: codes.Aborted,
 		policy.KeyMissing: codes.InvalidArgument, policy.KeyMalformed: codes.InvalidArgument,
 		policy.KeyReused: codes.InvalidArgument, policy.StreamRefused: codes.InvalidArgument,
-		policy.FenceMissing: codes.InvalidArgument, policy.StaleFence: codes.FailedPrecondition,
+		policy.BodyUnreadable: codes.InvalidArgument,
+		policy.FenceMissing:   codes.InvalidArgument, policy.StaleFence: codes.FailedPrecondition,
 		policy.ResponseNotRetained: codes.FailedPrecondition, policy.OutcomeUnknown: codes.FailedPrecondition,
 		policy.ReducedCapacity: codes.Unavailable, policy.InternalError: codes.Internal,
 	}[reason]

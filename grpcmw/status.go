@@ -25,7 +25,7 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //     RetryInfo;
 //   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that cannot
 //     have one; if the fence of a lock is missing; or, without BadRequest, if the key was used for
-//     another request;
+//     another request, or the request cannot be fingerprinted;
 //   - FAILED_PRECONDITION if the call ran and its answer was not kept, or nobody knows whether it ran;
 //     or if the fence is stale;
 //   - UNAVAILABLE if the store is, with RetryInfo;
@@ -51,7 +51,8 @@ func codeOf(r policy.Reason) codes.Code {
 		return codes.ResourceExhausted
 	case policy.Locked, policy.InFlight:
 		return codes.Aborted
-	case policy.KeyMissing, policy.KeyMalformed, policy.KeyReused, policy.StreamRefused, policy.FenceMissing:
+	case policy.KeyMissing, policy.KeyMalformed, policy.KeyReused, policy.StreamRefused, policy.FenceMissing,
+		policy.BodyUnreadable:
 		return codes.InvalidArgument
 	case policy.ResponseNotRetained, policy.OutcomeUnknown, policy.StaleFence:
 		return codes.FailedPrecondition
@@ -90,7 +91,7 @@ func details(d policy.Denial) []protoadapt.MessageV1 {
 	return list
 }
 
-// Denied is the error of an interceptor that refused a call. Its status is what the client gets;
+// denied is the error of an interceptor that refused a call. Its status is what the client gets;
 // errors.Is finds the error behind it, such as core.ErrUnavailable, which the client does not.
 type denied struct {
 	denial policy.Denial
@@ -102,7 +103,8 @@ type denied struct {
 func NewError(d policy.Denial, st *status.Status) error { return &denied{d, st} }
 
 // DenialOf returns the denial in an error that an interceptor of this module returned, for
-// interceptors outside it; false if it is another error.
+// interceptors outside it; false if it is another error. The denial's Err is the error behind it, for
+// logs: the text of the interceptor's error says nothing of it.
 func DenialOf(err error) (policy.Denial, bool) {
 	var e *denied
 	if errors.As(err, &e) {
@@ -111,12 +113,9 @@ func DenialOf(err error) (policy.Denial, bool) {
 	return policy.Denial{}, false
 }
 
-func (e *denied) Error() string {
-	if e.denial.Err == nil {
-		return e.status.Err().Error()
-	}
-	return e.status.Err().Error() + ": " + e.denial.Err.Error()
-}
+// Error says what the client is told, and nothing of the error behind the denial: gRPC sends a client the
+// whole text of an error that wraps this one.
+func (e *denied) Error() string { return e.status.Err().Error() }
 
 // GRPCStatus is how gRPC finds the status.
 func (e *denied) GRPCStatus() *status.Status { return e.status }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
@@ -40,35 +41,41 @@ func TestWiringMistakesPanic(t *testing.T) {
 	unless := nethttp.Unless(func(*http.Request) bool { return false })
 
 	wiring.Panics(t, map[string]func(){
-		"ratelimit: New: nil limiter":                         func() { ratelimit.New(nil, anyKey) },
-		"ratelimit: New: nil key":                             func() { ratelimit.New(limiter, nil) },
-		"ratelimit: UnaryServerInterceptor: nil limiter":      func() { ratelimit.UnaryServerInterceptor(nil, anyKey) },
-		"ratelimit: StreamServerInterceptor: nil key":         func() { ratelimit.StreamServerInterceptor(limiter, nil) },
-		"ratelimit: UnaryClientInterceptor: nil limiter":      func() { ratelimit.UnaryClientInterceptor(nil, anyKey) },
-		"ratelimit: StreamClientInterceptor: nil key":         func() { ratelimit.StreamClientInterceptor(limiter, nil) },
-		"ratelimit: Deny: nil function":                       func() { ratelimit.Deny(nil) },
-		"idempotency: New: nil guard":                         func() { idempotency.New(nil, anyone) },
-		"idempotency: UnaryServerInterceptor: nil guard":      func() { idempotency.UnaryServerInterceptor(nil, anyone) },
-		"idempotency: StreamServerInterceptor: nil guard":     func() { idempotency.StreamServerInterceptor(nil, anyone) },
-		"idempotency: Deny: nil function":                     func() { idempotency.Deny(nil) },
-		"idempotency: KeepCodes: 17 is no code":               func() { idempotency.KeepCodes(codes.OK, 17) },
-		"exclusive: New: nil locker":                          func() { exclusive.New(nil, anyKey) },
-		"exclusive: New: nil key":                             func() { exclusive.New(carts, nil) },
-		"exclusive: UnaryServerInterceptor: nil key":          func() { exclusive.UnaryServerInterceptor(carts, nil) },
-		"exclusive: StreamServerInterceptor: nil locker":      func() { exclusive.StreamServerInterceptor(nil, anyKey) },
-		"exclusive: Deny: nil function":                       func() { exclusive.Deny(nil) },
-		"concurrency: New: nil semaphore":                     func() { concurrency.New(nil, anyKey) },
-		"concurrency: New: nil key":                           func() { concurrency.New(reports, nil) },
-		"concurrency: UnaryServerInterceptor: nil key":        func() { concurrency.UnaryServerInterceptor(reports, nil) },
-		"concurrency: StreamServerInterceptor: nil semaphore": func() { concurrency.StreamServerInterceptor(nil, anyKey) },
-		"concurrency: Deny: nil function":                     func() { concurrency.Deny(nil) },
-		"fenced: New: nil checker":                            func() { fenced.New(nil, anyKey) },
-		"fenced: New: nil key":                                func() { fenced.New(marks, nil) },
-		"fenced: UnaryServerInterceptor: nil checker":         func() { fenced.UnaryServerInterceptor(none, anyKey) },
-		"fenced: StreamServerInterceptor: nil key":            func() { fenced.StreamServerInterceptor(marks, nil) },
-		"fenced: Deny: nil function":                          func() { fenced.Deny(nil) },
-		"retry: WithMaxTries: 0 is less than 1":               func() { retry.WithMaxTries(0) },
-		"retry: WithMaxDelay: -1ns is negative":               func() { retry.WithMaxDelay(-1) },
+		"ratelimit: New: nil limiter":                     func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":                         func() { ratelimit.New(limiter, nil) },
+		"ratelimit: UnaryServerInterceptor: nil limiter":  func() { ratelimit.UnaryServerInterceptor(nil, anyKey) },
+		"ratelimit: StreamServerInterceptor: nil key":     func() { ratelimit.StreamServerInterceptor(limiter, nil) },
+		"ratelimit: UnaryClientInterceptor: nil limiter":  func() { ratelimit.UnaryClientInterceptor(nil, anyKey) },
+		"ratelimit: StreamClientInterceptor: nil key":     func() { ratelimit.StreamClientInterceptor(limiter, nil) },
+		"ratelimit: Deny: nil function":                   func() { ratelimit.Deny(nil) },
+		"idempotency: New: nil guard":                     func() { idempotency.New(nil, anyone) },
+		"idempotency: UnaryServerInterceptor: nil guard":  func() { idempotency.UnaryServerInterceptor(nil, anyone) },
+		"idempotency: StreamServerInterceptor: nil guard": func() { idempotency.StreamServerInterceptor(nil, anyone) },
+		"idempotency: Deny: nil function":                 func() { idempotency.Deny(nil) },
+		"idempotency: KeyFrom: nil key":                   func() { idempotency.KeyFrom(nil) },
+		"idempotency: Fingerprint: nil function":          func() { idempotency.Fingerprint(nil) },
+		"idempotency: New: Fingerprint says nothing with policy.KeyAlone": func() {
+			idempotency.New(orders, anyone, policy.KeyAlone(), idempotency.Fingerprint(func(*grpcmw.Call) ([]byte, error) { return nil, nil }))
+		},
+		"idempotency: KeepCodes: 17 is no code":                   func() { idempotency.KeepCodes(codes.OK, 17) },
+		"exclusive: New: nil locker":                              func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":                                 func() { exclusive.New(carts, nil) },
+		"exclusive: UnaryServerInterceptor: nil key":              func() { exclusive.UnaryServerInterceptor(carts, nil) },
+		"exclusive: StreamServerInterceptor: nil locker":          func() { exclusive.StreamServerInterceptor(nil, anyKey) },
+		"exclusive: Deny: nil function":                           func() { exclusive.Deny(nil) },
+		"concurrency: New: nil semaphore":                         func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":                               func() { concurrency.New(reports, nil) },
+		"concurrency: UnaryServerInterceptor: nil key":            func() { concurrency.UnaryServerInterceptor(reports, nil) },
+		"concurrency: StreamServerInterceptor: nil semaphore":     func() { concurrency.StreamServerInterceptor(nil, anyKey) },
+		"concurrency: Deny: nil function":                         func() { concurrency.Deny(nil) },
+		"fenced: New: nil checker":                                func() { fenced.New(nil, anyKey) },
+		"fenced: New: nil key":                                    func() { fenced.New(marks, nil) },
+		"fenced: UnaryServerInterceptor: nil checker":             func() { fenced.UnaryServerInterceptor(none, anyKey) },
+		"fenced: StreamServerInterceptor: nil key":                func() { fenced.StreamServerInterceptor(marks, nil) },
+		"fenced: Deny: nil function":                              func() { fenced.Deny(nil) },
+		"retry: WithMaxTries: 0 is less than 1":                   func() { retry.WithMaxTries(0) },
+		"retry: WithMaxDelay: -1ns is neither 0 nor at least 1ms": func() { retry.WithMaxDelay(-1) },
+		"retry: WithMaxDelay: 5ns is neither 0 nor at least 1ms":  func() { retry.WithMaxDelay(5) },
 
 		"idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped": func() { idempotency.New(orders, grpcmw.ScopeFunc{}) },
 

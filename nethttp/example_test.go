@@ -48,16 +48,18 @@ func Example_roundTheMuxAndRoundAHandler() {
 	// Output: has the lock of cart 42
 }
 
-// An API key, or else the client's address. A client that sends an address as its key does not pass for
-// who has that address.
-func ExampleFirstOf_apiKeyOrAddress() {
-	key := nethttp.FirstOf(nethttp.ByHeader("X-Api-Key"), nethttp.ByClientIP(clientip.Direct()))
+type userKey struct{}
+
+// The user whom authentication has put into the context, or else the client's address. A user who is called
+// like an address does not pass for who has that address.
+func ExampleFirstOf_userOrAddress() {
+	key := nethttp.FirstOf(nethttp.ByContext(userKey{}), nethttp.ByClientIP(clientip.Direct()))
 
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.RemoteAddr = "203.0.113.7:49152"
 	fmt.Println(key(r))
 
-	r.Header.Set("X-Api-Key", "203.0.113.7")
+	r = r.WithContext(context.WithValue(r.Context(), userKey{}, "203.0.113.7"))
 	fmt.Println(key(r))
 	// Output:
 	// 1:203.0.113.7 <nil>

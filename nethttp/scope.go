@@ -11,8 +11,9 @@ import (
 type ScopeFunc struct{ scope keys.Scope[*http.Request] }
 
 // ScopeBy scopes by a key that stands for the authenticated subject, such as
-// ScopeBy(ByContext("user")). It should be stable, such as a user's number, and not a credential
-// that is renewed. Requests without it are refused with status 400.
+// ScopeBy(ByContext(userKey{})). It should be stable, such as a user's number, and not a credential
+// that is renewed, nor anything that the client chooses, such as a header field. An error of the key is
+// answered as [KeyFunc] says: with status 500 if authentication has provided no subject.
 func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("nethttp", key)} }
 
 // Unscoped puts all requests into one scope: whoever sends the same key and the same request is

@@ -1,6 +1,7 @@
 package nethttp_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -58,7 +59,13 @@ var frameworks = map[string]framework{
 
 // byVar is how the documentation of ByPathValue has it for gorilla/mux.
 func byVar(name string) nethttp.KeyFunc {
-	return func(r *http.Request) (string, error) { return mux.Vars(r)[name], nil }
+	return func(r *http.Request) (string, error) {
+		value, ok := mux.Vars(r)[name]
+		if !ok {
+			return "", fmt.Errorf("%w: no variable %q", policy.ErrNotProvided, name)
+		}
+		return value, nil
+	}
 }
 
 // wrap puts a chain round a handler, its first outermost.
@@ -120,6 +127,9 @@ func (f framework) build(m mwtest.Middleware) func(http.Handler) http.Handler {
 		if m.By.Kind != mwtest.None {
 			scope = nethttp.ScopeBy(f.key(m.By))
 		}
+		if m.KeyFrom.Kind != mwtest.None {
+			m.Options = append(m.Options, idempotency.KeyFrom(f.key(m.KeyFrom)))
+		}
 		return idempotency.New(m.Guard, scope, m.Options...)
 	case mwtest.Exclusive:
 		if m.Skip != nil {
@@ -169,6 +179,8 @@ func (f framework) key(k mwtest.Key) nethttp.KeyFunc {
 		return nethttp.ByClientIP(clientip.Direct())
 	case mwtest.Global:
 		return nethttp.Global()
+	case mwtest.InBody:
+		return mwtest.EventID
 	default:
 		return func(*http.Request) (string, error) { return "", k.Err }
 	}

@@ -53,6 +53,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"ratelimit: Deny: nil function":   func() { ratelimit.Deny(nil) },
 		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
 		"idempotency: New: nil handler":   func() { idempotency.New(orders, anyone)(none) },
+		"idempotency: KeyFrom: nil key":   func() { idempotency.KeyFrom(nil) },
 		"idempotency: Deny: nil function": func() { idempotency.Deny(nil) },
 		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
 		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 // deadlines of their own.
 const settleTimeout = 5 * time.Second
 
-// Attempt is one run of an operation. Whoever holds it settles it with Complete,
-// CompleteNotRetained, CompleteUnknown or Abandon; the first of them counts.
+// Attempt is one run of an operation. Its caller settles it with Complete, CompleteNotRetained,
+// CompleteUnknown or Abandon; the first of them counts.
 //
 // An attempt begins dirty: if its process dies, it may have had effects. MarkClean and MarkDirty
 // say more exactly when that is so.
@@ -26,9 +27,12 @@ type Attempt struct {
 	start   time.Time
 	lease   *lease.Context
 	ctx     context.Context // the lease with the attempt as a value
-	dirty   atomic.Bool
 	settled atomic.Bool
 	told    atomic.Bool // that it was lost
+
+	marking sync.Mutex
+	marks   int // how many marks have been sent
+	clean   bool
 
 	telemetry telemetry.Beginning
 }
@@ -56,49 +60,62 @@ func (a *Attempt) OperationID() string { return a.begun.ID }
 // [ErrSettled] once it is settled, or with the context that Begin was given.
 func (a *Attempt) Context() context.Context { return a.ctx }
 
-// Dirty reports whether the attempt may have had effects, as far as it was told.
-func (a *Attempt) Dirty() bool { return a.dirty.Load() }
+// Dirty reports whether the attempt may have had effects, by the last of MarkClean and MarkDirty
+// that was called and succeeded.
+func (a *Attempt) Dirty() bool {
+	a.marking.Lock()
+	defer a.marking.Unlock()
+	return !a.clean
+}
 
 // MarkClean records that the attempt has had no effect yet: if it dies now, another may take over.
 // Call it before any effect, and MarkDirty before the first one. One round trip.
 //
 // On an error, which is [ErrLost], [ErrSettled], the context's or core.ErrUnavailable, the attempt
-// counts as dirty still.
-func (a *Attempt) MarkClean(ctx context.Context) error {
-	if err := a.mark(ctx, false); err != nil {
-		return err
-	}
-	a.dirty.Store(false)
-	return nil
-}
+// counts as dirty. If the error matches core.ErrUnconfirmed or is the context's, the store may count it as
+// clean all the same: call MarkDirty before the first effect also then.
+func (a *Attempt) MarkClean(ctx context.Context) error { return a.mark(ctx, false) }
 
 // MarkDirty records that effects begin now: if the attempt dies after this, its outcome is unknown.
-// One round trip. On an error (see MarkClean) the caller must not go on to the effect, since the
-// store may still hold the attempt to be clean.
-func (a *Attempt) MarkDirty(ctx context.Context) error {
-	a.dirty.Store(true)
-	return a.mark(ctx, true)
-}
+// One round trip. A MarkClean that was called before, and reaches the store later, does not undo it.
+// On an error (see MarkClean) the caller must not go on to the effect, since the store may count the
+// attempt as clean.
+func (a *Attempt) MarkDirty(ctx context.Context) error { return a.mark(ctx, true) }
 
 func (a *Attempt) mark(ctx context.Context, dirty bool) error {
 	if a.settled.Load() {
 		return ErrSettled
 	}
-	held, err := a.guard.store.MarkOperation(ctx, a.begun.ID, a.begun.Owner, dirty)
-	if err == nil && !held {
-		err = ErrLost
+	a.marking.Lock()
+	a.marks++
+	seq := a.marks
+	a.clean = false
+	a.marking.Unlock()
+	held, err := a.guard.store.MarkOperation(ctx, MarkRequest{AttemptRef: a.begun.AttemptRef, Dirty: dirty, Seq: seq})
+	if err != nil {
+		return err
 	}
-	return err
+	if !held {
+		return ErrLost
+	}
+	a.marking.Lock()
+	defer a.marking.Unlock()
+	if seq == a.marks { // no later mark has been sent meanwhile
+		a.clean = !dirty
+	}
+	return nil
 }
 
 // Complete records the result of the operation: it will not run again while the record is kept, and
-// everybody who asks is given this result. If its Data is larger than the guard or the store keeps,
-// they are given a *[NotRetainedError] instead.
+// later calls of Begin return this result. If its Data is larger than the guard or the store keeps, or
+// than the scope has room for ([WithMaxScopeBytes]), they return a *[NotRetainedError] instead.
 //
-// It runs to its end even if ctx is cancelled. An error is [ErrSettled]; [ErrLost] if another
-// attempt has taken over, whose result will count; or core.ErrUnavailable: then the completion is
-// repeated in the background until the store confirms it or the lease is long over, so a caller
-// that has an answer for its client sends it.
+// It runs to its end even if ctx is cancelled. An error is [ErrSettled]; [ErrLost] if another attempt
+// has taken over, whose result will count; or core.ErrUnavailable: then the completion is retried in the
+// background for as long as the record would be kept, and until it succeeds this guard's Begin answers
+// from it. So a caller that has an answer for its client sends it. Pending completions take at most
+// 64 MiB: a result beyond that is settled as not retained, and a completion that does not fit without its
+// result is dropped.
 func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	if len(r.Data) > a.guard.config.maxResult {
 		return a.settle(ctx, NotRetained, r.Status, nil)
@@ -107,65 +124,77 @@ func (a *Attempt) Complete(ctx context.Context, r Result) error {
 }
 
 // CompleteNotRetained records that the operation ran, with this status, and that its result is not
-// kept: whoever asks again is told so with a *[NotRetainedError]. Errors are those of Complete.
+// kept: later calls of Begin return a *[NotRetainedError]. Errors are those of Complete.
 func (a *Attempt) CompleteNotRetained(ctx context.Context, status int) error {
 	return a.settle(ctx, NotRetained, status, nil)
 }
 
-// CompleteUnknown records that the attempt ended and that nobody knows what it did: whoever asks
-// again is given [ErrOutcomeUnknown], or runs it again if the guard was built [WithRerun]. Errors
-// are those of Complete.
+// CompleteUnknown records that the attempt ended with an unknown outcome: later calls of Begin return
+// [ErrOutcomeUnknown], or run the operation again if the guard was built [WithRerun]. Errors are those of
+// Complete.
 func (a *Attempt) CompleteUnknown(ctx context.Context) error {
 	return a.settle(ctx, Unknown, 0, nil)
 }
 
-// Abandon gives the operation back as if the attempt had not been: the next one to ask runs it. It
-// is the caller's word that the attempt had no effects, or that they may happen again. Errors are
-// those of Complete.
+// Abandon gives the operation back as if the attempt had not been: the next Begin runs it. It is the
+// caller's word that the attempt had no effects, or that they may happen again. Errors are those of
+// Complete; it is retried in the same way.
 func (a *Attempt) Abandon(ctx context.Context) error {
 	return a.finish(ctx, telemetry.Abandoned, func(ctx context.Context) (bool, error) {
-		return a.guard.store.AbandonOperation(ctx, a.begun.ID, a.begun.Owner)
+		return a.guard.store.AbandonOperation(ctx, a.begun.AttemptRef)
+	}, func(err error) telemetry.IdempotencyResult {
+		a.guard.giveBack(a.ctx, a.begun.AttemptRef, err, a.forget)
+		return telemetry.IdempotencyError
 	})
 }
 
 func (a *Attempt) settle(ctx context.Context, s State, status int, data []byte) error {
-	req := SettleRequest{
-		ID: a.begun.ID, Owner: a.begun.Owner, Fingerprint: a.begun.Fingerprint, Number: a.number,
-		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: a.guard.config.retention,
+	g := a.guard
+	req := &SettleRequest{
+		AttemptRef: a.begun.AttemptRef, Fingerprint: a.begun.Fingerprint, Number: a.number,
+		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: g.config.retention,
+		MaxBytes: g.config.maxScopeBytes,
 	}
-	a.guard.typical.Add(time.Since(a.start))
+	g.typical.Add(time.Since(a.start))
 	ended := telemetry.Executed
 	if s == Unknown {
 		ended = telemetry.Failed
 	}
 	return a.finish(ctx, ended, func(ctx context.Context) (bool, error) {
-		return a.guard.store.SettleOperation(ctx, req)
-	})
+		if time.Until(a.lease.ValidUntil()) < settleTimeout { // others could begin before the store answers
+			g.pending.put(req)
+		}
+		owned, err := g.store.SettleOperation(ctx, *req)
+		if err == nil {
+			g.pending.remove(req)
+		}
+		return owned, err
+	}, func(err error) telemetry.IdempotencyResult { return a.settleLater(req, err) })
 }
 
-// finish takes the last step of the attempt, once.
-func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult, step func(context.Context) (bool, error)) error {
+// finish takes the last step of the attempt, once. If it fails, later retries it.
+func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
+	step func(context.Context) (bool, error), later func(error) telemetry.IdempotencyResult,
+) error {
 	if !a.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}
+	defer a.guard.calls.End()
 	expired := a.expired()
 	a.lease.End(ErrSettled)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	owned, err := step(ctx)
 	if err != nil {
-		// The lease goes on being renewed meanwhile, so that nobody takes over.
-		until := a.lease.ValidUntil().Add(a.guard.config.lease)
-		queued := a.guard.redo.Add(until, func(ctx context.Context) error {
-			_, err := step(ctx)
-			return err
-		}, a.forget)
-		if !queued {
-			a.forget()
+		ended = later(err)
+		if ended != telemetry.IdempotencyError {
+			a.guard.telemetry.End(ctx, a.telemetry, ended, nil)
+		} else {
+			a.guard.telemetry.End(ctx, a.telemetry, ended, err)
 		}
-		a.guard.telemetry.End(ctx, a.telemetry, telemetry.IdempotencyError, err)
 		return err
 	}
+	a.guard.heard()
 	a.forget()
 	if !owned {
 		a.lost(expired)

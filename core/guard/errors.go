@@ -22,6 +22,10 @@ var (
 	// result was not kept.
 	ErrNotRetained = errors.New("guard: result not retained")
 
+	// ErrScopeFull is matched by the *[ScopeFullError] of a new operation whose scope has as many
+	// records as it may have. The operation has not run.
+	ErrScopeFull = errors.New("guard: scope full")
+
 	// ErrInvalidOperation is returned for an operation without a key, or with a scope or a key of
 	// more than 1,024 bytes. Nothing was sent to the store.
 	ErrInvalidOperation = errors.New("guard: invalid operation")
@@ -67,3 +71,18 @@ func (e *NotRetainedError) Error() string {
 
 // Is reports whether target is [ErrNotRetained].
 func (e *NotRetainedError) Is(target error) bool { return target == ErrNotRetained }
+
+// ScopeFullError says when a scope has room again. It matches [ErrScopeFull].
+type ScopeFullError struct {
+	// Guard is the name of the guard whose bound it is.
+	Guard string
+	// RetryAfter is when the first of the scope's records ends; zero if that is not known.
+	RetryAfter time.Duration
+}
+
+func (e *ScopeFullError) Error() string {
+	return fmt.Sprintf("%v: of guard %s; a record ends in %v", ErrScopeFull, e.Guard, e.RetryAfter)
+}
+
+// Is reports whether target is [ErrScopeFull].
+func (e *ScopeFullError) Is(target error) bool { return target == ErrScopeFull }

@@ -10,12 +10,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/internal/average"
+	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
@@ -29,29 +32,39 @@ import (
 // both are made of. Guards with the same name on the same store share their records, in one process
 // as in several. All methods may be called concurrently.
 //
-// What is promised: an operation whose completion the store has confirmed never runs again while
-// its record is kept. A process that dies after the effect and before the completion leaves an
-// attempt of unknown outcome.
+// An operation whose completion the store has confirmed never runs again while its record is kept.
+// Until the store confirms it, the process that has the result retries the completion and answers from
+// it. A process that dies after the effect and before the completion leaves an attempt of unknown
+// outcome.
+//
+// The store's Shutdown ends a guard: from then on Begin returns core.ErrClosed. It waits until every attempt
+// has been settled and the store has confirmed that, or until its context ends; then its error says how many
+// attempts and completions are left, and retries go on until the store is closed.
 type Guard struct {
 	store   Store
 	name    string
 	config  config
 	names   digester
 	keeper  *renewal.Keeper[keptAttempt]
-	redo    redo.Queue
+	pending pending
+	undo    redo.Queue       // attempts to give back
+	calls   errand.Group     // of Begin; those that begin an attempt last until it is settled
+	closed  atomic.Bool      // Begin is refused
 	typical average.Duration // how long attempts take
 
 	telemetry *telemetry.Idempotency
 	leases    *telemetry.Leases
-	damage    *telemetry.Damage
+	damage    *telemetry.Repeated
 }
 
 // New returns a guard that keeps its records in store, under name.
 //
+// Guards of one name should have the same settings: if another of this process has others, that is logged.
+//
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
 func New(store Store, name string, opts ...Option) (*Guard, error) {
-	if store == nil {
+	if naming.IsNil(store) {
 		return nil, errNilStore
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -67,11 +80,13 @@ func New(store Store, name string, opts ...Option) (*Guard, error) {
 		return nil, err
 	}
 	g := &Guard{store: store, name: name, config: c, names: digester{c.secret}}
-	g.telemetry = telemetry.NewIdempotency(c.providers, ScopeName, name)
+	g.pending.queue.MaxBytes, g.undo.MaxBytes = maxPending, maxUndone
+	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name)
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
-	g.damage = telemetry.NewDamage(c.logger.With("mechanism", "idempotency", "policy", name))
+	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = renewal.NewKeeper(g.renew)
-	store.AtShutdown(g.redo.Drain)
+	store.AtShutdown(g.shutdown)
+	namesake.Join(store, c.logger, "idempotency", name, c.shared())
 	return g, nil
 }
 
@@ -91,10 +106,14 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 //   - a result: the operation has run, and this is what it left.
 //   - an error: *[InFlightError] while another attempt runs it; [ErrMismatch] if the key belongs to
 //     another request; [ErrOutcomeUnknown] if an attempt ended without telling how;
-//     *[NotRetainedError] if it ran and its result was not kept; [ErrInvalidOperation]; the
-//     context's; or one that matches core.ErrUnavailable.
+//     *[NotRetainedError] if it ran and its result was not kept; *[ScopeFullError] if it is new and
+//     its scope has as many records as it may have; [ErrInvalidOperation]; the context's; or one
+//     that matches core.ErrUnavailable: core.ErrClosed after the store's Shutdown or Close.
 //
-// If the store's answer did not arrive, an attempt that it may have begun is taken back in the
+// A completion that this guard knows and the store has not confirmed is answered with, whether the
+// store can be reached or not.
+//
+// If the store's answer did not arrive, an attempt that it may have begun is abandoned in the
 // background, so that nobody waits for its lease.
 //
 // ctx is the parent of the attempt's context.
@@ -102,11 +121,14 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	if err := op.check(); err != nil {
 		return nil, nil, err
 	}
+	g.calls.Begin()
 	x := g.telemetry.Begin(ctx)
 	attempt, result, worked, err := g.begin(ctx, op)
 	word := describe(result, err)
 	if attempt != nil {
-		attempt.telemetry = x
+		attempt.telemetry = x // and calls.End is for finish to call
+	} else {
+		defer g.calls.End()
 	}
 	if word != telemetry.IdempotencyError {
 		g.telemetry.Begun(ctx, x, word, worked, nil)
@@ -118,23 +140,36 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 
 // begin returns, with a result, also the span of the attempt that it comes from.
 func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
-	var worked trace.SpanContext
 	req := BeginRequest{
-		ID:          g.names.id(g.name, op),
-		Owner:       newOwner(),
+		AttemptRef:  AttemptRef{Scope: g.names.scope(g.name, op), ID: g.names.id(g.name, op)},
 		Fingerprint: g.names.fingerprint(op),
 		Lease:       g.config.lease,
 		Retention:   g.config.retention,
 		Rerun:       g.config.rerun,
+		MaxRecords:  g.config.maxPerScope,
+	}
+	if g.closed.Load() {
+		return nil, nil, trace.SpanContext{}, outage.ErrClosed
 	}
 	sent := time.Now()
+	if done := g.pending.get(req.ID); done != nil && (done.State != Unknown || !req.Rerun) {
+		return g.read(ctx, req, done.reply(req.Fingerprint), sent)
+	}
+	req.Owner = newOwner()
 	reply, err := g.store.BeginOperation(ctx, req)
 	if err != nil {
 		if errors.Is(err, outage.ErrUnconfirmed) || ctx.Err() != nil {
-			g.takeBack(req)
+			g.giveBack(ctx, req.AttemptRef, err, func() {})
 		}
-		return nil, nil, worked, err
+		return nil, nil, trace.SpanContext{}, err
 	}
+	g.heard()
+	return g.read(ctx, req, reply, sent)
+}
+
+// read returns what a reply means, as begin does.
+func (g *Guard) read(ctx context.Context, req BeginRequest, reply BeginReply, sent time.Time) (*Attempt, *Result, trace.SpanContext, error) {
+	var worked trace.SpanContext
 	switch reply.Outcome {
 	case Started:
 		return g.newAttempt(ctx, req, reply.Number, sent), nil, worked, nil
@@ -144,6 +179,8 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 		return nil, nil, worked, ErrMismatch
 	case Undecided:
 		return nil, nil, worked, ErrOutcomeUnknown
+	case ScopeFull:
+		return nil, nil, worked, &ScopeFullError{Guard: g.name, RetryAfter: reply.Remaining}
 	case Settled:
 		switch reply.State {
 		case Completed:
@@ -177,32 +214,24 @@ func describe(result *Result, err error) telemetry.IdempotencyResult {
 		return telemetry.Unknown
 	case errors.Is(err, ErrNotRetained):
 		return telemetry.NotRetained
+	case errors.Is(err, ErrScopeFull):
+		return telemetry.ScopeFull
 	}
 	return telemetry.IdempotencyError
 }
 
 func (g *Guard) newAttempt(ctx context.Context, req BeginRequest, number int, sent time.Time) *Attempt {
 	a := &Attempt{guard: g, begun: req, number: number, start: sent}
-	a.dirty.Store(true)
 	a.lease = lease.NewContext(ctx, lease.ValidUntil(sent, g.config.lease), ErrExpired)
 	a.ctx = context.WithValue(a.lease, contextKey{}, a)
 	g.keeper.Add(keptAttempt{a}, sent)
 	return a
 }
 
-// takeBack abandons, in the background, an attempt that nobody will run. After the lease there is
-// nothing to gain by it.
-func (g *Guard) takeBack(req BeginRequest) {
-	g.redo.Add(time.Now().Add(g.config.lease+time.Second), func(ctx context.Context) error {
-		_, err := g.store.AbandonOperation(ctx, req.ID, req.Owner)
-		return err
-	}, nil)
-}
-
 func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, error) {
 	reqs := make([]RenewRequest, len(attempts))
 	for i, a := range attempts {
-		reqs[i] = RenewRequest{ID: a.begun.ID, Owner: a.begun.Owner, Lease: g.config.lease, Retention: g.config.retention}
+		reqs[i] = RenewRequest{AttemptRef: a.begun.AttemptRef, Lease: g.config.lease, Retention: g.config.retention}
 	}
 	renewed, err := g.store.RenewOperations(ctx, reqs)
 	g.leases.Renewed(ctx, renewed, len(reqs), err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
 )
 
 // recorder keeps what reaches a store.
@@ -28,12 +29,17 @@ func TestNewRefuses(t *testing.T) {
 	store := memstore.New()
 	for name, build := range map[string]func() (*guard.Guard, error){
 		"nil store":       func() (*guard.Guard, error) { return guard.New(nil, "g") },
+		"typed nil store": func() (*guard.Guard, error) { return guard.New((*redisstore.Store)(nil), "g") },
 		"no name":         func() (*guard.Guard, error) { return guard.New(store, "") },
 		"odd name":        func() (*guard.Guard, error) { return guard.New(store, "a\nb") },
 		"short lease":     func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithLease(time.Millisecond)) },
 		"long lease":      func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithLease(25*time.Hour)) },
 		"no retention":    func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithRetention(0)) },
 		"less than lease": func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithRetention(time.Second)) },
+		"no records":      func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxPerScope(0)) },
+		"many records":    func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxPerScope(1<<20+1)) },
+		"no bytes":        func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxScopeBytes(0)) },
+		"many bytes":      func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxScopeBytes(1<<30+1)) },
 		"huge result":     func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxResult(17<<20)) },
 	} {
 		if g, err := build(); g != nil || err == nil || !strings.HasPrefix(err.Error(), "guard: New: ") {
@@ -97,10 +103,10 @@ func TestNamesOfRecords(t *testing.T) {
 			t.Errorf("%s and %s are one operation", name, twin)
 		}
 		ids[req.ID] = name
-		if len(req.ID) != 22 || len(req.Owner) != 22 || len(req.Fingerprint) != 43 {
-			t.Errorf("%s: lengths of %d, %d and %d", name, len(req.ID), len(req.Owner), len(req.Fingerprint))
+		if len(req.Scope) != 22 || len(req.ID) != 22 || len(req.Owner) != 22 || len(req.Fingerprint) != 43 {
+			t.Errorf("%s: lengths of %d, %d, %d and %d", name, len(req.Scope), len(req.ID), len(req.Owner), len(req.Fingerprint))
 		}
-		for _, sent := range []string{req.ID, req.Owner, req.Fingerprint} {
+		for _, sent := range []string{req.Scope, req.ID, req.Owner, req.Fingerprint} {
 			if strings.Contains(sent, "alice") || strings.Contains(sent, "tea") || bytes.ContainsAny([]byte(sent), "{}: ") {
 				t.Errorf("%s: the store was sent %q", name, sent)
 			}
@@ -136,6 +142,7 @@ func TestErrorTexts(t *testing.T) {
 	for err, want := range map[error]error{
 		&guard.InFlightError{Remaining: time.Second}: guard.ErrInFlight,
 		&guard.NotRetainedError{Status: 201}:         guard.ErrNotRetained,
+		&guard.ScopeFullError{Guard: "orders"}:       guard.ErrScopeFull,
 	} {
 		if !errors.Is(fmt.Errorf("wrapped: %w", err), want) || errors.Is(err, guard.ErrMismatch) || !strings.HasPrefix(err.Error(), "guard: ") {
 			t.Errorf("%v does not match %v alone", err, want)

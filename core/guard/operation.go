@@ -14,8 +14,9 @@ import (
 // Operation names something that must happen at most once.
 type Operation struct {
 	// Scope is whose operation it is: the authenticated subject. The same key in two scopes names
-	// two operations, and nobody is given the result of another scope. It may be empty where
-	// there is only one.
+	// two operations, and a scope never receives the result of another one. The records of a scope are
+	// bounded ([WithMaxPerScope], [WithMaxScopeBytes]). It may be empty where there is only one scope,
+	// which then has no bound of its own.
 	Scope string
 	// Key is the client's name for the operation, 1 to 1,024 bytes.
 	Key string
@@ -62,6 +63,16 @@ func (d digester) sum(text []byte) [sha256.Size]byte {
 func (d digester) id(guard string, op Operation) string {
 	var most [256]byte
 	sum := d.sum(parts.Append(most[:0], "operation", guard, op.Scope, op.Key))
+	return encode(sum[:16])
+}
+
+// scope stands for an operation's scope: it is the same for all operations of a scope of this guard.
+func (d digester) scope(guard string, op Operation) string {
+	if op.Scope == "" {
+		return ""
+	}
+	var most [256]byte
+	sum := d.sum(parts.Append(most[:0], "scope", guard, op.Scope))
 	return encode(sum[:16])
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -14,7 +15,8 @@ import (
 // Lock waits until it holds the lock of key exclusively, or until ctx ends.
 //
 // It returns a lease, or: ctx's cause if ctx has ended, or a *[HeldError] that matches it if it ended
-// while others had the lock; [ErrDeadlock] if ctx holds the same lock shared; [ErrInvalidKey];
+// while others had the lock; [ErrDeadlock] if ctx holds the same lock shared; [ErrLost], [ErrExpired] or
+// [ErrReleased] if ctx belongs to a lease of the same lock that has ended so; [ErrInvalidKey];
 // [ErrClosed]; or an error that matches core.ErrUnavailable. After an error the lock is not held: what
 // the store may have granted too late is given back in the background.
 //
@@ -24,7 +26,8 @@ func (l *Locker) Lock(ctx context.Context, key string) (*Lease, error) {
 }
 
 // TryLock is Lock without waiting: if others have the lock, or wait for it, it returns a *[HeldError]
-// at once.
+// at once. A call that comes while another one of the process asks the store shares that one's answer:
+// a *[HeldError], or the error that matches core.ErrUnavailable.
 func (l *Locker) TryLock(ctx context.Context, key string) (*Lease, error) {
 	return l.acquire(ctx, key, exclusively, false)
 }
@@ -75,6 +78,8 @@ func (l *Locker) acquireTold(ctx context.Context, key string, shared, wait bool,
 	if ctx.Err() != nil {
 		return nil, lease.Ended(ctx)
 	}
+	l.errands.Begin() // before the look at closing, or a shutdown might not wait for it
+	defer l.errands.End()
 	if l.closing.Err() != nil {
 		return nil, ErrClosed
 	}
@@ -87,21 +92,21 @@ func (l *Locker) acquireTold(ctx context.Context, key string, shared, wait bool,
 	return l.acquireInLine(ctx, key, wait, x)
 }
 
-// reenter returns a lease on the hold that ctx has of the lock already, if it has one.
+// reenter returns a lease on the hold that ctx has of the lock already, or an error if that hold has
+// ended: work that ctx belongs to may have been under way when it did. Without such a hold it returns
+// neither.
 func (l *Locker) reenter(ctx context.Context, key string, shared bool) (*Lease, error) {
 	for held, _ := FromContext(ctx); held != nil; held = held.grip.outer {
 		if held.grip.hold.core != l.core || held.Key() != key {
 			continue
 		}
 		if held.Shared() && !shared {
-			if held.grip.live() {
-				return nil, ErrDeadlock
+			if err := held.grip.ended(); err != nil {
+				return nil, err
 			}
-			continue
+			return nil, ErrDeadlock
 		}
-		if lease := held.grip.enter(ctx); lease != nil {
-			return lease, nil
-		}
+		return held.enter(ctx)
 	}
 	return nil, nil
 }
@@ -120,7 +125,7 @@ func (l *Locker) request(ctx context.Context, key string, shared, queue bool) Ac
 
 // acquireAlone asks the store, beside everybody else in the process who does.
 func (l *Locker) acquireAlone(ctx context.Context, key string, shared, wait bool, x telemetry.Acquisition) (*Lease, error) {
-	req := l.request(ctx, key, shared, wait)
+	req := l.request(ctx, strings.Clone(key), shared, wait) // as in acquireInLine
 	reply, err := l.ask(ctx, req)
 	if err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func (l *Locker) checkOrder(ctx context.Context, sorted []string) error {
 	var last string
 	has := make(map[string]bool)
 	for held, _ := FromContext(ctx); held != nil; held = held.grip.outer {
-		if held.grip.hold.core == l.core && held.grip.live() {
+		if held.grip.hold.core == l.core && held.grip.ended() == nil {
 			has[held.Key()] = true
 			last = max(last, held.Key())
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 var (
@@ -31,8 +33,9 @@ var (
 	// bytes. Nothing has been sent.
 	ErrInvalidKey = errors.New("lock: invalid key")
 
-	// ErrClosed is returned by a Locker that was closed.
-	ErrClosed = errors.New("lock: closed")
+	// ErrClosed is returned by a Locker that was closed, or whose store was shut down or closed: it is
+	// core.ErrClosed.
+	ErrClosed = outage.ErrClosed
 
 	// ErrNotSupported is matched by the error of an operation that the store cannot do, such as
 	// shared locks on a [Quorum].

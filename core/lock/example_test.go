@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -11,23 +12,31 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 )
 
-// Run a job in one process of many.
+// Change something one at a time: all callers run, one after the other. What is to run once among many
+// processes, such as a job, needs guard.Do, whose record outlives the first run.
 func ExampleLocker_Do() {
 	ctx := context.Background()
 	store := memstore.New() // or redisstore.New, for several processes
 	defer store.Close()
-	jobs, err := lock.New(store, "jobs")
+	stock, err := lock.New(store, "stock")
 	if err != nil {
 		panic(err)
 	}
-	err = jobs.Do(ctx, "invoices", func(ctx context.Context) error {
-		fmt.Println("sending invoices, until", ctx.Err())
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// sending invoices, until <nil>
-	// <nil>
+	left := 3 // as in a database that is read and then written
+	var buyers sync.WaitGroup
+	for range 4 {
+		buyers.Go(func() {
+			_ = stock.Do(ctx, "tea", func(context.Context) error {
+				if seen := left; seen > 0 {
+					left = seen - 1
+				}
+				return nil
+			})
+		})
+	}
+	buyers.Wait()
+	fmt.Println(left, "left")
+	// Output: 0 left
 }
 
 // Leave it to whoever has it.

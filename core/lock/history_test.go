@@ -112,7 +112,7 @@ func (s stealing) AcquireLock(ctx context.Context, req lock.AcquireRequest) (loc
 // TestHistoryProcess is one of the processes of TestHistories.
 func TestHistoryProcess(t *testing.T) {
 	child := history.NewChild(t)
-	client := redis.NewClient(&redis.Options{Addr: os.Getenv(historyRedis), ReadTimeout: time.Second})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: os.Getenv(historyRedis), ReadTimeout: time.Second})
 	defer func() { _ = client.Close() }()
 	redisStore, err := redisstore.New(client)
 	if err != nil {
@@ -143,12 +143,13 @@ func TestHistoryProcess(t *testing.T) {
 					continue
 				}
 				name := fmt.Sprintf("%d.%d", g, n)
-				child.Tell(history.Granted, name, lease.Fence().Number)
-				select {
-				case <-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond):
-				case <-lease.Context().Done():
+				if child.Begin(name, lease.Fence().Number, lease.ValidUntil()) {
+					select {
+					case <-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond):
+					case <-lease.Context().Done():
+					}
+					child.End(name, lease.Fence().Number, lease.ValidUntil())
 				}
-				child.Tell(history.Ended, name, lease.Fence().Number)
 				_ = lease.Unlock(ctx)
 				cancel()
 			}

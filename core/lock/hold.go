@@ -39,7 +39,8 @@ type hold struct {
 // newHold returns the hold of a grant, which is renewed from now on. It returns an error, and gives
 // the hold back, if the reply came too late to be of use.
 func (l *Locker) newHold(req AcquireRequest, g Grant, ln *line) (*hold, error) {
-	h := &hold{
+	h := ln.memory()
+	*h = hold{
 		core: l.core, config: l.config, id: req.ID, key: req.Key, line: ln, began: time.Now(), shared: req.Shared,
 		fence: g.Fence, lastFence: max(g.Fence, g.LastFence),
 	}
@@ -53,6 +54,8 @@ func (l *Locker) newHold(req AcquireRequest, g Grant, ln *line) (*hold, error) {
 	l.mu.Unlock()
 	if l.config.renew {
 		l.keeper.Add(h, g.Sent)
+	} else {
+		l.keeper.Watch(h, h.term.ValidUntil())
 	}
 	return h, nil
 }
@@ -100,7 +103,9 @@ func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.
 func (h *hold) Lost() {
 	cause := h.why()
 	h.term.End(cause)
-	h.lost(cause)
+	if h.config.renew || !errors.Is(cause, ErrExpired) { // else it ended when it was to end; Unlock reports if that was too early
+		h.lost(cause)
+	}
 	h.core.forget(h)
 	if h.line != nil {
 		h.core.letGo(h.line, h)
@@ -157,11 +162,15 @@ func (c *core) giveBack(req HoldRequest) {
 
 // giveBackLater goes on until the store confirms it, or the lease is over anyway.
 func (c *core) giveBackLater(req HoldRequest) {
-	c.redo.Add(time.Now().Add(req.TTL+time.Second), func(ctx context.Context) error {
-		_, err := c.store.ReleaseLock(ctx, req)
-		if errors.Is(err, ErrNotSupported) {
-			return nil
+	c.undo.Add(time.Now().Add(req.TTL+time.Second), req)
+}
+
+// releaseEach releases one hold after the other, and returns those that are left after an error.
+func (c *core) releaseEach(ctx context.Context, reqs []HoldRequest) ([]HoldRequest, error) {
+	for i, req := range reqs {
+		if _, err := c.store.ReleaseLock(ctx, req); err != nil && !errors.Is(err, ErrNotSupported) {
+			return reqs[i:], err
 		}
-		return err
-	}, nil)
+	}
+	return nil, nil
 }

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,22 +11,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 )
 
-// Lease is a lock that is held. Whoever got it calls Unlock, always.
+// Lease is a lock that is held. Its owner calls Unlock, always.
 type Lease struct {
+	ctx      leaseContext
 	grip     *grip
-	ctx      context.Context
+	from     *Lease // the lease that was re-entered; nil for the first
+	within   int    // leases that are not released and derive from this one, itself included; grip.mu guards it
 	released atomic.Bool
 }
 
-// grip is one lease on a hold, shared by those who have re-entered it.
+// grip is one lease on a hold, and those that have re-entered it.
 type grip struct {
 	hold   *hold
-	lease  *lease.Context
+	first  *Lease
 	number int64
-	outer  *Lease // the lease that its context derives from, if there is one
+	outer  *Lease // the lease on another hold that its context derives from, if there is one
 
-	mu    sync.Mutex
-	count int // of leases that are not released
+	mu sync.Mutex
 }
 
 type contextKey struct{}
@@ -36,15 +38,15 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 	return l, ok
 }
 
-// gripContext is the context of a grip, with its first lease as a value.
-type gripContext struct {
+// leaseContext is the context of a lease, with the lease as a value.
+type leaseContext struct {
 	lease.Context
-	first *Lease
+	of *Lease
 }
 
-func (c *gripContext) Value(key any) any {
+func (c *leaseContext) Value(key any) any {
 	if key == (contextKey{}) {
-		return c.first
+		return c.of
 	}
 	return c.Context.Value(key)
 }
@@ -52,46 +54,65 @@ func (c *gripContext) Value(key any) any {
 // newLease returns a lease on a hold, for a caller whose context has not ended.
 func newLease(ctx context.Context, h *hold) *Lease {
 	outer, _ := FromContext(ctx)
-	all := new(struct { // one piece of memory instead of three
-		lease   Lease
-		grip    grip
-		context gripContext
+	all := new(struct { // one piece of memory instead of two
+		lease Lease
+		grip  grip
 	})
-	inner := &all.context.Context
-	h.term.Begin(ctx, inner, h.config.maxHold, ErrExpired)
+	l := &all.lease
+	l.ctx.of, l.grip, l.within = l, &all.grip, 1
+	h.term.Begin(ctx, &l.ctx.Context, h.config.maxHold, ErrExpired)
 	h.mu.Lock()
-	all.grip = grip{hold: h, lease: inner, number: h.fence, outer: outer, count: 1}
+	all.grip = grip{hold: h, first: l, number: h.fence, outer: outer}
 	h.asked, h.since = ctx, h.core.telemetry.Hold(ctx)
 	h.mu.Unlock()
-	all.context.first = &all.lease
-	all.lease.grip, all.lease.ctx = &all.grip, &all.context
-	return &all.lease
+	return l
 }
 
-// enter returns another lease on the same hold, or nil if it has been released.
-func (g *grip) enter(ctx context.Context) *Lease {
+// enter returns another lease on the same hold, whose context ends with ctx and with the hold, or why the
+// hold has ended.
+func (l *Lease) enter(ctx context.Context) (*Lease, error) {
+	g := l.grip
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.count == 0 {
-		return nil
+	from := l
+	for from.within == 0 { // it has been released, and an outer one may not
+		if from = from.from; from == nil {
+			return nil, ErrReleased
+		}
 	}
-	g.count++
-	return &Lease{grip: g, ctx: ctx}
+	entered := &Lease{grip: g, from: from}
+	entered.ctx.of = entered
+	if err := g.hold.term.Enter(ctx, &entered.ctx.Context, ErrExpired); err != nil {
+		return nil, err
+	}
+	for n := entered; n != nil; n = n.from {
+		n.within++
+	}
+	return entered, nil
 }
 
-// live reports whether somebody has not released it.
-func (g *grip) live() bool {
+// ended returns why the hold of the grip has ended for it; nil if it has not.
+func (g *grip) ended() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.count > 0
+	if g.first.within == 0 {
+		return ErrReleased
+	}
+	return g.hold.term.Ended(ErrExpired)
 }
 
-// leave reports whether the last lease on the hold has gone.
-func (g *grip) leave() bool {
+// leave ends the contexts of the lease, and of those that it has re-entered, from which no other lease
+// derives any more. It reports whether it was the last lease of the grip.
+func (l *Lease) leave() bool {
+	g := l.grip
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.count--
-	return g.count == 0
+	for n := l; n != nil; n = n.from {
+		if n.within--; n.within == 0 {
+			g.hold.term.Leave(&n.ctx.Context, ErrReleased)
+		}
+	}
+	return g.first.within == 0
 }
 
 // Key returns the key of the lock.
@@ -113,24 +134,25 @@ func (l *Lease) Fence() fence.Token { return fence.Token{Number: l.grip.number, 
 // cause ([context.Cause]) [ErrExpired] when the lease could not be renewed in time or was held for
 // too long ([WithMaxHold]), [ErrLost] when the store says that it is lost, [ErrReleased] once it is
 // released, or with the context that the lock was asked for with: that one's end does not release
-// the lock.
+// the lock. The context of a lease that was re-entered ends so too, whatever the context is that it was
+// re-entered with.
 //
 // The end is reckoned by the clock of the process alone, from before the request was sent, and Err
 // looks at the clock itself. A process that does not run cannot look: see the package's
 // documentation.
-func (l *Lease) Context() context.Context { return l.ctx }
+func (l *Lease) Context() context.Context { return &l.ctx }
 
 // ValidUntil is when the lease ends if it is not renewed, by the clock of the process. After it,
 // others may have the lock.
-func (l *Lease) ValidUntil() time.Time { return l.grip.lease.ValidUntil() }
+func (l *Lease) ValidUntil() time.Time { return l.ctx.ValidUntil() }
 
 // Verify asks the store whether the lock is still held, in one round trip. It returns nil if it is,
 // [ErrLost] if it is not, the cause of the end of the lease's context if that has ended, ctx's error,
 // or one that matches core.ErrUnavailable. The answer is as old as its way back: it narrows the time
 // in which a paused holder does harm, and only the fence closes it.
 func (l *Lease) Verify(ctx context.Context) error {
-	if l.grip.lease.Err() != nil {
-		return context.Cause(l.grip.lease)
+	if l.ctx.Err() != nil {
+		return context.Cause(&l.ctx)
 	}
 	h := l.grip.hold
 	held, err := h.core.store.VerifyLock(ctx, h.request())
@@ -152,11 +174,11 @@ func (l *Lease) Verify(ctx context.Context) error {
 // or an error that matches core.ErrUnavailable: then the lease counts as exclusive, and may be
 // shared.
 func (l *Lease) Downgrade(ctx context.Context) error {
-	if l.grip.lease.Err() != nil {
-		return context.Cause(l.grip.lease)
+	if l.ctx.Err() != nil {
+		return context.Cause(&l.ctx)
 	}
 	l.grip.mu.Lock()
-	alone := l.grip.count == 1
+	alone := l.grip.first.within == 1
 	l.grip.mu.Unlock()
 	if !alone {
 		return ErrDeadlock
@@ -179,14 +201,18 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	h.shared = true
 	h.mu.Unlock()
 	h.term.Extend(lease.ValidUntil(sent, h.config.ttl))
+	if !h.config.renew { // it ends later than it was to end
+		h.core.keeper.Remove(h)
+		h.core.keeper.Watch(h, h.term.ValidUntil())
+	}
 	if h.line != nil { // others of the process may wait for an exclusive one
 		h.core.letGo(h.line, h)
 	}
 	return nil
 }
 
-// Unlock releases the lock, or, if it was re-entered, this lease's part in it. It runs to its end
-// even if ctx is cancelled.
+// Unlock releases the lock, or, if it was re-entered, this lease's part in it: the lock is released with
+// the last of them. It runs to its end even if ctx is cancelled.
 //
 // It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have had
 // it; [ErrReleased] if this lease was released before; or an error that matches core.ErrUnavailable:
@@ -196,9 +222,13 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if !l.released.CompareAndSwap(false, true) {
 		return ErrReleased
 	}
-	if !l.grip.leave() {
-		return nil
+	h := l.grip.hold
+	lost := !h.term.Valid() && !errors.Is(h.term.Ended(ErrExpired), ErrReleased)
+	switch {
+	case l.leave():
+		return h.core.leave(ctx, h)
+	case lost:
+		return ErrLost
 	}
-	l.grip.lease.End(ErrReleased)
-	return l.grip.hold.core.leave(ctx, l.grip.hold)
+	return nil
 }

@@ -3,9 +3,12 @@ package lock
 import (
 	"container/list"
 	"context"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -14,15 +17,18 @@ import (
 // bounds, before it goes back to the store.
 //
 // While a line is in core.lines, exactly one of these is so: the process has the lock (hold), the
-// line waits in the store (cancel), or somebody is on the way to the store, to ask or to release.
+// line waits in the store (cancel), or a call to the store, to ask or to release, is in flight. Only in the
+// first two cases does the process know who has the lock.
 // core.mu guards its fields.
 type line struct {
 	key     lineKey
 	hold    *hold
 	waiters list.List          // of *waiter
+	tries   list.List          // of *waiter: callers that do not wait for the lock, but for the call in flight
 	cancel  context.CancelFunc // ends the wait in the store
 	reply   AcquireReply       // what the store said of the others, when the line was queued there
 	alarm   *time.Timer        // when the hold expires; set while somebody waits for it
+	first   hold               // the memory of the line's first hold
 }
 
 // lineKey says who can stand in one line: holds with other settings are no use to each other.
@@ -33,8 +39,18 @@ type lineKey struct {
 
 // waiter is a goroutine in a line.
 type waiter struct {
-	place *list.Element // nil once it has had its turn
+	in    *list.List    // of the line
+	place *list.Element // in that list; nil once it has had its turn
 	turn  chan turn     // has room for the one that comes
+}
+
+// memory returns room for a hold: that in the line, for the first one. Only the caller whose turn it is to
+// ask the store calls it.
+func (ln *line) memory() *hold {
+	if ln == nil || ln.first.core != nil {
+		return new(hold)
+	}
+	return &ln.first
 }
 
 // turn is what a waiter gets: a hold, an error, or, without either, the task to ask the store.
@@ -42,6 +58,10 @@ type turn struct {
 	hold *hold
 	err  error
 }
+
+// known reports whether the process knows who has the lock: it does itself, or the store has said that
+// others do. The caller holds core.mu.
+func (ln *line) known() bool { return ln.hold != nil || ln.cancel != nil }
 
 const (
 	// maxPasses is how often a hold is used, and maxRun for how long it is handed on, before other
@@ -71,18 +91,30 @@ func (l *Locker) acquireInLine(ctx context.Context, key string, wait bool, x tel
 	k := lineKey{key, l.config}
 	l.mu.Lock()
 	ln := l.lines[k]
+	if ln != nil && ln.hold != nil && !ln.hold.term.Valid() { // nobody has released it, nor will a timer before us
+		l.nextLocked(ln)
+		ln = l.lines[k]
+	}
 	if ln == nil {
+		k.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory with the hold
 		ln = &line{key: k}
 		l.lines[k] = ln
 		l.mu.Unlock()
 		return l.askForLine(ctx, ln, wait, x)
 	}
-	if !wait {
+	if !wait && ln.known() {
 		defer l.mu.Unlock()
 		return nil, ln.held(nil)
 	}
 	w := &waiter{turn: make(chan turn, 1)}
-	w.place = ln.waiters.PushBack(w)
+	if !wait {
+		w.in = &ln.tries
+		w.place = w.in.PushBack(w)
+		l.mu.Unlock()
+		return l.waitInLine(ctx, ln, w, x)
+	}
+	w.in = &ln.waiters
+	w.place = w.in.PushBack(w)
 	l.watch(ln)
 	ahead := ln.hold
 	holder, span := cutSpan(ln.reply.Holder)
@@ -106,32 +138,69 @@ func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool, x telemetr
 	req := l.request(ctx, ln.key.key, exclusively, wait)
 	reply, err := l.ask(ctx, req)
 	if err != nil {
-		l.next(ln)
+		l.failed(ctx, ln, reply, err)
 		return nil, err
 	}
 	if reply.Outcome == Granted {
 		h, err := l.newHold(req, reply.Grant, ln)
 		if err != nil {
-			l.next(ln)
+			l.failed(ctx, ln, reply, err)
 			return nil, err
 		}
-		l.mu.Lock()
-		ln.hold = h
-		l.watch(ln)
-		l.mu.Unlock()
+		l.got(ln, h)
 		return l.start(ctx, h)
 	}
 
 	// The place in the store's queue is the line's, so that it is not lost if the caller leaves.
-	w := &waiter{turn: make(chan turn, 1)}
+	w := &waiter{turn: make(chan turn, 1), in: &ln.waiters}
 	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.mu.Lock()
-	w.place = ln.waiters.PushFront(w)
+	w.place = w.in.PushFront(w)
 	ln.cancel, ln.reply = cancel, reply
+	ln.refuse(func() error { return ln.held(nil) })
 	l.mu.Unlock()
 	x.Behind(cutSpan(reply.Holder))
 	l.errands.Run(func() { l.waitForLine(waiting, ln, req) })
 	return l.waitInLine(ctx, ln, w, x)
+}
+
+// got notes that the line has a hold.
+func (l *Locker) got(ln *line, h *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln.hold = h
+	l.watch(ln)
+	ln.refuse(func() error { return ln.held(nil) })
+}
+
+// failed notes what came of a request that got nothing, for callers of TryLock that came meanwhile: that
+// others have the lock, or that the store is unavailable. What else has stopped the request was about its
+// own caller, so the next caller asks.
+func (l *Locker) failed(ctx context.Context, ln *line, reply AcquireReply, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case errors.Is(err, ErrNotAcquired):
+		ln.refuse(func() error { return held(reply, nil) })
+	case ctx.Err() == nil && errors.Is(err, outage.ErrUnavailable):
+		ln.refuse(func() error { return err })
+	}
+	l.nextLocked(ln)
+}
+
+// refuse gives an error to every caller of TryLock that waits for the call in flight. The caller of refuse
+// holds core.mu.
+func (ln *line) refuse(err func() error) {
+	for first := ln.tries.Front(); first != nil; first = ln.tries.Front() {
+		first.Value.(*waiter).have(turn{err: err()})
+	}
+}
+
+// have gives a waiter its turn. The caller holds core.mu.
+func (w *waiter) have(t turn) {
+	w.in.Remove(w.place)
+	w.place = nil
+	w.turn <- t
 }
 
 // waitForLine waits in the store, and gives what comes of it to the first of the line.
@@ -155,9 +224,7 @@ func (l *Locker) waitForLine(ctx context.Context, ln *line, req AcquireRequest) 
 		l.next(ln)
 		return
 	}
-	l.mu.Lock()
-	ln.hold = h
-	l.mu.Unlock()
+	l.got(ln, h)
 	if !l.hand(ln, turn{hold: h}) { // everybody has left
 		_ = l.leave(context.Background(), h)
 	}
@@ -178,7 +245,7 @@ func (l *Locker) waitInLine(ctx context.Context, ln *line, w *waiter, x telemetr
 	var err error
 	select {
 	case t := <-w.turn:
-		return l.take(ctx, ln, t, x)
+		return l.take(ctx, ln, w, t, x)
 	case <-ctx.Done():
 		err = lease.Ended(ctx)
 	case <-l.closing.Done():
@@ -190,27 +257,27 @@ func (l *Locker) waitInLine(ctx context.Context, ln *line, w *waiter, x telemetr
 		l.decline(ln, <-w.turn)
 		return nil, err
 	}
-	ln.waiters.Remove(w.place)
+	w.in.Remove(w.place)
 	w.place = nil
+	if ctx.Err() != nil && ln.known() {
+		err = ln.held(err)
+	}
 	if ln.waiters.Len() == 0 && ln.cancel != nil {
 		ln.cancel()
 		ln.cancel = nil
-	}
-	if ctx.Err() != nil {
-		err = ln.held(err)
 	}
 	l.mu.Unlock()
 	return nil, err
 }
 
-func (l *Locker) take(ctx context.Context, ln *line, t turn, x telemetry.Acquisition) (*Lease, error) {
+func (l *Locker) take(ctx context.Context, ln *line, w *waiter, t turn, x telemetry.Acquisition) (*Lease, error) {
 	switch {
 	case t.err != nil:
 		return nil, t.err
 	case t.hold != nil:
 		return l.start(ctx, t.hold)
 	}
-	return l.askForLine(ctx, ln, true, x)
+	return l.askForLine(ctx, ln, w.in == &ln.waiters, x)
 }
 
 // decline gives a turn on.
@@ -247,16 +314,15 @@ func (c *core) handLocked(ln *line, t turn) bool {
 	if first == nil {
 		return false
 	}
-	w := ln.waiters.Remove(first).(*waiter)
-	w.place = nil
-	w.turn <- t
+	first.Value.(*waiter).have(t)
 	if t.hold != nil {
 		c.watch(ln)
 	}
 	return true
 }
 
-// next has the first of the line ask the store. Without anybody the line goes.
+// next has the first of the line ask the store: a caller of TryLock if nobody waits for the lock. Without
+// anybody the line goes.
 func (c *core) next(ln *line) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,13 +332,20 @@ func (c *core) next(ln *line) {
 func (c *core) nextLocked(ln *line) {
 	ln.hold = nil
 	c.unwatch(ln)
-	if !c.handLocked(ln, turn{}) {
-		delete(c.lines, ln.key)
+	if c.handLocked(ln, turn{}) {
+		return
 	}
+	if try := ln.tries.Front(); try != nil {
+		try.Value.(*waiter).have(turn{})
+		return
+	}
+	delete(c.lines, ln.key)
 }
 
 // leave ends a lease on a hold: the next of the line has it, or the store.
 func (c *core) leave(ctx context.Context, h *hold) error {
+	c.errands.Begin()
+	defer c.errands.End()
 	ln := h.line
 	mine := false
 	if ln != nil {

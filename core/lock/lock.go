@@ -13,10 +13,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/errand"
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
@@ -39,7 +43,9 @@ import (
 // locks ([Locker.RLock]) and exclusive ones take turns, so that neither starves the other.
 //
 // Locks are re-entrant by context: Lock with a lease's context, or one that derives from it, and the
-// same key shares the lease. Goroutines that share a context therefore do not exclude each other.
+// same key shares the lease. Goroutines that share a context therefore do not exclude each other. A
+// context that derives from a lease's, and outlives it ([context.WithoutCancel]), enters the lease while
+// it lasts, and gets an error after it.
 //
 // All methods may be called concurrently.
 type Locker struct {
@@ -52,13 +58,15 @@ type core struct {
 	store  Store
 	name   string
 	keeper *renewal.Keeper[*hold]
-	redo   redo.Queue
+	undo   *redo.Releases[HoldRequest]
 	detach []func()
 
-	closing context.Context // ends when the Locker is closed
+	closing context.Context // ends when the Locker is closed, or its store is shut down
 	close   context.CancelFunc
-	errands errand.Group
+	closed  atomic.Bool  // Close was called
+	errands errand.Group // calls to acquire and to unlock, and what goes on in the background
 
+	namesake  *namesake.Member
 	telemetry *telemetry.Lock
 	leases    *telemetry.Leases
 
@@ -69,10 +77,13 @@ type core struct {
 
 // New returns a Locker that keeps its locks in store, under name.
 //
+// Lockers of one name should have the same settings: if another of this process has others, that is logged.
+// Where some callers need others, use [Locker.With].
+//
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
 func New(store Store, name string, opts ...Option) (*Locker, error) {
-	if store == nil {
+	if naming.IsNil(store) {
 		return nil, errors.New("lock: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -85,7 +96,9 @@ func New(store Store, name string, opts ...Option) (*Locker, error) {
 	c := &core{store: store, name: name, holds: make(map[string]*hold), lines: make(map[lineKey]*line)}
 	c.telemetry = telemetry.NewLock(config.providers, ScopeName, name)
 	c.leases = telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "lock")
+	c.namesake = namesake.Join(store, config.logger, "lock", name, config.shared())
 	c.keeper = renewal.NewKeeper(c.renew)
+	c.undo = redo.NewReleases(c.releaseEach)
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.detach = []func(){store.NotifyLost(c.lost), store.AtShutdown(c.shutdown)}
 	return &Locker{c, config}, nil
@@ -121,14 +134,16 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 	return fn(lease.Context())
 }
 
-// Close releases every lock that is held, ends their contexts with [ErrReleased], and has those who
-// wait return [ErrClosed]. It returns an error if the store has not confirmed the releases: what is
-// left expires. It does not close the store.
+// Close ends the Locker: callers that wait return [ErrClosed], as later calls do, every lock that is held is
+// released, and its lease's context ends with [ErrReleased]. It waits 5 s for the store. An error says how
+// many locks may be held until their leases end. It does not close the store.
+//
+// The store's Shutdown does the same for every Locker on it; Close then finishes what that has left.
 func (l *Locker) Close() error {
-	if l.closing.Err() != nil {
+	if l.closed.Swap(true) {
 		return nil
 	}
-	l.close()
+	l.namesake.Leave()
 	for _, f := range l.detach {
 		f()
 	}
@@ -137,27 +152,31 @@ func (l *Locker) Close() error {
 	return l.shutdown(ctx)
 }
 
-// shutdown releases what is held, and finishes what is under way.
+// shutdown first ends the process's own requests, so that nothing is granted to it any more, and then
+// releases what it holds.
 func (c *core) shutdown(ctx context.Context) error {
+	c.close()
+	inFlight := c.errands.Wait(ctx)
 	c.mu.Lock()
-	holds := make([]*hold, 0, len(c.holds))
-	for _, h := range c.holds {
-		holds = append(holds, h)
-	}
+	holds := slices.Collect(maps.Values(c.holds))
 	c.mu.Unlock()
+	for _, h := range holds {
+		h.term.End(ErrReleased)
+		h.ended(telemetry.Released)
+	}
 	var (
 		wg   sync.WaitGroup
-		errs = make([]error, len(holds))
-		room = make(chan struct{}, 16)
+		room = make(chan struct{}, maxReleases)
 	)
-	for i, h := range holds {
+	for _, h := range holds {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			h.term.End(ErrReleased)
-			h.ended(telemetry.Released)
-			if _, err := c.release(ctx, h); err != nil {
-				errs[i] = err
+			if ctx.Err() == nil {
+				_, _ = c.release(ctx, h)
+			} else { // no time is left to wait for the store
+				c.forget(h)
+				c.giveBackLater(h.request())
 			}
 			if h.line != nil {
 				c.letGo(h.line, h)
@@ -166,9 +185,7 @@ func (c *core) shutdown(ctx context.Context) error {
 	}
 	wg.Wait()
 	c.keeper.Rest()
-
-	errs = append(errs, c.errands.Wait(ctx))
-	return errors.Join(append(errs, c.redo.Drain(ctx))...)
+	return errors.Join(inFlight, c.undo.Drain(ctx))
 }
 
 // lost is told by the store that a hold has ended.
@@ -181,5 +198,9 @@ func (c *core) lost(id string) {
 	}
 }
 
-// closeTimeout is how long Close waits for what is held to be released.
-const closeTimeout = 5 * time.Second
+const (
+	// closeTimeout is how long Close waits for what is held to be released.
+	closeTimeout = 5 * time.Second
+	// maxReleases is how many locks a shutdown releases at a time. Stores make few calls of them.
+	maxReleases = 256
+)

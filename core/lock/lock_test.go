@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -19,12 +20,15 @@ func TestNewRefuses(t *testing.T) {
 	}
 	for name, build := range map[string]func() (*lock.Locker, error){
 		"nil store":         func() (*lock.Locker, error) { return lock.New(nil, "l") },
+		"typed nil store":   func() (*lock.Locker, error) { return lock.New((*redisstore.Store)(nil), "l") },
 		"no name":           func() (*lock.Locker, error) { return lock.New(store, "") },
 		"odd name":          func() (*lock.Locker, error) { return lock.New(store, "a\nb") },
 		"long name":         func() (*lock.Locker, error) { return lock.New(store, strings.Repeat("n", 1025)) },
 		"short lease":       with(lock.WithTTL(10*time.Millisecond - 1)),
 		"long lease":        with(lock.WithTTL(24*time.Hour + 1)),
 		"negative hold":     with(lock.WithMaxHold(-1)),
+		"unitless hold":     with(lock.WithMaxHold(30)),
+		"unitless delay":    with(lock.WithLockDelay(5)),
 		"negative delay":    with(lock.WithLockDelay(-1)),
 		"long delay":        with(lock.WithLockDelay(time.Hour + 1)),
 		"long holder":       with(lock.WithHolder(strings.Repeat("h", 257))),
@@ -147,10 +151,9 @@ func TestStoreShutdownReleasesLocks(t *testing.T) {
 			t.Errorf("Shutdown: %v", err)
 		}
 		wantEnded(t, lease, lock.ErrReleased)
-		if !next.returned() || next.err != nil {
+		if !next.returned() || !errors.Is(next.err, lock.ErrClosed) {
 			t.Fatalf("the next in line: %v", next.err)
 		}
-		mustUnlock(t, next.lease)
 		wantFree(t, w, "k")
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -56,14 +57,19 @@ func (c config) check() error {
 	switch {
 	case c.ttl < 10*time.Millisecond || c.ttl > 24*time.Hour:
 		return fmt.Errorf("a lease of %v is not between 10ms and 24h", c.ttl)
-	case c.maxHold < 0:
-		return fmt.Errorf("a longest hold of %v is negative", c.maxHold)
-	case c.delay < 0 || c.delay > time.Hour:
-		return fmt.Errorf("a lock-delay of %v is not between 0 and 1h", c.delay)
+	case c.maxHold != 0 && c.maxHold < time.Millisecond:
+		return fmt.Errorf("a longest hold of %v is neither 0 nor at least 1ms", c.maxHold)
+	case c.delay != 0 && (c.delay < time.Millisecond || c.delay > time.Hour):
+		return fmt.Errorf("a lock-delay of %v is neither 0 nor between 1ms and 1h", c.delay)
 	case len(c.holder) > maxMeta:
 		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), maxMeta)
 	}
 	return nil
+}
+
+// shared is what Lockers of one name have to agree on.
+func (c config) shared() namesake.Settings {
+	return namesake.Settings{Text: fmt.Sprintf("ttl=%v renewal=%t max_hold=%v lock_delay=%v fair=%t", c.ttl, c.renew, c.maxHold, c.delay, c.fair)}
 }
 
 // WithTTL sets for how long a process may be silent before others may have its locks: 30 s if not
@@ -76,11 +82,11 @@ func WithoutRenewal() Option { return optionFunc(func(c *config) { c.renew = fal
 
 // WithMaxHold ends the context of a lease, with [ErrExpired], when it has been held for this long,
 // and stops its renewal: what hangs shall not keep a lock for ever. Without it, or with zero, a lease
-// is renewed until it is released.
+// is renewed until it is released. Less than 1 ms is an error.
 func WithMaxHold(d time.Duration) Option { return optionFunc(func(c *config) { c.maxHold = d }) }
 
 // WithLockDelay keeps a lock closed for this long after a lease of it expired without being released:
-// time for a holder that may still be writing. At most 1 h, zero if not set. A release needs no
+// time for a holder that may still be writing. 1 ms to 1 h, or zero, as if not set. A release needs no
 // delay.
 func WithLockDelay(d time.Duration) Option { return optionFunc(func(c *config) { c.delay = d }) }
 

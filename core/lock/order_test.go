@@ -35,8 +35,8 @@ func newPeer(t *testing.T, server *redistest.Server, opts ...lock.Option) peer {
 
 // die ends a peer as the death of its process would: it releases nothing, and is not heard of again.
 func (p peer) die() {
+	_ = p.client.Close() // first, or the store would release what it has
 	_ = p.store.Close()
-	_ = p.client.Close()
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

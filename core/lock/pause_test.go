@@ -32,7 +32,7 @@ func TestPausedProcess(t *testing.T) {
 	if addr == "" {
 		t.Skip("runs as a process of TestPause")
 	}
-	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Second})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr, ReadTimeout: time.Second})
 	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
 	if err != nil {
 		t.Fatal(err)

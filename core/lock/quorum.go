@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/errand"
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
@@ -42,7 +43,14 @@ type QuorumStore struct {
 	hooks    shutdown.Hooks
 	errands  errand.Group
 	requests quorumRequests
+
+	*namesakes
 }
+
+// namesakes is an alias, so that the field is not exported.
+type namesakes = namesake.Register
+
+var _ namesake.Store = (*QuorumStore)(nil)
 
 var _ Store = (*QuorumStore)(nil)
 
@@ -76,14 +84,13 @@ func Quorum(members ...QuorumMember) (*QuorumStore, error) {
 	if len(members) < 3 {
 		return nil, fmt.Errorf("lock: Quorum: %d members, at least 3 are needed", len(members))
 	}
-	q := &QuorumStore{majority: len(members)/2 + 1}
+	q := &QuorumStore{namesakes: new(namesakes), majority: len(members)/2 + 1}
 	seen := make(map[QuorumMember]bool)
 	for i, m := range members {
-		v := reflect.ValueOf(m)
-		if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		if naming.IsNil(m) {
 			return nil, fmt.Errorf("lock: Quorum: member %d is nil", i)
 		}
-		if v.Comparable() {
+		if reflect.ValueOf(m).Comparable() {
 			if seen[m] {
 				return nil, fmt.Errorf("lock: Quorum: member %d is there twice", i)
 			}
@@ -97,8 +104,12 @@ func Quorum(members ...QuorumMember) (*QuorumStore, error) {
 // ExpectTTL says that processes may hold locks on these members with leases of up to ttl, their
 // lock-delay included. A member that was restarted stays out for as long. The longest that this
 // process has asked for is known without being told, so it is needed only where another process uses
-// longer ones. The expectation never shrinks.
+// longer ones. The expectation never shrinks. It panics if ttl is negative or less than a millisecond,
+// but not zero.
 func (q *QuorumStore) ExpectTTL(ttl time.Duration) {
+	if ttl != 0 && ttl < time.Millisecond {
+		panic(fmt.Sprintf("lock: ExpectTTL: %v is neither 0 nor at least 1ms", ttl))
+	}
 	for {
 		old := q.longest.Load()
 		if old >= int64(ttl) || q.longest.CompareAndSwap(old, int64(ttl)) {

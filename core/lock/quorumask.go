@@ -53,12 +53,12 @@ func (m *quorumMember) releaseLater(req HoldRequest) {
 		_, err := m.ReleaseLock(ctx, req)
 		return err
 	}
-	after := func() {
+	after := func(error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.pending, req.ID)
 	}
-	if m.redo.Add(until, try, after) {
+	if m.redo.Add(redo.Task{Until: until, Try: try, After: after}) {
 		if m.pending == nil {
 			m.pending = make(map[string]bool)
 		}

@@ -47,7 +47,7 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *loc
 
 func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
 	t.Helper()
-	store, err := redisstore.New(s.Client())
+	store, err := redisstore.New(s.Client(), redisstore.WithTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

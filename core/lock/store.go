@@ -72,7 +72,7 @@ type Store interface {
 	AtShutdown(f func(context.Context) error) (remove func())
 }
 
-// AcquireRequest asks for a lock.
+// AcquireRequest asks for a lock. Its key is no piece of a longer text, so a store may keep it.
 type AcquireRequest struct {
 	Name, Key string
 	ID        string // of this request, and of the hold if it is granted

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,10 +16,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// A full store refuses new keys rather than forget what an old one owes.
+// A full store that may evict no bucket refuses new keys rather than forget what an old one owes.
 func TestFullOfBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memstore.New(memstore.WithMaxBuckets(10))
+		s := memstore.New(memstore.WithMaxBuckets(10), memstore.RefuseNewBuckets())
 		l, err := tokenbucket.New(s, "api", tokenbucket.Per(1, time.Minute))
 		if err != nil {
 			t.Fatal(err)
@@ -51,6 +52,93 @@ func TestFullOfBuckets(t *testing.T) {
 	})
 }
 
+// A flood of keys that are used once each displaces none that is at its limit: not one more request of those
+// passes. The newest key is limited too.
+func TestAFloodOfKeysLiftsNoLimit(t *testing.T) {
+	const (
+		room    = 1000
+		victims = 50
+		burst   = 10
+	)
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.WithMaxBuckets(room))
+		l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(burst))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass := func(key string) bool {
+			t.Helper()
+			d, err := l.Allow(t.Context(), key)
+			if err != nil {
+				t.Fatalf("%s: %v", key, err)
+			}
+			return d.Allowed
+		}
+		passed := 0
+		for i := range 30 * room {
+			pass(fmt.Sprint("flood-", i))
+			if victim := fmt.Sprint("victim-", i%victims); pass(victim) {
+				passed++
+			}
+		}
+		if passed != victims*burst {
+			t.Errorf("%d requests of %d keys with a limit of %d passed", passed, victims, burst)
+		}
+		for range burst {
+			if !pass("new") {
+				t.Fatal("a new key is denied within its limit")
+			}
+		}
+		if pass("new") {
+			t.Error("a new key passes beyond its limit: a full store does not remember it")
+		}
+	})
+}
+
+// What eviction gives away: where a single request uses up a limit, a flood displaces all keys alike. A key then
+// passes about once for as many new keys as the store holds.
+func TestAFloodOfKeysAtTheirLimit(t *testing.T) {
+	const room, flood = 1000, 30_000
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.WithMaxBuckets(room))
+		l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		passed := 0
+		for i := range flood {
+			for _, key := range []string{fmt.Sprint("flood-", i), "victim"} {
+				d, err := l.Allow(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if key == "victim" && d.Allowed {
+					passed++
+				}
+			}
+			time.Sleep(time.Microsecond)
+		}
+		t.Logf("the victim, with a limit of 1, passed %d times while %d new keys came to a store of %d", passed, flood, room)
+		if passed > 2*flood/room {
+			t.Errorf("the victim passed %d times", passed)
+		}
+	})
+}
+
+// A store that has room for fewer buckets than a key has limits refuses the key, and does not panic.
+func TestFewerBucketsThanLimits(t *testing.T) {
+	s := memstore.New(memstore.WithMaxBuckets(1))
+	l, err := tokenbucket.New(s, "api", tokenbucket.Limits{tokenbucket.PerHour(1), tokenbucket.PerMinute(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrFull) {
+			t.Errorf("got %v, want core.ErrFull", err)
+		}
+	}
+}
+
 // Keys that come once do not pile up, though nobody sweeps in the background.
 func TestExpiredBucketsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -70,15 +158,25 @@ func TestExpiredBucketsMakeRoom(t *testing.T) {
 
 func TestFullOfRecords(t *testing.T) {
 	s := memstore.New(memstore.WithMaxRecordBytes(2048)) // four records without results
+	ref := func(id string) guard.AttemptRef { return guard.AttemptRef{ID: id, Owner: "owner-" + id} }
 	begin := func(id string) (guard.BeginReply, error) {
 		return s.BeginOperation(t.Context(), guard.BeginRequest{
-			ID: id, Owner: "owner-" + id, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
+			AttemptRef: ref(id), Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
 		})
 	}
 	settle := func(id string, data []byte) (bool, error) {
 		return s.SettleOperation(t.Context(), guard.SettleRequest{
-			ID: id, Owner: "owner-" + id, Fingerprint: "f", Number: 1, State: guard.Completed, Status: 201, Data: data, Retention: time.Hour,
+			AttemptRef: ref(id), Fingerprint: "f", Number: 1, State: guard.Completed, Status: 201, Data: data, Retention: time.Hour,
 		})
+	}
+	wantState := func(id string, want guard.State) {
+		t.Helper()
+		reply, err := s.BeginOperation(t.Context(), guard.BeginRequest{
+			AttemptRef: guard.AttemptRef{ID: id, Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
+		})
+		if err != nil || reply.Outcome != guard.Settled || reply.State != want || reply.Status != 201 {
+			t.Errorf("%s: %+v, %v, want state %d", id, reply, err, want)
+		}
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		if reply, err := begin(id); err != nil || reply.Outcome != guard.Started {
@@ -88,27 +186,147 @@ func TestFullOfRecords(t *testing.T) {
 	if owned, err := settle("a", bytes.Repeat([]byte("x"), 300)); !owned || err != nil {
 		t.Fatalf("a result that fits: %v, %v", owned, err)
 	}
-	// There is room for 212 bytes more: neither for a result of 300 nor for another record.
+	// There is room for 212 bytes more: not for a result of 300, for which none that is as large goes.
 	if owned, err := settle("b", bytes.Repeat([]byte("x"), 300)); !owned || err != nil {
 		t.Fatalf("a result that does not fit: %v, %v", owned, err)
 	}
-	if _, err := begin("d"); !errors.Is(err, core.ErrFull) {
-		t.Fatalf("a fourth operation: %v", err)
+	wantState("a", guard.Completed)
+	wantState("b", guard.NotRetained)
+	// For a new operation a result goes, and no operation that has run.
+	if reply, err := begin("d"); err != nil || reply.Outcome != guard.Started {
+		t.Fatalf("a fourth operation: %+v, %v", reply, err)
 	}
-	for id, want := range map[string]guard.State{"a": guard.Completed, "b": guard.NotRetained} {
-		reply, err := s.BeginOperation(t.Context(), guard.BeginRequest{
-			ID: id, Owner: "another", Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
-		})
-		if err != nil || reply.Outcome != guard.Settled || reply.State != want || reply.Status != 201 {
-			t.Errorf("%s: %+v, %v, want state %d", id, reply, err, want)
+	for range 3 {
+		if _, err := begin("e"); !errors.Is(err, core.ErrFull) {
+			t.Fatalf("a fifth operation: %v", err)
+		}
+		wantState("a", guard.NotRetained)
+		wantState("b", guard.NotRetained)
+		if reply, err := s.BeginOperation(t.Context(), guard.BeginRequest{
+			AttemptRef: guard.AttemptRef{ID: "c", Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
+		}); err != nil || reply.Outcome != guard.Busy {
+			t.Errorf("an attempt in flight: %+v, %v", reply, err)
 		}
 	}
-	if owned, err := s.AbandonOperation(t.Context(), "c", "owner-c"); !owned || err != nil {
+	if owned, err := settle("d", nil); !owned || err != nil {
+		t.Errorf("settle: %v, %v", owned, err)
+	}
+	if owned, err := s.AbandonOperation(t.Context(), ref("c")); !owned || err != nil {
 		t.Fatalf("abandon: %v, %v", owned, err)
 	}
-	if reply, err := begin("d"); err != nil || reply.Outcome != guard.Started {
+	if reply, err := begin("e"); err != nil || reply.Outcome != guard.Started {
 		t.Errorf("after room was made: %+v, %v", reply, err)
 	}
+}
+
+// Whoever fills the store with large answers blocks nobody, and is not run again either.
+func TestOneScopeDoesNotBlockTheOthers(t *testing.T) {
+	for name, attacker := range map[string]string{"a scope": "mallory", "no scope": ""} {
+		t.Run(name, func(t *testing.T) {
+			s := memstore.New(memstore.WithMaxRecordBytes(32 << 20))
+			g, err := guard.New(s, "g", guard.WithMaxResult(1<<20), guard.WithMaxScopeBytes(1<<30))
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := func(op guard.Operation, size int) {
+				t.Helper()
+				a, _, err := g.Begin(t.Context(), op)
+				if err == nil {
+					err = a.Complete(t.Context(), guard.Result{Status: 201, Data: bytes.Repeat([]byte("x"), size)})
+				}
+				if err != nil {
+					t.Fatalf("%v: %v", op, err)
+				}
+			}
+			attack := func(i int) guard.Operation { return guard.Operation{Scope: attacker, Key: fmt.Sprint(i)} }
+			victim := func(i int) guard.Operation { return guard.Operation{Scope: fmt.Sprint("user", i), Key: "k"} }
+			for i := range 100 { // of users who were there before
+				run(victim(i), 1000)
+			}
+			for i := range 1000 {
+				run(attack(i), 65<<10)
+			}
+			for i := range 10_000 { // and what is left, in small pieces
+				if a, _, err := g.Begin(t.Context(), attack(1000+i)); err == nil {
+					_ = a.Complete(t.Context(), guard.Result{Data: []byte("x")})
+				}
+			}
+			for i := range 200 {
+				if i >= 100 {
+					run(victim(i), 1000)
+				}
+				if _, r, err := g.Begin(t.Context(), victim(i)); err != nil || len(r.Data) != 1000 {
+					t.Fatalf("the answer of user %d: %v", i, err)
+				}
+			}
+			kept := 0
+			for i := range 1000 {
+				a, r, err := g.Begin(t.Context(), attack(i))
+				if a != nil || r == nil && !errors.Is(err, guard.ErrNotRetained) {
+					t.Fatalf("operation %d would run again: %v", i, err)
+				}
+				if r != nil {
+					kept++
+				}
+			}
+			if kept == 0 {
+				t.Error("no result was kept")
+			}
+		})
+	}
+}
+
+// The store counts what it holds, whatever is done to it.
+func TestRecordsGiveBackTheirRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.WithMaxRecordBytes(200 << 10))
+		g, err := guard.New(s, "g", guard.WithRetention(time.Minute), guard.WithRerun(), guard.WithLease(time.Second),
+			guard.WithMaxPerScope(50), guard.WithMaxScopeBytes(40<<10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		began := 0
+		for range 20_000 {
+			op := guard.Operation{Scope: fmt.Sprint(random.IntN(20)), Key: fmt.Sprint(random.IntN(30))}
+			if random.IntN(5) == 0 {
+				op.Scope = ""
+			}
+			a, _, err := g.Begin(t.Context(), op)
+			if a == nil {
+				if err != nil && !errors.Is(err, core.ErrFull) && !errors.Is(err, guard.ErrNotRetained) && !errors.Is(err, guard.ErrInFlight) &&
+					!errors.Is(err, guard.ErrScopeFull) {
+					t.Fatal(err)
+				}
+				continue
+			}
+			began++
+			switch random.IntN(5) {
+			case 0:
+				err = a.Abandon(t.Context())
+			case 1:
+				err = a.CompleteUnknown(t.Context())
+			case 2:
+				err = a.CompleteNotRetained(t.Context(), 200)
+			default:
+				err = a.Complete(t.Context(), guard.Result{Data: make([]byte, random.IntN(8<<10))})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if random.IntN(10) == 0 {
+				time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+			}
+			if used, counted := s.RecordBytes(); used != counted || used > 200<<10 {
+				t.Fatalf("after %d attempts %d bytes are taken, and %d are there", began, used, counted)
+			}
+		}
+		time.Sleep(time.Minute)
+		s.SweepRecords()
+		if used, counted := s.RecordBytes(); used != 0 || counted != 0 {
+			t.Errorf("%d bytes are taken by nothing, and %d are there", used, counted)
+		}
+	})
 }
 
 // The bytes of results that are gone are free again.

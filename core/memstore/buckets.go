@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"strings"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -15,7 +16,7 @@ type buckets struct {
 	seed   maphash.Seed
 	spaces spaces
 	shards []bucketShard
-	evict  bool // rather than refuse
+	refuse bool // a new key, rather than evict a bucket
 }
 
 // bucketShard has all buckets of a key, so that one mutex makes a decision atomic. It is a pair of cache lines, as
@@ -29,8 +30,8 @@ type bucketShard struct {
 
 // init makes a place for so many buckets. Shards spread the contention of many keys; a small store has
 // few, so that its bound is not reached by one of them long before the others.
-func (b *buckets) init(limit int, evict bool) {
-	b.seed, b.evict = maphash.MakeSeed(), evict
+func (b *buckets) init(limit int, refuse bool) {
+	b.seed, b.refuse = maphash.MakeSeed(), refuse
 	b.shards = make([]bucketShard, min(max(limit/1024, 1), 256))
 	for i := range b.shards {
 		b.shards[i].limit = ceilDiv(limit, len(b.shards))
@@ -46,7 +47,7 @@ func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
 // TakeTokens implements tokenbucket.Store. Most requests have an only charge, for which it looks once, here and
 // without a defer: this is the hot path.
 func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (reply tokenbucket.TakeReply, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.begins(ctx); err != nil {
 		return reply, err
 	}
 	now, b := s.now(), &s.buckets
@@ -72,6 +73,7 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []t
 	case found:
 		shard.table.set(i, levelOf(sum, c, now))
 	case b.makeRoom(shard, 1, key, now):
+		id.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory
 		shard.table.add(id, hash, levelOf(sum, c, now), now)
 	default:
 		shard.mu.Unlock()
@@ -112,6 +114,9 @@ func (b *buckets) takeAll(limiter, key string, charges []tokenbucket.Charge, now
 	if missing > 0 && !b.makeRoom(shard, missing, key, now) {
 		return reply, outage.ErrFull
 	}
+	if missing > 0 {
+		key = strings.Clone(key)
+	}
 	for n := range charges {
 		c := &charges[n]
 		if c.Cost == (tokenbucket.Span{}) {
@@ -147,14 +152,15 @@ func levelOf(debt tokenbucket.Span, c *tokenbucket.Charge, now int64) tokenbucke
 	return tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
 }
 
-// makeRoom reports whether so many more buckets of a key fit, after it has looked for others to forget.
+// makeRoom reports whether n more buckets of a key fit, after it has removed full ones, and evicted others
+// if it must. What it looks at is bounded: if that is all of the same key, it reports false.
 func (b *buckets) makeRoom(shard *bucketShard, n int, key string, now int64) bool {
 	t := &shard.table
 	if t.count+n <= shard.limit {
 		return true
 	}
 	t.sweep(sweepFull, now)
-	for b.evict && t.count+n > shard.limit && t.evict(key) {
+	for !b.refuse && t.count+n > shard.limit && t.evict(key) {
 	}
 	return t.count+n <= shard.limit
 }

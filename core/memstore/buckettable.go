@@ -2,12 +2,13 @@ package memstore
 
 import (
 	"math"
+	"math/rand/v2"
 	"unsafe"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// bucketTable keeps the levels of token buckets in little memory, about 45 bytes each, and moves a lookup
+// bucketTable keeps the levels of token buckets in little memory, about 45 bytes and a key each, and moves a lookup
 // to few of them: it is what every request asks.
 //
 // It is a hash table with open addressing (linear probing) whose slots are in the order of their hashes, so
@@ -60,8 +61,10 @@ const (
 	// sweepSlots are looked at for each bucket added: more than hold two buckets, so that the expired
 	// never outnumber the live for long.
 	sweepSlots = 4
-	// sweepFull are looked at before an addition to a full table is refused.
+	// sweepFull are looked at before one is added to a full table.
 	sweepFull = 96
+	// evictParts of the table, of evictSlots each, are looked at for a bucket to evict: some sixty buckets.
+	evictParts, evictSlots = 6, 16
 )
 
 func (t *bucketTable) home(hash uint32) int { return int(uint64(hash) * uint64(t.homes) >> 32) }
@@ -210,18 +213,38 @@ func (t *bucketTable) sweep(n int, now int64) {
 	}
 }
 
-// evict removes the bucket that owes the least of those that it looks at, which are of another key. It
-// reports false if there is none.
+// evict removes one bucket of another key: of those in a few random parts of the table, the one that will
+// be full first. It reports false if there is none.
+//
+// The parts are random, and several, since a part out of which one has just been evicted has none left that
+// owes little; and of buckets alike each is as likely to go, so that no part is emptied.
 func (t *bucketTable) evict(key string) bool {
-	least := -1
-	for n := 0; n < len(t.slots) && (n < sweepFull || least < 0); n++ {
-		if t.hand >= len(t.slots) {
-			t.hand = 0
+	if t.count == 0 {
+		return false
+	}
+	parts, each := evictParts, evictSlots
+	if len(t.slots) <= parts*each {
+		parts, each = 1, len(t.slots)
+	}
+	least, alike := -1, 0
+	for range parts {
+		at := rand.IntN(len(t.slots)) //nolint:gosec // spreads evictions; no secret
+		for range each {
+			if at >= len(t.slots) {
+				at = 0
+			}
+			switch s := &t.slots[at]; {
+			case s.space == 0 || least >= 0 && s.empties > t.slots[least].empties:
+			case s.key() == key: // last, since the text is far away
+			case least < 0 || s.empties < t.slots[least].empties:
+				least, alike = at, 1
+			default:
+				if alike++; rand.IntN(alike) == 0 { //nolint:gosec // as above
+					least = at
+				}
+			}
+			at++
 		}
-		if s := &t.slots[t.hand]; s.space != 0 && s.key() != key && (least < 0 || s.empties < t.slots[least].empties) {
-			least = t.hand
-		}
-		t.hand++
 	}
 	if least < 0 {
 		return false

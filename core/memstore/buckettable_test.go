@@ -119,7 +119,7 @@ func TestTableSweeps(t *testing.T) {
 }
 
 func TestEvictionOfTheLeastIndebted(t *testing.T) {
-	s := New(WithMaxBuckets(50), EvictLeastIndebted())
+	s := New(WithMaxBuckets(50))
 	defer s.Close()
 	charge := func(key string, cost int64, buckets ...string) (tokenbucket.TakeReply, error) {
 		var charges []tokenbucket.Charge
@@ -170,6 +170,32 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	}
 	if _, err := charge("too many", hour, append(names, "one more")...); !errors.Is(err, outage.ErrFull) {
 		t.Errorf("more buckets than the store holds: %v", err)
+	}
+}
+
+// What an eviction looks at is bounded, whatever it finds.
+func TestAnEvictionLooksAtFew(t *testing.T) {
+	var table bucketTable
+	if table.evict("crowd") {
+		t.Fatal("a bucket of an empty table was evicted")
+	}
+	const crowd = 20_000
+	level := tokenbucket.Level{Empties: tokenbucket.Span{Micros: 1 << 40}, Den: 1}
+	for i := range crowd {
+		table.add(bucketID{"crowd", space(1 + i)}, uint32(i+1)*214_748, level, 0)
+	}
+	found := 0
+	for range 100 {
+		table.add(bucketID{"other", 1}, 1<<31, level, 0)
+		if table.evict("crowd") { // it looks at less than 1 in 200
+			found++
+			continue
+		}
+		i, _ := table.find(bucketID{"other", 1}, 1<<31)
+		table.remove(i)
+	}
+	if found > 10 || table.count != crowd {
+		t.Errorf("the only bucket of another key was found %d times of 100; %d buckets are left", found, table.count)
 	}
 }
 

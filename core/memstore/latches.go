@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
@@ -42,7 +43,7 @@ func (l *latches) init(limit int) {
 
 // CountDownLatch implements semaphore.LatchStore.
 func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (arrived int, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.begins(ctx); err != nil {
 		return 0, err
 	}
 	l := &s.latches
@@ -61,9 +62,9 @@ func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, 
 		l.sets.Get(req.Name, now).Expires = expires
 	} else {
 		set = make(participants)
-		l.sets.Add(req.Name, set, expires, now)
+		l.sets.Add(strings.Clone(req.Name), set, expires, now)
 	}
-	set[participant] = struct{}{}
+	set[strings.Clone(participant)] = struct{}{} // a text cut out of a request would keep all of it in memory
 	l.participants++
 	if g := l.gates[gateKey{req.Name, len(set)}]; g != nil {
 		close(g.open) // whatever becomes of the set now
@@ -101,7 +102,7 @@ func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (a
 
 // AwaitLatch implements semaphore.LatchStore.
 func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.begins(ctx); err != nil {
 		return err
 	}
 	g := s.latches.enter(req, s.now)
@@ -114,7 +115,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-s.done:
+	case <-s.hooks.Over():
 		return outage.ErrClosed
 	}
 }

@@ -12,7 +12,7 @@ var _ lock.Store = (*Store)(nil)
 
 // AcquireLock implements lock.Store.
 func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.begins(ctx); err != nil {
 		return lock.AcquireReply{}, err
 	}
 	shard := shardOf(s, s.locks.shards, req.Key)
@@ -24,7 +24,7 @@ func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.
 
 // AwaitLock implements lock.Store. A place that nobody awaits is kept for three seconds.
 func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.begins(ctx); err != nil {
 		return lock.Grant{}, err
 	}
 	shard := shardOf(s, s.locks.shards, req.Key)

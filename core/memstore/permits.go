@@ -12,7 +12,7 @@ var _ semaphore.Store = (*Store)(nil)
 
 // AcquirePermits implements semaphore.Store.
 func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.begins(ctx); err != nil {
 		return semaphore.AcquireReply{}, err
 	}
 	shard := shardOf(s, s.permits.shards, req.Key)
@@ -31,7 +31,7 @@ func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest
 // request's Capacity and MaxWaiting do not matter to one that is in the queue, nor MaxWaiting to one
 // that was.
 func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.begins(ctx); err != nil {
 		return semaphore.Grant{}, err
 	}
 	shard := shardOf(s, s.permits.shards, req.Key)

@@ -154,6 +154,7 @@ type contested[R asker] interface {
 // when await is called and when it returns, but not meanwhile.
 func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[R], r R) error {
 	q, w := of.line(), r.waits()
+	over := s.hooks.Over()
 	w.awaiting++
 	q.keep(r, s.now())
 	defer func() {
@@ -175,7 +176,7 @@ func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[
 			w.sleeps = of.soonest()
 		}
 		switch {
-		case s.closed.Load():
+		case s.hooks.Begun():
 			return outage.ErrClosed
 		case w.stage != queued:
 			return nil
@@ -198,7 +199,7 @@ func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[
 		case <-w.wake:
 		case <-event:
 		case <-ctx.Done():
-		case <-s.done:
+		case <-over:
 		}
 		mu.Lock()
 	}

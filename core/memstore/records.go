@@ -2,7 +2,9 @@ package memstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -20,37 +22,86 @@ const (
 
 // record is what is kept of an operation.
 type record struct {
+	id          string
 	state       guard.State
 	owner       string
 	fingerprint string
 	number      int
 	leaseEnds   int64 // µs of the store's clock
 	dirty       bool  // the attempt in flight may have had effects
+	marks       int   // the highest Seq of its marks
 	priorDirty  bool  // one before it may have
 	status      int
 	data        []byte
+
+	scope *recordScope
+	links [2]recordLinks // in the lists of the scope
 }
 
+// recordShard has the records of some scopes, and of some operations without a scope.
 type recordShard struct {
 	mu        sync.Mutex
-	records   expiry.Table[string, record]
+	records   expiry.Table[string, *record]
 	abandoned expiry.Table[string, struct{}] // by owner
-	bytes     int
-	maxBytes  int
+	scopes    map[string]*recordScope
+	fullest   scopeHeap
+	room      *recordRoom
 }
 
-func (r *recordShard) init(maxBytes int) {
-	r.maxBytes = maxBytes
-	r.records = expiry.NewTable[string](max(maxBytes/recordBytes, 1), func(rec *record) { r.bytes -= len(rec.data) })
-	r.abandoned = expiry.NewTable[string, struct{}](max(maxBytes/recordBytes, 1), nil)
+func (r *recordShard) init(room *recordRoom, maxAbandoned int) {
+	r.room = room
+	r.records = expiry.NewTable[string](math.MaxInt, func(rec **record) { r.removed(*rec) })
+	r.abandoned = expiry.NewTable[string, struct{}](max(maxAbandoned, 1), nil)
+	r.scopes = make(map[string]*recordScope)
 }
 
-// room reports whether n bytes of result fit beside what is there.
-func (r *recordShard) room(n int, now int64) bool {
-	if r.records.Len()*recordBytes+r.bytes+n > r.maxBytes {
-		r.records.Sweep(expiry.SweepFull, now)
+func (s *Store) recordShard(ref guard.AttemptRef) *recordShard {
+	return shardOf(s, s.records, cmp.Or(ref.Scope, ref.ID))
+}
+
+// add returns a new record, for which there is room.
+func (r *recordShard) add(ref guard.AttemptRef, fingerprint string, number int, expires, now int64) *expiry.Entry[string, *record] {
+	rec := &record{id: ref.ID, owner: ref.Owner, fingerprint: fingerprint, number: number, scope: r.scope(ref.Scope)}
+	rec.scope.all.push(rec)
+	r.records.Add(ref.ID, rec, expires, now)
+	return r.records.Get(ref.ID, now)
+}
+
+// removed forgets a record that the table has forgotten.
+func (r *recordShard) removed(rec *record) {
+	r.dropData(rec)
+	r.room.give(recordBytes)
+	sc := rec.scope
+	if sc.all.remove(rec); sc.all.size == 0 {
+		r.forget(sc)
 	}
-	return r.records.Len()*recordBytes+r.bytes+n <= r.maxBytes
+}
+
+// keep sets a record's result, for which there is room.
+func (r *recordShard) keep(rec *record, data []byte) {
+	if rec.data = data; len(data) > 0 {
+		rec.scope.results.push(rec)
+		r.resize(rec.scope, len(data))
+	}
+}
+
+// dropData forgets a record's result, if it has one, and returns how many bytes it had.
+func (r *recordShard) dropData(rec *record) int {
+	n := len(rec.data)
+	if rec.data = nil; n > 0 {
+		rec.scope.results.remove(rec)
+		r.resize(rec.scope, -n)
+		r.room.give(n)
+	}
+	return n
+}
+
+// extend sets when a record expires.
+func extend(e *expiry.Entry[string, *record], expires int64) {
+	e.Expires = expires
+	all := &e.Value.scope.all
+	all.remove(e.Value)
+	all.push(e.Value)
 }
 
 // BeginOperation implements guard.Store.
@@ -58,53 +109,76 @@ func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (gua
 	if err := s.ready(ctx); err != nil {
 		return guard.BeginReply{}, err
 	}
-	shard := shardOf(s, s.records, req.ID)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	return shard.begin(req, s.now())
+	shard := s.recordShard(req.AttemptRef)
+	reply, fits := shard.begin(&req, s.now())
+	if !fits && s.makeRoom(recordBytes, 0) {
+		reply, fits = shard.begin(&req, s.now())
+	}
+	if !fits {
+		return guard.BeginReply{}, outage.ErrFull
+	}
+	return reply, nil
 }
 
-func (r *recordShard) begin(req guard.BeginRequest, now int64) (guard.BeginReply, error) {
+// begin reports whether there is room for what it asks.
+func (r *recordShard) begin(req *guard.BeginRequest, now int64) (reply guard.BeginReply, fits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.abandoned.Get(req.Owner, now) != nil {
-		return guard.BeginReply{Outcome: guard.Refused}, nil
+		return guard.BeginReply{Outcome: guard.Refused}, true
 	}
 	leaseEnds := now + req.Lease.Microseconds()
 	expires := now + req.Retention.Microseconds()
 	e := r.records.Get(req.ID, now)
 	if e == nil {
-		if !r.records.Room(1, now) || !r.room(recordBytes, now) {
-			return guard.BeginReply{}, outage.ErrFull
+		if left, full := r.scopeFull(req, now); full {
+			return guard.BeginReply{Outcome: guard.ScopeFull, Remaining: left}, true
 		}
-		r.records.Add(req.ID, record{
-			owner: req.Owner, fingerprint: req.Fingerprint, number: 1, leaseEnds: leaseEnds, dirty: true,
-		}, expires, now)
-		return guard.BeginReply{Outcome: guard.Started, Number: 1}, nil
+		if !r.room.take(recordBytes) {
+			return reply, false
+		}
+		rec := r.add(req.AttemptRef, req.Fingerprint, 1, expires, now).Value
+		rec.leaseEnds, rec.dirty = leaseEnds, true
+		return guard.BeginReply{Outcome: guard.Started, Number: 1}, true
 	}
-	rec := &e.Value
-	reply := guard.BeginReply{Number: rec.number}
+	rec := e.Value
+	reply.Number = rec.number
 	switch {
 	case rec.fingerprint != req.Fingerprint:
 		reply.Outcome = guard.Mismatched
-		return reply, nil
+		return reply, true
 	case rec.state == guard.InFlight && rec.owner == req.Owner: // sent twice
 		rec.leaseEnds = leaseEnds
 		reply.Outcome = guard.Started
-		return reply, nil
+		return reply, true
 	case rec.state == guard.InFlight && rec.leaseEnds > now:
 		reply.Outcome, reply.Remaining = guard.Busy, time.Duration(rec.leaseEnds-now)*time.Microsecond
-		return reply, nil
+		return reply, true
 	case rec.state == guard.InFlight && (rec.dirty || rec.priorDirty) && !req.Rerun:
 		reply.Outcome = guard.Undecided
-		return reply, nil
+		return reply, true
 	case rec.state == guard.Unknown && req.Rerun, rec.state == guard.InFlight:
 		rec.priorDirty = rec.priorDirty || rec.dirty || rec.state == guard.Unknown
-		rec.state, rec.owner, rec.leaseEnds, rec.dirty = guard.InFlight, req.Owner, leaseEnds, true
+		rec.state, rec.owner, rec.leaseEnds, rec.dirty, rec.marks = guard.InFlight, req.Owner, leaseEnds, true, 0
 		rec.number++
-		e.Expires = expires
-		return guard.BeginReply{Outcome: guard.Started, Number: rec.number}, nil
+		extend(e, expires)
+		return guard.BeginReply{Outcome: guard.Started, Number: rec.number}, true
 	}
 	reply.Outcome, reply.State, reply.Status, reply.Data = guard.Settled, rec.state, rec.status, bytes.Clone(rec.data)
-	return reply, nil
+	return reply, true
+}
+
+// scopeFull reports whether a scope has as many records as it may have, and when the first one ends.
+func (r *recordShard) scopeFull(req *guard.BeginRequest, now int64) (left time.Duration, full bool) {
+	sc := r.scopes[req.Scope]
+	if req.Scope == "" || req.MaxRecords <= 0 || sc == nil || sc.all.size < req.MaxRecords {
+		return 0, false
+	}
+	first := r.first(sc, now)
+	if first == nil || sc.all.size < req.MaxRecords {
+		return 0, false
+	}
+	return time.Duration(first.Expires-now) * time.Microsecond, true
 }
 
 // SettleOperation implements guard.Store.
@@ -112,81 +186,121 @@ func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (b
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
-	shard := shardOf(s, s.records, req.ID)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	return shard.settle(req, s.now())
+	req.Data = bytes.Clone(req.Data)
+	shard := s.recordShard(req.AttemptRef)
+	owned, missing, bytesOfScope := shard.settle(&req, s.now(), false)
+	if missing > 0 {
+		s.makeRoom(missing, bytesOfScope)
+		owned, missing, _ = shard.settle(&req, s.now(), true)
+	}
+	if missing > 0 {
+		return false, outage.ErrFull
+	}
+	return owned, nil
 }
 
-func (r *recordShard) settle(req guard.SettleRequest, now int64) (bool, error) {
-	if req.State == guard.Completed && !r.room(len(req.Data), now) {
-		req.State, req.Data = guard.NotRetained, nil
-	}
+// settle returns how many bytes it needs room for, if there is none, and how many its scope has then.
+// With the last try a result is not retained if there is no room for it.
+func (r *recordShard) settle(req *guard.SettleRequest, now int64, last bool) (owned bool, missing, bytesOfScope int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	expires := now + req.Retention.Microseconds()
 	e := r.records.Get(req.ID, now)
-	if e == nil { // it is better told late than run again
-		if !r.records.Room(1, now) || !r.room(recordBytes+len(req.Data), now) {
-			return false, outage.ErrFull
+	if e != nil && e.Value.owner != req.Owner {
+		return false, 0, 0
+	}
+	if e != nil && e.Value.state != guard.InFlight { // sent twice
+		return true, 0, 0
+	}
+	state, data := req.State, req.Data
+	if !r.scopeKeeps(req, now) {
+		state, data = guard.NotRetained, nil
+	}
+	if !r.room.take(len(data)) {
+		if !last {
+			return false, len(data), r.bytesOf(req.Scope) + len(data)
 		}
-		r.records.Add(req.ID, record{owner: req.Owner, fingerprint: req.Fingerprint, number: req.Number}, expires, now)
-		e = r.records.Get(req.ID, now)
+		state, data = guard.NotRetained, nil
 	}
-	rec := &e.Value
-	switch {
-	case rec.owner != req.Owner:
-		return false, nil
-	case rec.state != guard.InFlight: // sent twice
-		return true, nil
+	if e = r.records.Get(req.ID, now); e == nil { // it is better told late than run again
+		if !r.room.take(recordBytes) {
+			r.room.give(len(data))
+			return false, recordBytes, 0
+		}
+		e = r.add(req.AttemptRef, req.Fingerprint, req.Number, expires, now)
 	}
-	rec.state, rec.status, rec.data = req.State, req.Status, bytes.Clone(req.Data)
-	r.bytes += len(rec.data)
-	e.Expires = expires
-	return true, nil
+	rec := e.Value
+	rec.state, rec.status = state, req.Status
+	r.keep(rec, data)
+	extend(e, expires)
+	return true, 0, 0
+}
+
+// scopeKeeps reports whether a scope may have one more result.
+func (r *recordShard) scopeKeeps(req *guard.SettleRequest, now int64) bool {
+	if req.Scope == "" || req.MaxBytes <= 0 || r.bytesOf(req.Scope)+len(req.Data) <= req.MaxBytes {
+		return true
+	}
+	if sc := r.scopes[req.Scope]; sc != nil {
+		r.first(sc, now)
+	}
+	return r.bytesOf(req.Scope)+len(req.Data) <= req.MaxBytes
 }
 
 // AbandonOperation implements guard.Store.
-func (s *Store) AbandonOperation(ctx context.Context, id, owner string) (bool, error) {
+func (s *Store) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
-	shard := shardOf(s, s.records, id)
+	shard := s.recordShard(ref)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	return shard.abandon(id, owner, s.now()), nil
+	return shard.abandon(ref, s.now()), nil
 }
 
-func (r *recordShard) abandon(id, owner string, now int64) bool {
-	if r.abandoned.Get(owner, now) != nil { // sent twice
+func (r *recordShard) abandon(ref guard.AttemptRef, now int64) bool {
+	if r.abandoned.Get(ref.Owner, now) != nil { // sent twice
 		return true
 	}
 	if r.abandoned.Room(1, now) {
-		r.abandoned.Add(owner, struct{}{}, now+abandonedFor, now)
+		r.abandoned.Add(ref.Owner, struct{}{}, now+abandonedFor, now)
 	}
-	e := r.records.Get(id, now)
-	if e == nil || e.Value.owner != owner || e.Value.state != guard.InFlight {
+	rec := r.inFlight(ref, now)
+	if rec == nil {
 		return false
 	}
-	if e.Value.priorDirty {
-		e.Value.leaseEnds, e.Value.dirty = now, true
+	if rec.priorDirty {
+		rec.leaseEnds, rec.dirty, rec.owner = now, true, "" // no late step of the attempt counts
 		return true
 	}
-	r.records.Remove(id)
+	r.records.Remove(ref.ID)
 	return true
 }
 
+// inFlight returns the record of an attempt in flight, or nil if the attempt does not own it.
+func (r *recordShard) inFlight(ref guard.AttemptRef, now int64) *record {
+	e := r.records.Get(ref.ID, now)
+	if e == nil || e.Value.owner != ref.Owner || e.Value.state != guard.InFlight {
+		return nil
+	}
+	return e.Value
+}
+
 // MarkOperation implements guard.Store.
-func (s *Store) MarkOperation(ctx context.Context, id, owner string, dirty bool) (bool, error) {
+func (s *Store) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
-	shard := shardOf(s, s.records, id)
+	shard := s.recordShard(req.AttemptRef)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	e := shard.records.Get(id, s.now())
-	if e == nil || e.Value.owner != owner || e.Value.state != guard.InFlight {
+	rec := shard.inFlight(req.AttemptRef, s.now())
+	if rec == nil {
 		return false, nil
 	}
-	e.Value.dirty = dirty
+	if req.Seq > rec.marks {
+		rec.dirty, rec.marks = req.Dirty, req.Seq
+	}
 	return true, nil
 }
 
@@ -203,15 +317,17 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) 
 }
 
 func (s *Store) renew(req guard.RenewRequest) bool {
-	shard := shardOf(s, s.records, req.ID)
+	shard := s.recordShard(req.AttemptRef)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()
-	e := shard.records.Get(req.ID, now)
-	if e == nil || e.Value.owner != req.Owner || e.Value.state != guard.InFlight {
+	rec := shard.inFlight(req.AttemptRef, now)
+	if rec == nil {
 		return false
 	}
-	e.Value.leaseEnds = now + req.Lease.Microseconds()
-	e.Expires = max(e.Expires, now+req.Retention.Microseconds())
+	rec.leaseEnds = now + req.Lease.Microseconds()
+	if e := shard.records.Get(req.ID, now); e.Expires < now+req.Retention.Microseconds() {
+		extend(e, now+req.Retention.Microseconds())
+	}
 	return true
 }

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -56,6 +57,7 @@ func (s *spaces) getSlowly(name spaceName) (space, error) {
 	if s.all == nil {
 		s.all = make(map[spaceName]space)
 	}
+	name = spaceName{strings.Clone(name.limiter), strings.Clone(name.bucket)} // they may be cut out of a longer text
 	n = space(len(s.all) + 1)
 	s.all[name] = n
 	if n <= quickSpaces {

@@ -15,15 +15,17 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/internal/listeners"
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Store is a core.Store in memory. It starts no goroutine, and its size is bounded: when it is
-// full it refuses what is new with core.ErrFull. To make room it never forgets a bucket in debt (unless
-// told so by [EvictLeastIndebted]), the record of an operation, a lock or a permit that is held, or the participants of a latch. All methods
-// may be called concurrently.
+// Store is a core.Store in memory. It starts no goroutine, and its size is bounded. A store that is full
+// of token buckets forgets one for each new key ([WithMaxBuckets]), and one that is full of records the
+// results of finished operations ([WithMaxRecordBytes]). It never forgets the record of an operation, a
+// lock or a permit that is held, or the participants of a latch: when it is full of those, it refuses new
+// ones with core.ErrFull. All methods may be called concurrently.
 type Store struct {
 	start   time.Time
 	seed    maphash.Seed
@@ -31,7 +33,9 @@ type Store struct {
 	done    chan struct{} // closed with the store
 	hooks   shutdown.Hooks
 	buckets buckets
-	records []recordShard
+
+	records    []recordShard
+	recordRoom recordRoom
 
 	locks  resources[*lockState, *request]
 	fences fences
@@ -41,7 +45,14 @@ type Store struct {
 	latches latches
 
 	unobserve func()
+
+	*namesakes
 }
+
+// namesakes is an alias, so that the field is not exported.
+type namesakes = namesake.Register
+
+var _ namesake.Store = (*Store)(nil)
 
 var _ core.Store = (*Store)(nil)
 
@@ -54,7 +65,7 @@ func (f optionFunc) apply(c *config) { f(c) }
 
 type config struct {
 	maxBuckets      int
-	evictBuckets    bool
+	refuseBuckets   bool
 	maxRecordBytes  int
 	maxLocks        int
 	maxPermits      int
@@ -63,8 +74,16 @@ type config struct {
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
-// 50 bytes and the text of its key each. When as many are in debt, a key that has none is refused with
-// core.ErrFull, or see [EvictLeastIndebted]. It panics if n is not positive.
+// 50 bytes and the text of its key each. It panics if n is not positive.
+//
+// When as many are in debt, a key that has none takes the place of another: of some sixty buckets, chosen
+// at random, the one that will be full first is forgotten, and its key may use its whole limit again.
+// So a client that sends requests under many keys, once each, displaces keys that have been used once,
+// and hardly ever one that is at its limit. To displace that one, most of the buckets must owe more:
+// the client has to use up the limits of about as many keys as the store holds, within the time in
+// which they fill. With limits whose burst is one, a single request of a key does that: a key at its limit
+// then passes once for about n requests of new keys. Set n above the
+// number of keys that clients can use in the time in which a bucket fills, or see [RefuseNewBuckets].
 func WithMaxBuckets(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxBuckets: %d is not positive", n))
@@ -72,13 +91,17 @@ func WithMaxBuckets(n int) Option {
 	return optionFunc(func(c *config) { c.maxBuckets = n })
 }
 
-// EvictLeastIndebted has a store that is full of buckets forget one for the sake of a new key, instead of
-// refusing that key: the one that owes the least time of some sixty that it looks at. Whoever can send
-// requests under many keys can then have a bucket forgotten, and with it what its key has used up.
-func EvictLeastIndebted() Option { return optionFunc(func(c *config) { c.evictBuckets = true }) }
+// RefuseNewBuckets has a store that is full of buckets in debt refuse a key that has none, with
+// core.ErrFull, and forget no bucket. A client that can send requests under many keys then has every
+// new key refused, until buckets are full again.
+func RefuseNewBuckets() Option { return optionFunc(func(c *config) { c.refuseBuckets = true }) }
 
 // WithMaxRecordBytes sets how much memory the records of operations may take: 256 MiB if not set.
 // A record without a result counts 512 bytes. It panics if n is less than that.
+//
+// When there is no room for a new record, or a result, the larger results of the scope that has the most
+// bytes of them are forgotten: their operations are finished as before, as guard.NotRetained. Only if
+// that makes no room is a new operation refused with core.ErrFull, and a result not retained.
 func WithMaxRecordBytes(n int) Option {
 	if n < recordBytes {
 		panic(fmt.Sprintf("memstore: WithMaxRecordBytes: %d is less than one record's %d bytes", n, recordBytes))
@@ -126,11 +149,12 @@ func New(opts ...Option) *Store {
 			o.apply(&c)
 		}
 	}
-	s := &Store{start: time.Now(), seed: maphash.MakeSeed(), done: make(chan struct{})}
-	s.buckets.init(c.maxBuckets, c.evictBuckets)
+	s := &Store{namesakes: new(namesakes), start: time.Now(), seed: maphash.MakeSeed(), done: make(chan struct{})}
+	s.buckets.init(c.maxBuckets, c.refuseBuckets)
 	s.records = make([]recordShard, min(max(c.maxRecordBytes>>22, 1), 64))
+	s.recordRoom.max = int64(c.maxRecordBytes)
 	for i := range s.records {
-		s.records[i].init(c.maxRecordBytes / len(s.records))
+		s.records[i].init(&s.recordRoom, c.maxRecordBytes/len(s.records)/recordBytes)
 	}
 	s.fences.epoch = s.start.UnixMicro()
 	s.locks.init(s, c.maxLocks)
@@ -148,20 +172,24 @@ func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 	return s.hooks.AtShutdown(f)
 }
 
-// Shutdown finishes what mechanisms have pending, until ctx ends. Call it after the server's own
-// shutdown and before Close.
+// Shutdown implements core.Store.
 func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 
-// Close ends the store: from then on every method returns core.ErrClosed.
+// Close implements core.Store.
 func (s *Store) Close() error {
-	if !s.closed.Swap(true) {
+	return s.hooks.Close(func() {
+		s.closed.Store(true)
 		close(s.done)
 		s.unobserve()
+	})
+}
+
+// begins is ready for what begins something, or waits for it.
+func (s *Store) begins(ctx context.Context) error {
+	if s.hooks.Begun() {
+		return outage.ErrClosed
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // nothing can be finished any more; whoever waits for that shall know
-	_ = s.hooks.Run(ctx)
-	return nil
+	return s.ready(ctx)
 }
 
 func (s *Store) ready(ctx context.Context) error {

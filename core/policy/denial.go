@@ -5,11 +5,19 @@ import (
 	"errors"
 	"net/http"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
 // ErrNoKey is what a key function returns for a request that does not carry what it looks for. The
 // request is refused as the client's mistake (400, INVALID_ARGUMENT), whatever the store's state.
 var ErrNoKey = errors.New("policy: the request has no key")
+
+// ErrNotProvided is what a key function returns when the application did not provide what it looks for,
+// such as the user whom authentication should have put into the context: a mistake in the wiring. The
+// request is refused as the server's (500, INTERNAL), and the first of a middleware is logged with the
+// error's text, which should name what is missing.
+var ErrNotProvided = errors.New("policy: the application did not provide the request's key")
 
 // Reason says why a request was refused. The set is closed.
 type Reason string
@@ -17,7 +25,7 @@ type Reason string
 // The reasons, with the HTTP status of each.
 const (
 	QuotaExceeded       Reason = "quota-exceeded"             // 429: over the rate limit
-	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: the store is unavailable
+	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: the store is unavailable, or bodies take too much memory
 	KeyMissing          Reason = "key-missing"                // 400: a required key, or what scopes it, is not there
 	KeyMalformed        Reason = "key-malformed"              // 400: a key that cannot be read, or is too long
 	KeyReused           Reason = "key-reused"                 // 422: the key belongs to another request
@@ -27,7 +35,7 @@ const (
 	Locked              Reason = "locked"                     // 409: requests of the same key run one at a time
 	TooManyAtOnce       Reason = "too-many-at-once"           // 429: as many as may run at a time are running
 	BodyTooLarge        Reason = "body-too-large"             // 413: the request's body cannot be fingerprinted
-	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off
+	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off, or has no fingerprint
 	InternalError       Reason = "internal-error"             // 500: a key function failed
 	StreamRefused       Reason = "stream-refused"             // gRPC only: a stream cannot be replayed
 	FenceMissing        Reason = "fence-missing"              // 428: the fence of a lock is required, and not there
@@ -70,11 +78,18 @@ type Denial struct {
 	Detail string
 	// RetryAfter is when to try again; zero if that would not help.
 	RetryAfter time.Duration
-	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded.
+	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded, or the guard
+	// whose scope has as many records as it may have (guard.WithMaxPerScope).
 	ViolatedPolicies []string
+	// Limit is the one of them that makes the request wait longest, as it stands: its name, capacity and
+	// window, what remains, and when it is full again. It is zero if Reason is not QuotaExceeded, and for
+	// a guard.
+	Limit tokenbucket.LimitState
 	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained: an
 	// HTTP status, or in gRPC a status code.
 	OriginalStatus int
+	// TypeBase is what [ProblemTypes] was given, or empty.
+	TypeBase string
 	// Err is the error behind the refusal, or nil. It is for logs; never show it to a client.
 	Err error
 }
@@ -83,7 +98,13 @@ type Denial struct {
 func (d Denial) Status() int { return reasons[d.Reason].status }
 
 // Type is the denial's problem type, a URI.
-func (d Denial) Type() string { return reasons[d.Reason].base + string(d.Reason) }
+func (d Denial) Type() string {
+	base := reasons[d.Reason].base
+	if base == ownProblems && d.TypeBase != "" {
+		base = d.TypeBase
+	}
+	return base + string(d.Reason)
+}
 
 // Title says in a few words what the reason is; it is the same for all denials of that reason.
 func (d Denial) Title() string { return reasons[d.Reason].title }

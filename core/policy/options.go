@@ -1,12 +1,15 @@
 // Package policy is what every middleware has in common, whatever its framework: the options that
 // need no framework's types, and what a refusal says.
 //
-// Each option belongs to the middleware that it makes sense for; on another one it does not
-// compile.
+// Each option belongs to the policies that it makes sense for; on the middleware of another one it does
+// not compile. An option that takes a function of a framework's own types (Unless, OnError and Deny, in
+// that framework's packages) compiles on the middleware of another framework, whose New panics.
 package policy
 
 import (
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/setting"
@@ -78,33 +81,72 @@ type fencedFunc func(*setting.Fenced)
 
 func (f fencedFunc) ApplyFenced(s *setting.Fenced) { f(s) }
 
-type failOpen struct{}
+type failOpen setting.Open
 
-func (failOpen) ApplyRateLimit(s *setting.RateLimit)       { s.FailOpen = true }
-func (failOpen) ApplyRPCRateLimit(s *setting.RPCRateLimit) { s.FailOpen = true }
-func (failOpen) ApplyConcurrency(s *setting.Concurrency)   { s.FailOpen = true }
+func (o failOpen) ApplyRateLimit(s *setting.RateLimit)       { s.Open = setting.Open(o) }
+func (o failOpen) ApplyRPCRateLimit(s *setting.RPCRateLimit) { s.Open = setting.Open(o) }
+func (o failOpen) ApplyConcurrency(s *setting.Concurrency)   { s.Open = setting.Open(o) }
+
+type maxWaiting int
+
+func (n maxWaiting) ApplyExclusive(s *setting.Exclusive)     { s.MaxWaiting = int(n) }
+func (n maxWaiting) ApplyConcurrency(s *setting.Concurrency) { s.MaxWaiting = int(n) }
 
 type wait time.Duration
 
 func (w wait) ApplyExclusive(s *setting.Exclusive)     { s.Wait = time.Duration(w) }
 func (w wait) ApplyConcurrency(s *setting.Concurrency) { s.Wait = time.Duration(w) }
 
-type unprotected struct{}
+type unprotected setting.Open
 
-func (unprotected) ApplyIdempotency(s *setting.Idempotency)       { s.RunUnprotected = true }
-func (unprotected) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.RunUnprotected = true }
-func (unprotected) ApplyExclusive(s *setting.Exclusive)           { s.RunUnprotected = true }
-func (unprotected) ApplyFenced(s *setting.Fenced)                 { s.RunUnprotected = true }
+func (o unprotected) ApplyIdempotency(s *setting.Idempotency)       { s.Open = setting.Open(o) }
+func (o unprotected) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.Open = setting.Open(o) }
+func (o unprotected) ApplyExclusive(s *setting.Exclusive)           { s.Open = setting.Open(o) }
+func (o unprotected) ApplyFenced(s *setting.Fenced)                 { s.Open = setting.Open(o) }
 
 type required struct{}
 
 func (required) ApplyIdempotency(s *setting.Idempotency)       { s.Required = true }
 func (required) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.Required = true }
 
-// FailOpen lets requests through, unlimited, while the store is unavailable. Without it they are
-// refused with status 503, or UNAVAILABLE in gRPC. Answers that passed the concurrency middleware
-// without a permit carry "Concurrency-Status: bypassed".
-func FailOpen() LimitOption { return failOpen{} }
+type keyAlone struct{}
+
+func (keyAlone) ApplyIdempotency(s *setting.Idempotency)       { s.KeyAlone = true }
+func (keyAlone) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.KeyAlone = true }
+
+// OpenOption is an option of [FailOpen] and [RunUnprotected].
+type OpenOption interface{ applyOpen(*setting.Open) }
+
+type openFunc func(*setting.Open)
+
+func (f openFunc) applyOpen(s *setting.Open) { f(s) }
+
+// EvenMisconfigured has [FailOpen] or [RunUnprotected] apply also while the store is misconfigured:
+// the server refuses the password, lacks a permission, is read-only, may evict what must be kept, or
+// is of the wrong type. No time ends that, so without this option such requests are refused until
+// somebody mends the configuration.
+func EvenMisconfigured() OpenOption {
+	return openFunc(func(s *setting.Open) { s.EvenMisconfigured = true })
+}
+
+func openPolicy(opts []OpenOption) setting.Open {
+	s := setting.Open{Passes: true}
+	for _, o := range opts {
+		if o != nil {
+			o.applyOpen(&s)
+		}
+	}
+	return s
+}
+
+// FailOpen lets requests through, unlimited, while the store is down. Without it they are refused
+// with status 503, or UNAVAILABLE in gRPC. Answers that passed the concurrency middleware without a
+// permit carry "Concurrency-Status: bypassed".
+//
+// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are refused.
+// The beginning and the end of a time in which requests pass are logged, with the cause and with how
+// many passed, and each such request is counted (docs/observability.md).
+func FailOpen(opts ...OpenOption) LimitOption { return failOpen(openPolicy(opts)) }
 
 // LegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (seconds from
 // now) for the limit that is nearest to exhaustion, beside the standard fields.
@@ -113,12 +155,16 @@ func LegacyHeaders() RateLimitOption {
 }
 
 // RunUnprotected runs requests without their guard, their lock, or a look at their fence, while the
-// store is unavailable. A request that is sent twice then runs twice, and the answer carries
+// store is down. A request that is sent twice then runs twice, and the answer carries
 // "Idempotency-Status: bypassed"; requests of one key then run at the same time, and the answer carries
 // "Lock-Status: bypassed"; requests of holders that have lost their lock then run, and the answer
 // carries "Fence-Status: bypassed". Without it such requests are refused with status 503, or
 // UNAVAILABLE in gRPC.
-func RunUnprotected() UnprotectedOption { return unprotected{} }
+//
+// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are refused. Those
+// of a guard are refused too once its store was shut down or closed.
+// What passes is logged and counted as by [FailOpen].
+func RunUnprotected(opts ...OpenOption) UnprotectedOption { return unprotected(openPolicy(opts)) }
 
 // AllowUnfenced lets requests without a fence pass, as those of clients that hold no lock, and what
 // they write is protected from nobody and by nothing. Without it they are refused with status 428, or
@@ -127,32 +173,40 @@ func AllowUnfenced() FencedOption {
 	return fencedFunc(func(s *setting.Fenced) { s.AllowUnfenced = true })
 }
 
-// maxWait is longer than any client's patience: more is a mistake in the unit.
-const maxWait = time.Hour
+// maxWait is longer than any client's patience, and minWait shorter than any round trip: beyond them is a
+// mistake in the unit.
+const (
+	minWait = time.Millisecond
+	maxWait = time.Hour
+)
 
 // Wait has a request wait for its turn, or for room, for up to d before it is refused. Without it, or
-// with zero, it is refused at once. It panics if d is negative or more than an hour.
+// with zero, it is refused at once. It panics if d is negative, less than a millisecond, such as Wait(2),
+// which is 2 ns, or more than an hour.
 //
 // Every request that waits costs a connection and a goroutine, so d should be no longer than the
 // client's own time-out.
 func Wait(d time.Duration) WaitOption {
-	if d < 0 || d > maxWait {
-		panic(fmt.Sprintf("policy: Wait: %v is not between 0 and %v", d, maxWait))
+	if d != 0 && (d < minWait || d > maxWait) {
+		panic(fmt.Sprintf("policy: Wait: %v is neither 0 nor between %v and %v", d, minWait, maxWait))
 	}
 	return wait(d)
 }
 
-// MaxWaiting has at most n requests wait for room at the same time, for each key, in all processes
-// together: 1,024 if not set. One more is refused at once. Without [Wait] nobody waits, and it says
-// nothing. It panics if n is less than 1.
+// MaxWaiting has at most n requests wait for their turn, or for room, at the same time, for each key:
+// 1,024 if not set. One more is refused at once. Without [Wait] no request waits, and it has no effect.
+// It panics if n is less than 1.
+//
+// concurrency counts the waiters of all processes exactly. exclusive counts those of its own process
+// exactly, and also refuses a request that finds n waiters in all processes together.
 //
 // The last in the queue should get its turn within the time that it may wait: more than that many
 // cost connections, and are refused all the same.
-func MaxWaiting(n int) ConcurrencyOption {
+func MaxWaiting(n int) WaitOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxWaiting: %d is less than 1", n))
 	}
-	return concurrencyFunc(func(s *setting.Concurrency) { s.MaxWaiting = n })
+	return maxWaiting(n)
 }
 
 // PerInstance counts the requests of this process alone, each process up to the whole capacity: a
@@ -167,13 +221,25 @@ func PerInstance() ConcurrencyOption {
 func Required() GuardOption { return required{} }
 
 // Methods sets which request methods are guarded: POST and PATCH if not set. Requests with another
-// method pass, whether or not they carry a key. It panics without any method.
+// method pass, whether or not they carry a key. Methods are meant in upper case, however they are written:
+// "post" is POST. It panics without any method, and on what is no method.
 func Methods(methods ...string) IdempotencyOption {
 	if len(methods) == 0 {
 		panic("policy: Methods: no methods")
 	}
-	methods = append([]string(nil), methods...)
-	return idempotencyFunc(func(s *setting.Idempotency) { s.Methods = methods })
+	upper := make([]string, len(methods))
+	for i, m := range methods {
+		if m == "" || strings.ContainsFunc(m, notInToken) {
+			panic(fmt.Sprintf("policy: Methods: %q is no method", m))
+		}
+		upper[i] = strings.ToUpper(m)
+	}
+	return idempotencyFunc(func(s *setting.Idempotency) { s.Methods = upper })
+}
+
+// notInToken reports whether a character cannot be in a token (RFC 9110, section 5.6.2).
+func notInToken(r rune) bool {
+	return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 }
 
 // MaxBody sets the largest request body, in bytes, of a guarded request: 1 MiB if not set. A larger
@@ -186,15 +252,54 @@ func MaxBody(n int64) IdempotencyOption {
 	return idempotencyFunc(func(s *setting.Idempotency) { s.MaxBody = n })
 }
 
-// KeepStatus has answers with these statuses kept and replayed, over the defaults: 2xx, 3xx and
-// those 4xx that would be the same again. Statuses 5xx, and panics, are kept when the attempt is
-// dirty (see guard.Attempt), which is how attempts begin, unless the guard allows re-runs. It panics
-// on what is no status.
+// MaxBodies sets how many bytes of request bodies one middleware keeps in memory at a time, of all guarded
+// requests together: 64 MiB if not set, or what one request may take if that is more. A request whose body
+// would exceed it is refused with status 503, and its client may try again. Without a bound, a few hundred
+// clients that send all of a large body but its end would take all memory.
+//
+// A body counts as its bytes arrive, whatever length the client announces, and up to twice those while it
+// is read. It counts until its request has been answered, and twice while [Fingerprint] looks at it. The
+// first 4 KiB of a body do not count, so that slow clients keep out no requests with small bodies. What
+// ends slow clients is the server's ReadTimeout.
+//
+// MaxBodies panics if n is less than 1, and New if n is less than [MaxBody], or than twice that with
+// Fingerprint.
+func MaxBodies(n int64) IdempotencyOption {
+	if n < 1 {
+		panic(fmt.Sprintf("policy: MaxBodies: %d is less than 1", n))
+	}
+	return idempotencyFunc(func(s *setting.Idempotency) { s.MaxBodies = n })
+}
+
+// Fingerprint has what f returns stand for the body in the fingerprint of a request, which says whether a
+// key comes with the same request again. So an application compares only some fields of a JSON body, or
+// returns the body and adds to it: a tenant, a version of its API. Method, host, path, query, content type,
+// preconditions and Range remain part of the fingerprint.
+//
+// The request and the body are f's own copies: what it reads or changes of them, the handler does not see.
+// If f returns an error, the request is refused as the client's mistake, with status 400. Fingerprint
+// panics if f is nil, and New if there is [KeyAlone] as well.
+func Fingerprint(f func(r *http.Request, body []byte) ([]byte, error)) IdempotencyOption {
+	if f == nil {
+		panic("policy: Fingerprint: nil function")
+	}
+	return idempotencyFunc(func(s *setting.Idempotency) { s.Fingerprint = f })
+}
+
+// KeyAlone has requests with the same key be the same request whatever their body, query and header
+// fields are: only method, host and path are compared, and in gRPC only the method. It is for keys that the
+// sender gives to an event, such as a webhook's, whose redelivery has another timestamp in its body. Do not
+// use it where clients choose their keys: one that uses a key twice by mistake is given the answer to
+// another request of its own.
+func KeyAlone() GuardOption { return keyAlone{} }
+
+// KeepStatus has answers with these statuses kept and replayed, whatever the table in
+// docs/idempotency.md says of them. It panics on what is no final status.
 func KeepStatus(statuses ...int) IdempotencyOption { return statusOption("KeepStatus", true, statuses) }
 
-// ReleaseStatus has answers with these statuses not kept: the next request with the same key runs.
-// By default these are 401, 403, 407, 408, 409, 421, 425 and 429, which say that nothing was done,
-// and 5xx of attempts that are clean or whose guard allows re-runs. It panics on what is no status.
+// ReleaseStatus has answers with these statuses not kept, even if the attempt may have had effects: the
+// next request with the same key runs. The table in docs/idempotency.md says which are released
+// without it. It panics on what is no final status.
 func ReleaseStatus(statuses ...int) IdempotencyOption {
 	return statusOption("ReleaseStatus", false, statuses)
 }

@@ -48,7 +48,10 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 		reply, err = s.eval(ctx, false, sc, keys, args...)
 		return reply, 0, err
 	}
-	s.load(ctx)
+	at := callOf(ctx).node
+	if err := at.load(ctx); err != nil {
+		return nil, 0, err
+	}
 	node := redis.Cmdable(s.client)
 	cluster, isCluster := s.client.(*redis.ClusterClient)
 	command, src := byHash, sc.in(s)
@@ -61,7 +64,7 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 		reply, acks, err = s.evalWait(ctx, node, command, src, keys, args)
 		switch {
 		case isNoScript(err):
-			s.loaded.Store(false)
+			at.loaded.Store(false)
 			command = byText
 		case isNoShebang(err) && src == &sc.modern:
 			s.plainScripts.Store(true)
@@ -86,11 +89,11 @@ func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, command any, s
 	cmd := newEval(ctx, command, script, keys, args)
 	wait := redis.NewIntCmd(ctx, "wait", s.config.acks, s.config.ackTimeout.Milliseconds())
 	pipe := node.Pipeline()
-	_ = pipe.Process(ctx, cmd)
+	_ = pipe.Process(ctx, onceCmd{cmd})
 	_ = pipe.Process(ctx, wait)
 	_, _ = pipe.Exec(ctx)
 	reply, err = cmd.Result()
-	if isReply(err) && sent.count() <= before+1 {
+	if isReply(err) {
 		sent.settle(before)
 	}
 	if err != nil || wait.Err() != nil {

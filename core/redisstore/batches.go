@@ -2,60 +2,41 @@ package redisstore
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // maxBatch is how many script calls one pipeline has.
 const maxBatch = 100
 
-// eachBatch calls f with the indexes of up to a hundred calls at a time. For calls of several masters
+// eachBatch calls f with the indexes of up to a hundred calls of a node at a time. For calls of several nodes
 // it does so at the same time: one that does not answer costs the others nothing.
-func (s *Store) eachBatch(ctx context.Context, calls []scriptCall, f func(batch []int)) {
+func (s *Store) eachBatch(ctx context.Context, calls []scriptCall, f func(n *node, batch []int)) {
+	each := func(n *node, all []int) {
+		for batch := range slices.Chunk(all, maxBatch) {
+			f(n, batch)
+		}
+	}
 	nodes := s.byNode(ctx, calls)
 	if len(nodes) == 1 {
-		for batch := range slices.Chunk(nodes[0], maxBatch) {
-			f(batch)
+		for n, all := range nodes {
+			each(n, all)
 		}
 		return
 	}
 	var wg sync.WaitGroup
-	for _, node := range nodes {
-		wg.Go(func() {
-			for batch := range slices.Chunk(node, maxBatch) {
-				f(batch)
-			}
-		})
+	for n, all := range nodes {
+		wg.Go(func() { each(n, all) })
 	}
 	wg.Wait()
 }
 
-// byNode groups the indexes of calls by the masters that have their keys, as far as is known.
-func (s *Store) byNode(ctx context.Context, calls []scriptCall) [][]int {
-	all := make([]int, len(calls))
-	for i := range all {
-		all[i] = i
-	}
-	cluster, ok := s.client.(*redis.ClusterClient)
-	if !ok || len(calls) < 2 {
-		return [][]int{all}
-	}
-	nodes, err := call(ctx, s, opRoute, finishing, func(ctx context.Context) ([][]int, error) {
-		groups := make(map[*redis.Client][]int)
-		for i, c := range calls {
-			master, err := cluster.MasterForKey(ctx, c.keys[0])
-			if err != nil {
-				return nil, err
-			}
-			groups[master] = append(groups[master], i)
-		}
-		return slices.Collect(maps.Values(groups)), nil
-	})
-	if err != nil {
-		return [][]int{all}
+// byNode groups the indexes of calls by the nodes that have their keys, as far as is known.
+func (s *Store) byNode(ctx context.Context, calls []scriptCall) map[*node][]int {
+	nodes := make(map[*node][]int)
+	for i, c := range calls {
+		n := s.nodes.of(ctx, c.keys[0])
+		nodes[n] = append(nodes[n], i)
 	}
 	return nodes
 }
@@ -75,8 +56,8 @@ func (s *Store) finishEach(ctx context.Context, op operation, calls []scriptCall
 		mu     sync.Mutex
 		failed error
 	)
-	s.eachBatch(ctx, calls, func(batch []int) {
-		answers, err := call(ctx, s, op, finishing, func(ctx context.Context) ([]bool, error) {
+	s.eachBatch(ctx, calls, func(n *node, batch []int) {
+		answers, err := call(ctx, n, op, finishing, func(ctx context.Context) ([]bool, error) {
 			var failed error
 			answers := make([]bool, len(batch))
 			s.telemetry.Batch(ctx, len(batch))

@@ -3,9 +3,6 @@ package redisstore
 import (
 	"context"
 	"slices"
-	"time"
-
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
@@ -14,7 +11,7 @@ import (
 // TakeTokens implements tokenbucket.Store: one script call, or a part of one that others have too, or none
 // for a key that was denied the same lately. It is sent again only on proof that it has not run.
 func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
-	if s.closed.Load() {
+	if s.hooks.Begun() {
 		return tokenbucket.TakeReply{}, outage.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
@@ -33,31 +30,32 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []t
 
 func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
 	var few [1]string
-	keys := few[:0]
+	keys, n := few[:0], s.nodes.whole
 	tag := s.tagged(limiter, key)
 	for i := range charges {
 		keys = append(keys, tag.key(charges[i].Bucket))
 	}
 	if len(keys) > 0 {
-		if l := s.charges.of(ctx, keys[0]); l != nil {
+		n = s.nodes.of(ctx, keys[0])
+		if l := n.charges; l != nil {
 			if !l.begin() {
-				return s.takeTogether(ctx, l, charges, keys)
+				return s.takeTogether(ctx, n, charges, keys)
 			}
 			defer l.end()
 		}
 	}
-	return s.takeAlone(ctx, charges, slices.Clone(keys))
+	return s.takeAlone(ctx, n, charges, slices.Clone(keys))
 }
 
 // takeAlone makes a decision in a call of its own.
-func (s *Store) takeAlone(ctx context.Context, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
+func (s *Store) takeAlone(ctx context.Context, n *node, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
 	args := appendCharges(append(make([]any, 0, 2+5*len(charges)), 1, len(charges)), charges) // one plan
-	return call(ctx, s, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
-		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
+	return call(ctx, n, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
+		reply, err := s.eval(ctx, true, takeTokens, keys, args...)
 		if err != nil {
 			return tokenbucket.TakeReply{}, err
 		}
-		s.mapped.Store(true)
+		s.nodes.know()
 		replies, err := readMany(reply, 1)
 		if err != nil {
 			return tokenbucket.TakeReply{}, err
@@ -94,30 +92,6 @@ func readTakeReply(reply any, charges int) (tokenbucket.TakeReply, error) {
 	return take, nil
 }
 
-// resend repeats f while its error proves that nothing ran, until ctx ends.
-func resend(ctx context.Context, f func() (any, error)) (any, error) {
-	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval = 5 * time.Millisecond
-	pause.MaxInterval = 50 * time.Millisecond
-	for {
-		reply, err := f()
-		if err == nil || !didNotRun(err) || ctx.Err() != nil {
-			return reply, err
-		}
-		next := pause.NextBackOff()
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= next {
-			return reply, err // while the caller still hears it
-		}
-		wait := time.NewTimer(next)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
-			return reply, err
-		}
-	}
-}
-
 // ResetTokens implements tokenbucket.Store.
 func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
 	tag := s.tagged(limiter, key)
@@ -125,7 +99,10 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 	for i, bucket := range buckets {
 		keys[i] = tag.key(bucket)
 	}
-	_, err := call(ctx, s, opResetTokens, ordinary, func(ctx context.Context) (int64, error) {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := call(ctx, s.nodes.of(ctx, keys[0]), opResetTokens, ordinary, func(ctx context.Context) (int64, error) {
 		if err := wireOf(ctx).write(); err != nil {
 			return 0, err
 		}

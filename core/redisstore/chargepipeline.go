@@ -22,9 +22,9 @@ type keyReply struct {
 
 // takeEach makes the decisions of a batch in one pipeline, and answers those who wait for them. One that
 // fails fails those of its key alone.
-func (s *Store) takeEach(l *lane[*charge], batch []*charge) {
+func (s *Store) takeEach(n *node, l *lane[*charge], batch []*charge) {
 	calls := callsByKey(batch)
-	replies, err := call(context.Background(), s, opTakeTokens, ordinary, func(ctx context.Context) ([]keyReply, error) {
+	replies, err := call(context.Background(), n, opTakeTokens, ordinary, func(ctx context.Context) ([]keyReply, error) {
 		s.telemetry.Batch(ctx, len(batch))
 		return s.takePipelined(ctx, calls)
 	})
@@ -64,12 +64,6 @@ func (s *Store) takePipelined(ctx context.Context, calls []keyCall) ([]keyReply,
 	var failure error
 	replies := make([]keyReply, len(calls))
 	for i, e := range s.evalEach(ctx, true, scripts) {
-		if didNotRun(e.err) && !e.open {
-			sent := wireOf(ctx)
-			before := sent.count()
-			e.reply, e.err = resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, calls[i].keys, calls[i].args...) })
-			e.open = e.err != nil && sent.count() > before
-		}
 		if e.err == nil {
 			replies[i].replies, e.err = readMany(e.reply, len(calls[i].batch))
 		} else if !isReply(e.err) {

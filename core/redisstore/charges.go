@@ -2,9 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sony/gobreaker/v2"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -34,29 +34,31 @@ func (w *charge) work() int {
 
 func (w *charge) expire() { w.lane.expire(w) }
 
-// newCharges returns the lanes of decisions.
-func newCharges(s *Store) *lanes[*charge] {
+// newCharges returns the lane of a node's decisions.
+func (s *Store) newCharges(n *node) *lane[*charge] {
 	take := s.takeMany
-	if _, isCluster := s.client.(*redis.ClusterClient); isCluster {
+	if s.nodes.cluster != nil {
 		take = s.takeEach
 	}
-	return newLanes(s, take, func(l *lane[*charge]) { l.maxWork = maxDecisions })
+	l := newLane(s, func(l *lane[*charge], batch []*charge) { take(n, l, batch) })
+	l.maxWork = maxDecisions
+	return l
 }
 
-// takeTogether makes a decision with others. It returns when that is made, at the store's own deadline, or
-// at ctx's.
-func (s *Store) takeTogether(ctx context.Context, l *lane[*charge], charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
-	if s.breaker.State() != gobreaker.StateClosed {
-		return tokenbucket.TakeReply{}, errDown
+// takeTogether makes a decision with others. It returns when that is made, when it has had no turn within
+// the store's own deadline, or at ctx's.
+func (s *Store) takeTogether(ctx context.Context, n *node, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
+	if n.isDown() {
+		return tokenbucket.TakeReply{}, n.downError()
 	}
+	l := n.charges
 	w, _ := s.spareCharges.Get().(*charge)
 	if w == nil {
 		w = &charge{turn: turn{ended: make(chan struct{}, 1)}}
 	}
 	w.charges, w.keys, w.lane, w.state = charges, append(w.keys[:0], keys...), l, turnWaits
-	w.deadline.of = w
+	w.deadline.of, w.since = w, time.Now()
 	s.deadlines.begin(&w.deadline, s.config.timeout)
-	w.since = w.deadline.at.Add(-s.config.timeout)
 	if !l.add(w) {
 		s.deadlines.end(&w.deadline)
 		return tokenbucket.TakeReply{}, errStuck
@@ -83,11 +85,11 @@ func (s *Store) takeTogether(ctx context.Context, l *lane[*charge], charges []to
 }
 
 // takeMany makes the decisions of a batch in one call of a script, and answers those who wait for them.
-func (s *Store) takeMany(l *lane[*charge], batch []*charge) {
+func (s *Store) takeMany(n *node, l *lane[*charge], batch []*charge) {
 	keys, args := manyArgs(batch)
-	replies, err := call(context.Background(), s, opTakeTokens, ordinary, func(ctx context.Context) ([]any, error) {
+	replies, err := call(context.Background(), n, opTakeTokens, ordinary, func(ctx context.Context) ([]any, error) {
 		s.telemetry.Batch(ctx, len(batch))
-		reply, err := resend(ctx, func() (any, error) { return s.eval(ctx, true, takeTokens, keys, args...) })
+		reply, err := s.eval(ctx, true, takeTokens, keys, args...)
 		if err != nil {
 			return nil, err
 		}

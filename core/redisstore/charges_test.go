@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -461,4 +462,23 @@ func TestDecisionsFarAway(t *testing.T) {
 	if p50 := took[len(took)/2]; p50 > trip*3/2 {
 		t.Errorf("half of the decisions took more than %v, and a round trip is %v", p50, trip)
 	}
+}
+
+// A server that became a replica refuses to write: that is said of the server, and not of a decision.
+func TestDecisionsOnAReplica(t *testing.T) {
+	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
+		s := newStore(t, client, redisstore.WithoutRememberedDenials())
+		l := newLimiter(t, s)
+		if _, err := l.Allow(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		must(t, server.Client().ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+		for _, n := range []int{1, 300} {
+			together(n, func(int) {
+				if _, err := l.Allow(t.Context(), "k"); outage.CauseOf(err) != outage.ReadOnly {
+					t.Errorf("%d decisions: %v", n, err)
+				}
+			})
+		}
+	})
 }

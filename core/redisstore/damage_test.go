@@ -72,16 +72,16 @@ func FuzzDamagedBucket(f *testing.F) {
 func FuzzDamagedRecord(f *testing.F) {
 	o := newOp("damaged")
 	record := func(head, digits, data string) string { return head + o.owner + o.fingerprint + digits + data }
-	number, lease, status := "00000001", "00000000000000010000000030000000", "0201"
+	number, lease, status := "00000001", "00000000000000010000000030000000", "02011790000000000"
 	for _, value := range []string{
-		"", "1", "\x00", strings.Repeat("\xff", 200), record("1C10", number+lease+status, "result"),
-		record("1C10", number+lease+status, ""), record("2C10", number+lease+status, "result"),
-		record("1X10", number+lease+status, "result"), record("1C10", number+lease+"020", ""),
-		record("1F10", number+strings.Repeat("9", 32)+status, ""), record("1F10", number+lease, ""), record("1F10", "", ""),
-		record("1F10", number+"             inf             inf"+status, ""),
-		record("1F10", number+"             nan             nan"+status, ""),
-		record("1C10", "     nan"+lease+status, "result"), record("1U10", number+lease+"-201", ""),
-		strings.Replace(record("1C10", number+lease+status, "another's"), o.fingerprint, strings.Repeat("g", 43), 1),
+		"", "1", "\x00", strings.Repeat("\xff", 200), record("2C10", number+lease+status, "result"),
+		record("2C10", number+lease+status, ""), record("1C10", number+lease+status, "result"),
+		record("2X10", number+lease+status, "result"), record("2C10", number+lease+"020179000000000", ""),
+		record("2F10", number+strings.Repeat("9", 32)+status, ""), record("2F10", number+lease, ""), record("2F10", "", ""),
+		record("2F10", number+"             inf             inf"+status, ""),
+		record("2F10", number+"             nan             nan"+status, ""),
+		record("2C10", "     nan"+lease+status, "result"), record("2U10", number+lease+"-2011790000000000", ""),
+		strings.Replace(record("2C10", number+lease+status, "another's"), o.fingerprint, strings.Repeat("g", 43), 1),
 	} {
 		f.Add(value)
 	}
@@ -96,12 +96,12 @@ func FuzzDamagedRecord(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		whole := len(value) >= 113 && value[0] == '1'
+		whole := len(value) >= 126 && value[0] == '2'
 		for _, rerun := range []bool{false, true} {
 			for _, owner := range []string{o.owner, o.by("other").owner} {
 				damage(t, value)
 				reply, err := s.BeginOperation(ctx(), guard.BeginRequest{
-					ID: o.id, Owner: owner, Fingerprint: o.fingerprint, Lease: time.Second, Retention: time.Hour, Rerun: rerun,
+					AttemptRef: guard.AttemptRef{ID: o.id, Owner: owner}, Fingerprint: o.fingerprint, Lease: time.Second, Retention: time.Hour, Rerun: rerun,
 				})
 				switch {
 				case err != nil:
@@ -111,7 +111,7 @@ func FuzzDamagedRecord(f *testing.F) {
 				case !whole:
 					t.Fatalf("%q is no record, and begin: %+v", value, reply)
 				case reply.Outcome == guard.Settled && reply.State == guard.Completed:
-					if value[26:69] != o.fingerprint || string(reply.Data) != value[113:] || value[1] != 'C' {
+					if value[26:69] != o.fingerprint || string(reply.Data) != value[126:] || value[1] != 'C' {
 						t.Fatalf("%q was replayed: %+v", value, reply)
 					}
 				case reply.Outcome == guard.Started:

@@ -76,55 +76,6 @@ func TestAChargeThatWasNotSentInTimeIsNeverSent(t *testing.T) {
 	}
 }
 
-func TestCallsInABlackHoleAreBounded(t *testing.T) {
-	// The callers are in a hurry, so that the breaker does not help: orphans alone bound them.
-	log := new(logbook)
-	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(10*time.Second), log.option())
-	l := newLimiter(t, s)
-	if _, err := l.Allow(ctx(), "k"); err != nil {
-		t.Fatal(err)
-	}
-	base := goroutines()
-	proxy.BlackHole()
-	const hurry = 20 * time.Millisecond
-	waited, most := 0, 0
-	for range 200 {
-		sent := time.Now()
-		short, cancel := context.WithTimeout(ctx(), hurry)
-		_, err := l.Allow(short, "k")
-		if !errors.Is(err, core.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) { // a machine that stalls has none begin
-			t.Fatal(err)
-		}
-		if time.Since(sent) >= hurry {
-			waited++
-		}
-		cancel()
-		most = max(most, goroutines())
-	}
-	if log.has(tripped) {
-		t.Fatal("the breaker did what the bound should have")
-	}
-	if waited < 5 || waited > 10 { // half of the pool; the rest is for a machine that stalls
-		t.Errorf("%d of 200 calls waited, want 5: half of a pool of 10", waited)
-	}
-	if most > base+40 {
-		t.Errorf("%d goroutines more than before", most-base)
-	}
-
-	// Orphans must not stand in the way of what finishes.
-	greeted := proxy.Seen("hello")
-	short, cancel := context.WithTimeout(ctx(), hurry)
-	defer cancel()
-	err := s.Ping(short)
-	if !errors.Is(err, context.DeadlineExceeded) || proxy.Seen("hello") == greeted && proxy.Seen("ping") == 0 {
-		t.Errorf("a finishing call was not tried: %v", err)
-	}
-
-	_ = s.Close()
-	_ = client.Close()
-	eventually(t, 3*time.Second, "the goroutines are gone", func() bool { return goroutines() <= base })
-}
-
 func TestConcurrentCallsInABlackHoleLeaveNothing(t *testing.T) {
 	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
 	l := newLimiter(t, s)

@@ -4,25 +4,27 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // A channel serves for one call after the other as long as it is not closed. Calls that have ended have
 // nothing to do with what becomes of it.
 func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
-	var d deadlines
+	n := &node{store: new(Store)}
+	d := &n.store.deadlines
 	defer d.stop()
 	const timeout = time.Second // they all have as long
-	inTime := d.context(t.Context(), timeout)
+	inTime := d.context(t.Context(), n, timeout, timeout)
 	d.giveBack(inTime)
-	late := d.context(t.Context(), timeout)
+	late := d.context(t.Context(), n, timeout, timeout)
 	<-late.Done()
 	d.giveBack(late)
 	if late.Err() == nil || inTime.Err() != nil {
 		t.Errorf("late: %v, in time: %v", late.Err(), inTime.Err())
 	}
 	for range 100 {
-		c := d.context(t.Context(), timeout)
+		c := d.context(t.Context(), n, timeout, timeout)
 		select {
 		case <-c.Done():
 			t.Fatal("a call has ended before it began")
@@ -35,11 +37,56 @@ func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
 	}
 
 	parent, cancel := context.WithCancel(t.Context())
-	left := d.context(parent, timeout)
+	left := d.context(parent, n, timeout, timeout)
 	cancel()
 	<-left.Done()
 	if !errors.Is(left.Err(), context.Canceled) {
 		t.Errorf("got %v", left.Err())
 	}
 	d.giveBack(left)
+}
+
+// The time for the reply begins when the request is written: what it took to have a connection is not part of it.
+func TestTheTimeForAReplyBeginsWithTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{store: new(Store)}
+		d := &n.store.deadlines
+		ended := func(c *callContext) bool {
+			synctest.Wait()
+			return c.Err() != nil
+		}
+		unsent := d.context(t.Context(), n, 250*time.Millisecond, 250*time.Millisecond)
+		slow := d.context(t.Context(), n, time.Second, 250*time.Millisecond)
+		sent := d.context(t.Context(), n, 250*time.Millisecond, 250*time.Millisecond)
+		large := d.context(t.Context(), n, 250*time.Millisecond, time.Second)
+		time.Sleep(200 * time.Millisecond)
+		for _, c := range []*callContext{sent, large} {
+			if err := c.sent.write(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+		if !ended(unsent) || ended(slow) || ended(sent) || ended(large) {
+			t.Errorf("after 300 ms: %v, %v, %v, %v", unsent.Err(), slow.Err(), sent.Err(), large.Err())
+		}
+		if err := sent.sent.write(); err != nil { // again, which gives no more time
+			t.Fatal(err)
+		}
+		time.Sleep(160 * time.Millisecond)
+		if !ended(sent) || ended(slow) || ended(large) {
+			t.Errorf("after 460 ms: %v, %v, %v", slow.Err(), sent.Err(), large.Err())
+		}
+		time.Sleep(600 * time.Millisecond)
+		if !ended(slow) || ended(large) {
+			t.Errorf("after 1060 ms: %v, %v", slow.Err(), large.Err())
+		}
+		time.Sleep(200 * time.Millisecond)
+		if !ended(large) {
+			t.Error("after 1260 ms a call of 1200 ms has not ended")
+		}
+		for _, c := range []*callContext{unsent, slow, sent, large} {
+			d.giveBack(c)
+		}
+		d.stop()
+	})
 }

@@ -14,15 +14,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// obedient returns a client that keeps to the deadlines of contexts, and waits for long where there is
-// none.
+// obedient returns a client that waits for long where a context does not end.
 func obedient(t testing.TB, addr string, poolSize int) *redis.Client {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{
-		Addr: addr, ReadTimeout: time.Minute, PoolTimeout: time.Minute, PoolSize: poolSize, ContextTimeoutEnabled: true,
-	})
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	return pooled(t, addr, time.Minute, poolSize)
 }
 
 // Calls with a context that never ends have no goroutine of their own with such a client.

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,7 @@ import (
 const (
 	// denialLife bounds what is remembered of a key, so that another process's reset is seen.
 	denialLife = time.Second
-	// denialShards times denialsPerShard keys are remembered, about 250 bytes and their texts each.
+	// denialShards times denialsPerShard keys are remembered, about 250 bytes and a copy of the key each.
 	denialShards    = 64
 	denialsPerShard = 1024
 )
@@ -28,6 +29,11 @@ type denials struct {
 	seed   maphash.Seed
 	start  time.Time
 	shards []denialShard
+
+	due   atomic.Bool // sweep is to run
+	mu    sync.Mutex
+	timer *time.Timer // which runs it; set with the first denial
+	ended bool
 }
 
 type denialShard struct {
@@ -45,12 +51,64 @@ type denial struct {
 	asked, heard int64 // µs, before and after Redis said it
 }
 
-func newDenials() denials {
-	d := denials{seed: maphash.MakeSeed(), start: time.Now(), shards: make([]denialShard, denialShards)}
+func (d *denials) init() {
+	d.seed, d.start, d.shards = maphash.MakeSeed(), time.Now(), make([]denialShard, denialShards)
 	for i := range d.shards {
-		d.shards[i].table = expiry.NewTable[denialKey, denial](denialsPerShard, nil)
+		d.shards[i].clear()
 	}
-	return d
+}
+
+func (s *denialShard) clear() { s.table = expiry.NewTable[denialKey, denial](denialsPerShard, nil) }
+
+// sweepLater has what expires removed a while from now, whether or not the store is called again.
+func (d *denials) sweepLater() {
+	if d.due.Load() || d.due.Swap(true) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.ended:
+	case d.timer == nil:
+		d.timer = time.AfterFunc(denialLife, d.sweep)
+	default:
+		d.timer.Reset(denialLife)
+	}
+}
+
+// sweep removes what has expired. A shard that is empty then gives its memory back.
+func (d *denials) sweep() {
+	d.due.Store(false) // what is added from now on sees to its own sweep
+	left := 0
+	for i := range d.shards {
+		left += d.shards[i].sweep(d.now())
+	}
+	if left > 0 {
+		d.sweepLater()
+	}
+}
+
+func (s *denialShard) sweep(now int64) (left int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.table.Len() == 0 {
+		return 0
+	}
+	s.table.Sweep(s.table.Len(), now)
+	if s.table.Len() == 0 {
+		s.clear()
+	}
+	return s.table.Len()
+}
+
+// stop ends the sweeping.
+func (d *denials) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	if d.timer != nil {
+		d.timer.Stop()
+	}
 }
 
 func (d *denials) now() int64 { return int64(time.Since(d.start) / time.Microsecond) }
@@ -89,17 +147,21 @@ func (q question) remember(limiter, key string, charges []tokenbucket.Charge, re
 	}
 	now := q.of.now()
 	kept := denial{charges: charges, debts: reply.Debts, asked: q.asked, heard: now}
+	expires := q.asked + int64(denialLife/time.Microsecond)
 	id := denialKey{limiter, key}
 	q.shard.mu.Lock()
 	defer q.shard.mu.Unlock()
 	if q.shard.resets.Load() != q.resets || !kept.holdsFor(charges, now) {
 		return
 	}
-	if q.shard.table.Get(id, now) != nil {
-		q.shard.table.Remove(id)
+	if e := q.shard.table.Get(id, now); e != nil {
+		e.Value, e.Expires = kept, expires
+		return
 	}
 	if q.shard.table.Room(1, now) {
-		q.shard.table.Add(id, kept, q.asked+int64(denialLife/time.Microsecond), now)
+		id.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory
+		q.shard.table.Add(id, kept, expires, now)
+		q.of.sweepLater()
 	}
 }
 

@@ -9,34 +9,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
-// explain turns an error of the client into one of the store's: unavailable, and unconfirmed if
-// something may have run.
-func explain(err error, open bool) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, outage.ErrUnavailable):
-		return err
-	case open:
-		return fmt.Errorf("%w: redis: %w", outage.ErrUnconfirmed, err)
-	}
-	return fmt.Errorf("%w: redis: %w", outage.ErrUnavailable, err)
-}
+// explain returns an error of the client as one of the store: unconfirmed if something may have run.
+func explain(err error, open bool) error { return redisfault.Explain(err, open) }
 
 // errOddReply is a reply that no script of this package gives.
 var errOddReply = fmt.Errorf("%w: redis: unexpected reply", outage.ErrUnconfirmed)
 
 // isReply reports whether the server answered with an error. A script of this package that fails so
 // has failed before its first write.
-func isReply(err error) bool {
-	if err == nil {
-		return false
-	}
-	var reply redis.Error
-	return errors.As(err, &reply) && !errors.Is(err, redis.Nil)
-}
+func isReply(err error) bool { return redisfault.IsReply(err) }
 
 // notNow are the replies by which a server says that it did not even begin.
 var notNow = []string{
@@ -54,7 +38,7 @@ func didNotRun(err error) bool {
 		return true
 	}
 	for _, prefix := range notNow {
-		if redis.HasErrorPrefix(err, prefix) || isReply(err) && strings.HasPrefix(err.Error(), prefix) {
+		if redisfault.Says(err, prefix) || isReply(err) && strings.HasPrefix(err.Error(), prefix) {
 			return true
 		}
 	}
@@ -82,4 +66,4 @@ func isDamage(err error) bool {
 		isReply(err) && strings.Contains(err.Error(), "record of an unknown layout"))
 }
 
-func isOutOfMemory(err error) bool { return err != nil && redis.HasErrorPrefix(err, "OOM") }
+func isOutOfMemory(err error) bool { return redisfault.IsOutOfMemory(err) }

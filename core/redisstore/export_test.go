@@ -8,24 +8,23 @@ func (s *Store) MostTakers() int { return s.mostTakers() }
 
 // Taking is how many calls for decisions are under way.
 func (s *Store) Taking() (n int) {
-	count := func(l *lane[*charge]) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		n += l.takers
-	}
-	s.charges.mu.Lock()
-	defer s.charges.mu.Unlock()
-	count(s.charges.only)
-	for _, l := range s.charges.byMaster {
-		count(l)
+	for _, node := range s.nodes.all() {
+		if l := node.charges; l != nil {
+			l.mu.Lock()
+			n += l.takers
+			l.mu.Unlock()
+		}
 	}
 	return n
 }
 
-// Stick has a store behave as if as many calls were stuck as may be, of those that finish nothing, until the
-// function that it returns is called.
-func (s *Store) Stick() (loosen func()) {
-	n := s.maxOrphans[ordinary]
-	s.orphans[ordinary].Add(n)
-	return func() { s.orphans[ordinary].Add(-n) }
+// RememberedDenials is how many denials are in a store's memory.
+func (s *Store) RememberedDenials() (n int) {
+	for i := range s.denials.shards {
+		shard := &s.denials.shards[i]
+		shard.mu.Lock()
+		n += shard.table.Len()
+		shard.mu.Unlock()
+	}
+	return n
 }

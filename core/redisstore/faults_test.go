@@ -27,19 +27,9 @@ func ctx() context.Context { return context.Background() }
 // dial returns a client that is closed when the test ends.
 func dial(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
 	t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: readTimeout, PoolSize: 10})
+	c := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr, ReadTimeout: readTimeout, PoolSize: 10})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// clients are the two kinds of them: see [redis.Options.ContextTimeoutEnabled].
-var clients = map[string]func(t testing.TB, addr string, readTimeout time.Duration) *redis.Client{
-	"": dial,
-	"obedient-": func(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
-		c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: readTimeout, PoolSize: 10, ContextTimeoutEnabled: true})
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	},
 }
 
 // nobody returns an address where nobody listens.
@@ -82,11 +72,19 @@ func remaining(t testing.TB, server redis.UniversalClient, key string) int64 {
 }
 
 // op is an operation, and one attempt at it.
-type op struct{ id, owner, fingerprint string }
+type op struct{ scope, id, owner, fingerprint string }
 
 func newOp(name string) op {
 	fill := func(s string, n int) string { return (s + strings.Repeat("_", n))[:n] }
-	return op{fill(name, 22), fill(name+"-owner", 22), fill("f", 43)}
+	return op{"", fill(name, 22), fill(name+"-owner", 22), fill("f", 43)}
+}
+
+// in puts an operation into a scope.
+func (o op) in(scope string) op {
+	if scope != "" {
+		o.scope = newOp(scope).id
+	}
+	return o
 }
 
 func (o op) by(owner string) op {
@@ -94,29 +92,33 @@ func (o op) by(owner string) op {
 	return o
 }
 
+func (o op) ref() guard.AttemptRef { return guard.AttemptRef{Scope: o.scope, ID: o.id, Owner: o.owner} }
+
 func (o op) begin(s *redisstore.Store) (guard.BeginReply, error) {
 	return s.BeginOperation(ctx(), guard.BeginRequest{
-		ID: o.id, Owner: o.owner, Fingerprint: o.fingerprint, Lease: 30 * time.Second, Retention: time.Hour,
+		AttemptRef: o.ref(), Fingerprint: o.fingerprint, Lease: 30 * time.Second, Retention: time.Hour,
+		MaxRecords: 1000,
 	})
 }
 
 func (o op) settle(s *redisstore.Store, data string) (bool, error) {
 	return s.SettleOperation(ctx(), guard.SettleRequest{
-		ID: o.id, Owner: o.owner, Fingerprint: o.fingerprint, Number: 1, State: guard.Completed,
+		AttemptRef: o.ref(), Fingerprint: o.fingerprint, Number: 1, State: guard.Completed,
 		Status: 201, Data: []byte(data), Retention: time.Hour,
+		MaxBytes: 1 << 20,
 	})
 }
 
 func (o op) abandon(s *redisstore.Store) (bool, error) {
-	return s.AbandonOperation(ctx(), o.id, o.owner)
+	return s.AbandonOperation(ctx(), o.ref())
 }
 
 func (o op) mark(s *redisstore.Store) (bool, error) {
-	return s.MarkOperation(ctx(), o.id, o.owner, false)
+	return s.MarkOperation(ctx(), guard.MarkRequest{AttemptRef: o.ref(), Seq: 1})
 }
 
 func (o op) renewal() guard.RenewRequest {
-	return guard.RenewRequest{ID: o.id, Owner: o.owner, Lease: 30 * time.Second, Retention: time.Hour}
+	return guard.RenewRequest{AttemptRef: o.ref(), Lease: 30 * time.Second, Retention: time.Hour}
 }
 
 func (o op) renew(s *redisstore.Store) (bool, error) {
@@ -201,7 +203,7 @@ func (l *logbook) has(s string) bool {
 }
 
 // tripped is what the store logs when it takes the server to be down.
-const tripped = "does not answer"
+const tripped = "redis is down"
 
 func (l *logbook) option() redisstore.Option {
 	return redisstore.WithLogger(slog.New(slog.NewTextHandler(l, nil)))

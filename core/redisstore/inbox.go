@@ -225,7 +225,7 @@ func (s *Store) checkInbox() time.Time {
 	in.echoSent, in.unheard = now, false
 	in.mu.Unlock()
 
-	receivers, err := call(s.life, s, opEcho, ordinary, func(ctx context.Context) (int64, error) {
+	receivers, err := call(s.life, s.nodes.whole, opEcho, ordinary, func(ctx context.Context) (int64, error) {
 		return s.client.Publish(ctx, in.channel, "echo").Result()
 	})
 	if err == nil {

@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // What is asked of one server while other calls to it are under way goes together: it costs the server,
@@ -253,12 +251,12 @@ func (l *lane[R]) answer(batch []R, heard bool, of func(i int, r R) error) {
 	}
 }
 
-// expire answers that there was no reply in time.
+// expire answers a request that has had no turn in time. One that was sent is answered when its call ends.
 func (l *lane[R]) expire(r R) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t := r.inLane(); t.state == turnWaits || t.state == turnSent {
-		t.end(late(context.DeadlineExceeded, t.state == turnSent))
+	if t := r.inLane(); t.state == turnWaits {
+		t.end(late(context.DeadlineExceeded, false))
 	}
 }
 
@@ -277,60 +275,10 @@ func (l *lane[R]) leave(r R, why error) bool {
 
 func late(why error, sent bool) error { return explain(fmt.Errorf("no reply in time: %w", why), sent) }
 
-// lanes are those of a store, one for each server.
-type lanes[R request] struct {
-	store *Store
-	fresh func() *lane[R]
-	only  *lane[R] // of a single server
-
-	mu       sync.Mutex
-	byMaster map[*redis.Client]*lane[R] // of a Cluster
-}
-
-// maxLanes bounds the memory of a Cluster whose masters change. It has 1,000 masters at most.
-const maxLanes = 1024
-
-// newLanes returns lanes whose batches are answered by take. The rest of what each lane needs set does.
-func newLanes[R request](s *Store, take func(*lane[R], []R), set func(*lane[R])) *lanes[R] {
-	fresh := func() *lane[R] {
-		l := &lane[R]{start: s.start, take: take, few: minTakers, most: s.mostTakers()}
-		set(l)
-		return l
-	}
-	return &lanes[R]{store: s, fresh: fresh, only: fresh()}
+// newLane returns a lane of a node whose batches are answered by take.
+func newLane[R request](s *Store, take func(*lane[R], []R)) *lane[R] {
+	return &lane[R]{start: s.start, take: take, few: minTakers, most: s.mostTakers()}
 }
 
 // mostTakers leaves half of the connections to others.
-func (s *Store) mostTakers() int { return max(minTakers, int(s.maxOrphans[ordinary])) }
-
-// of returns the lane of the server that has a key; nil if what is asked about it goes alone.
-func (ls *lanes[R]) of(ctx context.Context, key string) *lane[R] {
-	switch client := ls.store.client.(type) {
-	case *redis.Client:
-		return ls.only
-	case *redis.ClusterClient:
-		if !ls.store.mapped.Load() { // it would ask the Cluster for its map, for longer than a caller may wait
-			return nil
-		}
-		master, err := client.MasterForKey(ctx, key)
-		if err != nil {
-			return nil
-		}
-		return ls.ofMaster(master)
-	}
-	return nil
-}
-
-func (ls *lanes[R]) ofMaster(master *redis.Client) *lane[R] {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.byMaster[master]
-	if l == nil && len(ls.byMaster) < maxLanes {
-		if ls.byMaster == nil {
-			ls.byMaster = make(map[*redis.Client]*lane[R])
-		}
-		l = ls.fresh()
-		ls.byMaster[master] = l
-	}
-	return l
-}
+func (s *Store) mostTakers() int { return max(minTakers, s.poolSize/2) }

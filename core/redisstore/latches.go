@@ -82,6 +82,9 @@ func (s *Store) latchKeys(name string) (tag string, keys []string) {
 
 // CountDownLatch implements semaphore.LatchStore: one script call.
 func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (int, error) {
+	if s.hooks.Begun() {
+		return 0, outage.ErrClosed
+	}
 	tag, keys := s.latchKeys(req.Name)
 	n, err := s.latch(ctx, countDownLatch, keys,
 		s.tag(req.Name, participant), req.TTL.Milliseconds(), semaphore.MaxParticipants, "open "+tag)
@@ -94,17 +97,19 @@ func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, 
 // InspectLatch implements semaphore.LatchStore: one round trip.
 func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (int, error) {
 	_, keys := s.latchKeys(req.Name)
-	return call(ctx, s, opLatch, ordinary, func(ctx context.Context) (int, error) {
-		if err := s.checkEviction(ctx); err != nil {
+	n := s.nodes.of(ctx, keys[0])
+	return call(ctx, n, opInspect, ordinary, func(ctx context.Context) (int, error) {
+		if err := n.checkEviction(ctx); err != nil {
 			return 0, err
 		}
-		n, err := s.client.SCard(ctx, keys[0]).Result()
-		return int(n), err
+		participants, err := s.client.SCard(ctx, keys[0]).Result()
+		return int(participants), err
 	})
 }
 
 // AwaitLatch implements semaphore.LatchStore. It waits for a push, and asks every three seconds.
 func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
+	over := s.hooks.Over()
 	tag, keys := s.latchKeys(req.Name)
 	opened, forget := s.latches.wait(tag)
 	defer forget()
@@ -113,6 +118,9 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		if s.hooks.Begun() {
+			return outage.ErrClosed
+		}
 		pause := latchBeat
 		if s.inbox.deaf() {
 			pause = frontBeat
@@ -136,7 +144,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 		case <-timer.C:
 		case <-ctx.Done():
 			return lease.Ended(ctx)
-		case <-s.stop:
+		case <-over:
 			return outage.ErrClosed
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // releasedFor is for how long a delayed acquire of a released id is refused.
@@ -25,6 +26,9 @@ func (s *Store) newLockWaiter(req lock.AcquireRequest, keys *lockKeys) *waiter {
 // AcquireLock implements lock.Store: one script call, and before the first one a look at the
 // server's eviction policy.
 func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+	if s.hooks.Begun() {
+		return lock.AcquireReply{}, outage.ErrClosed
+	}
 	c := s.newAcquireCall(req, s.lockKeys(req.Name, req.Key, req.ID))
 	var w *waiter
 	if req.Queue {
@@ -38,6 +42,9 @@ func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.
 // AwaitLock implements lock.Store. It waits for a push, and beats meanwhile; the grant itself is
 // one more script call.
 func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (grant lock.Grant, err error) {
+	if s.hooks.Begun() {
+		return lock.Grant{}, outage.ErrClosed
+	}
 	req.Queue = true
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
 	err = s.await(ctx, s.newLockWaiter(req, &keys), func() (bool, place, error) {

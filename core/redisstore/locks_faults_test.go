@@ -57,27 +57,25 @@ func wantHeld(t *testing.T, c claim, s *redisstore.Store) {
 func TestLostRepliesOfALock(t *testing.T) {
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
-	for kind, dial := range clients {
-		for name, how := range losses {
-			for _, step := range lockSteps {
-				t.Run(kind+name+" "+step.name, func(t *testing.T) {
-					proxy := redistest.NewProxy(t, server.Addr())
-					s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
-					c := newClaim(kind+name+step.name, "holder")
-					if step.name != "acquire" {
-						c.gets(t, direct, lock.Granted)
+	for name, how := range losses {
+		for _, step := range lockSteps {
+			t.Run(name+" "+step.name, func(t *testing.T) {
+				proxy := redistest.NewProxy(t, server.Addr())
+				s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
+				c := newClaim(name+step.name, "holder")
+				if step.name != "acquire" {
+					c.gets(t, direct, lock.Granted)
+				}
+				if step.name == "force" { // its first call only looks
+					if _, err := s.InspectLock(ctx(), c.Name, c.Key); err != nil {
+						t.Fatal(err)
 					}
-					if step.name == "force" { // its first call only looks
-						if _, err := s.InspectLock(ctx(), c.Name, c.Key); err != nil {
-							t.Fatal(err)
-						}
-					}
-					proxy.LoseReplies("evalsha", 1, how)
-					held, err := step.take(c, s)
-					wantOwned(t, step.name, held, err)
-					step.check(t, c, direct)
-				})
-			}
+				}
+				proxy.LoseReplies("evalsha", 1, how)
+				held, err := step.take(c, s)
+				wantOwned(t, step.name, held, err)
+				step.check(t, c, direct)
+			})
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package redisstore_test
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -304,11 +303,12 @@ func TestALoneHoldIsAHoldLikeOthers(t *testing.T) {
 	}
 }
 
-func TestLocksWhenMemoryIsFull(t *testing.T) {
-	server := redistest.Start(t)
+func TestLocksWhenMemoryIsFull(t *testing.T) { eachForm(t, locksWhenMemoryIsFull) }
+
+func locksWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *redis.Client) {
 	direct := server.Client()
 	log := new(logbook)
-	s := newStore(t, server.Client(), log.option())
+	s := newStore(t, client, log.option())
 	released, renewed, downgraded, forced := newClaim("a", "a"), newClaim("b", "b"), newClaim("c", "c"), newClaim("d", "d")
 	released.gets(t, s, lock.Granted)
 	renewed.gets(t, s, lock.Granted)
@@ -349,17 +349,6 @@ func TestEvictionIsRefusedByLocks(t *testing.T) {
 	_, err := newClaim("k", "a").acquire(newStore(t, server.Client()))
 	wantUnavailable(t, err, false)
 	newClaim("k", "b").gets(t, newStore(t, server.Client(), redisstore.AllowEviction()), lock.Granted)
-	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": server.Addr()}})
-	t.Cleanup(func() { _ = ring.Close() })
-	s := newStore(t, ring, redisstore.AllowEviction())
-	_, err = newClaim("k", "c").acquire(s)
-	wantUnavailable(t, err, false)
-	if err == nil || !strings.Contains(err.Error(), "Ring") {
-		t.Errorf("%v does not say that a Ring cannot be used", err)
-	}
-	if _, err := s.Uptime(ctx()); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("uptime of a Ring: %v", err)
-	}
 }
 
 func TestFences(t *testing.T) {

@@ -63,7 +63,7 @@ func app(t *testing.T, rules ...string) *redis.Client {
 	t.Helper()
 	args := append([]string{"--user", "app", "on", ">secret", "~*", "&*", "+@all"}, rules...)
 	server := redistest.Start(t, args...)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "app", Password: "secret"})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Username: "app", Password: "secret"})
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -113,6 +113,7 @@ func TestTheInboxFollowsTheMaster(t *testing.T) {
 	var addr atomic.Value
 	addr.Store(old.Addr())
 	client := redis.NewClient(&redis.Options{
+		ContextTimeoutEnabled: true,
 		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, addr.Load().(string))
 		},

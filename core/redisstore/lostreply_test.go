@@ -81,8 +81,8 @@ func TestLostReplyOfAChargeOnACluster(t *testing.T) {
 // The default client dials five times, 100 ms apart, and so is still at it at the store's deadline.
 func TestARefusedDialIsNotUnconfirmed(t *testing.T) {
 	for name, options := range map[string]redis.Options{
-		"default client": {},
-		"quick client":   {DialerRetries: 1, MaxRetries: -1},
+		"default client": {ContextTimeoutEnabled: true},
+		"quick client":   {ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options.Addr = nobody(t)
@@ -106,9 +106,10 @@ func TestABeginThatWasSentBeforeTheDialWasRefusedIsUnconfirmed(t *testing.T) {
 	proxy := redistest.NewProxy(t, server.Addr())
 	var dials atomic.Int64
 	client := redis.NewClient(&redis.Options{
-		Addr: proxy.Addr(), DialerRetries: 1, MinRetryBackoff: time.Millisecond, MaxRetryBackoff: time.Millisecond,
+		ContextTimeoutEnabled: true,
+		Addr:                  proxy.Addr(), DialerRetries: 1, MinRetryBackoff: time.Millisecond, MaxRetryBackoff: time.Millisecond,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if dials.Add(1) > 1 {
+			if dials.Add(1) > 2 { // one for each of the client's pools
 				return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 			}
 			return new(net.Dialer).DialContext(ctx, network, addr)

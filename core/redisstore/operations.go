@@ -27,6 +27,16 @@ const (
 	opQuorum          operation = "quorum"
 )
 
+// reads reports whether an operation writes nothing, so that it may work where others do not.
+func (op operation) reads() bool {
+	switch op {
+	case opInspect, opEcho, opPing, opRoute:
+		return true
+	default:
+		return false
+	}
+}
+
 // operations are all of them.
 var operations = []string{
 	string(opTakeTokens), string(opResetTokens), string(opBeginOperation), string(opSettleOperation), string(opRenewOperations),

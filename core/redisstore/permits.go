@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 var _ semaphore.Store = (*Store)(nil)
@@ -16,6 +17,9 @@ func (s *Store) newPermitWaiter(req semaphore.AcquireRequest, keys []string) *wa
 // AcquirePermits implements semaphore.Store: one script call, and before the first one a look at the
 // server's eviction policy.
 func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	if s.hooks.Begun() {
+		return semaphore.AcquireReply{}, outage.ErrClosed
+	}
 	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	var w *waiter
 	if req.Queue {
@@ -29,6 +33,9 @@ func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest
 // AwaitPermits implements semaphore.Store. It waits for a push, and beats meanwhile; the grant itself
 // is one more script call.
 func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (grant semaphore.Grant, err error) {
+	if s.hooks.Begun() {
+		return semaphore.Grant{}, outage.ErrClosed
+	}
 	req.Queue = true
 	req.MaxWaiting = 0 // it is in the queue; if the server has forgotten that, it is there again
 	keys := s.permitKeys(req.Name, req.Key, req.ID)

@@ -31,22 +31,20 @@ var permitSteps = []struct {
 func TestLostRepliesOfAPermit(t *testing.T) {
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
-	for kind, dial := range clients {
-		for name, how := range losses {
-			for _, step := range permitSteps {
-				t.Run(kind+name+" "+step.name, func(t *testing.T) {
-					proxy := redistest.NewProxy(t, server.Addr())
-					s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
-					r := newRequest(kind+name+step.name, "holder", 2, 3)
-					if step.name != "acquire" {
-						r.gets(t, direct, semaphore.Granted)
-					}
-					proxy.LoseReplies("evalsha", 1, how)
-					held, err := step.take(r, s)
-					wantOwned(t, step.name, held, err)
-					inUse(t, direct, r.Key, step.inUse)
-				})
-			}
+	for name, how := range losses {
+		for _, step := range permitSteps {
+			t.Run(name+" "+step.name, func(t *testing.T) {
+				proxy := redistest.NewProxy(t, server.Addr())
+				s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
+				r := newRequest(name+step.name, "holder", 2, 3)
+				if step.name != "acquire" {
+					r.gets(t, direct, semaphore.Granted)
+				}
+				proxy.LoseReplies("evalsha", 1, how)
+				held, err := step.take(r, s)
+				wantOwned(t, step.name, held, err)
+				inUse(t, direct, r.Key, step.inUse)
+			})
 		}
 	}
 }

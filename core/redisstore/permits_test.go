@@ -386,18 +386,22 @@ func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 }
 
 // A full server grants nothing new, and lets go of what there is.
-func TestPermitsWhenMemoryIsFull(t *testing.T) {
-	server := redistest.Start(t)
+func TestPermitsWhenMemoryIsFull(t *testing.T) { eachForm(t, permitsWhenMemoryIsFull) }
+
+func permitsWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *redis.Client) {
 	direct := server.Client()
-	s := newStore(t, server.Client())
+	s := newStore(t, client)
 	one, two := newRequest("k", "one", 1, 2), newRequest("k", "two", 1, 2)
 	one.gets(t, s, semaphore.Granted)
 	two.gets(t, s, semaphore.Granted)
 	waiter := newRequest("k", "waiter", 1, 2).queued()
 	waiter.gets(t, s, semaphore.Queued)
 	configure(t, direct, "maxmemory", "1")
-	_, err := newRequest("k", "new", 1, 9).acquire(s)
-	wantUnavailable(t, err, false)
+	newRequest("k", "new", 1, 9).gets(t, s, semaphore.Taken) // somebody waits
+	for _, weight := range []int{1, 2} {
+		_, err := newRequest("new", "new", weight, 9).acquire(s)
+		wantUnavailable(t, err, false)
+	}
 	held, err := one.renew(s)
 	wantOwned(t, "renew", held, err)
 	two.ends(t, s, true)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,13 +36,12 @@ func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 	if _, ok := s.client.(*redis.Client); !ok {
 		return 0, fmt.Errorf("redisstore: Uptime: not a client of a single server: %w", errors.ErrUnsupported)
 	}
-	return call(ctx, s, opQuorum, ordinary, func(ctx context.Context) (time.Duration, error) {
+	return call(ctx, s.nodes.whole, opInspect, ordinary, func(ctx context.Context) (time.Duration, error) {
 		info, err := s.client.Info(ctx, "server").Result()
 		if err != nil {
 			return 0, err
 		}
-		_, rest, ok := strings.Cut(info, "uptime_in_seconds:")
-		text, _, _ := strings.Cut(rest, "\r\n")
+		text, ok := infoField(info, "uptime_in_seconds")
 		seconds, err := strconv.ParseInt(text, 10, 64)
 		if !ok || err != nil {
 			return 0, fmt.Errorf("redis: INFO has no uptime_in_seconds")

@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
 // A record is one string: a head of fixed width, so that a script can change a part of it in place,
 // and the result. Counted from 1, as Lua does:
 //
-//	  1       "1", the version of the layout
+//	  1       "2", the version of the layout
 //	  2       state: F in flight, C completed, N not retained, U unknown
 //	  3       "1" if the attempt may have had effects
 //	  4       "1" if an attempt before it may have
@@ -25,37 +27,100 @@ import (
 //	 78- 93   end of the lease, µs of the server's clock
 //	 94-109   length of the lease, µs
 //	110-113   status
-//	114-      data
+//	114-126   the slice of time in which its scope counts it: see scope.lua
+//	127-      data; of an attempt in flight, the highest Seq of its marks, 10 digits, if there were any
 //
-// It expires after the retention; the end of a lease erases nothing.
+// It expires after the retention; the end of a lease erases nothing. The records of a scope share a hash
+// tag, and so a slot of a Cluster, with what counts them.
 
 // abandonedFor is for how long a delayed begin of an abandoned attempt is refused.
 const abandonedFor = time.Minute
 
-func (s *Store) recordKey(id string) string { return s.config.prefix + ":g:{" + id + "}" }
+func (s *Store) recordKey(ref *guard.AttemptRef) string {
+	if ref.Scope == "" {
+		return s.config.prefix + ":g:{" + ref.ID + "}"
+	}
+	return s.config.prefix + ":g:{" + ref.Scope + "}:" + ref.ID
+}
 
-func (s *Store) abandonedKey(id, owner string) string { return s.recordKey(id) + ":x:" + owner }
+// operationKeys are those of a script's step: of the record, of what marks the attempt as abandoned if the
+// step needs that, and of what counts the scope, if there is one.
+func (s *Store) operationKeys(ref *guard.AttemptRef, abandoned bool) []string {
+	record := s.recordKey(ref)
+	keys := append(make([]string, 0, 3), record)
+	if abandoned {
+		keys = append(keys, record+":x:"+ref.Owner)
+	}
+	if ref.Scope != "" {
+		keys = append(keys, s.config.prefix+":g:{"+ref.Scope+"}")
+	}
+	return keys
+}
 
-// BeginOperation implements guard.Store: one script call, and before the first one a look at the
-// server's eviction policy.
+// maxInline is how many bytes of a result come with the reply that finds it. A larger one is read by a second
+// call, whose deadline is that of its size: nobody waits for it beside other steps.
+const maxInline = 16 << 10
+
+// BeginOperation implements guard.Store: one script call, and before the first one a look at the server's
+// eviction policy. A result of more than 16 KiB takes a second call.
 func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
 	rerun := 0
 	if req.Rerun {
 		rerun = 1
 	}
-	keys := []string{s.recordKey(req.ID), s.abandonedKey(req.ID, req.Owner)}
-	args := []any{&req.Owner, &req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun}
-	st := step{scriptCall: scriptCall{beginOperation, keys, args}, op: opBeginOperation, begins: true}
-	return run(ctx, s, st, func(r stepReply) (guard.BeginReply, error) { return readBeginReply(r.value) })
+	args := []any{
+		&req.Owner, &req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun, req.MaxRecords, maxInline,
+	}
+	call := scriptCall{beginOperation, s.operationKeys(&req.AttemptRef, true), args}
+	st := step{scriptCall: call, op: opBeginOperation, begins: true, replySize: maxInline}
+	reply, err := run(ctx, s, st, func(r stepReply) (beginReply, error) { return readBeginReply(r.value) })
+	if err == nil && reply.bytes > len(reply.Data) {
+		reply.Data, err = s.readResult(ctx, &req.AttemptRef, reply)
+	}
+	return reply.BeginReply, err
 }
+
+// beginReply has the size of a result, whose data may have been left out.
+type beginReply struct {
+	guard.BeginReply
+	bytes int
+}
+
+// readResult returns the data of a result that a reply has left out. What is settled does not change, but it
+// may have expired meanwhile.
+func (s *Store) readResult(ctx context.Context, ref *guard.AttemptRef, of beginReply) ([]byte, error) {
+	key := s.recordKey(ref)
+	n := s.nodes.of(ctx, key)
+	told := s.telemetry.Begin(ctx, string(opBeginOperation))
+	data, err := callUntold(ctx, n, of.bytes, 0, ordinary, false, func(ctx context.Context) ([]byte, error) {
+		sent := wireOf(ctx)
+		if err := sent.write(); err != nil { // the time for the reply begins
+			return nil, err
+		}
+		defer sent.settle(0) // it changes nothing
+		record, err := s.client.GetRange(ctx, key, 0, -1).Bytes()
+		if err == nil && len(record) != recordHead+of.bytes {
+			err = outage.Because(outage.OtherCause, "redis: the record has expired while it was read")
+		}
+		if err != nil {
+			return nil, err
+		}
+		return record[recordHead:], nil
+	})
+	told.End(ctx, err)
+	return data, err
+}
+
+// recordHead is how many bytes of a record stand before its data.
+const recordHead = 126
 
 var outcomes = map[string]guard.BeginOutcome{
 	"started": guard.Started, "settled": guard.Settled, "busy": guard.Busy,
-	"mismatched": guard.Mismatched, "undecided": guard.Undecided, "refused": guard.Refused,
+	"mismatched": guard.Mismatched, "undecided": guard.Undecided, "refused": guard.Refused, "full": guard.ScopeFull,
 }
 
-func readBeginReply(reply any) (guard.BeginReply, error) {
-	var b guard.BeginReply
+func readBeginReply(reply any) (beginReply, error) {
+	var b beginReply
 	fields, ok := reply.([]any)
 	if !ok || len(fields) < 2 {
 		return b, errOddReply
@@ -67,18 +132,19 @@ func readBeginReply(reply any) (guard.BeginReply, error) {
 	}
 	b.Number = int(number)
 	switch {
-	case b.Outcome == guard.Busy && len(fields) == 3:
+	case (b.Outcome == guard.Busy || b.Outcome == guard.ScopeFull) && len(fields) == 3:
 		left, _ := fields[2].(int64)
 		b.Remaining = time.Duration(left) * time.Microsecond
-	case b.Outcome == guard.Settled && len(fields) == 6:
+	case b.Outcome == guard.Settled && len(fields) == 7:
 		letter, _ := fields[3].(string)
 		status, _ := fields[4].(int64)
 		data, _ := fields[5].(string)
+		bytes, _ := fields[6].(int64)
 		if b.State, ok = states[letter]; !ok {
 			return b, errOddReply
 		}
-		b.Status, b.Data = int(status), []byte(data)
-	case b.Outcome == guard.Busy, b.Outcome == guard.Settled:
+		b.Status, b.Data, b.bytes = int(status), []byte(data), int(bytes)
+	case b.Outcome == guard.Busy, b.Outcome == guard.ScopeFull, b.Outcome == guard.Settled:
 		return b, errOddReply
 	}
 	return b, nil
@@ -107,24 +173,26 @@ func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (b
 }
 
 func (s *Store) settle(ctx context.Context, sc *script, req *guard.SettleRequest, letter string, data []byte) (bool, error) {
-	return s.owned(ctx, opSettleOperation, scriptCall{sc, []string{s.recordKey(req.ID)}, []any{
-		&req.Owner, &req.Fingerprint, req.Number, letter, req.Status, req.Retention.Milliseconds(), data,
+	return s.owned(ctx, opSettleOperation, scriptCall{sc, s.operationKeys(&req.AttemptRef, false), []any{
+		&req.Owner, &req.Fingerprint, letter, fmt.Sprintf("%08d%032d%04d", req.Number, 0, req.Status),
+		req.Retention.Milliseconds(), data, req.MaxBytes,
 	}})
 }
 
 // AbandonOperation implements guard.Store.
-func (s *Store) AbandonOperation(ctx context.Context, id, owner string) (bool, error) {
-	keys := []string{s.recordKey(id), s.abandonedKey(id, owner)}
-	return s.owned(ctx, opSettleOperation, scriptCall{abandonOperation, keys, []any{owner, abandonedFor.Milliseconds()}})
+func (s *Store) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
+	args := []any{&ref.Owner, abandonedFor.Milliseconds()}
+	return s.owned(ctx, opSettleOperation, scriptCall{abandonOperation, s.operationKeys(&ref, true), args})
 }
 
 // MarkOperation implements guard.Store.
-func (s *Store) MarkOperation(ctx context.Context, id, owner string, dirty bool) (bool, error) {
+func (s *Store) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
 	bit := "0"
-	if dirty {
+	if req.Dirty {
 		bit = "1"
 	}
-	return s.owned(ctx, opSettleOperation, scriptCall{markOperation, []string{s.recordKey(id)}, []any{owner, bit}})
+	args := []any{&req.Owner, bit, fmt.Sprintf("%010d", min(req.Seq, guard.MaxSeq))}
+	return s.owned(ctx, opSettleOperation, scriptCall{markOperation, []string{s.recordKey(&req.AttemptRef)}, args})
 }
 
 // owned runs a script that finishes something, and reports whether it answered 1: that whoever asks had
@@ -142,57 +210,57 @@ func (s *Store) owned(ctx context.Context, op operation, call scriptCall) (bool,
 // RenewOperations implements guard.Store: one pipeline for each hundred.
 func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
 	calls := make([]scriptCall, len(reqs))
-	for i, r := range reqs {
+	for i := range reqs {
+		r := &reqs[i]
 		calls[i] = scriptCall{
-			renewOperation, []string{s.recordKey(r.ID)}, []any{r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()},
+			renewOperation, s.operationKeys(&r.AttemptRef, false), []any{&r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()},
 		}
 	}
 	return s.renewEach(ctx, opRenewOperations, calls)
 }
 
-// errRing is returned to locks, semaphores and guards on a Ring: what a shard holds would be looked for, and
-// begun anew, on another shard whenever the first cannot be reached.
-var errRing = errors.New("redisstore: locks, semaphores and guards cannot keep their promises on a Ring; use Cluster")
-
-// checkEviction refuses a server that may evict locks and records, once it has been asked.
-func (s *Store) checkEviction(ctx context.Context) error {
-	if s.safe.Load() {
+// checkEviction refuses a node that may evict locks and records, once it has been asked.
+func (n *node) checkEviction(ctx context.Context) error {
+	if n.safe.Load() {
 		return nil
 	}
-	if _, isRing := s.client.(*redis.Ring); isRing {
-		return fmt.Errorf("%w: %w", outage.ErrUnavailable, errRing)
+	if !n.store.config.allowEviction {
+		if err := n.eachClient(ctx, n.store.checkPolicy); err != nil {
+			return err
+		}
 	}
-	if s.config.allowEviction {
-		s.safe.Store(true)
-		return nil
-	}
-	var err error
-	switch client := s.client.(type) {
-	case *redis.ClusterClient:
-		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-			return s.checkPolicy(ctx, master)
-		})
-	default:
-		err = s.checkPolicy(ctx, client)
-	}
-	if err == nil {
-		s.safe.Store(true)
-	}
-	return err
+	n.safe.Store(true)
+	return nil
 }
 
-func (s *Store) checkPolicy(ctx context.Context, client redis.Cmdable) error {
-	settings, err := client.ConfigGet(ctx, "maxmemory-policy").Result()
-	if err != nil {
-		if isReply(err) && !didNotRun(err) {
-			s.config.logger.Warn("lockkeeper: cannot read Redis's maxmemory-policy; locks and guards rely on noeviction", "error", err)
-			return nil
-		}
+// checkPolicy refuses a server that may evict. The policy is in INFO, since managed services forbid
+// CONFIG. A server that does not say is trusted, with a warning.
+func (s *Store) checkPolicy(ctx context.Context, client *redis.Client) error {
+	info, err := client.Info(ctx, "memory").Result()
+	if err != nil && (!isReply(err) || didNotRun(err) || redisfault.IsUnauthenticated(err)) {
 		return err
 	}
-	if policy, ok := settings["maxmemory-policy"]; ok && policy != "noeviction" {
-		return fmt.Errorf("%w: redisstore: maxmemory-policy is %s, which may evict a lock that is held, or the record of an operation that has run; "+
-			"set noeviction, or accept it with redisstore.AllowEviction", outage.ErrUnavailable, policy)
+	policy, known := infoField(info, "maxmemory_policy")
+	if !known {
+		if err == nil {
+			err = errors.New("INFO does not say")
+		}
+		s.config.logger.Warn("lockkeeper: cannot read Redis's maxmemory-policy; locks and guards rely on noeviction", "error", err)
+		return nil
+	}
+	if policy != "noeviction" {
+		return outage.Misconfigured(outage.Eviction, fmt.Errorf("redisstore: maxmemory-policy is %s, which may evict a lock that is held, "+
+			"or the record of an operation that has run; set noeviction, or accept it with redisstore.AllowEviction", policy))
 	}
 	return nil
+}
+
+// infoField returns the value of a field of a reply to INFO.
+func infoField(info, field string) (value string, ok bool) {
+	for line := range strings.SplitSeq(info, "\r\n") {
+		if name, value, ok := strings.Cut(line, ":"); ok && name == field {
+			return value, true
+		}
+	}
+	return "", false
 }

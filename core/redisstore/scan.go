@@ -57,7 +57,7 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 	return func(yield func([]string, error) bool) {
 		pattern := s.withName(of, name)
 		for cursor, more := uint64(0), true; more; more = cursor != 0 {
-			p, err := call(ctx, s, opInspect, ordinary, func(ctx context.Context) (p page, err error) {
+			p, err := call(ctx, s.nodes.whole, opInspect, ordinary, func(ctx context.Context) (p page, err error) {
 				p.keys, p.cursor, err = master.Scan(ctx, cursor, pattern, 1000).Result()
 				return p, err
 			})
@@ -83,7 +83,7 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 
 // evalAll returns the replies of scripts that inspect, from one pipeline: nil of what is damaged.
 func (s *Store) evalAll(ctx context.Context, calls []scriptCall) ([]any, error) {
-	return call(ctx, s, opInspect, ordinary, func(ctx context.Context) ([]any, error) {
+	return call(ctx, s.nodes.whole, opInspect, ordinary, func(ctx context.Context) ([]any, error) {
 		replies := make([]any, len(calls))
 		s.telemetry.Batch(ctx, len(calls))
 		for i, e := range s.evalEach(ctx, false, calls) {
@@ -107,7 +107,7 @@ func (s *Store) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	if !ok {
 		return []redis.Cmdable{s.client}, nil
 	}
-	return call(ctx, s, opRoute, ordinary, func(ctx context.Context) ([]redis.Cmdable, error) {
+	return call(ctx, s.nodes.whole, opRoute, ordinary, func(ctx context.Context) ([]redis.Cmdable, error) {
 		var (
 			mu      sync.Mutex
 			masters []redis.Cmdable

@@ -6,19 +6,30 @@ import (
 	_ "embed"
 	"encoding"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
 // Each script is one atomic step; its file says what its keys and arguments are.
 var (
 	//go:embed scripts/take_tokens.lua
 	takeTokensSource string
+	//go:embed scripts/scope_constants.lua
+	scopeConstantsSource string
+	//go:embed scripts/scope.lua
+	scopeSource string
+	//go:embed scripts/begin_operation_common.lua
+	beginOperationCommonSource string
 	//go:embed scripts/begin_operation.lua
 	beginOperationSource string
+	//go:embed scripts/settle_operation_common.lua
+	settleOperationCommonSource string
 	//go:embed scripts/settle_operation.lua
 	settleOperationSource string
 	//go:embed scripts/abandon_operation.lua
@@ -81,13 +92,13 @@ var (
 	awaitLatchSource string
 
 	takeTokens       = newScript(takeTokensSource, integersSource)
-	beginOperation   = newScript(beginOperationSource)
-	settleOperation  = newScript(settleOperationSource)
-	abandonOperation = newScript(abandonOperationSource)
+	beginOperation   = newOperationScript(beginOperationSource, beginOperationCommonSource)
+	settleOperation  = newOperationScript(settleOperationSource, settleOperationCommonSource)
+	abandonOperation = newOperationScript(abandonOperationSource, "")
 	markOperation    = newScript(markOperationSource)
-	renewOperation   = newScript(renewOperationSource)
+	renewOperation   = newOperationScript(renewOperationSource, "")
 	// settleSmall is settleOperation for what must be written though the server's memory is full.
-	settleSmall = newScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1))
+	settleSmall = newOperationScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1), settleOperationCommonSource)
 
 	acquireLock   = newLockScript(acquireLockSource, acquireLockCommonSource)
 	beatLock      = newLockScript(beatLockSource, beatLockCommonSource)
@@ -114,17 +125,32 @@ var (
 )
 
 // script is a Lua script in two forms. The modern one starts with a line that declares its flags,
-// which Redis understands from version 7 on; the plain one lacks it.
+// which Redis understands from version 7 on; the plain one lacks it. A script whose first line is a comment
+// is plain in both: see begin_operation.lua.
 type script struct{ modern, plain source }
 
 type source struct{ text, sha []byte }
+
+// anyRoom stands before the plain form of scripts that may write though the server's memory is full. Before
+// version 7 Redis refuses only the first write of a script then, and not one that needs no room, as this one
+// does, which changes nothing whatever the key has.
+const anyRoom = "redis.pcall('HDEL', KEYS[1], '')"
 
 // newScript makes a script of a text whose first line declares its flags. What it shares with others
 // stands between that line and the rest.
 func newScript(text string, before ...string) *script {
 	flags, rest, _ := strings.Cut(text, "\n")
 	rest = "\n" + strings.Join(before, "") + rest
-	return &script{newSource(flags + rest), newSource(rest)} // the line numbers stay
+	plain := rest
+	if strings.Contains(flags, "allow-oom") {
+		plain = anyRoom + rest
+	}
+	return &script{newSource(flags + rest), newSource(plain)} // the line numbers stay
+}
+
+// newOperationScript makes a script of operations, whose common case stands before what costs it time.
+func newOperationScript(text, common string) *script {
+	return newScript(text, integersSource, scopeConstantsSource, common, scopeSource)
 }
 
 // newLockScript makes a script of locks, whose common cases stand before what costs them time.
@@ -149,38 +175,68 @@ func (s *script) in(st *Store) *source {
 	return &s.modern
 }
 
-// load puts every script on the server before the first one is used, so that no call sees NOSCRIPT
+// load puts every script on the node before the first one is used, so that no call sees NOSCRIPT
 // in normal running. It is best effort: eval falls back to sending the text.
-func (s *Store) load(ctx context.Context) {
-	if s.loaded.Load() || !s.loading.TryLock() {
-		return
+//
+// It returns an error if the server refused the client's password, or wants one: a longer command of a
+// client that is not authenticated ends its connection, and then no reply says why. The server is asked
+// again a second later.
+//
+// Loading goes on when its caller leaves, so that a server which is far away has the scripts in the end.
+func (n *node) load(ctx context.Context) error {
+	if n.loaded.Load() {
+		return nil
 	}
-	defer s.loading.Unlock()
-	if time.Now().Before(s.nextLoad) {
-		return
+	if !n.loading.TryLock() {
+		return n.lockedOut()
 	}
-	var err error
-	switch client := s.client.(type) {
-	case *redis.ClusterClient:
-		err = client.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return s.loadOn(ctx, master) })
-	case *redis.Ring:
-		err = client.ForEachShard(ctx, func(ctx context.Context, shard *redis.Client) error { return s.loadOn(ctx, shard) })
-	default:
-		err = s.loadOn(ctx, client)
+	if time.Now().Before(n.nextLoad) {
+		n.loading.Unlock()
+		return n.lockedOut()
 	}
-	if err != nil {
-		// A node that is down, or an ACL, must not cost every call that could do without.
-		s.nextLoad = time.Now().Add(reloadEvery)
-		return
+	loaded := make(chan struct{})
+	go func() {
+		defer close(loaded)
+		defer n.loading.Unlock()
+		s := n.store
+		c := s.deadlines.context(s.life, n, s.unhurried(), s.unhurried())
+		defer s.deadlines.giveBack(c)
+		err := n.eachClient(c, s.loadOn)
+		if redisfault.IsUnauthenticated(err) {
+			n.refusal.Store(&err)
+		} else {
+			n.refusal.Store(nil)
+		}
+		if err != nil {
+			// What does not work now, or is forbidden, must not cost every call that could do without.
+			n.nextLoad = time.Now().Add(reloadEvery)
+		} else {
+			n.loaded.Store(true)
+		}
+	}()
+	select {
+	case <-loaded:
+	case <-ctx.Done():
 	}
-	s.loaded.Store(true)
+	return n.lockedOut()
+}
+
+// lockedOut is why no call can work, if that is known.
+func (n *node) lockedOut() error {
+	if err := n.refusal.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // reloadEvery is for how long scripts that could not be loaded are not tried again.
 const reloadEvery = time.Second
 
-// loadOn loads the scripts on one server, in one round trip.
-func (s *Store) loadOn(ctx context.Context, client redis.Cmdable) error {
+// loadOn loads the scripts on one server, in one round trip, after one that finds out whether it may.
+func (s *Store) loadOn(ctx context.Context, client *redis.Client) error {
+	if err := client.Ping(ctx).Err(); redisfault.IsUnauthenticated(err) {
+		return err
+	}
 	for {
 		plain := s.plainScripts.Load()
 		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -196,40 +252,48 @@ func (s *Store) loadOn(ctx context.Context, client redis.Cmdable) error {
 	}
 }
 
-// onceCmd is a command that the client never sends again by itself.
+// onceCmd is a command that the client never sends again by itself: the store knows better when to. The
+// client would repeat until the deadline what a server has refused, since it is a replica or paused.
 type onceCmd struct{ *redis.Cmd }
 
 func (onceCmd) NoRetry() bool { return true }
 
-// eval runs a script. If once, the client does not re-send it when a reply is lost.
-func (s *Store) eval(ctx context.Context, once bool, sc *script, keys []string, args ...any) (any, error) {
-	s.load(ctx)
+// eval runs a script on the node of the call. It is sent again, while there is time, if it has not run and the
+// reason may soon be gone; unless once, also if the connection broke.
+func (s *Store) eval(ctx context.Context, once bool, sc *script, keys []string, args ...any) (reply any, err error) {
+	n := callOf(ctx).node
+	if err := n.load(ctx); err != nil {
+		return nil, err
+	}
+	var tries retries
+	for {
+		if reply, err = s.evalOnce(ctx, n, sc, keys, args); err == nil || !tries.again(ctx, err, once) {
+			return reply, err
+		}
+	}
+}
+
+func (s *Store) evalOnce(ctx context.Context, n *node, sc *script, keys []string, args []any) (any, error) {
 	src := sc.in(s)
-	reply, err := s.process(ctx, once, byHash, src.sha, keys, args)
+	reply, err := s.process(ctx, byHash, src.sha, keys, args)
 	if isNoScript(err) {
-		s.loaded.Store(false)
-		reply, err = s.process(ctx, once, byText, src.text, keys, args)
+		n.loaded.Store(false)
+		reply, err = s.process(ctx, byText, src.text, keys, args)
 	}
 	if isNoShebang(err) && src == &sc.modern {
 		s.plainScripts.Store(true)
-		reply, err = s.process(ctx, once, byText, sc.plain.text, keys, args)
+		reply, err = s.process(ctx, byText, sc.plain.text, keys, args)
 	}
 	return reply, err
 }
 
-func (s *Store) process(ctx context.Context, once bool, command any, script []byte, keys []string, args []any) (any, error) {
+func (s *Store) process(ctx context.Context, command any, script []byte, keys []string, args []any) (any, error) {
 	cmd := newEval(ctx, command, script, keys, args)
 	sent := wireOf(ctx)
 	before := sent.count()
-	if once {
-		_ = s.client.Process(ctx, onceCmd{cmd})
-	} else {
-		_ = s.client.Process(ctx, cmd)
-	}
+	_ = s.client.Process(ctx, onceCmd{cmd})
 	reply, err := cmd.Result()
-	// A failure that was reported settles it, unless it is the last of several that the client made
-	// of one request: what became of the others is not known.
-	if isReply(err) && (once || sent.count() <= before+1) {
+	if isReply(err) { // a failure that was reported settles it
 		sent.settle(before)
 	}
 	return reply, err
@@ -275,11 +339,34 @@ type evaluated struct {
 	open bool
 }
 
-// evalEach runs scripts in one pipeline, and in a second one those that the server turns out not to have.
-// If once, the client does not re-send it when a reply is lost.
+// evalEach runs scripts in one pipeline, and in further ones those that are worth to be sent again: see eval.
 func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []evaluated {
-	s.load(ctx)
-	all := s.pipeline(ctx, once, calls, func(i int) (any, []byte) { return byHash, calls[i].script.in(s).sha })
+	n := callOf(ctx).node
+	if err := n.load(ctx); err != nil {
+		return slices.Repeat([]evaluated{{err: err}}, len(calls))
+	}
+	all := s.evalPipelined(ctx, n, once, calls)
+	var tries retries
+	for {
+		var failed []int
+		for i := range all {
+			if all[i].err != nil && worthRetry(all[i].err, once) {
+				failed = append(failed, i)
+			}
+		}
+		if len(failed) == 0 || !tries.again(ctx, all[failed[0]].err, once) {
+			return all
+		}
+		for i, e := range s.evalPipelined(ctx, n, once, pick(calls, failed)) {
+			e.open = e.err != nil && (e.open || all[failed[i]].open)
+			all[failed[i]] = e
+		}
+	}
+}
+
+// evalPipelined runs scripts in one pipeline, and in a second one those that the server turns out not to have.
+func (s *Store) evalPipelined(ctx context.Context, n *node, once bool, calls []scriptCall) []evaluated {
+	all := s.pipeline(ctx, calls, func(i int) (any, []byte) { return byHash, calls[i].script.in(s).sha })
 	var missing []int
 	for i := range all {
 		if isNoScript(all[i].err) {
@@ -289,10 +376,10 @@ func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []e
 	if len(missing) == 0 {
 		return all
 	}
-	s.loaded.Store(false)
+	n.loaded.Store(false)
 	again := pick(calls, missing)
 	known := make(map[*script]bool) // once the server has seen the text, which comes first
-	for i, e := range s.pipeline(ctx, once, again, func(i int) (any, []byte) {
+	for i, e := range s.pipeline(ctx, again, func(i int) (any, []byte) {
 		if src := again[i].script.in(s); known[again[i].script] {
 			return byHash, src.sha
 		} else {
@@ -313,7 +400,7 @@ func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []e
 }
 
 // pipeline sends scripts, each by its hash or as it is.
-func (s *Store) pipeline(ctx context.Context, once bool, calls []scriptCall, as func(i int) (command any, script []byte)) []evaluated {
+func (s *Store) pipeline(ctx context.Context, calls []scriptCall, as func(i int) (command any, script []byte)) []evaluated {
 	sent := wireOf(ctx)
 	cmds := make([]*redis.Cmd, len(calls))
 	scripts := make([]wiredEach, len(calls))
@@ -322,20 +409,13 @@ func (s *Store) pipeline(ctx context.Context, once bool, calls []scriptCall, as 
 		command, text := as(i)
 		scripts[i].wired = wired{text, sent}
 		cmds[i] = newEvalOf(ctx, command, &scripts[i], c.keys, c.args)
-		if once {
-			_ = pipe.Process(ctx, onceCmd{cmds[i]})
-		} else {
-			_ = pipe.Process(ctx, cmds[i])
-		}
+		_ = pipe.Process(ctx, onceCmd{cmds[i]})
 	}
 	_, _ = pipe.Exec(ctx)
 	all := make([]evaluated, len(calls))
 	for i, cmd := range cmds {
 		reply, err := cmd.Result()
-		writes := scripts[i].writes.Load()
-		// A failure that was reported settles it, unless it is the last of several: see process.
-		settled := err == nil || isReply(err) && (once || writes == 1)
-		all[i] = evaluated{reply, err, writes > 0 && !settled}
+		all[i] = evaluated{reply, err, err != nil && scripts[i].writes.Load() > 0 && !isReply(err)}
 	}
 	return all
 }

@@ -3,11 +3,8 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
@@ -36,6 +33,8 @@ type step struct {
 	// grants is set if the step may grant what others have to wait for: the store has to hear when they may
 	// have it, and replicas may have to confirm it.
 	grants bool
+	// replySize is how many bytes of data the reply may have.
+	replySize int
 }
 
 // stepReply is what a step was answered.
@@ -47,7 +46,8 @@ type stepReply struct {
 
 // run runs a step by itself, or together with others if enough are under way, and reads the reply.
 func run[T any](ctx context.Context, s *Store, st step, read func(stepReply) (T, error)) (value T, err error) {
-	l := s.laneOf(ctx, &st)
+	n := s.nodes.of(ctx, st.keys[0])
+	l := s.laneOf(n, &st)
 	together := l != nil && !l.begin()
 	if l != nil && !together {
 		defer l.end()
@@ -56,33 +56,30 @@ func run[T any](ctx context.Context, s *Store, st step, read func(stepReply) (T,
 	switch {
 	case together:
 		var reply stepReply
-		if reply, err = s.goTogether(ctx, l, &st); err == nil {
+		if reply, err = s.goTogether(ctx, n, &st); err == nil {
 			value, err = read(reply)
 		}
-	case s.keepsDeadlines:
-		value, err = callHere(ctx, s, st.urgency, func(ctx context.Context) (T, error) { return runAlone(ctx, s, l, &st, read) })
 	default:
-		elsewhere := st // or st itself would cost memory
-		value, err = callElsewhere(ctx, s, st.urgency, func(ctx context.Context) (T, error) { return runAlone(ctx, s, l, &elsewhere, read) })
+		value, err = callUntold(ctx, n, sizeOf(st.args), st.replySize, st.urgency, !st.op.reads(), func(ctx context.Context) (T, error) {
+			return runAlone(ctx, s, n, l, &st, read)
+		})
 	}
 	told.End(ctx, err)
-	if isDamage(err) {
-		s.damage.Found(ctx)
-	}
+	s.logFault(ctx, n, err)
 	return value, err
 }
 
 // laneOf returns where a step may go with others; nil if it has to go alone.
-func (s *Store) laneOf(ctx context.Context, st *step) *lane[*companion] {
-	if st.begins && !s.safe.Load() || st.grants && s.config.acks > 0 {
+func (s *Store) laneOf(n *node, st *step) *lane[*companion] {
+	if st.begins && !n.safe.Load() || st.grants && s.config.acks > 0 {
 		return nil
 	}
-	return s.steps.of(ctx, st.keys[0])
+	return n.steps
 }
 
-func runAlone[T any](ctx context.Context, s *Store, l *lane[*companion], st *step, read func(stepReply) (T, error)) (value T, err error) {
+func runAlone[T any](ctx context.Context, s *Store, n *node, l *lane[*companion], st *step, read func(stepReply) (T, error)) (value T, err error) {
 	if st.begins {
-		if err := s.checkEviction(ctx); err != nil {
+		if err := n.checkEviction(ctx); err != nil {
 			return value, err
 		}
 	}
@@ -99,9 +96,7 @@ func runAlone[T any](ctx context.Context, s *Store, l *lane[*companion], st *ste
 	if err != nil {
 		return value, err
 	}
-	if !s.mapped.Load() {
-		s.mapped.Store(true)
-	}
+	s.nodes.know()
 	return read(reply)
 }
 
@@ -110,11 +105,21 @@ type companion struct {
 	turn
 	call    scriptCall
 	urgency urgency
-	size    int // of its arguments, in bytes
-	reply   any
+	writes  bool
+	// size is that of its arguments, replySize what data the reply may have, in bytes.
+	size, replySize int
+	reply           any
 }
 
 func (c *companion) work() int { return 1 + c.size/stepBytes }
+
+// timeFor is how much longer than others a call of that many bytes may take: as long again for each MiB.
+func (s *Store) timeFor(bytes int) time.Duration {
+	if bytes < stepBytes {
+		return 0
+	}
+	return time.Duration(float64(s.config.timeout) * float64(bytes) / (1 << 20))
+}
 
 func sizeOf(args []any) (size int) {
 	for _, arg := range args {
@@ -130,26 +135,27 @@ func sizeOf(args []any) (size int) {
 	return size
 }
 
-// newSteps returns the lanes of steps. The store's deadline is for a pipeline that is sent. A step waits for
+// newSteps returns the lane of a node's steps. The store's deadline is for a pipeline that is sent. A step waits for
 // its turn for three times as long while Redis answers others, and is not sent any more after half of it if
 // Redis answers nobody: in a burst of steps, on a server that works, late is better than never.
-func newSteps(s *Store) *lanes[*companion] {
-	return newLanes(s, s.runEach, func(l *lane[*companion]) {
-		l.maxWork, l.few = maxSteps, min(stepTakers, l.most)
-		l.silence, l.limit = s.config.timeout, 3*s.config.timeout
-	})
+func (s *Store) newSteps(n *node) *lane[*companion] {
+	l := newLane(s, func(l *lane[*companion], batch []*companion) { s.runEach(n, l, batch) })
+	l.maxWork, l.few = maxSteps, min(stepTakers, l.most)
+	l.silence, l.limit = s.config.timeout, 3*s.config.timeout
+	return l
 }
 
 // goTogether has a step go with others.
-func (s *Store) goTogether(ctx context.Context, l *lane[*companion], st *step) (stepReply, error) {
+func (s *Store) goTogether(ctx context.Context, n *node, st *step) (stepReply, error) {
 	switch {
 	case s.closed.Load():
 		return stepReply{}, outage.ErrClosed
 	case ctx.Err() != nil:
 		return stepReply{}, ctx.Err()
-	case st.urgency == ordinary && s.breaker.State() != gobreaker.StateClosed:
-		return stepReply{}, errDown
+	case st.urgency == ordinary && n.isDown():
+		return stepReply{}, n.downError()
 	}
+	l := n.steps
 	if st.grants {
 		s.listen()
 	}
@@ -157,7 +163,8 @@ func (s *Store) goTogether(ctx context.Context, l *lane[*companion], st *step) (
 	if c == nil {
 		c = &companion{turn: turn{ended: make(chan struct{}, 1)}}
 	}
-	c.call, c.urgency, c.size = st.scriptCall, st.urgency, sizeOf(st.args)
+	c.call, c.urgency, c.writes = st.scriptCall, st.urgency, !st.op.reads()
+	c.size, c.replySize = sizeOf(st.args), st.replySize
 	c.state, c.since, c.sent = turnWaits, time.Now(), time.Time{}
 	if !l.add(c) {
 		return stepReply{}, errStuck
@@ -166,13 +173,13 @@ func (s *Store) goTogether(ctx context.Context, l *lane[*companion], st *step) (
 	case <-c.ended:
 	case <-ctx.Done():
 		if l.leave(c, context.Cause(ctx)) {
-			s.suspect()
+			n.suspect()
 			return stepReply{}, c.err
 		}
 		<-c.ended // both at once: the answer counts
 	}
 	if c.sent.IsZero() {
-		s.suspect() // it never had its turn
+		n.suspect() // it never had its turn
 	}
 	reply, err := stepReply{value: c.reply, sent: c.sent}, c.err
 	c.call, c.reply = scriptCall{}, nil
@@ -181,16 +188,16 @@ func (s *Store) goTogether(ctx context.Context, l *lane[*companion], st *step) (
 }
 
 // runEach runs the scripts of a batch in one pipeline.
-func (s *Store) runEach(l *lane[*companion], batch []*companion) {
+func (s *Store) runEach(n *node, l *lane[*companion], batch []*companion) {
 	u := finishing
 	if slices.ContainsFunc(batch, isOrdinary) {
 		u = ordinary
 	}
-	replies, err := s.pipe(u, batch)
-	if u == ordinary && (errors.Is(err, errStuck) || errors.Is(err, errDown)) { // nothing was sent, and what finishes may be
+	replies, err := s.pipe(n, u, batch)
+	if u == ordinary && errors.Is(err, errDown) { // nothing was sent, and what finishes may be
 		finish := slices.DeleteFunc(slices.Clone(batch), isOrdinary)
 		if batch = slices.DeleteFunc(batch, func(c *companion) bool { return !isOrdinary(c) }); len(finish) > 0 {
-			defer s.runEach(l, finish)
+			defer s.runEach(n, l, finish)
 		}
 	}
 	heard := slices.ContainsFunc(replies, func(e evaluated) bool { return e.err == nil || isReply(e.err) })
@@ -207,12 +214,16 @@ func isOrdinary(c *companion) bool { return c.urgency == ordinary }
 
 // pipe runs the scripts of a batch. It is one call for the breaker: it has failed if the server has not
 // answered all of them.
-func (s *Store) pipe(u urgency, batch []*companion) ([]evaluated, error) {
+func (s *Store) pipe(n *node, u urgency, batch []*companion) ([]evaluated, error) {
 	calls := make([]scriptCall, len(batch))
+	bytes, replyBytes, writes := 0, 0, false
 	for i, c := range batch {
 		calls[i] = c.call
+		bytes += c.size
+		replyBytes += c.replySize
+		writes = writes || c.writes
 	}
-	return callUntold(context.Background(), s, u, func(ctx context.Context) (replies []evaluated, failed error) {
+	return callUntold(context.Background(), n, bytes, replyBytes, u, writes, func(ctx context.Context) (replies []evaluated, failed error) {
 		s.telemetry.Batch(ctx, len(batch))
 		replies = s.evalEach(ctx, false, calls)
 		for i := range replies {
@@ -222,7 +233,7 @@ func (s *Store) pipe(u urgency, batch []*companion) ([]evaluated, error) {
 			}
 			failed = e.err
 			if ctx.Err() != nil && !isReply(e.err) {
-				e.err = fmt.Errorf("no reply in time: %w", context.Cause(ctx))
+				e.err = tooLate(ctx, wireOf(ctx))
 			}
 		}
 		return replies, failed

@@ -32,9 +32,9 @@ type convoy struct {
 	first sync.WaitGroup
 }
 
-func newConvoy(t *testing.T, server *redistest.Server, client func(addr string, readTimeout time.Duration, poolSize int) *redis.Client) *convoy {
+func newConvoy(t *testing.T, server *redistest.Server) *convoy {
 	c := &convoy{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook), sizes: new(pipelineSizes)}
-	redisClient := client(c.proxy.Addr(), 2*time.Second, 10)
+	redisClient := pooled(t, c.proxy.Addr(), 2*time.Second, 10)
 	redisClient.AddHook(c.sizes)
 	c.store = newStore(t, redisClient, redisstore.WithTimeout(2*time.Second), c.log.option())
 	warm(t, c.proxy, redisClient)
@@ -111,276 +111,235 @@ func nothing() {}
 // Steps of every kind that are asked for at once go in few pipelines, and each is answered as it would be
 // alone.
 func TestStepsGoTogether(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		c := newConvoy(t, server, client)
-		var held [60]claim
-		for i := range held {
-			held[i] = newClaim(fmt.Sprint("held", i), "holder")
-			held[i].gets(t, c.store, lock.Granted)
-		}
-		began := newOp("began")
-		began.started(t, c.store)
-		var granted, queued atomic.Int64
-		var steps []func()
-		for i := range held {
-			steps = append(steps, func() {
-				free, err := newClaim(fmt.Sprint("free", i), "holder").acquire(c.store)
-				if err != nil || free.Outcome != lock.Granted || free.Fence <= 0 || time.Since(free.Sent) > time.Minute {
-					t.Errorf("a free lock: %+v, %v", free, err)
-				}
-			}, func() {
-				taken, err := newClaim(held[i].Key, "other").acquire(c.store)
-				if err != nil || taken.Outcome != lock.Taken && taken.Outcome != lock.Granted {
-					t.Errorf("a lock that is held, or was: %+v, %v", taken, err)
-				}
-			}, func() {
-				ok, err := held[i].release(c.store)
-				wantOwned(t, "release", ok, err)
-			}, func() {
-				one, err := newClaim("one of them", fmt.Sprint("n", i)).queued().acquire(c.store)
-				switch {
-				case err == nil && one.Outcome == lock.Granted:
-					granted.Add(1)
-				case err == nil && one.Outcome == lock.Queued:
-					queued.Add(1)
-				default:
-					t.Errorf("a lock that all want: %+v, %v", one, err)
-				}
-			}, func() { newOp(fmt.Sprint("op", i)).started(t, c.store) })
-		}
+	server := redistest.Start(t)
+	c := newConvoy(t, server)
+	var held [60]claim
+	for i := range held {
+		held[i] = newClaim(fmt.Sprint("held", i), "holder")
+		held[i].gets(t, c.store, lock.Granted)
+	}
+	began := newOp("began")
+	began.started(t, c.store)
+	var granted, queued atomic.Int64
+	var steps []func()
+	for i := range held {
 		steps = append(steps, func() {
-			ok, err := began.settle(c.store, "done")
-			wantOwned(t, "settle", ok, err)
-		})
-		c.ask(nothing, steps...)
-		if granted.Load() != 1 || queued.Load() != int64(len(held)-1) {
-			t.Errorf("%d were granted the lock that all want, and %d wait for it", granted.Load(), queued.Load())
-		}
-		total := 0
-		sizes := c.sizes.seen()
-		for _, n := range sizes {
-			total += n
-		}
-		if total < len(steps) || len(sizes) > len(steps)/10 || slices.Max(sizes) > 100 {
-			t.Errorf("%d steps went in pipelines of %v", len(steps), sizes)
-		}
-		if reply, err := began.begin(c.store); err != nil || reply.Outcome != guard.Settled || string(reply.Data) != "done" {
-			t.Errorf("replayed %+v, %v", reply, err)
-		}
+			free, err := newClaim(fmt.Sprint("free", i), "holder").acquire(c.store)
+			if err != nil || free.Outcome != lock.Granted || free.Fence <= 0 || time.Since(free.Sent) > time.Minute {
+				t.Errorf("a free lock: %+v, %v", free, err)
+			}
+		}, func() {
+			taken, err := newClaim(held[i].Key, "other").acquire(c.store)
+			if err != nil || taken.Outcome != lock.Taken && taken.Outcome != lock.Granted {
+				t.Errorf("a lock that is held, or was: %+v, %v", taken, err)
+			}
+		}, func() {
+			ok, err := held[i].release(c.store)
+			wantOwned(t, "release", ok, err)
+		}, func() {
+			one, err := newClaim("one of them", fmt.Sprint("n", i)).queued().acquire(c.store)
+			switch {
+			case err == nil && one.Outcome == lock.Granted:
+				granted.Add(1)
+			case err == nil && one.Outcome == lock.Queued:
+				queued.Add(1)
+			default:
+				t.Errorf("a lock that all want: %+v, %v", one, err)
+			}
+		}, func() { newOp(fmt.Sprint("op", i)).started(t, c.store) })
+	}
+	steps = append(steps, func() {
+		ok, err := began.settle(c.store, "done")
+		wantOwned(t, "settle", ok, err)
 	})
+	c.ask(nothing, steps...)
+	if granted.Load() != 1 || queued.Load() != int64(len(held)-1) {
+		t.Errorf("%d were granted the lock that all want, and %d wait for it", granted.Load(), queued.Load())
+	}
+	total := 0
+	sizes := c.sizes.seen()
+	for _, n := range sizes {
+		total += n
+	}
+	if total < len(steps) || len(sizes) > len(steps)/10 || slices.Max(sizes) > 100 {
+		t.Errorf("%d steps went in pipelines of %v", len(steps), sizes)
+	}
+	if reply, err := began.begin(c.store); err != nil || reply.Outcome != guard.Settled || string(reply.Data) != "done" {
+		t.Errorf("replayed %+v, %v", reply, err)
+	}
 }
 
 func TestALoneStepHasACallOfItsOwn(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		c := newConvoy(t, redistest.Start(t), client)
-		c.sizes.reset()
-		for i := range 10 {
-			one := newClaim(fmt.Sprint(i), "one")
-			one.gets(t, c.store, lock.Granted)
-			one.ends(t, c.store, true)
-		}
-		if sizes := c.sizes.seen(); len(sizes) > 0 {
-			t.Errorf("pipelines of %v", sizes)
-		}
-	})
+	c := newConvoy(t, redistest.Start(t))
+	c.sizes.reset()
+	for i := range 10 {
+		one := newClaim(fmt.Sprint(i), "one")
+		one.gets(t, c.store, lock.Granted)
+		one.ends(t, c.store, true)
+	}
+	if sizes := c.sizes.seen(); len(sizes) > 0 {
+		t.Errorf("pipelines of %v", sizes)
+	}
 }
 
 // A key that holds what the store did not put there fails whoever asks about it, and nobody else.
 func TestADamagedKeyFailsItsOwnStepAlone(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		c := newConvoy(t, server, client)
-		bad := newClaim("bad", "bad")
-		bad.gets(t, c.store, lock.Granted)
-		key := stemOf(t, server.Client(), "bad") + "=jobs"
-		must(t, server.Client().Del(ctx(), key).Err())
-		must(t, server.Client().SAdd(ctx(), key, "what is this").Err())
-		var steps []func()
-		for i := range 20 {
-			steps = append(steps,
-				func() { newClaim(fmt.Sprint(i), "fine").gets(t, c.store, lock.Granted) },
-				func() {
-					_, err := newClaim("bad", fmt.Sprint(i)).acquire(c.store)
-					wantUnavailable(t, err, false)
-				})
-		}
-		c.ask(nothing, steps...)
-		if !c.log.has("a record is damaged") {
-			t.Error("nobody is told")
-		}
-		if c.log.has(tripped) {
-			t.Error("the breaker opened")
-		}
-	})
+	server := redistest.Start(t)
+	c := newConvoy(t, server)
+	bad := newClaim("bad", "bad")
+	bad.gets(t, c.store, lock.Granted)
+	key := stemOf(t, server.Client(), "bad") + "=jobs"
+	must(t, server.Client().Del(ctx(), key).Err())
+	must(t, server.Client().SAdd(ctx(), key, "what is this").Err())
+	var steps []func()
+	for i := range 20 {
+		steps = append(steps,
+			func() { newClaim(fmt.Sprint(i), "fine").gets(t, c.store, lock.Granted) },
+			func() {
+				_, err := newClaim("bad", fmt.Sprint(i)).acquire(c.store)
+				wantUnavailable(t, err, false)
+			})
+	}
+	c.ask(nothing, steps...)
+	if !c.log.has("a record is damaged") {
+		t.Error("nobody is told")
+	}
+	if c.log.has(tripped) {
+		t.Error("the breaker opened")
+	}
 }
 
 // Whoever leaves before its step was sent holds nothing, is told at once, and keeps nobody waiting.
 func TestWhoLeavesTheConvoyHoldsNothing(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		c := newConvoy(t, server, client)
-		leaving, leave := context.WithCancel(t.Context())
-		var steps []func()
-		for i := range 20 {
-			steps = append(steps, func() {
-				start := time.Now()
-				_, err := c.store.AcquireLock(leaving, newClaim(fmt.Sprint("left", i), "leaver").request())
-				if !errors.Is(err, context.Canceled) && !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
-					t.Errorf("who left is told %v", err)
-				}
-				if took := time.Since(start); took > 200*time.Millisecond {
-					t.Errorf("after %v", took)
-				}
-			}, func() { newClaim(fmt.Sprint("stayed", i), "holder").gets(t, c.store, lock.Granted) })
-		}
-		c.ask(leave, steps...)
-		for i := range 20 {
-			newClaim(fmt.Sprint("left", i), "next").gets(t, c.store, lock.Granted)
-		}
-	})
+	server := redistest.Start(t)
+	c := newConvoy(t, server)
+	leaving, leave := context.WithCancel(t.Context())
+	var steps []func()
+	for i := range 20 {
+		steps = append(steps, func() {
+			start := time.Now()
+			_, err := c.store.AcquireLock(leaving, newClaim(fmt.Sprint("left", i), "leaver").request())
+			if !errors.Is(err, context.Canceled) && !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+				t.Errorf("who left is told %v", err)
+			}
+			if took := time.Since(start); took > 200*time.Millisecond {
+				t.Errorf("after %v", took)
+			}
+		}, func() { newClaim(fmt.Sprint("stayed", i), "holder").gets(t, c.store, lock.Granted) })
+	}
+	c.ask(leave, steps...)
+	for i := range 20 {
+		newClaim(fmt.Sprint("left", i), "next").gets(t, c.store, lock.Granted)
+	}
 }
 
 // Steps may be sent twice, and together too they are when a reply is lost.
 func TestALostReplyOfAConvoyIsAskedForAgain(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		c := newConvoy(t, server, client)
-		var steps []func()
-		for i := range 20 {
-			steps = append(steps, func() {
-				one := newClaim(fmt.Sprint(i), "holder")
-				one.gets(t, c.store, lock.Granted)
-				one.gets(t, c.store, lock.Granted)
-				one.ends(t, c.store, true)
-				newClaim(fmt.Sprint(i), "next").gets(t, c.store, lock.Granted)
-			})
-		}
-		before := c.proxy.Seen("evalsha")
-		c.ask(func() {
-			c.proxy.Delay(0)
-			c.proxy.LoseReplies("evalsha", 1, redistest.Cut)
-		}, steps...)
-		if sent := c.proxy.Seen("evalsha") - before; sent <= c.store.MostTakers()+4*len(steps) {
-			t.Errorf("%d steps were sent: none twice", sent)
-		}
-	})
+	server := redistest.Start(t)
+	c := newConvoy(t, server)
+	var steps []func()
+	for i := range 20 {
+		steps = append(steps, func() {
+			one := newClaim(fmt.Sprint(i), "holder")
+			one.gets(t, c.store, lock.Granted)
+			one.gets(t, c.store, lock.Granted)
+			one.ends(t, c.store, true)
+			newClaim(fmt.Sprint(i), "next").gets(t, c.store, lock.Granted)
+		})
+	}
+	before := c.proxy.Seen("evalsha")
+	c.ask(func() {
+		c.proxy.Delay(0)
+		c.proxy.LoseReplies("evalsha", 1, redistest.Cut)
+	}, steps...)
+	if sent := c.proxy.Seen("evalsha") - before; sent <= c.store.MostTakers()+4*len(steps) {
+		t.Errorf("%d steps were sent: none twice", sent)
+	}
 }
 
 // The server has forgotten the scripts, and nobody notices.
 func TestAConvoyWithoutScripts(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		c := newConvoy(t, server, client)
-		var steps []func()
-		for i := range 20 {
-			steps = append(steps, func() { newClaim(fmt.Sprint(i), "holder").gets(t, c.store, lock.Granted) })
-		}
-		c.ask(func() { must(t, server.Client().ScriptFlush(ctx()).Err()) }, steps...)
-	})
+	server := redistest.Start(t)
+	c := newConvoy(t, server)
+	var steps []func()
+	for i := range 20 {
+		steps = append(steps, func() { newClaim(fmt.Sprint(i), "holder").gets(t, c.store, lock.Granted) })
+	}
+	c.ask(func() { must(t, server.Client().ScriptFlush(ctx()).Err()) }, steps...)
 }
 
 // Results of the largest size go in pipelines that are still short.
 func TestLargeResultsGoInShortPipelines(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		c := newConvoy(t, server, client)
-		data := strings.Repeat("x", 64<<10)
-		var steps []func()
-		for i := range 40 {
-			o := newOp(fmt.Sprint("large", i))
-			o.started(t, c.store)
-			steps = append(steps, func() {
-				ok, err := o.settle(c.store, data)
-				wantOwned(t, "settle", ok, err)
-			})
-		}
-		c.ask(nothing, steps...)
-		sizes := c.sizes.seen()
-		if len(sizes) == 0 || slices.Max(sizes) > 6 || slices.Max(sizes) < 2 {
-			t.Errorf("pipelines of %v", sizes)
-		}
-	})
+	server := redistest.Start(t)
+	c := newConvoy(t, server)
+	data := strings.Repeat("x", 64<<10)
+	var steps []func()
+	for i := range 40 {
+		o := newOp(fmt.Sprint("large", i))
+		o.started(t, c.store)
+		steps = append(steps, func() {
+			ok, err := o.settle(c.store, data)
+			wantOwned(t, "settle", ok, err)
+		})
+	}
+	c.ask(nothing, steps...)
+	sizes := c.sizes.seen()
+	if len(sizes) == 0 || slices.Max(sizes) > 6 || slices.Max(sizes) < 2 {
+		t.Errorf("pipelines of %v", sizes)
+	}
 }
 
 // In a burst the last are served late, even after the store's own deadline, while the server answers others.
 func TestABurstIsServedLate(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		proxy := redistest.NewProxy(t, server.Addr())
-		const timeout = time.Second
-		redisClient := client(proxy.Addr(), timeout, 8)
-		warm(t, proxy, redisClient)
-		s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
-		newClaim("warm", "warm").gets(t, s, lock.Granted)
-		proxy.Delay(timeout / 2) // and four calls of a hundred steps at a time
-		var late atomic.Int64
-		together(1200, func(i int) {
-			began := time.Now()
-			newClaim(fmt.Sprint(i), "holder").gets(t, s, lock.Granted)
-			if time.Since(began) > timeout {
-				late.Add(1)
-			}
-		})
-		if late.Load() == 0 {
-			t.Error("nobody was late: the test does not test what it says")
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	const timeout = 2 * time.Second
+	redisClient := pooled(t, proxy.Addr(), timeout, 8)
+	warm(t, proxy, redisClient)
+	s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
+	newClaim("warm", "warm").gets(t, s, lock.Granted)
+	proxy.Delay(timeout / 4) // and four calls of a hundred steps at a time
+	var late atomic.Int64
+	together(2400, func(i int) {
+		began := time.Now()
+		newClaim(fmt.Sprint(i), "holder").gets(t, s, lock.Granted)
+		if time.Since(began) > timeout {
+			late.Add(1)
 		}
 	})
+	if late.Load() == 0 {
+		t.Error("nobody was late: the test does not test what it says")
+	}
 }
 
 // If the server answers nobody, those who wait for their turn are told at the store's own deadline.
 func TestASilentServerKeepsNoConvoyWaiting(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		proxy := redistest.NewProxy(t, server.Addr())
-		const timeout = 500 * time.Millisecond
-		redisClient := client(proxy.Addr(), 5*time.Second, 8)
-		warm(t, proxy, redisClient)
-		s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
-		newClaim("warm", "warm").gets(t, s, lock.Granted)
-		proxy.BlackHole()
-		var unsent atomic.Int64
-		together(1200, func(i int) {
-			began := time.Now()
-			_, err := newClaim(fmt.Sprint(i), "holder").acquire(s)
-			if !errors.Is(err, core.ErrUnavailable) {
-				t.Errorf("got %v", err)
-			}
-			if !errors.Is(err, core.ErrUnconfirmed) {
-				unsent.Add(1)
-			}
-			if took := time.Since(began); took > timeout*9/5 {
-				t.Errorf("after %v", took)
-			}
-		})
-		if unsent.Load() < 600 {
-			t.Errorf("%d of 1200 were not sent: the test does not test what it says", unsent.Load())
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	const timeout = time.Second
+	redisClient := pooled(t, proxy.Addr(), 5*time.Second, 8)
+	warm(t, proxy, redisClient)
+	s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
+	newClaim("warm", "warm").gets(t, s, lock.Granted)
+	proxy.BlackHole()
+	var unsent atomic.Int64
+	together(1200, func(i int) {
+		began := time.Now()
+		_, err := newClaim(fmt.Sprint(i), "holder").acquire(s)
+		if !errors.Is(err, core.ErrUnavailable) {
+			t.Errorf("got %v", err)
 		}
-		proxy.Mend()
-	})
-}
-
-// While connections wait for replies that nobody waits for, what finishes something goes on alone.
-func TestStuckCallsLeaveTheReleasesOfAConvoyAlone(t *testing.T) {
-	eachClient(t, func(t *testing.T, client func(string, time.Duration, int) *redis.Client) {
-		server := redistest.Start(t)
-		c := newConvoy(t, server, client)
-		var steps []func()
-		for i := range 20 {
-			held := newClaim(fmt.Sprint("held", i), "holder")
-			held.gets(t, c.store, lock.Granted)
-			steps = append(steps, func() {
-				ok, err := held.release(c.store)
-				wantOwned(t, "release", ok, err)
-			}, func() {
-				_, err := newClaim(fmt.Sprint("free", i), "holder").acquire(c.store)
-				wantUnavailable(t, err, false)
-			})
+		if !errors.Is(err, core.ErrUnconfirmed) {
+			unsent.Add(1)
 		}
-		var loosen func()
-		c.ask(func() { loosen = c.store.Stick() }, steps...)
-		loosen()
+		if took := time.Since(began); took > timeout*9/5 {
+			t.Errorf("after %v", took)
+		}
 	})
+	if unsent.Load() < 600 {
+		t.Errorf("%d of 1200 were not sent: the test does not test what it says", unsent.Load())
+	}
+	proxy.Mend()
 }
 
 // What finishes something goes, in company too, though the store takes the server to be down.

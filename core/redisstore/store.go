@@ -3,6 +3,9 @@
 //
 // Every step is one script that runs on the server, by the server's clock. Keys are hashed before
 // they are sent, and every key that the store writes expires.
+//
+// https://github.com/lockkeeper/lockkeeper/blob/main/docs/redis.md lists the servers that were tested,
+// the rights that a Redis user needs, and what to set in managed services and in the client.
 package redisstore
 
 import (
@@ -14,74 +17,61 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sony/gobreaker/v2"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Store is a core.Store on Redis. All methods may be called concurrently.
 //
-// No call waits for Redis longer than the store's own deadline ([WithTimeout]), also where the client's are
-// longer, and none takes longer than its caller's context. Calls that are made while others are under way
-// go together: decisions of token buckets in one script call, everything else in a pipeline. In a burst, a
-// call for a lock, a permit or an operation may so have to wait for its turn, which does not count while
-// Redis answers others, for up to three times the deadline; if Redis answers nobody, the call fails within
-// one and a half times the deadline.
+// A call waits for a connection, and then for the reply, for no longer than the store's own deadline each
+// ([WithTimeout]), and never longer than its caller's context. A large request, or a step that may have a large
+// reply, has as long again for each MiB. A context that is canceled while Redis is silent is noticed at the next
+// deadline, the store's or its own.
 //
-// Give the store a client whose ContextTimeoutEnabled is set: a call of its own then runs in its caller's
-// goroutine, which takes about half as long. A context that is canceled while Redis is silent is then
-// noticed at the next deadline, the store's or its own.
+// Calls that are made while others are in flight go together: decisions of token buckets in one script call,
+// everything else in a pipeline. In a burst, a call for a lock, a permit or an operation may so have to wait for
+// its turn, which does not count while Redis answers others, for up to three times the deadline; if Redis
+// answers nobody, the call fails within one and a half times the deadline.
 //
-// When several calls in a row fail, the store is taken to be down: calls fail at once, and a PING every 250 ms
-// finds out when it is back. Only calls that finish what was begun are tried all the same.
+// Each node has a circuit breaker. It opens when five calls in a row have failed while the node answered nobody
+// else, and at once when the node refuses connections, the password, or writes. Calls then fail at once, and a
+// script that writes, every 250 ms, finds out when the node works again. Only calls that finish what was begun are
+// tried all the same. While calls to a Cluster fail, the store asks for its map once a second, and so finds a
+// replica that has taken over.
 //
 // A store that has been asked for a lock keeps one connection for the channel on which it hears of
 // grants, "lk:inbox:" and a random text. Where an ACL forbids that, or scripts may not PUBLISH, a
 // lock takes up to a second more to change hands.
 type Store struct {
-	client  redis.UniversalClient
-	config  config
-	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	hooks   shutdown.Hooks
+	client   redis.UniversalClient
+	config   config
+	poolSize int
+	made     time.Time
+	nodes    nodes
+	hooks    shutdown.Hooks
 
-	loading      sync.Mutex
-	nextLoad     time.Time   // no earlier; loading guards it
-	loaded       atomic.Bool // the server has the scripts
 	plainScripts atomic.Bool // the server is older than 7
-	safe         atomic.Bool // the server evicts nothing
+	deadlines    deadlines
 
-	// orphans are calls whose callers have left, each of which may keep a connection: at most half
-	// of the pool for ordinary ones. Finishing ones have a quarter of their own, since an outage
-	// uses up the other first.
-	orphans    [2]atomic.Int64
-	maxOrphans [2]int64
-
-	departed atomic.Int64 // callers in a row that have left, and nothing was heard of the server
-	asking   atomic.Bool  // whether it is there
-	deaf     atomic.Bool  // it did not answer that
-
-	keepsDeadlines bool // the client does, of a context
-	deadlines      deadlines
-
-	charges      *lanes[*charge]
 	spareCharges sync.Pool // of *charge that have been answered
-	steps        *lanes[*companion]
-	spareSteps   sync.Pool   // of *companion that have been answered
-	mapped       atomic.Bool // the client knows the masters of its Cluster
+	spareSteps   sync.Pool // of *companion that have been answered
 	denials      denials
 
 	telemetry *telemetry.Store
-	damage    *telemetry.Damage
+
+	damage, misconfigured *telemetry.Repeated
 
 	waiters waiters
 	latches latches
@@ -93,7 +83,14 @@ type Store struct {
 	life       context.Context // ends when stop is closed
 	end        context.CancelFunc
 	background sync.WaitGroup
+
+	*namesakes
 }
+
+// namesakes is an alias, so that the field is not exported.
+type namesakes = namesake.Register
+
+var _ namesake.Store = (*Store)(nil)
 
 var _ core.Store = (*Store)(nil)
 
@@ -120,9 +117,10 @@ type config struct {
 // without braces. Stores with the same prefix on the same Redis share their state.
 func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
 
-// WithTimeout sets the store's own deadline for each call: 250 ms if not set, 1 ms to 1 min. That is how long
-// Redis may be silent, or how long it takes to get one of the client's connections, or to make one. So set
-// more for a server that is far away: a connection takes three round trips.
+// WithTimeout sets the store's own deadline: 250 ms if not set, 1 ms to 1 min. That is how long Redis may take to
+// reply, and how long a call waits for one of the client's connections, which takes about three round trips to
+// make. A call that has had none in time fails, and the connection is made for later ones. Set more for a server
+// that is far away; [Store.Check] says how much.
 func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
 
 // WithSecret has the keys of token buckets and locks hashed by HMAC under this secret, so that nobody
@@ -161,14 +159,16 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	return optionFunc(func(c *config) { c.providers.Meter = p })
 }
 
-// New returns a store on client, which stays the caller's to close, after the store. It talks to
-// nobody yet.
+// New returns a store on client, which stays the caller's to close, after the store. It sends nothing
+// yet. A *redis.Client gets a hook that watches its connections being made, so that a server which is
+// not there is noticed at once; after Close the hook does nothing.
 //
-// It returns an error for a nil client or an option out of its range. It logs a warning if the
-// client waits for replies for more than a second, since a call that nobody waits for any more
-// keeps its connection for that long.
+// It returns an error for an option out of its range, and for a client that is nil, that has not
+// ContextTimeoutEnabled, or that is neither a *redis.Client nor a *redis.ClusterClient. A Ring is refused: it asks
+// another shard for what the first one has granted. Leave the client's ReadTimeout longer than the store's
+// deadlines: the store keeps its own.
 func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
-	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
+	if naming.IsNil(client) {
 		return nil, errors.New("redisstore: New: nil client")
 	}
 	c := config{prefix: "lk", timeout: 250 * time.Millisecond, logger: slog.Default()}
@@ -183,43 +183,51 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	case c.timeout < time.Millisecond || c.timeout > time.Minute:
 		return nil, fmt.Errorf("redisstore: New: a timeout of %v is not between 1ms and 1m", c.timeout)
 	}
-	poolSize, readTimeout := clientLimits(client)
+	poolSize, readTimeout, err := checkClient(client)
+	if err != nil {
+		return nil, err
+	}
 	if err := c.checkAcks(readTimeout); err != nil {
 		return nil, err
 	}
-	s := &Store{client: client, keepsDeadlines: keepsDeadlines(client), config: c, stop: make(chan struct{})}
+	s := &Store{namesakes: new(namesakes), client: client, poolSize: poolSize, config: c, made: time.Now(), stop: make(chan struct{})}
 	if !c.forgetDenials {
-		s.denials = newDenials()
+		s.denials.init()
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.waiters.init()
 	s.inbox = newInbox(c.prefix)
-	s.breaker = s.newBreaker()
+	s.nodes.init(s)
 	s.telemetry = telemetry.NewStore(c.providers, ScopeName, "redis", operations, func() bool {
-		return s.breaker.State() != gobreaker.StateClosed
+		return slices.ContainsFunc(s.nodes.all(), (*node).isDown)
 	})
-	s.damage = telemetry.NewDamage(c.logger.With("store", "redis"))
-	s.maxOrphans = [2]int64{ordinary: int64(max(poolSize/2, 1)), finishing: int64(max(poolSize/4, 1))}
-	s.charges, s.steps = newCharges(s), newSteps(s)
-	if readTimeout > time.Second || readTimeout <= 0 {
-		c.logger.Warn("lockkeeper: the Redis client's ReadTimeout is above 1s, or there is none; set it to about the store's own timeout",
-			"read_timeout", readTimeout, "store_timeout", c.timeout)
-	}
+	faults := c.logger.With("store", "redis")
+	s.damage = telemetry.NewRepeated(faults, telemetry.DamagedRecord)
+	s.misconfigured = telemetry.NewRepeated(faults.With("address", addressOf(client)), "lockkeeper: redis is misconfigured")
 	return s, nil
 }
 
-// clientLimits returns the size of a client's pool and how long it waits for a reply: for ever, if
-// that is not positive.
-func clientLimits(client redis.UniversalClient) (poolSize int, readTimeout time.Duration) {
+// checkClient returns what a store wants to know of its client, or why it can do nothing with it.
+func checkClient(client redis.UniversalClient) (poolSize int, readTimeout time.Duration, err error) {
+	var obeys bool
 	switch client := client.(type) {
 	case *redis.Client:
-		return client.Options().PoolSize, client.Options().ReadTimeout
+		o := client.Options()
+		poolSize, readTimeout, obeys = o.PoolSize, o.ReadTimeout, o.ContextTimeoutEnabled
 	case *redis.ClusterClient:
-		return client.Options().PoolSize, client.Options().ReadTimeout
+		o := client.Options()
+		poolSize, readTimeout, obeys = o.PoolSize, o.ReadTimeout, o.ContextTimeoutEnabled
 	case *redis.Ring:
-		return client.Options().PoolSize, client.Options().ReadTimeout
+		return 0, 0, errors.New("redisstore: New: a Ring cannot keep the promises of locks, semaphores and guards: " +
+			"what a shard holds would be granted anew by another one whenever the first cannot be reached; use a Cluster")
+	default:
+		return 0, 0, fmt.Errorf("redisstore: New: a client of type %T is neither a *redis.Client nor a *redis.ClusterClient; "+
+			"pass the one that it wraps", client)
 	}
-	return 10, time.Second // nothing is known of it
+	if !obeys {
+		return 0, 0, errors.New("redisstore: New: the client ignores the deadlines of contexts; set ContextTimeoutEnabled in its options")
+	}
+	return poolSize, readTimeout, nil
 }
 
 // start runs f in the background, and has Close wait for it. If the store is closed it reports false
@@ -236,7 +244,7 @@ func (s *Store) start(f func()) bool {
 
 // Ping asks Redis whether it is there, even when the store takes it to be down.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := call(ctx, s, opPing, finishing, func(ctx context.Context) (string, error) {
+	_, err := call(ctx, s.nodes.whole, opPing, finishing, func(ctx context.Context) (string, error) {
 		return s.client.Ping(ctx).Result()
 	})
 	return err
@@ -247,28 +255,23 @@ func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 	return s.hooks.AtShutdown(f)
 }
 
-// Shutdown finishes what mechanisms have pending, until ctx ends. Call it after the server's own
-// shutdown and before Close.
+// Shutdown implements core.Store.
 func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 
-// Close ends the store: from then on every method returns core.ErrClosed. It does not close the
-// client.
-func (s *Store) Close() error {
+// Close implements core.Store. It does not close the client.
+func (s *Store) Close() error { return s.hooks.Close(s.closeNow) }
+
+func (s *Store) closeNow() {
 	s.closing.Lock()
-	first := s.closed.CompareAndSwap(false, true)
+	s.closed.Store(true)
 	s.closing.Unlock()
-	if !first {
-		return nil
-	}
 	close(s.stop)
+	s.nodes.stop()
 	s.end()
 	s.background.Wait()
 	s.deadlines.stop()
+	s.denials.stop()
 	s.telemetry.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // nothing can be finished any more; whoever waits for that shall know
-	_ = s.hooks.Run(ctx)
-	return nil
 }
 
 // bucketTag is what the Redis keys of a key's buckets have in common: a hash tag, and with it a slot of a

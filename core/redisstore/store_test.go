@@ -51,7 +51,7 @@ func TestContractOnMiniredis(t *testing.T) {
 	t.Parallel()
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
 		server := miniredis.RunT(t)
-		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr()})
 		t.Cleanup(func() { _ = client.Close() })
 		test(t, storetest.Harness{
 			Store: newStore(t, client),

@@ -51,12 +51,10 @@ type place struct {
 
 // await waits until a claim succeeds, and beats meanwhile. A push says when to try.
 func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
-	if s.closed.Load() {
-		return outage.ErrClosed
-	}
 	if ctx.Err() != nil {
 		return lease.Ended(ctx)
 	}
+	over := s.hooks.Over()
 	s.listen()
 	w = s.waiters.expect(w, true)
 	s.waiters.update(w, func() {
@@ -70,7 +68,7 @@ func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
 		select {
 		case <-ctx.Done():
 			return lease.Ended(ctx)
-		case <-s.stop:
+		case <-over:
 			return outage.ErrClosed
 		case <-w.woken:
 		}
@@ -158,8 +156,8 @@ func (s *Store) beat(due []*waiter) {
 	for i, w := range due {
 		calls[i] = scriptCall{w.beat, w.keys, []any{w.id, s.tells(w.fair)}}
 	}
-	s.eachBatch(s.life, calls, func(batch []int) {
-		replies, err := call(s.life, s, opBeat, ordinary, func(ctx context.Context) ([]evaluated, error) {
+	s.eachBatch(s.life, calls, func(n *node, batch []int) {
+		replies, err := call(s.life, n, opBeat, ordinary, func(ctx context.Context) ([]evaluated, error) {
 			s.telemetry.Batch(ctx, len(batch))
 			replies := s.evalEach(ctx, false, pick(calls, batch))
 			for _, e := range replies {

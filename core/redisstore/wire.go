@@ -11,13 +11,13 @@ import (
 // may re-send by itself and then fail to connect, or be stopped by the deadline before it had a
 // connection.
 type wire struct {
-	mu     sync.Mutex
-	sends  int // requests written whose outcome is not known
-	last   time.Time
-	gaveUp bool
+	mu      sync.Mutex
+	sends   int  // requests written whose outcome is not known
+	written bool // one was written, whatever became of it
+	last    time.Time
+	gaveUp  bool
+	call    *callContext // which has time for the reply from the first write on; nil for none
 }
-
-type wireKey struct{}
 
 // errGaveUp keeps a request from being written when its caller has been told that it was not.
 var errGaveUp = errors.New("redisstore: not sent, the caller has left")
@@ -25,13 +25,26 @@ var errGaveUp = errors.New("redisstore: not sent, the caller has left")
 // write is called as a request is written.
 func (w *wire) write() error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	if w.gaveUp {
+		w.mu.Unlock()
 		return errGaveUp
 	}
+	first := !w.written
 	w.sends++
+	w.written = true
 	w.last = time.Now()
+	w.mu.Unlock()
+	if first && w.call != nil {
+		w.call.written()
+	}
 	return nil
+}
+
+// since is when a request was last written: zero if none was.
+func (w *wire) since() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
 }
 
 // silence is for how long the server has said nothing: nothing if it was not asked.
@@ -42,6 +55,13 @@ func (w *wire) silence() time.Duration {
 		return 0
 	}
 	return time.Since(w.last)
+}
+
+// wasWritten reports whether a request was written, whatever became of it.
+func (w *wire) wasWritten() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.written
 }
 
 // settle takes back what was sent since there were so many, since the server did not do it.
@@ -59,12 +79,14 @@ func (w *wire) count() int {
 
 func (w *wire) open() bool { return w.count() > 0 }
 
-// giveUp is open, and nothing is sent after it.
-func (w *wire) giveUp() bool {
+// giveUpUnsent keeps a request from being written if none has been, and reports whether one has.
+func (w *wire) giveUpUnsent() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.gaveUp = true
-	return w.sends > 0
+	if !w.written {
+		w.gaveUp = true
+	}
+	return w.written
 }
 
 // wired is an argument of a request, a script or its hash, that tells the wire when it is written. It
@@ -80,11 +102,8 @@ func (a *wired) String() string { return string(a.script) } // in traces
 
 // wireOf returns the wire of the call that a context belongs to.
 func wireOf(ctx context.Context) *wire {
-	if c, ok := ctx.(*callContext); ok {
+	if c := callOf(ctx); c != nil {
 		return &c.sent
-	}
-	if w, ok := ctx.Value(wireKey{}).(*wire); ok {
-		return w
 	}
 	return new(wire)
 }

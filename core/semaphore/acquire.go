@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -72,7 +73,7 @@ func (s *Semaphore) acquireTold(ctx context.Context, key string, n int, wait boo
 	s.calls.Begin()
 	defer s.calls.End()
 	permit, err := s.acquireFrom(ctx, s.store, key, n, wait)
-	if s.fallback == nil || !errors.Is(err, outage.ErrUnavailable) || ctx.Err() != nil {
+	if s.fallback == nil || !outage.Down(err) || ctx.Err() != nil {
 		return permit, err
 	}
 	permit, fallbackErr := s.acquireFrom(ctx, *s.fallback, key, n, wait)
@@ -93,6 +94,7 @@ func (s *Semaphore) acquireFrom(ctx context.Context, from source, key string, n 
 	case s.closing.Err() != nil:
 		return nil, ErrClosed
 	}
+	key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory with the permit
 	req := AcquireRequest{
 		Name: s.name, Key: key, ID: from.newID(), Weight: n, Capacity: capacity, Queue: wait,
 		Barging: s.config.barging, MaxWaiting: s.config.maxWaiting, TTL: s.config.ttl, Holder: s.config.holder,

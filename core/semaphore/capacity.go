@@ -41,6 +41,7 @@ func (s *Semaphore) SetCapacity(n int) error {
 		return err
 	}
 	s.size.Swap(s.newSize(n)).end()
+	s.namesake.Change(s.config.shared(n))
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 var (
@@ -40,8 +42,9 @@ var (
 	// range, and of a call whose [WithCapacityFunc] has answered one.
 	ErrInvalidCapacity = errors.New("semaphore: invalid capacity")
 
-	// ErrClosed is returned by a Semaphore that was closed.
-	ErrClosed = errors.New("semaphore: closed")
+	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed: it is
+	// core.ErrClosed.
+	ErrClosed = outage.ErrClosed
 
 	// ErrWithdrawn is what a [Store] answers to whoever awaits a request that was released.
 	ErrWithdrawn = errors.New("semaphore: request withdrawn")

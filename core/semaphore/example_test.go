@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 // Make at most two reports of a tenant at a time, on all servers together.
@@ -117,14 +118,16 @@ func ExampleWithCapacityFunc() {
 // Go on with this process's share while the store cannot be reached.
 func ExampleWithFallback() {
 	ctx := context.Background()
-	store, local := memstore.New(), memstore.New()
+	remote, local := memstore.New(), memstore.New()
+	defer remote.Close()
 	defer local.Close()
+	store := storetest.NewFaulty(remote)
 	const processes = 4
 	partner, err := semaphore.New(store, "partner", 20, semaphore.WithFallback(local, 1.0/processes))
 	if err != nil {
 		panic(err)
 	}
-	store.Close() // as if it were down
+	store.Break(storetest.Any, storetest.Down)
 	permit, err := partner.AcquireN(ctx, "api", 5)
 	if err != nil {
 		panic(err)

@@ -64,6 +64,18 @@ func TestFallback(t *testing.T) {
 	})
 }
 
+// A store that is full, or misconfigured, is not down: what it has given out still counts.
+func TestNoFallbackForAStoreThatIsNotDown(t *testing.T) {
+	withFallback(t, 5, 0.5, func(t *testing.T, w, local *wiretap, s *semaphore.Semaphore) {
+		for _, fault := range []error{outage.ErrFull, outage.ErrMisconfigured} {
+			w.fail(fault, "acquire")
+			if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, fault) || local.count("acquire") != 0 {
+				t.Errorf("%v: the fallback was asked %d times, %v", fault, local.count("acquire"), err)
+			}
+		}
+	})
+}
+
 func TestShares(t *testing.T) {
 	for _, c := range []struct {
 		capacity int

@@ -106,7 +106,7 @@ func (s generous) AcquirePermits(ctx context.Context, req semaphore.AcquireReque
 // TestHistoryProcess is one of the processes of TestHistories.
 func TestHistoryProcess(t *testing.T) {
 	child := history.NewChild(t)
-	client := redis.NewClient(&redis.Options{Addr: os.Getenv(historyRedis), ReadTimeout: time.Second, PoolSize: 20})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: os.Getenv(historyRedis), ReadTimeout: time.Second, PoolSize: 20})
 	defer func() { _ = client.Close() }()
 	redisStore, err := redisstore.New(client)
 	if err != nil {
@@ -142,12 +142,13 @@ func TestHistoryProcess(t *testing.T) {
 					continue
 				}
 				name := fmt.Sprintf("%d.%d", g, n)
-				child.Tell(history.Granted, name, int64(weight))
-				select {
-				case <-time.After(time.Duration(rand.IntN(5000)) * time.Microsecond):
-				case <-permit.Context().Done():
+				if child.Begin(name, int64(weight), permit.ValidUntil()) {
+					select {
+					case <-time.After(time.Duration(rand.IntN(5000)) * time.Microsecond):
+					case <-permit.Context().Done():
+					}
+					child.End(name, int64(weight), permit.ValidUntil())
 				}
-				child.Tell(history.Ended, name, int64(weight))
 				if n%2 == 0 {
 					permit.ReleaseSoon()
 				} else {

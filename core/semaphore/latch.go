@@ -61,7 +61,7 @@ func NewLatch(store LatchStore, name string, count int, opts ...LatchOption) (*L
 			o.applyLatch(&req)
 		}
 	}
-	if store == nil {
+	if naming.IsNil(store) {
 		return nil, errors.New("semaphore: NewLatch: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {

@@ -31,6 +31,7 @@ func TestNewLatchRefuses(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"nil store":  build(nil, "l", time.Minute),
+		"typed nil":  build((*memstore.Store)(nil), "l", time.Minute),
 		"no name":    build(store, "", time.Minute),
 		"long name":  build(store, strings.Repeat("n", 129), time.Minute),
 		"short time": build(store, "l", time.Second-1),

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -55,18 +56,24 @@ func (c config) check() error {
 	switch {
 	case c.ttl < 10*time.Millisecond || c.ttl > 24*time.Hour:
 		return fmt.Errorf("a lease of %v is not between 10ms and 24h", c.ttl)
-	case c.maxHold < 0:
-		return fmt.Errorf("a longest hold of %v is negative", c.maxHold)
+	case c.maxHold != 0 && c.maxHold < time.Millisecond:
+		return fmt.Errorf("a longest hold of %v is neither 0 nor at least 1ms", c.maxHold)
 	case len(c.holder) > MaxHolder:
 		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), MaxHolder)
 	case c.maxWaiting < 0:
 		return fmt.Errorf("a queue of %d is negative", c.maxWaiting)
-	case c.fallback != nil && c.fallback.store == nil:
+	case c.fallback != nil && naming.IsNil(c.fallback.store):
 		return errors.New("nil store to fall back on")
 	case c.fallback != nil && !(c.fallback.share > 0 && c.fallback.share <= 1): // nor what is not a number
 		return fmt.Errorf("a share of %v to fall back on is not above 0 and at most 1", c.fallback.share)
 	}
 	return nil
+}
+
+// shared is what Semaphores of one name have to agree on.
+func (c config) shared(capacity int) namesake.Settings {
+	return namesake.Settings{Text: fmt.Sprintf("capacity=%d capacity_func=%t ttl=%v renewal=%t max_hold=%v barging=%t max_waiting=%d",
+		capacity, c.capacityOf != nil, c.ttl, c.renew, c.maxHold, c.barging, c.maxWaiting)}
 }
 
 // WithTTL sets for how long a process may be silent before its permits are given back: 30 s if not
@@ -79,7 +86,7 @@ func WithoutRenewal() Option { return optionFunc(func(c *config) { c.renew = fal
 
 // WithMaxHold ends the context of a permit, with [ErrExpired], when it has been held for this long,
 // and stops its renewal: what hangs shall not keep a permit for ever. Without it, or with zero, a
-// permit is renewed until it is released.
+// permit is renewed until it is released. Less than 1 ms is an error.
 func WithMaxHold(d time.Duration) Option { return optionFunc(func(c *config) { c.maxHold = d }) }
 
 // WithHolder sets what others are told of the holder: host name and process id if not set, at most
@@ -104,9 +111,9 @@ func WithCapacityFunc(f func(key string) int) Option {
 	return optionFunc(func(c *config) { c.capacityOf = f })
 }
 
-// WithFallback has permits come from another store while the first is unavailable, usually one in
-// memory: a call that would fail with an error that matches core.ErrUnavailable asks it instead, with
-// what remains of its context. There the capacity is the share of the whole that this process may
+// WithFallback has permits come from another store while the first is down, usually one in memory: a
+// call that would fail with an error that matches core.ErrUnavailable, and neither core.ErrFull nor
+// core.ErrMisconfigured, asks it instead, with what remains of its context. There the capacity is the share of the whole that this process may
 // have, rounded down, and at least 1; share is above 0, and at most 1. [Permit.Fallback] tells such
 // permits.
 //

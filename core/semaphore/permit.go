@@ -27,6 +27,7 @@ type hold struct {
 	req      PermitRequest
 	weight   int
 	term     lease.Term
+	renewed  bool
 	released atomic.Bool
 	asked    context.Context // what it was asked for with
 	told     atomic.Bool     // that it was lost
@@ -67,6 +68,7 @@ func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, 
 	permit := &Permit{fence: g.Fence, fallback: s.fallback != nil && from == *s.fallback}
 	h := &permit.hold
 	h.pool, h.req, h.weight, h.asked, h.index = from.pool, req.permit(), req.Weight, ctx, -1
+	h.renewed = s.config.renew
 	longest := s.config.maxHold
 	if from.leased {
 		h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
@@ -87,8 +89,11 @@ func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, 
 	permit.ctx.permit = permit
 	h.term.Begin(ctx, &permit.ctx.Context, longest, ErrExpired)
 
-	if from.leased && s.config.renew {
+	switch {
+	case from.leased && h.renewed:
 		from.keeper.Add(h, g.Sent)
+	case from.leased:
+		from.keeper.Watch(h, h.term.ValidUntil())
 	}
 	from.add(h, longest)
 	if s.closing.Err() != nil { // Close may not have seen it
@@ -108,7 +113,9 @@ func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.
 func (h *hold) Lost() {
 	cause := h.why()
 	h.term.End(cause)
-	h.lost(cause)
+	if h.renewed || !errors.Is(cause, ErrExpired) { // else it ended when it was to end; Release reports if that was too early
+		h.lost(cause)
+	}
 	h.pool.forget(h)
 }
 

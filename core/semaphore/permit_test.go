@@ -2,9 +2,11 @@ package semaphore_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
@@ -178,5 +180,44 @@ func TestPermitsOfADeadProcess(t *testing.T) {
 			t.Fatalf("after a lease: %v", call.err)
 		}
 		mustRelease(t, call.permit)
+	})
+}
+
+// Once per period: a permit that is not renewed, and that nobody releases, is over when it is over.
+func TestOncePerPeriod(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 1, semaphore.WithoutRenewal())
+		n := 0
+		for range 6 {
+			if _, err := s.TryAcquire(t.Context(), "k"); err == nil {
+				n++
+			}
+			if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
+				t.Errorf("twice in a period: %v", err)
+			}
+			<-time.After(ttl + time.Millisecond)
+		}
+		if n != 6 {
+			t.Errorf("%d of 6", n)
+		}
+	})
+}
+
+// A Semaphore keeps nothing of permits that are over, though nobody releases them.
+func TestExpiredPermitsAreForgotten(t *testing.T) {
+	onBoth(t, func(t *testing.T, make maker) {
+		s := make(t, 3, semaphore.WithoutRenewal())
+		var permits []weak.Pointer[semaphore.Permit]
+		for range 3 {
+			permits = append(permits, weak.Make(mustAcquire(t, s, 1)))
+		}
+		time.Sleep(ttl + time.Millisecond)
+		synctest.Wait()
+		runtime.GC()
+		for i, p := range permits {
+			if p.Value() != nil {
+				t.Errorf("permit %d is kept", i)
+			}
+		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/batch"
+	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
@@ -29,7 +30,8 @@ type pool struct {
 	newID   func() string
 	keeper  *renewal.Keeper[*hold]
 	returns *batch.Queue[PermitRequest]
-	redo    redo.Queue
+	undo    *redo.Releases[PermitRequest]
+	calls   errand.Group // to release
 	detach  func()
 
 	telemetry *telemetry.Semaphore
@@ -70,7 +72,12 @@ func (c *core) addPool(store Store, newID func() string) *pool {
 	p := &pool{store: store, leased: true, newID: newID, telemetry: c.telemetry, leases: c.leases}
 	p.keeper = renewal.NewKeeper(p.renew)
 	p.returns = batch.NewQueue(p.releaseAll)
-	p.detach = store.AtShutdown(p.shutdown)
+	p.undo = redo.NewReleases(p.releaseEach)
+	shutdown := p.shutdown
+	if len(c.pools) == 0 { // without its store the Semaphore is closed; without a fallback it is not
+		shutdown = c.shutdown
+	}
+	p.detach = store.AtShutdown(shutdown)
 	c.pools = append(c.pools, p)
 	return p
 }
@@ -120,6 +127,8 @@ func (p *pool) forget(h *hold) {
 // release gives a permit back to the store, whatever the caller's context says. It reports whether the
 // store still had it. If the store does not answer, it is asked again in the background.
 func (p *pool) release(ctx context.Context, req PermitRequest) (bool, error) {
+	p.calls.Begin()
+	defer p.calls.End()
 	reqs := []PermitRequest{req}
 	held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), reqs)
 	if err != nil {
@@ -133,7 +142,9 @@ func (p *pool) release(ctx context.Context, req PermitRequest) (bool, error) {
 // a request of which nothing is known. If there is too much of that, it expires.
 func (p *pool) giveBack(req PermitRequest) {
 	if p.leased {
-		p.returns.Add(req)
+		if !p.returns.Add(req) {
+			p.giveBackLater([]PermitRequest{req})
+		}
 		return
 	}
 	_, _ = p.release(context.Background(), req)
@@ -152,13 +163,16 @@ func (p *pool) giveBackLater(reqs []PermitRequest) {
 	for _, req := range reqs {
 		longest = max(longest, req.TTL)
 	}
-	p.redo.Add(time.Now().Add(longest+time.Second), func(ctx context.Context) error {
-		held, err := p.store.ReleasePermits(ctx, reqs)
-		if err != nil {
-			reqs = unknown(reqs, held)
-		}
-		return err
-	}, nil)
+	p.undo.Add(time.Now().Add(longest+time.Second), reqs...)
+}
+
+// releaseEach releases permits, and returns those that are left after an error.
+func (p *pool) releaseEach(ctx context.Context, reqs []PermitRequest) ([]PermitRequest, error) {
+	held, err := p.store.ReleasePermits(ctx, reqs)
+	if err != nil {
+		return unknown(reqs, held), err
+	}
+	return nil, nil
 }
 
 // unknown are those of some requests that the store, in an answer with an error, has not confirmed.
@@ -179,7 +193,7 @@ const (
 	maxCalls    = 16
 )
 
-// shutdown releases what is held, and finishes what is under way.
+// shutdown releases what is held, and finishes what is in flight.
 func (p *pool) shutdown(ctx context.Context) error {
 	p.mu.Lock()
 	holds := slices.Clone(p.holds)
@@ -198,6 +212,10 @@ func (p *pool) shutdown(ctx context.Context) error {
 		closed error
 	)
 	for part := range slices.Chunk(reqs, maxReleases) {
+		if ctx.Err() != nil { // no time is left to wait for the store
+			p.giveBackLater(part)
+			continue
+		}
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
@@ -214,5 +232,5 @@ func (p *pool) shutdown(ctx context.Context) error {
 	}
 	wg.Wait()
 	p.keeper.Rest()
-	return errors.Join(closed, p.returns.Wait(ctx), p.redo.Drain(ctx))
+	return errors.Join(closed, p.calls.Wait(ctx), p.returns.Wait(ctx), p.undo.Drain(ctx))
 }

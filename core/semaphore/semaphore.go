@@ -67,6 +67,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/errand"
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -91,9 +92,11 @@ type core struct {
 	size  atomic.Pointer[size]
 	calls errand.Group // that may be granted something yet
 
-	closing context.Context // ends when the Semaphore is closed
+	closing context.Context // ends when the Semaphore is closed, or its store is shut down
 	close   context.CancelFunc
+	closed  atomic.Bool // Close was called
 
+	namesake  *namesake.Member
 	telemetry *telemetry.Semaphore
 	leases    *telemetry.Leases
 
@@ -105,11 +108,14 @@ type core struct {
 // New returns a Semaphore that keeps its permits in store, under name, and gives out at most as many
 // at a time for each key as capacity says.
 //
+// Semaphores of one name should have the same capacity and settings: if another of this process has
+// others, that is logged. Where some callers need others, use [Semaphore.With].
+//
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
 // [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes or
 // not printable ASCII, or if an option is out of its range.
 func New(store Store, name string, capacity int, opts ...Option) (*Semaphore, error) {
-	if store == nil {
+	if naming.IsNil(store) {
 		return nil, errors.New("semaphore: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -127,6 +133,7 @@ func New(store Store, name string, capacity int, opts ...Option) (*Semaphore, er
 		telemetry: telemetry.NewSemaphore(config.providers, ScopeName, name),
 		leases:    telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "semaphore"),
 	}
+	c.namesake = namesake.Join(store, config.logger, "semaphore", name, config.shared(capacity))
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.size.Store(c.newSize(capacity))
 	return c.variant(config, c.poolOf(store)), nil
@@ -189,29 +196,44 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 // closeTimeout is how long Close waits for what is held to be released.
 const closeTimeout = 5 * time.Second
 
-// Close releases every permit that is held, ends their contexts with [ErrReleased], and has those who
-// wait return [ErrClosed]. It returns an error if the store has not confirmed the releases: what is
-// left expires. It does not close the store.
+// Close ends the Semaphore: callers that wait return [ErrClosed], as later calls do, every permit that is
+// held is released, and its context ends with [ErrReleased]. It waits 5 s for the store. An error says how
+// many permits may be held until their leases end. It does not close the store.
+//
+// The store's Shutdown does the same for every Semaphore on it; Close then finishes what that has left.
 func (s *Semaphore) Close() error {
-	if s.closing.Err() != nil {
+	if s.closed.Swap(true) {
 		return nil
 	}
-	s.close()
+	s.namesake.Leave()
+	s.mu.Lock()
+	for _, p := range s.pools {
+		p.detach()
+	}
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	errs := []error{s.calls.Wait(ctx)}
+	return s.shutdown(ctx)
+}
 
-	s.mu.Lock()
-	pools := s.pools
-	s.mu.Unlock()
+// shutdown first ends the process's own requests, so that nothing is granted to it any more, and then
+// releases what it holds.
+func (c *core) shutdown(ctx context.Context) error {
+	c.close()
+	inFlight := c.calls.Wait(ctx)
+	c.mu.Lock()
+	pools := c.pools
+	c.mu.Unlock()
 	var (
 		wg   sync.WaitGroup
 		gone = make([]error, len(pools))
 	)
 	for i, p := range pools {
-		p.detach()
-		wg.Go(func() { gone[i] = p.shutdown(ctx) })
+		wg.Go(func() {
+			// A place in the queue goes before the permits that it waits for.
+			gone[i] = errors.Join(p.returns.Wait(ctx), p.shutdown(ctx))
+		})
 	}
 	wg.Wait()
-	return errors.Join(append(errs, gone...)...)
+	return errors.Join(append(gone, inFlight)...)
 }

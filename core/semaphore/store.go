@@ -68,7 +68,7 @@ type Store interface {
 	AtShutdown(f func(context.Context) error) (remove func())
 }
 
-// AcquireRequest asks for a permit.
+// AcquireRequest asks for a permit. Its key is no piece of a longer text, so a store may keep it.
 type AcquireRequest struct {
 	Name, Key  string
 	ID         string        // of this request, and of the permit if it is granted

@@ -22,10 +22,15 @@ import (
 var broken = map[string]func(core.Store) core.Store{
 	"charges denied requests":    func(s core.Store) core.Store { return chargesDenied{s} },
 	"charges limit by limit":     func(s core.Store) core.Store { return oneByOne{s} },
-	"settles for anybody":        func(s core.Store) core.Store { return settlesAnybody{Store: s, owners: map[string]string{}} },
+	"settles for anybody":        func(s core.Store) core.Store { return settlesAnybody{s, new(sync.Map)} },
 	"lets a dead attempt be":     func(s core.Store) core.Store { return alwaysReruns{s} },
 	"begins what was abandoned":  func(s core.Store) core.Store { return forgetsAbandons{s} },
 	"forgets what the result is": func(s core.Store) core.Store { return truncates{s} },
+	"does not bound a scope":     func(s core.Store) core.Store { return boundsNoScope{s} },
+	"does not bound results":     func(s core.Store) core.Store { return boundsNoResults{s} },
+	"has one scope for all":      func(s core.Store) core.Store { return oneScope{s} },
+	"lets a late mark count":     func(s core.Store) core.Store { return lastMarkCounts{s, new(atomic.Int64)} },
+	"is full of what it has":     func(s core.Store) core.Store { return looksAtBoundFirst{s, new(sync.Map)} },
 
 	"has no queue":                        func(s core.Store) core.Store { return noQueue{s.(locks)} },
 	"queues a repeat again":               func(s core.Store) core.Store { return queuesTwice{s.(locks)} },
@@ -99,20 +104,20 @@ func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges [
 
 type settlesAnybody struct {
 	core.Store
-	owners map[string]string
+	owners *sync.Map
 }
 
 func (s settlesAnybody) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
 	reply, err := s.Store.BeginOperation(ctx, req)
 	if err == nil && reply.Outcome == guard.Started {
-		s.owners[req.ID] = req.Owner
+		s.owners.Store(req.ID, req.Owner)
 	}
 	return reply, err
 }
 
 func (s settlesAnybody) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
-	if owner, ok := s.owners[req.ID]; ok {
-		req.Owner = owner
+	if owner, ok := s.owners.Load(req.ID); ok {
+		req.Owner = owner.(string)
 	}
 	return s.Store.SettleOperation(ctx, req)
 }
@@ -140,6 +145,75 @@ type truncates struct{ core.Store }
 func (s truncates) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
 	req.Data = req.Data[:min(len(req.Data), 1000)]
 	return s.Store.SettleOperation(ctx, req)
+}
+
+type boundsNoScope struct{ core.Store }
+
+func (s boundsNoScope) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	req.MaxRecords = 0
+	return s.Store.BeginOperation(ctx, req)
+}
+
+type boundsNoResults struct{ core.Store }
+
+func (s boundsNoResults) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+	req.MaxBytes = 0
+	return s.Store.SettleOperation(ctx, req)
+}
+
+type oneScope struct{ core.Store }
+
+func (s oneScope) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	req.Scope = "one"
+	return s.Store.BeginOperation(ctx, req)
+}
+
+func (s oneScope) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+	req.Scope = "one"
+	return s.Store.SettleOperation(ctx, req)
+}
+
+func (s oneScope) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
+	ref.Scope = "one"
+	return s.Store.AbandonOperation(ctx, ref)
+}
+
+func (s oneScope) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+	req.Scope = "one"
+	return s.Store.MarkOperation(ctx, req)
+}
+
+func (s oneScope) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
+	for i := range reqs {
+		reqs[i].Scope = "one"
+	}
+	return s.Store.RenewOperations(ctx, reqs)
+}
+
+type lastMarkCounts struct {
+	core.Store
+	marks *atomic.Int64
+}
+
+func (s lastMarkCounts) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+	req.Seq = int(s.marks.Add(1))
+	return s.Store.MarkOperation(ctx, req)
+}
+
+type looksAtBoundFirst struct {
+	core.Store
+	full *sync.Map
+}
+
+func (s looksAtBoundFirst) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+	if reply, ok := s.full.Load(req.Scope); ok && req.Scope != "" {
+		return reply.(guard.BeginReply), nil
+	}
+	reply, err := s.Store.BeginOperation(ctx, req)
+	if err == nil && reply.Outcome == guard.ScopeFull {
+		s.full.Store(req.Scope, reply)
+	}
+	return reply, err
 }
 
 // which names the broken store that the process of TestSuitesFindBrokenStores runs the suites on.

@@ -55,6 +55,11 @@ const (
 	// LostReply means that the store carries the request out, and the caller is not told. The error is
 	// core.ErrUnconfirmed.
 	LostReply
+	// Full means that the store has no room for what is new. The error is core.ErrFull.
+	Full
+	// Misconfigured means that the store's server is set up wrongly. The error is
+	// core.ErrMisconfigured.
+	Misconfigured
 	// Hung means that nothing happens until the caller's context ends or the fault is mended; then the
 	// error is the context's, or the request is carried out.
 	Hung
@@ -150,6 +155,10 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error))
 	switch found.kind {
 	case Down:
 		return none, fmt.Errorf("%w: %s was told to fail", core.ErrUnavailable, op)
+	case Full:
+		return none, fmt.Errorf("%w: %s was told to fail", core.ErrFull, op)
+	case Misconfigured:
+		return none, fmt.Errorf("%w: %s was told to fail", core.ErrMisconfigured, op)
 	case LostReply:
 		_, _ = do()
 		return none, fmt.Errorf("%w: %s was told to lose the reply", core.ErrUnconfirmed, op)
@@ -190,13 +199,13 @@ func (f *Faulty) SettleOperation(ctx context.Context, req guard.SettleRequest) (
 }
 
 // AbandonOperation implements guard.Store.
-func (f *Faulty) AbandonOperation(ctx context.Context, id, owner string) (bool, error) {
-	return disturb(ctx, f, AbandonOperation, func() (bool, error) { return f.Store.AbandonOperation(ctx, id, owner) })
+func (f *Faulty) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
+	return disturb(ctx, f, AbandonOperation, func() (bool, error) { return f.Store.AbandonOperation(ctx, ref) })
 }
 
 // MarkOperation implements guard.Store.
-func (f *Faulty) MarkOperation(ctx context.Context, id, owner string, dirty bool) (bool, error) {
-	return disturb(ctx, f, MarkOperation, func() (bool, error) { return f.Store.MarkOperation(ctx, id, owner, dirty) })
+func (f *Faulty) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+	return disturb(ctx, f, MarkOperation, func() (bool, error) { return f.Store.MarkOperation(ctx, req) })
 }
 
 // RenewOperations implements guard.Store.

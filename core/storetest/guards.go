@@ -29,18 +29,31 @@ func Guards(t *testing.T, run Runner) {
 		{"a dead attempt is taken over where re-runs are allowed", deadRerun},
 		{"a dead attempt that is clean is taken over", deadClean},
 		{"marked dirty again, it is not", deadDirtyAgain},
+		{"a mark that arrives late undoes no later one", lateMark},
+		{"marks of an attempt that took over count from 1 again", marksOfTakeover},
 		{"who was taken over owns nothing", lostOwner},
 		{"who died and came back may settle while nobody took over", lateSettle},
 		{"abandon gives the operation back", abandons},
 		{"abandon recognises its own repeat", abandonTwice},
 		{"a begin after its own abandon is refused", beginAfterAbandon},
 		{"abandon keeps the evidence of an earlier attempt", abandonKeepsEvidence},
+		{"a step that arrives after an abandon changes nothing", lateAfterAbandon},
 		{"abandon by another owner changes nothing", abandonByStranger},
 		{"a settled operation cannot be abandoned, marked or renewed", settledIsFinal},
 		{"renewal extends the lease", renews},
 		{"renewal of nothing says so", renewNothing},
 		{"settle restores a record that is gone", settleGone},
 		{"retention ends the record", retentionEnds},
+		{"a full scope takes no new operation, and answers about those that it has", scopeFull},
+		{"a full scope lets attempts be taken over", fullScopeTakenOver},
+		{"scopes are full by themselves, and no scope never is", scopesApart},
+		{"an abandoned operation leaves room in its scope", abandonLeavesRoom},
+		{"records that have ended leave room in their scope", retentionLeavesRoom},
+		{"a renewed record still takes room in its scope", renewedTakesRoom},
+		{"a scope has no more records than it may, whoever begins them", concurrentScope},
+		{"a scope exceeds its bound by less than a sixteenth", largeScope},
+		{"results beyond the bytes of their scope are not retained", scopeBytes},
+		{"results that have ended leave room in their scope", resultsLeaveRoom},
 		{"one of many concurrent begins starts", concurrentBegins},
 		{"shutdown calls what was registered", shutdownCalls},
 		{"a closed store is unavailable", closedGuard},
@@ -164,7 +177,7 @@ func deadRerun(t *testing.T, h Harness) {
 func deadClean(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.mark(owner, false, true)
+	o.mark(owner, 1, false, true)
 	o.renew(owner, 20*time.Millisecond, true)
 	h.Advance(30 * time.Millisecond)
 	second := newOwner()
@@ -178,11 +191,58 @@ func deadClean(t *testing.T, h Harness) {
 func deadDirtyAgain(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.mark(owner, false, true)
-	o.mark(owner, true, true)
+	o.mark(owner, 1, false, true)
+	o.mark(owner, 2, true, true)
 	o.renew(owner, 20*time.Millisecond, true)
 	h.Advance(30 * time.Millisecond)
 	o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 1)
+}
+
+// Every order in which the marks of an attempt may arrive ends with the last one.
+func lateMark(t *testing.T, h Harness) {
+	for _, c := range []struct {
+		seqs []int // the odd ones are clean
+		want guard.BeginOutcome
+	}{
+		{[]int{2, 1}, guard.Undecided},
+		{[]int{1, 2, 1}, guard.Undecided},
+		{[]int{2, 2, 1, 1}, guard.Undecided},
+		{[]int{3, 2}, guard.Started},
+		{[]int{3, 1, 2, 3}, guard.Started},
+		{[]int{10, 9}, guard.Undecided},
+		{[]int{101, 20}, guard.Started},
+		{[]int{guard.MaxSeq - 1, 1, guard.MaxSeq - 2}, guard.Undecided},
+	} {
+		o, owner := newOp(t, h), newOwner()
+		o.started(owner, longLease, false, 1)
+		for _, seq := range c.seqs {
+			o.mark(owner, seq, seq%2 == 0, true)
+		}
+		o.renew(owner, 20*time.Millisecond, true)
+		h.Advance(30 * time.Millisecond)
+		if reply := o.begin(newOwner(), longLease, false); reply.Outcome != c.want {
+			t.Errorf("marks %v: outcome %d, want %d", c.seqs, reply.Outcome, c.want)
+		}
+		if c.want == guard.Undecided {
+			o.settle(owner, guard.Completed, []byte("kept"), true)
+			if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "kept" {
+				t.Errorf("marks %v: the result is %q", c.seqs, reply.Data)
+			}
+		}
+	}
+}
+
+func marksOfTakeover(t *testing.T, h Harness) {
+	o, owner, second := newOp(t, h), newOwner(), newOwner()
+	o.started(owner, 20*time.Millisecond, false, 1)
+	o.mark(owner, 5, false, true)
+	h.Advance(30 * time.Millisecond)
+	o.started(second, longLease, false, 2)
+	o.mark(owner, 7, true, false)
+	o.mark(second, 1, false, true)
+	o.renew(second, 20*time.Millisecond, true)
+	h.Advance(30 * time.Millisecond)
+	o.started(newOwner(), longLease, false, 3)
 }
 
 func lostOwner(t *testing.T, h Harness) {
@@ -190,7 +250,7 @@ func lostOwner(t *testing.T, h Harness) {
 	o.dies(owner, true, 1)
 	o.started(second, longLease, true, 2)
 	o.renew(owner, longLease, false)
-	o.mark(owner, false, false)
+	o.mark(owner, 1, false, false)
 	o.settle(owner, guard.Completed, []byte("stale"), false)
 	o.abandon(owner, false)
 	o.settle(second, guard.Completed, []byte("good"), true)
@@ -235,10 +295,31 @@ func abandonKeepsEvidence(t *testing.T, h Harness) {
 	o, second := newOp(t, h), newOwner()
 	o.dies(newOwner(), true, 1)
 	o.started(second, longLease, true, 2)
-	o.mark(second, false, true)
+	o.mark(second, 1, false, true)
 	o.abandon(second, true)
 	o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 2)
 	o.started(newOwner(), longLease, true, 3)
+}
+
+// Also where the record stays, as it tells of an earlier attempt.
+func lateAfterAbandon(t *testing.T, h Harness) {
+	o, second := newOp(t, h), newOwner()
+	o.dies(newOwner(), true, 1)
+	o.started(second, longLease, true, 2)
+	o.abandon(second, true)
+	o.renew(second, longLease, false)
+	o.mark(second, 1, false, false)
+	o.want(o.begin(second, longLease, true), guard.Refused, 0)
+	o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 2)
+	o.started(newOwner(), longLease, true, 3)
+	o.renew(second, longLease, false)
+
+	fresh, owner := newOp(t, h), newOwner()
+	fresh.started(owner, longLease, false, 1)
+	fresh.abandon(owner, true)
+	fresh.renew(owner, longLease, false)
+	fresh.mark(owner, 1, false, false)
+	fresh.started(newOwner(), longLease, false, 1)
 }
 
 func abandonByStranger(t *testing.T, h Harness) {
@@ -254,7 +335,7 @@ func settledIsFinal(t *testing.T, h Harness) {
 	o.started(owner, longLease, false, 1)
 	o.settle(owner, guard.Completed, []byte("kept"), true)
 	o.abandon(owner, false)
-	o.mark(owner, false, false)
+	o.mark(owner, 1, false, false)
 	o.renew(owner, longLease, false)
 	if reply := o.begin(newOwner(), longLease, true); string(reply.Data) != "kept" {
 		t.Errorf("the result is %q", reply.Data)
@@ -309,7 +390,7 @@ func concurrentBegins(t *testing.T, h Harness) {
 	for range 32 {
 		wg.Go(func() {
 			reply, err := h.Store.BeginOperation(background(), guard.BeginRequest{
-				ID: o.id, Owner: newOwner(), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour,
+				AttemptRef: o.ref(newOwner()), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour,
 			})
 			switch {
 			case err != nil:
@@ -348,16 +429,16 @@ func closedGuard(t *testing.T, h Harness) {
 	}
 	wantClosed(t, h)
 	_, err := h.Store.BeginOperation(background(), guard.BeginRequest{
-		ID: o.id, Owner: owner, Fingerprint: o.fp, Lease: longLease, Retention: time.Hour,
+		AttemptRef: o.ref(owner), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour,
 	})
 	wantErrClosed(t, err)
 	_, err = h.Store.SettleOperation(background(), o.request(owner, guard.Completed, nil))
 	wantErrClosed(t, err)
-	_, err = h.Store.AbandonOperation(background(), o.id, owner)
+	_, err = h.Store.AbandonOperation(background(), o.ref(owner))
 	wantErrClosed(t, err)
-	_, err = h.Store.MarkOperation(background(), o.id, owner, true)
+	_, err = h.Store.MarkOperation(background(), guard.MarkRequest{AttemptRef: o.ref(owner), Dirty: true, Seq: 1})
 	wantErrClosed(t, err)
-	_, err = h.Store.RenewOperations(background(), []guard.RenewRequest{{ID: o.id, Owner: owner, Lease: longLease, Retention: time.Hour}})
+	_, err = h.Store.RenewOperations(background(), []guard.RenewRequest{{AttemptRef: o.ref(owner), Lease: longLease, Retention: time.Hour}})
 	wantErrClosed(t, err)
 }
 

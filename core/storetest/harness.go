@@ -31,7 +31,8 @@ type Harness struct {
 	// Store is new and empty. The suite does not close it.
 	Store core.Store
 	// Advance returns when the store's clock, and that of its clients, has moved on by at least d.
-	// A suite asks for no more than a second in all in each test, but for two tests of Locks and one of Semaphores.
+	// A suite asks for no more than a second in all in each test, but for two tests of Locks and one of Semaphores,
+	// and for more where the machine is so slow that a test has to be made again.
 	Advance func(d time.Duration)
 }
 
@@ -50,6 +51,33 @@ func runAll(t *testing.T, run Runner, cases []testCase) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { run(t, c.test) })
 	}
+}
+
+// inTime makes a test whose steps must come before a period is over that began with the first of them. A busy
+// machine may make them later, and then what they find says nothing of the store. The test returns that it
+// was late, and is made again, with twice the period.
+func inTime(t *testing.T, period time.Duration, test func(period time.Duration) (late bool)) {
+	t.Helper()
+	for range 6 {
+		if !test(period) {
+			return
+		}
+		period *= 2
+	}
+	t.Fatalf("the machine takes longer than %v for what a test does at once", period/2)
+}
+
+// expect checks what is true for a period since it began, at least. It reports that it cannot tell, since the
+// period may be over.
+func expect[T comparable](t *testing.T, what string, got, want T, began time.Time, period time.Duration) (late bool) {
+	t.Helper()
+	if got == want {
+		return false
+	}
+	if time.Since(began) < period {
+		t.Fatalf("%s: %v, want %v", what, got, want)
+	}
+	return true
 }
 
 // background is the context of calls that must not fail.

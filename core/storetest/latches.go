@@ -30,6 +30,7 @@ func Latches(t *testing.T, run Runner) {
 		{"a wait outlives the latch", waitOutlivesLatch},
 		{"the end of a wait ends no other", endedLatchWait},
 		{"a cancelled context is its error", cancelledLatch},
+		{"a store that was shut down begins nothing", shutDownLatch},
 		{"a closed store is unavailable", closedLatch},
 	})
 }
@@ -54,18 +55,34 @@ func (l latchCase) request(count int) semaphore.LatchRequest {
 // countDown is a participant of a latch of three.
 func (l latchCase) countDown(participant string, want int) {
 	l.t.Helper()
-	arrived, err := l.store.CountDownLatch(background(), l.request(3), participant)
-	if err != nil || arrived != want {
-		l.t.Fatalf("CountDownLatch: %d, %v, want %d", arrived, err, want)
+	if arrived := l.arrives(participant); arrived != want {
+		l.t.Fatalf("CountDownLatch: %d, want %d", arrived, want)
 	}
+}
+
+func (l latchCase) arrives(participant string) int {
+	l.t.Helper()
+	arrived, err := l.store.CountDownLatch(background(), l.request(3), participant)
+	if err != nil {
+		l.t.Fatalf("CountDownLatch: %v", err)
+	}
+	return arrived
 }
 
 func (l latchCase) arrived(want int) {
 	l.t.Helper()
-	arrived, err := l.store.InspectLatch(background(), l.request(3))
-	if err != nil || arrived != want {
-		l.t.Fatalf("InspectLatch: %d, %v, want %d", arrived, err, want)
+	if arrived := l.inspect(); arrived != want {
+		l.t.Fatalf("InspectLatch: %d, want %d", arrived, want)
 	}
+}
+
+func (l latchCase) inspect() int {
+	l.t.Helper()
+	arrived, err := l.store.InspectLatch(background(), l.request(3))
+	if err != nil {
+		l.t.Fatalf("InspectLatch: %v", err)
+	}
+	return arrived
 }
 
 // latchWaiter is somebody who waits for a latch.
@@ -103,6 +120,23 @@ func (w *latchWaiter) ended(want error) {
 	}
 	if !errors.Is(w.err, want) {
 		w.l.t.Fatalf("AwaitLatch: %v, want %v", w.err, want)
+	}
+}
+
+// opens waits for the end of a wait for a latch that lives for a period since it began. It reports that it
+// cannot tell, since the latch may have ended before the waiter looked.
+func (w *latchWaiter) opens(began time.Time) (late bool) {
+	w.l.t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(eventually):
+	}
+	select {
+	case <-w.done:
+		w.ended(nil)
+		return false
+	default:
+		return expect(w.l.t, "AwaitLatch of an open latch returned", false, true, began, w.l.ttl)
 	}
 }
 
@@ -282,54 +316,78 @@ func concurrentParticipants(t *testing.T, h Harness) {
 }
 
 func latchLives(t *testing.T, h Harness) {
-	l := newLatch(t, h)
-	l.ttl = 400 * time.Millisecond
-	l.countDown("a", 1)
-	h.Advance(250 * time.Millisecond)
-	l.countDown("b", 2)
-	h.Advance(250 * time.Millisecond)
-	l.arrived(2)
-	l.await(2).ended(nil)
-	h.Advance(200 * time.Millisecond)
-	l.arrived(0)
+	inTime(t, 400*time.Millisecond, func(ttl time.Duration) (late bool) {
+		l := newLatch(t, h)
+		l.ttl = ttl
+		first := time.Now()
+		l.countDown("a", 1)
+		h.Advance(ttl * 5 / 8)
+		second := time.Now()
+		if expect(t, "CountDownLatch", l.arrives("b"), 2, first, ttl) {
+			return true
+		}
+		h.Advance(ttl * 5 / 8)
+		if expect(t, "InspectLatch", l.inspect(), 2, second, ttl) || l.await(2).opens(second) {
+			return true
+		}
+		h.Advance(ttl / 2)
+		l.arrived(0)
+		return false
+	})
 }
 
 func repeatProlongsNothing(t *testing.T, h Harness) {
-	l := newLatch(t, h)
-	l.ttl = 400 * time.Millisecond
-	l.countDown("a", 1)
-	l.countDown("b", 2)
-	h.Advance(200 * time.Millisecond)
-	l.countDown("a", 2)
-	l.countDown("b", 2)
-	l.await(2).ended(nil)
-	l.arrived(2)
-	h.Advance(250 * time.Millisecond)
-	l.arrived(0)
-	l.countDown("a", 1)
+	inTime(t, 400*time.Millisecond, func(ttl time.Duration) (late bool) {
+		l := newLatch(t, h)
+		l.ttl = ttl
+		began := time.Now()
+		l.countDown("a", 1)
+		if expect(t, "CountDownLatch", l.arrives("b"), 2, began, ttl) {
+			return true
+		}
+		h.Advance(ttl / 2)
+		for _, participant := range []string{"a", "b"} {
+			if expect(t, "CountDownLatch again", l.arrives(participant), 2, began, ttl) {
+				return true
+			}
+		}
+		if l.await(2).opens(began) || expect(t, "InspectLatch", l.inspect(), 2, began, ttl) {
+			return true
+		}
+		h.Advance(ttl * 5 / 8)
+		l.arrived(0)
+		l.countDown("a", 1)
+		return false
+	})
 }
 
 func latchExpires(t *testing.T, h Harness) {
-	l := newLatch(t, h)
-	l.ttl = shortLease
-	for range 2 {
-		w := l.await(3)
-		for _, participant := range []string{"a", "b", "c"} {
-			if _, err := l.store.CountDownLatch(background(), l.request(3), participant); err != nil {
-				t.Fatal(err)
+	inTime(t, shortLease, func(ttl time.Duration) (late bool) {
+		l := newLatch(t, h)
+		l.ttl = ttl
+		for range 2 {
+			w := l.await(3)
+			began := time.Now()
+			for i, participant := range []string{"a", "b", "c"} {
+				if expect(t, "CountDownLatch", l.arrives(participant), i+1, began, ttl) {
+					return true
+				}
 			}
+			if w.opens(began) {
+				return true
+			}
+			h.Advance(ttl * 3 / 2)
+			l.arrived(0)
 		}
+		l.ttl = longLease
+		w := l.await(3)
+		l.countDown("d", 1)
+		l.countDown("a", 2)
+		l.waiting(w)
+		l.countDown("b", 3)
 		w.ended(nil)
-		h.Advance(pastLease)
-		l.arrived(0)
-	}
-	l.ttl = longLease
-	w := l.await(3)
-	l.countDown("d", 1)
-	l.countDown("a", 2)
-	l.waiting(w)
-	l.countDown("b", 3)
-	w.ended(nil)
+		return false
+	})
 }
 
 func waitOutlivesLatch(t *testing.T, h Harness) {

@@ -143,11 +143,16 @@ func (l lockCase) verify(req lock.AcquireRequest, want bool) {
 
 func (l lockCase) renew(req lock.AcquireRequest, want bool) {
 	l.t.Helper()
+	l.check("RenewLocks", l.renews(req), nil, want)
+}
+
+func (l lockCase) renews(req lock.AcquireRequest) bool {
+	l.t.Helper()
 	held, err := l.store.RenewLocks(background(), []lock.HoldRequest{holdOf(req)})
-	if err == nil && len(held) != 1 {
-		l.t.Fatalf("RenewLocks of one answered for %d", len(held))
+	if err != nil || len(held) != 1 {
+		l.t.Fatalf("RenewLocks of one answered for %d: %v", len(held), err)
 	}
-	l.check("RenewLocks", err == nil && held[0], err, want)
+	return held[0]
 }
 
 func (l lockCase) downgrade(req lock.AcquireRequest, want bool) {

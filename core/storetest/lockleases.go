@@ -23,6 +23,8 @@ var leaseCases = []testCase{
 	{"downgrade makes an exclusive hold a shared one", downgrades},
 	{"downgrade gives a new lease", downgradeRenews},
 	{"downgrade of what is not held says so", downgradeNothing},
+	{"a step that arrives after a downgrade does not undo it", lateAfterDowngrade},
+	{"a step that arrives after a release does nothing", lateAfterRelease},
 	{"force ends the hold with that fence", forces},
 	{"force ends one of several readers", forceReader},
 }
@@ -98,22 +100,27 @@ func noDelayAfterRelease(t *testing.T, h Harness) {
 }
 
 func renewsHold(t *testing.T, h Harness) {
-	l := newLock(t, h)
-	w, r := l.exclusive(), l.shared()
-	r.Key = "r"
-	for _, req := range []lock.AcquireRequest{w, r} {
-		req.TTL = 200 * time.Millisecond
-		grant := l.granted(req)
-		req.TTL = longLease
-		l.renew(req, true)
-		h.Advance(250 * time.Millisecond)
-		l.renew(req, true)
-		l.verify(req, true)
-		l.same(req, grant)
-	}
-	if state := l.inspect(); len(state.Holders) != 1 || state.Holders[0].Remaining <= longLease-eventually ||
-		state.Holders[0].Remaining > longLease {
-		t.Errorf("after a renewal to %v: %+v", longLease, state)
+	for _, shared := range []bool{false, true} {
+		inTime(t, 200*time.Millisecond, func(ttl time.Duration) (late bool) {
+			l := newLock(t, h)
+			req := l.exclusive()
+			req.Shared, req.TTL = shared, ttl
+			began := time.Now()
+			grant := l.granted(req)
+			req.TTL = longLease
+			if expect(t, "RenewLocks", l.renews(req), true, began, ttl) {
+				return true
+			}
+			h.Advance(ttl * 5 / 4)
+			l.renew(req, true)
+			l.verify(req, true)
+			l.same(req, grant)
+			if state := l.inspect(); len(state.Holders) != 1 || state.Holders[0].Remaining <= longLease-eventually ||
+				state.Holders[0].Remaining > longLease {
+				t.Errorf("after a renewal to %v: %+v", longLease, state)
+			}
+			return false
+		})
 	}
 }
 
@@ -337,6 +344,49 @@ func downgradeNothing(t *testing.T, h Harness) {
 	l.taken(l.shared())
 	l.release(w, true)
 	l.downgrade(w, false)
+}
+
+// The renewal and the acquire were sent while the hold was exclusive.
+func lateAfterDowngrade(t *testing.T, h Harness) {
+	l := newLock(t, h)
+	w, r := l.exclusive(), l.shared()
+	grant := l.granted(w)
+	l.downgrade(w, true)
+	l.granted(r)
+	for range 2 {
+		l.renew(w, true)
+		l.same(w, grant)
+		for _, holder := range l.inspect().Holders {
+			if !holder.Shared {
+				t.Fatalf("an exclusive hold after the downgrade: %+v", holder)
+			}
+		}
+	}
+	l.verify(r, true)
+	l.granted(once(l.shared()))
+}
+
+func lateAfterRelease(t *testing.T, h Harness) {
+	l := newLock(t, h)
+	w, next := l.exclusive(), l.exclusive()
+	l.granted(w)
+	l.release(w, true)
+	late := func() {
+		t.Helper()
+		l.renew(w, false)
+		l.downgrade(w, false)
+		l.acquire(w, lock.Withdrawn)
+		l.acquire(once(w), lock.Withdrawn)
+		l.release(w, true) // sent twice
+	}
+	late()
+	grant := l.granted(next)
+	late()
+	l.same(next, grant)
+	if n := len(l.inspect().Holders); n != 1 || l.inspect().Waiting != 0 {
+		t.Errorf("late steps left %+v", l.inspect())
+	}
+	l.taken(l.shared())
 }
 
 func forces(t *testing.T, h Harness) {

@@ -29,6 +29,7 @@ func Locks(t *testing.T, run Runner) {
 		{"keys of any bytes", oddLockKeys},
 		{"one of many concurrent acquires is granted", concurrentAcquires},
 		{"a cancelled context is its error", cancelledLock},
+		{"a store that was shut down begins nothing", shutDownLock},
 		{"a closed store is unavailable", closedLock},
 	})
 	runAll(t, run, leaseCases)

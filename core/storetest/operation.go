@@ -14,11 +14,20 @@ type op struct {
 	h  Harness
 	id string
 	fp string
+
+	scope      string // or empty
+	maxRecords int
+	maxBytes   int
+	retention  time.Duration
 }
 
 func newOp(t *testing.T, h Harness) op {
 	id := unique("op")
-	return op{t, h, id[len(id)-22:], strings.Repeat("f", 43)}
+	return op{t: t, h: h, id: id[len(id)-22:], fp: strings.Repeat("f", 43), retention: time.Hour}
+}
+
+func (o op) ref(owner string) guard.AttemptRef {
+	return guard.AttemptRef{Scope: o.scope, ID: o.id, Owner: owner}
 }
 
 func newOwner() string { return unique("owner")[:22] }
@@ -26,7 +35,8 @@ func newOwner() string { return unique("owner")[:22] }
 func (o op) begin(owner string, lease time.Duration, rerun bool) guard.BeginReply {
 	o.t.Helper()
 	reply, err := o.h.Store.BeginOperation(background(), guard.BeginRequest{
-		ID: o.id, Owner: owner, Fingerprint: o.fp, Lease: lease, Retention: time.Hour, Rerun: rerun,
+		AttemptRef: o.ref(owner), Fingerprint: o.fp, Lease: lease, Retention: o.retention, Rerun: rerun,
+		MaxRecords: o.maxRecords,
 	})
 	if err != nil {
 		o.t.Fatalf("BeginOperation: %v", err)
@@ -56,7 +66,8 @@ func (o op) dies(owner string, rerun bool, number int) {
 
 func (o op) request(owner string, state guard.State, data []byte) guard.SettleRequest {
 	return guard.SettleRequest{
-		ID: o.id, Owner: owner, Fingerprint: o.fp, Number: 1, State: state, Status: 201, Data: data, Retention: time.Hour,
+		AttemptRef: o.ref(owner), Fingerprint: o.fp, Number: 1, State: state, Status: 201, Data: data,
+		Retention: o.retention, MaxBytes: o.maxBytes,
 	}
 }
 
@@ -68,25 +79,30 @@ func (o op) settle(owner string, state guard.State, data []byte, want bool) {
 
 func (o op) abandon(owner string, want bool) {
 	o.t.Helper()
-	owned, err := o.h.Store.AbandonOperation(background(), o.id, owner)
+	owned, err := o.h.Store.AbandonOperation(background(), o.ref(owner))
 	o.check("AbandonOperation", owned, err, want)
 }
 
-func (o op) mark(owner string, dirty, want bool) {
+func (o op) mark(owner string, seq int, dirty, want bool) {
 	o.t.Helper()
-	owned, err := o.h.Store.MarkOperation(background(), o.id, owner, dirty)
+	owned, err := o.h.Store.MarkOperation(background(), guard.MarkRequest{AttemptRef: o.ref(owner), Dirty: dirty, Seq: seq})
 	o.check("MarkOperation", owned, err, want)
 }
 
 func (o op) renew(owner string, lease time.Duration, want bool) {
 	o.t.Helper()
+	o.check("RenewOperations", o.renews(owner, lease), nil, want)
+}
+
+func (o op) renews(owner string, lease time.Duration) bool {
+	o.t.Helper()
 	held, err := o.h.Store.RenewOperations(background(), []guard.RenewRequest{
-		{ID: o.id, Owner: owner, Lease: lease, Retention: time.Hour},
+		{AttemptRef: o.ref(owner), Lease: lease, Retention: o.retention},
 	})
-	if err == nil && len(held) != 1 {
-		o.t.Fatalf("RenewOperations of one answered for %d", len(held))
+	if err != nil || len(held) != 1 {
+		o.t.Fatalf("RenewOperations of one answered for %d: %v", len(held), err)
 	}
-	o.check("RenewOperations", err == nil && held[0], err, want)
+	return held[0]
 }
 
 func (o op) check(name string, owned bool, err error, want bool) {

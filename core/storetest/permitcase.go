@@ -152,6 +152,15 @@ func (p permitCase) renew(req semaphore.AcquireRequest, want bool) {
 	p.checkAll("RenewPermits", []semaphore.PermitRequest{permitOf(req)}, []bool{want})
 }
 
+func (p permitCase) renews(req semaphore.AcquireRequest) bool {
+	p.t.Helper()
+	held, err := p.store.RenewPermits(background(), []semaphore.PermitRequest{permitOf(req)})
+	if err != nil || len(held) != 1 {
+		p.t.Fatalf("RenewPermits of one answered for %d: %v", len(held), err)
+	}
+	return held[0]
+}
+
 func (p permitCase) checkAll(method string, reqs []semaphore.PermitRequest, want []bool) {
 	p.t.Helper()
 	call := p.store.RenewPermits

@@ -51,28 +51,36 @@ func permitExpires(t *testing.T, h Harness) {
 }
 
 func permitLeases(t *testing.T, h Harness) {
-	p := newPermits(t, h, 8)
-	before, dead, later, doomed, after := p.request(1), dies(p.request(2)), p.request(1), p.request(1), p.request(3)
-	later.TTL, doomed.TTL = 500*time.Millisecond, 510*time.Millisecond
-	for _, req := range []semaphore.AcquireRequest{before, dead, later, doomed, after} {
-		p.granted(req)
-	}
-	h.Advance(pastLease)
-	p.renew(dead, false)
-	p.state(6, 0)
-	later.TTL = longLease
-	p.renew(later, true)
-	h.Advance(460 * time.Millisecond)
-	p.state(5, 0)
-	p.renew(doomed, false)
-	p.renew(before, true)
-	p.renew(later, true)
-	p.renew(after, true)
-	p.state(5, 0)
-	p.release(later, true)
-	p.state(4, 0)
-	p.taken(p.request(5))
-	p.granted(p.request(4))
+	inTime(t, 500*time.Millisecond, func(ttl time.Duration) (late bool) {
+		p := newPermits(t, h, 8)
+		before, dead, later, doomed, after := p.request(1), dies(p.request(2)), p.request(1), p.request(1), p.request(3)
+		later.TTL, doomed.TTL = ttl, ttl+10*time.Millisecond
+		began := time.Now()
+		for _, req := range []semaphore.AcquireRequest{before, dead, later, doomed, after} {
+			p.granted(req)
+		}
+		h.Advance(pastLease)
+		p.renew(dead, false)
+		if expect(t, "in use", p.inspect().InUse, 6, began, ttl) {
+			return true
+		}
+		later.TTL = longLease
+		if expect(t, "RenewPermits", p.renews(later), true, began, ttl) {
+			return true
+		}
+		h.Advance(ttl - 40*time.Millisecond)
+		p.state(5, 0)
+		p.renew(doomed, false)
+		p.renew(before, true)
+		p.renew(later, true)
+		p.renew(after, true)
+		p.state(5, 0)
+		p.release(later, true)
+		p.state(4, 0)
+		p.taken(p.request(5))
+		p.granted(p.request(4))
+		return false
+	})
 }
 
 func manyExpire(t *testing.T, h Harness) {
@@ -124,26 +132,33 @@ func releaseExpiredPermit(t *testing.T, h Harness) {
 }
 
 func renewsPermit(t *testing.T, h Harness) {
-	p := newPermits(t, h, 3)
-	req := p.request(2)
-	req.TTL = 300 * time.Millisecond
-	grant := p.granted(req)
-	req.TTL = longLease
-	for range 3 {
-		p.renew(req, true)
-		state := p.state(2, 0) // however often
-		if len(state.Holders) != 1 || state.Holders[0].Fence != grant.Fence || state.Holders[0].Weight != 2 ||
-			state.Holders[0].Remaining <= longLease-eventually || state.Holders[0].Remaining > longLease {
-			t.Errorf("after a renewal to %v: %+v", longLease, state)
+	inTime(t, 300*time.Millisecond, func(ttl time.Duration) (late bool) {
+		p := newPermits(t, h, 3)
+		req := p.request(2)
+		req.TTL = ttl
+		began := time.Now()
+		grant := p.granted(req)
+		req.TTL = longLease
+		if expect(t, "RenewPermits", p.renews(req), true, began, ttl) {
+			return true
 		}
-	}
-	h.Advance(350 * time.Millisecond)
-	p.renew(req, true)
-	p.same(req, grant)
-	p.taken(p.request(2))
-	p.state(2, 0)
-	p.release(req, true)
-	p.state(0, 0)
+		for range 3 {
+			state := p.state(2, 0) // however often
+			if len(state.Holders) != 1 || state.Holders[0].Fence != grant.Fence || state.Holders[0].Weight != 2 ||
+				state.Holders[0].Remaining <= longLease-eventually || state.Holders[0].Remaining > longLease {
+				t.Errorf("after a renewal to %v: %+v", longLease, state)
+			}
+			p.renew(req, true)
+		}
+		h.Advance(ttl * 7 / 6)
+		p.renew(req, true)
+		p.same(req, grant)
+		p.taken(p.request(2))
+		p.state(2, 0)
+		p.release(req, true)
+		p.state(0, 0)
+		return false
+	})
 }
 
 func renewExpiredPermit(t *testing.T, h Harness) {
@@ -366,18 +381,26 @@ func expiryBehindLeave(t *testing.T, h Harness) {
 }
 
 func renewalKeepsOut(t *testing.T, h Harness) {
-	p := newPermits(t, h, 2)
-	req := p.request(2)
-	req.TTL = 400 * time.Millisecond
-	p.granted(req)
-	waits := p.request(1)
-	p.queued(waits)
-	req.TTL = longLease
-	p.renew(req, true)
-	w := p.await(waits)
-	h.Advance(450 * time.Millisecond)
-	p.waiting(2, w)
-	p.renew(req, true)
-	p.release(req, true)
-	w.granted()
+	inTime(t, 400*time.Millisecond, func(ttl time.Duration) (late bool) {
+		p := newPermits(t, h, 2)
+		req := p.request(2)
+		req.TTL = ttl
+		began := time.Now()
+		p.granted(req)
+		waits := p.request(1)
+		if expect(t, "AcquirePermits: outcome", p.acquireAny(waits).Outcome, semaphore.Queued, began, ttl) {
+			return true
+		}
+		req.TTL = longLease
+		if expect(t, "RenewPermits", p.renews(req), true, began, ttl) {
+			return true
+		}
+		w := p.await(waits)
+		h.Advance(ttl * 9 / 8)
+		p.waiting(2, w)
+		p.renew(req, true)
+		p.release(req, true)
+		w.granted()
+		return false
+	})
 }

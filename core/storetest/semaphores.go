@@ -35,6 +35,7 @@ func Semaphores(t *testing.T, run Runner) {
 		{"a lock of the same name and key is apart", lockIsApart},
 		{"keys of any bytes", oddPermitKeys},
 		{"a cancelled context is its error", cancelledPermits},
+		{"a store that was shut down begins nothing", shutDownPermits},
 		{"a closed store is unavailable", closedPermits},
 	})
 	runAll(t, run, permitLeaseCases)

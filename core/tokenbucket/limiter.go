@@ -9,8 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -26,6 +28,7 @@ type Limiter struct {
 	name  string
 	plan  atomic.Pointer[compiledPlan]
 
+	namesake  *namesake.Member
 	telemetry *telemetry.RateLimit
 
 	queues queues // of those who wait
@@ -33,10 +36,13 @@ type Limiter struct {
 
 // New returns a limiter that keeps the buckets of its keys in store, under name.
 //
+// Limiters of one name should have the same plan: if another of this process has another one, that is logged
+// by slog.Default().
+//
 // It returns an error that matches [ErrInvalidLimit] if the plan makes no sense, and another one if
 // the store is nil, or if the name is empty, longer than 128 bytes or not printable ASCII.
 func New(store Store, name string, plan Plan, opts ...Option) (*Limiter, error) {
-	if store == nil {
+	if naming.IsNil(store) {
 		return nil, errors.New("tokenbucket: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -52,6 +58,7 @@ func New(store Store, name string, plan Plan, opts ...Option) (*Limiter, error) 
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
 	}
+	l.namesake = namesake.Join(store, slog.Default(), "rate_limit", name, settingsOf(plan))
 	return l, nil
 }
 
@@ -71,6 +78,7 @@ func (l *Limiter) SetPlan(plan Plan) error {
 		return err
 	}
 	l.plan.Store(&compiled)
+	l.namesake.Change(settingsOf(plan))
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -30,8 +31,10 @@ func newLimiter(t testing.TB, plan tokenbucket.Plan) (*tokenbucket.Limiter, *sto
 
 func TestNewRefuses(t *testing.T) {
 	plan := tokenbucket.PerSecond(1)
-	if _, err := tokenbucket.New(nil, "api", plan); err == nil {
-		t.Error("took a nil store")
+	for _, store := range []tokenbucket.Store{nil, (*redisstore.Store)(nil), (*memstore.Store)(nil)} {
+		if _, err := tokenbucket.New(store, "api", plan); err == nil || !strings.Contains(err.Error(), "nil store") {
+			t.Errorf("%T: %v", store, err)
+		}
 	}
 	for _, name := range []string{"", " x", "a\x00", strings.Repeat("n", 129)} {
 		if _, err := tokenbucket.New(memstore.New(), name, plan); err == nil {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/namesake"
 )
 
 // Plan is what a [Limiter] enforces: a [Limit], [Limits] or a [PlanFunc].
@@ -23,6 +26,23 @@ type Limits []Limit
 // for every decision and must be quick; an error that it returns is the decision's. It returns a
 // [Limit] or [Limits], not another PlanFunc.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
+
+// settingsOf is what limiters of one name have to agree on. Nothing tells one PlanFunc from another.
+func settingsOf(plan Plan) namesake.Settings {
+	switch p := plan.(type) {
+	case Limit:
+		p.explicitBurst = p.burst != p.count // however it was said
+		return namesake.Settings{Text: p.String()}
+	case Limits:
+		texts := make([]string, len(p))
+		for i, l := range p {
+			texts[i] = settingsOf(l).Text
+		}
+		return namesake.Settings{Text: strings.Join(texts, ", ")}
+	default:
+		return namesake.Settings{Text: "PlanFunc"}
+	}
+}
 
 // compiledPlan is what a limiter needs of a plan.
 type compiledPlan struct {

@@ -3,6 +3,7 @@ package tokenbucket
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -97,7 +98,7 @@ func (qs *queues) join(key string) *queue {
 		if qs.byKey == nil {
 			qs.byKey = map[string]*queue{}
 		}
-		qs.byKey[key] = q
+		qs.byKey[strings.Clone(key)] = q // it may be there for longer than the request that the key was cut out of
 	}
 	q.members++
 	return q

@@ -93,10 +93,12 @@ func Example_markTheEffect() {
 		ctx := c.Request().Context()
 		attempt, _ := guard.FromContext(ctx)
 		if err := attempt.MarkClean(ctx); err != nil { // nothing has happened yet
+			_ = attempt.Abandon(ctx)
 			return err
 		}
 		// ... read, check ...
 		if err := attempt.MarkDirty(ctx); err != nil { // do not write unless this is recorded
+			_ = attempt.Abandon(ctx)
 			return err
 		}
 		return c.String(http.StatusCreated, fmt.Sprint("written in attempt ", attempt.Number()))

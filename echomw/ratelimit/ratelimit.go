@@ -18,15 +18,16 @@ import (
 // with a problem body (RFC 9457):
 //
 //   - 429 over the limit, with Retry-After and type quota-exceeded;
-//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
 //     requests pass;
-//   - 500 if the key function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
+//     function fails.
 //
 // Every request that was decided on has RateLimit and RateLimit-Policy in its response
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.LegacyHeaders, echomw.Unless, echomw.OnError and [Deny]. New
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echomw.Unless, echomw.OnError and [Deny]. New
 // panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echomw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
 	return echohttp.RateLimit[echo.HandlerFunc](adapter.Echo{}, limiter, key, opts)

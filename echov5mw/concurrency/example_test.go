@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
 )
@@ -39,7 +40,7 @@ func Example_perTenant() {
 
 // A bulkhead: this process has two pictures in memory at a time, whatever happens to the store.
 func Example_bulkhead() {
-	store := memstore.New()
+	store := storetest.NewFaulty(memstore.New())
 	pictures, err := semaphore.New(store, "pictures", 2)
 	if err != nil {
 		panic(err)
@@ -48,7 +49,7 @@ func Example_bulkhead() {
 	e.GET("/pictures/:id", func(c *echo.Context) error { return c.NoContent(http.StatusNoContent) },
 		concurrency.New(pictures, echov5mw.Global(), policy.PerInstance(), policy.Wait(time.Second)))
 
-	_ = store.Close() // an outage
+	store.Break(storetest.Any, storetest.Down) // an outage
 	fmt.Println(get(e, "/pictures/7").Code)
 	// Output: 204
 }

@@ -28,7 +28,8 @@ import (
 //     one that the checker has no place for;
 //   - 503 with Retry-After if the checker's store is unavailable. With policy.RunUnprotected the handler
 //     runs all the same, and the answer has "Fence-Status: bypassed";
-//   - 500 if the key function fails, or the checker in another way.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
+//     function fails, or the checker in another way.
 //
 // The fence is the value of the header field fence.Header, which the Transport of nethttp/fenced sends.
 // The key is the resource that the request works on, and all who work on it must hold the same lock,

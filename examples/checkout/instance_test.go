@@ -133,6 +133,7 @@ func (i *instance) try(c call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	req.Host = "shop.example" // of all instances, as behind a load balancer
 	req.GetBody = nil
 	if c.user != "" {
 		req.Header.Set("X-User", c.user)

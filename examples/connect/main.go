@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"log"
 	"net/http"
@@ -52,7 +53,7 @@ func newServer(store core.Store, h handler) http.Handler {
 	carts := must(lock.New(store, "carts"))
 	writes := must(semaphore.New(store, "writes", 2))
 
-	address, user := nethttp.ByClientIP(clientip.Direct()), nethttp.ByHeader("X-User") // your authentication verifies it
+	address, user := nethttp.ByClientIP(clientip.Direct()), nethttp.ByContext(userKey{})
 	limit := ratelimit.New(requests, address, ratelimit.Deny(deny))
 	once := idempotency.New(orders, nethttp.ScopeBy(user), policy.Required(), idempotency.Deny(deny))
 	oneAtATime := exclusive.New(carts, user, policy.Wait(100*time.Millisecond), exclusive.Deny(deny))
@@ -60,7 +61,22 @@ func newServer(store core.Store, h handler) http.Handler {
 
 	mux := http.NewServeMux()
 	mux.Handle(procedure, once(oneAtATime(twoAtATime(connect.NewUnaryHandler(procedure, h)))))
-	return limit(mux)
+	return limit(authenticate(mux))
+}
+
+type userKey struct{}
+
+// authenticate stands in for real authentication: it believes the header X-User.
+func authenticate(next http.Handler) http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user := r.Header.Get("X-User")
+		if user == "" {
+			_ = refuse.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New("who are you?")))
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+	})
 }
 
 func checkout(_ context.Context, r *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {

@@ -35,7 +35,7 @@ func openStore(redisAddr string) core.Store {
 		return memstore.New()
 	}
 	return must(redisstore.New(redis.NewClient(&redis.Options{
-		Addr: redisAddr, ContextTimeoutEnabled: true, ReadTimeout: 250 * time.Millisecond,
+		Addr: redisAddr, ContextTimeoutEnabled: true,
 	})))
 }
 

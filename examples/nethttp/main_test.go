@@ -98,6 +98,7 @@ func (i *instance) send(method, path string, header ...string) answer {
 	if err != nil {
 		i.t.Fatal(err)
 	}
+	req.Host = "shop.example" // of all instances, as behind a load balancer
 	for n := 0; n < len(header); n += 2 {
 		req.Header.Set(header[n], header[n+1])
 	}

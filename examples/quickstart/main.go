@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	store := memstore.New() // or redisstore.New(redis.NewClient(...)), for several instances
+	store := memstore.New() // or redisstore.New(client), for several instances
 	defer store.Close()
 	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerMinute(100).Burst(20))
 	if err != nil {

@@ -35,6 +35,7 @@ var errDied = errors.New("the process has died")
 // newProcess returns a process with a client of these options.
 func newProcess(o redis.Options) *process {
 	p := &process{stopAt: "-"}
+	o.ContextTimeoutEnabled = true
 	if o.Dialer == nil {
 		o.Dialer = redis.NewDialer(&o)
 	}

@@ -86,8 +86,10 @@ func newServerWith(t *testing.T, handler gin.HandlerFunc, middleware ...gin.Hand
 				s.errors <- e.Err
 			}
 		}()
+		ctx := c.Request.Context()
 		c.Next()
-		if _, ok := semaphore.FromContext(c.Request.Context()); ok {
+		// Gin's context may be another request's when the request's own is over, so nothing is put back then.
+		if _, ok := semaphore.FromContext(c.Request.Context()); ok && ctx.Err() == nil {
 			t.Error("the request has the permit's context outside of the middleware")
 		}
 	}, gin.CustomRecoveryWithWriter(io.Discard, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))

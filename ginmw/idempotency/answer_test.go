@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -213,7 +214,7 @@ func TestStoreDownRunsUnprotected(t *testing.T) {
 		}
 	}
 	s.wantRuns(2)
-	s.do(user("")).wantProblem(t, 400, "key-missing") // an outage policy hides no missing key
+	s.do(user("")).wantProblem(t, 500, "internal-error") // an outage policy hides no missing subject
 }
 
 // When the answer cannot be recorded the client is given it all the same, and the recording goes
@@ -225,8 +226,81 @@ func TestStoreDownAtCompletion(t *testing.T) {
 	if len(s.errors) != 1 {
 		t.Errorf("gin was told of %d errors, want the failed completion", len(s.errors))
 	}
-	s.do().wantProblem(t, 409, "in-flight")
+	s.do().want(t, 201, true) // from the process, which knows the answer
 	s.store.Mend(storetest.Any)
 	eventually(t, "the completion is recorded", func() bool { return s.do().StatusCode == 201 })
 	s.wantRuns(1)
+}
+
+// Gin notes a status that net/http then refuses. It is not recorded, and the handler's failure is its own.
+func TestNoStatus(t *testing.T) {
+	for name, handler := range map[string]gin.HandlerFunc{
+		"without a body": func(c *gin.Context) { c.Status(42) },
+		"with a body":    func(c *gin.Context) { c.String(1000, "body") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, handler, nil)
+			s.do().want(t, http.StatusInternalServerError, false)
+			s.do().wantProblem(t, 409, "outcome-unknown")
+			s.wantRuns(1)
+		})
+	}
+	t.Run("less than one", func(t *testing.T) { // which gin ignores
+		s := newServer(t, func(c *gin.Context) { c.Status(201); c.Status(0); c.Status(-1) }, nil)
+		s.do().want(t, 201, false)
+		s.do().want(t, 201, true)
+	})
+}
+
+// buffering is a writer with a header of its own that gin's other methods pass by, as time-out middleware
+// has it.
+type buffering struct {
+	gin.ResponseWriter
+	header http.Header
+	status int
+	body   []byte
+}
+
+func (b *buffering) Header() http.Header         { return b.header }
+func (b *buffering) WriteHeader(status int)      { b.status = status }
+func (b *buffering) Write(p []byte) (int, error) { b.body = append(b.body, p...); return len(p), nil }
+
+// An answer with a body reaches the outer writer as gin's renderers write it, and in no other way.
+func TestOuterWriterThatBuffers(t *testing.T) {
+	s := newServerBehind(t, func(c *gin.Context) {
+		w := c.Writer
+		b := &buffering{ResponseWriter: w, header: http.Header{}}
+		c.Writer = b
+		c.Next()
+		for name, values := range b.header {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(b.status)
+		_, _ = w.Write(b.body)
+	}, created, nil)
+	for _, replayed := range []bool{false, true} {
+		if a := s.do().want(t, 201, replayed); a.Header.Get("Location") == "" || a.body == "" {
+			t.Errorf("replayed is %v: %v, %q", replayed, a.Header, a.body)
+		}
+	}
+}
+
+// refusing is a body that gin middleware refuses while it is read, as gin-contrib/size does.
+type refusing struct{ c *gin.Context }
+
+func (r refusing) Read([]byte) (int, error) {
+	r.c.String(http.StatusRequestEntityTooLarge, "too large")
+	r.c.Abort()
+	return 0, errors.New("too large")
+}
+
+func (r refusing) Close() error { return nil }
+
+// A middleware outside that has refused the body has answered.
+func TestBodiesThatAreRefusedOutside(t *testing.T) {
+	s := newServerBehind(t, func(c *gin.Context) { c.Request.Body = refusing{c} }, created, nil)
+	if a := s.do().want(t, http.StatusRequestEntityTooLarge, false); a.body != "too large" {
+		t.Errorf("body %q", a.body)
+	}
+	s.wantRuns(0)
 }

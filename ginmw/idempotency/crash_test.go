@@ -64,7 +64,7 @@ func TestCrashingProcess(t *testing.T) {
 	if addr == "" {
 		t.Skip("runs as a process of TestProcessKilled")
 	}
-	h, err := instance(redis.NewClient(&redis.Options{Addr: addr}), os.Getenv(crashRerun) != "")
+	h, err := instance(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr}), os.Getenv(crashRerun) != "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +131,7 @@ func pay(url string) *http.Request {
 		panic(err)
 	}
 	req.GetBody = nil
+	req.Host = "shop.example" // whichever process it is sent to
 	req.Header.Set("Idempotency-Key", "k1")
 	return req
 }

@@ -63,11 +63,13 @@ func Example_markTheEffect() {
 		ctx := c.Request.Context()
 		attempt, _ := guard.FromContext(ctx)
 		if err := attempt.MarkClean(ctx); err != nil { // nothing has happened yet
+			_ = attempt.Abandon(ctx)
 			c.Status(http.StatusServiceUnavailable)
 			return
 		}
 		// ... read prices, check the stock ...
 		if err := attempt.MarkDirty(ctx); err != nil { // do not charge unless this is recorded
+			_ = attempt.Abandon(ctx)
 			c.Status(http.StatusServiceUnavailable)
 			return
 		}

@@ -142,7 +142,7 @@ func TestBadKeys(t *testing.T) {
 		t.Error("the store was asked")
 	}
 	s.do(key(strings.Repeat("k", 255))).want(t, 201, false)
-	s.do(user("")).wantProblem(t, 400, "key-missing")
+	s.do(user("")).wantProblem(t, 500, "internal-error")
 	s.wantRuns(1)
 }
 
@@ -195,11 +195,12 @@ func TestStatuses(t *testing.T) {
 	}{
 		{status: 200, kept: true}, {status: 302, kept: true}, {status: 400, kept: true}, {status: 402, kept: true},
 		{status: 404, kept: true}, {status: 422, kept: true},
-		{status: 401}, {status: 403}, {status: 407}, {status: 408}, {status: 409}, {status: 421}, {status: 425}, {status: 429},
+		{status: 403, kept: true}, {status: 409, kept: true}, {status: 409, clean: true}, {status: 408, guard: rerun},
+		{status: 401}, {status: 407}, {status: 412}, {status: 421}, {status: 425}, {status: 429},
 		{status: 500, kept: true}, {status: 503, kept: true},
 		{status: 500, clean: true}, {status: 503, guard: rerun}, {status: 402, guard: rerun, kept: true},
 		{status: 500, opts: []policy.IdempotencyOption{policy.ReleaseStatus(500)}},
-		{status: 409, opts: []policy.IdempotencyOption{policy.KeepStatus(409, 403)}, kept: true},
+		{status: 429, opts: []policy.IdempotencyOption{policy.KeepStatus(429, 401)}, kept: true},
 	} {
 		p := "/pay/1?status=" + strconv.Itoa(c.status)
 		if c.clean {
@@ -321,13 +322,28 @@ func TestWiringMistakesPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	noFingerprint := policy.Fingerprint(func(*http.Request, []byte) ([]byte, error) { return nil, nil })
 	for want, wire := range map[string]func(){
 		"idempotency: New: nil guard":                                     func() { idempotency.New(nil, ginmw.Unscoped()) },
 		"idempotency: New: no scope; use ginmw.ScopeBy or ginmw.Unscoped": func() { idempotency.New(g, ginmw.ScopeFunc{}) },
 		"idempotency: Deny: nil function":                                 func() { idempotency.Deny(nil) },
 		"policy: Methods: no methods":                                     func() { policy.Methods() },
 		"policy: MaxBody: -1 is negative":                                 func() { policy.MaxBody(-1) },
-		"policy: KeepStatus: 99 is no final status":                       func() { policy.KeepStatus(99) },
+		"policy: MaxRun: 0s is less than 1ms":                             func() { policy.MaxRun(0) },
+		"policy: MaxRun: 2ns is less than 1ms":                            func() { policy.MaxRun(2) },
+		"policy: MaxBodies: 0 is less than 1":                             func() { policy.MaxBodies(0) },
+		"policy: Fingerprint: nil function":                               func() { policy.Fingerprint(nil) },
+		"idempotency: KeyFrom: nil key":                                   func() { idempotency.KeyFrom(nil) },
+		"idempotency: New: policy.MaxBodies (9) is less than one request may take (10)": func() {
+			idempotency.New(g, ginmw.Unscoped(), policy.MaxBody(10), policy.MaxBodies(9))
+		},
+		"idempotency: New: policy.MaxBodies (19) is less than one request may take (20)": func() {
+			idempotency.New(g, ginmw.Unscoped(), policy.MaxBody(10), policy.MaxBodies(19), noFingerprint)
+		},
+		"idempotency: New: policy.Fingerprint says nothing with policy.KeyAlone": func() {
+			idempotency.New(g, ginmw.Unscoped(), noFingerprint, policy.KeyAlone())
+		},
+		"policy: KeepStatus: 99 is no final status": func() { policy.KeepStatus(99) },
 	} {
 		t.Run(want, func(t *testing.T) {
 			defer func() {

@@ -54,6 +54,11 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.captur
 
 func (w *writer) Unwrap() http.ResponseWriter { return w.capture }
 
+// replaceable is a gin.ResponseWriter that stands for another one.
+type replaceable struct{ gin.ResponseWriter }
+
+func (r *replaceable) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
 func informational(status int) bool {
 	return status >= 100 && status < 200 && status != http.StatusSwitchingProtocols
 }

@@ -18,15 +18,16 @@ import (
 // if there is none:
 //
 //   - 429 over the limit, with Retry-After and a problem body (RFC 9457) of type quota-exceeded;
-//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
 //     requests pass;
-//   - 500 if the key function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
+//     function fails.
 //
 // Every request that was decided on has RateLimit and RateLimit-Policy in its response
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.LegacyHeaders, ginmw.Unless and [Deny]. New panics if limiter
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and [Deny]. New panics if limiter
 // or key is nil.
 func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLimitOption) gin.HandlerFunc {
 	if limiter == nil {

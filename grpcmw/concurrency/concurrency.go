@@ -1,6 +1,6 @@
 // Package concurrency has at most so many calls of the same key run at a time, as gRPC interceptors:
 //
-//	concurrency.New(reports, grpcmw.ByMetadata("x-tenant"), policy.Wait(time.Second))
+//	concurrency.New(reports, grpcmw.ByContext(tenantKey{}), policy.Wait(time.Second))
 //
 // It is the last one before the handler, behind exclusive: a call that waits for a lock, or is
 // replayed, has no permit meanwhile.
@@ -25,11 +25,12 @@ import (
 //   - RESOURCE_EXHAUSTED with RetryInfo if there is no room, or others wait for it. With policy.Wait,
 //     if the call's turn has not come within that time, or at once if as many wait already as
 //     policy.MaxWaiting says (1,024 if not set);
-//   - INVALID_ARGUMENT if the call has no key, or one of more than 1,024 bytes;
+//   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer's header has "concurrency-status: bypassed", and
 //     semaphore.FromContext finds none;
-//   - INTERNAL if the key function fails.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if the
+//     key function fails.
 //
 // Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
 // leaves less room for the handler. With policy.PerInstance they are those of sem.PerInstance, which
@@ -49,6 +50,9 @@ import (
 // client is still there. The answer does not wait for that, so whoever has it may find the place still
 // taken, for about as long as a round trip to the store. If the permit was lost while the handler ran,
 // grpcmw.OnError is told; the answer is the handler's.
+//
+// A call whose client cancels while it waits gives up its place, also behind the idempotency
+// interceptor, and the handler does not run.
 //
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //

@@ -20,13 +20,15 @@ import (
 // New returns interceptors that run the handler while it holds the lock of the call's key, and answer
 // without it if it does not get the lock:
 //
-//   - ABORTED with RetryInfo if another has the lock; with policy.Wait, if it has not become free
-//     within that time;
-//   - INVALID_ARGUMENT if the call has no key, or one of more than 1,024 bytes;
+//   - ABORTED with RetryInfo if another has the lock. With policy.Wait, if it has not become free
+//     within that time, or at once if as many calls wait already as policy.MaxWaiting says (1,024 if
+//     not set);
+//   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the handler
 //     runs without the lock instead, the answer's header has "lock-status: bypassed", and
 //     lock.FromContext finds none;
-//   - INTERNAL if the key function fails.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if the
+//     key function fails.
 //
 // The lock is that of locker: whoever calls locker.Lock with the same key, here or in another process,
 // keeps the handler out. Those who wait get it in the order in which they came. A stream has the lock
@@ -40,10 +42,13 @@ import (
 // The lock is released when the handler returns or panics. If it was lost while the handler ran,
 // grpcmw.OnError is told; the answer is the handler's.
 //
+// A call whose client cancels while it waits gives up its place, also behind the idempotency
+// interceptor, and the handler does not run.
+//
 // A call that passes two of these interceptors with the same locker and key holds the lock once.
 //
-// Options are policy.Wait, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and [Deny]. New panics
-// if locker or key is nil.
+// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError
+// and [Deny]. New panics if locker or key is nil.
 func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpcmw.Interceptors {
 	h := newHolder("New", locker, key, opts)
 	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}

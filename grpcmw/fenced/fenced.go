@@ -34,7 +34,8 @@ var fenceMetadata = strings.ToLower(fence.Header)
 //     that the checker has no place for;
 //   - UNAVAILABLE with RetryInfo if the checker's store is unavailable. With policy.RunUnprotected the
 //     handler runs all the same, and the answer's header has "fence-status: bypassed";
-//   - INTERNAL if the key function fails, or the checker in another way.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if the
+//     key function fails, or the checker in another way.
 //
 // The fence is in the metadata called fence.Header, in lower case, which [UnaryClientInterceptor] and
 // [StreamClientInterceptor] send. The key is the resource that the call works on, and all who work on it

@@ -30,8 +30,12 @@ func answerOf(resp any, err error) answer {
 		if !ok {
 			st = status.FromContextError(err)
 		}
-		body, _ := proto.Marshal(st.Proto())
-		return answer{code: st.Code(), body: notNil(body)}
+		code, text := st.Code(), st.Proto()
+		if !isError(code) {
+			code, text.Code = codes.Unknown, int32(codes.Unknown)
+		}
+		body, _ := proto.Marshal(text)
+		return answer{code: code, body: notNil(body)}
 	}
 	message, ok := resp.(proto.Message)
 	if !ok {
@@ -43,6 +47,10 @@ func answerOf(resp any, err error) answer {
 	}
 	return answer{name: string(message.ProtoReflect().Descriptor().FullName()), body: notNil(body)}
 }
+
+// isError reports whether a code is one that gRPC knows for an error. Clients make of another what they
+// will.
+func isError(code codes.Code) bool { return code != codes.OK && code <= codes.Unauthenticated }
 
 // notNil tells an empty message from none.
 func notNil(b []byte) []byte {

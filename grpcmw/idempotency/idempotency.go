@@ -10,10 +10,12 @@ package idempotency
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -32,8 +34,8 @@ const (
 // New returns interceptors that run the handler once for each scope and idempotency key, and give its
 // answer to whoever sends the same call again. The key is in the metadata idempotency-key, a
 // structured-field String, quoted or bare, of 1 to 255 printable characters; or in the request's field
-// request_id (AIP-155), which [KeyField] can change. Which call it is for is a fingerprint of the
-// method and the request.
+// request_id (AIP-155), which [KeyField] can change; or where [KeyFrom] says. Which call it is for is a
+// fingerprint of the method and the request, unless [Fingerprint] or policy.KeyAlone says otherwise.
 //
 // What a client sees:
 //
@@ -42,32 +44,45 @@ const (
 //     trailer metadata, and idempotency-replayed: true in the header;
 //   - ABORTED with RetryInfo while the first call runs;
 //   - INVALID_ARGUMENT if the key was used for another call; if it is malformed, given several times,
-//     or missing where it is required; or if the call has no scope;
+//     or missing where it is required; or if the client has not sent what scopes the call, or
+//     [Fingerprint] refuses it;
+//   - INTERNAL if the application has not provided the scope, such as the user whom authentication should
+//     have put into the context, or if the same guard is in the call's chain twice; both are logged once
+//     (policy.Logger);
 //   - FAILED_PRECONDITION if the answer was not kept: it was larger than the guard keeps
-//     (guard.WithMaxResult), or no protobuf message; or if an attempt died, or panicked, and may have
-//     had effects. The ErrorInfo tells them apart;
+//     (guard.WithMaxResult, guard.WithMaxScopeBytes), or no protobuf message; or if an attempt died, or
+//     panicked, and may have had effects. The ErrorInfo tells them apart;
+//   - RESOURCE_EXHAUSTED with RetryInfo if the call is new and its scope has as many records as it may
+//     have (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the handler
 //     runs unguarded instead, and the answer's header has "idempotency-status: bypassed".
 //
 // The answer is recorded before it is sent, and sent even if it could not be recorded; the recording
-// then goes on in the background, and grpcmw.OnError is told. Answers with OK, and errors that would
-// be the same again, are kept; [KeepCodes] and [ReleaseCodes] say which.
+// then goes on in the background, and grpcmw.OnError is told. Which answers are kept and which are
+// released, so that the next call runs, is a table in docs/idempotency.md; [KeepCodes] and
+// [ReleaseCodes] say otherwise. A refusal by an interceptor of this module behind this one is released.
 //
 // Methods that are declared with option idempotency_level = NO_SIDE_EFFECTS are left alone, which
 // needs the generated code of the service in the program. A stream cannot be replayed: one that
 // carries a key, or any if a key is required, is refused with INVALID_ARGUMENT, unless [PassStreams].
 //
 // The handler's context is the attempt's: guard.FromContext finds the attempt in it. That the client
-// leaves, or cancels, does not end it, and the handler runs to its end; the call's deadline does. If
-// the handler panics, the attempt is settled and the panic goes on.
+// leaves, or cancels, does not end it, and the handler runs to its end; the call's deadline does, and
+// policy.MaxRun (5 minutes if not set) with the cause policy.ErrMaxRun. guard.ClientContext ends when the
+// client leaves. If the handler panics, the attempt is settled and the panic goes on.
 //
 // Requests are protobuf messages. The fingerprint of one with unknown fields, or of one that two
 // versions of its generated code write otherwise, may differ between versions of a server, which then
 // takes a repeat for another call, and refuses it.
 //
-// Options are policy.Required, policy.RunUnprotected, [KeyField], [KeepCodes], [ReleaseCodes],
-// [PassStreams], grpcmw.Unless, grpcmw.OnError and [Deny]. New panics if the guard is nil or the scope
-// is the zero value.
+// gRPC has read a request before interceptors see the call, so there is no policy.MaxBody and no
+// policy.MaxBodies: bound the memory of requests with grpc.MaxRecvMsgSize, grpc.MaxConcurrentStreams and
+// the number of connections.
+//
+// Options are policy.Required, policy.MaxRun, policy.StatusHeaders, policy.RunUnprotected,
+// policy.KeyAlone, [KeyFrom], [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes], [PassStreams],
+// grpcmw.Unless, grpcmw.OnError and [Deny].
+// New panics if the guard is nil or the scope is the zero value.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
 	i := newInterceptor("New", g, scope, opts)
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
@@ -88,6 +103,8 @@ type interceptor struct {
 	decider  middleware.Idempotency
 	maxData  int
 	scope    grpcmw.ScopeFunc
+	key      grpcmw.KeyFunc                     // reads the key; nil for metadata and field
+	own      func(*grpcmw.Call) ([]byte, error) // stands for the request in the fingerprint; nil for itself
 	settings setting.RPCIdempotency
 	hooks    rpc.Hooks
 }
@@ -100,10 +117,15 @@ func newInterceptor(name string, g *guard.Guard, scope grpcmw.ScopeFunc, opts []
 		panic("idempotency: " + name + ": no scope; use grpcmw.ScopeBy or grpcmw.Unscoped")
 	}
 	settings := setting.ForRPCIdempotency(opts)
+	if settings.KeyAlone && settings.Fingerprint != nil {
+		panic("idempotency: " + name + ": Fingerprint says nothing with policy.KeyAlone")
+	}
 	return &interceptor{
-		decider:  middleware.Idempotency{Guard: g, RunUnprotected: settings.RunUnprotected},
+		decider:  middleware.NewIdempotency(g, settings.Common, settings.Open, settings.MaxRun),
 		maxData:  g.MaxResult(),
 		scope:    scope,
+		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),
+		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.Fingerprint),
 		settings: settings,
 		hooks:    rpc.HooksOf("idempotency", settings.Common),
 	}
@@ -114,27 +136,27 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	if i.hooks.Skips(call) || rpc.HasNoSideEffects(info.FullMethod) {
 		return handler(ctx, req)
 	}
-	key, denial := i.readKey(ctx, req)
+	key, denial := i.readKey(call, req)
 	switch {
 	case denial != nil:
-		return nil, i.hooks.Deny(call, *denial)
+		return nil, i.refuse(call, *denial)
 	case key == "":
 		return handler(ctx, req)
 	}
 	scope, err := i.scope.Of(call)
 	if err != nil {
-		return nil, i.refuse(call, middleware.NoKey(err))
+		return nil, i.refuse(call, i.decider.NoKey(ctx, err))
 	}
-	fingerprint, err := fingerprint(info.FullMethod, req)
-	if err != nil {
-		return nil, i.refuse(call, policy.Denial{Reason: policy.InternalError, Err: err})
+	fingerprint, denial := i.fingerprint(call, req)
+	if denial != nil {
+		return nil, i.refuse(call, *denial)
 	}
 	x := &exchange{interceptor: i, call: call, req: req, handler: handler}
 	i.decider.Serve(ctx, guard.Operation{Scope: scope, Key: key, Fingerprint: fingerprint}, x)
 	return x.resp, x.err
 }
 
-// refuse returns the error of a call that has no scope, or no fingerprint.
+// refuse returns the error of a call that has no key, no scope, or no fingerprint.
 func (i *interceptor) refuse(call *grpcmw.Call, d policy.Denial) error {
 	middleware.Fail(call.Context(), d)
 	return i.hooks.Deny(call, d)
@@ -148,6 +170,12 @@ type exchange struct {
 	handler     grpc.UnaryHandler
 	resp        any
 	err         error
+	mark        middleware.Mark
+}
+
+func (x *exchange) Mark() *middleware.Mark {
+	x.mark.ID.Path = x.call.FullMethod()
+	return &x.mark
 }
 
 func (x *exchange) Run(ctx context.Context) middleware.Outcome {
@@ -156,6 +184,12 @@ func (x *exchange) Run(ctx context.Context) middleware.Outcome {
 	a := answerOf(x.resp, x.err)
 	a.header, a.trailer = metadata.recorded()
 	outcome := middleware.Outcome{Ending: x.interceptor.ending(a.code), Status: int(a.code)}
+	if middleware.NoteOf(ctx).IsError(x.err) {
+		outcome.Ending = middleware.Refused
+	}
+	if x.err != nil && !isError(status.Code(x.err)) {
+		x.err = a.error() // as a repeat is given it
+	}
 	if data := a.encode(); len(data) <= x.interceptor.maxData {
 		outcome.Data = data
 	}
@@ -185,11 +219,17 @@ func (x *exchange) Bypass() {
 	x.resp, x.err = x.handler(ctx, x.req)
 }
 
+func (x *exchange) Unconfirmed() {
+	if x.interceptor.settings.StatusHeaders {
+		rpc.SetHeader(x.call.Context(), statusMetadata, "unconfirmed")
+	}
+}
+
 func (x *exchange) Deny(d policy.Denial) { x.err = x.interceptor.hooks.Deny(x.call, d) }
 
 func (x *exchange) Report(err error) { x.interceptor.hooks.Report(x.call, err) }
 
-// ending says whether an answer is for those who ask again, too.
+// ending says whether a repeat is given an answer. The table is in docs/idempotency.md.
 func (i *interceptor) ending(code codes.Code) middleware.Ending {
 	if keep, ok := i.settings.Keep[uint32(code)]; ok {
 		if keep {
@@ -198,9 +238,9 @@ func (i *interceptor) ending(code codes.Code) middleware.Ending {
 		return middleware.Refused
 	}
 	switch code {
-	case codes.Unauthenticated, codes.PermissionDenied, codes.ResourceExhausted, codes.Aborted:
+	case codes.Unauthenticated, codes.ResourceExhausted:
 		return middleware.Refused
-	case codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Internal, codes.Unavailable, codes.DataLoss:
+	case codes.PermissionDenied, codes.Aborted, codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Internal, codes.Unavailable, codes.DataLoss:
 		return middleware.Failed
 	default:
 		return middleware.Final
@@ -209,12 +249,35 @@ func (i *interceptor) ending(code codes.Code) middleware.Ending {
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	stream, call := rpc.NewStream(ss, info)
-	if i.settings.PassStreams || i.hooks.Skips(call) || rpc.HasNoSideEffects(info.FullMethod) ||
-		!i.settings.Required && len(keyValues(ss.Context())) == 0 {
+	if i.settings.PassStreams || i.hooks.Skips(call) || rpc.HasNoSideEffects(info.FullMethod) {
+		return handler(srv, stream)
+	}
+	keyed, denial := i.asksForGuard(call)
+	switch {
+	case denial != nil:
+		return i.refuse(call, *denial)
+	case !keyed:
 		return handler(srv, stream)
 	}
 	return i.hooks.Deny(call, policy.Denial{
 		Reason: policy.StreamRefused,
 		Detail: fmt.Sprintf("%s is a stream, which is not protected by an idempotency key.", info.FullMethod),
 	})
+}
+
+// asksForGuard reports whether a stream carries a key, or needs one. A denial is that its key function
+// fails.
+func (i *interceptor) asksForGuard(call *grpcmw.Call) (bool, *policy.Denial) {
+	switch {
+	case i.settings.Required:
+		return true, nil
+	case i.key == nil:
+		return len(keyValues(call.Context())) > 0, nil
+	}
+	key, err := i.key(call)
+	if err != nil && !errors.Is(err, policy.ErrNoKey) {
+		denial := i.decider.NoKey(call.Context(), err)
+		return false, &denial
+	}
+	return err == nil && key != "", nil
 }

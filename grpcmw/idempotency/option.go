@@ -17,18 +17,42 @@ func KeyField(name string) policy.RPCIdempotencyOption {
 	return option(func(s *setting.RPCIdempotency) { s.KeyField = name })
 }
 
-// KeepCodes has answers with these codes kept and replayed, over the defaults: OK and the errors that
-// would be the same again. CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS, and
-// panics, are kept when the attempt is dirty (see guard.Attempt), which is how attempts begin, unless
-// the guard allows re-runs. It panics on what is no code.
+// KeyFrom reads the idempotency key with key instead of from metadata and field: from other metadata, or
+// with grpcmw.ByField from any field of the request. [KeyField] then says nothing. The key has 1 to 255
+// printable ASCII characters, and is taken as it is. If key returns policy.ErrNoKey, or an empty key, the
+// call has none: it is refused with INVALID_ARGUMENT with policy.Required, and otherwise runs unguarded.
+// Any other error is the server's: INTERNAL.
+//
+// Streams are asked for their key too, unless [PassStreams], and those that have one are refused. It panics
+// if key is nil.
+func KeyFrom(key grpcmw.KeyFunc) policy.RPCIdempotencyOption {
+	if key == nil {
+		panic("idempotency: KeyFrom: nil key")
+	}
+	return option(func(s *setting.RPCIdempotency) { s.Key = key })
+}
+
+// Fingerprint has what f returns stand for the request in the fingerprint of a call, which says whether a
+// key comes with the same call again. So an application compares only some fields of the request, or adds
+// to it: a tenant from the metadata. The method remains part of the fingerprint. f must not change the
+// request. If it returns an error, the call is refused as the client's mistake, with INVALID_ARGUMENT.
+// Fingerprint panics if f is nil, and New if there is policy.KeyAlone as well.
+func Fingerprint(f func(call *grpcmw.Call) ([]byte, error)) policy.RPCIdempotencyOption {
+	if f == nil {
+		panic("idempotency: Fingerprint: nil function")
+	}
+	return option(func(s *setting.RPCIdempotency) { s.Fingerprint = f })
+}
+
+// KeepCodes has answers with these codes kept and replayed, whatever the table in docs/idempotency.md
+// says of them. It panics on what is no code.
 func KeepCodes(list ...codes.Code) policy.RPCIdempotencyOption {
 	return codeOption("KeepCodes", true, list)
 }
 
-// ReleaseCodes has answers with these codes not kept: the next call with the same key runs. By default
-// these are UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED and ABORTED, which say that nothing
-// was done, and those of a failure (see [KeepCodes]) of attempts that are clean or whose guard allows
-// re-runs. It panics on what is no code.
+// ReleaseCodes has answers with these codes not kept, even if the attempt may have had effects: the next
+// call with the same key runs. The table in docs/idempotency.md says which are released without it. It
+// panics on what is no code.
 func ReleaseCodes(list ...codes.Code) policy.RPCIdempotencyOption {
 	return codeOption("ReleaseCodes", false, list)
 }

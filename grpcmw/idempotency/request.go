@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
@@ -19,8 +20,12 @@ func keyValues(ctx context.Context) []string {
 
 // readKey returns the key of a call, or the denial of one without a proper one. It returns neither for
 // a call that has none, and needs none.
-func (i *interceptor) readKey(ctx context.Context, req any) (string, *policy.Denial) {
-	values := keyValues(ctx)
+func (i *interceptor) readKey(call *grpcmw.Call, req any) (string, *policy.Denial) {
+	if i.key != nil {
+		key, err := i.key(call)
+		return i.decider.OwnKey(call.Context(), key, err, i.settings.Required)
+	}
+	values := keyValues(call.Context())
 	id := stringField(req, i.settings.KeyField)
 	if id == "" {
 		return middleware.IdempotencyKey(values, i.settings.Required)
@@ -56,13 +61,28 @@ func stringField(req any, name string) string {
 	return m.Get(field).String()
 }
 
-// fingerprint is all that says what a call asks for.
-func fingerprint(fullMethod string, req any) ([]byte, error) {
+// fingerprint returns all that says what a call asks for, or the denial of one that has none.
+func (i *interceptor) fingerprint(call *grpcmw.Call, req any) ([]byte, *policy.Denial) {
+	b := binary.AppendUvarint(nil, uint64(len(call.FullMethod())))
+	b = append(b, call.FullMethod()...)
+	switch {
+	case i.settings.KeyAlone:
+		return b, nil
+	case i.own != nil:
+		own, err := i.own(call)
+		if err != nil {
+			return nil, &policy.Denial{Reason: policy.BodyUnreadable, Err: err}
+		}
+		return append(b, own...), nil
+	}
 	message, ok := req.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("idempotency: the request of %s is a %T, not a protobuf message", fullMethod, req)
+		err := fmt.Errorf("idempotency: the request of %s is a %T, not a protobuf message", call.FullMethod(), req)
+		return nil, &policy.Denial{Reason: policy.InternalError, Err: err}
 	}
-	b := binary.AppendUvarint(nil, uint64(len(fullMethod)))
-	b = append(b, fullMethod...)
-	return proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, message)
+	b, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, message)
+	if err != nil {
+		return nil, &policy.Denial{Reason: policy.InternalError, Err: err}
+	}
+	return b, nil
 }

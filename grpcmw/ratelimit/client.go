@@ -12,7 +12,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
 // UnaryClientInterceptor paces a client's calls: each waits for a token of its key, in the order of
@@ -87,25 +86,26 @@ func (s *paced) SendMsg(m any) error {
 // wait returns the error of a call that is not to be sent.
 func (i *interceptor) wait(ctx context.Context, call *grpcmw.Call, key string, keyErr error) error {
 	if keyErr != nil || key == "" {
-		return i.hooks.Refusal(call, middleware.NoKey(keyErr))
+		return i.hooks.Refusal(call, i.decider.NoKey(ctx, keyErr))
 	}
 	err := i.decider.Limiter.Wait(ctx, key)
 	switch {
 	case err == nil:
+		i.decider.Decided(ctx)
 		return nil
 	case ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, tokenbucket.ErrInvalidKey):
+		return i.hooks.Refusal(call, policy.Denial{Reason: policy.KeyMalformed, Err: err})
+	case i.decider.Passes(ctx, err):
+		return nil
+	case errors.Is(err, core.ErrUnavailable):
+		return i.hooks.Refusal(call, policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: time.Second, Err: err})
+	case errors.Is(err, context.DeadlineExceeded): // the limiter's, for a wait that is too long
 		return i.hooks.Refusal(call, policy.Denial{
 			Reason: policy.QuotaExceeded, ViolatedPolicies: []string{i.decider.Limiter.Name()},
 			Detail: "The call would have to wait for longer than it has time.", Err: err,
 		})
-	case errors.Is(err, tokenbucket.ErrInvalidKey):
-		return i.hooks.Refusal(call, policy.Denial{Reason: policy.KeyMalformed, Err: err})
-	case errors.Is(err, core.ErrUnavailable) && i.decider.FailOpen:
-		return nil
-	case errors.Is(err, core.ErrUnavailable):
-		return i.hooks.Refusal(call, policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: time.Second, Err: err})
 	default:
 		return i.hooks.Refusal(call, policy.Denial{Reason: policy.InternalError, Err: err})
 	}

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -16,29 +15,31 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 )
 
-// call calls a method behind an interceptor, as a server does.
-func call(limited grpc.UnaryServerInterceptor, method string, pairs ...string) codes.Code {
-	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(pairs...))
+type userKey struct{}
+
+// call calls a method behind an interceptor, as a server does whose authentication knows the user.
+func call(limited grpc.UnaryServerInterceptor, method, user string) codes.Code {
+	ctx := context.WithValue(context.Background(), userKey{}, user)
 	_, err := limited(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, nil })
 	return status.Code(err)
 }
 
-// A limit for each API key and method.
+// A limit for each user and method.
 func Example_byMethod() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(1))
 	if err != nil {
 		panic(err)
 	}
-	limited := ratelimit.New(limiter, grpcmw.Join(grpcmw.ByMetadata("x-api-key"), grpcmw.ByMethod())).Unary
-	fmt.Println(call(limited, "/shop.Shop/Search", "x-api-key", "a"))
-	fmt.Println(call(limited, "/shop.Shop/Search", "x-api-key", "a"))
-	fmt.Println(call(limited, "/shop.Shop/Checkout", "x-api-key", "a"))
-	fmt.Println(call(limited, "/shop.Shop/Search"))
+	limited := ratelimit.New(limiter, grpcmw.Join(grpcmw.ByContext(userKey{}), grpcmw.ByMethod())).Unary
+	fmt.Println(call(limited, "/shop.Shop/Search", "alice"))
+	fmt.Println(call(limited, "/shop.Shop/Search", "alice"))
+	fmt.Println(call(limited, "/shop.Shop/Checkout", "alice"))
+	fmt.Println(call(limited, "/shop.Shop/Search", "bob"))
 	// Output:
 	// OK
 	// ResourceExhausted
 	// OK
-	// InvalidArgument
+	// OK
 }
 
 // Refusals of the application's own, in which interceptors outside still find the denial.

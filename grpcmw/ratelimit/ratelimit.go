@@ -1,6 +1,6 @@
 // Package ratelimit limits how often calls of a key pass, as gRPC interceptors:
 //
-//	grpc.NewServer(grpcmw.ServerOptions(ratelimit.New(limiter, grpcmw.ByMetadata("x-api-key")))...)
+//	grpc.NewServer(grpcmw.ServerOptions(ratelimit.New(limiter, grpcmw.ByContext(userKey{})))...)
 //
 // Its client interceptors pace a client's own calls by a limiter.
 package ratelimit
@@ -21,16 +21,19 @@ import (
 // New returns interceptors that take one token of the call's key, and answer without the handler if
 // there is none:
 //
-//   - RESOURCE_EXHAUSTED over the limit, with RetryInfo, and QuotaFailure that names the limit;
-//   - INVALID_ARGUMENT if the call has no key, or one of more than 1,024 bytes;
+//   - RESOURCE_EXHAUSTED over the limit, with RetryInfo, and QuotaFailure that names the limit. Callers
+//     of one key that are refused at the same time are told to come back one after the other, as tokens
+//     come: the last at most 20 s after the first;
+//   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable, unless the option policy.FailOpen lets
 //     such calls pass;
-//   - INTERNAL if the key function fails.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if the
+//     key function fails.
 //
 // grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
 // unless the option [PerMessage] says otherwise.
 //
-// Options are policy.FailOpen, [PerMessage], grpcmw.Unless, grpcmw.OnError and [Deny]. New panics if
+// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError and [Deny]. New panics if
 // limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpcmw.Interceptors {
 	i := newInterceptor("New", limiter, key, opts)
@@ -72,7 +75,9 @@ type interceptor struct {
 	decider    middleware.RateLimit
 	key        grpcmw.KeyFunc
 	hooks      rpc.Hooks
+	order      *middleware.RetryOrder
 	perMessage bool
+	status     bool
 }
 
 func newInterceptor(name string, limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts []policy.RPCRateLimitOption) *interceptor {
@@ -84,10 +89,12 @@ func newInterceptor(name string, limiter *tokenbucket.Limiter, key grpcmw.KeyFun
 	}
 	settings := setting.ForRPCRateLimit(opts)
 	return &interceptor{
-		decider:    middleware.RateLimit{Limiter: limiter, FailOpen: settings.FailOpen},
+		decider:    middleware.NewRateLimit(limiter, settings.Common, settings.Open),
 		key:        key,
 		hooks:      rpc.HooksOf("ratelimit", settings.Common),
+		order:      middleware.NewRetryOrder(),
 		perMessage: settings.PerMessage,
+		status:     settings.StatusHeaders,
 	}
 }
 
@@ -105,10 +112,17 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 // check returns the error of a call that may not go on.
 func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
 	var decision tokenbucket.Decision
-	if denial := i.decider.Check(call.Context(), key, keyErr, &decision); denial != nil {
-		return i.hooks.Deny(call, *denial)
+	denial, bypassed := i.decider.Check(call.Context(), key, keyErr, &decision)
+	if bypassed && i.status {
+		rpc.SetHeader(call.Context(), "ratelimit-status", "bypassed")
 	}
-	return nil
+	if denial == nil {
+		return nil
+	}
+	if denial.Reason == policy.QuotaExceeded {
+		denial.RetryAfter = i.order.Delay(key, denial.Limit)
+	}
+	return i.hooks.Deny(call, *denial)
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

@@ -36,22 +36,24 @@ func WithMaxTries(n int) Option {
 }
 
 // WithMaxDelay sets the longest delay that is waited for: 30 s if not set. A server that asks for more has
-// its refusal returned at once. It panics if d is negative.
+// its refusal returned at once. It panics if d is negative, or less than a millisecond but not zero.
 func WithMaxDelay(d time.Duration) Option {
-	if d < 0 {
-		panic(fmt.Sprintf("retry: WithMaxDelay: %v is negative", d))
+	if d != 0 && d < time.Millisecond {
+		panic(fmt.Sprintf("retry: WithMaxDelay: %v is neither 0 nor at least 1ms", d))
 	}
 	return func(c *config) { c.maxDelay = d }
 }
 
 // UnaryClientInterceptor sends a call again after an error whose details have a RetryInfo (google.rpc),
 // with which a server says that the call may be repeated, and when; those of this module say it of calls
-// whose handler has not run. It waits for as long as the RetryInfo says, and up to a tenth more, so that
-// not all clients come back at the same moment.
+// whose handler has not run. It waits for as long as the RetryInfo says, and for a random time more, so
+// that not all clients come back at the same moment: up to half of that delay, or 50 ms if that is more,
+// before the second try, and up to twice as much before each further one, within [WithMaxDelay] and the
+// call's deadline.
 //
-// Any other error is returned as it is: without that word of the server's nobody knows whether a call has
-// run, and whether it may run twice. The last error is returned when the tries are used up, when the delay
-// is too long ([WithMaxDelay]), or when it would end after the call's deadline.
+// Any other error is returned as it is: without a RetryInfo nobody knows whether a call has run, and
+// whether it may run twice. The last error is returned when the tries are used up, and at once when the
+// server's delay is too long ([WithMaxDelay]) or would end after the call's deadline.
 func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 	c := config{tries: 4, maxDelay: 30 * time.Second}
 	for _, o := range opts {
@@ -59,16 +61,19 @@ func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 	}
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		var last error
+		tries := 0
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
 			last = invoker(ctx, method, req, reply, cc, opts...)
 			delay, ok := delayOf(last)
-			if !ok || delay > c.maxDelay {
+			most := c.maxDelay
+			if deadline, ok := ctx.Deadline(); ok {
+				most = min(most, time.Until(deadline))
+			}
+			if !ok || delay > most {
 				return struct{}{}, backoff.Permanent(last)
 			}
-			delay += time.Duration(rand.Int64N(int64(delay)/10 + 1)) //nolint:gosec // spreads clients; no secret
-			if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < delay {
-				return struct{}{}, backoff.Permanent(last)
-			}
+			delay += jitter(delay, tries, most-delay)
+			tries++
 			return struct{}{}, &backoff.RetryAfterError{Duration: delay}
 		}, backoff.WithMaxTries(c.tries), backoff.WithMaxElapsedTime(0))
 		switch {
@@ -80,6 +85,22 @@ func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 			return last
 		}
 	}
+}
+
+// leastSpread is what the clients of a server that asks for no delay, or a short one, are spread over.
+const leastSpread = 50 * time.Millisecond
+
+// jitter returns how much later than a server asks for a call is sent again, after so many retries: any time
+// up to half of the server's delay, doubled with each retry. So those who were refused together are spread
+// ever wider, and nobody comes earlier than the server says.
+func jitter(delay time.Duration, retries int, most time.Duration) time.Duration {
+	spread := max(delay/2, leastSpread)
+	for range retries {
+		if spread *= 2; spread >= most {
+			break
+		}
+	}
+	return rand.N(min(spread, most) + 1) //nolint:gosec // spreads clients; no secret
 }
 
 // delayOf returns when a server wants to see a call again.

@@ -19,14 +19,9 @@ type Error struct {
 
 func newError(d policy.Denial) *Error { return &Error{d, &Problem{denial: d}} }
 
-// Error implements error.
-func (e *Error) Error() string {
-	text := "request denied: " + e.problem.Error()
-	if e.denial.Err != nil {
-		text += ": " + e.denial.Err.Error()
-	}
-	return text
-}
+// Error says why the request was denied, and nothing of the error behind the denial: many applications
+// show the text of an error to clients, or of one that wraps it.
+func (e *Error) Error() string { return "request denied: " + e.problem.Error() }
 
 // Unwrap implements errors.Is and errors.As.
 func (e *Error) Unwrap() []error {

@@ -2,7 +2,6 @@ package echohttp
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/keys"
@@ -13,17 +12,20 @@ func ByRequest[C Context](key func(*http.Request) (string, error)) func(C) (stri
 	return func(c C) (string, error) { return key(c.Request()) }
 }
 
-// ByParam keys by a parameter of the route. Echo may take it from the path as it was sent, in which
-// there are several spellings of one character; they are one key. The function says whether it did.
-func ByParam[C Context](name string, asSent func(C) bool) func(C) (string, error) {
+// ByParam keys by a parameter of the route, decoded. routed reports whether a request has matched a route:
+// one that has not lacks parameters through nobody's mistake. The first name is that of the framework's
+// package.
+func ByParam[C Context](framework, name string, routed func(C) bool) func(C) (string, error) {
+	missing := keys.NotProvided("%s: ByParam: the request's route has no parameter %q", framework, name)
 	return func(c C) (string, error) {
-		value := c.Param(name)
-		if strings.Contains(value, "%") && asSent(c) {
-			if decoded, err := url.PathUnescape(value); err == nil {
-				value = decoded
-			}
+		switch value := c.Param(name); {
+		case strings.Contains(value, "%"):
+			return keys.PathValue(name, c.Param, c.Request().URL, keys.Coloned(c.Path())), nil
+		case value == "" && routed(c) && !keys.Coloned(c.Path()).Has(name):
+			return "", missing
+		default:
+			return keys.NonEmpty(value)
 		}
-		return keys.NonEmpty(value)
 	}
 }
 
@@ -33,6 +35,7 @@ func ByRoute[C Context](c C) (string, error) { return c.Request().Method + " " +
 // ByContext keys by a value of echo's context or the request's. The name is that of the framework's
 // package.
 func ByContext[C Context](name string, key any) func(C) (string, error) {
+	of := keys.OfContext(name, key)
 	return func(c C) (string, error) {
 		var value any
 		if k, ok := key.(string); ok {
@@ -41,7 +44,7 @@ func ByContext[C Context](name string, key any) func(C) (string, error) {
 		if value == nil {
 			value = c.Request().Context().Value(key)
 		}
-		return keys.OfValue(name, value)
+		return of(value)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/httpguard"
 	"github.com/lockkeeper/lockkeeper/internal/httphold"
 	"github.com/lockkeeper/lockkeeper/internal/httplimit"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -65,7 +66,7 @@ func Exclusive[H ~func(C) error, C Context](
 			if b.skips(c) {
 				return next(c)
 			}
-			x := &exchange[C]{base: b, c: c, key: key, next: next}
+			x := newExchange(b, c, key, next)
 			middleware.Serve(b.Response(c).Header(), c.Request(), x)
 			return x.err
 		}
@@ -94,7 +95,7 @@ func Concurrency[H ~func(C) error, C Context](
 			if b.skips(c) {
 				return next(c)
 			}
-			x := &exchange[C]{base: b, c: c, key: key, next: next}
+			x := newExchange(b, c, key, next)
 			middleware.Serve(b.Response(c).Header(), c.Request(), x)
 			return x.err
 		}
@@ -117,7 +118,7 @@ func Fenced[H ~func(C) error, C Context](
 			if b.skips(c) {
 				return next(c)
 			}
-			x := &exchange[C]{base: b, c: c, key: key, next: next}
+			x := newExchange(b, c, key, next)
 			middleware.Serve(b.Response(c).Header(), c.Request(), x)
 			return x.err
 		}
@@ -143,6 +144,7 @@ func Idempotency[H ~func(C) error, C Context](
 	}
 	settings := setting.ForIdempotency(opts)
 	b := newBase(v, "idempotency", settings.Common)
+	key := setting.Hook[func(C) (string, error)]("idempotency", settings.Key)
 	middleware := httpguard.New(g, settings)
 
 	return func(next H) H {
@@ -150,17 +152,26 @@ func Idempotency[H ~func(C) error, C Context](
 			if b.skips(c) {
 				return next(c)
 			}
-			x := &guarded[C]{exchange[C]{base: b, c: c, key: scope.Of, next: next}}
+			x := &guarded[C]{newExchange(b, c, scope.Of, next), key}
 			middleware.Serve(b.Response(c), c.Request(), x)
 			return x.err
 		}
 	}
 }
 
-// guarded is a httpguard.Exchange, whose key is the scope.
-type guarded[C Context] struct{ exchange[C] }
+// guarded is a httpguard.Exchange, whose scope is the exchange's key.
+type guarded[C Context] struct {
+	*exchange[C]
+	key func(C) (string, error)
+}
 
-func (x *guarded[C]) Scope() (string, error) { return x.Key() }
+func (x *guarded[C]) Key(r *http.Request) (string, error) {
+	x.c.SetRequest(r)
+	defer x.c.SetRequest(x.request)
+	return x.key(x.c)
+}
+
+func (x *guarded[C]) Scope() (string, error) { return x.exchange.Key() }
 
 func (x *guarded[C]) DefaultStatus() int { return http.StatusOK }
 
@@ -173,11 +184,18 @@ func (x *guarded[C]) Pass(r *http.Request) { x.exchange.Run(r) }
 // application's error handler to say, so it is called here, and not again by echo.
 func (x *guarded[C]) Run(capture *httpguard.Capture, r *http.Request) {
 	restore := x.Replace(x.c, capture)
-	defer restore()
-	original := x.c.Request()
+	defer func() {
+		if x.current() { // otherwise what is written to the capture passes through, once it has been sent
+			restore()
+		}
+	}()
 	x.c.SetRequest(r)
-	defer x.c.SetRequest(original)
+	defer x.restoreRequest()
 	if err := x.next(x.c); err != nil {
+		begun := capture.Begun()
 		x.Render(x.c, err)
+		if !begun { // so this is the answer to the error, with whatever status
+			middleware.NoteOf(r.Context()).Answered(capture.Status(), err)
+		}
 	}
 }

@@ -21,6 +21,18 @@ func OnError[C Context](name string, report func(C, error)) setting.Option {
 	return func(s *setting.Common) { s.Report = report }
 }
 
+// KeyFrom is idempotency.KeyFrom.
+func KeyFrom[C Context](key func(C) (string, error)) policy.IdempotencyOption {
+	if key == nil {
+		panic("idempotency: KeyFrom: nil key")
+	}
+	return keyFrom(func(s *setting.Idempotency) { s.Key = key })
+}
+
+type keyFrom func(*setting.Idempotency)
+
+func (f keyFrom) ApplyIdempotency(s *setting.Idempotency) { f(s) }
+
 // deny sets the Deny hook. It is an option of one policy alone when it is returned as such.
 func deny[C Context](name string, deny func(C, policy.Denial) error) setting.Option {
 	if deny == nil {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -28,8 +28,13 @@ type Version[C Context] interface {
 	Replace(c C, w http.ResponseWriter) (restore func())
 	// Refuse returns the error with which the version's error handler answers as the denial says.
 	Refuse(c C, e *Error) error
+	// Status is that of the answer which the middleware has made, or which echo's own error handler
+	// makes of the error that the middleware returns.
+	Status(c C, err error) int
 	// Render has the application's error handler answer with an error.
 	Render(c C, err error)
+	// StatusOf returns the status of an error of echo's own, 0 of another.
+	StatusOf(err error) int
 	// Log tells the application's log of an error.
 	Log(c C, err error)
 }
@@ -58,7 +63,13 @@ func (b *base[C]) skips(c C) bool { return b.skip != nil && b.skip(c) }
 
 // refuse returns what the middleware returns for a denial.
 func (b *base[C]) refuse(c C, d policy.Denial) error {
-	middleware.Refuse(c.Request().Context())
+	note := httpdenial.Mark(c.Request().Context(), b.Response(c).Header())
+	err := b.refusal(c, d)
+	note.Refused(b.Status(c, err), err)
+	return err
+}
+
+func (b *base[C]) refusal(c C, d policy.Denial) error {
 	if b.deny == nil {
 		return b.Refuse(c, newError(d))
 	}
@@ -78,27 +89,48 @@ func (b *base[C]) tell(c C, err error) {
 }
 
 // exchange is a request and its answer in a middleware's hands.
+//
+// A time-out middleware outside may return while the handler still runs. Echo then gives the context to
+// another request, so after the handler an exchange uses the context only while it is current. That leaves
+// the moment between the look and the use, which only a middleware that waits for its chain can close.
 type exchange[C Context] struct {
 	*base[C]
-	c    C
-	key  func(C) (string, error)
-	next func(C) error
-	err  error // what the middleware returns
+	c       C
+	request *http.Request // as it came
+	key     func(C) (string, error)
+	next    func(C) error
+	err     error // what the middleware returns
 }
+
+func newExchange[C Context](b *base[C], c C, key func(C) (string, error), next func(C) error) *exchange[C] {
+	return &exchange[C]{base: b, c: c, request: c.Request(), key: key, next: next}
+}
+
+// current reports whether echo's context is still this request's: the request's own context is not over.
+func (x *exchange[C]) current() bool { return x.request.Context().Err() == nil }
 
 // Key returns the request's key.
 func (x *exchange[C]) Key() (string, error) { return x.key(x.c) }
 
 // Run has the handler answer the request.
 func (x *exchange[C]) Run(r *http.Request) {
-	original := x.c.Request()
 	x.c.SetRequest(r)
-	defer x.c.SetRequest(original)
+	defer x.restoreRequest()
 	x.err = x.next(x.c)
+}
+
+func (x *exchange[C]) restoreRequest() {
+	if x.current() {
+		x.c.SetRequest(x.request)
+	}
 }
 
 // Deny ends the exchange with a denial.
 func (x *exchange[C]) Deny(d policy.Denial) { x.err = x.refuse(x.c, d) }
 
-// Report tells of an error that does not change the answer.
-func (x *exchange[C]) Report(err error) { x.tell(x.c, err) }
+// Report tells of an error that does not change the answer, unless the request's context is over.
+func (x *exchange[C]) Report(err error) {
+	if x.current() {
+		x.tell(x.c, err)
+	}
+}

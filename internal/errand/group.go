@@ -6,13 +6,16 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // Group is errands that are under way. The zero value has none.
 type Group struct {
-	mu      sync.Mutex
-	running int
-	idle    chan struct{} // closed when none is running; nil if nobody waits for that
+	running atomic.Int64
+	awaited atomic.Bool // there is an idle channel; spares End the mutex otherwise
+
+	mu   sync.Mutex
+	idle chan struct{} // closed when none is running; nil if nobody waits for that
 }
 
 // Run calls f in a goroutine.
@@ -25,34 +28,44 @@ func (g *Group) Run(f func()) {
 }
 
 // Begin counts an errand that the caller does itself, until it calls End.
-func (g *Group) Begin() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.running++
-}
+func (g *Group) Begin() { g.running.Add(1) }
 
 // End is called once for each Begin.
 func (g *Group) End() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.running--; g.running == 0 && g.idle != nil {
-		close(g.idle)
-		g.idle = nil
+	if g.running.Add(-1) == 0 && g.awaited.Load() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.wake()
 	}
 }
+
+// wake ends all calls of Wait. The caller holds mu.
+func (g *Group) wake() {
+	if g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+		g.awaited.Store(false)
+	}
+}
+
+// Running is how many errands have not ended.
+func (g *Group) Running() int { return int(g.running.Load()) }
 
 // Wait waits until none is running, or until ctx ends: then it returns an error
 // that matches ctx's cause. Unlike a WaitGroup it may be called while others begin.
 func (g *Group) Wait(ctx context.Context) error {
-	g.mu.Lock()
-	if g.running == 0 {
-		g.mu.Unlock()
+	if g.running.Load() == 0 {
 		return nil
 	}
+	g.mu.Lock()
 	if g.idle == nil {
 		g.idle = make(chan struct{})
+		g.awaited.Store(true)
 	}
 	idle := g.idle
+	if g.running.Load() == 0 { // the last one may have ended before it could know of the channel
+		g.wake()
+	}
 	g.mu.Unlock()
 	select {
 	case <-idle:

@@ -25,7 +25,7 @@ type Kind string
 // What happens to a hold, or to a process.
 const (
 	Granted Kind = "granted" // at the moment at which the caller had it
-	Ended   Kind = "ended"   // just before its release was asked for, or when its context had ended
+	Ended   Kind = "ended"   // just before its release was asked for, or when it was not valid any more
 	Killed  Kind = "killed"  // just before the process was killed, with all that it held
 )
 
@@ -83,11 +83,30 @@ func NewChild(t *testing.T) *Child {
 	return &Child{Name: name, Leave: leave}
 }
 
-// Tell tells the parent what has happened to a hold of the process.
-func (c *Child) Tell(what Kind, hold string, n int64) {
+// Begin tells the parent that the process has a hold, which is valid until then. It reports whether it is
+// still: on a busy machine the hold may have run out before its caller got to run.
+func (c *Child) Begin(hold string, n int64, until time.Time) bool {
+	now := time.Now()
+	if !now.Before(until) {
+		return false
+	}
+	c.tell(Event{now, Granted, c.Name + "/" + hold, n})
+	return true
+}
+
+// End tells the parent that a hold has ended: now, or when it was valid until, if its caller got to run later.
+func (c *Child) End(hold string, n int64, until time.Time) {
+	now := time.Now()
+	if until.Before(now) {
+		now = until
+	}
+	c.tell(Event{now, Ended, c.Name + "/" + hold, n})
+}
+
+func (c *Child) tell(e Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, _ = fmt.Println(Event{time.Now(), what, c.Name + "/" + hold, n}) // in one write: a death leaves no half of it
+	_, _ = fmt.Println(e) // in one write: a death leaves no half of it
 }
 
 // Recording runs processes and collects what they say.

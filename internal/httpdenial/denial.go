@@ -13,8 +13,10 @@ import (
 // ContentType is that of a problem (RFC 9457).
 const ContentType = "application/problem+json"
 
-// SetHeader sets the fields that belong to a denial, but for the body's.
-func SetHeader(h http.Header, d policy.Denial) {
+// SetHeader sets the fields that belong to a denial, but for the body's. The denial has its problem type
+// from then on, which begins with types.
+func SetHeader(h http.Header, d *policy.Denial, types string) {
+	d.TypeBase = types
 	if d.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter+time.Second-1)/time.Second), 10))
 	}

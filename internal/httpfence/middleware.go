@@ -15,18 +15,19 @@ import (
 // Middleware refuses the requests of holders that have lost their lock.
 type Middleware struct {
 	fence *middleware.Fence
+	types string // of problems
 }
 
 // New returns the middleware. It panics, as the New of package fenced, if the checker is nil.
 func New(c fence.Checker, s setting.Fenced) *Middleware {
-	return &Middleware{middleware.NewFence("New", c, s)}
+	return &Middleware{middleware.NewFence("New", c, s), s.ProblemTypes}
 }
 
 // Serve answers a request, whose response has the header h: it runs it, or denies it.
 func (m *Middleware) Serve(h http.Header, r *http.Request, x httphold.Exchange) {
 	passage, denial := m.fence.Check(r.Context(), r.Header[fence.Header], x.Key)
 	if denial != nil {
-		httpdenial.SetHeader(h, *denial)
+		httpdenial.SetHeader(h, denial, m.types)
 		x.Deny(*denial)
 		return
 	}

@@ -1,56 +1,67 @@
 package httpguard
 
 import (
-	"bytes"
-	"context"
-	"crypto/sha256"
 	"errors"
-	"io"
 	"net/http"
+	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/parts"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-var errBodyTooLarge = errors.New("the request's body is too large")
-
-// readRequest reads a request's body, up to a limit, and returns it with the request's
-// fingerprint: a digest of all that says what the request asks for.
-func readRequest(r *http.Request, maxBody int64) (body, fingerprint []byte, err error) {
-	if r.ContentLength > maxBody {
-		return nil, nil, errBodyTooLarge
+// key returns the key of a request, or the denial of one without a proper key. It returns neither for a
+// request that has none, and needs none. The application's own function is shown the body. The answer has
+// the header h.
+func (m *Middleware) key(h http.Header, r *http.Request, b *body, x Exchange) (string, *policy.Denial) {
+	if m.settings.Key == nil {
+		return middleware.IdempotencyKey(r.Header.Values(keyHeader), m.settings.Required)
 	}
-	var most [256]byte
-	head := parts.Append(most[:0], r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get("Content-Type"))
-	if r.Body == nil || r.Body == http.NoBody {
-		sum := sha256.Sum256(head)
-		return nil, sum[:], nil
+	if denial := m.read(h, r, b, x); denial != nil {
+		return "", denial
 	}
-	var buf bytes.Buffer     // of the head, and the body behind it
-	if r.ContentLength > 0 { // at once, but no more than a client gets for nothing
-		buf.Grow(len(head) + int(min(r.ContentLength, 16<<10)) + bytes.MinRead)
-	}
-	buf.Write(head)
-	n, err := buf.ReadFrom(io.LimitReader(r.Body, maxBody+1))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge), err == nil && n > maxBody:
-		return nil, nil, errBodyTooLarge
-	case err != nil:
-		return nil, nil, err
-	}
-	sum := sha256.Sum256(buf.Bytes())
-	return buf.Bytes()[len(head):], sum[:], nil
+	var (
+		key string
+		err error
+	)
+	show(r, b, func(r *http.Request) { key, err = x.Key(r) })
+	return m.decider.OwnKey(r.Context(), key, err, m.settings.Required)
 }
 
-// withBody returns the request as the handler shall see it: with its context and its body again.
-func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
-	r = r.WithContext(ctx)
-	if r.Body != nil && r.Body != http.NoBody {
-		original := r.Body
-		r.Body = struct {
-			io.Reader
-			io.Closer
-		}{bytes.NewReader(body), original}
+// fingerprint returns the fingerprint of a request whose body is read now, unless its key was in it.
+func (m *Middleware) fingerprint(h http.Header, r *http.Request, b *body, x Exchange) ([]byte, *policy.Denial) {
+	if m.settings.Key == nil {
+		if denial := m.read(h, r, b, x); denial != nil {
+			return nil, denial
+		}
 	}
-	return r
+	sum, err := fingerprint(r, b, &m.settings)
+	if err != nil {
+		return nil, unreadable(err, x)
+	}
+	return sum, nil
+}
+
+func (m *Middleware) read(h http.Header, r *http.Request, b *body, x Exchange) *policy.Denial {
+	err := b.read(r, m.settings.MaxBody)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, errNoRoom) && r.ProtoMajor == 1 {
+		// Or the server would read the rest of the body first, however slowly it comes.
+		h.Set("Connection", "close")
+	}
+	return unreadable(err, x)
+}
+
+// unreadable is the denial for a body that cannot be read, or not by the application's function.
+func unreadable(err error, x Exchange) *policy.Denial {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.Is(err, errNoRoom):
+		return &policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: time.Second, Err: err}
+	case errors.Is(err, errBodyTooLarge), errors.As(err, &tooLarge), x.StatusOf(err) == http.StatusRequestEntityTooLarge:
+		return &policy.Denial{Reason: policy.BodyTooLarge}
+	default:
+		return &policy.Denial{Reason: policy.BodyUnreadable, Err: err}
+	}
 }

@@ -19,18 +19,20 @@ import (
 type Middleware struct {
 	hold   *middleware.Hold
 	status string // the header field of an answer that ran without
+	types  string // of problems
+	bodies bodies
 }
 
 // Exclusive returns the middleware for a locker that is not nil.
 func Exclusive(l *lock.Locker, s setting.Exclusive) *Middleware {
-	return &Middleware{middleware.NewExclusive(l, s), "Lock-Status"}
+	return &Middleware{hold: middleware.NewExclusive(l, s), status: "Lock-Status", types: s.ProblemTypes}
 }
 
 // Concurrency returns the middleware for a semaphore that is not nil. The error is that of the
 // semaphore's With.
 func Concurrency(s *semaphore.Semaphore, set setting.Concurrency) (*Middleware, error) {
 	hold, err := middleware.NewConcurrency(s, set)
-	return &Middleware{hold, "Concurrency-Status"}, err
+	return &Middleware{hold: hold, status: "Concurrency-Status", types: set.ProblemTypes}, err
 }
 
 // Exchange is a request and its answer in a framework's hands.
@@ -48,7 +50,9 @@ type Exchange interface {
 // Serve answers a request, whose response has the header h: it runs it when it holds what it needs,
 // or denies it.
 func (m *Middleware) Serve(h http.Header, r *http.Request, x Exchange) {
-	m.hold.Serve(r.Context(), &exchange{x, m, h, r})
+	e := &exchange{Exchange: x, m: m, h: h, r: r}
+	defer func() { m.bodies.taken.Add(-e.early) }()
+	m.hold.Serve(r.Context(), e)
 }
 
 // exchange is a middleware.Exchange in HTTP.
@@ -57,7 +61,17 @@ type exchange struct {
 	m *Middleware
 	h http.Header
 	r *http.Request
+
+	early int64 // the bytes of the body that were read before the request waited
+	mark  middleware.Mark
 }
+
+func (x *exchange) Mark() *middleware.Mark {
+	x.mark.ID = httprequest.ID(x.r)
+	return &x.mark
+}
+
+func (x *exchange) Waits() { x.early = x.m.bodies.read(x.r) }
 
 func (x *exchange) Run(ctx context.Context) {
 	handled := x.r.WithContext(ctx)
@@ -71,6 +85,6 @@ func (x *exchange) Bypass() {
 }
 
 func (x *exchange) Deny(d policy.Denial) {
-	httpdenial.SetHeader(x.h, d)
+	httpdenial.SetHeader(x.h, &d, x.m.types)
 	x.Exchange.Deny(d)
 }

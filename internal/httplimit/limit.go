@@ -16,14 +16,18 @@ import (
 type Middleware struct {
 	decider middleware.RateLimit
 	legacy  bool
+	status  bool
+	types   string // of problems
 	encoder draft11
 }
 
 // New returns a middleware with a limiter that is not nil.
 func New(l *tokenbucket.Limiter, s setting.RateLimit) *Middleware {
 	return &Middleware{
-		decider: middleware.RateLimit{Limiter: l, FailOpen: s.FailOpen},
+		decider: middleware.NewRateLimit(l, s.Common, s.Open),
 		legacy:  s.LegacyHeaders,
+		status:  s.StatusHeaders,
+		types:   s.ProblemTypes,
 	}
 }
 
@@ -31,7 +35,7 @@ func New(l *tokenbucket.Limiter, s setting.RateLimit) *Middleware {
 // response, and returns nil if the request may go on.
 func (m *Middleware) Check(ctx context.Context, h http.Header, key string, keyErr error) *policy.Denial {
 	var decision tokenbucket.Decision // without limits, if there is none
-	denial := m.decider.Check(ctx, key, keyErr, &decision)
+	denial, bypassed := m.decider.Check(ctx, key, keyErr, &decision)
 	var few [4]tokenbucket.LimitState
 	if limits := decision.AppendLimits(few[:0]); len(limits) > 0 {
 		m.encoder.encode(h, limits)
@@ -39,8 +43,11 @@ func (m *Middleware) Check(ctx context.Context, h http.Header, key string, keyEr
 			legacy(h, limits)
 		}
 	}
+	if bypassed && m.status {
+		h.Set("RateLimit-Status", "bypassed")
+	}
 	if denial != nil {
-		httpdenial.SetHeader(h, *denial)
+		httpdenial.SetHeader(h, denial, m.types)
 	}
 	return denial
 }

@@ -6,6 +6,7 @@ package keys
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -32,21 +33,55 @@ func Only(values []string) (string, error) {
 	return NonEmpty(values[0])
 }
 
-// OfValue is the key for a value that some middleware put into a context: a string, an integer or a
-// fmt.Stringer. The name is that of the framework's package.
-func OfValue(name string, value any) (string, error) {
+// OfContext returns a function for the key of a value that other middleware put into a context under
+// contextKey: a string, an integer or a fmt.Stringer. The zero value of its type, and an empty text,
+// are no subject: the application did not provide one. The name is that of the framework's package.
+func OfContext(name string, contextKey any) func(value any) (string, error) {
+	missing := NotProvided("%s: ByContext: no value for %#v in the context; the middleware that provides it must run before this one", name, contextKey)
+	return func(value any) (string, error) {
+		key, ok := textOf(value)
+		switch {
+		case !ok:
+			return "", Unusable("%s: ByContext: the value for %#v is a %T, want a string, an integer or a fmt.Stringer", name, contextKey, value)
+		case key == "":
+			return "", missing
+		}
+		return key, nil
+	}
+}
+
+// textOf returns the text of a value, which is empty for nothing. It is false for a type that has none.
+func textOf(value any) (text string, ok bool) {
 	switch v := value.(type) {
 	case nil:
-		return "", policy.ErrNoKey
+		return "", true
 	case string:
-		return NonEmpty(v)
+		return v, true
 	case fmt.Stringer:
-		return NonEmpty(v.String())
+		if reflect.ValueOf(v).IsZero() { // such as a nil pointer, which String would dereference
+			return "", true
+		}
+		return v.String(), true
 	case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
-		return fmt.Sprint(v), nil
-	default:
-		return "", fmt.Errorf("%s: ByContext: the value has type %T, want a string, an integer or a fmt.Stringer", name, value)
+		if reflect.ValueOf(v).IsZero() {
+			return "", true
+		}
+		return fmt.Sprint(v), true
 	}
+	return "", false
+}
+
+// NotProvided returns an error that matches policy.ErrNotProvided and says what is missing.
+func NotProvided(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", policy.ErrNotProvided, fmt.Sprintf(format, args...))
+}
+
+var errUnusable = fmt.Errorf("%w in a usable form", policy.ErrNotProvided)
+
+// Unusable is NotProvided for what the application provided in a form that is no key. FirstOf does not go
+// past it, since the next key would hide the mistake.
+func Unusable(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errUnusable, fmt.Sprintf(format, args...))
 }
 
 // Join returns a function for several keys together. Each part has its length before it, so that no
@@ -70,22 +105,32 @@ func Join[K ~func(R) (string, error), R any](name string, parts []K) K {
 }
 
 // FirstOf returns a function for the first key of several that a request has. Its position is part
-// of the key: a client that chooses one value must not pass for who has it in another place. It
+// of the key: a client that chooses one value must not pass for who has it in another place. Of a
+// request that has none, the error matches policy.ErrNoKey if one of them was the client's to send. It
 // panics as Join does.
 func FirstOf[K ~func(R) (string, error), R any](name string, choices []K) K {
 	check(name+": FirstOf", choices)
 	return func(r R) (string, error) {
+		var unsent, missing error
 		for i, choice := range choices {
 			value, err := resolve(choice, r)
-			if errors.Is(err, policy.ErrNoKey) {
-				continue
-			}
-			if err != nil {
+			switch {
+			case err == nil:
+				return strconv.Itoa(i) + ":" + value, nil
+			case errors.Is(err, policy.ErrNoKey):
+				unsent = err
+			case errors.Is(err, policy.ErrNotProvided) && !errors.Is(err, errUnusable):
+				if missing == nil {
+					missing = err
+				}
+			default:
 				return "", err
 			}
-			return strconv.Itoa(i) + ":" + value, nil
 		}
-		return "", policy.ErrNoKey
+		if unsent != nil {
+			return "", unsent
+		}
+		return "", missing
 	}
 }
 

@@ -1,8 +1,5 @@
 package keys
 
-// unscoped is a scope that no subject has, whatever its name.
-const unscoped = "unscoped"
-
 // Scope is what the scopes of a framework are made of, whose requests are of type R. The zero value
 // is none.
 type Scope[R any] struct {
@@ -21,9 +18,9 @@ func ScopeBy[K ~func(R) (string, error), R any](name string, key K) Scope[R] {
 	}}
 }
 
-// Unscoped puts all requests into one scope.
+// Unscoped puts all requests into the empty scope, which no subject has, and which guards do not bound.
 func Unscoped[R any]() Scope[R] {
-	return Scope[R]{func(R) (string, error) { return unscoped, nil }}
+	return Scope[R]{func(R) (string, error) { return "", nil }}
 }
 
 // IsZero reports whether the scope is the zero value.

@@ -22,6 +22,8 @@ type Context struct {
 	cancel  context.CancelCauseFunc
 	expired error
 
+	next, prev *Context // of the same Term, whose mu guards them
+
 	watched  atomic.Bool // there is a timer
 	mu       sync.Mutex
 	deadline time.Time

@@ -84,3 +84,44 @@ func TestATermIsEnded(t *testing.T) {
 		}
 	})
 }
+
+// Contexts that enter a term end with it, whatever their parents are, until they leave it.
+func TestContextsThatEnterATerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := newTerm(time.Second)
+		parent, cancel := context.WithCancel(t.Context())
+		first := begin(parent, term, time.Minute)
+		cancel()
+		wantCause(first, t, context.Canceled)
+		var entered [4]lease.Context
+		for i := range entered {
+			if err := term.Enter(context.WithoutCancel(first), &entered[i], errExpired); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, i := range []int{1, 3} { // one in the middle, and the last
+			term.Leave(&entered[i], errEnded)
+			wantCause(&entered[i], t, errEnded)
+		}
+		time.Sleep(time.Second - 1)
+		term.Extend(time.Now().Add(time.Hour))
+		time.Sleep(time.Minute - time.Second)
+		for _, i := range []int{0, 2} {
+			if entered[i].Err() != nil {
+				t.Errorf("context %d has ended: %v", i, context.Cause(&entered[i]))
+			}
+		}
+		time.Sleep(time.Nanosecond)
+		time.Sleep(time.Second)
+		for _, i := range []int{0, 2} {
+			wantCause(&entered[i], t, errExpired)
+		}
+		if err := term.Enter(t.Context(), new(lease.Context), errExpired); err != errExpired {
+			t.Errorf("entered after the longest time of its contexts: %v", err)
+		}
+		term.End(errEnded)
+		if err := term.Enter(t.Context(), new(lease.Context), errExpired); err != errEnded {
+			t.Errorf("entered after its end: %v", err)
+		}
+	})
+}

@@ -23,7 +23,8 @@ func NewConcurrency(s *semaphore.Semaphore, set setting.Concurrency) (*Hold, err
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{mechanism: permits{s}, wait: set.Wait, runsWithout: set.FailOpen}, nil
+	watch := newWatch(set.Common, set.Open, "semaphore", s.Name())
+	return &Hold{Watch: watch, mechanism: permits{s}, kind: "semaphore", name: s.Name(), wait: set.Wait}, nil
 }
 
 type permits struct{ semaphore *semaphore.Semaphore }
@@ -32,7 +33,7 @@ func (p permits) try(ctx context.Context, key string) (held, bool, error) {
 	return permitted(p.semaphore.TryAcquire(ctx, key))
 }
 
-func (p permits) await(ctx context.Context, key string) (held, bool, error) {
+func (p permits) await(ctx context.Context, key string, _ error) (held, bool, error) {
 	return permitted(p.semaphore.Acquire(ctx, key))
 }
 
@@ -53,8 +54,6 @@ func (permits) refusal(err error, typical time.Duration) (policy.Denial, bool) {
 	}
 	return policy.Denial{}, false
 }
-
-func (permits) closed(err error) bool { return errors.Is(err, semaphore.ErrClosed) }
 
 // untilRoom is when there may be room: those who wait now, and then this one, get it as fast as
 // handlers lately gave it back, and as many at a time as there is room for.

@@ -5,7 +5,6 @@ package middleware
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -18,14 +17,6 @@ const storeRetry = time.Second
 // unavailable is the denial for a store that did not answer.
 func unavailable(err error) policy.Denial {
 	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
-}
-
-// NoKey is the denial for an error of a key function, or for an empty key, which is none.
-func NoKey(err error) policy.Denial {
-	if err == nil || errors.Is(err, policy.ErrNoKey) {
-		return policy.Denial{Reason: policy.KeyMissing, Err: policy.ErrNoKey}
-	}
-	return policy.Denial{Reason: policy.InternalError, Err: err}
 }
 
 // deny refuses a request with this context. If it is for the server's sake, its span says so.

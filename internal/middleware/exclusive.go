@@ -12,16 +12,27 @@ import (
 
 // NewExclusive returns what has the requests of a key take turns, with a locker that is not nil.
 func NewExclusive(l *lock.Locker, s setting.Exclusive) *Hold {
-	return &Hold{mechanism: locks{l}, wait: s.Wait, runsWithout: s.RunUnprotected}
+	return &Hold{
+		Watch: newWatch(s.Common, s.Open, "lock", l.Name()), mechanism: locks{l, newWaiters(s.MaxWaiting)},
+		kind: "lock", name: l.Name(), wait: s.Wait,
+	}
 }
 
-type locks struct{ locker *lock.Locker }
+type locks struct {
+	locker  *lock.Locker
+	waiters *waiters
+}
 
 func (l locks) try(ctx context.Context, key string) (held, bool, error) {
 	return leased(l.locker.TryLock(ctx, key))
 }
 
-func (l locks) await(ctx context.Context, key string) (held, bool, error) {
+func (l locks) await(ctx context.Context, key string, tried error) (held, bool, error) {
+	var others *lock.HeldError
+	if errors.As(tried, &others) && others.Waiting >= l.waiters.max || !l.waiters.join(key) {
+		return nil, true, tried
+	}
+	defer l.waiters.leave(key)
 	return leased(l.locker.Lock(ctx, key))
 }
 
@@ -42,8 +53,6 @@ func (locks) refusal(err error, typical time.Duration) (policy.Denial, bool) {
 	}
 	return policy.Denial{}, false
 }
-
-func (locks) closed(err error) bool { return errors.Is(err, lock.ErrClosed) }
 
 // untilFree is when the lock may be free. Its lease says little of that: it is long, and a holder
 // that lives renews it. So this is what handlers have lately taken, for the one that has the lock

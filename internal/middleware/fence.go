@@ -3,7 +3,6 @@ package middleware
 import (
 	"context"
 	"errors"
-	"reflect"
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -20,18 +19,18 @@ const (
 
 // Fence refuses the requests of holders that have lost their lock.
 type Fence struct {
-	checker        fence.Checker
-	runUnprotected bool
-	allowUnfenced  bool
+	*Watch
+	checker       fence.Checker
+	allowUnfenced bool
 }
 
 // NewFence returns what refuses by a checker. It panics, as the function called name of package fenced,
 // if that is nil: an interface lets a pointer through that is.
 func NewFence(name string, c fence.Checker, s setting.Fenced) *Fence {
-	if v := reflect.ValueOf(c); c == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+	if naming.IsNil(c) {
 		panic("fenced: " + name + ": nil checker")
 	}
-	return &Fence{c, s.RunUnprotected, s.AllowUnfenced}
+	return &Fence{newWatch(s.Common, s.Open, "fence", ""), c, s.AllowUnfenced}
 }
 
 // Passage is how a request goes on.
@@ -62,7 +61,7 @@ func (m *Fence) check(ctx context.Context, values []string, key func() (string, 
 	}
 	k, err := key()
 	if err != nil || k == "" {
-		d := NoKey(err)
+		d := m.NoKey(ctx, err)
 		return Passage{}, &d
 	}
 	if err := naming.CheckKey(k); err != nil {
@@ -72,7 +71,8 @@ func (m *Fence) check(ctx context.Context, values []string, key func() (string, 
 	err = m.checker.Check(ctx, k, token)
 	switch {
 	case err == nil:
-	case errors.Is(err, outage.ErrUnavailable) && m.runUnprotected && ctx.Err() == nil:
+		m.Decided(ctx)
+	case m.Passes(ctx, err):
 		passage.Bypassed = err
 	default:
 		d := fenceDenial(ctx, err)

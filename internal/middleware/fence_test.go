@@ -27,14 +27,14 @@ func anyKey() (string, error) { return "key", nil }
 func TestNobodyRunsUnfencedForAClientThatHasLeft(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
-	m := middleware.NewFence("New", answering{outage.ErrUnavailable}, setting.Fenced{RunUnprotected: true})
+	m := middleware.NewFence("New", answering{outage.ErrUnavailable}, setting.Fenced{Open: setting.Open{Passes: true}})
 	if passage, denial := m.Check(t.Context(), []string{"1"}, anyKey); denial != nil || !errors.Is(passage.Bypassed, outage.ErrUnavailable) {
 		t.Errorf("a client that waits: %+v, %+v", passage, denial)
 	}
 	if passage, denial := m.Check(left, []string{"1"}, anyKey); denial == nil || denial.Reason != policy.ReducedCapacity {
 		t.Errorf("a client that has left: %+v, %+v", passage, denial)
 	}
-	m = middleware.NewFence("New", answering{context.Canceled}, setting.Fenced{RunUnprotected: true})
+	m = middleware.NewFence("New", answering{context.Canceled}, setting.Fenced{Open: setting.Open{Passes: true}})
 	if passage, denial := m.Check(left, []string{"1"}, anyKey); denial == nil || denial.Reason != policy.ReducedCapacity {
 		t.Errorf("a checker that gave up with it: %+v, %+v", passage, denial)
 	}

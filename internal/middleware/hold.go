@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
@@ -12,23 +13,23 @@ import (
 
 // Hold has a request hold something of its key while its handler runs: a lock, or a permit.
 type Hold struct {
-	mechanism   mechanism
-	wait        time.Duration // for how long a request waits; zero refuses it at once
-	runsWithout bool          // while the store is unavailable
-	typical     average.Duration
+	*Watch
+	mechanism mechanism
+	kind      string // of the mechanism, and its name
+	name      string
+	wait      time.Duration // for how long a request waits; zero refuses it at once
+	typical   average.Duration
 }
 
 // mechanism gives what is held.
 type mechanism interface {
 	// try does not wait; others is true if others have what is asked for.
 	try(ctx context.Context, key string) (h held, others bool, err error)
-	// await waits until the context ends; others is as in try.
-	await(ctx context.Context, key string) (h held, others bool, err error)
+	// await waits until the context ends; others is as in try, whose error it is given.
+	await(ctx context.Context, key string, tried error) (h held, others bool, err error)
 	// refusal says what a client is told of an error of the mechanism, which handlers hold for
 	// about as long as is typical. It is false for an error that is the store's, or the server's.
 	refusal(err error, typical time.Duration) (policy.Denial, bool)
-	// closed reports whether an error says that the mechanism is closed.
-	closed(err error) bool
 }
 
 // held is a hold.
@@ -44,10 +45,14 @@ type held interface {
 
 // Exchange is a request and its answer in a framework's hands.
 type Exchange interface {
+	// Mark returns the exchange's mark, with the request's ID.
+	Mark() *Mark
 	// Key returns the request's key.
 	Key() (string, error)
 	// Run has the handler answer the request, which then has this context.
 	Run(ctx context.Context)
+	// Waits is called before the request waits, until its client leaves or its turn comes.
+	Waits()
 	// Bypass has the handler answer the request as if there were no middleware, and the answer say
 	// so.
 	Bypass()
@@ -61,15 +66,16 @@ type Exchange interface {
 func (m *Hold) Serve(ctx context.Context, x Exchange) {
 	key, err := x.Key()
 	if err != nil || key == "" {
-		deny(ctx, x, NoKey(err))
+		deny(ctx, x, m.NoKey(ctx, err))
 		return
 	}
-	h, cancel, err := m.acquire(ctx, key)
+	h, cancel, err := m.acquire(ctx, key, x)
 	defer cancel()
 	switch {
 	case err == nil:
+		m.Decided(ctx)
 		m.run(ctx, x, h)
-	case errors.Is(err, outage.ErrUnavailable) && m.runsWithout && ctx.Err() == nil:
+	case m.Passes(ctx, err):
 		x.Report(err)
 		x.Bypass()
 	default:
@@ -82,21 +88,25 @@ func (m *Hold) Serve(ctx context.Context, x Exchange) {
 // It asks without waiting first. So the time that a request may wait is spent in the queue alone,
 // and does not cut short the store's own deadline: a store that is silent is an outage, and not
 // something that others have.
-func (m *Hold) acquire(request context.Context, key string) (held, context.CancelFunc, error) {
+//
+// A client that leaves ends the wait, also behind a guard, and no handler runs.
+func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, context.CancelFunc, error) {
 	h, others, err := m.mechanism.try(request, key)
 	if m.wait == 0 || !others {
 		return h, func() {}, err
 	}
 
+	x.Waits()
 	// The hold's context derives from this one, so it may not have a deadline.
 	ctx, cancel := context.WithCancel(request)
+	stays := context.AfterFunc(guard.ClientContext(request), cancel)
 	timer := time.AfterFunc(m.wait, cancel)
-	h, others, waitErr := m.mechanism.await(ctx, key)
-	inTime := timer.Stop()
+	h, others, waitErr := m.mechanism.await(ctx, key, err)
+	inTime, stayed := timer.Stop(), stays()
 	switch {
-	case waitErr == nil && inTime:
+	case waitErr == nil && inTime && stayed:
 		return h, cancel, nil
-	case waitErr == nil: // its turn came at the moment when the time was up
+	case waitErr == nil: // its turn came at the moment when the time was up, or the client left
 		h.discard(ctx)
 	case ctx.Err() == nil, others:
 		err = waitErr
@@ -107,7 +117,7 @@ func (m *Hold) acquire(request context.Context, key string) (held, context.Cance
 // run has the handler answer, and gives the hold back, even if the handler panics.
 func (m *Hold) run(request context.Context, x Exchange, h held) {
 	began := time.Now()
-	ctx := h.Context()
+	ctx := x.Mark().holding(h.Context(), m.kind, m.name)
 	defer func() {
 		m.typical.Add(time.Since(began))
 		if err := h.end(request); err != nil {
@@ -122,7 +132,7 @@ func (m *Hold) denial(request context.Context, err error) policy.Denial {
 	if d, ok := m.mechanism.refusal(err, m.typical.Get()); ok {
 		return d
 	}
-	if errors.Is(err, outage.ErrUnavailable) || m.mechanism.closed(err) || request.Err() != nil {
+	if errors.Is(err, outage.ErrUnavailable) || request.Err() != nil {
 		return unavailable(err)
 	}
 	return policy.Denial{Reason: policy.InternalError, Err: err}

@@ -7,17 +7,29 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
 // Idempotency runs requests once, and answers repeats with what is kept.
 type Idempotency struct {
-	Guard          *guard.Guard
-	RunUnprotected bool
+	*Watch
+	Guard  *guard.Guard
+	order  *order
+	maxRun time.Duration
+}
+
+// NewIdempotency returns the decisions of a guard that is not nil. The context of a handler lives for
+// maxRun at most.
+func NewIdempotency(g *guard.Guard, s setting.Common, open setting.Open, maxRun time.Duration) Idempotency {
+	return Idempotency{newWatch(s, open, "idempotency", g.Name()), g, new(order), maxRun}
 }
 
 // GuardedExchange is a request with a key, and its answer, in a protocol's hands.
 type GuardedExchange interface {
+	// Mark returns the exchange's mark, with the request's ID.
+	Mark() *Mark
 	// Run has the handler make the attempt, whose context the request then has, and returns what
 	// came of it.
 	Run(ctx context.Context) Outcome
@@ -29,6 +41,9 @@ type GuardedExchange interface {
 	Bypass()
 	// Deny ends the exchange with a denial.
 	Deny(policy.Denial)
+	// Unconfirmed is called before the answer that Run made is sent, if the store did not confirm that
+	// it is recorded.
+	Unconfirmed()
 	// Report tells of an error that does not change the answer.
 	Report(error)
 }
@@ -41,31 +56,38 @@ type Outcome struct {
 	Data []byte
 }
 
-// Ending says whether an outcome is for those who ask again, too.
+// Ending says whether a repeat is given the same answer. The table is in docs/idempotency.md.
 type Ending int
 
 // The endings of handlers.
 const (
-	Final   Ending = iota // it would be the same again
-	Refused               // nothing was done, and it may be otherwise the next time
-	Failed                // it may have had effects before it failed
+	Final   Ending = iota // the answer is kept
+	Refused               // the answer says that nothing was done: it is released
+	Failed                // it may be another the next time: it is released if the attempt had no effects
 )
 
 // Serve answers a request with this context: it runs it, replays it or denies it.
 func (m *Idempotency) Serve(request context.Context, op guard.Operation, x GuardedExchange) {
+	if d := m.check(request, op, x.Mark()); d != nil {
+		deny(request, x, *d)
+		return
+	}
 	// A client that leaves changes nothing: whether it is there for the answer or comes back for
 	// it, the operation runs to its end.
-	ctx, cancel := detach(request)
-	defer cancel()
+	ctx, release := client.Detach(request)
+	defer release()
 	attempt, result, err := m.Guard.Begin(ctx, op)
+	if err == nil {
+		m.Decided(ctx)
+	}
 	switch {
 	case err == nil && result != nil:
 		if err := x.Replay(result); err != nil {
 			x.Deny(policy.Denial{Reason: policy.ResponseNotRetained, OriginalStatus: result.Status, Err: err})
 		}
 	case err == nil:
-		m.run(x, attempt)
-	case errors.Is(err, outage.ErrUnavailable) && m.RunUnprotected:
+		m.run(x, op, attempt)
+	case !errors.Is(err, outage.ErrClosed) && m.Passes(ctx, err): // the process ends: that is no outage
 		x.Report(err)
 		x.Bypass()
 	default:
@@ -74,8 +96,10 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 }
 
 // run has the handler make the attempt, and settles it.
-func (m *Idempotency) run(x GuardedExchange, attempt *guard.Attempt) {
-	noted, note := WithNote(attempt.Context())
+func (m *Idempotency) run(x GuardedExchange, op guard.Operation, attempt *guard.Attempt) {
+	ctx, cancel := context.WithTimeoutCause(attempt.Context(), m.maxRun, policy.ErrMaxRun)
+	defer cancel()
+	noted := WithNote(x.Mark().in(ctx, m.Guard, op))
 	returned := false
 	defer func() {
 		if !returned { // the handler panicked, and goes on to do so
@@ -85,13 +109,20 @@ func (m *Idempotency) run(x GuardedExchange, attempt *guard.Attempt) {
 	outcome := x.Run(noted)
 	returned = true
 	switch {
-	case note.Refused(), !m.keeps(outcome.Ending, attempt): // by a lock or a limit behind the guard, or by the handler
+	case !m.keeps(outcome.Ending, attempt):
 		m.report(x, attempt.Abandon(noted))
 	case outcome.Data == nil:
-		m.report(x, attempt.CompleteNotRetained(noted, outcome.Status))
+		m.completed(x, attempt.CompleteNotRetained(noted, outcome.Status))
 	default:
-		m.report(x, attempt.Complete(noted, guard.Result{Status: outcome.Status, Data: outcome.Data}))
+		m.completed(x, attempt.Complete(noted, guard.Result{Status: outcome.Status, Data: outcome.Data}))
 	}
+}
+
+func (m *Idempotency) completed(x GuardedExchange, err error) {
+	if err != nil && !errors.Is(err, guard.ErrSettled) {
+		x.Unconfirmed()
+	}
+	m.report(x, err)
 }
 
 // settlePanic settles an attempt whose handler did not return.
@@ -122,12 +153,17 @@ func guardDenial(err error) policy.Denial {
 	var (
 		inFlight    *guard.InFlightError
 		notRetained *guard.NotRetainedError
+		scopeFull   *guard.ScopeFullError
 	)
 	switch {
 	case errors.As(err, &inFlight):
 		return policy.Denial{Reason: policy.InFlight, RetryAfter: max(inFlight.RetryAfter, time.Second)}
 	case errors.As(err, &notRetained):
 		return policy.Denial{Reason: policy.ResponseNotRetained, OriginalStatus: notRetained.Status}
+	case errors.As(err, &scopeFull):
+		return policy.Denial{
+			Reason: policy.QuotaExceeded, RetryAfter: max(scopeFull.RetryAfter, time.Second), ViolatedPolicies: []string{scopeFull.Guard},
+		}
 	case errors.Is(err, guard.ErrMismatch):
 		return policy.Denial{Reason: policy.KeyReused}
 	case errors.Is(err, guard.ErrOutcomeUnknown):
@@ -136,14 +172,4 @@ func guardDenial(err error) policy.Denial {
 		return policy.Denial{Reason: policy.KeyMalformed, Err: err}
 	}
 	return unavailable(err)
-}
-
-// detach returns a context that the client's leaving does not end, but the request's own deadline
-// does.
-func detach(ctx context.Context) (context.Context, context.CancelFunc) {
-	detached := context.WithoutCancel(ctx)
-	if deadline, ok := ctx.Deadline(); ok {
-		return context.WithDeadline(detached, deadline)
-	}
-	return detached, func() {}
 }

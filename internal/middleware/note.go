@@ -2,31 +2,86 @@ package middleware
 
 import (
 	"context"
-	"sync/atomic"
+	"crypto/rand"
+	"errors"
+	"sync"
 )
 
-// Note says whether a request was refused, by middleware of this module, before its handler ran.
+// Note records what middleware of this module refused behind a guard. The guard's own answer is a
+// refusal only if it says so itself: contexts are given to parts of a request, and outlive it, so that
+// something was refused says nothing of the answer. An HTTP answer says so by a header field that has
+// the note's mark, an RPC by its error.
 type Note struct {
-	refused atomic.Bool
-	outer   *Note
+	outer *Note
+
+	mu     sync.Mutex // guards the mark, and the latest refusal
+	mark   string
+	status int
+	err    error
 }
 
 type noteKey struct{}
 
-// WithNote returns a context for what comes after a middleware, and what that one is told by it.
-func WithNote(ctx context.Context) (context.Context, *Note) {
-	n := new(Note)
-	n.outer, _ = ctx.Value(noteKey{}).(*Note)
-	return context.WithValue(ctx, noteKey{}, n), n
+// WithNote returns a context with the note of another guard.
+func WithNote(ctx context.Context) context.Context {
+	return context.WithValue(ctx, noteKey{}, &Note{outer: NoteOf(ctx)})
 }
 
-// Refused reports whether the request was refused.
-func (n *Note) Refused() bool { return n.refused.Load() }
-
-// Refuse notes that the request with this context is refused.
-func Refuse(ctx context.Context) {
+// NoteOf returns the note of the innermost guard, nil if there is none.
+func NoteOf(ctx context.Context) *Note {
 	n, _ := ctx.Value(noteKey{}).(*Note)
-	for ; n != nil; n = n.outer {
-		n.refused.Store(true)
+	return n
+}
+
+// Mark is what the header of a refusal has, a text that nobody can guess: an answer of an upstream server
+// that a handler passes on does not have it. Guards in front of each other have the same mark.
+func (n *Note) Mark() string {
+	if n.outer != nil {
+		return n.outer.Mark()
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mark == "" {
+		n.mark = rand.Text()
+	}
+	return n.mark
+}
+
+// Outermost reports whether no guard is outside this one.
+func (n *Note) Outermost() bool { return n.outer == nil }
+
+// Refused records the latest refusal: the status that it was answered with, and the error that was
+// returned, if any. A nil note records nothing.
+func (n *Note) Refused(status int, err error) {
+	for ; n != nil; n = n.outer {
+		n.mu.Lock()
+		n.status, n.err = status, err
+		n.mu.Unlock()
+	}
+}
+
+// Answered records the status with which an error was answered. It counts if the error is the latest
+// refusal's.
+func (n *Note) Answered(status int, err error) {
+	if n.IsError(err) {
+		n.Refused(status, err)
+	}
+}
+
+// IsStatus reports whether the latest refusal was answered with this status.
+func (n *Note) IsStatus(status int) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.status == status
+}
+
+// IsError reports whether an error is, or wraps, that of the latest refusal.
+func (n *Note) IsError(err error) bool {
+	if n == nil || err == nil {
+		return false
+	}
+	n.mu.Lock()
+	refusal := n.err
+	n.mu.Unlock()
+	return refusal != nil && errors.Is(err, refusal)
 }

@@ -7,31 +7,42 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
 // RateLimit decides whether requests are within a limit.
 type RateLimit struct {
-	Limiter  *tokenbucket.Limiter
-	FailOpen bool
+	*Watch
+	Limiter *tokenbucket.Limiter
 }
 
-// Check takes a token of the key, or looks at why there is no key. It returns nil if the request may go on. The
-// decision is left as it was if there is none.
-func (m *RateLimit) Check(ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision) *policy.Denial {
+// NewRateLimit returns the decisions of a limiter that is not nil.
+func NewRateLimit(l *tokenbucket.Limiter, s setting.Common, open setting.Open) RateLimit {
+	return RateLimit{newWatch(s, open, "rate_limit", l.Name()), l}
+}
+
+// Check takes a token of the key, or looks at why there is no key. It returns no denial if the request may go
+// on, bypassed if it does so without the store. The decision is left as it was if there is none.
+func (m *RateLimit) Check(
+	ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision,
+) (denial *policy.Denial, bypassed bool) {
 	if keyErr != nil || key == "" {
-		denial := NoKey(keyErr)
+		denial := m.NoKey(ctx, keyErr)
 		Fail(ctx, denial)
-		return &denial
+		return &denial, false
 	}
 	var err error
-	if *decision, err = m.Limiter.Allow(ctx, key); err == nil && decision.Allowed {
-		return nil
+	if *decision, err = m.Limiter.Allow(ctx, key); err == nil {
+		m.Decided(ctx)
+		if decision.Allowed {
+			return nil, false
+		}
 	}
-	denial := m.deny(ctx, decision, err)
-	if denial != nil {
-		Fail(ctx, *denial)
+	if denial = m.deny(ctx, decision, err); denial == nil {
+		return nil, true
 	}
-	return denial
+	Fail(ctx, *denial)
+	return denial, false
 }
 
 // deny says why a request may not go on that was not allowed to; nil if it may all the same.
@@ -43,11 +54,14 @@ func (m *RateLimit) deny(ctx context.Context, decision *tokenbucket.Decision, er
 			if l.RetryAfter > 0 {
 				d.ViolatedPolicies = append(d.ViolatedPolicies, l.Name)
 			}
+			if l.RetryAfter > d.Limit.RetryAfter {
+				d.Limit = l
+			}
 		}
 		return d
 	case errors.Is(err, tokenbucket.ErrInvalidKey):
 		return &policy.Denial{Reason: policy.KeyMalformed, Err: err}
-	case errors.Is(err, outage.ErrUnavailable) && m.FailOpen && ctx.Err() == nil:
+	case m.Passes(ctx, err):
 		return nil
 	case errors.Is(err, outage.ErrUnavailable), ctx.Err() != nil:
 		d := unavailable(err)

@@ -47,6 +47,7 @@ type RateLimit struct {
 type Idempotency struct {
 	Guard   *guard.Guard
 	By      Key
+	KeyFrom Key // for KeyFrom; the zero Key for none
 	Options []policy.IdempotencyOption
 	Hooks
 }
@@ -86,10 +87,11 @@ type KeyKind int
 const (
 	None     KeyKind = iota
 	ByHeader         // ByHeader(Name)
-	ByID             // the parameter "id" of the route
+	ByID             // the parameter Name of the route, which has "id"
 	ByContext
 	ByClientIP
 	Global
+	InBody  // a function that returns EventID of the request
 	Failing // a function that returns Err
 )
 
@@ -103,9 +105,20 @@ func (k Key) ContextKey() any { return contextKey(k.Name) }
 func Run(t *testing.T, f Framework) {
 	t.Run("ratelimit", func(t *testing.T) { runAll(t, f, rateLimitRows) })
 	t.Run("idempotency", func(t *testing.T) { runAll(t, f, idempotencyRows) })
+	t.Run("requests", func(t *testing.T) { runAll(t, f, requestRows) })
+	t.Run("answers", func(t *testing.T) { runAll(t, f, answerRows) })
 	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })
 	t.Run("concurrency", func(t *testing.T) { runAll(t, f, concurrencyRows) })
 	t.Run("fenced", func(t *testing.T) { runAll(t, f, fencedRows) })
+	t.Run("guards", func(t *testing.T) { runAll(t, f, guardRows) })
+	t.Run("outages", func(t *testing.T) { runAll(t, f, outageRows) })
+	t.Run("silences", func(t *testing.T) { runAll(t, f, silenceRows) })
+	t.Run("denials", func(t *testing.T) { runAll(t, f, denialRows) })
+	t.Run("order", func(t *testing.T) { runAll(t, f, orderRows) })
+	t.Run("provided", func(t *testing.T) { runAll(t, f, providedRows) })
+	t.Run("statuses", func(t *testing.T) { runAll(t, f, statusRows) })
+	t.Run("leaving", func(t *testing.T) { runAll(t, f, leavingRows) })
+	t.Run("refused", func(t *testing.T) { runAll(t, f, refusedRows) })
 	t.Run("together", func(t *testing.T) { runAll(t, f, jointRows) })
 	t.Run("through", func(t *testing.T) { runAll(t, f, throughRows()) })
 	t.Run("traced", func(t *testing.T) { runAll(t, f, tracedRows) })

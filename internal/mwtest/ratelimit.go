@@ -2,6 +2,7 @@ package mwtest
 
 import (
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -88,6 +89,32 @@ var rateLimitRows = append([]row{
 		}
 		s.send("1", "").denies(policy.KeyMissing)
 	}},
+	{"an answer says that it passed without the store, where that is asked for", func(t *testing.T, f Framework) {
+		store := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{
+			Limiter: newLimiter(t, store, apiPlan), By: byHeader,
+			Options: []policy.RateLimitOption{policy.FailOpen(), policy.StatusHeaders()},
+		})
+		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1").has("RateLimit-Status", "")
+		store.Break(storetest.TakeTokens, storetest.Down)
+		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 2").has("RateLimit-Status", "bypassed")
+	}},
+	{"a key keeps nothing else of its request in memory", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerHour(1)), By: Key{Kind: ByID, Name: "id"}})
+		const keys = 100
+		rest := "?q=" + strings.Repeat("q", 250<<10)
+		s.send("first"+rest, "").is(http.StatusCreated, "run 1")
+		s.send("first"+rest, "").denies(policy.QuotaExceeded)
+		before := heap()
+		for i := range keys {
+			s.send(strconv.Itoa(i)+rest, "").is(http.StatusCreated, "run "+strconv.Itoa(i+2))
+		}
+		if each := (heap() - before) / keys; each > 8<<10 {
+			t.Errorf("%d bytes for each key", each)
+		}
+	}},
 	{"tokens come back", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond)), By: Key{Kind: Global}})
@@ -105,3 +132,12 @@ var rateLimitRows = append([]row{
 }, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
 	return RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: by, Hooks: hooks}
 })...)
+
+// heap returns how many bytes are in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC() // what was in pools goes at the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc) //nolint:gosec // it fits
+}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,14 +60,30 @@ type answer struct {
 	body   string
 }
 
-// send sends a request with these header fields: name, value, name, value.
+// send sends a request with these header fields: name, value, name, value. The id may have a query.
 func (s server) send(id, body string, header ...string) answer {
 	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+Path+id, strings.NewReader(body))
+	return s.request(http.MethodPost, id, body, header...)
+}
+
+// request is send with another method.
+func (s server) request(method, id, body string, header ...string) answer {
+	s.t.Helper()
+	ctx := httptrace.WithClientTrace(s.t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+			s.hides(http.Header(header))
+			return nil
+		},
+	})
+	req, err := http.NewRequestWithContext(ctx, method, s.url+Path+id, strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+			continue
+		}
 		req.Header.Add(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(req)
@@ -77,7 +95,19 @@ func (s server) send(id, body string, header ...string) answer {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.hides(resp.Header)
+	s.hides(resp.Trailer)
 	return answer{s.t, resp.StatusCode, resp.Header, string(text)}
+}
+
+// hides checks that no field is there that only middleware may see.
+func (s server) hides(h http.Header) {
+	s.t.Helper()
+	for name, values := range h {
+		if strings.HasPrefix(name, markPrefix) {
+			s.t.Errorf("the client sees %s: %q", name, values)
+		}
+	}
 }
 
 // sending sends a request in the background.

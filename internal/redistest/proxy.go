@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type Proxy struct {
 	seen   map[string]int
 	losses map[string]*loss
 	delay  time.Duration
+	rate   int           // bytes a second, each way of a connection; 0 for no bound
 	held   chan struct{} // closed when replies are not held back any more; nil while they are not
 	mended chan struct{} // closed when it is not a black hole any more; nil while it is none
 	old    string
@@ -94,6 +96,32 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.delay = d
 }
 
+// Throttle bounds how many bytes a second pass each way of a connection; 0 is no bound.
+func (p *Proxy) Throttle(rate int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = rate
+}
+
+// pass writes to one side, no faster than the connection is.
+func (p *Proxy) pass(to net.Conn, text []byte) error {
+	p.mu.Lock()
+	rate := p.rate
+	p.mu.Unlock()
+	if rate == 0 {
+		_, err := to.Write(text)
+		return err
+	}
+	for part := range slices.Chunk(text, 64<<10) {
+		due := time.Now().Add(time.Duration(len(part)) * time.Second / time.Duration(rate))
+		if _, err := to.Write(part); err != nil {
+			return err
+		}
+		<-time.After(time.Until(due))
+	}
+	return nil
+}
+
 // Hold holds back every reply from now on, until Release or Mend.
 func (p *Proxy) Hold() {
 	p.mu.Lock()
@@ -139,7 +167,7 @@ func (p *Proxy) Mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.losses)
-	p.delay, p.old, p.new = 0, "", ""
+	p.delay, p.rate, p.old, p.new = 0, 0, "", ""
 	p.release()
 	if p.mended != nil {
 		close(p.mended)
@@ -216,7 +244,7 @@ func (p *Proxy) forward(l *link) {
 			<-hole
 			return
 		}
-		if _, err := l.server.Write(raw); err != nil {
+		if p.pass(l.server, raw) != nil {
 			return
 		}
 	}
@@ -252,7 +280,7 @@ func (p *Proxy) back(l *link) {
 			if wait := time.Until(r.due); wait > 0 {
 				<-time.After(wait)
 			}
-			if _, err := l.client.Write(r.text); err != nil {
+			if p.pass(l.client, r.text) != nil {
 				l.close() // back reads an error, and closes the channel
 			}
 		}

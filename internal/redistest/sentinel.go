@@ -57,7 +57,8 @@ func StartSentinel(t testing.TB) *Sentinel {
 // the test ends.
 func (s *Sentinel) Client() *redis.Client {
 	client := redis.NewFailoverClient(&redis.FailoverOptions{
-		MasterName: masterName, SentinelAddrs: []string{s.sentinel.Addr()},
+		ContextTimeoutEnabled: true,
+		MasterName:            masterName, SentinelAddrs: []string{s.sentinel.Addr()},
 		ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond, DialTimeout: 500 * time.Millisecond,
 	})
 	s.t.Cleanup(func() { _ = client.Close() })

@@ -45,8 +45,15 @@ func Start(t testing.TB, args ...string) *Server {
 		}
 		t.Skipf("redis-server is not installed; %s=1 makes this a failure", Require)
 	}
-	s := &Server{t: t, path: path, args: args, dir: t.TempDir()}
+	return Binary(path).Start(t, args...)
+}
+
+// Start starts a server from this binary that lives until the test ends.
+func (b Binary) Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, path: string(b), args: args, dir: t.TempDir()}
 	t.Cleanup(s.Stop)
+	var err error
 	for range 10 { // another process may take the free port first
 		if s.port, err = freePort(); err != nil {
 			t.Fatal(err)
@@ -55,7 +62,7 @@ func Start(t testing.TB, args ...string) *Server {
 			return s
 		}
 	}
-	t.Fatalf("redis-server: %v", err)
+	t.Fatalf("%s: %v", b, err)
 	return nil
 }
 
@@ -67,7 +74,7 @@ func (s *Server) URL() string { return "redis://" + s.Addr() + "/0" }
 
 // Client returns a client with a short time-out, closed when the test ends.
 func (s *Server) Client() *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond})
+	c := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond})
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -136,7 +143,7 @@ func (s *Server) start() error {
 
 // await waits until the server answers.
 func (s *Server) await(exited <-chan struct{}) error {
-	client := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), MaxRetries: -1})
 	defer func() { _ = client.Close() }()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -2,10 +2,12 @@
 package redo
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -14,110 +16,222 @@ import (
 )
 
 const (
-	// maxTasks bounds the memory of a queue; beyond it the newest task is refused.
-	maxTasks = 1024
+	// TaskBytes is what a task counts by itself.
+	TaskBytes = 1 << 10
+	// defaultBytes bounds a queue that sets no bound.
+	defaultBytes = 1024 * TaskBytes
 	// tryTimeout bounds one try; stores have shorter deadlines of their own.
 	tryTimeout = 2 * time.Second
+	// minPause and maxPause bound the back-off of a queue none of whose tries succeed.
+	minPause, maxPause = 20 * time.Millisecond, 500 * time.Millisecond
+	// A queue makes a few tries at a time while they fail, which probe the store and of which one may
+	// hang, and more and more while they succeed.
+	minWidth, maxWidth = 4, 128
+	// manyTries is the number above which a task's tries no longer count for its place.
+	manyTries = 8
 )
 
-// Queue retries tasks until each has succeeded, has run out of time, or the store is closed. One
-// goroutine does it, one task after the other, and is gone while there are none: an outage costs
-// no goroutine per task. The zero value is ready to use.
+// Queue retries tasks until each has succeeded, has run out of time, or the store is closed. The tasks
+// that have failed the least often come first, so that a task that fails for a reason of its own does
+// not hold up the others. A queue whose tries fail backs off as a whole: an outage costs a few tries a
+// second, however many tasks there are, and no goroutine between them. The zero value is ready to use.
 type Queue struct {
-	mu    sync.Mutex
-	tasks []task
-	// done is closed when the goroutine that works on the tasks ends; nil while there is none.
-	done chan struct{}
-	// hurry ends the present back-off.
-	hurry chan struct{}
+	// MaxBytes bounds the tasks: each counts TaskBytes and its own Bytes. Zero is 1 MiB.
+	MaxBytes int
+
+	mu      sync.Mutex
+	tasks   tasks
+	added   uint64
+	left    int // tasks that have not ended, those being tried included
+	bytes   int
+	running int // tries
+	width   int // of the tries at a time
+	backoff *backoff.ExponentialBackOff
+	timer   *time.Timer   // ends a pause
+	rested  time.Time     // when the pause began
+	idle    chan struct{} // closed when no task is left; nil while none is
+
+	resting atomic.Bool // it pauses
 }
 
-type task struct {
-	until time.Time
-	try   func(context.Context) error
-	after func()
+// Task is something to retry.
+type Task struct {
+	// Until is when it is given up; after that it is tried once more at most.
+	Until time.Time
+	// Bytes is how much memory it holds.
+	Bytes int
+	// Try is called until it returns nil, by one goroutine at a time.
+	Try func(context.Context) error
+	// After is called when the task is gone, with the last try's error. It may be nil.
+	After func(error)
+
+	tries  int
+	number uint64
 }
 
-// Add has try called until it returns nil, until the given time. Then after is called, if it is
-// not nil. It reports false, and does neither, if the queue is full.
-func (q *Queue) Add(until time.Time, try func(context.Context) error, after func()) bool {
+// Add has a task tried until it succeeds or its time is over. It reports false if it does not fit.
+func (q *Queue) Add(t Task) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.tasks) >= maxTasks {
+	if q.bytes+TaskBytes+t.Bytes > q.max() {
 		return false
 	}
-	q.tasks = append(q.tasks, task{until, try, after})
-	if q.done == nil {
-		q.done = make(chan struct{})
-		q.hurry = make(chan struct{}, 1)
-		go q.work(q.done, q.hurry)
+	q.bytes += TaskBytes + t.Bytes
+	if q.left++; q.left == 1 {
+		q.idle = make(chan struct{})
+		q.width = minWidth
+		q.backoff = backoff.NewExponentialBackOff()
+		q.backoff.InitialInterval, q.backoff.MaxInterval = minPause, maxPause
 	}
+	q.added++
+	t.number = q.added
+	heap.Push(&q.tasks, &t)
+	q.fill()
 	return true
+}
+
+func (q *Queue) max() int {
+	if q.MaxBytes == 0 {
+		return defaultBytes
+	}
+	return q.MaxBytes
+}
+
+// Free is how many bytes are left of the bound.
+func (q *Queue) Free() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.max() - q.bytes
+}
+
+// Left is how many tasks have not ended.
+func (q *Queue) Left() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.left
+}
+
+// Hurry shortens the pause to the shortest one: the store works. It costs next to nothing unless the
+// queue pauses.
+func (q *Queue) Hurry() {
+	if q.resting.Load() {
+		q.wakeAfter(minPause)
+	}
+}
+
+// wakeAfter has a pause end when it has lasted for d, unless it ends before.
+func (q *Queue) wakeAfter(d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.resting.Load() && q.timer.Stop() {
+		q.timer.Reset(time.Until(q.rested.Add(d)))
+	}
 }
 
 // Drain tries everything again at once and waits until nothing is left to do, or until ctx ends;
 // then the error says how much is left, and the queue goes on.
 func (q *Queue) Drain(ctx context.Context) error {
+	q.wakeAfter(0)
 	q.mu.Lock()
-	done, hurry := q.done, q.hurry
+	idle := q.idle
 	q.mu.Unlock()
-	if done == nil {
+	if idle == nil {
 		return nil
 	}
 	select {
-	case hurry <- struct{}{}:
-	default:
-	}
-	select {
-	case <-done:
+	case <-idle:
 		return nil
 	case <-ctx.Done():
-		q.mu.Lock()
-		left := len(q.tasks)
-		q.mu.Unlock()
-		return fmt.Errorf("%d unconfirmed requests left: %w", left, context.Cause(ctx))
+		return fmt.Errorf("%d unconfirmed requests left: %w", q.Left(), context.Cause(ctx))
 	}
 }
 
-func (q *Queue) work(done, hurry chan struct{}) {
-	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval = 20 * time.Millisecond
-	pause.MaxInterval = time.Second
-	for {
-		q.mu.Lock()
-		if len(q.tasks) == 0 {
-			q.done, q.hurry = nil, nil
-			close(done)
-			q.mu.Unlock()
+// fill starts as many tries as there may be. The caller holds mu.
+func (q *Queue) fill() {
+	for !q.resting.Load() && q.running < q.width && len(q.tasks) > 0 {
+		t := heap.Pop(&q.tasks).(*Task)
+		q.running++
+		go q.try(t)
+	}
+}
+
+func (q *Queue) try(t *Task) {
+	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
+	err := t.Try(ctx)
+	cancel()
+	closed := errors.Is(err, outage.ErrClosed)
+	over := err == nil || closed || !time.Now().Before(t.Until)
+	if over && t.After != nil {
+		t.After(err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running--
+	switch {
+	case err == nil || closed:
+		q.width = min(2*q.width, maxWidth)
+		q.backoff.Reset()
+		if q.resting.Load() && q.timer.Stop() {
+			q.resting.Store(false)
+		}
+	default:
+		q.width = minWidth
+		q.rest()
+	}
+	if over {
+		q.bytes -= TaskBytes + t.Bytes
+		if q.left--; q.left == 0 {
+			close(q.idle)
+			q.idle, q.tasks = nil, nil
+			if q.resting.Load() && q.timer.Stop() {
+				q.resting.Store(false)
+			}
 			return
 		}
-		next := q.tasks[0]
-		q.mu.Unlock()
-
-		ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
-		err := next.try(ctx)
-		cancel()
-		if err == nil || errors.Is(err, outage.ErrClosed) || !time.Now().Before(next.until) {
-			q.mu.Lock()
-			q.tasks[0] = task{} // let go of what it refers to
-			q.tasks = q.tasks[1:]
-			q.mu.Unlock()
-			if next.after != nil {
-				next.after()
-			}
-			if err == nil {
-				pause.Reset()
-			}
-			continue
-		}
-		q.mu.Lock() // to the back: what fails for a reason of its own must not hold up the rest
-		q.tasks = append(q.tasks[1:], next)
-		q.mu.Unlock()
-		wait := time.NewTimer(pause.NextBackOff())
-		select {
-		case <-wait.C:
-		case <-hurry:
-			wait.Stop()
-		}
+	} else {
+		t.tries = min(t.tries+1, manyTries)
+		q.added++
+		t.number = q.added
+		heap.Push(&q.tasks, t)
 	}
+	q.fill()
+}
+
+// rest begins a pause, unless there is one. The caller holds mu.
+func (q *Queue) rest() {
+	if q.resting.Swap(true) {
+		return
+	}
+	q.rested = time.Now()
+	pause := q.backoff.NextBackOff()
+	if q.timer == nil {
+		q.timer = time.AfterFunc(pause, q.wake)
+		return
+	}
+	q.timer.Reset(pause)
+}
+
+func (q *Queue) wake() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.resting.Store(false)
+	q.fill()
+}
+
+// tasks is a heap, the one that has been tried the least often at its top.
+type tasks []*Task
+
+func (t tasks) Len() int      { return len(t) }
+func (t tasks) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+func (t tasks) Less(i, j int) bool {
+	return t[i].tries < t[j].tries || t[i].tries == t[j].tries && t[i].number < t[j].number
+}
+func (t *tasks) Push(x any) { *t = append(*t, x.(*Task)) }
+
+func (t *tasks) Pop() any {
+	old := *t
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*t = old[:len(old)-1]
+	return last
 }

@@ -1,10 +1,11 @@
 // Package renewal keeps leases alive: it renews the holds of a process in batches, each at a third
-// of its time to live, with one timer and no goroutine while there is nothing to do.
+// of its time to live or somewhat earlier, with one timer and no goroutine while there is nothing to do.
 package renewal
 
 import (
 	"container/heap"
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -21,51 +22,108 @@ type Hold interface {
 	Lost()
 }
 
-// maxBatch bounds what one call of renew is given.
-const maxBatch = 100
+const (
+	// maxBatch bounds what one call of renew is given.
+	maxBatch = 100
+	// few batches are in flight at a time, so that a store which has many holds to renew, or was silent
+	// and has many that are overdue, answers each of them in time. If none ends for patience, one more
+	// is sent, up to most: a part of the store may be silent, and hold up the others. After a batch of
+	// which nothing was renewed there is one at a time, and one more after each that was.
+	few, most = 4, 16
+	patience  = 25 * time.Millisecond
+)
 
-// Keeper renews holds until they are removed or lost.
+// Parts of a time to live.
+const (
+	// retryPart is when a renewal that failed is tried again, or after a quarter of what is left if that
+	// is sooner, but not before retryLeast.
+	retryPart, retryLeast = 12, 60
+	// spreadPart is by how much renewals come earlier at most, so that holds which were acquired together
+	// are not renewed together.
+	spreadPart = 6
+	// earlyPart is by how much a hold is renewed earlier at most if that fills a batch.
+	earlyPart = 24
+)
+
+// Keeper renews holds until they are removed or lost: those first that end first.
 type Keeper[H Hold] struct {
 	// Renew asks the store to renew the holds of a batch, and says for each whether it is held.
 	// On an error those that it says are held have been renewed, and the others are tried again.
 	renew func(context.Context, []H) ([]bool, error)
 
-	mu    sync.Mutex
-	holds map[H]*entry[H]
-	queue queue[H]
-	timer *time.Timer
-	rings time.Time // when the timer does, if not zero
-	spare sync.Pool // of *entry[H]
-	// running counts batches that are under way; Wait waits for it.
+	mu       sync.Mutex
+	holds    map[H]*entry[H]
+	waiting  queue[H] // those that are not due, the first due first
+	ready    queue[H] // those that are due, the first to end first
+	inFlight int      // batches
+	started  time.Time
+	limit    int     // of batches in flight, 1 to few
+	added    int     // holds
+	offset   float64 // of the last of them, as a part of the most that there is
+	timer    *time.Timer
+	rings    time.Time // when the timer does, if not zero
+	spare    sync.Pool // of *entry[H]
+	// running counts batches in flight; Wait waits for it.
 	running sync.WaitGroup
 }
 
 type entry[H Hold] struct {
-	hold  H
-	due   time.Time
-	index int // in the queue; -1 while its batch is under way
+	hold      H
+	due, ends time.Time
+	watched   bool // it is not renewed, and forgotten when it is due
+	failed    bool // its last renewal has
+	in        *queue[H]
+	index     int // in that queue; -1 while its batch is in flight
 }
 
 // NewKeeper returns a keeper that renews with the given function.
 func NewKeeper[H Hold](renew func(context.Context, []H) ([]bool, error)) *Keeper[H] {
-	return &Keeper[H]{renew: renew, holds: make(map[H]*entry[H])}
+	k := &Keeper[H]{renew: renew, holds: make(map[H]*entry[H]), limit: few}
+	k.ready.byEnd = true
+	return k
 }
 
 // Add starts renewing a hold whose present time to live began at the given time.
 func (k *Keeper[H]) Add(h H, sent time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.added%maxBatch == 0 { // those of a batch stay together
+		k.offset = rand.Float64()
+	}
+	k.added++
+	k.add(h, sent.Add(h.TTL()/3-k.spread(h, k.offset)), sent.Add(h.TTL()), false)
+}
+
+// spread is how much earlier than at a third of its time to live a hold is renewed. A process with few
+// holds need not spread them. The caller holds mu.
+func (k *Keeper[H]) spread(h H, offset float64) time.Duration {
+	if len(k.holds) < maxBatch {
+		return 0
+	}
+	return time.Duration(offset * float64(h.TTL()/spreadPart))
+}
+
+// Watch has a hold that is not renewed forgotten when it ends: it is in a batch then, of which renew says
+// that it is not held.
+func (k *Keeper[H]) Watch(h H, end time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.add(h, end, end, true)
+}
+
+// add is called with mu held.
+func (k *Keeper[H]) add(h H, due, ends time.Time, watched bool) {
 	e, _ := k.spare.Get().(*entry[H])
 	if e == nil {
 		e = new(entry[H])
 	}
-	e.hold, e.due = h, sent.Add(h.TTL()/3)
+	e.hold, e.due, e.ends, e.watched = h, due, ends, watched
 	k.holds[h] = e
-	heap.Push(&k.queue, e)
-	k.arm()
+	k.waiting.put(e)
+	k.arm(time.Now())
 }
 
-// Remove stops renewing a hold. A renewal that is under way may still be told to it.
+// Remove stops renewing a hold. A renewal that is in flight may still be told to it.
 func (k *Keeper[H]) Remove(h H) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -75,7 +133,7 @@ func (k *Keeper[H]) Remove(h H) {
 	}
 	delete(k.holds, h)
 	if e.index >= 0 { // else its batch has it still
-		heap.Remove(&k.queue, e.index)
+		heap.Remove(e.in, e.index)
 		*e = entry[H]{}
 		k.spare.Put(e)
 	}
@@ -88,55 +146,78 @@ func (k *Keeper[H]) Len() int {
 	return len(k.holds)
 }
 
-// Wait waits until no renewal is under way.
+// Wait waits until no renewal is in flight.
 func (k *Keeper[H]) Wait() { k.running.Wait() }
 
-// arm sets the timer for the first hold that is due, unless it rings before that anyway. It is not
-// stopped for a hold that is removed: most are before they are due, and the next hold would set it
-// again. The caller holds mu.
-func (k *Keeper[H]) arm() {
-	if len(k.queue) == 0 {
+// arm sets the timer for the first hold that is due, or for one more batch, unless it rings before that
+// anyway. It is not stopped for a hold that is removed: most are before they are due, and the next hold
+// would set it again. The caller holds mu.
+func (k *Keeper[H]) arm(now time.Time) {
+	var next time.Time
+	if k.waiting.Len() > 0 {
+		next = k.waiting.entries[0].due
+	}
+	if k.ready.Len() > 0 && k.limit == few && k.inFlight < most {
+		if more := k.started.Add(patience); next.IsZero() || more.Before(next) {
+			next = more
+		}
+	}
+	if next.IsZero() || !k.rings.IsZero() && !next.Before(k.rings) {
 		return
 	}
-	due := k.queue[0].due
-	if !k.rings.IsZero() && !due.Before(k.rings) {
-		return
-	}
-	k.rings = due
+	k.rings = next
 	if k.timer == nil {
-		k.timer = time.AfterFunc(time.Until(due), k.tick)
+		k.timer = time.AfterFunc(next.Sub(now), k.tick)
 		return
 	}
-	k.timer.Reset(time.Until(due))
+	k.timer.Reset(next.Sub(now))
 }
 
 // Rest stops the timer if nothing is kept alive.
 func (k *Keeper[H]) Rest() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.queue) == 0 && k.timer != nil {
+	if k.waiting.Len()+k.ready.Len() == 0 && k.timer != nil {
 		k.timer.Stop()
 		k.rings = time.Time{}
 	}
 }
 
-// tick sends what is due, in batches that do not wait for each other.
 func (k *Keeper[H]) tick() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.rings = time.Time{}
-	now := time.Now()
-	for len(k.queue) > 0 && !k.queue[0].due.After(now) {
-		var batch []*entry[H]
-		for len(batch) < maxBatch && len(k.queue) > 0 && !k.queue[0].due.After(now) {
-			batch = append(batch, heap.Pop(&k.queue).(*entry[H]))
-		}
-		k.running.Go(func() { k.send(batch) })
-	}
-	k.arm()
+	k.send(time.Now())
 }
 
-func (k *Keeper[H]) send(batch []*entry[H]) {
+// send sends batches of what is due, as many as may be in flight. The caller holds mu.
+func (k *Keeper[H]) send(now time.Time) {
+	for k.waiting.Len() > 0 {
+		first := k.waiting.entries[0]
+		early := first.due.Sub(now)
+		fills := k.ready.Len()%maxBatch != 0 && !first.watched && early <= first.hold.TTL()/earlyPart
+		if early > 0 && !fills {
+			break
+		}
+		k.ready.put(k.waiting.take())
+	}
+	for k.ready.Len() > 0 && k.maySend(now) {
+		batch := make([]*entry[H], 0, min(k.ready.Len(), maxBatch))
+		for len(batch) < cap(batch) {
+			batch = append(batch, k.ready.take())
+		}
+		k.inFlight++
+		k.started = now
+		k.running.Go(func() { k.renewBatch(batch) })
+	}
+	k.arm(now)
+}
+
+func (k *Keeper[H]) maySend(now time.Time) bool {
+	return k.inFlight < k.limit || k.limit == few && k.inFlight < most && now.Sub(k.started) >= patience
+}
+
+func (k *Keeper[H]) renewBatch(batch []*entry[H]) {
 	holds := make([]H, len(batch))
 	shortest := batch[0].hold.TTL()
 	for i, e := range batch {
@@ -149,25 +230,38 @@ func (k *Keeper[H]) send(batch []*entry[H]) {
 	cancel()
 
 	var renewed, lost []H
+	offset := rand.Float64()
 	k.mu.Lock()
+	now := time.Now()
 	for i, e := range batch {
 		if k.holds[e.hold] != e {
 			continue // removed meanwhile
 		}
+		ttl := e.hold.TTL()
 		switch {
 		case i < len(held) && held[i]:
-			e.due = sent.Add(e.hold.TTL() / 3)
-			heap.Push(&k.queue, e)
+			next := sent.Add(ttl / 3)
+			if e.failed || sent.Sub(e.due) > ttl/earlyPart { // as were many others, so that they have come together
+				next = next.Add(-k.spread(e.hold, offset))
+			}
+			e.due, e.ends, e.failed = next, sent.Add(ttl), false
+			k.waiting.put(e)
 			renewed = append(renewed, e.hold)
-		case err != nil: // soon again: there may be two more chances before the lease ends
-			e.due = time.Now().Add(e.hold.TTL() / 12)
-			heap.Push(&k.queue, e)
+		case err != nil:
+			e.due, e.failed = now.Add(max(min(ttl/retryPart, e.ends.Sub(now)/4), ttl/retryLeast)), true
+			k.waiting.put(e)
 		default:
 			delete(k.holds, e.hold)
 			lost = append(lost, e.hold)
 		}
 	}
-	k.arm()
+	k.inFlight--
+	if err != nil && len(renewed) == 0 {
+		k.limit = 1
+	} else {
+		k.limit = min(k.limit+1, few)
+	}
+	k.send(now)
 	k.mu.Unlock()
 
 	for _, h := range renewed {
@@ -178,27 +272,50 @@ func (k *Keeper[H]) send(batch []*entry[H]) {
 	}
 }
 
-// queue is a heap of entries, the first due at its top.
-type queue[H Hold] []*entry[H]
-
-func (q queue[H]) Len() int           { return len(q) }
-func (q queue[H]) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
-func (q queue[H]) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
+// queue is a heap of entries: the first that is due at its top, or the first that ends.
+type queue[H Hold] struct {
+	entries []*entry[H]
+	byEnd   bool
 }
 
+func (q *queue[H]) put(e *entry[H]) {
+	e.in = q
+	heap.Push(q, e)
+}
+
+func (q *queue[H]) take() *entry[H] { return heap.Pop(q).(*entry[H]) }
+
+// Len implements heap.Interface.
+func (q *queue[H]) Len() int { return len(q.entries) }
+
+// Less implements heap.Interface.
+func (q *queue[H]) Less(i, j int) bool {
+	a, b := q.entries[i], q.entries[j]
+	if q.byEnd {
+		return a.ends.Before(b.ends)
+	}
+	return a.due.Before(b.due)
+}
+
+// Swap implements heap.Interface.
+func (q *queue[H]) Swap(i, j int) {
+	q.entries[i], q.entries[j] = q.entries[j], q.entries[i]
+	q.entries[i].index, q.entries[j].index = i, j
+}
+
+// Push implements heap.Interface.
 func (q *queue[H]) Push(x any) {
 	e := x.(*entry[H])
-	e.index = len(*q)
-	*q = append(*q, e)
+	e.index = len(q.entries)
+	q.entries = append(q.entries, e)
 }
 
+// Pop implements heap.Interface.
 func (q *queue[H]) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
+	last := len(q.entries) - 1
+	e := q.entries[last]
+	q.entries[last] = nil
+	q.entries = q.entries[:last]
 	e.index = -1
 	return e
 }

@@ -13,7 +13,8 @@ import (
 // ErrorTypes are all values of error.type. The last is that of the semantic conventions for what has no
 // name.
 var ErrorTypes = []string{
-	"store_unavailable", "store_unconfirmed", "store_full", "store_closed", "timeout", "canceled", "_OTHER",
+	"store_unavailable", "store_unconfirmed", "store_full", "store_closed", "store_misconfigured", "timeout", "canceled",
+	"_OTHER",
 }
 
 // ErrorType is the value of error.type for an error.
@@ -23,6 +24,8 @@ func ErrorType(err error) string {
 		return "store_full"
 	case errors.Is(err, outage.ErrClosed):
 		return "store_closed"
+	case errors.Is(err, outage.ErrMisconfigured):
+		return "store_misconfigured"
 	case errors.Is(err, outage.ErrUnconfirmed):
 		return "store_unconfirmed"
 	case errors.Is(err, outage.ErrUnavailable):

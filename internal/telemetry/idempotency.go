@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -19,13 +21,16 @@ const (
 	Started          IdempotencyResult = "started"      // on spans only: an attempt has begun
 	Executed         IdempotencyResult = "executed"     // an attempt ended, and its result is recorded
 	Abandoned        IdempotencyResult = "abandoned"    // an attempt ended as if it had not been
-	Failed           IdempotencyResult = "failed"       // an attempt ended, and nobody knows what it did
+	Failed           IdempotencyResult = "failed"       // an attempt ended, and its outcome is unknown
 	Overtaken        IdempotencyResult = "overtaken"    // an attempt ended after it had lost the operation
+	Unconfirmed      IdempotencyResult = "unconfirmed"  // an attempt ended, and recording its end is retried
+	Dropped          IdempotencyResult = "dropped"      // an attempt ended, and recording its end was given up
 	Replayed         IdempotencyResult = "replayed"     // an earlier result was given
 	InProgress       IdempotencyResult = "in_progress"  // another attempt runs
 	Mismatch         IdempotencyResult = "mismatch"     // the key belongs to another request
 	Unknown          IdempotencyResult = "unknown"      // an earlier attempt is of unknown outcome
 	NotRetained      IdempotencyResult = "not_retained" // an earlier result was not kept
+	ScopeFull        IdempotencyResult = "scope_full"   // the scope has as many records as it may have
 	IdempotencyError IdempotencyResult = "error"
 )
 
@@ -35,17 +40,25 @@ type Idempotency struct {
 	durations *Durations[IdempotencyResult]
 	tracer    trace.Tracer
 	name      string // of spans
+	logger    *slog.Logger
+
+	mu      sync.Mutex
+	pending int // completions that the store has not confirmed
+	// since the first of them
+	confirmed, dropped int
 }
 
 // NewIdempotency returns that of the guard with this name.
-func NewIdempotency(p Providers, scope, policy string) *Idempotency {
+func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string) *Idempotency {
 	t := &Idempotency{policy: policyKey.String(policy), tracer: p.tracer(scope), name: "begin " + policy}
+	t.logger = logger.With("mechanism", "idempotency", "policy", policy)
 	t.durations = newDurations(p, durationsSpec[IdempotencyResult]{
 		scope: scope, name: "lockkeeper.idempotency.duration",
 		description: "How long attempts take until their end is recorded, and how long other requests take to be answered.",
 		bounds:      WaitBounds, attributes: []attribute.KeyValue{t.policy}, key: idempotencyResultKey,
 		ends: []IdempotencyResult{
-			Executed, Abandoned, Failed, Overtaken, Replayed, InProgress, Mismatch, Unknown, NotRetained, IdempotencyError,
+			Executed, Abandoned, Failed, Overtaken, Unconfirmed, Dropped, Replayed, InProgress, Mismatch, Unknown, NotRetained,
+			ScopeFull, IdempotencyError,
 		},
 		failed: IdempotencyError,
 	})
@@ -89,7 +102,49 @@ func (t *Idempotency) Begun(ctx context.Context, b Beginning, result Idempotency
 	b.span.End()
 }
 
-// End records how an attempt ended. The error is that of one whose end could not be recorded yet.
+// End records how an attempt ended. The error is that of one whose result is IdempotencyError.
 func (t *Idempotency) End(ctx context.Context, b Beginning, result IdempotencyResult, err error) {
 	t.durations.End(ctx, b.began, result, err)
+}
+
+// Unconfirmed is called for a completion that the store did not confirm. Confirmed or Dropped follows.
+// The first one is logged, and when none is left, how many there were: an outage is two lines.
+func (t *Idempotency) Unconfirmed(ctx context.Context, err error) {
+	t.mu.Lock()
+	t.pending++
+	first := t.pending == 1
+	t.mu.Unlock()
+	if first {
+		t.logger.WarnContext(ctx, "lockkeeper: completions are not confirmed, and are retried", "error.type", ErrorType(err))
+	}
+}
+
+// Confirmed is called when the store has confirmed a completion after all.
+func (t *Idempotency) Confirmed(ctx context.Context) { t.ended(ctx, &t.confirmed) }
+
+// Dropped is called when a completion is given up. Of an outage's the first one is logged by itself.
+func (t *Idempotency) Dropped(ctx context.Context, err error) {
+	t.mu.Lock()
+	first := t.dropped == 0
+	t.mu.Unlock()
+	if first {
+		t.logger.ErrorContext(ctx, "lockkeeper: completions are dropped; the outcome of their operations is unknown",
+			"error.type", ErrorType(err))
+	}
+	t.ended(ctx, &t.dropped)
+}
+
+// ended counts a completion that is not pending any more.
+func (t *Idempotency) ended(ctx context.Context, count *int) {
+	t.mu.Lock()
+	*count++
+	t.pending--
+	last, confirmed, dropped := t.pending == 0, t.confirmed, t.dropped
+	if last {
+		t.confirmed, t.dropped = 0, 0
+	}
+	t.mu.Unlock()
+	if last {
+		t.logger.InfoContext(ctx, "lockkeeper: no completion is pending any more", "confirmed", confirmed, "dropped", dropped)
+	}
 }

@@ -52,7 +52,7 @@ func TestRenewalsAreLoggedWhenTheyFailAndWorkAgain(t *testing.T) {
 func TestDamageIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := messages(func(logger *slog.Logger) {
-			d := telemetry.NewDamage(logger)
+			d := telemetry.NewRepeated(logger, telemetry.DamagedRecord)
 			find := func(times int) {
 				for range times {
 					d.Found(t.Context())

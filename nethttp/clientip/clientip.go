@@ -8,6 +8,7 @@
 //	clientip.Direct()                                             // no proxy in front
 //	clientip.TrustedProxies(netip.MustParsePrefix("10.0.0.0/8"))  // proxies of known addresses
 //	clientip.TrustedHops(2)                                       // a known number of proxies
+//	clientip.TrustedUnixSocket()                                  // a proxy that connects by a Unix socket
 //
 // X-Forwarded-For is the only header that is read. Forwarded, X-Real-IP and their like are not: a
 // proxy passes on what it does not set itself, so with more than one header to choose from, it is
@@ -16,21 +17,25 @@ package clientip
 
 import (
 	"errors"
-	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 )
 
-// ErrNoAddress is returned for a request whose RemoteAddr is no IP address, as when it came in by a
-// Unix socket.
+// ErrNoAddress is returned for a request whose client has no IP address: its RemoteAddr is none, as when
+// it came in by a Unix socket, and no trusted proxy has reported one.
 var ErrNoAddress = errors.New("clientip: remote address is not an IP address")
+
+// unixSocket is the key of all clients of a Unix socket whose addresses are not known. What such a client
+// calls itself, which is the path that it has bound, is its own choice.
+const unixSocket = "unix"
 
 // defaultIPv6Bits is the size of a single network (RFC 4291, section 2.5.4): any device in it can use
 // any address of it.
 const defaultIPv6Bits = 64
 
-// Resolver finds the address of the client of a request. Build one with [Direct], [TrustedProxies]
-// or [TrustedHops]; the zero value is Direct, which believes no header.
+// Resolver finds the address of the client of a request. Build one with [Direct], [TrustedProxies],
+// [TrustedHops] or [TrustedUnixSocket]; the zero value is Direct, which believes no header.
 //
 // Most callers want [Resolver.Key], which is what to limit by. [Resolver.Addr] is for logs and for
 // lists of addresses. A Resolver is an immutable value, and all methods may be called concurrently.
@@ -46,7 +51,7 @@ type Resolver struct {
 }
 
 // Direct takes RemoteAddr for the client's address, and believes no header. It is right for a
-// server that clients connect to, and safe for any: behind a proxy, all clients are one.
+// server that clients connect to, and safe for any: behind a proxy, or a Unix socket, all clients are one.
 //
 // Middleware that puts what a header says into RemoteAddr undoes this, and must not run before.
 func Direct() Resolver { return Resolver{} }
@@ -70,20 +75,20 @@ func TrustedProxies(proxies ...netip.Prefix) Resolver {
 	if len(proxies) == 0 {
 		panic("clientip: TrustedProxies: no prefixes")
 	}
-	set := &proxySet{prefixes: make([]netip.Prefix, 0, len(proxies))}
-	for i, p := range proxies {
-		if !p.IsValid() {
-			panic(fmt.Sprintf("clientip: TrustedProxies: prefix %d is invalid", i))
-		}
-		if p.Addr().Is4In6() {
-			// Addresses are compared unmapped, so that such a prefix would never match.
-			if p.Bits() < 96 {
-				panic(fmt.Sprintf("clientip: TrustedProxies: IPv4-mapped prefix %v is shorter than /96", p))
-			}
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		set.prefixes = append(set.prefixes, p.Masked())
-	}
+	return Resolver{proxies: newProxySet("TrustedProxies", proxies)}
+}
+
+// TrustedUnixSocket is [TrustedProxies] for a server that a proxy connects to by a Unix socket: whoever
+// does is a trusted proxy, beside those with an address in one of the prefixes, if there are any. The
+// permissions of the socket have to keep everybody else out. A request that comes by TCP is treated as
+// by TrustedProxies, or, without prefixes, by [Direct].
+//
+// Without an address in X-Forwarded-For the client is not known: see [Resolver.Key].
+//
+// It panics if a prefix is one for which TrustedProxies does.
+func TrustedUnixSocket(proxies ...netip.Prefix) Resolver {
+	set := newProxySet("TrustedUnixSocket", proxies)
+	set.unixSocket = true
 	return Resolver{proxies: set}
 }
 
@@ -92,7 +97,8 @@ func TrustedProxies(proxies ...netip.Prefix) Resolver {
 // the entries to the right of it are is not looked at.
 //
 // If the header has fewer entries, the request has not come through all proxies, and if that entry
-// is no address, it is not known who connected: nothing is believed, and RemoteAddr is the client.
+// is no address, it is not known who connected: nothing is believed, and RemoteAddr is the client. The
+// nearest proxy may connect by a Unix socket.
 //
 // Each proxy has to append to X-Forwarded-For, except that the outermost may replace it. There must
 // be no way around any of them: who comes through fewer than n chooses its own address, since
@@ -123,34 +129,57 @@ func (r Resolver) IPv6Prefix(bits int) Resolver {
 // Addr returns the client's address in full, with IPv4 unmapped and without a zone.
 //
 // It returns [ErrNoAddress] if the request's RemoteAddr is no IP address, whatever the headers say:
-// without it, it is not known who sent them. There are no other errors.
+// without it, it is not known who sent them. Of a request by a Unix socket, that is so unless
+// [TrustedUnixSocket] or [TrustedHops] says who did. There are no other errors.
 func (r Resolver) Addr(req *http.Request) (netip.Addr, error) {
-	remote, ok := parseAddr(req.RemoteAddr)
-	if !ok {
-		return netip.Addr{}, ErrNoAddress
+	return r.addr(req, byUnixSocket(req))
+}
+
+func (r Resolver) addr(req *http.Request, unix bool) (netip.Addr, error) {
+	var remote netip.Addr // not valid for a Unix socket
+	if !unix {
+		var ok bool
+		if remote, ok = parseAddr(req.RemoteAddr); !ok {
+			return netip.Addr{}, ErrNoAddress
+		}
 	}
+	addr := remote
 	switch forwarded := req.Header[forwardedFor]; {
 	case r.proxies != nil:
-		return r.proxies.client(remote, forwarded), nil
+		addr = r.proxies.client(remote, forwarded)
 	case r.hops > 0:
-		return clientBeyond(r.hops, remote, forwarded), nil
-	default:
-		return remote, nil
+		addr = clientBeyond(r.hops, remote, forwarded)
 	}
+	if !addr.IsValid() {
+		return netip.Addr{}, ErrNoAddress
+	}
+	return addr, nil
+}
+
+// byUnixSocket reports whether a request came by a Unix socket. Only the server's own address tells:
+// RemoteAddr is empty, "@", or the path that the client has bound, which may look like an IP address.
+func byUnixSocket(req *http.Request) bool {
+	local, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && local.Network() == "unix"
 }
 
 // Key returns what to limit the client by: its IPv4 address ("203.0.113.7"), or the network of its
-// IPv6 address ("2001:db8::/64", or what [Resolver.IPv6Prefix] says).
+// IPv6 address ("2001:db8::/64", or what [Resolver.IPv6Prefix] says). All requests by a Unix socket whose
+// client's address is not known have the key "unix".
 //
-// It returns [ErrNoAddress] if [Resolver.Addr] does.
+// It returns [ErrNoAddress] if [Resolver.Addr] does for a request that did not come by a Unix socket.
 func (r Resolver) Key(req *http.Request) (string, error) {
-	if r.proxies == nil && r.hops == 0 {
+	unix := byUnixSocket(req)
+	if !unix && r.proxies == nil && r.hops == 0 {
 		if key, ok := cutIPv4(req.RemoteAddr); ok {
 			return key, nil
 		}
 	}
-	addr, err := r.Addr(req)
-	if err != nil {
+	addr, err := r.addr(req, unix)
+	switch {
+	case err != nil && unix:
+		return unixSocket, nil
+	case err != nil:
 		return "", err
 	}
 	if addr.Is4() {

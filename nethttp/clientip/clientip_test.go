@@ -217,6 +217,10 @@ func TestMisuse(t *testing.T) {
 			func() { clientip.TrustedProxies(netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), 33)) },
 			func() { proxies("::ffff:10.0.0.0/95") },
 		},
+		"clientip: TrustedUnixSocket: ": {
+			func() { clientip.TrustedUnixSocket(netip.Prefix{}) },
+			func() { clientip.TrustedUnixSocket(netip.PrefixFrom(netip.MustParseAddr("::ffff:10.0.0.0"), 95)) },
+		},
 		"clientip: TrustedHops: ": {
 			func() { clientip.TrustedHops(0) },
 			func() { clientip.TrustedHops(-1) },

@@ -1,6 +1,7 @@
 package clientip
 
 import (
+	"fmt"
 	"iter"
 	"math"
 	"net/netip"
@@ -17,11 +18,35 @@ const maxEntry = 128
 
 // proxySet is the addresses of trusted proxies.
 type proxySet struct {
-	prefixes []netip.Prefix
+	prefixes   []netip.Prefix
+	unixSocket bool // who connects by a Unix socket is one, too
 }
 
-// contains reports whether addr, which is unmapped and has no zone, is a trusted proxy's.
+// newProxySet panics, as the function called name, if a prefix makes no sense.
+func newProxySet(name string, proxies []netip.Prefix) *proxySet {
+	set := &proxySet{prefixes: make([]netip.Prefix, 0, len(proxies))}
+	for i, p := range proxies {
+		if !p.IsValid() {
+			panic(fmt.Sprintf("clientip: %s: prefix %d is invalid", name, i))
+		}
+		if p.Addr().Is4In6() {
+			// Addresses are compared unmapped, so that such a prefix would never match.
+			if p.Bits() < 96 {
+				panic(fmt.Sprintf("clientip: %s: IPv4-mapped prefix %v is shorter than /96", name, p))
+			}
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		set.prefixes = append(set.prefixes, p.Masked())
+	}
+	return set
+}
+
+// contains reports whether addr, which is unmapped and has no zone, is a trusted proxy's. It is not valid
+// for a Unix socket.
 func (s *proxySet) contains(addr netip.Addr) bool {
+	if !addr.IsValid() {
+		return s.unixSocket
+	}
 	for _, p := range s.prefixes {
 		if p.Contains(addr) {
 			return true

@@ -25,11 +25,12 @@ import (
 //   - 429 with Retry-After and a problem body (RFC 9457) of type too-many-at-once if there is no
 //     room, or others wait for it. With policy.Wait, if the request's turn has not come within that
 //     time, or at once if as many wait already as policy.MaxWaiting says (1,024 if not set);
-//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs without
 //     a permit instead, the answer has "Concurrency-Status: bypassed", and semaphore.FromContext
 //     finds none;
-//   - 500 if the key function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
+//     function fails.
 //
 // Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
 // leaves less room for the handler. With policy.PerInstance they are those of sem.PerInstance, which
@@ -49,8 +50,10 @@ import (
 // long as a round trip to the store. If the permit was lost while the handler ran, nethttp.OnError is
 // told; the answer is the handler's.
 //
-// A client that disconnects while its request waits is not served, and its place in the queue goes.
-// The server notices that only if the request has no body, or one that has been read.
+// A request whose client disconnects while it waits gives up its place, also behind the idempotency
+// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of up to
+// 64 KiB whose length is known is read before the request waits, 16 MiB of them in all; with another
+// unread body the request waits on.
 //
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //

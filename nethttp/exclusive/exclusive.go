@@ -21,13 +21,15 @@ import (
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
 // answers without the handler if it does not get it:
 //
-//   - 409 with Retry-After and a problem body (RFC 9457) of type locked if another has the lock; with
-//     policy.Wait, if it has not become free within that time;
-//   - 400 if the request has no key, or one of more than 1,024 bytes;
+//   - 409 with Retry-After and a problem body (RFC 9457) of type locked if another has the lock. With
+//     policy.Wait, if it has not become free within that time, or at once if as many requests wait
+//     already as policy.MaxWaiting says (1,024 if not set);
+//   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable. With policy.RunUnprotected the handler runs
 //     without the lock instead, the answer has "Lock-Status: bypassed", and lock.FromContext finds
 //     no lease;
-//   - 500 if the key function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
+//     function fails.
 //
 // Locks are those of locker: whoever calls locker.Lock with the same key, here or in another
 // process, excludes the handler, and is excluded by it.
@@ -41,15 +43,18 @@ import (
 // is still there. If it turns out to have been lost meanwhile, or cannot be released in time,
 // nethttp.OnError is told; the answer is the handler's.
 //
-// A client that disconnects while its request waits is not served. The server notices that only if
-// the request has no body, or one that has been read.
+// A request whose client disconnects while it waits gives up its place, also behind the idempotency
+// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of up to
+// 64 KiB whose length is known is read before the request waits, 16 MiB of them in all; with another
+// unread body the request waits on.
 //
 // A request that passes two of these middleware with the same locker and key holds the lock once. A
 // handler that needs the locks of several keys takes them with lock.Locker's LockAll, since two
 // middleware with different keys may wait for each other.
 //
-// Options are policy.Wait, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and [Deny]. New
-// panics if locker or key is nil, and what it returns if the handler is.
+// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, nethttp.Unless,
+// nethttp.OnError and [Deny]. New panics if locker or key is nil, and what it returns if the
+// handler is.
 func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
 	if locker == nil {
 		panic("exclusive: New: nil locker")

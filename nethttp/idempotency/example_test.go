@@ -1,10 +1,13 @@
 package idempotency_test
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -13,11 +16,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 )
 
-// post sends an order of a user. Real users are known by their authentication.
+type userKey struct{}
+
+// byUser scopes by what authentication has put into the context.
+var byUser = nethttp.ScopeBy(nethttp.ByContext(userKey{}))
+
+// post sends an order of a user whom authentication has verified.
 func post(h http.Handler, user, key, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/checkout", strings.NewReader(body))
-	r.Header.Set("X-User", user)
 	r.Header.Set("Idempotency-Key", key)
+	r = r.WithContext(context.WithValue(r.Context(), userKey{}, user))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
@@ -31,7 +39,7 @@ func Example_checkout() {
 		panic(err)
 	}
 	placed := 0
-	once := idempotency.New(orders, nethttp.ScopeBy(nethttp.ByHeader("X-User")), policy.Required())
+	once := idempotency.New(orders, byUser, policy.Required())
 	h := once(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		placed++
 		w.WriteHeader(http.StatusCreated)
@@ -57,7 +65,7 @@ func Example_safeToRepeat() {
 		panic(err)
 	}
 	var charged []string
-	h := idempotency.New(orders, nethttp.ScopeBy(nethttp.ByHeader("X-User")))(http.HandlerFunc(
+	h := idempotency.New(orders, byUser)(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
 			attempt, _ := guard.FromContext(r.Context())
 			charged = append(charged, attempt.OperationID())
@@ -75,6 +83,49 @@ func Example_safeToRepeat() {
 	// 2 charges, with one key: true
 }
 
+// A payment provider delivers an event until it is told that the event has arrived, each time with another
+// timestamp in the body. The event's id is the key, so each event is handled once. Events are remembered
+// for as long as the provider delivers them again.
+func ExampleKeyFrom_webhook() {
+	events, err := guard.New(memstore.New(), "payments", guard.WithRetention(72*time.Hour))
+	if err != nil {
+		panic(err)
+	}
+	type event struct {
+		ID     string `json:"id"`
+		Amount int    `json:"amount"`
+	}
+	id := func(r *http.Request) (string, error) {
+		var e event
+		if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+			return "", policy.ErrNoKey
+		}
+		return e.ID, nil
+	}
+	once := idempotency.New(events, nethttp.Unscoped(), // the provider is the only client: its signature has been checked
+		idempotency.KeyFrom(id), policy.KeyAlone(), policy.Required())
+
+	paid := 0
+	h := once(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var e event
+		_ = json.NewDecoder(r.Body).Decode(&e) // the body is there again
+		paid += e.Amount
+		_, _ = fmt.Fprint(w, "paid ", paid)
+	}))
+	deliver := func(body string) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/webhooks/payments", strings.NewReader(body)))
+		fmt.Println(w.Code, w.Body)
+	}
+	deliver(`{"id": "evt_1", "amount": 450, "sent": "10:00:00"}`)
+	deliver(`{"id": "evt_1", "amount": 450, "sent": "10:00:30"}`)
+	deliver(`{"id": "evt_2", "amount": 50, "sent": "10:01:00"}`)
+	// Output:
+	// 200 paid 450
+	// 200 paid 450
+	// 200 paid 500
+}
+
 // Clients that do not read problems are told in their own words.
 func ExampleDeny() {
 	orders, err := guard.New(memstore.New(), "checkout")
@@ -85,7 +136,7 @@ func ExampleDeny() {
 		w.WriteHeader(d.Status())
 		_, _ = fmt.Fprintf(w, "<error code=%q/>", d.Reason)
 	})
-	h := idempotency.New(orders, nethttp.ScopeBy(nethttp.ByHeader("X-User")), deny)(http.NotFoundHandler())
+	h := idempotency.New(orders, byUser, deny)(http.NotFoundHandler())
 	fmt.Println(post(h, "alice", "two keys, that is", "").Body)
 	// Output: <error code="key-malformed"/>
 }

@@ -23,23 +23,32 @@ import (
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
 // its answer to whoever sends the same request again. The key is a structured-field String, quoted
-// or bare, of 1 to 255 printable characters. Which request it is for is a fingerprint of method,
-// path, query, content type and body.
+// or bare, of 1 to 255 printable characters; [KeyFrom] reads another one. Which request it is for is a
+// fingerprint of method, host, path, query, content type, preconditions, Range and body, in which
+// policy.Fingerprint changes what stands for the body; policy.KeyAlone compares method, host and path.
 //
 // What a client sees:
 //
 //   - the handler's answer, the first time;
-//   - the same status, header fields and body with "Idempotency-Replayed: true" after that; without
-//     Set-Cookie, Date and what belongs to a connection;
+//   - the same status, header fields, body and trailers with "Idempotency-Replayed: true" after that;
+//     without Set-Cookie, Date and what belongs to a connection. Fields that the handler deleted, or
+//     suppressed by a nil value, are missing in the replay too;
 //   - 409 with Retry-After while the first request runs;
 //   - 422 if the key was used for another request;
 //   - 409 response-not-retained if the answer was not kept: it was streamed, or larger than the
-//     guard keeps (guard.WithMaxResult);
+//     guard keeps (guard.WithMaxResult, guard.WithMaxScopeBytes);
+//   - 429 with Retry-After if the request is new and its scope has as many records as it may have
+//     (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
 //   - 409 outcome-unknown if an attempt died, or panicked, and may have had effects;
 //   - 400 if the key is malformed, given several times, or missing where it is required, or if the
-//     request has no scope;
-//   - 413 if the request's body is larger than policy.MaxBody;
-//   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected.
+//     client has not sent what scopes the request; or if its body breaks off, or policy.Fingerprint
+//     refuses it;
+//   - 500 if the application has not provided the scope, such as the user whom authentication should have
+//     put into the context, or if the same guard is in the request's chain twice; both are logged once
+//     (policy.Logger);
+//   - 413 if the request's body is larger than policy.MaxBody, or than a limit outside lets pass;
+//   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected; or if the bodies of
+//     all requests together would take more memory than policy.MaxBodies.
 //
 // Refusals are problems (RFC 9457). The handler's answer is recorded before it is sent, and sent
 // even if it could not be recorded; the recording then goes on in the background, and
@@ -48,16 +57,22 @@ import (
 // To record the answer, the handler is given a ResponseWriter that holds it back. Flush lets it
 // through, as it is written from then on, and so does Hijack, which hands over the connection: that
 // is what is not kept. Both, and deadlines, work through http.ResponseController, and by asserting
-// http.Flusher and http.Hijacker. Trailers are sent, and are not part of a replay.
+// http.Flusher and http.Hijacker. Until the answer is sent the handler has a header of its own, and
+// WriteHeader panics on an invalid status as net/http does; that is an attempt that panicked.
+//
+// Which answers are kept and which are released, so that the next request runs, is a table in
+// docs/idempotency.md. A refusal by middleware of this module behind this one is released.
 //
 // The handler's request has the attempt's context: guard.FromContext finds the attempt in it. The
-// client's disconnecting does not end that context, and the handler runs to its end; a deadline of
-// the request's context does. If the handler panics, the attempt is settled and the panic goes on.
+// client's disconnecting does not end that context, and the handler runs to its end; a deadline of the
+// request's context ends it, and policy.MaxRun (5 minutes if not set) with the cause policy.ErrMaxRun.
+// guard.ClientContext ends when the client leaves. If the handler panics, the attempt is settled and
+// the panic goes on.
 //
-// Options are policy.Required, policy.Methods, policy.MaxBody, policy.KeepStatus,
-// policy.ReleaseStatus, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and [Deny]. New
-// panics if the guard is nil or the scope is the zero value, and what it returns if the handler is
-// nil.
+// Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies, policy.Fingerprint,
+// policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.StatusHeaders,
+// policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and [Deny]. New panics if the
+// guard is nil or the scope is the zero value, and what it returns if the handler is nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
 	if g == nil {
 		panic("idempotency: New: nil guard")
@@ -67,12 +82,32 @@ func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOpti
 	}
 	settings := setting.ForIdempotency(opts)
 	hooks := hook.Of("idempotency", settings.Common)
+	key := setting.Hook[nethttp.KeyFunc]("idempotency", settings.Key)
 	middleware := httpguard.New(g, settings)
 
 	return hooks.Middleware(func(x hook.Exchange) {
-		middleware.Serve(x.Writer, x.Request, &exchange{x, scope})
+		middleware.Serve(x.Writer, x.Request, &exchange{x, key, scope})
 	})
 }
+
+// KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from another
+// header, a field of the body, a webhook's event id. The key has 1 to 255 printable ASCII characters, and is
+// taken as it is. If key returns policy.ErrNoKey, or an empty key, the request has none: it is refused
+// with status 400 with policy.Required, and otherwise runs unguarded. Any other error is the server's:
+// status 500.
+//
+// The body is read before, of requests without a key too, so that key can read it, and the handler again:
+// policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It panics if key is nil.
+func KeyFrom(key nethttp.KeyFunc) policy.IdempotencyOption {
+	if key == nil {
+		panic("idempotency: KeyFrom: nil key")
+	}
+	return keyOption{key}
+}
+
+type keyOption struct{ key nethttp.KeyFunc }
+
+func (o keyOption) ApplyIdempotency(s *setting.Idempotency) { s.Key = o.key }
 
 // Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
 // header fields of the refusal are set; deny writes status and body.
@@ -92,10 +127,16 @@ func (o option) ApplyIdempotency(s *setting.Idempotency) { s.Deny = o.deny }
 // exchange is a httpguard.Exchange on net/http.
 type exchange struct {
 	hook.Exchange
+	key   nethttp.KeyFunc
 	scope nethttp.ScopeFunc
 }
 
+func (x *exchange) Key(r *http.Request) (string, error) { return x.key(r) }
+
 func (x *exchange) Scope() (string, error) { return x.scope.Of(x.Request) }
+
+// StatusOf returns 0: errors of net/http have no status.
+func (x *exchange) StatusOf(error) int { return 0 }
 
 func (x *exchange) DefaultStatus() int { return http.StatusOK }
 

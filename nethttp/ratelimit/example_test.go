@@ -2,12 +2,15 @@ package ratelimit_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
@@ -65,14 +68,14 @@ func Example_tiers() {
 
 // A limit that would rather let everybody pass than nobody.
 func Example_failOpen() {
-	store := memstore.New()
+	store := storetest.NewFaulty(memstore.New())
 	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerMinute(100))
 	if err != nil {
 		panic(err)
 	}
 	h := ratelimit.New(limiter, nethttp.ByClientIP(clientip.Direct()), policy.FailOpen())(hello200)
 
-	_ = store.Close() // an outage
+	store.Break(storetest.Any, storetest.Down) // an outage
 	fmt.Println(getAs(h, "acme").Code)
 	// Output: 200
 }
@@ -93,4 +96,31 @@ func ExampleDeny_page() {
 	w := getAs(h, "acme")
 	fmt.Println(w.Code, w.Header().Get("Retry-After"), w.Body)
 	// Output: 429 60 <h1>One moment, please</h1>
+}
+
+// An API has error bodies of its own, which say how its limit stands.
+func ExampleDeny_limit() {
+	limiter, err := tokenbucket.New(memstore.New(), "requests", tokenbucket.PerHour(60).Burst(2))
+	if err != nil {
+		panic(err)
+	}
+	h := ratelimit.New(limiter, nethttp.ByContext(tenantKey{}),
+		policy.ProblemTypes("https://shop.example/errors#"),
+		ratelimit.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+			body := map[string]any{"error": d.Title(), "see": d.Type()}
+			if d.Reason == policy.QuotaExceeded {
+				body["limit"] = d.Limit.Capacity
+				body["remaining"] = d.Limit.Remaining
+				body["reset"] = math.Ceil(d.Limit.Reset.Seconds())
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(d.Status())
+			_ = json.NewEncoder(w).Encode(body)
+		}))(hello200)
+
+	for range 2 {
+		getAs(h, "acme")
+	}
+	fmt.Print(getAs(h, "acme").Body)
+	// Output: {"error":"Request cannot be satisfied as assigned quota has been exceeded","limit":2,"remaining":0,"reset":120,"see":"https://iana.org/assignments/http-problem-types#quota-exceeded"}
 }

@@ -44,7 +44,7 @@ func newLimiter() (*tokenbucket.Limiter, func(), error) {
 func newGuard() (*guard.Guard, func(), error) {
 	const room = 1 << 30 // for all records of a measurement
 	store := memstore.New(memstore.WithMaxRecordBytes(room))
-	g, err := guard.New(store, "bench")
+	g, err := guard.New(store, "bench", guard.WithMaxPerScope(1<<20), guard.WithMaxScopeBytes(room))
 	if err != nil {
 		store.Close()
 		return nil, nil, err

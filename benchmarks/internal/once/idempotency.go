@@ -33,7 +33,7 @@ func (k *keys) next() string { return k.name + strconv.FormatInt(k.n.Add(1), 10)
 // requests measures a guard by itself.
 func requests(ctx context.Context, b *bench.B, s *site) error {
 	const freshDo, replayDo = "Lockkeeper, fresh: guard.Do", "Lockkeeper, replay: guard.Do"
-	g, err := guard.New(s.store, "requests")
+	g, err := guard.New(s.store, "requests", guard.WithMaxPerScope(1<<20), guard.WithMaxScopeBytes(1<<30))
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func storms(ctx context.Context, b *bench.B, sites []*site) error {
 	}
 	do, through := make([]func(context.Context, string) (verdict, error), len(sites)), make([]func(context.Context, string) (verdict, error), len(sites))
 	for i, s := range sites {
-		g, err := guard.New(s.store, "storm-do")
+		g, err := guard.New(s.store, "storm-do", guard.WithMaxPerScope(1<<20))
 		if err != nil {
 			return err
 		}

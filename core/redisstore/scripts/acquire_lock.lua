@@ -1,4 +1,3 @@
-#!lua
 -- Grants a lock, or queues a request for it.
 --
 -- KEYS     as above, and
@@ -11,6 +10,8 @@
 -- Returns "first and last fence" if it is granted, {"withdrawn"}, or {"queued" or "taken", what a holder
 -- says of itself, µs until its lease ends, requests in the queue beside this one, the place in the
 -- queue from 0, µs until the lock may be free}.
+--
+-- It declares no flags, for the reason that begin_operation.lua gives: at full memory it says who has the lock.
 
 local id, shared, queue = ARGV[1], ARGV[2] == 'S', ARGV[3] == '1'
 local ttl, delay, inbox, meta, key = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8], ARGV[9]

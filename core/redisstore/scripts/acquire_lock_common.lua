@@ -38,8 +38,9 @@ if alone and ARGV[3] == '0' and redis.call('EXISTS', KEYS[6]) == 0 then
     if kind and not (kind == 'S' and ARGV[2] == 'S') then
       local t = redis.call('TIME')
       local now = t[1] * SECOND + t[2]
-      free = math.min(tonumber(free), now + ttl + delay)
-      if free > now then
+      free = tonumber(free)
+      -- After the clock stepped back, what follows writes the end down.
+      if free > now and free <= now + ttl + delay then
         return {'taken', string.sub(rest, last + inbox), string.format('%.0f', math.max(free - delay - now, 0)), 0, 0,
           string.format('%.0f', free - now)}
       end

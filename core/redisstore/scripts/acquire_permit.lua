@@ -1,4 +1,3 @@
-#!lua
 -- Grants a permit, or queues a request for it.
 --
 -- KEYS     as above
@@ -10,6 +9,8 @@
 -- Returns the text of the fence if it is granted, {"withdrawn"}, or {"queued", "taken" or "full", weights
 -- in use, requests in the queue beside this one, µs until the first permit expires, the place in the queue
 -- from 0}.
+--
+-- It declares no flags, for the reason that begin_operation.lua gives: at full memory it says what is in use.
 
 local id, weight, capacity, queue, barges = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0', ARGV[5] == 'B'
 local most, ttl, inbox, meta, key = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
@@ -52,6 +53,9 @@ if forget() then
 end
 local place = redis.call('ZSCORE', QUEUE, id)
 redis.call('ZSCORE', LIVING, id)
+if used + weight > capacity then
+  unstretch()
+end
 local asks = string.format('%.0f:%.0f:%s', weight, capacity, barges and 'B' or 'F')
 if place and ARGV[4] == '1' then
   local text = redis.call('HGET', RECORD, 'q' .. id)

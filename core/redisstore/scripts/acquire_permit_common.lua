@@ -38,6 +38,9 @@ if ARGV[2] == '1' and redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
     local back, living = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES'), redis.call('ZCARD', KEYS[4])
     local first = redis.call('ZRANGEBYSCORE', KEYS[2], after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     local text = '1:' .. ARGV[3] .. ':F ' .. ARGV[11] .. ARGV[8]
+    if first[2] - now > tonumber(ttl) then
+      first[2] = now + ttl -- the clock may have stepped back; a beat writes the end down
+    end
     redis.call('ZADD', KEYS[3], string.format('%.0f', (back[2] or 0) + 1), id)
     if ARGV[10] ~= '' then
       redis.call('HSET', KEYS[1], 'q' .. id, text, 'k', ARGV[10])

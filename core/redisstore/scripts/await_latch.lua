@@ -1,10 +1,11 @@
-#!lua
 -- Has an inbox be told when a latch is open, unless it is.
 --
 -- KEYS     as in count_down_latch.lua
 -- ARGV     how many participants open it, inbox, for how long it wants to be told in ms
 --
 -- Returns how many are in the set.
+--
+-- It declares no flags, for the reason that begin_operation.lua gives.
 
 local n = redis.call('SCARD', KEYS[1])
 local left = redis.call('PTTL', KEYS[2])

@@ -20,7 +20,6 @@ if not rank then
 end
 
 local h = top()
-redis.call('ZREM', QUEUE, '') -- needs no room; servers before 7 then allow what does
 live(id, rank)
 retell(id, text, ARGV[2])
 if h and h.reserved and h.tells and redis.pcall('PUBLISH', h.inbox, 'here ' .. h.id) == 0 then

@@ -14,7 +14,6 @@ if held and held[1] and redis.call('EXISTS', KEYS[6]) == 0 then
   local free = tonumber(held[2])
   -- A clock that stepped back, and what is about to expire, are rare.
   if tells == ARGV[2] and ttl and free > now and free <= now + ttl + delay and redis.call('PTTL', KEYS[3]) >= BRIEF_MS then
-    redis.call('ZREM', KEYS[3], '') -- needs no room; servers before 7 then allow what does
     redis.call('ZADD', KEYS[4], string.format(INT, now + (rank < FRONT and FRONT_LIFE or LIFE)), id)
     return {'queued', rank, string.format('%.0f', free - now)}
   end

@@ -23,7 +23,6 @@ redis.call('ZCARD', HEAVY)
 if not rank then
   return granted()
 end
-redis.call('ZREM', QUEUE, '') -- needs no room; servers before 7 then allow what does
 live(id, rank)
 retell(id, text, ARGV[2])
 unstretch()

@@ -1,58 +1,78 @@
-#!lua
 -- Looks an operation up, and starts or takes over an attempt at it if it may.
 --
 -- KEYS[1]  the record; records.go has its layout
 -- KEYS[2]  exists if this owner's attempt has been abandoned
--- ARGV     owner, fingerprint, lease in µs, retention in ms, "1" if re-runs are allowed
+-- KEYS[3]  what the scope has, if there is a scope; see scope.lua
+-- ARGV     owner, fingerprint, lease in µs, retention in ms, "1" if re-runs are allowed, records that the scope may
+--          have (0 is no bound), bytes of data that the reply may have
 --
--- Returns {outcome, number of the attempt, what remains of its lease in µs, state, status, data};
--- the last four where they apply.
+-- Returns {outcome, number of the attempt, what remains of its lease in µs, state, status, data, bytes of data};
+-- the last five where they apply. Data that is too large for the reply is left out. If the scope is full, the third is when its first record ends.
+--
+-- It declares no flags: a server that refuses writes, since its memory is full or its disk fails, would refuse a script
+-- that does before it has read anything. This one fails at its first write, and answers about what there is.
 
-local owner, fingerprint = ARGV[1], ARGV[2]
-local lease, retention, rerun = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
-
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  return {'refused', 0}
-end
-
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
-
-local function start(number, prior)
-  redis.call('SET', KEYS[1], '1F1' .. prior .. owner .. fingerprint .. string.format('%08.0f', number) ..
-    string.format('%016.0f%016.0f', now + lease, lease) .. '0000', 'PX', retention)
+local function start(number, prior, slice)
+  redis.call('SET', KEYS[1], '2F1' .. prior .. owner .. fingerprint .. string.format('%08.0f', number) .. leased ..
+    '0000' .. slice, 'PX', ARGV[4])
   return {'started', number}
 end
 
-local record = redis.call('GET', KEYS[1])
-if not record then
-  return start(1, '0')
+if record == '' and redis.call('EXISTS', KEYS[1]) == 0 then
+  local records, _, first = add_up(scope, now_ms)
+  if most > 0 and records > most then
+    redis.call('HINCRBY', scope, slice, ONE_LESS)
+    return {'full', 0, math.max(first * 1000 - now, 0)}
+  end
+  return start(1, '0', slice)
 end
 
-if #record < 113 or not string.find(record, '^1[FCNU][01][01]') or not string.find(string.sub(record, 70, 113), '^%d+$') then
+local rerun = ARGV[5] == '1'
+if #record < 126 or not string.find(record, '^2[FCNU][01][01]') or not string.find(string.sub(record, 70, 126), '^%d+$') then
   return redis.error_reply('ERR record of an unknown layout')
 end
 
 local state, dirty, prior = string.sub(record, 2, 2), string.sub(record, 3, 3), string.sub(record, 4, 4)
 local number = tonumber(string.sub(record, 70, 77))
+slice = string.sub(record, 114, 126)
+
+-- takes the operation over; what died, or ended without telling how, may have had effects
+local function take_over(prior)
+  local later = scope and slice_of(now_ms, retention) or UNCOUNTED
+  local reply = start(number + 1, prior, later)
+  if scope and slice ~= later then
+    discount_record(scope, slice)
+    count_record(scope, later, now_ms)
+  end
+  return reply
+end
+
 if string.sub(record, 27, 69) ~= fingerprint then
   return {'mismatched', number}
 end
 if state == 'F' then
-  if string.sub(record, 5, 26) == owner then -- sent twice
-    return start(number, prior)
+  if string.sub(record, 5, 26) == owner then -- sent twice; its lease began with the first time
+    return {'started', number}
   end
-  -- clamped, so that a clock that stepped back stretches no lease
-  local left = math.min(tonumber(string.sub(record, 78, 93)) - now, tonumber(string.sub(record, 94, 109)))
+  local left, length = tonumber(string.sub(record, 78, 93)) - now, tonumber(string.sub(record, 94, 109))
+  if left > length then -- the clock stepped back
+    left = length
+    redis.pcall('SETRANGE', KEYS[1], 77, string.format('%016.0f', now + length)) -- if there is room
+  end
   if left > 0 then
     return {'busy', number, left}
   end
   if (dirty == '1' or prior == '1') and not rerun then
     return {'undecided', number}
   end
-  return start(number + 1, (dirty == '1' or prior == '1') and '1' or '0')
+  return take_over((dirty == '1' or prior == '1') and '1' or '0')
 end
 if state == 'U' and rerun then
-  return start(number + 1, '1')
+  return take_over('1')
 end
-return {'settled', number, 0, state, tonumber(string.sub(record, 110, 113)), string.sub(record, 114)}
+local data = string.sub(record, 127)
+local bytes = #data
+if bytes == tonumber(ARGV[7]) then
+  bytes = redis.call('STRLEN', KEYS[1]) - 126
+end
+return {'settled', number, 0, state, tonumber(string.sub(record, 110, 113)), bytes == #data and data or '', bytes}

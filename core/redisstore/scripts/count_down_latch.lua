@@ -1,4 +1,3 @@
-#!lua
 -- Adds a participant to a latch.
 --
 -- KEYS[1]  the participants, a set
@@ -7,6 +6,8 @@
 --          to those who wait for no more than are there
 --
 -- Returns how many are in the set, or -1 if it is full.
+--
+-- It declares no flags, for the reason that begin_operation.lua gives.
 
 local n = redis.call('SCARD', KEYS[1])
 local waiting = redis.call('ZRANGE', KEYS[2], 0, 999, 'WITHSCORES') -- one for each process and count

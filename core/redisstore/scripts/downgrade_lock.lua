@@ -14,7 +14,6 @@ redis.call('ZSCORE', LIVING, id)
 if not mine or not mine.held then
   return 0
 end
-redis.call('HDEL', RECORD, '') -- needs no room; servers before 7 then allow what does
 mine.shared = true
 extend(mine, tonumber(ARGV[2]), tonumber(ARGV[3]))
 prune()

@@ -52,8 +52,12 @@ local function forget()
   return fresh
 end
 
--- prunequeue forgets requests whose time has passed.
+-- prunequeue forgets requests whose time has passed. After the clock stepped back, none lives for longer than one
+-- that has just beaten.
 local function prunequeue()
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', LIVING, '(' .. num(now + LIFE), '+inf', 'LIMIT', 0, 64)) do
+    redis.call('ZADD', LIVING, num(now + LIFE), id)
+  end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', LIVING, '-inf', num(now), 'LIMIT', 0, 64)) do
     leave(id)
   end

@@ -10,6 +10,5 @@ local mine = find(ARGV[1])
 if not mine or not mine.held then
   return 0
 end
-redis.call('HDEL', RECORD, '') -- needs no room; servers before 7 then allow what does
 extend(mine, tonumber(ARGV[2]), tonumber(ARGV[3]))
 return 1

@@ -14,7 +14,6 @@ if alone then
     return 0
   end
   local whole = ARGV[2] + ARGV[3]
-  redis.call('DEL', KEYS[5]) -- needs no room; servers before 7 then allow what does
   redis.call('SET', KEYS[5],
     string.format(INT, now + whole) .. ':' .. size .. ':' .. named .. ':' .. string.sub(rest, 1, size + named) ..
     'H' .. kind .. ':' .. ARGV[2] .. ':' .. ARGV[3] .. ':' .. first .. ':' .. last .. ':' .. tail,

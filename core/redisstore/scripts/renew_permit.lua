@@ -13,7 +13,6 @@ redis.call('ZCARD', LIVING)
 if not mine or not mine.held then
   return 0
 end
-redis.call('HDEL', RECORD, '') -- needs no room; servers before 7 then allow what does
 local ttl = tonumber(ARGV[2])
 mine.free = now + ttl
 if mine.ttl ~= ttl then

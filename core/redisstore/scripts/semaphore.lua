@@ -90,17 +90,23 @@ local function soonest()
   return first[2] and tonumber(first[2]) - now or 0
 end
 
--- unstretch undoes what a clock that stepped back has done to the holds.
+-- unstretch undoes what a clock that stepped back has done to the holds: to the 64 that end last. It looks at the
+-- last one only, as long as that is as it should be and the largest fence is not ahead of the clock.
 local function unstretch()
-  for _ = 1, 64 do
-    local first = redis.call('ZREVRANGE', HOLDS, 0, 0)[1]
-    local h = first and find(first)
-    if first and not h then -- damaged
-      redis.call('ZREM', HOLDS, first)
-    elseif h and h.stretched then
-      rank(h)
-    else
+  local i = 0
+  for n = 1, 64 do
+    local id = redis.call('ZREVRANGE', HOLDS, i, i)[1]
+    local h = id and find(id)
+    if not id then
       return
+    elseif not h then -- damaged
+      redis.call('ZREM', HOLDS, id)
+    elseif h.stretched then
+      rank(h)
+    elseif n == 1 and (tonumber(redis.call('HGET', RECORD, 'f') or 0) or 0) <= now + SECOND then
+      return
+    else
+      i = i + 1
     end
   end
 end

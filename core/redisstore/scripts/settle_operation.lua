@@ -2,25 +2,30 @@
 -- Records how an attempt ended, if it still owns the record, or if the record is gone.
 --
 -- KEYS[1]  the record; records.go has its layout
--- ARGV     owner, fingerprint, number of the attempt, state (C, N or U), status, retention in ms,
---          data
+-- KEYS[2]  what the scope has, if there is a scope; see scope.lua
+-- ARGV     owner, fingerprint, state (C, N or U), number of the attempt to status as the record has them, retention
+--          in ms, data, bytes of results that the scope may have (0 is no bound)
 --
 -- Returns 1, or 0 if another attempt has taken over.
 
-local owner, fingerprint, number, state, status = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local t = redis.call('TIME')
+local now_ms = t[1] * 1000 + math.floor(t[2] / 1000)
 
-local head = redis.call('GETRANGE', KEYS[1], 0, 25)
-local prior = '0'
-if head ~= '' then
-  if string.sub(head, 5, 26) ~= owner then
-    return 0
-  end
-  if string.sub(head, 2, 2) ~= 'F' then -- sent twice
-    return 1
-  end
-  prior = string.sub(head, 4, 4)
+if type(n) ~= 'number' then -- the record is gone, and with it where it was counted
+  slice = slice_of(now_ms, tonumber(ARGV[5]))
+  count_record(scope, slice, now_ms)
+  n = data ~= '' and redis.pcall('HINCRBY', scope, slice, #data)
+elseif n < RECORD then -- what counted the record is gone
+  count_record(scope, slice, now_ms)
 end
-redis.call('SET', KEYS[1], '1' .. state .. '1' .. prior .. owner .. fingerprint ..
-  string.format('%08.0f', tonumber(number)) .. string.rep('0', 32) ..
-  string.format('%04.0f', tonumber(status)) .. ARGV[7], 'PX', ARGV[6])
+
+if type(n) == 'number' then
+  local ok, _, bytes = pcall(add_up, scope, now_ms)
+  if ok and most > 0 and bytes > most then
+    redis.call('HINCRBY', scope, slice, -#data)
+    state, data = 'N', ''
+  end
+end
+
+redis.call('SET', KEYS[1], '2' .. state .. '1' .. prior .. owner .. ARGV[2] .. ARGV[4] .. slice .. data, 'PX', ARGV[5])
 return 1

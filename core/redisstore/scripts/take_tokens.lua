@@ -1,4 +1,3 @@
-#!lua
 -- Makes decisions (GCRA), one after the other, each of which charges the buckets of one key or none of them.
 -- A decision that fails, as when a bucket is no bucket, fails alone.
 --
@@ -15,9 +14,12 @@
 -- µs. A plan is a list of charges: each a cost and a capacity, in whole µs and a fraction, and the
 -- denominator of both fractions.
 
+-- It declares no flags, for the reason that begin_operation.lua gives: at full memory it tells debts and denies.
+
 local try, tonumber, floor, format = redis.pcall, tonumber, math.floor, string.format
 
--- Makes the decision that most are: one charge, no fractions. Returns nothing if the bucket has one.
+-- Makes the decision that most are: one charge, no fractions. Returns nothing if the bucket has one, or on an error:
+-- decideSafely finds both.
 local function decideQuickly(key, cost, cap, now)
   local value, debt = try('GET', key), 0
   if value then
@@ -39,7 +41,7 @@ local function decideQuickly(key, cost, cap, now)
   if cost > 0 then
     local ok = try('SET', key, format(INT, now + sum), 'PX', format(INT, floor(sum / 1000) + 1))
     if ok.err then
-      return {ok.err}
+      return nil
     end
   end
   return sum
@@ -133,10 +135,20 @@ local function decide(first, plan, now)
   return reply
 end
 
+-- Returns the error of a decision. That of a server that refuses to write for a reason other than its memory is one
+-- of all decisions: nothing has been charged.
+local function failed(err)
+  local text = type(err) == 'table' and err.err or tostring(err)
+  if string.find(text, 'READONLY ', 1, true) or string.find(text, 'NOREPLICAS ', 1, true) or string.find(text, 'MISCONF ', 1, true) then
+    error(string.find(text, '^%u') and err or text, 0) -- before version 7 a table is no error
+  end
+  return {text}
+end
+
 local function decideSafely(first, plan, now)
   local ok, reply = pcall(decide, first, plan, now)
   if not ok then
-    return {type(reply) == 'table' and reply.err or tostring(reply)}
+    return failed(reply)
   end
   if #reply == 3 and reply[3] == 0 then
     return reply[1] == 1 and reply[2] or -1 - reply[2]
@@ -193,7 +205,7 @@ local function decideAll(values)
       if type(done) ~= 'table' or done.err then
         for n, other in ipairs(keys) do
           if other == key then
-            replies[n] = {type(done) == 'table' and done.err or 'ERR the bucket has appeared'}
+            replies[n] = type(done) == 'table' and failed(done) or {'ERR the bucket has appeared'}
           end
         end
       end

@@ -2,7 +2,10 @@
 package adapter
 
 import (
+	"cmp"
+	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -31,12 +34,44 @@ func (Echo) Refuse(c echo.Context, e *echohttp.Error) error {
 	return &echo.HTTPError{Code: e.Status(), Message: e.Problem(), Internal: e}
 }
 
+// Status implements echohttp.Version.
+func (e Echo) Status(c echo.Context, err error) int {
+	if err == nil || c.Response().Committed {
+		return c.Response().Status
+	}
+	return cmp.Or(e.StatusOf(err), http.StatusInternalServerError)
+}
+
 // Render implements echohttp.Version.
 func (Echo) Render(c echo.Context, err error) { c.Error(err) }
+
+// StatusOf implements echohttp.Version.
+func (Echo) StatusOf(err error) int {
+	var e *echo.HTTPError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
 
 // Log implements echohttp.Version.
 func (Echo) Log(c echo.Context, err error) { c.Logger().Error(err) }
 
-// AsSent reports whether the parameters of the route are from the path as it was sent. Otherwise they are
-// from the one that net/http has decoded.
-func AsSent(c echo.Context) bool { return c.Request().URL.RawPath != "" }
+// Routed reports whether a request has matched a route. Groups with middleware have routes of their own
+// for what matches no other, which do not count.
+func Routed(c echo.Context) bool {
+	path := c.Path()
+	if path == "" {
+		return false
+	}
+	real := func(r *echo.Route) bool { return r.Path == path && r.Method != echo.RouteNotFound }
+	if slices.ContainsFunc(c.Echo().Routes(), real) {
+		return true
+	}
+	for _, router := range c.Echo().Routers() { // of hosts
+		if slices.ContainsFunc(router.Routes(), real) {
+			return true
+		}
+	}
+	return false
+}

@@ -33,22 +33,28 @@ func (Echo) Refuse(c *echo.Context, e *echohttp.Error) error {
 	return e
 }
 
+// Status implements echohttp.Version.
+func (Echo) Status(c *echo.Context, err error) int {
+	_, status := echo.ResolveResponseStatus(c.Response(), err)
+	return status
+}
+
 // Render implements echohttp.Version.
 func (Echo) Render(c *echo.Context, err error) { c.Echo().HTTPErrorHandler(c, err) }
+
+// StatusOf implements echohttp.Version.
+func (Echo) StatusOf(err error) int { return echo.StatusCode(err) }
 
 // Log implements echohttp.Version.
 func (Echo) Log(c *echo.Context, err error) { c.Logger().Error(err.Error()) }
 
-// AsSent reports whether the parameters of the route are from the path as it was sent. Otherwise they have
-// been decoded, by net/http or by a router that was told to. They are as sent if they make up that path.
-func AsSent(c *echo.Context) bool {
-	sent := c.Request().URL.RawPath
-	if sent == "" {
+// Routed reports whether a request has matched a route. Groups with middleware have routes of their own
+// for what matches no other, which do not count.
+func Routed(c *echo.Context) bool {
+	switch route := c.RouteInfo(); {
+	case route.Method == echo.RouteNotFound, route.Name == echo.NotFoundRouteName, route.Name == echo.MethodNotAllowedRouteName:
 		return false
+	default:
+		return c.Path() != ""
 	}
-	var values []any
-	for _, p := range c.PathValues() {
-		values = append(values, p.Value)
-	}
-	return echo.RouteInfo{Path: c.Path()}.Reverse(values...) == sent
 }

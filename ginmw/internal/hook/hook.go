@@ -8,7 +8,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
-	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -37,40 +36,57 @@ func (h Hooks) Deny(c *gin.Context, d policy.Denial) {
 	if d.Err != nil && d.Status() >= 500 {
 		_ = c.Error(d.Err)
 	}
-	middleware.Refuse(c.Request.Context())
+	note := httpdenial.Mark(c.Request.Context(), c.Writer.Header())
 	c.Abort()
 	if h.deny != nil {
 		h.deny(c, d)
-		return
+	} else {
+		c.Data(d.Status(), httpdenial.ContentType, httpdenial.Body(d))
 	}
-	c.Data(d.Status(), httpdenial.ContentType, httpdenial.Body(d))
+	note.Refused(c.Writer.Status(), nil)
 }
 
 // Exchange returns the request of c, and its answer, as a httphold.Exchange.
 func (h Hooks) Exchange(c *gin.Context, key func(*gin.Context) (string, error)) *Exchange {
-	return &Exchange{c, key, h}
+	return &Exchange{c, c.Request, key, h}
 }
 
 // Exchange is a request and its answer in a middleware's hands.
+//
+// A time-out middleware outside may return while the handler still runs. Gin then gives the context to
+// another request, so after the handler an Exchange uses the context only while [Exchange.Current]. That
+// leaves the moment between the look and the use, which only a middleware that waits for its chain can
+// close.
 type Exchange struct {
-	c     *gin.Context
-	key   func(*gin.Context) (string, error)
-	hooks Hooks
+	c       *gin.Context
+	request *http.Request // as it came
+	key     func(*gin.Context) (string, error)
+	hooks   Hooks
 }
+
+// Current reports whether gin's context is still this request's: the request's own context is not over.
+func (x *Exchange) Current() bool { return x.request.Context().Err() == nil }
 
 // Key returns the request's key.
 func (x *Exchange) Key() (string, error) { return x.key(x.c) }
 
 // Run has the handlers that come after the middleware answer the request.
 func (x *Exchange) Run(r *http.Request) {
-	original := x.c.Request
 	x.c.Request = r
-	defer func() { x.c.Request = original }()
+	defer func() {
+		if x.Current() {
+			x.c.Request = x.request
+		}
+	}()
 	x.c.Next()
 }
 
 // Deny answers with a denial and ends the chain.
 func (x *Exchange) Deny(d policy.Denial) { x.hooks.Deny(x.c, d) }
 
-// Report tells gin of an error that the client is not told of.
-func (x *Exchange) Report(err error) { _ = x.c.Error(err) }
+// Report tells gin of an error that the client is not told of, unless the request's context is over.
+func (x *Exchange) Report(err error) {
+	if x.Current() {
+		_ = x.c.Error(err)
+	}
+}

@@ -47,11 +47,20 @@ type exchange struct {
 	call   *grpcmw.Call
 	run    func(context.Context)
 	err    *error // what the interceptor returns
+	mark   middleware.Mark
+}
+
+func (x *exchange) Mark() *middleware.Mark {
+	x.mark.ID.Path = x.call.FullMethod()
+	return &x.mark
 }
 
 func (x *exchange) Key() (string, error) { return x.holder.Key(x.call) }
 
 func (x *exchange) Run(ctx context.Context) { x.run(ctx) }
+
+// Waits does nothing: gRPC knows at any time whether the client is there.
+func (x *exchange) Waits() {}
 
 func (x *exchange) Bypass() {
 	SetHeader(x.call.Context(), x.holder.Status, "bypassed")

@@ -4,6 +4,7 @@ package rpc
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -19,6 +20,7 @@ type Hooks struct {
 	skip   func(*grpcmw.Call) bool
 	deny   func(*grpcmw.Call, policy.Denial) error
 	report func(*grpcmw.Call, error)
+	types  string // of problems
 }
 
 // HooksOf returns the hooks among an interceptor's settings. It panics, as the New of the package
@@ -28,6 +30,7 @@ func HooksOf(name string, s setting.Common) Hooks {
 		skip:   setting.Hook[func(*grpcmw.Call) bool](name, s.Skip),
 		deny:   setting.Hook[func(*grpcmw.Call, policy.Denial) error](name, s.Deny),
 		report: setting.Hook[func(*grpcmw.Call, error)](name, s.Report),
+		types:  s.ProblemTypes,
 	}
 }
 
@@ -37,12 +40,13 @@ func (h *Hooks) Skips(call *grpcmw.Call) bool { return h.skip != nil && h.skip(c
 // Deny returns the error with which a server refuses a call.
 func (h *Hooks) Deny(call *grpcmw.Call, d policy.Denial) error {
 	ctx := call.Context()
-	middleware.Refuse(ctx)
 	if d.RetryAfter > 0 { // a client that retries by its service config reads this, and no details
-		millis := strconv.FormatInt(d.RetryAfter.Milliseconds(), 10)
+		millis := strconv.FormatInt(int64((d.RetryAfter+time.Millisecond-1)/time.Millisecond), 10)
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", millis))
 	}
-	return h.Refusal(call, d)
+	err := h.Refusal(call, d)
+	middleware.NoteOf(ctx).Refused(0, err)
+	return err
 }
 
 // Refusal returns the error for a denial. A failure of the store, or of a key function, is reported; a
@@ -51,6 +55,7 @@ func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
 	if d.Err != nil && d.Status() >= 500 {
 		h.Report(call, d.Err)
 	}
+	d.TypeBase = h.types
 	if h.deny != nil {
 		return h.deny(call, d)
 	}

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/lockkeeper/lockkeeper/internal/keys"
 )
 
 // describe returns the descriptor of a method, such as /shop.Shop/Checkout; nil if no generated code
@@ -37,7 +39,7 @@ func HasNoSideEffects(fullMethod string) bool {
 func newRequest(fullMethod string) (proto.Message, error) {
 	method := describe(fullMethod)
 	if method == nil {
-		return nil, fmt.Errorf("grpcmw: %s is in no generated code of this program, so its request cannot be read", fullMethod)
+		return nil, keys.NotProvided("grpcmw: %s is in no generated code of this program, so its request cannot be read", fullMethod)
 	}
 	request, err := protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName())
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/internal/keys"
 )
 
 // Stream is a stream as its handler sees it: with a context of its own, and with the request that a
@@ -38,7 +39,7 @@ func (s *Stream) Context() context.Context { return s.ctx }
 // firstRequest reads the only request of a stream, and keeps it for the handler.
 func (s *Stream) firstRequest() (any, error) {
 	if !s.single {
-		return nil, fmt.Errorf("grpcmw: the client streams its requests to %s, so no request is known before its handler runs", s.method)
+		return nil, keys.NotProvided("grpcmw: the client streams its requests to %s, so no request is known before its handler runs", s.method)
 	}
 	if !s.read {
 		s.read = true

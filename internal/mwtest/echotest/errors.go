@@ -46,13 +46,14 @@ func refusals[C Context, K ~func(C) (string, error), M any](t *testing.T, v Vers
 	t.Cleanup(func() { _, _ = lease.Unlock(t.Context()), permit.Release(t.Context()) })
 	errKey := errors.New(secret)
 	failing := K(func(C) (string, error) { return "", errKey })
+	unsent := K(func(C) (string, error) { return "", policy.ErrNoKey })
 	withKey := []string{"Idempotency-Key", "k"}
 	return map[string]refusal[M]{
 		"over the limit":        {v.RateLimit(empty, v.Global()), nil, policy.QuotaExceeded, nil},
 		"no idempotency key":    {v.Idempotency(orders(up), policy.Required()), nil, policy.KeyMissing, nil},
 		"locked":                {v.Exclusive(held, v.Global()), nil, policy.Locked, nil},
 		"too many at once":      {v.Concurrency(full, v.Global()), nil, policy.TooManyAtOnce, nil},
-		"no key":                {v.RateLimit(empty, v.ByParam("none")), nil, policy.KeyMissing, policy.ErrNoKey},
+		"no key":                {v.RateLimit(empty, unsent), nil, policy.KeyMissing, policy.ErrNoKey},
 		"a key that fails":      {v.Exclusive(held, failing), nil, policy.InternalError, errKey},
 		"no limit in an outage": {v.RateLimit(limiter(down), v.Global()), nil, policy.ReducedCapacity, core.ErrUnavailable},
 		"no guard in an outage": {v.Idempotency(orders(down)), withKey, policy.ReducedCapacity, core.ErrUnavailable},
@@ -105,6 +106,12 @@ func denials[C Context, K ~func(C) (string, error), M any](t *testing.T, v Versi
 			}
 			if refused.err != nil && !errors.Is(err, refused.err) {
 				t.Errorf("%v is not %v", err, refused.err)
+			}
+			if d.Err != nil { // a handler may show the text of an error, and of one that wraps it
+				text := fmt.Errorf("wrapped: %w", err).Error()
+				if strings.Contains(text, d.Err.Error()) || strings.Contains(text, "storetest") {
+					t.Errorf("the text tells of the error behind the denial: %s", text)
+				}
 			}
 			if got := errors.Is(err, core.ErrUnavailable); got != (refused.reason == policy.ReducedCapacity) {
 				t.Errorf("that %v is an outage: %v", err, got)

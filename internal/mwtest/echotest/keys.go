@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"testing"
 	"time"
 
@@ -47,26 +49,35 @@ func keys[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[
 		want    string
 		err     error
 	}{
-		"param":                      {key: v.ByParam("id"), want: "42"},
-		"no such param":              {key: v.ByParam("user"), err: policy.ErrNoKey},
-		"param of no route":          {key: v.ByParam("id"), path: "/elsewhere", err: policy.ErrNoKey},
-		"route":                      {key: v.ByRoute(), want: "PUT /carts/:id"},
-		"no route":                   {key: v.ByRoute(), path: "/elsewhere", want: "PUT "},
-		"context string":             {key: v.ByContext("user"), prepare: set("alice"), want: "alice"},
-		"context integer":            {key: v.ByContext("user"), prepare: set(uint64(7)), want: "7"},
-		"context Stringer":           {key: v.ByContext("user"), prepare: set(time.Second), want: "1s"},
-		"context empty":              {key: v.ByContext("user"), prepare: set(""), err: policy.ErrNoKey},
-		"context unset":              {key: v.ByContext("user"), err: policy.ErrNoKey},
-		"request's context":          {key: v.ByContext(contextKey{}), prepare: withValue[C](contextKey{}, "inner"), want: "inner"},
-		"request's context, by name": {key: v.ByContext("user"), prepare: withValue[C]("user", "inner"), want: "inner"},
-		"join":                       {key: v.Join(fixed("a"), fixed("b:")), want: "1:a2:b:"},
-		"join, one missing":          {key: v.Join(fixed("a"), fixed("")), err: policy.ErrNoKey},
-		"join, one fails":            {key: v.Join(fixed("a"), failing(boom)), err: boom},
-		"first of":                   {key: v.FirstOf(fixed("a"), fixed("b")), want: "0:a"},
-		"first of, second":           {key: v.FirstOf(failing(policy.ErrNoKey), fixed("a")), want: "1:a"},
-		"first of, none":             {key: v.FirstOf(fixed(""), fixed("")), err: policy.ErrNoKey},
-		"first of, first fails":      {key: v.FirstOf(failing(boom), fixed("a")), err: boom},
-		"first of, of the route":     {key: v.FirstOf(v.ByContext("user"), v.Join(v.ByRoute(), v.ByParam("id"))), want: "1:14:PUT /carts/:id2:42"},
+		"param":                       {key: v.ByParam("id"), want: "42"},
+		"no such param":               {key: v.ByParam("user"), err: policy.ErrNotProvided},
+		"param of no route":           {key: v.ByParam("id"), path: "/elsewhere", err: policy.ErrNoKey},
+		"route":                       {key: v.ByRoute(), want: "PUT /carts/:id"},
+		"no route":                    {key: v.ByRoute(), path: "/elsewhere", want: "PUT "},
+		"context string":              {key: v.ByContext("user"), prepare: set("alice"), want: "alice"},
+		"context integer":             {key: v.ByContext("user"), prepare: set(uint64(7)), want: "7"},
+		"context Stringer":            {key: v.ByContext("user"), prepare: set(time.Second), want: "1s"},
+		"context empty":               {key: v.ByContext("user"), prepare: set(""), err: policy.ErrNotProvided},
+		"context nil pointer":         {key: v.ByContext("user"), prepare: set((*url.URL)(nil)), err: policy.ErrNotProvided},
+		"context 0":                   {key: v.ByContext("user"), prepare: set(0), err: policy.ErrNotProvided},
+		"context uint64 0":            {key: v.ByContext("user"), prepare: set(uint64(0)), err: policy.ErrNotProvided},
+		"context zero Stringer":       {key: v.ByContext("user"), prepare: set(netip.Addr{}), err: policy.ErrNotProvided},
+		"context Stringer of nothing": {key: v.ByContext("user"), prepare: set(&url.URL{}), err: policy.ErrNotProvided},
+		"first of, not provided":      {key: v.FirstOf(v.ByContext("user"), fixed("a")), want: "1:a"},
+		"first of, none provided":     {key: v.FirstOf(v.ByContext("user"), failing(policy.ErrNotProvided)), err: policy.ErrNotProvided},
+		"first of, none sent":         {key: v.FirstOf(v.ByContext("user"), failing(policy.ErrNoKey), failing(policy.ErrNotProvided)), err: policy.ErrNoKey},
+		"first of, unusable":          {key: v.FirstOf(v.ByContext("user"), fixed("a")), prepare: set([]string{"a"}), err: policy.ErrNotProvided},
+		"context unset":               {key: v.ByContext("user"), err: policy.ErrNotProvided},
+		"request's context":           {key: v.ByContext(contextKey{}), prepare: withValue[C](contextKey{}, "inner"), want: "inner"},
+		"request's context, by name":  {key: v.ByContext("user"), prepare: withValue[C]("user", "inner"), want: "inner"},
+		"join":                        {key: v.Join(fixed("a"), fixed("b:")), want: "1:a2:b:"},
+		"join, one missing":           {key: v.Join(fixed("a"), fixed("")), err: policy.ErrNoKey},
+		"join, one fails":             {key: v.Join(fixed("a"), failing(boom)), err: boom},
+		"first of":                    {key: v.FirstOf(fixed("a"), fixed("b")), want: "0:a"},
+		"first of, second":            {key: v.FirstOf(failing(policy.ErrNoKey), fixed("a")), want: "1:a"},
+		"first of, none":              {key: v.FirstOf(fixed(""), fixed("")), err: policy.ErrNoKey},
+		"first of, first fails":       {key: v.FirstOf(failing(boom), fixed("a")), err: boom},
+		"first of, of the route":      {key: v.FirstOf(v.ByContext("user"), v.Join(v.ByRoute(), v.ByParam("id"))), want: "1:14:PUT /carts/:id2:42"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := c.path

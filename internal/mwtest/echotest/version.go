@@ -25,6 +25,7 @@ type Context interface {
 	Set(key string, value any)
 	String(status int, body string) error
 	JSON(status int, body any) error
+	comparable
 }
 
 // Version is a version of echo, and the middleware for it. C is its context, K its KeyFunc and M its
@@ -34,6 +35,12 @@ type Version[C Context, K ~func(C) (string, error), M any] struct {
 	Serve func(App[C, M]) http.Handler
 	// Before is middleware that calls a function before the handler.
 	Before func(func(C)) M
+	// Around is middleware that has a function answer, which may call the handler.
+	Around func(func(c C, next func(C) error) error) M
+	// BodyLimit is echo's own middleware.
+	BodyLimit func(bytes int64) M
+	// Committed reports whether an answer has begun.
+	Committed func(C) bool
 	// HTTPError is an error of echo's own.
 	HTTPError func(status int, message string) error
 
@@ -73,6 +80,9 @@ func Run[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C
 	t.Run("errors of handlers", func(t *testing.T) { errorsOfHandlers(t, v) })
 	t.Run("default handler", func(t *testing.T) { defaultHandler(t, v) })
 	t.Run("own handler", func(t *testing.T) { ownHandler(t, v) })
+	t.Run("recycled contexts", func(t *testing.T) { recycledContexts(t, v) })
+	t.Run("body limit", func(t *testing.T) { bodyLimit(t, v) })
+	t.Run("refused behind a guard", func(t *testing.T) { refusedBehindGuard(t, v) })
 	t.Run("what is not returned", func(t *testing.T) { notReturned(t, v) })
 }
 

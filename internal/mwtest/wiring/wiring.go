@@ -74,7 +74,7 @@ var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency", 
 
 // ofHTTP are the options that no interceptor has.
 var ofHTTP = []string{
-	"policy.LegacyHeaders()", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
+	"policy.LegacyHeaders()", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.MaxBodies(1)", "policy.Fingerprint(nil)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
 }
 
 func (f Framework) options() []option {
@@ -84,12 +84,18 @@ func (f Framework) options() []option {
 		{"policy.Required()", []string{"idempotency"}},
 		{`policy.Methods("PUT")`, []string{"idempotency"}},
 		{"policy.MaxBody(1)", []string{"idempotency"}},
+		{"policy.MaxBodies(1)", []string{"idempotency"}},
+		{"policy.Fingerprint(nil)", []string{"idempotency"}},
+		{"policy.KeyAlone()", []string{"idempotency"}},
+		{"idempotency.KeyFrom(key)", []string{"idempotency"}},
 		{"policy.KeepStatus(500)", []string{"idempotency"}},
 		{"policy.ReleaseStatus(404)", []string{"idempotency"}},
 		{"policy.RunUnprotected()", []string{"idempotency", "exclusive", "fenced"}},
 		{"policy.AllowUnfenced()", []string{"fenced"}},
 		{"policy.Wait(time.Second)", []string{"exclusive", "concurrency"}},
-		{"policy.MaxWaiting(4)", []string{"concurrency"}},
+		{"policy.MaxWaiting(4)", []string{"exclusive", "concurrency"}},
+		{"policy.MaxRun(time.Second)", []string{"idempotency"}},
+		{"policy.StatusHeaders()", []string{"idempotency", "ratelimit"}},
 		{"policy.PerInstance()", []string{"concurrency"}},
 		{f.Package + ".Unless(skip)", policies},
 	}
@@ -103,7 +109,7 @@ func (f Framework) options() []option {
 			}
 		}
 		options = append(options, option{"ratelimit.PerMessage()", []string{"ratelimit"}})
-		for _, code := range []string{"idempotency.PassStreams()", `idempotency.KeyField("id")`, "idempotency.KeepCodes(10)"} {
+		for _, code := range []string{"idempotency.PassStreams()", `idempotency.KeyField("id")`, "idempotency.KeepCodes(10)", "idempotency.Fingerprint(nil)"} {
 			options = append(options, option{code, []string{"idempotency"}})
 		}
 	}

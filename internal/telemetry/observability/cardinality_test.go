@@ -24,7 +24,8 @@ func (w *world) series() (n int) {
 func TestSeriesDoNotGrowWithKeys(t *testing.T) {
 	w := newWorld(t)
 	store := w.memstore()
-	limiter, locker, semaphore, orders := w.limiter(store, tokenbucket.PerHour(1)), w.locker(store), w.semaphore(store), w.guard(store)
+	limiter, locker, semaphore, orders := w.limiter(store, tokenbucket.PerHour(1)), w.locker(store), w.semaphore(store),
+		w.guard(store, guard.WithMaxPerScope(20_000))
 	use := func(key string) {
 		ctx := context.Background()
 		_ = must(limiter.Allow(ctx, key))

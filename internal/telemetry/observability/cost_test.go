@@ -2,6 +2,7 @@ package observability_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -80,7 +81,7 @@ func TestCostOfADecisionInAllocations(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s: that of a lock costs %v allocations", s.name, n)
 		}
-		guard := telemetry.NewIdempotency(p, tokenbucket.ScopeName, "orders")
+		guard := telemetry.NewIdempotency(p, slog.New(slog.DiscardHandler), tokenbucket.ScopeName, "orders")
 		if n := testing.AllocsPerRun(1000, func() {
 			guard.End(ctx, guard.Begin(ctx), telemetry.Executed, nil)
 		}); n != 0 {

@@ -59,7 +59,7 @@ func (s tapped) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest
 }
 
 func (s tapped) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
-	s.tokens.add(req.ID, req.Owner, req.Fingerprint)
+	s.tokens.add(req.Scope, req.ID, req.Owner, req.Fingerprint)
 	return s.Store.BeginOperation(ctx, req)
 }
 
@@ -93,13 +93,21 @@ func driveLimiter(w *world, store core.Store, broken *storetest.Faulty) {
 
 // driveFullAndClosed has limiters meet stores that have no room, and that are closed.
 func driveFullAndClosed(w *world) {
-	full := memstore.New(memstore.WithMaxBuckets(1))
+	full := memstore.New(memstore.WithMaxBuckets(1), memstore.RefuseNewBuckets())
 	l := w.limiter(full, tokenbucket.PerHour(1))
 	for _, key := range []string{"1", "2", "3"} {
 		_, _ = l.Allow(w.t.Context(), secretKey+key)
 	}
 	_ = full.Close()
 	_, _ = l.Allow(w.t.Context(), secretKey)
+}
+
+// driveNamesakes has two mechanisms of one name differ.
+func driveNamesakes(w *world) {
+	store := memstore.New()
+	w.t.Cleanup(func() { _ = store.Close() })
+	w.locker(store)
+	w.locker(store, lock.WithFair())
 }
 
 // driveLocks has a lock acquired, found busy, waited for, released, lost and expired.
@@ -218,7 +226,9 @@ func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tok
 	_ = begin("4").Abandon(ctx)
 	taken := begin("5")
 	n := len(known.all)
-	_ = must(store.AbandonOperation(ctx, known.all[n-3], known.all[n-2])) // as if its lease had ended
+	_ = must(store.AbandonOperation(ctx, guard.AttemptRef{
+		Scope: known.all[n-4], ID: known.all[n-3], Owner: known.all[n-2],
+	})) // as if its lease had ended
 	begin("5")
 	if err := taken.Complete(ctx, guard.Result{}); !errors.Is(err, guard.ErrLost) {
 		w.t.Fatal(err)
@@ -230,9 +240,22 @@ func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tok
 	broken.Break(storetest.BeginOperation, storetest.Down)
 	begin("6")
 	broken.Mend(storetest.BeginOperation)
+	bounded := w.guard(store, guard.WithMaxPerScope(1))
+	w.request(func(ctx context.Context) { _, _, _ = bounded.Begin(ctx, operation("one too many")) })
 	unsure := begin("7")
 	broken.BreakNext(storetest.SettleOperation, storetest.Down, 1)
 	_ = unsure.Complete(ctx, guard.Result{})
+	ended := func(n int) bool { return len(w.log.records(w.t, "no completion is pending")) == n }
+	until(w.t, "a completion is confirmed", func() bool { return ended(1) })
+	brief := w.guard(store, guard.WithLease(100*time.Millisecond), guard.WithRetention(time.Second))
+	hopeless, _, err := brief.Begin(ctx, operation("hopeless"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	broken.Break(storetest.SettleOperation, storetest.Down)
+	_ = hopeless.Complete(ctx, guard.Result{Data: []byte(secretResult)})
+	until(w.t, "a completion is given up", func() bool { return ended(2) })
+	broken.Mend(storetest.SettleOperation)
 	short := w.guard(store, guard.WithLease(100*time.Millisecond))
 	w.request(func(ctx context.Context) {
 		broken.Break(storetest.RenewOperations, storetest.Down)
@@ -252,7 +275,7 @@ func driveUnreadable(w *world, g *guard.Guard, store core.Store) {
 	}
 	req := tap.last
 	_ = must(store.SettleOperation(ctx, guard.SettleRequest{
-		ID: req.ID, Owner: req.Owner, Fingerprint: req.Fingerprint, Number: attempt.Number(), State: guard.Completed,
+		AttemptRef: req.AttemptRef, Fingerprint: req.Fingerprint, Number: attempt.Number(), State: guard.Completed,
 		Data: []byte{0xff}, Retention: time.Hour,
 	}))
 	_ = attempt.Complete(ctx, guard.Result{})

@@ -2,9 +2,12 @@ package observability_test
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -24,13 +27,43 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	server.Restart()
 	until(t, "Redis is back", func() bool { return len(w.log.records(t, "answers again")) > 0 })
 	_ = must(l.Allow(t.Context(), secretKey))
-	for message, level := range map[string]string{"does not answer": "WARN", "answers again": "INFO"} {
+	for message, level := range map[string]string{"redis is down": "WARN", "answers again": "INFO"} {
 		if all := w.log.records(t, message); len(all) != 1 || all[0]["level"] != level {
 			t.Errorf("%q is logged as %v, want it once at %s", message, all, level)
 		}
 	}
 	if all := w.log.records(t, ""); len(all) != 2 {
 		t.Errorf("%d records for one outage:\n%s", len(all), w.log.String())
+	}
+}
+
+// Completions that are not confirmed are logged when that begins and when it is over, with how many there
+// were.
+func TestUnconfirmedCompletionsAreLoggedOnce(t *testing.T) {
+	w := newWorld(t)
+	store := w.memstore()
+	g := w.guard(store)
+	var all []*guard.Attempt
+	for i := range 100 {
+		a, _, err := g.Begin(t.Context(), operation(strconv.Itoa(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	store.Break(storetest.SettleOperation, storetest.Down)
+	for _, a := range all {
+		if err := a.Complete(t.Context(), guard.Result{}); !errors.Is(err, core.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	store.Mend(storetest.Any)
+	if err := store.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	begins, ends := w.log.records(t, "are not confirmed"), w.log.records(t, "no completion is pending")
+	if len(begins) != 1 || len(ends) != 1 || ends[0]["confirmed"] != 100.0 || ends[0]["dropped"] != 0.0 || len(w.log.records(t, "")) != 2 {
+		t.Errorf("100 unconfirmed completions are logged as\n%s", w.log.String())
 	}
 }
 

@@ -32,6 +32,7 @@ func driveRedis(w *world, server *redistest.Server, known *tokens) {
 	driveLosses(w, store, server)
 	driveReconnect(w, store, server)
 	driveRestricted(w, server)
+	driveMisconfiguration(w, server)
 	driveLostReply(w, server)
 	driveDamage(w, store, server, known)
 	driveOutage(w, store, server)
@@ -40,10 +41,10 @@ func driveRedis(w *world, server *redistest.Server, known *tokens) {
 // driveRestricted has stores log what is wrong with their client, and with what they may do.
 func driveRestricted(w *world, server *redistest.Server) {
 	ctx := w.t.Context()
-	if err := server.Client().Do(ctx, "acl", "setuser", "few", "on", ">few", "~*", "&*", "+@all", "-config", "-subscribe").Err(); err != nil {
+	if err := server.Client().Do(ctx, "acl", "setuser", "few", "on", ">few", "~*", "&*", "+@all", "-info", "-subscribe").Err(); err != nil {
 		w.t.Fatal(err)
 	}
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "few", Password: "few", ReadTimeout: 3 * time.Second})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Username: "few", Password: "few", ReadTimeout: 3 * time.Second})
 	defer func() { _ = client.Close() }()
 	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
 	defer store.Close()
@@ -55,7 +56,7 @@ func driveRestricted(w *world, server *redistest.Server) {
 // driveLostReply loses the reply to a charge, which may have been made then.
 func driveLostReply(w *world, server *redistest.Server) {
 	proxy := redistest.NewProxy(w.t, server.Addr())
-	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: 500 * time.Millisecond})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr(), ReadTimeout: 500 * time.Millisecond})
 	defer func() { _ = client.Close() }()
 	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
 	defer store.Close()
@@ -149,7 +150,8 @@ func driveDamage(w *world, store *redisstore.Store, server *redistest.Server, kn
 		w.t.Fatal(err)
 	}
 	_ = attempt.Abandon(ctx)
-	server.Client().Set(ctx, "lk:g:{"+attempt.OperationID()+"}", "damage", time.Hour)
+	scope := known.all[len(known.all)-4]
+	server.Client().Set(ctx, "lk:g:{"+scope+"}:"+attempt.OperationID(), "damage", time.Hour)
 	for range 10 {
 		if _, _, err := g.Begin(ctx, operation("damaged")); !errors.Is(err, core.ErrUnavailable) {
 			w.t.Fatal(err)

@@ -146,7 +146,7 @@ func TestLossThatIsFoundOutAtTheEnd(t *testing.T) {
 			tap := &lastBegun{Store: store}
 			g := w.guard(tap)
 			attempt, _, _ := g.Begin(ctx, operation("k"))
-			_ = must(store.AbandonOperation(ctx, tap.last.ID, tap.last.Owner))
+			_ = must(store.AbandonOperation(ctx, tap.last.AttemptRef))
 			other, _, _ := g.Begin(ctx, operation("k"))
 			defer func() { _ = other.Abandon(ctx) }()
 			return attempt.Complete(ctx, guard.Result{})

@@ -6,7 +6,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpdenial"
-	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -62,12 +61,19 @@ func (x *Exchange) Deny(d policy.Denial) {
 	if d.Err != nil && d.Status() >= 500 {
 		x.Report(d.Err)
 	}
-	middleware.Refuse(x.Request.Context())
-	if x.hooks.deny != nil {
+	note := httpdenial.Mark(x.Request.Context(), x.Writer.Header())
+	if x.hooks.deny == nil {
+		note.Refused(d.Status(), nil)
+		httpdenial.Write(x.Writer, d)
+		return
+	}
+	if note == nil {
 		x.hooks.deny(x.Writer, x.Request, d)
 		return
 	}
-	httpdenial.Write(x.Writer, d)
+	w := &observer{ResponseWriter: x.Writer, status: http.StatusOK}
+	x.hooks.deny(w, x.Request, d)
+	note.Refused(w.status, nil)
 }
 
 // Report tells of an error that the client is not told of.
@@ -76,3 +82,30 @@ func (x *Exchange) Report(err error) {
 		x.hooks.report(x.Request, err)
 	}
 }
+
+// observer is the ResponseWriter of a Deny hook behind a guard. It notes the status.
+type observer struct {
+	http.ResponseWriter
+	status int
+	begun  bool
+}
+
+func (o *observer) WriteHeader(status int) {
+	if !o.begun && status >= http.StatusOK {
+		o.status, o.begun = status, true
+	}
+	o.ResponseWriter.WriteHeader(status)
+}
+
+func (o *observer) Write(p []byte) (int, error) {
+	o.begun = true
+	return o.ResponseWriter.Write(p)
+}
+
+// Flush implements http.Flusher, which the writer of a guard's handler does.
+func (o *observer) Flush() {
+	o.begun = true
+	_ = http.NewResponseController(o.ResponseWriter).Flush()
+}
+
+func (o *observer) Unwrap() http.ResponseWriter { return o.ResponseWriter }

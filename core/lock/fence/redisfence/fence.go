@@ -15,7 +15,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +22,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
 //go:embed check.lua
@@ -80,14 +81,19 @@ func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl
 
 // New returns a fence on client, which stays the caller's to close. It talks to nobody yet.
 //
-// It returns an error for a nil client, an option out of its range, or a Ring, which moves a key to
-// another server, without its mark, when its own is away.
+// It returns an error for an option out of its range, and for a client that is nil or neither a *redis.Client nor a
+// *redis.ClusterClient. A Ring is refused: it moves a key to another server, without its mark, when its own is away.
 func New(client redis.UniversalClient, opts ...Option) (*Fence, error) {
-	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
+	if naming.IsNil(client) {
 		return nil, errors.New("redisfence: New: nil client")
 	}
-	if _, ok := client.(*redis.Ring); ok {
+	switch client.(type) {
+	case *redis.Client, *redis.ClusterClient:
+	case *redis.Ring:
 		return nil, errors.New("redisfence: New: a Ring forgets marks when a server is away")
+	default:
+		return nil, fmt.Errorf("redisfence: New: a client of type %T is neither a *redis.Client nor a *redis.ClusterClient; "+
+			"pass the one that it wraps", client)
 	}
 	c := config{prefix: "fence", ttl: 24 * time.Hour}
 	for _, o := range opts {
@@ -160,7 +166,7 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return fmt.Errorf("%w: redis: %w", outage.ErrUnavailable, err)
+	return redisfault.Explain(err, false)
 }
 
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

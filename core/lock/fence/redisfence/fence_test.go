@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence/redisfence"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -31,7 +32,7 @@ func Example() {
 		panic(err)
 	}
 	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr()})
 	defer func() { _ = client.Close() }()
 
 	carts, err := redisfence.New(client)
@@ -51,7 +52,7 @@ func Example() {
 }
 
 func clientOf(t testing.TB, addr string) *redis.Client {
-	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: 500 * time.Millisecond})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr, ReadTimeout: 500 * time.Millisecond})
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -391,6 +392,7 @@ func TestNew(t *testing.T) {
 		"nil":          func() (*redisfence.Fence, error) { return redisfence.New(nil) },
 		"nil pointer":  func() (*redisfence.Fence, error) { return redisfence.New(none) },
 		"ring":         func() (*redisfence.Fence, error) { return redisfence.New(ring) },
+		"wrapped ring": func() (*redisfence.Fence, error) { return redisfence.New(struct{ redis.UniversalClient }{ring}) },
 		"no prefix":    func() (*redisfence.Fence, error) { return redisfence.New(client, redisfence.WithPrefix("")) },
 		"braces":       func() (*redisfence.Fence, error) { return redisfence.New(client, redisfence.WithPrefix("a{b}")) },
 		"no time":      func() (*redisfence.Fence, error) { return redisfence.New(client, redisfence.WithTTL(0)) },
@@ -402,5 +404,34 @@ func TestNew(t *testing.T) {
 	}
 	if _, err := redisfence.New(client, nil); err != nil {
 		t.Errorf("a nil option: %v", err)
+	}
+}
+
+// A server that is full, or that refuses the password, is not down: no open policy applies to it.
+func TestAServerThatIsFullOrSetUpWronglyIsNotDown(t *testing.T) {
+	server := redistest.Start(t)
+	direct := server.Client()
+	carts, err := redisfence.New(clientOf(t, server.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := direct.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := carts.Check(t.Context(), "cart:42", fence.Token{Number: 1}); !errors.Is(err, core.ErrFull) || outage.Down(err) {
+		t.Errorf("a full server: %v", err)
+	}
+	if err := errors.Join(direct.ConfigSet(t.Context(), "maxmemory", "0").Err(),
+		direct.ConfigSet(t.Context(), "requirepass", "secret").Err()); err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Password: "another"})
+	t.Cleanup(func() { _ = client.Close() })
+	if carts, err = redisfence.New(client); err != nil {
+		t.Fatal(err)
+	}
+	err = carts.Check(t.Context(), "cart:42", fence.Token{Number: 1})
+	if !errors.Is(err, core.ErrMisconfigured) || outage.CauseOf(err) != outage.Authentication {
+		t.Errorf("another password: %v", err)
 	}
 }

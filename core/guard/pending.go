@@ -1,0 +1,213 @@
+package guard
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/redo"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+const (
+	// maxPending bounds the memory of completions that the store has not confirmed: of their results,
+	// and redo.TaskBytes for each. Results leave a part of it to completions without one, so that
+	// those are not dropped: 16,384 at least.
+	maxPending     = 64 << 20
+	withoutResults = 4 // a quarter
+	// maxUndone bounds that of attempts to give back, so that an outage full of those leaves the room
+	// of completions alone.
+	maxUndone = 16 << 20
+)
+
+// pending are the completions that this process knows and the store has not confirmed. They are retried
+// for as long as their records would be retained, and Begin answers from them.
+type pending struct {
+	queue redo.Queue
+	any   atomic.Bool // spares Begin the lock while there are none
+
+	mu      sync.Mutex
+	byID    map[string]*SettleRequest // which are not changed any more
+	dropped int
+
+	notGivenBack int // attempts that were to be given back
+}
+
+// get returns the pending completion of an operation, or nil.
+func (p *pending) get(id string) *SettleRequest {
+	if !p.any.Load() {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byID[id]
+}
+
+func (p *pending) put(req *SettleRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID == nil {
+		p.byID = make(map[string]*SettleRequest)
+	}
+	p.byID[req.ID] = req
+	p.any.Store(true)
+}
+
+func (p *pending) remove(req *SettleRequest) {
+	if !p.any.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID[req.ID] == req {
+		delete(p.byID, req.ID)
+		p.any.Store(len(p.byID) > 0)
+	}
+}
+
+// reply answers a Begin from a completion that the store has not confirmed.
+func (req *SettleRequest) reply(fingerprint string) BeginReply {
+	if fingerprint != req.Fingerprint {
+		return BeginReply{Outcome: Mismatched, Number: req.Number}
+	}
+	return BeginReply{
+		Outcome: Settled, Number: req.Number, State: req.State, Status: req.Status, Data: bytes.Clone(req.Data),
+	}
+}
+
+// settleLater retries, in the background, a completion that failed with err. If there is no room for
+// its result, the operation is settled as not retained. The lease is renewed until then, so that no
+// other attempt takes over.
+func (a *Attempt) settleLater(req *SettleRequest, err error) telemetry.IdempotencyResult {
+	g := a.guard
+	g.telemetry.Unconfirmed(a.ctx, err)
+	q := &g.pending.queue
+	fits := len(req.Data) == 0 || q.Free() >= len(req.Data)+q.MaxBytes/withoutResults
+	if fits && g.retry(a, req) {
+		return telemetry.Unconfirmed
+	}
+	if len(req.Data) > 0 {
+		small := *req
+		small.State, small.Data = NotRetained, nil
+		if g.retry(a, &small) {
+			return telemetry.Unconfirmed
+		}
+	}
+	g.drop(a, err)
+	return telemetry.Dropped
+}
+
+// retry retries a completion in the background. It reports false if there is no room for it.
+func (g *Guard) retry(a *Attempt, req *SettleRequest) bool {
+	owned := false
+	task := redo.Task{
+		Until: time.Now().Add(req.Retention),
+		Bytes: len(req.Data),
+		Try: func(ctx context.Context) (err error) {
+			owned, err = g.store.SettleOperation(ctx, *req)
+			return err
+		},
+		After: func(err error) {
+			g.pending.remove(req)
+			if err != nil {
+				g.drop(a, err)
+				g.telemetry.End(a.ctx, a.telemetry, telemetry.Dropped, nil)
+				return
+			}
+			a.forget()
+			if !owned {
+				a.lost(true)
+			}
+			g.telemetry.Confirmed(a.ctx)
+		},
+	}
+	g.pending.put(req)
+	if g.pending.queue.Add(task) {
+		return true
+	}
+	g.pending.remove(req)
+	return false
+}
+
+// drop gives a completion up.
+func (g *Guard) drop(a *Attempt, err error) {
+	a.forget()
+	g.pending.mu.Lock()
+	g.pending.dropped++
+	g.pending.mu.Unlock()
+	g.telemetry.Dropped(a.ctx, err)
+}
+
+// giveBack abandons, in the background, an attempt that does not run. It retries for as long as the record
+// is kept, which would otherwise be one of unknown outcome. If there is no room to retry, it logs err.
+func (g *Guard) giveBack(ctx context.Context, ref AttemptRef, err error, after func()) {
+	queued := g.undo.Add(redo.Task{
+		Until: time.Now().Add(g.config.retention),
+		Try: func(ctx context.Context) error {
+			_, err := g.store.AbandonOperation(ctx, ref)
+			return err
+		},
+		After: func(error) { after() },
+	})
+	if queued {
+		return
+	}
+	after()
+	g.pending.mu.Lock()
+	g.pending.notGivenBack++
+	g.pending.mu.Unlock()
+	g.telemetry.Unconfirmed(ctx, err)
+	g.telemetry.Dropped(ctx, err)
+}
+
+// heard notes that the store has answered: what is to be retried need not wait.
+func (g *Guard) heard() {
+	g.pending.queue.Hurry()
+	g.undo.Hurry()
+}
+
+// shutdown refuses further operations, and waits until ctx ends for attempts to be settled, and for the store
+// to confirm that. Its error says what is left of them, and what was dropped before.
+func (g *Guard) shutdown(ctx context.Context) error {
+	g.closed.Store(true)
+	g.heard()
+	_ = g.calls.Wait(ctx)
+	undone := make(chan struct{})
+	go func() {
+		defer close(undone)
+		_ = g.undo.Drain(ctx)
+	}()
+	_ = g.pending.queue.Drain(ctx)
+	<-undone
+
+	p := &g.pending
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	running, unconfirmed, undo := g.calls.Running(), p.queue.Left(), g.undo.Left()
+	var left []string
+	for _, x := range []struct {
+		n    int
+		what string
+	}{
+		{running, "attempts are not settled"},
+		{unconfirmed, "completions are not confirmed"},
+		{undo, "attempts are not given back"},
+		{p.dropped, "completions were dropped"},
+		{p.notGivenBack, "attempts to give back were dropped"},
+	} {
+		if x.n > 0 {
+			left = append(left, fmt.Sprintf("%d %s", x.n, x.what))
+		}
+	}
+	switch {
+	case left == nil:
+		return nil
+	case running+unconfirmed+undo > 0 && ctx.Err() != nil:
+		return fmt.Errorf("guard: %s: %s: %w", g.name, strings.Join(left, ", "), context.Cause(ctx))
+	}
+	return fmt.Errorf("guard: %s: %s", g.name, strings.Join(left, ", "))
+}

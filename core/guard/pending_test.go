@@ -1,0 +1,247 @@
+package guard_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+// unconfirmed begins an attempt and settles it on a store that is down, and stays so.
+func (f fixture) unconfirmed(settle func(context.Context, *guard.Attempt) error) {
+	f.Helper()
+	a := f.attempt()
+	f.store.Break(storetest.Any, storetest.Down)
+	f.want(settle(f.Context(), a), core.ErrUnavailable)
+}
+
+func completed(ctx context.Context, a *guard.Attempt) error {
+	return a.Complete(ctx, guard.Result{Status: 201, Data: []byte("charged")})
+}
+
+// other is another process that uses the guard.
+func (f fixture) other(opts ...guard.Option) fixture {
+	f.guard = newGuard(f.T, f.store, opts...)
+	return f
+}
+
+// A process that has a result does not run the operation again while the store is away: not once the lease
+// is over, and not where that is allowed. When the store is back, every other process has the result too.
+func TestAResultOutlivesItsLease(t *testing.T) {
+	for name, opts := range map[string][]guard.Option{"": nil, "with rerun": {guard.WithRerun()}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				f.unconfirmed(completed)
+				changed := op
+				changed.Fingerprint = []byte("coffee")
+				for range 5 {
+					for range 2 {
+						r := f.replay()
+						if r.Status != 201 || string(r.Data) != "charged" || r.Attempt != 1 {
+							t.Fatalf("replayed %+v", r)
+						}
+						copy(r.Data, "evil")
+					}
+					if _, _, err := f.guard.Begin(f.Context(), changed); !errors.Is(err, guard.ErrMismatch) {
+						t.Fatalf("another request: %v", err)
+					}
+					f.sleep(time.Hour)
+				}
+				f.store.Mend(storetest.Any)
+				f.sleep(time.Second)
+				f.replay()
+				if r := f.other(opts...).replay(); string(r.Data) != "charged" {
+					t.Errorf("replayed %q", r.Data)
+				}
+			}, opts...)
+		})
+	}
+}
+
+// What is pending answers as the record will.
+func TestEveryPendingEndAnswers(t *testing.T) {
+	for name, c := range map[string]struct {
+		settle func(context.Context, *guard.Attempt) error
+		opts   []guard.Option
+		want   error
+	}{
+		"not retained": {
+			func(ctx context.Context, a *guard.Attempt) error { return a.CompleteNotRetained(ctx, 206) }, nil, guard.ErrNotRetained,
+		},
+		"unknown": {
+			func(ctx context.Context, a *guard.Attempt) error { return a.CompleteUnknown(ctx) }, nil, guard.ErrOutcomeUnknown,
+		},
+		"unknown, may rerun": { // the store has the say
+			func(ctx context.Context, a *guard.Attempt) error { return a.CompleteUnknown(ctx) },
+			[]guard.Option{guard.WithRerun()}, core.ErrUnavailable,
+		},
+		"abandoned": {
+			func(ctx context.Context, a *guard.Attempt) error { return a.Abandon(ctx) }, nil, core.ErrUnavailable,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				f.unconfirmed(c.settle)
+				for range 3 {
+					_ = f.refused(c.want)
+					f.sleep(lease)
+				}
+				f.store.Mend(storetest.Any)
+				f.sleep(time.Second)
+				if name == "abandoned" || c.opts != nil {
+					f.want(f.other(c.opts...).attempt().Abandon(f.Context()), nil)
+				} else {
+					_ = f.other(c.opts...).refused(c.want)
+				}
+			}, c.opts...)
+		})
+	}
+}
+
+// A pending completion does not count, and ends, if another attempt has taken over.
+func TestAPendingCompletionThatIsOvertaken(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.unconfirmed(completed)
+		f.sleep(2 * lease)
+		f.store.Mend(storetest.Any)
+		f.store.Break(storetest.SettleOperation, storetest.Down) // so that another comes first
+		f.store.Break(storetest.RenewOperations, storetest.Down)
+		second := f.other(guard.WithRerun())
+		a := second.attempt()
+		if a.Number() != 2 {
+			t.Errorf("attempt %d", a.Number())
+		}
+		f.store.Mend(storetest.Any)
+		f.sleep(time.Second)
+		_ = f.refused(guard.ErrInFlight)
+		f.want(a.Complete(f.Context(), guard.Result{Data: []byte("again")}), nil)
+		if r := f.replay(); string(r.Data) != "again" || r.Attempt != 2 {
+			t.Errorf("replayed %+v", r)
+		}
+	}, guard.WithRerun())
+}
+
+// The reply to Begin was lost, and the store is unavailable for longer than the lease. The attempt, which never ran,
+// is abandoned all the same, or its operation would be of unknown outcome.
+func TestUnheardBeginIsTakenBackAfterItsLease(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.store.BreakNext(storetest.BeginOperation, storetest.LostReply, 1)
+		f.store.Break(storetest.AbandonOperation, storetest.Down)
+		_ = f.refused(core.ErrUnconfirmed)
+		f.sleep(5 * lease)
+		f.store.Mend(storetest.Any)
+		f.sleep(time.Second)
+		f.want(f.attempt().Abandon(f.Context()), nil)
+	})
+}
+
+// What is pending is bounded by its bytes. A result that has no room is not retained, and only if there is
+// no room for that is the completion dropped, which Shutdown says.
+func TestPendingCompletionsAreBounded(t *testing.T) {
+	for name, c := range map[string]struct{ max, all, kept, dropped int }{
+		"by bytes":            {64 << 20, 1200, 756, 0}, // 65 KiB each, in three quarters
+		"and by their number": {200 << 10, 150, 2, 150 - 2 - 70},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				f.guard.SetMaxPending(c.max)
+				key := func(i int) guard.Operation {
+					return guard.Operation{Scope: fmt.Sprint("user", i%100), Key: fmt.Sprint(i)}
+				}
+				var all []*guard.Attempt
+				for i := range c.all {
+					a, _, err := f.guard.Begin(f.Context(), key(i))
+					f.want(err, nil)
+					all = append(all, a)
+				}
+				f.store.Break(storetest.Any, storetest.Down)
+				for _, a := range all {
+					f.want(a.Complete(f.Context(), guard.Result{Status: 200, Data: bytes.Repeat([]byte("x"), 64<<10-1)}), core.ErrUnavailable)
+				}
+				count := func(g *guard.Guard) (kept, notRetained, others int) {
+					for i := range c.all {
+						_, r, err := g.Begin(f.Context(), key(i))
+						switch {
+						case r != nil && len(r.Data) == 64<<10-1:
+							kept++
+						case errors.Is(err, guard.ErrNotRetained):
+							notRetained++
+						default:
+							others++
+						}
+					}
+					return kept, notRetained, others
+				}
+				if kept, small, others := count(f.guard); kept != c.kept || others != c.dropped || small != c.all-kept-others {
+					t.Errorf("while the store is away, %d are kept, %d not retained and %d unknown", kept, small, others)
+				}
+				f.store.Mend(storetest.Any)
+				err := f.store.Shutdown(f.Context())
+				if (err != nil) != (c.dropped > 0) || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("%d completions were dropped", c.dropped)) {
+					t.Errorf("Shutdown: %v", err)
+				}
+				f.sleep(2 * lease) // those of the dropped ones are over
+				if kept, small, others := count(newGuard(t, f.store)); kept != c.kept || others != c.dropped || small != c.all-kept-others {
+					t.Errorf("afterwards, %d are kept, %d not retained and %d unknown", kept, small, others)
+				}
+			})
+		})
+	}
+}
+
+// A completion is given up when its record would have ended.
+func TestACompletionIsGivenUpAtTheEndOfItsRetention(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.unconfirmed(completed)
+		f.sleep(time.Hour + time.Minute)
+		_ = f.refused(core.ErrUnavailable)
+		calls := f.store.Calls(storetest.SettleOperation)
+		f.sleep(time.Hour)
+		if n := f.store.Calls(storetest.SettleOperation) - calls; n > 0 {
+			t.Errorf("%d tries after that", n)
+		}
+		if err := f.store.Shutdown(f.Context()); err == nil || !strings.Contains(err.Error(), "1 completions were dropped") {
+			t.Errorf("Shutdown: %v", err)
+		}
+	}, guard.WithRetention(time.Hour))
+}
+
+// Close ends what is pending, and leaves nothing behind.
+func TestCloseEndsWhatIsPending(t *testing.T) {
+	store := storetest.NewFaulty(memstore.New())
+	g := newGuard(t, store)
+	var all []*guard.Attempt
+	for i := range 100 {
+		a, _, err := g.Begin(t.Context(), guard.Operation{Key: fmt.Sprint(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	store.Break(storetest.SettleOperation, storetest.Hung)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, a := range all[:10] {
+		wg.Go(func() { _ = a.Complete(ctx, guard.Result{}) })
+	}
+	store.Mend(storetest.Any)
+	store.Break(storetest.SettleOperation, storetest.Down)
+	for _, a := range all[10:] {
+		_ = a.Complete(ctx, guard.Result{})
+	}
+	if err := store.Close(); err == nil || !strings.Contains(err.Error(), "completions are not confirmed") {
+		t.Errorf("Close: %v", err)
+	}
+	store.Mend(storetest.Any) // and the store's own answer is heard: it is closed
+}

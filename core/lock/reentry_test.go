@@ -1,0 +1,192 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+// ends are the ways in which a hold ends, and the cause that its contexts give.
+var ends = map[string]struct {
+	end   func(t *testing.T, w *wiretap, l *lock.Locker, lease *lock.Lease)
+	cause error
+}{
+	"lost": {func(t *testing.T, w *wiretap, l *lock.Locker, lease *lock.Lease) {
+		if done, err := l.ForceUnlock(t.Context(), "k", lease.Fence().Number); !done || err != nil {
+			t.Fatalf("ForceUnlock: %v, %v", done, err)
+		}
+	}, lock.ErrLost},
+	"lost without notice": {func(t *testing.T, w *wiretap, _ *lock.Locker, _ *lock.Lease) {
+		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl/3 + time.Second)
+	}, lock.ErrLost},
+	"expired": {func(_ *testing.T, w *wiretap, _ *lock.Locker, _ *lock.Lease) {
+		w.fail(errDown, "renew")
+		time.Sleep(ttl)
+		w.fail(nil)
+	}, lock.ErrExpired},
+	"held for too long": {func(_ *testing.T, _ *wiretap, _ *lock.Locker, _ *lock.Lease) {
+		time.Sleep(2 * ttl)
+	}, lock.ErrExpired},
+	"closed": {func(t *testing.T, _ *wiretap, l *lock.Locker, _ *lock.Lease) {
+		if err := l.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}, lock.ErrReleased},
+}
+
+// A re-entered lease ends with the hold, whatever its parent is, and nobody enters what has ended.
+func TestReentryOnADetachedContext(t *testing.T) {
+	for name, c := range ends {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *wiretap) {
+				l := newLocker(t, w, lock.WithMaxHold(2*ttl))
+				outer := mustLock(t, l, "k")
+				detached := context.WithoutCancel(outer.Context())
+				inner, err := l.Lock(detached, "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				innermost, err := l.RLock(context.WithoutCancel(inner.Context()), "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(ttl + time.Second) // renewals reach them too
+				for _, lease := range []*lock.Lease{outer, inner, innermost} {
+					wantValid(t, lease)
+				}
+				child, cancel := context.WithCancel(innermost.Context())
+				defer cancel()
+				done := inner.Context().Done()
+				c.end(t, w, l, outer)
+				synctest.Wait()
+				for _, lease := range []*lock.Lease{outer, inner, innermost} {
+					wantEnded(t, lease, c.cause)
+				}
+				select {
+				case <-done:
+				default:
+					t.Error("the context is not done")
+				}
+				if !errors.Is(context.Cause(child), c.cause) {
+					t.Errorf("a context that derives from it ended because of %v", context.Cause(child))
+				}
+				want := c.cause
+				if name == "closed" {
+					want = lock.ErrClosed
+				}
+				for call, enter := range map[string]func(context.Context, string) (*lock.Lease, error){
+					"Lock": l.Lock, "TryLock": l.TryLock, "RLock": l.RLock,
+				} {
+					for _, ctx := range []context.Context{detached, context.WithoutCancel(innermost.Context())} {
+						if lease, err := enter(ctx, "k"); lease != nil || !errors.Is(err, want) {
+							t.Errorf("%s: %v, %v; want %v", call, lease, err, want)
+						}
+					}
+				}
+				_ = innermost.Unlock(t.Context())
+				_ = inner.Unlock(t.Context())
+				_ = outer.Unlock(t.Context())
+			})
+		})
+	}
+}
+
+// Validity is compared with the clock, not with a timer that may not have fired.
+func TestReentryAtTheDeadline(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w, lock.WithoutRenewal())
+		outer := mustLock(t, l, "k")
+		detached := context.WithoutCancel(outer.Context())
+		inner, err := l.Lock(detached, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !inner.ValidUntil().Equal(outer.ValidUntil()) {
+			t.Errorf("valid until %v, the hold until %v", inner.ValidUntil(), outer.ValidUntil())
+		}
+		time.Sleep(time.Until(outer.ValidUntil()))
+		if lease, err := l.Lock(detached, "k"); lease != nil || !errors.Is(err, lock.ErrExpired) {
+			t.Errorf("%v, %v", lease, err)
+		}
+		wantEnded(t, inner, lock.ErrExpired)
+		if err := inner.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock of what was lost: %v", err)
+		}
+		time.Sleep(time.Second)
+		if err := outer.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock of what was lost: %v", err)
+		}
+	})
+}
+
+// The end of the context that a lock was asked for with does not release it, so that who cleans up may
+// enter it still.
+func TestReentryAfterTheParentHasEnded(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		ctx, cancel := context.WithCancel(t.Context())
+		outer, err := l.Lock(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		inner, err := l.Lock(context.WithoutCancel(outer.Context()), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * ttl)
+		wantEnded(t, outer, context.Canceled)
+		wantValid(t, inner)
+		if err := inner.Verify(t.Context()); err != nil {
+			t.Errorf("Verify: %v", err)
+		}
+		if err := outer.Verify(t.Context()); !errors.Is(err, context.Canceled) {
+			t.Errorf("Verify with an ended context: %v", err)
+		}
+		mustUnlock(t, outer)
+		wantValid(t, inner)
+		mustUnlock(t, inner)
+		wantEnded(t, inner, lock.ErrReleased)
+		wantFree(t, w, "k")
+	})
+}
+
+// The context of a re-entered lease ends when it is released, and those that derive from it are too: a
+// hold that is entered often keeps nothing of that.
+func TestReleasedReentry(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		outer := mustLock(t, l, "k")
+		inner, err := l.Lock(outer.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		innermost, err := l.Lock(inner.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := lock.FromContext(innermost.Context()); !ok || got != innermost {
+			t.Errorf("the lease in the context: %v, %v", got, ok)
+		}
+		mustUnlock(t, inner)
+		wantValid(t, inner) // innermost derives from it
+		mustUnlock(t, innermost)
+		wantEnded(t, innermost, lock.ErrReleased)
+		wantEnded(t, inner, lock.ErrReleased)
+		wantValid(t, outer)
+		again, err := l.Lock(context.WithoutCancel(innermost.Context()), "k")
+		if err != nil {
+			t.Fatalf("within what is held: %v", err)
+		}
+		mustUnlock(t, again)
+		mustUnlock(t, outer)
+		wantFree(t, w, "k")
+	})
+}

@@ -1,0 +1,221 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// endings are the ways to end a Locker in an orderly way.
+var endings = map[string]func(*lock.Locker, *wiretap) error{
+	"Close":       func(l *lock.Locker, _ *wiretap) error { return l.Close() },
+	"the store's": func(_ *lock.Locker, w *wiretap) error { return w.Shutdown(context.Background()) },
+	"the store's, twice": func(_ *lock.Locker, w *wiretap) error {
+		return errors.Join(w.Shutdown(context.Background()), w.Shutdown(context.Background()))
+	},
+	"both": func(l *lock.Locker, w *wiretap) error {
+		return errors.Join(w.Shutdown(context.Background()), l.Close())
+	},
+	"the store's Close": func(_ *lock.Locker, w *wiretap) error { return w.Close() },
+}
+
+// What is granted while a shutdown goes on is given back before it returns.
+func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
+	for name, end := range endings {
+		for call, opts := range map[string][]lock.Option{"": nil, "fair": {lock.WithFair()}} {
+			t.Run(name+call, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, w *wiretap) {
+					l := newLocker(t, w, opts...)
+					w.set(nil, func(call string) error { // the store has granted it, and its reply is on the way
+						if call == "acquire" {
+							time.Sleep(100 * time.Millisecond)
+						}
+						return nil
+					})
+					asks := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+					joins := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+					waits := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+					reads := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "other") })
+					if err := end(l, w); err != nil {
+						t.Errorf("%v", err)
+					}
+					if name != "the store's Close" {
+						wantFree(t, w, "k")
+						wantFree(t, w, "other")
+					}
+					for name, p := range map[string]*pending{"asks": asks, "joins": joins, "waits": waits, "reads": reads} {
+						if !p.returned() || !errors.Is(p.err, lock.ErrClosed) && !errors.Is(p.err, lock.ErrNotAcquired) {
+							t.Errorf("who %s: %v", name, p.err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// Places in queues go before the holds, so that nothing is granted to a Locker that is going, and another
+// has the lock at once.
+func TestCloseWithdrawsFromQueues(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l, other := newLocker(t, w), newLocker(t, w.Store)
+		lease, foreign := mustLock(t, l, "mine"), mustLock(t, other, "foreign")
+		var waiting []*pending
+		for range 3 {
+			waiting = append(waiting,
+				start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "mine") }),
+				start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "foreign") }),
+				start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "mine") }))
+		}
+		next := start(func() (*lock.Lease, error) { return other.Lock(t.Context(), "mine") })
+		grants := len(w.granted)
+		if err := l.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		for i, p := range waiting {
+			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) || !errors.Is(p.err, core.ErrClosed) {
+				t.Errorf("waiter %d: %v", i, p.err)
+			}
+		}
+		wantEnded(t, lease, lock.ErrReleased)
+		if len(w.granted) != grants {
+			t.Error("a Locker that is going was granted a lock")
+		}
+		if !next.returned() || next.err != nil {
+			t.Fatalf("the other: %v", next.err)
+		}
+		mustUnlock(t, next.lease)
+		mustUnlock(t, foreign)
+		wantFree(t, w, "mine")
+		wantFree(t, w, "foreign")
+	})
+}
+
+// The error says what is left, and Close goes on with it.
+func TestShutdownSaysWhatIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		for i := range 300 {
+			mustLock(t, l, string(rune('a'+i)))
+		}
+		w.fail(errDown, "release")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		err := w.Shutdown(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 leases") || time.Since(began) > time.Second {
+			t.Errorf("Shutdown: %v after %v", err, time.Since(began))
+		}
+		if err := l.Close(); err == nil || !strings.Contains(err.Error(), "300 leases") {
+			t.Errorf("Close: %v", err)
+		}
+		w.fail(nil)
+		time.Sleep(2 * time.Second)
+		for i := range 300 {
+			wantFree(t, w, string(rune('a'+i)))
+		}
+	})
+}
+
+// After a shutdown everything returns the same error, also where an outage lets requests pass.
+func TestCallsAfterShutdown(t *testing.T) {
+	for name, end := range endings {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *wiretap) {
+				l := newLocker(t, w)
+				if err := end(l, w); err != nil {
+					t.Errorf("%v", err)
+				}
+				for call, acquire := range map[string]func(context.Context, string) (*lock.Lease, error){
+					"Lock": l.Lock, "TryLock": l.TryLock, "RLock": l.RLock, "TryRLock": l.TryRLock,
+				} {
+					if _, err := acquire(t.Context(), "k"); !errors.Is(err, core.ErrClosed) || outage.Down(err) {
+						t.Errorf("%s: %v", call, err)
+					}
+				}
+				if _, err := l.LockAll(t.Context(), []string{"a", "b"}); !errors.Is(err, core.ErrClosed) {
+					t.Errorf("LockAll: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// On real servers, with a request in flight, waiters in the queue, and another process that waits.
+func TestShutdownOnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	mine, other := newPeer(t, server), newPeer(t, server)
+	held := mustLock(t, mine.Locker, "k")
+	foreign := mustLock(t, other.Locker, "foreign")
+	type result struct {
+		lease *lock.Lease
+		err   error
+	}
+	results := make(chan result, 64)
+	acquire := func(f func(context.Context, string) (*lock.Lease, error), key string) {
+		go func() {
+			lease, err := f(context.Background(), key)
+			results <- result{lease, err}
+		}()
+	}
+	for range 8 {
+		acquire(mine.Lock, "k")
+		acquire(mine.RLock, "k")
+		acquire(mine.Lock, "foreign")
+		acquire(mine.RLock, "foreign")
+	}
+	eventually(t, "all wait", func() bool {
+		k, err := other.Inspect(t.Context(), "k")
+		f, err2 := other.Inspect(t.Context(), "foreign")
+		return err == nil && err2 == nil && k.Waiting == 8 && f.Waiting == 9
+	})
+	next := make(chan result, 1)
+	go func() {
+		lease, err := other.Lock(context.Background(), "k")
+		next <- result{lease, err}
+	}()
+	eventually(t, "the other process waits", func() bool {
+		k, err := other.Inspect(t.Context(), "k")
+		return err == nil && k.Waiting == 9
+	})
+	for range 8 {
+		acquire(mine.TryLock, "k2") // in flight
+	}
+	if err := mine.store.Shutdown(t.Context()); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if f, err := other.Inspect(t.Context(), "foreign"); err != nil || f.Waiting != 0 || len(f.Holders) != 1 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if k, err := other.Inspect(t.Context(), "k2"); err != nil || len(k.Holders) != 0 {
+		t.Errorf("%+v, %v", k, err)
+	}
+	for range 40 {
+		if r := <-results; r.err != nil && !errors.Is(r.err, core.ErrClosed) && !errors.Is(r.err, lock.ErrNotAcquired) {
+			t.Errorf("%v, %v", r.lease, r.err)
+		} else if r.err == nil {
+			wantEnded(t, r.lease, lock.ErrReleased) // it had it just before
+		}
+	}
+	wantEnded(t, held, lock.ErrReleased)
+	select {
+	case r := <-next:
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		mustUnlock(t, r.lease)
+	case <-time.After(5 * time.Second): // a lease is six times as long
+		t.Fatal("the other process waits for the lease of one that has gone")
+	}
+	mustUnlock(t, foreign)
+	if err := mine.store.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}

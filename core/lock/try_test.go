@@ -1,0 +1,263 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+)
+
+// slowly has calls of this name take d, and then return err if it is not nil.
+func slowly(w *wiretap, name string, d time.Duration, err error) {
+	w.set(func(call string) error {
+		if call != name {
+			return nil
+		}
+		time.Sleep(d)
+		return err
+	}, nil)
+}
+
+// A queue in the process in which nobody has asked the store with success is not a holder: while the
+// store is down, TryLock says that it is down.
+func TestTryLockDuringAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		slowly(w, "acquire", 250*time.Millisecond, errDown)
+		var tries []*pending
+		for i := range 4000 {
+			tries = append(tries, start(func() (*lock.Lease, error) {
+				if i%10 == 9 {
+					return l.Lock(t.Context(), "k")
+				}
+				return l.TryLock(t.Context(), "k")
+			}))
+			if i%400 == 0 {
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+		time.Sleep(4000 * 250 * time.Millisecond)
+		for i, p := range tries {
+			if !p.returned() || !errors.Is(p.err, outage.ErrUnavailable) || errors.Is(p.err, lock.ErrNotAcquired) {
+				t.Fatalf("call %d: %v", i, p.err)
+			}
+		}
+		if n := w.count("acquire"); n > 410 {
+			t.Errorf("the store was asked %d times", n)
+		}
+		w.set(nil, nil)
+		mustUnlock(t, mustLock(t, l, "k"))
+	})
+}
+
+// Concurrent calls of TryLock share one request, and what came of it.
+func TestConcurrentTryLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		slowly(w, "acquire", time.Millisecond, nil)
+		tryAll := func() (got []*lock.Lease) {
+			t.Helper()
+			var tries []*pending
+			for range 100 {
+				tries = append(tries, start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") }))
+			}
+			time.Sleep(time.Second)
+			for _, p := range tries {
+				var held *lock.HeldError
+				switch {
+				case !p.returned():
+					t.Fatal("waits")
+				case p.err == nil:
+					got = append(got, p.lease)
+				case !errors.As(p.err, &held) || held.Holder == "" || held.Remaining <= 0:
+					t.Fatalf("%+v", p.err)
+				}
+			}
+			return got
+		}
+		got := tryAll()
+		if len(got) != 1 || w.count("acquire") != 1 {
+			t.Fatalf("%d leases, %d requests", len(got), w.count("acquire"))
+		}
+		if more := tryAll(); len(more) != 0 || w.count("acquire") != 1 {
+			t.Errorf("%d more leases, %d requests", len(more), w.count("acquire"))
+		}
+		mustUnlock(t, got[0])
+		other := mustLock(t, newLocker(t, w), "k")
+		before := w.count("acquire")
+		if more := tryAll(); len(more) != 0 || w.count("acquire") != before+1 {
+			t.Errorf("%d leases of what another has, %d requests", len(more), w.count("acquire")-before)
+		}
+		mustUnlock(t, other)
+	})
+}
+
+// What the process is about to release may be had at once.
+func TestTryLockDuringARelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		lease := mustLock(t, l, "k")
+		slowly(w, "release", time.Second, nil)
+		go func() { _ = lease.Unlock(t.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		leaves := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
+		stays := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+		cancel()
+		if !leaves.returned() || !errors.Is(leaves.err, context.Canceled) || errors.Is(leaves.err, lock.ErrNotAcquired) {
+			t.Errorf("whose caller has left: %v", leaves.err)
+		}
+		time.Sleep(time.Second)
+		if !stays.returned() || stays.err != nil {
+			t.Fatalf("TryLock: %v", stays.err)
+		}
+		w.set(nil, nil)
+		mustUnlock(t, stays.lease)
+		wantFree(t, w, "k")
+	})
+}
+
+// A caller that leaves while it asks the store leaves the question to the next.
+func TestWhoAskedForOthersLeaves(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.set(func(call string) error {
+			if call == "acquire" && ctx.Err() == nil {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}, nil)
+		leaves := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
+		first := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+		second := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+		cancel()
+		if !leaves.returned() || !errors.Is(leaves.err, context.Canceled) {
+			t.Errorf("who asked: %v", leaves.err)
+		}
+		if !first.returned() || first.err != nil {
+			t.Fatalf("the next: %v", first.err)
+		}
+		if !second.returned() || !errors.Is(second.err, lock.ErrNotAcquired) {
+			t.Errorf("the one after it: %v", second.err)
+		}
+		mustUnlock(t, first.lease)
+		wantFree(t, w, "k")
+	})
+}
+
+// A caller whose time ends while nobody has asked the store with success is not told that others have
+// the lock.
+func TestLockEndsDuringAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w)
+		slowly(w, "acquire", time.Second, errDown)
+		asks := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := l.Lock(ctx, "k")
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if !asks.returned() || !errors.Is(asks.err, outage.ErrUnavailable) {
+			t.Errorf("%v", asks.err)
+		}
+	})
+}
+
+// Once per period: a lease that is not renewed, and that nobody unlocks, is over when it is over.
+func TestOncePerPeriod(t *testing.T) {
+	for name, opts := range map[string][]lock.Option{
+		"": nil, "fair": {lock.WithFair()}, "short": {lock.WithMaxHold(ttl / 3)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *wiretap) {
+				l := newLocker(t, w, append(opts, lock.WithoutRenewal())...)
+				for call, acquire := range map[string]func(context.Context, string) (*lock.Lease, error){
+					"TryLock": l.TryLock, "Lock": l.Lock, "RLock": l.RLock,
+				} {
+					n := 0
+					for range 6 {
+						if _, err := acquire(t.Context(), call); err == nil {
+							n++
+						}
+						if _, err := l.TryLock(t.Context(), call); !errors.Is(err, lock.ErrNotAcquired) {
+							t.Errorf("twice in a period: %v", err)
+						}
+						<-time.After(ttl)
+					}
+					if n != 6 {
+						t.Errorf("%s: %d of 6", call, n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The clock says that a lease is over, whether or not a timer has fired.
+func TestTryLockAtTheDeadline(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w, lock.WithoutRenewal())
+		stuck := mustLock(t, l, "k")
+		time.Sleep(time.Until(stuck.ValidUntil()) - time.Nanosecond)
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.count("acquire") != 1 {
+			t.Errorf("before the end: %v, %d requests", err, w.count("acquire"))
+		}
+		time.Sleep(time.Nanosecond)
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.count("acquire") != 2 {
+			t.Errorf("at the end: %v, %d requests; want the store's answer", err, w.count("acquire"))
+		}
+	})
+}
+
+// A downgrade starts the lease anew, and nobody renews it.
+func TestDowngradeWithoutRenewal(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w, lock.WithoutRenewal())
+		lease := mustLock(t, l, "k")
+		time.Sleep(ttl / 2)
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl - time.Second)
+		wantValid(t, lease)
+		time.Sleep(time.Second)
+		wantEnded(t, lease, lock.ErrExpired)
+		if n := w.count("renew"); n != 0 {
+			t.Errorf("renewed %d times", n)
+		}
+	})
+}
+
+// A Locker keeps nothing of leases that are over, though nobody unlocks them.
+func TestExpiredLeasesAreForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		l := newLocker(t, w, lock.WithoutRenewal())
+		var leases []weak.Pointer[lock.Lease]
+		for _, key := range []string{"a", "b", "c"} {
+			leases = append(leases, weak.Make(mustLock(t, l, key)))
+			shared, err := l.RLock(t.Context(), "shared")
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases = append(leases, weak.Make(shared))
+		}
+		time.Sleep(ttl)
+		synctest.Wait()
+		runtime.GC()
+		for i, lease := range leases {
+			if lease.Value() != nil {
+				t.Errorf("lease %d is kept", i)
+			}
+		}
+	})
+}

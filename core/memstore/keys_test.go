@@ -1,0 +1,158 @@
+package memstore_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+var query = strings.Repeat("q", 258<<10)
+
+// cut returns a key of ten bytes that is a piece of a long request line, as a router cuts it.
+func cut(i int) string {
+	line := fmt.Sprintf("key-%06d?", i) + query
+	return line[:10]
+}
+
+// What a store keeps under a key is as large as the key, and not as the request that the key was cut
+// out of.
+func TestKeysDoNotKeepTheirRequests(t *testing.T) {
+	allow := func(t *testing.T, s *memstore.Store, n int64, plan tokenbucket.Plan) func(string) any {
+		l, err := tokenbucket.New(s, "api", plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(key string) any {
+			if d, err := l.AllowN(t.Context(), key, n); err != nil || !d.Allowed {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			return nil
+		}
+	}
+	for name, c := range map[string]struct {
+		most int // bytes for each key
+		keep func(*testing.T, *memstore.Store) func(string) any
+	}{
+		"bucket": {2 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			return allow(t, s, 1, tokenbucket.PerHour(1))
+		}},
+		"buckets of several limits": {2 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			return allow(t, s, 1, tokenbucket.Limits{tokenbucket.PerHour(5), tokenbucket.PerMinute(5)})
+		}},
+		"buckets whose fractions are kept apart": {2 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			return allow(t, s, 5_000_000_000, tokenbucket.Per(7_000_000_019, time.Hour))
+		}},
+		"limiter and limit": {4 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			return func(name string) any {
+				charge := tokenbucket.Charge{
+					Bucket: name, Den: 1, Cost: tokenbucket.Span{Micros: 1 << 30}, Capacity: tokenbucket.Span{Micros: 1 << 30},
+				}
+				if _, err := s.TakeTokens(t.Context(), name, "k", []tokenbucket.Charge{charge}); err != nil {
+					t.Fatal(err)
+				}
+				return nil
+			}
+		}},
+		"lock": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			l, err := lock.New(s, "carts")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			return func(key string) any {
+				lease, err := l.Lock(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return lease
+			}
+		}},
+		"shared lock": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			l, err := lock.New(s, "carts")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			return func(key string) any {
+				lease, err := l.RLock(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return lease
+			}
+		}},
+		"permit": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			l, err := semaphore.New(s, "reports", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			return func(key string) any {
+				permit, err := l.Acquire(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return permit
+			}
+		}},
+		"permit of the process": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			l, err := semaphore.New(s, "reports", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			return func(key string) any {
+				permit, err := l.PerInstance().Acquire(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return permit
+			}
+		}},
+		"latch, and its participant": {4 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
+			return func(key string) any {
+				l, err := semaphore.NewLatch(s, key, 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := l.CountDown(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+				return nil
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := memstore.New()
+			t.Cleanup(func() { _ = s.Close() })
+			keep := c.keep(t, s)
+			const keys = 200
+			kept := make([]any, 0, keys+1)
+			kept = append(kept, keep("first"))
+			before := heap()
+			for i := range keys {
+				kept = append(kept, keep(cut(i)))
+			}
+			if each := (heap() - before) / keys; each > c.most {
+				t.Errorf("%d bytes for each key, want at most %d", each, c.most)
+			}
+			runtime.KeepAlive(kept)
+		})
+	}
+}
+
+// heap returns how many bytes are in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC() // what was in pools goes at the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}

@@ -1,0 +1,95 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redisfault"
+)
+
+// checkPings is how many round trips Check takes the median of.
+const checkPings = 5
+
+// Check asks every node about the settings on which promises depend, and measures how far away it is. Call it
+// when a service starts, and log what it returns: nil, or an error for each of these, joined.
+//
+//   - The node may evict what locks and guards keep (maxmemory-policy), or is a replica.
+//   - The node is so far away that a new connection, which takes about three round trips, or a reply takes longer
+//     than the store's deadline: the error says what to give to [WithTimeout].
+//   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of the deadline away: a
+//     burst of calls would have to wait for connections.
+//
+// What the server does not let the client ask is not checked. If a node cannot be reached, the error matches
+// core.ErrUnavailable.
+func (s *Store) Check(ctx context.Context) error {
+	masters, err := s.masters(ctx)
+	if err != nil {
+		return err
+	}
+	var found []error
+	for _, m := range masters {
+		if master, ok := m.(*redis.Client); ok {
+			found = append(found, s.checkNode(ctx, master)...)
+		}
+	}
+	return errors.Join(found...)
+}
+
+func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []error) {
+	// No deadline but the caller's: what is to be found out is how long it takes.
+	far, err := roundTrip(ctx, master)
+	if err != nil {
+		return []error{explain(err, false)}
+	}
+	at, timeout := master.Options().Addr, s.config.timeout
+	if need := 4 * far; need > timeout {
+		found = append(found, fmt.Errorf("redisstore: %s is %v away: set WithTimeout to %v or more, from %v",
+			at, far.Round(time.Millisecond), need.Round(10*time.Millisecond), timeout))
+	}
+	if far > timeout/10 && master.Options().MinIdleConns == 0 {
+		found = append(found, fmt.Errorf("redisstore: %s is %v away: set the client's MinIdleConns, so that bursts find connections",
+			at, far.Round(time.Millisecond)))
+	}
+	if !s.config.allowEviction {
+		if err := s.checkPolicy(ctx, master); err != nil {
+			found = append(found, explain(err, false))
+		}
+	}
+	role, err := master.Do(ctx, "role").Slice()
+	switch {
+	case isForbidden(err):
+	case err != nil:
+		found = append(found, explain(err, false))
+	case len(role) > 0 && role[0] != "master":
+		found = append(found, outage.Misconfigured(outage.ReadOnly, fmt.Errorf("redisstore: %s is a %v, which takes no writes", at, role[0])))
+	}
+	return found
+}
+
+// roundTrip returns the median of some round trips on a connection that was there before.
+func roundTrip(ctx context.Context, client *redis.Client) (time.Duration, error) {
+	conn := client.Conn()
+	defer func() { _ = conn.Close() }()
+	if err := conn.Ping(ctx).Err(); err != nil && !isForbidden(err) {
+		return 0, err
+	}
+	took := make([]time.Duration, checkPings)
+	for i := range took {
+		began := time.Now()
+		if err := conn.Ping(ctx).Err(); err != nil && !isForbidden(err) {
+			return 0, err
+		}
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
+// isForbidden reports whether the server answered that the client may not ask.
+func isForbidden(err error) bool { return isReply(err) && !redisfault.IsUnauthenticated(err) }

@@ -1,0 +1,76 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/redisfault"
+)
+
+// The client dials in the background, five times with pauses, and a call learns of a refused connection
+// only after all of them, if its own deadline has not come before. So the store watches the client dial,
+// and ends the calls that wait for a connection as soon as nothing answers at the server's address.
+
+// redials is how often a refused connection is tried again at once. Behind a load balancer of which a
+// part is gone, the next try may reach the rest.
+const redials = 2
+
+// dialWatch is a redis.Hook that stays with the client of a node: once stopped it does nothing.
+type dialWatch struct{ node atomic.Pointer[node] }
+
+func (n *node) watchDials() {
+	n.dials = new(dialWatch)
+	n.dials.node.Store(n)
+	n.client.AddHook(n.dials)
+}
+
+func (w *dialWatch) stop() {
+	if w != nil {
+		w.node.Store(nil)
+	}
+}
+
+// DialHook implements redis.Hook.
+func (w *dialWatch) DialHook(dial redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		n := w.node.Load()
+		if err == nil || n == nil || !redisfault.IsUnreachable(err) {
+			return conn, err
+		}
+		n.answered.Store(false)
+		for range redials {
+			if conn, err = dial(ctx, network, address); err == nil || !redisfault.IsUnreachable(err) {
+				return conn, err
+			}
+		}
+		if !n.answered.Load() { // on another connection
+			n.store.deadlines.refuse(n, err)
+		}
+		return nil, err
+	}
+}
+
+// ProcessHook implements redis.Hook.
+func (w *dialWatch) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// ProcessPipelineHook implements redis.Hook.
+func (w *dialWatch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// addressOf returns where a client finds its server, for logs.
+func addressOf(client redis.UniversalClient) string {
+	switch client := client.(type) {
+	case *redis.Client:
+		return client.Options().Addr
+	case *redis.ClusterClient:
+		return strings.Join(client.Options().Addrs, ",")
+	}
+	return fmt.Sprintf("%T", client)
+}

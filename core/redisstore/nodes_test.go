@@ -1,0 +1,402 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// keysOn returns so many keys of newLimiter that a master has, and as many that others have.
+func keysOn(t *testing.T, client *redis.ClusterClient, master *redistest.Server, n int) (here, elsewhere []string) {
+	t.Helper()
+	direct := newStore(t, client, redisstore.WithPrefix("where"))
+	l := newLimiter(t, direct)
+	for i := 0; len(here) < n || len(elsewhere) < n; i++ {
+		key := fmt.Sprint("key-", i)
+		before := master.Client().DBSize(ctx()).Val()
+		if _, err := l.Allow(ctx(), key); err != nil {
+			t.Fatal(err)
+		}
+		if master.Client().DBSize(ctx()).Val() > before {
+			here = append(here, key)
+		} else {
+			elsewhere = append(elsewhere, key)
+		}
+	}
+	return here[:n], elsewhere[:n]
+}
+
+// A master of a Cluster is lost, and its replica takes over: nobody loses a lease of ten seconds, and the shard
+// works as soon as there is a master again.
+func TestAMasterIsLost(t *testing.T) {
+	for name, lose := range map[string]func(*testing.T, *redistest.Server){
+		"killed":  func(_ *testing.T, master *redistest.Server) { master.Stop() },
+		"stopped": stopped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const n, lease = 60, 10 * time.Second
+			cluster := redistest.StartCluster(t)
+			cluster.AddReplicas()
+			client := cluster.Client()
+			s := newStore(t, client, hasty)
+			locks, err := lock.New(s, "jobs", lock.WithTTL(lease))
+			must(t, err)
+			g := newGuard(t, s, guard.WithLease(lease))
+			var leases []*lock.Lease
+			var attempts []*guard.Attempt
+			for i := range n {
+				eventually(t, 5*time.Second, "it is held", func() bool { // on a busy machine, too
+					l, err := locks.Lock(ctx(), fmt.Sprint("k", i))
+					leases = append(leases, l)
+					return err == nil
+				})
+				eventually(t, 5*time.Second, "it has begun", func() bool {
+					a, _, err := g.Begin(ctx(), guard.Operation{Scope: fmt.Sprint("user-", i), Key: "order"})
+					attempts = append(attempts, a)
+					return err == nil
+				})
+			}
+			leases = slices.DeleteFunc(leases, func(l *lock.Lease) bool { return l == nil })
+			attempts = slices.DeleteFunc(attempts, func(a *guard.Attempt) bool { return a == nil })
+			if len(leases) != n || len(attempts) != n {
+				t.Fatalf("%d locks and %d attempts", len(leases), len(attempts))
+			}
+			for _, server := range cluster.Servers { // the replica has all of them
+				conn := server.Client().Conn()
+				must(t, conn.Ping(ctx()).Err())
+				if n, err := conn.Do(ctx(), "wait", 1, 5000).Int(); n != 1 || err != nil {
+					t.Fatalf("WAIT: %d, %v", n, err)
+				}
+				must(t, conn.Close())
+			}
+			here, _ := keysOn(t, client, cluster.Servers[0], 1)
+			key := here[0]
+			limiter := newLimiter(t, s)
+			lost := time.Now()
+			lose(t, cluster.Servers[0])
+			promoted := cluster.Replicas[0].Client()
+			eventually(t, 20*time.Second, "the replica is the master", func() bool {
+				return strings.Contains(promoted.Info(ctx(), "replication").Val(), "role:master")
+			})
+			began := time.Now()
+			eventually(t, 1500*time.Millisecond+slack, "the shard works again", func() bool {
+				_, err := limiter.Allow(ctx(), key)
+				return err == nil
+			})
+			t.Logf("promoted after %v, works %v later", began.Sub(lost), time.Since(began))
+			eventually(t, lease, "every lease was renewed since", func() bool {
+				return !slices.ContainsFunc(leases, func(l *lock.Lease) bool {
+					return l.Context().Err() == nil && l.ValidUntil().Before(began.Add(lease))
+				})
+			})
+			dead := 0
+			for _, l := range leases {
+				if l.Context().Err() != nil {
+					dead++
+				}
+			}
+			if dead > 0 {
+				t.Errorf("%d of %d locks were lost", dead, n)
+			}
+			dead = 0
+			for i, a := range attempts {
+				if a.Context().Err() != nil {
+					dead++
+				}
+				if err := a.Complete(ctx(), guard.Result{Status: 201}); err != nil {
+					t.Errorf("attempt %d: %v", i, err)
+				}
+			}
+			if dead > 0 {
+				t.Errorf("%d of %d attempts were lost", dead, n)
+			}
+			for _, l := range leases {
+				if err := l.Unlock(ctx()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// One of three masters is gone for five seconds: callers of the others notice nothing, and its own are refused at
+// once.
+func TestAMasterIsGone(t *testing.T) {
+	for name, lose := range map[string]func(*testing.T, *redistest.Server){
+		"killed":  func(_ *testing.T, master *redistest.Server) { master.Stop() },
+		"stopped": stopped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := redistest.StartCluster(t)
+			client := cluster.Client()
+			log := new(logbook)
+			s := newStore(t, client, hasty, log.option(), redisstore.WithoutRememberedDenials())
+			l := newLimiter(t, s)
+			here, elsewhere := keysOn(t, client, cluster.Servers[0], 20)
+			for _, key := range append(slices.Clone(here), elsewhere...) {
+				_, err := l.AllowN(ctx(), key, 0)
+				must(t, err)
+			}
+			// load has 8 callers ask about some keys, and returns how long each call took.
+			load := func(during time.Duration, keys []string, pause time.Duration, failed *atomic.Int64) (took []time.Duration) {
+				var mu sync.Mutex
+				end := time.Now().Add(during)
+				var wg sync.WaitGroup
+				for c := range 8 {
+					wg.Go(func() {
+						var mine []time.Duration
+						for i := c; time.Now().Before(end); i++ {
+							began := time.Now()
+							if _, err := l.AllowN(ctx(), keys[i%len(keys)], 0); err != nil {
+								failed.Add(1)
+							}
+							mine = append(mine, time.Since(began))
+							if pause > 0 {
+								<-time.After(pause)
+							}
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						took = append(took, mine...)
+					})
+				}
+				wg.Wait()
+				slices.Sort(took)
+				return took
+			}
+			var failed, refused atomic.Int64
+			var own []time.Duration
+			var wg sync.WaitGroup
+			wg.Go(func() { load(2*time.Second, here, 5*time.Millisecond, &failed) })
+			before := load(2*time.Second, elsewhere, 0, &failed)
+			wg.Wait()
+			lose(t, cluster.Servers[0])
+			wg.Go(func() {
+				load(time.Second, here, 5*time.Millisecond, &refused)
+				refused.Store(0)
+				own = load(4*time.Second, here, 5*time.Millisecond, &refused)
+			})
+			during := load(5*time.Second, elsewhere, 0, &failed)
+			wg.Wait()
+			share := float64(len(during)) / 5 * 2 / float64(len(before))
+			t.Logf("others: %.0f %% of their throughput, p99 %v before, %v since; own: p99 %v, %d of %d refused",
+				share*100, before[len(before)*99/100], during[len(during)*99/100], own[len(own)*99/100], refused.Load(), len(own))
+			if failed.Load() > 0 || share < 0.6 {
+				t.Errorf("%d calls of other shards failed, %.0f %% of the throughput is left", failed.Load(), share*100)
+			}
+			if n := int(refused.Load()); n != len(own) {
+				t.Errorf("%d of %d calls failed without their master", n, len(own))
+			}
+			if p99 := own[len(own)*99/100]; p99 > 5*time.Millisecond { // 1 ms, if the machine does nothing else
+				t.Errorf("its own callers are refused after %v at p99", p99)
+			}
+		})
+	}
+}
+
+// A server that takes no writes answers PING, and must not be taken to work because of that.
+func TestAServerThatTakesNoWrites(t *testing.T) {
+	for name, c := range map[string]struct{ begin, end []any }{
+		"a replica":    {[]any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}},
+		"writes pause": {[]any{"client", "pause", "60000", "write"}, []any{"client", "unpause"}},
+		"no replicas":  {[]any{"config", "set", "min-replicas-to-write", "1"}, []any{"config", "set", "min-replicas-to-write", "0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			s := newStore(t, obedient(t, server.Addr(), 10), hasty)
+			l, direct := newLimiter(t, s), server.Client()
+			newClaim("k", "warm").gets(t, s, lock.Granted)
+			must(t, direct.Do(ctx(), c.begin...).Err())
+			var slow, failed atomic.Int64
+			under, cancel := context.WithTimeout(ctx(), 4*time.Second)
+			defer cancel()
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() {
+					for under.Err() == nil {
+						began := time.Now()
+						var err error
+						switch i % 4 {
+						case 0:
+							_, err = newClaim("other", fmt.Sprint(i)).acquire(s)
+						case 1:
+							_, _ = s.InspectLock(ctx(), "jobs", "k") // works
+						case 2:
+							_, err = newOp(fmt.Sprint("op", i)).begin(s)
+						default:
+							_, err = l.Allow(ctx(), "k")
+						}
+						if err != nil {
+							failed.Add(1)
+						}
+						// A refused call takes long only where the machine is busy.
+						if time.Since(began) > 100*time.Millisecond && errors.Is(err, core.ErrUnconfirmed) {
+							slow.Add(1)
+						}
+						<-time.After(2 * time.Millisecond)
+					}
+				})
+			}
+			wg.Wait()
+			if slow.Load() > 10 || failed.Load() < 1000 {
+				t.Errorf("%d calls waited for a reply, and %d failed", slow.Load(), failed.Load())
+			}
+			must(t, direct.Do(ctx(), c.end...).Err())
+			eventually(t, 2*time.Second, "it works again", func() bool {
+				_, err := l.Allow(ctx(), "k")
+				return err == nil
+			})
+		})
+	}
+}
+
+// While Redis is far away for a while, or from the start, calls fail for as long as it takes to make connections,
+// and not for as long as it is far away.
+func TestAServerFarAway(t *testing.T) {
+	t.Run("for a while", func(t *testing.T) {
+		t.Parallel()
+		_, proxy, _, s := behindProxy(t, 5*time.Second, hasty, redisstore.WithoutRememberedDenials())
+		l := newLimiter(t, s)
+		_, err := l.AllowN(ctx(), "k", 0)
+		must(t, err)
+		proxy.Delay(100 * time.Millisecond)
+		proxy.CutAll() // connections have to be made
+		begin := time.Now()
+		var late, all atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				for time.Since(begin) < 5*time.Second {
+					_, err := l.AllowN(ctx(), fmt.Sprint("k", i), 0)
+					if time.Since(begin) > 2*time.Second {
+						all.Add(1)
+						if err != nil {
+							late.Add(1)
+							t.Log(err)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if late.Load() > 0 || all.Load() < 100 {
+			t.Errorf("%d of %d calls failed, two seconds after Redis went far away", late.Load(), all.Load())
+		}
+	})
+	for name, start := range map[string]func(*testing.T) (redis.UniversalClient, []*redistest.Proxy){
+		"from the start": func(t *testing.T) (redis.UniversalClient, []*redistest.Proxy) {
+			proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
+			return obedient(t, proxy.Addr(), 10), []*redistest.Proxy{proxy}
+		},
+		"a Cluster from the start": func(t *testing.T) (redis.UniversalClient, []*redistest.Proxy) {
+			return redistest.StartCluster(t).ProxiedClient()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, proxies := start(t)
+			for _, proxy := range proxies {
+				proxy.Delay(120 * time.Millisecond)
+			}
+			l := newLimiter(t, newStore(t, client, hasty))
+			works := 0
+			eventually(t, 5*time.Second, "ten calls in a row work", func() bool {
+				if _, err := l.Allow(ctx(), "k"); err != nil {
+					works = 0
+				} else {
+					works++
+				}
+				return works == 10
+			})
+		})
+	}
+}
+
+// A burst of waiters keeps a server busy, which is no reason to take it to be down.
+func TestABurstOfWaiters(t *testing.T) {
+	server := redistest.Start(t)
+	log := new(logbook)
+	s := newStore(t, obedient(t, server.Addr(), 20), hasty, log.option())
+	newClaim("k", "holder").gets(t, s, lock.Granted)
+	var failed atomic.Int64
+	together(20000, func(i int) {
+		if _, err := newClaim("k", fmt.Sprint(i)).queued().acquire(s); err != nil {
+			failed.Add(1)
+		}
+	})
+	t.Logf("%d of 20000 had no answer in time", failed.Load())
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+}
+
+// Large results take their time, in both directions, and others notice nothing of it.
+func TestLargeResults(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	log := new(logbook)
+	// A busy machine takes its time to copy them; 16 MiB take two seconds in any case.
+	s := newStore(t, obedient(t, proxy.Addr(), 20), redisstore.WithTimeout(time.Second), log.option())
+	g := newGuard(t, s, guard.WithMaxResult(16<<20), guard.WithMaxScopeBytes(1<<30))
+	l := newLimiter(t, s)
+	_, err := l.AllowN(ctx(), "k", 0)
+	must(t, err)
+	var attempts []*guard.Attempt
+	op := func(i int) guard.Operation { return guard.Operation{Scope: "alice", Key: fmt.Sprint(i)} }
+	sizes := []int{16 << 20, 8 << 20, 1 << 20, 100 << 10, 10 << 10, 10}
+	for i := range sizes {
+		a, _, err := g.Begin(ctx(), op(i))
+		must(t, err)
+		attempts = append(attempts, a)
+	}
+	proxy.Throttle(8 << 20)
+	var all, failed atomic.Int64
+	under, done := context.WithCancel(ctx())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for under.Err() == nil {
+				if _, err := l.AllowN(ctx(), "k", 0); err != nil {
+					failed.Add(1)
+				}
+				all.Add(1)
+				<-time.After(time.Millisecond)
+			}
+		})
+	}
+	together(len(sizes), func(i int) {
+		if err := attempts[i].Complete(ctx(), guard.Result{Status: 200, Data: make([]byte, sizes[i])}); err != nil {
+			t.Errorf("complete with %d bytes: %v", sizes[i], err)
+		}
+	})
+	together(len(sizes), func(i int) {
+		_, r, err := g.Begin(ctx(), op(i))
+		if err != nil || r == nil || len(r.Data) != sizes[i] {
+			t.Errorf("replay of %d bytes: %+v, %v", sizes[i], r != nil, err)
+		}
+	})
+	done()
+	wg.Wait()
+	if failed.Load() > all.Load()/20 { // the machine has to copy the large ones
+		t.Errorf("%d of %d small calls beside large ones failed", failed.Load(), all.Load())
+	}
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+}

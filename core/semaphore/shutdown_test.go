@@ -1,0 +1,151 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// endings are the ways to end a Semaphore in an orderly way.
+var endings = map[string]func(*semaphore.Semaphore, *wiretap) error{
+	"Close":       func(s *semaphore.Semaphore, _ *wiretap) error { return s.Close() },
+	"the store's": func(_ *semaphore.Semaphore, w *wiretap) error { return w.Shutdown(context.Background()) },
+	"both": func(s *semaphore.Semaphore, w *wiretap) error {
+		return errors.Join(w.Shutdown(context.Background()), s.Close())
+	},
+	"the store's Close": func(_ *semaphore.Semaphore, w *wiretap) error { return w.Close() },
+}
+
+// What is granted while a shutdown goes on is given back before it returns.
+func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
+	for name, end := range endings {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *wiretap) {
+				s := newSemaphore(t, w, 4)
+				w.set(nil, func(call string) error { // the store has granted it, and its reply is on the way
+					if call == "acquire" {
+						time.Sleep(100 * time.Millisecond)
+					}
+					return nil
+				})
+				calls := []*pending{start(t.Context(), s, 4), start(t.Context(), s, 4)}
+				if err := end(s, w); err != nil {
+					t.Errorf("%v", err)
+				}
+				if name != "the store's Close" {
+					wantState(t, s, 0, 0)
+				}
+				for _, p := range calls {
+					if !p.returned() || !errors.Is(p.err, core.ErrClosed) || outage.Down(p.err) {
+						t.Errorf("%v", p.err)
+					}
+				}
+				if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrClosed) || !errors.Is(err, core.ErrClosed) {
+					t.Errorf("TryAcquire: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// The error says what is left, and Close goes on with it.
+func TestShutdownSaysWhatIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 300)
+		for range 300 {
+			mustAcquire(t, s, 1)
+		}
+		w.fail(errDown, "release")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 leases") {
+			t.Errorf("Shutdown: %v", err)
+		}
+		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "300 leases") {
+			t.Errorf("Close: %v", err)
+		}
+		w.fail(nil)
+		time.Sleep(2 * time.Second)
+		wantState(t, s, 0, 0)
+	})
+}
+
+// On real servers, with requests in flight, waiters in the queue, and another process that waits.
+func TestShutdownOnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	newProcess := func() (*semaphore.Semaphore, *redisstore.Store) {
+		store, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		return newSemaphore(t, store, 2), store
+	}
+	mine, store := newProcess()
+	other, _ := newProcess()
+	held := mustAcquire(t, mine, 2)
+	errs := make(chan error, 16)
+	for range 8 {
+		go func() {
+			_, err := mine.Acquire(context.Background(), "k")
+			errs <- err
+		}()
+	}
+	waiting := func(n int) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); ; {
+			state, err := other.Inspect(t.Context(), "k")
+			if err == nil && state.Waiting == n {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v, %v; want %d to wait", state, err, n)
+			}
+		}
+	}
+	waiting(8)
+	next := make(chan *semaphore.Permit, 1)
+	go func() {
+		permit, err := other.AcquireN(context.Background(), "k", 2)
+		if err != nil {
+			t.Error(err)
+		}
+		next <- permit
+	}()
+	waiting(9)
+	for range 8 {
+		go func() {
+			_, err := mine.TryAcquire(context.Background(), "k2") // in flight
+			errs <- err
+		}()
+	}
+	if err := store.Shutdown(t.Context()); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if state, err := other.Inspect(t.Context(), "k2"); err != nil || state.InUse != 0 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	for range 16 {
+		if err := <-errs; err != nil && !errors.Is(err, core.ErrClosed) && !errors.Is(err, semaphore.ErrNotAcquired) {
+			t.Error(err)
+		}
+	}
+	wantEnded(t, held, semaphore.ErrReleased)
+	select {
+	case permit := <-next:
+		mustRelease(t, permit)
+	case <-time.After(5 * time.Second): // a lease is six times as long
+		t.Fatal("the other process waits for the permits of one that has gone")
+	}
+	if err := store.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}

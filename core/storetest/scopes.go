@@ -1,0 +1,270 @@
+package storetest
+
+import (
+	"bytes"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+)
+
+// scopeOf returns a maker of operations of one scope, which has no more records, and bytes of results, than
+// these.
+func scopeOf(t *testing.T, h Harness, records, bytes int) func() op {
+	scope := unique("scope")
+	return func() op {
+		o := newOp(t, h)
+		o.scope, o.maxRecords, o.maxBytes = scope[len(scope)-22:], records, bytes
+		return o
+	}
+}
+
+// refused fails the test unless the scope has no room for an operation.
+func (o op) refused() {
+	o.t.Helper()
+	o.wantFull(o.begin(newOwner(), longLease, true))
+}
+
+// full is refused, in a scope that has no room for a retention since it began. It reports that it cannot tell.
+func (o op) full(began time.Time, retention time.Duration) (late bool) {
+	o.t.Helper()
+	o.retention = retention
+	reply := o.begin(newOwner(), longLease, true)
+	if expect(o.t, "BeginOperation: outcome", reply.Outcome, guard.ScopeFull, began, retention) {
+		return true
+	}
+	o.wantFull(reply)
+	return false
+}
+
+func (o op) wantFull(reply guard.BeginReply) {
+	o.t.Helper()
+	o.want(reply, guard.ScopeFull, 0)
+	if reply.Remaining < 0 || reply.Remaining > o.retention*9/8 {
+		o.t.Errorf("there is room in %v, with a retention of %v", reply.Remaining, o.retention)
+	}
+}
+
+func scopeFull(t *testing.T, h Harness) {
+	next := scopeOf(t, h, 4, 1000)
+	running, done, unknown, gone := next(), next(), next(), next()
+	runs, finishes := newOwner(), newOwner()
+	running.started(runs, longLease, false, 1)
+	done.started(finishes, longLease, false, 1)
+	done.settle(finishes, guard.Completed, []byte("kept"), true)
+	unknown.started(finishes, longLease, false, 1)
+	unknown.settle(finishes, guard.Unknown, nil, true)
+	late := newOwner()
+	gone.settle(late, guard.Completed, []byte("late"), true) // its record was lost: it counts, and is never refused
+	for range 3 {
+		next().refused()
+		running.started(runs, longLease, false, 1) // sent twice
+		running.want(running.begin(newOwner(), longLease, false), guard.Busy, 1)
+		for o, want := range map[*op]string{&done: "kept", &gone: "late"} {
+			if reply := o.begin(newOwner(), longLease, false); reply.Outcome != guard.Settled || string(reply.Data) != want {
+				t.Errorf("got %+v, want the result %q", reply, want)
+			}
+		}
+		other := done
+		other.fp = "g" + other.fp[1:]
+		other.want(other.begin(newOwner(), longLease, false), guard.Mismatched, 1)
+		o := next()
+		o.settle(newOwner(), guard.Completed, []byte("later still"), true)
+		if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "later still" {
+			t.Errorf("what was told late is %+v", reply)
+		}
+	}
+	running.renew(runs, longLease, true)
+	running.settle(runs, guard.Completed, []byte("ran"), true)
+}
+
+func fullScopeTakenOver(t *testing.T, h Harness) {
+	next := scopeOf(t, h, 2, 1000)
+	dead, unknown, ended := next(), next(), newOwner()
+	dead.dies(newOwner(), true, 1)
+	unknown.started(ended, longLease, true, 1)
+	unknown.settle(ended, guard.Unknown, nil, true)
+	next().refused()
+	for _, o := range []op{dead, unknown} {
+		second := newOwner()
+		o.started(second, longLease, true, 2)
+		o.settle(second, guard.Completed, []byte("second"), true)
+	}
+	next().refused()
+}
+
+func scopesApart(t *testing.T, h Harness) {
+	alice, bob := scopeOf(t, h, 2, 0), scopeOf(t, h, 2, 0)
+	for range 2 {
+		alice().started(newOwner(), longLease, false, 1)
+		bob().started(newOwner(), longLease, false, 1)
+	}
+	alice().refused()
+	bob().refused()
+	for range 5 {
+		o := newOp(t, h)
+		o.maxRecords, o.maxBytes = 2, 2
+		owner := newOwner()
+		o.started(owner, longLease, false, 1)
+		o.settle(owner, guard.Completed, []byte("kept"), true)
+		if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "kept" {
+			t.Errorf("without a scope: %+v", reply)
+		}
+	}
+}
+
+func abandonLeavesRoom(t *testing.T, h Harness) {
+	next := scopeOf(t, h, 2, 0)
+	next().started(newOwner(), longLease, false, 1)
+	for range 5 {
+		o, owner := next(), newOwner()
+		o.started(owner, longLease, false, 1)
+		next().refused()
+		o.abandon(owner, true)
+		o.abandon(owner, true) // sent twice
+		o.abandon(newOwner(), false)
+	}
+	o := next() // one more than was abandoned has room only if an abandon counted twice
+	o.started(newOwner(), longLease, false, 1)
+	next().refused()
+}
+
+func retentionLeavesRoom(t *testing.T, h Harness) {
+	inTime(t, 160*time.Millisecond, func(retention time.Duration) (late bool) {
+		next := scopeOf(t, h, 3, 1000)
+		for range 2 {
+			began := time.Now()
+			for range 3 {
+				o, owner := next(), newOwner()
+				o.retention = retention
+				o.started(owner, longLease, false, 1)
+				o.settle(owner, guard.Completed, []byte("kept"), true)
+			}
+			if next().full(began, retention) {
+				return true
+			}
+			h.Advance(retention + retention/16 + 20*time.Millisecond)
+		}
+		return false
+	})
+}
+
+func renewedTakesRoom(t *testing.T, h Harness) {
+	inTime(t, 200*time.Millisecond, func(retention time.Duration) (late bool) {
+		next := scopeOf(t, h, 1, 0)
+		o, owner := next(), newOwner()
+		o.retention = retention
+		began := time.Now()
+		o.started(owner, longLease, false, 1)
+		for range 3 {
+			h.Advance(retention / 2)
+			renewed := time.Now()
+			if expect(t, "RenewOperations", o.renews(owner, longLease), true, began, retention) || next().full(renewed, retention) {
+				return true
+			}
+			began = renewed
+		}
+		owned, err := h.Store.AbandonOperation(background(), o.ref(owner))
+		if err != nil {
+			t.Fatalf("AbandonOperation: %v", err)
+		}
+		if expect(t, "AbandonOperation", owned, true, began, retention) {
+			return true
+		}
+		next().started(newOwner(), longLease, false, 1)
+		return false
+	})
+}
+
+func concurrentScope(t *testing.T, h Harness) {
+	next := scopeOf(t, h, 10, 0)
+	var (
+		wg            sync.WaitGroup
+		started, full atomic.Int64
+	)
+	for range 32 {
+		o := next()
+		wg.Go(func() {
+			reply, err := h.Store.BeginOperation(background(), guard.BeginRequest{
+				AttemptRef: o.ref(newOwner()), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour, MaxRecords: o.maxRecords,
+			})
+			switch {
+			case err != nil:
+				t.Errorf("BeginOperation: %v", err)
+			case reply.Outcome == guard.Started:
+				started.Add(1)
+			case reply.Outcome == guard.ScopeFull:
+				full.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if started.Load() != 10 || full.Load() != 22 {
+		t.Errorf("%d started and %d were refused, of 32", started.Load(), full.Load())
+	}
+}
+
+func largeScope(t *testing.T, h Harness) {
+	next := scopeOf(t, h, 100, 10_000)
+	started, kept := 0, 0
+	for range 150 {
+		o, owner := next(), newOwner()
+		if o.begin(owner, longLease, false).Outcome != guard.Started {
+			continue
+		}
+		started++
+		o.settle(owner, guard.Completed, bytes.Repeat([]byte("x"), 150), true)
+		if o.begin(newOwner(), longLease, false).State == guard.Completed {
+			kept++
+		}
+	}
+	if started < 100 || started > 106 || kept*150 < 9850 || kept*150 > 10_625 {
+		t.Errorf("%d began and %d results were kept; want 100 and 66, or up to a sixteenth more", started, kept)
+	}
+}
+
+func scopeBytes(t *testing.T, h Harness) {
+	next := scopeOf(t, h, 100, 1000)
+	settled := func(size int, want guard.State) {
+		t.Helper()
+		o, owner := next(), newOwner()
+		o.started(owner, longLease, false, 1)
+		for range 2 {
+			o.settle(owner, guard.Completed, bytes.Repeat([]byte("x"), size), true)
+		}
+		reply := o.begin(newOwner(), longLease, true)
+		o.want(reply, guard.Settled, 1)
+		if reply.State != want || reply.Status != 201 || want == guard.Completed && len(reply.Data) != size {
+			t.Errorf("a result of %d bytes: state %d, status %d, %d bytes, want state %d", size, reply.State, reply.Status, len(reply.Data), want)
+		}
+	}
+	settled(1001, guard.NotRetained)
+	settled(600, guard.Completed)
+	settled(401, guard.NotRetained)
+	settled(400, guard.Completed)
+	settled(63, guard.NotRetained) // a scope may have a sixteenth more
+	settled(0, guard.Completed)
+}
+
+func resultsLeaveRoom(t *testing.T, h Harness) {
+	inTime(t, 160*time.Millisecond, func(retention time.Duration) (late bool) {
+		next := scopeOf(t, h, 100, 1000)
+		for range 2 {
+			began := time.Now()
+			for _, want := range []guard.State{guard.Completed, guard.NotRetained} {
+				o, owner := next(), newOwner()
+				o.retention = retention
+				o.started(owner, longLease, false, 1)
+				o.settle(owner, guard.Completed, bytes.Repeat([]byte("x"), 1000), true)
+				reply := o.begin(newOwner(), longLease, true)
+				if expect(t, "the state of a result", reply.State, want, began, retention) {
+					return true
+				}
+			}
+			h.Advance(retention + retention/16 + 20*time.Millisecond)
+		}
+		return false
+	})
+}

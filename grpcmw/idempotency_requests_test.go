@@ -1,0 +1,74 @@
+package grpcmw_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+func TestAFingerprintOfTheApplications(t *testing.T) {
+	var s service
+	client := guarded(t, &s, idempotency.Fingerprint(func(call *grpcmw.Call) ([]byte, error) {
+		request, err := call.Request()
+		if err != nil {
+			return nil, err
+		}
+		amount := request.(*things.MakeRequest).GetAmount()
+		if amount < 0 {
+			return nil, errors.New("negative")
+		}
+		return fmt.Append(nil, metadata.ValueFromIncomingContext(call.Context(), "x-tenant"), amount), nil
+	}))
+	tenant := func(name string) context.Context {
+		return metadata.AppendToOutgoingContext(keyed(t, "k"), "x-tenant", name)
+	}
+	for _, id := range []string{"1", "2"} {
+		thing, err := client.Make(tenant("a"), &things.MakeRequest{Id: id, Amount: 5})
+		is(t, thing, err, "run 1")
+	}
+	_, err := client.Make(tenant("a"), &things.MakeRequest{Amount: 6})
+	denies(t, err, policy.KeyReused)
+	_, err = client.Make(tenant("b"), &things.MakeRequest{Amount: 5})
+	denies(t, err, policy.KeyReused)
+	_, err = client.Make(tenant("a"), &things.MakeRequest{Amount: -1})
+	denies(t, err, policy.BodyUnreadable)
+	s.ran(t, 1)
+}
+
+func TestTheKeyAlone(t *testing.T) {
+	var s service
+	client := guarded(t, &s, policy.KeyAlone())
+	for _, id := range []string{"1", "2"} {
+		thing, err := client.Make(keyed(t, "k"), &things.MakeRequest{Id: id})
+		is(t, thing, err, "run 1")
+	}
+	s.ran(t, 1)
+}
+
+func TestAKeyFromElsewhere(t *testing.T) {
+	var s service
+	client := guarded(t, &s, idempotency.KeyFrom(grpcmw.ByField("id")))
+	for n, r := range []*things.MakeRequest{{Id: "e"}, {Id: "e"}, {Id: "f", RequestId: "k"}, {RequestId: "k"}, {RequestId: "k"}} {
+		thing, err := client.Make(keyed(t, "k"), r) // whose key does not count
+		is(t, thing, err, "run "+[]string{"1", "1", "2", "3", "4"}[n])
+	}
+	_, err := client.Make(keyed(t, "k"), &things.MakeRequest{Id: strings.Repeat("e", 256)})
+	denies(t, err, policy.KeyMalformed)
+
+	client = guarded(t, &s, idempotency.KeyFrom(grpcmw.ByField("id")), policy.Required())
+	_, err = client.Make(keyed(t, "k"), &things.MakeRequest{})
+	denies(t, err, policy.KeyMissing)
+	client = guarded(t, &s, idempotency.KeyFrom(func(*grpcmw.Call) (string, error) { return "", errors.New("no directory") }))
+	_, err = client.Make(keyed(t, "k"), &things.MakeRequest{})
+	denies(t, err, policy.InternalError)
+	s.ran(t, 4)
+}

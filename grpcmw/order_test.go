@@ -1,0 +1,68 @@
+package grpcmw_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+// Mistakes in the order of interceptors are logged once, and the one that could not work is refused.
+func TestOrder(t *testing.T) {
+	byUser, byID := grpcmw.ScopeBy(grpcmw.ByContext(userKey{})), grpcmw.ByField("id")
+	for name, c := range map[string]struct {
+		chain  func(store guard.Store, orders grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors
+		logged string
+		refuse bool
+	}{
+		"the same guard twice": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+			return []grpcmw.Interceptors{orders, orders}
+		}, "twice", true},
+		"two guards": {func(store guard.Store, orders grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
+			return []grpcmw.Interceptors{orders, idempotency.New(must(guard.New(store, "payments")), byUser, log)}
+		}, "two guards", false},
+		"a lock in front": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+			return []grpcmw.Interceptors{exclusive.New(newLocker(t, newStore(t)), byID), orders}
+		}, "in front of idempotency", false},
+		"a permit in front": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+			return []grpcmw.Interceptors{concurrency.New(newSemaphore(t, newStore(t), 10), byID), orders}
+		}, "in front of idempotency", false},
+		"the right order": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+			return []grpcmw.Interceptors{
+				orders, exclusive.New(newLocker(t, newStore(t)), byID), concurrency.New(newSemaphore(t, newStore(t), 10), byID),
+			}
+		}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var j mwtest.Journal
+			var s service
+			store, log := newStore(t), policy.Logger(j.Logger())
+			client := serve(t, &s, c.chain(store, idempotency.New(newGuard(t, store), byUser, log), log)...)
+			for n := range 3 {
+				for range 2 {
+					thing, err := client.Make(with(t, "x-user", "u", "idempotency-key", strconv.Itoa(n)), &things.MakeRequest{Id: "1"})
+					if c.refuse {
+						denies(t, err, policy.InternalError)
+					} else {
+						is(t, thing, err, "run "+strconv.Itoa(n+1))
+					}
+				}
+			}
+			logged := j.Records(t)
+			if c.logged == "" && len(logged) == 0 {
+				return
+			}
+			if len(logged) != 1 || !strings.Contains(logged[0]["msg"].(string), c.logged) {
+				t.Errorf("logged %v, want once %q", logged, c.logged)
+			}
+		})
+	}
+}

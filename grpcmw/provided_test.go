@@ -1,0 +1,102 @@
+package grpcmw_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
+	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+// downChecker is a fence.Checker whose store is down.
+type downChecker struct{}
+
+func (downChecker) Check(context.Context, string, fence.Token) error { return core.ErrUnavailable }
+
+// openPolicies build the interceptors of each policy on a store that is down. Calls pass without it.
+var openPolicies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors{
+	"ratelimit": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), by, policy.FailOpen(), policy.Logger(l))
+	},
+	"idempotency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return idempotency.New(newGuard(t, store), grpcmw.ScopeBy(by), policy.RunUnprotected(), policy.Logger(l))
+	},
+	"exclusive": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return exclusive.New(newLocker(t, store), by, policy.RunUnprotected(), policy.Logger(l))
+	},
+	"concurrency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return concurrency.New(newSemaphore(t, store, 3), by, policy.FailOpen(), policy.Logger(l))
+	},
+	"fenced": func(_ *testing.T, _ core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return fenced.New(downChecker{}, by, policy.RunUnprotected(), policy.Logger(l))
+	},
+}
+
+// What the application did not provide is its mistake, and is logged once; what the client did not send is
+// the client's. No outage hides either.
+func TestWhatCallsAreKeyedByAndIsNotThere(t *testing.T) {
+	sent := []string{"idempotency-key", "k", "lock-fence", "1"}
+	for name, build := range openPolicies {
+		for _, c := range []struct {
+			by      grpcmw.KeyFunc
+			reason  policy.Reason
+			missing string
+		}{
+			{grpcmw.ByContext(userKey{}), policy.InternalError, "userKey"},
+			{grpcmw.ByField("nothing"), policy.InternalError, `"nothing"`},
+			{grpcmw.FirstOf(grpcmw.ByContext(userKey{}), grpcmw.ByField("nothing")), policy.InternalError, "userKey"},
+			{grpcmw.ByMetadata("x-key"), policy.KeyMissing, ""},
+			{grpcmw.ByField("request_id"), policy.KeyMissing, ""},
+			{grpcmw.FirstOf(grpcmw.ByContext(userKey{}), grpcmw.ByMetadata("x-key")), policy.KeyMissing, ""},
+		} {
+			t.Run(name, func(t *testing.T) {
+				store := newStore(t)
+				store.Break(storetest.Any, storetest.Down)
+				var j mwtest.Journal
+				var s service
+				client := serve(t, &s, build(t, store, c.by, j.Logger()))
+				for range 3 {
+					_, err := client.Make(with(t, sent...), &things.MakeRequest{Id: "1"})
+					denies(t, err, c.reason)
+				}
+				s.ran(t, 0)
+				logged := j.Records(t)
+				if c.missing == "" {
+					if len(logged) > 0 {
+						t.Errorf("logged %v", logged)
+					}
+				} else if len(logged) != 1 || !strings.Contains(logged[0]["error"].(string), c.missing) {
+					t.Errorf("logged %v, want once that %s is missing", logged, c.missing)
+				}
+			})
+		}
+	}
+}
+
+// A stream of requests cannot be keyed by them, which is logged as a mistake in the wiring.
+func TestAStreamOfRequestsIsNotProvided(t *testing.T) {
+	var j mwtest.Journal
+	var s service
+	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), grpcmw.ByField("id"), policy.Logger(j.Logger())))
+	for range 2 {
+		stream := must(client.Talk(t.Context()))
+		_, err := stream.Recv()
+		denies(t, err, policy.InternalError)
+	}
+	if logged := j.Records(t); len(logged) != 1 || !strings.Contains(logged[0]["error"].(string), "Talk") {
+		t.Errorf("logged %v", logged)
+	}
+}

@@ -1,0 +1,123 @@
+package grpcmw_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
+	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+)
+
+// wrapping is an interceptor that wraps every error, as many do, and notes the one that it was returned.
+func wrapping(last *atomic.Pointer[error]) grpcmw.Interceptors {
+	wrap := func(err error) error {
+		if last.Store(&err); err == nil {
+			return nil
+		}
+		return fmt.Errorf("the shop: %w", err)
+	}
+	return grpcmw.Interceptors{
+		Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			resp, err := handler(ctx, req)
+			return resp, wrap(err)
+		},
+		Stream: func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			return wrap(handler(srv, ss))
+		},
+	}
+}
+
+// A client is not told of the store's error, nor of a key function's, by an interceptor that wraps the refusal.
+// The interceptor finds both.
+func TestAWrappedRefusalTellsNothing(t *testing.T) {
+	const inside = "was told to fail" // by the store
+	builds := map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc) grpcmw.Interceptors{
+		"fenced": func(_ *testing.T, _ core.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
+			m := newMarks()
+			m.fail(fmt.Errorf("%w: the fence %s", core.ErrUnavailable, inside))
+			return fenced.New(m, by)
+		},
+	}
+	for name, build := range policies {
+		builds[name] = func(t *testing.T, store core.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
+			return build(t, store, by, nil)
+		}
+	}
+	for name, build := range builds {
+		for cause, c := range map[string]struct {
+			by     grpcmw.KeyFunc
+			text   string
+			behind error
+			reason policy.Reason
+		}{
+			"store down":         {grpcmw.Global(), inside, core.ErrUnavailable, policy.ReducedCapacity},
+			"key function fails": {func(*grpcmw.Call) (string, error) { return "", errKey }, secret, errKey, policy.InternalError},
+		} {
+			t.Run(name+", "+cause, func(t *testing.T) {
+				store := newStore(t)
+				store.Break(storetest.Any, storetest.Down)
+				var s service
+				var returned atomic.Pointer[error]
+				client := serve(t, &s, wrapping(&returned), build(t, store, c.by))
+				ctx := with(t, "idempotency-key", "k", fenceMetadata, "7")
+				check := func(err error) {
+					t.Helper()
+					st := status.Convert(err)
+					if !strings.HasPrefix(st.Message(), "the shop: ") {
+						t.Fatalf("the refusal was not wrapped: %v", st)
+					}
+					if strings.Contains(st.String(), c.text) || strings.Contains(fmt.Sprint(st.Details()), c.text) {
+						t.Errorf("the client is told %v", st)
+					}
+					denies(t, err, c.reason)
+					last := *returned.Load()
+					d, ok := grpcmw.DenialOf(last)
+					if !ok || d.Reason != c.reason || d.Err == nil || !strings.Contains(d.Err.Error(), c.text) || !errors.Is(last, c.behind) {
+						t.Errorf("the interceptor finds %+v, %v, in %v", d, ok, last)
+					}
+				}
+				_, err := client.Make(ctx, &things.MakeRequest{Id: "1"})
+				check(err)
+				stream, err := client.Watch(ctx, &things.MakeRequest{Id: "1"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err = stream.Recv(); errors.Is(err, io.EOF) {
+					t.Fatal("the stream was served")
+				}
+				if name != "idempotency" { // which refuses every stream
+					check(err)
+				}
+				s.ran(t, 0)
+			})
+		}
+	}
+}
+
+// An interceptor's Deny hook finds the application's problem types, for messages of its own.
+func TestProblemTypesInHooks(t *testing.T) {
+	for name, build := range policies {
+		t.Run(name, func(t *testing.T) {
+			deny := func(_ *grpcmw.Call, d policy.Denial) error { return status.Error(codes.Internal, d.Type()) }
+			failing := func(*grpcmw.Call) (string, error) { return "", errKey }
+			client := serve(t, new(service), build(t, newStore(t), failing, deny, policy.ProblemTypes("https://shop.example/problems/")))
+			_, err := client.Make(with(t, "idempotency-key", "k"), &things.MakeRequest{Id: "1"})
+			if got := status.Convert(err).Message(); got != "https://shop.example/problems/internal-error" {
+				t.Errorf("the type is %s", got)
+			}
+		})
+	}
+}

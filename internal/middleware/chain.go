@@ -1,0 +1,88 @@
+package middleware
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// RequestID tells a request from another one that its handler sends within the process, with the same context.
+// Method is empty in gRPC, where Path is the method in full; Key is the idempotency key as it was sent.
+type RequestID struct{ Method, Path, Key string }
+
+// Mark is the context in which a request goes on behind a middleware. In it the middleware further in find
+// what the request has passed. A protocol's exchange has one, with the request's ID, so that it needs no memory
+// of its own.
+type Mark struct {
+	context.Context
+	ID RequestID
+
+	mechanism, name string
+	guard           *guard.Guard // nil for a lock or a permit
+	op              guard.Operation
+}
+
+type markKey struct{}
+
+// Value implements context.Context.
+func (m *Mark) Value(key any) any {
+	if key == (markKey{}) {
+		return m
+	}
+	return m.Context.Value(key)
+}
+
+func markIn(ctx context.Context) *Mark {
+	m, _ := ctx.Value(markKey{}).(*Mark)
+	return m
+}
+
+// rightOrder is what the log says of the order of middleware.
+const rightOrder = "tracing, limit by address, authentication, limit by user, idempotency, exclusive, concurrency"
+
+// order finds mistakes in the order of middleware, and logs each of them once.
+type order struct{ heldBefore, guardedBefore, guardedTwice atomic.Bool }
+
+// check looks at what a request with this mark has passed before it came to m. It returns the denial of a request
+// that the same guard guards already: it would wait for itself.
+func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark) *policy.Denial {
+	for outer := markIn(ctx); outer != nil; outer = markIn(outer.Context) {
+		if outer.ID != mark.ID {
+			continue
+		}
+		switch {
+		case outer.guard == nil:
+			if !m.order.heldBefore.Swap(true) {
+				m.logger.WarnContext(ctx, "lockkeeper: a lock or a permit is held in front of idempotency, so that replays need it too",
+					"held", outer.mechanism, "name", outer.name, "order", rightOrder)
+			}
+		case outer.op.Key != op.Key:
+		case outer.guard.Name() == m.Guard.Name() && outer.op.Scope == op.Scope:
+			err := fmt.Errorf("middleware: the guard %q is in one chain twice", m.Guard.Name())
+			if !m.order.guardedTwice.Swap(true) {
+				m.logger.ErrorContext(ctx, "lockkeeper: requests are refused, since the same guard is in their chain twice", "error", err)
+			}
+			return &policy.Denial{Reason: policy.InternalError, Err: err}
+		default:
+			if !m.order.guardedBefore.Swap(true) {
+				m.logger.WarnContext(ctx, "lockkeeper: two guards are in one chain", "other", outer.name)
+			}
+		}
+	}
+	return nil
+}
+
+// in returns the mark as the context in which an operation runs.
+func (m *Mark) in(ctx context.Context, g *guard.Guard, op guard.Operation) context.Context {
+	m.Context, m.mechanism, m.name, m.guard, m.op = ctx, "idempotency", g.Name(), g, op
+	return m
+}
+
+// holding returns the mark as the context in which a request runs that holds something.
+func (m *Mark) holding(ctx context.Context, mechanism, name string) context.Context {
+	m.Context, m.mechanism, m.name = ctx, mechanism, name
+	return m
+}

@@ -1,0 +1,67 @@
+package middleware
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
+)
+
+const (
+	// maxPlaces bounds by how much later than the first token a caller is told to come back. Clients
+	// give up when they are told to wait for too long (grpcmw/retry: 30 s), and one that does not wait
+	// as told must not have the others wait for ever.
+	maxPlaces = 20 * time.Second
+	// retryShards times keysPerShard keys have an order, about 60 bytes each. A caller of another key is
+	// told when the first token comes.
+	retryShards  = 16
+	keysPerShard = 1024
+)
+
+// RetryOrder has callers who are refused by a rate limit come back one after the other: the first when there is
+// a token, and each of the others when there is one more. Callers that are all told the same time come
+// back at that time, and all but one are refused again.
+//
+// It keeps a hash of each key, for as long as somebody was told to wait, and is this process's alone.
+type RetryOrder struct {
+	seed   maphash.Seed
+	start  time.Time
+	shards [retryShards]retryShard
+}
+
+type retryShard struct {
+	mu sync.Mutex
+	// next is when the next caller of a key, by its hash, is to come back, in nanoseconds since the start.
+	next expiry.Table[uint64, int64]
+}
+
+// NewRetryOrder returns an order without callers.
+func NewRetryOrder() *RetryOrder {
+	o := &RetryOrder{seed: maphash.MakeSeed(), start: time.Now()}
+	for i := range o.shards {
+		o.shards[i].next = expiry.NewTable[uint64, int64](keysPerShard, nil)
+	}
+	return o
+}
+
+// Delay returns after which time a caller of a key that this limit has refused should come back.
+func (o *RetryOrder) Delay(key string, l tokenbucket.LimitState) time.Duration {
+	interval := int64(l.Window) / max(l.Capacity, 1)
+	hash := maphash.String(o.seed, key)
+	shard := &o.shards[hash%retryShards]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	now := int64(time.Since(o.start))
+	first := now + int64(l.RetryAfter) // when there is a token
+	if e := shard.next.Get(hash, now); e != nil {
+		at := min(max(first, e.Value), first+int64(maxPlaces))
+		e.Value, e.Expires = at+interval, at+interval
+		return time.Duration(at - now)
+	}
+	if shard.next.Room(1, now) {
+		shard.next.Add(hash, first+interval, first+interval, now)
+	}
+	return l.RetryAfter
+}

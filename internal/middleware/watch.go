@@ -1,0 +1,104 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// settled is how long the store must have decided about all requests before the time in which requests
+// passed without it counts as over: a store that fails now and then is logged once.
+const settled = time.Second
+
+// Watch reports what no answer shows: to the log when it begins and when it ends, to metrics for each
+// request. It also holds the policy by which requests pass without the store.
+type Watch struct {
+	open     setting.Open
+	logger   *slog.Logger
+	bypasses *telemetry.Bypasses
+	missing  atomic.Bool // what the application did not provide has been logged
+
+	passing atomic.Bool // requests pass without the store
+	mu      sync.Mutex  // guards what follows
+	cause   outage.Cause
+	passed  int
+	last    time.Time
+}
+
+// newWatch returns the watch of the middleware with this mechanism and policy.
+func newWatch(s setting.Common, open setting.Open, mechanism, name string) *Watch {
+	logger := s.Logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger = logger.With("mechanism", mechanism)
+	if name != "" {
+		logger = logger.With("policy", name)
+	}
+	return &Watch{
+		open: open, logger: logger,
+		bypasses: telemetry.NewBypasses(telemetry.Providers{Meter: s.Meter}, policy.ScopeName, name, mechanism),
+	}
+}
+
+// Passes reports whether a request whose store returned this error passes without it. A client that has
+// left gets nothing of it.
+func (w *Watch) Passes(ctx context.Context, err error) bool {
+	if !w.open.Passes || ctx.Err() != nil {
+		return false
+	}
+	if !outage.Down(err) && (!w.open.EvenMisconfigured || !errors.Is(err, outage.ErrMisconfigured)) {
+		return false
+	}
+	cause := outage.CauseOf(err)
+	w.bypasses.Add(ctx, cause)
+	w.mu.Lock()
+	begins := !w.passing.Swap(true)
+	changed := begins || cause != w.cause
+	w.cause, w.last = cause, time.Now()
+	w.passed++
+	w.mu.Unlock()
+	if changed {
+		w.logger.WarnContext(ctx, "lockkeeper: requests pass without the store", "cause", string(cause), "error", err)
+	}
+	return true
+}
+
+// Decided is called when the store has decided about a request.
+func (w *Watch) Decided(ctx context.Context) {
+	if w.passing.Load() {
+		w.end(ctx)
+	}
+}
+
+func (w *Watch) end(ctx context.Context) {
+	w.mu.Lock()
+	if time.Since(w.last) < settled || !w.passing.Swap(false) {
+		w.mu.Unlock()
+		return
+	}
+	passed := w.passed
+	w.passed, w.cause = 0, ""
+	w.mu.Unlock()
+	w.logger.InfoContext(ctx, "lockkeeper: the store decides about requests again", "passed", passed)
+}
+
+// NoKey returns the denial for an error of a key function, or for an empty key, which is none. What the
+// application should have provided is logged the first time that it is missing.
+func (w *Watch) NoKey(ctx context.Context, err error) policy.Denial {
+	if err == nil || errors.Is(err, policy.ErrNoKey) {
+		return policy.Denial{Reason: policy.KeyMissing, Err: policy.ErrNoKey}
+	}
+	if errors.Is(err, policy.ErrNotProvided) && !w.missing.Swap(true) {
+		w.logger.ErrorContext(ctx, "lockkeeper: the application does not provide what requests are keyed by", "error", err)
+	}
+	return policy.Denial{Reason: policy.InternalError, Err: err}
+}

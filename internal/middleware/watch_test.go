@@ -1,0 +1,128 @@
+package middleware
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
+
+var errRefused = fmt.Errorf("%w: dial: %w", outage.ErrUnavailable, syscall.ECONNREFUSED)
+
+// The time in which requests pass is logged when it begins, when its cause changes and when it is over,
+// with how many passed. A store that answers now and then does not end it.
+func TestWatchLogsTheTimeInWhichRequestsPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := newWatch(setting.Common{Logger: slog.New(slog.NewTextHandler(&log, nil))}, setting.Open{Passes: true}, "rate_limit", "api")
+		lines := func(want int) string {
+			t.Helper()
+			if got := strings.Count(log.String(), "\n"); got != want {
+				t.Fatalf("%d lines, want %d:\n%s", got, want, &log)
+			}
+			all := strings.Split(log.String(), "\n")
+			return all[max(len(all)-2, 0)]
+		}
+		w.Decided(t.Context())
+		lines(0)
+		for range 5 {
+			if !w.Passes(t.Context(), errRefused) {
+				t.Fatal("it does not pass")
+			}
+			w.Decided(t.Context())
+		}
+		for _, want := range []string{"level=WARN", "mechanism=rate_limit", "policy=api", "cause=connection_refused"} {
+			if line := lines(1); !strings.Contains(line, want) {
+				t.Errorf("%s has no %s", line, want)
+			}
+		}
+		w.Passes(t.Context(), fmt.Errorf("%w: %w", outage.ErrUnavailable, context.DeadlineExceeded))
+		if line := lines(2); !strings.Contains(line, "cause=timeout") {
+			t.Error(line)
+		}
+		time.Sleep(settled)
+		w.Decided(t.Context())
+		w.Decided(t.Context())
+		if line := lines(3); !strings.Contains(line, "level=INFO") || !strings.Contains(line, "passed=6") {
+			t.Error(line)
+		}
+		w.Passes(t.Context(), errRefused)
+		lines(4)
+	})
+}
+
+func TestWatchOfAClosedPolicy(t *testing.T) {
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for name, passes := range map[string]bool{
+		"no policy":           newWatch(setting.Common{}, setting.Open{}, "lock", "").Passes(t.Context(), errRefused),
+		"a client that left":  newWatch(setting.Common{}, setting.Open{Passes: true}, "lock", "").Passes(left, errRefused),
+		"an error of another": newWatch(setting.Common{}, setting.Open{Passes: true}, "lock", "").Passes(t.Context(), errors.New("mistake")),
+	} {
+		if passes {
+			t.Errorf("%s: it passes", name)
+		}
+	}
+}
+
+// Each request that passes is counted by cause, also when many do at once.
+func TestWatchCounts(t *testing.T) {
+	reader := metric.NewManualReader()
+	provider := metric.NewMeterProvider(metric.WithReader(reader))
+	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
+	w := newWatch(setting.Common{Meter: provider, Logger: slog.New(slog.DiscardHandler)}, setting.Open{Passes: true, EvenMisconfigured: true}, "lock", "carts")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				w.Passes(t.Context(), errRefused)
+				w.Passes(t.Context(), outage.Misconfigured(outage.Authentication, errors.New("WRONGPASS")))
+				w.Decided(t.Context())
+			}
+		})
+	}
+	wg.Wait()
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	counted := make(map[string]int64)
+	for _, point := range all.ScopeMetrics[0].Metrics[0].Data.(metricdata.Sum[int64]).DataPoints {
+		cause, _ := point.Attributes.Value("lockkeeper.outage.cause")
+		counted[cause.AsString()] = point.Value
+	}
+	if all.ScopeMetrics[0].Scope.Name != policy.ScopeName || counted["connection_refused"] != 800 || counted["authentication"] != 800 {
+		t.Errorf("%s counted %v", all.ScopeMetrics[0].Scope.Name, counted)
+	}
+}
+
+// What the application did not provide is the server's mistake, and logged once.
+func TestWatchLogsWhatIsMissing(t *testing.T) {
+	var log bytes.Buffer
+	w := newWatch(setting.Common{Logger: slog.New(slog.NewTextHandler(&log, nil))}, setting.Open{Passes: true}, "lock", "carts")
+	for range 3 {
+		if d := w.NoKey(t.Context(), fmt.Errorf(`%w: no "user" in the context`, policy.ErrNotProvided)); d.Reason != policy.InternalError {
+			t.Errorf("%+v", d)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), `no \"user\" in the context`) {
+		t.Errorf("logged %s", &log)
+	}
+	if d := w.NoKey(t.Context(), policy.ErrNoKey); d.Reason != policy.KeyMissing || strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("%+v, %s", d, &log)
+	}
+}

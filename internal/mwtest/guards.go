@@ -1,0 +1,80 @@
+package mwtest
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+// guardRows are about what guards do beside keeping records: they bound them, and have those that the store
+// has not confirmed.
+var guardRows = []row{
+	{"the store goes away while the handler runs", func(t *testing.T, f Framework) {
+		for _, opts := range [][]guard.Option{nil, {guard.WithRerun()}} {
+			var c counter
+			store := newStore(t)
+			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+				store.Break(storetest.Any, storetest.Down)
+				c.handle(w, r)
+			}, Idempotency{
+				Guard: newGuard(t, store, opts...), By: byUser, Options: []policy.IdempotencyOption{policy.RunUnprotected()},
+			})
+			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "")
+			for range 2 {
+				s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+			}
+			s.send("1", "other", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
+			store.Mend(storetest.Any)
+			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+			if err := store.Shutdown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			// The process ends: nothing new begins, also where requests may pass without the store.
+			s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.ReducedCapacity)
+			c.ran(t, 1)
+		}
+	}},
+	{"a full scope", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{
+			Guard: newGuard(t, newStore(t), guard.WithMaxPerScope(2)), By: byUser,
+			Options: []policy.IdempotencyOption{policy.RunUnprotected(policy.EvenMisconfigured())},
+		})
+		send := func(user, key string) answer { return s.send("1", "", "X-User", user, keyHeader, key) }
+		send("u", "k1").is(http.StatusCreated, "run 1")
+		send("u", "k2").is(http.StatusCreated, "run 2")
+		for range 2 { // no open policy applies
+			a := send("u", "k3").denies(policy.QuotaExceeded)
+			if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 86_000 || n > 86_400+5_400 {
+				t.Errorf("Retry-After is %q, want when the first record ends", a.header.Get("Retry-After"))
+			}
+			if !strings.Contains(a.body, `"violated-policies":["orders"]`) {
+				t.Errorf("it says %q", a.body)
+			}
+			send("u", "k1").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+		}
+		send("v", "k3").is(http.StatusCreated, "run 3")
+	}},
+	{"a scope that is full of results", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxScopeBytes(1)), By: byUser})
+		s.send("1", "", "X-User", "u", keyHeader, "k1").is(http.StatusCreated, "run 1")
+		s.send("1", "", "X-User", "u", keyHeader, "k1").denies(policy.ResponseNotRetained)
+		c.ran(t, 1)
+	}},
+	{"no scope is never full", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxPerScope(1), guard.WithMaxScopeBytes(1))})
+		for n := range 3 {
+			key := "k" + strconv.Itoa(n)
+			for _, replayed := range []string{"", "true"} {
+				s.send("1", "", keyHeader, key).is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("Idempotency-Replayed", replayed)
+			}
+		}
+	}},
+}

@@ -1,0 +1,42 @@
+package mwtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"testing"
+)
+
+// Journal keeps what is logged.
+type Journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (j *Journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// Logger returns what logs into the journal.
+func (j *Journal) Logger() *slog.Logger { return slog.New(slog.NewJSONHandler(j, nil)) }
+
+// Records returns what was logged at WARN and above, in order.
+func (j *Journal) Records(t *testing.T) (records []map[string]any) {
+	t.Helper()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for line := range bytes.Lines(j.text.Bytes()) {
+		var r map[string]any
+		if err := json.Unmarshal(line, &r); err != nil {
+			t.Fatal(err)
+		}
+		if r["level"] == "WARN" || r["level"] == "ERROR" {
+			records = append(records, r)
+		}
+	}
+	return records
+}

@@ -1,0 +1,228 @@
+package mwtest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// crowd is a middleware for whose key "1" requests wait.
+type crowd struct {
+	name string
+	wire func(t *testing.T, opts ...policy.WaitOption) (m Middleware, waiting func() int, let func())
+}
+
+var crowds = []crowd{
+	{"exclusive", func(t *testing.T, opts ...policy.WaitOption) (Middleware, func() int, func()) {
+		l := newLocker(t, newStore(t))
+		lease, err := l.Lock(t.Context(), "1")
+		must(t, lease, err)
+		m := Exclusive{Locker: l, By: byID}
+		for _, o := range opts {
+			m.Options = append(m.Options, o)
+		}
+		waiting := func() int {
+			_, err := l.TryLock(t.Context(), "1")
+			return heldWaiting(err)
+		}
+		return m, waiting, func() { _ = lease.Unlock(t.Context()) }
+	}},
+	{"concurrency", func(t *testing.T, opts ...policy.WaitOption) (Middleware, func() int, func()) {
+		s := newSemaphore(t, newStore(t), 1)
+		permit, err := s.Acquire(t.Context(), "1")
+		must(t, permit, err)
+		m := Concurrency{Semaphore: s, By: byID}
+		for _, o := range opts {
+			m.Options = append(m.Options, o)
+		}
+		waiting := func() int {
+			state, err := s.Inspect(t.Context(), "1")
+			must(t, s, err)
+			return state.Waiting
+		}
+		return m, waiting, func() { _ = permit.Release(t.Context()) }
+	}},
+}
+
+// reaches waits until so many wait.
+func reaches(t *testing.T, waiting func() int, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); waiting() != want; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d wait, want %d", waiting(), want)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// posting posts a body until the context ends.
+func posting(ctx context.Context, client *http.Client, url, body string, header ...string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+Path+"1", strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return client.Do(req)
+}
+
+// leavingRows are about clients that leave, and handlers that nothing else ends.
+var leavingRows = []row{
+	{"a client that leaves waits no longer", func(t *testing.T, f Framework) {
+		for _, c := range crowds {
+			for _, guarded := range []bool{false, true} {
+				for _, http2 := range []bool{false, true} {
+					var runs counter
+					m, waiting, let := c.wire(t, policy.Wait(time.Minute))
+					chain := []Middleware{m}
+					if guarded {
+						chain = []Middleware{Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, m}
+					}
+					server := httptest.NewUnstartedServer(f.Serve(runs.handle, chain...))
+					server.EnableHTTP2 = http2
+					server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections that were not needed
+					server.StartTLS()
+					ctx, leave := context.WithCancel(t.Context())
+					var left sync.WaitGroup
+					for n := range 5 {
+						left.Go(func() {
+							resp, err := posting(ctx, server.Client(), server.URL, `{"n":1}`, "X-User", "u", keyHeader, fmt.Sprint(n))
+							if err == nil {
+								_ = resp.Body.Close()
+								t.Errorf("%s: %s", c.name, resp.Status)
+							}
+						})
+					}
+					reaches(t, waiting, 5)
+					leave()
+					left.Wait()
+					reaches(t, waiting, 0)
+					let()
+					server.Close()
+					runs.ran(t, 0)
+				}
+			}
+		}
+	}},
+	{"the handler reads the body of a request that waited", func(t *testing.T, f Framework) {
+		for _, c := range crowds {
+			m, waiting, let := c.wire(t, policy.Wait(patience))
+			large := strings.Repeat("x", 100_000)
+			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				_, _ = fmt.Fprint(w, len(body), r.ContentLength)
+			}, m)
+			answers := make(chan string, 3)
+			for _, body := range []io.Reader{strings.NewReader("small"), strings.NewReader(large), io.MultiReader(strings.NewReader("chunked"))} {
+				go func() {
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+Path+"1", body)
+					must(t, req, err)
+					resp, err := http.DefaultClient.Do(req)
+					if err != nil {
+						answers <- err.Error()
+						return
+					}
+					answers <- readAll(resp)
+				}()
+			}
+			reaches(t, waiting, 3)
+			let()
+			got := map[string]bool{}
+			for range 3 {
+				got[<-answers] = true
+			}
+			if !got["5 5"] || !got["100000 100000"] || !got["7 -1"] {
+				t.Errorf("%s: %v", c.name, got)
+			}
+		}
+	}},
+	{"as many wait as may", func(t *testing.T, f Framework) {
+		for _, c := range crowds {
+			var runs counter
+			m, waiting, let := c.wire(t, policy.Wait(patience), policy.MaxWaiting(3))
+			s := serve(t, f, runs.handle, m)
+			answers := make(chan answer, 20)
+			for range cap(answers) {
+				go func() { answers <- s.send("1", "") }()
+			}
+			for range cap(answers) - 3 {
+				a := <-answers
+				if a.status != http.StatusConflict && a.status != http.StatusTooManyRequests {
+					t.Errorf("%s: %d", c.name, a.status)
+				}
+				retries(t, a)
+			}
+			reaches(t, waiting, 3)
+			let()
+			for range 3 {
+				if a := <-answers; a.status != http.StatusCreated {
+					t.Errorf("%s: %d", c.name, a.status)
+				}
+			}
+			runs.ran(t, 3)
+		}
+	}},
+	{"a handler knows that its client has left", func(t *testing.T, f Framework) {
+		knows := make(chan bool, 1)
+		entered := make(chan struct{})
+		server := httptest.NewServer(f.Serve(func(_ http.ResponseWriter, r *http.Request) {
+			close(entered)
+			select {
+			case <-guard.ClientContext(r.Context()).Done():
+				knows <- r.Context().Err() == nil
+			case <-time.After(patience):
+				knows <- false
+			}
+		}, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Idempotency{Guard: inner(t), By: byUser}))
+		defer server.Close()
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		go func() {
+			if resp, err := posting(ctx, server.Client(), server.URL, `{}`, "X-User", "u", keyHeader, "k"); err == nil {
+				_ = resp.Body.Close()
+			}
+		}()
+		select {
+		case <-entered:
+		case <-time.After(patience):
+			t.Fatal("the handler does not run")
+		}
+		leave()
+		if !<-knows {
+			t.Error("it does not know, or its own context has ended")
+		}
+	}},
+	{"handlers end at their bound", func(t *testing.T, f Framework) {
+		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-r.Context().Done():
+				_, _ = io.WriteString(w, context.Cause(r.Context()).Error())
+			case <-time.After(patience):
+			}
+		}, policy.MaxRun(50*time.Millisecond))
+		var all sync.WaitGroup
+		for n := range 200 {
+			all.Go(func() {
+				for range 2 {
+					s.send("1", "", "X-User", "u", keyHeader, fmt.Sprint(n)).is(http.StatusOK, policy.ErrMaxRun.Error())
+				}
+			})
+		}
+		all.Wait()
+	}},
+}

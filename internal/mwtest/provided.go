@@ -1,0 +1,76 @@
+package mwtest
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+// everyPolicy builds the middleware of a policy on a store that is down. Requests pass without it.
+var everyPolicy = map[string]func(t *testing.T, by Key, log policy.Option) Middleware{
+	"ratelimit": func(t *testing.T, by Key, log policy.Option) Middleware {
+		return RateLimit{Limiter: newLimiter(t, brokenStore(t), apiPlan), By: by, Options: []policy.RateLimitOption{policy.FailOpen(), log}}
+	},
+	"idempotency": func(t *testing.T, by Key, log policy.Option) Middleware {
+		return Idempotency{Guard: newGuard(t, brokenStore(t)), By: by, Options: []policy.IdempotencyOption{policy.RunUnprotected(), log}}
+	},
+	"exclusive": func(t *testing.T, by Key, log policy.Option) Middleware {
+		return Exclusive{Locker: newLocker(t, brokenStore(t)), By: by, Options: []policy.ExclusiveOption{policy.RunUnprotected(), log}}
+	},
+	"concurrency": func(t *testing.T, by Key, log policy.Option) Middleware {
+		return Concurrency{Semaphore: newSemaphore(t, brokenStore(t), 1), By: by, Options: []policy.ConcurrencyOption{policy.FailOpen(), log}}
+	},
+	"fenced": func(t *testing.T, by Key, log policy.Option) Middleware {
+		c := newChecker(t)
+		c.fail(core.ErrUnavailable)
+		return Fenced{Checker: c, By: by, Options: []policy.FencedOption{policy.RunUnprotected(), log}}
+	},
+}
+
+func brokenStore(t *testing.T) *storetest.Faulty {
+	store := newStore(t)
+	store.Break(storetest.Any, storetest.Down)
+	return store
+}
+
+// providedRows are about what requests are keyed by, and are not.
+var providedRows = func() (rows []row) {
+	header := []string{keyHeader, "k", fence.Header, "1"}
+	for name, build := range everyPolicy {
+		rows = append(rows, row{name + ", what the application has to provide", func(t *testing.T, f Framework) {
+			for missing, by := range map[string]Key{`"user"`: byUser, `"nothing"`: {Kind: ByID, Name: "nothing"}} {
+				var j Journal
+				var c counter
+				s := serve(t, f, c.handle, build(t, by, policy.Logger(j.Logger())))
+				for range 3 {
+					s.send("1", "", header...).denies(policy.InternalError)
+				}
+				c.ran(t, 0)
+				logged := j.Records(t)
+				if len(logged) != 1 || logged[0]["level"] != "ERROR" || !strings.Contains(logged[0]["error"].(string), missing) {
+					t.Errorf("logged %v, want once that %s is missing", logged, missing)
+				}
+			}
+		}}, row{name + ", what the client has to send", func(t *testing.T, f Framework) {
+			var j Journal
+			var c counter
+			s := serve(t, f, c.handle, build(t, byHeader, policy.Logger(j.Logger())))
+			for range 3 {
+				s.send("1", "", header...).denies(policy.KeyMissing)
+			}
+			c.ran(t, 0)
+			if logged := j.Records(t); len(logged) > 0 {
+				t.Errorf("logged %v", logged)
+			}
+			if a := s.send("1", "", append([]string{"X-Key", "a"}, header...)...); a.status != http.StatusCreated { // so it is open
+				t.Errorf("answered with %d while the store is down", a.status)
+			}
+		}})
+	}
+	return rows
+}()

@@ -1,0 +1,219 @@
+package mwtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// EventID returns the event of a request whose body is JSON. It reads all of the body.
+func EventID(r *http.Request) (string, error) {
+	var e struct{ Event string }
+	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+		return "", policy.ErrNoKey
+	}
+	return e.Event, nil
+}
+
+// echoBody is a handler that reads the request's body and answers with the beginning of it.
+func echoBody(t *testing.T) (*counter, http.HandlerFunc) {
+	c := &counter{}
+	return c, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("X-Body", string(body[:min(len(body), 100)]))
+		c.handle(w, r)
+	}
+}
+
+// requestRows are about which requests are the same, and what reading them costs.
+var requestRows = []row{
+	{"a corrected precondition runs under the same key", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("If-Match") != `"v2"` {
+				w.WriteHeader(http.StatusPreconditionFailed)
+				return
+			}
+			c.handle(w, r)
+		})
+		s.send("1", "body", "X-User", "u", keyHeader, "k", "If-Match", `"v1"`).is(http.StatusPreconditionFailed, "")
+		for range 2 {
+			s.send("1", "body", "X-User", "u", keyHeader, "k", "If-Match", `"v2"`).is(http.StatusCreated, "run 1")
+		}
+		c.ran(t, 1)
+	}},
+	{"another host is another request", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle)
+		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "shop.example").is(http.StatusCreated, "run 1")
+		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "SHOP.example").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "other.example").denies(policy.KeyReused)
+		c.ran(t, 1)
+	}},
+	{"other preconditions are another request", func(t *testing.T, f Framework) {
+		var c counter
+		s := orders(t, f, c.handle)
+		for name, values := range map[string][2]string{
+			"If-Match":            {`"v1"`, `"v2"`},
+			"If-None-Match":       {`"v1"`, "*"},
+			"If-Modified-Since":   {"Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 02 Jan 1970 00:00:00 GMT"},
+			"If-Unmodified-Since": {"Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 02 Jan 1970 00:00:00 GMT"},
+			"If-Range":            {`"v1"`, `"v2"`},
+			"Range":               {"bytes=0-9", "bytes=10-"},
+		} {
+			first := s.send("1", "", "X-User", "u", keyHeader, name, name, values[0])
+			s.send("1", "", "X-User", "u", keyHeader, name, name, values[0]).is(first.status, first.body).has("Idempotency-Replayed", "true")
+			s.send("1", "", "X-User", "u", keyHeader, name, name, values[1]).denies(policy.KeyReused)
+			s.send("1", "", "X-User", "u", keyHeader, name).denies(policy.KeyReused)
+		}
+		c.ran(t, 6)
+	}},
+	{"a fingerprint of the application's", func(t *testing.T, f Framework) {
+		c, handler := echoBody(t)
+		s := orders(t, f, handler, policy.Fingerprint(func(r *http.Request, body []byte) ([]byte, error) {
+			var order struct{ Amount int }
+			if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
+				return nil, err
+			}
+			for i := range body {
+				body[i] = 'x' // which must not harm the handler
+			}
+			return fmt.Append(nil, r.Header.Get("X-Tenant"), " ", order.Amount), nil
+		}))
+		body := `{"amount": 450, "sent": 1}`
+		s.send("1", body, "X-User", "u", keyHeader, "k", "X-Tenant", "a").is(http.StatusCreated, "run 1").has("X-Body", body)
+		again := `{"amount": 450, "sent": 2}`
+		s.send("1", again, "X-User", "u", keyHeader, "k", "X-Tenant", "a").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+		s.send("1", `{"amount": 451}`, "X-User", "u", keyHeader, "k", "X-Tenant", "a").denies(policy.KeyReused)
+		s.send("1", body, "X-User", "u", keyHeader, "k", "X-Tenant", "b").denies(policy.KeyReused)
+		s.send("1?more=1", body, "X-User", "u", keyHeader, "k", "X-Tenant", "a").denies(policy.KeyReused)
+		s.send("1", "no JSON", "X-User", "u", keyHeader, "l").denies(policy.BodyUnreadable)
+		c.ran(t, 1)
+	}},
+	{"the key alone", func(t *testing.T, f Framework) {
+		c, handler := echoBody(t)
+		s := orders(t, f, handler, policy.KeyAlone())
+		s.send("1", "body", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("X-Body", "body")
+		s.send("1?more=1", "another body", "X-User", "u", keyHeader, "k", "Content-Type", "text/plain", "If-Match", `"v1"`).
+			is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true").has("X-Body", "body")
+		s.send("2", "body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
+		s.send("1", "body", "X-User", "u", keyHeader, "k", "Host", "other.example").denies(policy.KeyReused)
+		c.ran(t, 1)
+	}},
+	{"a key from another header", func(t *testing.T, f Framework) {
+		c, handler := echoBody(t)
+		s := serve(t, f, handler, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: ByHeader, Name: "X-Event"}})
+		for n := range 2 {
+			s.send("1", "body", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("X-Body", "body").has("Idempotency-Replayed", "")
+		}
+		s.send("1", "body", "X-Event", "e").is(http.StatusCreated, "run 3").has("X-Body", "body")
+		s.send("1", "body", "X-Event", "e").is(http.StatusCreated, "run 3").has("Idempotency-Replayed", "true")
+		s.send("1", "body", "X-Event", strings.Repeat("e", 256)).denies(policy.KeyMalformed)
+		s.send("1", "body", "X-Event", "é").denies(policy.KeyMalformed)
+		c.ran(t, 3)
+	}},
+	{"a key from the body", func(t *testing.T, f Framework) {
+		c, handler := echoBody(t)
+		s := serve(t, f, handler, Idempotency{
+			Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: InBody},
+			Options: []policy.IdempotencyOption{policy.KeyAlone(), policy.Required(), policy.MaxBody(100)},
+		})
+		first := `{"event": "e1", "attempt": 1}`
+		s.send("1", first).is(http.StatusCreated, "run 1").has("X-Body", first)
+		s.send("1", `{"event": "e1", "attempt": 2}`).is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+		s.send("1", `{"event": "e2"}`).is(http.StatusCreated, "run 2")
+		s.send("1", `{"attempt": 1}`).denies(policy.KeyMissing)
+		s.send("1", "no JSON").denies(policy.KeyMissing)
+		s.send("1", `{"event": "e1`+strings.Repeat(" ", 100)+`"}`).denies(policy.BodyTooLarge)
+		s.send("1", `{"event": "\n"}`).denies(policy.KeyMalformed)
+		c.ran(t, 2)
+	}},
+	{"a key function of the application's that fails", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: Failing, Err: errKey}})
+		s.send("1", "body", keyHeader, "k").denies(policy.InternalError)
+		c.ran(t, 0)
+	}},
+	{"bodies that clients do not end", func(t *testing.T, f Framework) {
+		c, handler := echoBody(t)
+		s := orders(t, f, handler, policy.MaxBody(30_000), policy.MaxBodies(90_000))
+		slow := make([]net.Conn, 3)
+		for i := range slow {
+			slow[i] = s.slow(30_000, "slow"+strconv.Itoa(i))
+		}
+		body := strings.Repeat("x", 20_000)
+		n := 0
+		try := func() answer {
+			n++
+			return s.send("1", body, "X-User", "u", keyHeader, strconv.Itoa(n))
+		}
+		var a answer
+		eventually(t, "what has arrived takes the room", func() bool { a = try(); return a.status == http.StatusServiceUnavailable })
+		a.denies(policy.ReducedCapacity)
+		s.send("1", "a little", "X-User", "u", keyHeader, "little").has("X-Body", "a little")
+
+		_, _ = slow[0].Write([]byte("x"))
+		reply := make([]byte, 12)
+		if _, err := io.ReadFull(slow[0], reply); err != nil || string(reply) != "HTTP/1.1 201" {
+			t.Errorf("the first is answered %q, %v", reply, err)
+		}
+		for _, conn := range slow {
+			_ = conn.Close()
+		}
+		eventually(t, "there is room again", func() bool { return try().status == http.StatusCreated })
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.runs == n {
+			t.Error("a request that was refused has run")
+		}
+	}},
+	{"bodies that clients only announce", func(t *testing.T, f Framework) {
+		_, handler := echoBody(t)
+		s := orders(t, f, handler, policy.MaxBody(30_000), policy.MaxBodies(30_000))
+		for i := range 100 {
+			defer s.slow(30_000, "slow"+strconv.Itoa(i), "").Close() //nolint:errcheck // a test's
+		}
+		s.send("1", strings.Repeat("x", 30_000), "X-User", "u", keyHeader, "k").has("X-Body", strings.Repeat("x", 100))
+		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
+	}},
+}
+
+// slow begins a request, of which it sends all but the last byte, or the given part of the body.
+func (s server) slow(size int, key string, part ...string) net.Conn {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	body := strings.Repeat("x", size-1)
+	if len(part) > 0 {
+		body = part[0]
+	}
+	_, err = fmt.Fprintf(conn, "POST %s1 HTTP/1.1\r\nHost: example.com\r\nX-User: u\r\n%s: %s\r\nContent-Length: %d\r\n\r\n%s", Path, keyHeader, key, size, body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return conn
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not so: " + what)
+		}
+	}
+}

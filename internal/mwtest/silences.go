@@ -1,0 +1,107 @@
+package mwtest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+// silent is a store that does not reply to what is asked for, and says so after a while.
+type silent struct{ core.Store }
+
+func (silent) fail() error {
+	<-time.After(20 * time.Millisecond)
+	return fmt.Errorf("%w: no reply in time", core.ErrUnavailable)
+}
+
+func (s silent) AcquireLock(context.Context, lock.AcquireRequest) (lock.AcquireReply, error) {
+	return lock.AcquireReply{}, s.fail()
+}
+
+func (s silent) AcquirePermits(context.Context, semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+	return semaphore.AcquireReply{}, s.fail()
+}
+
+// allAtOnce has so many requests for the same key answered at the same time, and returns how many had each
+// status, and how many passed without the store.
+func allAtOnce(t *testing.T, h http.Handler, n int) (statuses map[int]int, bypassed int) {
+	t.Helper()
+	var (
+		wg sync.WaitGroup
+		mu sync.Mutex
+	)
+	statuses = make(map[int]int)
+	for range n {
+		wg.Go(func() {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, Path+"1", http.NoBody))
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[w.Code]++
+			if w.Header().Get("Lock-Status")+w.Header().Get("Concurrency-Status") == "bypassed" {
+				bypassed++
+			}
+		})
+	}
+	wg.Wait()
+	return statuses, bypassed
+}
+
+const silenceSize = 4000
+
+// silenceRow is a row about many requests for a key while the store is silent.
+func silenceRow(name string, status int, build func(*testing.T, core.Store) Middleware) row {
+	return row{name, func(t *testing.T, f Framework) {
+		var ran atomic.Int64
+		h := f.Serve(func(w http.ResponseWriter, _ *http.Request) {
+			ran.Add(1)
+			w.WriteHeader(http.StatusCreated)
+		}, build(t, silent{newStore(t)}))
+		got, bypassed := allAtOnce(t, h, silenceSize)
+		if len(got) != 1 || got[status] != silenceSize {
+			t.Errorf("statuses %v, want %d alone", got, status)
+		}
+		if n := int(ran.Load()); n != got[http.StatusCreated] || n != bypassed {
+			t.Errorf("the handler ran %d times, %d requests passed without the store", n, bypassed)
+		}
+	}}
+}
+
+// silenceRows are about requests for the same key that come while the store is silent: none of them is told
+// that others have what it asks for.
+var silenceRows = []row{
+	silenceRow("many at a lock while the store is silent", http.StatusServiceUnavailable,
+		func(t *testing.T, store core.Store) Middleware {
+			return Exclusive{Locker: newLocker(t, store), By: byID}
+		}),
+	silenceRow("many that wait for a lock while the store is silent", http.StatusServiceUnavailable,
+		func(t *testing.T, store core.Store) Middleware {
+			return Exclusive{Locker: newLocker(t, store), By: byID, Options: []policy.ExclusiveOption{policy.Wait(5 * time.Millisecond)}}
+		}),
+	silenceRow("many at a lock that run unprotected while the store is silent", http.StatusCreated,
+		func(t *testing.T, store core.Store) Middleware {
+			return Exclusive{Locker: newLocker(t, store), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()}}
+		}),
+	silenceRow("many at a semaphore while the store is silent", http.StatusServiceUnavailable,
+		func(t *testing.T, store core.Store) Middleware {
+			return Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID}
+		}),
+	silenceRow("many that wait for a permit while the store is silent", http.StatusServiceUnavailable,
+		func(t *testing.T, store core.Store) Middleware {
+			return Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.Wait(5 * time.Millisecond)}}
+		}),
+	silenceRow("many at a semaphore that pass while the store is silent", http.StatusCreated,
+		func(t *testing.T, store core.Store) Middleware {
+			return Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.FailOpen()}}
+		}),
+}

@@ -1,0 +1,106 @@
+// Package namesake finds mechanisms of one name on one store whose settings differ. They share their state, so
+// that what each of them says is true only until the next one says otherwise.
+package namesake
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+)
+
+// Register has the mechanisms of a store, which embeds it. It does not keep more than maxNames names: what comes
+// later is not compared.
+type Register struct {
+	mu    sync.Mutex
+	names map[id]*entry
+}
+
+const maxNames = 4096
+
+// id is a kind of mechanism, such as "lock", and a name.
+type id struct{ kind, name string }
+
+type entry struct {
+	settings Settings // of the first, or of what was changed last
+	members  int
+	logged   bool
+}
+
+// Settings are what mechanisms of one name have to agree on.
+type Settings struct {
+	Text   string
+	Secret string // compared, and not logged
+}
+
+// Store is a store that embeds a Register.
+type Store interface{ register() *Register }
+
+func (r *Register) register() *Register { return r }
+
+// Member is a mechanism that has joined; nil for one whose store has no register.
+type Member struct {
+	register *Register
+	entry    *entry
+	id       id
+	left     bool
+}
+
+// Join enters a mechanism into its store's register, and logs if another of the name has other settings, once
+// for each name.
+func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member {
+	holder, ok := store.(Store)
+	if !ok {
+		return nil
+	}
+	r := holder.register()
+	m := &Member{register: r, id: id{kind, name}}
+	r.mu.Lock()
+	e := r.names[m.id]
+	if e == nil {
+		if len(r.names) >= maxNames {
+			r.mu.Unlock()
+			return nil
+		}
+		if r.names == nil {
+			r.names = make(map[id]*entry)
+		}
+		e = &entry{settings: s}
+		r.names[m.id] = e
+	}
+	m.entry = e
+	e.members++
+	others := e.settings
+	differ := others != s && !e.logged
+	e.logged = e.logged || differ
+	r.mu.Unlock()
+	if differ {
+		logger.LogAttrs(context.Background(), slog.LevelWarn, "lockkeeper: mechanisms of one name have different settings",
+			slog.String("mechanism", kind), slog.String("policy", name), slog.String("settings", s.Text), slog.String("others", others.Text))
+	}
+	return m
+}
+
+// Change says that the settings are meant to be others from now on.
+func (m *Member) Change(s Settings) {
+	if m != nil {
+		m.register.mu.Lock()
+		m.entry.settings = s
+		m.register.mu.Unlock()
+	}
+}
+
+// Leave takes a mechanism that is closed out of the register. It may be called more than once.
+func (m *Member) Leave() {
+	if m == nil {
+		return
+	}
+	m.register.mu.Lock()
+	defer m.register.mu.Unlock()
+	if m.left {
+		return
+	}
+	m.left = true
+	if m.entry.members--; m.entry.members == 0 {
+		delete(m.register.names, m.id)
+	}
+}

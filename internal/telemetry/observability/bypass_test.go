@@ -1,0 +1,130 @@
+package observability_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
+	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
+	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
+)
+
+// failing is a store of token buckets, and a checker of fences, that fails with an error.
+type failing struct {
+	tokenbucket.Store
+	err error
+}
+
+func (f failing) TakeTokens(context.Context, string, string, []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+	return tokenbucket.TakeReply{}, f.err
+}
+
+func (f failing) Check(context.Context, string, fence.Token) error { return f.err }
+
+// outages are errors of every cause for which requests may pass.
+var outages = []error{
+	fmt.Errorf("%w: %w", core.ErrUnavailable, syscall.ECONNREFUSED),
+	fmt.Errorf("%w: %w", core.ErrUnavailable, &net.DNSError{IsNotFound: true}),
+	fmt.Errorf("%w: %w", core.ErrUnavailable, os.ErrDeadlineExceeded),
+	fmt.Errorf("%w: something else", core.ErrUnavailable),
+	outage.Misconfigured(outage.Authentication, context.Canceled),
+	outage.Misconfigured(outage.Permission, context.Canceled),
+	outage.Misconfigured(outage.ReadOnly, context.Canceled),
+	outage.Misconfigured(outage.Eviction, context.Canceled),
+	outage.Misconfigured(outage.WrongServer, context.Canceled),
+}
+
+// driveBypasses has requests pass without the store, for every cause and through every middleware, until
+// it decides again, and has one keyed by what the application did not provide.
+func driveBypasses(w *world, store core.Store, broken *storetest.Faulty) {
+	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
+	failOpen, unprotected := policy.FailOpen(policy.EvenMisconfigured()), policy.RunUnprotected(policy.EvenMisconfigured())
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	send := func(h http.Handler) int {
+		r := httptest.NewRequestWithContext(w.t.Context(), http.MethodPost, "/"+secretRequest, nil)
+		r.Header.Set("Idempotency-Key", secretIdempotency+"-unprotected")
+		r.Header.Set(fence.Header, "1")
+		rw := httptest.NewRecorder()
+		h.ServeHTTP(rw, r)
+		return rw.Code
+	}
+	key := nethttp.KeyFunc(func(*http.Request) (string, error) { return secretKey + " without a store", nil })
+	for _, err := range outages {
+		for _, h := range []http.Handler{
+			ratelimit.New(w.limiter(failing{err: err}, tokenbucket.PerHour(1)), key, failOpen, logs, meters)(handler),
+			fenced.New(failing{err: err}, key, unprotected, logs, meters)(handler),
+		} {
+			if status := send(h); status != http.StatusOK {
+				w.t.Errorf("%v: status %d", err, status)
+			}
+		}
+	}
+	limited := ratelimit.New(w.limiter(store, tokenbucket.PerHour(1000)), key, failOpen, logs, meters)(handler)
+	for op, h := range map[storetest.Op]http.Handler{
+		storetest.TakeTokens:     limited,
+		storetest.BeginOperation: idempotency.New(w.guard(store), nethttp.ScopeBy(key), unprotected, logs, meters)(handler),
+		storetest.AcquireLock:    exclusive.New(w.locker(store), key, unprotected, logs, meters)(handler),
+		storetest.AcquirePermits: concurrency.New(w.semaphore(store), key, failOpen, logs, meters)(handler),
+	} {
+		broken.Break(op, storetest.Misconfigured)
+		if status := send(h); status != http.StatusOK {
+			w.t.Errorf("%s fails: status %d", op, status)
+		}
+		broken.Mend(op)
+	}
+	until(w.t, "the store is seen to decide again", func() bool {
+		send(limited)
+		return len(w.log.records(w.t, "decides about requests again")) > 0
+	})
+	missing := nethttp.KeyFunc(func(*http.Request) (string, error) { return "", policy.ErrNotProvided })
+	if status := send(ratelimit.New(w.limiter(store, tokenbucket.PerHour(1)), missing, logs, meters)(handler)); status != http.StatusInternalServerError {
+		w.t.Errorf("a key that nobody provided: status %d", status)
+	}
+}
+
+// driveMistakes has requests meet middleware in every order that is logged.
+func driveMistakes(w *world, store core.Store) {
+	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
+	key := nethttp.KeyFunc(func(*http.Request) (string, error) { return secretKey + " in the wrong order", nil })
+	orders := idempotency.New(w.guard(store), nethttp.ScopeBy(key), logs, meters)
+	other := idempotency.New(must(guard.New(store, "others", guard.WithMeterProvider(w.meters), guard.WithTracerProvider(w.tracers))),
+		nethttp.ScopeBy(key), logs, meters)
+	locked := exclusive.New(w.locker(store), key, logs, meters)
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for n, h := range []http.Handler{orders(orders(handler)), other(orders(handler)), locked(orders(handler))} {
+		r := httptest.NewRequestWithContext(w.t.Context(), http.MethodPost, "/"+secretRequest, nil)
+		r.Header.Set("Idempotency-Key", secretIdempotency+"-in-order-"+strconv.Itoa(n))
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+}
+
+// driveMisconfiguration has a store meet a server that wants a password.
+func driveMisconfiguration(w *world, server *redistest.Server) {
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "nobody", Password: secretHeader, ContextTimeoutEnabled: true})
+	defer func() { _ = client.Close() }()
+	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	defer func() { _ = store.Close() }()
+	if _, err := w.limiter(store, tokenbucket.PerHour(1)).Allow(w.t.Context(), secretKey); outage.CauseOf(err) != outage.Authentication {
+		w.t.Errorf("a wrong password: %v", err)
+	}
+}
