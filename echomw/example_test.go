@@ -8,10 +8,10 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echomw"
@@ -90,18 +90,18 @@ func ExampleFirstOf_userOrAddress() {
 // A lock that does without its store, and tells of it: the answer is the handler's, so the error goes
 // nowhere else.
 func ExampleOnError_bypassed() {
-	store := storetest.NewFaulty(memstore.New())
-	carts, err := lock.New(store, "carts")
+	st := storetest.NewFaulty(memstore.New())
+	carts, err := lock.New(st, "carts")
 	if err != nil {
 		panic(err)
 	}
 	e := echo.New()
 	e.PUT("/carts/:id", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },
 		exclusive.New(carts, echomw.ByParam("id"), policy.RunUnprotected(), echomw.OnError(func(c echo.Context, err error) {
-			fmt.Println(c.Path(), "outage:", errors.Is(err, core.ErrUnavailable))
+			fmt.Println(c.Path(), "outage:", errors.Is(err, store.ErrUnavailable))
 		})))
 
-	store.Break(storetest.Any, storetest.Down) // an outage
+	st.Break(storetest.Any, storetest.Down) // an outage
 	w := do(e, httptest.NewRequest(http.MethodPut, "/carts/42", nil))
 	fmt.Println(w.Code, w.Header().Get("Lock-Status"))
 	// Output:

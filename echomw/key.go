@@ -7,7 +7,7 @@
 // application/problem+json, and one of the application's finds what was refused, and why, by
 // [DenialOf]. Its Code is the status, and its Message marshals itself as the problem. Its text says nothing
 // of the error behind the denial, which is not for clients: a log finds that in the Err of [DenialOf], and
-// errors.Is finds core.ErrUnavailable when the store is. The header fields of the denial (Retry-After,
+// errors.Is finds store.ErrUnavailable when the store is. The header fields of the denial (Retry-After,
 // RateLimit, Link) are set already.
 package echomw
 

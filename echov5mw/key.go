@@ -6,7 +6,7 @@
 // answer it is: echo's own makes it a problem (RFC 9457) of type application/problem+json, and one of the
 // application's finds what was refused, and why, by [DenialOf]. Its status is what echo.StatusCode says of
 // it. Its text says nothing of the error behind the denial, which is not for clients: a log finds that in
-// the Err of [DenialOf], and errors.Is finds core.ErrUnavailable when the store is. The header fields of
+// the Err of [DenialOf], and errors.Is finds store.ErrUnavailable when the store is. The header fields of
 // the denial (Retry-After, RateLimit, Link) are set already.
 package echov5mw
 

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -122,8 +122,8 @@ func TestCallsThatHaveAKeyKeepIt(t *testing.T) {
 // A client and a server of this module: what the client repeats runs once.
 func TestARepeatedCallRunsOnce(t *testing.T) {
 	var s service
-	store := newStore(t)
-	addr := listen(t, &s, idempotency.New(newGuard(t, store), grpcmw.Unscoped(), policy.Required()))
+	st := newStore(t)
+	addr := listen(t, &s, idempotency.New(newGuard(t, st), grpcmw.Unscoped(), policy.Required()))
 	lost := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if err := invoker(ctx, method, req, reply, cc, opts...); err != nil || s.runs.Load() > 1 {
 			return err
@@ -214,14 +214,14 @@ func TestACallIsSentWhenItsTokenComes(t *testing.T) {
 
 func TestPacingWithoutAStore(t *testing.T) {
 	var s service
-	store := newStore(t)
+	st := newStore(t)
 	addr := listen(t, &s)
-	limiter := newLimiter(t, store, tokenbucket.PerMinute(1))
-	store.Break(storetest.TakeTokens, storetest.Down)
+	limiter := newLimiter(t, st, tokenbucket.PerMinute(1))
+	st.Break(storetest.TakeTokens, storetest.Down)
 	client := dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())))
 	_, err := client.Make(t.Context(), &things.MakeRequest{})
 	denies(t, err, policy.ReducedCapacity)
-	if !errors.Is(err, core.ErrUnavailable) {
+	if !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	client = dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global(), policy.FailOpen())))
@@ -287,10 +287,10 @@ func TestStreamsArePaced(t *testing.T) {
 }
 
 // timedOut is a store whose server does not answer in time.
-type timedOut struct{ tokenbucket.Store }
+type timedOut struct{ store.Buckets }
 
-func (timedOut) TakeTokens(context.Context, string, string, []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
-	return tokenbucket.TakeReply{}, fmt.Errorf("%w: no reply in time: %w", core.ErrUnavailable, context.DeadlineExceeded)
+func (timedOut) TakeTokens(context.Context, string, string, []store.Charge) (store.TakeReply, error) {
+	return store.TakeReply{}, fmt.Errorf("%w: no reply in time: %w", store.ErrUnavailable, context.DeadlineExceeded)
 }
 
 // A store that is out of time is an outage, and not a call that is.

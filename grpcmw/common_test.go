@@ -6,16 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"google.golang.org/grpc"
-
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -26,26 +25,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-func newLimiter(t *testing.T, store tokenbucket.Store, plan tokenbucket.Plan) *tokenbucket.Limiter {
+func newLimiter(t *testing.T, st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Limiter {
 	t.Helper()
-	return must(tokenbucket.New(store, "api", plan))
+	return must(tokenbucket.New(st, "api", plan))
 }
 
-func newGuard(t *testing.T, store guard.Store, opts ...guard.Option) *guard.Guard {
+func newGuard(t *testing.T, st store.Records, opts ...guard.Option) *guard.Guard {
 	t.Helper()
-	return must(guard.New(store, "orders", opts...))
+	return must(guard.New(st, "orders", opts...))
 }
 
-func newLocker(t *testing.T, store lock.Store) *lock.Locker {
+func newLocker(t *testing.T, st store.Locks) *lock.Locker {
 	t.Helper()
-	l := must(lock.New(store, "carts"))
+	l := must(lock.New(st, "carts"))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-func newSemaphore(t *testing.T, store semaphore.Store, capacity int) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Permits, capacity int) *semaphore.Semaphore {
 	t.Helper()
-	s := must(semaphore.New(store, "reports", capacity))
+	s := must(semaphore.New(st, "reports", capacity))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -54,8 +53,8 @@ func newSemaphore(t *testing.T, store semaphore.Store, capacity int) *semaphore.
 type deny = func(*grpcmw.Call, policy.Denial) error
 
 // policies build the interceptors of each policy on a store, with what all of them can be told.
-var policies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors{
-	"ratelimit": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+var policies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors{
+	"ratelimit": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.RPCRateLimitOption
 		for _, o := range opts {
 			all = append(all, o)
@@ -63,9 +62,9 @@ var policies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc
 		if deny != nil {
 			all = append(all, ratelimit.Deny(deny))
 		}
-		return ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), by, all...)
+		return ratelimit.New(newLimiter(t, st, tokenbucket.PerMinute(10)), by, all...)
 	},
-	"idempotency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+	"idempotency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.RPCIdempotencyOption
 		for _, o := range opts {
 			all = append(all, o)
@@ -73,9 +72,9 @@ var policies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc
 		if deny != nil {
 			all = append(all, idempotency.Deny(deny))
 		}
-		return idempotency.New(newGuard(t, store), grpcmw.ScopeBy(by), all...)
+		return idempotency.New(newGuard(t, st), grpcmw.ScopeBy(by), all...)
 	},
-	"exclusive": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+	"exclusive": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.ExclusiveOption
 		for _, o := range opts {
 			all = append(all, o)
@@ -83,9 +82,9 @@ var policies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc
 		if deny != nil {
 			all = append(all, exclusive.Deny(deny))
 		}
-		return exclusive.New(newLocker(t, store), by, all...)
+		return exclusive.New(newLocker(t, st), by, all...)
 	},
-	"concurrency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+	"concurrency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.ConcurrencyOption
 		for _, o := range opts {
 			all = append(all, o)
@@ -93,7 +92,7 @@ var policies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc
 		if deny != nil {
 			all = append(all, concurrency.Deny(deny))
 		}
-		return concurrency.New(newSemaphore(t, store, 3), by, all...)
+		return concurrency.New(newSemaphore(t, st, 3), by, all...)
 	},
 }
 
@@ -165,24 +164,24 @@ func TestEveryPolicy(t *testing.T) {
 			})
 			t.Run("the store is unavailable", func(t *testing.T) {
 				var s service
-				store := newStore(t)
+				st := newStore(t)
 				var behind error
 				outer := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 					resp, err := handler(ctx, req)
 					behind = err
 					return resp, err
 				}}
-				client := serve(t, &s, outer, build(t, store, grpcmw.ByMetadata("x-key"), nil))
+				client := serve(t, &s, outer, build(t, st, grpcmw.ByMetadata("x-key"), nil))
 				for _, op := range stores {
-					store.Break(op, storetest.Down)
+					st.Break(op, storetest.Down)
 				}
 				denies(t, call(client, "x-key", "a"), policy.ReducedCapacity)
-				if d, ok := grpcmw.DenialOf(behind); !ok || d.Reason != policy.ReducedCapacity || !errors.Is(behind, core.ErrUnavailable) {
+				if d, ok := grpcmw.DenialOf(behind); !ok || d.Reason != policy.ReducedCapacity || !errors.Is(behind, store.ErrUnavailable) {
 					t.Errorf("an interceptor outside sees %v", behind)
 				}
 				denies(t, call(client), policy.KeyMissing) // whatever the store's state
 				s.ran(t, 0)
-				store.Mend(storetest.Any)
+				st.Mend(storetest.Any)
 				if err := call(client, "x-key", "a"); err != nil {
 					t.Error(err)
 				}
@@ -205,18 +204,18 @@ func TestEveryPolicy(t *testing.T) {
 // All policies together, in the order of the documentation.
 func TestPoliciesTogether(t *testing.T) {
 	var s service
-	store := newStore(t)
+	st := newStore(t)
 	byID := grpcmw.ByField("id")
 	byUser := grpcmw.ByContext(userKey{})
 	client := serve(t, &s,
-		policies["ratelimit"](t, store, grpcmw.ByPeer(), nil), policies["idempotency"](t, store, byUser, nil),
-		policies["exclusive"](t, store, byID, nil), policies["concurrency"](t, store, byID, nil))
+		policies["ratelimit"](t, st, grpcmw.ByPeer(), nil), policies["idempotency"](t, st, byUser, nil),
+		policies["exclusive"](t, st, byID, nil), policies["concurrency"](t, st, byID, nil))
 	for range 2 {
 		thing, err := client.Make(with(t, "x-user", "u", "idempotency-key", "k"), &things.MakeRequest{Id: "1"})
 		is(t, thing, err, "run 1")
 	}
 	s.ran(t, 1)
-	if locks, permits := store.Calls(storetest.AcquireLock), store.Calls(storetest.AcquirePermits); locks != 1 || permits != 1 {
+	if locks, permits := st.Calls(storetest.AcquireLock), st.Calls(storetest.AcquirePermits); locks != 1 || permits != 1 {
 		t.Errorf("%d locks and %d permits, of which a replay needs none", locks, permits)
 	}
 }
@@ -224,9 +223,9 @@ func TestPoliciesTogether(t *testing.T) {
 func TestAGuardKeepsNoRefusalOfWhatIsBehindIt(t *testing.T) {
 	g := newGate()
 	s := service{make: g.make}
-	store := newStore(t)
+	st := newStore(t)
 	client := serve(t, &s,
-		policies["idempotency"](t, store, grpcmw.ByContext(userKey{}), nil), policies["exclusive"](t, store, grpcmw.ByField("id"), nil))
+		policies["idempotency"](t, st, grpcmw.ByContext(userKey{}), nil), policies["exclusive"](t, st, grpcmw.ByField("id"), nil))
 	first := making(with(t, "x-user", "u", "idempotency-key", "first"), t, client, &things.MakeRequest{Id: "1"})
 	g.runs(t)
 	second := with(t, "x-user", "u", "idempotency-key", "second")

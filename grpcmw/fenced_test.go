@@ -21,11 +21,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
@@ -240,7 +240,7 @@ func fencedKeys(t *testing.T, kind string) {
 func fencedOutage(t *testing.T, kind string) {
 	c, told := newMarks(), make(chan error, 1)
 	s := serveFenced(t, kind, c, byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err }))
-	for _, err := range []error{core.ErrUnavailable, core.ErrFull, core.ErrUnconfirmed} {
+	for _, err := range []error{store.ErrUnavailable, store.ErrFull, store.ErrUnconfirmed} {
 		c.fail(err)
 		s.denied(policy.ReducedCapacity, "1")
 		if got := hears(t, told); !errors.Is(got, err) {
@@ -270,11 +270,11 @@ func fencedUnprotected(t *testing.T, kind string) {
 	if got := call("50"); len(got) > 0 {
 		t.Errorf("fence-status is %q", got)
 	}
-	c.fail(core.ErrUnavailable)
+	c.fail(store.ErrUnavailable)
 	if got := call("40"); !slices.Equal(got, []string{"bypassed"}) {
 		t.Errorf("fence-status is %q", got)
 	}
-	if err := hears(t, told); !errors.Is(err, core.ErrUnavailable) {
+	if err := hears(t, told); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("told %v", err)
 	}
 	s.denied(policy.FenceMissing)
@@ -387,7 +387,7 @@ func TestAFenceOnTheSpan(t *testing.T) {
 	} {
 		for kind, send := range kinds {
 			if call.outage != "" {
-				c.fail(core.ErrUnavailable)
+				c.fail(store.ErrUnavailable)
 			}
 			if _, err := send(with(t, fenceMetadata, call.token), client, "1"); status.Code(err) != call.code {
 				t.Errorf("%s, %s: %v", kind, call.token, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
@@ -19,23 +20,23 @@ import (
 func TestOrder(t *testing.T) {
 	byUser, byID := grpcmw.ScopeBy(grpcmw.ByContext(userKey{})), grpcmw.ByField("id")
 	for name, c := range map[string]struct {
-		chain  func(store guard.Store, orders grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors
+		chain  func(st store.Records, orders grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors
 		logged string
 		refuse bool
 	}{
-		"the same guard twice": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+		"the same guard twice": {func(_ store.Records, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
 			return []grpcmw.Interceptors{orders, orders}
 		}, "twice", true},
-		"two guards": {func(store guard.Store, orders grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
-			return []grpcmw.Interceptors{orders, idempotency.New(must(guard.New(store, "payments")), byUser, log)}
+		"two guards": {func(st store.Records, orders grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
+			return []grpcmw.Interceptors{orders, idempotency.New(must(guard.New(st, "payments")), byUser, log)}
 		}, "two guards", false},
-		"a lock in front": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+		"a lock in front": {func(_ store.Records, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
 			return []grpcmw.Interceptors{exclusive.New(newLocker(t, newStore(t)), byID), orders}
 		}, "in front of idempotency", false},
-		"a permit in front": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+		"a permit in front": {func(_ store.Records, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
 			return []grpcmw.Interceptors{concurrency.New(newSemaphore(t, newStore(t), 10), byID), orders}
 		}, "in front of idempotency", false},
-		"the right order": {func(_ guard.Store, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
+		"the right order": {func(_ store.Records, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
 			return []grpcmw.Interceptors{
 				orders, exclusive.New(newLocker(t, newStore(t)), byID), concurrency.New(newSemaphore(t, newStore(t), 10), byID),
 			}
@@ -44,8 +45,8 @@ func TestOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var j mwtest.Journal
 			var s service
-			store, log := newStore(t), policy.Logger(j.Logger())
-			client := serve(t, &s, c.chain(store, idempotency.New(newGuard(t, store), byUser, log), log)...)
+			st, log := newStore(t), policy.Logger(j.Logger())
+			client := serve(t, &s, c.chain(st, idempotency.New(newGuard(t, st), byUser, log), log)...)
 			for n := range 3 {
 				for range 2 {
 					thing, err := client.Make(with(t, "x-user", "u", "idempotency-key", strconv.Itoa(n)), &things.MakeRequest{Id: "1"})

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -24,23 +24,23 @@ import (
 // downChecker is a fence.Checker whose store is down.
 type downChecker struct{}
 
-func (downChecker) Check(context.Context, string, fence.Token) error { return core.ErrUnavailable }
+func (downChecker) Check(context.Context, string, fence.Token) error { return store.ErrUnavailable }
 
 // openPolicies build the interceptors of each policy on a store that is down. Calls pass without it.
-var openPolicies = map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors{
-	"ratelimit": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
-		return ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), by, policy.FailOpen(), policy.Logger(l))
+var openPolicies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors{
+	"ratelimit": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return ratelimit.New(newLimiter(t, st, tokenbucket.PerMinute(10)), by, policy.FailOpen(), policy.Logger(l))
 	},
-	"idempotency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
-		return idempotency.New(newGuard(t, store), grpcmw.ScopeBy(by), policy.RunUnprotected(), policy.Logger(l))
+	"idempotency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return idempotency.New(newGuard(t, st), grpcmw.ScopeBy(by), policy.RunUnprotected(), policy.Logger(l))
 	},
-	"exclusive": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
-		return exclusive.New(newLocker(t, store), by, policy.RunUnprotected(), policy.Logger(l))
+	"exclusive": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return exclusive.New(newLocker(t, st), by, policy.RunUnprotected(), policy.Logger(l))
 	},
-	"concurrency": func(t *testing.T, store core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
-		return concurrency.New(newSemaphore(t, store, 3), by, policy.FailOpen(), policy.Logger(l))
+	"concurrency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+		return concurrency.New(newSemaphore(t, st, 3), by, policy.FailOpen(), policy.Logger(l))
 	},
-	"fenced": func(_ *testing.T, _ core.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
+	"fenced": func(_ *testing.T, _ store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
 		return fenced.New(downChecker{}, by, policy.RunUnprotected(), policy.Logger(l))
 	},
 }
@@ -63,11 +63,11 @@ func TestWhatCallsAreKeyedByAndIsNotThere(t *testing.T) {
 			{grpcmw.FirstOf(grpcmw.ByContext(userKey{}), grpcmw.ByMetadata("x-key")), policy.KeyMissing, ""},
 		} {
 			t.Run(name, func(t *testing.T) {
-				store := newStore(t)
-				store.Break(storetest.Any, storetest.Down)
+				st := newStore(t)
+				st.Break(storetest.Any, storetest.Down)
 				var j mwtest.Journal
 				var s service
-				client := serve(t, &s, build(t, store, c.by, j.Logger()))
+				client := serve(t, &s, build(t, st, c.by, j.Logger()))
 				for range 3 {
 					_, err := client.Make(with(t, sent...), &things.MakeRequest{Id: "1"})
 					denies(t, err, c.reason)

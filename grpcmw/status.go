@@ -92,7 +92,7 @@ func details(d policy.Denial) []protoadapt.MessageV1 {
 }
 
 // denied is the error of an interceptor that refused a call. Its status is what the client gets;
-// errors.Is finds the error behind it, such as core.ErrUnavailable, which the client does not.
+// errors.Is finds the error behind it, such as store.ErrUnavailable, which the client does not.
 type denied struct {
 	denial policy.Denial
 	status *status.Status

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
@@ -44,16 +44,16 @@ func wrapping(last *atomic.Pointer[error]) grpcmw.Interceptors {
 // The interceptor finds both.
 func TestAWrappedRefusalTellsNothing(t *testing.T) {
 	const inside = "was told to fail" // by the store
-	builds := map[string]func(t *testing.T, store core.Store, by grpcmw.KeyFunc) grpcmw.Interceptors{
-		"fenced": func(_ *testing.T, _ core.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
+	builds := map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors{
+		"fenced": func(_ *testing.T, _ store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
 			m := newMarks()
-			m.fail(fmt.Errorf("%w: the fence %s", core.ErrUnavailable, inside))
+			m.fail(fmt.Errorf("%w: the fence %s", store.ErrUnavailable, inside))
 			return fenced.New(m, by)
 		},
 	}
 	for name, build := range policies {
-		builds[name] = func(t *testing.T, store core.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
-			return build(t, store, by, nil)
+		builds[name] = func(t *testing.T, st store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
+			return build(t, st, by, nil)
 		}
 	}
 	for name, build := range builds {
@@ -63,15 +63,15 @@ func TestAWrappedRefusalTellsNothing(t *testing.T) {
 			behind error
 			reason policy.Reason
 		}{
-			"store down":         {grpcmw.Global(), inside, core.ErrUnavailable, policy.ReducedCapacity},
+			"store down":         {grpcmw.Global(), inside, store.ErrUnavailable, policy.ReducedCapacity},
 			"key function fails": {func(*grpcmw.Call) (string, error) { return "", errKey }, secret, errKey, policy.InternalError},
 		} {
 			t.Run(name+", "+cause, func(t *testing.T) {
-				store := newStore(t)
-				store.Break(storetest.Any, storetest.Down)
+				st := newStore(t)
+				st.Break(storetest.Any, storetest.Down)
 				var s service
 				var returned atomic.Pointer[error]
-				client := serve(t, &s, wrapping(&returned), build(t, store, c.by))
+				client := serve(t, &s, wrapping(&returned), build(t, st, c.by))
 				ctx := with(t, "idempotency-key", "k", fenceMetadata, "7")
 				check := func(err error) {
 					t.Helper()

@@ -9,10 +9,10 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
@@ -23,12 +23,12 @@ import (
 
 // What needs no route goes round the mux, and what does goes round the handler.
 func Example_roundTheMuxAndRoundAHandler() {
-	store := memstore.New()
-	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerMinute(100))
+	st := memstore.New()
+	limiter, err := tokenbucket.New(st, "api", tokenbucket.PerMinute(100))
 	if err != nil {
 		panic(err)
 	}
-	carts, err := lock.New(store, "carts")
+	carts, err := lock.New(st, "carts")
 	if err != nil {
 		panic(err)
 	}
@@ -115,17 +115,17 @@ func ExampleUnless_healthChecks() {
 
 // A log is told why the answer is 503. The client is not.
 func ExampleOnError_log() {
-	store := memstore.New()
-	orders, err := guard.New(store, "checkout")
+	st := memstore.New()
+	orders, err := guard.New(st, "checkout")
 	if err != nil {
 		panic(err)
 	}
 	logged := nethttp.OnError(func(r *http.Request, err error) {
-		fmt.Println(r.Method, r.URL.Path, "outage:", errors.Is(err, core.ErrUnavailable))
+		fmt.Println(r.Method, r.URL.Path, "outage:", errors.Is(err, store.ErrUnavailable))
 	})
 	handler := idempotency.New(orders, nethttp.Unscoped(), logged)(http.NotFoundHandler())
 
-	_ = store.Close() // an outage
+	_ = st.Close() // an outage
 	r := httptest.NewRequest(http.MethodPost, "/checkout", nil)
 	r.Header.Set("Idempotency-Key", "k")
 	w := httptest.NewRecorder()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -22,7 +23,7 @@ const settleTimeout = 5 * time.Second
 // say more exactly when that is so.
 type Attempt struct {
 	guard   *Guard
-	begun   BeginRequest
+	begun   store.BeginRequest
 	number  int
 	start   time.Time
 	lease   *lease.Context
@@ -71,8 +72,8 @@ func (a *Attempt) Dirty() bool {
 // MarkClean records that the attempt has had no effect yet: if it dies now, another may take over.
 // Call it before any effect, and MarkDirty before the first one. One round trip.
 //
-// On an error, which is [ErrLost], [ErrSettled], the context's or core.ErrUnavailable, the attempt
-// counts as dirty. If the error matches core.ErrUnconfirmed or is the context's, the store may count it as
+// On an error, which is [ErrLost], [ErrSettled], the context's or store.ErrUnavailable, the attempt
+// counts as dirty. If the error matches store.ErrUnconfirmed or is the context's, the store may count it as
 // clean all the same: call MarkDirty before the first effect also then.
 func (a *Attempt) MarkClean(ctx context.Context) error { return a.mark(ctx, false) }
 
@@ -91,7 +92,7 @@ func (a *Attempt) mark(ctx context.Context, dirty bool) error {
 	seq := a.marks
 	a.clean = false
 	a.marking.Unlock()
-	held, err := a.guard.store.MarkOperation(ctx, MarkRequest{AttemptRef: a.begun.AttemptRef, Dirty: dirty, Seq: seq})
+	held, err := a.guard.store.MarkOperation(ctx, store.MarkRequest{AttemptRef: a.begun.AttemptRef, Dirty: dirty, Seq: seq})
 	if err != nil {
 		return err
 	}
@@ -111,29 +112,29 @@ func (a *Attempt) mark(ctx context.Context, dirty bool) error {
 // than the scope has room for ([WithMaxScopeBytes]), they return a *[NotRetainedError] instead.
 //
 // It runs to its end even if ctx is cancelled. An error is [ErrSettled]; [ErrLost] if another attempt
-// has taken over, whose result will count; or core.ErrUnavailable: then the completion is retried in the
+// has taken over, whose result will count; or store.ErrUnavailable: then the completion is retried in the
 // background for as long as the record would be kept, and until it succeeds this guard's Begin answers
 // from it. So a caller that has an answer for its client sends it. Pending completions take at most
 // 64 MiB: a result beyond that is settled as not retained, and a completion that does not fit without its
 // result is dropped.
 func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	if len(r.Data) > a.guard.config.maxResult {
-		return a.settle(ctx, NotRetained, r.Status, nil)
+		return a.settle(ctx, store.NotRetained, r.Status, nil)
 	}
-	return a.settle(ctx, Completed, r.Status, seal(a.ctx, r.Data))
+	return a.settle(ctx, store.Completed, r.Status, seal(a.ctx, r.Data))
 }
 
 // CompleteNotRetained records that the operation ran, with this status, and that its result is not
 // kept: later calls of Begin return a *[NotRetainedError]. Errors are those of Complete.
 func (a *Attempt) CompleteNotRetained(ctx context.Context, status int) error {
-	return a.settle(ctx, NotRetained, status, nil)
+	return a.settle(ctx, store.NotRetained, status, nil)
 }
 
 // CompleteUnknown records that the attempt ended with an unknown outcome: later calls of Begin return
 // [ErrOutcomeUnknown], or run the operation again if the guard was built [WithRerun]. Errors are those of
 // Complete.
 func (a *Attempt) CompleteUnknown(ctx context.Context) error {
-	return a.settle(ctx, Unknown, 0, nil)
+	return a.settle(ctx, store.Unknown, 0, nil)
 }
 
 // Abandon gives the operation back as if the attempt had not been: the next Begin runs it. It is the
@@ -148,16 +149,16 @@ func (a *Attempt) Abandon(ctx context.Context) error {
 	})
 }
 
-func (a *Attempt) settle(ctx context.Context, s State, status int, data []byte) error {
+func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, data []byte) error {
 	g := a.guard
-	req := &SettleRequest{
+	req := &store.SettleRequest{
 		AttemptRef: a.begun.AttemptRef, Fingerprint: a.begun.Fingerprint, Number: a.number,
 		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: g.config.retention,
 		MaxBytes: g.config.maxScopeBytes,
 	}
 	g.typical.Add(time.Since(a.start))
 	ended := telemetry.Executed
-	if s == Unknown {
+	if s == store.Unknown {
 		ended = telemetry.Failed
 	}
 	return a.finish(ctx, ended, func(ctx context.Context) (bool, error) {

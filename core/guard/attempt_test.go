@@ -11,9 +11,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -32,19 +32,19 @@ type fixture struct {
 func inBubble(t *testing.T, test func(f fixture), opts ...guard.Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		store := storetest.NewFaulty(memstore.New())
-		f := fixture{t, store, newGuard(t, store, opts...)}
+		st := storetest.NewFaulty(memstore.New())
+		f := fixture{t, st, newGuard(t, st, opts...)}
 		test(f)
-		store.Mend(storetest.Any)
-		if err := store.Close(); err != nil && !strings.HasPrefix(err.Error(), "guard: ") { // what tests leave unsettled
+		st.Mend(storetest.Any)
+		if err := st.Close(); err != nil && !strings.HasPrefix(err.Error(), "guard: ") { // what tests leave unsettled
 			t.Error(err)
 		}
 	})
 }
 
-func newGuard(t *testing.T, store guard.Store, opts ...guard.Option) *guard.Guard {
+func newGuard(t *testing.T, st store.Records, opts ...guard.Option) *guard.Guard {
 	t.Helper()
-	g, err := guard.New(store, "orders", opts...)
+	g, err := guard.New(st, "orders", opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestContextEndsBeforeTheLease(t *testing.T) {
 
 func TestContextEndsWhenTheRecordIsGone(t *testing.T) {
 	inBubble(t, func(f fixture) {
-		wrapped := &recorder{Store: f.store}
+		wrapped := &recorder{Records: f.store}
 		f.guard = newGuard(t, wrapped)
 		a := f.attempt()
 		_, err := f.store.AbandonOperation(f.Context(), wrapped.begun[0].AttemptRef)
@@ -190,7 +190,7 @@ func TestCompletionIsRepeatedUntilConfirmed(t *testing.T) {
 			inBubble(t, func(f fixture) {
 				a := f.attempt()
 				f.store.Break(storetest.SettleOperation, how)
-				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), core.ErrUnavailable)
+				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), store.ErrUnavailable)
 				if how != storetest.LostReply {
 					f.sleep(lease + lease/2) // the lease goes on being renewed meanwhile
 					f.replay()               // by the process that has the result
@@ -217,7 +217,7 @@ func TestShutdownFinishesCompletions(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()
 		f.store.Break(storetest.SettleOperation, storetest.Down)
-		f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), core.ErrUnavailable)
+		f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), store.ErrUnavailable)
 		ctx, cancel := context.WithTimeout(f.Context(), time.Second)
 		defer cancel()
 		f.want(f.store.Shutdown(ctx), context.DeadlineExceeded)
@@ -243,13 +243,13 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		f.store.Break(storetest.SettleOperation, storetest.Down)
 		for i := range unheard {
 			_, _, err := f.guard.Begin(f.Context(), guard.Operation{Key: fmt.Sprint("unheard", i)})
-			f.want(err, core.ErrUnconfirmed)
+			f.want(err, store.ErrUnconfirmed)
 		}
 		for i, a := range all[running:] {
 			if i < abandoned {
-				f.want(a.Abandon(f.Context()), core.ErrUnavailable)
+				f.want(a.Abandon(f.Context()), store.ErrUnavailable)
 			} else {
-				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), core.ErrUnavailable)
+				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), store.ErrUnavailable)
 			}
 		}
 		says := func(what string) {
@@ -261,9 +261,9 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 			}
 		}
 		says("2 attempts are not settled, 3000 completions are not confirmed, 19 attempts are not given back")
-		_ = f.refused(core.ErrClosed)
+		_ = f.refused(store.ErrClosed)
 		f.store.Mend(storetest.BeginOperation)
-		_ = f.refused(core.ErrClosed)
+		_ = f.refused(store.ErrClosed)
 		f.store.Mend(storetest.AbandonOperation)
 		says("2 attempts are not settled, 3000 completions are not confirmed")
 		f.store.Mend(storetest.SettleOperation)
@@ -286,7 +286,7 @@ func TestShutdownWaitsForTheStepsOfAttempts(t *testing.T) {
 		go func() { done <- a.Complete(f.Context(), guard.Result{Data: []byte("charged")}) }()
 		synctest.Wait()
 		go func() { done <- f.store.Shutdown(f.Context()) }()
-		f.want(<-done, core.ErrUnconfirmed)
+		f.want(<-done, store.ErrUnconfirmed)
 		f.want(<-done, nil)
 		f.other().replay()
 	})
@@ -302,7 +302,7 @@ func TestUnheardBeginIsTakenBack(t *testing.T) {
 				ctx, cancel := context.WithTimeout(f.Context(), time.Second)
 				defer cancel()
 				_, _, err := f.guard.Begin(ctx, op)
-				f.want(err, core.ErrUnconfirmed)
+				f.want(err, store.ErrUnconfirmed)
 				f.sleep(time.Second)
 				a := f.attempt()
 				if a.Number() != 1 {
@@ -317,7 +317,7 @@ func TestUnheardBeginIsTakenBack(t *testing.T) {
 func TestBeginThatReachedNobodyLeavesNothing(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.store.Break(storetest.BeginOperation, storetest.Down)
-		_ = f.refused(core.ErrUnavailable)
+		_ = f.refused(store.ErrUnavailable)
 		f.sleep(time.Minute)
 		if n := f.store.Calls(storetest.AbandonOperation); n != 0 {
 			t.Errorf("took back %d times what was not begun", n)
@@ -329,7 +329,7 @@ func TestAbandon(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.want(f.attempt().Abandon(f.Context()), nil)
 		f.store.BreakNext(storetest.AbandonOperation, storetest.Down, 1)
-		f.want(f.attempt().Abandon(f.Context()), core.ErrUnavailable)
+		f.want(f.attempt().Abandon(f.Context()), store.ErrUnavailable)
 		f.sleep(time.Second) // repeated in the background
 		f.want(f.attempt().Abandon(f.Context()), nil)
 	})
@@ -339,7 +339,7 @@ func TestMarks(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()
 		f.store.BreakNext(storetest.MarkOperation, storetest.LostReply, 1)
-		f.want(a.MarkClean(f.Context()), core.ErrUnconfirmed)
+		f.want(a.MarkClean(f.Context()), store.ErrUnconfirmed)
 		if !a.Dirty() {
 			t.Error("clean without a confirmation")
 		}
@@ -348,7 +348,7 @@ func TestMarks(t *testing.T) {
 			t.Error("dirty once marked clean")
 		}
 		f.store.BreakNext(storetest.MarkOperation, storetest.Down, 1)
-		f.want(a.MarkDirty(f.Context()), core.ErrUnavailable)
+		f.want(a.MarkDirty(f.Context()), store.ErrUnavailable)
 		if !a.Dirty() {
 			t.Error("clean after an attempt to say otherwise")
 		}
@@ -358,18 +358,18 @@ func TestMarks(t *testing.T) {
 
 // lateMarks is a store to which marks may arrive late.
 type lateMarks struct {
-	guard.Store
+	store.Records
 	hold    bool
-	late    []guard.MarkRequest
+	late    []store.MarkRequest
 	replied chan struct{} // if it is not nil, replies to marks that say clean wait for it
 }
 
-func (s *lateMarks) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+func (s *lateMarks) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
 	if s.hold {
 		s.late = append(s.late, req)
-		return false, core.ErrUnconfirmed
+		return false, store.ErrUnconfirmed
 	}
-	held, err := s.Store.MarkOperation(ctx, req)
+	held, err := s.Records.MarkOperation(ctx, req)
 	if s.replied != nil && !req.Dirty {
 		<-s.replied
 	}
@@ -389,12 +389,12 @@ func TestALateMarkCleanUndoesNoMarkDirty(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(f fixture) {
-				s := &lateMarks{Store: f.store}
+				s := &lateMarks{Records: f.store}
 				f.guard = newGuard(t, s)
 				a := f.attempt()
 				marks(f, a, s)
 				s.hold = true
-				f.want(a.MarkClean(f.Context()), core.ErrUnconfirmed)
+				f.want(a.MarkClean(f.Context()), store.ErrUnconfirmed)
 				if !a.Dirty() {
 					t.Error("clean without a confirmation")
 				}
@@ -417,7 +417,7 @@ func TestALateMarkCleanUndoesNoMarkDirty(t *testing.T) {
 // would give the operation back after its effect.
 func TestALateReplyToMarkClean(t *testing.T) {
 	inBubble(t, func(f fixture) {
-		s := &lateMarks{Store: f.store, replied: make(chan struct{})}
+		s := &lateMarks{Records: f.store, replied: make(chan struct{})}
 		f.guard = newGuard(t, s)
 		a := f.attempt()
 		done := make(chan error)

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -119,7 +119,7 @@ func TestDoWhenCompletionFails(t *testing.T) {
 		}
 		f.store.Break(storetest.Any, storetest.Down)
 		_, _, err = guard.Do(f.Context(), f.guard, op, func(context.Context) (int, error) { panic("ran unguarded") })
-		f.want(err, core.ErrUnavailable)
+		f.want(err, store.ErrUnavailable)
 	})
 }
 

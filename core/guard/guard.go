@@ -15,12 +15,12 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -37,11 +37,11 @@ import (
 // it. A process that dies after the effect and before the completion leaves an attempt of unknown
 // outcome.
 //
-// The store's Shutdown ends a guard: from then on Begin returns core.ErrClosed. It waits until every attempt
+// The store's Shutdown ends a guard: from then on Begin returns store.ErrClosed. It waits until every attempt
 // has been settled and the store has confirmed that, or until its context ends; then its error says how many
 // attempts and completions are left, and retries go on until the store is closed.
 type Guard struct {
-	store   Store
+	store   store.Records
 	name    string
 	config  config
 	names   digester
@@ -63,8 +63,8 @@ type Guard struct {
 //
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
-func New(store Store, name string, opts ...Option) (*Guard, error) {
-	if naming.IsNil(store) {
+func New(st store.Records, name string, opts ...Option) (*Guard, error) {
+	if naming.IsNil(st) {
 		return nil, errNilStore
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -79,14 +79,14 @@ func New(store Store, name string, opts ...Option) (*Guard, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	g := &Guard{store: store, name: name, config: c, names: digester{c.secret}}
+	g := &Guard{store: st, name: name, config: c, names: digester{c.secret}}
 	g.pending.queue.MaxBytes, g.undo.MaxBytes = maxPending, maxUndone
 	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name)
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = renewal.NewKeeper(g.renew)
-	store.AtShutdown(g.shutdown)
-	namesake.Join(store, c.logger, "idempotency", name, c.shared())
+	st.AtShutdown(g.shutdown)
+	namesake.Join(st, c.logger, "idempotency", name, c.shared())
 	return g, nil
 }
 
@@ -108,7 +108,7 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 //     another request; [ErrOutcomeUnknown] if an attempt ended without telling how;
 //     *[NotRetainedError] if it ran and its result was not kept; *[ScopeFullError] if it is new and
 //     its scope has as many records as it may have; [ErrInvalidOperation]; the context's; or one
-//     that matches core.ErrUnavailable: core.ErrClosed after the store's Shutdown or Close.
+//     that matches store.ErrUnavailable: store.ErrClosed after the store's Shutdown or Close.
 //
 // A completion that this guard knows and the store has not confirmed is answered with, whether the
 // store can be reached or not.
@@ -140,8 +140,8 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 
 // begin returns, with a result, also the span of the attempt that it comes from.
 func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
-	req := BeginRequest{
-		AttemptRef:  AttemptRef{Scope: g.names.scope(g.name, op), ID: g.names.id(g.name, op)},
+	req := store.BeginRequest{
+		AttemptRef:  store.AttemptRef{Scope: g.names.scope(g.name, op), ID: g.names.id(g.name, op)},
 		Fingerprint: g.names.fingerprint(op),
 		Lease:       g.config.lease,
 		Retention:   g.config.retention,
@@ -149,16 +149,16 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 		MaxRecords:  g.config.maxPerScope,
 	}
 	if g.closed.Load() {
-		return nil, nil, trace.SpanContext{}, outage.ErrClosed
+		return nil, nil, trace.SpanContext{}, store.ErrClosed
 	}
 	sent := time.Now()
-	if done := g.pending.get(req.ID); done != nil && (done.State != Unknown || !req.Rerun) {
-		return g.read(ctx, req, done.reply(req.Fingerprint), sent)
+	if done := g.pending.get(req.ID); done != nil && (done.State != store.Unknown || !req.Rerun) {
+		return g.read(ctx, req, replyOf(done, req.Fingerprint), sent)
 	}
 	req.Owner = newOwner()
 	reply, err := g.store.BeginOperation(ctx, req)
 	if err != nil {
-		if errors.Is(err, outage.ErrUnconfirmed) || ctx.Err() != nil {
+		if errors.Is(err, store.ErrUnconfirmed) || ctx.Err() != nil {
 			g.giveBack(ctx, req.AttemptRef, err, func() {})
 		}
 		return nil, nil, trace.SpanContext{}, err
@@ -168,35 +168,35 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 }
 
 // read returns what a reply means, as begin does.
-func (g *Guard) read(ctx context.Context, req BeginRequest, reply BeginReply, sent time.Time) (*Attempt, *Result, trace.SpanContext, error) {
+func (g *Guard) read(ctx context.Context, req store.BeginRequest, reply store.BeginReply, sent time.Time) (*Attempt, *Result, trace.SpanContext, error) {
 	var worked trace.SpanContext
 	switch reply.Outcome {
-	case Started:
+	case store.Started:
 		return g.newAttempt(ctx, req, reply.Number, sent), nil, worked, nil
-	case Busy:
+	case store.Busy:
 		return nil, nil, worked, &InFlightError{Remaining: reply.Remaining, RetryAfter: g.retryAfter(reply.Remaining)}
-	case Mismatched:
+	case store.Mismatched:
 		return nil, nil, worked, ErrMismatch
-	case Undecided:
+	case store.Undecided:
 		return nil, nil, worked, ErrOutcomeUnknown
-	case ScopeFull:
+	case store.ScopeFull:
 		return nil, nil, worked, &ScopeFullError{Guard: g.name, RetryAfter: reply.Remaining}
-	case Settled:
+	case store.Settled:
 		switch reply.State {
-		case Completed:
+		case store.Completed:
 			worked, data, err := unseal(reply.Data)
 			if err != nil {
 				g.damage.Found(ctx)
 				return nil, nil, worked, &NotRetainedError{Status: reply.Status}
 			}
 			return nil, &Result{Status: reply.Status, Data: data, Attempt: reply.Number}, worked, nil
-		case NotRetained:
+		case store.NotRetained:
 			return nil, nil, worked, &NotRetainedError{Status: reply.Status}
-		case Unknown:
+		case store.Unknown:
 			return nil, nil, worked, ErrOutcomeUnknown
 		}
 	}
-	return nil, nil, worked, fmt.Errorf("%w: unexpected answer to begin: %+v", outage.ErrUnavailable, reply.Outcome)
+	return nil, nil, worked, fmt.Errorf("%w: unexpected answer to begin: %+v", store.ErrUnavailable, reply.Outcome)
 }
 
 // describe says in a word what a Begin came to.
@@ -220,7 +220,7 @@ func describe(result *Result, err error) telemetry.IdempotencyResult {
 	return telemetry.IdempotencyError
 }
 
-func (g *Guard) newAttempt(ctx context.Context, req BeginRequest, number int, sent time.Time) *Attempt {
+func (g *Guard) newAttempt(ctx context.Context, req store.BeginRequest, number int, sent time.Time) *Attempt {
 	a := &Attempt{guard: g, begun: req, number: number, start: sent}
 	a.lease = lease.NewContext(ctx, lease.ValidUntil(sent, g.config.lease), ErrExpired)
 	a.ctx = context.WithValue(a.lease, contextKey{}, a)
@@ -229,9 +229,9 @@ func (g *Guard) newAttempt(ctx context.Context, req BeginRequest, number int, se
 }
 
 func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, error) {
-	reqs := make([]RenewRequest, len(attempts))
+	reqs := make([]store.RenewRequest, len(attempts))
 	for i, a := range attempts {
-		reqs[i] = RenewRequest{AttemptRef: a.begun.AttemptRef, Lease: g.config.lease, Retention: g.config.retention}
+		reqs[i] = store.RenewRequest{AttemptRef: a.begun.AttemptRef, Lease: g.config.lease, Retention: g.config.retention}
 	}
 	renewed, err := g.store.RenewOperations(ctx, reqs)
 	g.leases.Renewed(ctx, renewed, len(reqs), err)

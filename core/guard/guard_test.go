@@ -12,48 +12,49 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // recorder keeps what reaches a store.
 type recorder struct {
-	guard.Store
-	begun []guard.BeginRequest
+	store.Records
+	begun []store.BeginRequest
 }
 
-func (r *recorder) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (r *recorder) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	r.begun = append(r.begun, req)
-	return r.Store.BeginOperation(ctx, req)
+	return r.Records.BeginOperation(ctx, req)
 }
 
 func TestNewRefuses(t *testing.T) {
-	store := memstore.New()
+	st := memstore.New()
 	for name, build := range map[string]func() (*guard.Guard, error){
 		"nil store":       func() (*guard.Guard, error) { return guard.New(nil, "g") },
 		"typed nil store": func() (*guard.Guard, error) { return guard.New((*redisstore.Store)(nil), "g") },
-		"no name":         func() (*guard.Guard, error) { return guard.New(store, "") },
-		"odd name":        func() (*guard.Guard, error) { return guard.New(store, "a\nb") },
-		"short lease":     func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithLease(time.Millisecond)) },
-		"long lease":      func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithLease(25*time.Hour)) },
-		"no retention":    func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithRetention(0)) },
-		"less than lease": func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithRetention(time.Second)) },
-		"no records":      func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxPerScope(0)) },
-		"many records":    func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxPerScope(1<<20+1)) },
-		"no bytes":        func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxScopeBytes(0)) },
-		"many bytes":      func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxScopeBytes(1<<30+1)) },
-		"huge result":     func() (*guard.Guard, error) { return guard.New(store, "g", guard.WithMaxResult(17<<20)) },
+		"no name":         func() (*guard.Guard, error) { return guard.New(st, "") },
+		"odd name":        func() (*guard.Guard, error) { return guard.New(st, "a\nb") },
+		"short lease":     func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithLease(time.Millisecond)) },
+		"long lease":      func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithLease(25*time.Hour)) },
+		"no retention":    func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithRetention(0)) },
+		"less than lease": func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithRetention(time.Second)) },
+		"no records":      func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithMaxPerScope(0)) },
+		"many records":    func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithMaxPerScope(1<<20+1)) },
+		"no bytes":        func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithMaxScopeBytes(0)) },
+		"many bytes":      func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithMaxScopeBytes(1<<30+1)) },
+		"huge result":     func() (*guard.Guard, error) { return guard.New(st, "g", guard.WithMaxResult(17<<20)) },
 	} {
 		if g, err := build(); g != nil || err == nil || !strings.HasPrefix(err.Error(), "guard: New: ") {
 			t.Errorf("%s: %v, %v", name, g, err)
 		}
 	}
-	g, err := guard.New(store, "g", nil, guard.WithRerun(), guard.WithMaxResult(5))
+	g, err := guard.New(st, "g", nil, guard.WithRerun(), guard.WithMaxResult(5))
 	if err != nil || g.Name() != "g" || !g.MayRerun() || g.MaxResult() != 5 {
 		t.Errorf("%v, %v", g, err)
 	}
 }
 
 func TestInvalidOperations(t *testing.T) {
-	r := &recorder{Store: memstore.New()}
+	r := &recorder{Records: memstore.New()}
 	g := newGuard(t, r)
 	for _, op := range []guard.Operation{
 		{}, {Scope: "alice"}, {Key: strings.Repeat("k", 1025)}, {Scope: strings.Repeat("s", 1025), Key: "k"},
@@ -69,13 +70,13 @@ func TestInvalidOperations(t *testing.T) {
 
 // Nothing that a user chose reaches the store, and every part of an operation's name counts.
 func TestNamesOfRecords(t *testing.T) {
-	store := &recorder{Store: memstore.New()}
+	st := &recorder{Records: memstore.New()}
 	secret := guard.WithSecret([]byte("pepper"))
-	other, err := guard.New(store, "refunds")
+	other, err := guard.New(st, "refunds")
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, keyed := newGuard(t, store), newGuard(t, store, secret)
+	plain, keyed := newGuard(t, st), newGuard(t, st, secret)
 	ids := map[string]string{}
 	for name, begin := range map[string]func() (*guard.Attempt, *guard.Result, error){
 		"usual":         func() (*guard.Attempt, *guard.Result, error) { return plain.Begin(t.Context(), op) },
@@ -98,7 +99,7 @@ func TestNamesOfRecords(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		req := store.begun[len(store.begun)-1]
+		req := st.begun[len(st.begun)-1]
 		if twin, ok := ids[req.ID]; ok {
 			t.Errorf("%s and %s are one operation", name, twin)
 		}

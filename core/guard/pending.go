@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -31,14 +32,14 @@ type pending struct {
 	any   atomic.Bool // spares Begin the lock while there are none
 
 	mu      sync.Mutex
-	byID    map[string]*SettleRequest // which are not changed any more
+	byID    map[string]*store.SettleRequest // which are not changed any more
 	dropped int
 
 	notGivenBack int // attempts that were to be given back
 }
 
 // get returns the pending completion of an operation, or nil.
-func (p *pending) get(id string) *SettleRequest {
+func (p *pending) get(id string) *store.SettleRequest {
 	if !p.any.Load() {
 		return nil
 	}
@@ -47,17 +48,17 @@ func (p *pending) get(id string) *SettleRequest {
 	return p.byID[id]
 }
 
-func (p *pending) put(req *SettleRequest) {
+func (p *pending) put(req *store.SettleRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byID == nil {
-		p.byID = make(map[string]*SettleRequest)
+		p.byID = make(map[string]*store.SettleRequest)
 	}
 	p.byID[req.ID] = req
 	p.any.Store(true)
 }
 
-func (p *pending) remove(req *SettleRequest) {
+func (p *pending) remove(req *store.SettleRequest) {
 	if !p.any.Load() {
 		return
 	}
@@ -69,20 +70,20 @@ func (p *pending) remove(req *SettleRequest) {
 	}
 }
 
-// reply answers a Begin from a completion that the store has not confirmed.
-func (req *SettleRequest) reply(fingerprint string) BeginReply {
+// replyOf returns the reply to a Begin from a completion that the store has not confirmed.
+func replyOf(req *store.SettleRequest, fingerprint string) store.BeginReply {
 	if fingerprint != req.Fingerprint {
-		return BeginReply{Outcome: Mismatched, Number: req.Number}
+		return store.BeginReply{Outcome: store.Mismatched, Number: req.Number}
 	}
-	return BeginReply{
-		Outcome: Settled, Number: req.Number, State: req.State, Status: req.Status, Data: bytes.Clone(req.Data),
+	return store.BeginReply{
+		Outcome: store.Settled, Number: req.Number, State: req.State, Status: req.Status, Data: bytes.Clone(req.Data),
 	}
 }
 
 // settleLater retries, in the background, a completion that failed with err. If there is no room for
 // its result, the operation is settled as not retained. The lease is renewed until then, so that no
 // other attempt takes over.
-func (a *Attempt) settleLater(req *SettleRequest, err error) telemetry.IdempotencyResult {
+func (a *Attempt) settleLater(req *store.SettleRequest, err error) telemetry.IdempotencyResult {
 	g := a.guard
 	g.telemetry.Unconfirmed(a.ctx, err)
 	q := &g.pending.queue
@@ -92,7 +93,7 @@ func (a *Attempt) settleLater(req *SettleRequest, err error) telemetry.Idempoten
 	}
 	if len(req.Data) > 0 {
 		small := *req
-		small.State, small.Data = NotRetained, nil
+		small.State, small.Data = store.NotRetained, nil
 		if g.retry(a, &small) {
 			return telemetry.Unconfirmed
 		}
@@ -102,7 +103,7 @@ func (a *Attempt) settleLater(req *SettleRequest, err error) telemetry.Idempoten
 }
 
 // retry retries a completion in the background. It reports false if there is no room for it.
-func (g *Guard) retry(a *Attempt, req *SettleRequest) bool {
+func (g *Guard) retry(a *Attempt, req *store.SettleRequest) bool {
 	owned := false
 	task := redo.Task{
 		Until: time.Now().Add(req.Retention),
@@ -144,7 +145,7 @@ func (g *Guard) drop(a *Attempt, err error) {
 
 // giveBack abandons, in the background, an attempt that does not run. It retries for as long as the record
 // is kept, which would otherwise be one of unknown outcome. If there is no room to retry, it logs err.
-func (g *Guard) giveBack(ctx context.Context, ref AttemptRef, err error, after func()) {
+func (g *Guard) giveBack(ctx context.Context, ref store.AttemptRef, err error, after func()) {
 	queued := g.undo.Add(redo.Task{
 		Until: time.Now().Add(g.config.retention),
 		Try: func(ctx context.Context) error {

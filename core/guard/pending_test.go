@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -21,7 +21,7 @@ func (f fixture) unconfirmed(settle func(context.Context, *guard.Attempt) error)
 	f.Helper()
 	a := f.attempt()
 	f.store.Break(storetest.Any, storetest.Down)
-	f.want(settle(f.Context(), a), core.ErrUnavailable)
+	f.want(settle(f.Context(), a), store.ErrUnavailable)
 }
 
 func completed(ctx context.Context, a *guard.Attempt) error {
@@ -82,10 +82,10 @@ func TestEveryPendingEndAnswers(t *testing.T) {
 		},
 		"unknown, may rerun": { // the store has the say
 			func(ctx context.Context, a *guard.Attempt) error { return a.CompleteUnknown(ctx) },
-			[]guard.Option{guard.WithRerun()}, core.ErrUnavailable,
+			[]guard.Option{guard.WithRerun()}, store.ErrUnavailable,
 		},
 		"abandoned": {
-			func(ctx context.Context, a *guard.Attempt) error { return a.Abandon(ctx) }, nil, core.ErrUnavailable,
+			func(ctx context.Context, a *guard.Attempt) error { return a.Abandon(ctx) }, nil, store.ErrUnavailable,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestUnheardBeginIsTakenBackAfterItsLease(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.store.BreakNext(storetest.BeginOperation, storetest.LostReply, 1)
 		f.store.Break(storetest.AbandonOperation, storetest.Down)
-		_ = f.refused(core.ErrUnconfirmed)
+		_ = f.refused(store.ErrUnconfirmed)
 		f.sleep(5 * lease)
 		f.store.Mend(storetest.Any)
 		f.sleep(time.Second)
@@ -165,7 +165,7 @@ func TestPendingCompletionsAreBounded(t *testing.T) {
 				}
 				f.store.Break(storetest.Any, storetest.Down)
 				for _, a := range all {
-					f.want(a.Complete(f.Context(), guard.Result{Status: 200, Data: bytes.Repeat([]byte("x"), 64<<10-1)}), core.ErrUnavailable)
+					f.want(a.Complete(f.Context(), guard.Result{Status: 200, Data: bytes.Repeat([]byte("x"), 64<<10-1)}), store.ErrUnavailable)
 				}
 				count := func(g *guard.Guard) (kept, notRetained, others int) {
 					for i := range c.all {
@@ -203,7 +203,7 @@ func TestACompletionIsGivenUpAtTheEndOfItsRetention(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.unconfirmed(completed)
 		f.sleep(time.Hour + time.Minute)
-		_ = f.refused(core.ErrUnavailable)
+		_ = f.refused(store.ErrUnavailable)
 		calls := f.store.Calls(storetest.SettleOperation)
 		f.sleep(time.Hour)
 		if n := f.store.Calls(storetest.SettleOperation) - calls; n > 0 {
@@ -217,8 +217,8 @@ func TestACompletionIsGivenUpAtTheEndOfItsRetention(t *testing.T) {
 
 // Close ends what is pending, and leaves nothing behind.
 func TestCloseEndsWhatIsPending(t *testing.T) {
-	store := storetest.NewFaulty(memstore.New())
-	g := newGuard(t, store)
+	st := storetest.NewFaulty(memstore.New())
+	g := newGuard(t, st)
 	var all []*guard.Attempt
 	for i := range 100 {
 		a, _, err := g.Begin(t.Context(), guard.Operation{Key: fmt.Sprint(i)})
@@ -227,7 +227,7 @@ func TestCloseEndsWhatIsPending(t *testing.T) {
 		}
 		all = append(all, a)
 	}
-	store.Break(storetest.SettleOperation, storetest.Hung)
+	st.Break(storetest.SettleOperation, storetest.Hung)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -235,13 +235,13 @@ func TestCloseEndsWhatIsPending(t *testing.T) {
 	for _, a := range all[:10] {
 		wg.Go(func() { _ = a.Complete(ctx, guard.Result{}) })
 	}
-	store.Mend(storetest.Any)
-	store.Break(storetest.SettleOperation, storetest.Down)
+	st.Mend(storetest.Any)
+	st.Break(storetest.SettleOperation, storetest.Down)
 	for _, a := range all[10:] {
 		_ = a.Complete(ctx, guard.Result{})
 	}
-	if err := store.Close(); err == nil || !strings.Contains(err.Error(), "completions are not confirmed") {
+	if err := st.Close(); err == nil || !strings.Contains(err.Error(), "completions are not confirmed") {
 		t.Errorf("Close: %v", err)
 	}
-	store.Mend(storetest.Any) // and the store's own answer is heard: it is closed
+	st.Mend(storetest.Any) // and the store's own answer is heard: it is closed
 }

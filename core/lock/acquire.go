@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -17,7 +17,7 @@ import (
 // It returns a lease, or: ctx's cause if ctx has ended, or a *[HeldError] that matches it if it ended
 // while others had the lock; [ErrDeadlock] if ctx holds the same lock shared; [ErrLost], [ErrExpired] or
 // [ErrReleased] if ctx belongs to a lease of the same lock that has ended so; [ErrInvalidKey];
-// [ErrClosed]; or an error that matches core.ErrUnavailable. After an error the lock is not held: what
+// [ErrClosed]; or an error that matches store.ErrUnavailable. After an error the lock is not held: what
 // the store may have granted too late is given back in the background.
 //
 // ctx is the parent of the lease's context. Its end does not release the lock.
@@ -27,7 +27,7 @@ func (l *Locker) Lock(ctx context.Context, key string) (*Lease, error) {
 
 // TryLock is Lock without waiting: if others have the lock, or wait for it, it returns a *[HeldError]
 // at once. A call that comes while another one of the process asks the store shares that one's answer:
-// a *[HeldError], or the error that matches core.ErrUnavailable.
+// a *[HeldError], or the error that matches store.ErrUnavailable.
 func (l *Locker) TryLock(ctx context.Context, key string) (*Lease, error) {
 	return l.acquire(ctx, key, exclusively, false)
 }
@@ -112,12 +112,12 @@ func (l *Locker) reenter(ctx context.Context, key string, shared bool) (*Lease, 
 }
 
 // request asks for a lock. Whoever hands it on wants several fences.
-func (l *Locker) request(ctx context.Context, key string, shared, queue bool) AcquireRequest {
+func (l *Locker) request(ctx context.Context, key string, shared, queue bool) store.LockRequest {
 	fences := 1
 	if !shared && !l.config.fair {
 		fences = maxPasses
 	}
-	return AcquireRequest{
+	return store.LockRequest{
 		Name: l.name, Key: key, ID: naming.NewID(), Shared: shared, Queue: queue, Fair: l.config.fair,
 		TTL: l.config.ttl, Delay: l.config.delay, Fences: fences, Holder: withSpan(ctx, l.config.holder),
 	}
@@ -131,13 +131,13 @@ func (l *Locker) acquireAlone(ctx context.Context, key string, shared, wait bool
 		return nil, err
 	}
 	grant := reply.Grant
-	if reply.Outcome == Queued {
+	if reply.Outcome == store.Queued {
 		x.Behind(cutSpan(reply.Holder))
 		waiting, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(l.closing, cancel)()
 		if grant, err = l.store.AwaitLock(waiting, req); err != nil {
-			l.giveBack(req.hold())
+			l.giveBack(req.Ref())
 			return nil, l.whyNot(ctx, reply, err)
 		}
 	}
@@ -149,11 +149,11 @@ func (l *Locker) acquireAlone(ctx context.Context, key string, shared, wait bool
 }
 
 // ask sends a request to acquire. The reply is that it was granted or queued.
-func (l *Locker) ask(ctx context.Context, req AcquireRequest) (AcquireReply, error) {
+func (l *Locker) ask(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	reply, err := l.store.AcquireLock(ctx, req)
 	if err != nil {
-		if errors.Is(err, outage.ErrUnconfirmed) || ctx.Err() != nil {
-			l.giveBack(req.hold())
+		if errors.Is(err, store.ErrUnconfirmed) || ctx.Err() != nil {
+			l.giveBack(req.Ref())
 		}
 		if ctx.Err() != nil {
 			err = lease.Ended(ctx)
@@ -161,13 +161,13 @@ func (l *Locker) ask(ctx context.Context, req AcquireRequest) (AcquireReply, err
 		return reply, err
 	}
 	switch {
-	case reply.Outcome == Granted, reply.Outcome == Queued && req.Queue:
+	case reply.Outcome == store.Granted, reply.Outcome == store.Queued && req.Queue:
 		return reply, nil
-	case reply.Outcome == Taken:
+	case reply.Outcome == store.Taken:
 		return reply, held(reply, nil)
 	}
-	l.giveBack(req.hold())
-	return reply, fmt.Errorf("%w: unexpected answer to acquire: %d", outage.ErrUnavailable, reply.Outcome)
+	l.giveBack(req.Ref())
+	return reply, fmt.Errorf("%w: unexpected answer to acquire: %d", store.ErrUnavailable, reply.Outcome)
 }
 
 // start returns the lease of a caller who has got a hold, unless the caller has left meanwhile.
@@ -186,7 +186,7 @@ func (l *Locker) start(ctx context.Context, h *hold) (*Lease, error) {
 }
 
 // whyNot says why waiting has ended.
-func (l *Locker) whyNot(ctx context.Context, reply AcquireReply, err error) error {
+func (l *Locker) whyNot(ctx context.Context, reply store.LockReply, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return held(reply, lease.Ended(ctx))
@@ -196,7 +196,7 @@ func (l *Locker) whyNot(ctx context.Context, reply AcquireReply, err error) erro
 	return err
 }
 
-func held(reply AcquireReply, cause error) *HeldError {
+func held(reply store.LockReply, cause error) *HeldError {
 	holder, _ := cutSpan(reply.Holder)
 	return &HeldError{Holder: holder, Remaining: reply.Remaining, Waiting: reply.Waiting, cause: cause}
 }

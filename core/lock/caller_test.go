@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Whose context ends does not get the lock, and whoever is granted it too late gives it back.
@@ -89,11 +89,11 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 			return nil
 		}, func(call string) error {
 			if call == "acquire" {
-				return outage.ErrUnconfirmed
+				return store.ErrUnconfirmed
 			}
 			return nil
 		})
-		if _, err := l.Lock(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) {
+		if _, err := l.Lock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Lock: %v", err)
 		}
 		synctest.Wait()
@@ -111,7 +111,7 @@ func TestReleaseIsRepeated(t *testing.T) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
 		w.fail(errDown, "release")
-		if err := lease.Unlock(t.Context()); !errors.Is(err, outage.ErrUnavailable) {
+		if err := lease.Unlock(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Unlock: %v", err)
 		}
 		w.fail(nil)
@@ -130,7 +130,7 @@ func TestReplyAfterTheLease(t *testing.T) {
 			}
 			return nil
 		})
-		if lease, err := l.Lock(t.Context(), "k"); lease != nil || !errors.Is(err, outage.ErrUnavailable) {
+		if lease, err := l.Lock(t.Context(), "k"); lease != nil || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Lock: %v, %v", lease, err)
 		}
 		synctest.Wait()

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 var (
@@ -34,15 +34,12 @@ var (
 	ErrInvalidKey = errors.New("lock: invalid key")
 
 	// ErrClosed is returned by a Locker that was closed, or whose store was shut down or closed: it is
-	// core.ErrClosed.
-	ErrClosed = outage.ErrClosed
+	// store.ErrClosed.
+	ErrClosed = store.ErrClosed
 
 	// ErrNotSupported is matched by the error of an operation that the store cannot do, such as
 	// shared locks on a [Quorum].
 	ErrNotSupported = fmt.Errorf("lock: %w by this store", errors.ErrUnsupported)
-
-	// ErrWithdrawn is what a [Store] answers to whoever awaits a request that was released.
-	ErrWithdrawn = errors.New("lock: request withdrawn")
 )
 
 // HeldError says who has the lock, as far as the store can tell. It matches [ErrNotAcquired] and, if

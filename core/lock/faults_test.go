@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -24,12 +24,12 @@ func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
 	server := redistest.Start(t)
 	proxy = redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
-	store, err := redisstore.New(client)
+	st, err := redisstore.New(client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = store.Close(); _ = client.Close() })
-	return peer{newLocker(t, store, lock.WithTTL(faultTTL)), store, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
+	t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
+	return peer{newLocker(t, st, lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
 }
 
 // renewedLock returns a lease that the store has renewed. On a busy machine a call may be too slow for the
@@ -39,7 +39,7 @@ func renewedLock(t *testing.T, p peer, key string) (renewed *lock.Lease) {
 	eventually(t, "a lease is renewed", func() bool {
 		lease, err := p.Lock(t.Context(), key)
 		if err != nil {
-			if !errors.Is(err, outage.ErrUnavailable) {
+			if !errors.Is(err, store.ErrUnavailable) {
 				t.Fatalf("Lock: %v", err)
 			}
 			return false
@@ -124,14 +124,14 @@ func TestLostRepliesLeaveNoOrphans(t *testing.T) {
 				proxy.LoseReplies("evalsha", 1, loss) // of the acquire
 				lease, err := proxied.Lock(t.Context(), "k")
 				if err != nil {
-					if !errors.Is(err, outage.ErrUnavailable) {
+					if !errors.Is(err, store.ErrUnavailable) {
 						t.Fatalf("Lock: %v", err)
 					}
 					continue
 				}
 				wantValid(t, lease)
 				proxy.LoseReplies("evalsha", 1, loss) // of the release
-				if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, outage.ErrUnavailable) {
+				if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, store.ErrUnavailable) {
 					t.Errorf("Unlock: %v", err)
 				}
 			}
@@ -159,7 +159,7 @@ func TestTryLockWhileTheServerIsSilent(t *testing.T) {
 	for range 4000 {
 		wg.Go(func() {
 			_, err := proxied.TryLock(t.Context(), "k")
-			if errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, outage.ErrUnavailable) {
+			if errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, store.ErrUnavailable) {
 				held.Add(1)
 			}
 		})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -29,7 +29,7 @@ type wiretap struct {
 	mu    sync.Mutex
 	calls map[string]int
 	// granted has the last grant of each key.
-	granted map[string]lock.HoldRequest
+	granted map[string]store.LockRef
 	// before is asked before each call: an error is the answer, without the call.
 	before func(call string) error
 	// after is asked after each call: an error replaces the answer.
@@ -37,7 +37,7 @@ type wiretap struct {
 }
 
 func newWiretap() *wiretap {
-	return &wiretap{Store: memstore.New(), calls: map[string]int{}, granted: map[string]lock.HoldRequest{}}
+	return &wiretap{Store: memstore.New(), calls: map[string]int{}, granted: map[string]store.LockRef{}}
 }
 
 func (w *wiretap) set(before, after func(string) error) {
@@ -84,35 +84,35 @@ func tapped[T any](w *wiretap, call string, do func() (T, error)) (T, error) {
 	return v, err
 }
 
-func (w *wiretap) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
-	return tapped(w, "acquire", func() (lock.AcquireReply, error) {
+func (w *wiretap) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
+	return tapped(w, "acquire", func() (store.LockReply, error) {
 		reply, err := w.Store.AcquireLock(ctx, req)
-		if err == nil && reply.Outcome == lock.Granted {
+		if err == nil && reply.Outcome == store.Granted {
 			w.mu.Lock()
-			w.granted[req.Key] = lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID, Shared: req.Shared, TTL: req.TTL}
+			w.granted[req.Key] = store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID, Shared: req.Shared, TTL: req.TTL}
 			w.mu.Unlock()
 		}
 		return reply, err
 	})
 }
 
-func (w *wiretap) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
-	return tapped(w, "await", func() (lock.Grant, error) { return w.Store.AwaitLock(ctx, req) })
+func (w *wiretap) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
+	return tapped(w, "await", func() (store.Grant, error) { return w.Store.AwaitLock(ctx, req) })
 }
 
-func (w *wiretap) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+func (w *wiretap) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	return tapped(w, "renew", func() ([]bool, error) { return w.Store.RenewLocks(ctx, reqs) })
 }
 
-func (w *wiretap) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+func (w *wiretap) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return tapped(w, "release", func() (bool, error) { return w.Store.ReleaseLock(ctx, req) })
 }
 
-func (w *wiretap) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+func (w *wiretap) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return tapped(w, "verify", func() (bool, error) { return w.Store.VerifyLock(ctx, req) })
 }
 
-func (w *wiretap) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+func (w *wiretap) DowngradeLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return tapped(w, "downgrade", func() (bool, error) { return w.Store.DowngradeLock(ctx, req) })
 }
 
@@ -126,14 +126,14 @@ func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 	})
 }
 
-func newLocker(t *testing.T, store lock.Store, opts ...lock.Option) *lock.Locker {
+func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	return newLockerNamed(t, store, "test", opts...)
+	return newLockerNamed(t, st, "test", opts...)
 }
 
-func newLockerNamed(t *testing.T, store lock.Store, name string, opts ...lock.Option) *lock.Locker {
+func newLockerNamed(t *testing.T, st store.Locks, name string, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(store, name, opts...)
+	l, err := lock.New(st, name, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,9 +173,9 @@ func wantValid(t *testing.T, lease *lock.Lease) {
 }
 
 // wantFree checks that nobody has the lock, or waits for it, in the store.
-func wantFree(t *testing.T, store lock.Store, key string) {
+func wantFree(t *testing.T, st store.Locks, key string) {
 	t.Helper()
-	s, err := store.InspectLock(context.Background(), "test", key)
+	s, err := st.InspectLock(context.Background(), "test", key)
 	if err != nil || len(s.Holders) != 0 || s.Waiting != 0 {
 		t.Errorf("the lock has state %+v, %v; want it free", s, err)
 	}
@@ -208,12 +208,12 @@ func (p *pending) returned() bool {
 	}
 }
 
-var errDown = outage.ErrUnavailable
+var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default
 
 // holdOf returns what names the hold of a lock, as an operator with access to the store has it.
-func holdOf(t *testing.T, w *wiretap, key string) lock.HoldRequest {
+func holdOf(t *testing.T, w *wiretap, key string) store.LockRef {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()

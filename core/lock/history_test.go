@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/history"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -98,12 +99,12 @@ const (
 // stealing is a store that is broken: it grants a lock that another has.
 type stealing struct{ *redisstore.Store }
 
-func (s stealing) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s stealing) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	reply, err := s.Store.AcquireLock(ctx, req)
-	if err == nil && reply.Outcome != lock.Granted && rand.IntN(4) == 0 {
+	if err == nil && reply.Outcome != store.Granted && rand.IntN(4) == 0 {
 		state, err := s.InspectLock(ctx, req.Name, req.Key)
 		if err == nil && len(state.Holders) > 0 {
-			return lock.AcquireReply{Outcome: lock.Granted, Grant: lock.Grant{Sent: time.Now(), Fence: state.Holders[0].LastFence + 1}}, nil
+			return store.LockReply{Outcome: store.Granted, Grant: store.Grant{Sent: time.Now(), Fence: state.Holders[0].LastFence + 1}}, nil
 		}
 	}
 	return reply, err
@@ -119,11 +120,11 @@ func TestHistoryProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer redisStore.Close()
-	store := lock.Store(redisStore)
+	st := store.Locks(redisStore)
 	if os.Getenv(historyStore) == brokenly {
-		store = stealing{redisStore}
+		st = stealing{redisStore}
 	}
-	l, err := lock.New(store, "history", lock.WithTTL(historyTTL))
+	l, err := lock.New(st, "history", lock.WithTTL(historyTTL))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,9 +160,9 @@ func TestHistoryProcess(t *testing.T) {
 	_ = l.Close()
 }
 
-func record(t *testing.T, store string, kills int) []history.Event {
+func record(t *testing.T, st string, kills int) []history.Event {
 	r := &history.Recording{
-		Test: "TestHistoryProcess", Env: []string{historyRedis + "=" + redistest.Start(t).Addr(), historyStore + "=" + store},
+		Test: "TestHistoryProcess", Env: []string{historyRedis + "=" + redistest.Start(t).Addr(), historyStore + "=" + st},
 	}
 	return r.Run(t, 8, kills)
 }

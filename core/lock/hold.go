@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -38,7 +38,7 @@ type hold struct {
 
 // newHold returns the hold of a grant, which is renewed from now on. It returns an error, and gives
 // the hold back, if the reply came too late to be of use.
-func (l *Locker) newHold(req AcquireRequest, g Grant, ln *line) (*hold, error) {
+func (l *Locker) newHold(req store.LockRequest, g store.Grant, ln *line) (*hold, error) {
 	h := ln.memory()
 	*h = hold{
 		core: l.core, config: l.config, id: req.ID, key: req.Key, line: ln, began: time.Now(), shared: req.Shared,
@@ -46,8 +46,8 @@ func (l *Locker) newHold(req AcquireRequest, g Grant, ln *line) (*hold, error) {
 	}
 	h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
 	if !h.term.Valid() {
-		l.giveBack(req.hold())
-		return nil, fmt.Errorf("%w: the lease was over before the store's reply was there", outage.ErrUnavailable)
+		l.giveBack(req.Ref())
+		return nil, fmt.Errorf("%w: the lease was over before the store's reply was there", store.ErrUnavailable)
 	}
 	l.mu.Lock()
 	l.holds[h.id] = h
@@ -85,10 +85,10 @@ func (h *hold) lost(cause error) {
 }
 
 // request is a request about the hold.
-func (h *hold) request() HoldRequest {
+func (h *hold) request() store.LockRef {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return HoldRequest{
+	return store.LockRef{
 		Name: h.core.name, Key: h.key, ID: h.id, Shared: h.shared, TTL: h.config.ttl, Delay: h.config.delay,
 	}
 }
@@ -152,7 +152,7 @@ func (c *core) release(ctx context.Context, h *hold) (bool, error) {
 
 // giveBack releases, in the background, what nobody wants: a hold, a place in the queue, or a
 // request of which nothing is known.
-func (c *core) giveBack(req HoldRequest) {
+func (c *core) giveBack(req store.LockRef) {
 	c.errands.Run(func() {
 		if _, err := c.store.ReleaseLock(context.Background(), req); err != nil {
 			c.giveBackLater(req)
@@ -161,12 +161,12 @@ func (c *core) giveBack(req HoldRequest) {
 }
 
 // giveBackLater goes on until the store confirms it, or the lease is over anyway.
-func (c *core) giveBackLater(req HoldRequest) {
+func (c *core) giveBackLater(req store.LockRef) {
 	c.undo.Add(time.Now().Add(req.TTL+time.Second), req)
 }
 
 // releaseEach releases one hold after the other, and returns those that are left after an error.
-func (c *core) releaseEach(ctx context.Context, reqs []HoldRequest) ([]HoldRequest, error) {
+func (c *core) releaseEach(ctx context.Context, reqs []store.LockRef) ([]store.LockRef, error) {
 	for i, req := range reqs {
 		if _, err := c.store.ReleaseLock(ctx, req); err != nil && !errors.Is(err, ErrNotSupported) {
 			return reqs[i:], err

@@ -148,7 +148,7 @@ func (l *Lease) ValidUntil() time.Time { return l.ctx.ValidUntil() }
 
 // Verify asks the store whether the lock is still held, in one round trip. It returns nil if it is,
 // [ErrLost] if it is not, the cause of the end of the lease's context if that has ended, ctx's error,
-// or one that matches core.ErrUnavailable. The answer is as old as its way back: it narrows the time
+// or one that matches store.ErrUnavailable. The answer is as old as its way back: it narrows the time
 // in which a paused holder does harm, and only the fence closes it.
 func (l *Lease) Verify(ctx context.Context) error {
 	if l.ctx.Err() != nil {
@@ -171,7 +171,7 @@ func (l *Lease) Verify(ctx context.Context) error {
 //
 // It returns [ErrLost] if the lock is not held any more, [ErrDeadlock] if others have re-entered the
 // lease and take it to be exclusive, the cause of the end of the lease's context if that has ended,
-// or an error that matches core.ErrUnavailable: then the lease counts as exclusive, and may be
+// or an error that matches store.ErrUnavailable: then the lease counts as exclusive, and may be
 // shared.
 func (l *Lease) Downgrade(ctx context.Context) error {
 	if l.ctx.Err() != nil {
@@ -215,7 +215,7 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 // the last of them. It runs to its end even if ctx is cancelled.
 //
 // It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have had
-// it; [ErrReleased] if this lease was released before; or an error that matches core.ErrUnavailable:
+// it; [ErrReleased] if this lease was released before; or an error that matches store.ErrUnavailable:
 // then it is tried again in the background, and the lock is free once the lease is over at the
 // latest.
 func (l *Lease) Unlock(ctx context.Context) error {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -26,7 +26,7 @@ type line struct {
 	waiters list.List          // of *waiter
 	tries   list.List          // of *waiter: callers that do not wait for the lock, but for the call in flight
 	cancel  context.CancelFunc // ends the wait in the store
-	reply   AcquireReply       // what the store said of the others, when the line was queued there
+	reply   store.LockReply    // what the store said of the others, when the line was queued there
 	alarm   *time.Timer        // when the hold expires; set while somebody waits for it
 	first   hold               // the memory of the line's first hold
 }
@@ -141,7 +141,7 @@ func (l *Locker) askForLine(ctx context.Context, ln *line, wait bool, x telemetr
 		l.failed(ctx, ln, reply, err)
 		return nil, err
 	}
-	if reply.Outcome == Granted {
+	if reply.Outcome == store.Granted {
 		h, err := l.newHold(req, reply.Grant, ln)
 		if err != nil {
 			l.failed(ctx, ln, reply, err)
@@ -176,13 +176,13 @@ func (l *Locker) got(ln *line, h *hold) {
 // failed notes what came of a request that got nothing, for callers of TryLock that came meanwhile: that
 // others have the lock, or that the store is unavailable. What else has stopped the request was about its
 // own caller, so the next caller asks.
-func (l *Locker) failed(ctx context.Context, ln *line, reply AcquireReply, err error) {
+func (l *Locker) failed(ctx context.Context, ln *line, reply store.LockReply, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrNotAcquired):
 		ln.refuse(func() error { return held(reply, nil) })
-	case ctx.Err() == nil && errors.Is(err, outage.ErrUnavailable):
+	case ctx.Err() == nil && errors.Is(err, store.ErrUnavailable):
 		ln.refuse(func() error { return err })
 	}
 	l.nextLocked(ln)
@@ -204,14 +204,14 @@ func (w *waiter) have(t turn) {
 }
 
 // waitForLine waits in the store, and gives what comes of it to the first of the line.
-func (l *Locker) waitForLine(ctx context.Context, ln *line, req AcquireRequest) {
+func (l *Locker) waitForLine(ctx context.Context, ln *line, req store.LockRequest) {
 	stop := context.AfterFunc(l.closing, func() { l.cancelWait(ln) })
 	grant, err := l.store.AwaitLock(ctx, req)
 	stop()
 	left := ctx.Err() != nil
 	l.cancelWait(ln)
 	if err != nil {
-		l.giveBack(req.hold())
+		l.giveBack(req.Ref())
 		if !left {
 			l.hand(ln, turn{err: err})
 		}

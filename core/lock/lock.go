@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -55,10 +56,10 @@ type Locker struct {
 
 // core is what a Locker and its variants have in common.
 type core struct {
-	store  Store
+	store  store.Locks
 	name   string
 	keeper *renewal.Keeper[*hold]
-	undo   *redo.Releases[HoldRequest]
+	undo   *redo.Releases[store.LockRef]
 	detach []func()
 
 	closing context.Context // ends when the Locker is closed, or its store is shut down
@@ -82,8 +83,8 @@ type core struct {
 //
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
-func New(store Store, name string, opts ...Option) (*Locker, error) {
-	if naming.IsNil(store) {
+func New(st store.Locks, name string, opts ...Option) (*Locker, error) {
+	if naming.IsNil(st) {
 		return nil, errors.New("lock: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -93,14 +94,14 @@ func New(store Store, name string, opts ...Option) (*Locker, error) {
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("lock: New: %w", err)
 	}
-	c := &core{store: store, name: name, holds: make(map[string]*hold), lines: make(map[lineKey]*line)}
+	c := &core{store: st, name: name, holds: make(map[string]*hold), lines: make(map[lineKey]*line)}
 	c.telemetry = telemetry.NewLock(config.providers, ScopeName, name)
 	c.leases = telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "lock")
-	c.namesake = namesake.Join(store, config.logger, "lock", name, config.shared())
+	c.namesake = namesake.Join(st, config.logger, "lock", name, config.shared())
 	c.keeper = renewal.NewKeeper(c.renew)
 	c.undo = redo.NewReleases(c.releaseEach)
 	c.closing, c.close = context.WithCancel(context.Background())
-	c.detach = []func(){store.NotifyLost(c.lost), store.AtShutdown(c.shutdown)}
+	c.detach = []func(){st.NotifyLost(c.lost), st.AtShutdown(c.shutdown)}
 	return &Locker{c, config}, nil
 }
 

@@ -4,9 +4,36 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
+
+// State is the state of a lock.
+type State struct {
+	Key     string
+	Holders []Holder // one exclusive or any number of shared ones
+	Waiting int      // requests in the queue
+}
+
+// Holder is one hold of a lock.
+type Holder struct {
+	Fence, LastFence int64         // of an exclusive hold, the fences that it may use
+	Shared           bool          // a shared hold has one fence, which only tells it from others
+	Meta             string        // the holder's label ([WithHolder])
+	Remaining        time.Duration // until it expires, unless it is renewed
+}
+
+// stateOf returns a store's state without the spans in the holders' labels.
+func stateOf(s store.LockState) State {
+	state := State{Key: s.Key, Waiting: s.Waiting}
+	for _, h := range s.Holders {
+		h.Meta, _ = cutSpan(h.Meta)
+		state.Holders = append(state.Holders, Holder(h))
+	}
+	return state
+}
 
 // Inspect says who holds the lock of a key, and how many wait for it. For operators and tests: by
 // the time that the caller reads it, it may be different.
@@ -15,7 +42,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
 	state, err := l.store.InspectLock(ctx, l.name, key)
-	return state.untraced(), err
+	return stateOf(state), err
 }
 
 // List yields the locks that are held or waited for, in no order. A lock that changes meanwhile may
@@ -24,7 +51,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 func (l *Locker) List(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		for state, err := range l.store.ListLocks(ctx, l.name) {
-			if !yield(state.untraced(), err) {
+			if !yield(stateOf(state), err) {
 				return
 			}
 		}

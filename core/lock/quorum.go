@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
 )
 
@@ -22,10 +22,10 @@ import (
 //
 // All methods return soon after their context has ended. Those that [Store] has too do what it says.
 type QuorumMember interface {
-	AcquireLock(ctx context.Context, req AcquireRequest) (AcquireReply, error)
-	RenewLocks(ctx context.Context, reqs []HoldRequest) ([]bool, error)
-	ReleaseLock(ctx context.Context, req HoldRequest) (bool, error)
-	VerifyLock(ctx context.Context, req HoldRequest) (bool, error)
+	AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error)
+	RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error)
+	ReleaseLock(ctx context.Context, req store.LockRef) (bool, error)
+	VerifyLock(ctx context.Context, req store.LockRef) (bool, error)
 
 	// RaiseFence makes every fence that the member gives to the lock from now on larger than least.
 	RaiseFence(ctx context.Context, name, key string, least int64) error
@@ -52,7 +52,7 @@ type namesakes = namesake.Register
 
 var _ namesake.Store = (*QuorumStore)(nil)
 
-var _ Store = (*QuorumStore)(nil)
+var _ store.Locks = (*QuorumStore)(nil)
 
 // Quorum returns a store that keeps every lock on a majority of independent stores, so that locks
 // outlive the loss of the others: two of five may fail. It is the algorithm Redlock, "Distributed
@@ -118,19 +118,19 @@ func (q *QuorumStore) ExpectTTL(ttl time.Duration) {
 	}
 }
 
-// AcquireLock implements Store. The lock is granted if a majority grants it within the lease. If not,
+// AcquireLock implements store.Locks. The lock is granted if a majority grants it within the lease. If not,
 // what was granted is given back in the background, and the reply is Queued or Taken if a majority has
-// answered (Withdrawn if the ID was released before), and otherwise an error that matches core.ErrUnavailable.
-func (q *QuorumStore) AcquireLock(ctx context.Context, req AcquireRequest) (AcquireReply, error) {
+// answered (Withdrawn if the ID was released before), and otherwise an error that matches store.ErrUnavailable.
+func (q *QuorumStore) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	if req.Shared {
-		return AcquireReply{}, ErrNotSupported
+		return store.LockReply{}, ErrNotSupported
 	}
 	if reply, ok := q.requests.again(req.ID); ok {
 		return reply, nil
 	}
 	reply, _, err := q.elect(ctx, req)
-	if err == nil && reply.Outcome == Taken && req.Queue {
-		reply.Outcome = Queued
+	if err == nil && reply.Outcome == store.Taken && req.Queue {
+		reply.Outcome = store.Queued
 		q.requests.queue(req.ID)
 	}
 	return reply, err
@@ -143,12 +143,12 @@ const (
 	maxSilence = 3 * time.Second
 )
 
-// AwaitLock implements Store. It asks again and again, after delays that are random, so that two who
+// AwaitLock implements store.Locks. It asks again and again, after delays that are random, so that two who
 // have split the votes do not meet for ever, and grow, up to 200 ms. If a majority has not answered
-// for 3 s, it returns an error that matches core.ErrUnavailable.
-func (q *QuorumStore) AwaitLock(ctx context.Context, req AcquireRequest) (Grant, error) {
+// for 3 s, it returns an error that matches store.ErrUnavailable.
+func (q *QuorumStore) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
 	if req.Shared {
-		return Grant{}, ErrNotSupported
+		return store.Grant{}, ErrNotSupported
 	}
 	waiting, withdraw := context.WithCancelCause(ctx)
 	defer withdraw(nil)
@@ -158,8 +158,8 @@ func (q *QuorumStore) AwaitLock(ctx context.Context, req AcquireRequest) (Grant,
 	}
 	defer q.requests.leave(place)
 	stopped := func() error {
-		if errors.Is(context.Cause(waiting), ErrWithdrawn) {
-			return ErrWithdrawn
+		if errors.Is(context.Cause(waiting), store.ErrWithdrawn) {
+			return store.ErrWithdrawn
 		}
 		return ctx.Err()
 	}
@@ -168,25 +168,25 @@ func (q *QuorumStore) AwaitLock(ctx context.Context, req AcquireRequest) (Grant,
 	heard := time.Now()
 	for {
 		if !sleep(waiting, pause()) {
-			return Grant{}, stopped()
+			return store.Grant{}, stopped()
 		}
 		// Members refuse an ID that was given back, so every attempt has its own.
 		attempt := req
 		attempt.ID = naming.NewID()
 		reply, cleared, err := q.elect(waiting, attempt)
 		switch {
-		case err == nil && reply.Outcome == Granted:
+		case err == nil && reply.Outcome == store.Granted:
 			if !q.requests.granted(place, attempt, reply.Grant) {
-				q.giveBack(attempt.hold(), q.members)
-				return Grant{}, ErrWithdrawn
+				q.giveBack(attempt.Ref(), q.members)
+				return store.Grant{}, store.ErrWithdrawn
 			}
 			return reply.Grant, nil
 		case err == nil:
 			heard = time.Now()
 		case waiting.Err() != nil:
-			return Grant{}, stopped()
-		case time.Since(heard) >= maxSilence, errors.Is(err, outage.ErrClosed):
-			return Grant{}, err
+			return store.Grant{}, stopped()
+		case time.Since(heard) >= maxSilence, errors.Is(err, store.ErrClosed):
+			return store.Grant{}, err
 		}
 		// What the last attempt has got must not stand in the way of the next.
 		select {
@@ -196,10 +196,10 @@ func (q *QuorumStore) AwaitLock(ctx context.Context, req AcquireRequest) (Grant,
 	}
 }
 
-// ReleaseLock implements Store. All members are asked, whatever ctx says, and those that do not answer
+// ReleaseLock implements store.Locks. All members are asked, whatever ctx says, and those that do not answer
 // are asked again in the background until they do, or until the lease is over. It reports whether a
-// majority had the hold. If that cannot be told, the error matches core.ErrUnavailable.
-func (q *QuorumStore) ReleaseLock(ctx context.Context, req HoldRequest) (bool, error) {
+// majority had the hold. If that cannot be told, the error matches store.ErrUnavailable.
+func (q *QuorumStore) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if req.Shared {
 		return false, ErrNotSupported
 	}
@@ -218,9 +218,9 @@ func (q *QuorumStore) ReleaseLock(ctx context.Context, req HoldRequest) (bool, e
 	return held, err
 }
 
-// VerifyLock implements Store: it reports whether a majority has the hold. If that cannot be told for
-// want of answers, the error matches core.ErrUnavailable.
-func (q *QuorumStore) VerifyLock(ctx context.Context, req HoldRequest) (bool, error) {
+// VerifyLock implements store.Locks: it reports whether a majority has the hold. If that cannot be told for
+// want of answers, the error matches store.ErrUnavailable.
+func (q *QuorumStore) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if req.Shared {
 		return false, ErrNotSupported
 	}
@@ -231,18 +231,18 @@ func (q *QuorumStore) VerifyLock(ctx context.Context, req HoldRequest) (bool, er
 }
 
 // DowngradeLock answers [ErrNotSupported].
-func (q *QuorumStore) DowngradeLock(context.Context, HoldRequest) (bool, error) {
+func (q *QuorumStore) DowngradeLock(context.Context, store.LockRef) (bool, error) {
 	return false, ErrNotSupported
 }
 
 // InspectLock answers [ErrNotSupported].
-func (q *QuorumStore) InspectLock(context.Context, string, string) (State, error) {
-	return State{}, ErrNotSupported
+func (q *QuorumStore) InspectLock(context.Context, string, string) (store.LockState, error) {
+	return store.LockState{}, ErrNotSupported
 }
 
 // ListLocks answers [ErrNotSupported].
-func (q *QuorumStore) ListLocks(context.Context, string) iter.Seq2[State, error] {
-	return func(yield func(State, error) bool) { yield(State{}, ErrNotSupported) }
+func (q *QuorumStore) ListLocks(context.Context, string) iter.Seq2[store.LockState, error] {
+	return func(yield func(store.LockState, error) bool) { yield(store.LockState{}, ErrNotSupported) }
 }
 
 // ForceUnlock answers [ErrNotSupported].
@@ -253,7 +253,7 @@ func (q *QuorumStore) ForceUnlock(context.Context, string, string, int64) (bool,
 // NotifyLost does nothing: holders find out when they renew.
 func (q *QuorumStore) NotifyLost(func(id string)) (remove func()) { return func() {} }
 
-// AtShutdown implements Store.
+// AtShutdown implements store.Locks.
 func (q *QuorumStore) AtShutdown(f func(context.Context) error) (remove func()) {
 	return q.hooks.AtShutdown(f)
 }

@@ -7,14 +7,15 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-func quorumRequest(key, id string, ttl time.Duration) lock.AcquireRequest {
-	return lock.AcquireRequest{Name: "q", Key: key, ID: id, TTL: ttl, Fences: 16, Holder: "me"}
+func quorumRequest(key, id string, ttl time.Duration) store.LockRequest {
+	return store.LockRequest{Name: "q", Key: key, ID: id, TTL: ttl, Fences: 16, Holder: "me"}
 }
 
-func quorumHold(key, id string, ttl time.Duration) lock.HoldRequest {
-	return lock.HoldRequest{Name: "q", Key: key, ID: id, TTL: ttl}
+func quorumHold(key, id string, ttl time.Duration) store.LockRef {
+	return store.LockRef{Name: "q", Key: key, ID: id, TTL: ttl}
 }
 
 func newQuorum(t *testing.T, peers []*quorumPeer) *lock.QuorumStore {
@@ -56,15 +57,15 @@ func quorumHolders(t *testing.T, peers []*quorumPeer, key string) int {
 	return n
 }
 
-func mustAcquire(t *testing.T, s lock.Store, key, id string, ttl time.Duration) lock.Grant {
+func mustAcquire(t *testing.T, s store.Locks, key, id string, ttl time.Duration) store.Grant {
 	t.Helper()
 	reply, err := s.AcquireLock(t.Context(), quorumRequest(key, id, ttl))
-	if err != nil || reply.Outcome != lock.Granted {
+	if err != nil || reply.Outcome != store.Granted {
 		t.Fatalf("AcquireLock of %s: %+v, %v", id, reply, err)
 	}
 	return reply.Grant
 }
 
-func req2hold(r lock.AcquireRequest) lock.HoldRequest {
-	return lock.HoldRequest{Name: r.Name, Key: r.Key, ID: r.ID, TTL: r.TTL, Delay: r.Delay}
+func req2hold(r store.LockRequest) store.LockRef {
+	return store.LockRef{Name: r.Name, Key: r.Key, ID: r.ID, TTL: r.TTL, Delay: r.Delay}
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 )
 
@@ -31,7 +31,7 @@ type quorumMember struct {
 }
 
 // release ends a hold, or a request, on the member: in the background, if it does not confirm it.
-func (m *quorumMember) release(ctx context.Context, req HoldRequest) (bool, error) {
+func (m *quorumMember) release(ctx context.Context, req store.LockRef) (bool, error) {
 	held, err := m.ReleaseLock(ctx, req)
 	if err != nil {
 		m.releaseLater(req)
@@ -39,7 +39,7 @@ func (m *quorumMember) release(ctx context.Context, req HoldRequest) (bool, erro
 	return held, err
 }
 
-func (m *quorumMember) releaseLater(req HoldRequest) {
+func (m *quorumMember) releaseLater(req store.LockRef) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.pending[req.ID] {
@@ -68,7 +68,7 @@ func (m *quorumMember) releaseLater(req HoldRequest) {
 
 // giveBack releases a request on some members in the background. The channel is closed when each has
 // confirmed it or had its time.
-func (q *QuorumStore) giveBack(req HoldRequest, members []*quorumMember) (done <-chan struct{}) {
+func (q *QuorumStore) giveBack(req store.LockRef, members []*quorumMember) (done <-chan struct{}) {
 	given := make(chan struct{})
 	q.errands.Run(func() {
 		defer close(given)
@@ -142,7 +142,7 @@ func (q *QuorumStore) decide(ctx context.Context, answers <-chan answer[bool]) (
 			return false, ctx.Err()
 		}
 	}
-	return false, q.unavailable(outage.ErrUnconfirmed, errs)
+	return false, q.unavailable(store.ErrUnconfirmed, errs)
 }
 
 // unavailable is the error of a request that too few members have answered. It does not match what
@@ -150,25 +150,25 @@ func (q *QuorumStore) decide(ctx context.Context, answers <-chan answer[bool]) (
 func (q *QuorumStore) unavailable(kind error, errs []error) error {
 	closed := 0
 	for _, err := range errs {
-		if errors.Is(err, outage.ErrClosed) {
+		if errors.Is(err, store.ErrClosed) {
 			closed++
 		}
 	}
 	if closed == len(errs) {
-		kind = outage.ErrClosed
+		kind = store.ErrClosed
 	}
 	return fmt.Errorf("%w: quorum: %d of %d members cannot be counted on: %s", kind, len(errs), len(q.members), errs[0].Error())
 }
 
-// RenewLocks implements Store. A hold is renewed if a majority has renewed it, and lost if so many
+// RenewLocks implements store.Locks. A hold is renewed if a majority has renewed it, and lost if so many
 // members do not have it that no majority can: they never get it again. If that cannot be told of
-// some for want of answers, the error matches core.ErrUnavailable, and the caller may try again while
+// some for want of answers, the error matches store.ErrUnavailable, and the caller may try again while
 // the lease lasts.
-func (q *QuorumStore) RenewLocks(ctx context.Context, reqs []HoldRequest) ([]bool, error) {
+func (q *QuorumStore) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	if len(reqs) == 0 {
 		return nil, nil
 	}
-	asked := make([]HoldRequest, len(reqs))
+	asked := make([]store.LockRef, len(reqs))
 	wait := longestWait
 	for i, req := range reqs {
 		q.ExpectTTL(req.TTL + req.Delay)
@@ -181,11 +181,11 @@ func (q *QuorumStore) RenewLocks(ctx context.Context, reqs []HoldRequest) ([]boo
 }
 
 // renew asks the members, and notes which holds are held.
-func (q *QuorumStore) renew(ctx context.Context, batch []HoldRequest, wait time.Duration, held []bool) error {
+func (q *QuorumStore) renew(ctx context.Context, batch []store.LockRef, wait time.Duration, held []bool) error {
 	answers := askMembers(ctx, q, wait, func(ctx context.Context, m *quorumMember) ([]bool, error) {
 		answer, err := m.RenewLocks(ctx, batch)
 		if err == nil && len(answer) != len(batch) {
-			err = fmt.Errorf("%w: %d answers to %d renewals", outage.ErrUnconfirmed, len(answer), len(batch))
+			err = fmt.Errorf("%w: %d answers to %d renewals", store.ErrUnconfirmed, len(answer), len(batch))
 		}
 		return answer, err
 	})
@@ -220,7 +220,7 @@ func (q *QuorumStore) renew(ctx context.Context, batch []HoldRequest, wait time.
 		undecided = undecided || !decided
 	}
 	if undecided {
-		return q.unavailable(outage.ErrUnconfirmed, errs)
+		return q.unavailable(store.ErrUnconfirmed, errs)
 	}
 	return nil
 }

@@ -10,14 +10,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestQuorumRenewal(t *testing.T) {
 	const ttl = 10 * time.Second
 	renew := func(t *testing.T, q *lock.QuorumStore, keys ...string) ([]bool, error) {
 		t.Helper()
-		var reqs []lock.HoldRequest
+		var reqs []store.LockRef
 		for _, key := range keys {
 			reqs = append(reqs, quorumHold(key, key, ttl))
 		}
@@ -73,13 +73,13 @@ func TestQuorumRenewal(t *testing.T) {
 				p.fail(quorumFault{hung: true})
 			}
 			began := time.Now()
-			if held, err := renew(t, q, "a"); !errors.Is(err, outage.ErrUnavailable) {
+			if held, err := renew(t, q, "a"); !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("RenewLocks: %v, %v", held, err)
 			}
 			if took := time.Since(began); took > 200*time.Millisecond {
 				t.Errorf("RenewLocks took %v", took)
 			}
-			if held, err := q.VerifyLock(t.Context(), quorumHold("a", "a", ttl)); !errors.Is(err, outage.ErrUnavailable) {
+			if held, err := q.VerifyLock(t.Context(), quorumHold("a", "a", ttl)); !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("VerifyLock: %v, %v", held, err)
 			}
 			peers[0].mend()
@@ -98,10 +98,10 @@ func TestQuorumRenewal(t *testing.T) {
 			synctest.Wait()
 			peers[2].mend()
 			peers[1].fail(quorumFault{down: true})
-			if held, err := renew(t, q, "a", "b", "c"); !errors.Is(err, outage.ErrUnavailable) || !slices.Equal(held, []bool{true, false, true}) {
+			if held, err := renew(t, q, "a", "b", "c"); !errors.Is(err, store.ErrUnavailable) || !slices.Equal(held, []bool{true, false, true}) {
 				t.Errorf("RenewLocks: %v, %v", held, err)
 			}
-			if held, err := renew(t, q, "b"); !errors.Is(err, outage.ErrUnavailable) {
+			if held, err := renew(t, q, "b"); !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("RenewLocks: %v, %v", held, err)
 			}
 		})
@@ -143,7 +143,7 @@ func TestQuorumReleasesUntilConfirmed(t *testing.T) {
 		for _, p := range peers[:2] {
 			p.fail(quorumFault{down: true}, "release")
 		}
-		if held, err := q.ReleaseLock(t.Context(), quorumHold("k", "again", ttl)); !errors.Is(err, outage.ErrUnconfirmed) {
+		if held, err := q.ReleaseLock(t.Context(), quorumHold("k", "again", ttl)); !errors.Is(err, store.ErrUnconfirmed) {
 			t.Fatalf("ReleaseLock: %v, %v; want an outage", held, err)
 		}
 		time.Sleep(ttl + 5*time.Second)
@@ -262,11 +262,11 @@ func TestQuorumNotSupported(t *testing.T) {
 		check("RLock", err)
 		_, err = l.TryRLock(t.Context(), "other")
 		check("TryRLock", err)
-		_, err = q.AwaitLock(t.Context(), lock.AcquireRequest{Shared: true})
+		_, err = q.AwaitLock(t.Context(), store.LockRequest{Shared: true})
 		check("AwaitLock", err)
-		_, err = q.ReleaseLock(t.Context(), lock.HoldRequest{Shared: true})
+		_, err = q.ReleaseLock(t.Context(), store.LockRef{Shared: true})
 		check("ReleaseLock", err)
-		_, err = q.VerifyLock(t.Context(), lock.HoldRequest{Shared: true})
+		_, err = q.VerifyLock(t.Context(), store.LockRef{Shared: true})
 		check("VerifyLock", err)
 		check("Downgrade", lease.Downgrade(t.Context()))
 		_, err = l.Inspect(t.Context(), "k")

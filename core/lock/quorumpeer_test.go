@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // quorumPeer is a member that fails when it is told to. Call names are acquire, uptime, raise, renew,
@@ -34,8 +33,8 @@ type quorumFault struct {
 }
 
 var (
-	errQuorumDown = fmt.Errorf("%w: told to fail", outage.ErrUnavailable)
-	errQuorumLost = fmt.Errorf("%w: told to lose the reply", outage.ErrUnconfirmed)
+	errQuorumDown = fmt.Errorf("%w: told to fail", store.ErrUnavailable)
+	errQuorumLost = fmt.Errorf("%w: told to lose the reply", store.ErrUnconfirmed)
 )
 
 func peerCall[T any](ctx context.Context, p *quorumPeer, name string, do func(*memstore.Store) (T, error)) (T, error) {
@@ -56,9 +55,9 @@ func peerCall[T any](ctx context.Context, p *quorumPeer, name string, do func(*m
 		return none, errQuorumDown
 	}
 	p.mu.Lock()
-	store := p.store
+	st := p.store
 	p.mu.Unlock()
-	v, err := do(store)
+	v, err := do(st)
 	time.Sleep(f.after)
 	if f.lost {
 		return none, errQuorumLost
@@ -66,24 +65,24 @@ func peerCall[T any](ctx context.Context, p *quorumPeer, name string, do func(*m
 	return v, err
 }
 
-func (p *quorumPeer) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
-	return peerCall(ctx, p, "acquire", func(s *memstore.Store) (lock.AcquireReply, error) {
+func (p *quorumPeer) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
+	return peerCall(ctx, p, "acquire", func(s *memstore.Store) (store.LockReply, error) {
 		if req.Fences != 1 || req.Queue {
-			return lock.AcquireReply{}, errors.New("asked for more than a member is to give")
+			return store.LockReply{}, errors.New("asked for more than a member is to give")
 		}
 		return s.AcquireLock(context.Background(), req) // a call that has left the client arrives
 	})
 }
 
-func (p *quorumPeer) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+func (p *quorumPeer) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	return peerCall(ctx, p, "renew", func(s *memstore.Store) ([]bool, error) { return s.RenewLocks(context.Background(), reqs) })
 }
 
-func (p *quorumPeer) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+func (p *quorumPeer) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return peerCall(ctx, p, "release", func(s *memstore.Store) (bool, error) { return s.ReleaseLock(context.Background(), req) })
 }
 
-func (p *quorumPeer) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+func (p *quorumPeer) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return peerCall(ctx, p, "verify", func(s *memstore.Store) (bool, error) { return s.VerifyLock(context.Background(), req) })
 }
 
@@ -147,7 +146,7 @@ func (p *quorumPeer) seize(t *testing.T, key string, ttl time.Duration) {
 	t.Helper()
 	req := quorumRequest(key, fmt.Sprintf("stranger-%d", rand.Int64()), ttl)
 	req.Fences, req.Holder = 1, "a stranger"
-	if reply, err := p.store.AcquireLock(context.Background(), req); err != nil || reply.Outcome != lock.Granted {
+	if reply, err := p.store.AcquireLock(context.Background(), req); err != nil || reply.Outcome != store.Granted {
 		t.Fatalf("the stranger got %+v, %v", reply, err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -47,12 +47,12 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *loc
 
 func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
 	t.Helper()
-	store, err := redisstore.New(s.Client(), redisstore.WithTimeout(time.Second))
+	st, err := redisstore.New(s.Client(), redisstore.WithTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = store.Close() })
-	return store
+	t.Cleanup(func() { _ = st.Close() })
+	return st
 }
 
 // awaitHolds waits until a lock is held on all servers, or on none: Lock and Unlock wait for a majority, and
@@ -69,9 +69,9 @@ func awaitHolds(t *testing.T, servers []*redistest.Server, held bool) {
 
 func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 	t.Helper()
-	store := newRedisStore(t, s)
+	st := newRedisStore(t, s)
 	for deadline := time.Now().Add(want + 10*time.Second); ; time.Sleep(20 * time.Millisecond) {
-		up, err := store.Uptime(t.Context())
+		up, err := st.Uptime(t.Context())
 		if err == nil && up >= want {
 			return
 		}
@@ -150,10 +150,10 @@ func TestQuorumRedis(t *testing.T) {
 		t.Error("the lease goes on without a majority")
 	}
 	began := time.Now()
-	if _, err := one.TryLock(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) {
+	if _, err := one.TryLock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("TryLock without a majority: %v", err)
 	}
-	if _, err := one.Lock(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) {
+	if _, err := one.Lock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("Lock without a majority: %v", err)
 	}
 	if took := time.Since(began); took > 2*time.Second {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // quorumRequests are the requests that were not granted at once, by ID. The members do not know these
@@ -16,7 +18,7 @@ type quorumRequests struct {
 
 type quorumRequest struct {
 	id        string // what the members know its hold by; empty until it has one
-	grant     Grant
+	grant     store.Grant
 	withdrawn bool
 	withdraw  context.CancelCauseFunc // while AwaitLock is under way
 	expires   time.Time
@@ -31,19 +33,19 @@ const (
 )
 
 // again returns the reply to a request that was asked before.
-func (r *quorumRequests) again(id string) (AcquireReply, bool) {
+func (r *quorumRequests) again(id string) (store.LockReply, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.byID[id]
 	switch {
 	case known == nil:
-		return AcquireReply{}, false
+		return store.LockReply{}, false
 	case known.id != "":
-		return AcquireReply{Outcome: Granted, Grant: known.grant}, true
+		return store.LockReply{Outcome: store.Granted, Grant: known.grant}, true
 	case known.withdrawn:
-		return AcquireReply{Outcome: Withdrawn}, true
+		return store.LockReply{Outcome: store.Withdrawn}, true
 	}
-	return AcquireReply{Outcome: Queued}, true
+	return store.LockReply{Outcome: store.Queued}, true
 }
 
 func (r *quorumRequests) queue(id string) {
@@ -75,7 +77,7 @@ func (r *quorumRequests) add(id string) *quorumRequest {
 }
 
 // await finds the place of a request, which withdraw empties; or none, if there is an answer already.
-func (r *quorumRequests) await(id string, withdraw context.CancelCauseFunc) (*quorumRequest, Grant, error) {
+func (r *quorumRequests) await(id string, withdraw context.CancelCauseFunc) (*quorumRequest, store.Grant, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	place := r.add(id)
@@ -83,10 +85,10 @@ func (r *quorumRequests) await(id string, withdraw context.CancelCauseFunc) (*qu
 	case place.id != "":
 		return nil, place.grant, nil
 	case place.withdrawn:
-		return nil, Grant{}, ErrWithdrawn
+		return nil, store.Grant{}, store.ErrWithdrawn
 	}
 	place.withdraw = withdraw
-	return place, Grant{}, nil
+	return place, store.Grant{}, nil
 }
 
 // leave ends the waiting, but not the place.
@@ -100,26 +102,26 @@ func (r *quorumRequests) leave(place *quorumRequest) {
 }
 
 // granted reports false if the request has been withdrawn.
-func (r *quorumRequests) granted(place *quorumRequest, attempt AcquireRequest, grant Grant) bool {
+func (r *quorumRequests) granted(place *quorumRequest, attempt store.LockRequest, grant store.Grant) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if place.withdrawn {
 		return false
 	}
 	place.id, place.grant = attempt.ID, grant
-	place.keep(attempt.hold())
+	place.keep(attempt.Ref())
 	return true
 }
 
 // keep keeps a hold in mind for as long as it may last.
-func (p *quorumRequest) keep(req HoldRequest) {
+func (p *quorumRequest) keep(req store.LockRef) {
 	if until := time.Now().Add(req.TTL + req.Delay + slack); until.After(p.expires) {
 		p.expires = until
 	}
 }
 
 // memberID is the ID that the members know a hold by.
-func (r *quorumRequests) memberID(req HoldRequest) string {
+func (r *quorumRequests) memberID(req store.LockRef) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.byID[req.ID]
@@ -131,7 +133,7 @@ func (r *quorumRequests) memberID(req HoldRequest) string {
 }
 
 // release is memberID for a release. If the request waits, it is withdrawn, and has no hold.
-func (r *quorumRequests) release(req HoldRequest) (id string, withdrawn bool) {
+func (r *quorumRequests) release(req store.LockRef) (id string, withdrawn bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.byID[req.ID]
@@ -145,7 +147,7 @@ func (r *quorumRequests) release(req HoldRequest) (id string, withdrawn bool) {
 	known.withdrawn = true
 	known.expires = time.Now().Add(requestKept)
 	if known.withdraw != nil {
-		known.withdraw(ErrWithdrawn)
+		known.withdraw(store.ErrWithdrawn)
 	}
 	return "", true
 }

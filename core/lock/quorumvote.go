@@ -7,14 +7,14 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // election is one attempt to get a lock from a majority.
 type election struct {
 	q     *QuorumStore
-	req   AcquireRequest
+	req   store.LockRequest
 	began time.Time
 	wait  time.Duration
 	votes chan vote // has room for all
@@ -30,7 +30,7 @@ type election struct {
 	sent    time.Time // no lease that was granted began before
 	highest int64     // fence that came with a grant
 	refused int
-	refusal AcquireReply
+	refusal store.LockReply
 	errs    []error
 	told    int // of the granted: members that have been told the fence
 	untold  int // of the granted: members that cannot be
@@ -39,7 +39,7 @@ type election struct {
 // vote is a member's answer: to the request and, if that was granted, to being told the fence.
 type vote struct {
 	member int
-	reply  AcquireReply
+	reply  store.LockReply
 	err    error
 	clear  bool // it has certainly not granted anything
 	fence  bool // it is the second answer
@@ -47,9 +47,9 @@ type vote struct {
 
 // elect asks all members for the lock. If it is not granted, what some have granted is given back in
 // the background; the channel is closed when that has been tried.
-func (q *QuorumStore) elect(ctx context.Context, req AcquireRequest) (AcquireReply, <-chan struct{}, error) {
+func (q *QuorumStore) elect(ctx context.Context, req store.LockRequest) (store.LockReply, <-chan struct{}, error) {
 	if err := ctx.Err(); err != nil {
-		return AcquireReply{}, nil, err
+		return store.LockReply{}, nil, err
 	}
 	req.Queue, req.Fences = false, 1
 	q.ExpectTTL(req.TTL + req.Delay)
@@ -65,7 +65,7 @@ func (q *QuorumStore) elect(ctx context.Context, req AcquireRequest) (AcquireRep
 		q.errands.Run(func() { e.ask(i, m) })
 	}
 	reply, err := e.outcome(ctx)
-	if err == nil && reply.Outcome == Granted {
+	if err == nil && reply.Outcome == store.Granted {
 		return reply, nil, nil
 	}
 	e.cancel()
@@ -75,7 +75,7 @@ func (q *QuorumStore) elect(ctx context.Context, req AcquireRequest) (AcquireRep
 			members = append(members, m)
 		}
 	}
-	return reply, q.giveBack(req.hold(), members), err
+	return reply, q.giveBack(req.Ref(), members), err
 }
 
 // ask asks one member.
@@ -83,8 +83,8 @@ func (e *election) ask(i int, m *quorumMember) {
 	ctx, cancel := context.WithTimeout(e.ctx, e.wait)
 	defer cancel()
 	reply, err := m.AcquireLock(ctx, e.req)
-	if err != nil || reply.Outcome != Granted {
-		undone := err == nil || errors.Is(err, outage.ErrUnavailable) && !errors.Is(err, outage.ErrUnconfirmed)
+	if err != nil || reply.Outcome != store.Granted {
+		undone := err == nil || errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrUnconfirmed)
 		e.votes <- vote{member: i, reply: reply, err: err, clear: undone}
 		return
 	}
@@ -122,10 +122,10 @@ func (e *election) checkAge(ctx context.Context, m *quorumMember) error {
 }
 
 // outcome counts the votes, until it is clear what comes of them.
-func (e *election) outcome(ctx context.Context) (AcquireReply, error) {
+func (e *election) outcome(ctx context.Context) (store.LockReply, error) {
 	for !e.decided() {
 		if err := e.next(ctx); err != nil {
-			return AcquireReply{}, err
+			return store.LockReply{}, err
 		}
 	}
 	switch {
@@ -133,7 +133,7 @@ func (e *election) outcome(ctx context.Context) (AcquireReply, error) {
 	case e.answered():
 		return e.refusal, nil
 	default:
-		return AcquireReply{}, e.q.unavailable(outage.ErrUnavailable, e.errs)
+		return store.LockReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
 	}
 
 	// The fence goes to a majority of those that have granted the lock, and not just of all. Whoever
@@ -143,16 +143,16 @@ func (e *election) outcome(ctx context.Context) (AcquireReply, error) {
 	close(e.won)
 	for e.told < e.q.majority {
 		if e.granted-e.untold+e.open() < e.q.majority {
-			return AcquireReply{}, e.q.unavailable(outage.ErrUnavailable, e.errs)
+			return store.LockReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
 		}
 		if err := e.next(ctx); err != nil {
-			return AcquireReply{}, err
+			return store.LockReply{}, err
 		}
 	}
 	if !time.Now().Before(lease.ValidUntil(e.sent, e.req.TTL)) {
-		return AcquireReply{}, fmt.Errorf("%w: quorum: the lease was over before a majority had granted it", outage.ErrUnavailable)
+		return store.LockReply{}, fmt.Errorf("%w: quorum: the lease was over before a majority had granted it", store.ErrUnavailable)
 	}
-	return AcquireReply{Outcome: Granted, Grant: Grant{Sent: e.sent, Fence: e.fence, LastFence: e.fence}}, nil
+	return store.LockReply{Outcome: store.Granted, Grant: store.Grant{Sent: e.sent, Fence: e.fence, LastFence: e.fence}}, nil
 }
 
 // open is how many members have not answered.
@@ -193,7 +193,7 @@ func (e *election) next(ctx context.Context) error {
 		if v.fence {
 			e.untold++
 		}
-	case v.reply.Outcome == Granted:
+	case v.reply.Outcome == store.Granted:
 		e.granted++
 		e.highest = max(e.highest, v.reply.Fence)
 		if sent := v.reply.Sent; !sent.IsZero() && sent.Before(e.sent) { // it had granted this ID before
@@ -207,14 +207,14 @@ func (e *election) next(ctx context.Context) error {
 }
 
 // refuse keeps, of those who refuse, the one that says most of the others.
-func (e *election) refuse(reply AcquireReply) {
+func (e *election) refuse(reply store.LockReply) {
 	e.refused++
 	switch {
-	case e.refusal.Outcome == Withdrawn:
-	case reply.Outcome == Withdrawn:
-		e.refusal.Outcome = Withdrawn
+	case e.refusal.Outcome == store.Withdrawn:
+	case reply.Outcome == store.Withdrawn:
+		e.refusal.Outcome = store.Withdrawn
 	default:
-		e.refusal.Outcome = Taken
+		e.refusal.Outcome = store.Taken
 		if reply.Remaining > e.refusal.Remaining {
 			e.refusal.Holder, e.refusal.Remaining = reply.Holder, reply.Remaining
 		}

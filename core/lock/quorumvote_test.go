@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestQuorumMembers(t *testing.T) {
@@ -31,31 +31,31 @@ func TestQuorumMembers(t *testing.T) {
 func TestQuorumMajority(t *testing.T) {
 	for _, tt := range []struct {
 		members, taken, dead int
-		want                 lock.AcquireOutcome
+		want                 store.AcquireOutcome
 		fails                bool
 	}{
-		{3, 0, 0, lock.Granted, false},
-		{3, 1, 0, lock.Granted, false},
-		{3, 0, 1, lock.Granted, false},
-		{3, 2, 0, lock.Taken, false},
-		{3, 3, 0, lock.Taken, false},
-		{3, 1, 1, lock.Taken, false},
-		{3, 2, 1, lock.Taken, false},
+		{3, 0, 0, store.Granted, false},
+		{3, 1, 0, store.Granted, false},
+		{3, 0, 1, store.Granted, false},
+		{3, 2, 0, store.Taken, false},
+		{3, 3, 0, store.Taken, false},
+		{3, 1, 1, store.Taken, false},
+		{3, 2, 1, store.Taken, false},
 		{3, 0, 2, 0, true},
 		{3, 1, 2, 0, true},
 		{3, 0, 3, 0, true},
-		{4, 1, 0, lock.Granted, false},
-		{4, 0, 1, lock.Granted, false},
-		{4, 2, 0, lock.Taken, false},
-		{4, 2, 2, lock.Taken, false},
-		{4, 1, 1, lock.Taken, false},
+		{4, 1, 0, store.Granted, false},
+		{4, 0, 1, store.Granted, false},
+		{4, 2, 0, store.Taken, false},
+		{4, 2, 2, store.Taken, false},
+		{4, 1, 1, store.Taken, false},
 		{4, 0, 2, 0, true},
-		{5, 2, 0, lock.Granted, false},
-		{5, 1, 1, lock.Granted, false},
-		{5, 0, 2, lock.Granted, false},
-		{5, 3, 0, lock.Taken, false},
-		{5, 3, 2, lock.Taken, false},
-		{5, 1, 2, lock.Taken, false},
+		{5, 2, 0, store.Granted, false},
+		{5, 1, 1, store.Granted, false},
+		{5, 0, 2, store.Granted, false},
+		{5, 3, 0, store.Taken, false},
+		{5, 3, 2, store.Taken, false},
+		{5, 1, 2, store.Taken, false},
 		{5, 2, 3, 0, true},
 		{5, 0, 3, 0, true},
 	} {
@@ -76,7 +76,7 @@ func TestQuorumMajority(t *testing.T) {
 					}
 					switch {
 					case tt.fails:
-						if !errors.Is(err, outage.ErrUnavailable) {
+						if !errors.Is(err, store.ErrUnavailable) {
 							t.Fatalf("got %+v, %v; want an outage", reply, err)
 						}
 						if errors.Is(err, context.DeadlineExceeded) {
@@ -84,12 +84,12 @@ func TestQuorumMajority(t *testing.T) {
 						}
 					case err != nil || reply.Outcome != tt.want:
 						t.Fatalf("got %+v, %v; want outcome %v", reply, err, tt.want)
-					case reply.Outcome == lock.Granted && (reply.Fence == 0 || reply.Fence != reply.LastFence || !reply.Sent.Equal(began)):
+					case reply.Outcome == store.Granted && (reply.Fence == 0 || reply.Fence != reply.LastFence || !reply.Sent.Equal(began)):
 						t.Errorf("got the grant %+v at %v", reply.Grant, began)
-					case reply.Outcome == lock.Taken && (reply.Holder != "a stranger" || reply.Remaining <= 0 || reply.Fence != 0):
+					case reply.Outcome == store.Taken && (reply.Holder != "a stranger" || reply.Remaining <= 0 || reply.Fence != 0):
 						t.Errorf("got the refusal %+v", reply)
 					}
-					if tt.fails || reply.Outcome != lock.Granted {
+					if tt.fails || reply.Outcome != store.Granted {
 						for _, p := range peers {
 							p.mend()
 						}
@@ -112,7 +112,7 @@ func TestQuorumSplitVote(t *testing.T) {
 			p.seize(t, "k", time.Second)
 		}
 		reply, err := q.AcquireLock(t.Context(), quorumRequest("k", "me", ttl))
-		if err != nil || reply.Outcome != lock.Taken {
+		if err != nil || reply.Outcome != store.Taken {
 			t.Fatalf("got %+v, %v", reply, err)
 		}
 		synctest.Wait()
@@ -121,7 +121,7 @@ func TestQuorumSplitVote(t *testing.T) {
 		}
 		req := quorumRequest("k", "waits", ttl)
 		req.Queue = true
-		if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != lock.Queued {
+		if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
 			t.Fatalf("got %+v, %v", reply, err)
 		}
 		began := time.Now()
@@ -156,7 +156,7 @@ func TestQuorumLateGrant(t *testing.T) {
 		}
 		peers[3].fail(quorumFault{before: time.Second}, "acquire")
 		peers[4].fail(quorumFault{after: time.Second}, "acquire")
-		if reply, err := q.AcquireLock(t.Context(), quorumRequest("k", "me", ttl)); err != nil || reply.Outcome != lock.Taken {
+		if reply, err := q.AcquireLock(t.Context(), quorumRequest("k", "me", ttl)); err != nil || reply.Outcome != store.Taken {
 			t.Fatalf("got %+v, %v", reply, err)
 		}
 		time.Sleep(2 * time.Second)
@@ -174,7 +174,7 @@ func TestQuorumLateVote(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		reply, err := q.AcquireLock(ctx, quorumRequest("k", "me", ttl))
 		cancel()
-		if err != nil || reply.Outcome != lock.Granted || time.Since(reply.Sent) != 0 {
+		if err != nil || reply.Outcome != store.Granted || time.Since(reply.Sent) != 0 {
 			t.Fatalf("got %+v, %v", reply, err)
 		}
 		time.Sleep(time.Second)
@@ -195,7 +195,7 @@ func TestQuorumTooSlow(t *testing.T) {
 			p.fail(quorumFault{before: 4 * time.Millisecond}, "acquire", "raise")
 		}
 		_, err := q.AcquireLock(t.Context(), quorumRequest("k", "me", ttl))
-		if !errors.Is(err, outage.ErrUnavailable) || !strings.Contains(err.Error(), "the lease was over") {
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the lease was over") {
 			t.Errorf("8 of %v: %v", ttl, err)
 		}
 		synctest.Wait()
@@ -257,7 +257,7 @@ func TestQuorumStart(t *testing.T) {
 		}
 		time.Sleep(time.Minute - time.Second)
 		_, err := q.AcquireLock(t.Context(), quorumRequest("k", "early", ttl))
-		if !errors.Is(err, outage.ErrUnavailable) || !strings.Contains(err.Error(), "may have forgotten") {
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "may have forgotten") {
 			t.Fatalf("AcquireLock: %v", err)
 		}
 		time.Sleep(time.Second)
@@ -271,7 +271,7 @@ func TestQuorumStart(t *testing.T) {
 		for _, p := range peers {
 			p.fail(quorumFault{before: 60 * time.Millisecond}, "uptime")
 		}
-		if _, err := q.AcquireLock(t.Context(), quorumRequest("other", "slow", ttl)); !errors.Is(err, outage.ErrUnavailable) {
+		if _, err := q.AcquireLock(t.Context(), quorumRequest("other", "slow", ttl)); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("AcquireLock: %v", err)
 		}
 	})
@@ -312,7 +312,7 @@ func TestQuorumFenceMustBeWritten(t *testing.T) {
 		peers[0].fail(quorumFault{hung: true}, "raise")
 		mustAcquire(t, q, "a", "a", ttl)
 		peers[1].fail(quorumFault{down: true}, "raise")
-		if reply, err := q.AcquireLock(t.Context(), quorumRequest("b", "b", ttl)); !errors.Is(err, outage.ErrUnavailable) {
+		if reply, err := q.AcquireLock(t.Context(), quorumRequest("b", "b", ttl)); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("got %+v, %v", reply, err)
 		}
 		synctest.Wait()

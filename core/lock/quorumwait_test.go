@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestQuorumLocker(t *testing.T) {
@@ -77,11 +77,11 @@ func TestQuorumLocker(t *testing.T) {
 		peers[0].fail(quorumFault{hung: true})
 		time.Sleep(ttl)
 		wantEnded(t, lease, lock.ErrExpired)
-		if err := lease.Unlock(t.Context()); !errors.Is(err, outage.ErrUnavailable) {
+		if err := lease.Unlock(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Unlock: %v", err)
 		}
 		began = time.Now()
-		if _, err := l.Lock(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) || time.Since(began) > time.Second {
+		if _, err := l.Lock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) || time.Since(began) > time.Second {
 			t.Errorf("Lock: %v after %v", err, time.Since(began))
 		}
 		time.Sleep(2 * ttl)
@@ -109,7 +109,7 @@ func TestQuorumWaitsThroughShortOutages(t *testing.T) {
 			t.Fatalf("it gave up: %v", p.err)
 		}
 		time.Sleep(2 * time.Second)
-		if !p.returned() || !errors.Is(p.err, outage.ErrUnavailable) {
+		if !p.returned() || !errors.Is(p.err, store.ErrUnavailable) {
 			t.Errorf("it goes on: %v", p.err)
 		}
 		fail(quorumFault{})
@@ -121,7 +121,7 @@ func TestQuorumWaitsThroughShortOutages(t *testing.T) {
 			_ = p.store.Close()
 		}
 		time.Sleep(time.Second)
-		if !p.returned() || !errors.Is(p.err, outage.ErrClosed) {
+		if !p.returned() || !errors.Is(p.err, store.ErrClosed) {
 			t.Errorf("with closed members: %v", p.err)
 		}
 		_ = lease.Unlock(t.Context())
@@ -156,18 +156,18 @@ func TestQuorumLockerClosed(t *testing.T) {
 func TestQuorumWithdrawal(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *lock.QuorumStore, peers []*quorumPeer) {
 		const ttl = 10 * time.Second
-		queue := func(id string) lock.AcquireRequest {
+		queue := func(id string) store.LockRequest {
 			req := quorumRequest("k", id, ttl)
 			req.Queue = true
-			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != lock.Queued {
+			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
 				t.Fatalf("got %+v, %v", reply, err)
 			}
-			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != lock.Queued {
+			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
 				t.Fatalf("sent twice: %+v, %v", reply, err)
 			}
 			return req
 		}
-		withdraw := func(req lock.AcquireRequest) {
+		withdraw := func(req store.LockRequest) {
 			if held, err := q.ReleaseLock(t.Context(), req2hold(req)); err != nil || held {
 				t.Errorf("ReleaseLock: %v, %v", held, err)
 			}
@@ -175,13 +175,13 @@ func TestQuorumWithdrawal(t *testing.T) {
 		mustAcquire(t, q, "k", "holder", ttl)
 		before := queue("before")
 		withdraw(before)
-		if _, err := q.AwaitLock(t.Context(), before); !errors.Is(err, lock.ErrWithdrawn) {
+		if _, err := q.AwaitLock(t.Context(), before); !errors.Is(err, store.ErrWithdrawn) {
 			t.Errorf("AwaitLock after the release: %v", err)
 		}
-		if reply, err := q.AcquireLock(t.Context(), before); err != nil || reply.Outcome != lock.Withdrawn {
+		if reply, err := q.AcquireLock(t.Context(), before); err != nil || reply.Outcome != store.Withdrawn {
 			t.Errorf("AcquireLock after the release: %+v, %v", reply, err)
 		}
-		await := func(req lock.AcquireRequest) <-chan error {
+		await := func(req store.LockRequest) <-chan error {
 			done := make(chan error, 1)
 			go func() {
 				_, err := q.AwaitLock(t.Context(), req)
@@ -194,7 +194,7 @@ func TestQuorumWithdrawal(t *testing.T) {
 		time.Sleep(time.Second)
 		withdraw(during)
 		synctest.Wait()
-		if err := <-done; !errors.Is(err, lock.ErrWithdrawn) {
+		if err := <-done; !errors.Is(err, store.ErrWithdrawn) {
 			t.Errorf("AwaitLock during the release: %v", err)
 		}
 
@@ -216,7 +216,7 @@ func TestQuorumWithdrawal(t *testing.T) {
 			}
 		}
 		withdraw(late)
-		if err := <-done; !errors.Is(err, lock.ErrWithdrawn) {
+		if err := <-done; !errors.Is(err, store.ErrWithdrawn) {
 			t.Errorf("AwaitLock: %v", err)
 		}
 		time.Sleep(time.Second)
@@ -248,10 +248,10 @@ func TestQuorumForgetsRequests(t *testing.T) {
 		const ttl = 10 * time.Second
 		peers[0].seize(t, "k", time.Second)
 		peers[1].seize(t, "k", time.Second)
-		queue := func(id string) lock.AcquireRequest {
+		queue := func(id string) store.LockRequest {
 			req := quorumRequest("k", id, ttl)
 			req.Queue = true
-			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != lock.Queued {
+			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
 				t.Fatalf("got %+v, %v", reply, err)
 			}
 			return req
@@ -266,19 +266,19 @@ func TestQuorumForgetsRequests(t *testing.T) {
 			_, err := q.AwaitLock(t.Context(), waiting)
 			done <- err
 		}()
-		var left []lock.AcquireRequest
+		var left []store.LockRequest
 		for range 3 {
 			for i := range 100 { // places that nobody awaits, and nobody withdraws
 				left = append(left, queue(fmt.Sprintf("leaves-%d-%v", i, time.Now())))
 			}
 			for range 40 {
 				time.Sleep(2 * time.Second)
-				if held, err := q.RenewLocks(t.Context(), []lock.HoldRequest{req2hold(holder)}); err != nil || !held[0] {
+				if held, err := q.RenewLocks(t.Context(), []store.LockRef{req2hold(holder)}); err != nil || !held[0] {
 					t.Fatalf("RenewLocks: %v, %v", held, err)
 				}
 			}
 		}
-		for i, req := range []lock.AcquireRequest{left[0], left[99], left[len(left)-1]} {
+		for i, req := range []store.LockRequest{left[0], left[99], left[len(left)-1]} {
 			before := peers[2].count("acquire")
 			if _, err := q.AcquireLock(t.Context(), req); err != nil {
 				t.Error(err)

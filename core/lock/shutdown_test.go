@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -80,7 +79,7 @@ func TestCloseWithdrawsFromQueues(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 		for i, p := range waiting {
-			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) || !errors.Is(p.err, core.ErrClosed) {
+			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) || !errors.Is(p.err, store.ErrClosed) {
 				t.Errorf("waiter %d: %v", i, p.err)
 			}
 		}
@@ -136,11 +135,11 @@ func TestCallsAfterShutdown(t *testing.T) {
 				for call, acquire := range map[string]func(context.Context, string) (*lock.Lease, error){
 					"Lock": l.Lock, "TryLock": l.TryLock, "RLock": l.RLock, "TryRLock": l.TryRLock,
 				} {
-					if _, err := acquire(t.Context(), "k"); !errors.Is(err, core.ErrClosed) || outage.Down(err) {
+					if _, err := acquire(t.Context(), "k"); !errors.Is(err, store.ErrClosed) || store.Down(err) {
 						t.Errorf("%s: %v", call, err)
 					}
 				}
-				if _, err := l.LockAll(t.Context(), []string{"a", "b"}); !errors.Is(err, core.ErrClosed) {
+				if _, err := l.LockAll(t.Context(), []string{"a", "b"}); !errors.Is(err, store.ErrClosed) {
 					t.Errorf("LockAll: %v", err)
 				}
 			})
@@ -198,7 +197,7 @@ func TestShutdownOnRedis(t *testing.T) {
 		t.Errorf("%+v, %v", k, err)
 	}
 	for range 40 {
-		if r := <-results; r.err != nil && !errors.Is(r.err, core.ErrClosed) && !errors.Is(r.err, lock.ErrNotAcquired) {
+		if r := <-results; r.err != nil && !errors.Is(r.err, store.ErrClosed) && !errors.Is(r.err, lock.ErrNotAcquired) {
 			t.Errorf("%v, %v", r.lease, r.err)
 		} else if r.err == nil {
 			wantEnded(t, r.lease, lock.ErrReleased) // it had it just before

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // What others are told of a holder ends, if it is traced, in the span under which it asked for the lock, so
@@ -50,10 +52,5 @@ func (h *hold) holder() (string, trace.SpanContext) {
 	return h.config.holder, trace.SpanContextFromContext(h.asked)
 }
 
-// untraced returns a state as users see it.
-func (s State) untraced() State {
-	for i := range s.Holders {
-		s.Holders[i].Meta, _ = cutSpan(s.Holders[i].Meta)
-	}
-	return s
-}
+// A label and its span fit into a request.
+var _ [store.MaxHolder - maxMeta - spanBytes]struct{}

@@ -10,7 +10,7 @@ import (
 	"weak"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // slowly has calls of this name take d, and then return err if it is not nil.
@@ -44,7 +44,7 @@ func TestTryLockDuringAnOutage(t *testing.T) {
 		}
 		time.Sleep(4000 * 250 * time.Millisecond)
 		for i, p := range tries {
-			if !p.returned() || !errors.Is(p.err, outage.ErrUnavailable) || errors.Is(p.err, lock.ErrNotAcquired) {
+			if !p.returned() || !errors.Is(p.err, store.ErrUnavailable) || errors.Is(p.err, lock.ErrNotAcquired) {
 				t.Fatalf("call %d: %v", i, p.err)
 			}
 		}
@@ -167,7 +167,7 @@ func TestLockEndsDuringAnOutage(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		time.Sleep(2 * time.Second)
-		if !asks.returned() || !errors.Is(asks.err, outage.ErrUnavailable) {
+		if !asks.returned() || !errors.Is(asks.err, store.ErrUnavailable) {
 			t.Errorf("%v", asks.err)
 		}
 	})

@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
@@ -31,7 +31,7 @@ func TestFullOfBuckets(t *testing.T) {
 			}
 		}
 		for range 3 {
-			if _, err := ask(10); !errors.Is(err, core.ErrFull) || !errors.Is(err, core.ErrUnavailable) {
+			if _, err := ask(10); !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrUnavailable) {
 				t.Fatalf("an eleventh key: %v", err)
 			}
 		}
@@ -133,8 +133,8 @@ func TestFewerBucketsThanLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrFull) {
-			t.Errorf("got %v, want core.ErrFull", err)
+		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrFull) {
+			t.Errorf("got %v, want store.ErrFull", err)
 		}
 	}
 }
@@ -158,28 +158,28 @@ func TestExpiredBucketsMakeRoom(t *testing.T) {
 
 func TestFullOfRecords(t *testing.T) {
 	s := memstore.New(memstore.WithMaxRecordBytes(2048)) // four records without results
-	ref := func(id string) guard.AttemptRef { return guard.AttemptRef{ID: id, Owner: "owner-" + id} }
-	begin := func(id string) (guard.BeginReply, error) {
-		return s.BeginOperation(t.Context(), guard.BeginRequest{
+	ref := func(id string) store.AttemptRef { return store.AttemptRef{ID: id, Owner: "owner-" + id} }
+	begin := func(id string) (store.BeginReply, error) {
+		return s.BeginOperation(t.Context(), store.BeginRequest{
 			AttemptRef: ref(id), Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
 		})
 	}
 	settle := func(id string, data []byte) (bool, error) {
-		return s.SettleOperation(t.Context(), guard.SettleRequest{
-			AttemptRef: ref(id), Fingerprint: "f", Number: 1, State: guard.Completed, Status: 201, Data: data, Retention: time.Hour,
+		return s.SettleOperation(t.Context(), store.SettleRequest{
+			AttemptRef: ref(id), Fingerprint: "f", Number: 1, State: store.Completed, Status: 201, Data: data, Retention: time.Hour,
 		})
 	}
-	wantState := func(id string, want guard.State) {
+	wantState := func(id string, want store.RecordState) {
 		t.Helper()
-		reply, err := s.BeginOperation(t.Context(), guard.BeginRequest{
-			AttemptRef: guard.AttemptRef{ID: id, Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
+		reply, err := s.BeginOperation(t.Context(), store.BeginRequest{
+			AttemptRef: store.AttemptRef{ID: id, Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
 		})
-		if err != nil || reply.Outcome != guard.Settled || reply.State != want || reply.Status != 201 {
+		if err != nil || reply.Outcome != store.Settled || reply.State != want || reply.Status != 201 {
 			t.Errorf("%s: %+v, %v, want state %d", id, reply, err, want)
 		}
 	}
 	for _, id := range []string{"a", "b", "c"} {
-		if reply, err := begin(id); err != nil || reply.Outcome != guard.Started {
+		if reply, err := begin(id); err != nil || reply.Outcome != store.Started {
 			t.Fatalf("%s: %+v, %v", id, reply, err)
 		}
 	}
@@ -190,21 +190,21 @@ func TestFullOfRecords(t *testing.T) {
 	if owned, err := settle("b", bytes.Repeat([]byte("x"), 300)); !owned || err != nil {
 		t.Fatalf("a result that does not fit: %v, %v", owned, err)
 	}
-	wantState("a", guard.Completed)
-	wantState("b", guard.NotRetained)
+	wantState("a", store.Completed)
+	wantState("b", store.NotRetained)
 	// For a new operation a result goes, and no operation that has run.
-	if reply, err := begin("d"); err != nil || reply.Outcome != guard.Started {
+	if reply, err := begin("d"); err != nil || reply.Outcome != store.Started {
 		t.Fatalf("a fourth operation: %+v, %v", reply, err)
 	}
 	for range 3 {
-		if _, err := begin("e"); !errors.Is(err, core.ErrFull) {
+		if _, err := begin("e"); !errors.Is(err, store.ErrFull) {
 			t.Fatalf("a fifth operation: %v", err)
 		}
-		wantState("a", guard.NotRetained)
-		wantState("b", guard.NotRetained)
-		if reply, err := s.BeginOperation(t.Context(), guard.BeginRequest{
-			AttemptRef: guard.AttemptRef{ID: "c", Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
-		}); err != nil || reply.Outcome != guard.Busy {
+		wantState("a", store.NotRetained)
+		wantState("b", store.NotRetained)
+		if reply, err := s.BeginOperation(t.Context(), store.BeginRequest{
+			AttemptRef: store.AttemptRef{ID: "c", Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
+		}); err != nil || reply.Outcome != store.Busy {
 			t.Errorf("an attempt in flight: %+v, %v", reply, err)
 		}
 	}
@@ -214,7 +214,7 @@ func TestFullOfRecords(t *testing.T) {
 	if owned, err := s.AbandonOperation(t.Context(), ref("c")); !owned || err != nil {
 		t.Fatalf("abandon: %v, %v", owned, err)
 	}
-	if reply, err := begin("e"); err != nil || reply.Outcome != guard.Started {
+	if reply, err := begin("e"); err != nil || reply.Outcome != store.Started {
 		t.Errorf("after room was made: %+v, %v", reply, err)
 	}
 }
@@ -294,7 +294,7 @@ func TestRecordsGiveBackTheirRoom(t *testing.T) {
 			}
 			a, _, err := g.Begin(t.Context(), op)
 			if a == nil {
-				if err != nil && !errors.Is(err, core.ErrFull) && !errors.Is(err, guard.ErrNotRetained) && !errors.Is(err, guard.ErrInFlight) &&
+				if err != nil && !errors.Is(err, store.ErrFull) && !errors.Is(err, guard.ErrNotRetained) && !errors.Is(err, guard.ErrInFlight) &&
 					!errors.Is(err, guard.ErrScopeFull) {
 					t.Fatal(err)
 				}

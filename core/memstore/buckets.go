@@ -7,8 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // buckets are all token buckets of a store.
@@ -44,9 +43,9 @@ func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
 	return &b.shards[uint64(uint32(hash))*uint64(len(b.shards))>>32], uint32(hash >> 32)
 }
 
-// TakeTokens implements tokenbucket.Store. Most requests have an only charge, for which it looks once, here and
+// TakeTokens implements store.Buckets. Most requests have an only charge, for which it looks once, here and
 // without a defer: this is the hot path.
-func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (reply tokenbucket.TakeReply, err error) {
+func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (reply store.TakeReply, err error) {
 	if err := s.begins(ctx); err != nil {
 		return reply, err
 	}
@@ -61,14 +60,14 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []t
 		return reply, err
 	}
 	shard.mu.Lock()
-	var debt tokenbucket.Span
+	var debt store.Span
 	i, found := shard.table.find(id, hash)
 	if found {
 		debt = shard.table.level(i).Debt(now, c)
 	}
 	sum, ok := c.Charged(debt)
 	switch {
-	case !ok || c.Cost == (tokenbucket.Span{}):
+	case !ok || c.Cost == (store.Span{}):
 		sum = debt
 	case found:
 		shard.table.set(i, levelOf(sum, c, now))
@@ -77,29 +76,29 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []t
 		shard.table.add(id, hash, levelOf(sum, c, now), now)
 	default:
 		shard.mu.Unlock()
-		return reply, outage.ErrFull
+		return reply, store.ErrFull
 	}
 	shard.mu.Unlock()
-	reply.Allowed, reply.Debts = ok, tokenbucket.OneDebt(sum)
+	reply.Allowed, reply.Debts = ok, store.OneDebt(sum)
 	return reply, nil
 }
 
 // takeAll makes several charges, or none: it reads all buckets before it writes any.
-func (b *buckets) takeAll(limiter, key string, charges []tokenbucket.Charge, now int64) (reply tokenbucket.TakeReply, err error) {
+func (b *buckets) takeAll(limiter, key string, charges []store.Charge, now int64) (reply store.TakeReply, err error) {
 	shard, hash := b.shardOf(key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	allowed, debts, missing := true, tokenbucket.MakeDebts(len(charges)), 0
+	allowed, debts, missing := true, store.MakeDebts(len(charges)), 0
 	for n := range charges {
 		c := &charges[n]
 		id, hash, err := b.identify(limiter, key, c.Bucket, hash)
 		if err != nil {
 			return reply, err
 		}
-		var debt tokenbucket.Span
+		var debt store.Span
 		if i, found := shard.table.find(id, hash); found {
 			debt = shard.table.level(i).Debt(now, c)
-		} else if c.Cost != (tokenbucket.Span{}) {
+		} else if c.Cost != (store.Span{}) {
 			missing++
 		}
 		if _, ok := c.Charged(debt); !ok {
@@ -112,14 +111,14 @@ func (b *buckets) takeAll(limiter, key string, charges []tokenbucket.Charge, now
 		return reply, nil
 	}
 	if missing > 0 && !b.makeRoom(shard, missing, key, now) {
-		return reply, outage.ErrFull
+		return reply, store.ErrFull
 	}
 	if missing > 0 {
 		key = strings.Clone(key)
 	}
 	for n := range charges {
 		c := &charges[n]
-		if c.Cost == (tokenbucket.Span{}) {
+		if c.Cost == (store.Span{}) {
 			continue
 		}
 		debt, _ := c.Charged(debts.At(n))
@@ -141,15 +140,15 @@ func (b *buckets) takeAll(limiter, key string, charges []tokenbucket.Charge, now
 // identify returns what a bucket of a key with this hash is called in the table, and its hash there.
 func (b *buckets) identify(limiter, key, bucket string, hash uint32) (bucketID, uint32, error) {
 	if len(key) > maxKey {
-		return bucketID{}, 0, fmt.Errorf("%w: no room for a key of %d bytes", outage.ErrFull, len(key))
+		return bucketID{}, 0, fmt.Errorf("%w: no room for a key of %d bytes", store.ErrFull, len(key))
 	}
 	n, err := b.spaces.get(limiter, bucket)
 	return bucketID{key, n}, max(hash^uint32(n-1)*0x9e3779b9, 1), err
 }
 
 // levelOf is what is kept of a debt.
-func levelOf(debt tokenbucket.Span, c *tokenbucket.Charge, now int64) tokenbucket.Level {
-	return tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
+func levelOf(debt store.Span, c *store.Charge, now int64) store.Level {
+	return store.Level{Empties: store.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
 }
 
 // makeRoom reports whether n more buckets of a key fit, after it has removed full ones, and evicted others
@@ -165,7 +164,7 @@ func (b *buckets) makeRoom(shard *bucketShard, n int, key string, now int64) boo
 	return t.count+n <= shard.limit
 }
 
-// ResetTokens implements tokenbucket.Store.
+// ResetTokens implements store.Buckets.
 func (s *Store) ResetTokens(ctx context.Context, limiter, key string, names []string) error {
 	if err := s.ready(ctx); err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"unsafe"
 
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // bucketTable keeps the levels of token buckets in little memory, about 45 bytes and a key each, and moves a lookup
@@ -20,7 +20,7 @@ type bucketTable struct {
 	homes int
 	count int
 	hand  int // where the sweep goes on
-	wide  map[bucketID]tokenbucket.Span
+	wide  map[bucketID]store.Span
 }
 
 // bucketID identifies a bucket.
@@ -29,7 +29,7 @@ type bucketID struct {
 	space space // 0 is none
 }
 
-// bucketSlot keeps a tokenbucket.Level in half a cache line. A fraction whose denominator is large, as only
+// bucketSlot keeps a store.Level in half a cache line. A fraction whose denominator is large, as only
 // limits of billions of tokens have it, is in the table's map: its denominator is 0 here.
 type bucketSlot struct {
 	text      *byte // of the key
@@ -95,17 +95,17 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 func smaller(a, b uint32) int { return int((uint64(a-1) - uint64(b-1)) >> 63) }
 
 // level returns what slot i keeps.
-func (t *bucketTable) level(i int) tokenbucket.Level {
+func (t *bucketTable) level(i int) store.Level {
 	s := &t.slots[i]
 	if s.den == 0 {
 		wide := t.wide[s.id()]
-		return tokenbucket.Level{Empties: tokenbucket.Span{Micros: s.empties, Frac: wide.Frac}, Den: wide.Micros}
+		return store.Level{Empties: store.Span{Micros: s.empties, Frac: wide.Frac}, Den: wide.Micros}
 	}
-	return tokenbucket.Level{Empties: tokenbucket.Span{Micros: s.empties, Frac: int64(s.frac)}, Den: int64(s.den)}
+	return store.Level{Empties: store.Span{Micros: s.empties, Frac: int64(s.frac)}, Den: int64(s.den)}
 }
 
 // set has slot i keep a level.
-func (t *bucketTable) set(i int, l tokenbucket.Level) {
+func (t *bucketTable) set(i int, l store.Level) {
 	s := &t.slots[i]
 	s.empties = l.Empties.Micros
 	if l.Den <= math.MaxUint32 || l.Empties.Frac == 0 {
@@ -115,9 +115,9 @@ func (t *bucketTable) set(i int, l tokenbucket.Level) {
 	}
 	s.frac, s.den = 0, 0
 	if t.wide == nil {
-		t.wide = make(map[bucketID]tokenbucket.Span)
+		t.wide = make(map[bucketID]store.Span)
 	}
-	t.wide[s.id()] = tokenbucket.Span{Micros: l.Den, Frac: l.Empties.Frac}
+	t.wide[s.id()] = store.Span{Micros: l.Den, Frac: l.Empties.Frac}
 }
 
 // narrow forgets a slot's large fraction, if it has one.
@@ -133,7 +133,7 @@ func (s *bucketSlot) expired(now int64) bool {
 }
 
 // add adds a bucket that the table has not.
-func (t *bucketTable) add(id bucketID, hash uint32, l tokenbucket.Level, now int64) {
+func (t *bucketTable) add(id bucketID, hash uint32, l store.Level, now int64) {
 	t.sweep(sweepSlots, now)
 	if t.count*5 >= t.homes*4 { // a fuller one has long runs
 		t.grow()

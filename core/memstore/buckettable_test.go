@@ -10,12 +10,11 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // check holds a table against what it should have, and against the order that its searches rely on.
-func (t *bucketTable) check(tt *testing.T, want map[bucketID]tokenbucket.Level, hash func(bucketID) uint32) {
+func (t *bucketTable) check(tt *testing.T, want map[bucketID]store.Level, hash func(bucketID) uint32) {
 	tt.Helper()
 	n, wide, last := 0, 0, uint32(0)
 	for i := range t.slots {
@@ -64,13 +63,13 @@ func TestTableAgainstAMap(t *testing.T) {
 			return max(h/max(spread, 1)*max(spread, 1), 1)
 		}
 		var table bucketTable
-		want := map[bucketID]tokenbucket.Level{}
+		want := map[bucketID]store.Level{}
 		now := int64(0)
 		for step := range 3000 {
 			now += r.Int64N(3)
 			id := bucketID{fmt.Sprint(r.IntN(400)), space(1 + r.IntN(3))}
 			den := dens[r.IntN(len(dens))]
-			level := tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + 1 + r.Int64N(2000), Frac: r.Int64N(2) * (den - 1)}, Den: den}
+			level := store.Level{Empties: store.Span{Micros: now + 1 + r.Int64N(2000), Frac: r.Int64N(2) * (den - 1)}, Den: den}
 			i, found := table.find(id, hash(id))
 			switch {
 			case r.IntN(4) == 0:
@@ -111,7 +110,7 @@ func TestTableSweeps(t *testing.T) {
 	for now := range int64(100_000) {
 		id := bucketID{fmt.Sprint(now), 1}
 		hash := max(uint32(now)*2654435761, 1)
-		table.add(id, hash, tokenbucket.Level{Empties: tokenbucket.Span{Micros: now + 100}, Den: 1}, now)
+		table.add(id, hash, store.Level{Empties: store.Span{Micros: now + 100}, Den: 1}, now)
 	}
 	if len(table.slots) > 1000 {
 		t.Errorf("the table has %d slots for 100 live buckets", len(table.slots))
@@ -121,11 +120,11 @@ func TestTableSweeps(t *testing.T) {
 func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	s := New(WithMaxBuckets(50))
 	defer s.Close()
-	charge := func(key string, cost int64, buckets ...string) (tokenbucket.TakeReply, error) {
-		var charges []tokenbucket.Charge
+	charge := func(key string, cost int64, buckets ...string) (store.TakeReply, error) {
+		var charges []store.Charge
 		for _, bucket := range buckets {
-			charges = append(charges, tokenbucket.Charge{
-				Bucket: bucket, Den: 1, Cost: tokenbucket.Span{Micros: cost}, Capacity: tokenbucket.Span{Micros: 1 << 40},
+			charges = append(charges, store.Charge{
+				Bucket: bucket, Den: 1, Cost: store.Span{Micros: cost}, Capacity: store.Span{Micros: 1 << 40},
 			})
 		}
 		return s.TakeTokens(t.Context(), "api", key, charges)
@@ -168,7 +167,7 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	if reply, err := charge("all", 0, names...); err != nil || reply.Debts.At(0).Micros == 0 || reply.Debts.At(49).Micros == 0 {
 		t.Errorf("afterwards: %+v, %v", reply, err)
 	}
-	if _, err := charge("too many", hour, append(names, "one more")...); !errors.Is(err, outage.ErrFull) {
+	if _, err := charge("too many", hour, append(names, "one more")...); !errors.Is(err, store.ErrFull) {
 		t.Errorf("more buckets than the store holds: %v", err)
 	}
 }
@@ -180,7 +179,7 @@ func TestAnEvictionLooksAtFew(t *testing.T) {
 		t.Fatal("a bucket of an empty table was evicted")
 	}
 	const crowd = 20_000
-	level := tokenbucket.Level{Empties: tokenbucket.Span{Micros: 1 << 40}, Den: 1}
+	level := store.Level{Empties: store.Span{Micros: 1 << 40}, Den: 1}
 	for i := range crowd {
 		table.add(bucketID{"crowd", space(1 + i)}, uint32(i+1)*214_748, level, 0)
 	}
@@ -202,9 +201,9 @@ func TestAnEvictionLooksAtFew(t *testing.T) {
 func TestKeysOfAnyLength(t *testing.T) {
 	s := New()
 	defer s.Close()
-	take := func(key string) (tokenbucket.TakeReply, error) {
-		return s.TakeTokens(t.Context(), "api", key, []tokenbucket.Charge{
-			{Den: 1, Cost: tokenbucket.Span{Micros: 1 << 30}, Capacity: tokenbucket.Span{Micros: 1 << 30}},
+	take := func(key string) (store.TakeReply, error) {
+		return s.TakeTokens(t.Context(), "api", key, []store.Charge{
+			{Den: 1, Cost: store.Span{Micros: 1 << 30}, Capacity: store.Span{Micros: 1 << 30}},
 		})
 	}
 	longest := strings.Repeat("k", maxKey)
@@ -219,10 +218,10 @@ func TestKeysOfAnyLength(t *testing.T) {
 			t.Errorf("%d bytes, again: %+v, %v", len(key), reply, err)
 		}
 	}
-	if _, err := take(longest + "k"); !errors.Is(err, outage.ErrFull) {
+	if _, err := take(longest + "k"); !errors.Is(err, store.ErrFull) {
 		t.Errorf("longer: %v", err)
 	}
-	if err := s.ResetTokens(t.Context(), "api", longest+"k", []string{""}); !errors.Is(err, outage.ErrFull) {
+	if err := s.ResetTokens(t.Context(), "api", longest+"k", []string{""}); !errors.Is(err, store.ErrFull) {
 		t.Errorf("longer, to be reset: %v", err)
 	}
 }
@@ -243,7 +242,7 @@ func TestSpaces(t *testing.T) {
 			t.Fatalf("%s has number %d, and then %d, %v", name, n, again, err)
 		}
 	}
-	if _, err := s.get("one", "more"); !errors.Is(err, outage.ErrFull) {
+	if _, err := s.get("one", "more"); !errors.Is(err, store.ErrFull) {
 		t.Errorf("one more: %v", err)
 	}
 }

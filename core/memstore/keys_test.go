@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
@@ -51,10 +52,10 @@ func TestKeysDoNotKeepTheirRequests(t *testing.T) {
 		}},
 		"limiter and limit": {4 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
 			return func(name string) any {
-				charge := tokenbucket.Charge{
-					Bucket: name, Den: 1, Cost: tokenbucket.Span{Micros: 1 << 30}, Capacity: tokenbucket.Span{Micros: 1 << 30},
+				charge := store.Charge{
+					Bucket: name, Den: 1, Cost: store.Span{Micros: 1 << 30}, Capacity: store.Span{Micros: 1 << 30},
 				}
-				if _, err := s.TakeTokens(t.Context(), name, "k", []tokenbucket.Charge{charge}); err != nil {
+				if _, err := s.TakeTokens(t.Context(), name, "k", []store.Charge{charge}); err != nil {
 					t.Fatal(err)
 				}
 				return nil

@@ -5,12 +5,11 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
-var _ semaphore.LatchStore = (*Store)(nil)
+var _ store.Latches = (*Store)(nil)
 
 // latches are all latches of a store, behind one mutex: a participant counts a latch down once, so
 // there is no hurry.
@@ -41,8 +40,8 @@ func (l *latches) init(limit int) {
 	l.sets = expiry.NewTable[string](limit, func(set *participants) { l.participants -= len(*set) })
 }
 
-// CountDownLatch implements semaphore.LatchStore.
-func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (arrived int, err error) {
+// CountDownLatch implements store.Latches.
+func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (arrived int, err error) {
 	if err := s.begins(ctx); err != nil {
 		return 0, err
 	}
@@ -54,8 +53,8 @@ func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, 
 	if _, ok := set[participant]; ok {
 		return len(set), nil
 	}
-	if len(set) >= semaphore.MaxParticipants || !l.room(now) {
-		return 0, outage.ErrFull
+	if len(set) >= store.MaxParticipants || !l.room(now) {
+		return 0, store.ErrFull
 	}
 	expires := now + micros(req.TTL)
 	if set != nil {
@@ -90,8 +89,8 @@ func (l *latches) room(now int64) bool {
 	return l.participants < l.limit
 }
 
-// InspectLatch implements semaphore.LatchStore.
-func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (arrived int, err error) {
+// InspectLatch implements store.Latches.
+func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (arrived int, err error) {
 	if err := s.ready(ctx); err != nil {
 		return 0, err
 	}
@@ -100,8 +99,8 @@ func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (a
 	return len(s.latches.set(req.Name, s.now())), nil
 }
 
-// AwaitLatch implements semaphore.LatchStore.
-func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
+// AwaitLatch implements store.Latches.
+func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	if err := s.begins(ctx); err != nil {
 		return err
 	}
@@ -116,12 +115,12 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-s.hooks.Over():
-		return outage.ErrClosed
+		return store.ErrClosed
 	}
 }
 
 // enter returns the gate to wait at, or nil if the latch is open.
-func (l *latches) enter(req semaphore.LatchRequest, clock func() int64) *gate {
+func (l *latches) enter(req store.LatchRequest, clock func() int64) *gate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.set(req.Name, clock())) >= req.Count {
@@ -137,7 +136,7 @@ func (l *latches) enter(req semaphore.LatchRequest, clock func() int64) *gate {
 	return g
 }
 
-func (l *latches) leave(req semaphore.LatchRequest, g *gate) {
+func (l *latches) leave(req store.LatchRequest, g *gate) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g.waiting--

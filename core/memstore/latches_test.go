@@ -9,23 +9,22 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-func latch(name string, count int) semaphore.LatchRequest {
-	return semaphore.LatchRequest{Name: name, Count: count, TTL: time.Minute}
+func latch(name string, count int) store.LatchRequest {
+	return store.LatchRequest{Name: name, Count: count, TTL: time.Minute}
 }
 
-func countDown(t *testing.T, s *memstore.Store, req semaphore.LatchRequest, participant string, want int) {
+func countDown(t *testing.T, s *memstore.Store, req store.LatchRequest, participant string, want int) {
 	t.Helper()
 	if got, err := s.CountDownLatch(t.Context(), req, participant); err != nil || got != want {
 		t.Fatalf("%s at %s: %d, %v, want %d", participant, req.Name, got, err, want)
 	}
 }
 
-func arrived(t *testing.T, s *memstore.Store, req semaphore.LatchRequest, want int) {
+func arrived(t *testing.T, s *memstore.Store, req store.LatchRequest, want int) {
 	t.Helper()
 	if got, err := s.InspectLatch(t.Context(), req); err != nil || got != want {
 		t.Fatalf("%d at %s, %v, want %d", got, req.Name, err, want)
@@ -34,7 +33,7 @@ func arrived(t *testing.T, s *memstore.Store, req semaphore.LatchRequest, want i
 
 // awaitLatch has a latch awaited by n, and returns what gives the time and the error of the last of
 // them.
-func awaitLatch(ctx context.Context, s *memstore.Store, req semaphore.LatchRequest, n int) (ended func() (time.Time, error)) {
+func awaitLatch(ctx context.Context, s *memstore.Store, req store.LatchRequest, n int) (ended func() (time.Time, error)) {
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex
@@ -121,8 +120,8 @@ func TestFullOfParticipants(t *testing.T) {
 		}
 		full := func(name string) {
 			t.Helper()
-			if n, err := s.CountDownLatch(t.Context(), latch(name, 100), "late"); !errors.Is(err, core.ErrFull) || !errors.Is(err, core.ErrUnavailable) {
-				t.Fatalf("%d, %v, want core.ErrFull", n, err)
+			if n, err := s.CountDownLatch(t.Context(), latch(name, 100), "late"); !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrUnavailable) {
+				t.Fatalf("%d, %v, want store.ErrFull", n, err)
 			}
 		}
 		full("shared")
@@ -156,13 +155,13 @@ func TestCloseWakesThoseWhoWaitForALatch(t *testing.T) {
 		s := memstore.New()
 		ended := awaitLatch(t.Context(), s, latch("l", 1), 5)
 		s.Close()
-		if _, err := ended(); !errors.Is(err, core.ErrClosed) {
+		if _, err := ended(); !errors.Is(err, store.ErrClosed) {
 			t.Errorf("AwaitLatch in a store that was closed: %v", err)
 		}
-		if _, err := s.CountDownLatch(t.Context(), latch("l", 1), "a"); !errors.Is(err, core.ErrClosed) {
+		if _, err := s.CountDownLatch(t.Context(), latch("l", 1), "a"); !errors.Is(err, store.ErrClosed) {
 			t.Errorf("CountDownLatch: %v", err)
 		}
-		if _, err := s.InspectLatch(t.Context(), latch("l", 1)); !errors.Is(err, core.ErrClosed) {
+		if _, err := s.InspectLatch(t.Context(), latch("l", 1)); !errors.Is(err, store.ErrClosed) {
 			t.Errorf("InspectLatch: %v", err)
 		}
 	})

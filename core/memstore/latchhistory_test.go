@@ -11,8 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // However latches are counted down and awaited, all who wait are told, and in the end nothing is
@@ -22,7 +21,7 @@ func TestLatchHistories(t *testing.T) {
 		s, r := New(), rand.New(rand.NewPCG(1, 1))
 		var wg sync.WaitGroup
 		for i := range 300 {
-			req := semaphore.LatchRequest{Name: fmt.Sprint("l", r.IntN(3)), Count: 1 + r.IntN(40), TTL: time.Minute}
+			req := store.LatchRequest{Name: fmt.Sprint("l", r.IntN(3)), Count: 1 + r.IntN(40), TTL: time.Minute}
 			patience := time.Duration(1+2*r.IntN(2000)) * 500 * time.Microsecond // nothing else happens when it ends
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -63,7 +62,7 @@ func TestLatchHistories(t *testing.T) {
 func TestAnOpenGateIsNotUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
-		req := semaphore.LatchRequest{Name: "l", Count: 1, TTL: time.Second}
+		req := store.LatchRequest{Name: "l", Count: 1, TTL: time.Second}
 		var last *gate
 		for range 3 {
 			g := s.latches.enter(req, s.now)
@@ -86,22 +85,22 @@ func TestAnOpenGateIsNotUsedAgain(t *testing.T) {
 }
 
 func TestALatchHasMaxParticipants(t *testing.T) {
-	s := New(WithMaxParticipants(2 * semaphore.MaxParticipants))
-	req := semaphore.LatchRequest{Name: "l", Count: semaphore.MaxParticipants, TTL: time.Hour}
+	s := New(WithMaxParticipants(2 * store.MaxParticipants))
+	req := store.LatchRequest{Name: "l", Count: store.MaxParticipants, TTL: time.Hour}
 	if n, err := s.CountDownLatch(t.Context(), req, "0"); n != 1 || err != nil {
 		t.Fatalf("the first: %d, %v", n, err)
 	}
 	set := s.latches.set("l", s.now())
-	for i := range semaphore.MaxParticipants - 2 {
+	for i := range store.MaxParticipants - 2 {
 		set[strconv.Itoa(i+1)] = struct{}{}
 	}
-	if n, err := s.CountDownLatch(t.Context(), req, "last"); n != semaphore.MaxParticipants || err != nil {
+	if n, err := s.CountDownLatch(t.Context(), req, "last"); n != store.MaxParticipants || err != nil {
 		t.Errorf("the last: %d, %v", n, err)
 	}
-	if n, err := s.CountDownLatch(t.Context(), req, "late"); !errors.Is(err, outage.ErrFull) {
+	if n, err := s.CountDownLatch(t.Context(), req, "late"); !errors.Is(err, store.ErrFull) {
 		t.Errorf("one too many: %d, %v", n, err)
 	}
-	if n, err := s.CountDownLatch(t.Context(), req, "0"); n != semaphore.MaxParticipants || err != nil {
+	if n, err := s.CountDownLatch(t.Context(), req, "0"); n != store.MaxParticipants || err != nil {
 		t.Errorf("the first one again: %d, %v", n, err)
 	}
 }

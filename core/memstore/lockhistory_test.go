@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Clients that do what they like, and die as they like, never see two of them with a lock that
@@ -64,11 +64,11 @@ func (h *history) client(r *rand.Rand, n int) {
 	for i := range 60 {
 		ms := func(most int) time.Duration { return time.Duration(r.IntN(most)) * time.Millisecond }
 		key := fmt.Sprint("k", r.IntN(2))
-		req := lock.AcquireRequest{
+		req := store.LockRequest{
 			Name: "n", Key: key, ID: fmt.Sprintf("%d-%d", n, i), Shared: r.IntN(2) == 0, Queue: r.IntN(5) > 0,
 			TTL: 50*time.Millisecond + ms(3000), Delay: ms(1 + r.IntN(2)*100), Fences: 1 + r.IntN(3),
 		}
-		hold := lock.HoldRequest{Name: "n", Key: key, ID: req.ID, TTL: req.TTL, Delay: req.Delay}
+		hold := store.LockRef{Name: "n", Key: key, ID: req.ID, TTL: req.TTL, Delay: req.Delay}
 		time.Sleep(ms(200))
 		reply, err := h.s.AcquireLock(ctx, req)
 		if err != nil {
@@ -76,9 +76,9 @@ func (h *history) client(r *rand.Rand, n int) {
 		}
 		grant := reply.Grant
 		switch reply.Outcome {
-		case lock.Taken:
+		case store.Taken:
 			continue
-		case lock.Queued:
+		case store.Queued:
 			if r.IntN(6) == 0 {
 				continue // it died
 			}
@@ -108,7 +108,7 @@ func (h *history) client(r *rand.Rand, n int) {
 		time.Sleep(ms(60))
 		switch r.IntN(5) {
 		case 0:
-			_, _ = h.s.RenewLocks(ctx, []lock.HoldRequest{hold})
+			_, _ = h.s.RenewLocks(ctx, []store.LockRef{hold})
 		case 1:
 			_, _ = h.s.DowngradeLock(ctx, hold)
 		case 2:
@@ -120,7 +120,7 @@ func (h *history) client(r *rand.Rand, n int) {
 }
 
 // granted checks what is true at each grant.
-func (h *history) granted(req lock.AcquireRequest, grant lock.Grant) {
+func (h *history) granted(req store.LockRequest, grant store.Grant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !req.Shared {

@@ -3,7 +3,7 @@ package memstore
 import (
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 type lockShard = shard[*lockState, *request]
@@ -11,10 +11,10 @@ type lockShard = shard[*lockState, *request]
 // request is a request for a hold, and then the hold.
 type request struct {
 	waiter
-	ask    lock.AcquireRequest
+	ask    store.LockRequest
 	of     *lockState
 	shared bool // as asked for, or downgraded
-	grant  lock.Grant
+	grant  store.Grant
 	ends   int64 // when the hold expires
 	index  int   // in of.holds
 }
@@ -103,7 +103,7 @@ func (l *lockState) hold(r *request, now int64) {
 	}
 	n := 1
 	if !r.shared {
-		n = min(max(r.ask.Fences, 1), lock.MaxFences)
+		n = min(max(r.ask.Fences, 1), store.MaxFences)
 	}
 	s := l.shard.store
 	r.stage = holding
@@ -150,9 +150,9 @@ func (l *lockState) settle() {
 }
 
 // refusal is the reply to a request that does not have the lock.
-func (l *lockState) refusal(outcome lock.AcquireOutcome, now int64) lock.AcquireReply {
-	reply := lock.AcquireReply{Outcome: outcome, Waiting: l.waiting()}
-	if outcome == lock.Queued {
+func (l *lockState) refusal(outcome store.AcquireOutcome, now int64) store.LockReply {
+	reply := store.LockReply{Outcome: outcome, Waiting: l.waiting()}
+	if outcome == store.Queued {
 		reply.Waiting--
 	}
 	left := int64(0)
@@ -171,11 +171,11 @@ func (l *lockState) refusal(outcome lock.AcquireOutcome, now int64) lock.Acquire
 func (l *lockState) waiting() int { return l.queue.len() + l.reserved }
 
 // state is what the store says of the lock.
-func (l *lockState) state(now int64) lock.State {
-	state := lock.State{Key: l.key.key, Waiting: l.waiting()}
+func (l *lockState) state(now int64) store.LockState {
+	state := store.LockState{Key: l.key.key, Waiting: l.waiting()}
 	for _, r := range l.holds {
 		if r.held(now) {
-			state.Holders = append(state.Holders, lock.Holder{
+			state.Holders = append(state.Holders, store.LockHolder{
 				Fence: r.grant.Fence, LastFence: r.grant.LastFence, Shared: r.shared, Meta: r.ask.Holder,
 				Remaining: time.Duration(r.ends-now) * time.Microsecond,
 			})

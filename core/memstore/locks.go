@@ -4,16 +4,15 @@ import (
 	"context"
 	"iter"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ lock.Store = (*Store)(nil)
+var _ store.Locks = (*Store)(nil)
 
-// AcquireLock implements lock.Store.
-func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+// AcquireLock implements store.Locks.
+func (s *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	if err := s.begins(ctx); err != nil {
-		return lock.AcquireReply{}, err
+		return store.LockReply{}, err
 	}
 	shard := shardOf(s, s.locks.shards, req.Key)
 	shard.mu.Lock()
@@ -22,10 +21,10 @@ func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.
 	return reply, err
 }
 
-// AwaitLock implements lock.Store. A place that nobody awaits is kept for three seconds.
-func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+// AwaitLock implements store.Locks. A place that nobody awaits is kept for three seconds.
+func (s *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
 	if err := s.begins(ctx); err != nil {
-		return lock.Grant{}, err
+		return store.Grant{}, err
 	}
 	shard := shardOf(s, s.locks.shards, req.Key)
 	shard.mu.Lock()
@@ -34,26 +33,26 @@ func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Gr
 	reply, r, err := acquireLock(shard, req, s.now())
 	switch {
 	case err != nil:
-		return lock.Grant{}, err
-	case reply.Outcome == lock.Granted:
+		return store.Grant{}, err
+	case reply.Outcome == store.Granted:
 		return reply.Grant, nil
-	case reply.Outcome == lock.Withdrawn:
-		return lock.Grant{}, lock.ErrWithdrawn
+	case reply.Outcome == store.Withdrawn:
+		return store.Grant{}, store.ErrWithdrawn
 	}
 	if err := await(ctx, s, &shard.mu, r.of, r); err != nil {
-		return lock.Grant{}, err
+		return store.Grant{}, err
 	}
 	if r.withdrawn {
-		return lock.Grant{}, lock.ErrWithdrawn
+		return store.Grant{}, store.ErrWithdrawn
 	}
 	return r.grant, nil
 }
 
 // acquireLock is AcquireLock, in a shard that is locked. It returns the request too if it is queued.
-func acquireLock(s *lockShard, req lock.AcquireRequest, now int64) (lock.AcquireReply, *request, error) {
+func acquireLock(s *lockShard, req store.LockRequest, now int64) (store.LockReply, *request, error) {
 	id := s.requestID(req.Name, req.Key, req.ID)
 	if s.released.get(id, now) != nil {
-		return lock.AcquireReply{Outcome: lock.Withdrawn}, nil, nil
+		return store.LockReply{Outcome: store.Withdrawn}, nil, nil
 	}
 	l := s.at(req.Name, req.Key, now)
 	if r := s.requests[id]; r != nil && r.stage == holding && !r.held(now) {
@@ -70,18 +69,18 @@ func acquireLock(s *lockShard, req lock.AcquireRequest, now int64) (lock.Acquire
 		switch r.stage {
 		case queued:
 			l.queue.keep(r, now)
-			return l.refusal(lock.Queued, now), r, nil
+			return l.refusal(store.Queued, now), r, nil
 		case reserved:
 			l.hold(r, now)
 		}
-		return lock.AcquireReply{Outcome: lock.Granted, Grant: r.grant}, nil, nil
+		return store.LockReply{Outcome: store.Granted, Grant: r.grant}, nil, nil
 	}
 	free := l == nil || l.queue.len() == 0 && l.admits(req.Shared)
 	if !free && !req.Queue {
-		return l.refusal(lock.Taken, now), nil, nil
+		return l.refusal(store.Taken, now), nil, nil
 	}
 	if !s.room(now) {
-		return lock.AcquireReply{}, nil, outage.ErrFull
+		return store.LockReply{}, nil, store.ErrFull
 	}
 	if l == nil {
 		l = &lockState{shard: s, key: resourceKey{req.Name, req.Key}, leaves: never}
@@ -91,14 +90,14 @@ func acquireLock(s *lockShard, req lock.AcquireRequest, now int64) (lock.Acquire
 	s.requests[id] = r
 	if !free {
 		l.queue.push(r, now)
-		return l.refusal(lock.Queued, now), r, nil
+		return l.refusal(store.Queued, now), r, nil
 	}
 	l.hold(r, now)
-	return lock.AcquireReply{Outcome: lock.Granted, Grant: r.grant}, nil, nil
+	return store.LockReply{Outcome: store.Granted, Grant: r.grant}, nil, nil
 }
 
-// RenewLocks implements lock.Store.
-func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+// RenewLocks implements store.Locks.
+func (s *Store) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -110,7 +109,7 @@ func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool
 }
 
 // onHold calls f if the ID holds the lock, and reports whether it does.
-func (s *Store) onHold(req lock.HoldRequest, f func(*lockState, *request, int64)) bool {
+func (s *Store) onHold(req store.LockRef, f func(*lockState, *request, int64)) bool {
 	shard := shardOf(s, s.locks.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -125,8 +124,8 @@ func (s *Store) onHold(req lock.HoldRequest, f func(*lockState, *request, int64)
 	return true
 }
 
-// ReleaseLock implements lock.Store.
-func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// ReleaseLock implements store.Locks.
+func (s *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
@@ -148,8 +147,8 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 	return held, nil
 }
 
-// DowngradeLock implements lock.Store.
-func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// DowngradeLock implements store.Locks.
+func (s *Store) DowngradeLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
@@ -160,18 +159,18 @@ func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, 
 	}), nil
 }
 
-// VerifyLock implements lock.Store.
-func (s *Store) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// VerifyLock implements store.Locks.
+func (s *Store) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
 	return s.onHold(req, func(*lockState, *request, int64) {}), nil
 }
 
-// InspectLock implements lock.Store.
-func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, error) {
+// InspectLock implements store.Locks.
+func (s *Store) InspectLock(ctx context.Context, name, key string) (store.LockState, error) {
 	if err := s.ready(ctx); err != nil {
-		return lock.State{}, err
+		return store.LockState{}, err
 	}
 	shard := shardOf(s, s.locks.shards, key)
 	shard.mu.Lock()
@@ -179,20 +178,20 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (lock.State, 
 	now := s.now()
 	l := shard.at(name, key, now)
 	if l == nil {
-		return lock.State{Key: key}, nil
+		return store.LockState{Key: key}, nil
 	}
 	return l.state(now), nil
 }
 
-// ListLocks implements lock.Store.
-func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State, error] {
-	return listStates(ctx, s, &s.locks, name, func(l *lockState, now int64) (lock.State, bool) {
+// ListLocks implements store.Locks.
+func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[store.LockState, error] {
+	return listStates(ctx, s, &s.locks, name, func(l *lockState, now int64) (store.LockState, bool) {
 		state := l.state(now)
 		return state, len(state.Holders) > 0 || state.Waiting > 0
 	})
 }
 
-// ForceUnlock implements lock.Store.
+// ForceUnlock implements store.Locks.
 func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
@@ -223,5 +222,5 @@ func (s *Store) forceUnlock(name, key string, fence int64) (id string, ok bool) 
 	return "", false
 }
 
-// NotifyLost implements lock.Store: f is told of what ForceUnlock ended.
+// NotifyLost implements store.Locks: f is told of what ForceUnlock ended.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.lost.Add(f) }

@@ -10,17 +10,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // request is a request for a lock that queues, and that has an ID that tells what it is about.
-func request(key, id string) lock.AcquireRequest {
-	return lock.AcquireRequest{Name: "n", Key: key, ID: id, Queue: true, TTL: time.Minute, Fences: 1}
+func request(key, id string) store.LockRequest {
+	return store.LockRequest{Name: "n", Key: key, ID: id, Queue: true, TTL: time.Minute, Fences: 1}
 }
 
-func acquire(t *testing.T, s *memstore.Store, req lock.AcquireRequest, want lock.AcquireOutcome) lock.Grant {
+func acquire(t *testing.T, s *memstore.Store, req store.LockRequest, want store.AcquireOutcome) store.Grant {
 	t.Helper()
 	reply, err := s.AcquireLock(t.Context(), req)
 	if err != nil || reply.Outcome != want {
@@ -29,9 +28,9 @@ func acquire(t *testing.T, s *memstore.Store, req lock.AcquireRequest, want lock
 	return reply.Grant
 }
 
-func release(t *testing.T, s *memstore.Store, req lock.AcquireRequest, want bool) {
+func release(t *testing.T, s *memstore.Store, req store.LockRequest, want bool) {
 	t.Helper()
-	held, err := s.ReleaseLock(t.Context(), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+	held, err := s.ReleaseLock(t.Context(), store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID})
 	if err != nil || held != want {
 		t.Fatalf("release of %s: %v, %v, want %v", req.ID, held, err, want)
 	}
@@ -42,38 +41,38 @@ func TestFullOfLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxLocks(10))
 		first, waits := request("k0", "0"), request("k0", "waits")
-		acquire(t, s, first, lock.Granted)
-		acquire(t, s, waits, lock.Queued)
+		acquire(t, s, first, store.Granted)
+		acquire(t, s, waits, store.Queued)
 		for i := range 8 {
-			acquire(t, s, request(fmt.Sprint("k", i+1), fmt.Sprint(i+1)), lock.Granted)
+			acquire(t, s, request(fmt.Sprint("k", i+1), fmt.Sprint(i+1)), store.Granted)
 		}
-		full := func(req lock.AcquireRequest) {
+		full := func(req store.LockRequest) {
 			t.Helper()
-			if reply, err := s.AcquireLock(t.Context(), req); !errors.Is(err, core.ErrFull) || !errors.Is(err, core.ErrUnavailable) {
-				t.Fatalf("%s: %+v, %v, want core.ErrFull", req.ID, reply, err)
+			if reply, err := s.AcquireLock(t.Context(), req); !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrUnavailable) {
+				t.Fatalf("%s: %+v, %v, want store.ErrFull", req.ID, reply, err)
 			}
-			if grant, err := s.AwaitLock(t.Context(), req); !errors.Is(err, core.ErrFull) {
-				t.Fatalf("%s: %+v, %v, want core.ErrFull", req.ID, grant, err)
+			if grant, err := s.AwaitLock(t.Context(), req); !errors.Is(err, store.ErrFull) {
+				t.Fatalf("%s: %+v, %v, want store.ErrFull", req.ID, grant, err)
 			}
 		}
 		full(request("new", "new"))
 		full(request("k0", "late"))
 		try := request("k0", "try")
 		try.Queue = false
-		acquire(t, s, try, lock.Taken)
-		acquire(t, s, first, lock.Granted) // again
-		acquire(t, s, waits, lock.Queued)
+		acquire(t, s, try, store.Taken)
+		acquire(t, s, first, store.Granted) // again
+		acquire(t, s, waits, store.Queued)
 		release(t, s, request("new", "nothing"), false)
 		release(t, s, first, true)
 		grant, err := s.AwaitLock(t.Context(), waits)
 		if err != nil || grant.Fence == 0 {
 			t.Fatalf("the next in the queue: %+v, %v", grant, err)
 		}
-		acquire(t, s, request("new", "new"), lock.Granted)
+		acquire(t, s, request("new", "new"), store.Granted)
 		full(request("other", "other"))
 		time.Sleep(time.Minute)
 		for i := range 10 { // what has expired makes room
-			acquire(t, s, request(fmt.Sprint("later", i), fmt.Sprint("later", i)), lock.Granted)
+			acquire(t, s, request(fmt.Sprint("later", i), fmt.Sprint("later", i)), store.Granted)
 		}
 		full(request("other", "other"))
 	})
@@ -88,11 +87,11 @@ func TestExpiredLocksMakeRoom(t *testing.T) {
 			for i := range 5 * limit {
 				req := request(fmt.Sprint("k", i), fmt.Sprint(i))
 				req.TTL = time.Millisecond
-				acquire(t, s, req, lock.Granted)
+				acquire(t, s, req, store.Granted)
 				time.Sleep(time.Second / time.Duration(200*limit)) // a fifth are live at a time
 			}
 			for i := range limit {
-				acquire(t, s, request(fmt.Sprint("burst", i), fmt.Sprint("burst", i)), lock.Granted)
+				acquire(t, s, request(fmt.Sprint("burst", i), fmt.Sprint("burst", i)), store.Granted)
 				if i%(limit/10) == 0 {
 					time.Sleep(time.Millisecond)
 				}
@@ -104,18 +103,18 @@ func TestExpiredLocksMakeRoom(t *testing.T) {
 func TestTombstonesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxLocks(3))
-		released := func(i int) lock.AcquireRequest { return request(fmt.Sprint("k", i), fmt.Sprint(i)) }
+		released := func(i int) store.LockRequest { return request(fmt.Sprint("k", i), fmt.Sprint(i)) }
 		for i := range 1000 { // releasing is never refused
 			release(t, s, released(i), false)
 		}
 		for i := 997; i < 1000; i++ {
-			acquire(t, s, released(i), lock.Withdrawn)
+			acquire(t, s, released(i), store.Withdrawn)
 		}
-		acquire(t, s, released(996), lock.Granted) // the oldest went first
+		acquire(t, s, released(996), store.Granted) // the oldest went first
 		time.Sleep(59 * time.Second)
-		acquire(t, s, released(999), lock.Withdrawn)
+		acquire(t, s, released(999), store.Withdrawn)
 		time.Sleep(time.Second)
-		acquire(t, s, released(999), lock.Granted)
+		acquire(t, s, released(999), store.Granted)
 	})
 }
 
@@ -124,9 +123,9 @@ func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		holder, first, second := request("k", "holder"), request("k", "first"), request("k", "second")
-		acquire(t, s, holder, lock.Granted)
-		acquire(t, s, first, lock.Queued)
-		acquire(t, s, second, lock.Queued)
+		acquire(t, s, holder, store.Granted)
+		acquire(t, s, first, store.Queued)
+		acquire(t, s, second, store.Queued)
 		time.Sleep(2 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -134,7 +133,7 @@ func TestPlaces(t *testing.T) {
 			t.Fatalf("AwaitLock: %v", err)
 		}
 		time.Sleep(2900 * time.Millisecond) // the second's place is lost now, the first's is not yet
-		acquire(t, s, second, lock.Queued)
+		acquire(t, s, second, store.Queued)
 		release(t, s, holder, true)
 		granted := time.Now()
 		grant, err := s.AwaitLock(t.Context(), second)
@@ -153,7 +152,7 @@ func TestAwaitedBySeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		holder, waits := request("k", "holder"), request("k", "waits")
-		acquire(t, s, holder, lock.Granted)
+		acquire(t, s, holder, store.Granted)
 		start := time.Now()
 		var wg sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
@@ -179,11 +178,11 @@ func TestAwaitedBySeveral(t *testing.T) {
 
 // However the first of those who wait leaves, the others notice an expiry when it happens.
 func TestSomebodyWatchesTheClock(t *testing.T) {
-	for name, leave := range map[string]func(*memstore.Store, lock.AcquireRequest, context.CancelFunc){
-		"nobody leaves": func(*memstore.Store, lock.AcquireRequest, context.CancelFunc) {},
-		"its wait ends": func(_ *memstore.Store, _ lock.AcquireRequest, cancel context.CancelFunc) { cancel() },
-		"it is withdrawn": func(s *memstore.Store, req lock.AcquireRequest, _ context.CancelFunc) {
-			_, _ = s.ReleaseLock(context.Background(), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+	for name, leave := range map[string]func(*memstore.Store, store.LockRequest, context.CancelFunc){
+		"nobody leaves": func(*memstore.Store, store.LockRequest, context.CancelFunc) {},
+		"its wait ends": func(_ *memstore.Store, _ store.LockRequest, cancel context.CancelFunc) { cancel() },
+		"it is withdrawn": func(s *memstore.Store, req store.LockRequest, _ context.CancelFunc) {
+			_, _ = s.ReleaseLock(context.Background(), store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,21 +190,21 @@ func TestSomebodyWatchesTheClock(t *testing.T) {
 				s := memstore.New()
 				start := time.Now()
 				holder := request("k", "holder")
-				acquire(t, s, holder, lock.Granted)
+				acquire(t, s, holder, store.Granted)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				first := request("k", "first")
-				acquire(t, s, first, lock.Queued)
+				acquire(t, s, first, store.Queued)
 				var wg sync.WaitGroup
 				wg.Go(func() {
 					if _, err := s.AwaitLock(ctx, first); err == nil {
 						time.Sleep(time.Second) // holds it for so long
-						_, _ = s.ReleaseLock(t.Context(), lock.HoldRequest{Name: "n", Key: "k", ID: "first"})
+						_, _ = s.ReleaseLock(t.Context(), store.LockRef{Name: "n", Key: "k", ID: "first"})
 					}
 				})
 				for i := range 3 {
 					req := request("k", fmt.Sprint(i))
-					acquire(t, s, req, lock.Queued)
+					acquire(t, s, req, store.Queued)
 					wg.Go(func() {
 						if _, err := s.AwaitLock(t.Context(), req); err != nil {
 							t.Errorf("AwaitLock: %v", err)
@@ -234,7 +233,7 @@ func TestShorterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		holder, waits := request("k", "holder"), request("k", "waits")
-		acquire(t, s, holder, lock.Granted)
+		acquire(t, s, holder, store.Granted)
 		start := time.Now()
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -243,7 +242,7 @@ func TestShorterLease(t *testing.T) {
 			}
 		})
 		time.Sleep(10 * time.Second)
-		held, err := s.RenewLocks(t.Context(), []lock.HoldRequest{{Name: "n", Key: "k", ID: "holder", TTL: 5 * time.Second}})
+		held, err := s.RenewLocks(t.Context(), []store.LockRef{{Name: "n", Key: "k", ID: "holder", TTL: 5 * time.Second}})
 		if err != nil || !held[0] {
 			t.Errorf("RenewLocks: %v, %v", held, err)
 		}
@@ -254,12 +253,12 @@ func TestShorterLease(t *testing.T) {
 func TestCloseWakesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		acquire(t, s, request("k", "holder"), lock.Granted)
+		acquire(t, s, request("k", "holder"), store.Granted)
 		start := time.Now()
 		var wg sync.WaitGroup
 		for i := range 3 {
 			wg.Go(func() {
-				if _, err := s.AwaitLock(t.Context(), request("k", fmt.Sprint(i))); !errors.Is(err, core.ErrClosed) || time.Since(start) != 0 {
+				if _, err := s.AwaitLock(t.Context(), request("k", fmt.Sprint(i))); !errors.Is(err, store.ErrClosed) || time.Since(start) != 0 {
 					t.Errorf("AwaitLock after %v: %v", time.Since(start), err)
 				}
 			})
@@ -276,10 +275,10 @@ func TestNotifiedWithoutAMutex(t *testing.T) {
 	holder := request("k", "holder")
 	var told []string
 	s.NotifyLost(func(id string) {
-		held, err := s.VerifyLock(t.Context(), lock.HoldRequest{Name: "n", Key: "k", ID: id})
+		held, err := s.VerifyLock(t.Context(), store.LockRef{Name: "n", Key: "k", ID: id})
 		told = append(told, fmt.Sprintf("%s: %v, %v", id, held, err))
 	})
-	grant := acquire(t, s, holder, lock.Granted)
+	grant := acquire(t, s, holder, store.Granted)
 	if ended, err := s.ForceUnlock(t.Context(), "n", "k", grant.Fence); !ended || err != nil {
 		t.Fatalf("ForceUnlock: %v, %v", ended, err)
 	}
@@ -292,11 +291,11 @@ func TestFences(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		last := time.Now().UnixMicro() - 1
-		var first lock.Grant
+		var first store.Grant
 		for i := range 2000 {
 			req := request("k", fmt.Sprint(i))
-			req.Fences = lock.MaxFences
-			grant := acquire(t, s, req, lock.Granted)
+			req.Fences = store.MaxFences
+			grant := acquire(t, s, req, store.Granted)
 			if i == 0 {
 				first = grant
 			}
@@ -306,7 +305,7 @@ func TestFences(t *testing.T) {
 			last = grant.LastFence
 			release(t, s, req, true)
 		}
-		if first.LastFence-first.Fence != lock.MaxFences-1 {
+		if first.LastFence-first.Fence != store.MaxFences-1 {
 			t.Errorf("the first block is %+v", first)
 		}
 		// Another store that is made soon after has larger fences.
@@ -321,7 +320,7 @@ func TestFences(t *testing.T) {
 		if err := s.RaiseFence(t.Context(), "n", "k", 1); err != nil {
 			t.Fatal(err)
 		}
-		if grant := acquire(t, s, request("k", "raised"), lock.Granted); grant.Fence != least+1 {
+		if grant := acquire(t, s, request("k", "raised"), store.Granted); grant.Fence != least+1 {
 			t.Errorf("fence %d, want %d", grant.Fence, least+1)
 		}
 
@@ -330,10 +329,10 @@ func TestFences(t *testing.T) {
 			t.Errorf("up for %v, %v", up, err)
 		}
 		s.Close()
-		if _, err := s.Uptime(t.Context()); !errors.Is(err, core.ErrClosed) {
+		if _, err := s.Uptime(t.Context()); !errors.Is(err, store.ErrClosed) {
 			t.Errorf("Uptime of a closed store: %v", err)
 		}
-		if err := s.RaiseFence(t.Context(), "n", "k", 1); !errors.Is(err, core.ErrClosed) {
+		if err := s.RaiseFence(t.Context(), "n", "k", 1); !errors.Is(err, store.ErrClosed) {
 			t.Errorf("RaiseFence of a closed store: %v", err)
 		}
 	})
@@ -342,7 +341,7 @@ func TestFences(t *testing.T) {
 func TestListStopsWhenTold(t *testing.T) {
 	s := memstore.New()
 	for i := range 1000 {
-		acquire(t, s, request(strings.Repeat("k", i+1), fmt.Sprint(i)), lock.Granted)
+		acquire(t, s, request(strings.Repeat("k", i+1), fmt.Sprint(i)), store.Granted)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Clients that do what they like, and die as they like, never have more in use than the largest
@@ -44,11 +44,11 @@ func (h *permitHistory) client(r *rand.Rand, n int) {
 	for i := range 60 {
 		ms := func(most int) time.Duration { return time.Duration(r.IntN(most)) * time.Millisecond }
 		key := fmt.Sprint("k", r.IntN(2))
-		req := semaphore.AcquireRequest{
+		req := store.PermitRequest{
 			Name: "n", Key: key, ID: fmt.Sprintf("%d-%d", n, i), Weight: 1 + r.IntN(3), Capacity: 3 + r.IntN(3),
 			Queue: r.IntN(5) > 0, Barging: r.IntN(6) == 0, TTL: 50*time.Millisecond + ms(3000),
 		}
-		about := []semaphore.PermitRequest{{Name: "n", Key: key, ID: req.ID, TTL: req.TTL}}
+		about := []store.PermitRef{{Name: "n", Key: key, ID: req.ID, TTL: req.TTL}}
 		time.Sleep(ms(200))
 		reply, err := h.s.AcquirePermits(ctx, req)
 		if err != nil {
@@ -56,9 +56,9 @@ func (h *permitHistory) client(r *rand.Rand, n int) {
 		}
 		grant := reply.Grant
 		switch reply.Outcome {
-		case semaphore.Taken:
+		case store.Taken:
 			continue
-		case semaphore.Queued:
+		case store.Queued:
 			if r.IntN(6) == 0 {
 				continue // it died
 			}
@@ -100,7 +100,7 @@ func (h *permitHistory) client(r *rand.Rand, n int) {
 }
 
 // granted checks what is true at each grant.
-func (h *permitHistory) granted(req semaphore.AcquireRequest, grant semaphore.Grant) {
+func (h *permitHistory) granted(req store.PermitRequest, grant store.Grant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if other, ok := h.fences[grant.Fence]; ok {
@@ -128,15 +128,15 @@ func TestPermitsAreGrantedInOrder(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, r := New(), rand.New(rand.NewPCG(seed, 2))
 			var wg sync.WaitGroup
-			grants := make([]semaphore.Grant, 200)
+			grants := make([]store.Grant, 200)
 			for i := range grants {
-				req := semaphore.AcquireRequest{
+				req := store.PermitRequest{
 					Name: "n", Key: "k", ID: fmt.Sprint(i), Weight: 1 + r.IntN(5), Capacity: 5, Queue: true, TTL: time.Minute,
 				}
 				holds, dies := time.Duration(r.IntN(5000))*time.Microsecond, r.IntN(50) == 0
 				wg.Go(func() {
 					reply, err := s.AcquirePermits(t.Context(), req)
-					if err == nil && reply.Outcome == semaphore.Queued {
+					if err == nil && reply.Outcome == store.Queued {
 						reply.Grant, err = s.AwaitPermits(t.Context(), req)
 					}
 					if err != nil {
@@ -145,7 +145,7 @@ func TestPermitsAreGrantedInOrder(t *testing.T) {
 					grants[i] = reply.Grant
 					time.Sleep(holds)
 					if !dies {
-						_, _ = s.ReleasePermits(t.Context(), []semaphore.PermitRequest{{Name: "n", Key: "k", ID: req.ID}})
+						_, _ = s.ReleasePermits(t.Context(), []store.PermitRef{{Name: "n", Key: "k", ID: req.ID}})
 					}
 				})
 				time.Sleep(time.Duration(1+r.IntN(2000)) * time.Microsecond)
@@ -167,9 +167,9 @@ func TestTenThousandPermitsExpire(t *testing.T) {
 	for range 5 {
 		s := New(WithMaxPermits(4 * n))
 		shard := shardOf(s, s.permits.shards, "k")
-		ask := func(id string, weight int, now time.Duration, want semaphore.AcquireOutcome) {
+		ask := func(id string, weight int, now time.Duration, want store.AcquireOutcome) {
 			t.Helper()
-			req := semaphore.AcquireRequest{Name: "n", Key: "k", ID: id, Weight: weight, Capacity: 2 * n, TTL: time.Minute}
+			req := store.PermitRequest{Name: "n", Key: "k", ID: id, Weight: weight, Capacity: 2 * n, TTL: time.Minute}
 			reply, _, err := acquirePermit(shard, req, now.Microseconds())
 			if err != nil || reply.Outcome != want {
 				t.Fatalf("%s: %+v, %v, want outcome %d", id, reply, err, want)
@@ -177,16 +177,16 @@ func TestTenThousandPermitsExpire(t *testing.T) {
 		}
 		at := func(i int) time.Duration { return time.Duration(i*7919%n) * time.Microsecond }
 		for i := range n {
-			ask(fmt.Sprint(i), 1, at(i), semaphore.Granted)
+			ask(fmt.Sprint(i), 1, at(i), store.Granted)
 		}
-		ask("lives on", n, time.Minute-time.Microsecond, semaphore.Granted)
-		ask("too early", 1, time.Minute-time.Microsecond, semaphore.Taken)
-		ask("one", 1, time.Minute, semaphore.Granted) // since one has ended
-		ask("two", 1, time.Minute, semaphore.Taken)
+		ask("lives on", n, time.Minute-time.Microsecond, store.Granted)
+		ask("too early", 1, time.Minute-time.Microsecond, store.Taken)
+		ask("one", 1, time.Minute, store.Granted) // since one has ended
+		ask("two", 1, time.Minute, store.Taken)
 		start := time.Now()
-		ask("most", n-2, time.Minute+n*time.Microsecond-2*time.Microsecond, semaphore.Granted) // since all but one have
+		ask("most", n-2, time.Minute+n*time.Microsecond-2*time.Microsecond, store.Granted) // since all but one have
 		best = min(best, time.Since(start))
-		ask("late", 1, time.Minute+n*time.Microsecond-2*time.Microsecond, semaphore.Taken)
+		ask("late", 1, time.Minute+n*time.Microsecond-2*time.Microsecond, store.Taken)
 		sound(t, s)
 		if got := s.permits.requests.Load(); got != 4 {
 			t.Errorf("%d requests are counted, want those that live: 4", got)

@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // modelPermit is a request as the model sees it.
 type modelPermit struct {
-	req     semaphore.AcquireRequest
+	req     store.PermitRequest
 	stage   stage
 	awaited bool
 	until   time.Time
@@ -78,10 +78,10 @@ func (m *permitModel) advance() {
 	}
 }
 
-func (m *permitModel) acquire(req semaphore.AcquireRequest, released bool) semaphore.AcquireReply {
+func (m *permitModel) acquire(req store.PermitRequest, released bool) store.PermitReply {
 	m.advance()
 	if released {
-		return semaphore.AcquireReply{Outcome: semaphore.Withdrawn}
+		return store.PermitReply{Outcome: store.Withdrawn}
 	}
 	p := m.known(req.ID)
 	if p == nil {
@@ -89,7 +89,7 @@ func (m *permitModel) acquire(req semaphore.AcquireRequest, released bool) semap
 		room := m.inUse()+req.Weight <= req.Capacity && (req.Barging || len(m.queue) == 0)
 		full := req.MaxWaiting > 0 && len(m.queue) >= req.MaxWaiting
 		if !room && (!req.Queue || full) {
-			reply := m.refusal(semaphore.Taken, 0)
+			reply := m.refusal(store.Taken, 0)
 			reply.QueueFull = req.Queue
 			return reply
 		}
@@ -106,16 +106,16 @@ func (m *permitModel) acquire(req semaphore.AcquireRequest, released bool) semap
 		m.advance()
 	}
 	if p.stage == queued {
-		return m.refusal(semaphore.Queued, 1)
+		return m.refusal(store.Queued, 1)
 	}
 	if p.stage == reserved {
 		m.hold(p)
 	}
-	return semaphore.AcquireReply{Outcome: semaphore.Granted}
+	return store.PermitReply{Outcome: store.Granted}
 }
 
-func (m *permitModel) refusal(outcome semaphore.AcquireOutcome, itself int) semaphore.AcquireReply {
-	reply := semaphore.AcquireReply{Outcome: outcome, InUse: m.inUse(), Waiting: len(m.queue) - itself}
+func (m *permitModel) refusal(outcome store.AcquireOutcome, itself int) store.PermitReply {
+	reply := store.PermitReply{Outcome: outcome, InUse: m.inUse(), Waiting: len(m.queue) - itself}
 	for i, p := range m.permits {
 		if left := time.Until(p.until); i == 0 || left < reply.Remaining {
 			reply.Remaining = left
@@ -152,7 +152,7 @@ type modelRun struct {
 	s        *Store
 	r        *rand.Rand
 	m        permitModel
-	reqs     []semaphore.AcquireRequest
+	reqs     []store.PermitRequest
 	released map[string]bool // what the first release answered
 	waits    map[string]*modelWait
 }
@@ -193,17 +193,17 @@ func TestPermitsAreAsInTheModel(t *testing.T) {
 }
 
 // some is one of the requests, mostly of those that came last.
-func (run *modelRun) some() semaphore.AcquireRequest {
+func (run *modelRun) some() store.PermitRequest {
 	if len(run.reqs) == 0 {
 		return run.fresh()
 	}
 	return run.reqs[len(run.reqs)-1-run.r.IntN(min(len(run.reqs), 12))]
 }
 
-func (run *modelRun) fresh() semaphore.AcquireRequest {
+func (run *modelRun) fresh() store.PermitRequest {
 	r := run.r
 	weight := 1 + r.IntN(3)
-	req := semaphore.AcquireRequest{
+	req := store.PermitRequest{
 		Name: "n", Key: "k", ID: fmt.Sprint(len(run.reqs)), Weight: weight, Capacity: weight + r.IntN(mostCapacity-weight+1),
 		Queue: r.IntN(4) > 0, Barging: r.IntN(5) == 0, MaxWaiting: r.IntN(3) * 4,
 		TTL: time.Duration(1+r.IntN(20_000)) * time.Millisecond,
@@ -225,10 +225,10 @@ func (run *modelRun) step(step int) {
 		_, released := run.released[req.ID]
 		want := run.m.acquire(req, released)
 		got, err := run.s.AcquirePermits(ctx, req)
-		if granted := got.Outcome == semaphore.Granted; granted != (got.Fence > 0) || err != nil {
+		if granted := got.Outcome == store.Granted; granted != (got.Fence > 0) || err != nil {
 			run.t.Errorf("step %d: %+v, %v", step, got, err)
 		}
-		got.Grant = semaphore.Grant{}
+		got.Grant = store.Grant{}
 		if got != want {
 			run.t.Errorf("step %d: asked for %+v, answered %+v, want %+v", step, req, got, want)
 		}
@@ -253,7 +253,7 @@ func (run *modelRun) step(step int) {
 			want = run.m.release(req.ID)
 			run.released[req.ID] = want
 		}
-		held, err := run.s.ReleasePermits(ctx, []semaphore.PermitRequest{{Name: "n", Key: "k", ID: req.ID}})
+		held, err := run.s.ReleasePermits(ctx, []store.PermitRef{{Name: "n", Key: "k", ID: req.ID}})
 		if err != nil || held[0] != want {
 			run.t.Errorf("step %d: released %v, %v, want %v", step, held, err, want)
 		}
@@ -266,7 +266,7 @@ func (run *modelRun) step(step int) {
 		if want {
 			p.until = time.Now().Add(req.TTL)
 		}
-		held, err := run.s.RenewPermits(ctx, []semaphore.PermitRequest{{Name: "n", Key: "k", ID: req.ID, TTL: req.TTL}})
+		held, err := run.s.RenewPermits(ctx, []store.PermitRef{{Name: "n", Key: "k", ID: req.ID, TTL: req.TTL}})
 		if err != nil || held[0] != want {
 			run.t.Errorf("step %d: renewed %v, %v, want %v", step, held, err, want)
 		}
@@ -275,7 +275,7 @@ func (run *modelRun) step(step int) {
 	}
 }
 
-func (run *modelRun) await(req semaphore.AcquireRequest) {
+func (run *modelRun) await(req store.PermitRequest) {
 	if _, released := run.released[req.ID]; released || run.waits[req.ID] != nil {
 		return
 	}

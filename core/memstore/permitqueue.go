@@ -5,7 +5,7 @@ import (
 	"container/list"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 type permitShard = shard[*semaphoreState, *permit]
@@ -13,9 +13,9 @@ type permitShard = shard[*semaphoreState, *permit]
 // permit is a request for a permit, and then the permit.
 type permit struct {
 	waiter
-	ask   semaphore.AcquireRequest
+	ask   store.PermitRequest
 	of    *semaphoreState
-	grant semaphore.Grant
+	grant store.Grant
 	index int           // in of.permits
 	barge *list.Element // in of.barging
 }
@@ -125,7 +125,7 @@ func (l *semaphoreState) expire(now int64) {
 }
 
 // fits reports whether a request may have its permit beside those that there are.
-func (l *semaphoreState) fits(ask *semaphore.AcquireRequest) bool {
+func (l *semaphoreState) fits(ask *store.PermitRequest) bool {
 	return ask.Weight <= ask.Capacity-l.permits.weight
 }
 
@@ -232,9 +232,9 @@ func (l *semaphoreState) settle() {
 }
 
 // refusal is the reply to a request that has no permit.
-func (l *semaphoreState) refusal(outcome semaphore.AcquireOutcome, now int64) semaphore.AcquireReply {
-	reply := semaphore.AcquireReply{Outcome: outcome, InUse: l.permits.weight, Waiting: l.queue.len()}
-	if outcome == semaphore.Queued {
+func (l *semaphoreState) refusal(outcome store.AcquireOutcome, now int64) store.PermitReply {
+	reply := store.PermitReply{Outcome: outcome, InUse: l.permits.weight, Waiting: l.queue.len()}
+	if outcome == store.Queued {
 		reply.Waiting--
 	}
 	if l.permits.Len() > 0 {
@@ -244,16 +244,16 @@ func (l *semaphoreState) refusal(outcome semaphore.AcquireOutcome, now int64) se
 }
 
 // state is what the store says of the semaphore.
-func (l *semaphoreState) state(now int64) semaphore.State {
-	state := semaphore.State{Key: l.key.key, InUse: l.permits.weight, Waiting: l.queue.len()}
+func (l *semaphoreState) state(now int64) store.SemaphoreState {
+	state := store.SemaphoreState{Key: l.key.key, InUse: l.permits.weight, Waiting: l.queue.len()}
 	for _, p := range l.permits.all {
 		if p.stage != holding {
 			continue
 		}
-		if len(state.Holders) == semaphore.MaxHolders {
+		if len(state.Holders) == store.MaxHolders {
 			break
 		}
-		state.Holders = append(state.Holders, semaphore.Holder{
+		state.Holders = append(state.Holders, store.PermitHolder{
 			Fence: p.grant.Fence, Weight: p.ask.Weight, Meta: p.ask.Holder,
 			Remaining: time.Duration(p.until-now) * time.Microsecond,
 		})

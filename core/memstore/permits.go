@@ -4,35 +4,34 @@ import (
 	"context"
 	"iter"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ semaphore.Store = (*Store)(nil)
+var _ store.Permits = (*Store)(nil)
 
-// AcquirePermits implements semaphore.Store.
-func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+// AcquirePermits implements store.Permits.
+func (s *Store) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	if err := s.begins(ctx); err != nil {
-		return semaphore.AcquireReply{}, err
+		return store.PermitReply{}, err
 	}
 	shard := shardOf(s, s.permits.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()
 	reply, p, err := acquirePermit(shard, req, now)
-	if err == nil && reply.Outcome == semaphore.Queued && p.ask.Capacity != req.Capacity {
+	if err == nil && reply.Outcome == store.Queued && p.ask.Capacity != req.Capacity {
 		p.of.setCapacity(p, req.Capacity, now)
 		reply, _, err = acquirePermit(shard, req, now)
 	}
 	return reply, err
 }
 
-// AwaitPermits implements semaphore.Store. A place that nobody awaits is kept for three seconds. The
+// AwaitPermits implements store.Permits. A place that nobody awaits is kept for three seconds. The
 // request's Capacity and MaxWaiting do not matter to one that is in the queue, nor MaxWaiting to one
 // that was.
-func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
+func (s *Store) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
 	if err := s.begins(ctx); err != nil {
-		return semaphore.Grant{}, err
+		return store.Grant{}, err
 	}
 	shard := shardOf(s, s.permits.shards, req.Key)
 	shard.mu.Lock()
@@ -41,27 +40,27 @@ func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) 
 	reply, p, err := acquirePermit(shard, req, s.now())
 	switch {
 	case err != nil:
-		return semaphore.Grant{}, err
-	case reply.Outcome == semaphore.Granted:
+		return store.Grant{}, err
+	case reply.Outcome == store.Granted:
 		return reply.Grant, nil
-	case reply.Outcome == semaphore.Withdrawn:
-		return semaphore.Grant{}, semaphore.ErrWithdrawn
+	case reply.Outcome == store.Withdrawn:
+		return store.Grant{}, store.ErrWithdrawn
 	}
 	if err := await(ctx, s, &shard.mu, p.of, p); err != nil {
-		return semaphore.Grant{}, err
+		return store.Grant{}, err
 	}
 	if p.withdrawn {
-		return semaphore.Grant{}, semaphore.ErrWithdrawn
+		return store.Grant{}, store.ErrWithdrawn
 	}
 	return p.grant, nil
 }
 
 // acquirePermit is AcquirePermits, in a shard that is locked. It returns the request too if it is
 // queued.
-func acquirePermit(s *permitShard, req semaphore.AcquireRequest, now int64) (semaphore.AcquireReply, *permit, error) {
+func acquirePermit(s *permitShard, req store.PermitRequest, now int64) (store.PermitReply, *permit, error) {
 	id := s.requestID(req.Name, req.Key, req.ID)
 	if s.released.get(id, now) != nil {
-		return semaphore.AcquireReply{Outcome: semaphore.Withdrawn}, nil, nil
+		return store.PermitReply{Outcome: store.Withdrawn}, nil, nil
 	}
 	l := s.at(req.Name, req.Key, now)
 	if l == nil {
@@ -72,23 +71,23 @@ func acquirePermit(s *permitShard, req semaphore.AcquireRequest, now int64) (sem
 		switch p.stage {
 		case queued:
 			l.queue.keep(p, now)
-			return l.refusal(semaphore.Queued, now), p, nil
+			return l.refusal(store.Queued, now), p, nil
 		case reserved:
 			l.grant(p, now)
 		}
-		return semaphore.AcquireReply{Outcome: semaphore.Granted, Grant: p.grant}, nil, nil
+		return store.PermitReply{Outcome: store.Granted, Grant: p.grant}, nil, nil
 	}
 	free := l.fits(&req) && (req.Barging || l.queue.len() == 0)
 	if !free {
 		full := req.MaxWaiting > 0 && l.queue.len() >= req.MaxWaiting
 		if !req.Queue || full {
-			reply := l.refusal(semaphore.Taken, now)
+			reply := l.refusal(store.Taken, now)
 			reply.QueueFull = req.Queue
 			return reply, nil, nil
 		}
 	}
 	if !s.room(now) {
-		return semaphore.AcquireReply{}, nil, outage.ErrFull
+		return store.PermitReply{}, nil, store.ErrFull
 	}
 	if s.find(l.key) != l {
 		s.add(l.key, l)
@@ -97,14 +96,14 @@ func acquirePermit(s *permitShard, req semaphore.AcquireRequest, now int64) (sem
 	s.requests[id] = p
 	if !free {
 		l.enqueue(p, now)
-		return l.refusal(semaphore.Queued, now), p, nil
+		return l.refusal(store.Queued, now), p, nil
 	}
 	l.grant(p, now)
-	return semaphore.AcquireReply{Outcome: semaphore.Granted, Grant: p.grant}, nil, nil
+	return store.PermitReply{Outcome: store.Granted, Grant: p.grant}, nil, nil
 }
 
-// RenewPermits implements semaphore.Store.
-func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+// RenewPermits implements store.Permits.
+func (s *Store) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -115,7 +114,7 @@ func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest
 	return held, nil
 }
 
-func (s *Store) renewPermit(req semaphore.PermitRequest) (held bool) {
+func (s *Store) renewPermit(req store.PermitRef) (held bool) {
 	shard := shardOf(s, s.permits.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -130,8 +129,8 @@ func (s *Store) renewPermit(req semaphore.PermitRequest) (held bool) {
 	return true
 }
 
-// ReleasePermits implements semaphore.Store.
-func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+// ReleasePermits implements store.Permits.
+func (s *Store) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -142,7 +141,7 @@ func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitReque
 	return held, nil
 }
 
-func (s *Store) releasePermit(req semaphore.PermitRequest) (held bool) {
+func (s *Store) releasePermit(req store.PermitRef) (held bool) {
 	shard := shardOf(s, s.permits.shards, req.Key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -161,10 +160,10 @@ func (s *Store) releasePermit(req semaphore.PermitRequest) (held bool) {
 	return held
 }
 
-// InspectPermits implements semaphore.Store.
-func (s *Store) InspectPermits(ctx context.Context, name, key string) (semaphore.State, error) {
+// InspectPermits implements store.Permits.
+func (s *Store) InspectPermits(ctx context.Context, name, key string) (store.SemaphoreState, error) {
 	if err := s.ready(ctx); err != nil {
-		return semaphore.State{}, err
+		return store.SemaphoreState{}, err
 	}
 	shard := shardOf(s, s.permits.shards, key)
 	shard.mu.Lock()
@@ -172,14 +171,14 @@ func (s *Store) InspectPermits(ctx context.Context, name, key string) (semaphore
 	now := s.now()
 	l := shard.at(name, key, now)
 	if l == nil {
-		return semaphore.State{Key: key}, nil
+		return store.SemaphoreState{Key: key}, nil
 	}
 	return l.state(now), nil
 }
 
-// ListPermits implements semaphore.Store.
-func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[semaphore.State, error] {
-	return listStates(ctx, s, &s.permits, name, func(l *semaphoreState, now int64) (semaphore.State, bool) {
+// ListPermits implements store.Permits.
+func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[store.SemaphoreState, error] {
+	return listStates(ctx, s, &s.permits, name, func(l *semaphoreState, now int64) (store.SemaphoreState, bool) {
 		state := l.state(now)
 		return state, state.InUse > 0 || state.Waiting > 0
 	})

@@ -10,9 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // permits asks a store for the permits of one semaphore.
@@ -28,22 +27,22 @@ func inPermits(t *testing.T, test func(t *testing.T, p permits), opts ...memstor
 }
 
 // weighing is a request of a weight that queues, for a semaphore of capacity 4.
-func weighing(weight int, id string) semaphore.AcquireRequest {
-	return semaphore.AcquireRequest{Name: "n", Key: "k", ID: id, Weight: weight, Capacity: 4, Queue: true, TTL: time.Minute}
+func weighing(weight int, id string) store.PermitRequest {
+	return store.PermitRequest{Name: "n", Key: "k", ID: id, Weight: weight, Capacity: 4, Queue: true, TTL: time.Minute}
 }
 
-func barging(weight int, id string) semaphore.AcquireRequest {
+func barging(weight int, id string) store.PermitRequest {
 	req := weighing(weight, id)
 	req.Barging = true
 	return req
 }
 
-func of(capacity int, req semaphore.AcquireRequest) semaphore.AcquireRequest {
+func of(capacity int, req store.PermitRequest) store.PermitRequest {
 	req.Capacity = capacity
 	return req
 }
 
-func (p permits) acquire(req semaphore.AcquireRequest, want semaphore.AcquireOutcome) semaphore.AcquireReply {
+func (p permits) acquire(req store.PermitRequest, want store.AcquireOutcome) store.PermitReply {
 	p.t.Helper()
 	reply, err := p.s.AcquirePermits(p.t.Context(), req)
 	if err != nil || reply.Outcome != want {
@@ -53,22 +52,22 @@ func (p permits) acquire(req semaphore.AcquireRequest, want semaphore.AcquireOut
 }
 
 // queue queues requests, in this order.
-func (p permits) queue(reqs ...semaphore.AcquireRequest) {
+func (p permits) queue(reqs ...store.PermitRequest) {
 	p.t.Helper()
 	for _, req := range reqs {
-		p.acquire(req, semaphore.Queued)
+		p.acquire(req, store.Queued)
 	}
 }
 
-func (p permits) release(req semaphore.AcquireRequest, want bool) {
+func (p permits) release(req store.PermitRequest, want bool) {
 	p.t.Helper()
-	held, err := p.s.ReleasePermits(p.t.Context(), []semaphore.PermitRequest{{Name: req.Name, Key: req.Key, ID: req.ID}})
+	held, err := p.s.ReleasePermits(p.t.Context(), []store.PermitRef{{Name: req.Name, Key: req.Key, ID: req.ID}})
 	if err != nil || !slices.Equal(held, []bool{want}) {
 		p.t.Fatalf("release of %s: %v, %v, want %v", req.ID, held, err, want)
 	}
 }
 
-func (p permits) state(inUse, holders, waiting int) semaphore.State {
+func (p permits) state(inUse, holders, waiting int) store.SemaphoreState {
 	p.t.Helper()
 	state, err := p.s.InspectPermits(p.t.Context(), "n", "k")
 	if err != nil || state.InUse != inUse || len(state.Holders) != holders || state.Waiting != waiting {
@@ -79,7 +78,7 @@ func (p permits) state(inUse, holders, waiting int) semaphore.State {
 
 // await has requests awaited until the test ends, and returns what is called to learn whose waits
 // have ended since it was last called, in order of their IDs.
-func (p permits) await(reqs ...semaphore.AcquireRequest) (granted func() []string) {
+func (p permits) await(reqs ...store.PermitRequest) (granted func() []string) {
 	var (
 		mu  sync.Mutex
 		ids []string
@@ -125,42 +124,42 @@ func wantGranted(t *testing.T, granted func() []string, want ...string) {
 func TestFullOfPermits(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
 		first, waits := weighing(4, "first"), weighing(1, "waits")
-		elsewhere := func(i int) semaphore.AcquireRequest {
+		elsewhere := func(i int) store.PermitRequest {
 			req := weighing(1, fmt.Sprint(i))
 			req.Key = req.ID
 			return req
 		}
-		p.acquire(first, semaphore.Granted)
+		p.acquire(first, store.Granted)
 		p.queue(waits)
 		for i := range 8 {
-			p.acquire(elsewhere(i), semaphore.Granted)
+			p.acquire(elsewhere(i), store.Granted)
 		}
-		full := func(req semaphore.AcquireRequest) {
+		full := func(req store.PermitRequest) {
 			t.Helper()
-			if reply, err := p.s.AcquirePermits(t.Context(), req); !errors.Is(err, core.ErrFull) || !errors.Is(err, core.ErrUnavailable) {
-				t.Fatalf("%s: %+v, %v, want core.ErrFull", req.ID, reply, err)
+			if reply, err := p.s.AcquirePermits(t.Context(), req); !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrUnavailable) {
+				t.Fatalf("%s: %+v, %v, want store.ErrFull", req.ID, reply, err)
 			}
-			if grant, err := p.s.AwaitPermits(t.Context(), req); !errors.Is(err, core.ErrFull) {
-				t.Fatalf("%s: %+v, %v, want core.ErrFull", req.ID, grant, err)
+			if grant, err := p.s.AwaitPermits(t.Context(), req); !errors.Is(err, store.ErrFull) {
+				t.Fatalf("%s: %+v, %v, want store.ErrFull", req.ID, grant, err)
 			}
 		}
 		full(elsewhere(8))
 		full(weighing(1, "late"))
 		try := weighing(1, "try")
 		try.Queue = false
-		p.acquire(try, semaphore.Taken)
-		p.acquire(first, semaphore.Granted) // again
+		p.acquire(try, store.Taken)
+		p.acquire(first, store.Granted) // again
 		p.queue(waits)
 		p.release(weighing(1, "nothing"), false)
 		p.release(first, true)
 		if grant, err := p.s.AwaitPermits(t.Context(), waits); err != nil || grant.Fence == 0 {
 			t.Fatalf("the next in the queue: %+v, %v", grant, err)
 		}
-		p.acquire(elsewhere(8), semaphore.Granted)
+		p.acquire(elsewhere(8), store.Granted)
 		full(elsewhere(9))
 		time.Sleep(time.Minute)
 		for i := range 10 { // what has expired makes room
-			p.acquire(elsewhere(100+i), semaphore.Granted)
+			p.acquire(elsewhere(100+i), store.Granted)
 		}
 		full(elsewhere(9))
 	}, memstore.WithMaxPermits(10))
@@ -174,7 +173,7 @@ func TestExpiredPermitsMakeRoom(t *testing.T) {
 			for i := range 3 * limit {
 				req := weighing(1, fmt.Sprint(i))
 				req.Key, req.TTL = fmt.Sprint("k", i/3), time.Millisecond
-				p.acquire(req, semaphore.Granted)
+				p.acquire(req, store.Granted)
 				time.Sleep(time.Second / time.Duration(200*limit)) // a fifth are live at a time
 			}
 		}, memstore.WithMaxPermits(limit))
@@ -184,7 +183,7 @@ func TestExpiredPermitsMakeRoom(t *testing.T) {
 func TestReleasedPermitsAreRefusedForAMinute(t *testing.T) {
 	inPermits(t, func(_ *testing.T, p permits) {
 		held, unknown, waits := weighing(4, "held"), weighing(1, "unknown"), weighing(1, "waits")
-		p.acquire(held, semaphore.Granted)
+		p.acquire(held, store.Granted)
 		p.queue(waits)
 		for range 3 {
 			p.release(waits, false)
@@ -192,21 +191,21 @@ func TestReleasedPermitsAreRefusedForAMinute(t *testing.T) {
 			p.release(unknown, false)
 			time.Sleep(19 * time.Second)
 		}
-		for _, req := range []semaphore.AcquireRequest{held, unknown, waits} {
-			p.acquire(req, semaphore.Withdrawn)
-			if _, err := p.s.AwaitPermits(p.t.Context(), req); !errors.Is(err, semaphore.ErrWithdrawn) {
+		for _, req := range []store.PermitRequest{held, unknown, waits} {
+			p.acquire(req, store.Withdrawn)
+			if _, err := p.s.AwaitPermits(p.t.Context(), req); !errors.Is(err, store.ErrWithdrawn) {
 				p.t.Errorf("%s: %v, want ErrWithdrawn", req.ID, err)
 			}
 		}
 		time.Sleep(3 * time.Second)
-		p.acquire(unknown, semaphore.Granted)
+		p.acquire(unknown, store.Granted)
 	})
 	inPermits(t, func(_ *testing.T, p permits) {
 		for i := range 100 { // releasing is never refused
 			p.release(weighing(1, fmt.Sprint(i)), false)
 		}
-		p.acquire(weighing(1, "97"), semaphore.Withdrawn)
-		p.acquire(weighing(1, "96"), semaphore.Granted) // the oldest went first
+		p.acquire(weighing(1, "97"), store.Withdrawn)
+		p.acquire(weighing(1, "96"), store.Granted) // the oldest went first
 	}, memstore.WithMaxPermits(3))
 }
 
@@ -215,7 +214,7 @@ func TestReleasedPermitsAreRefusedForAMinute(t *testing.T) {
 func TestPlacesForPermits(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
 		holder, first, second, third := weighing(4, "holder"), weighing(3, "first"), weighing(4, "second"), weighing(1, "third")
-		p.acquire(holder, semaphore.Granted)
+		p.acquire(holder, store.Granted)
 		p.queue(first, second, third)
 		time.Sleep(2 * time.Second)
 		p.queue(first, third)
@@ -223,13 +222,13 @@ func TestPlacesForPermits(t *testing.T) {
 		p.state(4, 1, 2)
 		p.release(holder, true)
 		p.state(4, 0, 0) // both have their turn, though nobody awaits them
-		if reply := p.acquire(weighing(1, "late"), semaphore.Queued); reply.InUse != 4 || reply.Waiting != 0 || reply.Remaining != 2*time.Second {
+		if reply := p.acquire(weighing(1, "late"), store.Queued); reply.InUse != 4 || reply.Waiting != 0 || reply.Remaining != 2*time.Second {
 			t.Errorf("reply %+v, want that 4 are in use, for 2s at least", reply)
 		}
 		time.Sleep(time.Second)
-		p.acquire(third, semaphore.Granted)
+		p.acquire(third, store.Granted)
 		time.Sleep(time.Second) // and the first's turn is over
-		p.acquire(weighing(1, "late"), semaphore.Granted)
+		p.acquire(weighing(1, "late"), store.Granted)
 		state := p.state(2, 2, 0)
 		for _, h := range state.Holders {
 			if h.Remaining != time.Minute && h.Remaining != 59*time.Second {
@@ -241,15 +240,15 @@ func TestPlacesForPermits(t *testing.T) {
 
 func TestALargeRequestIsNotOvertaken(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
-		holders := []semaphore.AcquireRequest{weighing(1, "1"), weighing(1, "2"), weighing(1, "3")}
+		holders := []store.PermitRequest{weighing(1, "1"), weighing(1, "2"), weighing(1, "3")}
 		for _, req := range holders {
-			p.acquire(req, semaphore.Granted)
+			p.acquire(req, store.Granted)
 		}
 		large, small, smaller := weighing(3, "large"), weighing(2, "small"), weighing(1, "smaller")
 		p.queue(large, small, smaller)
 		try := weighing(1, "try")
 		try.Queue = false
-		p.acquire(try, semaphore.Taken)
+		p.acquire(try, store.Taken)
 		granted := p.await(smaller, small, large)
 		wantGranted(t, granted)
 		p.release(holders[0], true)
@@ -267,7 +266,7 @@ func TestALargeRequestIsNotOvertaken(t *testing.T) {
 
 func TestWhoLeavesTheQueueDelaysNobody(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
-		p.acquire(weighing(1, "holder"), semaphore.Granted)
+		p.acquire(weighing(1, "holder"), store.Granted)
 		dead, large, small, late := weighing(4, "dead"), weighing(4, "large"), weighing(2, "small"), weighing(1, "late")
 		p.queue(dead)
 		time.Sleep(time.Second)
@@ -284,10 +283,10 @@ func TestWhoLeavesTheQueueDelaysNobody(t *testing.T) {
 func TestBargingOvertakesWhatDoesNotFit(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
 		holder := weighing(3, "holder")
-		p.acquire(holder, semaphore.Granted)
+		p.acquire(holder, store.Granted)
 		large := weighing(4, "large")
 		p.queue(large)
-		p.acquire(barging(1, "quick"), semaphore.Granted) // overtakes at once
+		p.acquire(barging(1, "quick"), store.Granted) // overtakes at once
 		two, one, patient := barging(2, "two"), barging(1, "one"), weighing(1, "patient")
 		p.queue(two, one, patient)
 		granted := p.await(large, two, one, patient)
@@ -307,9 +306,9 @@ func TestBargingOvertakesWhatDoesNotFit(t *testing.T) {
 func TestRequestsHaveCapacitiesOfTheirOwn(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
 		for _, id := range []string{"1", "2", "3", "4"} {
-			p.acquire(weighing(1, id), semaphore.Granted)
+			p.acquire(weighing(1, id), store.Granted)
 		}
-		p.acquire(of(5, weighing(1, "5")), semaphore.Granted)
+		p.acquire(of(5, weighing(1, "5")), store.Granted)
 		small, large := of(2, weighing(1, "small")), of(6, weighing(1, "large"))
 		p.queue(small, large) // there would be room for the larger one
 		granted := p.await(small, large)
@@ -326,16 +325,16 @@ func TestRequestsHaveCapacitiesOfTheirOwn(t *testing.T) {
 // it too.
 func TestCapacityChangesWhileQueued(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
-		p.acquire(weighing(4, "holder"), semaphore.Granted)
+		p.acquire(weighing(4, "holder"), store.Granted)
 		first, second, third, fourth := weighing(2, "first"), weighing(1, "second"), weighing(1, "third"), weighing(1, "fourth")
 		p.queue(first, of(8, second), of(8, third), fourth)
 		granted := p.await(of(8, second), of(8, third))
 		p.queue(of(5, first), of(2, fourth)) // not enough, and less: they keep their places
 		wantGranted(t, granted)
-		p.acquire(of(6, first), semaphore.Granted)
+		p.acquire(of(6, first), store.Granted)
 		wantGranted(t, granted, "second", "third")
 		p.state(8, 4, 1)
-		if reply := p.acquire(of(9, fourth), semaphore.Granted); reply.Fence == 0 {
+		if reply := p.acquire(of(9, fourth), store.Granted); reply.Fence == 0 {
 			t.Errorf("%+v, want a grant", reply)
 		}
 
@@ -343,9 +342,9 @@ func TestCapacityChangesWhileQueued(t *testing.T) {
 		fifth, sixth := weighing(1, "fifth"), barging(2, "sixth")
 		p.queue(fifth, sixth)
 		granted = p.await(fifth, sixth)
-		p.acquire(of(11, sixth), semaphore.Granted)
+		p.acquire(of(11, sixth), store.Granted)
 		wantGranted(t, granted, "sixth")
-		p.acquire(of(12, fifth), semaphore.Granted)
+		p.acquire(of(12, fifth), store.Granted)
 		wantGranted(t, granted, "fifth")
 		p.state(12, 7, 0)
 	})
@@ -355,11 +354,11 @@ func TestCapacityChangesWhileQueued(t *testing.T) {
 func TestAwaitLeavesTheCapacityAlone(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
 		holder, waits := weighing(4, "holder"), weighing(2, "waits")
-		p.acquire(holder, semaphore.Granted)
+		p.acquire(holder, store.Granted)
 		p.queue(waits, of(6, weighing(1, "next")))
 		p.queue(of(5, waits))
 		granted := p.await(waits, weighing(1, "next"))
-		p.acquire(of(7, weighing(1, "holder")), semaphore.Granted) // changes nothing either
+		p.acquire(of(7, weighing(1, "holder")), store.Granted) // changes nothing either
 		p.release(holder, true)
 		wantGranted(t, granted, "next", "waits")
 	})
@@ -367,27 +366,27 @@ func TestAwaitLeavesTheCapacityAlone(t *testing.T) {
 
 func TestMaxWaitingBoundsTheQueue(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
-		bounded := func(n int, id string) semaphore.AcquireRequest {
+		bounded := func(n int, id string) store.PermitRequest {
 			req := weighing(1, id)
 			req.MaxWaiting = n
 			return req
 		}
-		p.acquire(weighing(4, "holder"), semaphore.Granted)
+		p.acquire(weighing(4, "holder"), store.Granted)
 		p.queue(bounded(2, "first"), bounded(2, "second"))
 		for range 2 {
-			reply := p.acquire(bounded(2, "third"), semaphore.Taken)
+			reply := p.acquire(bounded(2, "third"), store.Taken)
 			if !reply.QueueFull || reply.Waiting != 2 || reply.InUse != 4 || reply.Remaining != time.Minute {
 				t.Errorf("%+v, want a full queue of 2", reply)
 			}
 		}
 		try := bounded(2, "try")
 		try.Queue = false
-		if reply := p.acquire(try, semaphore.Taken); reply.QueueFull {
+		if reply := p.acquire(try, store.Taken); reply.QueueFull {
 			t.Errorf("%+v, though it did not want to queue", reply)
 		}
 		p.queue(bounded(2, "second"), bounded(3, "third"), bounded(0, "fourth"))
 		p.release(bounded(2, "first"), false)
-		p.acquire(bounded(3, "fifth"), semaphore.Taken)
+		p.acquire(bounded(3, "fifth"), store.Taken)
 
 		// Who had a place and lost it is not refused another.
 		time.Sleep(3 * time.Second)
@@ -405,16 +404,16 @@ func TestPermitsEndOneByOne(t *testing.T) {
 		for i := range 4 {
 			req := weighing(1, fmt.Sprint(i))
 			req.TTL = time.Duration(40-10*i) * time.Second
-			p.acquire(req, semaphore.Granted)
+			p.acquire(req, store.Granted)
 		}
 		three, one := weighing(3, "three"), weighing(1, "one")
-		reply := p.acquire(three, semaphore.Queued)
+		reply := p.acquire(three, store.Queued)
 		if reply.Remaining != 10*time.Second || reply.InUse != 4 || reply.Waiting != 0 {
 			t.Errorf("%+v, want 4 in use for 10s", reply)
 		}
 		p.queue(one)
 		granted := p.await(one, three)
-		held, err := p.s.RenewPermits(t.Context(), []semaphore.PermitRequest{
+		held, err := p.s.RenewPermits(t.Context(), []store.PermitRef{
 			{Name: "n", Key: "k", ID: "3", TTL: 25 * time.Second}, {Name: "n", Key: "k", ID: "one", TTL: time.Hour},
 			{Name: "n", Key: "k", ID: "0", TTL: 15 * time.Second}, {Name: "n", Key: "other", ID: "1", TTL: time.Hour},
 		})
@@ -432,7 +431,7 @@ func TestPermitsEndOneByOne(t *testing.T) {
 		wantGranted(t, granted, "one")
 		time.Sleep(time.Minute)
 		p.state(0, 0, 0)
-		held, err = p.s.RenewPermits(t.Context(), []semaphore.PermitRequest{{Name: "n", Key: "k", ID: "one", TTL: time.Hour}})
+		held, err = p.s.RenewPermits(t.Context(), []store.PermitRef{{Name: "n", Key: "k", ID: "one", TTL: time.Hour}})
 		if err != nil || held[0] {
 			t.Errorf("renewed what had expired: %v, %v", held, err)
 		}
@@ -442,9 +441,9 @@ func TestPermitsEndOneByOne(t *testing.T) {
 // A permit whose TTL gets shorter is over when that is, and those who wait notice.
 func TestAPermitsShorterTTL(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
-		p.acquire(weighing(4, "holder"), semaphore.Granted)
+		p.acquire(weighing(4, "holder"), store.Granted)
 		granted := p.await(weighing(1, "waits"))
-		held, err := p.s.RenewPermits(t.Context(), []semaphore.PermitRequest{{Name: "n", Key: "k", ID: "holder", TTL: time.Second}})
+		held, err := p.s.RenewPermits(t.Context(), []store.PermitRef{{Name: "n", Key: "k", ID: "holder", TTL: time.Second}})
 		if err != nil || !held[0] {
 			t.Fatalf("renewed %v, %v", held, err)
 		}
@@ -455,12 +454,12 @@ func TestAPermitsShorterTTL(t *testing.T) {
 
 func TestStateListsAtMostMaxHolders(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
-		for i := range 3 * semaphore.MaxHolders {
-			req := of(semaphore.MaxCapacity, weighing(2, fmt.Sprint(i)))
+		for i := range 3 * store.MaxHolders {
+			req := of(store.MaxCapacity, weighing(2, fmt.Sprint(i)))
 			req.Holder = "holder " + req.ID
-			p.acquire(req, semaphore.Granted)
+			p.acquire(req, store.Granted)
 		}
-		state := p.state(6*semaphore.MaxHolders, semaphore.MaxHolders, 0)
+		state := p.state(6*store.MaxHolders, store.MaxHolders, 0)
 		seen := map[int64]bool{}
 		for _, h := range state.Holders {
 			if seen[h.Fence] || h.Weight != 2 || len(h.Meta) < len("holder 0") || h.Remaining != time.Minute {
@@ -468,7 +467,7 @@ func TestStateListsAtMostMaxHolders(t *testing.T) {
 			}
 			seen[h.Fence] = true
 		}
-		if reply := p.acquire(of(semaphore.MaxCapacity, weighing(semaphore.MaxCapacity, "all")), semaphore.Queued); reply.InUse != 6*semaphore.MaxHolders {
+		if reply := p.acquire(of(store.MaxCapacity, weighing(store.MaxCapacity, "all")), store.Queued); reply.InUse != 6*store.MaxHolders {
 			t.Errorf("%+v", reply)
 		}
 	})
@@ -479,9 +478,9 @@ func TestListPermits(t *testing.T) {
 		for i := range 100 {
 			req := weighing(1+i%4, fmt.Sprint(i))
 			req.Key = req.ID
-			p.acquire(req, semaphore.Granted)
+			p.acquire(req, store.Granted)
 			req.Name = "other"
-			p.acquire(req, semaphore.Granted)
+			p.acquire(req, store.Granted)
 			if i%10 == 0 {
 				p.release(req, true)
 				req.Name = "n"
@@ -515,11 +514,11 @@ func TestListPermits(t *testing.T) {
 
 func TestCloseWakesThoseWhoWaitForPermits(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
-		p.acquire(weighing(4, "holder"), semaphore.Granted)
+		p.acquire(weighing(4, "holder"), store.Granted)
 		var wg sync.WaitGroup
 		for i := range 5 {
 			wg.Go(func() {
-				if _, err := p.s.AwaitPermits(t.Context(), weighing(1, fmt.Sprint(i))); !errors.Is(err, core.ErrClosed) {
+				if _, err := p.s.AwaitPermits(t.Context(), weighing(1, fmt.Sprint(i))); !errors.Is(err, store.ErrClosed) {
 					t.Errorf("AwaitPermits in a store that was closed: %v", err)
 				}
 			})
@@ -531,7 +530,7 @@ func TestCloseWakesThoseWhoWaitForPermits(t *testing.T) {
 		if waited := time.Since(start); waited != 0 {
 			t.Errorf("they learnt of it after %v", waited)
 		}
-		if _, err := p.s.AcquirePermits(t.Context(), weighing(1, "late")); !errors.Is(err, core.ErrClosed) {
+		if _, err := p.s.AcquirePermits(t.Context(), weighing(1, "late")); !errors.Is(err, store.ErrClosed) {
 			t.Errorf("AcquirePermits: %v", err)
 		}
 	})

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 const (
@@ -177,7 +177,7 @@ func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[
 		}
 		switch {
 		case s.hooks.Begun():
-			return outage.ErrClosed
+			return store.ErrClosed
 		case w.stage != queued:
 			return nil
 		case ctx.Err() != nil:

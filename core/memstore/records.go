@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 const (
@@ -23,7 +22,7 @@ const (
 // record is what is kept of an operation.
 type record struct {
 	id          string
-	state       guard.State
+	state       store.RecordState
 	owner       string
 	fingerprint string
 	number      int
@@ -55,12 +54,12 @@ func (r *recordShard) init(room *recordRoom, maxAbandoned int) {
 	r.scopes = make(map[string]*recordScope)
 }
 
-func (s *Store) recordShard(ref guard.AttemptRef) *recordShard {
+func (s *Store) recordShard(ref store.AttemptRef) *recordShard {
 	return shardOf(s, s.records, cmp.Or(ref.Scope, ref.ID))
 }
 
 // add returns a new record, for which there is room.
-func (r *recordShard) add(ref guard.AttemptRef, fingerprint string, number int, expires, now int64) *expiry.Entry[string, *record] {
+func (r *recordShard) add(ref store.AttemptRef, fingerprint string, number int, expires, now int64) *expiry.Entry[string, *record] {
 	rec := &record{id: ref.ID, owner: ref.Owner, fingerprint: fingerprint, number: number, scope: r.scope(ref.Scope)}
 	rec.scope.all.push(rec)
 	r.records.Add(ref.ID, rec, expires, now)
@@ -104,10 +103,10 @@ func extend(e *expiry.Entry[string, *record], expires int64) {
 	all.push(e.Value)
 }
 
-// BeginOperation implements guard.Store.
-func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+// BeginOperation implements store.Records.
+func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	if err := s.ready(ctx); err != nil {
-		return guard.BeginReply{}, err
+		return store.BeginReply{}, err
 	}
 	shard := s.recordShard(req.AttemptRef)
 	reply, fits := shard.begin(&req, s.now())
@@ -115,61 +114,61 @@ func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (gua
 		reply, fits = shard.begin(&req, s.now())
 	}
 	if !fits {
-		return guard.BeginReply{}, outage.ErrFull
+		return store.BeginReply{}, store.ErrFull
 	}
 	return reply, nil
 }
 
 // begin reports whether there is room for what it asks.
-func (r *recordShard) begin(req *guard.BeginRequest, now int64) (reply guard.BeginReply, fits bool) {
+func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.BeginReply, fits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.abandoned.Get(req.Owner, now) != nil {
-		return guard.BeginReply{Outcome: guard.Refused}, true
+		return store.BeginReply{Outcome: store.Refused}, true
 	}
 	leaseEnds := now + req.Lease.Microseconds()
 	expires := now + req.Retention.Microseconds()
 	e := r.records.Get(req.ID, now)
 	if e == nil {
 		if left, full := r.scopeFull(req, now); full {
-			return guard.BeginReply{Outcome: guard.ScopeFull, Remaining: left}, true
+			return store.BeginReply{Outcome: store.ScopeFull, Remaining: left}, true
 		}
 		if !r.room.take(recordBytes) {
 			return reply, false
 		}
 		rec := r.add(req.AttemptRef, req.Fingerprint, 1, expires, now).Value
 		rec.leaseEnds, rec.dirty = leaseEnds, true
-		return guard.BeginReply{Outcome: guard.Started, Number: 1}, true
+		return store.BeginReply{Outcome: store.Started, Number: 1}, true
 	}
 	rec := e.Value
 	reply.Number = rec.number
 	switch {
 	case rec.fingerprint != req.Fingerprint:
-		reply.Outcome = guard.Mismatched
+		reply.Outcome = store.Mismatched
 		return reply, true
-	case rec.state == guard.InFlight && rec.owner == req.Owner: // sent twice
+	case rec.state == store.InFlight && rec.owner == req.Owner: // sent twice
 		rec.leaseEnds = leaseEnds
-		reply.Outcome = guard.Started
+		reply.Outcome = store.Started
 		return reply, true
-	case rec.state == guard.InFlight && rec.leaseEnds > now:
-		reply.Outcome, reply.Remaining = guard.Busy, time.Duration(rec.leaseEnds-now)*time.Microsecond
+	case rec.state == store.InFlight && rec.leaseEnds > now:
+		reply.Outcome, reply.Remaining = store.Busy, time.Duration(rec.leaseEnds-now)*time.Microsecond
 		return reply, true
-	case rec.state == guard.InFlight && (rec.dirty || rec.priorDirty) && !req.Rerun:
-		reply.Outcome = guard.Undecided
+	case rec.state == store.InFlight && (rec.dirty || rec.priorDirty) && !req.Rerun:
+		reply.Outcome = store.Undecided
 		return reply, true
-	case rec.state == guard.Unknown && req.Rerun, rec.state == guard.InFlight:
-		rec.priorDirty = rec.priorDirty || rec.dirty || rec.state == guard.Unknown
-		rec.state, rec.owner, rec.leaseEnds, rec.dirty, rec.marks = guard.InFlight, req.Owner, leaseEnds, true, 0
+	case rec.state == store.Unknown && req.Rerun, rec.state == store.InFlight:
+		rec.priorDirty = rec.priorDirty || rec.dirty || rec.state == store.Unknown
+		rec.state, rec.owner, rec.leaseEnds, rec.dirty, rec.marks = store.InFlight, req.Owner, leaseEnds, true, 0
 		rec.number++
 		extend(e, expires)
-		return guard.BeginReply{Outcome: guard.Started, Number: rec.number}, true
+		return store.BeginReply{Outcome: store.Started, Number: rec.number}, true
 	}
-	reply.Outcome, reply.State, reply.Status, reply.Data = guard.Settled, rec.state, rec.status, bytes.Clone(rec.data)
+	reply.Outcome, reply.State, reply.Status, reply.Data = store.Settled, rec.state, rec.status, bytes.Clone(rec.data)
 	return reply, true
 }
 
 // scopeFull reports whether a scope has as many records as it may have, and when the first one ends.
-func (r *recordShard) scopeFull(req *guard.BeginRequest, now int64) (left time.Duration, full bool) {
+func (r *recordShard) scopeFull(req *store.BeginRequest, now int64) (left time.Duration, full bool) {
 	sc := r.scopes[req.Scope]
 	if req.Scope == "" || req.MaxRecords <= 0 || sc == nil || sc.all.size < req.MaxRecords {
 		return 0, false
@@ -181,8 +180,8 @@ func (r *recordShard) scopeFull(req *guard.BeginRequest, now int64) (left time.D
 	return time.Duration(first.Expires-now) * time.Microsecond, true
 }
 
-// SettleOperation implements guard.Store.
-func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+// SettleOperation implements store.Records.
+func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
@@ -194,14 +193,14 @@ func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (b
 		owned, missing, _ = shard.settle(&req, s.now(), true)
 	}
 	if missing > 0 {
-		return false, outage.ErrFull
+		return false, store.ErrFull
 	}
 	return owned, nil
 }
 
 // settle returns how many bytes it needs room for, if there is none, and how many its scope has then.
 // With the last try a result is not retained if there is no room for it.
-func (r *recordShard) settle(req *guard.SettleRequest, now int64, last bool) (owned bool, missing, bytesOfScope int) {
+func (r *recordShard) settle(req *store.SettleRequest, now int64, last bool) (owned bool, missing, bytesOfScope int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	expires := now + req.Retention.Microseconds()
@@ -209,18 +208,18 @@ func (r *recordShard) settle(req *guard.SettleRequest, now int64, last bool) (ow
 	if e != nil && e.Value.owner != req.Owner {
 		return false, 0, 0
 	}
-	if e != nil && e.Value.state != guard.InFlight { // sent twice
+	if e != nil && e.Value.state != store.InFlight { // sent twice
 		return true, 0, 0
 	}
 	state, data := req.State, req.Data
 	if !r.scopeKeeps(req, now) {
-		state, data = guard.NotRetained, nil
+		state, data = store.NotRetained, nil
 	}
 	if !r.room.take(len(data)) {
 		if !last {
 			return false, len(data), r.bytesOf(req.Scope) + len(data)
 		}
-		state, data = guard.NotRetained, nil
+		state, data = store.NotRetained, nil
 	}
 	if e = r.records.Get(req.ID, now); e == nil { // it is better told late than run again
 		if !r.room.take(recordBytes) {
@@ -237,7 +236,7 @@ func (r *recordShard) settle(req *guard.SettleRequest, now int64, last bool) (ow
 }
 
 // scopeKeeps reports whether a scope may have one more result.
-func (r *recordShard) scopeKeeps(req *guard.SettleRequest, now int64) bool {
+func (r *recordShard) scopeKeeps(req *store.SettleRequest, now int64) bool {
 	if req.Scope == "" || req.MaxBytes <= 0 || r.bytesOf(req.Scope)+len(req.Data) <= req.MaxBytes {
 		return true
 	}
@@ -247,8 +246,8 @@ func (r *recordShard) scopeKeeps(req *guard.SettleRequest, now int64) bool {
 	return r.bytesOf(req.Scope)+len(req.Data) <= req.MaxBytes
 }
 
-// AbandonOperation implements guard.Store.
-func (s *Store) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
+// AbandonOperation implements store.Records.
+func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
@@ -258,7 +257,7 @@ func (s *Store) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (boo
 	return shard.abandon(ref, s.now()), nil
 }
 
-func (r *recordShard) abandon(ref guard.AttemptRef, now int64) bool {
+func (r *recordShard) abandon(ref store.AttemptRef, now int64) bool {
 	if r.abandoned.Get(ref.Owner, now) != nil { // sent twice
 		return true
 	}
@@ -278,16 +277,16 @@ func (r *recordShard) abandon(ref guard.AttemptRef, now int64) bool {
 }
 
 // inFlight returns the record of an attempt in flight, or nil if the attempt does not own it.
-func (r *recordShard) inFlight(ref guard.AttemptRef, now int64) *record {
+func (r *recordShard) inFlight(ref store.AttemptRef, now int64) *record {
 	e := r.records.Get(ref.ID, now)
-	if e == nil || e.Value.owner != ref.Owner || e.Value.state != guard.InFlight {
+	if e == nil || e.Value.owner != ref.Owner || e.Value.state != store.InFlight {
 		return nil
 	}
 	return e.Value
 }
 
-// MarkOperation implements guard.Store.
-func (s *Store) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+// MarkOperation implements store.Records.
+func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
@@ -304,8 +303,8 @@ func (s *Store) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool,
 	return true, nil
 }
 
-// RenewOperations implements guard.Store.
-func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
+// RenewOperations implements store.Records.
+func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) ([]bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -316,7 +315,7 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) 
 	return held, nil
 }
 
-func (s *Store) renew(req guard.RenewRequest) bool {
+func (s *Store) renew(req store.RenewRequest) bool {
 	shard := s.recordShard(req.AttemptRef)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
@@ -102,7 +102,7 @@ func (r *recordShard) demote(n, moreThan int) (demoted int) {
 			}
 			next := rec.links[sc.results.which].next
 			if len(rec.data) >= mean {
-				rec.state = guard.NotRetained
+				rec.state = store.NotRetained
 				n -= r.dropData(rec)
 				demoted++
 			}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // space is the number of a limiter's limit, which stands for both names in the table of buckets.
@@ -52,7 +52,7 @@ func (s *spaces) getSlowly(name spaceName) (space, error) {
 		return n, nil
 	}
 	if len(s.all) >= maxSpaces {
-		return 0, outage.ErrFull
+		return 0, store.ErrFull
 	}
 	if s.all == nil {
 		s.all = make(map[spaceName]space)

@@ -13,19 +13,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/listeners"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Store is a core.Store in memory. It starts no goroutine, and its size is bounded. A store that is full
+// Store is a store.Store in memory. It starts no goroutine, and its size is bounded. A store that is full
 // of token buckets forgets one for each new key ([WithMaxBuckets]), and one that is full of records the
 // results of finished operations ([WithMaxRecordBytes]). It never forgets the record of an operation, a
 // lock or a permit that is held, or the participants of a latch: when it is full of those, it refuses new
-// ones with core.ErrFull. All methods may be called concurrently.
+// ones with store.ErrFull. All methods may be called concurrently.
 type Store struct {
 	start   time.Time
 	seed    maphash.Seed
@@ -54,7 +53,7 @@ type namesakes = namesake.Register
 
 var _ namesake.Store = (*Store)(nil)
 
-var _ core.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // Option is an optional setting of [New].
 type Option interface{ apply(*config) }
@@ -92,7 +91,7 @@ func WithMaxBuckets(n int) Option {
 }
 
 // RefuseNewBuckets has a store that is full of buckets in debt refuse a key that has none, with
-// core.ErrFull, and forget no bucket. A client that can send requests under many keys then has every
+// store.ErrFull, and forget no bucket. A client that can send requests under many keys then has every
 // new key refused, until buckets are full again.
 func RefuseNewBuckets() Option { return optionFunc(func(c *config) { c.refuseBuckets = true }) }
 
@@ -101,7 +100,7 @@ func RefuseNewBuckets() Option { return optionFunc(func(c *config) { c.refuseBuc
 //
 // When there is no room for a new record, or a result, the larger results of the scope that has the most
 // bytes of them are forgotten: their operations are finished as before, as guard.NotRetained. Only if
-// that makes no room is a new operation refused with core.ErrFull, and a result not retained.
+// that makes no room is a new operation refused with store.ErrFull, and a result not retained.
 func WithMaxRecordBytes(n int) Option {
 	if n < recordBytes {
 		panic(fmt.Sprintf("memstore: WithMaxRecordBytes: %d is less than one record's %d bytes", n, recordBytes))
@@ -164,18 +163,18 @@ func New(opts ...Option) *Store {
 	return s
 }
 
-// Ping returns nil, core.ErrClosed, or the context's error.
+// Ping returns nil, store.ErrClosed, or the context's error.
 func (s *Store) Ping(ctx context.Context) error { return s.ready(ctx) }
 
-// AtShutdown implements guard.Store, lock.Store, and semaphore.Store.
+// AtShutdown implements store.Hooks.
 func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 	return s.hooks.AtShutdown(f)
 }
 
-// Shutdown implements core.Store.
+// Shutdown implements store.Store.
 func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 
-// Close implements core.Store.
+// Close implements store.Store.
 func (s *Store) Close() error {
 	return s.hooks.Close(func() {
 		s.closed.Store(true)
@@ -187,14 +186,14 @@ func (s *Store) Close() error {
 // begins is ready for what begins something, or waits for it.
 func (s *Store) begins(ctx context.Context) error {
 	if s.hooks.Begun() {
-		return outage.ErrClosed
+		return store.ErrClosed
 	}
 	return s.ready(ctx)
 }
 
 func (s *Store) ready(ctx context.Context) error {
 	if s.closed.Load() {
-		return outage.ErrClosed
+		return store.ErrClosed
 	}
 	return ctx.Err()
 }

@@ -8,13 +8,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // ErrNotReplicated is matched by the error of a lock or permit that was granted, but not confirmed by as many
-// replicas as [WithReplicaAcks] asks for. It has been released, unless core.ErrUnconfirmed matches
-// too. It matches core.ErrUnavailable.
-var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirmed the grant", outage.ErrUnavailable)
+// replicas as [WithReplicaAcks] asks for. It has been released, unless store.ErrUnconfirmed matches
+// too. It matches store.ErrUnavailable.
+var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirmed the grant", store.ErrUnavailable)
 
 // WithReplicaAcks has locks and permits granted only once n replicas of the server have confirmed them, within
 // timeout, which has to be shorter than the store's own and than the client's ReadTimeout.
@@ -106,8 +106,8 @@ func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, command any, s
 func (s *Store) notReplicated(ctx context.Context, acks int, release func(context.Context) error) error {
 	err := fmt.Errorf("%w: %d of %d", ErrNotReplicated, acks, s.config.acks)
 	failed := release(context.WithoutCancel(ctx))
-	if failed != nil && !errors.Is(failed, outage.ErrClosed) {
-		return fmt.Errorf("%w: %w", outage.ErrUnconfirmed, err)
+	if failed != nil && !errors.Is(failed, store.ErrClosed) {
+		return fmt.Errorf("%w: %w", store.ErrUnconfirmed, err)
 	}
 	return err
 }

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -27,31 +26,31 @@ func TestReplicaAcks(t *testing.T) {
 
 	began := time.Now()
 	holder, next := newClaim("k", "holder"), newClaim("k", "next").queued()
-	grant := holder.gets(t, s, lock.Granted)
+	grant := holder.gets(t, s, store.Granted)
 	if took := grant.Sent.Sub(began); took < 0 || time.Since(grant.Sent) > 3*time.Second {
 		t.Errorf("sent %v after it began", took)
 	}
 	must(t, direct.ScriptFlush(ctx()).Err())
-	next.gets(t, s, lock.Queued)
+	next.gets(t, s, store.Queued)
 	w := next.await(t, s)
 	holder.ends(t, s, true)
 	w.granted(t, 5*time.Second)
 
 	replica.Stop()
 	again, after := newClaim("k", "again").queued(), newClaim("k", "after")
-	again.gets(t, s, lock.Queued) // only grants are confirmed
+	again.gets(t, s, store.Queued) // only grants are confirmed
 	w = again.await(t, s)
 	next.ends(t, s, true)
 	<-w.done
 	wantNotReplicated(t, w.err)
 	_, err := newClaim("k", "another").acquire(s)
 	wantNotReplicated(t, err)
-	after.gets(t, plain, lock.Granted)
+	after.gets(t, plain, store.Granted)
 }
 
 func wantNotReplicated(t testing.TB, err error) {
 	t.Helper()
-	if !errors.Is(err, redisstore.ErrNotReplicated) || !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+	if !errors.Is(err, redisstore.ErrNotReplicated) || !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
 		t.Errorf("got %v, want ErrNotReplicated", err)
 	}
 }
@@ -87,7 +86,7 @@ func TestReplicaAcksOnACluster(t *testing.T) {
 	if len(to.Client().Keys(ctx(), "*").Val()) == 0 {
 		t.Error("the slot has not moved: the test does not test what it says")
 	}
-	newClaim("k", "third").gets(t, newStore(t, client), lock.Granted)
+	newClaim("k", "third").gets(t, newStore(t, client), store.Granted)
 }
 
 func TestNewRefusesReplicaAcks(t *testing.T) {

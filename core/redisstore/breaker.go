@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
@@ -27,7 +27,7 @@ const (
 )
 
 var (
-	errDown    = fmt.Errorf("%w: redis is taken to be down", outage.ErrUnavailable)
+	errDown    = fmt.Errorf("%w: redis is taken to be down", store.ErrUnavailable)
 	errIgnored = errors.New("says nothing of the server")
 )
 
@@ -49,7 +49,7 @@ func (n *node) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 			case from == gobreaker.StateClosed && to == gobreaker.StateOpen:
 				down := n.downError()
 				log.Warn("lockkeeper: redis is down; calls fail at once until it answers",
-					"cause", string(outage.CauseOf(down)), "address", n.address, "error", down)
+					"cause", string(store.CauseOf(down)), "address", n.address, "error", down)
 				n.store.start(n.probe)
 			case to == gobreaker.StateClosed:
 				log.Info("lockkeeper: redis answers again", "address", n.address)
@@ -73,7 +73,7 @@ func (n *node) downError() error {
 // that was gone may come back and refuse the password.
 func (n *node) failed(err error) {
 	explained := explain(err, false)
-	down := fmt.Errorf("%w: %w", errDown, outage.Quote(explained, err.Error()))
+	down := fmt.Errorf("%w: %w", errDown, store.WithCauseOf(explained, err.Error()))
 	n.down.Store(&down)
 	n.store.logFault(context.Background(), n, explained)
 }
@@ -128,7 +128,7 @@ func verdict(caller context.Context, err error) error {
 		return err
 	case isReply(err) && !didNotRun(err), errors.Is(err, errOddReply):
 		return nil
-	case errors.Is(err, outage.ErrUnavailable) && !errors.Is(err, outage.ErrUnconfirmed): // the store's own refusal
+	case errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrUnconfirmed): // the store's own refusal
 		return errIgnored
 	}
 	return err

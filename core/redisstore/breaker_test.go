@@ -12,10 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -92,7 +90,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	if took := time.Since(sent); took > slack {
 		t.Errorf("Close took %v", took)
 	}
-	if _, err := l.Allow(ctx(), "k"); !errors.Is(err, core.ErrClosed) {
+	if _, err := l.Allow(ctx(), "k"); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 	_ = client.Close()
@@ -150,7 +148,7 @@ func TestCallersWhoLeaveDoNotTripTheBreaker(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx(), 5*time.Millisecond)
 		_, err := l.Allow(short, "k")
 		cancel()
-		if !errors.Is(err, core.ErrUnavailable) {
+		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -201,7 +199,7 @@ func TestACrowdDoesNotTripTheBreaker(t *testing.T) {
 	warm(t, proxy, redisClient)
 	s := newStore(t, redisClient, redisstore.WithTimeout(1500*time.Millisecond), log.option())
 	c := newClaim("first", "holder")
-	c.gets(t, s, lock.Granted)
+	c.gets(t, s, store.Granted)
 	proxy.Delay(250 * time.Millisecond)
 	var served, failed atomic.Int64
 	var wg sync.WaitGroup
@@ -286,7 +284,7 @@ func TestAKeyOfAnotherTypeFailsItsCallersOnly(t *testing.T) {
 	}
 	even.started(t, s)
 	// One such record must not keep the others of its batch from being renewed.
-	held, err := s.RenewOperations(ctx(), []guard.RenewRequest{odd.renewal(), even.renewal()})
+	held, err := s.RenewOperations(ctx(), []store.RenewRequest{odd.renewal(), even.renewal()})
 	if err != nil || len(held) != 2 || held[0] || !held[1] {
 		t.Errorf("renewed %v, %v; want all but the odd one", held, err)
 	}

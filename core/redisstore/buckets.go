@@ -4,18 +4,17 @@ import (
 	"context"
 	"slices"
 
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// TakeTokens implements tokenbucket.Store: one script call, or a part of one that others have too, or none
+// TakeTokens implements store.Buckets: one script call, or a part of one that others have too, or none
 // for a key that was denied the same lately. It is sent again only on proof that it has not run.
-func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
 	if s.hooks.Begun() {
-		return tokenbucket.TakeReply{}, outage.ErrClosed
+		return store.TakeReply{}, store.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return tokenbucket.TakeReply{}, err
+		return store.TakeReply{}, err
 	}
 	denial, q, denied := s.denials.recall(limiter, key, charges)
 	if denied {
@@ -28,7 +27,7 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []t
 	return reply, err
 }
 
-func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
 	var few [1]string
 	keys, n := few[:0], s.nodes.whole
 	tag := s.tagged(limiter, key)
@@ -48,23 +47,23 @@ func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []t
 }
 
 // takeAlone makes a decision in a call of its own.
-func (s *Store) takeAlone(ctx context.Context, n *node, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
+func (s *Store) takeAlone(ctx context.Context, n *node, charges []store.Charge, keys []string) (store.TakeReply, error) {
 	args := appendCharges(append(make([]any, 0, 2+5*len(charges)), 1, len(charges)), charges) // one plan
-	return call(ctx, n, opTakeTokens, ordinary, func(ctx context.Context) (tokenbucket.TakeReply, error) {
+	return call(ctx, n, opTakeTokens, ordinary, func(ctx context.Context) (store.TakeReply, error) {
 		reply, err := s.eval(ctx, true, takeTokens, keys, args...)
 		if err != nil {
-			return tokenbucket.TakeReply{}, err
+			return store.TakeReply{}, err
 		}
 		s.nodes.know()
 		replies, err := readMany(reply, 1)
 		if err != nil {
-			return tokenbucket.TakeReply{}, err
+			return store.TakeReply{}, err
 		}
 		return readOneOfMany(replies[0], len(keys))
 	})
 }
 
-func appendCharges(args []any, charges []tokenbucket.Charge) []any {
+func appendCharges(args []any, charges []store.Charge) []any {
 	for i := range charges {
 		c := &charges[i] // nobody changes it, and pointers cost no memory
 		args = append(args, &c.Cost.Micros, &c.Cost.Frac, &c.Capacity.Micros, &c.Capacity.Frac, &c.Den)
@@ -72,27 +71,27 @@ func appendCharges(args []any, charges []tokenbucket.Charge) []any {
 	return args
 }
 
-func readTakeReply(reply any, charges int) (tokenbucket.TakeReply, error) {
+func readTakeReply(reply any, charges int) (store.TakeReply, error) {
 	fields, ok := reply.([]any)
 	if !ok || len(fields) != 1+2*charges {
-		return tokenbucket.TakeReply{}, errOddReply
+		return store.TakeReply{}, errOddReply
 	}
 	var numbers []int64
 	for _, f := range fields {
 		n, ok := f.(int64)
 		if !ok {
-			return tokenbucket.TakeReply{}, errOddReply
+			return store.TakeReply{}, errOddReply
 		}
 		numbers = append(numbers, n)
 	}
-	take := tokenbucket.TakeReply{Allowed: numbers[0] == 1, Debts: tokenbucket.MakeDebts(charges)}
+	take := store.TakeReply{Allowed: numbers[0] == 1, Debts: store.MakeDebts(charges)}
 	for i := range charges {
-		take.Debts.Set(i, tokenbucket.Span{Micros: numbers[1+2*i], Frac: numbers[2+2*i]})
+		take.Debts.Set(i, store.Span{Micros: numbers[1+2*i], Frac: numbers[2+2*i]})
 	}
 	return take, nil
 }
 
-// ResetTokens implements tokenbucket.Store.
+// ResetTokens implements store.Buckets.
 func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
 	tag := s.tagged(limiter, key)
 	keys := make([]string, len(buckets))

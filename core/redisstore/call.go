@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var errStuck = outage.Because(outage.Timeout, "redis: too many requests wait for their turn")
+var errStuck = store.Unavailable(store.Timeout, "redis: too many requests wait for their turn")
 
 // urgency says whether a call is made though the breaker is open.
 type urgency int
@@ -39,11 +39,11 @@ func (s *Store) logFault(ctx context.Context, n *node, err error) {
 	case err == nil:
 	case isDamage(err):
 		s.damage.Found(ctx)
-	case errors.Is(err, outage.ErrMisconfigured):
-		if outage.CauseOf(err) == outage.Authentication {
+	case errors.Is(err, store.ErrMisconfigured):
+		if store.CauseOf(err) == store.Authentication {
 			n.loaded.Store(false) // load finds out when that is mended
 		}
-		s.misconfigured.Found(ctx, "cause", string(outage.CauseOf(err)), "error", err)
+		s.misconfigured.Found(ctx, "cause", string(store.CauseOf(err)), "error", err)
 	}
 }
 
@@ -51,7 +51,7 @@ func (s *Store) logFault(ctx context.Context, n *node, err error) {
 func (n *node) admit(ctx context.Context, u urgency) (report, error) {
 	r := report{node: n}
 	if n.store.closed.Load() {
-		return r, outage.ErrClosed
+		return r, store.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return r, err

@@ -9,9 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -48,10 +47,10 @@ func refusedAtOnce(t *testing.T, s *redisstore.Store, log *logbook, address stri
 	began := time.Now()
 	for range 10 {
 		_, err := l.Allow(ctx(), "k")
-		if cause := outage.CauseOf(err); !errors.Is(err, core.ErrUnavailable) || cause != outage.ConnectionRefused {
+		if cause := store.CauseOf(err); !errors.Is(err, store.ErrUnavailable) || cause != store.ConnectionRefused {
 			t.Errorf("%v: the cause is %q", err, cause)
 		}
-		if errors.Is(err, core.ErrMisconfigured) || errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(err, store.ErrMisconfigured) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v is no time-out, and no misconfiguration", err)
 		}
 	}
@@ -94,7 +93,7 @@ func TestRefusedConnectionsOfAPoolThatWorks(t *testing.T) {
 func TestAnUnknownHostIsNamed(t *testing.T) {
 	s := newStore(t, dial(t, "redis.invalid:6379", time.Second), new(logbook).option())
 	_, err := newLimiter(t, s).Allow(ctx(), "k")
-	if cause := outage.CauseOf(err); cause != outage.UnknownHost && cause != outage.Timeout { // no name server here
+	if cause := store.CauseOf(err); cause != store.UnknownHost && cause != store.Timeout { // no name server here
 		t.Errorf("%v: the cause is %q", err, cause)
 	}
 }
@@ -112,7 +111,7 @@ func TestATimeoutIsNamed(t *testing.T) {
 	proxy.BlackHole()
 	eventually(t, 3*time.Second, "the breaker opens", func() bool {
 		_, err := l.Allow(ctx(), "k")
-		if cause := outage.CauseOf(err); cause != outage.Timeout {
+		if cause := store.CauseOf(err); cause != store.Timeout {
 			t.Fatalf("%v: the cause is %q", err, cause)
 		}
 		return log.has(tripped)
@@ -126,28 +125,28 @@ func TestATimeoutIsNamed(t *testing.T) {
 func TestMisconfigurations(t *testing.T) {
 	for name, c := range map[string]struct {
 		client func(t *testing.T) redis.UniversalClient
-		cause  outage.Cause
+		cause  store.Cause
 	}{
 		"no password": {func(t *testing.T) redis.UniversalClient {
 			server := redistest.Start(t)
 			configure(t, server.Client(), "requirepass", "secret")
 			return server.Client()
-		}, outage.Authentication},
+		}, store.Authentication},
 		"another password": {func(t *testing.T) redis.UniversalClient {
 			server := redistest.Start(t)
 			configure(t, server.Client(), "requirepass", "secret")
 			return withPassword(t, server, "", "wrong")
-		}, outage.Authentication},
+		}, store.Authentication},
 		"a password that nobody asked for": {func(t *testing.T) redis.UniversalClient {
 			return withPassword(t, redistest.Start(t), "nobody", "wrong")
-		}, outage.Authentication},
+		}, store.Authentication},
 		"no permission": {func(t *testing.T) redis.UniversalClient {
 			server := redistest.Start(t)
 			if err := server.Client().Do(ctx(), "ACL", "SETUSER", "weak", "on", ">p", "~*", "+@all", "-evalsha", "-eval").Err(); err != nil {
 				t.Fatal(err)
 			}
 			return withPassword(t, server, "weak", "p")
-		}, outage.Permission},
+		}, store.Permission},
 		"a replica": {func(t *testing.T) redis.UniversalClient {
 			master, replica := redistest.Start(t), redistest.Start(t)
 			_, port, err := net.SplitHostPort(master.Addr())
@@ -158,7 +157,7 @@ func TestMisconfigurations(t *testing.T) {
 				t.Fatal(err)
 			}
 			return replica.Client()
-		}, outage.ReadOnly},
+		}, store.ReadOnly},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := new(logbook)
@@ -188,10 +187,10 @@ func withPassword(t *testing.T, server *redistest.Server, user, password string)
 	return client
 }
 
-func wantMisconfigured(t *testing.T, err error, cause outage.Cause) {
+func wantMisconfigured(t *testing.T, err error, cause store.Cause) {
 	t.Helper()
-	if !errors.Is(err, core.ErrMisconfigured) || outage.Down(err) || outage.CauseOf(err) != cause {
-		t.Errorf("%v: misconfigured: %v, cause %q, want %q", err, errors.Is(err, core.ErrMisconfigured), outage.CauseOf(err), cause)
+	if !errors.Is(err, store.ErrMisconfigured) || store.Down(err) || store.CauseOf(err) != cause {
+		t.Errorf("%v: misconfigured: %v, cause %q, want %q", err, errors.Is(err, store.ErrMisconfigured), store.CauseOf(err), cause)
 	}
 }
 
@@ -203,7 +202,7 @@ func TestAMendedPasswordIsFound(t *testing.T) {
 	s := newStore(t, withPassword(t, server, "", "late"), new(logbook).option())
 	l := newLimiter(t, s)
 	for range 10 {
-		if _, err := l.Allow(ctx(), "k"); !errors.Is(err, core.ErrMisconfigured) {
+		if _, err := l.Allow(ctx(), "k"); !errors.Is(err, store.ErrMisconfigured) {
 			t.Fatal(err)
 		}
 	}
@@ -215,7 +214,7 @@ func TestAMendedPasswordIsFound(t *testing.T) {
 	// The look at the eviction policy was not answered before, and is not taken for granted now.
 	configure(t, withPassword(t, server, "", "late"), "maxmemory-policy", "allkeys-lru")
 	_, err := newOp("o").begin(s)
-	wantMisconfigured(t, err, outage.Eviction)
+	wantMisconfigured(t, err, store.Eviction)
 }
 
 // A server that was gone, and comes back with another password, is no outage any more: an open policy
@@ -227,7 +226,7 @@ func TestAnOutageThatBecomesAMisconfiguration(t *testing.T) {
 	l := newLimiter(t, newStore(t, withPassword(t, server, "nobody", "wrong"), log.option()))
 	eventually(t, 3*time.Second, "the breaker opens", func() bool {
 		_, err := l.Allow(ctx(), "k")
-		if cause := outage.CauseOf(err); cause != outage.ConnectionRefused {
+		if cause := store.CauseOf(err); cause != store.ConnectionRefused {
 			t.Fatalf("%v: the cause is %q", err, cause)
 		}
 		return log.has(tripped)
@@ -235,11 +234,11 @@ func TestAnOutageThatBecomesAMisconfiguration(t *testing.T) {
 	server.Restart()
 	eventually(t, 5*time.Second, "the probe finds the cause", func() bool {
 		_, err := l.Allow(ctx(), "k")
-		return errors.Is(err, core.ErrMisconfigured)
+		return errors.Is(err, store.ErrMisconfigured)
 	})
 	for range 10 {
 		_, err := l.Allow(ctx(), "k")
-		wantMisconfigured(t, err, outage.Authentication)
+		wantMisconfigured(t, err, store.Authentication)
 	}
 	if !log.has("redis is misconfigured") {
 		t.Error(log.text.String())
@@ -255,7 +254,7 @@ func TestAClientOfOneServerOnACluster(t *testing.T) {
 		_, err := l.Allow(ctx(), string(rune('a'+i)))
 		if err != nil {
 			wrong++
-			wantMisconfigured(t, err, outage.WrongServer)
+			wantMisconfigured(t, err, store.WrongServer)
 		}
 	}
 	if wrong == 0 {
@@ -276,8 +275,8 @@ func TestAFullServerIsNotDown(t *testing.T) {
 	_, begun := newOp("o").begin(s)
 	_, acquired := newClaim("k", "holder").acquire(s)
 	for _, err := range []error{taken, begun, acquired} {
-		if !errors.Is(err, core.ErrFull) || outage.Down(err) || outage.CauseOf(err) != outage.Full {
-			t.Errorf("%v: the cause is %q", err, outage.CauseOf(err))
+		if !errors.Is(err, store.ErrFull) || store.Down(err) || store.CauseOf(err) != store.Full {
+			t.Errorf("%v: the cause is %q", err, store.CauseOf(err))
 		}
 	}
 }

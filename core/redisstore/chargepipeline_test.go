@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -201,7 +201,7 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 		together(100, func(int) {
 			if _, err := l.Allow(ctx(), "k"); err == nil {
 				confirmed.Add(1)
-			} else if !errors.Is(err, core.ErrUnavailable) {
+			} else if !errors.Is(err, store.ErrUnavailable) {
 				t.Error(err)
 			}
 		})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Decisions that go together are made in one call of a script.
@@ -19,9 +19,9 @@ const maxDecisions = 128
 type charge struct {
 	turn
 	lane     *lane[*charge]
-	charges  []tokenbucket.Charge
+	charges  []store.Charge
 	keys     []string
-	reply    tokenbucket.TakeReply
+	reply    store.TakeReply
 	deadline deadline
 }
 
@@ -47,9 +47,9 @@ func (s *Store) newCharges(n *node) *lane[*charge] {
 
 // takeTogether makes a decision with others. It returns when that is made, when it has had no turn within
 // the store's own deadline, or at ctx's.
-func (s *Store) takeTogether(ctx context.Context, n *node, charges []tokenbucket.Charge, keys []string) (tokenbucket.TakeReply, error) {
+func (s *Store) takeTogether(ctx context.Context, n *node, charges []store.Charge, keys []string) (store.TakeReply, error) {
 	if n.isDown() {
-		return tokenbucket.TakeReply{}, n.downError()
+		return store.TakeReply{}, n.downError()
 	}
 	l := n.charges
 	w, _ := s.spareCharges.Get().(*charge)
@@ -61,14 +61,14 @@ func (s *Store) takeTogether(ctx context.Context, n *node, charges []tokenbucket
 	s.deadlines.begin(&w.deadline, s.config.timeout)
 	if !l.add(w) {
 		s.deadlines.end(&w.deadline)
-		return tokenbucket.TakeReply{}, errStuck
+		return store.TakeReply{}, errStuck
 	}
 	select {
 	case <-w.ended:
 	case <-ctx.Done():
 		if l.leave(w, context.Cause(ctx)) {
 			s.deadlines.end(&w.deadline)
-			return tokenbucket.TakeReply{}, w.err
+			return store.TakeReply{}, w.err
 		}
 		<-w.ended // both at once: the answer counts
 	}
@@ -78,7 +78,7 @@ func (s *Store) takeTogether(ctx context.Context, n *node, charges []tokenbucket
 		s.damage.Found(ctx)
 	}
 	if err == nil { // else the client may yet read it
-		w.reply, w.charges = tokenbucket.TakeReply{}, nil
+		w.reply, w.charges = store.TakeReply{}, nil
 		s.spareCharges.Put(w)
 	}
 	return reply, err
@@ -121,7 +121,7 @@ func answers(replies []any, err error) func(int, *charge) error {
 // of a limiter are, share a plan.
 func manyArgs(batch []*charge) (keys []string, args []any) {
 	type plan struct {
-		charges *tokenbucket.Charge
+		charges *store.Charge
 		n       int
 	}
 	plans := make(map[plan]int)
@@ -143,25 +143,25 @@ func manyArgs(batch []*charge) (keys []string, args []any) {
 	return keys, args
 }
 
-func readOneOfMany(reply any, charges int) (tokenbucket.TakeReply, error) {
+func readOneOfMany(reply any, charges int) (store.TakeReply, error) {
 	switch r := reply.(type) {
 	case int64:
 		if charges != 1 {
 			break
 		}
 		if r < 0 {
-			return tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(tokenbucket.Span{Micros: -1 - r})}, nil
+			return store.TakeReply{Debts: store.OneDebt(store.Span{Micros: -1 - r})}, nil
 		}
-		return tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(tokenbucket.Span{Micros: r})}, nil
+		return store.TakeReply{Allowed: true, Debts: store.OneDebt(store.Span{Micros: r})}, nil
 	case []any:
 		if len(r) != 1 {
 			return readTakeReply(reply, charges)
 		}
 		if text, ok := r[0].(string); ok {
-			return tokenbucket.TakeReply{}, explain(scriptError(text), false)
+			return store.TakeReply{}, explain(scriptError(text), false)
 		}
 	}
-	return tokenbucket.TakeReply{}, errOddReply
+	return store.TakeReply{}, errOddReply
 }
 
 // scriptError is an error of a part of a script.

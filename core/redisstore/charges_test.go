@@ -13,10 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -289,7 +288,7 @@ func TestADamagedBucketFailsItsOwnCallerAlone(t *testing.T) {
 				t.Errorf("another key: %v", err)
 			}
 		}, func() {
-			if _, err := l.Allow(t.Context(), "damaged"); !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+			if _, err := l.Allow(t.Context(), "damaged"); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
 				t.Errorf("the damaged key: %v", err)
 			}
 		})
@@ -312,7 +311,7 @@ func TestWhoLeavesTheQueueIsNotCharged(t *testing.T) {
 		decisions = append(decisions, func() {
 			start := time.Now()
 			_, err := l.Allow(leaving, "k")
-			if !errors.Is(err, context.Canceled) && !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+			if !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
 				t.Errorf("who left is told %v", err)
 			}
 			if took := time.Since(start); took > 150*time.Millisecond {
@@ -339,7 +338,7 @@ func TestALostReplyOfManyIsUnconfirmedAndChargedOnce(t *testing.T) {
 	var unconfirmed atomic.Int64
 	for range 20 {
 		decisions = append(decisions, func() {
-			if _, err := l.Allow(t.Context(), "k"); errors.Is(err, core.ErrUnconfirmed) {
+			if _, err := l.Allow(t.Context(), "k"); errors.Is(err, store.ErrUnconfirmed) {
 				unconfirmed.Add(1)
 			} else if err != nil {
 				t.Error(err)
@@ -475,7 +474,7 @@ func TestDecisionsOnAReplica(t *testing.T) {
 		must(t, server.Client().ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 		for _, n := range []int{1, 300} {
 			together(n, func(int) {
-				if _, err := l.Allow(t.Context(), "k"); outage.CauseOf(err) != outage.ReadOnly {
+				if _, err := l.Allow(t.Context(), "k"); store.CauseOf(err) != store.ReadOnly {
 					t.Errorf("%d decisions: %v", n, err)
 				}
 			})

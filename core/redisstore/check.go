@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
@@ -26,7 +26,7 @@ const checkPings = 5
 //     burst of calls would have to wait for connections.
 //
 // What the server does not let the client ask is not checked. If a node cannot be reached, the error matches
-// core.ErrUnavailable.
+// store.ErrUnavailable.
 func (s *Store) Check(ctx context.Context) error {
 	masters, err := s.masters(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []er
 	case err != nil:
 		found = append(found, explain(err, false))
 	case len(role) > 0 && role[0] != "master":
-		found = append(found, outage.Misconfigured(outage.ReadOnly, fmt.Errorf("redisstore: %s is a %v, which takes no writes", at, role[0])))
+		found = append(found, store.Misconfigured(store.ReadOnly, fmt.Errorf("redisstore: %s is a %v, which takes no writes", at, role[0])))
 	}
 	return found
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -47,13 +47,13 @@ func TestCheck(t *testing.T) {
 	want(newStore(t, near, redisstore.AllowEviction()))
 	must(t, server.Client().Do(ctx(), "replicaof", "127.0.0.1", "1").Err())
 	want(newStore(t, near, redisstore.AllowEviction()), "takes no writes")
-	if err := newStore(t, near).Check(ctx()); !errors.Is(err, core.ErrMisconfigured) {
+	if err := newStore(t, near).Check(ctx()); !errors.Is(err, store.ErrMisconfigured) {
 		t.Errorf("%v is no misconfiguration", err)
 	}
 	server.Stop()
 	short, cancel := context.WithTimeout(ctx(), time.Second)
 	defer cancel()
-	if err := newStore(t, near).Check(short); !errors.Is(err, core.ErrUnavailable) {
+	if err := newStore(t, near).Check(short); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("without a server: %v", err)
 	}
 }

@@ -8,46 +8,46 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // What the tests of locks share.
 
 // claim is a request for the lock "jobs" of a key.
-type claim lock.AcquireRequest
+type claim store.LockRequest
 
 func newClaim(key, id string) claim {
 	return claim{Name: "jobs", Key: key, ID: newOp(id).id, TTL: 30 * time.Second, Fences: 16, Holder: id}
 }
 
-func (c claim) shared() claim                { c.Shared = true; return c }
-func (c claim) queued() claim                { c.Queue = true; return c }
-func (c claim) ttl(d time.Duration) claim    { c.TTL = d; return c }
-func (c claim) delay(d time.Duration) claim  { c.Delay = d; return c }
-func (c claim) request() lock.AcquireRequest { return lock.AcquireRequest(c) }
-func (c claim) hold() lock.HoldRequest {
-	return lock.HoldRequest{Name: c.Name, Key: c.Key, ID: c.ID, TTL: c.TTL, Delay: c.Delay}
+func (c claim) shared() claim               { c.Shared = true; return c }
+func (c claim) queued() claim               { c.Queue = true; return c }
+func (c claim) ttl(d time.Duration) claim   { c.TTL = d; return c }
+func (c claim) delay(d time.Duration) claim { c.Delay = d; return c }
+func (c claim) request() store.LockRequest  { return store.LockRequest(c) }
+func (c claim) hold() store.LockRef {
+	return store.LockRef{Name: c.Name, Key: c.Key, ID: c.ID, TTL: c.TTL, Delay: c.Delay}
 }
-func (c claim) acquire(s *redisstore.Store) (lock.AcquireReply, error) {
+func (c claim) acquire(s *redisstore.Store) (store.LockReply, error) {
 	return s.AcquireLock(ctx(), c.request())
 }
 func (c claim) release(s *redisstore.Store) (bool, error) { return s.ReleaseLock(ctx(), c.hold()) }
 
 func (c claim) renew(s *redisstore.Store) (bool, error) {
-	held, err := s.RenewLocks(ctx(), []lock.HoldRequest{c.hold()})
+	held, err := s.RenewLocks(ctx(), []store.LockRef{c.hold()})
 	return err == nil && len(held) == 1 && held[0], err
 }
 
 // gets fails the test unless an acquire has this outcome.
-func (c claim) gets(t testing.TB, s *redisstore.Store, want lock.AcquireOutcome) lock.AcquireReply {
+func (c claim) gets(t testing.TB, s *redisstore.Store, want store.AcquireOutcome) store.LockReply {
 	t.Helper()
 	reply, err := c.acquire(s)
 	if err != nil || reply.Outcome != want {
 		t.Fatalf("acquire by %s: %+v, %v; want outcome %d", c.Holder, reply, err, want)
 	}
-	if want == lock.Granted && (reply.Fence <= 0 || reply.LastFence < reply.Fence || reply.Sent.IsZero()) {
+	if want == store.Granted && (reply.Fence <= 0 || reply.LastFence < reply.Fence || reply.Sent.IsZero()) {
 		t.Fatalf("acquire by %s: %+v is no grant", c.Holder, reply)
 	}
 	return reply
@@ -64,7 +64,7 @@ func (c claim) ends(t testing.TB, s *redisstore.Store, want bool) {
 type wait struct {
 	claim
 	stop  context.CancelFunc
-	grant lock.Grant
+	grant store.Grant
 	err   error
 	done  chan struct{}
 }
@@ -85,7 +85,7 @@ func (c claim) await(t testing.TB, s *redisstore.Store) *wait {
 }
 
 // granted fails the test unless the wait ends with a grant in time.
-func (w *wait) granted(t testing.TB, within time.Duration) lock.Grant {
+func (w *wait) granted(t testing.TB, within time.Duration) store.Grant {
 	t.Helper()
 	select {
 	case <-w.done:

@@ -9,10 +9,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -78,10 +76,10 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 		return func(t *testing.T, s *redisstore.Store, free bool) {
 			t.Helper()
 			if free {
-				c.gets(t, s, lock.Granted)
+				c.gets(t, s, store.Granted)
 				return
 			}
-			if reply := c.gets(t, s, lock.Taken); reply.Remaining > ttl+ttl {
+			if reply := c.gets(t, s, store.Taken); reply.Remaining > ttl+ttl {
 				t.Errorf("a lease of %v has %v to go", ttl, reply.Remaining)
 			}
 		}
@@ -89,23 +87,23 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 	full := func(r request) func(*testing.T, *redisstore.Store, bool) {
 		return func(t *testing.T, s *redisstore.Store, free bool) {
 			t.Helper()
-			want := semaphore.Taken
+			want := store.Taken
 			if free {
-				want = semaphore.Granted
+				want = store.Granted
 			}
 			if reply := r.gets(t, s, want); !free && reply.Remaining > time.Minute {
 				t.Errorf("a lease of %v has %v to go", ttl, reply.Remaining)
 			}
 		}
 	}
-	busy := func(rerun bool, then guard.BeginOutcome) func(*testing.T, *redisstore.Store, bool) {
+	busy := func(rerun bool, then store.BeginOutcome) func(*testing.T, *redisstore.Store, bool) {
 		return func(t *testing.T, s *redisstore.Store, free bool) {
 			t.Helper()
-			o, want := newOp("op").by("other"), guard.Busy
+			o, want := newOp("op").by("other"), store.Busy
 			if free {
 				want = then
 			}
-			reply, err := s.BeginOperation(ctx(), guard.BeginRequest{
+			reply, err := s.BeginOperation(ctx(), store.BeginRequest{
 				AttemptRef: o.ref(), Fingerprint: o.fingerprint, Lease: ttl, Retention: time.Hour, Rerun: rerun,
 			})
 			if err != nil || reply.Outcome != want || reply.Remaining > ttl {
@@ -115,16 +113,16 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 	}
 	begins := func(t *testing.T, s *redisstore.Store) {
 		o := newOp("op")
-		reply, err := s.BeginOperation(ctx(), guard.BeginRequest{
+		reply, err := s.BeginOperation(ctx(), store.BeginRequest{
 			AttemptRef: o.ref(), Fingerprint: o.fingerprint, Lease: ttl, Retention: time.Hour,
 		})
-		if err != nil || reply.Outcome != guard.Started {
+		if err != nil || reply.Outcome != store.Started {
 			t.Fatalf("begin: %+v, %v", reply, err)
 		}
 	}
 	left := func(t *testing.T, s *redisstore.Store, c claim) { // so that the hold is not a lone one
 		t.Helper()
-		c.gets(t, s, lock.Queued)
+		c.gets(t, s, store.Queued)
 		c.ends(t, s, false)
 	}
 	for name, c := range map[string]struct {
@@ -132,39 +130,39 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 		tries func(t *testing.T, s *redisstore.Store, free bool)
 	}{
 		"a lone lock": {func(t *testing.T, s *redisstore.Store) {
-			newClaim("k", "dead").ttl(ttl).gets(t, s, lock.Granted)
+			newClaim("k", "dead").ttl(ttl).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries"))},
 		"a lock with a delay": {func(t *testing.T, s *redisstore.Store) {
-			newClaim("k", "dead").ttl(ttl/2).delay(ttl/2).gets(t, s, lock.Granted)
+			newClaim("k", "dead").ttl(ttl/2).delay(ttl/2).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries"))},
 		"a lock that others wanted": {func(t *testing.T, s *redisstore.Store) {
-			newClaim("k", "dead").ttl(ttl).gets(t, s, lock.Granted)
+			newClaim("k", "dead").ttl(ttl).gets(t, s, store.Granted)
 			left(t, s, newClaim("k", "left").queued())
 		}, taken(newClaim("k", "tries"))},
 		"a lone shared lock": {func(t *testing.T, s *redisstore.Store) {
-			newClaim("k", "dead").shared().ttl(ttl).gets(t, s, lock.Granted)
+			newClaim("k", "dead").shared().ttl(ttl).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries"))},
 		"a shared lock": {func(t *testing.T, s *redisstore.Store) {
-			newClaim("k", "dead").shared().ttl(ttl).gets(t, s, lock.Granted)
-			newClaim("k", "dead too").shared().ttl(ttl/2).gets(t, s, lock.Granted)
+			newClaim("k", "dead").shared().ttl(ttl).gets(t, s, store.Granted)
+			newClaim("k", "dead too").shared().ttl(ttl/2).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries"))},
 		"a lock, for those who share it": {func(t *testing.T, s *redisstore.Store) {
-			newClaim("k", "dead").ttl(ttl).gets(t, s, lock.Granted)
+			newClaim("k", "dead").ttl(ttl).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries").shared())},
 		"a permit": {func(t *testing.T, s *redisstore.Store) {
-			newRequest("k", "dead", 1, 1).ttl(ttl).gets(t, s, semaphore.Granted)
+			newRequest("k", "dead", 1, 1).ttl(ttl).gets(t, s, store.Granted)
 		}, full(newRequest("k", "tries", 1, 1))},
 		"heavy permits": {func(t *testing.T, s *redisstore.Store) {
-			newRequest("k", "dead", 3, 6).ttl(ttl).gets(t, s, semaphore.Granted)
-			newRequest("k", "dead too", 3, 6).ttl(ttl/2).gets(t, s, semaphore.Granted)
+			newRequest("k", "dead", 3, 6).ttl(ttl).gets(t, s, store.Granted)
+			newRequest("k", "dead too", 3, 6).ttl(ttl/2).gets(t, s, store.Granted)
 		}, full(newRequest("k", "tries", 5, 6))},
 		"permits beside one with a long lease": {func(t *testing.T, s *redisstore.Store) {
-			newRequest("k", "alive", 1, 3).ttl(3*time.Hour).gets(t, s, semaphore.Granted)
-			newRequest("k", "dead", 1, 3).ttl(ttl).gets(t, s, semaphore.Granted)
-			newRequest("k", "dead too", 1, 3).ttl(ttl).gets(t, s, semaphore.Granted)
+			newRequest("k", "alive", 1, 3).ttl(3*time.Hour).gets(t, s, store.Granted)
+			newRequest("k", "dead", 1, 3).ttl(ttl).gets(t, s, store.Granted)
+			newRequest("k", "dead too", 1, 3).ttl(ttl).gets(t, s, store.Granted)
 		}, full(newRequest("k", "tries", 1, 3))},
-		"an attempt":                    {begins, busy(false, guard.Undecided)},
-		"an attempt that may run again": {begins, busy(true, guard.Started)},
+		"an attempt":                    {begins, busy(false, store.Undecided)},
+		"an attempt that may run again": {begins, busy(true, store.Started)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachClock(t, func(t *testing.T, s *redisstore.Store, set func(time.Duration)) {
@@ -191,25 +189,25 @@ func TestTheDeadInAQueueAreForgottenAfterTheClockSteppedBack(t *testing.T) {
 	}{
 		"lock": {func(t *testing.T, s *redisstore.Store) {
 			holder := newClaim("k", "holder")
-			holder.gets(t, s, lock.Granted)
+			holder.gets(t, s, store.Granted)
 			for _, id := range []string{"a", "b", "c"} {
-				newClaim("k", id).queued().gets(t, s, lock.Queued)
+				newClaim("k", id).queued().gets(t, s, store.Queued)
 			}
 			holder.ends(t, s, true)
 		}, func(t *testing.T, s *redisstore.Store) bool {
 			reply, err := newClaim("k", "tries").acquire(s)
-			return err == nil && reply.Outcome == lock.Granted
+			return err == nil && reply.Outcome == store.Granted
 		}},
 		"semaphore": {func(t *testing.T, s *redisstore.Store) {
 			holder := newRequest("k", "holder", 1, 1)
-			holder.gets(t, s, semaphore.Granted)
+			holder.gets(t, s, store.Granted)
 			for _, id := range []string{"a", "b", "c"} {
-				newRequest("k", id, 1, 1).queued().gets(t, s, semaphore.Queued)
+				newRequest("k", id, 1, 1).queued().gets(t, s, store.Queued)
 			}
 			holder.ends(t, s, true)
 		}, func(t *testing.T, s *redisstore.Store) bool {
 			reply, err := newRequest("k", "tries", 1, 1).acquire(s)
-			return err == nil && reply.Outcome == semaphore.Granted
+			return err == nil && reply.Outcome == store.Granted
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

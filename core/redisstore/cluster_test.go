@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -23,7 +23,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("renewals in many slots", func(t *testing.T) {
 		s := newStore(t, client)
-		var renewals []guard.RenewRequest
+		var renewals []store.RenewRequest
 		for i := range 100 {
 			o := newOp(fmt.Sprint("slot-", i))
 			if i%10 != 0 {

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -39,7 +39,7 @@ func TestACompletionOutlivesItsLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			stopped(t, server)
-			if err := attempt.Complete(ctx(), guard.Result{Status: 201, Data: []byte("charged")}); !errors.Is(err, core.ErrUnavailable) {
+			if err := attempt.Complete(ctx(), guard.Result{Status: 201, Data: []byte("charged")}); !errors.Is(err, store.ErrUnavailable) {
 				t.Fatalf("Complete without Redis: %v", err)
 			}
 			for until := time.Now().Add(5 * time.Second); time.Now().Before(until); <-time.After(200 * time.Millisecond) {
@@ -48,7 +48,7 @@ func TestACompletionOutlivesItsLease(t *testing.T) {
 			goesOn(t, server)
 			eventually(t, 2*time.Second, "the store finds that Redis is back", func() bool {
 				a, r, err := g.Begin(ctx(), op)
-				if a != nil || r == nil && !errors.Is(err, core.ErrUnavailable) {
+				if a != nil || r == nil && !errors.Is(err, store.ErrUnavailable) {
 					t.Fatalf("Begin: %+v, %+v, %v; want the result", a, r, err)
 				}
 				return err == nil

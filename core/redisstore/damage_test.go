@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -52,7 +51,7 @@ func FuzzDamagedBucket(f *testing.F) {
 			for range 3 {
 				d, err := l.Allow(ctx(), "k")
 				if err != nil {
-					if !errors.Is(err, core.ErrUnavailable) {
+					if !errors.Is(err, store.ErrUnavailable) {
 						t.Fatalf("%q: %v", value, err)
 					}
 					continue
@@ -100,21 +99,21 @@ func FuzzDamagedRecord(f *testing.F) {
 		for _, rerun := range []bool{false, true} {
 			for _, owner := range []string{o.owner, o.by("other").owner} {
 				damage(t, value)
-				reply, err := s.BeginOperation(ctx(), guard.BeginRequest{
-					AttemptRef: guard.AttemptRef{ID: o.id, Owner: owner}, Fingerprint: o.fingerprint, Lease: time.Second, Retention: time.Hour, Rerun: rerun,
+				reply, err := s.BeginOperation(ctx(), store.BeginRequest{
+					AttemptRef: store.AttemptRef{ID: o.id, Owner: owner}, Fingerprint: o.fingerprint, Lease: time.Second, Retention: time.Hour, Rerun: rerun,
 				})
 				switch {
 				case err != nil:
-					if !errors.Is(err, core.ErrUnavailable) {
+					if !errors.Is(err, store.ErrUnavailable) {
 						t.Fatalf("%q: %v", value, err)
 					}
 				case !whole:
 					t.Fatalf("%q is no record, and begin: %+v", value, reply)
-				case reply.Outcome == guard.Settled && reply.State == guard.Completed:
+				case reply.Outcome == store.Settled && reply.State == store.Completed:
 					if value[26:69] != o.fingerprint || string(reply.Data) != value[126:] || value[1] != 'C' {
 						t.Fatalf("%q was replayed: %+v", value, reply)
 					}
-				case reply.Outcome == guard.Started:
+				case reply.Outcome == store.Started:
 					if value[26:69] != o.fingerprint {
 						t.Fatalf("%q belongs to another request, and begin: %+v", value, reply)
 					}
@@ -130,7 +129,7 @@ func FuzzDamagedRecord(f *testing.F) {
 		} {
 			damage(t, value)
 			owned, err := step(s)
-			if err != nil && !errors.Is(err, core.ErrUnavailable) {
+			if err != nil && !errors.Is(err, store.ErrUnavailable) {
 				t.Fatalf("%s of %q: %v", name, value, err)
 			}
 			if err == nil && owned && value != "" && !strings.HasPrefix(value[min(4, len(value)):], o.owner) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // slack is what a busy machine may add to a deadline.
@@ -33,7 +33,7 @@ func TestTheStoresDeadlineHoldsWhereTheClientsIsLonger(t *testing.T) {
 			t.Errorf("%s took %v", name, took)
 		}
 		// Whether the request was written depends on whether it found an open connection.
-		if !errors.Is(err, core.ErrUnavailable) {
+		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -88,7 +88,7 @@ func TestConcurrentCallsInABlackHoleLeaveNothing(t *testing.T) {
 	sent := time.Now()
 	for range 200 {
 		wg.Go(func() {
-			if _, err := l.Allow(ctx(), "k"); !errors.Is(err, core.ErrUnavailable) {
+			if _, err := l.Allow(ctx(), "k"); !errors.Is(err, store.ErrUnavailable) {
 				t.Error(err)
 			}
 		})

@@ -8,9 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -27,7 +26,7 @@ func TestCallsThatNobodyCanLeaveEndAtTheStoresDeadline(t *testing.T) {
 	client := obedient(t, proxy.Addr(), 10)
 	s, patient := newStore(t, client, redisstore.WithTimeout(100*time.Millisecond)), newStore(t, client)
 	c := newClaim("k", "holder")
-	c.gets(t, patient, lock.Granted)
+	c.gets(t, patient, store.Granted)
 	proxy.BlackHole()
 	for range 3 {
 		sent := time.Now()
@@ -35,12 +34,12 @@ func TestCallsThatNobodyCanLeaveEndAtTheStoresDeadline(t *testing.T) {
 		if took := time.Since(sent); took < 50*time.Millisecond || took > 100*time.Millisecond+slack {
 			t.Errorf("took %v of 100ms", took)
 		}
-		if !errors.Is(err, core.ErrUnavailable) {
+		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
 	}
 	_, err := newClaim("other", "other").acquire(s)
-	if !errors.Is(err, core.ErrUnavailable) {
+	if !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
 	proxy.Mend()
@@ -58,14 +57,14 @@ func TestCallsThatWaitForAConnectionEndAtTheStoresDeadline(t *testing.T) {
 	client := obedient(t, proxy.Addr(), 1)
 	s := newStore(t, client, redisstore.WithTimeout(100*time.Millisecond))
 	c := newClaim("k", "holder")
-	c.gets(t, newStore(t, client), lock.Granted)
+	c.gets(t, newStore(t, client), store.Granted)
 	base := goroutines()
 	proxy.BlackHole()
 	var wg sync.WaitGroup
 	sent := time.Now()
 	for range 20 {
 		wg.Go(func() {
-			if _, err := c.release(s); !errors.Is(err, core.ErrUnavailable) {
+			if _, err := c.release(s); !errors.Is(err, store.ErrUnavailable) {
 				t.Error(err)
 			}
 		})
@@ -84,7 +83,7 @@ func TestDeadlinesOfOverlappingCalls(t *testing.T) {
 	client := obedient(t, proxy.Addr(), 50)
 	s := newStore(t, client, redisstore.WithTimeout(150*time.Millisecond))
 	c := newClaim("k", "holder")
-	c.gets(t, newStore(t, client), lock.Granted)
+	c.gets(t, newStore(t, client), store.Granted)
 	proxy.BlackHole()
 	var wg sync.WaitGroup
 	for i := range 30 {
@@ -92,7 +91,7 @@ func TestDeadlinesOfOverlappingCalls(t *testing.T) {
 			<-time.After(time.Duration(i) * 10 * time.Millisecond)
 			sent := time.Now()
 			_, err := c.release(s)
-			if took := time.Since(sent); !errors.Is(err, core.ErrUnavailable) || took < 100*time.Millisecond || took > 150*time.Millisecond+slack {
+			if took := time.Since(sent); !errors.Is(err, store.ErrUnavailable) || took < 100*time.Millisecond || took > 150*time.Millisecond+slack {
 				t.Errorf("%v after %v", err, took)
 			}
 		})

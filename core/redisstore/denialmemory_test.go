@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // A denial from memory is one that the server would give too, whenever between question and answer it
@@ -15,8 +15,8 @@ import (
 func TestARememberedDenialIsTheServers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		den := rapid.Int64Range(1, 7).Draw(t, "den")
-		span := func(name string, most int64) tokenbucket.Span {
-			return tokenbucket.Span{Micros: rapid.Int64Range(0, most).Draw(t, name), Frac: rapid.Int64Range(0, den-1).Draw(t, name+" fraction")}
+		span := func(name string, most int64) store.Span {
+			return store.Span{Micros: rapid.Int64Range(0, most).Draw(t, name), Frac: rapid.Int64Range(0, den-1).Draw(t, name+" fraction")}
 		}
 		capacity := span("capacity", 1000)
 		debt := span("debt", capacity.Micros)
@@ -24,12 +24,12 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 		made := asked + rapid.Int64Range(0, 500).Draw(t, "way there")
 		heard := made + rapid.Int64Range(0, 500).Draw(t, "way back")
 		now := heard + rapid.Int64Range(0, 2000).Draw(t, "later")
-		d := denial{charges: []tokenbucket.Charge{{Capacity: capacity, Den: den}}, debts: tokenbucket.OneDebt(debt), asked: asked, heard: heard}
+		d := denial{charges: []store.Charge{{Capacity: capacity, Den: den}}, debts: store.OneDebt(debt), asked: asked, heard: heard}
 
-		c := tokenbucket.Charge{Cost: span("cost", 1000), Capacity: capacity, Den: den}
-		there := tokenbucket.Level{Empties: tokenbucket.Span{Micros: made + debt.Micros, Frac: debt.Frac}, Den: den}.Debt(now, &c)
+		c := store.Charge{Cost: span("cost", 1000), Capacity: capacity, Den: den}
+		there := store.Level{Empties: store.Span{Micros: made + debt.Micros, Frac: debt.Frac}, Den: den}.Debt(now, &c)
 		_, allowed := c.Charged(there)
-		if allowed && d.holdsFor([]tokenbucket.Charge{c}, now) {
+		if allowed && d.holdsFor([]store.Charge{c}, now) {
 			t.Errorf("denied, but it would leave %v of %v", there, capacity)
 		}
 		if told := d.debtsAt(now); there.Exceeds(told.At(0)) {
@@ -37,7 +37,7 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 		}
 		other := c
 		other.Capacity.Micros++
-		if d.holdsFor([]tokenbucket.Charge{other}, now) {
+		if d.holdsFor([]store.Charge{other}, now) {
 			t.Error("it holds for another plan")
 		}
 	})
@@ -48,9 +48,9 @@ func TestADenialOnItsWayIsForgotten(t *testing.T) {
 	var d denials
 	d.init()
 	defer d.stop()
-	hour := tokenbucket.Span{Micros: 3_600_000_000}
-	charges := []tokenbucket.Charge{{Cost: hour, Capacity: hour, Den: 1}}
-	denied := tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(hour)}
+	hour := store.Span{Micros: 3_600_000_000}
+	charges := []store.Charge{{Cost: hour, Capacity: hour, Den: 1}}
+	denied := store.TakeReply{Debts: store.OneDebt(hour)}
 	_, q, _ := d.recall("api", "k", charges)
 	d.forget("api", "k")
 	q.remember("api", "k", charges, &denied)
@@ -63,7 +63,7 @@ func TestADenialOnItsWayIsForgotten(t *testing.T) {
 		t.Error("the next one is not remembered")
 	}
 	_, q, _ = d.recall("api", "allowed", charges)
-	q.remember("api", "allowed", charges, &tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.OneDebt(hour)})
+	q.remember("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(hour)})
 	if _, _, known := d.recall("api", "allowed", charges); known {
 		t.Error("what was allowed is remembered")
 	}
@@ -74,12 +74,12 @@ func TestSoManyDenialsAreRemembered(t *testing.T) {
 		var d denials
 		d.init()
 		defer d.stop()
-		hour := tokenbucket.Span{Micros: 3_600_000_000}
-		charges := []tokenbucket.Charge{{Cost: hour, Capacity: hour, Den: 1}}
+		hour := store.Span{Micros: 3_600_000_000}
+		charges := []store.Charge{{Cost: hour, Capacity: hour, Den: 1}}
 		for i := range 100_000 {
 			key := fmt.Sprint(i)
 			_, q, _ := d.recall("api", key, charges)
-			q.remember("api", key, charges, &tokenbucket.TakeReply{Debts: tokenbucket.OneDebt(hour)})
+			q.remember("api", key, charges, &store.TakeReply{Debts: store.OneDebt(hour)})
 		}
 		n := 0
 		for i := range d.shards {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
@@ -46,8 +46,8 @@ type denialKey struct{ limiter, key string }
 
 // denial is what Redis said of a key that it denied something.
 type denial struct {
-	charges      []tokenbucket.Charge
-	debts        tokenbucket.Debts
+	charges      []store.Charge
+	debts        store.Debts
 	asked, heard int64 // µs, before and after Redis said it
 }
 
@@ -119,17 +119,17 @@ func (d *denials) shardOf(key string) *denialShard {
 
 // recall returns the denial of charges that Redis would certainly deny. Otherwise it returns a question,
 // to be ended with what Redis says.
-func (d *denials) recall(limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, question, bool) {
+func (d *denials) recall(limiter, key string, charges []store.Charge) (store.TakeReply, question, bool) {
 	if d.shards == nil {
-		return tokenbucket.TakeReply{}, question{}, false
+		return store.TakeReply{}, question{}, false
 	}
 	shard, now := d.shardOf(key), d.now()
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	if e := shard.table.Get(denialKey{limiter, key}, now); e != nil && e.Value.holdsFor(charges, now) {
-		return tokenbucket.TakeReply{Debts: e.Value.debtsAt(now), Remembered: true}, question{}, true
+		return store.TakeReply{Debts: e.Value.debtsAt(now), Remembered: true}, question{}, true
 	}
-	return tokenbucket.TakeReply{}, question{d, shard, now, shard.resets.Load()}, false
+	return store.TakeReply{}, question{d, shard, now, shard.resets.Load()}, false
 }
 
 // question is one that Redis has been asked.
@@ -141,7 +141,7 @@ type question struct {
 }
 
 // remember keeps a denial, unless the key may have been reset after it, or too many are kept.
-func (q question) remember(limiter, key string, charges []tokenbucket.Charge, reply *tokenbucket.TakeReply) {
+func (q question) remember(limiter, key string, charges []store.Charge, reply *store.TakeReply) {
 	if q.shard == nil || reply.Allowed {
 		return
 	}
@@ -179,13 +179,13 @@ func (d *denials) forget(limiter, key string) {
 }
 
 // holdsFor reports whether one of the charges, to the same buckets, is more than can be left by now.
-func (d *denial) holdsFor(charges []tokenbucket.Charge, now int64) bool {
+func (d *denial) holdsFor(charges []store.Charge, now int64) bool {
 	if !slices.EqualFunc(d.charges, charges, sameBucket) {
 		return false
 	}
 	for i := range charges {
 		c := &charges[i]
-		if c.Cost == (tokenbucket.Span{}) {
+		if c.Cost == (store.Span{}) {
 			continue
 		}
 		if _, ok := c.Charged(less(d.debts.At(i), now-d.asked)); !ok {
@@ -195,13 +195,13 @@ func (d *denial) holdsFor(charges []tokenbucket.Charge, now int64) bool {
 	return false
 }
 
-func sameBucket(a, b tokenbucket.Charge) bool {
+func sameBucket(a, b store.Charge) bool {
 	return a.Bucket == b.Bucket && a.Capacity == b.Capacity && a.Den == b.Den
 }
 
 // debtsAt are the most that the key may owe of what Redis has told: nobody is asked to come back too early.
-func (d *denial) debtsAt(now int64) tokenbucket.Debts {
-	debts := tokenbucket.MakeDebts(len(d.charges))
+func (d *denial) debtsAt(now int64) store.Debts {
+	debts := store.MakeDebts(len(d.charges))
 	for i := range d.charges {
 		debts.Set(i, less(d.debts.At(i), now-d.heard))
 	}
@@ -209,9 +209,9 @@ func (d *denial) debtsAt(now int64) tokenbucket.Debts {
 }
 
 // less is a debt after some time.
-func less(debt tokenbucket.Span, micros int64) tokenbucket.Span {
+func less(debt store.Span, micros int64) store.Span {
 	if debt.Micros < micros {
-		return tokenbucket.Span{}
+		return store.Span{}
 	}
-	return tokenbucket.Span{Micros: debt.Micros - micros, Frac: debt.Frac}
+	return store.Span{Micros: debt.Micros - micros, Frac: debt.Frac}
 }

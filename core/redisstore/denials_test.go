@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -28,7 +29,7 @@ func newDenier(t *testing.T, plan tokenbucket.Plan, opts ...redisstore.Option) *
 	return d
 }
 
-func (d *denier) limiter(s tokenbucket.Store) *tokenbucket.Limiter {
+func (d *denier) limiter(s store.Buckets) *tokenbucket.Limiter {
 	l, err := tokenbucket.New(s, "api", d.plan)
 	if err != nil {
 		d.t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
@@ -16,7 +16,7 @@ import (
 func explain(err error, open bool) error { return redisfault.Explain(err, open) }
 
 // errOddReply is a reply that no script of this package gives.
-var errOddReply = fmt.Errorf("%w: redis: unexpected reply", outage.ErrUnconfirmed)
+var errOddReply = fmt.Errorf("%w: redis: unexpected reply", store.ErrUnconfirmed)
 
 // isReply reports whether the server answered with an error. A script of this package that fails so
 // has failed before its first write.

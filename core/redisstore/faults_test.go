@@ -13,9 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -92,18 +92,18 @@ func (o op) by(owner string) op {
 	return o
 }
 
-func (o op) ref() guard.AttemptRef { return guard.AttemptRef{Scope: o.scope, ID: o.id, Owner: o.owner} }
+func (o op) ref() store.AttemptRef { return store.AttemptRef{Scope: o.scope, ID: o.id, Owner: o.owner} }
 
-func (o op) begin(s *redisstore.Store) (guard.BeginReply, error) {
-	return s.BeginOperation(ctx(), guard.BeginRequest{
+func (o op) begin(s *redisstore.Store) (store.BeginReply, error) {
+	return s.BeginOperation(ctx(), store.BeginRequest{
 		AttemptRef: o.ref(), Fingerprint: o.fingerprint, Lease: 30 * time.Second, Retention: time.Hour,
 		MaxRecords: 1000,
 	})
 }
 
 func (o op) settle(s *redisstore.Store, data string) (bool, error) {
-	return s.SettleOperation(ctx(), guard.SettleRequest{
-		AttemptRef: o.ref(), Fingerprint: o.fingerprint, Number: 1, State: guard.Completed,
+	return s.SettleOperation(ctx(), store.SettleRequest{
+		AttemptRef: o.ref(), Fingerprint: o.fingerprint, Number: 1, State: store.Completed,
 		Status: 201, Data: []byte(data), Retention: time.Hour,
 		MaxBytes: 1 << 20,
 	})
@@ -114,22 +114,22 @@ func (o op) abandon(s *redisstore.Store) (bool, error) {
 }
 
 func (o op) mark(s *redisstore.Store) (bool, error) {
-	return s.MarkOperation(ctx(), guard.MarkRequest{AttemptRef: o.ref(), Seq: 1})
+	return s.MarkOperation(ctx(), store.MarkRequest{AttemptRef: o.ref(), Seq: 1})
 }
 
-func (o op) renewal() guard.RenewRequest {
-	return guard.RenewRequest{AttemptRef: o.ref(), Lease: 30 * time.Second, Retention: time.Hour}
+func (o op) renewal() store.RenewRequest {
+	return store.RenewRequest{AttemptRef: o.ref(), Lease: 30 * time.Second, Retention: time.Hour}
 }
 
 func (o op) renew(s *redisstore.Store) (bool, error) {
-	held, err := s.RenewOperations(ctx(), []guard.RenewRequest{o.renewal()})
+	held, err := s.RenewOperations(ctx(), []store.RenewRequest{o.renewal()})
 	return err == nil && len(held) == 1 && held[0], err
 }
 
 // started fails the test unless the attempt begins as the first one.
 func (o op) started(t testing.TB, s *redisstore.Store) {
 	t.Helper()
-	if reply, err := o.begin(s); err != nil || reply.Outcome != guard.Started || reply.Number != 1 {
+	if reply, err := o.begin(s); err != nil || reply.Outcome != store.Started || reply.Number != 1 {
 		t.Fatalf("begin: %+v, %v; want attempt 1 started", reply, err)
 	}
 }
@@ -145,8 +145,8 @@ func wantOwned(t testing.TB, step string, owned bool, err error) {
 // wantUnavailable checks an error, and whether it says that the request may have been carried out.
 func wantUnavailable(t testing.TB, err error, unconfirmed bool) {
 	t.Helper()
-	if !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) != unconfirmed {
-		t.Errorf("got %v, want core.ErrUnavailable, unconfirmed: %v", err, unconfirmed)
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) != unconfirmed {
+		t.Errorf("got %v, want store.ErrUnavailable, unconfirmed: %v", err, unconfirmed)
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/listeners"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/listeners"
 )
 
 // inbox is the channel on which the server tells this process which of its requests have been
@@ -66,7 +67,7 @@ func (s *Store) tells(fair bool) string {
 	return "P"
 }
 
-// NotifyLost implements lock.Store: f is told of what ForceUnlock ended.
+// NotifyLost implements store.Locks: f is told of what ForceUnlock ended.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.inbox.lost.Add(f) }
 
 // listen starts the subscription, in the background.

@@ -9,12 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
-var _ semaphore.LatchStore = (*Store)(nil)
+var _ store.Latches = (*Store)(nil)
 
 const (
 	// latchBeat is how often whoever waits for a latch asks about it, since a message may be lost.
@@ -80,22 +79,22 @@ func (s *Store) latchKeys(name string) (tag string, keys []string) {
 	return tag, []string{stem + ":" + name, stem + "w"}
 }
 
-// CountDownLatch implements semaphore.LatchStore: one script call.
-func (s *Store) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (int, error) {
+// CountDownLatch implements store.Latches: one script call.
+func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (int, error) {
 	if s.hooks.Begun() {
-		return 0, outage.ErrClosed
+		return 0, store.ErrClosed
 	}
 	tag, keys := s.latchKeys(req.Name)
 	n, err := s.latch(ctx, countDownLatch, keys,
-		s.tag(req.Name, participant), req.TTL.Milliseconds(), semaphore.MaxParticipants, "open "+tag)
+		s.tag(req.Name, participant), req.TTL.Milliseconds(), store.MaxParticipants, "open "+tag)
 	if err == nil && n < 0 {
-		return 0, fmt.Errorf("%w: a latch has at most %d participants", outage.ErrFull, semaphore.MaxParticipants)
+		return 0, fmt.Errorf("%w: a latch has at most %d participants", store.ErrFull, store.MaxParticipants)
 	}
 	return n, err
 }
 
-// InspectLatch implements semaphore.LatchStore: one round trip.
-func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (int, error) {
+// InspectLatch implements store.Latches: one round trip.
+func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (int, error) {
 	_, keys := s.latchKeys(req.Name)
 	n := s.nodes.of(ctx, keys[0])
 	return call(ctx, n, opInspect, ordinary, func(ctx context.Context) (int, error) {
@@ -107,8 +106,8 @@ func (s *Store) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (i
 	})
 }
 
-// AwaitLatch implements semaphore.LatchStore. It waits for a push, and asks every three seconds.
-func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
+// AwaitLatch implements store.Latches. It waits for a push, and asks every three seconds.
+func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	over := s.hooks.Over()
 	tag, keys := s.latchKeys(req.Name)
 	opened, forget := s.latches.wait(tag)
@@ -119,7 +118,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 	defer timer.Stop()
 	for {
 		if s.hooks.Begun() {
-			return outage.ErrClosed
+			return store.ErrClosed
 		}
 		pause := latchBeat
 		if s.inbox.deaf() {
@@ -145,7 +144,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) erro
 		case <-ctx.Done():
 			return lease.Ended(ctx)
 		case <-over:
-			return outage.ErrClosed
+			return store.ErrClosed
 		}
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // releasedFor is for how long a delayed acquire of a released id is refused.
@@ -15,19 +14,19 @@ const releasedFor = time.Minute
 
 var releasedMillis any = releasedFor.Milliseconds()
 
-var _ lock.Store = (*Store)(nil)
+var _ store.Locks = (*Store)(nil)
 
-func (s *Store) newLockWaiter(req lock.AcquireRequest, keys *lockKeys) *waiter {
-	w := s.waiters.newWaiter(req.ID, beatLock, keys.withID(), lock.ErrWithdrawn)
+func (s *Store) newLockWaiter(req store.LockRequest, keys *lockKeys) *waiter {
+	w := s.waiters.newWaiter(req.ID, beatLock, keys.withID(), store.ErrWithdrawn)
 	w.fair = req.Fair
 	return w
 }
 
-// AcquireLock implements lock.Store: one script call, and before the first one a look at the
+// AcquireLock implements store.Locks: one script call, and before the first one a look at the
 // server's eviction policy.
-func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	if s.hooks.Begun() {
-		return lock.AcquireReply{}, outage.ErrClosed
+		return store.LockReply{}, store.ErrClosed
 	}
 	c := s.newAcquireCall(req, s.lockKeys(req.Name, req.Key, req.ID))
 	var w *waiter
@@ -35,35 +34,35 @@ func (s *Store) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.
 		w = s.expect(s.newLockWaiter(req, &c.keys))
 	}
 	reply, err := s.acquire(ctx, req, c)
-	s.expected(w, err == nil && reply.Outcome == lock.Queued, reply.place)
-	return reply.AcquireReply, err
+	s.expected(w, err == nil && reply.Outcome == store.Queued, reply.place)
+	return reply.LockReply, err
 }
 
-// AwaitLock implements lock.Store. It waits for a push, and beats meanwhile; the grant itself is
+// AwaitLock implements store.Locks. It waits for a push, and beats meanwhile; the grant itself is
 // one more script call.
-func (s *Store) AwaitLock(ctx context.Context, req lock.AcquireRequest) (grant lock.Grant, err error) {
+func (s *Store) AwaitLock(ctx context.Context, req store.LockRequest) (grant store.Grant, err error) {
 	if s.hooks.Begun() {
-		return lock.Grant{}, outage.ErrClosed
+		return store.Grant{}, store.ErrClosed
 	}
 	req.Queue = true
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
 	err = s.await(ctx, s.newLockWaiter(req, &keys), func() (bool, place, error) {
 		reply, err := s.acquire(ctx, req, s.newAcquireCall(req, keys))
-		if err == nil && reply.Outcome == lock.Withdrawn {
-			err = lock.ErrWithdrawn
+		if err == nil && reply.Outcome == store.Withdrawn {
+			err = store.ErrWithdrawn
 		}
 		grant = reply.Grant
-		return reply.Outcome == lock.Granted, reply.place, err
+		return reply.Outcome == store.Granted, reply.place, err
 	})
 	if err != nil {
-		return lock.Grant{}, err
+		return store.Grant{}, err
 	}
 	return grant, nil
 }
 
 // acquireReply has what a waiter wants to know besides.
 type acquireReply struct {
-	lock.AcquireReply
+	store.LockReply
 	place
 	acks int // from replicas
 }
@@ -77,7 +76,7 @@ type acquireCall struct {
 	args                                [10]any
 }
 
-func (s *Store) newAcquireCall(req lock.AcquireRequest, keys lockKeys) *acquireCall {
+func (s *Store) newAcquireCall(req store.LockRequest, keys lockKeys) *acquireCall {
 	a := &acquireCall{
 		keys: keys, id: req.ID, kind: "X", queue: "0", ttl: req.TTL.Microseconds(), delay: req.Delay.Microseconds(),
 		holder: req.Holder, key: req.Key, tells: s.tells(req.Fair),
@@ -92,26 +91,26 @@ func (s *Store) newAcquireCall(req lock.AcquireRequest, keys lockKeys) *acquireC
 		a.key = ""
 	}
 	a.args = [...]any{
-		&a.id, &a.kind, &a.queue, &a.ttl, &a.delay, min(max(req.Fences, 1), lock.MaxFences),
+		&a.id, &a.kind, &a.queue, &a.ttl, &a.delay, min(max(req.Fences, 1), store.MaxFences),
 		&s.inbox.channel, &a.holder, &a.key, &a.tells,
 	}
 	return a
 }
 
 // acquire asks for a lock, or claims it.
-func (s *Store) acquire(ctx context.Context, req lock.AcquireRequest, c *acquireCall) (acquireReply, error) {
+func (s *Store) acquire(ctx context.Context, req store.LockRequest, c *acquireCall) (acquireReply, error) {
 	st := step{scriptCall: scriptCall{acquireLock, c.keys[:], c.args[:]}, op: opAcquireLock, begins: true, grants: true}
 	reply, err := run(ctx, s, st, func(r stepReply) (acquireReply, error) {
 		a, err := readAcquireReply(r.value)
-		if a.Outcome == lock.Granted {
+		if a.Outcome == store.Granted {
 			a.Sent = r.sent
 		}
 		a.acks = r.acks
 		return a, err
 	})
-	if err == nil && reply.Outcome == lock.Granted && reply.acks < s.config.acks {
+	if err == nil && reply.Outcome == store.Granted && reply.acks < s.config.acks {
 		release := func(ctx context.Context) error {
-			_, err := s.ReleaseLock(ctx, lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+			_, err := s.ReleaseLock(ctx, store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID})
 			return err
 		}
 		return acquireReply{}, s.notReplicated(ctx, reply.acks, release)
@@ -123,7 +122,7 @@ func readAcquireReply(reply any) (acquireReply, error) {
 	var a acquireReply
 	if fences, ok := reply.(string); ok { // in a list it would cost memory
 		var r reader
-		a.Outcome = lock.Granted
+		a.Outcome = store.Granted
 		first, last, _ := strings.Cut(fences, " ")
 		a.Fence, a.LastFence = r.parse(first), r.parse(last)
 		return a, r.err
@@ -131,11 +130,11 @@ func readAcquireReply(reply any) (acquireReply, error) {
 	r := fields(reply)
 	switch outcome := r.text(); {
 	case outcome == "withdrawn":
-		a.Outcome = lock.Withdrawn
+		a.Outcome = store.Withdrawn
 	case (outcome == "queued" || outcome == "taken") && len(r.left) == 5:
-		a.Outcome = lock.Taken
+		a.Outcome = store.Taken
 		if outcome == "queued" {
-			a.Outcome = lock.Queued
+			a.Outcome = store.Queued
 		}
 		a.Holder, a.Remaining, a.Waiting = r.text(), r.micros(), int(r.number())
 		a.place = place{int(r.number()), r.micros()}
@@ -145,8 +144,8 @@ func readAcquireReply(reply any) (acquireReply, error) {
 	return a, r.err
 }
 
-// RenewLocks implements lock.Store: one pipeline for each hundred.
-func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+// RenewLocks implements store.Locks: one pipeline for each hundred.
+func (s *Store) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
 		keys := s.lockKeys(r.Name, r.Key, r.ID)
@@ -155,8 +154,8 @@ func (s *Store) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool
 	return s.renewEach(ctx, opRenewLocks, calls)
 }
 
-// ReleaseLock implements lock.Store: one script call.
-func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// ReleaseLock implements store.Locks: one script call.
+func (s *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	c := &struct { // one piece of memory, as above
 		keys lockKeys
 		id   string
@@ -170,19 +169,19 @@ func (s *Store) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, er
 	return held, err
 }
 
-// DowngradeLock implements lock.Store: one script call.
-func (s *Store) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// DowngradeLock implements store.Locks: one script call.
+func (s *Store) DowngradeLock(ctx context.Context, req store.LockRef) (bool, error) {
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
 	return s.owned(ctx, opReleaseLock, scriptCall{downgradeLock, keys.shared(), []any{req.ID, req.TTL.Microseconds(), req.Delay.Microseconds()}})
 }
 
-// VerifyLock implements lock.Store: one script call, which changes nothing.
-func (s *Store) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// VerifyLock implements store.Locks: one script call, which changes nothing.
+func (s *Store) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
 	state, err := s.inspect(ctx, s.lockKeys(req.Name, req.Key, req.ID), req.ID)
 	return err == nil && len(state.ids) == 1, err
 }
 
-// ForceUnlock implements lock.Store: a script call to find the hold, and one to end it. Its holder
+// ForceUnlock implements store.Locks: a script call to find the hold, and one to end it. Its holder
 // is told by a push.
 func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
 	state, err := s.inspect(ctx, s.lockKeys(name, key, ""), "")

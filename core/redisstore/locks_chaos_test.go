@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -20,10 +20,10 @@ import (
 func crowd(t *testing.T, client redis.UniversalClient, lease time.Duration) (waits []*wait, stores [2]*redisstore.Store) {
 	t.Helper()
 	stores = [2]*redisstore.Store{newStore(t, client), newStore(t, client)}
-	newClaim("k", "first").ttl(lease).gets(t, stores[0], lock.Granted)
+	newClaim("k", "first").ttl(lease).gets(t, stores[0], store.Granted)
 	for i := range 64 {
 		c := newClaim("k", fmt.Sprint("w", i)).queued()
-		c.gets(t, stores[i%2], lock.Queued)
+		c.gets(t, stores[i%2], store.Queued)
 		waits = append(waits, c.await(t, stores[i%2]))
 	}
 	subscribed(t, client, 2)
@@ -162,16 +162,16 @@ func TestALockInAStorm(t *testing.T) {
 			for n := 0; storm.Err() == nil; n++ {
 				c := newClaim("k", fmt.Sprintf("%d-%d", i, n)).queued()
 				reply, err := s.AcquireLock(ctx(), c.request())
-				if err == nil && reply.Outcome == lock.Queued {
+				if err == nil && reply.Outcome == store.Queued {
 					wait, cancel := context.WithTimeout(ctx(), time.Duration(1+n%40)*50*time.Millisecond)
-					reply.Outcome = lock.Granted
+					reply.Outcome = store.Granted
 					reply.Grant, err = s.AwaitLock(wait, c.request())
 					cancel()
 				}
 				switch {
 				case err != nil:
 					errs.Add(1)
-				case reply.Outcome != lock.Granted:
+				case reply.Outcome != store.Granted:
 					withdrawn.Add(1)
 				default:
 					grants.Add(1)
@@ -234,10 +234,10 @@ func TestAMasterThatIsDownCostsTheOthersNothing(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client()
 	s := newStore(t, client, redisstore.WithTimeout(2*time.Second))
-	var holds []lock.HoldRequest
+	var holds []store.LockRef
 	for i := range 30 {
 		c := newClaim(fmt.Sprint("k", i), fmt.Sprint("c", i))
-		c.gets(t, s, lock.Granted)
+		c.gets(t, s, store.Granted)
 		holds = append(holds, c.hold())
 	}
 	down := make(map[string]bool)
@@ -251,7 +251,7 @@ func TestAMasterThatIsDownCostsTheOthersNothing(t *testing.T) {
 		c := newClaim(h.Key, "waits for "+h.ID).queued()
 		if !down[h.Key] {
 			c.ID = "w" + h.ID[1:]
-			c.gets(t, s, lock.Queued)
+			c.gets(t, s, store.Queued)
 			waits = append(waits, c.await(t, s))
 		}
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -23,17 +23,17 @@ var lockSteps = []struct {
 }{
 	{"acquire", func(c claim, s *redisstore.Store) (bool, error) {
 		reply, err := c.acquire(s)
-		return reply.Outcome == lock.Granted && reply.Fence > 0, err
+		return reply.Outcome == store.Granted && reply.Fence > 0, err
 	}, wantHeld},
 	{"renew", claim.renew, wantHeld},
 	{"downgrade", func(c claim, s *redisstore.Store) (bool, error) { return s.DowngradeLock(ctx(), c.hold()) },
 		func(t *testing.T, c claim, s *redisstore.Store) {
 			wantHeld(t, c, s)
-			newClaim(c.Key, "reader").shared().gets(t, s, lock.Granted)
+			newClaim(c.Key, "reader").shared().gets(t, s, store.Granted)
 		}},
 	{"release", claim.release, func(t *testing.T, c claim, s *redisstore.Store) {
-		c.gets(t, s, lock.Withdrawn)
-		newClaim(c.Key, "next").gets(t, s, lock.Granted)
+		c.gets(t, s, store.Withdrawn)
+		newClaim(c.Key, "next").gets(t, s, store.Granted)
 	}},
 	{"force", func(c claim, s *redisstore.Store) (bool, error) {
 		state, err := s.InspectLock(ctx(), c.Name, c.Key)
@@ -43,13 +43,13 @@ var lockSteps = []struct {
 		return s.ForceUnlock(ctx(), c.Name, c.Key, state.Holders[0].Fence)
 	}, func(t *testing.T, c claim, s *redisstore.Store) {
 		c.ends(t, s, false)
-		newClaim(c.Key, "next").gets(t, s, lock.Granted)
+		newClaim(c.Key, "next").gets(t, s, store.Granted)
 	}},
 }
 
 func wantHeld(t *testing.T, c claim, s *redisstore.Store) {
 	t.Helper()
-	newClaim(c.Key, "other").gets(t, s, lock.Taken)
+	newClaim(c.Key, "other").gets(t, s, store.Taken)
 	held, err := s.VerifyLock(ctx(), c.hold())
 	wantOwned(t, "verify", held, err)
 }
@@ -64,7 +64,7 @@ func TestLostRepliesOfALock(t *testing.T) {
 				s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
 				c := newClaim(name+step.name, "holder")
 				if step.name != "acquire" {
-					c.gets(t, direct, lock.Granted)
+					c.gets(t, direct, store.Granted)
 				}
 				if step.name == "force" { // its first call only looks
 					if _, err := s.InspectLock(ctx(), c.Name, c.Key); err != nil {
@@ -83,7 +83,7 @@ func TestLostRepliesOfALock(t *testing.T) {
 func TestALostReplyOfAForcedUnlockIsRecognised(t *testing.T) {
 	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(2*time.Second))
 	c := newClaim("k", "holder")
-	grant := c.gets(t, s, lock.Granted)
+	grant := c.gets(t, s, store.Granted)
 	client.AddHook(onSecond(func() { proxy.LoseReplies("evalsha", 1, redistest.Cut) }))
 	done, err := s.ForceUnlock(ctx(), c.Name, c.Key, grant.Fence)
 	wantOwned(t, "force", done, err)
@@ -121,7 +121,7 @@ func TestEveryStepOfALockCanBeTakenTwice(t *testing.T) {
 	for _, step := range lockSteps[:4] {
 		t.Run(step.name, func(t *testing.T) {
 			c := newClaim("twice-"+step.name, "holder")
-			c.gets(t, s, lock.Granted)
+			c.gets(t, s, store.Granted)
 			for range 2 {
 				held, err := step.take(c, s)
 				wantOwned(t, step.name, held, err)
@@ -134,9 +134,9 @@ func TestEveryStepOfALockCanBeTakenTwice(t *testing.T) {
 func TestAWaiterInSilenceGivesUp(t *testing.T) {
 	t.Parallel()
 	_, proxy, _, s := behindProxy(t, 500*time.Millisecond)
-	newClaim("k", "holder").gets(t, s, lock.Granted)
+	newClaim("k", "holder").gets(t, s, store.Granted)
 	c := newClaim("k", "waiter").queued()
-	c.gets(t, s, lock.Queued)
+	c.gets(t, s, store.Queued)
 	w := c.await(t, s)
 	proxy.BlackHole()
 	began := time.Now()
@@ -156,8 +156,8 @@ func TestAWaiterBridgesAShortSilence(t *testing.T) {
 	server, proxy, _, s := behindProxy(t, 500*time.Millisecond)
 	direct := newStore(t, server.Client())
 	holder, c := newClaim("k", "holder"), newClaim("k", "waiter").queued()
-	holder.gets(t, direct, lock.Granted)
-	c.gets(t, s, lock.Queued)
+	holder.gets(t, direct, store.Granted)
+	c.gets(t, s, store.Queued)
 	w := c.await(t, s)
 	proxy.BlackHole()
 	holder.ends(t, direct, true)
@@ -173,15 +173,15 @@ func TestADeadWaiterPassesTheLockOn(t *testing.T) {
 	server := redistest.Start(t)
 	s, dying := newStore(t, server.Client()), newStore(t, server.Client())
 	holder := newClaim("k", "holder")
-	holder.gets(t, s, lock.Granted)
+	holder.gets(t, s, store.Granted)
 	var dead []*wait
 	for i := range 2 {
 		c := newClaim("k", fmt.Sprint("dead", i)).queued()
-		c.gets(t, dying, lock.Queued)
+		c.gets(t, dying, store.Queued)
 		dead = append(dead, c.await(t, dying))
 	}
 	live := newClaim("k", "live").queued()
-	live.gets(t, s, lock.Queued)
+	live.gets(t, s, store.Queued)
 	w := live.await(t, s)
 	must(t, dying.Close())
 	for _, d := range dead {
@@ -199,14 +199,14 @@ func TestADeadProcessIsHandedNoLock(t *testing.T) {
 	client := redistest.Start(t).Client()
 	alive, dead := newStore(t, client), newStore(t, client)
 	holder := newClaim("k", "holder")
-	holder.gets(t, alive, lock.Granted)
-	newClaim("k", "knock").gets(t, dead, lock.Taken)
+	holder.gets(t, alive, store.Granted)
+	newClaim("k", "knock").gets(t, dead, store.Taken)
 	subscribed(t, client, 2)
 	try, record, ghost := 0, "", claim{}
 	eventually(t, 5*time.Second, "a waiter that can be told of", func() bool {
 		try++
 		ghost = newClaim("k", fmt.Sprint("ghost", try)).queued()
-		ghost.gets(t, dead, lock.Queued)
+		ghost.gets(t, dead, store.Queued)
 		record = keysOf(t, client, "*}:jobs")[0]
 		if strings.Contains(client.HGet(ctx(), record, "q"+ghost.ID).Val(), " P") {
 			return true
@@ -216,7 +216,7 @@ func TestADeadProcessIsHandedNoLock(t *testing.T) {
 	})
 	must(t, dead.Close())
 	next := newClaim("k", "next").queued()
-	next.gets(t, alive, lock.Queued)
+	next.gets(t, alive, store.Queued)
 	w := next.await(t, alive)
 	eventually(t, 5*time.Second, "the dead have no inbox", func() bool {
 		return len(client.PubSubChannels(ctx(), "*").Val()) == 1
@@ -234,7 +234,7 @@ func TestTheEndOfAContextLeavesNothing(t *testing.T) {
 	direct := server.Client()
 	s := newStore(t, dial(t, proxy.Addr(), 500*time.Millisecond), redisstore.WithTimeout(2*time.Second))
 	holder := newClaim("k", "holder")
-	holder.gets(t, s, lock.Granted)
+	holder.gets(t, s, store.Granted)
 	subscribed(t, direct, 1)
 	before := goroutines()
 	proxy.Delay(10 * time.Millisecond)
@@ -242,7 +242,7 @@ func TestTheEndOfAContextLeavesNothing(t *testing.T) {
 		c := newClaim("k", fmt.Sprint("c", i)).queued()
 		ctx, cancel := context.WithTimeout(ctx(), time.Duration(i)*2*time.Millisecond)
 		reply, err := s.AcquireLock(ctx, c.request())
-		if err == nil && reply.Outcome == lock.Queued {
+		if err == nil && reply.Outcome == store.Queued {
 			_, err = s.AwaitLock(ctx, c.request())
 		}
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -267,9 +267,9 @@ func TestTheEndOfAContextLeavesNothing(t *testing.T) {
 
 func TestTheEndOfAWaitHasTheContextsCause(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
-	newClaim("k", "holder").gets(t, s, lock.Granted)
+	newClaim("k", "holder").gets(t, s, store.Granted)
 	c := newClaim("k", "waiter").queued()
-	c.gets(t, s, lock.Queued)
+	c.gets(t, s, store.Queued)
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(ctx())
 	cancel(why)
@@ -285,11 +285,11 @@ func TestWhoComesToTheFrontLivesForLess(t *testing.T) {
 	direct := server.Client()
 	s := newStore(t, server.Client())
 	holder := newClaim("k", "holder")
-	holder.gets(t, s, lock.Granted)
+	holder.gets(t, s, store.Granted)
 	var queue []claim
 	for i := range 5 {
 		c := newClaim("k", fmt.Sprint("n", i)).queued()
-		c.gets(t, s, lock.Queued)
+		c.gets(t, s, store.Queued)
 		queue = append(queue, c)
 		if i > 0 { // the first claims, and ends what is to be seen
 			c.await(t, s)
@@ -317,10 +317,10 @@ func TestWhoHasStoppedBeatingIsPassedOver(t *testing.T) {
 	s := newStore(t, server.Client())
 	holder, dead, next := newClaim("k", "holder"), newClaim("k", "dead").queued(), newClaim("k", "next").queued()
 	dead.Fair, next.Fair = true, true // so that messages tell nothing
-	holder.gets(t, s, lock.Granted)
-	dead.gets(t, s, lock.Queued)
-	next.gets(t, s, lock.Queued)
+	holder.gets(t, s, store.Granted)
+	dead.gets(t, s, store.Queued)
+	next.gets(t, s, store.Queued)
 	must(t, direct.ZAdd(ctx(), keysOf(t, direct, "*}w")[0], redis.Z{Score: 1, Member: dead.ID}).Err())
 	holder.ends(t, s, true)
-	next.gets(t, s, lock.Granted)
+	next.gets(t, s, store.Granted)
 }

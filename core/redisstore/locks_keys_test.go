@@ -10,8 +10,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -51,10 +51,10 @@ func testKeysOfLocksExpire(t *testing.T, opts ...redisstore.Option) {
 		}
 	}
 	writer, reader := newClaim("k", "writer").delay(time.Minute), newClaim("k", "reader").shared().queued()
-	writer.gets(t, s, lock.Granted)
+	writer.gets(t, s, store.Granted)
 	check("acquire")
-	reader.gets(t, s, lock.Queued)
-	newClaim("k", "next").queued().gets(t, s, lock.Queued)
+	reader.gets(t, s, store.Queued)
+	newClaim("k", "next").queued().gets(t, s, store.Queued)
 	check("queue")
 	w := reader.await(t, s)
 	held, err := writer.ttl(time.Hour).renew(s)
@@ -69,9 +69,9 @@ func testKeysOfLocksExpire(t *testing.T, opts ...redisstore.Option) {
 	reader.ends(t, s, true)
 	check("release")
 	relay := []claim{newClaim("baton", "a"), newClaim("baton", "b"), newClaim("baton", "c")}
-	relay[0].gets(t, s, lock.Granted)
+	relay[0].gets(t, s, store.Granted)
 	for _, c := range relay[1:] {
-		c.queued().gets(t, s, lock.Queued)
+		c.queued().gets(t, s, store.Queued)
 	}
 	for i, c := range relay {
 		held, err := c.renew(s)
@@ -79,7 +79,7 @@ func testKeysOfLocksExpire(t *testing.T, opts ...redisstore.Option) {
 		c.ends(t, s, true)
 		check("release to the next")
 		if i+1 < len(relay) {
-			relay[i+1].queued().gets(t, s, lock.Granted)
+			relay[i+1].queued().gets(t, s, store.Granted)
 			check("claim")
 		}
 	}
@@ -101,8 +101,8 @@ func testKeysOfLocksExpire(t *testing.T, opts ...redisstore.Option) {
 func TestALongLeaseOutlivesTheQueue(t *testing.T) {
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
-	newClaim("k", "holder").ttl(3*time.Hour).delay(time.Hour).gets(t, s, lock.Granted)
-	newClaim("k", "waiter").queued().gets(t, s, lock.Queued)
+	newClaim("k", "holder").ttl(3*time.Hour).delay(time.Hour).gets(t, s, store.Granted)
+	newClaim("k", "waiter").queued().gets(t, s, store.Queued)
 	for _, pattern := range []string{"*:jobs", "*}h"} {
 		for _, key := range keysOf(t, server.Client(), pattern) {
 			if ttl := server.Client().PTTL(ctx(), key).Val(); ttl < 4*time.Hour {
@@ -131,7 +131,7 @@ func TestASecretHidesTheKeysOfLocks(t *testing.T) {
 	if state, err := hidden.InspectLock(ctx(), "jobs", "SECRET"); err != nil || state.Key != "SECRET" {
 		t.Errorf("inspected %+v, %v", state, err)
 	}
-	newClaim("SECRET", "d").gets(t, open, lock.Granted)
+	newClaim("SECRET", "d").gets(t, open, store.Granted)
 }
 
 func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
@@ -142,12 +142,12 @@ func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 			must(t, direct.FlushAll(ctx()).Err())
 			s := newStore(t, direct)
 			good, bad := newClaim("good", "good"), newClaim("bad", "bad")
-			good.gets(t, s, lock.Granted)
-			bad.gets(t, s, lock.Granted)
+			good.gets(t, s, store.Granted)
+			bad.gets(t, s, store.Granted)
 			stem := stemOf(t, direct, "bad")
 			if suffix != "=jobs" {
 				waiter := newClaim("bad", "somebody").queued()
-				waiter.gets(t, s, lock.Queued) // so that it is not a lone one
+				waiter.gets(t, s, store.Queued) // so that it is not a lone one
 				waiter.ends(t, s, false)
 			}
 			key := stem + suffix
@@ -156,7 +156,7 @@ func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 			}
 			direct.Del(ctx(), key)
 			must(t, direct.SAdd(ctx(), key, "member").Err())
-			held, err := s.RenewLocks(ctx(), []lock.HoldRequest{bad.hold(), good.hold()})
+			held, err := s.RenewLocks(ctx(), []store.LockRef{bad.hold(), good.hold()})
 			if err != nil || len(held) != 2 || !held[1] {
 				t.Errorf("renewed %v, %v; want the good one at least", held, err)
 			}
@@ -204,7 +204,7 @@ func TestALoneHoldAmongKeysOfAnotherType(t *testing.T) {
 		t.Run(suffix, func(t *testing.T) {
 			must(t, direct.FlushAll(ctx()).Err())
 			c := newClaim("k", "holder")
-			c.gets(t, s, lock.Granted)
+			c.gets(t, s, store.Granted)
 			key := stemOf(t, direct, "k") + suffix
 			direct.Del(ctx(), key)
 			must(t, direct.SAdd(ctx(), key, "member").Err())
@@ -228,7 +228,7 @@ func TestADamagedLoneHold(t *testing.T) {
 	s := newStore(t, direct)
 	for _, text := range []string{"", "x", "1:2:3:", "17:0:0:", "1790000000000000:9:9:short", "1790000000000000:1:1:ikQX:1:2:3:4:0:"} {
 		c, next := newClaim("k"+text, "holder"), newClaim("k"+text, "next")
-		c.gets(t, s, lock.Granted)
+		c.gets(t, s, store.Granted)
 		must(t, direct.Set(ctx(), stemOf(t, direct, "k"+text)+"=jobs", text, time.Minute).Err())
 		held, err := c.renew(s)
 		if held || err != nil {
@@ -240,7 +240,7 @@ func TestADamagedLoneHold(t *testing.T) {
 			}
 		}
 		c.ends(t, s, false)
-		next.gets(t, s, lock.Granted)
+		next.gets(t, s, store.Granted)
 		next.ends(t, s, true)
 	}
 }
@@ -254,11 +254,11 @@ func TestALoneHoldIsAHoldLikeOthers(t *testing.T) {
 			held, err := c.renew(s)
 			wantOwned(t, "renew", held, err)
 		},
-		"again": func(t *testing.T, c claim) { c.gets(t, s, lock.Granted) },
+		"again": func(t *testing.T, c claim) { c.gets(t, s, store.Granted) },
 		"another": func(t *testing.T, c claim) {
-			newClaim(c.Key, "x"+c.ID).gets(t, s, lock.Taken)
+			newClaim(c.Key, "x"+c.ID).gets(t, s, store.Taken)
 			waiter := newClaim(c.Key, "y"+c.ID).queued()
-			waiter.gets(t, s, lock.Queued)
+			waiter.gets(t, s, store.Queued)
 			waiter.ends(t, s, false)
 			must(t, server.Client().Del(ctx(), keysOf(t, server.Client(), "*x:y*")...).Err())
 		},
@@ -276,11 +276,11 @@ func TestALoneHoldIsAHoldLikeOthers(t *testing.T) {
 		},
 	}
 	names := slices.Sorted(maps.Keys(steps))
-	var states []lock.State
+	var states []store.LockState
 	for n := range 4 * 4 * 4 { // every order of three of them
 		c := newClaim("k", "holder of the first")
 		c.Holder = "somebody: of a\nkind"
-		first := c.gets(t, s, lock.Granted)
+		first := c.gets(t, s, store.Granted)
 		for _, i := range []int{n % 4, n / 4 % 4, n / 16} {
 			steps[names[i]](t, c)
 		}
@@ -295,7 +295,7 @@ func TestALoneHoldIsAHoldLikeOthers(t *testing.T) {
 		}
 		c.ends(t, s, true)
 		c.ends(t, s, true) // sent twice
-		c.gets(t, s, lock.Withdrawn)
+		c.gets(t, s, store.Withdrawn)
 		if keys := server.Client().Keys(ctx(), "*jobs").Val(); len(keys) != 0 {
 			t.Fatalf("left behind: %q", keys)
 		}
@@ -310,12 +310,12 @@ func locksWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *redis
 	log := new(logbook)
 	s := newStore(t, client, log.option())
 	released, renewed, downgraded, forced := newClaim("a", "a"), newClaim("b", "b"), newClaim("c", "c"), newClaim("d", "d")
-	released.gets(t, s, lock.Granted)
-	renewed.gets(t, s, lock.Granted)
-	downgraded.gets(t, s, lock.Granted)
-	grant := forced.gets(t, s, lock.Granted)
+	released.gets(t, s, store.Granted)
+	renewed.gets(t, s, store.Granted)
+	downgraded.gets(t, s, store.Granted)
+	grant := forced.gets(t, s, store.Granted)
 	next := newClaim("a", "next").queued()
-	next.gets(t, s, lock.Queued)
+	next.gets(t, s, store.Queued)
 	w := next.await(t, s)
 	configure(t, direct, "maxmemory", "1")
 	for range 10 { // twice what trips the breaker
@@ -348,14 +348,14 @@ func TestEvictionIsRefusedByLocks(t *testing.T) {
 	configure(t, server.Client(), "maxmemory-policy", "volatile-ttl")
 	_, err := newClaim("k", "a").acquire(newStore(t, server.Client()))
 	wantUnavailable(t, err, false)
-	newClaim("k", "b").gets(t, newStore(t, server.Client(), redisstore.AllowEviction()), lock.Granted)
+	newClaim("k", "b").gets(t, newStore(t, server.Client(), redisstore.AllowEviction()), store.Granted)
 }
 
 func TestFences(t *testing.T) {
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	c := newClaim("k", "a")
-	first := c.gets(t, s, lock.Granted)
+	first := c.gets(t, s, store.Granted)
 	if d := time.Since(time.UnixMicro(first.Fence)); d < 0 || d > time.Minute {
 		t.Errorf("fence %d is not of now", first.Fence)
 	}
@@ -364,7 +364,7 @@ func TestFences(t *testing.T) {
 	must(t, s.RaiseFence(ctx(), "jobs", "k", ahead))
 	must(t, s.RaiseFence(ctx(), "jobs", "k", 5)) // lowers nothing
 	c = newClaim("k", "b")
-	second := c.gets(t, s, lock.Granted)
+	second := c.gets(t, s, store.Granted)
 	if second.Fence != ahead+1 || second.LastFence != second.Fence {
 		t.Errorf("fences %d to %d, want %d only, since it is ahead of the clock", second.Fence, second.LastFence, ahead+1)
 	}
@@ -378,7 +378,7 @@ func TestFences(t *testing.T) {
 	}
 	c.ends(t, s, true)
 	must(t, server.Client().FlushAll(ctx()).Err())
-	if third := newClaim("k", "c").gets(t, s, lock.Granted); third.Fence <= first.LastFence {
+	if third := newClaim("k", "c").gets(t, s, store.Granted); third.Fence <= first.LastFence {
 		t.Errorf("fence %d after %d and a flush", third.Fence, first.LastFence)
 	}
 }
@@ -388,24 +388,24 @@ func TestAClockThatStepsBackStretchesNoLease(t *testing.T) {
 	s := newStore(t, dial(t, server.Addr(), time.Second))
 	now := time.Now()
 	server.SetTime(now)
-	first := newClaim("k", "a").ttl(10*time.Second).gets(t, s, lock.Granted)
+	first := newClaim("k", "a").ttl(10*time.Second).gets(t, s, store.Granted)
 	reader := newClaim("shared", "r").shared().ttl(10 * time.Second)
-	reader.gets(t, s, lock.Granted)
+	reader.gets(t, s, store.Granted)
 	now = now.Add(-time.Hour)
 	server.SetTime(now)
 	for _, key := range []string{"k", "shared"} {
-		reply := newClaim(key, "b").gets(t, s, lock.Taken)
+		reply := newClaim(key, "b").gets(t, s, store.Taken)
 		if reply.Remaining <= 0 || reply.Remaining > 10*time.Second {
 			t.Errorf("a lease of 10s has %v to go", reply.Remaining)
 		}
-		newClaim(key, "dead").queued().gets(t, s, lock.Queued)
+		newClaim(key, "dead").queued().gets(t, s, store.Queued)
 	}
 	server.SetTime(now.Add(11 * time.Second)) // and whoever waited is dead
-	second := newClaim("k", "c").gets(t, s, lock.Granted)
+	second := newClaim("k", "c").gets(t, s, store.Granted)
 	if second.Fence <= first.LastFence || second.LastFence != second.Fence {
 		t.Errorf("fences %d to %d, after %d and ahead of the clock", second.Fence, second.LastFence, first.LastFence)
 	}
-	newClaim("shared", "c").gets(t, s, lock.Granted)
+	newClaim("shared", "c").gets(t, s, store.Granted)
 	reader.ends(t, s, false)
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -20,8 +20,8 @@ import (
 func handOver(t *testing.T, from, to *redisstore.Store, key string) time.Duration {
 	t.Helper()
 	holder, next := newClaim(key, "h"+rand.Text()), newClaim(key, "n"+rand.Text()).queued()
-	holder.gets(t, from, lock.Granted)
-	next.gets(t, to, lock.Queued)
+	holder.gets(t, from, store.Granted)
+	next.gets(t, to, store.Queued)
 	w := next.await(t, to)
 	began := time.Now()
 	holder.ends(t, from, true)
@@ -84,11 +84,11 @@ func TestLocksWorkWithoutPushes(t *testing.T) {
 			}
 			// Those at the end of the queue find out as soon as those at its head.
 			holder := newClaim("many", "holder")
-			holder.gets(t, s, lock.Granted)
+			holder.gets(t, s, store.Granted)
 			var waits []*wait
 			for i := range 8 {
 				c := newClaim("many", fmt.Sprint("w", i)).queued()
-				c.gets(t, s, lock.Queued)
+				c.gets(t, s, store.Queued)
 				waits = append(waits, c.await(t, s))
 			}
 			holder.ends(t, s, true)
@@ -129,8 +129,8 @@ func TestTheInboxFollowsTheMaster(t *testing.T) {
 		return s.Ping(ctx()) == nil && len(client.PubSubChannels(ctx(), "*").Val()) == 0
 	})
 	holder, next := newClaim("waited", "holder"), newClaim("waited", "next").queued()
-	holder.gets(t, s, lock.Granted)
-	next.gets(t, s, lock.Queued)
+	holder.gets(t, s, store.Granted)
+	next.gets(t, s, store.Queued)
 	next.await(t, s)
 	eventually(t, 10*time.Second, "a subscription on the new master", func() bool {
 		return len(promoted.Client().PubSubChannels(ctx(), "*").Val()) == 1

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -43,23 +44,23 @@ func TestLock(t *testing.T) {
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		a, b := newStore(t, client), newStore(t, client)
 		one, two := newClaim("k", "one"), newClaim("k", "two")
-		first := one.gets(t, a, lock.Granted)
+		first := one.gets(t, a, store.Granted)
 		if first.LastFence != first.Fence+15 {
 			t.Errorf("fences %d to %d, want 16", first.Fence, first.LastFence)
 		}
-		if again := one.gets(t, a, lock.Granted); again.Fence != first.Fence || again.LastFence != first.LastFence {
+		if again := one.gets(t, a, store.Granted); again.Fence != first.Fence || again.LastFence != first.LastFence {
 			t.Errorf("sent twice: %+v, then %+v", first, again)
 		}
-		reply := two.gets(t, b, lock.Taken)
+		reply := two.gets(t, b, store.Taken)
 		if reply.Holder != "one" || reply.Waiting != 0 || reply.Remaining <= 29*time.Second || reply.Remaining > 30*time.Second {
 			t.Errorf("taken: %+v", reply)
 		}
 		for range 2 {
-			if reply := two.queued().gets(t, b, lock.Queued); reply.Holder != "one" || reply.Waiting != 0 {
+			if reply := two.queued().gets(t, b, store.Queued); reply.Holder != "one" || reply.Waiting != 0 {
 				t.Errorf("queued: %+v", reply)
 			}
 		}
-		if reply := newClaim("k", "three").gets(t, b, lock.Taken); reply.Waiting != 1 {
+		if reply := newClaim("k", "three").gets(t, b, store.Taken); reply.Waiting != 1 {
 			t.Errorf("taken: %+v, want one that waits", reply)
 		}
 		w := two.await(t, b)
@@ -73,11 +74,11 @@ func TestLock(t *testing.T) {
 		if second.Fence <= first.LastFence {
 			t.Errorf("fence %d after %d", second.Fence, first.LastFence)
 		}
-		one.gets(t, a, lock.Withdrawn)
+		one.gets(t, a, store.Withdrawn)
 		held, err = b.VerifyLock(ctx(), two.hold())
 		wantOwned(t, "verify", held, err)
 		two.ends(t, b, true)
-		newClaim("k", "four").gets(t, a, lock.Granted)
+		newClaim("k", "four").gets(t, a, store.Granted)
 	})
 }
 
@@ -85,7 +86,7 @@ func TestSharedLocksArePhaseFair(t *testing.T) {
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		s := newStore(t, client)
 		claim := func(id string) claim { return newClaim("k", id) }
-		claim("w0").gets(t, s, lock.Granted)
+		claim("w0").gets(t, s, store.Granted)
 		var waits []*wait
 		for _, c := range []struct {
 			id     string
@@ -95,13 +96,13 @@ func TestSharedLocksArePhaseFair(t *testing.T) {
 			if c.shared {
 				c1 = c1.shared()
 			}
-			c1.gets(t, s, lock.Queued)
+			c1.gets(t, s, store.Queued)
 			waits = append(waits, c1.await(t, s))
 		}
 		claim("w0").ends(t, s, true)
 		waits[0].granted(t, time.Second)
 		waits[1].granted(t, time.Second)
-		claim("r4").shared().gets(t, s, lock.Taken) // a writer waits
+		claim("r4").shared().gets(t, s, store.Taken) // a writer waits
 		claim("r1").ends(t, s, true)
 		waits[2].waits(t)
 		claim("r2").ends(t, s, true)
@@ -110,8 +111,8 @@ func TestSharedLocksArePhaseFair(t *testing.T) {
 		held, err := s.DowngradeLock(ctx(), claim("w1").hold())
 		wantOwned(t, "downgrade", held, err)
 		waits[3].granted(t, time.Second)
-		claim("r5").shared().gets(t, s, lock.Granted)
-		claim("w2").gets(t, s, lock.Taken)
+		claim("r5").shared().gets(t, s, store.Granted)
+		claim("w2").gets(t, s, store.Taken)
 		state, err := s.InspectLock(ctx(), "jobs", "k")
 		if err != nil || len(state.Holders) != 3 || state.Waiting != 0 {
 			t.Errorf("inspect: %+v, %v", state, err)
@@ -127,16 +128,16 @@ func TestSharedLocksArePhaseFair(t *testing.T) {
 
 func TestAnExclusiveRequestThatIsWithdrawnLetsReadersIn(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
-	newClaim("k", "r1").shared().gets(t, s, lock.Granted)
+	newClaim("k", "r1").shared().gets(t, s, store.Granted)
 	writer, reader := newClaim("k", "w").queued(), newClaim("k", "r2").shared().queued()
-	writer.gets(t, s, lock.Queued)
-	reader.gets(t, s, lock.Queued)
+	writer.gets(t, s, store.Queued)
+	reader.gets(t, s, store.Queued)
 	ww, rw := writer.await(t, s), reader.await(t, s)
 	rw.waits(t)
 	writer.ends(t, s, false)
 	rw.granted(t, time.Second)
 	<-ww.done
-	if !errors.Is(ww.err, lock.ErrWithdrawn) {
+	if !errors.Is(ww.err, store.ErrWithdrawn) {
 		t.Errorf("the writer's wait: %v", ww.err)
 	}
 }
@@ -144,9 +145,9 @@ func TestAnExclusiveRequestThatIsWithdrawnLetsReadersIn(t *testing.T) {
 func TestAnExpiredLockIsTakenAfterItsDelay(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	holder := newClaim("k", "holder").ttl(200 * time.Millisecond).delay(200 * time.Millisecond)
-	holder.gets(t, s, lock.Granted)
+	holder.gets(t, s, store.Granted)
 	next := newClaim("k", "next").queued()
-	next.gets(t, s, lock.Queued)
+	next.gets(t, s, store.Queued)
 	began := time.Now()
 	next.await(t, s).granted(t, time.Second)
 	if took := time.Since(began); took < 350*time.Millisecond {
@@ -165,7 +166,7 @@ func TestAnExpiredLockIsTakenAfterItsDelay(t *testing.T) {
 func TestAnExpiredLockIsNotRenewedThoughNobodyTookIt(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	holder := newClaim("k", "holder").ttl(50 * time.Millisecond).delay(time.Minute)
-	holder.gets(t, s, lock.Granted)
+	holder.gets(t, s, store.Granted)
 	eventually(t, time.Second, "the hold expires", func() bool {
 		held, err := s.VerifyLock(ctx(), holder.hold())
 		return err == nil && !held
@@ -173,9 +174,9 @@ func TestAnExpiredLockIsNotRenewedThoughNobodyTookIt(t *testing.T) {
 	if held, err := holder.renew(s); err != nil || held {
 		t.Errorf("renewed: %v, %v", held, err)
 	}
-	newClaim("k", "next").gets(t, s, lock.Taken)
+	newClaim("k", "next").gets(t, s, store.Taken)
 	holder.ends(t, s, false) // and ends the delay, since its holder says that it is done
-	newClaim("k", "next").gets(t, s, lock.Granted)
+	newClaim("k", "next").gets(t, s, store.Granted)
 }
 
 func TestForceUnlockAndList(t *testing.T) {
@@ -184,12 +185,12 @@ func TestForceUnlockAndList(t *testing.T) {
 		lost := make(chan string, 1)
 		t.Cleanup(a.NotifyLost(func(id string) { lost <- id }))
 		holder, next := newClaim("*[k]", "holder"), newClaim("*[k]", "next").queued()
-		grant := holder.gets(t, a, lock.Granted)
-		next.gets(t, b, lock.Queued)
+		grant := holder.gets(t, a, store.Granted)
+		next.gets(t, b, store.Queued)
 		w := next.await(t, b)
 		other := newClaim("k", "other")
 		other.Name = "x}:jobs"
-		other.gets(t, a, lock.Granted)
+		other.gets(t, a, store.Granted)
 		seen := 0
 		for state, err := range b.ListLocks(ctx(), "jobs") {
 			seen++
@@ -216,7 +217,7 @@ func TestForceUnlockAndList(t *testing.T) {
 		case <-time.After(time.Second):
 			t.Error("the holder has not been told")
 		}
-		holder.gets(t, a, lock.Withdrawn)
+		holder.gets(t, a, store.Withdrawn)
 		holder.ends(t, a, false)
 		if done, err := b.ForceUnlock(ctx(), "jobs", "*[k]", grant.LastFence); err != nil || done {
 			t.Errorf("unlocked twice: %v, %v", done, err)
@@ -236,11 +237,11 @@ func TestManyWaiters(t *testing.T) {
 	client := redistest.Start(t).Client()
 	stores := []*redisstore.Store{newStore(t, client), newStore(t, client)}
 	first := newClaim("k", "first")
-	first.gets(t, stores[0], lock.Granted)
+	first.gets(t, stores[0], store.Granted)
 	var waits []*wait
 	for i := range 64 {
 		c := newClaim("k", fmt.Sprint("w", i)).queued()
-		c.gets(t, stores[i%2], lock.Queued)
+		c.gets(t, stores[i%2], store.Queued)
 		waits = append(waits, c.await(t, stores[i%2]))
 	}
 	subscribed(t, client, 2)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -124,7 +124,7 @@ func TestABeginThatWasSentBeforeTheDialWasRefusedIsUnconfirmed(t *testing.T) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("got %v, want the refused dial: the test does not test what it says", err)
 	}
-	if reply, err := o.by("other").begin(newStore(t, server.Client())); err != nil || reply.Outcome != guard.Busy {
+	if reply, err := o.by("other").begin(newStore(t, server.Client())); err != nil || reply.Outcome != store.Busy {
 		t.Errorf("got %+v, %v; want the lost attempt in flight", reply, err)
 	}
 }
@@ -176,18 +176,18 @@ var guardSteps = []struct {
 }{
 	{"begin", func(o op, s *redisstore.Store) (bool, error) {
 		reply, err := o.begin(s)
-		return reply.Outcome == guard.Started && reply.Number == 1, err
+		return reply.Outcome == store.Started && reply.Number == 1, err
 	}, wantBusy},
 	{"mark", op.mark, wantBusy},
 	{"renew", op.renew, wantBusy},
 	{"settle", func(o op, s *redisstore.Store) (bool, error) { return o.settle(s, "kept") },
 		func(t *testing.T, o op, s *redisstore.Store) {
-			if reply, err := o.by("other").begin(s); err != nil || reply.Outcome != guard.Settled || string(reply.Data) != "kept" {
+			if reply, err := o.by("other").begin(s); err != nil || reply.Outcome != store.Settled || string(reply.Data) != "kept" {
 				t.Errorf("got %+v, %v; want the result", reply, err)
 			}
 		}},
 	{"abandon", op.abandon, func(t *testing.T, o op, s *redisstore.Store) {
-		if reply, err := o.begin(s); err != nil || reply.Outcome != guard.Refused {
+		if reply, err := o.begin(s); err != nil || reply.Outcome != store.Refused {
 			t.Errorf("a begin after its abandon: %+v, %v; want it refused", reply, err)
 		}
 		o.by("other").started(t, s)
@@ -196,7 +196,7 @@ var guardSteps = []struct {
 
 func wantBusy(t *testing.T, o op, s *redisstore.Store) {
 	t.Helper()
-	if reply, err := o.by("other").begin(s); err != nil || reply.Outcome != guard.Busy || reply.Number != 1 {
+	if reply, err := o.by("other").begin(s); err != nil || reply.Outcome != store.Busy || reply.Number != 1 {
 		t.Errorf("another begin: %+v, %v; want the first attempt in flight", reply, err)
 	}
 	owned, err := o.renew(s)

@@ -10,11 +10,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -78,8 +75,8 @@ func whatWasBegunEndsThoughMemoryIsFull(t *testing.T, server *redistest.Server, 
 		wantOwned(t, "abandon", owned, err)
 		owned, err = completed.settle(s, strings.Repeat("large", 10_000))
 		wantOwned(t, "settle", owned, err)
-		owned, err = s.SettleOperation(ctx(), guard.SettleRequest{
-			AttemptRef: small.ref(), Fingerprint: small.fingerprint, Number: 1, State: guard.Unknown, Retention: 1e9,
+		owned, err = s.SettleOperation(ctx(), store.SettleRequest{
+			AttemptRef: small.ref(), Fingerprint: small.fingerprint, Number: 1, State: store.Unknown, Retention: 1e9,
 		})
 		wantOwned(t, "settle as unknown", owned, err)
 	}
@@ -89,7 +86,7 @@ func whatWasBegunEndsThoughMemoryIsFull(t *testing.T, server *redistest.Server, 
 
 	configure(t, direct, "maxmemory", "0")
 	reply, err := completed.by("other").begin(s)
-	if err != nil || reply.Outcome != guard.Settled || reply.State != guard.NotRetained || reply.Status != 201 || len(reply.Data) != 0 {
+	if err != nil || reply.Outcome != store.Settled || reply.State != store.NotRetained || reply.Status != 201 || len(reply.Data) != 0 {
 		t.Errorf("got %+v, %v; want a result that was not retained, with its status", reply, err)
 	}
 	abandoned.by("other").started(t, s)
@@ -99,7 +96,7 @@ func whatWasBegunEndsThoughMemoryIsFull(t *testing.T, server *redistest.Server, 
 }
 
 // A server that refuses to write, since its memory is full, answers about the operations that it has. Only
-// what would have to be written fails, with core.ErrFull.
+// what would have to be written fails, with store.ErrFull.
 func TestAFullServerAnswersAboutWhatItHas(t *testing.T) {
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
@@ -119,12 +116,12 @@ func TestAFullServerAnswersAboutWhatItHas(t *testing.T) {
 			wantOwned(t, "mark", owned, err)
 			owned, err = abandoned.abandon(s)
 			wantOwned(t, "abandon", owned, err)
-			owned, err = s.SettleOperation(ctx(), guard.SettleRequest{
-				AttemptRef: unknown.ref(), Fingerprint: unknown.fingerprint, Number: 1, State: guard.Unknown, Retention: time.Hour,
+			owned, err = s.SettleOperation(ctx(), store.SettleRequest{
+				AttemptRef: unknown.ref(), Fingerprint: unknown.fingerprint, Number: 1, State: store.Unknown, Retention: time.Hour,
 			})
 			wantOwned(t, "settle as unknown", owned, err)
 			for _, o := range []op{newOp("dead").in(scope), newOp("clean").in(scope)} {
-				if _, err := s.BeginOperation(ctx(), guard.BeginRequest{
+				if _, err := s.BeginOperation(ctx(), store.BeginRequest{
 					AttemptRef: o.ref(), Fingerprint: o.fingerprint, Lease: 10 * time.Millisecond, Retention: time.Hour,
 				}); err != nil {
 					t.Fatal(err)
@@ -134,26 +131,26 @@ func TestAFullServerAnswersAboutWhatItHas(t *testing.T) {
 			wantOwned(t, "mark", owned, err)
 			eventually(t, 5*time.Second, "a lease ends", func() bool {
 				reply, err := newOp("dead").in(scope).by("other").begin(s)
-				return err == nil && reply.Outcome == guard.Undecided
+				return err == nil && reply.Outcome == store.Undecided
 			})
 			configure(t, direct, "maxmemory", "1")
 			mismatched := done.by("other")
 			mismatched.fingerprint = "g" + mismatched.fingerprint[1:]
 			for range 10 { // twice what trips the breaker
-				for want, o := range map[guard.BeginOutcome]op{
-					guard.Busy: running.by("other"), guard.Started: running, guard.Settled: done.by("other"),
-					guard.Mismatched: mismatched, guard.Undecided: newOp("dead").in(scope).by("other"), guard.Refused: abandoned,
+				for want, o := range map[store.BeginOutcome]op{
+					store.Busy: running.by("other"), store.Started: running, store.Settled: done.by("other"),
+					store.Mismatched: mismatched, store.Undecided: newOp("dead").in(scope).by("other"), store.Refused: abandoned,
 				} {
-					if reply, err := o.begin(s); err != nil || reply.Outcome != want || want == guard.Settled && string(reply.Data) != "result" {
+					if reply, err := o.begin(s); err != nil || reply.Outcome != want || want == store.Settled && string(reply.Data) != "result" {
 						t.Errorf("begin: %+v, %v, want outcome %d", reply, err, want)
 					}
 				}
-				if reply, err := unknown.by("other").begin(s); err != nil || reply.State != guard.Unknown {
+				if reply, err := unknown.by("other").begin(s); err != nil || reply.State != store.Unknown {
 					t.Errorf("of an unknown outcome: %+v, %v", reply, err)
 				}
 				for _, o := range []op{newOp("new").in(scope), newOp("clean").in(scope).by("other")} {
-					if _, err := o.begin(s); !errors.Is(err, core.ErrFull) || errors.Is(err, core.ErrUnconfirmed) {
-						t.Errorf("a new attempt: %v, want core.ErrFull", err)
+					if _, err := o.begin(s); !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnconfirmed) {
+						t.Errorf("a new attempt: %v, want store.ErrFull", err)
 					}
 				}
 			}
@@ -178,12 +175,12 @@ func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
 		if d, err := used.AllowN(ctx(), "used up", 100); err != nil || !d.Allowed {
 			t.Fatalf("charge: %+v, %v", d, err)
 		}
-		held.gets(t, before, lock.Granted)
-		newClaim("shared", "a").shared().gets(t, before, lock.Granted)
-		newClaim("shared", "b").shared().gets(t, before, lock.Granted)
-		permit.gets(t, before, semaphore.Granted)
-		newRequest("heavy", "holder", 3, 5).gets(t, before, semaphore.Granted)
-		latch := semaphore.LatchRequest{Name: "open", Count: 1, TTL: time.Hour}
+		held.gets(t, before, store.Granted)
+		newClaim("shared", "a").shared().gets(t, before, store.Granted)
+		newClaim("shared", "b").shared().gets(t, before, store.Granted)
+		permit.gets(t, before, store.Granted)
+		newRequest("heavy", "holder", 3, 5).gets(t, before, store.Granted)
+		latch := store.LatchRequest{Name: "open", Count: 1, TTL: time.Hour}
 		if n, err := before.CountDownLatch(ctx(), latch, "a"); n != 1 || err != nil {
 			t.Fatalf("count down: %d, %v", n, err)
 		}
@@ -198,8 +195,8 @@ func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
 		l := newLimiter(t, s)
 		full := func(what string, err error) {
 			t.Helper()
-			if !errors.Is(err, core.ErrFull) || errors.Is(err, core.ErrUnconfirmed) {
-				t.Errorf("%s: %v, want core.ErrFull", what, err)
+			if !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnconfirmed) {
+				t.Errorf("%s: %v, want store.ErrFull", what, err)
 			}
 		}
 		for range 10 { // twice what trips the breaker
@@ -217,11 +214,11 @@ func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
 			if reply, err := done.by("other").begin(s); err != nil || string(reply.Data) != "result" {
 				t.Errorf("replay: %+v, %v", reply, err)
 			}
-			newClaim("held", "tries").gets(t, s, lock.Taken)
-			newClaim("held", "tries").shared().gets(t, s, lock.Taken)
-			newClaim("shared", "tries").gets(t, s, lock.Taken)
-			newRequest("full", "tries", 1, 1).gets(t, s, semaphore.Taken)
-			newRequest("heavy", "tries", 3, 5).gets(t, s, semaphore.Taken)
+			newClaim("held", "tries").gets(t, s, store.Taken)
+			newClaim("held", "tries").shared().gets(t, s, store.Taken)
+			newClaim("shared", "tries").gets(t, s, store.Taken)
+			newRequest("full", "tries", 1, 1).gets(t, s, store.Taken)
+			newRequest("heavy", "tries", 3, 5).gets(t, s, store.Taken)
 			_, err = newClaim("new", "tries").acquire(s)
 			full("a lock", err)
 			_, err = newRequest("new", "tries", 1, 1).acquire(s)
@@ -399,7 +396,7 @@ func TestEvictionIsRefusedWhereConfigIsForbidden(t *testing.T) {
 	newOp("kept").started(t, newStore(t, client))
 	client = app(t, "-config", "--maxmemory-policy", "volatile-lru")
 	_, err := newOp("evicted").begin(newStore(t, client))
-	if !errors.Is(err, core.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-lru") {
+	if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-lru") {
 		t.Errorf("begin: %v, want volatile-lru refused", err)
 	}
 }

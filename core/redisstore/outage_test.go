@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -160,14 +160,14 @@ func TestUnheardBeginsAreGivenBackAfterAnOutage(t *testing.T) {
 	began := time.Now()
 	var unheard atomic.Int64
 	atOnce(n/2, n/2, func(i int) {
-		if _, _, err := g.Begin(ctx(), numbered(i)); errors.Is(err, core.ErrUnconfirmed) {
+		if _, _, err := g.Begin(ctx(), numbered(i)); errors.Is(err, store.ErrUnconfirmed) {
 			unheard.Add(1)
 		}
 	})
 	atOnce(n/2, n/2, func(i int) { // whose callers leave
 		short, cancel := context.WithTimeout(ctx(), 10*time.Millisecond)
 		defer cancel()
-		if _, _, err := g.Begin(short, numbered(n/2+i)); errors.Is(err, core.ErrUnconfirmed) {
+		if _, _, err := g.Begin(short, numbered(n/2+i)); errors.Is(err, store.ErrUnconfirmed) {
 			unheard.Add(1)
 		}
 	})

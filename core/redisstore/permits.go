@@ -4,21 +4,20 @@ import (
 	"context"
 	"iter"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ semaphore.Store = (*Store)(nil)
+var _ store.Permits = (*Store)(nil)
 
-func (s *Store) newPermitWaiter(req semaphore.AcquireRequest, keys []string) *waiter {
-	return s.waiters.newWaiter(req.ID, beatPermit, keys, semaphore.ErrWithdrawn)
+func (s *Store) newPermitWaiter(req store.PermitRequest, keys []string) *waiter {
+	return s.waiters.newWaiter(req.ID, beatPermit, keys, store.ErrWithdrawn)
 }
 
-// AcquirePermits implements semaphore.Store: one script call, and before the first one a look at the
+// AcquirePermits implements store.Permits: one script call, and before the first one a look at the
 // server's eviction policy.
-func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s *Store) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	if s.hooks.Begun() {
-		return semaphore.AcquireReply{}, outage.ErrClosed
+		return store.PermitReply{}, store.ErrClosed
 	}
 	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	var w *waiter
@@ -26,43 +25,43 @@ func (s *Store) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest
 		w = s.expect(s.newPermitWaiter(req, keys))
 	}
 	reply, err := s.acquirePermit(ctx, req, keys, 1)
-	s.expected(w, err == nil && reply.Outcome == semaphore.Queued, reply.place)
-	return reply.AcquireReply, err
+	s.expected(w, err == nil && reply.Outcome == store.Queued, reply.place)
+	return reply.PermitReply, err
 }
 
-// AwaitPermits implements semaphore.Store. It waits for a push, and beats meanwhile; the grant itself
+// AwaitPermits implements store.Permits. It waits for a push, and beats meanwhile; the grant itself
 // is one more script call.
-func (s *Store) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (grant semaphore.Grant, err error) {
+func (s *Store) AwaitPermits(ctx context.Context, req store.PermitRequest) (grant store.Grant, err error) {
 	if s.hooks.Begun() {
-		return semaphore.Grant{}, outage.ErrClosed
+		return store.Grant{}, store.ErrClosed
 	}
 	req.Queue = true
 	req.MaxWaiting = 0 // it is in the queue; if the server has forgotten that, it is there again
 	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	err = s.await(ctx, s.newPermitWaiter(req, keys), func() (bool, place, error) {
 		reply, err := s.acquirePermit(ctx, req, keys, 2)
-		if err == nil && reply.Outcome == semaphore.Withdrawn {
-			err = semaphore.ErrWithdrawn
+		if err == nil && reply.Outcome == store.Withdrawn {
+			err = store.ErrWithdrawn
 		}
 		grant = reply.Grant
-		return reply.Outcome == semaphore.Granted, reply.place, err
+		return reply.Outcome == store.Granted, reply.place, err
 	})
 	if err != nil {
-		return semaphore.Grant{}, err
+		return store.Grant{}, err
 	}
 	return grant, nil
 }
 
 // permitReply has what a waiter wants to know besides.
 type permitReply struct {
-	semaphore.AcquireReply
+	store.PermitReply
 	place
 	acks int // from replicas
 }
 
 // acquirePermit asks for a permit, or claims it. If it is queued it is so in the way that
 // scripts/acquire_permit.lua says.
-func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest, keys []string, queue int) (permitReply, error) {
+func (s *Store) acquirePermit(ctx context.Context, req store.PermitRequest, keys []string, queue int) (permitReply, error) {
 	barges, key := "F", req.Key
 	if !req.Queue {
 		queue = 0
@@ -80,15 +79,15 @@ func (s *Store) acquirePermit(ctx context.Context, req semaphore.AcquireRequest,
 	st := step{scriptCall: scriptCall{acquirePermit, keys, args}, op: opAcquirePermits, begins: true, grants: true}
 	reply, err := run(ctx, s, st, func(r stepReply) (permitReply, error) {
 		a, err := readPermitReply(r.value)
-		if a.Outcome == semaphore.Granted {
+		if a.Outcome == store.Granted {
 			a.Sent = r.sent
 		}
 		a.acks = r.acks
 		return a, err
 	})
-	if err == nil && reply.Outcome == semaphore.Granted && reply.acks < s.config.acks {
+	if err == nil && reply.Outcome == store.Granted && reply.acks < s.config.acks {
 		release := func(ctx context.Context) error {
-			_, err := s.ReleasePermits(ctx, []semaphore.PermitRequest{{Name: req.Name, Key: req.Key, ID: req.ID}})
+			_, err := s.ReleasePermits(ctx, []store.PermitRef{{Name: req.Name, Key: req.Key, ID: req.ID}})
 			return err
 		}
 		return permitReply{}, s.notReplicated(ctx, reply.acks, release)
@@ -100,17 +99,17 @@ func readPermitReply(reply any) (permitReply, error) {
 	var a permitReply
 	if fence, ok := reply.(string); ok { // in a list it would cost memory
 		var r reader
-		a.Outcome, a.Fence = semaphore.Granted, r.parse(fence)
+		a.Outcome, a.Fence = store.Granted, r.parse(fence)
 		return a, r.err
 	}
 	r := fields(reply)
 	switch outcome := r.text(); {
 	case outcome == "withdrawn":
-		a.Outcome = semaphore.Withdrawn
+		a.Outcome = store.Withdrawn
 	case (outcome == "queued" || outcome == "taken" || outcome == "full") && len(r.left) == 4:
-		a.Outcome = semaphore.Taken
+		a.Outcome = store.Taken
 		if outcome == "queued" {
-			a.Outcome = semaphore.Queued
+			a.Outcome = store.Queued
 		}
 		a.QueueFull = outcome == "full"
 		a.InUse, a.Waiting, a.Remaining = int(r.number()), int(r.number()), r.micros()
@@ -121,8 +120,8 @@ func readPermitReply(reply any) (permitReply, error) {
 	return a, r.err
 }
 
-// RenewPermits implements semaphore.Store: one pipeline for each hundred.
-func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+// RenewPermits implements store.Permits: one pipeline for each hundred.
+func (s *Store) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
 		calls[i] = scriptCall{renewPermit, s.permitKeys(r.Name, r.Key, r.ID), []any{r.ID, r.TTL.Microseconds()}}
@@ -130,9 +129,9 @@ func (s *Store) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest
 	return s.renewEach(ctx, opRenewPermits, calls)
 }
 
-// ReleasePermits implements semaphore.Store: one script call for one permit, and one pipeline for each
+// ReleasePermits implements store.Permits: one script call for one permit, and one pipeline for each
 // hundred of many.
-func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) (held []bool, err error) {
+func (s *Store) ReleasePermits(ctx context.Context, reqs []store.PermitRef) (held []bool, err error) {
 	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
 		calls[i] = scriptCall{releasePermit, s.permitKeys(r.Name, r.Key, r.ID), []any{r.ID, releasedMillis}}
@@ -151,34 +150,34 @@ func (s *Store) ReleasePermits(ctx context.Context, reqs []semaphore.PermitReque
 	return held, err
 }
 
-// InspectPermits implements semaphore.Store: one script call, which changes nothing.
-func (s *Store) InspectPermits(ctx context.Context, name, key string) (semaphore.State, error) {
+// InspectPermits implements store.Permits: one script call, which changes nothing.
+func (s *Store) InspectPermits(ctx context.Context, name, key string) (store.SemaphoreState, error) {
 	keys := s.permitKeys(name, key, "")
-	st := step{scriptCall: scriptCall{inspectPermits, keys, []any{semaphore.MaxHolders}}, op: opInspect}
-	state, err := run(ctx, s, st, func(r stepReply) (semaphore.State, error) { return readPermits(r.value) })
+	st := step{scriptCall: scriptCall{inspectPermits, keys, []any{store.MaxHolders}}, op: opInspect}
+	state, err := run(ctx, s, st, func(r stepReply) (store.SemaphoreState, error) { return readPermits(r.value) })
 	state.Key = key
 	return state, err
 }
 
-func readPermits(reply any) (semaphore.State, error) {
+func readPermits(reply any) (store.SemaphoreState, error) {
 	r := fields(reply)
-	state := semaphore.State{Key: r.text(), Waiting: int(r.number()), InUse: int(r.number())}
+	state := store.SemaphoreState{Key: r.text(), Waiting: int(r.number()), InUse: int(r.number())}
 	for len(r.left) > 0 && r.err == nil {
-		state.Holders = append(state.Holders, semaphore.Holder{
+		state.Holders = append(state.Holders, store.PermitHolder{
 			Fence: r.number(), Weight: int(r.number()), Remaining: r.micros(), Meta: r.text(),
 		})
 	}
 	return state, r.err
 }
 
-// ListPermits implements semaphore.Store: it scans all keys of every master, a thousand at a time. Of a
+// ListPermits implements store.Permits: it scans all keys of every master, a thousand at a time. Of a
 // store with WithSecret the Key of each state is the hash of the semaphore's key.
-func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[semaphore.State, error] {
+func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[store.SemaphoreState, error] {
 	return list(ctx, s, ofSemaphores, name,
 		func(tag string) scriptCall {
-			return scriptCall{inspectPermits, s.permitKeysOf(name, []byte(tag), ""), []any{semaphore.MaxHolders}}
+			return scriptCall{inspectPermits, s.permitKeysOf(name, []byte(tag), ""), []any{store.MaxHolders}}
 		},
-		func(tag string, reply any) (semaphore.State, bool, error) {
+		func(tag string, reply any) (store.SemaphoreState, bool, error) {
 			state, err := readPermits(reply)
 			if state.Key == "" {
 				state.Key = tag

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -22,7 +22,7 @@ var permitSteps = []struct {
 }{
 	{"acquire", func(r request, s *redisstore.Store) (bool, error) {
 		reply, err := r.acquire(s)
-		return reply.Outcome == semaphore.Granted && reply.Fence > 0, err
+		return reply.Outcome == store.Granted && reply.Fence > 0, err
 	}, 2},
 	{"renew", request.renew, 2},
 	{"release", request.release, 0},
@@ -38,7 +38,7 @@ func TestLostRepliesOfAPermit(t *testing.T) {
 				s := newStore(t, dial(t, proxy.Addr(), 100*time.Millisecond), redisstore.WithTimeout(3*time.Second))
 				r := newRequest(name+step.name, "holder", 2, 3)
 				if step.name != "acquire" {
-					r.gets(t, direct, semaphore.Granted)
+					r.gets(t, direct, store.Granted)
 				}
 				proxy.LoseReplies("evalsha", 1, how)
 				held, err := step.take(r, s)
@@ -60,30 +60,30 @@ func TestEveryStepOfAPermitCanBeSentTwice(t *testing.T) {
 func everyStepTwice(t *testing.T, weight, capacity int) {
 	s := newStore(t, redistest.Start(t).Client())
 	r := newRequest("k", "holder", weight, capacity)
-	first := r.gets(t, s, semaphore.Granted)
-	if again := r.gets(t, s, semaphore.Granted); again.Fence != first.Fence {
+	first := r.gets(t, s, store.Granted)
+	if again := r.gets(t, s, store.Granted); again.Fence != first.Fence {
 		t.Errorf("fence %d, then %d", first.Fence, again.Fence)
 	}
 	inUse(t, s, "k", weight)
 	waiter := newRequest("k", "waiter", weight, capacity).queued()
 	for range 2 {
-		if reply := waiter.gets(t, s, semaphore.Queued); reply.Waiting != 0 || reply.InUse != weight {
+		if reply := waiter.gets(t, s, store.Queued); reply.Waiting != 0 || reply.InUse != weight {
 			t.Errorf("queued: %+v", reply)
 		}
 	}
 	for range 2 {
 		r.ends(t, s, true)
 	}
-	r.gets(t, s, semaphore.Withdrawn)
+	r.gets(t, s, store.Withdrawn)
 	for range 2 {
-		waiter.gets(t, s, semaphore.Granted)
+		waiter.gets(t, s, store.Granted)
 	}
 	inUse(t, s, "k", weight)
 	for range 2 {
 		waiter.ends(t, s, true)
 	}
 	inUse(t, s, "k", 0)
-	waiter.gets(t, s, semaphore.Withdrawn)
+	waiter.gets(t, s, store.Withdrawn)
 }
 
 // A waiter's process gives its turn up, and another asks for more than there is now.
@@ -91,16 +91,16 @@ func TestACapacityThatChangesInTheQueue(t *testing.T) {
 	client := redistest.Start(t).Client()
 	s := newStore(t, client)
 	holder := newRequest("k", "holder", 2, 2)
-	holder.gets(t, s, semaphore.Granted)
+	holder.gets(t, s, store.Granted)
 	waiter := newRequest("k", "waiter", 2, 2).queued()
 	behind := newRequest("k", "behind", 1, 5).queued()
-	waiter.gets(t, s, semaphore.Queued)
-	behind.gets(t, s, semaphore.Queued)
+	waiter.gets(t, s, store.Queued)
+	behind.gets(t, s, store.Queued)
 	w := behind.await(t, s)
 	subscribed(t, client, 1)
 	w.waits(t) // there is room for it, but not for who is before it
 	waiter.Capacity = 4
-	waiter.gets(t, s, semaphore.Granted)
+	waiter.gets(t, s, store.Granted)
 	w.granted(t, 1500*time.Millisecond)
 	inUse(t, s, "k", 5)
 }
@@ -131,12 +131,12 @@ func TestPermitWaitersSurviveDamage(t *testing.T) {
 			client, direct := server.Client(), server.Client()
 			stores := [2]*redisstore.Store{newStore(t, client), newStore(t, client)}
 			for i := range 3 { // who goes without a word
-				newRequest("k", fmt.Sprint("first", i), 1+i%2, 4).ttl(lease).gets(t, stores[0], semaphore.Granted)
+				newRequest("k", fmt.Sprint("first", i), 1+i%2, 4).ttl(lease).gets(t, stores[0], store.Granted)
 			}
 			var waits []*permitWait
 			for i := range 32 {
 				r := newRequest("k", fmt.Sprint("w", i), 1+i%3, 4).queued()
-				r.gets(t, stores[i%2], semaphore.Queued)
+				r.gets(t, stores[i%2], store.Queued)
 				waits = append(waits, r.await(t, stores[i%2]))
 			}
 			subscribed(t, client, 2)
@@ -182,7 +182,7 @@ func TestALatchWhosePushIsLost(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
 	a, b := newStore(t, server.Client()), newStore(t, server.Client())
-	latch := semaphore.LatchRequest{Name: "batch", Count: 2, TTL: time.Minute}
+	latch := store.LatchRequest{Name: "batch", Count: 2, TTL: time.Minute}
 	done := make(chan error, 1)
 	go func() { done <- a.AwaitLatch(ctx(), latch) }()
 	keys := func(pattern string) int { return len(direct.Keys(ctx(), pattern).Val()) }

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -18,18 +18,18 @@ func TestPermitsAcrossProcesses(t *testing.T) {
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		a, b := newStore(t, client), newStore(t, client)
 		light, heavy := newRequest("k", "light", 1, 3), newRequest("k", "heavy", 2, 3)
-		light.gets(t, a, semaphore.Granted)
-		heavy.gets(t, b, semaphore.Granted)
+		light.gets(t, a, store.Granted)
+		heavy.gets(t, b, store.Granted)
 		inUse(t, a, "k", 3)
 		first, second := newRequest("k", "first", 2, 3).queued(), newRequest("k", "second", 1, 3).queued()
-		if reply := first.gets(t, a, semaphore.Queued); reply.InUse != 3 || reply.Waiting != 0 || reply.Remaining <= 29*time.Second {
+		if reply := first.gets(t, a, store.Queued); reply.InUse != 3 || reply.Waiting != 0 || reply.Remaining <= 29*time.Second {
 			t.Errorf("queued: %+v", reply)
 		}
-		second.gets(t, b, semaphore.Queued)
+		second.gets(t, b, store.Queued)
 		w1, w2 := first.await(t, a), second.await(t, b)
 		subscribed(t, client, 2)
 		light.ends(t, a, true)
-		newRequest("k", "greedy", 1, 3).gets(t, a, semaphore.Taken) // there is room for it, and others were first
+		newRequest("k", "greedy", 1, 3).gets(t, a, store.Taken) // there is room for it, and others were first
 		w1.waits(t)
 		w2.waits(t)
 		heavy.ends(t, b, true)
@@ -55,8 +55,8 @@ func overlook(t *testing.T, weights []int) {
 	alive, dead := newStore(t, client), newStore(t, client)
 	most := slices.Max(weights)
 	holder := newRequest("k", "holder", most, most)
-	holder.gets(t, alive, semaphore.Granted)
-	newRequest("k", "knock", 1, most).gets(t, dead, semaphore.Taken)
+	holder.gets(t, alive, store.Granted)
+	newRequest("k", "knock", 1, most).gets(t, dead, store.Taken)
 	subscribed(t, client, 2)
 	var ghosts []request
 	for _, weight := range weights {
@@ -64,7 +64,7 @@ func overlook(t *testing.T, weights []int) {
 		eventually(t, time.Second, "a waiter that can be told of", func() bool {
 			try++
 			ghost := newRequest("k", fmt.Sprint("ghost", weight, try), weight, most).queued()
-			ghost.gets(t, dead, semaphore.Queued)
+			ghost.gets(t, dead, store.Queued)
 			if strings.Contains(client.HGet(ctx(), keysOf(t, client, "*:pool")[0], "q"+ghost.ID).Val(), " P") {
 				ghosts = append(ghosts, ghost)
 				return true
@@ -75,7 +75,7 @@ func overlook(t *testing.T, weights []int) {
 	}
 	_ = dead.Close()
 	last := newRequest("k", "last", most, most).queued()
-	last.gets(t, alive, semaphore.Queued)
+	last.gets(t, alive, store.Queued)
 	w := last.await(t, alive)
 	eventually(t, time.Second, "the dead have no inbox", func() bool {
 		return len(client.PubSubChannels(ctx(), "*").Val()) == 1
@@ -94,13 +94,13 @@ func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		s := newStore(t, client)
 		one, two := newRequest("k", "one", 1, 2), newRequest("k", "two", 1, 2)
-		one.gets(t, s, semaphore.Granted)
-		two.gets(t, s, semaphore.Granted)
+		one.gets(t, s, store.Granted)
+		two.gets(t, s, store.Granted)
 		third := newRequest("k", "third", 1, 1).queued()
-		third.gets(t, s, semaphore.Queued)
+		third.gets(t, s, store.Queued)
 		w := third.await(t, s)
 		one.ends(t, s, true)
-		newRequest("k", "greedy", 1, 1).gets(t, s, semaphore.Taken)
+		newRequest("k", "greedy", 1, 1).gets(t, s, store.Taken)
 		inUse(t, s, "k", 1)
 		w.waits(t)
 		two.ends(t, s, true)
@@ -113,10 +113,10 @@ func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
 func TestWhoeverFitsBesideTheFirstHasAPermitToo(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	holder, other := newRequest("k", "holder", 1, 2), newRequest("k", "other", 1, 2)
-	holder.gets(t, s, semaphore.Granted)
-	other.gets(t, s, semaphore.Granted)
-	newRequest("k", "first", 1, 2).queued().gets(t, s, semaphore.Queued)
-	newRequest("k", "second", 1, 3).queued().gets(t, s, semaphore.Queued)
+	holder.gets(t, s, store.Granted)
+	other.gets(t, s, store.Granted)
+	newRequest("k", "first", 1, 2).queued().gets(t, s, store.Queued)
+	newRequest("k", "second", 1, 3).queued().gets(t, s, store.Queued)
 	holder.ends(t, s, true)
 	inUse(t, s, "k", 3)
 }
@@ -125,20 +125,20 @@ func TestWhoeverFitsBesideTheFirstHasAPermitToo(t *testing.T) {
 func TestAPermitThatExpiresIsTheNextOnes(t *testing.T) {
 	client := redistest.Start(t).Client()
 	s := newStore(t, client)
-	newRequest("k", "dead", 1, 1).ttl(200*time.Millisecond).gets(t, s, semaphore.Granted)
-	newRequest("k", "first", 1, 1).queued().gets(t, s, semaphore.Queued)
+	newRequest("k", "dead", 1, 1).ttl(200*time.Millisecond).gets(t, s, store.Granted)
+	newRequest("k", "first", 1, 1).queued().gets(t, s, store.Queued)
 	eventually(t, 5*time.Second, "it expires", func() bool {
 		state, err := s.InspectPermits(ctx(), "pool", "k")
 		return err == nil && state.InUse == 0
 	})
-	newRequest("k", "second", 1, 1).queued().gets(t, s, semaphore.Queued)
+	newRequest("k", "second", 1, 1).queued().gets(t, s, store.Queued)
 	inUse(t, s, "k", 1)
 
 	// And it is forgotten, though others come and go who are not in its way.
 	stays, passes := newRequest("other", "stays", 1, 3), newRequest("other", "passes", 1, 3)
-	newRequest("other", "dead", 1, 3).ttl(100*time.Millisecond).gets(t, s, semaphore.Granted)
-	stays.gets(t, s, semaphore.Granted)
-	passes.gets(t, s, semaphore.Granted)
+	newRequest("other", "dead", 1, 3).ttl(100*time.Millisecond).gets(t, s, store.Granted)
+	stays.gets(t, s, store.Granted)
+	passes.gets(t, s, store.Granted)
 	eventually(t, 5*time.Second, "it expires", func() bool {
 		state, err := s.InspectPermits(ctx(), "pool", "other")
 		return err == nil && state.InUse == 2
@@ -156,11 +156,11 @@ func TestAPermitThatExpiresIsTheNextOnes(t *testing.T) {
 // So many may wait, and no more.
 func TestAQueueForLightPermitsIsBounded(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
-	newRequest("k", "holder", 1, 1).gets(t, s, semaphore.Granted)
+	newRequest("k", "holder", 1, 1).gets(t, s, store.Granted)
 	first, second := newRequest("k", "first", 1, 1).queued(), newRequest("k", "second", 1, 1).queued()
 	first.MaxWaiting, second.MaxWaiting = 1, 1
-	first.gets(t, s, semaphore.Queued)
-	if reply := second.gets(t, s, semaphore.Taken); !reply.QueueFull || reply.Waiting != 1 {
+	first.gets(t, s, store.Queued)
+	if reply := second.gets(t, s, store.Taken); !reply.QueueFull || reply.Waiting != 1 {
 		t.Errorf("%+v", reply)
 	}
 }
@@ -171,12 +171,12 @@ func TestWhoHasStoppedBeatingHasNoPermit(t *testing.T) {
 	direct := server.Client()
 	s := newStore(t, server.Client())
 	holder, dead, next := newRequest("k", "holder", 1, 1), newRequest("k", "dead", 1, 1).queued(), newRequest("k", "next", 1, 1).queued()
-	holder.gets(t, s, semaphore.Granted)
-	dead.gets(t, s, semaphore.Queued)
-	next.gets(t, s, semaphore.Queued)
+	holder.gets(t, s, store.Granted)
+	dead.gets(t, s, store.Queued)
+	next.gets(t, s, store.Queued)
 	must(t, direct.ZAdd(ctx(), keysOf(t, direct, "*}w")[0], redis.Z{Score: 1, Member: dead.ID}).Err())
 	holder.ends(t, s, true)
-	next.gets(t, s, semaphore.Granted)
+	next.gets(t, s, store.Granted)
 }
 
 // Whatever becomes of permits of weight 1, every key expires, and none before what it has.
@@ -192,12 +192,12 @@ func TestKeysOfLightPermitsOutliveThem(t *testing.T) {
 		}
 	}
 	holder, next := newRequest("k", "holder", 1, 1), newRequest("k", "next", 1, 1).queued()
-	holder.gets(t, s, semaphore.Granted)
+	holder.gets(t, s, store.Granted)
 	lives("held", "*", holder.TTL)
-	next.gets(t, s, semaphore.Queued)
+	next.gets(t, s, store.Queued)
 	lives("queued", "*", holder.TTL)
 	holder.ends(t, s, true)
-	next.gets(t, s, semaphore.Granted)
+	next.gets(t, s, store.Granted)
 	lives("handed on", "*", next.TTL)
 	next.ends(t, s, true)
 	for _, key := range keysOf(t, client, "*") {
@@ -209,8 +209,8 @@ func TestKeysOfLightPermitsOutliveThem(t *testing.T) {
 	for held, try := false, 0; !held; try++ { // until the machine is fast enough for a short one
 		must(t, client.FlushAll(ctx()).Err())
 		short, waiter := newRequest("k", fmt.Sprint("short", try), 1, 1).ttl(300*time.Millisecond), newRequest("k", fmt.Sprint("waiter", try), 1, 1).queued()
-		short.gets(t, s, semaphore.Granted)
-		waiter.gets(t, s, semaphore.Queued)
+		short.gets(t, s, store.Granted)
+		waiter.gets(t, s, store.Queued)
 		var err error
 		held, err = short.release(s)
 		must(t, err)
@@ -224,14 +224,14 @@ func TestFencesOfPermitsGrow(t *testing.T) {
 	client := redistest.Start(t).Client()
 	s := newStore(t, client)
 	holder, next := newRequest("k", "holder", 1, 2), newRequest("k", "next", 1, 2)
-	holder.gets(t, s, semaphore.Granted)
+	holder.gets(t, s, store.Granted)
 	ahead := time.Now().Add(time.Hour).UnixMicro()
 	must(t, client.HSet(ctx(), keysOf(t, client, "*:pool")[0], "f", ahead).Err())
-	if reply := next.gets(t, s, semaphore.Granted); reply.Fence != ahead+1 {
+	if reply := next.gets(t, s, store.Granted); reply.Fence != ahead+1 {
 		t.Errorf("fence %d after %d", reply.Fence, ahead)
 	}
 	waiter := newRequest("k", "waiter", 1, 2).queued()
-	waiter.gets(t, s, semaphore.Queued)
+	waiter.gets(t, s, store.Queued)
 	w := waiter.await(t, s)
 	holder.ends(t, s, true)
 	w.granted(t, 5*time.Second)
@@ -247,9 +247,9 @@ func TestTenThousandExpiredPermits(t *testing.T) {
 	s := newStore(t, server.Client())
 	const n = 10_000
 	for i := range n {
-		newRequest("k", fmt.Sprint("p", i), 1+i%2, 2*n).ttl(6*time.Second).gets(t, s, semaphore.Granted)
+		newRequest("k", fmt.Sprint("p", i), 1+i%2, 2*n).ttl(6*time.Second).gets(t, s, store.Granted)
 	}
-	newRequest("k", "stays", 1, 2*n).ttl(time.Hour).gets(t, s, semaphore.Granted)
+	newRequest("k", "stays", 1, 2*n).ttl(time.Hour).gets(t, s, store.Granted)
 	inUseNow := func() int {
 		state, err := s.InspectPermits(ctx(), "pool", "k")
 		must(t, err)
@@ -260,7 +260,7 @@ func TestTenThousandExpiredPermits(t *testing.T) {
 	must(t, direct.Do(ctx(), "slowlog", "reset").Err())
 	began := time.Now()
 	whole := newRequest("k", "whole", 2*n-1, 2*n)
-	whole.gets(t, s, semaphore.Granted)
+	whole.gets(t, s, store.Granted)
 	if took := time.Since(began); took > 100*time.Millisecond {
 		t.Errorf("an acquire took %v", took)
 	}
@@ -270,7 +270,7 @@ func TestTenThousandExpiredPermits(t *testing.T) {
 	for range n / 200 {
 		r := newRequest("k", "next", 1, 2*n)
 		r.ID += fmt.Sprint(time.Now().UnixNano())[10:]
-		r.gets(t, s, semaphore.Granted)
+		r.gets(t, s, store.Granted)
 		r.ends(t, s, true)
 	}
 	if got := left(); got != 1 {
@@ -306,11 +306,11 @@ func TestKeysOfPermitsExpire(t *testing.T) {
 		}
 	}
 	light, heavy := newRequest("SECRET", "light", 1, 4), newRequest("SECRET", "heavy", 3, 4)
-	light.gets(t, s, semaphore.Granted)
-	heavy.gets(t, s, semaphore.Granted)
+	light.gets(t, s, store.Granted)
+	heavy.gets(t, s, store.Granted)
 	check("acquire", 3)
 	next := newRequest("SECRET", "next", 4, 4).queued()
-	next.gets(t, s, semaphore.Queued)
+	next.gets(t, s, store.Queued)
 	check("queue", 5)
 	w := next.await(t, s)
 	for _, r := range []request{light.ttl(2 * time.Hour), heavy.ttl(2 * time.Hour)} {
@@ -331,7 +331,7 @@ func TestKeysOfPermitsExpire(t *testing.T) {
 	w.granted(t, 5*time.Second)
 	next.ends(t, s, true)
 	check("release", 3)
-	latch := semaphore.LatchRequest{Name: "batch", Count: 2, TTL: time.Minute}
+	latch := store.LatchRequest{Name: "batch", Count: 2, TTL: time.Minute}
 	if _, err := s.CountDownLatch(ctx(), latch, "SECRET"); err != nil {
 		t.Fatal(err)
 	}
@@ -358,9 +358,9 @@ func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 			must(t, direct.FlushAll(ctx()).Err())
 			s := newStore(t, direct)
 			good, bad := newRequest("good", "good", 2, 3), newRequest("bad", "bad", 2, 3)
-			bad.gets(t, s, semaphore.Granted)
+			bad.gets(t, s, store.Granted)
 			stem := strings.TrimSuffix(keysOf(t, direct, "*:pool")[0], ":pool")
-			good.gets(t, s, semaphore.Granted)
+			good.gets(t, s, store.Granted)
 			direct.Del(ctx(), stem+suffix)
 			must(t, direct.SAdd(ctx(), stem+suffix, "member").Err())
 			before := dump(t, direct)
@@ -371,7 +371,7 @@ func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 			if after := dump(t, direct); after != before {
 				t.Errorf("an error changed something: %q, then %q", before, after)
 			}
-			held, err := s.RenewPermits(ctx(), []semaphore.PermitRequest{bad.permit(), good.permit()})
+			held, err := s.RenewPermits(ctx(), []store.PermitRef{bad.permit(), good.permit()})
 			if err != nil || len(held) != 2 || !held[1] {
 				t.Errorf("renewed %v, %v; want the good one at least", held, err)
 			}
@@ -392,12 +392,12 @@ func permitsWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *red
 	direct := server.Client()
 	s := newStore(t, client)
 	one, two := newRequest("k", "one", 1, 2), newRequest("k", "two", 1, 2)
-	one.gets(t, s, semaphore.Granted)
-	two.gets(t, s, semaphore.Granted)
+	one.gets(t, s, store.Granted)
+	two.gets(t, s, store.Granted)
 	waiter := newRequest("k", "waiter", 1, 2).queued()
-	waiter.gets(t, s, semaphore.Queued)
+	waiter.gets(t, s, store.Queued)
 	configure(t, direct, "maxmemory", "1")
-	newRequest("k", "new", 1, 9).gets(t, s, semaphore.Taken) // somebody waits
+	newRequest("k", "new", 1, 9).gets(t, s, store.Taken) // somebody waits
 	for _, weight := range []int{1, 2} {
 		_, err := newRequest("new", "new", weight, 9).acquire(s)
 		wantUnavailable(t, err, false)

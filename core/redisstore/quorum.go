@@ -31,7 +31,7 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 // Uptime is for how long the server has been running: no longer than that, and at most two seconds
 // longer than it says. A quorum of stores leaves out a server that may have forgotten what it
 // granted. It returns an error that matches errors.ErrUnsupported if the client is not one of a
-// single server, and one that matches core.ErrUnavailable if the server does not say.
+// single server, and one that matches store.ErrUnavailable if the server does not say.
 func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 	if _, ok := s.client.(*redis.Client); !ok {
 		return 0, fmt.Errorf("redisstore: Uptime: not a client of a single server: %w", errors.ErrUnsupported)

@@ -9,8 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
@@ -36,7 +35,7 @@ import (
 // abandonedFor is for how long a delayed begin of an abandoned attempt is refused.
 const abandonedFor = time.Minute
 
-func (s *Store) recordKey(ref *guard.AttemptRef) string {
+func (s *Store) recordKey(ref *store.AttemptRef) string {
 	if ref.Scope == "" {
 		return s.config.prefix + ":g:{" + ref.ID + "}"
 	}
@@ -45,7 +44,7 @@ func (s *Store) recordKey(ref *guard.AttemptRef) string {
 
 // operationKeys are those of a script's step: of the record, of what marks the attempt as abandoned if the
 // step needs that, and of what counts the scope, if there is one.
-func (s *Store) operationKeys(ref *guard.AttemptRef, abandoned bool) []string {
+func (s *Store) operationKeys(ref *store.AttemptRef, abandoned bool) []string {
 	record := s.recordKey(ref)
 	keys := append(make([]string, 0, 3), record)
 	if abandoned {
@@ -61,9 +60,9 @@ func (s *Store) operationKeys(ref *guard.AttemptRef, abandoned bool) []string {
 // call, whose deadline is that of its size: nobody waits for it beside other steps.
 const maxInline = 16 << 10
 
-// BeginOperation implements guard.Store: one script call, and before the first one a look at the server's
+// BeginOperation implements store.Records: one script call, and before the first one a look at the server's
 // eviction policy. A result of more than 16 KiB takes a second call.
-func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	rerun := 0
 	if req.Rerun {
 		rerun = 1
@@ -82,13 +81,13 @@ func (s *Store) BeginOperation(ctx context.Context, req guard.BeginRequest) (gua
 
 // beginReply has the size of a result, whose data may have been left out.
 type beginReply struct {
-	guard.BeginReply
+	store.BeginReply
 	bytes int
 }
 
 // readResult returns the data of a result that a reply has left out. What is settled does not change, but it
 // may have expired meanwhile.
-func (s *Store) readResult(ctx context.Context, ref *guard.AttemptRef, of beginReply) ([]byte, error) {
+func (s *Store) readResult(ctx context.Context, ref *store.AttemptRef, of beginReply) ([]byte, error) {
 	key := s.recordKey(ref)
 	n := s.nodes.of(ctx, key)
 	told := s.telemetry.Begin(ctx, string(opBeginOperation))
@@ -100,7 +99,7 @@ func (s *Store) readResult(ctx context.Context, ref *guard.AttemptRef, of beginR
 		defer sent.settle(0) // it changes nothing
 		record, err := s.client.GetRange(ctx, key, 0, -1).Bytes()
 		if err == nil && len(record) != recordHead+of.bytes {
-			err = outage.Because(outage.OtherCause, "redis: the record has expired while it was read")
+			err = store.Unavailable(store.OtherCause, "redis: the record has expired while it was read")
 		}
 		if err != nil {
 			return nil, err
@@ -114,9 +113,9 @@ func (s *Store) readResult(ctx context.Context, ref *guard.AttemptRef, of beginR
 // recordHead is how many bytes of a record stand before its data.
 const recordHead = 126
 
-var outcomes = map[string]guard.BeginOutcome{
-	"started": guard.Started, "settled": guard.Settled, "busy": guard.Busy,
-	"mismatched": guard.Mismatched, "undecided": guard.Undecided, "refused": guard.Refused, "full": guard.ScopeFull,
+var outcomes = map[string]store.BeginOutcome{
+	"started": store.Started, "settled": store.Settled, "busy": store.Busy,
+	"mismatched": store.Mismatched, "undecided": store.Undecided, "refused": store.Refused, "full": store.ScopeFull,
 }
 
 func readBeginReply(reply any) (beginReply, error) {
@@ -132,10 +131,10 @@ func readBeginReply(reply any) (beginReply, error) {
 	}
 	b.Number = int(number)
 	switch {
-	case (b.Outcome == guard.Busy || b.Outcome == guard.ScopeFull) && len(fields) == 3:
+	case (b.Outcome == store.Busy || b.Outcome == store.ScopeFull) && len(fields) == 3:
 		left, _ := fields[2].(int64)
 		b.Remaining = time.Duration(left) * time.Microsecond
-	case b.Outcome == guard.Settled && len(fields) == 7:
+	case b.Outcome == store.Settled && len(fields) == 7:
 		letter, _ := fields[3].(string)
 		status, _ := fields[4].(int64)
 		data, _ := fields[5].(string)
@@ -144,54 +143,54 @@ func readBeginReply(reply any) (beginReply, error) {
 			return b, errOddReply
 		}
 		b.Status, b.Data, b.bytes = int(status), []byte(data), int(bytes)
-	case b.Outcome == guard.Busy, b.Outcome == guard.ScopeFull, b.Outcome == guard.Settled:
+	case b.Outcome == store.Busy, b.Outcome == store.ScopeFull, b.Outcome == store.Settled:
 		return b, errOddReply
 	}
 	return b, nil
 }
 
 var (
-	states  = map[string]guard.State{"C": guard.Completed, "N": guard.NotRetained, "U": guard.Unknown}
-	letters = map[guard.State]string{guard.Completed: "C", guard.NotRetained: "N", guard.Unknown: "U"}
+	states  = map[string]store.RecordState{"C": store.Completed, "N": store.NotRetained, "U": store.Unknown}
+	letters = map[store.RecordState]string{store.Completed: "C", store.NotRetained: "N", store.Unknown: "U"}
 )
 
-// SettleOperation implements guard.Store: one script call. If the server's memory is full, a
+// SettleOperation implements store.Records: one script call. If the server's memory is full, a
 // result is settled as not retained with a second one.
-func (s *Store) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	letter, ok := letters[req.State]
 	if !ok {
 		return false, fmt.Errorf("redisstore: SettleOperation: state %d settles nothing", req.State)
 	}
-	if req.State != guard.Completed {
+	if req.State != store.Completed {
 		return s.settle(ctx, settleSmall, &req, letter, nil)
 	}
 	settled, err := s.settle(ctx, settleOperation, &req, letter, req.Data)
 	if isOutOfMemory(err) {
-		settled, err = s.settle(ctx, settleSmall, &req, letters[guard.NotRetained], nil)
+		settled, err = s.settle(ctx, settleSmall, &req, letters[store.NotRetained], nil)
 	}
 	return settled, err
 }
 
-func (s *Store) settle(ctx context.Context, sc *script, req *guard.SettleRequest, letter string, data []byte) (bool, error) {
+func (s *Store) settle(ctx context.Context, sc *script, req *store.SettleRequest, letter string, data []byte) (bool, error) {
 	return s.owned(ctx, opSettleOperation, scriptCall{sc, s.operationKeys(&req.AttemptRef, false), []any{
 		&req.Owner, &req.Fingerprint, letter, fmt.Sprintf("%08d%032d%04d", req.Number, 0, req.Status),
 		req.Retention.Milliseconds(), data, req.MaxBytes,
 	}})
 }
 
-// AbandonOperation implements guard.Store.
-func (s *Store) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
+// AbandonOperation implements store.Records.
+func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
 	args := []any{&ref.Owner, abandonedFor.Milliseconds()}
 	return s.owned(ctx, opSettleOperation, scriptCall{abandonOperation, s.operationKeys(&ref, true), args})
 }
 
-// MarkOperation implements guard.Store.
-func (s *Store) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+// MarkOperation implements store.Records.
+func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
 	bit := "0"
 	if req.Dirty {
 		bit = "1"
 	}
-	args := []any{&req.Owner, bit, fmt.Sprintf("%010d", min(req.Seq, guard.MaxSeq))}
+	args := []any{&req.Owner, bit, fmt.Sprintf("%010d", min(req.Seq, store.MaxSeq))}
 	return s.owned(ctx, opSettleOperation, scriptCall{markOperation, []string{s.recordKey(&req.AttemptRef)}, args})
 }
 
@@ -207,8 +206,8 @@ func (s *Store) owned(ctx context.Context, op operation, call scriptCall) (bool,
 	})
 }
 
-// RenewOperations implements guard.Store: one pipeline for each hundred.
-func (s *Store) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
+// RenewOperations implements store.Records: one pipeline for each hundred.
+func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) ([]bool, error) {
 	calls := make([]scriptCall, len(reqs))
 	for i := range reqs {
 		r := &reqs[i]
@@ -249,7 +248,7 @@ func (s *Store) checkPolicy(ctx context.Context, client *redis.Client) error {
 		return nil
 	}
 	if policy != "noeviction" {
-		return outage.Misconfigured(outage.Eviction, fmt.Errorf("redisstore: maxmemory-policy is %s, which may evict a lock that is held, "+
+		return store.Misconfigured(store.Eviction, fmt.Errorf("redisstore: maxmemory-policy is %s, which may evict a lock that is held, "+
 			"or the record of an operation that has run; set noeviction, or accept it with redisstore.AllowEviction", policy))
 	}
 	return nil

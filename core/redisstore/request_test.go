@@ -6,47 +6,47 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // What the tests of semaphores share.
 
 // request is one for a permit of the semaphore "pool" of a key.
-type request semaphore.AcquireRequest
+type request store.PermitRequest
 
 func newRequest(key, id string, weight, capacity int) request {
 	return request{Name: "pool", Key: key, ID: newOp(id).id, Weight: weight, Capacity: capacity, TTL: 30 * time.Second, Holder: id}
 }
 
-func (r request) queued() request               { r.Queue = true; return r }
-func (r request) ttl(d time.Duration) request   { r.TTL = d; return r }
-func (r request) ask() semaphore.AcquireRequest { return semaphore.AcquireRequest(r) }
-func (r request) permit() semaphore.PermitRequest {
-	return semaphore.PermitRequest{Name: r.Name, Key: r.Key, ID: r.ID, TTL: r.TTL}
+func (r request) queued() request             { r.Queue = true; return r }
+func (r request) ttl(d time.Duration) request { r.TTL = d; return r }
+func (r request) ask() store.PermitRequest    { return store.PermitRequest(r) }
+func (r request) permit() store.PermitRef {
+	return store.PermitRef{Name: r.Name, Key: r.Key, ID: r.ID, TTL: r.TTL}
 }
 
-func (r request) acquire(s *redisstore.Store) (semaphore.AcquireReply, error) {
+func (r request) acquire(s *redisstore.Store) (store.PermitReply, error) {
 	return s.AcquirePermits(ctx(), r.ask())
 }
 
 func (r request) renew(s *redisstore.Store) (bool, error) {
-	held, err := s.RenewPermits(ctx(), []semaphore.PermitRequest{r.permit()})
+	held, err := s.RenewPermits(ctx(), []store.PermitRef{r.permit()})
 	return err == nil && len(held) == 1 && held[0], err
 }
 
 func (r request) release(s *redisstore.Store) (bool, error) {
-	held, err := s.ReleasePermits(ctx(), []semaphore.PermitRequest{r.permit()})
+	held, err := s.ReleasePermits(ctx(), []store.PermitRef{r.permit()})
 	return err == nil && len(held) == 1 && held[0], err
 }
 
 // gets fails the test unless an acquire has this outcome.
-func (r request) gets(t testing.TB, s *redisstore.Store, want semaphore.AcquireOutcome) semaphore.AcquireReply {
+func (r request) gets(t testing.TB, s *redisstore.Store, want store.AcquireOutcome) store.PermitReply {
 	t.Helper()
 	reply, err := r.acquire(s)
 	if err != nil || reply.Outcome != want {
 		t.Fatalf("acquire by %s: %+v, %v; want outcome %d", r.Holder, reply, err, want)
 	}
-	if want == semaphore.Granted && (reply.Fence <= 0 || reply.Sent.IsZero()) {
+	if want == store.Granted && (reply.Fence <= 0 || reply.Sent.IsZero()) {
 		t.Fatalf("acquire by %s: %+v is no grant", r.Holder, reply)
 	}
 	return reply
@@ -63,7 +63,7 @@ func (r request) ends(t testing.TB, s *redisstore.Store, want bool) {
 type permitWait struct {
 	request
 	stop  context.CancelFunc
-	grant semaphore.Grant
+	grant store.Grant
 	err   error
 	done  chan struct{}
 }

@@ -15,9 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -115,8 +114,8 @@ func wantForbidden(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	grant(t, server, slices.DeleteFunc(serverRights(t), func(r string) bool { return r == "+set" })...)
 	err := operations["decision"](t, newStore(t, asLockkeeper(t, server)))
-	if !errors.Is(err, core.ErrMisconfigured) || errors.Is(err, core.ErrUnconfirmed) {
-		t.Errorf("where scripts may not SET: %v, want core.ErrMisconfigured", err)
+	if !errors.Is(err, store.ErrMisconfigured) || errors.Is(err, store.ErrUnconfirmed) {
+		t.Errorf("where scripts may not SET: %v, want store.ErrMisconfigured", err)
 	}
 }
 
@@ -276,7 +275,7 @@ var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 		return err
 	},
 	"latch": func(_ testing.TB, s *redisstore.Store) error {
-		_, err := s.CountDownLatch(ctx(), semaphore.LatchRequest{Name: "l", Count: 2, TTL: time.Minute}, "p")
+		_, err := s.CountDownLatch(ctx(), store.LatchRequest{Name: "l", Count: 2, TTL: time.Minute}, "p")
 		return err
 	},
 	"check":  func(_ testing.TB, s *redisstore.Store) error { return s.Check(ctx()) },
@@ -332,7 +331,7 @@ var missingOnServer = map[string]missing{
 // wantPolling checks that waiters notice in time what nobody tells them.
 func wantPolling(t *testing.T, _ *redistest.Server, s *redisstore.Store) {
 	t.Helper()
-	latch := semaphore.LatchRequest{Name: "polled", Count: 1, TTL: time.Minute}
+	latch := store.LatchRequest{Name: "polled", Count: 1, TTL: time.Minute}
 	opened := make(chan error, 1)
 	go func() { opened <- s.AwaitLatch(ctx(), latch) }()
 	if took := handOver(t, s, s, "k"); took > 2*frontBeat {

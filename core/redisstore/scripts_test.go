@@ -12,8 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -36,7 +36,7 @@ func TestScriptFlushFailsNoCall(t *testing.T) {
 					t.Fatalf("charge: %v", err)
 				}
 				ops := []op{newOp(fmt.Sprint("a", i)), newOp(fmt.Sprint("b", i)), newOp(fmt.Sprint("c", i))}
-				var renewals []guard.RenewRequest
+				var renewals []store.RenewRequest
 				for _, o := range ops {
 					flush()
 					o.started(t, s)
@@ -77,7 +77,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 				if _, err := l.AllowN(ctx(), "k", 0); err != nil {
 					t.Errorf("charge: %v", err)
 				}
-				if reply, err := o.begin(s); err != nil || reply.Outcome != guard.Started {
+				if reply, err := o.begin(s); err != nil || reply.Outcome != store.Started {
 					t.Errorf("begin: %+v, %v", reply, err)
 				}
 				owned, err := o.renew(s)
@@ -148,14 +148,14 @@ func TestContractBeforeRedis7(t *testing.T) {
 	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
 		client, hook := server.Client(), new(oldServer)
 		client.AddHook(hook)
-		store := newStore(t, client)
+		st := newStore(t, client)
 		// The first call learns what the server is; none after it may send what the server refuses.
-		if _, err := newLimiter(t, store).Allow(ctx(), "first"); err != nil {
+		if _, err := newLimiter(t, st).Allow(ctx(), "first"); err != nil {
 			t.Fatal(err)
 		}
 		refused := hook.modern.Load()
 		test(t, storetest.Harness{
-			Store:   store,
+			Store:   st,
 			Advance: func(d time.Duration) { <-time.After(d) },
 		})
 		if n := hook.modern.Load() - refused; n > 0 {
@@ -168,8 +168,8 @@ func TestContractBeforeRedis7(t *testing.T) {
 func TestManyFirstCallsBeforeRedis7(t *testing.T) {
 	client := redistest.Start(t).Client()
 	client.AddHook(new(oldServer))
-	store := newStore(t, client, redisstore.WithTimeout(5*time.Second))
-	limiter := newLimiter(t, store)
+	st := newStore(t, client, redisstore.WithTimeout(5*time.Second))
+	limiter := newLimiter(t, st)
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Steps of locks, semaphores and guards that go together are a pipeline: each is a call of a script for
@@ -149,7 +149,7 @@ func (s *Store) newSteps(n *node) *lane[*companion] {
 func (s *Store) goTogether(ctx context.Context, n *node, st *step) (stepReply, error) {
 	switch {
 	case s.closed.Load():
-		return stepReply{}, outage.ErrClosed
+		return stepReply{}, store.ErrClosed
 	case ctx.Err() != nil:
 		return stepReply{}, ctx.Err()
 	case st.urgency == ordinary && n.isDown():

@@ -13,11 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -38,7 +35,7 @@ func newConvoy(t *testing.T, server *redistest.Server) *convoy {
 	redisClient.AddHook(c.sizes)
 	c.store = newStore(t, redisClient, redisstore.WithTimeout(2*time.Second), c.log.option())
 	warm(t, c.proxy, redisClient)
-	newClaim("warm", "warm").gets(t, c.store, lock.Granted) // loads the scripts, and finds that nothing is evicted
+	newClaim("warm", "warm").gets(t, c.store, store.Granted) // loads the scripts, and finds that nothing is evicted
 	return c
 }
 
@@ -116,7 +113,7 @@ func TestStepsGoTogether(t *testing.T) {
 	var held [60]claim
 	for i := range held {
 		held[i] = newClaim(fmt.Sprint("held", i), "holder")
-		held[i].gets(t, c.store, lock.Granted)
+		held[i].gets(t, c.store, store.Granted)
 	}
 	began := newOp("began")
 	began.started(t, c.store)
@@ -125,12 +122,12 @@ func TestStepsGoTogether(t *testing.T) {
 	for i := range held {
 		steps = append(steps, func() {
 			free, err := newClaim(fmt.Sprint("free", i), "holder").acquire(c.store)
-			if err != nil || free.Outcome != lock.Granted || free.Fence <= 0 || time.Since(free.Sent) > time.Minute {
+			if err != nil || free.Outcome != store.Granted || free.Fence <= 0 || time.Since(free.Sent) > time.Minute {
 				t.Errorf("a free lock: %+v, %v", free, err)
 			}
 		}, func() {
 			taken, err := newClaim(held[i].Key, "other").acquire(c.store)
-			if err != nil || taken.Outcome != lock.Taken && taken.Outcome != lock.Granted {
+			if err != nil || taken.Outcome != store.Taken && taken.Outcome != store.Granted {
 				t.Errorf("a lock that is held, or was: %+v, %v", taken, err)
 			}
 		}, func() {
@@ -139,9 +136,9 @@ func TestStepsGoTogether(t *testing.T) {
 		}, func() {
 			one, err := newClaim("one of them", fmt.Sprint("n", i)).queued().acquire(c.store)
 			switch {
-			case err == nil && one.Outcome == lock.Granted:
+			case err == nil && one.Outcome == store.Granted:
 				granted.Add(1)
-			case err == nil && one.Outcome == lock.Queued:
+			case err == nil && one.Outcome == store.Queued:
 				queued.Add(1)
 			default:
 				t.Errorf("a lock that all want: %+v, %v", one, err)
@@ -164,7 +161,7 @@ func TestStepsGoTogether(t *testing.T) {
 	if total < len(steps) || len(sizes) > len(steps)/10 || slices.Max(sizes) > 100 {
 		t.Errorf("%d steps went in pipelines of %v", len(steps), sizes)
 	}
-	if reply, err := began.begin(c.store); err != nil || reply.Outcome != guard.Settled || string(reply.Data) != "done" {
+	if reply, err := began.begin(c.store); err != nil || reply.Outcome != store.Settled || string(reply.Data) != "done" {
 		t.Errorf("replayed %+v, %v", reply, err)
 	}
 }
@@ -174,7 +171,7 @@ func TestALoneStepHasACallOfItsOwn(t *testing.T) {
 	c.sizes.reset()
 	for i := range 10 {
 		one := newClaim(fmt.Sprint(i), "one")
-		one.gets(t, c.store, lock.Granted)
+		one.gets(t, c.store, store.Granted)
 		one.ends(t, c.store, true)
 	}
 	if sizes := c.sizes.seen(); len(sizes) > 0 {
@@ -187,14 +184,14 @@ func TestADamagedKeyFailsItsOwnStepAlone(t *testing.T) {
 	server := redistest.Start(t)
 	c := newConvoy(t, server)
 	bad := newClaim("bad", "bad")
-	bad.gets(t, c.store, lock.Granted)
+	bad.gets(t, c.store, store.Granted)
 	key := stemOf(t, server.Client(), "bad") + "=jobs"
 	must(t, server.Client().Del(ctx(), key).Err())
 	must(t, server.Client().SAdd(ctx(), key, "what is this").Err())
 	var steps []func()
 	for i := range 20 {
 		steps = append(steps,
-			func() { newClaim(fmt.Sprint(i), "fine").gets(t, c.store, lock.Granted) },
+			func() { newClaim(fmt.Sprint(i), "fine").gets(t, c.store, store.Granted) },
 			func() {
 				_, err := newClaim("bad", fmt.Sprint(i)).acquire(c.store)
 				wantUnavailable(t, err, false)
@@ -219,17 +216,17 @@ func TestWhoLeavesTheConvoyHoldsNothing(t *testing.T) {
 		steps = append(steps, func() {
 			start := time.Now()
 			_, err := c.store.AcquireLock(leaving, newClaim(fmt.Sprint("left", i), "leaver").request())
-			if !errors.Is(err, context.Canceled) && !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+			if !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
 				t.Errorf("who left is told %v", err)
 			}
 			if took := time.Since(start); took > 200*time.Millisecond {
 				t.Errorf("after %v", took)
 			}
-		}, func() { newClaim(fmt.Sprint("stayed", i), "holder").gets(t, c.store, lock.Granted) })
+		}, func() { newClaim(fmt.Sprint("stayed", i), "holder").gets(t, c.store, store.Granted) })
 	}
 	c.ask(leave, steps...)
 	for i := range 20 {
-		newClaim(fmt.Sprint("left", i), "next").gets(t, c.store, lock.Granted)
+		newClaim(fmt.Sprint("left", i), "next").gets(t, c.store, store.Granted)
 	}
 }
 
@@ -241,10 +238,10 @@ func TestALostReplyOfAConvoyIsAskedForAgain(t *testing.T) {
 	for i := range 20 {
 		steps = append(steps, func() {
 			one := newClaim(fmt.Sprint(i), "holder")
-			one.gets(t, c.store, lock.Granted)
-			one.gets(t, c.store, lock.Granted)
+			one.gets(t, c.store, store.Granted)
+			one.gets(t, c.store, store.Granted)
 			one.ends(t, c.store, true)
-			newClaim(fmt.Sprint(i), "next").gets(t, c.store, lock.Granted)
+			newClaim(fmt.Sprint(i), "next").gets(t, c.store, store.Granted)
 		})
 	}
 	before := c.proxy.Seen("evalsha")
@@ -263,7 +260,7 @@ func TestAConvoyWithoutScripts(t *testing.T) {
 	c := newConvoy(t, server)
 	var steps []func()
 	for i := range 20 {
-		steps = append(steps, func() { newClaim(fmt.Sprint(i), "holder").gets(t, c.store, lock.Granted) })
+		steps = append(steps, func() { newClaim(fmt.Sprint(i), "holder").gets(t, c.store, store.Granted) })
 	}
 	c.ask(func() { must(t, server.Client().ScriptFlush(ctx()).Err()) }, steps...)
 }
@@ -297,12 +294,12 @@ func TestABurstIsServedLate(t *testing.T) {
 	redisClient := pooled(t, proxy.Addr(), timeout, 8)
 	warm(t, proxy, redisClient)
 	s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
-	newClaim("warm", "warm").gets(t, s, lock.Granted)
+	newClaim("warm", "warm").gets(t, s, store.Granted)
 	proxy.Delay(timeout / 4) // and four calls of a hundred steps at a time
 	var late atomic.Int64
 	together(2400, func(i int) {
 		began := time.Now()
-		newClaim(fmt.Sprint(i), "holder").gets(t, s, lock.Granted)
+		newClaim(fmt.Sprint(i), "holder").gets(t, s, store.Granted)
 		if time.Since(began) > timeout {
 			late.Add(1)
 		}
@@ -320,16 +317,16 @@ func TestASilentServerKeepsNoConvoyWaiting(t *testing.T) {
 	redisClient := pooled(t, proxy.Addr(), 5*time.Second, 8)
 	warm(t, proxy, redisClient)
 	s := newStore(t, redisClient, redisstore.WithTimeout(timeout))
-	newClaim("warm", "warm").gets(t, s, lock.Granted)
+	newClaim("warm", "warm").gets(t, s, store.Granted)
 	proxy.BlackHole()
 	var unsent atomic.Int64
 	together(1200, func(i int) {
 		began := time.Now()
 		_, err := newClaim(fmt.Sprint(i), "holder").acquire(s)
-		if !errors.Is(err, core.ErrUnavailable) {
+		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		if !errors.Is(err, core.ErrUnconfirmed) {
+		if !errors.Is(err, store.ErrUnconfirmed) {
 			unsent.Add(1)
 		}
 		if took := time.Since(began); took > timeout*9/5 {
@@ -351,7 +348,7 @@ func TestAConvoyOfReleasesPassesTheBreaker(t *testing.T) {
 	patient, held := newStore(t, server.Client()), make([]claim, 40)
 	for i := range held {
 		held[i] = newClaim(fmt.Sprint(i), "holder")
-		held[i].gets(t, patient, lock.Granted)
+		held[i].gets(t, patient, store.Granted)
 	}
 	proxy.BlackHole()
 	eventually(t, 10*time.Second, "the breaker opens", func() bool {
@@ -374,7 +371,7 @@ func TestStepsGoTogetherInACluster(t *testing.T) {
 	sizes := new(pipelineSizes)
 	client.AddHook(sizes)
 	s := newStore(t, client, redisstore.WithTimeout(5*time.Second))
-	newClaim("warm", "warm").gets(t, s, lock.Granted)
+	newClaim("warm", "warm").gets(t, s, store.Granted)
 	for _, p := range proxies {
 		p.Delay(20 * time.Millisecond)
 	}
@@ -384,15 +381,15 @@ func TestStepsGoTogetherInACluster(t *testing.T) {
 	const n = 300
 	together(n, func(i int) {
 		one := newClaim(fmt.Sprint(i), "holder")
-		one.gets(t, s, lock.Granted)
-		permit := semaphore.AcquireRequest{
+		one.gets(t, s, store.Granted)
+		permit := store.PermitRequest{
 			Name: "jobs", Key: fmt.Sprint(i), ID: one.ID, Weight: 1, Capacity: 1, TTL: time.Minute,
 		}
-		if reply, err := s.AcquirePermits(ctx(), permit); err != nil || reply.Outcome != semaphore.Granted {
+		if reply, err := s.AcquirePermits(ctx(), permit); err != nil || reply.Outcome != store.Granted {
 			t.Errorf("permit: %+v, %v", reply, err)
 		}
 		newOp(fmt.Sprint("op", i)).started(t, s)
-		released, err := s.ReleasePermits(ctx(), []semaphore.PermitRequest{{Name: "jobs", Key: permit.Key, ID: permit.ID}})
+		released, err := s.ReleasePermits(ctx(), []store.PermitRef{{Name: "jobs", Key: permit.Key, ID: permit.ID}})
 		wantOwned(t, "release", err == nil && released[0], err)
 		one.ends(t, s, true)
 	})

@@ -26,14 +26,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/shutdown"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Store is a core.Store on Redis. All methods may be called concurrently.
+// Store is a store.Store on Redis. All methods may be called concurrently.
 //
 // A call waits for a connection, and then for the reply, for no longer than the store's own deadline each
 // ([WithTimeout]), and never longer than its caller's context. A large request, or a step that may have a large
@@ -92,7 +92,7 @@ type namesakes = namesake.Register
 
 var _ namesake.Store = (*Store)(nil)
 
-var _ core.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // Option is an optional setting of [New].
 type Option interface{ apply(*config) }
@@ -128,7 +128,7 @@ func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c
 // guard.WithSecret.) Every process needs the same one.
 //
 // Without it the database has the text of the keys of locks that are held or waited for. With it
-// ListLocks cannot tell them: the Key of a lock.State is then the hash.
+// ListLocks cannot tell them: the Key of a store.LockState is then the hash.
 func WithSecret(secret []byte) Option {
 	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
 }
@@ -250,15 +250,15 @@ func (s *Store) Ping(ctx context.Context) error {
 	return err
 }
 
-// AtShutdown implements guard.Store.
+// AtShutdown implements store.Hooks.
 func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 	return s.hooks.AtShutdown(f)
 }
 
-// Shutdown implements core.Store.
+// Shutdown implements store.Store.
 func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 
-// Close implements core.Store. It does not close the client.
+// Close implements store.Store. It does not close the client.
 func (s *Store) Close() error { return s.hooks.Close(s.closeNow) }
 
 func (s *Store) closeNow() {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -43,7 +43,7 @@ func TestAnAttemptThatNobodyHeardOfIsTakenBack(t *testing.T) {
 	eventually(t, 3*time.Second, "another attempt may begin", func() bool {
 		attempt, _, err := g.Begin(ctx(), operation)
 		if err != nil {
-			if !errors.Is(err, guard.ErrInFlight) && !errors.Is(err, core.ErrUnavailable) {
+			if !errors.Is(err, guard.ErrInFlight) && !errors.Is(err, store.ErrUnavailable) {
 				t.Fatal(err)
 			}
 			return false
@@ -64,7 +64,7 @@ func TestABeginAfterItsOwnAbandonIsRefused(t *testing.T) {
 	if owned, err := o.abandon(s); err != nil || owned {
 		t.Fatalf("abandon of what has not begun: %v, %v", owned, err)
 	}
-	if reply, err := o.begin(s); err != nil || reply.Outcome != guard.Refused {
+	if reply, err := o.begin(s); err != nil || reply.Outcome != store.Refused {
 		t.Errorf("got %+v, %v; want it refused", reply, err)
 	}
 	o.by("other").started(t, s)

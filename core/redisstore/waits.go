@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // A request in a queue lives there for as long as it beats. The first few of a queue beat often,
@@ -69,7 +69,7 @@ func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
 		case <-ctx.Done():
 			return lease.Ended(ctx)
 		case <-over:
-			return outage.ErrClosed
+			return store.ErrClosed
 		case <-w.woken:
 		}
 		if err := s.waiters.ended(w); err != nil {

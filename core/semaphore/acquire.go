@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -22,7 +22,7 @@ func (s *Semaphore) Acquire(ctx context.Context, key string) (*Permit, error) {
 // It returns a permit, or: ctx's cause if ctx has ended, or a *[BusyError] that matches it if it ended
 // while there was no room; a *[BusyError] that matches [ErrQueueFull] if [WithMaxWaiting] says so;
 // [ErrInvalidKey], [ErrInvalidWeight] or [ErrInvalidCapacity]; [ErrClosed]; or an error that matches
-// core.ErrUnavailable. After an error there is no permit, and no place in the queue: what the store may
+// store.ErrUnavailable. After an error there is no permit, and no place in the queue: what the store may
 // have granted too late is given back in the background.
 //
 // ctx is the parent of the permit's context. Its end does not release the permit.
@@ -73,11 +73,11 @@ func (s *Semaphore) acquireTold(ctx context.Context, key string, n int, wait boo
 	s.calls.Begin()
 	defer s.calls.End()
 	permit, err := s.acquireFrom(ctx, s.store, key, n, wait)
-	if s.fallback == nil || !outage.Down(err) || ctx.Err() != nil {
+	if s.fallback == nil || !store.Down(err) || ctx.Err() != nil {
 		return permit, err
 	}
 	permit, fallbackErr := s.acquireFrom(ctx, *s.fallback, key, n, wait)
-	if errors.Is(fallbackErr, ErrInvalidWeight) || errors.Is(fallbackErr, outage.ErrUnavailable) {
+	if errors.Is(fallbackErr, ErrInvalidWeight) || errors.Is(fallbackErr, store.ErrUnavailable) {
 		return nil, fmt.Errorf("%w, and no fallback: %w", err, fallbackErr)
 	}
 	return permit, fallbackErr
@@ -95,18 +95,18 @@ func (s *Semaphore) acquireFrom(ctx context.Context, from source, key string, n 
 		return nil, ErrClosed
 	}
 	key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory with the permit
-	req := AcquireRequest{
+	req := store.PermitRequest{
 		Name: s.name, Key: key, ID: from.newID(), Weight: n, Capacity: capacity, Queue: wait,
 		Barging: s.config.barging, MaxWaiting: s.config.maxWaiting, TTL: s.config.ttl, Holder: s.config.holder,
 	}
 	reply, left, err := s.ask(ctx, from, req)
-	if err == nil && reply.Outcome == Queued {
+	if err == nil && reply.Outcome == store.Queued {
 		left = true
 		reply.Grant, err = s.await(ctx, from, now, req, reply)
 	}
 	if err != nil {
 		if left {
-			from.giveBack(req.permit())
+			from.giveBack(req.Ref())
 		}
 		return nil, err
 	}
@@ -115,55 +115,55 @@ func (s *Semaphore) acquireFrom(ctx context.Context, from source, key string, n 
 
 // ask sends a request to acquire. The reply is that it was granted or queued. With an error it says
 // whether the store may have something left of it.
-func (s *Semaphore) ask(ctx context.Context, from source, req AcquireRequest) (reply AcquireReply, left bool, err error) {
+func (s *Semaphore) ask(ctx context.Context, from source, req store.PermitRequest) (reply store.PermitReply, left bool, err error) {
 	reply, err = from.store.AcquirePermits(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return reply, true, lease.Ended(ctx)
 	case err != nil:
-		return reply, errors.Is(err, outage.ErrUnconfirmed), err
-	case reply.Outcome == Granted, reply.Outcome == Queued && req.Queue:
+		return reply, errors.Is(err, store.ErrUnconfirmed), err
+	case reply.Outcome == store.Granted, reply.Outcome == store.Queued && req.Queue:
 		return reply, false, nil
-	case reply.Outcome == Taken:
+	case reply.Outcome == store.Taken:
 		return reply, false, busy(req, reply, nil)
 	}
-	return reply, true, fmt.Errorf("%w: unexpected answer to acquire: %d", outage.ErrUnavailable, reply.Outcome)
+	return reply, true, fmt.Errorf("%w: unexpected answer to acquire: %d", store.ErrUnavailable, reply.Outcome)
 }
 
 // await waits in the store's queue until a request is granted. If the capacity changes meanwhile the
 // store is told, and the request keeps its place. After an error it may have its place still.
-func (s *Semaphore) await(ctx context.Context, from source, now *size, req AcquireRequest, reply AcquireReply) (Grant, error) {
+func (s *Semaphore) await(ctx context.Context, from source, now *size, req store.PermitRequest, reply store.PermitReply) (store.Grant, error) {
 	for {
 		grant, err := awaitUntil(ctx, now.over, from.store, req)
 		switch {
 		case err == nil:
 			return grant, nil
 		case ctx.Err() != nil:
-			return Grant{}, busy(req, reply, lease.Ended(ctx))
+			return store.Grant{}, busy(req, reply, lease.Ended(ctx))
 		case s.closing.Err() != nil:
-			return Grant{}, ErrClosed
+			return store.Grant{}, ErrClosed
 		case now.over.Err() == nil:
-			return Grant{}, err
+			return store.Grant{}, err
 		}
 		now = s.size.Load()
 		capacity, err := s.weigh(now, from, req.Key, req.Weight)
 		if err != nil {
-			return Grant{}, err
+			return store.Grant{}, err
 		}
 		if capacity == req.Capacity {
 			continue
 		}
 		req.Capacity = capacity
-		if reply, _, err = s.ask(ctx, from, req); err != nil || reply.Outcome == Granted {
+		if reply, _, err = s.ask(ctx, from, req); err != nil || reply.Outcome == store.Granted {
 			return reply.Grant, err
 		}
 	}
 }
 
 // awaitUntil awaits a request until one of two contexts ends.
-func awaitUntil(ctx, over context.Context, store Store, req AcquireRequest) (Grant, error) {
+func awaitUntil(ctx, over context.Context, st store.Permits, req store.PermitRequest) (store.Grant, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(over, cancel)()
-	return store.AwaitPermits(ctx, req)
+	return st.AwaitPermits(ctx, req)
 }

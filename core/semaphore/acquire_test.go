@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestRequestsAreGrantedInOrder(t *testing.T) {
@@ -197,8 +198,8 @@ func TestUnexpectedAnswer(t *testing.T) {
 
 type oddStore struct{ *wiretap }
 
-func (s oddStore) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s oddStore) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	reply, err := s.wiretap.AcquirePermits(ctx, req)
-	reply.Outcome = semaphore.Withdrawn
+	reply.Outcome = store.Withdrawn
 	return reply, err
 }

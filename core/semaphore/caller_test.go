@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestAnEndedContextAsksForNothing(t *testing.T) {
@@ -131,8 +131,8 @@ func TestParentEnds(t *testing.T) {
 func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		w.set(failing(errDown, "release"), failing(outage.ErrUnconfirmed, "acquire"))
-		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) {
+		w.set(failing(errDown, "release"), failing(store.ErrUnconfirmed, "acquire"))
+		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
 		synctest.Wait()
@@ -150,7 +150,7 @@ func TestRefusedAcquireIsNotGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		w.fail(errDown, "acquire")
-		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, outage.ErrUnavailable) {
+		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
 		w.fail(nil)
@@ -194,7 +194,7 @@ func TestReplyAfterTheLease(t *testing.T) {
 			}
 			return nil
 		})
-		if permit, err := s.Acquire(t.Context(), "k"); permit != nil || !errors.Is(err, outage.ErrUnavailable) {
+		if permit, err := s.Acquire(t.Context(), "k"); permit != nil || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Acquire: %v, %v", permit, err)
 		}
 		wantState(t, s, 0, 0)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
@@ -21,8 +22,8 @@ func (c *core) newSize(capacity int) *size {
 }
 
 func checkCapacity(n int) error {
-	if n < 1 || n > MaxCapacity {
-		return fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidCapacity, n, MaxCapacity)
+	if n < 1 || n > store.MaxCapacity {
+		return fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidCapacity, n, store.MaxCapacity)
 	}
 	return nil
 }

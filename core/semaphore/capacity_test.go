@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func setCapacity(t *testing.T, s *semaphore.Semaphore, n int) {
@@ -157,7 +158,7 @@ func TestCapacityFunc(t *testing.T) {
 			case "negative":
 				return -1
 			case "too many":
-				return semaphore.MaxCapacity + 1
+				return store.MaxCapacity + 1
 			}
 			return 0
 		}))

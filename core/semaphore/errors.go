@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 var (
@@ -43,11 +43,8 @@ var (
 	ErrInvalidCapacity = errors.New("semaphore: invalid capacity")
 
 	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed: it is
-	// core.ErrClosed.
-	ErrClosed = outage.ErrClosed
-
-	// ErrWithdrawn is what a [Store] answers to whoever awaits a request that was released.
-	ErrWithdrawn = errors.New("semaphore: request withdrawn")
+	// store.ErrClosed.
+	ErrClosed = store.ErrClosed
 )
 
 // BusyError says why there was no room, as far as the store can tell. It matches [ErrNotAcquired],
@@ -65,10 +62,10 @@ type BusyError struct {
 	cause error // why waiting ended
 }
 
-func busy(req AcquireRequest, reply AcquireReply, cause error) *BusyError {
+func busy(req store.PermitRequest, reply store.PermitReply, cause error) *BusyError {
 	return &BusyError{
 		InUse: reply.InUse, Capacity: req.Capacity, Waiting: reply.Waiting, Remaining: reply.Remaining,
-		full: reply.Outcome == Taken && reply.QueueFull, cause: cause,
+		full: reply.Outcome == store.Taken && reply.QueueFull, cause: cause,
 	}
 }
 

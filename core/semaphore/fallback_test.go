@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // withFallback runs a test with a store that can fail, and one to fall back on.
@@ -37,10 +37,10 @@ func TestFallback(t *testing.T) {
 		}
 		var full *semaphore.BusyError
 		_, err := s.TryAcquire(t.Context(), "k")
-		if !errors.As(err, &full) || full.Capacity != 2 || full.InUse != 2 || errors.Is(err, outage.ErrUnavailable) {
+		if !errors.As(err, &full) || full.Capacity != 2 || full.InUse != 2 || errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("a third of 2.5: %v", err)
 		}
-		if _, err := s.TryAcquireN(t.Context(), "k", 3); !errors.Is(err, semaphore.ErrInvalidWeight) || !errors.Is(err, outage.ErrUnavailable) {
+		if _, err := s.TryAcquireN(t.Context(), "k", 3); !errors.Is(err, semaphore.ErrInvalidWeight) || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("3 of 2.5: %v", err)
 		}
 		waiter := start(t.Context(), s, 1)
@@ -67,7 +67,7 @@ func TestFallback(t *testing.T) {
 // A store that is full, or misconfigured, is not down: what it has given out still counts.
 func TestNoFallbackForAStoreThatIsNotDown(t *testing.T) {
 	withFallback(t, 5, 0.5, func(t *testing.T, w, local *wiretap, s *semaphore.Semaphore) {
-		for _, fault := range []error{outage.ErrFull, outage.ErrMisconfigured} {
+		for _, fault := range []error{store.ErrFull, store.ErrMisconfigured} {
 			w.fail(fault, "acquire")
 			if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, fault) || local.count("acquire") != 0 {
 				t.Errorf("%v: the fallback was asked %d times, %v", fault, local.count("acquire"), err)
@@ -83,7 +83,7 @@ func TestShares(t *testing.T) {
 		want     int
 	}{
 		{1, 0.001, 1}, {10, 0.1, 1}, {10, 0.19, 1}, {10, 0.3, 3}, {100, 0.29, 29}, {7, 1, 7}, {3, 1.0 / 3, 1},
-		{semaphore.MaxCapacity, 1, semaphore.MaxCapacity}, {semaphore.MaxCapacity, 0.5, semaphore.MaxCapacity / 2},
+		{store.MaxCapacity, 1, store.MaxCapacity}, {store.MaxCapacity, 0.5, store.MaxCapacity / 2},
 	} {
 		withFallback(t, c.capacity, c.share, func(t *testing.T, w, local *wiretap, s *semaphore.Semaphore) {
 			w.fail(errDown, "acquire")
@@ -98,7 +98,7 @@ func TestShares(t *testing.T) {
 // What the store may have granted before it failed is given back.
 func TestFallbackAfterAnUnconfirmedRequest(t *testing.T) {
 	withFallback(t, 1, 1, func(t *testing.T, w, _ *wiretap, s *semaphore.Semaphore) {
-		w.set(nil, failing(outage.ErrUnconfirmed, "acquire"))
+		w.set(nil, failing(store.ErrUnconfirmed, "acquire"))
 		permit := mustAcquire(t, s, 1)
 		if !permit.Fallback() {
 			t.Error("the permit is not of the fallback")
@@ -134,7 +134,7 @@ func TestNoFallbackForACallerWhoHasLeft(t *testing.T) {
 		w.set(nil, func(call string) error {
 			if call == "acquire" {
 				cancel()
-				return outage.ErrUnconfirmed
+				return store.ErrUnconfirmed
 			}
 			return nil
 		})
@@ -196,8 +196,8 @@ func TestCloseReleasesFallbackPermits(t *testing.T) {
 		for _, p := range permits {
 			wantEnded(t, p, semaphore.ErrReleased)
 		}
-		for _, store := range []semaphore.Store{local, other} {
-			if state, err := store.InspectPermits(t.Context(), "test", "k"); err != nil || state.InUse != 0 {
+		for _, st := range []store.Permits{local, other} {
+			if state, err := st.InspectPermits(t.Context(), "test", "k"); err != nil || state.InUse != 0 {
 				t.Errorf("%+v, %v", state, err)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,10 +23,10 @@ type wiretap struct {
 
 	mu       sync.Mutex
 	calls    map[string]int
-	released []int                     // how many in each call
-	sent     []int                     // the capacity of each request
-	granted  []semaphore.PermitRequest // in order
-	lost     map[string]bool           // by ID
+	released []int             // how many in each call
+	sent     []int             // the capacity of each request
+	granted  []store.PermitRef // in order
+	lost     map[string]bool   // by ID
 	// before is asked before each call: an error is the answer, without the call.
 	before func(call string) error
 	// after is asked after each call: an error replaces the answer.
@@ -109,28 +109,28 @@ func tapped[T any](w *wiretap, call string, do func() (T, error)) (T, error) {
 	return v, err
 }
 
-func (w *wiretap) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
-	return tapped(w, "acquire", func() (semaphore.AcquireReply, error) {
+func (w *wiretap) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
+	return tapped(w, "acquire", func() (store.PermitReply, error) {
 		reply, err := w.Store.AcquirePermits(ctx, req)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.sent = append(w.sent, req.Capacity)
-		if err == nil && reply.Outcome == semaphore.Granted {
-			w.granted = append(w.granted, semaphore.PermitRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+		if err == nil && reply.Outcome == store.Granted {
+			w.granted = append(w.granted, store.PermitRef{Name: req.Name, Key: req.Key, ID: req.ID})
 		}
 		return reply, err
 	})
 }
 
-func (w *wiretap) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
-	return tapped(w, "await", func() (semaphore.Grant, error) { return w.Store.AwaitPermits(ctx, req) })
+func (w *wiretap) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
+	return tapped(w, "await", func() (store.Grant, error) { return w.Store.AwaitPermits(ctx, req) })
 }
 
-func (w *wiretap) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (w *wiretap) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	return tapped(w, "renew", func() ([]bool, error) { return w.Store.RenewPermits(ctx, reqs) })
 }
 
-func (w *wiretap) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (w *wiretap) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	w.mu.Lock()
 	w.released = append(w.released, len(reqs))
 	w.mu.Unlock()
@@ -185,9 +185,9 @@ func onBoth(t *testing.T, test func(t *testing.T, make maker)) {
 	})
 }
 
-func newSemaphore(t *testing.T, store semaphore.Store, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(store, "test", capacity, opts...)
+	s, err := semaphore.New(st, "test", capacity, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,6 +285,6 @@ func wantGot(t *testing.T, calls []*pending, want ...int) {
 	}
 }
 
-var errDown = outage.ErrUnavailable
+var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/history"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -98,7 +99,7 @@ const (
 // generous is a store that is broken: it grants one more than there is.
 type generous struct{ *redisstore.Store }
 
-func (s generous) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s generous) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	req.Capacity++
 	return s.Store.AcquirePermits(ctx, req)
 }
@@ -113,15 +114,15 @@ func TestHistoryProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer redisStore.Close()
-	store := semaphore.Store(redisStore)
+	st := store.Permits(redisStore)
 	if os.Getenv(historyStore) == brokenly {
-		store = generous{redisStore}
+		st = generous{redisStore}
 	}
 	capacity, err := strconv.Atoi(os.Getenv(historyCapacity))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := semaphore.New(store, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name))
+	s, err := semaphore.New(st, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +165,7 @@ func TestHistoryProcess(t *testing.T) {
 
 // record has 4 processes with 16 goroutines each compete for permits of weight 1 to 3, of which one
 // after the other is killed. What a dead process had is to be had again within the lease.
-func record(t *testing.T, store string, capacity, kills int) []history.Event {
+func record(t *testing.T, st string, capacity, kills int) []history.Event {
 	t.Helper()
 	server := redistest.Start(t)
 	watcher, err := redisstore.New(server.Client())
@@ -172,7 +173,7 @@ func record(t *testing.T, store string, capacity, kills int) []history.Event {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = watcher.Close() })
-	state := func() semaphore.State {
+	state := func() store.SemaphoreState {
 		for began := time.Now(); ; { // the machine may be busy
 			state, err := watcher.InspectPermits(context.Background(), "history", "k")
 			if err == nil {
@@ -186,12 +187,12 @@ func record(t *testing.T, store string, capacity, kills int) []history.Event {
 	r := &history.Recording{
 		Test: "TestHistoryProcess",
 		Env: []string{
-			historyRedis + "=" + server.Addr(), historyStore + "=" + store, historyCapacity + "=" + strconv.Itoa(capacity),
+			historyRedis + "=" + server.Addr(), historyStore + "=" + st, historyCapacity + "=" + strconv.Itoa(capacity),
 		},
 		Dead: func(process string) {
 			died := time.Now()
 			held := func() bool {
-				return slices.ContainsFunc(state().Holders, func(h semaphore.Holder) bool { return h.Meta == process })
+				return slices.ContainsFunc(state().Holders, func(h store.PermitHolder) bool { return h.Meta == process })
 			}
 			for held() {
 				if time.Since(died) > historyTTL+time.Second { // the second is for the machine

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
@@ -26,16 +27,16 @@ import (
 //
 // All methods may be called concurrently. There is nothing to close.
 type Latch struct {
-	store LatchStore
-	req   LatchRequest
+	store store.Latches
+	req   store.LatchRequest
 }
 
 // LatchOption is an optional setting of [NewLatch].
-type LatchOption interface{ applyLatch(*LatchRequest) }
+type LatchOption interface{ applyLatch(*store.LatchRequest) }
 
-type latchOptionFunc func(*LatchRequest)
+type latchOptionFunc func(*store.LatchRequest)
 
-func (f latchOptionFunc) applyLatch(r *LatchRequest) { f(r) }
+func (f latchOptionFunc) applyLatch(r *store.LatchRequest) { f(r) }
 
 const (
 	minLatchTTL = time.Second
@@ -45,7 +46,7 @@ const (
 // WithLatchTTL sets for how long a latch is kept after the last participant has counted it down: 24 h
 // if not set, 1 s to 30 days. Every process should say the same. Who waits for it is not counted.
 func WithLatchTTL(d time.Duration) LatchOption {
-	return latchOptionFunc(func(r *LatchRequest) { r.TTL = d })
+	return latchOptionFunc(func(r *store.LatchRequest) { r.TTL = d })
 }
 
 // NewLatch returns the latch of a name in store, which count participants open. The count is this
@@ -54,26 +55,26 @@ func WithLatchTTL(d time.Duration) LatchOption {
 // It returns an error that matches [ErrInvalidCapacity] if the count is not between 1 and
 // [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128 bytes
 // or not printable ASCII, or if an option is out of its range.
-func NewLatch(store LatchStore, name string, count int, opts ...LatchOption) (*Latch, error) {
-	req := LatchRequest{Name: name, Count: count, TTL: 24 * time.Hour}
+func NewLatch(st store.Latches, name string, count int, opts ...LatchOption) (*Latch, error) {
+	req := store.LatchRequest{Name: name, Count: count, TTL: 24 * time.Hour}
 	for _, o := range opts {
 		if o != nil {
 			o.applyLatch(&req)
 		}
 	}
-	if naming.IsNil(store) {
+	if naming.IsNil(st) {
 		return nil, errors.New("semaphore: NewLatch: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
 		return nil, fmt.Errorf("semaphore: NewLatch: %w", err)
 	}
-	if count < 1 || count > MaxParticipants {
-		return nil, fmt.Errorf("%w: a count of %d is not between 1 and %d", ErrInvalidCapacity, count, MaxParticipants)
+	if count < 1 || count > store.MaxParticipants {
+		return nil, fmt.Errorf("%w: a count of %d is not between 1 and %d", ErrInvalidCapacity, count, store.MaxParticipants)
 	}
 	if req.TTL < minLatchTTL || req.TTL > maxLatchTTL {
 		return nil, fmt.Errorf("semaphore: NewLatch: a time of %v is not between %v and %v", req.TTL, minLatchTTL, maxLatchTTL)
 	}
-	return &Latch{store, req}, nil
+	return &Latch{st, req}, nil
 }
 
 // Name returns the name that the latch was built with.
@@ -84,7 +85,7 @@ func (l *Latch) Name() string { return l.req.Name }
 // count change nothing.
 //
 // It returns [ErrInvalidKey] if the participant is empty or longer than 1,024 bytes, ctx's cause, or an
-// error that matches core.ErrUnavailable: if it matches core.ErrUnconfirmed too, it may have counted.
+// error that matches store.ErrUnavailable: if it matches store.ErrUnconfirmed too, it may have counted.
 func (l *Latch) CountDown(ctx context.Context, participant string) (remaining int, err error) {
 	if err := naming.CheckKey(participant); err != nil {
 		return 0, fmt.Errorf("%w: participant: %w", ErrInvalidKey, err)
@@ -93,7 +94,7 @@ func (l *Latch) CountDown(ctx context.Context, participant string) (remaining in
 }
 
 // Remaining returns how many participants are not done: 0 if the latch is open. Errors are ctx's cause,
-// or match core.ErrUnavailable.
+// or match store.ErrUnavailable.
 func (l *Latch) Remaining(ctx context.Context) (int, error) {
 	return l.remaining(ctx, func() (int, error) { return l.store.InspectLatch(ctx, l.req) })
 }
@@ -113,7 +114,7 @@ func (l *Latch) remaining(ctx context.Context, ask func() (int, error)) (int, er
 }
 
 // Wait waits until the latch is open, or until ctx ends. It returns nil, ctx's cause, or an error that
-// matches core.ErrUnavailable if the store was silent for longer than a few seconds: waiting again
+// matches store.ErrUnavailable if the store was silent for longer than a few seconds: waiting again
 // loses nothing.
 func (l *Latch) Wait(ctx context.Context) error {
 	if ctx.Err() != nil {

@@ -11,12 +11,12 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-func newLatch(t *testing.T, store semaphore.LatchStore, count int, opts ...semaphore.LatchOption) *semaphore.Latch {
+func newLatch(t *testing.T, st store.Latches, count int, opts ...semaphore.LatchOption) *semaphore.Latch {
 	t.Helper()
-	l, err := semaphore.NewLatch(store, "latch", count, opts...)
+	l, err := semaphore.NewLatch(st, "latch", count, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,25 +24,25 @@ func newLatch(t *testing.T, store semaphore.LatchStore, count int, opts ...semap
 }
 
 func TestNewLatchRefuses(t *testing.T) {
-	store := memstore.New()
-	build := func(store semaphore.LatchStore, name string, ttl time.Duration) error {
-		_, err := semaphore.NewLatch(store, name, 1, nil, semaphore.WithLatchTTL(ttl))
+	st := memstore.New()
+	build := func(st store.Latches, name string, ttl time.Duration) error {
+		_, err := semaphore.NewLatch(st, name, 1, nil, semaphore.WithLatchTTL(ttl))
 		return err
 	}
 	for name, err := range map[string]error{
 		"nil store":  build(nil, "l", time.Minute),
 		"typed nil":  build((*memstore.Store)(nil), "l", time.Minute),
-		"no name":    build(store, "", time.Minute),
-		"long name":  build(store, strings.Repeat("n", 129), time.Minute),
-		"short time": build(store, "l", time.Second-1),
-		"long time":  build(store, "l", 30*24*time.Hour+1),
+		"no name":    build(st, "", time.Minute),
+		"long name":  build(st, strings.Repeat("n", 129), time.Minute),
+		"short time": build(st, "l", time.Second-1),
+		"long time":  build(st, "l", 30*24*time.Hour+1),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "semaphore: ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, count := range []int{0, -1, semaphore.MaxParticipants + 1} {
-		if l, err := semaphore.NewLatch(store, "l", count); l != nil || !errors.Is(err, semaphore.ErrInvalidCapacity) {
+	for _, count := range []int{0, -1, store.MaxParticipants + 1} {
+		if l, err := semaphore.NewLatch(st, "l", count); l != nil || !errors.Is(err, semaphore.ErrInvalidCapacity) {
 			t.Errorf("a count of %d: %v", count, err)
 		}
 	}
@@ -50,9 +50,9 @@ func TestNewLatchRefuses(t *testing.T) {
 
 func TestLatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		defer store.Close()
-		l, same := newLatch(t, store, 3), newLatch(t, store, 3)
+		st := memstore.New()
+		defer st.Close()
+		l, same := newLatch(t, st, 3), newLatch(t, st, 3)
 		if l.Name() != "latch" {
 			t.Errorf("named %q", l.Name())
 		}
@@ -90,7 +90,7 @@ func TestLatch(t *testing.T) {
 		if err := errors.Join(opened[0], opened[1], l.Wait(t.Context())); err != nil {
 			t.Errorf("Wait: %v", err)
 		}
-		if n, err := newLatch(t, store, 1).Remaining(t.Context()); n != 0 || err != nil {
+		if n, err := newLatch(t, st, 1).Remaining(t.Context()); n != 0 || err != nil {
 			t.Errorf("%d remain of fewer, %v", n, err)
 		}
 	})
@@ -98,9 +98,9 @@ func TestLatch(t *testing.T) {
 
 func TestLatchIsForgottenAfterItsLastParticipant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		defer store.Close()
-		l := newLatch(t, store, 4, semaphore.WithLatchTTL(time.Minute))
+		st := memstore.New()
+		defer st.Close()
+		l := newLatch(t, st, 4, semaphore.WithLatchTTL(time.Minute))
 		for i := range 3 {
 			if _, err := l.CountDown(t.Context(), fmt.Sprint(i)); err != nil {
 				t.Fatal(err)
@@ -118,9 +118,9 @@ func TestLatchIsForgottenAfterItsLastParticipant(t *testing.T) {
 }
 
 func TestLatchParticipants(t *testing.T) {
-	store := memstore.New()
-	defer store.Close()
-	l := newLatch(t, store, 3)
+	st := memstore.New()
+	defer st.Close()
+	l := newLatch(t, st, 3)
 	for _, participant := range []string{"", strings.Repeat("p", 1025)} {
 		if _, err := l.CountDown(t.Context(), participant); !errors.Is(err, semaphore.ErrInvalidKey) {
 			t.Errorf("a participant of %d bytes: %v", len(participant), err)
@@ -133,9 +133,9 @@ func TestLatchParticipants(t *testing.T) {
 
 func TestLatchContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		defer store.Close()
-		l := newLatch(t, store, 1)
+		st := memstore.New()
+		defer st.Close()
+		l := newLatch(t, st, 1)
 		why := errors.New("the reason")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Minute, func() { cancel(why) })
@@ -156,13 +156,13 @@ func TestLatchContextEnds(t *testing.T) {
 }
 
 func TestLatchOutage(t *testing.T) {
-	store := memstore.New()
-	l := newLatch(t, store, 1)
-	_ = store.Close()
+	st := memstore.New()
+	l := newLatch(t, st, 1)
+	_ = st.Close()
 	_, countErr := l.CountDown(t.Context(), "a")
 	_, remainingErr := l.Remaining(t.Context())
 	for name, err := range map[string]error{"CountDown": countErr, "Remaining": remainingErr, "Wait": l.Wait(t.Context())} {
-		if !errors.Is(err, outage.ErrUnavailable) {
+		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // localStore keeps the permits of [Semaphore.PerInstance]: in the process that uses them, so that
@@ -20,7 +22,7 @@ type localStore struct {
 	fence    int64
 }
 
-var _ Store = (*localStore)(nil)
+var _ store.Permits = (*localStore)(nil)
 
 func newLocalStore() *localStore {
 	return &localStore{keys: make(map[string]*localKey), requests: make(map[string]*localRequest)}
@@ -54,8 +56,8 @@ type localRequest struct {
 
 func (k *localKey) fits(r *localRequest) bool { return r.weight <= r.capacity-k.inUse }
 
-// AcquirePermits implements Store.
-func (s *localStore) AcquirePermits(_ context.Context, req AcquireRequest) (AcquireReply, error) {
+// AcquirePermits implements store.Permits.
+func (s *localStore) AcquirePermits(_ context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.requests[req.ID]; r != nil {
@@ -73,9 +75,9 @@ func (s *localStore) AcquirePermits(_ context.Context, req AcquireRequest) (Acqu
 	case k.fits(r) && (req.Barging || k.queue.Len() == 0):
 		s.grant(r)
 	case !req.Queue:
-		return AcquireReply{Outcome: Taken, InUse: k.inUse, Waiting: k.queue.Len()}, nil
+		return store.PermitReply{Outcome: store.Taken, InUse: k.inUse, Waiting: k.queue.Len()}, nil
 	case req.MaxWaiting > 0 && k.queue.Len() >= req.MaxWaiting:
-		return AcquireReply{Outcome: Taken, InUse: k.inUse, Waiting: k.queue.Len(), QueueFull: true}, nil
+		return store.PermitReply{Outcome: store.Taken, InUse: k.inUse, Waiting: k.queue.Len(), QueueFull: true}, nil
 	default:
 		r.over = make(chan struct{})
 		r.place = k.queue.PushBack(r)
@@ -90,11 +92,11 @@ func (s *localStore) AcquirePermits(_ context.Context, req AcquireRequest) (Acqu
 	return r.reply(), nil
 }
 
-func (r *localRequest) reply() AcquireReply {
+func (r *localRequest) reply() store.PermitReply {
 	if r.fence != 0 {
-		return AcquireReply{Outcome: Granted, Grant: Grant{Fence: r.fence}}
+		return store.PermitReply{Outcome: store.Granted, Grant: store.Grant{Fence: r.fence}}
 	}
-	return AcquireReply{Outcome: Queued, InUse: r.of.inUse, Waiting: r.of.queue.Len() - 1}
+	return store.PermitReply{Outcome: store.Queued, InUse: r.of.inUse, Waiting: r.of.queue.Len() - 1}
 }
 
 // grant makes a request, which is not in the queue, a permit.
@@ -135,31 +137,31 @@ func (s *localStore) serve(k *localKey) {
 	}
 }
 
-// AwaitPermits implements Store.
-func (s *localStore) AwaitPermits(ctx context.Context, req AcquireRequest) (Grant, error) {
+// AwaitPermits implements store.Permits.
+func (s *localStore) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
 	s.mu.Lock()
 	r := s.requests[req.ID]
 	s.mu.Unlock()
 	if r == nil {
-		return Grant{}, ErrWithdrawn
+		return store.Grant{}, store.ErrWithdrawn
 	}
 	if r.over != nil {
 		select {
 		case <-r.over:
 		case <-ctx.Done():
-			return Grant{}, ctx.Err()
+			return store.Grant{}, ctx.Err()
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.fence == 0 {
-		return Grant{}, ErrWithdrawn
+		return store.Grant{}, store.ErrWithdrawn
 	}
-	return Grant{Fence: r.fence}, nil
+	return store.Grant{Fence: r.fence}, nil
 }
 
-// RenewPermits implements Store.
-func (s *localStore) RenewPermits(_ context.Context, reqs []PermitRequest) ([]bool, error) {
+// RenewPermits implements store.Permits.
+func (s *localStore) RenewPermits(_ context.Context, reqs []store.PermitRef) ([]bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := make([]bool, len(reqs))
@@ -170,8 +172,8 @@ func (s *localStore) RenewPermits(_ context.Context, reqs []PermitRequest) ([]bo
 	return held, nil
 }
 
-// ReleasePermits implements Store.
-func (s *localStore) ReleasePermits(_ context.Context, reqs []PermitRequest) ([]bool, error) {
+// ReleasePermits implements store.Permits.
+func (s *localStore) ReleasePermits(_ context.Context, reqs []store.PermitRef) ([]bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := make([]bool, len(reqs))
@@ -197,29 +199,29 @@ func (s *localStore) ReleasePermits(_ context.Context, reqs []PermitRequest) ([]
 	return held, nil
 }
 
-// InspectPermits implements Store.
-func (s *localStore) InspectPermits(_ context.Context, _, key string) (State, error) {
+// InspectPermits implements store.Permits.
+func (s *localStore) InspectPermits(_ context.Context, _, key string) (store.SemaphoreState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := s.keys[key]; k != nil {
 		return k.state(), nil
 	}
-	return State{Key: key}, nil
+	return store.SemaphoreState{Key: key}, nil
 }
 
-func (k *localKey) state() State {
-	state := State{Key: k.key, InUse: k.inUse, Waiting: k.queue.Len()}
-	for _, r := range k.permits[:min(len(k.permits), MaxHolders)] {
-		state.Holders = append(state.Holders, Holder{Fence: r.fence, Weight: r.weight, Meta: r.holder})
+func (k *localKey) state() store.SemaphoreState {
+	state := store.SemaphoreState{Key: k.key, InUse: k.inUse, Waiting: k.queue.Len()}
+	for _, r := range k.permits[:min(len(k.permits), store.MaxHolders)] {
+		state.Holders = append(state.Holders, store.PermitHolder{Fence: r.fence, Weight: r.weight, Meta: r.holder})
 	}
 	return state
 }
 
-// ListPermits implements Store.
-func (s *localStore) ListPermits(context.Context, string) iter.Seq2[State, error] {
-	return func(yield func(State, error) bool) {
+// ListPermits implements store.Permits.
+func (s *localStore) ListPermits(context.Context, string) iter.Seq2[store.SemaphoreState, error] {
+	return func(yield func(store.SemaphoreState, error) bool) {
 		s.mu.Lock()
-		states := make([]State, 0, len(s.keys))
+		states := make([]store.SemaphoreState, 0, len(s.keys))
 		for _, k := range s.keys {
 			states = append(states, k.state())
 		}
@@ -232,5 +234,5 @@ func (s *localStore) ListPermits(context.Context, string) iter.Seq2[State, error
 	}
 }
 
-// AtShutdown implements Store: there is none, it goes with its Semaphore.
+// AtShutdown implements store.Permits: there is none, it goes with its Semaphore.
 func (s *localStore) AtShutdown(func(context.Context) error) (remove func()) { return func() {} }

@@ -4,24 +4,57 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
+
+// State is the state of the semaphore of a key.
+type State struct {
+	Key     string
+	InUse   int      // the weights of all permits, claimed or not
+	Holders []Holder // 100 of them at most
+	Waiting int      // requests in the queue
+}
+
+// Holder is one permit of a semaphore.
+type Holder struct {
+	Fence     int64
+	Weight    int
+	Meta      string        // the holder's label ([WithHolder])
+	Remaining time.Duration // until it expires, unless it is renewed
+}
+
+func stateOf(s store.SemaphoreState) State {
+	state := State{Key: s.Key, InUse: s.InUse, Waiting: s.Waiting}
+	for _, h := range s.Holders {
+		state.Holders = append(state.Holders, Holder(h))
+	}
+	return state
+}
 
 // Inspect says what is in use of a key, by whom, and how many requests wait. For operators and tests:
 // by the time that the caller reads it, it may be different. Permits of [WithFallback] are not in it.
 //
-// It returns [ErrInvalidKey], ctx's error, or one that matches core.ErrUnavailable.
+// It returns [ErrInvalidKey], ctx's error, or one that matches store.ErrUnavailable.
 func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
-	return s.store.store.InspectPermits(ctx, s.name, key)
+	state, err := s.store.store.InspectPermits(ctx, s.name, key)
+	return stateOf(state), err
 }
 
 // List yields the keys that are in use or waited for, in no order. One that changes meanwhile may be
 // seen as it was, twice, or not at all. It ends with the first error. On Redis it goes through all keys
 // of the database, so it is for operators.
 func (s *Semaphore) List(ctx context.Context) iter.Seq2[State, error] {
-	return s.store.store.ListPermits(ctx, s.name)
+	return func(yield func(State, error) bool) {
+		for state, err := range s.store.store.ListPermits(ctx, s.name) {
+			if !yield(stateOf(state), err) {
+				return
+			}
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -23,6 +24,9 @@ type Option interface{ apply(*config) }
 type optionFunc func(*config)
 
 func (f optionFunc) apply(c *config) { f(c) }
+
+// maxHolder is the largest label of a holder, in bytes.
+const maxHolder = 256
 
 type config struct {
 	ttl        time.Duration
@@ -58,8 +62,8 @@ func (c config) check() error {
 		return fmt.Errorf("a lease of %v is not between 10ms and 24h", c.ttl)
 	case c.maxHold != 0 && c.maxHold < time.Millisecond:
 		return fmt.Errorf("a longest hold of %v is neither 0 nor at least 1ms", c.maxHold)
-	case len(c.holder) > MaxHolder:
-		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), MaxHolder)
+	case len(c.holder) > maxHolder:
+		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), maxHolder)
 	case c.maxWaiting < 0:
 		return fmt.Errorf("a queue of %d is negative", c.maxWaiting)
 	case c.fallback != nil && naming.IsNil(c.fallback.store):
@@ -112,8 +116,8 @@ func WithCapacityFunc(f func(key string) int) Option {
 }
 
 // WithFallback has permits come from another store while the first is down, usually one in memory: a
-// call that would fail with an error that matches core.ErrUnavailable, and neither core.ErrFull nor
-// core.ErrMisconfigured, asks it instead, with what remains of its context. There the capacity is the share of the whole that this process may
+// call that would fail with an error that matches store.ErrUnavailable, and neither store.ErrFull nor
+// store.ErrMisconfigured, asks it instead, with what remains of its context. There the capacity is the share of the whole that this process may
 // have, rounded down, and at least 1; share is above 0, and at most 1. [Permit.Fallback] tells such
 // permits.
 //
@@ -121,9 +125,9 @@ func WithCapacityFunc(f func(key string) int) Option {
 // and the fleet only by their sum: together with the permits that the store gave out before, more than
 // the capacity may be in use, even if the shares add up to 1, and the more so if they add up to more.
 // Choose one divided by the number of processes, where that is known. A request for more than the share
-// fails with an error that matches both [ErrInvalidWeight] and core.ErrUnavailable.
-func WithFallback(store Store, share float64) Option {
-	return optionFunc(func(c *config) { c.fallback = &fallback{store: store, share: share} })
+// fails with an error that matches both [ErrInvalidWeight] and store.ErrUnavailable.
+func WithFallback(st store.Permits, share float64) Option {
+	return optionFunc(func(c *config) { c.fallback = &fallback{store: st, share: share} })
 }
 
 // WithMeterProvider sets where the metrics of a Semaphore and its variants go: to the global provider if

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -24,7 +24,7 @@ type Permit struct {
 // hold is a permit as the store and its pool know it.
 type hold struct {
 	pool     *pool
-	req      PermitRequest
+	req      store.PermitRef
 	weight   int
 	term     lease.Term
 	renewed  bool
@@ -64,10 +64,10 @@ const forever = 100 * 365 * 24 * time.Hour
 // start returns the permit of a caller whose request has been granted, and has it renewed from now on.
 // It returns an error, and gives the permit back, if the caller has left meanwhile, or if the reply
 // came too late to be of use.
-func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, g Grant) (*Permit, error) {
+func (s *Semaphore) start(ctx context.Context, from source, req store.PermitRequest, g store.Grant) (*Permit, error) {
 	permit := &Permit{fence: g.Fence, fallback: s.fallback != nil && from == *s.fallback}
 	h := &permit.hold
-	h.pool, h.req, h.weight, h.asked, h.index = from.pool, req.permit(), req.Weight, ctx, -1
+	h.pool, h.req, h.weight, h.asked, h.index = from.pool, req.Ref(), req.Weight, ctx, -1
 	h.renewed = s.config.renew
 	longest := s.config.maxHold
 	if from.leased {
@@ -84,7 +84,7 @@ func (s *Semaphore) start(ctx context.Context, from source, req AcquireRequest, 
 		return nil, lease.Ended(ctx)
 	case from.leased && !h.term.Valid():
 		from.giveBack(h.req)
-		return nil, fmt.Errorf("%w: the permit had expired before the store's reply was there", outage.ErrUnavailable)
+		return nil, fmt.Errorf("%w: the permit had expired before the store's reply was there", store.ErrUnavailable)
 	}
 	permit.ctx.permit = permit
 	h.term.Begin(ctx, &permit.ctx.Context, longest, ErrExpired)
@@ -191,7 +191,7 @@ func (p *Permit) ValidUntil() time.Time { return p.ctx.ValidUntil() }
 //
 // It returns nil if the permit was held until now; [ErrLost] if it was not, so that others may have had
 // its room; [ErrReleased] if it was released before, by this method, [Permit.ReleaseSoon], or the end
-// of the Semaphore or its store; or an error that matches core.ErrUnavailable: then it is tried again in
+// of the Semaphore or its store; or an error that matches store.ErrUnavailable: then it is tried again in
 // the background, and the room is free once the lease is over at the latest.
 func (p *Permit) Release(ctx context.Context) error {
 	cause := p.hold.why()

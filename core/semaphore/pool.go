@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/batch"
 	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -19,18 +19,18 @@ import (
 
 // fallback is what [WithFallback] sets.
 type fallback struct {
-	store Store
+	store store.Permits
 	share float64
 }
 
 // pool is the permits that the process has from one store.
 type pool struct {
-	store   Store
+	store   store.Permits
 	leased  bool // they expire unless they are renewed
 	newID   func() string
 	keeper  *renewal.Keeper[*hold]
-	returns *batch.Queue[PermitRequest]
-	undo    *redo.Releases[PermitRequest]
+	returns *batch.Queue[store.PermitRef]
+	undo    *redo.Releases[store.PermitRef]
 	calls   errand.Group // to release
 	detach  func()
 
@@ -42,17 +42,17 @@ type pool struct {
 }
 
 // poolOf returns the pool of a store: the same one if a store is named again.
-func (c *core) poolOf(store Store) *pool {
+func (c *core) poolOf(st store.Permits) *pool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if reflect.ValueOf(store).Comparable() {
+	if reflect.ValueOf(st).Comparable() {
 		for _, p := range c.pools {
-			if p.store == store {
+			if p.store == st {
 				return p
 			}
 		}
 	}
-	return c.addPool(store, naming.NewID)
+	return c.addPool(st, naming.NewID)
 }
 
 // localPool returns the pool of a store in the process.
@@ -60,16 +60,16 @@ func (c *core) localPool() *pool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.local == nil {
-		store := newLocalStore()
-		c.local = c.addPool(store, store.newID)
+		st := newLocalStore()
+		c.local = c.addPool(st, st.newID)
 		c.local.leased = false
 	}
 	return c.local
 }
 
 // addPool is called with mu held.
-func (c *core) addPool(store Store, newID func() string) *pool {
-	p := &pool{store: store, leased: true, newID: newID, telemetry: c.telemetry, leases: c.leases}
+func (c *core) addPool(st store.Permits, newID func() string) *pool {
+	p := &pool{store: st, leased: true, newID: newID, telemetry: c.telemetry, leases: c.leases}
 	p.keeper = renewal.NewKeeper(p.renew)
 	p.returns = batch.NewQueue(p.releaseAll)
 	p.undo = redo.NewReleases(p.releaseEach)
@@ -77,14 +77,14 @@ func (c *core) addPool(store Store, newID func() string) *pool {
 	if len(c.pools) == 0 { // without its store the Semaphore is closed; without a fallback it is not
 		shutdown = c.shutdown
 	}
-	p.detach = store.AtShutdown(shutdown)
+	p.detach = st.AtShutdown(shutdown)
 	c.pools = append(c.pools, p)
 	return p
 }
 
 // renew renews permits in one batch.
 func (p *pool) renew(ctx context.Context, holds []*hold) ([]bool, error) {
-	renewed, err := renewal.Due(ctx, holds, func(h *hold) PermitRequest { return h.req }, p.store.RenewPermits)
+	renewed, err := renewal.Due(ctx, holds, func(h *hold) store.PermitRef { return h.req }, p.store.RenewPermits)
 	p.leases.Renewed(ctx, renewed, len(holds), err)
 	return renewed, err
 }
@@ -126,10 +126,10 @@ func (p *pool) forget(h *hold) {
 
 // release gives a permit back to the store, whatever the caller's context says. It reports whether the
 // store still had it. If the store does not answer, it is asked again in the background.
-func (p *pool) release(ctx context.Context, req PermitRequest) (bool, error) {
+func (p *pool) release(ctx context.Context, req store.PermitRef) (bool, error) {
 	p.calls.Begin()
 	defer p.calls.End()
-	reqs := []PermitRequest{req}
+	reqs := []store.PermitRef{req}
 	held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), reqs)
 	if err != nil {
 		p.giveBackLater(reqs)
@@ -140,10 +140,10 @@ func (p *pool) release(ctx context.Context, req PermitRequest) (bool, error) {
 
 // giveBack releases, in the background, what nobody wants any more: a permit, a place in the queue, or
 // a request of which nothing is known. If there is too much of that, it expires.
-func (p *pool) giveBack(req PermitRequest) {
+func (p *pool) giveBack(req store.PermitRef) {
 	if p.leased {
 		if !p.returns.Add(req) {
-			p.giveBackLater([]PermitRequest{req})
+			p.giveBackLater([]store.PermitRef{req})
 		}
 		return
 	}
@@ -151,14 +151,14 @@ func (p *pool) giveBack(req PermitRequest) {
 }
 
 // releaseAll releases a batch of what was given back.
-func (p *pool) releaseAll(reqs []PermitRequest) {
+func (p *pool) releaseAll(reqs []store.PermitRef) {
 	if held, err := p.store.ReleasePermits(context.Background(), reqs); err != nil {
 		p.giveBackLater(unknown(reqs, held))
 	}
 }
 
 // giveBackLater goes on until the store confirms it, or the last of the leases is over anyway.
-func (p *pool) giveBackLater(reqs []PermitRequest) {
+func (p *pool) giveBackLater(reqs []store.PermitRef) {
 	longest := time.Duration(0)
 	for _, req := range reqs {
 		longest = max(longest, req.TTL)
@@ -167,7 +167,7 @@ func (p *pool) giveBackLater(reqs []PermitRequest) {
 }
 
 // releaseEach releases permits, and returns those that are left after an error.
-func (p *pool) releaseEach(ctx context.Context, reqs []PermitRequest) ([]PermitRequest, error) {
+func (p *pool) releaseEach(ctx context.Context, reqs []store.PermitRef) ([]store.PermitRef, error) {
 	held, err := p.store.ReleasePermits(ctx, reqs)
 	if err != nil {
 		return unknown(reqs, held), err
@@ -176,8 +176,8 @@ func (p *pool) releaseEach(ctx context.Context, reqs []PermitRequest) ([]PermitR
 }
 
 // unknown are those of some requests that the store, in an answer with an error, has not confirmed.
-func unknown(reqs []PermitRequest, held []bool) []PermitRequest {
-	var left []PermitRequest
+func unknown(reqs []store.PermitRef, held []bool) []store.PermitRef {
+	var left []store.PermitRef
 	for i, req := range reqs {
 		if i >= len(held) || !held[i] {
 			left = append(left, req)
@@ -198,7 +198,7 @@ func (p *pool) shutdown(ctx context.Context) error {
 	p.mu.Lock()
 	holds := slices.Clone(p.holds)
 	p.mu.Unlock()
-	var reqs []PermitRequest
+	var reqs []store.PermitRef
 	for _, h := range holds {
 		if h.end() {
 			reqs = append(reqs, h.req)
@@ -221,7 +221,7 @@ func (p *pool) shutdown(ctx context.Context) error {
 			defer func() { <-room }()
 			held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), part)
 			switch {
-			case errors.Is(err, outage.ErrClosed):
+			case errors.Is(err, store.ErrClosed):
 				mu.Lock()
 				closed = err
 				mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // slowRelease has releases wait until it is told to go on.
@@ -49,7 +49,7 @@ func TestReleaseIsRepeated(t *testing.T) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		w.fail(errDown, "release")
-		if err := permit.Release(t.Context()); !errors.Is(err, outage.ErrUnavailable) {
+		if err := permit.Release(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Release: %v", err)
 		}
 		w.fail(nil)
@@ -110,7 +110,7 @@ func TestReleaseSoonIsRepeated(t *testing.T) {
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		w.fail(outage.ErrUnconfirmed, "release")
+		w.fail(store.ErrUnconfirmed, "release")
 		for _, p := range permits {
 			p.ReleaseSoon()
 		}
@@ -171,12 +171,12 @@ func TestOnlyWhatIsNotConfirmedIsReleasedAgain(t *testing.T) {
 // halfStore confirms the first half of what it releases.
 type halfStore struct{ *wiretap }
 
-func (s halfStore) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s halfStore) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	held, err := s.wiretap.ReleasePermits(ctx, reqs)
 	if len(reqs) == 1 {
 		return held, err
 	}
-	return held[:len(held)/2], outage.ErrUnconfirmed
+	return held[:len(held)/2], store.ErrUnconfirmed
 }
 
 func TestCloseFinishesReleases(t *testing.T) {

@@ -53,7 +53,7 @@
 // a semaphore to limit load, and a lock with its fence (package lock) where one more would be a
 // catastrophe.
 //
-// While the store is unavailable calls fail with an error that matches core.ErrUnavailable, or get
+// While the store is unavailable calls fail with an error that matches store.ErrUnavailable, or get
 // permits elsewhere ([WithFallback]). [Semaphore.PerInstance] needs no store: it counts this process
 // alone.
 package semaphore
@@ -66,6 +66,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/errand"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -114,8 +115,8 @@ type core struct {
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
 // [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes or
 // not printable ASCII, or if an option is out of its range.
-func New(store Store, name string, capacity int, opts ...Option) (*Semaphore, error) {
-	if naming.IsNil(store) {
+func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphore, error) {
+	if naming.IsNil(st) {
 		return nil, errors.New("semaphore: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -133,10 +134,10 @@ func New(store Store, name string, capacity int, opts ...Option) (*Semaphore, er
 		telemetry: telemetry.NewSemaphore(config.providers, ScopeName, name),
 		leases:    telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "semaphore"),
 	}
-	c.namesake = namesake.Join(store, config.logger, "semaphore", name, config.shared(capacity))
+	c.namesake = namesake.Join(st, config.logger, "semaphore", name, config.shared(capacity))
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.size.Store(c.newSize(capacity))
-	return c.variant(config, c.poolOf(store)), nil
+	return c.variant(config, c.poolOf(st)), nil
 }
 
 // variant returns a Semaphore with these settings on one of the pools.

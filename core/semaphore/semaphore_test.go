@@ -11,16 +11,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestNewRefuses(t *testing.T) {
-	store := memstore.New()
-	s := newSemaphore(t, store, 1)
+	st := memstore.New()
+	s := newSemaphore(t, st, 1)
 	with := func(opts ...semaphore.Option) func() (*semaphore.Semaphore, error) {
-		return func() (*semaphore.Semaphore, error) { return semaphore.New(store, "s", 1, opts...) }
+		return func() (*semaphore.Semaphore, error) { return semaphore.New(st, "s", 1, opts...) }
 	}
 	named := func(name string) func() (*semaphore.Semaphore, error) {
-		return func() (*semaphore.Semaphore, error) { return semaphore.New(store, name, 1) }
+		return func() (*semaphore.Semaphore, error) { return semaphore.New(st, name, 1) }
 	}
 	for name, build := range map[string]func() (*semaphore.Semaphore, error){
 		"nil store":          func() (*semaphore.Semaphore, error) { return semaphore.New(nil, "s", 1) },
@@ -36,17 +37,17 @@ func TestNewRefuses(t *testing.T) {
 		"negative queue":     with(semaphore.WithMaxWaiting(-1)),
 		"nil fallback":       with(semaphore.WithFallback(nil, 1)),
 		"typed nil fallback": with(semaphore.WithFallback((*memstore.Store)(nil), 1)),
-		"no share":           with(semaphore.WithFallback(store, 0)),
-		"a share above 1":    with(semaphore.WithFallback(store, 1.01)),
-		"a share that isn't": with(semaphore.WithFallback(store, math.NaN())),
+		"no share":           with(semaphore.WithFallback(st, 0)),
+		"a share above 1":    with(semaphore.WithFallback(st, 1.01)),
+		"a share that isn't": with(semaphore.WithFallback(st, math.NaN())),
 		"a variant's lease":  func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithTTL(0)) },
 	} {
 		if s, err := build(); s != nil || err == nil || !strings.HasPrefix(err.Error(), "semaphore: ") {
 			t.Errorf("%s: %v, %v", name, s, err)
 		}
 	}
-	for _, capacity := range []int{0, -1, math.MinInt, semaphore.MaxCapacity + 1} {
-		if s, err := semaphore.New(store, "s", capacity); s != nil || !errors.Is(err, semaphore.ErrInvalidCapacity) {
+	for _, capacity := range []int{0, -1, math.MinInt, store.MaxCapacity + 1} {
+		if s, err := semaphore.New(st, "s", capacity); s != nil || !errors.Is(err, semaphore.ErrInvalidCapacity) {
 			t.Errorf("capacity %d: %v, %v", capacity, s, err)
 		}
 		if err := s.SetCapacity(capacity); !errors.Is(err, semaphore.ErrInvalidCapacity) {
@@ -223,9 +224,9 @@ func TestCloseSaysWhatIsNotConfirmed(t *testing.T) {
 
 // memstoreClosed returns the error of a store that was closed.
 func memstoreClosed() error {
-	store := memstore.New()
-	_ = store.Close()
-	return store.Ping(context.Background())
+	st := memstore.New()
+	_ = st.Close()
+	return st.Ping(context.Background())
 }
 
 func TestStoreShutdownReleasesPermits(t *testing.T) {

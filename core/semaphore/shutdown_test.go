@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -44,11 +43,11 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 					wantState(t, s, 0, 0)
 				}
 				for _, p := range calls {
-					if !p.returned() || !errors.Is(p.err, core.ErrClosed) || outage.Down(p.err) {
+					if !p.returned() || !errors.Is(p.err, store.ErrClosed) || store.Down(p.err) {
 						t.Errorf("%v", p.err)
 					}
 				}
-				if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrClosed) || !errors.Is(err, core.ErrClosed) {
+				if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrClosed) || !errors.Is(err, store.ErrClosed) {
 					t.Errorf("TryAcquire: %v", err)
 				}
 			})
@@ -82,14 +81,14 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 func TestShutdownOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	newProcess := func() (*semaphore.Semaphore, *redisstore.Store) {
-		store, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))
+		st, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = store.Close() })
-		return newSemaphore(t, store, 2), store
+		t.Cleanup(func() { _ = st.Close() })
+		return newSemaphore(t, st, 2), st
 	}
-	mine, store := newProcess()
+	mine, st := newProcess()
 	other, _ := newProcess()
 	held := mustAcquire(t, mine, 2)
 	errs := make(chan error, 16)
@@ -127,14 +126,14 @@ func TestShutdownOnRedis(t *testing.T) {
 			errs <- err
 		}()
 	}
-	if err := store.Shutdown(t.Context()); err != nil {
+	if err := st.Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
 	if state, err := other.Inspect(t.Context(), "k2"); err != nil || state.InUse != 0 {
 		t.Errorf("%+v, %v", state, err)
 	}
 	for range 16 {
-		if err := <-errs; err != nil && !errors.Is(err, core.ErrClosed) && !errors.Is(err, semaphore.ErrNotAcquired) {
+		if err := <-errs; err != nil && !errors.Is(err, store.ErrClosed) && !errors.Is(err, semaphore.ErrNotAcquired) {
 			t.Error(err)
 		}
 	}
@@ -145,7 +144,7 @@ func TestShutdownOnRedis(t *testing.T) {
 	case <-time.After(5 * time.Second): // a lease is six times as long
 		t.Fatal("the other process waits for the permits of one that has gone")
 	}
-	if err := store.Close(); err != nil {
+	if err := st.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
 }

@@ -11,74 +11,72 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
 // The broken stores each break one promise of the contract.
-var broken = map[string]func(core.Store) core.Store{
-	"charges denied requests":    func(s core.Store) core.Store { return chargesDenied{s} },
-	"charges limit by limit":     func(s core.Store) core.Store { return oneByOne{s} },
-	"settles for anybody":        func(s core.Store) core.Store { return settlesAnybody{s, new(sync.Map)} },
-	"lets a dead attempt be":     func(s core.Store) core.Store { return alwaysReruns{s} },
-	"begins what was abandoned":  func(s core.Store) core.Store { return forgetsAbandons{s} },
-	"forgets what the result is": func(s core.Store) core.Store { return truncates{s} },
-	"does not bound a scope":     func(s core.Store) core.Store { return boundsNoScope{s} },
-	"does not bound results":     func(s core.Store) core.Store { return boundsNoResults{s} },
-	"has one scope for all":      func(s core.Store) core.Store { return oneScope{s} },
-	"lets a late mark count":     func(s core.Store) core.Store { return lastMarkCounts{s, new(atomic.Int64)} },
-	"is full of what it has":     func(s core.Store) core.Store { return looksAtBoundFirst{s, new(sync.Map)} },
+var broken = map[string]func(store.Store) store.Store{
+	"charges denied requests":    func(s store.Store) store.Store { return chargesDenied{s} },
+	"charges limit by limit":     func(s store.Store) store.Store { return oneByOne{s} },
+	"settles for anybody":        func(s store.Store) store.Store { return settlesAnybody{s, new(sync.Map)} },
+	"lets a dead attempt be":     func(s store.Store) store.Store { return alwaysReruns{s} },
+	"begins what was abandoned":  func(s store.Store) store.Store { return forgetsAbandons{s} },
+	"forgets what the result is": func(s store.Store) store.Store { return truncates{s} },
+	"does not bound a scope":     func(s store.Store) store.Store { return boundsNoScope{s} },
+	"does not bound results":     func(s store.Store) store.Store { return boundsNoResults{s} },
+	"has one scope for all":      func(s store.Store) store.Store { return oneScope{s} },
+	"lets a late mark count":     func(s store.Store) store.Store { return lastMarkCounts{s, new(atomic.Int64)} },
+	"is full of what it has":     func(s store.Store) store.Store { return looksAtBoundFirst{s, new(sync.Map)} },
 
-	"has no queue":                        func(s core.Store) core.Store { return noQueue{s.(locks)} },
-	"queues a repeat again":               func(s core.Store) core.Store { return queuesTwice{s.(locks)} },
-	"ends the place with the wait":        func(s core.Store) core.Store { return placeEndsWithWait{s.(locks)} },
-	"grants what was released":            func(s core.Store) core.Store { return forgetsReleases{s.(locks)} },
-	"revives what has expired":            func(s core.Store) core.Store { return revives{s.(locks)} },
-	"gives all holds one fence":           func(s core.Store) core.Store { return oneFence{s.(locks)} },
-	"gives more fences than were asked":   func(s core.Store) core.Store { return moreFences{s.(locks)} },
-	"has no delay":                        func(s core.Store) core.Store { return noDelay{s.(locks)} },
-	"gives readers one lease":             func(s core.Store) core.Store { return readersShareLease{s.(locks)} },
-	"keeps readers out after a downgrade": func(s core.Store) core.Store { return halfDowngrades{s.(locks)} },
-	"lets readers pass a writer":          func(s core.Store) core.Store { return readersPass{s.(locks)} },
-	"forces whatever the fence":           func(s core.Store) core.Store { return forcesAny{s.(locks)} },
-	"forces without telling":              func(s core.Store) core.Store { return tellsNobody{s.(locks)} },
-	"answers for all locks at once":       func(s core.Store) core.Store { return renewsAllOrNone{s.(locks)} },
+	"has no queue":                        func(s store.Store) store.Store { return noQueue{s.(locks)} },
+	"queues a repeat again":               func(s store.Store) store.Store { return queuesTwice{s.(locks)} },
+	"ends the place with the wait":        func(s store.Store) store.Store { return placeEndsWithWait{s.(locks)} },
+	"grants what was released":            func(s store.Store) store.Store { return forgetsReleases{s.(locks)} },
+	"revives what has expired":            func(s store.Store) store.Store { return revives{s.(locks)} },
+	"gives all holds one fence":           func(s store.Store) store.Store { return oneFence{s.(locks)} },
+	"gives more fences than were asked":   func(s store.Store) store.Store { return moreFences{s.(locks)} },
+	"has no delay":                        func(s store.Store) store.Store { return noDelay{s.(locks)} },
+	"gives readers one lease":             func(s store.Store) store.Store { return readersShareLease{s.(locks)} },
+	"keeps readers out after a downgrade": func(s store.Store) store.Store { return halfDowngrades{s.(locks)} },
+	"lets readers pass a writer":          func(s store.Store) store.Store { return readersPass{s.(locks)} },
+	"forces whatever the fence":           func(s store.Store) store.Store { return forcesAny{s.(locks)} },
+	"forces without telling":              func(s store.Store) store.Store { return tellsNobody{s.(locks)} },
+	"answers for all locks at once":       func(s store.Store) store.Store { return renewsAllOrNone{s.(locks)} },
 
-	"has room for one more":                func(s core.Store) core.Store { return roomForOneMore{s} },
-	"takes every permit to weigh one":      func(s core.Store) core.Store { return weighsNothing{s} },
-	"lets everybody barge":                 func(s core.Store) core.Store { return allBarge{s} },
-	"lets nobody barge":                    func(s core.Store) core.Store { return noneBarges{s} },
-	"has no bound for the queue":           func(s core.Store) core.Store { return queuesAll{s} },
-	"keeps the first capacity":             func(s core.Store) core.Store { return firstCapacity{s, new(sync.Map)} },
-	"queues a repeated permit again":       func(s core.Store) core.Store { return queuesPermitTwice{s} },
-	"ends the permit's place with a wait":  func(s core.Store) core.Store { return permitPlaceEndsWithWait{s} },
-	"grants permits that were released":    func(s core.Store) core.Store { return forgetsPermitReleases{s} },
-	"revives permits that have expired":    func(s core.Store) core.Store { return revivesPermits{s} },
-	"releases permits together or not":     func(s core.Store) core.Store { return releasesAllOrNone{s} },
-	"forgets that a permit was released":   func(s core.Store) core.Store { return forgetsReleaseReply{s, new(sync.Map)} },
-	"gives all permits one fence":          func(s core.Store) core.Store { return onePermitFence{s} },
-	"lists the names that begin alike":     func(s core.Store) core.Store { return listsMore{s} },
-	"counts a renewed permit again":        func(s core.Store) core.Store { return countsRenewed{s} },
-	"keeps the weight of what is released": func(s core.Store) core.Store { return keepsWeight{s, new(sync.Map)} },
-	"renews permits together or not":       func(s core.Store) core.Store { return renewsTogether{s} },
-	"bounds what is in the queue already":  func(s core.Store) core.Store { return boundsAgain{s} },
-	"grants one too many in a storm":       func(s core.Store) core.Store { return looksFirst{s} },
-	"counts a participant twice":           func(s core.Store) core.Store { return countsTwice{s, new(atomic.Int64)} },
-	"wakes one of those at a latch":        func(s core.Store) core.Store { return wakesOne{s, make(chan struct{}, 1)} },
-	"keeps a latch from its first change":  func(s core.Store) core.Store { return latchNeverExtended{s, new(sync.Map)} },
-	"opens a latch at the first count":     func(s core.Store) core.Store { return oneCount{s, new(sync.Map)} },
+	"has room for one more":                func(s store.Store) store.Store { return roomForOneMore{s} },
+	"takes every permit to weigh one":      func(s store.Store) store.Store { return weighsNothing{s} },
+	"lets everybody barge":                 func(s store.Store) store.Store { return allBarge{s} },
+	"lets nobody barge":                    func(s store.Store) store.Store { return noneBarges{s} },
+	"has no bound for the queue":           func(s store.Store) store.Store { return queuesAll{s} },
+	"keeps the first capacity":             func(s store.Store) store.Store { return firstCapacity{s, new(sync.Map)} },
+	"queues a repeated permit again":       func(s store.Store) store.Store { return queuesPermitTwice{s} },
+	"ends the permit's place with a wait":  func(s store.Store) store.Store { return permitPlaceEndsWithWait{s} },
+	"grants permits that were released":    func(s store.Store) store.Store { return forgetsPermitReleases{s} },
+	"revives permits that have expired":    func(s store.Store) store.Store { return revivesPermits{s} },
+	"releases permits together or not":     func(s store.Store) store.Store { return releasesAllOrNone{s} },
+	"forgets that a permit was released":   func(s store.Store) store.Store { return forgetsReleaseReply{s, new(sync.Map)} },
+	"gives all permits one fence":          func(s store.Store) store.Store { return onePermitFence{s} },
+	"lists the names that begin alike":     func(s store.Store) store.Store { return listsMore{s} },
+	"counts a renewed permit again":        func(s store.Store) store.Store { return countsRenewed{s} },
+	"keeps the weight of what is released": func(s store.Store) store.Store { return keepsWeight{s, new(sync.Map)} },
+	"renews permits together or not":       func(s store.Store) store.Store { return renewsTogether{s} },
+	"bounds what is in the queue already":  func(s store.Store) store.Store { return boundsAgain{s} },
+	"grants one too many in a storm":       func(s store.Store) store.Store { return looksFirst{s} },
+	"counts a participant twice":           func(s store.Store) store.Store { return countsTwice{s, new(atomic.Int64)} },
+	"wakes one of those at a latch":        func(s store.Store) store.Store { return wakesOne{s, make(chan struct{}, 1)} },
+	"keeps a latch from its first change":  func(s store.Store) store.Store { return latchNeverExtended{s, new(sync.Map)} },
+	"opens a latch at the first count":     func(s store.Store) store.Store { return oneCount{s, new(sync.Map)} },
 }
 
-type chargesDenied struct{ core.Store }
+type chargesDenied struct{ store.Store }
 
-func (s chargesDenied) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
+func (s chargesDenied) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
 	reply, err := s.Store.TakeTokens(ctx, limiter, key, charges)
 	if err == nil && !reply.Allowed {
 		for i := range charges {
-			charges[i].Cost = tokenbucket.Span{Micros: 1_000_000}
+			charges[i].Cost = store.Span{Micros: 1_000_000}
 		}
 		charged, err := s.Store.TakeTokens(ctx, limiter, key, charges)
 		charged.Allowed = false
@@ -87,10 +85,10 @@ func (s chargesDenied) TakeTokens(ctx context.Context, limiter, key string, char
 	return reply, err
 }
 
-type oneByOne struct{ core.Store }
+type oneByOne struct{ store.Store }
 
-func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
-	all := tokenbucket.TakeReply{Allowed: true, Debts: tokenbucket.MakeDebts(len(charges))}
+func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
+	all := store.TakeReply{Allowed: true, Debts: store.MakeDebts(len(charges))}
 	for i := range charges {
 		reply, err := s.Store.TakeTokens(ctx, limiter, key, charges[i:i+1])
 		if err != nil {
@@ -103,87 +101,87 @@ func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges [
 }
 
 type settlesAnybody struct {
-	core.Store
+	store.Store
 	owners *sync.Map
 }
 
-func (s settlesAnybody) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s settlesAnybody) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	reply, err := s.Store.BeginOperation(ctx, req)
-	if err == nil && reply.Outcome == guard.Started {
+	if err == nil && reply.Outcome == store.Started {
 		s.owners.Store(req.ID, req.Owner)
 	}
 	return reply, err
 }
 
-func (s settlesAnybody) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+func (s settlesAnybody) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	if owner, ok := s.owners.Load(req.ID); ok {
 		req.Owner = owner.(string)
 	}
 	return s.Store.SettleOperation(ctx, req)
 }
 
-type alwaysReruns struct{ core.Store }
+type alwaysReruns struct{ store.Store }
 
-func (s alwaysReruns) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s alwaysReruns) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	req.Rerun = true
 	return s.Store.BeginOperation(ctx, req)
 }
 
-type forgetsAbandons struct{ core.Store }
+type forgetsAbandons struct{ store.Store }
 
-func (s forgetsAbandons) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s forgetsAbandons) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	reply, err := s.Store.BeginOperation(ctx, req)
-	if err == nil && reply.Outcome == guard.Refused {
+	if err == nil && reply.Outcome == store.Refused {
 		req.Owner = req.Owner[1:] + "x"
 		return s.Store.BeginOperation(ctx, req)
 	}
 	return reply, err
 }
 
-type truncates struct{ core.Store }
+type truncates struct{ store.Store }
 
-func (s truncates) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+func (s truncates) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	req.Data = req.Data[:min(len(req.Data), 1000)]
 	return s.Store.SettleOperation(ctx, req)
 }
 
-type boundsNoScope struct{ core.Store }
+type boundsNoScope struct{ store.Store }
 
-func (s boundsNoScope) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s boundsNoScope) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	req.MaxRecords = 0
 	return s.Store.BeginOperation(ctx, req)
 }
 
-type boundsNoResults struct{ core.Store }
+type boundsNoResults struct{ store.Store }
 
-func (s boundsNoResults) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+func (s boundsNoResults) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	req.MaxBytes = 0
 	return s.Store.SettleOperation(ctx, req)
 }
 
-type oneScope struct{ core.Store }
+type oneScope struct{ store.Store }
 
-func (s oneScope) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s oneScope) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	req.Scope = "one"
 	return s.Store.BeginOperation(ctx, req)
 }
 
-func (s oneScope) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+func (s oneScope) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	req.Scope = "one"
 	return s.Store.SettleOperation(ctx, req)
 }
 
-func (s oneScope) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
+func (s oneScope) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
 	ref.Scope = "one"
 	return s.Store.AbandonOperation(ctx, ref)
 }
 
-func (s oneScope) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+func (s oneScope) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
 	req.Scope = "one"
 	return s.Store.MarkOperation(ctx, req)
 }
 
-func (s oneScope) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
+func (s oneScope) RenewOperations(ctx context.Context, reqs []store.RenewRequest) ([]bool, error) {
 	for i := range reqs {
 		reqs[i].Scope = "one"
 	}
@@ -191,26 +189,26 @@ func (s oneScope) RenewOperations(ctx context.Context, reqs []guard.RenewRequest
 }
 
 type lastMarkCounts struct {
-	core.Store
+	store.Store
 	marks *atomic.Int64
 }
 
-func (s lastMarkCounts) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+func (s lastMarkCounts) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
 	req.Seq = int(s.marks.Add(1))
 	return s.Store.MarkOperation(ctx, req)
 }
 
 type looksAtBoundFirst struct {
-	core.Store
+	store.Store
 	full *sync.Map
 }
 
-func (s looksAtBoundFirst) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s looksAtBoundFirst) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	if reply, ok := s.full.Load(req.Scope); ok && req.Scope != "" {
-		return reply.(guard.BeginReply), nil
+		return reply.(store.BeginReply), nil
 	}
 	reply, err := s.Store.BeginOperation(ctx, req)
-	if err == nil && reply.Outcome == guard.ScopeFull {
+	if err == nil && reply.Outcome == store.ScopeFull {
 		s.full.Store(req.Scope, reply)
 	}
 	return reply, err

@@ -4,36 +4,35 @@ import (
 	"context"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // locks is what the broken lock stores are made from.
 type locks interface {
-	core.Store
-	lock.Store
+	store.Store
+	store.Locks
 }
 
 type noQueue struct{ locks }
 
-func (s noQueue) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s noQueue) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	queue := req.Queue
 	req.Queue = false
 	reply, err := s.locks.AcquireLock(ctx, req)
-	if err == nil && reply.Outcome == lock.Taken && queue {
-		reply.Outcome = lock.Queued
+	if err == nil && reply.Outcome == store.Taken && queue {
+		reply.Outcome = store.Queued
 	}
 	return reply, err
 }
 
-func (s noQueue) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+func (s noQueue) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
 	for {
 		switch reply, err := s.AcquireLock(ctx, req); {
 		case err != nil:
-			return lock.Grant{}, err
-		case reply.Outcome == lock.Withdrawn:
-			return lock.Grant{}, lock.ErrWithdrawn
-		case reply.Outcome == lock.Granted:
+			return store.Grant{}, err
+		case reply.Outcome == store.Withdrawn:
+			return store.Grant{}, store.ErrWithdrawn
+		case reply.Outcome == store.Granted:
 			return reply.Grant, nil
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -42,9 +41,9 @@ func (s noQueue) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.G
 
 type queuesTwice struct{ locks }
 
-func (s queuesTwice) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s queuesTwice) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	reply, err := s.locks.AcquireLock(ctx, req)
-	if err == nil && reply.Outcome == lock.Queued {
+	if err == nil && reply.Outcome == store.Queued {
 		req.ID += "-"
 		return s.locks.AcquireLock(ctx, req)
 	}
@@ -53,19 +52,19 @@ func (s queuesTwice) AcquireLock(ctx context.Context, req lock.AcquireRequest) (
 
 type placeEndsWithWait struct{ locks }
 
-func (s placeEndsWithWait) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+func (s placeEndsWithWait) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
 	grant, err := s.locks.AwaitLock(ctx, req)
 	if err != nil && ctx.Err() != nil {
-		_, _ = s.ReleaseLock(context.WithoutCancel(ctx), lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID})
+		_, _ = s.ReleaseLock(context.WithoutCancel(ctx), store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID})
 	}
 	return grant, err
 }
 
 type forgetsReleases struct{ locks }
 
-func (s forgetsReleases) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s forgetsReleases) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	reply, err := s.locks.AcquireLock(ctx, req)
-	if err == nil && reply.Outcome == lock.Withdrawn {
+	if err == nil && reply.Outcome == store.Withdrawn {
 		req.ID += "-"
 		return s.locks.AcquireLock(ctx, req)
 	}
@@ -74,23 +73,23 @@ func (s forgetsReleases) AcquireLock(ctx context.Context, req lock.AcquireReques
 
 type revives struct{ locks }
 
-func (s revives) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+func (s revives) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	held, err := s.locks.RenewLocks(ctx, reqs)
 	for i := range held {
 		if held[i] {
 			continue
 		}
-		reply, err := s.AcquireLock(ctx, lock.AcquireRequest{
+		reply, err := s.AcquireLock(ctx, store.LockRequest{
 			Name: reqs[i].Name, Key: reqs[i].Key, ID: reqs[i].ID, Shared: reqs[i].Shared, TTL: reqs[i].TTL, Fences: 1,
 		})
-		held[i] = err == nil && reply.Outcome == lock.Granted
+		held[i] = err == nil && reply.Outcome == store.Granted
 	}
 	return held, err
 }
 
 type oneFence struct{ locks }
 
-func (s oneFence) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s oneFence) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	reply, err := s.locks.AcquireLock(ctx, req)
 	reply.Fence, reply.LastFence = 1, 1
 	return reply, err
@@ -98,24 +97,24 @@ func (s oneFence) AcquireLock(ctx context.Context, req lock.AcquireRequest) (loc
 
 type moreFences struct{ locks }
 
-func (s moreFences) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
-	req.Fences = lock.MaxFences
+func (s moreFences) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
+	req.Fences = store.MaxFences
 	return s.locks.AcquireLock(ctx, req)
 }
 
 type noDelay struct{ locks }
 
-func (s noDelay) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s noDelay) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	req.Delay = 0
 	return s.locks.AcquireLock(ctx, req)
 }
 
 type readersShareLease struct{ locks }
 
-func (s readersShareLease) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s readersShareLease) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	state, err := s.InspectLock(ctx, req.Name, req.Key)
 	if err != nil {
-		return lock.AcquireReply{}, err
+		return store.LockReply{}, err
 	}
 	for _, holder := range state.Holders {
 		if req.Shared && holder.Shared {
@@ -127,23 +126,23 @@ func (s readersShareLease) AcquireLock(ctx context.Context, req lock.AcquireRequ
 
 type halfDowngrades struct{ locks }
 
-func (s halfDowngrades) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
-	held, err := s.RenewLocks(ctx, []lock.HoldRequest{req})
+func (s halfDowngrades) DowngradeLock(ctx context.Context, req store.LockRef) (bool, error) {
+	held, err := s.RenewLocks(ctx, []store.LockRef{req})
 	return err == nil && held[0], err
 }
 
 // readersPass has readers of a name and a key beside those who wait, as if these were not there.
 type readersPass struct{ locks }
 
-func (s readersPass) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s readersPass) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	reply, err := s.locks.AcquireLock(ctx, req)
-	if err != nil || !req.Shared || reply.Outcome == lock.Granted || reply.Outcome == lock.Withdrawn {
+	if err != nil || !req.Shared || reply.Outcome == store.Granted || reply.Outcome == store.Withdrawn {
 		return reply, err
 	}
 	state, err := s.InspectLock(ctx, req.Name, req.Key)
 	if err == nil && len(state.Holders) > 0 && state.Holders[0].Shared {
 		fence := state.Holders[0].LastFence
-		return lock.AcquireReply{Grant: lock.Grant{Sent: time.Now(), Fence: fence, LastFence: fence}}, nil
+		return store.LockReply{Grant: store.Grant{Sent: time.Now(), Fence: fence, LastFence: fence}}, nil
 	}
 	return reply, err
 }
@@ -164,7 +163,7 @@ func (s tellsNobody) NotifyLost(func(string)) (remove func()) { return func() {}
 
 type renewsAllOrNone struct{ locks }
 
-func (s renewsAllOrNone) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+func (s renewsAllOrNone) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	held, err := s.locks.RenewLocks(ctx, reqs)
 	for i := range held {
 		held[i] = held[0]

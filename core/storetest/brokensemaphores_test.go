@@ -8,98 +8,97 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-type roomForOneMore struct{ core.Store }
+type roomForOneMore struct{ store.Store }
 
-func (s roomForOneMore) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s roomForOneMore) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	req.Capacity++
 	return s.Store.AcquirePermits(ctx, req)
 }
 
-type weighsNothing struct{ core.Store }
+type weighsNothing struct{ store.Store }
 
-func (s weighsNothing) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s weighsNothing) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	req.Weight = 1
 	return s.Store.AcquirePermits(ctx, req)
 }
 
-type allBarge struct{ core.Store }
+type allBarge struct{ store.Store }
 
-func (s allBarge) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s allBarge) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	req.Barging = true
 	return s.Store.AcquirePermits(ctx, req)
 }
 
-type noneBarges struct{ core.Store }
+type noneBarges struct{ store.Store }
 
-func (s noneBarges) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s noneBarges) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	req.Barging = false
 	return s.Store.AcquirePermits(ctx, req)
 }
 
-type queuesAll struct{ core.Store }
+type queuesAll struct{ store.Store }
 
-func (s queuesAll) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s queuesAll) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	req.MaxWaiting = 0
 	return s.Store.AcquirePermits(ctx, req)
 }
 
 type firstCapacity struct {
-	core.Store
+	store.Store
 	of *sync.Map // by ID
 }
 
-func (s firstCapacity) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s firstCapacity) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	first, _ := s.of.LoadOrStore(req.ID, req.Capacity)
 	req.Capacity = first.(int)
 	return s.Store.AcquirePermits(ctx, req)
 }
 
-func (s firstCapacity) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
+func (s firstCapacity) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
 	if first, ok := s.of.Load(req.ID); ok {
 		req.Capacity = first.(int)
 	}
 	return s.Store.AwaitPermits(ctx, req)
 }
 
-type queuesPermitTwice struct{ core.Store }
+type queuesPermitTwice struct{ store.Store }
 
-func (s queuesPermitTwice) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s queuesPermitTwice) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	reply, err := s.Store.AcquirePermits(ctx, req)
-	if err == nil && reply.Outcome == semaphore.Queued {
+	if err == nil && reply.Outcome == store.Queued {
 		req.ID += "-"
 		return s.Store.AcquirePermits(ctx, req)
 	}
 	return reply, err
 }
 
-type permitPlaceEndsWithWait struct{ core.Store }
+type permitPlaceEndsWithWait struct{ store.Store }
 
-func (s permitPlaceEndsWithWait) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
+func (s permitPlaceEndsWithWait) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
 	grant, err := s.Store.AwaitPermits(ctx, req)
 	if err != nil && ctx.Err() != nil {
-		_, _ = s.ReleasePermits(context.WithoutCancel(ctx), []semaphore.PermitRequest{{Name: req.Name, Key: req.Key, ID: req.ID}})
+		_, _ = s.ReleasePermits(context.WithoutCancel(ctx), []store.PermitRef{{Name: req.Name, Key: req.Key, ID: req.ID}})
 	}
 	return grant, err
 }
 
-type forgetsPermitReleases struct{ core.Store }
+type forgetsPermitReleases struct{ store.Store }
 
-func (s forgetsPermitReleases) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s forgetsPermitReleases) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	reply, err := s.Store.AcquirePermits(ctx, req)
-	if err == nil && reply.Outcome == semaphore.Withdrawn {
+	if err == nil && reply.Outcome == store.Withdrawn {
 		req.ID += "-"
 		return s.Store.AcquirePermits(ctx, req)
 	}
 	return reply, err
 }
 
-type revivesPermits struct{ core.Store }
+type revivesPermits struct{ store.Store }
 
-func (s revivesPermits) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s revivesPermits) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	held, err := s.Store.RenewPermits(ctx, reqs)
 	for i := range held {
 		held[i] = true
@@ -107,9 +106,9 @@ func (s revivesPermits) RenewPermits(ctx context.Context, reqs []semaphore.Permi
 	return held, err
 }
 
-type releasesAllOrNone struct{ core.Store }
+type releasesAllOrNone struct{ store.Store }
 
-func (s releasesAllOrNone) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s releasesAllOrNone) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	held, err := s.Store.ReleasePermits(ctx, reqs)
 	for i := range held {
 		held[i] = held[0]
@@ -118,11 +117,11 @@ func (s releasesAllOrNone) ReleasePermits(ctx context.Context, reqs []semaphore.
 }
 
 type forgetsReleaseReply struct {
-	core.Store
+	store.Store
 	released *sync.Map // by ID
 }
 
-func (s forgetsReleaseReply) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s forgetsReleaseReply) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	held, err := s.Store.ReleasePermits(ctx, reqs)
 	for i := range held {
 		_, again := s.released.LoadOrStore(reqs[i].ID, true)
@@ -131,9 +130,9 @@ func (s forgetsReleaseReply) ReleasePermits(ctx context.Context, reqs []semaphor
 	return held, err
 }
 
-type onePermitFence struct{ core.Store }
+type onePermitFence struct{ store.Store }
 
-func (s onePermitFence) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s onePermitFence) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	reply, err := s.Store.AcquirePermits(ctx, req)
 	if reply.Fence > 0 {
 		reply.Fence = 7
@@ -141,10 +140,10 @@ func (s onePermitFence) AcquirePermits(ctx context.Context, req semaphore.Acquir
 	return reply, err
 }
 
-type listsMore struct{ core.Store }
+type listsMore struct{ store.Store }
 
-func (s listsMore) ListPermits(ctx context.Context, name string) iter.Seq2[semaphore.State, error] {
-	return func(yield func(semaphore.State, error) bool) {
+func (s listsMore) ListPermits(ctx context.Context, name string) iter.Seq2[store.SemaphoreState, error] {
+	return func(yield func(store.SemaphoreState, error) bool) {
 		for _, n := range []string{name, name + "x"} {
 			for state, err := range s.Store.ListPermits(ctx, n) {
 				if n != name {
@@ -159,20 +158,20 @@ func (s listsMore) ListPermits(ctx context.Context, name string) iter.Seq2[semap
 }
 
 type countsTwice struct {
-	core.Store
+	store.Store
 	n *atomic.Int64
 }
 
-func (s countsTwice) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (int, error) {
+func (s countsTwice) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (int, error) {
 	return s.Store.CountDownLatch(ctx, req, participant+string(rune('a'+s.n.Add(1)%26)))
 }
 
 type wakesOne struct {
-	core.Store
+	store.Store
 	awake chan struct{}
 }
 
-func (s wakesOne) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
+func (s wakesOne) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	if err := s.Store.AwaitLatch(ctx, req); err != nil {
 		return err
 	}
@@ -185,41 +184,41 @@ func (s wakesOne) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) er
 }
 
 type latchNeverExtended struct {
-	core.Store
+	store.Store
 	began *sync.Map // by name
 }
 
-func (s latchNeverExtended) InspectLatch(ctx context.Context, req semaphore.LatchRequest) (int, error) {
+func (s latchNeverExtended) InspectLatch(ctx context.Context, req store.LatchRequest) (int, error) {
 	if began, ok := s.began.Load(req.Name); ok && time.Since(began.(time.Time)) > req.TTL {
 		return 0, nil
 	}
 	return s.Store.InspectLatch(ctx, req)
 }
 
-func (s latchNeverExtended) CountDownLatch(ctx context.Context, req semaphore.LatchRequest, participant string) (int, error) {
+func (s latchNeverExtended) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (int, error) {
 	s.began.LoadOrStore(req.Name, time.Now())
 	return s.Store.CountDownLatch(ctx, req, participant)
 }
 
 type oneCount struct {
-	core.Store
+	store.Store
 	counts *sync.Map // by name
 }
 
-func (s oneCount) AwaitLatch(ctx context.Context, req semaphore.LatchRequest) error {
+func (s oneCount) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	first, _ := s.counts.LoadOrStore(req.Name, req.Count)
 	req.Count = first.(int)
 	return s.Store.AwaitLatch(ctx, req)
 }
 
-type countsRenewed struct{ core.Store }
+type countsRenewed struct{ store.Store }
 
-func (s countsRenewed) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s countsRenewed) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	held, err := s.Store.RenewPermits(ctx, reqs)
 	for i, req := range reqs {
 		if err == nil && held[i] {
-			_, err = s.AcquirePermits(ctx, semaphore.AcquireRequest{
-				Name: req.Name, Key: req.Key, ID: req.ID + "-", Weight: 1, Capacity: semaphore.MaxCapacity, TTL: req.TTL, Barging: true,
+			_, err = s.AcquirePermits(ctx, store.PermitRequest{
+				Name: req.Name, Key: req.Key, ID: req.ID + "-", Weight: 1, Capacity: store.MaxCapacity, TTL: req.TTL, Barging: true,
 			})
 		}
 	}
@@ -228,26 +227,26 @@ func (s countsRenewed) RenewPermits(ctx context.Context, reqs []semaphore.Permit
 
 // keepsWeight gives back one of what a permit weighs, whatever that is.
 type keepsWeight struct {
-	core.Store
+	store.Store
 	requests *sync.Map // by ID
 }
 
-func (s keepsWeight) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s keepsWeight) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	reply, err := s.Store.AcquirePermits(ctx, req)
-	if err == nil && reply.Outcome == semaphore.Granted {
+	if err == nil && reply.Outcome == store.Granted {
 		s.requests.Store(req.ID, req)
 	}
 	return reply, err
 }
 
-func (s keepsWeight) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s keepsWeight) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	held, err := s.Store.ReleasePermits(ctx, reqs)
 	for i, req := range reqs {
 		found, ok := s.requests.Load(req.ID)
 		if !ok || err != nil || !held[i] {
 			continue
 		}
-		if old := found.(semaphore.AcquireRequest); old.Weight > 1 {
+		if old := found.(store.PermitRequest); old.Weight > 1 {
 			old.ID += "-"
 			old.Weight--
 			old.Barging = true
@@ -257,9 +256,9 @@ func (s keepsWeight) ReleasePermits(ctx context.Context, reqs []semaphore.Permit
 	return held, err
 }
 
-type renewsTogether struct{ core.Store }
+type renewsTogether struct{ store.Store }
 
-func (s renewsTogether) RenewPermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s renewsTogether) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	held, err := s.Store.RenewPermits(ctx, reqs)
 	for i := range held {
 		held[i] = held[0]
@@ -268,20 +267,20 @@ func (s renewsTogether) RenewPermits(ctx context.Context, reqs []semaphore.Permi
 }
 
 // boundsAgain refuses a request that has its place already, if the queue is full.
-type boundsAgain struct{ core.Store }
+type boundsAgain struct{ store.Store }
 
-func (s boundsAgain) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s boundsAgain) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	reply, err := s.Store.AcquirePermits(ctx, req)
-	if err == nil && reply.Outcome == semaphore.Queued && req.MaxWaiting > 0 && reply.Waiting >= req.MaxWaiting {
-		reply.Outcome, reply.QueueFull = semaphore.Taken, true
+	if err == nil && reply.Outcome == store.Queued && req.MaxWaiting > 0 && reply.Waiting >= req.MaxWaiting {
+		reply.Outcome, reply.QueueFull = store.Taken, true
 	}
 	return reply, err
 }
 
 // looksFirst looks whether there is room, and then takes it, by when others may have.
-type looksFirst struct{ core.Store }
+type looksFirst struct{ store.Store }
 
-func (s looksFirst) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s looksFirst) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	state, err := s.InspectPermits(ctx, req.Name, req.Key)
 	if err == nil && state.Waiting == 0 && state.InUse+req.Weight <= req.Capacity {
 		time.Sleep(time.Nanosecond) // until all who are about to look have looked

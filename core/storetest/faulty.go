@@ -6,10 +6,7 @@ import (
 	"iter"
 	"sync"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Op names a store's operations, to say which of them fail.
@@ -50,15 +47,15 @@ const (
 type Fault int
 
 const (
-	// Down means that the request does not reach the store. The error is core.ErrUnavailable.
+	// Down means that the request does not reach the store. The error is store.ErrUnavailable.
 	Down Fault = iota + 1
 	// LostReply means that the store carries the request out, and the caller is not told. The error is
-	// core.ErrUnconfirmed.
+	// store.ErrUnconfirmed.
 	LostReply
-	// Full means that the store has no room for what is new. The error is core.ErrFull.
+	// Full means that the store has no room for what is new. The error is store.ErrFull.
 	Full
 	// Misconfigured means that the store's server is set up wrongly. The error is
-	// core.ErrMisconfigured.
+	// store.ErrMisconfigured.
 	Misconfigured
 	// Hung means that nothing happens until the caller's context ends or the fault is mended; then the
 	// error is the context's, or the request is carried out.
@@ -68,7 +65,7 @@ const (
 // Faulty is a store that fails when it is told to, and otherwise is the one it was made from: for
 // testing what a program does when its store is in trouble. It may be told while it is in use.
 type Faulty struct {
-	core.Store
+	store.Store
 
 	mu     sync.Mutex
 	faults map[Op]*fault
@@ -82,8 +79,8 @@ type fault struct {
 }
 
 // NewFaulty returns a store that has no fault yet.
-func NewFaulty(store core.Store) *Faulty {
-	return &Faulty{Store: store, faults: make(map[Op]*fault), calls: make(map[Op]int)}
+func NewFaulty(st store.Store) *Faulty {
+	return &Faulty{Store: st, faults: make(map[Op]*fault), calls: make(map[Op]int)}
 }
 
 // Break has every call of an operation fail until Mend.
@@ -154,33 +151,33 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error))
 	}
 	switch found.kind {
 	case Down:
-		return none, fmt.Errorf("%w: %s was told to fail", core.ErrUnavailable, op)
+		return none, fmt.Errorf("%w: %s was told to fail", store.ErrUnavailable, op)
 	case Full:
-		return none, fmt.Errorf("%w: %s was told to fail", core.ErrFull, op)
+		return none, fmt.Errorf("%w: %s was told to fail", store.ErrFull, op)
 	case Misconfigured:
-		return none, fmt.Errorf("%w: %s was told to fail", core.ErrMisconfigured, op)
+		return none, fmt.Errorf("%w: %s was told to fail", store.ErrMisconfigured, op)
 	case LostReply:
 		_, _ = do()
-		return none, fmt.Errorf("%w: %s was told to lose the reply", core.ErrUnconfirmed, op)
+		return none, fmt.Errorf("%w: %s was told to lose the reply", store.ErrUnconfirmed, op)
 	case Hung:
 		select {
 		case <-found.mended:
 			return do()
 		case <-ctx.Done():
-			return none, fmt.Errorf("%w: %w", core.ErrUnconfirmed, context.Cause(ctx))
+			return none, fmt.Errorf("%w: %w", store.ErrUnconfirmed, context.Cause(ctx))
 		}
 	}
 	panic(fmt.Sprintf("storetest: unknown fault %d", found.kind))
 }
 
-// TakeTokens implements tokenbucket.Store.
-func (f *Faulty) TakeTokens(ctx context.Context, limiter, key string, charges []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
-	return disturb(ctx, f, TakeTokens, func() (tokenbucket.TakeReply, error) {
+// TakeTokens implements store.Buckets.
+func (f *Faulty) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
+	return disturb(ctx, f, TakeTokens, func() (store.TakeReply, error) {
 		return f.Store.TakeTokens(ctx, limiter, key, charges)
 	})
 }
 
-// ResetTokens implements tokenbucket.Store.
+// ResetTokens implements store.Buckets.
 func (f *Faulty) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
 	_, err := disturb(ctx, f, ResetTokens, func() (struct{}, error) {
 		return struct{}{}, f.Store.ResetTokens(ctx, limiter, key, buckets)
@@ -188,68 +185,68 @@ func (f *Faulty) ResetTokens(ctx context.Context, limiter, key string, buckets [
 	return err
 }
 
-// BeginOperation implements guard.Store.
-func (f *Faulty) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
-	return disturb(ctx, f, BeginOperation, func() (guard.BeginReply, error) { return f.Store.BeginOperation(ctx, req) })
+// BeginOperation implements store.Records.
+func (f *Faulty) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+	return disturb(ctx, f, BeginOperation, func() (store.BeginReply, error) { return f.Store.BeginOperation(ctx, req) })
 }
 
-// SettleOperation implements guard.Store.
-func (f *Faulty) SettleOperation(ctx context.Context, req guard.SettleRequest) (bool, error) {
+// SettleOperation implements store.Records.
+func (f *Faulty) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	return disturb(ctx, f, SettleOperation, func() (bool, error) { return f.Store.SettleOperation(ctx, req) })
 }
 
-// AbandonOperation implements guard.Store.
-func (f *Faulty) AbandonOperation(ctx context.Context, ref guard.AttemptRef) (bool, error) {
+// AbandonOperation implements store.Records.
+func (f *Faulty) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
 	return disturb(ctx, f, AbandonOperation, func() (bool, error) { return f.Store.AbandonOperation(ctx, ref) })
 }
 
-// MarkOperation implements guard.Store.
-func (f *Faulty) MarkOperation(ctx context.Context, req guard.MarkRequest) (bool, error) {
+// MarkOperation implements store.Records.
+func (f *Faulty) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
 	return disturb(ctx, f, MarkOperation, func() (bool, error) { return f.Store.MarkOperation(ctx, req) })
 }
 
-// RenewOperations implements guard.Store.
-func (f *Faulty) RenewOperations(ctx context.Context, reqs []guard.RenewRequest) ([]bool, error) {
+// RenewOperations implements store.Records.
+func (f *Faulty) RenewOperations(ctx context.Context, reqs []store.RenewRequest) ([]bool, error) {
 	return disturb(ctx, f, RenewOperations, func() ([]bool, error) { return f.Store.RenewOperations(ctx, reqs) })
 }
 
-// AcquireLock implements lock.Store.
-func (f *Faulty) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
-	return disturb(ctx, f, AcquireLock, func() (lock.AcquireReply, error) { return f.Store.AcquireLock(ctx, req) })
+// AcquireLock implements store.Locks.
+func (f *Faulty) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
+	return disturb(ctx, f, AcquireLock, func() (store.LockReply, error) { return f.Store.AcquireLock(ctx, req) })
 }
 
-// AwaitLock implements lock.Store.
-func (f *Faulty) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
-	return disturb(ctx, f, AwaitLock, func() (lock.Grant, error) { return f.Store.AwaitLock(ctx, req) })
+// AwaitLock implements store.Locks.
+func (f *Faulty) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
+	return disturb(ctx, f, AwaitLock, func() (store.Grant, error) { return f.Store.AwaitLock(ctx, req) })
 }
 
-// RenewLocks implements lock.Store.
-func (f *Faulty) RenewLocks(ctx context.Context, reqs []lock.HoldRequest) ([]bool, error) {
+// RenewLocks implements store.Locks.
+func (f *Faulty) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	return disturb(ctx, f, RenewLocks, func() ([]bool, error) { return f.Store.RenewLocks(ctx, reqs) })
 }
 
-// ReleaseLock implements lock.Store.
-func (f *Faulty) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// ReleaseLock implements store.Locks.
+func (f *Faulty) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return disturb(ctx, f, ReleaseLock, func() (bool, error) { return f.Store.ReleaseLock(ctx, req) })
 }
 
-// DowngradeLock implements lock.Store.
-func (f *Faulty) DowngradeLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// DowngradeLock implements store.Locks.
+func (f *Faulty) DowngradeLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return disturb(ctx, f, DowngradeLock, func() (bool, error) { return f.Store.DowngradeLock(ctx, req) })
 }
 
-// VerifyLock implements lock.Store.
-func (f *Faulty) VerifyLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+// VerifyLock implements store.Locks.
+func (f *Faulty) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
 	return disturb(ctx, f, VerifyLock, func() (bool, error) { return f.Store.VerifyLock(ctx, req) })
 }
 
-// InspectLock implements lock.Store.
-func (f *Faulty) InspectLock(ctx context.Context, name, key string) (lock.State, error) {
-	return disturb(ctx, f, InspectLock, func() (lock.State, error) { return f.Store.InspectLock(ctx, name, key) })
+// InspectLock implements store.Locks.
+func (f *Faulty) InspectLock(ctx context.Context, name, key string) (store.LockState, error) {
+	return disturb(ctx, f, InspectLock, func() (store.LockState, error) { return f.Store.InspectLock(ctx, name, key) })
 }
 
-// ListLocks implements lock.Store. A fault is an error that it yields.
-func (f *Faulty) ListLocks(ctx context.Context, name string) iter.Seq2[lock.State, error] {
+// ListLocks implements store.Locks. A fault is an error that it yields.
+func (f *Faulty) ListLocks(ctx context.Context, name string) iter.Seq2[store.LockState, error] {
 	return disturbList(ctx, f, ListLocks, f.Store.ListLocks(ctx, name))
 }
 
@@ -266,15 +263,15 @@ func disturbList[T any](ctx context.Context, f *Faulty, op Op, list iter.Seq2[T,
 	}
 }
 
-// ForceUnlock implements lock.Store.
+// ForceUnlock implements store.Locks.
 func (f *Faulty) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
 	return disturb(ctx, f, ForceUnlock, func() (bool, error) { return f.Store.ForceUnlock(ctx, name, key, fence) })
 }
 
-// NotifyLost implements lock.Store. It has no faults.
+// NotifyLost implements store.Locks. It has no faults.
 func (f *Faulty) NotifyLost(told func(id string)) (remove func()) { return f.Store.NotifyLost(told) }
 
-// Ping implements core.Store.
+// Ping implements store.Store.
 func (f *Faulty) Ping(ctx context.Context) error {
 	_, err := disturb(ctx, f, Ping, func() (struct{}, error) { return struct{}{}, f.Store.Ping(ctx) })
 	return err

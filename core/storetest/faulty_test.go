@@ -8,10 +8,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -34,7 +32,7 @@ func TestFaults(t *testing.T) {
 	}
 
 	f.BreakNext(storetest.TakeTokens, storetest.Down, 1)
-	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
 		t.Errorf("Down: %v", err)
 	}
 	if n := remaining(); n != 10 {
@@ -42,7 +40,7 @@ func TestFaults(t *testing.T) {
 	}
 
 	f.BreakNext(storetest.Any, storetest.LostReply, 1)
-	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnconfirmed) {
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrUnconfirmed) {
 		t.Errorf("LostReply: %v", err)
 	}
 	if n := remaining(); n != 9 {
@@ -52,7 +50,7 @@ func TestFaults(t *testing.T) {
 	f.Break(storetest.TakeTokens, storetest.Hung)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, core.ErrUnconfirmed) {
+	if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrUnconfirmed) {
 		t.Errorf("Hung: %v", err)
 	}
 	done := make(chan error)
@@ -77,8 +75,8 @@ func TestFaults(t *testing.T) {
 
 func TestFaultsOfLocks(t *testing.T) {
 	f := storetest.NewFaulty(memstore.New())
-	req := lock.AcquireRequest{Name: "n", Key: "k", ID: "id", TTL: time.Minute, Fences: 1}
-	hold := lock.HoldRequest{Name: "n", Key: "k", ID: "id", TTL: time.Minute}
+	req := store.LockRequest{Name: "n", Key: "k", ID: "id", TTL: time.Minute, Fences: 1}
+	hold := store.LockRef{Name: "n", Key: "k", ID: "id", TTL: time.Minute}
 	held := func() bool {
 		t.Helper()
 		held, err := f.VerifyLock(t.Context(), hold)
@@ -88,15 +86,15 @@ func TestFaultsOfLocks(t *testing.T) {
 		return held
 	}
 	f.BreakNext(storetest.AcquireLock, storetest.Down, 1)
-	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, core.ErrUnavailable) || held() {
+	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, store.ErrUnavailable) || held() {
 		t.Errorf("Down: %v", err)
 	}
 	f.BreakNext(storetest.AcquireLock, storetest.LostReply, 1)
-	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, core.ErrUnconfirmed) || !held() {
+	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, store.ErrUnconfirmed) || !held() {
 		t.Errorf("LostReply: %v", err)
 	}
 	f.BreakNext(storetest.ListLocks, storetest.Down, 1)
-	for _, want := range []error{core.ErrUnavailable, nil} {
+	for _, want := range []error{store.ErrUnavailable, nil} {
 		n := 0
 		for state, err := range f.ListLocks(t.Context(), "n") {
 			n++
@@ -110,11 +108,11 @@ func TestFaultsOfLocks(t *testing.T) {
 	}
 	for op, call := range map[storetest.Op]func() error{
 		storetest.AcquirePermits: func() error {
-			_, err := f.AcquirePermits(t.Context(), semaphore.AcquireRequest{})
+			_, err := f.AcquirePermits(t.Context(), store.PermitRequest{})
 			return err
 		},
 		storetest.AwaitPermits: func() error {
-			_, err := f.AwaitPermits(t.Context(), semaphore.AcquireRequest{})
+			_, err := f.AwaitPermits(t.Context(), store.PermitRequest{})
 			return err
 		},
 		storetest.RenewPermits:   func() error { _, err := f.RenewPermits(t.Context(), nil); return err },
@@ -126,19 +124,19 @@ func TestFaultsOfLocks(t *testing.T) {
 			return err
 		},
 		storetest.CountDownLatch: func() error {
-			_, err := f.CountDownLatch(t.Context(), semaphore.LatchRequest{}, "p")
+			_, err := f.CountDownLatch(t.Context(), store.LatchRequest{}, "p")
 			return err
 		},
-		storetest.InspectLatch: func() error { _, err := f.InspectLatch(t.Context(), semaphore.LatchRequest{}); return err },
-		storetest.AwaitLatch:   func() error { return f.AwaitLatch(t.Context(), semaphore.LatchRequest{}) },
+		storetest.InspectLatch: func() error { _, err := f.InspectLatch(t.Context(), store.LatchRequest{}); return err },
+		storetest.AwaitLatch:   func() error { return f.AwaitLatch(t.Context(), store.LatchRequest{}) },
 	} {
 		f.BreakNext(op, storetest.Down, 1)
-		if err := call(); !errors.Is(err, core.ErrUnavailable) || f.Calls(op) != 1 {
+		if err := call(); !errors.Is(err, store.ErrUnavailable) || f.Calls(op) != 1 {
 			t.Errorf("%s: %v", op, err)
 		}
 	}
 	f.BreakNext(storetest.ReleaseLock, storetest.LostReply, 1)
-	if _, err := f.ReleaseLock(t.Context(), hold); !errors.Is(err, core.ErrUnconfirmed) || held() {
+	if _, err := f.ReleaseLock(t.Context(), hold); !errors.Is(err, store.ErrUnconfirmed) || held() {
 		t.Errorf("LostReply: %v", err)
 	}
 	if released, err := f.ReleaseLock(t.Context(), hold); !released || err != nil {

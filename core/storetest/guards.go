@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Guards is the contract of guard.Store.
+// Guards is the contract of store.Records.
 func Guards(t *testing.T, run Runner) {
 	runAll(t, run, []testCase{
 		{"one attempt begins, others find it busy", oneBegins},
@@ -66,7 +65,7 @@ func oneBegins(t *testing.T, h Harness) {
 	o := newOp(t, h)
 	o.started(newOwner(), longLease, true, 1)
 	reply := o.begin(newOwner(), longLease, true)
-	o.want(reply, guard.Busy, 1)
+	o.want(reply, store.Busy, 1)
 	if reply.Remaining <= 0 || reply.Remaining > longLease {
 		t.Errorf("%v remain of a lease of %v", reply.Remaining, longLease)
 	}
@@ -87,11 +86,11 @@ func replays(t *testing.T, h Harness) {
 	for _, data := range [][]byte{nil, all, bytes.Repeat(all, 256)} {
 		o, owner := newOp(t, h), newOwner()
 		o.started(owner, longLease, false, 1)
-		o.settle(owner, guard.Completed, data, true)
+		o.settle(owner, store.Completed, data, true)
 		for _, rerun := range []bool{false, true} {
 			reply := o.begin(newOwner(), longLease, rerun)
-			o.want(reply, guard.Settled, 1)
-			if reply.State != guard.Completed || reply.Status != 201 || !bytes.Equal(reply.Data, data) {
+			o.want(reply, store.Settled, 1)
+			if reply.State != store.Completed || reply.Status != 201 || !bytes.Equal(reply.Data, data) {
 				t.Errorf("replay of %d bytes: state %d, status %d, %d bytes", len(data), reply.State, reply.Status, len(reply.Data))
 			}
 		}
@@ -101,8 +100,8 @@ func replays(t *testing.T, h Harness) {
 func settleTwice(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.settle(owner, guard.Completed, []byte("first"), true)
-	o.settle(owner, guard.Completed, []byte("second"), true)
+	o.settle(owner, store.Completed, []byte("first"), true)
+	o.settle(owner, store.Completed, []byte("second"), true)
 	if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "first" {
 		t.Errorf("the repeat overwrote the result: %q", reply.Data)
 	}
@@ -113,24 +112,24 @@ func mismatches(t *testing.T, h Harness) {
 	other := o
 	other.fp = strings.Repeat("g", 43)
 	o.started(owner, longLease, false, 1)
-	other.want(other.begin(newOwner(), longLease, true), guard.Mismatched, 1)
-	o.settle(owner, guard.Completed, nil, true)
-	other.want(other.begin(newOwner(), longLease, true), guard.Mismatched, 1)
+	other.want(other.begin(newOwner(), longLease, true), store.Mismatched, 1)
+	o.settle(owner, store.Completed, nil, true)
+	other.want(other.begin(newOwner(), longLease, true), store.Mismatched, 1)
 
 	o = newOp(t, h)
 	other.id = o.id
 	o.dies(newOwner(), true, 1)
-	other.want(other.begin(newOwner(), longLease, true), guard.Mismatched, 1)
+	other.want(other.begin(newOwner(), longLease, true), store.Mismatched, 1)
 	o.started(newOwner(), longLease, true, 2)
 }
 
 func notRetained(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.settle(owner, guard.NotRetained, nil, true)
+	o.settle(owner, store.NotRetained, nil, true)
 	reply := o.begin(newOwner(), longLease, true)
-	o.want(reply, guard.Settled, 1)
-	if reply.State != guard.NotRetained || reply.Status != 201 {
+	o.want(reply, store.Settled, 1)
+	if reply.State != store.NotRetained || reply.Status != 201 {
 		t.Errorf("got state %d, status %d", reply.State, reply.Status)
 	}
 }
@@ -138,11 +137,11 @@ func notRetained(t *testing.T, h Harness) {
 func staysUnknown(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.settle(owner, guard.Unknown, nil, true)
+	o.settle(owner, store.Unknown, nil, true)
 	for range 2 {
 		reply := o.begin(newOwner(), longLease, false)
-		o.want(reply, guard.Settled, 1)
-		if reply.State != guard.Unknown {
+		o.want(reply, store.Settled, 1)
+		if reply.State != store.Unknown {
 			t.Errorf("got state %d", reply.State)
 		}
 	}
@@ -151,17 +150,17 @@ func staysUnknown(t *testing.T, h Harness) {
 func unknownRerun(t *testing.T, h Harness) {
 	o, owner, second := newOp(t, h), newOwner(), newOwner()
 	o.started(owner, longLease, true, 1)
-	o.settle(owner, guard.Unknown, nil, true)
+	o.settle(owner, store.Unknown, nil, true)
 	o.started(second, longLease, true, 2)
-	o.settle(owner, guard.Completed, nil, false)
-	o.settle(second, guard.Completed, nil, true)
+	o.settle(owner, store.Completed, nil, false)
+	o.settle(second, store.Completed, nil, true)
 }
 
 func deadDirty(t *testing.T, h Harness) {
 	o := newOp(t, h)
 	o.dies(newOwner(), false, 1)
 	for range 2 {
-		o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 1)
+		o.want(o.begin(newOwner(), longLease, false), store.Undecided, 1)
 		h.Advance(30 * time.Millisecond)
 	}
 }
@@ -171,7 +170,7 @@ func deadRerun(t *testing.T, h Harness) {
 	o.dies(newOwner(), true, 1)
 	o.dies(newOwner(), true, 2)
 	o.started(newOwner(), longLease, true, 3)
-	o.want(o.begin(newOwner(), longLease, true), guard.Busy, 3)
+	o.want(o.begin(newOwner(), longLease, true), store.Busy, 3)
 }
 
 func deadClean(t *testing.T, h Harness) {
@@ -185,7 +184,7 @@ func deadClean(t *testing.T, h Harness) {
 	// The second one begins dirty, as every attempt does.
 	o.renew(second, 20*time.Millisecond, true)
 	h.Advance(30 * time.Millisecond)
-	o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 2)
+	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 2)
 }
 
 func deadDirtyAgain(t *testing.T, h Harness) {
@@ -195,23 +194,23 @@ func deadDirtyAgain(t *testing.T, h Harness) {
 	o.mark(owner, 2, true, true)
 	o.renew(owner, 20*time.Millisecond, true)
 	h.Advance(30 * time.Millisecond)
-	o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 1)
+	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 1)
 }
 
 // Every order in which the marks of an attempt may arrive ends with the last one.
 func lateMark(t *testing.T, h Harness) {
 	for _, c := range []struct {
 		seqs []int // the odd ones are clean
-		want guard.BeginOutcome
+		want store.BeginOutcome
 	}{
-		{[]int{2, 1}, guard.Undecided},
-		{[]int{1, 2, 1}, guard.Undecided},
-		{[]int{2, 2, 1, 1}, guard.Undecided},
-		{[]int{3, 2}, guard.Started},
-		{[]int{3, 1, 2, 3}, guard.Started},
-		{[]int{10, 9}, guard.Undecided},
-		{[]int{101, 20}, guard.Started},
-		{[]int{guard.MaxSeq - 1, 1, guard.MaxSeq - 2}, guard.Undecided},
+		{[]int{2, 1}, store.Undecided},
+		{[]int{1, 2, 1}, store.Undecided},
+		{[]int{2, 2, 1, 1}, store.Undecided},
+		{[]int{3, 2}, store.Started},
+		{[]int{3, 1, 2, 3}, store.Started},
+		{[]int{10, 9}, store.Undecided},
+		{[]int{101, 20}, store.Started},
+		{[]int{store.MaxSeq - 1, 1, store.MaxSeq - 2}, store.Undecided},
 	} {
 		o, owner := newOp(t, h), newOwner()
 		o.started(owner, longLease, false, 1)
@@ -223,8 +222,8 @@ func lateMark(t *testing.T, h Harness) {
 		if reply := o.begin(newOwner(), longLease, false); reply.Outcome != c.want {
 			t.Errorf("marks %v: outcome %d, want %d", c.seqs, reply.Outcome, c.want)
 		}
-		if c.want == guard.Undecided {
-			o.settle(owner, guard.Completed, []byte("kept"), true)
+		if c.want == store.Undecided {
+			o.settle(owner, store.Completed, []byte("kept"), true)
 			if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "kept" {
 				t.Errorf("marks %v: the result is %q", c.seqs, reply.Data)
 			}
@@ -251,9 +250,9 @@ func lostOwner(t *testing.T, h Harness) {
 	o.started(second, longLease, true, 2)
 	o.renew(owner, longLease, false)
 	o.mark(owner, 1, false, false)
-	o.settle(owner, guard.Completed, []byte("stale"), false)
+	o.settle(owner, store.Completed, []byte("stale"), false)
 	o.abandon(owner, false)
-	o.settle(second, guard.Completed, []byte("good"), true)
+	o.settle(second, store.Completed, []byte("good"), true)
 	if reply := o.begin(newOwner(), longLease, true); string(reply.Data) != "good" {
 		t.Errorf("the result is %q", reply.Data)
 	}
@@ -262,7 +261,7 @@ func lostOwner(t *testing.T, h Harness) {
 func lateSettle(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.dies(owner, false, 1)
-	o.settle(owner, guard.Completed, []byte("late"), true)
+	o.settle(owner, store.Completed, []byte("late"), true)
 	if reply := o.begin(newOwner(), longLease, true); string(reply.Data) != "late" {
 		t.Errorf("the result is %q", reply.Data)
 	}
@@ -281,13 +280,13 @@ func abandonTwice(t *testing.T, h Harness) {
 	o.abandon(owner, true)
 	o.started(second, longLease, false, 1)
 	o.abandon(owner, true)
-	o.settle(second, guard.Completed, nil, true)
+	o.settle(second, store.Completed, nil, true)
 }
 
 func beginAfterAbandon(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.abandon(owner, false)
-	o.want(o.begin(owner, longLease, false), guard.Refused, 0)
+	o.want(o.begin(owner, longLease, false), store.Refused, 0)
 	o.started(newOwner(), longLease, false, 1)
 }
 
@@ -297,7 +296,7 @@ func abandonKeepsEvidence(t *testing.T, h Harness) {
 	o.started(second, longLease, true, 2)
 	o.mark(second, 1, false, true)
 	o.abandon(second, true)
-	o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 2)
+	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 2)
 	o.started(newOwner(), longLease, true, 3)
 }
 
@@ -309,8 +308,8 @@ func lateAfterAbandon(t *testing.T, h Harness) {
 	o.abandon(second, true)
 	o.renew(second, longLease, false)
 	o.mark(second, 1, false, false)
-	o.want(o.begin(second, longLease, true), guard.Refused, 0)
-	o.want(o.begin(newOwner(), longLease, false), guard.Undecided, 2)
+	o.want(o.begin(second, longLease, true), store.Refused, 0)
+	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 2)
 	o.started(newOwner(), longLease, true, 3)
 	o.renew(second, longLease, false)
 
@@ -326,14 +325,14 @@ func abandonByStranger(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.abandon(newOwner(), false)
-	o.want(o.begin(newOwner(), longLease, false), guard.Busy, 1)
-	o.settle(owner, guard.Completed, nil, true)
+	o.want(o.begin(newOwner(), longLease, false), store.Busy, 1)
+	o.settle(owner, store.Completed, nil, true)
 }
 
 func settledIsFinal(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.settle(owner, guard.Completed, []byte("kept"), true)
+	o.settle(owner, store.Completed, []byte("kept"), true)
 	o.abandon(owner, false)
 	o.mark(owner, 1, false, false)
 	o.renew(owner, longLease, false)
@@ -347,7 +346,7 @@ func renews(t *testing.T, h Harness) {
 	o.started(owner, 20*time.Millisecond, true, 1)
 	o.renew(owner, longLease, true)
 	h.Advance(30 * time.Millisecond)
-	o.want(o.begin(newOwner(), longLease, true), guard.Busy, 1)
+	o.want(o.begin(newOwner(), longLease, true), store.Busy, 1)
 	o.renew(owner, longLease, true)
 }
 
@@ -362,9 +361,9 @@ func renewNothing(t *testing.T, h Harness) {
 
 func settleGone(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
-	o.settle(owner, guard.Completed, []byte("kept"), true)
+	o.settle(owner, store.Completed, []byte("kept"), true)
 	reply := o.begin(newOwner(), longLease, false)
-	o.want(reply, guard.Settled, 1)
+	o.want(reply, store.Settled, 1)
 	if string(reply.Data) != "kept" {
 		t.Errorf("the result is %q", reply.Data)
 	}
@@ -373,7 +372,7 @@ func settleGone(t *testing.T, h Harness) {
 func retentionEnds(t *testing.T, h Harness) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	req := o.request(owner, guard.Completed, []byte("short"))
+	req := o.request(owner, store.Completed, []byte("short"))
 	req.Retention = 50 * time.Millisecond
 	owned, err := h.Store.SettleOperation(background(), req)
 	o.check("SettleOperation", owned, err, true)
@@ -389,15 +388,15 @@ func concurrentBegins(t *testing.T, h Harness) {
 	)
 	for range 32 {
 		wg.Go(func() {
-			reply, err := h.Store.BeginOperation(background(), guard.BeginRequest{
+			reply, err := h.Store.BeginOperation(background(), store.BeginRequest{
 				AttemptRef: o.ref(newOwner()), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour,
 			})
 			switch {
 			case err != nil:
 				t.Errorf("BeginOperation: %v", err)
-			case reply.Outcome == guard.Started:
+			case reply.Outcome == store.Started:
 				started.Add(1)
-			case reply.Outcome == guard.Busy:
+			case reply.Outcome == store.Busy:
 				busy.Add(1)
 			}
 		})
@@ -428,17 +427,17 @@ func closedGuard(t *testing.T, h Harness) {
 		t.Fatal(err)
 	}
 	wantClosed(t, h)
-	_, err := h.Store.BeginOperation(background(), guard.BeginRequest{
+	_, err := h.Store.BeginOperation(background(), store.BeginRequest{
 		AttemptRef: o.ref(owner), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour,
 	})
 	wantErrClosed(t, err)
-	_, err = h.Store.SettleOperation(background(), o.request(owner, guard.Completed, nil))
+	_, err = h.Store.SettleOperation(background(), o.request(owner, store.Completed, nil))
 	wantErrClosed(t, err)
 	_, err = h.Store.AbandonOperation(background(), o.ref(owner))
 	wantErrClosed(t, err)
-	_, err = h.Store.MarkOperation(background(), guard.MarkRequest{AttemptRef: o.ref(owner), Dirty: true, Seq: 1})
+	_, err = h.Store.MarkOperation(background(), store.MarkRequest{AttemptRef: o.ref(owner), Dirty: true, Seq: 1})
 	wantErrClosed(t, err)
-	_, err = h.Store.RenewOperations(background(), []guard.RenewRequest{{AttemptRef: o.ref(owner), Lease: longLease, Retention: time.Hour}})
+	_, err = h.Store.RenewOperations(background(), []store.RenewRequest{{AttemptRef: o.ref(owner), Lease: longLease, Retention: time.Hour}})
 	wantErrClosed(t, err)
 }
 
@@ -453,7 +452,7 @@ func wantClosed(t *testing.T, h Harness) {
 
 func wantErrClosed(t *testing.T, err error) {
 	t.Helper()
-	if !errors.Is(err, core.ErrClosed) || !errors.Is(err, core.ErrUnavailable) {
-		t.Errorf("got %v, want core.ErrClosed", err)
+	if !errors.Is(err, store.ErrClosed) || !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("got %v, want store.ErrClosed", err)
 	}
 }

@@ -23,13 +23,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Harness is a store under test.
 type Harness struct {
 	// Store is new and empty. The suite does not close it.
-	Store core.Store
+	Store store.Store
 	// Advance returns when the store's clock, and that of its clients, has moved on by at least d.
 	// A suite asks for no more than a second in all in each test, but for two tests of Locks and one of Semaphores,
 	// and for more where the machine is so slow that a test has to be made again.

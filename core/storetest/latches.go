@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Latches is the contract of semaphore.LatchStore, which the harness's store must implement too.
+// Latches is the contract of store.Latches, which the harness's store must implement too.
 func Latches(t *testing.T, run Runner) {
 	runAll(t, run, []testCase{
 		{"a latch counts its participants", countsParticipants},
@@ -39,7 +39,7 @@ func Latches(t *testing.T, run Runner) {
 type latchCase struct {
 	t     *testing.T
 	h     Harness
-	store semaphore.LatchStore
+	store store.Latches
 	name  string
 	ttl   time.Duration
 }
@@ -48,8 +48,8 @@ func newLatch(t *testing.T, h Harness) latchCase {
 	return latchCase{t, h, h.Store, unique("latch"), longLease}
 }
 
-func (l latchCase) request(count int) semaphore.LatchRequest {
-	return semaphore.LatchRequest{Name: l.name, Count: count, TTL: l.ttl}
+func (l latchCase) request(count int) store.LatchRequest {
+	return store.LatchRequest{Name: l.name, Count: count, TTL: l.ttl}
 }
 
 // countDown is a participant of a latch of three.
@@ -231,14 +231,14 @@ func latchCounts(t *testing.T, h Harness) {
 
 func largestCount(t *testing.T, h Harness) {
 	l := newLatch(t, h)
-	req := l.request(semaphore.MaxParticipants)
+	req := l.request(store.MaxParticipants)
 	if arrived, err := l.store.CountDownLatch(background(), req, "a"); err != nil || arrived != 1 {
 		t.Errorf("CountDownLatch: %d, %v", arrived, err)
 	}
 	if arrived, err := l.store.InspectLatch(background(), req); err != nil || arrived != 1 {
 		t.Errorf("InspectLatch: %d, %v", arrived, err)
 	}
-	w := l.await(semaphore.MaxParticipants)
+	w := l.await(store.MaxParticipants)
 	l.countDown("b", 2)
 	l.waiting(w)
 }

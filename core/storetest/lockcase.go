@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 type lockCase struct {
 	t         *testing.T
 	h         Harness
-	store     lock.Store
+	store     store.Locks
 	name, key string
 	since     time.Time
 }
@@ -33,34 +33,34 @@ func newLock(t *testing.T, h Harness) lockCase {
 }
 
 // exclusive is a new request that queues.
-func (l lockCase) exclusive() lock.AcquireRequest {
-	return lock.AcquireRequest{
+func (l lockCase) exclusive() store.LockRequest {
+	return store.LockRequest{
 		Name: l.name, Key: l.key, ID: newOwner(), Queue: true, TTL: longLease, Fences: 1, Holder: "somebody",
 	}
 }
 
-func (l lockCase) shared() lock.AcquireRequest {
+func (l lockCase) shared() store.LockRequest {
 	req := l.exclusive()
 	req.Shared = true
 	return req
 }
 
 // once is the same request, but for the queue.
-func once(req lock.AcquireRequest) lock.AcquireRequest {
+func once(req store.LockRequest) store.LockRequest {
 	req.Queue = false
 	return req
 }
 
-func short(req lock.AcquireRequest) lock.AcquireRequest {
+func short(req store.LockRequest) store.LockRequest {
 	req.TTL = shortLease
 	return req
 }
 
-func holdOf(req lock.AcquireRequest) lock.HoldRequest {
-	return lock.HoldRequest{Name: req.Name, Key: req.Key, ID: req.ID, Shared: req.Shared, TTL: req.TTL, Delay: req.Delay}
+func holdOf(req store.LockRequest) store.LockRef {
+	return store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID, Shared: req.Shared, TTL: req.TTL, Delay: req.Delay}
 }
 
-func (l lockCase) acquire(req lock.AcquireRequest, want lock.AcquireOutcome) lock.AcquireReply {
+func (l lockCase) acquire(req store.LockRequest, want store.AcquireOutcome) store.LockReply {
 	l.t.Helper()
 	reply := l.acquireAny(req)
 	if reply.Outcome != want {
@@ -69,7 +69,7 @@ func (l lockCase) acquire(req lock.AcquireRequest, want lock.AcquireOutcome) loc
 	return reply
 }
 
-func (l lockCase) acquireAny(req lock.AcquireRequest) lock.AcquireReply {
+func (l lockCase) acquireAny(req store.LockRequest) store.LockReply {
 	l.t.Helper()
 	reply, err := l.store.AcquireLock(background(), req)
 	if err != nil {
@@ -78,35 +78,35 @@ func (l lockCase) acquireAny(req lock.AcquireRequest) lock.AcquireReply {
 	return reply
 }
 
-func (l lockCase) granted(req lock.AcquireRequest) lock.Grant {
+func (l lockCase) granted(req store.LockRequest) store.Grant {
 	l.t.Helper()
 	before := time.Now()
-	grant := l.acquire(req, lock.Granted).Grant
+	grant := l.acquire(req, store.Granted).Grant
 	l.checkGrant(req, grant, before)
 	return grant
 }
 
 // same repeats a request that was granted.
-func (l lockCase) same(req lock.AcquireRequest, grant lock.Grant) {
+func (l lockCase) same(req store.LockRequest, grant store.Grant) {
 	l.t.Helper()
-	again := l.acquire(req, lock.Granted)
+	again := l.acquire(req, store.Granted)
 	if again.Fence != grant.Fence || again.LastFence != grant.LastFence {
 		l.t.Errorf("granted %+v, then %+v", grant, again.Grant)
 	}
 }
 
-func (l lockCase) queued(req lock.AcquireRequest) lock.AcquireReply {
+func (l lockCase) queued(req store.LockRequest) store.LockReply {
 	l.t.Helper()
-	return l.acquire(req, lock.Queued)
+	return l.acquire(req, store.Queued)
 }
 
-func (l lockCase) taken(req lock.AcquireRequest) {
+func (l lockCase) taken(req store.LockRequest) {
 	l.t.Helper()
-	l.acquire(once(req), lock.Taken)
+	l.acquire(once(req), store.Taken)
 }
 
 // checkGrant checks what is true of every grant of a request that was sent at before or later.
-func (l lockCase) checkGrant(req lock.AcquireRequest, grant lock.Grant, before time.Time) {
+func (l lockCase) checkGrant(req store.LockRequest, grant store.Grant, before time.Time) {
 	l.t.Helper()
 	if grant.Sent.Before(before.Add(-time.Millisecond)) || grant.Sent.After(time.Now()) {
 		l.t.Errorf("a request of %v was sent at %v", before, grant.Sent)
@@ -129,33 +129,33 @@ func (l lockCase) checkGrant(req lock.AcquireRequest, grant lock.Grant, before t
 	}
 }
 
-func (l lockCase) release(req lock.AcquireRequest, want bool) {
+func (l lockCase) release(req store.LockRequest, want bool) {
 	l.t.Helper()
 	held, err := l.store.ReleaseLock(background(), holdOf(req))
 	l.check("ReleaseLock", held, err, want)
 }
 
-func (l lockCase) verify(req lock.AcquireRequest, want bool) {
+func (l lockCase) verify(req store.LockRequest, want bool) {
 	l.t.Helper()
 	held, err := l.store.VerifyLock(background(), holdOf(req))
 	l.check("VerifyLock", held, err, want)
 }
 
-func (l lockCase) renew(req lock.AcquireRequest, want bool) {
+func (l lockCase) renew(req store.LockRequest, want bool) {
 	l.t.Helper()
 	l.check("RenewLocks", l.renews(req), nil, want)
 }
 
-func (l lockCase) renews(req lock.AcquireRequest) bool {
+func (l lockCase) renews(req store.LockRequest) bool {
 	l.t.Helper()
-	held, err := l.store.RenewLocks(background(), []lock.HoldRequest{holdOf(req)})
+	held, err := l.store.RenewLocks(background(), []store.LockRef{holdOf(req)})
 	if err != nil || len(held) != 1 {
 		l.t.Fatalf("RenewLocks of one answered for %d: %v", len(held), err)
 	}
 	return held[0]
 }
 
-func (l lockCase) downgrade(req lock.AcquireRequest, want bool) {
+func (l lockCase) downgrade(req store.LockRequest, want bool) {
 	l.t.Helper()
 	held, err := l.store.DowngradeLock(background(), holdOf(req))
 	l.check("DowngradeLock", held, err, want)
@@ -177,7 +177,7 @@ func (l lockCase) check(method string, got bool, err error, want bool) {
 	}
 }
 
-func (l lockCase) inspect() lock.State {
+func (l lockCase) inspect() store.LockState {
 	l.t.Helper()
 	state, err := l.store.InspectLock(background(), l.name, l.key)
 	if err != nil {
@@ -192,16 +192,16 @@ func (l lockCase) inspect() lock.State {
 // waiter is a request that somebody awaits.
 type waiter struct {
 	l      lockCase
-	req    lock.AcquireRequest
+	req    store.LockRequest
 	cancel context.CancelFunc
 	done   chan struct{}
-	grant  lock.Grant
+	grant  store.Grant
 	err    error
 }
 
 // await has a request awaited until the test ends. Where time is faked, AwaitLock sleeps by the time
 // that await returns; elsewhere it may.
-func (l lockCase) await(req lock.AcquireRequest) *waiter {
+func (l lockCase) await(req store.LockRequest) *waiter {
 	ctx, cancel := context.WithCancel(background())
 	w := &waiter{l: l, req: req, cancel: cancel, done: make(chan struct{})}
 	go func() {
@@ -217,7 +217,7 @@ func (l lockCase) await(req lock.AcquireRequest) *waiter {
 }
 
 // waits queues a request and has it awaited.
-func (l lockCase) waits(req lock.AcquireRequest) *waiter {
+func (l lockCase) waits(req store.LockRequest) *waiter {
 	l.t.Helper()
 	l.queued(req)
 	return l.await(req)
@@ -232,7 +232,7 @@ func (w *waiter) ended() {
 	}
 }
 
-func (w *waiter) granted() lock.Grant {
+func (w *waiter) granted() store.Grant {
 	w.l.t.Helper()
 	w.ended()
 	if w.err != nil {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // leaseCases is what Locks asks about how holds end, and about fences.
@@ -151,10 +151,10 @@ func renewBatch(t *testing.T, h Harness) {
 		t.Errorf("RenewLocks of none: %v, %v", held, err)
 	}
 	var (
-		reqs []lock.HoldRequest
+		reqs []store.LockRef
 		want []bool
 	)
-	add := func(req lock.AcquireRequest, held bool) {
+	add := func(req store.LockRequest, held bool) {
 		reqs, want = append(reqs, holdOf(req)), append(want, held)
 	}
 	for i := range 210 { // more than a store may want to send at once
@@ -162,12 +162,12 @@ func renewBatch(t *testing.T, h Harness) {
 		req := l.exclusive()
 		switch i % 3 {
 		case 0:
-			l.acquire(req, lock.Granted)
+			l.acquire(req, store.Granted)
 			add(req, true)
 		case 1:
 			add(req, false)
 		case 2:
-			l.acquire(l.exclusive(), lock.Granted)
+			l.acquire(l.exclusive(), store.Granted)
 			l.queued(req)
 			add(req, false)
 		}
@@ -189,7 +189,7 @@ func renewBatch(t *testing.T, h Harness) {
 
 func readersTogether(t *testing.T, h Harness) {
 	l := newLock(t, h)
-	readers := []lock.AcquireRequest{l.shared(), once(l.shared()), l.shared()}
+	readers := []store.LockRequest{l.shared(), once(l.shared()), l.shared()}
 	fences := map[int64]bool{}
 	for _, r := range readers {
 		fences[l.granted(r).Fence] = true
@@ -236,7 +236,7 @@ func readersLeases(t *testing.T, h Harness) {
 func fencesGrow(t *testing.T, h Harness) {
 	l := newLock(t, h)
 	last := int64(0)
-	grows := func(how string, grant lock.Grant) lock.Grant {
+	grows := func(how string, grant store.Grant) store.Grant {
 		t.Helper()
 		if grant.Fence <= last {
 			t.Errorf("after %s: fence %d, after %d", how, grant.Fence, last)
@@ -268,7 +268,7 @@ func fenceBlocks(t *testing.T, h Harness) {
 	l := newLock(t, h)
 	last := int64(0)
 	for range 4 {
-		for _, n := range []int{1, 7, lock.MaxFences} {
+		for _, n := range []int{1, 7, store.MaxFences} {
 			w := l.exclusive()
 			w.Fences = n
 			grant := l.granted(w) // which checks how many there are
@@ -375,8 +375,8 @@ func lateAfterRelease(t *testing.T, h Harness) {
 		t.Helper()
 		l.renew(w, false)
 		l.downgrade(w, false)
-		l.acquire(w, lock.Withdrawn)
-		l.acquire(once(w), lock.Withdrawn)
+		l.acquire(w, store.Withdrawn)
+		l.acquire(once(w), store.Withdrawn)
 		l.release(w, true) // sent twice
 	}
 	late()
@@ -418,7 +418,7 @@ func forces(t *testing.T, h Harness) {
 	l.force(grant.LastFence, false)
 	l.verify(w, false)
 	l.renew(w, false)
-	l.acquire(w, lock.Withdrawn) // as if it had been released
+	l.acquire(w, store.Withdrawn) // as if it had been released
 	l.release(w, false)
 	l.verify(next.req, true)
 }

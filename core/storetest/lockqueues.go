@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // queueCases is what Locks asks about those who wait.
@@ -80,7 +80,7 @@ func awaitTwice(t *testing.T, h Harness) {
 		t.Errorf("granted %+v, then %+v", grant, again)
 	}
 	l.release(w.req, true)
-	l.await(w.req).fails(lock.ErrWithdrawn)
+	l.await(w.req).fails(store.ErrWithdrawn)
 	l.granted(once(l.exclusive()))
 }
 
@@ -110,7 +110,7 @@ func queueTwice(t *testing.T, h Harness) {
 	l.release(holder, true)
 	w.granted()
 	l.wait(second)
-	l.acquire(first, lock.Granted)
+	l.acquire(first, store.Granted)
 }
 
 func withdrawn(t *testing.T, h Harness) {
@@ -119,10 +119,10 @@ func withdrawn(t *testing.T, h Harness) {
 	l.granted(holder)
 	first, second, third := l.waits(l.exclusive()), l.waits(l.exclusive()), l.waits(l.exclusive())
 	l.release(second.req, false)
-	second.fails(lock.ErrWithdrawn)
+	second.fails(store.ErrWithdrawn)
 	l.wait(first, third)
 	l.release(first.req, false)
-	first.fails(lock.ErrWithdrawn)
+	first.fails(store.ErrWithdrawn)
 	l.release(holder, true)
 	third.granted()
 	l.release(third.req, true)
@@ -148,7 +148,7 @@ func withdrawnWriter(t *testing.T, h Harness) {
 	w2, r3 := l.waits(l.exclusive()), l.waits(l.shared())
 	l.wait(w, r1, r2, w2, r3)
 	l.release(w.req, false)
-	w.fails(lock.ErrWithdrawn)
+	w.fails(store.ErrWithdrawn)
 	r1.granted()
 	r2.granted()
 	l.wait(w2, r3)
@@ -238,7 +238,7 @@ func expiryAfterLeave(t *testing.T, h Harness) {
 	dies.TTL = 300 * time.Millisecond
 	l.granted(dies)
 	first, second, third := l.exclusive(), l.exclusive(), l.exclusive()
-	for _, req := range []lock.AcquireRequest{first, second, third} {
+	for _, req := range []store.LockRequest{first, second, third} {
 		l.acquireAny(req)
 	}
 	w1, w2, w3 := l.await(first), l.await(second), l.await(third)
@@ -255,7 +255,7 @@ func expiryAfterLeave(t *testing.T, h Harness) {
 func readersExpire(t *testing.T, h Harness) {
 	l := newLock(t, h)
 	for range 3 {
-		l.acquire(short(l.shared()), lock.Granted)
+		l.acquire(short(l.shared()), store.Granted)
 	}
 	waits := l.exclusive()
 	l.acquireAny(waits)

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Locks is the contract of lock.Store, which the harness's store must implement too. Two of its tests
+// Locks is the contract of store.Locks, which the harness's store must implement too. Two of its tests
 // wait until the store has given up on somebody, and ask the harness for up to eight seconds.
 func Locks(t *testing.T, run Runner) {
 	runAll(t, run, []testCase{
@@ -52,14 +52,14 @@ func heldIsTaken(t *testing.T, h Harness) {
 		w := l.exclusive()
 		w.Shared, w.Holder = shared, "me\x00\xff"
 		l.granted(w)
-		for want, other := range []lock.AcquireRequest{once(l.exclusive()), l.exclusive(), l.exclusive(), once(l.shared())} {
+		for want, other := range []store.LockRequest{once(l.exclusive()), l.exclusive(), l.exclusive(), once(l.shared())} {
 			reply := l.acquireAny(other)
-			outcome, waiting := lock.Taken, 2
+			outcome, waiting := store.Taken, 2
 			if want < 3 {
 				waiting = max(want-1, 0)
 			}
 			if other.Queue {
-				outcome = lock.Queued
+				outcome = store.Queued
 			}
 			if reply.Outcome != outcome || reply.Holder != w.Holder || reply.Waiting != waiting ||
 				reply.Remaining <= longLease-eventually || reply.Remaining > longLease {
@@ -105,15 +105,15 @@ func acquireAfterRelease(t *testing.T, h Harness) {
 	l := newLock(t, h)
 	early, held, waited := l.exclusive(), l.exclusive(), l.exclusive()
 	l.release(early, false)
-	l.acquire(early, lock.Withdrawn)
+	l.acquire(early, store.Withdrawn)
 	l.granted(held)
 	l.queued(waited)
 	l.release(waited, false)
-	l.acquire(waited, lock.Withdrawn)
+	l.acquire(waited, store.Withdrawn)
 	l.release(held, true)
-	for _, req := range []lock.AcquireRequest{early, held, waited} {
-		l.acquire(req, lock.Withdrawn)
-		l.await(req).fails(lock.ErrWithdrawn)
+	for _, req := range []store.LockRequest{early, held, waited} {
+		l.acquire(req, store.Withdrawn)
+		l.await(req).fails(store.ErrWithdrawn)
 	}
 	if state := l.inspect(); len(state.Holders) != 0 || state.Waiting != 0 {
 		t.Errorf("the lock is not free: %+v", state)
@@ -150,7 +150,7 @@ func inspects(t *testing.T, h Harness) {
 		t.Errorf("a free lock: %+v", state)
 	}
 	w := l.exclusive()
-	w.Holder, w.Fences = strings.Repeat("h\x00\xff ", lock.MaxHolder/4), 8
+	w.Holder, w.Fences = strings.Repeat("h\x00\xff ", store.MaxHolder/4), 8
 	grant := l.granted(w)
 	l.queued(l.exclusive())
 	l.queued(l.shared())
@@ -180,7 +180,7 @@ func lists(t *testing.T, h Harness) {
 	l.granted(released)
 	l.release(released, true)
 
-	found := map[string]lock.State{}
+	found := map[string]store.LockState{}
 	for state, err := range l.store.ListLocks(background(), l.name) {
 		if err != nil {
 			t.Fatalf("ListLocks: %v", err)
@@ -245,9 +245,9 @@ func concurrentAcquires(t *testing.T, h Harness) {
 			switch {
 			case err != nil:
 				t.Errorf("AcquireLock: %v", err)
-			case reply.Outcome == lock.Granted:
+			case reply.Outcome == store.Granted:
 				granted.Add(1)
-			case reply.Outcome == lock.Taken:
+			case reply.Outcome == store.Taken:
 				taken.Add(1)
 			}
 		})
@@ -259,12 +259,12 @@ func concurrentAcquires(t *testing.T, h Harness) {
 }
 
 // lockCalls calls every method that has a context, and hands over its error.
-func (l lockCase) lockCalls(ctx context.Context, req lock.AcquireRequest, want func(method string, err error)) {
+func (l lockCase) lockCalls(ctx context.Context, req store.LockRequest, want func(method string, err error)) {
 	_, err := l.store.AcquireLock(ctx, req)
 	want("AcquireLock", err)
 	_, err = l.store.AwaitLock(ctx, req)
 	want("AwaitLock", err)
-	_, err = l.store.RenewLocks(ctx, []lock.HoldRequest{holdOf(req)})
+	_, err = l.store.RenewLocks(ctx, []store.LockRef{holdOf(req)})
 	want("RenewLocks", err)
 	_, err = l.store.ReleaseLock(ctx, holdOf(req))
 	want("ReleaseLock", err)

@@ -6,26 +6,26 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // take acquires the lock, however long that takes; for goroutines other than the test's.
-func (l lockCase) take(req lock.AcquireRequest) (lock.Grant, bool) {
+func (l lockCase) take(req store.LockRequest) (store.Grant, bool) {
 	reply, err := l.store.AcquireLock(background(), req)
-	if err == nil && reply.Outcome == lock.Queued {
+	if err == nil && reply.Outcome == store.Queued {
 		ctx, cancel := context.WithTimeout(background(), longLease)
 		defer cancel()
 		reply.Grant, err = l.store.AwaitLock(ctx, req)
-		reply.Outcome = lock.Granted
+		reply.Outcome = store.Granted
 	}
-	if err != nil || reply.Outcome != lock.Granted {
+	if err != nil || reply.Outcome != store.Granted {
 		l.t.Errorf("not granted: %+v, %v", reply, err)
-		return lock.Grant{}, false
+		return store.Grant{}, false
 	}
 	return reply.Grant, true
 }
 
-func (l lockCase) giveBack(req lock.AcquireRequest) {
+func (l lockCase) giveBack(req store.LockRequest) {
 	if held, err := l.store.ReleaseLock(background(), holdOf(req)); err != nil || !held {
 		l.t.Errorf("ReleaseLock: %v, %v", held, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // op is an operation that a test begins attempts at.
@@ -26,15 +26,15 @@ func newOp(t *testing.T, h Harness) op {
 	return op{t: t, h: h, id: id[len(id)-22:], fp: strings.Repeat("f", 43), retention: time.Hour}
 }
 
-func (o op) ref(owner string) guard.AttemptRef {
-	return guard.AttemptRef{Scope: o.scope, ID: o.id, Owner: owner}
+func (o op) ref(owner string) store.AttemptRef {
+	return store.AttemptRef{Scope: o.scope, ID: o.id, Owner: owner}
 }
 
 func newOwner() string { return unique("owner")[:22] }
 
-func (o op) begin(owner string, lease time.Duration, rerun bool) guard.BeginReply {
+func (o op) begin(owner string, lease time.Duration, rerun bool) store.BeginReply {
 	o.t.Helper()
-	reply, err := o.h.Store.BeginOperation(background(), guard.BeginRequest{
+	reply, err := o.h.Store.BeginOperation(background(), store.BeginRequest{
 		AttemptRef: o.ref(owner), Fingerprint: o.fp, Lease: lease, Retention: o.retention, Rerun: rerun,
 		MaxRecords: o.maxRecords,
 	})
@@ -44,7 +44,7 @@ func (o op) begin(owner string, lease time.Duration, rerun bool) guard.BeginRepl
 	return reply
 }
 
-func (o op) want(reply guard.BeginReply, outcome guard.BeginOutcome, number int) {
+func (o op) want(reply store.BeginReply, outcome store.BeginOutcome, number int) {
 	o.t.Helper()
 	if reply.Outcome != outcome || reply.Number != number {
 		o.t.Fatalf("got outcome %d of attempt %d, want outcome %d of attempt %d: %+v",
@@ -54,7 +54,7 @@ func (o op) want(reply guard.BeginReply, outcome guard.BeginOutcome, number int)
 
 func (o op) started(owner string, lease time.Duration, rerun bool, number int) {
 	o.t.Helper()
-	o.want(o.begin(owner, lease, rerun), guard.Started, number)
+	o.want(o.begin(owner, lease, rerun), store.Started, number)
 }
 
 // dies begins an attempt and lets its lease end.
@@ -64,14 +64,14 @@ func (o op) dies(owner string, rerun bool, number int) {
 	o.h.Advance(30 * time.Millisecond)
 }
 
-func (o op) request(owner string, state guard.State, data []byte) guard.SettleRequest {
-	return guard.SettleRequest{
+func (o op) request(owner string, state store.RecordState, data []byte) store.SettleRequest {
+	return store.SettleRequest{
 		AttemptRef: o.ref(owner), Fingerprint: o.fp, Number: 1, State: state, Status: 201, Data: data,
 		Retention: o.retention, MaxBytes: o.maxBytes,
 	}
 }
 
-func (o op) settle(owner string, state guard.State, data []byte, want bool) {
+func (o op) settle(owner string, state store.RecordState, data []byte, want bool) {
 	o.t.Helper()
 	owned, err := o.h.Store.SettleOperation(background(), o.request(owner, state, data))
 	o.check("SettleOperation", owned, err, want)
@@ -85,7 +85,7 @@ func (o op) abandon(owner string, want bool) {
 
 func (o op) mark(owner string, seq int, dirty, want bool) {
 	o.t.Helper()
-	owned, err := o.h.Store.MarkOperation(background(), guard.MarkRequest{AttemptRef: o.ref(owner), Dirty: dirty, Seq: seq})
+	owned, err := o.h.Store.MarkOperation(background(), store.MarkRequest{AttemptRef: o.ref(owner), Dirty: dirty, Seq: seq})
 	o.check("MarkOperation", owned, err, want)
 }
 
@@ -96,7 +96,7 @@ func (o op) renew(owner string, lease time.Duration, want bool) {
 
 func (o op) renews(owner string, lease time.Duration) bool {
 	o.t.Helper()
-	held, err := o.h.Store.RenewOperations(background(), []guard.RenewRequest{
+	held, err := o.h.Store.RenewOperations(background(), []store.RenewRequest{
 		{AttemptRef: o.ref(owner), Lease: lease, Retention: o.retention},
 	})
 	if err != nil || len(held) != 1 {

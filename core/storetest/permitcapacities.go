@@ -3,7 +3,7 @@ package storetest
 import (
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // permitCapacityCases is what Semaphores asks about capacities that differ, and that change while a
@@ -20,7 +20,7 @@ var permitCapacityCases = []testCase{
 func capacitiesDiffer(t *testing.T, h Harness) {
 	small, large := newPermits(t, h, 2), newPermits(t, h, 5)
 	large.name = small.name
-	held := []semaphore.AcquireRequest{large.request(1), large.request(1), large.request(1)}
+	held := []store.PermitRequest{large.request(1), large.request(1), large.request(1)}
 	for _, req := range held {
 		large.granted(req)
 	}
@@ -44,13 +44,13 @@ func capacitiesDiffer(t *testing.T, h Harness) {
 func smallerCapacityDrains(t *testing.T, h Harness) {
 	p := newPermits(t, h, 5)
 	one, two, three := p.request(1), p.request(2), p.request(2)
-	for _, req := range []semaphore.AcquireRequest{one, two, three} {
+	for _, req := range []store.PermitRequest{one, two, three} {
 		p.granted(req)
 	}
 	p.capacity = 2
 	waits := p.waits(p.request(1))
 	p.taken(p.request(1))
-	for _, req := range []semaphore.AcquireRequest{one, two, three} {
+	for _, req := range []store.PermitRequest{one, two, three} {
 		p.renew(req, true)
 	}
 	p.waiting(5, waits)
@@ -71,7 +71,7 @@ func largerCapacityGoesOn(t *testing.T, h Harness) {
 	p.waiting(2, head, second, third)
 	p.queued(of(3, head.req))
 	p.waiting(2, head, second, third)
-	grant := p.acquire(of(4, head.req), semaphore.Granted).Grant
+	grant := p.acquire(of(4, head.req), store.Granted).Grant
 	if woken := head.granted(); woken.Fence != grant.Fence {
 		t.Errorf("granted %+v, and who awaits it %+v", grant, woken)
 	}
@@ -105,14 +105,14 @@ func largerCapacityBarges(t *testing.T, h Harness) {
 	p.granted(p.request(2))
 	head, quick := p.waits(p.request(2)), p.waits(barges(p.request(1)))
 	p.waiting(2, head, quick)
-	p.acquire(of(3, quick.req), semaphore.Granted)
+	p.acquire(of(3, quick.req), store.Granted)
 	quick.granted()
 	p.waiting(3, head)
 }
 
 func smallerCapacityWaits(t *testing.T, h Harness) {
 	p := newPermits(t, h, 3)
-	held := []semaphore.AcquireRequest{p.request(1), p.request(1), p.request(1)}
+	held := []store.PermitRequest{p.request(1), p.request(1), p.request(1)}
 	for _, req := range held {
 		p.granted(req)
 	}

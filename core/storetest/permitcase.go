@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // permitCase is a semaphore that a test asks for permits of.
 type permitCase struct {
 	t         *testing.T
 	h         Harness
-	store     semaphore.Store
+	store     store.Permits
 	name, key string
 	capacity  int // of every request that says nothing else
 	since     time.Time
@@ -24,41 +24,41 @@ func newPermits(t *testing.T, h Harness, capacity int) permitCase {
 }
 
 // request is a new request that queues.
-func (p permitCase) request(weight int) semaphore.AcquireRequest {
-	return semaphore.AcquireRequest{
+func (p permitCase) request(weight int) store.PermitRequest {
+	return store.PermitRequest{
 		Name: p.name, Key: p.key, ID: newOwner(), Weight: weight, Capacity: p.capacity, Queue: true, TTL: longLease,
 		Holder: "somebody",
 	}
 }
 
 // tries is the same request, but for the queue.
-func tries(req semaphore.AcquireRequest) semaphore.AcquireRequest {
+func tries(req store.PermitRequest) store.PermitRequest {
 	req.Queue = false
 	return req
 }
 
-func barges(req semaphore.AcquireRequest) semaphore.AcquireRequest {
+func barges(req store.PermitRequest) store.PermitRequest {
 	req.Barging = true
 	return req
 }
 
 // dies is the same request for a permit that nobody renews.
-func dies(req semaphore.AcquireRequest) semaphore.AcquireRequest {
+func dies(req store.PermitRequest) store.PermitRequest {
 	req.TTL = shortLease
 	return req
 }
 
 // of is the same request with another capacity.
-func of(capacity int, req semaphore.AcquireRequest) semaphore.AcquireRequest {
+func of(capacity int, req store.PermitRequest) store.PermitRequest {
 	req.Capacity = capacity
 	return req
 }
 
-func permitOf(req semaphore.AcquireRequest) semaphore.PermitRequest {
-	return semaphore.PermitRequest{Name: req.Name, Key: req.Key, ID: req.ID, TTL: req.TTL}
+func permitOf(req store.PermitRequest) store.PermitRef {
+	return store.PermitRef{Name: req.Name, Key: req.Key, ID: req.ID, TTL: req.TTL}
 }
 
-func (p permitCase) acquire(req semaphore.AcquireRequest, want semaphore.AcquireOutcome) semaphore.AcquireReply {
+func (p permitCase) acquire(req store.PermitRequest, want store.AcquireOutcome) store.PermitReply {
 	p.t.Helper()
 	reply := p.acquireAny(req)
 	if reply.Outcome != want {
@@ -67,7 +67,7 @@ func (p permitCase) acquire(req semaphore.AcquireRequest, want semaphore.Acquire
 	return reply
 }
 
-func (p permitCase) acquireAny(req semaphore.AcquireRequest) semaphore.AcquireReply {
+func (p permitCase) acquireAny(req store.PermitRequest) store.PermitReply {
 	p.t.Helper()
 	reply, err := p.store.AcquirePermits(background(), req)
 	if err != nil {
@@ -76,38 +76,38 @@ func (p permitCase) acquireAny(req semaphore.AcquireRequest) semaphore.AcquireRe
 	return reply
 }
 
-func (p permitCase) granted(req semaphore.AcquireRequest) semaphore.Grant {
+func (p permitCase) granted(req store.PermitRequest) store.Grant {
 	p.t.Helper()
 	before := time.Now()
-	grant := p.acquire(req, semaphore.Granted).Grant
+	grant := p.acquire(req, store.Granted).Grant
 	p.checkGrant(req, grant, before)
 	return grant
 }
 
 // same repeats a request that was granted.
-func (p permitCase) same(req semaphore.AcquireRequest, grant semaphore.Grant) {
+func (p permitCase) same(req store.PermitRequest, grant store.Grant) {
 	p.t.Helper()
-	again := p.acquire(req, semaphore.Granted).Grant
+	again := p.acquire(req, store.Granted).Grant
 	p.checkGrant(req, again, p.since)
 	if again.Fence != grant.Fence {
 		p.t.Errorf("granted %+v, then %+v", grant, again)
 	}
 }
 
-func (p permitCase) queued(req semaphore.AcquireRequest) semaphore.AcquireReply {
+func (p permitCase) queued(req store.PermitRequest) store.PermitReply {
 	p.t.Helper()
-	return p.acquire(req, semaphore.Queued)
+	return p.acquire(req, store.Queued)
 }
 
-func (p permitCase) taken(req semaphore.AcquireRequest) {
+func (p permitCase) taken(req store.PermitRequest) {
 	p.t.Helper()
-	if reply := p.acquire(tries(req), semaphore.Taken); reply.QueueFull {
+	if reply := p.acquire(tries(req), store.Taken); reply.QueueFull {
 		p.t.Errorf("the queue is said to keep out what does not queue: %+v", reply)
 	}
 }
 
 // checkGrant checks what is true of every grant of a request that was sent at before or later.
-func (p permitCase) checkGrant(req semaphore.AcquireRequest, grant semaphore.Grant, before time.Time) {
+func (p permitCase) checkGrant(req store.PermitRequest, grant store.Grant, before time.Time) {
 	p.t.Helper()
 	if grant.Sent.Before(before.Add(-time.Millisecond)) || grant.Sent.After(time.Now()) {
 		p.t.Errorf("a request of %v was sent at %v", before, grant.Sent)
@@ -141,27 +141,27 @@ func (p permitCase) checkGrant(req semaphore.AcquireRequest, grant semaphore.Gra
 	}
 }
 
-func (p permitCase) release(req semaphore.AcquireRequest, want bool) {
+func (p permitCase) release(req store.PermitRequest, want bool) {
 	p.t.Helper()
-	p.checkAll("ReleasePermits", []semaphore.PermitRequest{permitOf(req)}, []bool{want})
+	p.checkAll("ReleasePermits", []store.PermitRef{permitOf(req)}, []bool{want})
 }
 
 // renew renews a permit, which is how one finds out that it is held: of what is not, it changes nothing.
-func (p permitCase) renew(req semaphore.AcquireRequest, want bool) {
+func (p permitCase) renew(req store.PermitRequest, want bool) {
 	p.t.Helper()
-	p.checkAll("RenewPermits", []semaphore.PermitRequest{permitOf(req)}, []bool{want})
+	p.checkAll("RenewPermits", []store.PermitRef{permitOf(req)}, []bool{want})
 }
 
-func (p permitCase) renews(req semaphore.AcquireRequest) bool {
+func (p permitCase) renews(req store.PermitRequest) bool {
 	p.t.Helper()
-	held, err := p.store.RenewPermits(background(), []semaphore.PermitRequest{permitOf(req)})
+	held, err := p.store.RenewPermits(background(), []store.PermitRef{permitOf(req)})
 	if err != nil || len(held) != 1 {
 		p.t.Fatalf("RenewPermits of one answered for %d: %v", len(held), err)
 	}
 	return held[0]
 }
 
-func (p permitCase) checkAll(method string, reqs []semaphore.PermitRequest, want []bool) {
+func (p permitCase) checkAll(method string, reqs []store.PermitRef, want []bool) {
 	p.t.Helper()
 	call := p.store.RenewPermits
 	if method == "ReleasePermits" {
@@ -178,7 +178,7 @@ func (p permitCase) checkAll(method string, reqs []semaphore.PermitRequest, want
 	}
 }
 
-func (p permitCase) inspect() semaphore.State {
+func (p permitCase) inspect() store.SemaphoreState {
 	p.t.Helper()
 	state, err := p.store.InspectPermits(background(), p.name, p.key)
 	if err != nil {
@@ -191,7 +191,7 @@ func (p permitCase) inspect() semaphore.State {
 }
 
 // state checks what is in use by permits, none of which has still to be claimed, and how many wait.
-func (p permitCase) state(inUse, waiting int) semaphore.State {
+func (p permitCase) state(inUse, waiting int) store.SemaphoreState {
 	p.t.Helper()
 	state := p.inspect()
 	weights := 0
@@ -207,16 +207,16 @@ func (p permitCase) state(inUse, waiting int) semaphore.State {
 // permitWaiter is a request that somebody awaits.
 type permitWaiter struct {
 	p      permitCase
-	req    semaphore.AcquireRequest
+	req    store.PermitRequest
 	cancel context.CancelFunc
 	done   chan struct{}
-	grant  semaphore.Grant
+	grant  store.Grant
 	err    error
 }
 
 // await has a request awaited until the test ends. Where time is faked, AwaitPermits sleeps by the
 // time that await returns; elsewhere it may.
-func (p permitCase) await(req semaphore.AcquireRequest) *permitWaiter {
+func (p permitCase) await(req store.PermitRequest) *permitWaiter {
 	ctx, cancel := context.WithCancel(background())
 	w := &permitWaiter{p: p, req: req, cancel: cancel, done: make(chan struct{})}
 	go func() {
@@ -232,7 +232,7 @@ func (p permitCase) await(req semaphore.AcquireRequest) *permitWaiter {
 }
 
 // waits queues a request and has it awaited.
-func (p permitCase) waits(req semaphore.AcquireRequest) *permitWaiter {
+func (p permitCase) waits(req store.PermitRequest) *permitWaiter {
 	p.t.Helper()
 	p.queued(req)
 	return p.await(req)
@@ -247,7 +247,7 @@ func (w *permitWaiter) ended() {
 	}
 }
 
-func (w *permitWaiter) granted() semaphore.Grant {
+func (w *permitWaiter) granted() store.Grant {
 	w.p.t.Helper()
 	w.ended()
 	if w.err != nil {

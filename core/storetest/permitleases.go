@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // permitLeaseCases is what Semaphores asks about how permits end, and about fences.
@@ -35,7 +35,7 @@ func permitExpires(t *testing.T, h Harness) {
 	h.Advance(pastLease)
 	p.state(1, 0)
 	p.renew(dead, false)
-	if reply := p.acquire(tries(p.request(5)), semaphore.Taken); reply.InUse != 1 || reply.Remaining <= shortLease {
+	if reply := p.acquire(tries(p.request(5)), store.Taken); reply.InUse != 1 || reply.Remaining <= shortLease {
 		t.Errorf("of the two permits one has expired: %+v", reply)
 	}
 	p.granted(tries(p.request(4)))
@@ -56,7 +56,7 @@ func permitLeases(t *testing.T, h Harness) {
 		before, dead, later, doomed, after := p.request(1), dies(p.request(2)), p.request(1), p.request(1), p.request(3)
 		later.TTL, doomed.TTL = ttl, ttl+10*time.Millisecond
 		began := time.Now()
-		for _, req := range []semaphore.AcquireRequest{before, dead, later, doomed, after} {
+		for _, req := range []store.PermitRequest{before, dead, later, doomed, after} {
 			p.granted(req)
 		}
 		h.Advance(pastLease)
@@ -86,7 +86,7 @@ func permitLeases(t *testing.T, h Harness) {
 func manyExpire(t *testing.T, h Harness) {
 	p := newPermits(t, h, 1000)
 	var (
-		reqs []semaphore.PermitRequest
+		reqs []store.PermitRef
 		held []bool
 		live int
 	)
@@ -96,7 +96,7 @@ func manyExpire(t *testing.T, h Harness) {
 		if !lives {
 			req.TTL = 300 * time.Millisecond
 		}
-		p.acquire(req, semaphore.Granted)
+		p.acquire(req, store.Granted)
 		if i%40 == 0 {
 			live += req.Weight
 		} else {
@@ -128,7 +128,7 @@ func releaseExpiredPermit(t *testing.T, h Harness) {
 	p.release(dead, false)
 	p.state(2, 0)
 	p.renew(next, true)
-	p.acquire(dead, semaphore.Withdrawn)
+	p.acquire(dead, store.Withdrawn)
 }
 
 func renewsPermit(t *testing.T, h Harness) {
@@ -187,19 +187,19 @@ func renewPermits(t *testing.T, h Harness) {
 	p.granted(dead)
 	h.Advance(pastLease)
 	var (
-		reqs []semaphore.PermitRequest
+		reqs []store.PermitRef
 		want []bool
 	)
-	add := func(req semaphore.AcquireRequest, held bool) {
+	add := func(req store.PermitRequest, held bool) {
 		reqs, want = append(reqs, permitOf(req)), append(want, held)
 	}
 	for i := range keys {
 		p.key = fmt.Sprint("k", i)
 		one, two, queued, released := p.request(1), p.request(2), p.request(1), p.request(1)
-		p.acquire(released, semaphore.Granted)
+		p.acquire(released, store.Granted)
 		p.release(released, true)
-		p.acquire(one, semaphore.Granted)
-		p.acquire(two, semaphore.Granted)
+		p.acquire(one, store.Granted)
+		p.acquire(two, store.Granted)
 		p.queued(queued)
 		add(queued, false)
 		add(one, true)
@@ -223,7 +223,7 @@ func renewPermits(t *testing.T, h Harness) {
 func permitFences(t *testing.T, h Harness) {
 	p := newPermits(t, h, 3)
 	seen := map[int64]string{}
-	differs := func(how string, grant semaphore.Grant) {
+	differs := func(how string, grant store.Grant) {
 		t.Helper()
 		if old, ok := seen[grant.Fence]; ok {
 			t.Errorf("the fence %d after %s, as after %s", grant.Fence, how, old)
@@ -238,7 +238,7 @@ func permitFences(t *testing.T, h Harness) {
 		p.release(two, true)
 		differs("a release to the first", first.granted())
 		differs("a release to the second", second.granted())
-		for _, req := range []semaphore.AcquireRequest{one, first.req, second.req} {
+		for _, req := range []store.PermitRequest{one, first.req, second.req} {
 			p.release(req, true)
 		}
 		h.Advance(time.Millisecond) // a store may go by its clock alone when nobody holds a permit any more
@@ -254,20 +254,20 @@ func permitFences(t *testing.T, h Harness) {
 func fencesStay(t *testing.T, h Harness) {
 	p := newPermits(t, h, 9)
 	first, second := p.request(1), p.request(2)
-	grants := map[int64]semaphore.Grant{}
+	grants := map[int64]store.Grant{}
 	oldest := p.granted(first)
-	for _, req := range []semaphore.AcquireRequest{first, second} {
-		grant := p.acquire(req, semaphore.Granted).Grant
+	for _, req := range []store.PermitRequest{first, second} {
+		grant := p.acquire(req, store.Granted).Grant
 		grants[grant.Fence] = grant
 	}
 	first.TTL /= 2
 	p.same(first, oldest)
-	third := p.acquire(p.request(1), semaphore.Granted).Grant
+	third := p.acquire(p.request(1), store.Granted).Grant
 	first.TTL *= 3
 	p.renew(first, true)
 	p.renew(second, true)
-	fourth := p.acquire(p.request(1), semaphore.Granted).Grant
-	for _, grant := range []semaphore.Grant{third, fourth} {
+	fourth := p.acquire(p.request(1), store.Granted).Grant
+	for _, grant := range []store.Grant{third, fourth} {
 		grants[grant.Fence] = grant
 	}
 	if len(grants) != 4 {
@@ -319,7 +319,7 @@ func expiriesAddUp(t *testing.T, h Harness) {
 	p := newPermits(t, h, 4)
 	first, second, stays := p.request(1), p.request(2), p.request(1)
 	first.TTL, second.TTL = 100*time.Millisecond, 400*time.Millisecond
-	for _, req := range []semaphore.AcquireRequest{first, second, stays} {
+	for _, req := range []store.PermitRequest{first, second, stays} {
 		p.granted(req)
 	}
 	heavy, light := p.request(3), p.request(1)
@@ -338,7 +338,7 @@ func expiriesInTurn(t *testing.T, h Harness) {
 	for _, ttl := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond} {
 		req := p.request(1)
 		req.TTL = ttl
-		p.acquire(req, semaphore.Granted)
+		p.acquire(req, store.Granted)
 	}
 	var waiters []*permitWaiter
 	for range 3 {
@@ -362,11 +362,11 @@ func expiryBehindLeave(t *testing.T, h Harness) {
 	dead.TTL = 300 * time.Millisecond
 	p.granted(dead)
 	first, second, third, fourth := p.request(2), p.request(1), p.request(1), p.request(1)
-	for _, req := range []semaphore.AcquireRequest{first, second, third, fourth} {
+	for _, req := range []store.PermitRequest{first, second, third, fourth} {
 		p.acquireAny(req) // it is queued, unless the machine is very slow
 	}
 	w1, w2, w3, w4 := p.await(first), p.await(second), p.await(third), p.await(fourth)
-	if _, err := p.store.ReleasePermits(background(), []semaphore.PermitRequest{permitOf(first)}); err != nil {
+	if _, err := p.store.ReleasePermits(background(), []store.PermitRef{permitOf(first)}); err != nil {
 		t.Fatal(err)
 	}
 	w1.ended()
@@ -388,7 +388,7 @@ func renewalKeepsOut(t *testing.T, h Harness) {
 		began := time.Now()
 		p.granted(req)
 		waits := p.request(1)
-		if expect(t, "AcquirePermits: outcome", p.acquireAny(waits).Outcome, semaphore.Queued, began, ttl) {
+		if expect(t, "AcquirePermits: outcome", p.acquireAny(waits).Outcome, store.Queued, began, ttl) {
 			return true
 		}
 		req.TTL = longLease

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // permitQueueCases is what Semaphores asks about those who wait.
@@ -93,7 +93,7 @@ func heavyBlocks(t *testing.T, h Harness) {
 
 func heavyIsServed(t *testing.T, h Harness) {
 	p := newPermits(t, h, 3)
-	var held []semaphore.AcquireRequest
+	var held []store.PermitRequest
 	for range 3 {
 		req := p.request(1)
 		p.granted(req)
@@ -201,7 +201,7 @@ func bargesPast(t *testing.T, h Harness) {
 func bargesInQueue(t *testing.T, h Harness) {
 	p := newPermits(t, h, 4)
 	one, two, three := p.request(1), p.request(1), p.request(2)
-	for _, req := range []semaphore.AcquireRequest{one, two, three} {
+	for _, req := range []store.PermitRequest{one, two, three} {
 		p.granted(req)
 	}
 	heavy, light := p.waits(p.request(4)), p.waits(p.request(1))
@@ -238,13 +238,13 @@ func bargesFromTheEnd(t *testing.T, h Harness) {
 
 func queueIsBounded(t *testing.T, h Harness) {
 	p := newPermits(t, h, 2)
-	atMost := func(waiting int, req semaphore.AcquireRequest) semaphore.AcquireRequest {
+	atMost := func(waiting int, req store.PermitRequest) store.PermitRequest {
 		req.MaxWaiting = waiting
 		return req
 	}
-	full := func(req semaphore.AcquireRequest, waiting int) {
+	full := func(req store.PermitRequest, waiting int) {
 		t.Helper()
-		if reply := p.acquire(req, semaphore.Taken); !reply.QueueFull || reply.Waiting != waiting || reply.InUse != 1 ||
+		if reply := p.acquire(req, store.Taken); !reply.QueueFull || reply.Waiting != waiting || reply.InUse != 1 ||
 			reply.Remaining <= longLease-eventually || reply.Remaining > longLease {
 			t.Errorf("1 in use and a full queue of %d: %+v", waiting, reply)
 		}
@@ -259,7 +259,7 @@ func queueIsBounded(t *testing.T, h Harness) {
 	full(atMost(1, p.request(1)), 2)
 	full(atMost(2, barges(p.request(2))), 2)
 	p.taken(atMost(2, p.request(1))) // it would not have been queued anyway
-	for _, req := range []semaphore.AcquireRequest{first, second, atMost(1, second)} {
+	for _, req := range []store.PermitRequest{first, second, atMost(1, second)} {
 		if reply := p.queued(req); reply.Waiting != 1 || reply.QueueFull {
 			t.Errorf("one request waits besides one that has its place already: %+v", reply)
 		}
@@ -293,7 +293,7 @@ func awaitPermitTwice(t *testing.T, h Harness) {
 	}
 	p.state(2, 0)
 	p.release(w.req, true)
-	p.await(w.req).fails(semaphore.ErrWithdrawn)
+	p.await(w.req).fails(store.ErrWithdrawn)
 	p.state(0, 0)
 	p.granted(tries(p.request(2)))
 }
@@ -341,10 +341,10 @@ func withdrawnPermit(t *testing.T, h Harness) {
 	p.granted(held)
 	first, second, third := p.waits(p.request(2)), p.waits(p.request(1)), p.waits(p.request(2))
 	p.release(second.req, false)
-	second.fails(semaphore.ErrWithdrawn)
+	second.fails(store.ErrWithdrawn)
 	p.waiting(2, first, third)
 	p.release(first.req, false)
-	first.fails(semaphore.ErrWithdrawn)
+	first.fails(store.ErrWithdrawn)
 	p.waiting(2, third)
 	p.release(held, true)
 	third.granted()
@@ -363,7 +363,7 @@ func withdrawnPermit(t *testing.T, h Harness) {
 	p.release(gone, false)
 	next.granted()
 	p.state(1, 0)
-	p.acquire(gone, semaphore.Withdrawn)
+	p.acquire(gone, store.Withdrawn)
 }
 
 func withdrawnHeavy(t *testing.T, h Harness) {
@@ -372,11 +372,11 @@ func withdrawnHeavy(t *testing.T, h Harness) {
 	heavy, light, heavier, last := p.waits(p.request(3)), p.waits(p.request(1)), p.waits(p.request(4)), p.waits(p.request(1))
 	p.waiting(2, heavy, light, heavier, last)
 	p.release(heavy.req, false)
-	heavy.fails(semaphore.ErrWithdrawn)
+	heavy.fails(store.ErrWithdrawn)
 	light.granted()
 	p.waiting(3, heavier, last)
 	p.release(heavier.req, false)
-	heavier.fails(semaphore.ErrWithdrawn)
+	heavier.fails(store.ErrWithdrawn)
 	last.granted()
 	p.state(4, 0)
 }
@@ -452,7 +452,7 @@ func deadPermitWaiters(t *testing.T, h Harness) {
 	light, other := place.waits(place.request(1)), place.waits(place.request(1))
 	bounded := place.request(3)
 	bounded.MaxWaiting = 4
-	if reply := place.acquire(bounded, semaphore.Taken); !reply.QueueFull {
+	if reply := place.acquire(bounded, store.Taken); !reply.QueueFull {
 		t.Errorf("four wait: %+v", reply)
 	}
 	ended.cancel()

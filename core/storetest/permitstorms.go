@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // permitStormCases is what Semaphores asks of many goroutines at once.
@@ -35,7 +35,7 @@ func concurrentPermits(t *testing.T, h Harness) {
 				switch {
 				case err != nil:
 					t.Errorf("AcquirePermits: %v", err)
-				case reply.Outcome == semaphore.Granted:
+				case reply.Outcome == store.Granted:
 					inUse += req.Weight
 				default:
 					least = min(least, req.Weight)
@@ -53,15 +53,15 @@ func concurrentPermits(t *testing.T, h Harness) {
 }
 
 // take acquires a permit, however long that takes; for goroutines other than the test's.
-func (p permitCase) take(req semaphore.AcquireRequest) bool {
+func (p permitCase) take(req store.PermitRequest) bool {
 	reply, err := p.store.AcquirePermits(background(), req)
-	if err == nil && reply.Outcome == semaphore.Queued {
+	if err == nil && reply.Outcome == store.Queued {
 		ctx, cancel := context.WithTimeout(background(), longLease)
 		defer cancel()
 		reply.Grant, err = p.store.AwaitPermits(ctx, req)
-		reply.Outcome = semaphore.Granted
+		reply.Outcome = store.Granted
 	}
-	if err != nil || reply.Outcome != semaphore.Granted {
+	if err != nil || reply.Outcome != store.Granted {
 		p.t.Errorf("not granted: %+v, %v", reply, err)
 		return false
 	}
@@ -75,7 +75,7 @@ func permitStorm(t *testing.T, h Harness) {
 			wg     sync.WaitGroup
 			inside atomic.Int64
 		)
-		has := func(req semaphore.AcquireRequest) {
+		has := func(req store.PermitRequest) {
 			if n := inside.Add(int64(req.Weight)); n > int64(capacity) {
 				t.Errorf("%d in use, of %d", n, capacity)
 			}
@@ -90,7 +90,7 @@ func permitStorm(t *testing.T, h Harness) {
 						return
 					}
 					has(req)
-					bag, weight := []semaphore.PermitRequest{permitOf(req)}, req.Weight
+					bag, weight := []store.PermitRef{permitOf(req)}, req.Weight
 					for more := range min(capacity, 7) {
 						req := tries(p.request(min(1+(i+more)%3, capacity)))
 						req.Barging = more%2 == 0
@@ -99,7 +99,7 @@ func permitStorm(t *testing.T, h Harness) {
 							t.Errorf("AcquirePermits: %v", err)
 							return
 						}
-						if reply.Outcome == semaphore.Granted {
+						if reply.Outcome == store.Granted {
 							has(req)
 							bag, weight = append(bag, permitOf(req)), weight+req.Weight
 						}
@@ -135,12 +135,12 @@ func leaversStorm(t *testing.T, h Harness) {
 				} else if reply, err := p.store.AcquirePermits(background(), req); err != nil {
 					t.Errorf("AcquirePermits: %v", err)
 					return
-				} else if reply.Outcome == semaphore.Queued {
+				} else if reply.Outcome == store.Queued {
 					ctx, cancel := context.WithCancel(background())
 					wg.Go(cancel)
 					_, _ = p.store.AwaitPermits(ctx, req)
 				}
-				if _, err := p.store.ReleasePermits(background(), []semaphore.PermitRequest{permitOf(req)}); err != nil {
+				if _, err := p.store.ReleasePermits(background(), []store.PermitRef{permitOf(req)}); err != nil {
 					t.Errorf("ReleasePermits: %v", err)
 					return
 				}

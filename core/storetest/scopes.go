@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // scopeOf returns a maker of operations of one scope, which has no more records, and bytes of results, than
@@ -32,16 +32,16 @@ func (o op) full(began time.Time, retention time.Duration) (late bool) {
 	o.t.Helper()
 	o.retention = retention
 	reply := o.begin(newOwner(), longLease, true)
-	if expect(o.t, "BeginOperation: outcome", reply.Outcome, guard.ScopeFull, began, retention) {
+	if expect(o.t, "BeginOperation: outcome", reply.Outcome, store.ScopeFull, began, retention) {
 		return true
 	}
 	o.wantFull(reply)
 	return false
 }
 
-func (o op) wantFull(reply guard.BeginReply) {
+func (o op) wantFull(reply store.BeginReply) {
 	o.t.Helper()
-	o.want(reply, guard.ScopeFull, 0)
+	o.want(reply, store.ScopeFull, 0)
 	if reply.Remaining < 0 || reply.Remaining > o.retention*9/8 {
 		o.t.Errorf("there is room in %v, with a retention of %v", reply.Remaining, o.retention)
 	}
@@ -53,31 +53,31 @@ func scopeFull(t *testing.T, h Harness) {
 	runs, finishes := newOwner(), newOwner()
 	running.started(runs, longLease, false, 1)
 	done.started(finishes, longLease, false, 1)
-	done.settle(finishes, guard.Completed, []byte("kept"), true)
+	done.settle(finishes, store.Completed, []byte("kept"), true)
 	unknown.started(finishes, longLease, false, 1)
-	unknown.settle(finishes, guard.Unknown, nil, true)
+	unknown.settle(finishes, store.Unknown, nil, true)
 	late := newOwner()
-	gone.settle(late, guard.Completed, []byte("late"), true) // its record was lost: it counts, and is never refused
+	gone.settle(late, store.Completed, []byte("late"), true) // its record was lost: it counts, and is never refused
 	for range 3 {
 		next().refused()
 		running.started(runs, longLease, false, 1) // sent twice
-		running.want(running.begin(newOwner(), longLease, false), guard.Busy, 1)
+		running.want(running.begin(newOwner(), longLease, false), store.Busy, 1)
 		for o, want := range map[*op]string{&done: "kept", &gone: "late"} {
-			if reply := o.begin(newOwner(), longLease, false); reply.Outcome != guard.Settled || string(reply.Data) != want {
+			if reply := o.begin(newOwner(), longLease, false); reply.Outcome != store.Settled || string(reply.Data) != want {
 				t.Errorf("got %+v, want the result %q", reply, want)
 			}
 		}
 		other := done
 		other.fp = "g" + other.fp[1:]
-		other.want(other.begin(newOwner(), longLease, false), guard.Mismatched, 1)
+		other.want(other.begin(newOwner(), longLease, false), store.Mismatched, 1)
 		o := next()
-		o.settle(newOwner(), guard.Completed, []byte("later still"), true)
+		o.settle(newOwner(), store.Completed, []byte("later still"), true)
 		if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "later still" {
 			t.Errorf("what was told late is %+v", reply)
 		}
 	}
 	running.renew(runs, longLease, true)
-	running.settle(runs, guard.Completed, []byte("ran"), true)
+	running.settle(runs, store.Completed, []byte("ran"), true)
 }
 
 func fullScopeTakenOver(t *testing.T, h Harness) {
@@ -85,12 +85,12 @@ func fullScopeTakenOver(t *testing.T, h Harness) {
 	dead, unknown, ended := next(), next(), newOwner()
 	dead.dies(newOwner(), true, 1)
 	unknown.started(ended, longLease, true, 1)
-	unknown.settle(ended, guard.Unknown, nil, true)
+	unknown.settle(ended, store.Unknown, nil, true)
 	next().refused()
 	for _, o := range []op{dead, unknown} {
 		second := newOwner()
 		o.started(second, longLease, true, 2)
-		o.settle(second, guard.Completed, []byte("second"), true)
+		o.settle(second, store.Completed, []byte("second"), true)
 	}
 	next().refused()
 }
@@ -108,7 +108,7 @@ func scopesApart(t *testing.T, h Harness) {
 		o.maxRecords, o.maxBytes = 2, 2
 		owner := newOwner()
 		o.started(owner, longLease, false, 1)
-		o.settle(owner, guard.Completed, []byte("kept"), true)
+		o.settle(owner, store.Completed, []byte("kept"), true)
 		if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "kept" {
 			t.Errorf("without a scope: %+v", reply)
 		}
@@ -140,7 +140,7 @@ func retentionLeavesRoom(t *testing.T, h Harness) {
 				o, owner := next(), newOwner()
 				o.retention = retention
 				o.started(owner, longLease, false, 1)
-				o.settle(owner, guard.Completed, []byte("kept"), true)
+				o.settle(owner, store.Completed, []byte("kept"), true)
 			}
 			if next().full(began, retention) {
 				return true
@@ -187,15 +187,15 @@ func concurrentScope(t *testing.T, h Harness) {
 	for range 32 {
 		o := next()
 		wg.Go(func() {
-			reply, err := h.Store.BeginOperation(background(), guard.BeginRequest{
+			reply, err := h.Store.BeginOperation(background(), store.BeginRequest{
 				AttemptRef: o.ref(newOwner()), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour, MaxRecords: o.maxRecords,
 			})
 			switch {
 			case err != nil:
 				t.Errorf("BeginOperation: %v", err)
-			case reply.Outcome == guard.Started:
+			case reply.Outcome == store.Started:
 				started.Add(1)
-			case reply.Outcome == guard.ScopeFull:
+			case reply.Outcome == store.ScopeFull:
 				full.Add(1)
 			}
 		})
@@ -211,12 +211,12 @@ func largeScope(t *testing.T, h Harness) {
 	started, kept := 0, 0
 	for range 150 {
 		o, owner := next(), newOwner()
-		if o.begin(owner, longLease, false).Outcome != guard.Started {
+		if o.begin(owner, longLease, false).Outcome != store.Started {
 			continue
 		}
 		started++
-		o.settle(owner, guard.Completed, bytes.Repeat([]byte("x"), 150), true)
-		if o.begin(newOwner(), longLease, false).State == guard.Completed {
+		o.settle(owner, store.Completed, bytes.Repeat([]byte("x"), 150), true)
+		if o.begin(newOwner(), longLease, false).State == store.Completed {
 			kept++
 		}
 	}
@@ -227,25 +227,25 @@ func largeScope(t *testing.T, h Harness) {
 
 func scopeBytes(t *testing.T, h Harness) {
 	next := scopeOf(t, h, 100, 1000)
-	settled := func(size int, want guard.State) {
+	settled := func(size int, want store.RecordState) {
 		t.Helper()
 		o, owner := next(), newOwner()
 		o.started(owner, longLease, false, 1)
 		for range 2 {
-			o.settle(owner, guard.Completed, bytes.Repeat([]byte("x"), size), true)
+			o.settle(owner, store.Completed, bytes.Repeat([]byte("x"), size), true)
 		}
 		reply := o.begin(newOwner(), longLease, true)
-		o.want(reply, guard.Settled, 1)
-		if reply.State != want || reply.Status != 201 || want == guard.Completed && len(reply.Data) != size {
+		o.want(reply, store.Settled, 1)
+		if reply.State != want || reply.Status != 201 || want == store.Completed && len(reply.Data) != size {
 			t.Errorf("a result of %d bytes: state %d, status %d, %d bytes, want state %d", size, reply.State, reply.Status, len(reply.Data), want)
 		}
 	}
-	settled(1001, guard.NotRetained)
-	settled(600, guard.Completed)
-	settled(401, guard.NotRetained)
-	settled(400, guard.Completed)
-	settled(63, guard.NotRetained) // a scope may have a sixteenth more
-	settled(0, guard.Completed)
+	settled(1001, store.NotRetained)
+	settled(600, store.Completed)
+	settled(401, store.NotRetained)
+	settled(400, store.Completed)
+	settled(63, store.NotRetained) // a scope may have a sixteenth more
+	settled(0, store.Completed)
 }
 
 func resultsLeaveRoom(t *testing.T, h Harness) {
@@ -253,11 +253,11 @@ func resultsLeaveRoom(t *testing.T, h Harness) {
 		next := scopeOf(t, h, 100, 1000)
 		for range 2 {
 			began := time.Now()
-			for _, want := range []guard.State{guard.Completed, guard.NotRetained} {
+			for _, want := range []store.RecordState{store.Completed, store.NotRetained} {
 				o, owner := next(), newOwner()
 				o.retention = retention
 				o.started(owner, longLease, false, 1)
-				o.settle(owner, guard.Completed, bytes.Repeat([]byte("x"), 1000), true)
+				o.settle(owner, store.Completed, bytes.Repeat([]byte("x"), 1000), true)
 				reply := o.begin(newOwner(), longLease, true)
 				if expect(t, "the state of a result", reply.State, want, began, retention) {
 					return true

@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Semaphores is the contract of semaphore.Store, which the harness's store must implement too. One of
+// Semaphores is the contract of store.Permits, which the harness's store must implement too. One of
 // its tests waits until the store has given up on somebody, and asks the harness for up to eight
 // seconds.
 func Semaphores(t *testing.T, run Runner) {
@@ -51,7 +50,7 @@ func permitsUpToCapacity(t *testing.T, h Harness) {
 			capacity += weight
 		}
 		p := newPermits(t, h, capacity)
-		var reqs []semaphore.AcquireRequest
+		var reqs []store.PermitRequest
 		inUse := 0
 		for _, weight := range weights {
 			p.state(inUse, 0)
@@ -78,7 +77,7 @@ func fullIsTaken(t *testing.T, h Harness) {
 	p.granted(p.request(3))
 	p.granted(p.request(1))
 	for _, step := range []struct {
-		req     semaphore.AcquireRequest
+		req     store.PermitRequest
 		waiting int
 	}{
 		{tries(p.request(2)), 0},
@@ -89,9 +88,9 @@ func fullIsTaken(t *testing.T, h Harness) {
 		{p.request(5), 2},
 		{tries(p.request(5)), 3},
 	} {
-		want := semaphore.Taken
+		want := store.Taken
 		if step.req.Queue {
-			want = semaphore.Queued
+			want = store.Queued
 		}
 		reply := p.acquire(step.req, want)
 		if reply.InUse != 4 || reply.Waiting != step.waiting || reply.QueueFull ||
@@ -111,7 +110,7 @@ func firstExpiryIsTold(t *testing.T, h Harness) {
 	p.granted(third)
 	told := func(want time.Duration) {
 		t.Helper()
-		if got := p.acquire(tries(p.request(1)), semaphore.Taken).Remaining; got <= want-eventually || got > want {
+		if got := p.acquire(tries(p.request(1)), store.Taken).Remaining; got <= want-eventually || got > want {
 			t.Errorf("the first permit expires in %v, want %v", got, want)
 		}
 	}
@@ -128,13 +127,13 @@ func firstExpiryIsTold(t *testing.T, h Harness) {
 }
 
 func largestCapacity(t *testing.T, h Harness) {
-	p := newPermits(t, h, semaphore.MaxCapacity)
-	all := p.request(semaphore.MaxCapacity)
+	p := newPermits(t, h, store.MaxCapacity)
+	all := p.request(store.MaxCapacity)
 	p.granted(all)
-	p.state(semaphore.MaxCapacity, 0)
+	p.state(store.MaxCapacity, 0)
 	p.taken(p.request(1))
-	p.taken(p.request(semaphore.MaxCapacity))
-	w := p.waits(p.request(semaphore.MaxCapacity - 1))
+	p.taken(p.request(store.MaxCapacity))
+	w := p.waits(p.request(store.MaxCapacity - 1))
 	p.release(all, true)
 	w.granted()
 	p.granted(p.request(1))
@@ -201,18 +200,18 @@ func acquirePermitAfterRelease(t *testing.T, h Harness) {
 	p := newPermits(t, h, 2)
 	early, held, waited := p.request(1), p.request(2), p.request(1)
 	p.release(early, false)
-	p.acquire(early, semaphore.Withdrawn)
+	p.acquire(early, store.Withdrawn)
 	p.granted(held)
 	p.queued(waited)
 	p.release(waited, false)
-	p.acquire(waited, semaphore.Withdrawn)
+	p.acquire(waited, store.Withdrawn)
 	p.release(held, true)
-	for _, req := range []semaphore.AcquireRequest{early, held, waited} {
-		p.acquire(req, semaphore.Withdrawn)
-		p.acquire(tries(req), semaphore.Withdrawn)
+	for _, req := range []store.PermitRequest{early, held, waited} {
+		p.acquire(req, store.Withdrawn)
+		p.acquire(tries(req), store.Withdrawn)
 		req.Barging, req.Capacity = true, 100
-		p.acquire(req, semaphore.Withdrawn)
-		p.await(req).fails(semaphore.ErrWithdrawn)
+		p.acquire(req, store.Withdrawn)
+		p.await(req).fails(store.ErrWithdrawn)
 		p.renew(req, false)
 	}
 	p.state(0, 0)
@@ -237,27 +236,27 @@ func releaseBatch(t *testing.T, h Harness) {
 		t.Errorf("ReleasePermits of none: %v, %v", held, err)
 	}
 	const keys = 40 // with six requests each, more than a store may want to send at once
-	var dead []semaphore.AcquireRequest
+	var dead []store.PermitRequest
 	for i := range keys {
 		p.key = fmt.Sprint("k", i)
 		req := dies(p.request(1))
-		p.acquire(req, semaphore.Granted)
+		p.acquire(req, store.Granted)
 		dead = append(dead, req)
 	}
 	h.Advance(pastLease)
 	var (
-		reqs []semaphore.PermitRequest
+		reqs []store.PermitRef
 		want []bool
 	)
-	add := func(req semaphore.AcquireRequest, held bool) {
+	add := func(req store.PermitRequest, held bool) {
 		reqs, want = append(reqs, permitOf(req)), append(want, held)
 	}
 	for i := range keys {
 		p.key = fmt.Sprint("k", i)
 		before, held, queued := p.request(3), p.request(2), p.request(3)
-		p.acquire(before, semaphore.Granted)
+		p.acquire(before, store.Granted)
 		p.release(before, true)
-		p.acquire(held, semaphore.Granted)
+		p.acquire(held, store.Granted)
 		p.queued(queued)
 		if i%2 == 0 {
 			add(queued, false)
@@ -278,25 +277,25 @@ func releaseBatch(t *testing.T, h Harness) {
 	}
 	for i := range keys {
 		p.key = fmt.Sprint("k", i)
-		p.acquire(tries(p.request(3)), semaphore.Granted)
+		p.acquire(tries(p.request(3)), store.Granted)
 	}
 }
 
 func releaseTogether(t *testing.T, h Harness) {
 	p, other := newPermits(t, h, 4), newPermits(t, h, 1)
 	a, b, c, d := p.request(1), p.request(1), p.request(2), other.request(1)
-	for _, req := range []semaphore.AcquireRequest{a, b, c} {
+	for _, req := range []store.PermitRequest{a, b, c} {
 		p.granted(req)
 	}
 	other.granted(d)
 	first, second, third := p.waits(p.request(2)), p.waits(p.request(1)), p.waits(p.request(2))
 	elsewhere := other.waits(other.request(1))
-	held, err := p.store.ReleasePermits(background(), []semaphore.PermitRequest{permitOf(a), permitOf(d), permitOf(b), permitOf(second.req)})
+	held, err := p.store.ReleasePermits(background(), []store.PermitRef{permitOf(a), permitOf(d), permitOf(b), permitOf(second.req)})
 	if err != nil || fmt.Sprint(held) != "[true true true false]" {
 		t.Fatalf("ReleasePermits of three permits and one in the queue: %v, %v", held, err)
 	}
 	first.granted()
-	second.fails(semaphore.ErrWithdrawn)
+	second.fails(store.ErrWithdrawn)
 	elsewhere.granted()
 	p.waiting(4, third)
 	p.release(c, true)
@@ -314,7 +313,7 @@ func inspectsPermits(t *testing.T, h Harness) {
 	want := map[int64]held{}
 	for _, permit := range []held{
 		{1, "", longLease},
-		{3, strings.Repeat("h\x00\xff ", semaphore.MaxHolder/4), longLease / 2},
+		{3, strings.Repeat("h\x00\xff ", store.MaxHolder/4), longLease / 2},
 		{2, "ü:{}", longLease},
 	} {
 		req := p.request(permit.weight)
@@ -339,17 +338,17 @@ func inspectsPermits(t *testing.T, h Harness) {
 
 func inspectsMany(t *testing.T, h Harness) {
 	p := newPermits(t, h, 1000)
-	const more = semaphore.MaxHolders + 20
+	const more = store.MaxHolders + 20
 	fences := map[int64]bool{}
 	for range more {
-		fences[p.acquire(p.request(2), semaphore.Granted).Fence] = true
+		fences[p.acquire(p.request(2), store.Granted).Fence] = true
 	}
 	if len(fences) != more {
 		t.Errorf("%d fences for %d permits", len(fences), more)
 	}
 	state := p.inspect()
-	if state.InUse != 2*more || len(state.Holders) != semaphore.MaxHolders {
-		t.Errorf("%d in use by %d permits, want %d by %d", state.InUse, len(state.Holders), 2*more, semaphore.MaxHolders)
+	if state.InUse != 2*more || len(state.Holders) != store.MaxHolders {
+		t.Errorf("%d in use by %d permits, want %d by %d", state.InUse, len(state.Holders), 2*more, store.MaxHolders)
 	}
 	for _, holder := range state.Holders {
 		if holder.Weight != 2 || !fences[holder.Fence] {
@@ -358,7 +357,7 @@ func inspectsMany(t *testing.T, h Harness) {
 		delete(fences, holder.Fence)
 	}
 	for state, err := range p.store.ListPermits(background(), p.name) {
-		if err != nil || state.InUse != 2*more || len(state.Holders) > semaphore.MaxHolders {
+		if err != nil || state.InUse != 2*more || len(state.Holders) > store.MaxHolders {
 			t.Errorf("%d in use by %d permits in the list, %v", state.InUse, len(state.Holders), err)
 		}
 	}
@@ -382,7 +381,7 @@ func listsPermits(t *testing.T, h Harness) {
 	p.granted(released)
 	p.release(released, true)
 
-	found := map[string]semaphore.State{}
+	found := map[string]store.SemaphoreState{}
 	for state, err := range p.store.ListPermits(background(), p.name) {
 		if err != nil {
 			t.Fatalf("ListPermits: %v", err)
@@ -437,7 +436,7 @@ func lockIsApart(t *testing.T, h Harness) {
 			t.Errorf("one has the lock: %+v, %v", state, err)
 		}
 	}
-	if reply := l.acquire(once(l.exclusive()), lock.Taken); reply.Waiting != 0 {
+	if reply := l.acquire(once(l.exclusive()), store.Taken); reply.Waiting != 0 {
 		t.Errorf("those who wait for the semaphore wait for the lock: %+v", reply)
 	}
 }
@@ -459,14 +458,14 @@ func oddPermitKeys(t *testing.T, h Harness) {
 }
 
 // permitCalls calls every method that has a context, and hands over its error.
-func (p permitCase) permitCalls(ctx context.Context, req semaphore.AcquireRequest, want func(method string, err error)) {
+func (p permitCase) permitCalls(ctx context.Context, req store.PermitRequest, want func(method string, err error)) {
 	_, err := p.store.AcquirePermits(ctx, req)
 	want("AcquirePermits", err)
 	_, err = p.store.AwaitPermits(ctx, req)
 	want("AwaitPermits", err)
-	_, err = p.store.RenewPermits(ctx, []semaphore.PermitRequest{permitOf(req)})
+	_, err = p.store.RenewPermits(ctx, []store.PermitRef{permitOf(req)})
 	want("RenewPermits", err)
-	_, err = p.store.ReleasePermits(ctx, []semaphore.PermitRequest{permitOf(req)})
+	_, err = p.store.ReleasePermits(ctx, []store.PermitRef{permitOf(req)})
 	want("ReleasePermits", err)
 	_, err = p.store.InspectPermits(ctx, req.Name, req.Key)
 	want("InspectPermits", err)

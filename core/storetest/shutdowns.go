@@ -3,8 +3,7 @@ package storetest
 import (
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // A store that was shut down begins nothing and ends waits, and finishes what was begun.
@@ -17,12 +16,12 @@ func shutDownLock(t *testing.T, h Harness) {
 	if err := h.Store.Shutdown(background()); err != nil {
 		t.Fatal(err)
 	}
-	w.fails(core.ErrClosed)
+	w.fails(store.ErrClosed)
 	_, err := h.Store.AcquireLock(background(), l.exclusive())
 	wantErrClosed(t, err)
 	_, err = h.Store.AwaitLock(background(), waiting)
 	wantErrClosed(t, err)
-	_, err = h.Store.TakeTokens(background(), unique("limiter"), "k", []tokenbucket.Charge{})
+	_, err = h.Store.TakeTokens(background(), unique("limiter"), "k", []store.Charge{})
 	wantErrClosed(t, err)
 	l.renew(held, true)
 	l.release(waiting, false)
@@ -37,7 +36,7 @@ func shutDownPermits(t *testing.T, h Harness) {
 	if err := h.Store.Shutdown(background()); err != nil {
 		t.Fatal(err)
 	}
-	w.fails(core.ErrClosed)
+	w.fails(store.ErrClosed)
 	_, err := h.Store.AcquirePermits(background(), p.request(1))
 	wantErrClosed(t, err)
 	_, err = h.Store.AwaitPermits(background(), waiting)

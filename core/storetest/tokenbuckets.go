@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// TokenBuckets is the contract of tokenbucket.Store.
+// TokenBuckets is the contract of store.Buckets.
 func TokenBuckets(t *testing.T, run Runner) {
 	runAll(t, run, []testCase{
 		{"the first call leaves one token less", firstCall},

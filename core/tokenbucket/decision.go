@@ -1,6 +1,10 @@
 package tokenbucket
 
-import "time"
+import (
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
 
 // Source is who made a decision.
 type Source uint8
@@ -31,7 +35,7 @@ type Decision struct {
 	RetryAfter time.Duration
 
 	plan  *fixedPlan
-	debts Debts
+	debts store.Debts
 	asked int64 // tokens that were not charged
 }
 

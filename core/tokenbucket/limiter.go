@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -24,7 +25,7 @@ import (
 // the same name on the same store share their buckets, in one process as in several. All methods
 // may be called concurrently.
 type Limiter struct {
-	store Store
+	store store.Buckets
 	name  string
 	plan  atomic.Pointer[compiledPlan]
 
@@ -41,8 +42,8 @@ type Limiter struct {
 //
 // It returns an error that matches [ErrInvalidLimit] if the plan makes no sense, and another one if
 // the store is nil, or if the name is empty, longer than 128 bytes or not printable ASCII.
-func New(store Store, name string, plan Plan, opts ...Option) (*Limiter, error) {
-	if naming.IsNil(store) {
+func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, error) {
+	if naming.IsNil(st) {
 		return nil, errors.New("tokenbucket: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
@@ -54,11 +55,11 @@ func New(store Store, name string, plan Plan, opts ...Option) (*Limiter, error) 
 			o.apply(&c)
 		}
 	}
-	l := &Limiter{store: store, name: name, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name)}
+	l := &Limiter{store: st, name: name, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name)}
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
 	}
-	l.namesake = namesake.Join(store, slog.Default(), "rate_limit", name, settingsOf(plan))
+	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
 	return l, nil
 }
 
@@ -95,8 +96,8 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 //
 // The error is a *[CostError] if n exceeds a burst, so that waiting could never help,
 // [ErrInvalidCost] if n is negative, [ErrInvalidKey] if the key is empty or longer than 1,024
-// bytes, the PlanFunc's own error, or the context's. An error that matches core.ErrUnavailable says
-// that the store did not decide; if it matches core.ErrUnconfirmed too, the charge may have been
+// bytes, the PlanFunc's own error, or the context's. An error that matches store.ErrUnavailable says
+// that the store did not decide; if it matches store.ErrUnconfirmed too, the charge may have been
 // made. It is not sent again, so that nobody is charged twice.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	err = l.decide(ctx, key, n, true, &d)

@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -21,19 +21,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newLimiter(t testing.TB, plan tokenbucket.Plan) (*tokenbucket.Limiter, *storetest.Faulty) {
 	t.Helper()
-	store := storetest.NewFaulty(memstore.New())
-	l, err := tokenbucket.New(store, "api", plan)
+	st := storetest.NewFaulty(memstore.New())
+	l, err := tokenbucket.New(st, "api", plan)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, store
+	return l, st
 }
 
 func TestNewRefuses(t *testing.T) {
 	plan := tokenbucket.PerSecond(1)
-	for _, store := range []tokenbucket.Store{nil, (*redisstore.Store)(nil), (*memstore.Store)(nil)} {
-		if _, err := tokenbucket.New(store, "api", plan); err == nil || !strings.Contains(err.Error(), "nil store") {
-			t.Errorf("%T: %v", store, err)
+	for _, st := range []store.Buckets{nil, (*redisstore.Store)(nil), (*memstore.Store)(nil)} {
+		if _, err := tokenbucket.New(st, "api", plan); err == nil || !strings.Contains(err.Error(), "nil store") {
+			t.Errorf("%T: %v", st, err)
 		}
 	}
 	for _, name := range []string{"", " x", "a\x00", strings.Repeat("n", 129)} {
@@ -72,7 +72,7 @@ func TestNamesOfLimits(t *testing.T) {
 }
 
 func TestWhatIsNotSent(t *testing.T) {
-	l, store := newLimiter(t, tokenbucket.Limits{tokenbucket.PerSecond(10), tokenbucket.PerHour(5).Named("hourly")})
+	l, st := newLimiter(t, tokenbucket.Limits{tokenbucket.PerSecond(10), tokenbucket.PerHour(5).Named("hourly")})
 	var tooMuch *tokenbucket.CostError
 	if _, err := l.AllowN(t.Context(), "k", 6); !errors.As(err, &tooMuch) || !errors.Is(err, tokenbucket.ErrCostExceedsBurst) ||
 		*tooMuch != (tokenbucket.CostError{Limit: "hourly", Cost: 6, Burst: 5}) {
@@ -89,22 +89,22 @@ func TestWhatIsNotSent(t *testing.T) {
 			t.Errorf("Reset with a key of %d bytes: %v", len(key), err)
 		}
 	}
-	if n := store.Calls(storetest.Any); n != 0 {
+	if n := st.Calls(storetest.Any); n != 0 {
 		t.Errorf("the store was asked %d times", n)
 	}
 }
 
 func TestStoreErrorsAreTheCallers(t *testing.T) {
-	l, store := newLimiter(t, tokenbucket.PerHour(2))
-	store.BreakNext(storetest.TakeTokens, storetest.LostReply, 1)
-	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnconfirmed) {
+	l, st := newLimiter(t, tokenbucket.PerHour(2))
+	st.BreakNext(storetest.TakeTokens, storetest.LostReply, 1)
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrUnconfirmed) {
 		t.Errorf("a lost reply: %v", err)
 	}
-	if n := store.Calls(storetest.TakeTokens); n != 1 {
+	if n := st.Calls(storetest.TakeTokens); n != 1 {
 		t.Errorf("the charge was sent %d times", n)
 	}
-	store.BreakNext(storetest.TakeTokens, storetest.Down, 1)
-	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, core.ErrUnavailable) || errors.Is(err, core.ErrUnconfirmed) {
+	st.BreakNext(storetest.TakeTokens, storetest.Down, 1)
+	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
 		t.Errorf("a store that is down: %v", err)
 	}
 }
@@ -212,9 +212,9 @@ func ExamplePlanFunc() {
 
 // A PlanFunc's limits are compiled for every decision: the limit, its meter, its charge and what holds them.
 func TestWhatAPlanFuncAllocates(t *testing.T) {
-	store := memstore.New()
-	defer store.Close()
-	l, err := tokenbucket.New(store, "api", tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) {
+	st := memstore.New()
+	defer st.Close()
+	l, err := tokenbucket.New(st, "api", tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) {
 		return tokenbucket.PerSecond(1_000_000_000), nil
 	}))
 	if err != nil {

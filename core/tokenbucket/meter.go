@@ -3,6 +3,8 @@ package tokenbucket
 import (
 	"math/bits"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // meter does a limit's arithmetic: it turns tokens into time and back, exactly.
@@ -15,7 +17,7 @@ type meter struct {
 	burst    int64
 	step     int64 // µs × den per token
 	den      int64
-	capacity Span // of burst tokens
+	capacity store.Span // of burst tokens
 }
 
 // newMeter compiles a limit that has passed check.
@@ -28,20 +30,20 @@ func newMeter(l Limit, name, bucket string) meter {
 }
 
 // span is the time that n tokens take to come back, for 0 <= n <= burst.
-func (m *meter) span(n int64) Span {
+func (m *meter) span(n int64) store.Span {
 	if m.den == 1 {
-		return Span{Micros: n * m.step}
+		return store.Span{Micros: n * m.step}
 	}
 	hi, lo := bits.Mul64(uint64(n), uint64(m.step))
 	micros, frac := bits.Div64(hi, lo, uint64(m.den))
-	return Span{int64(micros), int64(frac)}
+	return store.Span{Micros: int64(micros), Frac: int64(frac)}
 }
 
 // remaining is how many whole tokens a bucket with this debt holds.
-func (m *meter) remaining(debt Span) int64 {
-	free := Span{m.capacity.Micros - debt.Micros, m.capacity.Frac - debt.Frac}
+func (m *meter) remaining(debt store.Span) int64 {
+	free := store.Span{Micros: m.capacity.Micros - debt.Micros, Frac: m.capacity.Frac - debt.Frac}
 	if free.Frac < 0 {
-		free = Span{free.Micros - 1, free.Frac + m.den}
+		free = store.Span{Micros: free.Micros - 1, Frac: free.Frac + m.den}
 	}
 	if free.Micros < 0 {
 		return 0
@@ -57,13 +59,13 @@ func (m *meter) remaining(debt Span) int64 {
 
 // wait is how long a bucket with this debt needs until it can afford the cost, rounded up to the
 // microsecond; zero if it can now.
-func (m *meter) wait(debt, cost Span) time.Duration {
-	due := debt.plus(cost, m.den)
-	return ceil(Span{due.Micros - m.capacity.Micros, due.Frac - m.capacity.Frac})
+func (m *meter) wait(debt, cost store.Span) time.Duration {
+	due := debt.Plus(cost, m.den)
+	return ceil(store.Span{Micros: due.Micros - m.capacity.Micros, Frac: due.Frac - m.capacity.Frac})
 }
 
 // tell describes the bucket after a decision, in place: to copy a description takes longer than to make it.
-func (m *meter) tell(s *LimitState, debt, cost Span) {
+func (m *meter) tell(s *LimitState, debt, cost store.Span) {
 	s.Name = m.name
 	s.Capacity = m.burst
 	s.Window = ceil(m.capacity)
@@ -73,7 +75,7 @@ func (m *meter) tell(s *LimitState, debt, cost Span) {
 }
 
 // ceil rounds up to whole microseconds; what is not positive becomes zero.
-func ceil(s Span) time.Duration {
+func ceil(s store.Span) time.Duration {
 	if s.Frac > 0 {
 		s.Micros++
 	}

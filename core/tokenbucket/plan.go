@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 )
 
@@ -63,7 +64,7 @@ func (p *compiledPlan) limits(ctx context.Context, key string) (*fixedPlan, erro
 // fixedPlan is the limits of a key.
 type fixedPlan struct {
 	meters []meter
-	one    []Charge // of one token, which most decisions are about
+	one    []store.Charge // of one token, which most decisions are about
 }
 
 func fix(meters ...meter) compiledPlan {
@@ -71,18 +72,18 @@ func fix(meters ...meter) compiledPlan {
 }
 
 // charges returns those of n tokens, which no store changes.
-func (p *fixedPlan) charges(n int64) []Charge {
+func (p *fixedPlan) charges(n int64) []store.Charge {
 	if n == 1 {
 		return p.one
 	}
 	return charges(p.meters, n)
 }
 
-func charges(meters []meter, n int64) []Charge {
-	c := make([]Charge, len(meters))
+func charges(meters []meter, n int64) []store.Charge {
+	c := make([]store.Charge, len(meters))
 	for i := range meters {
 		m := &meters[i]
-		c[i] = Charge{Bucket: m.bucket, Cost: m.span(n), Capacity: m.capacity, Den: m.den}
+		c[i] = store.Charge{Bucket: m.bucket, Cost: m.span(n), Capacity: m.capacity, Den: m.den}
 	}
 	return c
 }

@@ -21,7 +21,7 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 // It waits for as long as the context lasts. If it is known that the tokens will come after the context's
 // deadline, it returns at once an error that matches context.DeadlineExceeded. Other errors are those of
 // [Limiter.AllowN], also in the middle of waiting: a store that is unavailable is not waited for. After an
-// error nothing was charged, except where it matches core.ErrUnconfirmed.
+// error nothing was charged, except where it matches store.ErrUnconfirmed.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	x := l.telemetry.Wait(ctx)
 	err := l.waitUntold(ctx, key, n)

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -17,11 +17,11 @@ import (
 // waitingFor returns a limiter whose bucket of key k is empty: its next token comes after a second.
 func waitingFor(t *testing.T) (*tokenbucket.Limiter, *storetest.Faulty) {
 	t.Helper()
-	l, store := newLimiter(t, tokenbucket.PerSecond(1))
+	l, st := newLimiter(t, tokenbucket.PerSecond(1))
 	if d, err := l.Allow(t.Context(), "k"); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	return l, store
+	return l, st
 }
 
 func TestWaitReturnsWhenTheTokenComes(t *testing.T) {
@@ -42,8 +42,8 @@ func TestWaitReturnsWhenTheTokenComes(t *testing.T) {
 // Who waits is served in order of arrival, and one of them asks the store.
 func TestThoseWhoWaitAreServedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := waitingFor(t)
-		before := store.Calls(storetest.TakeTokens)
+		l, st := waitingFor(t)
+		before := st.Calls(storetest.TakeTokens)
 		const callers = 20
 		var (
 			mu     sync.Mutex
@@ -65,7 +65,7 @@ func TestThoseWhoWaitAreServedInOrder(t *testing.T) {
 		if !slices.IsSorted(served) || len(served) != callers {
 			t.Errorf("served in the order %v", served)
 		}
-		if calls := store.Calls(storetest.TakeTokens) - before; calls > 2*callers+2 {
+		if calls := st.Calls(storetest.TakeTokens) - before; calls > 2*callers+2 {
 			t.Errorf("%d calls for %d tokens", calls, callers)
 		}
 	})
@@ -133,18 +133,18 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 
 func TestAStoreThatIsUnavailableIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := waitingFor(t)
+		l, st := waitingFor(t)
 		failed := make(chan error, 1)
 		go func() { failed <- l.Wait(t.Context(), "k") }()
 		synctest.Wait()
-		store.Break(storetest.TakeTokens, storetest.Down)
-		if err := <-failed; !errors.Is(err, core.ErrUnavailable) {
+		st.Break(storetest.TakeTokens, storetest.Down)
+		if err := <-failed; !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("in the middle of waiting: %v", err)
 		}
-		if err := l.Wait(t.Context(), "k"); !errors.Is(err, core.ErrUnavailable) {
+		if err := l.Wait(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("at the beginning: %v", err)
 		}
-		store.Mend(storetest.Any)
+		st.Mend(storetest.Any)
 		if err := l.Wait(t.Context(), "k"); err != nil {
 			t.Errorf("afterwards: %v", err)
 		}

@@ -26,9 +26,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // shutdownTimeout is for how long the program waits for what it has begun. A payment takes a
@@ -119,7 +119,7 @@ func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Wr
 // state is where everything is kept that outlives a request.
 type state struct {
 	kind  string // "memory" or "redis"
-	store core.Store
+	store store.Store
 	notes notebook
 	shelf shelf
 	close func() error
@@ -127,8 +127,8 @@ type state struct {
 
 func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, error) {
 	if redisURL == "" {
-		store := memstore.New()
-		return state{"memory", store, newMemoryNotebook(), newMemoryShelf(), store.Close}, nil
+		st := memstore.New()
+		return state{"memory", st, newMemoryNotebook(), newMemoryShelf(), st.Close}, nil
 	}
 	options, err := redis.ParseURL(redisURL)
 	if err != nil {
@@ -146,15 +146,15 @@ func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, e
 	if err != nil {
 		return state{}, errors.Join(err, client.Close())
 	}
-	store, err := redisstore.New(client)
+	st, err := redisstore.New(client)
 	if err != nil {
 		return state{}, errors.Join(err, client.Close())
 	}
-	if err := store.Ping(ctx); err != nil {
+	if err := st.Ping(ctx); err != nil {
 		// No reason to stop: requests are answered 503 until it is there.
 		_, _ = fmt.Fprintf(stderr, "checkout: redis at %s does not answer yet: %v\n", options.Addr, err)
 	}
-	return state{"redis", store, redisNotebook{client}, shelf, func() error {
-		return errors.Join(store.Close(), client.Close()) // the client is ours, not the store's
+	return state{"redis", st, redisNotebook{client}, shelf, func() error {
+		return errors.Join(st.Close(), client.Close()) // the client is ours, not the store's
 	}}, nil
 }

@@ -6,11 +6,11 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
@@ -26,8 +26,8 @@ type config struct {
 }
 
 // newHandler wires the shop: this is the part to copy.
-func newHandler(store core.Store, notes notebook, shelf shelf, metrics http.Handler, c config) (http.Handler, error) {
-	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
+func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handler, c config) (http.Handler, error) {
+	limiter, err := tokenbucket.New(st, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
 	if err != nil {
 		return nil, err
 	}
@@ -35,15 +35,15 @@ func newHandler(store core.Store, notes notebook, shelf shelf, metrics http.Hand
 	// lets another instance run it again, because that is safe here: the provider is given the
 	// same key each time (the operation's), and charges once for each key. A shop whose provider
 	// cannot do that leaves WithRerun out, and its customer is told that the outcome is unknown.
-	orders, err := guard.New(store, "checkout", guard.WithLease(c.lease), guard.WithRerun())
+	orders, err := guard.New(st, "checkout", guard.WithLease(c.lease), guard.WithRerun())
 	if err != nil {
 		return nil, err
 	}
-	stock, err := lock.New(store, "stock", lock.WithTTL(c.lease))
+	stock, err := lock.New(st, "stock", lock.WithTTL(c.lease))
 	if err != nil {
 		return nil, err
 	}
-	places, err := semaphore.New(store, "reports", reportsAtOnce, semaphore.WithTTL(c.lease))
+	places, err := semaphore.New(st, "reports", reportsAtOnce, semaphore.WithTTL(c.lease))
 	if err != nil {
 		return nil, err
 	}

@@ -17,12 +17,12 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
@@ -47,11 +47,11 @@ func main() {
 
 type handler = func(context.Context, *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error)
 
-func newServer(store core.Store, h handler) http.Handler {
-	requests := must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100).Burst(20)))
-	orders := must(guard.New(store, "checkout"))
-	carts := must(lock.New(store, "carts"))
-	writes := must(semaphore.New(store, "writes", 2))
+func newServer(st store.Store, h handler) http.Handler {
+	requests := must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100).Burst(20)))
+	orders := must(guard.New(st, "checkout"))
+	carts := must(lock.New(st, "carts"))
+	writes := must(semaphore.New(st, "writes", 2))
 
 	address, user := nethttp.ByClientIP(clientip.Direct()), nethttp.ByContext(userKey{})
 	limit := ratelimit.New(requests, address, ratelimit.Deny(deny))

@@ -10,11 +10,11 @@ import (
 
 	"github.com/labstack/echo/v5"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
@@ -24,11 +24,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-func newShop(store core.Store) *echo.Echo {
-	requests := must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100).Burst(20)))
-	orders := must(guard.New(store, "checkout"))
-	carts := must(lock.New(store, "carts"))
-	writes := must(semaphore.New(store, "writes", 2))
+func newShop(st store.Store) *echo.Echo {
+	requests := must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100).Burst(20)))
+	orders := must(guard.New(st, "checkout"))
+	carts := must(lock.New(st, "carts"))
+	writes := must(semaphore.New(st, "writes", 2))
 
 	user, cart := echov5mw.ByContext("user"), echov5mw.ByParam("id")
 	once := idempotency.New(orders, echov5mw.ScopeBy(user), policy.Required())

@@ -16,9 +16,9 @@ import (
 	"github.com/labstack/echo/v5"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func main() {
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-func openStore(redisAddr string) core.Store {
+func openStore(redisAddr string) store.Store {
 	if redisAddr == "" {
 		return memstore.New()
 	}
@@ -41,10 +41,10 @@ func openStore(redisAddr string) core.Store {
 
 // serve answers requests until the program is told to stop. Then there are first no more requests, which
 // is echo's part, then what they have left to do, then the store.
-func serve(addr string, store core.Store) (err error) {
+func serve(addr string, st store.Store) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	defer func() { err = errors.Join(err, store.Close()) }()
+	defer func() { err = errors.Join(err, st.Close()) }()
 	server := echo.StartConfig{
 		Address:          addr,
 		HideBanner:       true,
@@ -56,10 +56,10 @@ func serve(addr string, store core.Store) (err error) {
 			return nil
 		},
 	}
-	served := server.Start(ctx, newShop(store))
+	served := server.Start(ctx, newShop(st))
 	ending, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return errors.Join(served, store.Shutdown(ending))
+	return errors.Join(served, st.Shutdown(ending))
 }
 
 func must[T any](v T, err error) T {

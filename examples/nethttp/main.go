@@ -11,11 +11,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
@@ -25,11 +25,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-func newShop(store core.Store) http.Handler {
-	requests := must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100).Burst(20)))
-	orders := must(guard.New(store, "checkout"))
-	carts := must(lock.New(store, "carts"))
-	writes := must(semaphore.New(store, "writes", 2))
+func newShop(st store.Store) http.Handler {
+	requests := must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100).Burst(20)))
+	orders := must(guard.New(st, "checkout"))
+	carts := must(lock.New(st, "carts"))
+	writes := must(semaphore.New(st, "writes", 2))
 
 	user, cart := nethttp.ByContext(userKey{}), nethttp.ByPathValue("id")
 	report := nethttp.OnError(func(r *http.Request, err error) { log.Println(r.Method, r.URL.Path, err) })

@@ -15,9 +15,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func main() {
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-func openStore(redisAddr string) core.Store {
+func openStore(redisAddr string) store.Store {
 	if redisAddr == "" {
 		return memstore.New()
 	}
@@ -40,16 +40,16 @@ func openStore(redisAddr string) core.Store {
 
 // serve answers requests until the program is told to stop. Then there are first no more requests, then
 // what they have left to do, then the store.
-func serve(addr string, store core.Store) (err error) {
+func serve(addr string, st store.Store) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	defer func() { err = errors.Join(err, store.Close()) }()
+	defer func() { err = errors.Join(err, st.Close()) }()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
 	// A client that is slow to send its cart holds up others: not for longer than this.
-	server := &http.Server{Handler: newShop(store), ReadTimeout: 10 * time.Second}
+	server := &http.Server{Handler: newShop(st), ReadTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	fmt.Printf("listening on http://%s\n", listener.Addr())
@@ -61,7 +61,7 @@ func serve(addr string, store core.Store) (err error) {
 	}
 	ending, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return errors.Join(server.Shutdown(ending), store.Shutdown(ending))
+	return errors.Join(server.Shutdown(ending), st.Shutdown(ending))
 }
 
 func must[T any](v T, err error) T {

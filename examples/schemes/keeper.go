@@ -8,35 +8,35 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence/redisfence"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // locker is the whole of what a service does to have locks.
 func (s *stage) locker(ctx context.Context, p *process) (*lock.Locker, error) {
-	store, err := s.store(p)
+	st, err := s.store(p)
 	if err != nil {
 		return nil, err
 	}
-	return s.newLocker(ctx, store, p)
+	return s.newLocker(ctx, st, p)
 }
 
 func (s *stage) store(p *process) (*redisstore.Store, error) {
-	store, err := redisstore.New(p.client, redisstore.WithPrefix(s.prefix),
+	st, err := redisstore.New(p.client, redisstore.WithPrefix(s.prefix),
 		redisstore.WithTimeout(5*time.Second), // for a busy machine
 		redisstore.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}
-	s.closer = append(s.closer, func() { _ = store.Close() })
-	return store, nil
+	s.closer = append(s.closer, func() { _ = st.Close() })
+	return st, nil
 }
 
-func (s *stage) newLocker(ctx context.Context, store lock.Store, processes ...*process) (*lock.Locker, error) {
-	locker, err := lock.New(store, "trial", lock.WithTTL(s.ttl))
+func (s *stage) newLocker(ctx context.Context, st store.Locks, processes ...*process) (*lock.Locker, error) {
+	locker, err := lock.New(st, "trial", lock.WithTTL(s.ttl))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (s *stage) newLocker(ctx context.Context, store lock.Store, processes ...*p
 
 // giveBack releases a lock. If servers answer too late, that goes on in the background.
 func giveBack(ctx context.Context, lease *lock.Lease) error {
-	if err := lease.Unlock(ctx); !errors.Is(err, core.ErrUnavailable) {
+	if err := lease.Unlock(ctx); !errors.Is(err, store.ErrUnavailable) {
 		return err
 	}
 	return nil
@@ -67,7 +67,7 @@ func giveBack(ctx context.Context, lease *lock.Lease) error {
 func patiently(ctx context.Context, take func(context.Context, string) (*lock.Lease, error), key string) (*lock.Lease, error) {
 	for start := time.Now(); ; {
 		lease, err := take(ctx, key)
-		if !errors.Is(err, core.ErrUnavailable) || time.Since(start) > 20*time.Second || wait(ctx, 20*time.Millisecond) != nil {
+		if !errors.Is(err, store.ErrUnavailable) || time.Since(start) > 20*time.Second || wait(ctx, 20*time.Millisecond) != nil {
 			return lease, err
 		}
 	}
@@ -361,11 +361,11 @@ func keeperRestarted(ctx context.Context, s *stage) (finding, error) {
 func (s *stage) quorum(ctx context.Context, processes []*process) (*lock.Locker, error) {
 	var members []lock.QuorumMember
 	for _, p := range processes {
-		store, err := s.store(p)
+		st, err := s.store(p)
 		if err != nil {
 			return nil, err
 		}
-		members = append(members, store)
+		members = append(members, st)
 	}
 	quorum, err := lock.Quorum(members...)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
@@ -26,7 +27,7 @@ func ok(c *gin.Context) { c.String(http.StatusOK, "done") }
 
 // At most so many at a time over two processes, and as many as may. Each has a permit of weight 1.
 func TestAtMostSoManyAtATime(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() semaphore.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Permits) {
 		const capacity = 3
 		var (
 			inside atomic.Int64
@@ -88,7 +89,7 @@ func TestKeysDoNotDisturbEachOther(t *testing.T) {
 }
 
 func TestNoRoom(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() semaphore.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Permits) {
 		g := newGate(t)
 		here, there := newSemaphore(t, open(), 2), newSemaphore(t, open(), 2)
 		a, b := newServer(t, here, g.handle).listen(), newServer(t, there, g.handle).listen()
@@ -126,7 +127,7 @@ func TestNoRoom(t *testing.T) {
 }
 
 func TestDisconnectWhileWaiting(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() semaphore.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Permits) {
 		g := newGate(t)
 		here, there := newSemaphore(t, open(), 1), newSemaphore(t, open(), 1)
 		a := newServer(t, here, g.handle, policy.Wait(time.Minute)).listen()
@@ -161,7 +162,7 @@ func TestDisconnectWhileWaiting(t *testing.T) {
 
 // A client that leaves makes room when its handler stops, and not before.
 func TestDisconnectWhileRunning(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() semaphore.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Permits) {
 		g := newGate(t)
 		sem := newSemaphore(t, open(), 1)
 		s := newServer(t, sem, g.handle).listen()
@@ -189,7 +190,7 @@ func TestDisconnectWhileRunning(t *testing.T) {
 }
 
 func TestPanicGivesThePermitBack(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() semaphore.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Permits) {
 		sem := newSemaphore(t, open(), 1)
 		s := newServer(t, sem, func(*gin.Context) { panic("oh") }).listen()
 		s.get("/reports/1").want(t, http.StatusInternalServerError)
@@ -248,12 +249,12 @@ func TestBehindIdempotency(t *testing.T) {
 		"deny hook": {http.StatusTeapot, []policy.ConcurrencyOption{concurrency.Deny(teapot)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := memstore.New()
-			orders, err := guard.New(store, "orders")
+			st := memstore.New()
+			orders, err := guard.New(st, "orders")
 			if err != nil {
 				t.Fatal(err)
 			}
-			sem := newSemaphore(t, store, 1)
+			sem := newSemaphore(t, st, 1)
 			r := gin.New()
 			r.POST("/reports", idempotency.New(orders, ginmw.Unscoped()), concurrency.New(sem, ginmw.Global(), c.opts...), ok)
 			post := func(key string) *httptest.ResponseRecorder {

@@ -15,7 +15,7 @@ import (
 // Each process has the whole capacity, and asks no store.
 func TestPerInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &faulty{Store: memstore.New(), acquire: down, await: down, release: down}
+		store := &faulty{Permits: memstore.New(), acquire: down, await: down, release: down}
 		sems, servers := make([]*semaphore.Semaphore, 2), make([]*server, 2)
 		for i := range servers {
 			sems[i] = newSemaphore(t, store, 2)

@@ -15,20 +15,20 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // faulty is a store that refuses some calls, and counts them.
 type faulty struct {
-	semaphore.Store
+	store.Permits
 	acquire, await, release func(context.Context) error // nil for those that it carries out
 	mended                  atomic.Bool
 
 	mu       sync.Mutex
-	acquires []semaphore.AcquireRequest
+	acquires []store.PermitRequest
 	releases int
 }
 
@@ -39,31 +39,31 @@ func (f *faulty) fails(ctx context.Context, how func(context.Context) error) err
 	return how(ctx)
 }
 
-func (f *faulty) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (f *faulty) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	f.mu.Lock()
 	f.acquires = append(f.acquires, req)
 	f.mu.Unlock()
 	if err := f.fails(ctx, f.acquire); err != nil {
-		return semaphore.AcquireReply{}, err
+		return store.PermitReply{}, err
 	}
-	return f.Store.AcquirePermits(ctx, req)
+	return f.Permits.AcquirePermits(ctx, req)
 }
 
-func (f *faulty) AwaitPermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.Grant, error) {
+func (f *faulty) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
 	if err := f.fails(ctx, f.await); err != nil {
-		return semaphore.Grant{}, err
+		return store.Grant{}, err
 	}
-	return f.Store.AwaitPermits(ctx, req)
+	return f.Permits.AwaitPermits(ctx, req)
 }
 
-func (f *faulty) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (f *faulty) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	f.mu.Lock()
 	f.releases++
 	f.mu.Unlock()
 	if err := f.fails(ctx, f.release); err != nil {
 		return nil, err
 	}
-	return f.Store.ReleasePermits(ctx, reqs)
+	return f.Permits.ReleasePermits(ctx, reqs)
 }
 
 // calls is how often the store was asked for a permit, and to take some back.
@@ -73,13 +73,13 @@ func (f *faulty) calls() (acquires, releases int) {
 	return len(f.acquires), f.releases
 }
 
-func (f *faulty) lastAcquire() semaphore.AcquireRequest {
+func (f *faulty) lastAcquire() store.PermitRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.acquires[len(f.acquires)-1]
 }
 
-var errDown = fmt.Errorf("%w: told to fail", core.ErrUnavailable)
+var errDown = fmt.Errorf("%w: told to fail", store.ErrUnavailable)
 
 func down(context.Context) error { return errDown }
 
@@ -104,16 +104,16 @@ func TestStoreDown(t *testing.T) {
 }
 
 func testStoreDown(t *testing.T, acquire func(context.Context) error, wait time.Duration) {
-	store := &faulty{Store: memstore.New(), acquire: acquire}
-	sem := newSemaphore(t, store, 1)
+	st := &faulty{Permits: memstore.New(), acquire: acquire}
+	sem := newSemaphore(t, st, 1)
 	closed := newServer(t, sem, ok, policy.Wait(wait))
 	a := closed.get("/reports/1").wantProblem(t, http.StatusServiceUnavailable, "temporary-reduced-capacity").wantRetryAfter(t, 1)
 	if strings.Contains(a.body, "told to fail") {
 		t.Errorf("an internal error reached the client: %s", a.body)
 	}
 	closed.wantRuns(0)
-	closed.wantError(core.ErrUnavailable)
-	if acquires, _ := store.calls(); acquires != 1 {
+	closed.wantError(store.ErrUnavailable)
+	if acquires, _ := st.calls(); acquires != 1 {
 		t.Errorf("a store that is not there was asked %d times", acquires)
 	}
 
@@ -124,9 +124,9 @@ func testStoreDown(t *testing.T, acquire func(context.Context) error, wait time.
 	}, policy.Wait(wait), policy.FailOpen())
 	open.get("/reports/1").want(t, http.StatusOK).wantBypassed(t, "bypassed")
 	open.wantRuns(1)
-	open.wantError(core.ErrUnavailable)
+	open.wantError(store.ErrUnavailable)
 
-	store.mended.Store(true)
+	st.mended.Store(true)
 	newServer(t, sem, ok, policy.FailOpen()).get("/reports/1").want(t, http.StatusOK).wantBypassed(t, "")
 }
 
@@ -147,13 +147,13 @@ func TestFailOpenIsForOutages(t *testing.T) {
 
 func TestStoreGoesWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		permit, err := newSemaphore(t, store, 1).Acquire(t.Context(), "1")
+		st := memstore.New()
+		permit, err := newSemaphore(t, st, 1).Acquire(t.Context(), "1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = permit.Release(t.Context()) }()
-		sem := newSemaphore(t, &faulty{Store: store, await: func(context.Context) error {
+		sem := newSemaphore(t, &faulty{Permits: st, await: func(context.Context) error {
 			<-time.After(3 * time.Second)
 			return errDown
 		}}, 1)
@@ -161,23 +161,23 @@ func TestStoreGoesWhileWaiting(t *testing.T) {
 		closed := newServer(t, sem, ok, policy.Wait(10*time.Second))
 		closed.get("/reports/1").wantProblem(t, http.StatusServiceUnavailable, "temporary-reduced-capacity")
 		closed.wantRuns(0)
-		closed.wantError(core.ErrUnavailable)
+		closed.wantError(store.ErrUnavailable)
 
 		open := newServer(t, sem, ok, policy.Wait(10*time.Second), policy.FailOpen())
 		open.get("/reports/1").want(t, http.StatusOK).wantBypassed(t, "bypassed")
-		open.wantError(core.ErrUnavailable)
+		open.wantError(store.ErrUnavailable)
 	})
 }
 
 func TestReleaseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &faulty{Store: memstore.New(), release: down}
-		sem := newSemaphore(t, store, 1)
+		st := &faulty{Permits: memstore.New(), release: down}
+		sem := newSemaphore(t, st, 1)
 		s := newServer(t, sem, ok)
 		s.get("/reports/1").want(t, http.StatusOK)
 		s.wantError(nil) // it is tried again in the background, and nobody waits for that
 		<-time.After(time.Second)
-		store.mended.Store(true)
+		st.mended.Store(true)
 		<-time.After(5 * time.Second)
 		wantEmpty(t, sem, "1")
 	})
@@ -185,13 +185,13 @@ func TestReleaseFails(t *testing.T) {
 
 // The handler learns that its permit is lost, its answer stands, and gin is told.
 func TestLostWhileRunning(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() semaphore.Store) {
-		store := &faulty{Store: open()}
-		sem := newSemaphore(t, store, 1, semaphore.WithTTL(2*time.Second))
+	onEachStore(t, func(t *testing.T, open func() store.Permits) {
+		st := &faulty{Permits: open()}
+		sem := newSemaphore(t, st, 1, semaphore.WithTTL(2*time.Second))
 		s := newServer(t, sem, func(c *gin.Context) {
 			ctx := c.Request.Context()
-			req := store.lastAcquire()
-			held, err := store.Store.ReleasePermits(t.Context(), []semaphore.PermitRequest{{Name: req.Name, Key: req.Key, ID: req.ID, TTL: req.TTL}})
+			req := st.lastAcquire()
+			held, err := st.Permits.ReleasePermits(t.Context(), []store.PermitRef{{Name: req.Name, Key: req.Key, ID: req.ID, TTL: req.TTL}})
 			if err != nil || len(held) != 1 || !held[0] {
 				t.Errorf("the permit is taken away: %v, %v", held, err)
 			}
@@ -220,9 +220,9 @@ func TestHeldForTooLong(t *testing.T) {
 // A semaphore with a stand-in goes on limiting while its store is down, and nothing is bypassed.
 func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &faulty{Store: memstore.New(), acquire: down}
+		st := &faulty{Permits: memstore.New(), acquire: down}
 		standIn := memstore.New()
-		sem := newSemaphore(t, store, 4, semaphore.WithFallback(standIn, 0.5))
+		sem := newSemaphore(t, st, 4, semaphore.WithFallback(standIn, 0.5))
 		s := newServer(t, sem, func(c *gin.Context) {
 			if permit, ok := semaphore.FromContext(c.Request.Context()); !ok || !permit.Fallback() {
 				t.Errorf("the handler has the permit %+v, %v", permit, ok)

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -32,29 +33,29 @@ func TestMain(m *testing.M) {
 
 // onEachStore runs a test on memory and on a real Redis. open returns a store as a process of its
 // own has it.
-func onEachStore(t *testing.T, test func(t *testing.T, open func() semaphore.Store)) {
+func onEachStore(t *testing.T, test func(t *testing.T, open func() store.Permits)) {
 	t.Run("memory", func(t *testing.T) {
-		store := memstore.New()
-		t.Cleanup(func() { _ = store.Close() })
-		test(t, func() semaphore.Store { return store })
+		st := memstore.New()
+		t.Cleanup(func() { _ = st.Close() })
+		test(t, func() store.Permits { return st })
 	})
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.Start(t)
-		test(t, func() semaphore.Store {
-			store, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second)) // a busy machine is no outage
+		test(t, func() store.Permits {
+			st, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second)) // a busy machine is no outage
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = store.Close() })
-			return store
+			t.Cleanup(func() { _ = st.Close() })
+			return st
 		})
 	})
 }
 
 // newSemaphore returns a semaphore of reports that is closed when the test ends, before its store.
-func newSemaphore(t *testing.T, store semaphore.Store, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(store, "reports", capacity, opts...)
+	s, err := semaphore.New(st, "reports", capacity, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

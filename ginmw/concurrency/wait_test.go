@@ -90,7 +90,7 @@ func TestMaxWaiting(t *testing.T) {
 func TestDefaultMaxWaiting(t *testing.T) {
 	for _, opts := range [][]semaphore.Option{nil, {semaphore.WithMaxWaiting(7)}} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &faulty{Store: memstore.New()}
+			store := &faulty{Permits: memstore.New()}
 			sem := newSemaphore(t, store, 1, opts...)
 			s := newServer(t, sem, took, policy.Wait(time.Minute))
 			first := s.later("/reports/1?take=1s")
@@ -199,7 +199,7 @@ func TestCapacityAtRunTime(t *testing.T) {
 // The answer does not wait until the store has heard that the permit is given back.
 func TestReleaseDoesNotDelayTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &faulty{Store: memstore.New(), release: func(context.Context) error {
+		store := &faulty{Permits: memstore.New(), release: func(context.Context) error {
 			<-time.After(5 * time.Second)
 			return nil
 		}}
@@ -220,7 +220,7 @@ func TestReleaseDoesNotDelayTheAnswer(t *testing.T) {
 // A request without contention asks the store once before the handler, and once after the answer.
 func TestTwoRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &faulty{Store: memstore.New()}
+		store := &faulty{Permits: memstore.New()}
 		s := newServer(t, newSemaphore(t, store, 1), took, policy.Wait(time.Minute))
 		s.get("/reports/1").want(t, http.StatusOK)
 		<-time.After(time.Second)

@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
@@ -27,7 +28,7 @@ func ok(c *gin.Context) { c.String(http.StatusOK, "done") }
 
 // One at a time, over two processes, and each with a larger fence than the one before.
 func TestOneAtATime(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() lock.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Locks) {
 		var (
 			inside  atomic.Int64
 			mu      sync.Mutex
@@ -92,7 +93,7 @@ func TestKeysDoNotDisturbEachOther(t *testing.T) {
 }
 
 func TestHeldByAnother(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() lock.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Locks) {
 		g := newGate(t)
 		here, there := newLocker(t, open()), newLocker(t, open())
 		a, b := newServer(t, here, g.handle).listen(), newServer(t, there, g.handle).listen()
@@ -203,7 +204,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestDisconnectWhileWaiting(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() lock.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Locks) {
 		g := newGate(t)
 		here, there := newLocker(t, open()), newLocker(t, open())
 		a := newServer(t, here, g.handle, policy.Wait(time.Minute)).listen()
@@ -237,7 +238,7 @@ func TestDisconnectWhileWaiting(t *testing.T) {
 }
 
 func TestDisconnectWhileRunning(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() lock.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Locks) {
 		g := newGate(t)
 		locker := newLocker(t, open())
 		s := newServer(t, locker, g.handle).listen()
@@ -267,7 +268,7 @@ func TestDisconnectWhileRunning(t *testing.T) {
 }
 
 func TestPanicReleases(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() lock.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Locks) {
 		locker := newLocker(t, open())
 		s := newServer(t, locker, func(*gin.Context) { panic("oh") }).listen()
 		s.put("/carts/1").want(t, http.StatusInternalServerError)
@@ -289,7 +290,7 @@ func TestPanicGoesOn(t *testing.T) {
 
 // The handler learns that its lock is lost, its answer stands, and gin is told.
 func TestLostWhileRunning(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() lock.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Locks) {
 		locker := newLocker(t, open(), lock.WithTTL(2*time.Second))
 		s := newServer(t, locker, func(c *gin.Context) {
 			ctx := c.Request.Context()
@@ -323,7 +324,7 @@ func TestHandlerReleases(t *testing.T) {
 
 // Two middleware on the same key, and the locker in the handler, share the lease.
 func TestNested(t *testing.T) {
-	onEachStore(t, func(t *testing.T, open func() lock.Store) {
+	onEachStore(t, func(t *testing.T, open func() store.Locks) {
 		locker := newLocker(t, open())
 		by := exclusive.New(locker, ginmw.ByParam("id"))
 		var outer int64
@@ -352,12 +353,12 @@ func TestNested(t *testing.T) {
 
 // A replay takes no lock, and a refusal is not kept as the operation's answer.
 func TestBehindIdempotency(t *testing.T) {
-	store := memstore.New()
-	orders, err := guard.New(store, "orders")
+	st := memstore.New()
+	orders, err := guard.New(st, "orders")
 	if err != nil {
 		t.Fatal(err)
 	}
-	locker := newLocker(t, store)
+	locker := newLocker(t, st)
 	r := gin.New()
 	r.POST("/carts/:id", idempotency.New(orders, ginmw.Unscoped()), exclusive.New(locker, ginmw.ByParam("id")), ok)
 	post := func(key string) *httptest.ResponseRecorder {

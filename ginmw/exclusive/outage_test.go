@@ -13,15 +13,15 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // faulty is a store that refuses some calls.
 type faulty struct {
-	lock.Store
+	store.Locks
 	acquire, await, release func(context.Context) error // nil for those that it carries out
 	mended                  atomic.Bool
 }
@@ -33,28 +33,28 @@ func (f *faulty) fails(ctx context.Context, how func(context.Context) error) err
 	return how(ctx)
 }
 
-func (f *faulty) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (f *faulty) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	if err := f.fails(ctx, f.acquire); err != nil {
-		return lock.AcquireReply{}, err
+		return store.LockReply{}, err
 	}
-	return f.Store.AcquireLock(ctx, req)
+	return f.Locks.AcquireLock(ctx, req)
 }
 
-func (f *faulty) AwaitLock(ctx context.Context, req lock.AcquireRequest) (lock.Grant, error) {
+func (f *faulty) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
 	if err := f.fails(ctx, f.await); err != nil {
-		return lock.Grant{}, err
+		return store.Grant{}, err
 	}
-	return f.Store.AwaitLock(ctx, req)
+	return f.Locks.AwaitLock(ctx, req)
 }
 
-func (f *faulty) ReleaseLock(ctx context.Context, req lock.HoldRequest) (bool, error) {
+func (f *faulty) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if err := f.fails(ctx, f.release); err != nil {
 		return false, err
 	}
-	return f.Store.ReleaseLock(ctx, req)
+	return f.Locks.ReleaseLock(ctx, req)
 }
 
-var errDown = fmt.Errorf("%w: told to fail", core.ErrUnavailable)
+var errDown = fmt.Errorf("%w: told to fail", store.ErrUnavailable)
 
 func down(context.Context) error { return errDown }
 
@@ -79,15 +79,15 @@ func TestStoreDown(t *testing.T) {
 }
 
 func testStoreDown(t *testing.T, acquire func(context.Context) error, wait time.Duration) {
-	store := &faulty{Store: memstore.New(), acquire: acquire}
-	locker := newLocker(t, store)
+	st := &faulty{Locks: memstore.New(), acquire: acquire}
+	locker := newLocker(t, st)
 	closed := newServer(t, locker, ok, policy.Wait(wait))
 	a := closed.put("/carts/1").wantProblem(t, http.StatusServiceUnavailable, "temporary-reduced-capacity").wantRetryAfter(t, 1)
 	if strings.Contains(a.body, "told to fail") {
 		t.Errorf("an internal error reached the client: %s", a.body)
 	}
 	closed.wantRuns(0)
-	closed.wantError(core.ErrUnavailable)
+	closed.wantError(store.ErrUnavailable)
 
 	open := newServer(t, locker, func(c *gin.Context) {
 		if _, ok := lock.FromContext(c.Request.Context()); ok {
@@ -99,9 +99,9 @@ func testStoreDown(t *testing.T, acquire func(context.Context) error, wait time.
 		t.Errorf("Lock-Status %q", got)
 	}
 	open.wantRuns(1)
-	open.wantError(core.ErrUnavailable)
+	open.wantError(store.ErrUnavailable)
 
-	store.mended.Store(true)
+	st.mended.Store(true)
 	a = newServer(t, locker, ok, policy.RunUnprotected()).put("/carts/1").want(t, http.StatusOK)
 	if got := a.header.Get("Lock-Status"); got != "" {
 		t.Errorf("Lock-Status %q with a store that is there", got)
@@ -110,14 +110,14 @@ func testStoreDown(t *testing.T, acquire func(context.Context) error, wait time.
 
 func TestStoreGoesWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		holder := newLocker(t, store)
+		st := memstore.New()
+		holder := newLocker(t, st)
 		lease, err := holder.Lock(t.Context(), "1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = lease.Unlock(t.Context()) }()
-		locker := newLocker(t, &faulty{Store: store, await: func(context.Context) error {
+		locker := newLocker(t, &faulty{Locks: st, await: func(context.Context) error {
 			<-time.After(3 * time.Second)
 			return errDown
 		}})
@@ -125,22 +125,22 @@ func TestStoreGoesWhileWaiting(t *testing.T) {
 		closed := newServer(t, locker, ok, policy.Wait(10*time.Second))
 		closed.put("/carts/1").wantProblem(t, http.StatusServiceUnavailable, "temporary-reduced-capacity")
 		closed.wantRuns(0)
-		closed.wantError(core.ErrUnavailable)
+		closed.wantError(store.ErrUnavailable)
 
 		open := newServer(t, locker, ok, policy.Wait(10*time.Second), policy.RunUnprotected())
 		open.put("/carts/1").want(t, http.StatusOK)
-		open.wantError(core.ErrUnavailable)
+		open.wantError(store.ErrUnavailable)
 	})
 }
 
 func TestReleaseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &faulty{Store: memstore.New(), release: down}
-		locker := newLocker(t, store)
+		st := &faulty{Locks: memstore.New(), release: down}
+		locker := newLocker(t, st)
 		s := newServer(t, locker, ok)
 		s.put("/carts/1").want(t, http.StatusOK)
-		s.wantError(core.ErrUnavailable)
-		store.mended.Store(true)
+		s.wantError(store.ErrUnavailable)
+		st.mended.Store(true)
 		<-time.After(5 * time.Second) // it is tried again in the background
 		wantFree(t, locker, "1")
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -32,29 +33,29 @@ func TestMain(m *testing.M) {
 
 // onEachStore runs a test on memory and on a real Redis. open returns a store as a process of its
 // own has it.
-func onEachStore(t *testing.T, test func(t *testing.T, open func() lock.Store)) {
+func onEachStore(t *testing.T, test func(t *testing.T, open func() store.Locks)) {
 	t.Run("memory", func(t *testing.T) {
-		store := memstore.New()
-		t.Cleanup(func() { _ = store.Close() })
-		test(t, func() lock.Store { return store })
+		st := memstore.New()
+		t.Cleanup(func() { _ = st.Close() })
+		test(t, func() store.Locks { return st })
 	})
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.Start(t)
-		test(t, func() lock.Store {
-			store, err := redisstore.New(server.Client(), redisstore.WithTimeout(2*time.Second))
+		test(t, func() store.Locks {
+			st, err := redisstore.New(server.Client(), redisstore.WithTimeout(2*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = store.Close() })
-			return store
+			t.Cleanup(func() { _ = st.Close() })
+			return st
 		})
 	})
 }
 
 // newLocker returns a locker of carts that is closed when the test ends, before its store.
-func newLocker(t *testing.T, store lock.Store, opts ...lock.Option) *lock.Locker {
+func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(store, "carts", opts...)
+	l, err := lock.New(st, "carts", opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

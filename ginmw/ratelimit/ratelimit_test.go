@@ -15,9 +15,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"go.uber.org/goleak"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
@@ -30,9 +30,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func newLimiter(t *testing.T, store tokenbucket.Store, plan tokenbucket.Plan) *tokenbucket.Limiter {
+func newLimiter(t *testing.T, st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Limiter {
 	t.Helper()
-	l, err := tokenbucket.New(store, "api", plan)
+	l, err := tokenbucket.New(st, "api", plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,9 +168,9 @@ func TestRetryAfterIsNotBeforeReset(t *testing.T) {
 }
 
 func TestSeveralLimitersHaveTheirSay(t *testing.T) {
-	store := memstore.New()
-	a, _ := tokenbucket.New(store, "a", tokenbucket.PerMinute(5))
-	b, _ := tokenbucket.New(store, "b", tokenbucket.PerMinute(7))
+	st := memstore.New()
+	a, _ := tokenbucket.New(st, "a", tokenbucket.PerMinute(5))
+	b, _ := tokenbucket.New(st, "b", tokenbucket.PerMinute(7))
 	url := serve(t, nil, ratelimit.New(a, ginmw.Global()), ratelimit.New(b, ginmw.Global()))
 	resp, _ := get(t, url+"/x/1")
 	wantHeader(t, resp, "RateLimit-Policy", `"a";q=5;w=60, "b";q=7;w=60`)
@@ -240,7 +240,7 @@ func TestStoreDown(t *testing.T) {
 	if strings.Contains(body, "told to fail") {
 		t.Errorf("an internal error reached the client: %s", body)
 	}
-	if len(seen) != 1 || !errors.Is(seen[0], core.ErrUnavailable) {
+	if len(seen) != 1 || !errors.Is(seen[0], store.ErrUnavailable) {
 		t.Errorf("gin was told of %v, want the outage", seen)
 	}
 

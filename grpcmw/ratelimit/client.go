@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 )
@@ -99,7 +99,7 @@ func (i *interceptor) wait(ctx context.Context, call *grpcmw.Call, key string, k
 		return i.hooks.Refusal(call, policy.Denial{Reason: policy.KeyMalformed, Err: err})
 	case i.decider.Passes(ctx, err):
 		return nil
-	case errors.Is(err, core.ErrUnavailable):
+	case errors.Is(err, store.ErrUnavailable):
 		return i.hooks.Refusal(call, policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: time.Second, Err: err})
 	case errors.Is(err, context.DeadlineExceeded): // the limiter's, for a wait that is too long
 		return i.hooks.Refusal(call, policy.Denial{

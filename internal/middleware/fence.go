@@ -6,8 +6,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -103,7 +103,7 @@ func fenceDenial(request context.Context, err error) policy.Denial {
 		return policy.Denial{Reason: policy.StaleFence, Err: err}
 	case errors.Is(err, fence.ErrInvalidKey), errors.Is(err, fence.ErrInvalid):
 		return policy.Denial{Reason: policy.KeyMalformed, Err: err}
-	case errors.Is(err, outage.ErrUnavailable), request.Err() != nil:
+	case errors.Is(err, store.ErrUnavailable), request.Err() != nil:
 		return unavailable(err)
 	}
 	return policy.Denial{Reason: policy.InternalError, Err: err}

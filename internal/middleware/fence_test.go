@@ -11,8 +11,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -27,8 +27,8 @@ func anyKey() (string, error) { return "key", nil }
 func TestNobodyRunsUnfencedForAClientThatHasLeft(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
-	m := middleware.NewFence("New", answering{outage.ErrUnavailable}, setting.Fenced{Open: setting.Open{Passes: true}})
-	if passage, denial := m.Check(t.Context(), []string{"1"}, anyKey); denial != nil || !errors.Is(passage.Bypassed, outage.ErrUnavailable) {
+	m := middleware.NewFence("New", answering{store.ErrUnavailable}, setting.Fenced{Open: setting.Open{Passes: true}})
+	if passage, denial := m.Check(t.Context(), []string{"1"}, anyKey); denial != nil || !errors.Is(passage.Bypassed, store.ErrUnavailable) {
 		t.Errorf("a client that waits: %+v, %+v", passage, denial)
 	}
 	if passage, denial := m.Check(left, []string{"1"}, anyKey); denial == nil || denial.Reason != policy.ReducedCapacity {
@@ -49,7 +49,7 @@ func TestFenceOnTheSpan(t *testing.T) {
 		"it passes":               {nil, codes.Unset},
 		"it is stale":             {fence.ErrStale, codes.Unset},
 		"the key has no place":    {fence.ErrInvalidKey, codes.Unset},
-		"the store is not there":  {outage.ErrUnavailable, codes.Error},
+		"the store is not there":  {store.ErrUnavailable, codes.Error},
 		"the program is mistaken": {errors.New("mistake"), codes.Error},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/average"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // Hold has a request hold something of its key while its handler runs: a lock, or a permit.
@@ -132,7 +132,7 @@ func (m *Hold) denial(request context.Context, err error) policy.Denial {
 	if d, ok := m.mechanism.refusal(err, m.typical.Get()); ok {
 		return d
 	}
-	if errors.Is(err, outage.ErrUnavailable) || request.Err() != nil {
+	if errors.Is(err, store.ErrUnavailable) || request.Err() != nil {
 		return unavailable(err)
 	}
 	return policy.Denial{Reason: policy.InternalError, Err: err}

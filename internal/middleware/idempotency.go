@@ -7,8 +7,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -87,7 +87,7 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 		}
 	case err == nil:
 		m.run(x, op, attempt)
-	case !errors.Is(err, outage.ErrClosed) && m.Passes(ctx, err): // the process ends: that is no outage
+	case !errors.Is(err, store.ErrClosed) && m.Passes(ctx, err): // the process ends: that is no outage
 		x.Report(err)
 		x.Bypass()
 	default:

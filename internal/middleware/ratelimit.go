@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -63,7 +63,7 @@ func (m *RateLimit) deny(ctx context.Context, decision *tokenbucket.Decision, er
 		return &policy.Denial{Reason: policy.KeyMalformed, Err: err}
 	case m.Passes(ctx, err):
 		return nil
-	case errors.Is(err, outage.ErrUnavailable), ctx.Err() != nil:
+	case errors.Is(err, store.ErrUnavailable), ctx.Err() != nil:
 		d := unavailable(err)
 		return &d
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -28,7 +28,7 @@ type Watch struct {
 
 	passing atomic.Bool // requests pass without the store
 	mu      sync.Mutex  // guards what follows
-	cause   outage.Cause
+	cause   store.Cause
 	passed  int
 	last    time.Time
 }
@@ -55,10 +55,10 @@ func (w *Watch) Passes(ctx context.Context, err error) bool {
 	if !w.open.Passes || ctx.Err() != nil {
 		return false
 	}
-	if !outage.Down(err) && (!w.open.EvenMisconfigured || !errors.Is(err, outage.ErrMisconfigured)) {
+	if !store.Down(err) && (!w.open.EvenMisconfigured || !errors.Is(err, store.ErrMisconfigured)) {
 		return false
 	}
-	cause := outage.CauseOf(err)
+	cause := store.CauseOf(err)
 	w.bypasses.Add(ctx, cause)
 	w.mu.Lock()
 	begins := !w.passing.Swap(true)

@@ -17,11 +17,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
-var errRefused = fmt.Errorf("%w: dial: %w", outage.ErrUnavailable, syscall.ECONNREFUSED)
+var errRefused = fmt.Errorf("%w: dial: %w", store.ErrUnavailable, syscall.ECONNREFUSED)
 
 // The time in which requests pass is logged when it begins, when its cause changes and when it is over,
 // with how many passed. A store that answers now and then does not end it.
@@ -50,7 +50,7 @@ func TestWatchLogsTheTimeInWhichRequestsPass(t *testing.T) {
 				t.Errorf("%s has no %s", line, want)
 			}
 		}
-		w.Passes(t.Context(), fmt.Errorf("%w: %w", outage.ErrUnavailable, context.DeadlineExceeded))
+		w.Passes(t.Context(), fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded))
 		if line := lines(2); !strings.Contains(line, "cause=timeout") {
 			t.Error(line)
 		}
@@ -90,7 +90,7 @@ func TestWatchCounts(t *testing.T) {
 		wg.Go(func() {
 			for range 100 {
 				w.Passes(t.Context(), errRefused)
-				w.Passes(t.Context(), outage.Misconfigured(outage.Authentication, errors.New("WRONGPASS")))
+				w.Passes(t.Context(), store.Misconfigured(store.Authentication, errors.New("WRONGPASS")))
 				w.Decided(t.Context())
 			}
 		})

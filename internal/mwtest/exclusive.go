@@ -11,20 +11,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func newLocker(t *testing.T, store lock.Store) *lock.Locker {
+func newLocker(t *testing.T, st store.Locks) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(store, "carts")
+	l, err := lock.New(st, "carts")
 	must(t, l, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-func newSemaphore(t *testing.T, store semaphore.Store, capacity int) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Permits, capacity int) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(store, "reports", capacity)
+	s, err := semaphore.New(st, "reports", capacity)
 	must(t, s, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -113,21 +114,21 @@ var exclusiveRows = append([]row{
 		c.ran(t, 0)
 	}},
 	{"the store is unavailable", func(t *testing.T, f Framework) {
-		store := newStore(t)
+		st := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, store), By: byID})
-		store.BreakNext(storetest.AcquireLock, storetest.Down, 1)
+		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, st), By: byID})
+		st.BreakNext(storetest.AcquireLock, storetest.Down, 1)
 		s.send("1", "").denies(policy.ReducedCapacity)
 		s.send("1", "").is(http.StatusCreated, "run 1")
 	}},
 	{"the store is unavailable, and requests run unprotected", func(t *testing.T, f Framework) {
-		store := newStore(t)
+		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Exclusive{
-			Locker: newLocker(t, store), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()},
+			Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()},
 		})
 		s.send("1", "").is(http.StatusCreated, "run 1").has("Lock-Status", "")
-		store.Break(storetest.AcquireLock, storetest.Down)
+		st.Break(storetest.AcquireLock, storetest.Down)
 		s.send("1", "").is(http.StatusCreated, "run 2").has("Lock-Status", "bypassed")
 	}},
 }, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {

@@ -11,10 +11,10 @@ import (
 
 	"go.opentelemetry.io/otel/codes"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Fenced is fenced.New.
@@ -166,7 +166,7 @@ var fencedRows = append([]row{
 	{"the store is unavailable", func(t *testing.T, f Framework) {
 		c := newChecker(t)
 		s := serveFenced(t, f, c)
-		for _, err := range []error{core.ErrUnavailable, core.ErrFull, core.ErrUnconfirmed} {
+		for _, err := range []error{store.ErrUnavailable, store.ErrFull, store.ErrUnconfirmed} {
 			c.fail(err)
 			s.sendFenced("1").denies(policy.ReducedCapacity)
 		}
@@ -179,7 +179,7 @@ var fencedRows = append([]row{
 		c := newChecker(t)
 		s := serveFenced(t, f, c, policy.RunUnprotected())
 		s.passes("1", "50")
-		c.fail(core.ErrUnavailable)
+		c.fail(store.ErrUnavailable)
 		s.sendFenced("40").is(http.StatusOK, "40").has("Fence-Status", "bypassed")
 		s.sendFenced().denies(policy.FenceMissing)
 		c.fail(nil)
@@ -213,7 +213,7 @@ var fencedRows = append([]row{
 		s.spanSays(http.StatusPreconditionFailed, codes.Unset)
 		s.send().denies(policy.FenceMissing)
 		s.spanSays(http.StatusPreconditionRequired, codes.Unset)
-		c.fail(core.ErrUnavailable)
+		c.fail(store.ErrUnavailable)
 		s.send(fence.Header, "2").denies(policy.ReducedCapacity)
 		s.spanSays(http.StatusServiceUnavailable, codes.Error)
 	}},

@@ -9,12 +9,13 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func newGuard(t *testing.T, store guard.Store, opts ...guard.Option) *guard.Guard {
+func newGuard(t *testing.T, st store.Records, opts ...guard.Option) *guard.Guard {
 	t.Helper()
-	g, err := guard.New(store, "orders", opts...)
+	g, err := guard.New(st, "orders", opts...)
 	return must(t, g, err)
 }
 
@@ -188,22 +189,22 @@ var idempotencyRows = append([]row{
 		}
 	}},
 	{"the store is unavailable", func(t *testing.T, f Framework) {
-		store := newStore(t)
+		st := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, store), By: byUser})
-		store.Break(storetest.BeginOperation, storetest.Down)
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, st), By: byUser})
+		st.Break(storetest.BeginOperation, storetest.Down)
 		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.ReducedCapacity)
 		c.ran(t, 0)
-		store.Mend(storetest.Any)
+		st.Mend(storetest.Any)
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 	}},
 	{"the store is unavailable, and requests run unprotected", func(t *testing.T, f Framework) {
-		store := newStore(t)
+		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{
-			Guard: newGuard(t, store), By: byUser, Options: []policy.IdempotencyOption{policy.RunUnprotected()},
+			Guard: newGuard(t, st), By: byUser, Options: []policy.IdempotencyOption{policy.RunUnprotected()},
 		})
-		store.Break(storetest.BeginOperation, storetest.Down)
+		st.Break(storetest.BeginOperation, storetest.Down)
 		for n := range 2 {
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("Idempotency-Status", "bypassed")
 		}

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -41,41 +41,41 @@ func (l *logbook) option() policy.Option {
 // down.
 var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware{
 	"ratelimit": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
-		store := newStore(t)
-		store.Break(storetest.TakeTokens, fault)
+		st := newStore(t)
+		st.Break(storetest.TakeTokens, fault)
 		return RateLimit{
-			Limiter: newLimiter(t, store, apiPlan), By: byHeader,
+			Limiter: newLimiter(t, st, apiPlan), By: byHeader,
 			Options: []policy.RateLimitOption{policy.FailOpen(opts...), log},
 		}
 	},
 	"idempotency": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
-		store := newStore(t)
-		store.Break(storetest.BeginOperation, fault)
+		st := newStore(t)
+		st.Break(storetest.BeginOperation, fault)
 		return Idempotency{
-			Guard: newGuard(t, store), By: byUser,
+			Guard: newGuard(t, st), By: byUser,
 			Options: []policy.IdempotencyOption{policy.RunUnprotected(opts...), log},
 		}
 	},
 	"exclusive": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
-		store := newStore(t)
-		store.Break(storetest.AcquireLock, fault)
+		st := newStore(t)
+		st.Break(storetest.AcquireLock, fault)
 		return Exclusive{
-			Locker: newLocker(t, store), By: byID,
+			Locker: newLocker(t, st), By: byID,
 			Options: []policy.ExclusiveOption{policy.RunUnprotected(opts...), log},
 		}
 	},
 	"concurrency": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
-		store := newStore(t)
-		store.Break(storetest.AcquirePermits, fault)
+		st := newStore(t)
+		st.Break(storetest.AcquirePermits, fault)
 		return Concurrency{
-			Semaphore: newSemaphore(t, store, 1), By: byID,
+			Semaphore: newSemaphore(t, st, 1), By: byID,
 			Options: []policy.ConcurrencyOption{policy.FailOpen(opts...), log},
 		}
 	},
 	"fenced": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		c := newChecker(t)
 		c.fail(map[storetest.Fault]error{
-			storetest.Down: core.ErrUnavailable, storetest.Full: core.ErrFull, storetest.Misconfigured: core.ErrMisconfigured,
+			storetest.Down: store.ErrUnavailable, storetest.Full: store.ErrFull, storetest.Misconfigured: store.ErrMisconfigured,
 		}[fault])
 		return Fenced{
 			Checker: c, By: byID,

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -27,15 +27,15 @@ var everyPolicy = map[string]func(t *testing.T, by Key, log policy.Option) Middl
 	},
 	"fenced": func(t *testing.T, by Key, log policy.Option) Middleware {
 		c := newChecker(t)
-		c.fail(core.ErrUnavailable)
+		c.fail(store.ErrUnavailable)
 		return Fenced{Checker: c, By: by, Options: []policy.FencedOption{policy.RunUnprotected(), log}}
 	},
 }
 
 func brokenStore(t *testing.T) *storetest.Faulty {
-	store := newStore(t)
-	store.Break(storetest.Any, storetest.Down)
-	return store
+	st := newStore(t)
+	st.Break(storetest.Any, storetest.Down)
+	return st
 }
 
 // providedRows are about what requests are keyed by, and are not.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -16,9 +17,9 @@ import (
 // apiPlan allows ten requests, and one more each six seconds.
 var apiPlan = tokenbucket.PerMinute(10)
 
-func newLimiter(t *testing.T, store tokenbucket.Store, plan tokenbucket.Plan) *tokenbucket.Limiter {
+func newLimiter(t *testing.T, st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Limiter {
 	t.Helper()
-	l, err := tokenbucket.New(store, "api", plan)
+	l, err := tokenbucket.New(st, "api", plan)
 	return must(t, l, err)
 }
 
@@ -66,38 +67,38 @@ var rateLimitRows = append([]row{
 		c.ran(t, 0)
 	}},
 	{"the store is unavailable", func(t *testing.T, f Framework) {
-		store := newStore(t)
+		st := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, store, apiPlan), By: byHeader})
+		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, st, apiPlan), By: byHeader})
 		for _, fault := range []storetest.Fault{storetest.Down, storetest.LostReply} {
-			store.Break(storetest.TakeTokens, fault)
+			st.Break(storetest.TakeTokens, fault)
 			s.send("1", "", "X-Key", "a").denies(policy.ReducedCapacity)
 			s.send("1", "").denies(policy.KeyMissing) // whatever the store's state
 		}
-		store.Mend(storetest.Any)
+		st.Mend(storetest.Any)
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
 	}},
 	{"the store is unavailable, and requests pass", func(t *testing.T, f Framework) {
-		store := newStore(t)
+		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{
-			Limiter: newLimiter(t, store, apiPlan), By: byHeader, Options: []policy.RateLimitOption{policy.FailOpen()},
+			Limiter: newLimiter(t, st, apiPlan), By: byHeader, Options: []policy.RateLimitOption{policy.FailOpen()},
 		})
-		store.Break(storetest.TakeTokens, storetest.Down)
+		st.Break(storetest.TakeTokens, storetest.Down)
 		for n := range 12 {
 			s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("RateLimit", "")
 		}
 		s.send("1", "").denies(policy.KeyMissing)
 	}},
 	{"an answer says that it passed without the store, where that is asked for", func(t *testing.T, f Framework) {
-		store := newStore(t)
+		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{
-			Limiter: newLimiter(t, store, apiPlan), By: byHeader,
+			Limiter: newLimiter(t, st, apiPlan), By: byHeader,
 			Options: []policy.RateLimitOption{policy.FailOpen(), policy.StatusHeaders()},
 		})
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1").has("RateLimit-Status", "")
-		store.Break(storetest.TakeTokens, storetest.Down)
+		st.Break(storetest.TakeTokens, storetest.Down)
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 2").has("RateLimit-Status", "bypassed")
 	}},
 	{"a key keeps nothing else of its request in memory", func(t *testing.T, f Framework) {

@@ -10,26 +10,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // silent is a store that does not reply to what is asked for, and says so after a while.
-type silent struct{ core.Store }
+type silent struct{ store.Store }
 
 func (silent) fail() error {
 	<-time.After(20 * time.Millisecond)
-	return fmt.Errorf("%w: no reply in time", core.ErrUnavailable)
+	return fmt.Errorf("%w: no reply in time", store.ErrUnavailable)
 }
 
-func (s silent) AcquireLock(context.Context, lock.AcquireRequest) (lock.AcquireReply, error) {
-	return lock.AcquireReply{}, s.fail()
+func (s silent) AcquireLock(context.Context, store.LockRequest) (store.LockReply, error) {
+	return store.LockReply{}, s.fail()
 }
 
-func (s silent) AcquirePermits(context.Context, semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
-	return semaphore.AcquireReply{}, s.fail()
+func (s silent) AcquirePermits(context.Context, store.PermitRequest) (store.PermitReply, error) {
+	return store.PermitReply{}, s.fail()
 }
 
 // allAtOnce has so many requests for the same key answered at the same time, and returns how many had each
@@ -60,7 +58,7 @@ func allAtOnce(t *testing.T, h http.Handler, n int) (statuses map[int]int, bypas
 const silenceSize = 4000
 
 // silenceRow is a row about many requests for a key while the store is silent.
-func silenceRow(name string, status int, build func(*testing.T, core.Store) Middleware) row {
+func silenceRow(name string, status int, build func(*testing.T, store.Store) Middleware) row {
 	return row{name, func(t *testing.T, f Framework) {
 		var ran atomic.Int64
 		h := f.Serve(func(w http.ResponseWriter, _ *http.Request) {
@@ -81,27 +79,27 @@ func silenceRow(name string, status int, build func(*testing.T, core.Store) Midd
 // that others have what it asks for.
 var silenceRows = []row{
 	silenceRow("many at a lock while the store is silent", http.StatusServiceUnavailable,
-		func(t *testing.T, store core.Store) Middleware {
-			return Exclusive{Locker: newLocker(t, store), By: byID}
+		func(t *testing.T, st store.Store) Middleware {
+			return Exclusive{Locker: newLocker(t, st), By: byID}
 		}),
 	silenceRow("many that wait for a lock while the store is silent", http.StatusServiceUnavailable,
-		func(t *testing.T, store core.Store) Middleware {
-			return Exclusive{Locker: newLocker(t, store), By: byID, Options: []policy.ExclusiveOption{policy.Wait(5 * time.Millisecond)}}
+		func(t *testing.T, st store.Store) Middleware {
+			return Exclusive{Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.Wait(5 * time.Millisecond)}}
 		}),
 	silenceRow("many at a lock that run unprotected while the store is silent", http.StatusCreated,
-		func(t *testing.T, store core.Store) Middleware {
-			return Exclusive{Locker: newLocker(t, store), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()}}
+		func(t *testing.T, st store.Store) Middleware {
+			return Exclusive{Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()}}
 		}),
 	silenceRow("many at a semaphore while the store is silent", http.StatusServiceUnavailable,
-		func(t *testing.T, store core.Store) Middleware {
-			return Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID}
+		func(t *testing.T, st store.Store) Middleware {
+			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID}
 		}),
 	silenceRow("many that wait for a permit while the store is silent", http.StatusServiceUnavailable,
-		func(t *testing.T, store core.Store) Middleware {
-			return Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.Wait(5 * time.Millisecond)}}
+		func(t *testing.T, st store.Store) Middleware {
+			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID, Options: []policy.ConcurrencyOption{policy.Wait(5 * time.Millisecond)}}
 		}),
 	silenceRow("many at a semaphore that pass while the store is silent", http.StatusCreated,
-		func(t *testing.T, store core.Store) Middleware {
-			return Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.FailOpen()}}
+		func(t *testing.T, st store.Store) Middleware {
+			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID, Options: []policy.ConcurrencyOption{policy.FailOpen()}}
 		}),
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/namesake"
 )
@@ -70,34 +70,34 @@ func must[T any](v T, err error) T {
 }
 
 // stores know the mechanisms that are built on them. That of Redis talks to nobody here.
-func stores(t *testing.T) map[string]core.Store {
+func stores(t *testing.T) map[string]store.Store {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ReadTimeout: time.Second, ContextTimeoutEnabled: true})
 	redisStore := must(redisstore.New(client))
 	memory := memstore.New()
 	t.Cleanup(func() { _, _, _ = redisStore.Close(), client.Close(), memory.Close() })
-	return map[string]core.Store{"redisstore": redisStore, "memstore": memory}
+	return map[string]store.Store{"redisstore": redisStore, "memstore": memory}
 }
 
 // built are mechanisms by kind: variant 0 is what others are compared with.
-var built = map[string]func(store core.Store, logger *slog.Logger, name string, variant int){
-	"rate_limit": func(store core.Store, _ *slog.Logger, name string, variant int) {
-		must(tokenbucket.New(store, name, []tokenbucket.Plan{
+var built = map[string]func(st store.Store, logger *slog.Logger, name string, variant int){
+	"rate_limit": func(st store.Store, _ *slog.Logger, name string, variant int) {
+		must(tokenbucket.New(st, name, []tokenbucket.Plan{
 			tokenbucket.PerMinute(100), tokenbucket.PerMinute(100).Burst(20), tokenbucket.PerMinute(1000),
 			tokenbucket.Limits{tokenbucket.PerMinute(100), tokenbucket.PerDay(1000)},
 		}[variant]))
 	},
-	"lock": func(store core.Store, logger *slog.Logger, name string, variant int) {
-		must(lock.New(store, name, []lock.Option{
+	"lock": func(st store.Store, logger *slog.Logger, name string, variant int) {
+		must(lock.New(st, name, []lock.Option{
 			lock.WithTTL(30 * time.Second), lock.WithTTL(time.Second), lock.WithFair(), lock.WithLockDelay(time.Second),
 		}[variant], lock.WithLogger(logger)))
 	},
-	"semaphore": func(store core.Store, logger *slog.Logger, name string, variant int) {
-		must(semaphore.New(store, name, []int{4, 5, 4, 4}[variant], []semaphore.Option{
+	"semaphore": func(st store.Store, logger *slog.Logger, name string, variant int) {
+		must(semaphore.New(st, name, []int{4, 5, 4, 4}[variant], []semaphore.Option{
 			nil, nil, semaphore.WithTTL(time.Second), semaphore.WithBarging(),
 		}[variant], semaphore.WithLogger(logger)))
 	},
-	"idempotency": func(store core.Store, logger *slog.Logger, name string, variant int) {
-		must(guard.New(store, name, []guard.Option{
+	"idempotency": func(st store.Store, logger *slog.Logger, name string, variant int) {
+		must(guard.New(st, name, []guard.Option{
 			guard.WithSecret([]byte("hush")), guard.WithRetention(time.Hour), guard.WithRerun(), guard.WithSecret([]byte("other")),
 		}[variant], guard.WithLogger(logger)))
 	},
@@ -106,19 +106,19 @@ var built = map[string]func(store core.Store, logger *slog.Logger, name string, 
 // Other settings under the same name are logged, once.
 func TestOtherSettingsAreLogged(t *testing.T) {
 	log, logger := newLog(t)
-	for storeName, store := range stores(t) {
+	for storeName, st := range stores(t) {
 		for kind, build := range built {
 			for variant := range 4 {
 				t.Run(storeName+"/"+kind+"/"+strconv.Itoa(variant), func(t *testing.T) {
 					name := "name-" + strconv.Itoa(variant)
-					build(store, logger, name, 0)
-					build(store, logger, name, 0)
+					build(st, logger, name, 0)
+					build(st, logger, name, 0)
 					if logged := log.records(t); len(logged) > 0 {
 						t.Fatalf("logged %v", logged)
 					}
-					build(store, logger, name, variant)
-					build(store, logger, name, variant)
-					build(store, logger, name, (variant+1)%4)
+					build(st, logger, name, variant)
+					build(st, logger, name, variant)
+					build(st, logger, name, (variant+1)%4)
 					logged := log.records(t)
 					if len(logged) != 1 {
 						t.Fatalf("logged %v", logged)
@@ -142,17 +142,17 @@ func TestOtherSettingsAreLogged(t *testing.T) {
 func TestOthersAreNotCompared(t *testing.T) {
 	log, logger := newLog(t)
 	variant := 0
-	for _, store := range stores(t) {
+	for _, st := range stores(t) {
 		for _, build := range built {
-			build(store, logger, "name", variant)
+			build(st, logger, "name", variant)
 		}
 		variant++
 	}
 	// What the same limit is written like does not matter.
-	store := memstore.New()
-	defer store.Close()
-	must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100)))
-	must(tokenbucket.New(store, "api", must(tokenbucket.ParseLimit("100/60s burst=100"))))
+	st := memstore.New()
+	defer st.Close()
+	must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100)))
+	must(tokenbucket.New(st, "api", must(tokenbucket.ParseLimit("100/60s burst=100"))))
 	if logged := log.records(t); len(logged) > 0 {
 		t.Errorf("logged %v", logged)
 	}
@@ -161,32 +161,32 @@ func TestOthersAreNotCompared(t *testing.T) {
 // What is changed on purpose is what the next one is compared with.
 func TestChangesAreMeant(t *testing.T) {
 	log, logger := newLog(t)
-	store := memstore.New()
-	defer store.Close()
-	limiter := must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100)))
+	st := memstore.New()
+	defer st.Close()
+	limiter := must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100)))
 	if err := limiter.SetPlan(tokenbucket.PerMinute(50)); err != nil {
 		t.Fatal(err)
 	}
-	must(tokenbucket.New(store, "api", tokenbucket.PerMinute(50)))
-	s := must(semaphore.New(store, "reports", 4, semaphore.WithLogger(logger)))
+	must(tokenbucket.New(st, "api", tokenbucket.PerMinute(50)))
+	s := must(semaphore.New(st, "reports", 4, semaphore.WithLogger(logger)))
 	if err := s.SetCapacity(8); err != nil {
 		t.Fatal(err)
 	}
-	must(semaphore.New(store, "reports", 8, semaphore.WithLogger(logger)))
+	must(semaphore.New(st, "reports", 8, semaphore.WithLogger(logger)))
 	must(s.With(semaphore.WithTTL(time.Second)))
 
-	l := must(lock.New(store, "carts", lock.WithLogger(logger)))
+	l := must(lock.New(st, "carts", lock.WithLogger(logger)))
 	must(l.With(lock.WithTTL(time.Second)))
 	for range 2 {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(lock.New(store, "carts", lock.WithTTL(time.Second), lock.WithLogger(logger))) // the other one is gone
+	must(lock.New(st, "carts", lock.WithTTL(time.Second), lock.WithLogger(logger))) // the other one is gone
 	if logged := log.records(t); len(logged) > 0 {
 		t.Errorf("logged %v", logged)
 	}
-	must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100)))
+	must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100)))
 	if logged := log.records(t); len(logged) != 1 {
 		t.Errorf("logged %v", logged)
 	}
@@ -195,13 +195,13 @@ func TestChangesAreMeant(t *testing.T) {
 // Names are not kept without end, and a store that has no register is none's concern.
 func TestBounds(t *testing.T) {
 	log, logger := newLog(t)
-	store := memstore.New()
-	defer store.Close()
+	st := memstore.New()
+	defer st.Close()
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
 			for n := range 5000 {
-				m := namesake.Join(store, logger, "lock", "l"+strconv.Itoa(n), namesake.Settings{Text: "same"})
+				m := namesake.Join(st, logger, "lock", "l"+strconv.Itoa(n), namesake.Settings{Text: "same"})
 				m.Change(namesake.Settings{Text: "same"})
 			}
 		})
@@ -211,7 +211,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("logged %v", logged)
 	}
 	for n := range 5000 {
-		namesake.Join(store, logger, "lock", "l"+strconv.Itoa(n), namesake.Settings{Text: "other"})
+		namesake.Join(st, logger, "lock", "l"+strconv.Itoa(n), namesake.Settings{Text: "other"})
 	}
 	if n := len(log.records(t)); n != 4096 {
 		t.Errorf("%d names were compared", n)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Explain returns an error of the client as one of a store: unavailable, with what else is known of it.
@@ -19,16 +19,16 @@ import (
 func Explain(err error, open bool) error {
 	cause, misconfigured := misconfiguration(err)
 	switch {
-	case err == nil, errors.Is(err, outage.ErrUnavailable):
+	case err == nil, errors.Is(err, store.ErrUnavailable):
 		return err
 	case misconfigured:
-		return outage.Misconfigured(cause, fmt.Errorf("redis: %w", err))
+		return store.Misconfigured(cause, fmt.Errorf("redis: %w", err))
 	case IsOutOfMemory(err):
-		return fmt.Errorf("%w: redis: %w", outage.ErrFull, err)
+		return fmt.Errorf("%w: redis: %w", store.ErrFull, err)
 	case open:
-		return fmt.Errorf("%w: redis: %w", outage.ErrUnconfirmed, err)
+		return fmt.Errorf("%w: redis: %w", store.ErrUnconfirmed, err)
 	}
-	return fmt.Errorf("%w: redis: %w", outage.ErrUnavailable, err)
+	return fmt.Errorf("%w: redis: %w", store.ErrUnavailable, err)
 }
 
 // IsReply reports whether the server answered with an error.
@@ -56,33 +56,33 @@ func Says(err error, kind string) bool {
 // It has carried nothing out.
 var settings = []struct {
 	prefix string
-	cause  outage.Cause
+	cause  store.Cause
 }{
-	{"NOAUTH", outage.Authentication},
-	{"WRONGPASS", outage.Authentication},
-	{"ERR AUTH", outage.Authentication},
-	{"ERR invalid password", outage.Authentication},
-	{"ERR Client sent AUTH", outage.Authentication},
-	{"ERR Protocol error: unauthenticated", outage.Authentication},
-	{"DENIED", outage.Authentication}, // protected mode
-	{"NOPERM", outage.Permission},
-	{"READONLY", outage.ReadOnly},
-	{"MOVED", outage.WrongServer}, // a client of a single server on a node of a Cluster
-	{"ERR unknown command", outage.WrongServer},
-	{"ERR This instance has cluster support disabled", outage.WrongServer},
+	{"NOAUTH", store.Authentication},
+	{"WRONGPASS", store.Authentication},
+	{"ERR AUTH", store.Authentication},
+	{"ERR invalid password", store.Authentication},
+	{"ERR Client sent AUTH", store.Authentication},
+	{"ERR Protocol error: unauthenticated", store.Authentication},
+	{"DENIED", store.Authentication}, // protected mode
+	{"NOPERM", store.Permission},
+	{"READONLY", store.ReadOnly},
+	{"MOVED", store.WrongServer}, // a client of a single server on a node of a Cluster
+	{"ERR unknown command", store.WrongServer},
+	{"ERR This instance has cluster support disabled", store.WrongServer},
 }
 
 // forbidden are parts of the errors of scripts that met a command, a key or a channel which the client's user
 // may not use, as newer and older servers word them.
 var forbidden = []string{"ACL failure in script", "The user executing the script can't "}
 
-func misconfiguration(err error) (outage.Cause, bool) {
+func misconfiguration(err error) (store.Cause, bool) {
 	if err == nil || !IsReply(err) {
 		return "", false
 	}
 	for _, part := range forbidden {
 		if strings.Contains(err.Error(), part) {
-			return outage.Permission, true
+			return store.Permission, true
 		}
 	}
 	var reply redis.Error
@@ -104,7 +104,7 @@ func IsMisconfigured(err error) bool {
 // IsUnauthenticated reports whether the server refused the client's password, or wants one.
 func IsUnauthenticated(err error) bool {
 	cause, ok := misconfiguration(err)
-	return ok && cause == outage.Authentication
+	return ok && cause == store.Authentication
 }
 
 // IsUnreachable reports whether no server was found at an address: nothing listens there, or the name is

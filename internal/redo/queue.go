@@ -12,7 +12,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 const (
@@ -159,7 +159,7 @@ func (q *Queue) try(t *Task) {
 	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
 	err := t.Try(ctx)
 	cancel()
-	closed := errors.Is(err, outage.ErrClosed)
+	closed := errors.Is(err, store.ErrClosed)
 	over := err == nil || closed || !time.Now().Before(t.Until)
 	if over && t.After != nil {
 		t.After(err)

@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redo"
 )
 
@@ -21,13 +21,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errAway = errors.New("away")
 
-// store is what tasks try to reach.
-type store struct {
+// server is what tasks try to reach.
+type server struct {
 	away  atomic.Bool
 	tries atomic.Int64
 }
 
-func (s *store) try(context.Context) error {
+func (s *server) try(context.Context) error {
 	if s.tries.Add(1); s.away.Load() {
 		return errAway
 	}
@@ -124,7 +124,7 @@ func TestOneFailureDoesNotBlockTheRest(t *testing.T) {
 func TestAnOutageIsCheapAndItsEndIsQuick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := redo.Queue{MaxBytes: 1 << 30}
-		var s store
+		var s server
 		s.away.Store(true)
 		for range 10_000 {
 			q.Add(inAnHour(func(ctx context.Context) error {
@@ -150,7 +150,7 @@ func TestHurry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			q redo.Queue
-			s store
+			s server
 		)
 		q.Hurry() // nothing to do
 		s.away.Store(true)
@@ -192,7 +192,7 @@ func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			q redo.Queue
-			s store
+			s server
 		)
 		if err := q.Drain(t.Context()); err != nil {
 			t.Fatalf("of an empty queue: %v", err)
@@ -223,12 +223,12 @@ func TestClosedStoreEndsIt(t *testing.T) {
 		tries := 0
 		task := inAnHour(func(context.Context) error {
 			tries++
-			return fmt.Errorf("settling: %w", outage.ErrClosed)
+			return fmt.Errorf("settling: %w", store.ErrClosed)
 		})
 		var ended error
 		task.After = func(err error) { ended = err }
 		q.Add(task)
-		if err := q.Drain(t.Context()); err != nil || tries != 1 || !errors.Is(ended, outage.ErrClosed) {
+		if err := q.Drain(t.Context()); err != nil || tries != 1 || !errors.Is(ended, store.ErrClosed) {
 			t.Errorf("%v after %d tries, ended with %v", err, tries, ended)
 		}
 	})
@@ -243,7 +243,7 @@ func TestIsBounded(t *testing.T) {
 			{2048, 1025, 0},
 		} {
 			q := redo.Queue{MaxBytes: c.max}
-			var s store
+			var s server
 			s.away.Store(true)
 			fit := 0
 			for range 2000 {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Due has a store renew those of a batch that are due, by the requests that are about them, and says
@@ -29,7 +29,7 @@ func Due[H interface{ Due() bool }, R any](
 	}
 	answers, err := renew(ctx, reqs)
 	if err == nil && len(answers) != len(reqs) {
-		err = fmt.Errorf("%w: %d answers to %d renewals", outage.ErrUnavailable, len(answers), len(reqs))
+		err = fmt.Errorf("%w: %d answers to %d renewals", store.ErrUnavailable, len(answers), len(reqs))
 	}
 	answers = answers[:min(len(answers), len(reqs))]
 	for i, answer := range answers {

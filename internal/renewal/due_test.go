@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/renewal"
 )
 
@@ -26,8 +26,8 @@ func TestOnlyWhatIsDueIsRenewed(t *testing.T) {
 		"some":             {[]maybeDue{1, 2, 3, 4}, []bool{true, false}, nil, []bool{false, true, false, false}, nil},
 		"none":             {[]maybeDue{1, 3}, nil, nil, []bool{false, false}, nil},
 		"some of which":    {[]maybeDue{1, 2, 4}, []bool{false, true}, errAway, []bool{false, false, true}, errAway},
-		"an answer lacks":  {[]maybeDue{2, 4}, []bool{true}, nil, []bool{true, false}, outage.ErrUnavailable},
-		"one too many":     {[]maybeDue{1, 2}, []bool{true, true}, nil, []bool{false, true}, outage.ErrUnavailable},
+		"an answer lacks":  {[]maybeDue{2, 4}, []bool{true}, nil, []bool{true, false}, store.ErrUnavailable},
+		"one too many":     {[]maybeDue{1, 2}, []bool{true, true}, nil, []bool{false, true}, store.ErrUnavailable},
 		"nothing is known": {[]maybeDue{2, 4}, nil, errAway, []bool{false, false}, errAway},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 const causeKey = attribute.Key("lockkeeper.outage.cause")
@@ -14,7 +14,7 @@ const causeKey = attribute.Key("lockkeeper.outage.cause")
 // Bypasses counts the requests that passed a middleware without its store.
 type Bypasses struct {
 	counter metric.Int64Counter
-	adds    map[outage.Cause][]metric.AddOption
+	adds    map[store.Cause][]metric.AddOption
 }
 
 // NewBypasses returns the count of the middleware with this policy and mechanism. The policy is empty
@@ -24,9 +24,9 @@ func NewBypasses(p Providers, scope, policy, mechanism string) *Bypasses {
 		counter: must(p.meter(scope).Int64Counter("lockkeeper.policy.bypasses",
 			metric.WithDescription("How many requests passed without the store, as policy.FailOpen and policy.RunUnprotected have it."),
 			metric.WithUnit("{request}"))),
-		adds: make(map[outage.Cause][]metric.AddOption, len(outage.Causes)),
+		adds: make(map[store.Cause][]metric.AddOption, len(store.Causes)),
 	}
-	for _, cause := range outage.Causes {
+	for _, cause := range store.Causes {
 		set := []attribute.KeyValue{mechanismKey.String(mechanism), causeKey.String(string(cause))}
 		if policy != "" {
 			set = append(set, policyKey.String(policy))
@@ -37,7 +37,7 @@ func NewBypasses(p Providers, scope, policy, mechanism string) *Bypasses {
 }
 
 // Add counts a request.
-func (b *Bypasses) Add(ctx context.Context, cause outage.Cause) {
+func (b *Bypasses) Add(ctx context.Context, cause store.Cause) {
 	if b.counter.Enabled(ctx) {
 		b.counter.Add(ctx, 1, b.adds[cause]...)
 	}

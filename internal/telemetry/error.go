@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // ErrorTypes are all values of error.type. The last is that of the semantic conventions for what has no
@@ -20,15 +20,15 @@ var ErrorTypes = []string{
 // ErrorType is the value of error.type for an error.
 func ErrorType(err error) string {
 	switch {
-	case errors.Is(err, outage.ErrFull):
+	case errors.Is(err, store.ErrFull):
 		return "store_full"
-	case errors.Is(err, outage.ErrClosed):
+	case errors.Is(err, store.ErrClosed):
 		return "store_closed"
-	case errors.Is(err, outage.ErrMisconfigured):
+	case errors.Is(err, store.ErrMisconfigured):
 		return "store_misconfigured"
-	case errors.Is(err, outage.ErrUnconfirmed):
+	case errors.Is(err, store.ErrUnconfirmed):
 		return "store_unconfirmed"
-	case errors.Is(err, outage.ErrUnavailable):
+	case errors.Is(err, store.ErrUnavailable):
 		return "store_unavailable"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -33,7 +33,7 @@ func TestRenewalsAreLoggedWhenTheyFailAndWorkAgain(t *testing.T) {
 		ctx := context.Background()
 		l.Renewed(ctx, []bool{true, true}, 2, nil)
 		for range 3 {
-			l.Renewed(ctx, []bool{true, false}, 2, outage.ErrUnavailable)
+			l.Renewed(ctx, []bool{true, false}, 2, store.ErrUnavailable)
 		}
 		l.Renewed(ctx, []bool{false, false}, 2, nil)
 		logger.Info("nothing was left to ask for")

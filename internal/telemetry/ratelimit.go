@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 const rateLimitResultKey = attribute.Key("lockkeeper.rate_limit.result")
@@ -80,7 +80,7 @@ func (w Waiting) End(ctx context.Context, err error) {
 		result = RateLimitAcquired
 	case ctx.Err() != nil:
 		result = RateLimitCanceled
-	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, outage.ErrUnavailable):
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, store.ErrUnavailable):
 		result = RateLimitDenied
 	}
 	w.span.SetAttributes(rateLimitResultKey.String(string(result)))

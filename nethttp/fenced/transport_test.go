@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
 )
@@ -32,9 +33,9 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (w *wire) CloseIdleConnections() { w.idle++ }
 
-func newLocker(t *testing.T, store lock.Store, opts ...lock.Option) *lock.Locker {
+func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(store, "accounts", opts...)
+	l, err := lock.New(st, "accounts", opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +45,9 @@ func newLocker(t *testing.T, store lock.Store, opts ...lock.Option) *lock.Locker
 
 func inMemory(t *testing.T) *lock.Locker {
 	t.Helper()
-	store := memstore.New()
-	t.Cleanup(func() { _ = store.Close() })
-	return newLocker(t, store)
+	st := memstore.New()
+	t.Cleanup(func() { _ = st.Close() })
+	return newLocker(t, st)
 }
 
 // held returns a lease that a lock function has given.

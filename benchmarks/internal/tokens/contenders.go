@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
@@ -120,21 +121,21 @@ func (l *limiters) of(row string, limit perDay) (decide, error) {
 			return err == nil && r.Allowed > 0, err
 		}, nil
 	case ulule:
-		store, err := ululeredis.NewStore(l.client)
+		st, err := ululeredis.NewStore(l.client)
 		if err != nil {
 			return nil, err
 		}
-		limiter := limiter.New(store, limiter.Rate{Period: day, Limit: int64(limit)})
+		limiter := limiter.New(st, limiter.Rate{Period: day, Limit: int64(limit)})
 		return func(ctx context.Context, key string) (bool, error) {
 			r, err := limiter.Get(ctx, key)
 			return err == nil && !r.Reached, err
 		}, nil
 	case throttledGo:
-		store, err := goredisstore.NewCtx(l.client, "throttled:")
+		st, err := goredisstore.NewCtx(l.client, "throttled:")
 		if err != nil {
 			return nil, err
 		}
-		limiter, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerDay(int(limit)), MaxBurst: int(limit) - 1})
+		limiter, err := throttled.NewGCRARateLimiterCtx(st, throttled.RateQuota{MaxRate: throttled.PerDay(int(limit)), MaxBurst: int(limit) - 1})
 		if err != nil {
 			return nil, err
 		}
@@ -153,8 +154,8 @@ func (l *limiters) of(row string, limit perDay) (decide, error) {
 	}
 }
 
-func ours(store tokenbucket.Store, limit perDay) (decide, error) {
-	limiter, err := tokenbucket.New(store, "bench", tokenbucket.PerDay(int64(limit)))
+func ours(st store.Buckets, limit perDay) (decide, error) {
+	limiter, err := tokenbucket.New(st, "bench", tokenbucket.PerDay(int64(limit)))
 	if err != nil {
 		return nil, err
 	}

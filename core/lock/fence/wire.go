@@ -15,7 +15,7 @@ type Checker interface {
 	// token from being admitted between the check and what the caller does then.
 	//
 	// An error matches [ErrStale], [ErrInvalid], [ErrInvalidKey] or, if nobody knows since the store
-	// could not answer, core.ErrUnavailable; or it is the context's. Any other is a mistake of the
+	// could not answer, store.ErrUnavailable; or it is the context's. Any other is a mistake of the
 	// program's.
 	Check(ctx context.Context, key string, t Token) error
 }

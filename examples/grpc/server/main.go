@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/examples/grpc/shop"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -27,11 +27,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 )
 
-func newShop(store core.Store) *grpc.Server {
-	calls := must(tokenbucket.New(store, "api", tokenbucket.PerMinute(100).Burst(20)))
-	orders := must(guard.New(store, "checkout"))
-	carts := must(lock.New(store, "carts"))
-	watchers := must(semaphore.New(store, "watchers", 2))
+func newShop(st store.Store) *grpc.Server {
+	calls := must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100).Burst(20)))
+	orders := must(guard.New(st, "checkout"))
+	carts := must(lock.New(st, "carts"))
+	watchers := must(semaphore.New(st, "watchers", 2))
 
 	user, report := grpcmw.ByContext(userKey{}), grpcmw.OnError(func(call *grpcmw.Call, err error) { log.Println(call.FullMethod(), err) })
 	checkoutOnly := grpcmw.Unless(func(call *grpcmw.Call) bool { return call.FullMethod() != shop.Shop_Checkout_FullMethodName })

@@ -15,9 +15,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func main() {
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-func openStore(redisAddr string) core.Store {
+func openStore(redisAddr string) store.Store {
 	if redisAddr == "" {
 		return memstore.New()
 	}
@@ -40,15 +40,15 @@ func openStore(redisAddr string) core.Store {
 
 // serve answers calls until the program is told to stop. Then there are first no more calls, then what
 // they have left to do, then the store.
-func serve(addr string, store core.Store) (err error) {
+func serve(addr string, st store.Store) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	defer func() { err = errors.Join(err, store.Close()) }()
+	defer func() { err = errors.Join(err, st.Close()) }()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	server := newShop(store)
+	server := newShop(st)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	fmt.Printf("listening on %s\n", listener.Addr())
@@ -62,7 +62,7 @@ func serve(addr string, store core.Store) (err error) {
 	defer cancel()
 	context.AfterFunc(ending, server.Stop) // streams may never end by themselves
 	server.GracefulStop()
-	return store.Shutdown(ending)
+	return st.Shutdown(ending)
 }
 
 func authenticate(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

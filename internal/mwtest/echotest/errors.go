@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -33,12 +33,12 @@ type refusal[M any] struct {
 func refusals[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) map[string]refusal[M] {
 	up, down := newStore(t), newStore(t)
 	down.Break(storetest.Any, storetest.Down)
-	limiter := func(store core.Store) *tokenbucket.Limiter {
-		return must(tokenbucket.New(store, "limit", tokenbucket.PerHour(1)))
+	limiter := func(st store.Store) *tokenbucket.Limiter {
+		return must(tokenbucket.New(st, "limit", tokenbucket.PerHour(1)))
 	}
-	orders := func(store core.Store) *guard.Guard { return must(guard.New(store, "orders")) }
-	carts := func(store core.Store) *lock.Locker { return must(lock.New(store, "carts")) }
-	reports := func(store core.Store) *semaphore.Semaphore { return must(semaphore.New(store, "reports", 1)) }
+	orders := func(st store.Store) *guard.Guard { return must(guard.New(st, "orders")) }
+	carts := func(st store.Store) *lock.Locker { return must(lock.New(st, "carts")) }
+	reports := func(st store.Store) *semaphore.Semaphore { return must(semaphore.New(st, "reports", 1)) }
 
 	empty, held, full := limiter(up), carts(up), reports(up)
 	must(empty.Allow(t.Context(), "global"))
@@ -55,10 +55,10 @@ func refusals[C Context, K ~func(C) (string, error), M any](t *testing.T, v Vers
 		"too many at once":      {v.Concurrency(full, v.Global()), nil, policy.TooManyAtOnce, nil},
 		"no key":                {v.RateLimit(empty, unsent), nil, policy.KeyMissing, policy.ErrNoKey},
 		"a key that fails":      {v.Exclusive(held, failing), nil, policy.InternalError, errKey},
-		"no limit in an outage": {v.RateLimit(limiter(down), v.Global()), nil, policy.ReducedCapacity, core.ErrUnavailable},
-		"no guard in an outage": {v.Idempotency(orders(down)), withKey, policy.ReducedCapacity, core.ErrUnavailable},
-		"no lock in an outage":  {v.Exclusive(carts(down), v.Global()), nil, policy.ReducedCapacity, core.ErrUnavailable},
-		"no room in an outage":  {v.Concurrency(reports(down), v.Global()), nil, policy.ReducedCapacity, core.ErrUnavailable},
+		"no limit in an outage": {v.RateLimit(limiter(down), v.Global()), nil, policy.ReducedCapacity, store.ErrUnavailable},
+		"no guard in an outage": {v.Idempotency(orders(down)), withKey, policy.ReducedCapacity, store.ErrUnavailable},
+		"no lock in an outage":  {v.Exclusive(carts(down), v.Global()), nil, policy.ReducedCapacity, store.ErrUnavailable},
+		"no room in an outage":  {v.Concurrency(reports(down), v.Global()), nil, policy.ReducedCapacity, store.ErrUnavailable},
 	}
 }
 
@@ -113,7 +113,7 @@ func denials[C Context, K ~func(C) (string, error), M any](t *testing.T, v Versi
 					t.Errorf("the text tells of the error behind the denial: %s", text)
 				}
 			}
-			if got := errors.Is(err, core.ErrUnavailable); got != (refused.reason == policy.ReducedCapacity) {
+			if got := errors.Is(err, store.ErrUnavailable); got != (refused.reason == policy.ReducedCapacity) {
 				t.Errorf("that %v is an outage: %v", err, got)
 			}
 			if want := "denied: " + string(refused.reason); w.Code != d.Status() || w.Body.String() != want {
@@ -167,11 +167,11 @@ func defaultHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, 
 // What an error of the handler's becomes is up to the application, once, whatever is before the handler.
 // A guard keeps what it became.
 func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
-	store := newStore(t)
-	limit := v.RateLimit(must(tokenbucket.New(store, "limit", tokenbucket.PerHour(100))), v.Global())
-	once := v.Idempotency(must(guard.New(store, "orders")))
-	oneAtATime := v.Exclusive(must(lock.New(store, "carts")), v.Global())
-	aFew := v.Concurrency(must(semaphore.New(store, "reports", 10)), v.Global())
+	st := newStore(t)
+	limit := v.RateLimit(must(tokenbucket.New(st, "limit", tokenbucket.PerHour(100))), v.Global())
+	once := v.Idempotency(must(guard.New(st, "orders")))
+	oneAtATime := v.Exclusive(must(lock.New(st, "carts")), v.Global())
+	aFew := v.Concurrency(must(semaphore.New(st, "reports", 10)), v.Global())
 	for name, c := range map[string]struct {
 		use  []M
 		runs int // of two requests
@@ -181,7 +181,7 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 		"exclusive":   {use: []M{oneAtATime}, runs: 2},
 		"concurrency": {use: []M{aFew}, runs: 2},
 		"all":         {use: []M{limit, once, oneAtATime, aFew}, runs: 1},
-		"two guards":  {use: []M{once, v.Idempotency(must(guard.New(store, "inner")))}, runs: 1},
+		"two guards":  {use: []M{once, v.Idempotency(must(guard.New(st, "inner")))}, runs: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			application := &recorder[C]{reply: func(c C, err error) { _ = c.JSON(http.StatusPaymentRequired, err.Error()) }}

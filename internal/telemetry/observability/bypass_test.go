@@ -12,14 +12,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
@@ -31,32 +30,32 @@ import (
 
 // failing is a store of token buckets, and a checker of fences, that fails with an error.
 type failing struct {
-	tokenbucket.Store
+	store.Buckets
 	err error
 }
 
-func (f failing) TakeTokens(context.Context, string, string, []tokenbucket.Charge) (tokenbucket.TakeReply, error) {
-	return tokenbucket.TakeReply{}, f.err
+func (f failing) TakeTokens(context.Context, string, string, []store.Charge) (store.TakeReply, error) {
+	return store.TakeReply{}, f.err
 }
 
 func (f failing) Check(context.Context, string, fence.Token) error { return f.err }
 
 // outages are errors of every cause for which requests may pass.
 var outages = []error{
-	fmt.Errorf("%w: %w", core.ErrUnavailable, syscall.ECONNREFUSED),
-	fmt.Errorf("%w: %w", core.ErrUnavailable, &net.DNSError{IsNotFound: true}),
-	fmt.Errorf("%w: %w", core.ErrUnavailable, os.ErrDeadlineExceeded),
-	fmt.Errorf("%w: something else", core.ErrUnavailable),
-	outage.Misconfigured(outage.Authentication, context.Canceled),
-	outage.Misconfigured(outage.Permission, context.Canceled),
-	outage.Misconfigured(outage.ReadOnly, context.Canceled),
-	outage.Misconfigured(outage.Eviction, context.Canceled),
-	outage.Misconfigured(outage.WrongServer, context.Canceled),
+	fmt.Errorf("%w: %w", store.ErrUnavailable, syscall.ECONNREFUSED),
+	fmt.Errorf("%w: %w", store.ErrUnavailable, &net.DNSError{IsNotFound: true}),
+	fmt.Errorf("%w: %w", store.ErrUnavailable, os.ErrDeadlineExceeded),
+	fmt.Errorf("%w: something else", store.ErrUnavailable),
+	store.Misconfigured(store.Authentication, context.Canceled),
+	store.Misconfigured(store.Permission, context.Canceled),
+	store.Misconfigured(store.ReadOnly, context.Canceled),
+	store.Misconfigured(store.Eviction, context.Canceled),
+	store.Misconfigured(store.WrongServer, context.Canceled),
 }
 
 // driveBypasses has requests pass without the store, for every cause and through every middleware, until
 // it decides again, and has one keyed by what the application did not provide.
-func driveBypasses(w *world, store core.Store, broken *storetest.Faulty) {
+func driveBypasses(w *world, st store.Store, broken *storetest.Faulty) {
 	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
 	failOpen, unprotected := policy.FailOpen(policy.EvenMisconfigured()), policy.RunUnprotected(policy.EvenMisconfigured())
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -79,12 +78,12 @@ func driveBypasses(w *world, store core.Store, broken *storetest.Faulty) {
 			}
 		}
 	}
-	limited := ratelimit.New(w.limiter(store, tokenbucket.PerHour(1000)), key, failOpen, logs, meters)(handler)
+	limited := ratelimit.New(w.limiter(st, tokenbucket.PerHour(1000)), key, failOpen, logs, meters)(handler)
 	for op, h := range map[storetest.Op]http.Handler{
 		storetest.TakeTokens:     limited,
-		storetest.BeginOperation: idempotency.New(w.guard(store), nethttp.ScopeBy(key), unprotected, logs, meters)(handler),
-		storetest.AcquireLock:    exclusive.New(w.locker(store), key, unprotected, logs, meters)(handler),
-		storetest.AcquirePermits: concurrency.New(w.semaphore(store), key, failOpen, logs, meters)(handler),
+		storetest.BeginOperation: idempotency.New(w.guard(st), nethttp.ScopeBy(key), unprotected, logs, meters)(handler),
+		storetest.AcquireLock:    exclusive.New(w.locker(st), key, unprotected, logs, meters)(handler),
+		storetest.AcquirePermits: concurrency.New(w.semaphore(st), key, failOpen, logs, meters)(handler),
 	} {
 		broken.Break(op, storetest.Misconfigured)
 		if status := send(h); status != http.StatusOK {
@@ -97,19 +96,19 @@ func driveBypasses(w *world, store core.Store, broken *storetest.Faulty) {
 		return len(w.log.records(w.t, "decides about requests again")) > 0
 	})
 	missing := nethttp.KeyFunc(func(*http.Request) (string, error) { return "", policy.ErrNotProvided })
-	if status := send(ratelimit.New(w.limiter(store, tokenbucket.PerHour(1)), missing, logs, meters)(handler)); status != http.StatusInternalServerError {
+	if status := send(ratelimit.New(w.limiter(st, tokenbucket.PerHour(1)), missing, logs, meters)(handler)); status != http.StatusInternalServerError {
 		w.t.Errorf("a key that nobody provided: status %d", status)
 	}
 }
 
 // driveMistakes has requests meet middleware in every order that is logged.
-func driveMistakes(w *world, store core.Store) {
+func driveMistakes(w *world, st store.Store) {
 	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
 	key := nethttp.KeyFunc(func(*http.Request) (string, error) { return secretKey + " in the wrong order", nil })
-	orders := idempotency.New(w.guard(store), nethttp.ScopeBy(key), logs, meters)
-	other := idempotency.New(must(guard.New(store, "others", guard.WithMeterProvider(w.meters), guard.WithTracerProvider(w.tracers))),
+	orders := idempotency.New(w.guard(st), nethttp.ScopeBy(key), logs, meters)
+	other := idempotency.New(must(guard.New(st, "others", guard.WithMeterProvider(w.meters), guard.WithTracerProvider(w.tracers))),
 		nethttp.ScopeBy(key), logs, meters)
-	locked := exclusive.New(w.locker(store), key, logs, meters)
+	locked := exclusive.New(w.locker(st), key, logs, meters)
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for n, h := range []http.Handler{orders(orders(handler)), other(orders(handler)), locked(orders(handler))} {
 		r := httptest.NewRequestWithContext(w.t.Context(), http.MethodPost, "/"+secretRequest, nil)
@@ -122,9 +121,9 @@ func driveMistakes(w *world, store core.Store) {
 func driveMisconfiguration(w *world, server *redistest.Server) {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "nobody", Password: secretHeader, ContextTimeoutEnabled: true})
 	defer func() { _ = client.Close() }()
-	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
-	defer func() { _ = store.Close() }()
-	if _, err := w.limiter(store, tokenbucket.PerHour(1)).Allow(w.t.Context(), secretKey); outage.CauseOf(err) != outage.Authentication {
+	st := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	defer func() { _ = st.Close() }()
+	if _, err := w.limiter(st, tokenbucket.PerHour(1)).Allow(w.t.Context(), secretKey); store.CauseOf(err) != store.Authentication {
 		w.t.Errorf("a wrong password: %v", err)
 	}
 }

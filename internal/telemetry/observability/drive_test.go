@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
@@ -44,28 +44,28 @@ func (k *tokens) add(made ...string) {
 
 // tapped is a store whose requests are read for the tokens in them.
 type tapped struct {
-	core.Store
+	store.Store
 	tokens *tokens
 }
 
-func (s tapped) AcquireLock(ctx context.Context, req lock.AcquireRequest) (lock.AcquireReply, error) {
+func (s tapped) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	s.tokens.add(req.ID)
 	return s.Store.AcquireLock(ctx, req)
 }
 
-func (s tapped) AcquirePermits(ctx context.Context, req semaphore.AcquireRequest) (semaphore.AcquireReply, error) {
+func (s tapped) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	s.tokens.add(req.ID)
 	return s.Store.AcquirePermits(ctx, req)
 }
 
-func (s tapped) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s tapped) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	s.tokens.add(req.Scope, req.ID, req.Owner, req.Fingerprint)
 	return s.Store.BeginOperation(ctx, req)
 }
 
 // driveLimiter has a limiter come to every result, under a span each.
-func driveLimiter(w *world, store core.Store, broken *storetest.Faulty) {
-	l := w.limiter(store, tokenbucket.PerHour(1))
+func driveLimiter(w *world, st store.Store, broken *storetest.Faulty) {
+	l := w.limiter(st, tokenbucket.PerHour(1))
 	allow := func(ctx context.Context) { _, _ = l.Allow(ctx, secretKey) }
 	w.request(allow)
 	w.request(allow) // is denied
@@ -104,16 +104,16 @@ func driveFullAndClosed(w *world) {
 
 // driveNamesakes has two mechanisms of one name differ.
 func driveNamesakes(w *world) {
-	store := memstore.New()
-	w.t.Cleanup(func() { _ = store.Close() })
-	w.locker(store)
-	w.locker(store, lock.WithFair())
+	st := memstore.New()
+	w.t.Cleanup(func() { _ = st.Close() })
+	w.locker(st)
+	w.locker(st, lock.WithFair())
 }
 
 // driveLocks has a lock acquired, found busy, waited for, released, lost and expired.
-func driveLocks(w *world, store core.Store, broken *storetest.Faulty) {
+func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
-	l, other := w.locker(store, lock.WithHolder(holder)), w.locker(store, lock.WithHolder(holder))
+	l, other := w.locker(st, lock.WithHolder(holder)), w.locker(st, lock.WithHolder(holder))
 	w.request(func(ctx context.Context) {
 		lease := must(l.Lock(ctx, secretKey))
 		_, _ = other.TryLock(ctx, secretKey) // busy
@@ -148,7 +148,7 @@ func driveLocks(w *world, store core.Store, broken *storetest.Faulty) {
 		broken.Break(storetest.AcquireLock, storetest.Down)
 		_, _ = l.Lock(ctx, secretKey)
 		broken.Mend(storetest.AcquireLock)
-		short := w.locker(store, lock.WithTTL(100*time.Millisecond))
+		short := w.locker(st, lock.WithTTL(100*time.Millisecond))
 		broken.Break(storetest.RenewLocks, storetest.Down)
 		_ = must(short.Lock(ctx, secretKey+" that expires"))
 		expires(w, "lock")
@@ -157,9 +157,9 @@ func driveLocks(w *world, store core.Store, broken *storetest.Faulty) {
 }
 
 // driveSemaphore has permits acquired, found busy, waited for and expired.
-func driveSemaphore(w *world, store core.Store, broken *storetest.Faulty) {
+func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
-	s := w.semaphore(store, semaphore.WithHolder(holder))
+	s := w.semaphore(st, semaphore.WithHolder(holder))
 	w.request(func(ctx context.Context) {
 		permit := must(s.Acquire(ctx, secretKey))
 		_, _ = s.TryAcquire(ctx, secretKey) // busy
@@ -180,7 +180,7 @@ func driveSemaphore(w *world, store core.Store, broken *storetest.Faulty) {
 		broken.Break(storetest.AcquirePermits, storetest.Down)
 		_, _ = s.Acquire(ctx, secretKey)
 		broken.Mend(storetest.AcquirePermits)
-		short := w.semaphore(store, semaphore.WithTTL(100*time.Millisecond))
+		short := w.semaphore(st, semaphore.WithTTL(100*time.Millisecond))
 		broken.Break(storetest.RenewPermits, storetest.Down)
 		_ = must(short.Acquire(ctx, secretKey+" that expires"))
 		expires(w, "semaphore")
@@ -205,8 +205,8 @@ func operation(key string) guard.Operation {
 }
 
 // driveGuard has a guard come to every result, under a span each.
-func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tokens) {
-	g := w.guard(store)
+func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *tokens) {
+	g := w.guard(st)
 	begin := func(key string) (a *guard.Attempt) {
 		w.request(func(ctx context.Context) { a, _, _ = g.Begin(ctx, operation(key)) })
 		return a
@@ -226,7 +226,7 @@ func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tok
 	_ = begin("4").Abandon(ctx)
 	taken := begin("5")
 	n := len(known.all)
-	_ = must(store.AbandonOperation(ctx, guard.AttemptRef{
+	_ = must(st.AbandonOperation(ctx, store.AttemptRef{
 		Scope: known.all[n-4], ID: known.all[n-3], Owner: known.all[n-2],
 	})) // as if its lease had ended
 	begin("5")
@@ -236,18 +236,18 @@ func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tok
 	if broken == nil {
 		return
 	}
-	driveUnreadable(w, g, store)
+	driveUnreadable(w, g, st)
 	broken.Break(storetest.BeginOperation, storetest.Down)
 	begin("6")
 	broken.Mend(storetest.BeginOperation)
-	bounded := w.guard(store, guard.WithMaxPerScope(1))
+	bounded := w.guard(st, guard.WithMaxPerScope(1))
 	w.request(func(ctx context.Context) { _, _, _ = bounded.Begin(ctx, operation("one too many")) })
 	unsure := begin("7")
 	broken.BreakNext(storetest.SettleOperation, storetest.Down, 1)
 	_ = unsure.Complete(ctx, guard.Result{})
 	ended := func(n int) bool { return len(w.log.records(w.t, "no completion is pending")) == n }
 	until(w.t, "a completion is confirmed", func() bool { return ended(1) })
-	brief := w.guard(store, guard.WithLease(100*time.Millisecond), guard.WithRetention(time.Second))
+	brief := w.guard(st, guard.WithLease(100*time.Millisecond), guard.WithRetention(time.Second))
 	hopeless, _, err := brief.Begin(ctx, operation("hopeless"))
 	if err != nil {
 		w.t.Fatal(err)
@@ -256,7 +256,7 @@ func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tok
 	_ = hopeless.Complete(ctx, guard.Result{Data: []byte(secretResult)})
 	until(w.t, "a completion is given up", func() bool { return ended(2) })
 	broken.Mend(storetest.SettleOperation)
-	short := w.guard(store, guard.WithLease(100*time.Millisecond))
+	short := w.guard(st, guard.WithLease(100*time.Millisecond))
 	w.request(func(ctx context.Context) {
 		broken.Break(storetest.RenewOperations, storetest.Down)
 		_, _, _ = short.Begin(ctx, operation("8"))
@@ -266,16 +266,16 @@ func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tok
 }
 
 // driveUnreadable has a guard find, again and again, a result that no guard has written.
-func driveUnreadable(w *world, g *guard.Guard, store core.Store) {
+func driveUnreadable(w *world, g *guard.Guard, st store.Store) {
 	ctx := w.t.Context()
-	tap := &lastBegun{Store: store}
+	tap := &lastBegun{Store: st}
 	attempt, _, err := w.guard(tap).Begin(ctx, operation("unreadable"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	req := tap.last
-	_ = must(store.SettleOperation(ctx, guard.SettleRequest{
-		AttemptRef: req.AttemptRef, Fingerprint: req.Fingerprint, Number: attempt.Number(), State: guard.Completed,
+	_ = must(st.SettleOperation(ctx, store.SettleRequest{
+		AttemptRef: req.AttemptRef, Fingerprint: req.Fingerprint, Number: attempt.Number(), State: store.Completed,
 		Data: []byte{0xff}, Retention: time.Hour,
 	}))
 	_ = attempt.Complete(ctx, guard.Result{})
@@ -288,11 +288,11 @@ func driveUnreadable(w *world, g *guard.Guard, store core.Store) {
 
 // lastBegun is a store that keeps the request of the last operation that was begun.
 type lastBegun struct {
-	core.Store
-	last guard.BeginRequest
+	store.Store
+	last store.BeginRequest
 }
 
-func (s *lastBegun) BeginOperation(ctx context.Context, req guard.BeginRequest) (guard.BeginReply, error) {
+func (s *lastBegun) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	s.last = req
 	return s.Store.BeginOperation(ctx, req)
 }

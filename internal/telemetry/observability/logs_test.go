@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -20,7 +20,7 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	_ = must(l.Allow(t.Context(), secretKey))
 	server.Stop()
 	for range 100 {
-		if _, err := l.Allow(t.Context(), secretKey); !errors.Is(err, core.ErrUnavailable) {
+		if _, err := l.Allow(t.Context(), secretKey); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatal(err)
 		}
 	}
@@ -41,8 +41,8 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 // were.
 func TestUnconfirmedCompletionsAreLoggedOnce(t *testing.T) {
 	w := newWorld(t)
-	store := w.memstore()
-	g := w.guard(store)
+	st := w.memstore()
+	g := w.guard(st)
 	var all []*guard.Attempt
 	for i := range 100 {
 		a, _, err := g.Begin(t.Context(), operation(strconv.Itoa(i)))
@@ -51,14 +51,14 @@ func TestUnconfirmedCompletionsAreLoggedOnce(t *testing.T) {
 		}
 		all = append(all, a)
 	}
-	store.Break(storetest.SettleOperation, storetest.Down)
+	st.Break(storetest.SettleOperation, storetest.Down)
 	for _, a := range all {
-		if err := a.Complete(t.Context(), guard.Result{}); !errors.Is(err, core.ErrUnavailable) {
+		if err := a.Complete(t.Context(), guard.Result{}); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatal(err)
 		}
 	}
-	store.Mend(storetest.Any)
-	if err := store.Shutdown(t.Context()); err != nil {
+	st.Mend(storetest.Any)
+	if err := st.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	begins, ends := w.log.records(t, "are not confirmed"), w.log.records(t, "no completion is pending")

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -38,13 +38,13 @@ type site struct {
 	serve http.Handler
 }
 
-func (w *world) site(store core.Store) site {
+func (w *world) site(st store.Store) site {
 	var h http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, secretResult) })
-	h = concurrency.New(w.semaphore(store), nethttp.ByHeader("X-Tenant"), policy.Wait(patience))(h)
-	h = exclusive.New(w.locker(store), nethttp.ByHeader("X-Cart"), policy.Wait(patience))(h)
-	h = idempotency.New(w.guard(store), nethttp.ScopeBy(nethttp.ByHeader("X-User")), policy.Required())(h)
-	h = ratelimit.New(w.limiter(store, tokenbucket.PerHour(2)), nethttp.ByHeader("X-User"))(h)
-	h = ratelimit.New(w.limiter(store, tokenbucket.PerHour(1000)), nethttp.ByClientIP(clientip.Direct()))(h)
+	h = concurrency.New(w.semaphore(st), nethttp.ByHeader("X-Tenant"), policy.Wait(patience))(h)
+	h = exclusive.New(w.locker(st), nethttp.ByHeader("X-Cart"), policy.Wait(patience))(h)
+	h = idempotency.New(w.guard(st), nethttp.ScopeBy(nethttp.ByHeader("X-User")), policy.Required())(h)
+	h = ratelimit.New(w.limiter(st, tokenbucket.PerHour(2)), nethttp.ByHeader("X-User"))(h)
+	h = ratelimit.New(w.limiter(st, tokenbucket.PerHour(1000)), nethttp.ByClientIP(clientip.Direct()))(h)
 	return site{w, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		ctx, span := w.tracers.Tracer("application").Start(r.Context(), "POST", apitrace.WithSpanKind(apitrace.SpanKindServer))
 		defer span.End()
@@ -67,8 +67,8 @@ func (s site) send(user, key, body string) int {
 }
 
 // driveHTTP has requests allowed, replayed, refused and failed.
-func driveHTTP(w *world, store core.Store, broken *storetest.Faulty) {
-	s := w.site(store)
+func driveHTTP(w *world, st store.Store, broken *storetest.Faulty) {
+	s := w.site(st)
 	user := secretScope + " of the web"
 	for _, c := range []struct {
 		user, key, body string
@@ -103,7 +103,7 @@ func (maker) Make(context.Context, *things.MakeRequest) (*things.Thing, error) {
 }
 
 // driveRPC has calls allowed, replayed, refused and failed.
-func driveRPC(w *world, store core.Store, broken *storetest.Faulty) {
+func driveRPC(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
 	traced := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		ctx, span := w.tracers.Tracer("application").Start(ctx, info.FullMethod, apitrace.WithSpanKind(apitrace.SpanKindServer))
@@ -111,11 +111,11 @@ func driveRPC(w *world, store core.Store, broken *storetest.Faulty) {
 		return handle(ctx, req)
 	}
 	server := grpc.NewServer(grpc.ChainUnaryInterceptor(traced,
-		rpcratelimit.UnaryServerInterceptor(w.limiter(store, tokenbucket.PerHour(1000)), grpcmw.ByPeer()),
-		rpcratelimit.UnaryServerInterceptor(w.limiter(store, tokenbucket.PerHour(2)), grpcmw.ByMetadata("x-user")),
-		rpcidempotency.UnaryServerInterceptor(w.guard(store), grpcmw.ScopeBy(grpcmw.ByMetadata("x-user"))),
-		rpcexclusive.UnaryServerInterceptor(w.locker(store), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
-		rpcconcurrency.UnaryServerInterceptor(w.semaphore(store), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
+		rpcratelimit.UnaryServerInterceptor(w.limiter(st, tokenbucket.PerHour(1000)), grpcmw.ByPeer()),
+		rpcratelimit.UnaryServerInterceptor(w.limiter(st, tokenbucket.PerHour(2)), grpcmw.ByMetadata("x-user")),
+		rpcidempotency.UnaryServerInterceptor(w.guard(st), grpcmw.ScopeBy(grpcmw.ByMetadata("x-user"))),
+		rpcexclusive.UnaryServerInterceptor(w.locker(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
+		rpcconcurrency.UnaryServerInterceptor(w.semaphore(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
 	))
 	things.RegisterThingsServer(server, maker{})
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))

@@ -9,11 +9,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -21,21 +21,21 @@ import (
 
 // driveRedis has a store on a real Redis do all that it can do, and meet what it can meet.
 func driveRedis(w *world, server *redistest.Server, known *tokens) {
-	store := w.redisstore(server)
-	faulty := storetest.NewFaulty(tapped{store, known})
+	st := w.redisstore(server)
+	faulty := storetest.NewFaulty(tapped{st, known})
 	driveLimiter(w, faulty, faulty)
 	driveLocks(w, faulty, nil)
 	driveSemaphore(w, faulty, nil)
 	driveGuard(w, faulty, nil, known)
-	driveOperations(w, store)
-	driveBatches(w, store)
-	driveLosses(w, store, server)
-	driveReconnect(w, store, server)
+	driveOperations(w, st)
+	driveBatches(w, st)
+	driveLosses(w, st, server)
+	driveReconnect(w, st, server)
 	driveRestricted(w, server)
 	driveMisconfiguration(w, server)
 	driveLostReply(w, server)
-	driveDamage(w, store, server, known)
-	driveOutage(w, store, server)
+	driveDamage(w, st, server, known)
+	driveOutage(w, st, server)
 }
 
 // driveRestricted has stores log what is wrong with their client, and with what they may do.
@@ -46,9 +46,9 @@ func driveRestricted(w *world, server *redistest.Server) {
 	}
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Username: "few", Password: "few", ReadTimeout: 3 * time.Second})
 	defer func() { _ = client.Close() }()
-	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
-	defer store.Close()
-	lease := must(w.locker(store).Lock(ctx, secretKey))
+	st := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	defer st.Close()
+	lease := must(w.locker(st).Lock(ctx, secretKey))
 	until(w.t, "the store cannot subscribe", func() bool { return len(w.log.records(w.t, "cannot subscribe")) > 0 })
 	_ = lease.Unlock(ctx)
 }
@@ -58,39 +58,39 @@ func driveLostReply(w *world, server *redistest.Server) {
 	proxy := redistest.NewProxy(w.t, server.Addr())
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr(), ReadTimeout: 500 * time.Millisecond})
 	defer func() { _ = client.Close() }()
-	store := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
-	defer store.Close()
-	l := w.limiter(store, tokenbucket.PerSecond(1000))
+	st := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	defer st.Close()
+	l := w.limiter(st, tokenbucket.PerSecond(1000))
 	_ = must(l.Allow(w.t.Context(), secretKey))
 	proxy.LoseReplies("evalsha", 1, redistest.Cut)
-	if _, err := l.Allow(w.t.Context(), secretKey); !errors.Is(err, core.ErrUnconfirmed) {
+	if _, err := l.Allow(w.t.Context(), secretKey); !errors.Is(err, store.ErrUnconfirmed) {
 		w.t.Fatal(err)
 	}
 }
 
 // driveCluster has a store on a Cluster find out which server has what. It stays beside the other one.
 func driveCluster(w *world, cluster *redistest.Cluster) {
-	store := must(redisstore.New(cluster.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
-	w.t.Cleanup(func() { _ = store.Close() })
-	for _, err := range w.locker(store).List(w.t.Context()) {
+	st := must(redisstore.New(cluster.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	w.t.Cleanup(func() { _ = st.Close() })
+	for _, err := range w.locker(st).List(w.t.Context()) {
 		w.t.Fatal(err)
 	}
 }
 
 // driveOperations makes the calls that nothing else makes.
-func driveOperations(w *world, store *redisstore.Store) {
+func driveOperations(w *world, st *redisstore.Store) {
 	ctx := w.t.Context()
-	latch := must(semaphore.NewLatch(store, "start", 1))
+	latch := must(semaphore.NewLatch(st, "start", 1))
 	_ = must(latch.CountDown(ctx, secretKey))
-	_ = store.Ping(ctx)
-	if err := store.RaiseFence(ctx, "carts", secretKey, 1); err != nil {
+	_ = st.Ping(ctx)
+	if err := st.RaiseFence(ctx, "carts", secretKey, 1); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 // driveBatches has many ask at once.
-func driveBatches(w *world, store *redisstore.Store) {
-	l := w.limiter(store, tokenbucket.PerSecond(1000))
+func driveBatches(w *world, st *redisstore.Store) {
+	l := w.limiter(st, tokenbucket.PerSecond(1000))
 	var all sync.WaitGroup
 	for range 200 {
 		all.Go(func() { _, _ = l.Allow(w.t.Context(), secretKey+" of many") })
@@ -99,9 +99,9 @@ func driveBatches(w *world, store *redisstore.Store) {
 }
 
 // driveLosses has the server lose what is held, and a renewal find out.
-func driveLosses(w *world, store *redisstore.Store, server *redistest.Server) {
+func driveLosses(w *world, st *redisstore.Store, server *redistest.Server) {
 	const ttl = 300 * time.Millisecond
-	l, s, g := w.locker(store, lock.WithTTL(ttl)), w.semaphore(store, semaphore.WithTTL(ttl)), w.guard(store, guard.WithLease(ttl))
+	l, s, g := w.locker(st, lock.WithTTL(ttl)), w.semaphore(st, semaphore.WithTTL(ttl)), w.guard(st, guard.WithLease(ttl))
 	w.request(func(ctx context.Context) {
 		lease, permit := must(l.Lock(ctx, secretKey)), must(s.Acquire(ctx, secretKey))
 		attempt, _, err := g.Begin(ctx, operation("lost"))
@@ -126,12 +126,12 @@ func driveLosses(w *world, store *redisstore.Store, server *redistest.Server) {
 }
 
 // driveReconnect cuts the store's subscription.
-func driveReconnect(w *world, store *redisstore.Store, server *redistest.Server) {
-	l := w.locker(store)
+func driveReconnect(w *world, st *redisstore.Store, server *redistest.Server) {
+	l := w.locker(st)
 	ctx := w.t.Context()
 	lease := must(l.Lock(ctx, secretKey+" behind"))
 	other := make(chan *lock.Lease)
-	go func() { other <- must(w.locker(store).Lock(ctx, secretKey+" behind")) }() // which needs the subscription
+	go func() { other <- must(w.locker(st).Lock(ctx, secretKey+" behind")) }() // which needs the subscription
 	client := server.Client()
 	until(w.t, "the subscription is cut, and that is counted", func() bool {
 		client.ClientKillByFilter(ctx, "TYPE", "pubsub")
@@ -142,9 +142,9 @@ func driveReconnect(w *world, store *redisstore.Store, server *redistest.Server)
 }
 
 // driveDamage has the store find, again and again, a record that it did not write.
-func driveDamage(w *world, store *redisstore.Store, server *redistest.Server, known *tokens) {
+func driveDamage(w *world, st *redisstore.Store, server *redistest.Server, known *tokens) {
 	ctx := w.t.Context()
-	g := w.guard(tapped{store, known})
+	g := w.guard(tapped{st, known})
 	attempt, _, err := g.Begin(ctx, operation("damaged"))
 	if err != nil {
 		w.t.Fatal(err)
@@ -153,7 +153,7 @@ func driveDamage(w *world, store *redisstore.Store, server *redistest.Server, kn
 	scope := known.all[len(known.all)-4]
 	server.Client().Set(ctx, "lk:g:{"+scope+"}:"+attempt.OperationID(), "damage", time.Hour)
 	for range 10 {
-		if _, _, err := g.Begin(ctx, operation("damaged")); !errors.Is(err, core.ErrUnavailable) {
+		if _, _, err := g.Begin(ctx, operation("damaged")); !errors.Is(err, store.ErrUnavailable) {
 			w.t.Fatal(err)
 		}
 	}
@@ -161,16 +161,16 @@ func driveDamage(w *world, store *redisstore.Store, server *redistest.Server, kn
 
 // driveOutage stops the server until the store takes it to be down, asks a hundred times, and starts it
 // again.
-func driveOutage(w *world, store *redisstore.Store, server *redistest.Server) {
+func driveOutage(w *world, st *redisstore.Store, server *redistest.Server) {
 	ctx := w.t.Context()
-	l := w.limiter(store, tokenbucket.PerSecond(1000))
+	l := w.limiter(st, tokenbucket.PerSecond(1000))
 	server.Stop()
 	until(w.t, "the breaker opens", func() bool {
 		_, _ = l.Allow(ctx, secretKey)
 		return w.sum("lockkeeper.store.breaker.open") == 1
 	})
 	for range 100 {
-		if _, err := l.Allow(ctx, secretKey); !errors.Is(err, core.ErrUnavailable) {
+		if _, err := l.Allow(ctx, secretKey); !errors.Is(err, store.ErrUnavailable) {
 			w.t.Errorf("a store that is down: %v", err)
 		}
 	}

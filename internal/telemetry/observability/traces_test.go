@@ -11,17 +11,17 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // onBothStores runs a test on a store in memory, and on a real Redis.
-func onBothStores(t *testing.T, test func(t *testing.T, w *world, store core.Store)) {
+func onBothStores(t *testing.T, test func(t *testing.T, w *world, st store.Store)) {
 	t.Run("memstore", func(t *testing.T) {
 		w := newWorld(t)
 		test(t, w, w.memstore())
@@ -36,9 +36,9 @@ func onBothStores(t *testing.T, test func(t *testing.T, w *world, store core.Sto
 // The span of who waits for a lock says for whom, and links to the span under which that one asked for it,
 // in the same process and in another.
 func TestWhoWaitsSaysForWhom(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world, store core.Store) {
-		l := w.locker(store, lock.WithHolder("teller 1"))
-		other := w.locker(store, lock.WithHolder("teller 2"))
+	onBothStores(t, func(t *testing.T, w *world, st store.Store) {
+		l := w.locker(st, lock.WithHolder("teller 1"))
+		other := w.locker(st, lock.WithHolder("teller 2"))
 		for name, waiting := range map[string]*lock.Locker{"the same process": l, "another process": other} {
 			var lease *lock.Lease
 			holds := w.request(func(ctx context.Context) { lease = must(l.Lock(ctx, "k")) })
@@ -72,8 +72,8 @@ func TestWhoWaitsSaysForWhom(t *testing.T) {
 
 // The span of a replay links to that of the attempt that did the work.
 func TestReplayLinksToTheWork(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world, store core.Store) {
-		g := w.guard(store)
+	onBothStores(t, func(t *testing.T, w *world, st store.Store) {
+		g := w.guard(st)
 		var attempt *guard.Attempt
 		works := w.request(func(ctx context.Context) { attempt, _, _ = g.Begin(ctx, operation("1")) })
 		_ = attempt.Complete(t.Context(), guard.Result{Data: []byte("done")})
@@ -91,17 +91,17 @@ func TestReplayLinksToTheWork(t *testing.T) {
 // A lease that is lost is one event, on the span under which it was asked for.
 func TestLossIsAnEventOfTheHolder(t *testing.T) {
 	const ttl = 200 * time.Millisecond
-	for mechanism, hold := range map[string]func(ctx context.Context, w *world, store core.Store) (ends func(context.Context)){
-		"lock": func(ctx context.Context, w *world, store core.Store) func(context.Context) {
-			lease := must(w.locker(store, lock.WithTTL(ttl)).Lock(ctx, "k"))
+	for mechanism, hold := range map[string]func(ctx context.Context, w *world, st store.Store) (ends func(context.Context)){
+		"lock": func(ctx context.Context, w *world, st store.Store) func(context.Context) {
+			lease := must(w.locker(st, lock.WithTTL(ttl)).Lock(ctx, "k"))
 			return func(ctx context.Context) { _ = lease.Unlock(ctx) }
 		},
-		"semaphore": func(ctx context.Context, w *world, store core.Store) func(context.Context) {
-			permit := must(w.semaphore(store, semaphore.WithTTL(ttl)).Acquire(ctx, "k"))
+		"semaphore": func(ctx context.Context, w *world, st store.Store) func(context.Context) {
+			permit := must(w.semaphore(st, semaphore.WithTTL(ttl)).Acquire(ctx, "k"))
 			return func(ctx context.Context) { _ = permit.Release(ctx) }
 		},
-		"idempotency": func(ctx context.Context, w *world, store core.Store) func(context.Context) {
-			attempt, _, err := w.guard(store, guard.WithLease(ttl)).Begin(ctx, operation("k"))
+		"idempotency": func(ctx context.Context, w *world, st store.Store) func(context.Context) {
+			attempt, _, err := w.guard(st, guard.WithLease(ttl)).Begin(ctx, operation("k"))
 			if err != nil {
 				w.t.Fatal(err)
 			}
@@ -110,12 +110,12 @@ func TestLossIsAnEventOfTheHolder(t *testing.T) {
 	} {
 		t.Run(mechanism, func(t *testing.T) {
 			w := newWorld(t)
-			store := w.memstore()
-			store.Break(storetest.RenewLocks, storetest.Down)
-			store.Break(storetest.RenewPermits, storetest.Down)
-			store.Break(storetest.RenewOperations, storetest.Down)
+			st := w.memstore()
+			st.Break(storetest.RenewLocks, storetest.Down)
+			st.Break(storetest.RenewPermits, storetest.Down)
+			st.Break(storetest.RenewOperations, storetest.Down)
 			span := w.request(func(ctx context.Context) {
-				end := hold(ctx, w, store)
+				end := hold(ctx, w, st)
 				expires(w, mechanism)
 				end(ctx)
 			})
@@ -138,15 +138,15 @@ func TestLossIsAnEventOfTheHolder(t *testing.T) {
 
 // A loss that nobody finds out before the end is told then, once.
 func TestLossThatIsFoundOutAtTheEnd(t *testing.T) {
-	for mechanism, lose := range map[string]func(ctx context.Context, w *world, store core.Store) error{
-		"semaphore": func(ctx context.Context, w *world, store core.Store) error {
-			return must(w.semaphore(forgetful{store}).Acquire(ctx, "k")).Release(ctx)
+	for mechanism, lose := range map[string]func(ctx context.Context, w *world, st store.Store) error{
+		"semaphore": func(ctx context.Context, w *world, st store.Store) error {
+			return must(w.semaphore(forgetful{st}).Acquire(ctx, "k")).Release(ctx)
 		},
-		"idempotency": func(ctx context.Context, w *world, store core.Store) error {
-			tap := &lastBegun{Store: store}
+		"idempotency": func(ctx context.Context, w *world, st store.Store) error {
+			tap := &lastBegun{Store: st}
 			g := w.guard(tap)
 			attempt, _, _ := g.Begin(ctx, operation("k"))
-			_ = must(store.AbandonOperation(ctx, tap.last.AttemptRef))
+			_ = must(st.AbandonOperation(ctx, tap.last.AttemptRef))
 			other, _, _ := g.Begin(ctx, operation("k"))
 			defer func() { _ = other.Abandon(ctx) }()
 			return attempt.Complete(ctx, guard.Result{})
@@ -168,9 +168,9 @@ func TestLossThatIsFoundOutAtTheEnd(t *testing.T) {
 }
 
 // forgetful is a store that has lost the permits that are given back.
-type forgetful struct{ core.Store }
+type forgetful struct{ store.Store }
 
-func (s forgetful) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRequest) ([]bool, error) {
+func (s forgetful) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
 	_, err := s.Store.ReleasePermits(ctx, reqs)
 	return make([]bool, len(reqs)), err
 }
@@ -179,8 +179,8 @@ func (s forgetful) ReleasePermits(ctx context.Context, reqs []semaphore.PermitRe
 // error.type says which. Package mwtest has that for every framework's own tracing.
 func TestStatusOfTheServersSpan(t *testing.T) {
 	w := newWorld(t)
-	store := w.memstore()
-	s := w.site(store)
+	st := w.memstore()
+	s := w.site(st)
 	last := func() tracetest.SpanStub { return w.last("POST") }
 	for range 3 {
 		s.send("ann", "k", "")
@@ -191,9 +191,9 @@ func TestStatusOfTheServersSpan(t *testing.T) {
 	if result, _ := value(last(), "lockkeeper.rate_limit.result"); result != "denied" {
 		t.Errorf("the last one was %s", result)
 	}
-	store.Break(storetest.Any, storetest.Down)
+	st.Break(storetest.Any, storetest.Down)
 	s.send("bob", "k", "")
-	store.Mend(storetest.Any) // or what is under way could not be finished
+	st.Mend(storetest.Any) // or what is under way could not be finished
 	if kind, _ := value(last(), "error.type"); kind != "store_unavailable" || last().Status.Code != codes.Error {
 		t.Errorf("without a store: status %v, error.type %q", last().Status, kind)
 	}
@@ -202,15 +202,15 @@ func TestStatusOfTheServersSpan(t *testing.T) {
 // Whoever waits for tokens has a span, whose status is an error if the store fails, and not at a denial.
 func TestWaitingForTokensHasASpan(t *testing.T) {
 	w := newWorld(t)
-	store := w.memstore()
-	l := w.limiter(store, tokenbucket.PerHour(1))
+	st := w.memstore()
+	l := w.limiter(st, tokenbucket.PerHour(1))
 	for _, step := range []struct {
 		fault  storetest.Fault
 		result string
 		status codes.Code
 	}{{0, "acquired", codes.Unset}, {0, "denied", codes.Unset}, {storetest.Down, "error", codes.Error}} {
 		if step.fault != 0 {
-			store.Break(storetest.TakeTokens, step.fault)
+			st.Break(storetest.TakeTokens, step.fault)
 		}
 		w.request(func(ctx context.Context) {
 			soon, cancel := context.WithTimeout(ctx, time.Minute)

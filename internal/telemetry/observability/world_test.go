@@ -24,6 +24,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -133,38 +134,38 @@ func (l *logbook) records(t testing.TB, message string) (found []map[string]any)
 }
 
 func (w *world) memstore(opts ...memstore.Option) *storetest.Faulty {
-	store := memstore.New(append(opts, memstore.WithMeterProvider(w.meters))...)
-	w.t.Cleanup(func() { _ = store.Close() })
-	return storetest.NewFaulty(store)
+	st := memstore.New(append(opts, memstore.WithMeterProvider(w.meters))...)
+	w.t.Cleanup(func() { _ = st.Close() })
+	return storetest.NewFaulty(st)
 }
 
 func (w *world) redisstore(server *redistest.Server) *redisstore.Store {
 	w.t.Helper()
-	store := must(redisstore.New(server.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
-	w.t.Cleanup(func() { _ = store.Close() })
-	return store
+	st := must(redisstore.New(server.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	w.t.Cleanup(func() { _ = st.Close() })
+	return st
 }
 
-func (w *world) limiter(store tokenbucket.Store, plan tokenbucket.Plan) *tokenbucket.Limiter {
-	return must(tokenbucket.New(store, "api", plan, tokenbucket.WithMeterProvider(w.meters), tokenbucket.WithTracerProvider(w.tracers)))
+func (w *world) limiter(st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Limiter {
+	return must(tokenbucket.New(st, "api", plan, tokenbucket.WithMeterProvider(w.meters), tokenbucket.WithTracerProvider(w.tracers)))
 }
 
-func (w *world) locker(store lock.Store, opts ...lock.Option) *lock.Locker {
-	l := must(lock.New(store, "carts", append(opts, lock.WithMeterProvider(w.meters), lock.WithTracerProvider(w.tracers),
+func (w *world) locker(st store.Locks, opts ...lock.Option) *lock.Locker {
+	l := must(lock.New(st, "carts", append(opts, lock.WithMeterProvider(w.meters), lock.WithTracerProvider(w.tracers),
 		lock.WithLogger(w.logger()))...))
 	w.t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-func (w *world) semaphore(store semaphore.Store, opts ...semaphore.Option) *semaphore.Semaphore {
-	s := must(semaphore.New(store, "reports", 1, append(opts, semaphore.WithMeterProvider(w.meters),
+func (w *world) semaphore(st store.Permits, opts ...semaphore.Option) *semaphore.Semaphore {
+	s := must(semaphore.New(st, "reports", 1, append(opts, semaphore.WithMeterProvider(w.meters),
 		semaphore.WithTracerProvider(w.tracers), semaphore.WithLogger(w.logger()))...))
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-func (w *world) guard(store guard.Store, opts ...guard.Option) *guard.Guard {
-	return must(guard.New(store, "orders", append(opts, guard.WithMeterProvider(w.meters), guard.WithTracerProvider(w.tracers),
+func (w *world) guard(st store.Records, opts ...guard.Option) *guard.Guard {
+	return must(guard.New(st, "orders", append(opts, guard.WithMeterProvider(w.meters), guard.WithTracerProvider(w.tracers),
 		guard.WithLogger(w.logger()))...))
 }
 

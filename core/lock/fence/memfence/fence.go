@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 )
 
 // Fence is a [fence.Checker] that keeps a mark for each key. It starts no goroutine. All methods may be
@@ -80,7 +80,7 @@ func New(opts ...Option) (*Fence, error) {
 // it a newer token may have passed: a [fence.Gate] holds that one off until the caller has written.
 //
 // An error matches [fence.ErrStale] or [fence.ErrInvalid]; [fence.ErrInvalidKey] for a key that is
-// empty or longer than 1,024 bytes; core.ErrFull, and so core.ErrUnavailable, for a key without a mark
+// empty or longer than 1,024 bytes; store.ErrFull, and so store.ErrUnavailable, for a key without a mark
 // when there is no room for one; or is the context's.
 func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	if err := naming.CheckKey(key); err != nil {
@@ -106,7 +106,7 @@ func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 		return nil
 	}
 	if !f.marks.Room(1, now) {
-		return fmt.Errorf("%w: %d marks are kept", outage.ErrFull, f.marks.Len())
+		return fmt.Errorf("%w: %d marks are kept", store.ErrFull, f.marks.Len())
 	}
 	// A key cut out of a request would keep all of its text in memory.
 	f.marks.Add(strings.Clone(key), mark, expires, now)

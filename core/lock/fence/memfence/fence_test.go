@@ -14,9 +14,9 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -93,7 +93,7 @@ func TestRefusedCalls(t *testing.T) {
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := f.Check(ended, "key", exclusive(9)); !errors.Is(err, context.Canceled) || errors.Is(err, core.ErrUnavailable) {
+	if err := f.Check(ended, "key", exclusive(9)); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("an ended context: %v", err)
 	}
 	wants(t, f, "key", exclusive(1), nil) // none of them has left a mark
@@ -137,8 +137,8 @@ func TestFull(t *testing.T) {
 		wants(t, f, "a", exclusive(5), nil)
 		time.Sleep(time.Second)
 		wants(t, f, "b", exclusive(5), nil)
-		wants(t, f, "c", exclusive(5), core.ErrFull)
-		wants(t, f, "c", exclusive(5), core.ErrUnavailable)
+		wants(t, f, "c", exclusive(5), store.ErrFull)
+		wants(t, f, "c", exclusive(5), store.ErrUnavailable)
 		wants(t, f, "c", shared(5), nil) // it needs no room
 		wants(t, f, "a", exclusive(6), nil)
 		wants(t, f, "a", exclusive(5), fence.ErrStale)
@@ -148,7 +148,7 @@ func TestFull(t *testing.T) {
 		wants(t, f, "a", exclusive(6), nil) // kept; b is older by now
 		time.Sleep(time.Second)
 		wants(t, f, "c", exclusive(1), nil)
-		wants(t, f, "b", exclusive(1), core.ErrFull)
+		wants(t, f, "b", exclusive(1), store.ErrFull)
 		wants(t, f, "a", exclusive(5), fence.ErrStale)
 	})
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
 	"github.com/lockkeeper/lockkeeper/internal/redisfault"
 )
 
@@ -44,7 +44,7 @@ var ErrInvalidKey = fence.ErrInvalidKey
 // same slot, so they are also replicated, and lost, together.
 //
 // Each call is one round trip and as patient as the client is. After an error that matches
-// core.ErrUnavailable, or is the context's, it is not known whether the token has passed and the
+// store.ErrUnavailable, or is the context's, it is not known whether the token has passed and the
 // value been written. The holder may call again: a call does no harm twice.
 //
 // A mark lives for [WithTTL] after the last call for its key, refused or not. Redis must not evict
@@ -114,7 +114,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Fence, error) {
 // By the time that the caller acts on it a newer token may have passed: use it where it saves work,
 // or where the resource is not in Redis and nothing better can be had.
 //
-// An error matches [fence.ErrStale], [fence.ErrInvalid], [ErrInvalidKey] or core.ErrUnavailable, or
+// An error matches [fence.ErrStale], [fence.ErrInvalid], [ErrInvalidKey] or store.ErrUnavailable, or
 // is the context's.
 func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	mark, err := f.markKey(key)
@@ -159,7 +159,7 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 	case err == nil:
 		seen, err := strconv.ParseInt(reply, 10, 64)
 		if err != nil {
-			return fmt.Errorf("%w: redis: unexpected reply", outage.ErrUnconfirmed)
+			return fmt.Errorf("%w: redis: unexpected reply", store.ErrUnconfirmed)
 		}
 		_, err = fence.Mark(seen).Admit(t)
 		return err

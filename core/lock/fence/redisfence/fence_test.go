@@ -17,10 +17,9 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/lockkeeper/lockkeeper/core"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock/fence/redisfence"
-	"github.com/lockkeeper/lockkeeper/internal/outage"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -110,7 +109,7 @@ func TestRule(t *testing.T) {
 				if fmt.Sprint(err) != fmt.Sprint(wantErr) {
 					rt.Fatalf("at a mark of %d, %+v: %v; want %v", mark, token, err, wantErr)
 				}
-				for _, sentinel := range []error{fence.ErrStale, fence.ErrInvalid, core.ErrUnavailable} {
+				for _, sentinel := range []error{fence.ErrStale, fence.ErrInvalid, store.ErrUnavailable} {
 					if errors.Is(err, sentinel) != errors.Is(wantErr, sentinel) {
 						rt.Fatalf("%v and %v are not the same", err, wantErr)
 					}
@@ -275,7 +274,7 @@ func TestRefusedKeys(t *testing.T) {
 			}
 		}
 	}
-	if err := f.Set(t.Context(), "a", nil, -time.Second, fence.Token{Number: 1}); err == nil || errors.Is(err, core.ErrUnavailable) {
+	if err := f.Set(t.Context(), "a", nil, -time.Second, fence.Token{Number: 1}); err == nil || errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a negative ttl: %v", err)
 	}
 }
@@ -309,7 +308,7 @@ func TestOutage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := f.Set(ctx, "key", []byte("unseen"), 0, fence.Token{Number: 9}); !errors.Is(err, core.ErrUnavailable) {
+		if err := f.Set(ctx, "key", []byte("unseen"), 0, fence.Token{Number: 9}); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("on a full server: %v", err)
 		}
 		if err := client.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
@@ -337,7 +336,7 @@ func TestOutage(t *testing.T) {
 			if err := damage(); err != nil {
 				t.Fatal(err)
 			}
-			if err := f.Set(ctx, "key", []byte("damaged"), 0, token); !errors.Is(err, core.ErrUnavailable) || errors.Is(err, fence.ErrStale) {
+			if err := f.Set(ctx, "key", []byte("damaged"), 0, token); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, fence.ErrStale) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -349,14 +348,14 @@ func TestOutage(t *testing.T) {
 	t.Run("context", func(t *testing.T) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		if err := f.Check(ended, "key", token); !errors.Is(err, context.Canceled) || errors.Is(err, core.ErrUnavailable) {
+		if err := f.Check(ended, "key", token); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("an ended context: %v", err)
 		}
 	})
 
 	t.Run("down", func(t *testing.T) {
 		server.Stop()
-		if err := f.Check(ctx, "key", token); !errors.Is(err, core.ErrUnavailable) {
+		if err := f.Check(ctx, "key", token); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("no server: %v", err)
 		}
 		if err := f.Check(ctx, "key", fence.Token{}); !errors.Is(err, fence.ErrInvalid) {
@@ -418,7 +417,7 @@ func TestAServerThatIsFullOrSetUpWronglyIsNotDown(t *testing.T) {
 	if err := direct.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := carts.Check(t.Context(), "cart:42", fence.Token{Number: 1}); !errors.Is(err, core.ErrFull) || outage.Down(err) {
+	if err := carts.Check(t.Context(), "cart:42", fence.Token{Number: 1}); !errors.Is(err, store.ErrFull) || store.Down(err) {
 		t.Errorf("a full server: %v", err)
 	}
 	if err := errors.Join(direct.ConfigSet(t.Context(), "maxmemory", "0").Err(),
@@ -431,7 +430,7 @@ func TestAServerThatIsFullOrSetUpWronglyIsNotDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = carts.Check(t.Context(), "cart:42", fence.Token{Number: 1})
-	if !errors.Is(err, core.ErrMisconfigured) || outage.CauseOf(err) != outage.Authentication {
+	if !errors.Is(err, store.ErrMisconfigured) || store.CauseOf(err) != store.Authentication {
 		t.Errorf("another password: %v", err)
 	}
 }

@@ -1,24 +1,25 @@
-package tokenbucket
+package store
 
 import "context"
 
-// Store keeps token buckets. core/memstore and core/redisstore implement it; core/storetest holds
+// Buckets keeps token buckets. core/memstore and core/redisstore implement it; storetest.Buckets is
 // the suite that every implementation must pass.
 //
-// A store knows nothing of tokens: it keeps, for every bucket, a debt in time (see [Span]), which
-// shrinks by one microsecond per microsecond of the store's own clock and which a charge increases.
-// A bucket without debt is full, and need not be kept.
-type Store interface {
-	// TakeTokens adds the cost of every charge to its bucket, of those of a key of the limiter with
-	// that name, if each of them stays within its capacity, and otherwise changes nothing: all charges
-	// or none, in one atomic step. A charge with no cost only reads. It returns the debts as they are
-	// afterwards, one for each charge, in order. The charges are not its to change: calls share them.
+// A store knows no tokens: it keeps, for every bucket, a debt in time (see [Span]), which shrinks by
+// one microsecond per microsecond of the store's own clock, and which a charge increases. A bucket
+// without debt is full, and need not be kept.
+type Buckets interface {
+	// TakeTokens adds the cost of every charge to its bucket, among the buckets of a key of the
+	// limiter with that name, if each of them stays within its capacity. Otherwise it changes
+	// nothing: all charges or none, in one atomic step. A charge without a cost only reads. It returns
+	// the debts after the step, one for each charge, in order. It must not change the charges, which
+	// calls share.
 	//
-	// An implementation must not send a charge again once it may have been carried out; it then
-	// returns core.ErrUnconfirmed. Any error matches core.ErrUnavailable or is the context's.
+	// An implementation must not send a charge again once it may have been carried out; it returns
+	// ErrUnconfirmed then. Errors match ErrUnavailable or are the context's.
 	TakeTokens(ctx context.Context, limiter, key string, charges []Charge) (TakeReply, error)
 
-	// ResetTokens forgets the named buckets of a key, which makes them full.
+	// ResetTokens removes the named buckets of a key, which makes them full.
 	ResetTokens(ctx context.Context, limiter, key string, buckets []string) error
 }
 
@@ -30,25 +31,24 @@ type Charge struct {
 	Den      int64  // the fractions of Cost, of Capacity and of the reply count in 1/Den µs; at least 1
 }
 
-// TakeReply is what became of charges.
+// TakeReply is the answer to TakeTokens.
 type TakeReply struct {
 	Allowed bool
-	// Remembered says that a denial was not asked for, but follows from an earlier one.
+	// Remembered means that a denial comes from the store's denial cache.
 	Remembered bool
 	Debts      Debts
 }
 
-// Debts are those of the buckets of charges, in their order. A single one needs no memory
-// of its own.
+// Debts are the debts of the buckets of charges, in their order. A single one needs no allocation.
 type Debts struct {
 	first  Span
 	others *[]Span
 }
 
-// OneDebt returns the debt of an only charge.
+// OneDebt returns the Debts of one charge.
 func OneDebt(s Span) Debts { return Debts{first: s} }
 
-// MakeDebts returns n debts of nothing.
+// MakeDebts returns n debts of zero.
 func MakeDebts(n int) Debts {
 	if n < 2 {
 		return Debts{}
@@ -87,8 +87,8 @@ func (s Span) Exceeds(limit Span) bool {
 	return s.Micros > limit.Micros || s.Micros == limit.Micros && s.Frac > limit.Frac
 }
 
-// plus returns the sum of two spans of the same denominator.
-func (s Span) plus(t Span, den int64) Span {
+// Plus returns the sum of two spans of the same denominator.
+func (s Span) Plus(t Span, den int64) Span {
 	sum := Span{s.Micros + t.Micros, s.Frac + t.Frac}
 	if sum.Frac >= den {
 		sum.Micros++
@@ -122,6 +122,6 @@ func (l Level) Debt(now int64, c *Charge) Span {
 
 // Charged returns the debt with the charge added, and whether that stays within the capacity.
 func (c *Charge) Charged(debt Span) (Span, bool) {
-	sum := debt.plus(c.Cost, c.Den)
+	sum := debt.Plus(c.Cost, c.Den)
 	return sum, !sum.Exceeds(c.Capacity)
 }

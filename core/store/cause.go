@@ -1,4 +1,4 @@
-package outage
+package store
 
 import (
 	"context"
@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// Cause is why a store was unavailable, as telemetry and logs say it. The set is closed.
+// Cause is the cause of an ErrUnavailable, as telemetry and logs report it. The set is closed.
 type Cause string
 
-// The causes. The last is for what has no name of its own.
+// The causes. OtherCause stands for all that have no name of their own.
 const (
 	ConnectionRefused Cause = "connection_refused"
 	UnknownHost       Cause = "unknown_host"
@@ -31,58 +31,55 @@ var Causes = []Cause{
 	WrongServer, OtherCause,
 }
 
-// misconfigured is an ErrMisconfigured with its cause.
+// Misconfigured returns an error that matches ErrMisconfigured and err, with this cause.
+func Misconfigured(cause Cause, err error) error { return &misconfigured{cause, err} }
+
 type misconfigured struct {
 	cause Cause
 	err   error
 }
 
-// Misconfigured returns an error that matches ErrMisconfigured and err.
-func Misconfigured(cause Cause, err error) error { return &misconfigured{cause, err} }
-
 func (e *misconfigured) Error() string { return ErrMisconfigured.Error() + ": " + e.err.Error() }
 
 func (e *misconfigured) Unwrap() []error { return []error{ErrMisconfigured, e.err} }
 
-// quote is an error that says what another one said, and matches nothing that it matched but
-// ErrMisconfigured: it is about a call that is over.
-type quote struct {
-	cause Cause
-	text  string
-	what  error
+// Unavailable returns an error that matches ErrUnavailable, with this cause.
+func Unavailable(cause Cause, reason string) error {
+	return &unavailable{cause, ErrUnavailable.Error() + ": " + reason, ErrUnavailable}
 }
 
-// Quote returns an error with the cause of an earlier call's error and a text, which matches
-// ErrUnavailable, and ErrMisconfigured if that did. It does not match what else that one did, such as
-// ErrUnconfirmed or a context's error.
-func Quote(err error, text string) error {
-	what := ErrUnavailable
-	if errors.Is(err, ErrMisconfigured) {
-		what = ErrMisconfigured
+// WithCauseOf returns an error with this text for a call that failed because an earlier one did. It
+// has the cause of the earlier call's error, and matches ErrUnavailable, and ErrMisconfigured if that
+// did, but nothing else that it matched, such as ErrUnconfirmed or a context's error.
+func WithCauseOf(earlier error, text string) error {
+	matches := ErrUnavailable
+	if errors.Is(earlier, ErrMisconfigured) {
+		matches = ErrMisconfigured
 	}
-	return &quote{CauseOf(err), text, what}
+	return &unavailable{CauseOf(earlier), text, matches}
 }
 
-// Because returns an error that matches ErrUnavailable, with this cause.
-func Because(cause Cause, text string) error {
-	return &quote{cause, ErrUnavailable.Error() + ": " + text, ErrUnavailable}
+type unavailable struct {
+	cause   Cause
+	text    string
+	matches error
 }
 
-func (e *quote) Error() string { return e.text }
+func (e *unavailable) Error() string { return e.text }
 
-func (e *quote) Unwrap() error { return e.what }
+func (e *unavailable) Unwrap() error { return e.matches }
 
 // CauseOf returns the cause of an error that matches ErrUnavailable.
 func CauseOf(err error) Cause {
 	var (
-		quoted  *quote
+		known   *unavailable
 		setting *misconfigured
 		dns     *net.DNSError
 		network net.Error
 	)
 	switch {
-	case errors.As(err, &quoted):
-		return quoted.cause
+	case errors.As(err, &known):
+		return known.cause
 	case errors.As(err, &setting):
 		return setting.cause
 	case errors.Is(err, ErrFull):

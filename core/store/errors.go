@@ -1,0 +1,41 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrUnavailable is matched by every error that says that the store could not answer: it was not
+	// reached in time, refused, broke the connection, or answered with an error of its own.
+	// If ErrUnconfirmed does not match too, nothing has been changed.
+	ErrUnavailable = errors.New("lockkeeper: store unavailable")
+
+	// ErrUnconfirmed is matched by an ErrUnavailable of a request that was sent, and may or may not
+	// have been carried out.
+	ErrUnconfirmed = fmt.Errorf("%w: the request was sent but its outcome is not known", ErrUnavailable)
+
+	// ErrFull is matched by an ErrUnavailable of a store that has no room for anything new. It still
+	// answers about what it has, so it is not an outage: no policy that lets requests pass applies.
+	ErrFull = fmt.Errorf("%w: store is full", ErrUnavailable)
+
+	// ErrClosed is matched by an ErrUnavailable of a store, or a mechanism, that was closed or shut
+	// down. It is not an outage: no policy that lets requests pass applies.
+	ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)
+
+	// ErrMisconfigured is matched by an ErrUnavailable that waiting does not end: the store's server
+	// refused the password or lacks a permission, is read-only, evicts what must be kept, or is of
+	// the wrong type. It is not an outage: policy.FailOpen and policy.RunUnprotected do not apply
+	// unless they are given policy.EvenMisconfigured.
+	ErrMisconfigured = fmt.Errorf("%w: store is misconfigured", ErrUnavailable)
+
+	// ErrWithdrawn is what AwaitLock and AwaitPermits return for a request that was released.
+	ErrWithdrawn = errors.New("lockkeeper: request withdrawn")
+)
+
+// Down reports whether an error is an outage: one that may end by itself, and to which a policy that
+// lets requests pass may apply. A full store, a misconfigured one and a closed one are not down.
+func Down(err error) bool {
+	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrMisconfigured) &&
+		!errors.Is(err, ErrClosed)
+}

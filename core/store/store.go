@@ -1,0 +1,45 @@
+// Package store is what mechanisms ask of stores: the interfaces that a store implements, one for
+// each mechanism, and the errors that all stores share. It is to the mechanisms what
+// database/sql/driver is to database/sql: users of locks, semaphores, token buckets and guards need
+// nothing of it but the errors.
+//
+// core/memstore and core/redisstore implement all interfaces. A store may implement one of them
+// alone; core/storetest has a test suite for each.
+package store
+
+import "context"
+
+// Store keeps the state of all mechanisms. Each mechanism takes only the interface that it needs.
+//
+// All methods may be called concurrently.
+type Store interface {
+	Buckets
+	Records
+	Locks
+	Permits
+	Latches
+
+	// Ping returns nil if the store can be reached, an error that matches ErrUnavailable if it
+	// cannot, or the context's error.
+	Ping(ctx context.Context) error
+
+	// Shutdown closes the mechanisms on the store: from then on, calls that would begin something
+	// return ErrClosed, and so do calls that wait. Shutdown withdraws the mechanisms' places in
+	// queues, releases their leases, and finishes what is pending, such as completions that the store
+	// has not confirmed, until ctx ends. Its error says what is left: leases that may stay held until
+	// they expire, and completions. It may be called again to continue. Call it after the server's own
+	// shutdown and before Close.
+	Shutdown(ctx context.Context) error
+
+	// Close finishes what Shutdown has left, for a second at most, and returns Shutdown's error. It
+	// ends the store and all that the store started: from then on every method returns ErrClosed. It
+	// does not close the client that the store was built on.
+	Close() error
+}
+
+// Hooks is the part of a store that mechanisms with leases or pending work register with.
+type Hooks interface {
+	// AtShutdown registers f, which the store's Shutdown calls before the store ends. The returned
+	// function removes it.
+	AtShutdown(f func(context.Context) error) (remove func())
+}
