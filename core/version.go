@@ -1,3 +1,5 @@
+// Package core is the parent of the mechanisms (lock, semaphore, tokenbucket, guard) and of the stores
+// that keep their state. It has the version of Lockkeeper.
 package core
 
 import "github.com/lockkeeper/lockkeeper/internal/telemetry"

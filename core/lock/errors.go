@@ -38,8 +38,8 @@ var (
 	ErrClosed = store.ErrClosed
 
 	// ErrNotSupported is matched by the error of an operation that the store cannot do, such as
-	// shared locks on a [Quorum].
-	ErrNotSupported = fmt.Errorf("lock: %w by this store", errors.ErrUnsupported)
+	// shared locks on a core/quorum: it is store.ErrNotSupported.
+	ErrNotSupported = store.ErrNotSupported
 )
 
 // HeldError says who has the lock, as far as the store can tell. It matches [ErrNotAcquired] and, if

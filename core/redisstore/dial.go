@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
 // The client dials in the background, five times with pauses, and a call learns of a refused connection

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/listeners"
+	"github.com/lockkeeper/lockkeeper/core/internal/listeners"
 )
 
 // inbox is the channel on which the server tells this process which of its requests have been

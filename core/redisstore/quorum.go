@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What a lock.Quorum of stores needs besides.
+// What a core/quorum needs besides.
 
 // maxFence is the largest number that a script can count to.
 const maxFence = 1<<53 - 1

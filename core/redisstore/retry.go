@@ -10,7 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/lockkeeper/lockkeeper/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
 // retries are those of one call.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
 // Each script is one atomic step; its file says what its keys and arguments are.

@@ -29,6 +29,10 @@ var (
 	// unless they are given policy.EvenMisconfigured.
 	ErrMisconfigured = fmt.Errorf("%w: store is misconfigured", ErrUnavailable)
 
+	// ErrNotSupported is matched by the error of a step that the store cannot do, such as a shared lock
+	// on a quorum. It also matches errors.ErrUnsupported.
+	ErrNotSupported = fmt.Errorf("lockkeeper: %w by this store", errors.ErrUnsupported)
+
 	// ErrWithdrawn is what AwaitLock and AwaitPermits return for a request that was released.
 	ErrWithdrawn = errors.New("lockkeeper: request withdrawn")
 )

@@ -12,9 +12,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/fence"
+	"github.com/lockkeeper/lockkeeper/core/fence/redisfence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/lock/fence"
-	"github.com/lockkeeper/lockkeeper/core/lock/fence/redisfence"
 )
 
 const (

@@ -8,9 +8,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/fence"
+	"github.com/lockkeeper/lockkeeper/core/fence/redisfence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/lock/fence"
-	"github.com/lockkeeper/lockkeeper/core/lock/fence/redisfence"
+	"github.com/lockkeeper/lockkeeper/core/quorum"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -359,7 +360,7 @@ func keeperRestarted(ctx context.Context, s *stage) (finding, error) {
 
 // quorum is locker on several servers, with a connection to each.
 func (s *stage) quorum(ctx context.Context, processes []*process) (*lock.Locker, error) {
-	var members []lock.QuorumMember
+	var members []quorum.Member
 	for _, p := range processes {
 		st, err := s.store(p)
 		if err != nil {
@@ -367,14 +368,14 @@ func (s *stage) quorum(ctx context.Context, processes []*process) (*lock.Locker,
 		}
 		members = append(members, st)
 	}
-	quorum, err := lock.Quorum(members...)
+	q, err := quorum.New(members...)
 	if err != nil {
 		return nil, err
 	}
 	s.closer = append(s.closer, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = quorum.Shutdown(ctx)
+		_ = q.Shutdown(ctx)
 	})
-	return s.newLocker(ctx, quorum, processes...)
+	return s.newLocker(ctx, q, processes...)
 }

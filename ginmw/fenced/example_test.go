@@ -7,8 +7,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/lockkeeper/lockkeeper/core/lock/fence"
-	"github.com/lockkeeper/lockkeeper/core/lock/fence/memfence"
+	"github.com/lockkeeper/lockkeeper/core/fence"
+	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/fenced"

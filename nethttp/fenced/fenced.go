@@ -10,7 +10,7 @@ package fenced
 import (
 	"net/http"
 
-	"github.com/lockkeeper/lockkeeper/core/lock/fence"
+	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpfence"
 	"github.com/lockkeeper/lockkeeper/internal/setting"

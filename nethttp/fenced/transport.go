@@ -3,8 +3,8 @@ package fenced
 import (
 	"net/http"
 
+	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/lock/fence"
 )
 
 // Transport returns a RoundTripper that sends requests by base, http.DefaultTransport if that is nil,

@@ -166,7 +166,7 @@ func (f Framework) source(lines []line) (source string, first int) {
 	var b strings.Builder
 	b.WriteString("package wiring\n\nimport (\n\t\"time\"\n" + f.Imports + "\n")
 	for _, path := range []string{
-		"core/guard", "core/lock", "core/lock/fence", "core/policy", "core/semaphore", "core/tokenbucket", f.Package, f.Other,
+		"core/guard", "core/lock", "core/fence", "core/policy", "core/semaphore", "core/tokenbucket", f.Package, f.Other,
 		f.Package + "/concurrency", f.Package + "/exclusive", f.Package + "/fenced", f.Package + "/idempotency", f.Package + "/ratelimit",
 	} {
 		b.WriteString("\t" + strconv.Quote(module+path) + "\n")

@@ -1,0 +1,272 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	_ "modernc.org/sqlite" // the driver of the tests
+
+	"github.com/lockkeeper/lockkeeper/core/fence"
+	"github.com/lockkeeper/lockkeeper/core/fence/sqlfence"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	schema = `
+		CREATE TABLE orders (id TEXT PRIMARY KEY, status TEXT NOT NULL, fence BIGINT NOT NULL DEFAULT 0);
+		CREATE TABLE lines (order_id TEXT NOT NULL, item TEXT NOT NULL);
+		CREATE TABLE fences (resource VARCHAR(255) PRIMARY KEY, fence BIGINT NOT NULL);
+		INSERT INTO orders (id, status) VALUES ('42', 'new');`
+	update = `UPDATE orders SET status = $1, fence = $2 WHERE id = $3 AND fence <= $2`
+	raise  = `INSERT INTO fences (resource, fence) VALUES ($1, $2)
+		ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence
+		WHERE fences.fence <= excluded.fence`
+)
+
+func open() (*sql.DB, error) {
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1) // each connection would have a database of its own
+	_, err = db.Exec(schema)
+	return db, err
+}
+
+func openT(t *testing.T) *sql.DB {
+	t.Helper()
+	db, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// The mark is a column of the row that is written.
+func ExampleExec() {
+	db, err := open() // yours goes here
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	ctx := context.Background()
+
+	save := func(t fence.Token, id, status string) error {
+		err := sqlfence.Exec(ctx, db, t,
+			`UPDATE orders SET status = $1, fence = $2 WHERE id = $3 AND fence <= $2`, status, t.Number, id)
+		if errors.Is(err, fence.ErrStale) { // or there is no such order
+			if reason := sqlfence.Compare(ctx, db, t, `SELECT fence FROM orders WHERE id = $1`, id); reason != nil {
+				err = reason
+			}
+		}
+		return err
+	}
+
+	paused, next := fence.Token{Number: 33}, fence.Token{Number: 34} // of two leases
+	fmt.Println(save(next, "42", "paid"))
+	fmt.Println(save(paused, "42", "cancelled"))
+	fmt.Println(save(next, "43", "paid"))
+	// Output:
+	// <nil>
+	// fence: stale token: number 33, and the resource has seen 34
+	// sqlfence: no such row
+}
+
+// The mark is in a table of its own, for a transaction that writes several rows.
+func ExampleExec_transaction() {
+	db, err := open() // yours goes here
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	ctx := context.Background()
+
+	order := func(t fence.Token, items ...string) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // does nothing after the commit
+		err = sqlfence.Exec(ctx, tx, t,
+			`INSERT INTO fences (resource, fence) VALUES ($1, $2)
+			ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence
+			WHERE fences.fence <= excluded.fence`,
+			"order/42", t.Number)
+		if err != nil {
+			return err
+		}
+		for _, item := range items {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO lines (order_id, item) VALUES ($1, $2)`, "42", item); err != nil {
+				return err
+			}
+		}
+		return tx.Commit()
+	}
+
+	paused, next := fence.Token{Number: 33}, fence.Token{Number: 34} // of two leases
+	fmt.Println(order(next, "book", "lamp"))
+	fmt.Println(errors.Is(order(paused, "book"), fence.ErrStale))
+	// Output:
+	// <nil>
+	// true
+}
+
+func status(t *testing.T, db *sql.DB) (status string, mark int64) {
+	t.Helper()
+	if err := db.QueryRow(`SELECT status, fence FROM orders WHERE id = '42'`).Scan(&status, &mark); err != nil {
+		t.Fatal(err)
+	}
+	return status, mark
+}
+
+func TestExec(t *testing.T) {
+	db := openT(t)
+	for i, c := range []struct {
+		token  fence.Token
+		id     string
+		err    error
+		reason error // as Compare says
+		mark   int64
+	}{
+		{fence.Token{Number: 5}, "42", nil, nil, 5},
+		{fence.Token{Number: 5}, "42", nil, nil, 5},
+		{fence.Token{Number: 4}, "42", fence.ErrStale, fence.ErrStale, 5},
+		{fence.Token{Number: 1<<53 + 1}, "42", nil, nil, 1<<53 + 1},
+		{fence.Token{Number: 1 << 53}, "42", fence.ErrStale, fence.ErrStale, 1<<53 + 1},
+		{fence.Token{Number: 1<<53 + 2}, "43", fence.ErrStale, sqlfence.ErrNoRow, 1<<53 + 1},
+		{fence.Token{}, "42", fence.ErrInvalid, fence.ErrInvalid, 1<<53 + 1},
+		{fence.Token{Number: -5}, "42", fence.ErrInvalid, fence.ErrInvalid, 1<<53 + 1},
+		{fence.Token{Number: 1<<53 + 9, Shared: true}, "42", sqlfence.ErrShared, nil, 1<<53 + 1},
+		{fence.Token{Number: 7, Shared: true}, "42", sqlfence.ErrShared, fence.ErrStale, 1<<53 + 1},
+	} {
+		before, _ := status(t, db)
+		err := sqlfence.Exec(t.Context(), db, c.token, update, fmt.Sprint("write ", i), c.token.Number, c.id)
+		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+			t.Errorf("%d: Exec = %v; want %v", i, err, c.err)
+		}
+		after, mark := status(t, db)
+		if wrote := after != before; wrote != (c.err == nil) || mark != c.mark {
+			t.Errorf("%d: the row is %q with a mark of %d", i, after, mark)
+		}
+		err = sqlfence.Compare(t.Context(), db, c.token, `SELECT fence FROM orders WHERE id = $1`, c.id)
+		if !errors.Is(err, c.reason) || (err == nil) != (c.reason == nil) {
+			t.Errorf("%d: Compare = %v; want %v", i, err, c.reason)
+		}
+	}
+}
+
+func TestExecWantsTheNumber(t *testing.T) {
+	db := openT(t)
+	token := fence.Token{Number: 5}
+	for _, args := range [][]any{
+		{},
+		{"paid", 4, "42"},
+		{"paid", "5", "42"},
+		{"paid", []byte("5"), nil},
+		{sql.Named("fence", 6), struct{}{}, []int{5}},
+	} {
+		if err := sqlfence.Exec(t.Context(), db, token, `UPDATE orders SET status = 'paid'`, args...); !errors.Is(err, sqlfence.ErrUnfenced) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	for _, args := range [][]any{
+		{"paid", int32(5), "42"},
+		{"paid", uint64(5), "42"},
+		{"paid", sql.NullInt64{Int64: 5, Valid: true}, "42"},
+	} {
+		if err := sqlfence.Exec(t.Context(), db, token, update, args...); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	named := `UPDATE orders SET fence = :fence WHERE id = :id AND fence <= :fence`
+	if err := sqlfence.Exec(t.Context(), db, token, named, sql.Named("id", "42"), sql.Named("fence", 5)); err != nil {
+		t.Errorf("named: %v", err)
+	}
+}
+
+func TestExecPassesErrorsOn(t *testing.T) {
+	db := openT(t)
+	if err := sqlfence.Exec(t.Context(), db, fence.Token{Number: 5}, `UPDATE nothing SET fence = $1`, 5); err == nil || errors.Is(err, fence.ErrStale) {
+		t.Errorf("a broken statement: %v", err)
+	}
+	if err := sqlfence.Compare(t.Context(), db, fence.Token{Number: 5}, `SELECT status FROM orders`); err == nil || errors.Is(err, fence.ErrStale) {
+		t.Errorf("a mark that is no number: %v", err)
+	}
+	uncounted := errors.New("not counted")
+	if err := sqlfence.Exec(t.Context(), noCount{uncounted}, fence.Token{Number: 5}, ``, 5); !errors.Is(err, uncounted) {
+		t.Errorf("a driver that does not count rows: %v", err)
+	}
+}
+
+type noCount struct{ err error }
+
+func (d noCount) ExecContext(context.Context, string, ...any) (sql.Result, error) { return d, nil }
+func (d noCount) LastInsertId() (int64, error)                                    { return 0, d.err }
+func (d noCount) RowsAffected() (int64, error)                                    { return 0, d.err }
+
+func TestTransactionsUnderConcurrency(t *testing.T) {
+	db := openT(t)
+	ctx := t.Context()
+	var (
+		wg   sync.WaitGroup
+		most int64
+	)
+	write := func(token fence.Token) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if err := sqlfence.Exec(ctx, tx, token, raise, "order/42", token.Number); err != nil {
+			return err
+		}
+		for range 2 {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO lines (order_id, item) VALUES ('42', $1)`, token.Number); err != nil {
+				return err
+			}
+		}
+		return tx.Commit()
+	}
+	for range 100 {
+		n := rand.Int64N(1000) + 1
+		most = max(most, n)
+		wg.Go(func() {
+			if err := write(fence.Token{Number: n}); err != nil && !errors.Is(err, fence.ErrStale) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+
+	rows, err := db.Query(`SELECT CAST(item AS INTEGER) FROM lines ORDER BY rowid`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	var written []int64
+	for rows.Next() {
+		var n int64
+		if err := rows.Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		written = append(written, n)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.IsSorted(written) {
+		t.Errorf("an older token wrote after a newer one: %v", written)
+	}
+	if len(written)%2 != 0 || written[len(written)-1] != most {
+		t.Errorf("written: %v; want whole transactions, the last with %d", written, most)
+	}
+}

@@ -1,0 +1,58 @@
+package errand_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/errand"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestWaitsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g errand.Group
+		if err := g.Wait(t.Context()); err != nil {
+			t.Fatalf("without any: %v", err)
+		}
+		finish := make(chan struct{})
+		g.Begin()
+		g.Run(func() { <-finish })
+		var waited [2]error
+		done := make(chan struct{}, len(waited))
+		for i := range waited {
+			go func() {
+				waited[i] = g.Wait(t.Context())
+				done <- struct{}{}
+			}()
+		}
+		synctest.Wait()
+		close(finish)
+		synctest.Wait()
+		if len(done) != 0 {
+			t.Fatal("did not wait for both")
+		}
+		g.End()
+		for range waited {
+			<-done
+		}
+		if err := errors.Join(waited[:]...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	var g errand.Group
+	g.Begin()
+	defer g.End()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := g.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait: %v", err)
+	}
+}

@@ -1,0 +1,51 @@
+package renewal_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+type maybeDue int // even ones are
+
+func (d maybeDue) Due() bool { return d%2 == 0 }
+
+func TestOnlyWhatIsDueIsRenewed(t *testing.T) {
+	errAway := errors.New("away")
+	for name, c := range map[string]struct {
+		batch   []maybeDue
+		answers []bool
+		err     error
+		held    []bool
+		wantErr error
+	}{
+		"some":             {[]maybeDue{1, 2, 3, 4}, []bool{true, false}, nil, []bool{false, true, false, false}, nil},
+		"none":             {[]maybeDue{1, 3}, nil, nil, []bool{false, false}, nil},
+		"some of which":    {[]maybeDue{1, 2, 4}, []bool{false, true}, errAway, []bool{false, false, true}, errAway},
+		"an answer lacks":  {[]maybeDue{2, 4}, []bool{true}, nil, []bool{true, false}, store.ErrUnavailable},
+		"one too many":     {[]maybeDue{1, 2}, []bool{true, true}, nil, []bool{false, true}, store.ErrUnavailable},
+		"nothing is known": {[]maybeDue{2, 4}, nil, errAway, []bool{false, false}, errAway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			held, err := renewal.Due(t.Context(), c.batch, func(d maybeDue) int { return int(d) },
+				func(_ context.Context, reqs []int) ([]bool, error) {
+					for _, req := range reqs {
+						if req%2 != 0 {
+							t.Errorf("%d was renewed", req)
+						}
+					}
+					if len(reqs) == 0 {
+						t.Error("asked for nothing")
+					}
+					return c.answers, c.err
+				})
+			if !slices.Equal(held, c.held) || !errors.Is(err, c.wantErr) {
+				t.Errorf("%v, %v; want %v, %v", held, err, c.held, c.wantErr)
+			}
+		})
+	}
+}

@@ -1,0 +1,225 @@
+package renewal_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const ttl = 30 * time.Second
+
+// log is what a keeper did, by hold.
+type log struct {
+	mu      sync.Mutex
+	batches []int
+	renewed map[int][]time.Duration // when each renewal was sent, since the start
+	lost    []int
+	start   time.Time
+	answer  func(id int) (bool, error)
+}
+
+type hold struct {
+	id int
+	*log
+}
+
+func (hold) TTL() time.Duration { return ttl }
+
+func (h hold) Renewed(sent time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.renewed[h.id] = append(h.renewed[h.id], sent.Sub(h.start))
+}
+
+func (h hold) Lost() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost = append(h.lost, h.id)
+}
+
+func newKeeper() (*log, *renewal.Keeper[hold]) {
+	l := &log{renewed: map[int][]time.Duration{}, start: time.Now(), answer: func(int) (bool, error) { return true, nil }}
+	return l, renewal.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.batches = append(l.batches, len(batch))
+		held := make([]bool, len(batch))
+		for i, h := range batch {
+			var err error
+			if held[i], err = l.answer(h.id); err != nil {
+				return nil, err
+			}
+		}
+		return held, nil
+	})
+}
+
+func TestRenewsAtAThird(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, k := newKeeper()
+		k.Add(hold{1, l}, time.Now())
+		time.Sleep(ttl + time.Second)
+		synctest.Wait()
+		k.Remove(hold{1, l})
+		time.Sleep(10 * ttl)
+		synctest.Wait()
+		if want := []time.Duration{ttl / 3, 2 * ttl / 3, ttl}; !slices.Equal(l.renewed[1], want) {
+			t.Errorf("renewed at %v, want %v and no more once removed", l.renewed[1], want)
+		}
+		if k.Len() != 0 {
+			t.Errorf("keeps %d holds", k.Len())
+		}
+	})
+}
+
+// The timer is not stopped for a hold that is removed, and yet is set anew for one that is due sooner.
+func TestHoldsThatComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, k := newKeeper()
+		began := time.Now()
+		k.Add(hold{1, l}, began)
+		k.Remove(hold{1, l})
+		time.Sleep(time.Second)
+		k.Add(hold{2, l}, began.Add(time.Second))
+		k.Add(hold{3, l}, began.Add(-time.Second))
+		time.Sleep(ttl / 2)
+		synctest.Wait()
+		if want := []time.Duration{ttl/3 + time.Second}; !slices.Equal(l.renewed[2], want) {
+			t.Errorf("renewed at %v, want %v", l.renewed[2], want)
+		}
+		if want := []time.Duration{ttl/3 - time.Second}; !slices.Equal(l.renewed[3], want) {
+			t.Errorf("renewed at %v, want %v", l.renewed[3], want)
+		}
+		k.Remove(hold{2, l})
+		k.Remove(hold{3, l})
+		k.Rest()
+		k.Add(hold{4, l}, time.Now())
+		again := time.Since(began) + ttl/3
+		time.Sleep(ttl/3 + time.Second)
+		synctest.Wait()
+		if want := []time.Duration{again}; !slices.Equal(l.renewed[4], want) || len(l.renewed[1]) > 0 {
+			t.Errorf("after a rest renewed at %v, want %v", l.renewed[4], want)
+		}
+		k.Remove(hold{4, l})
+	})
+}
+
+func TestBatchesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, k := newKeeper()
+		for id := range 250 {
+			k.Add(hold{id, l}, time.Now())
+		}
+		time.Sleep(ttl/3 + time.Second)
+		synctest.Wait()
+		slices.Sort(l.batches)
+		if want := []int{50, 100, 100}; !slices.Equal(l.batches, want) {
+			t.Errorf("sent batches of %v, want %v", l.batches, want)
+		}
+		for id := range 250 {
+			k.Remove(hold{id, l})
+		}
+	})
+}
+
+// While the store is away, a hold has several chances before its time to live ends.
+func TestErrorsAreTriedAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, k := newKeeper()
+		tries := 0
+		l.answer = func(int) (bool, error) {
+			tries++
+			return true, errors.New("away")
+		}
+		k.Add(hold{1, l}, time.Now())
+		time.Sleep(ttl)
+		synctest.Wait()
+		if tries < 5 || len(l.lost) > 0 || len(l.renewed) > 0 {
+			t.Errorf("%d tries in one time to live, lost %v, renewed %v", tries, l.lost, l.renewed)
+		}
+		l.mu.Lock()
+		l.answer = func(int) (bool, error) { return true, nil }
+		l.mu.Unlock()
+		time.Sleep(ttl / 4)
+		synctest.Wait()
+		if len(l.renewed[1]) != 1 {
+			t.Errorf("not renewed once the store was back")
+		}
+		k.Remove(hold{1, l})
+	})
+}
+
+func TestLostIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, k := newKeeper()
+		l.answer = func(id int) (bool, error) { return id != 2, nil }
+		for id := range 4 {
+			k.Add(hold{id, l}, time.Now())
+		}
+		time.Sleep(2 * ttl)
+		synctest.Wait()
+		if !slices.Equal(l.lost, []int{2}) || len(l.renewed[2]) > 0 || k.Len() != 3 {
+			t.Errorf("lost %v, renewed %v, keeps %d", l.lost, l.renewed, k.Len())
+		}
+		for id := range 4 {
+			k.Remove(hold{id, l})
+		}
+	})
+}
+
+func TestRemovedWhileItsBatchIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newKeeper()
+		release := make(chan struct{})
+		k := renewal.NewKeeper(func(context.Context, []hold) ([]bool, error) {
+			<-release
+			return []bool{false}, nil
+		})
+		k.Add(hold{1, l}, time.Now())
+		time.Sleep(ttl/3 + time.Second)
+		synctest.Wait()
+		k.Remove(hold{1, l})
+		close(release)
+		k.Wait()
+		time.Sleep(ttl)
+		synctest.Wait()
+		if len(l.lost) > 0 || k.Len() != 0 {
+			t.Errorf("lost %v, keeps %d", l.lost, k.Len())
+		}
+	})
+}
+
+// With an error, what is known to be renewed is renewed, and the rest is tried again soon.
+func TestPartOfABatchFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newKeeper()
+		tries := 0
+		k := renewal.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
+			tries++
+			held := make([]bool, len(batch))
+			for i, h := range batch {
+				held[i] = h.id == 1
+			}
+			return held, errors.New("of the other nothing is known")
+		})
+		k.Add(hold{1, l}, time.Now())
+		k.Add(hold{2, l}, time.Now())
+		time.Sleep(ttl/3 + ttl/6)
+		synctest.Wait()
+		if len(l.renewed[1]) != 1 || len(l.renewed[2]) != 0 || len(l.lost) != 0 || tries < 3 || k.Len() != 2 {
+			t.Errorf("renewed %v, lost %v, in %d tries; keeps %d", l.renewed, l.lost, tries, k.Len())
+		}
+		k.Remove(hold{1, l})
+		k.Remove(hold{2, l})
+	})
+}

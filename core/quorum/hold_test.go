@@ -1,0 +1,287 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/quorum"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+func TestRenewal(t *testing.T) {
+	const ttl = 10 * time.Second
+	renew := func(t *testing.T, q *quorum.Store, keys ...string) ([]bool, error) {
+		t.Helper()
+		var reqs []store.LockRef
+		for _, key := range keys {
+			reqs = append(reqs, ref(key, key, ttl))
+		}
+		return q.RenewLocks(t.Context(), reqs)
+	}
+	t.Run("a minority is lost", func(t *testing.T) {
+		inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
+			mustAcquire(t, q, "a", "a", ttl)
+			synctest.Wait()
+			peers[0].restart()
+			peers[1].fail(fault{hung: true})
+			for range 5 {
+				time.Sleep(5 * time.Second)
+				if held, err := renew(t, q, "a"); err != nil || !held[0] {
+					t.Fatalf("RenewLocks: %v, %v", held, err)
+				}
+			}
+			if peers[0].has(t, "a") {
+				t.Error("a renewal made a hold")
+			}
+		})
+	})
+	t.Run("a majority is lost", func(t *testing.T) {
+		inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
+			mustAcquire(t, q, "a", "a", ttl)
+			synctest.Wait()
+			for _, p := range peers[:3] {
+				p.restart()
+			}
+			peers[3].fail(fault{down: true})
+			if held, err := renew(t, q, "a"); err != nil || held[0] {
+				t.Errorf("RenewLocks: %v, %v", held, err)
+			}
+			if held, err := q.VerifyLock(t.Context(), ref("a", "a", ttl)); err != nil || held {
+				t.Errorf("VerifyLock: %v, %v", held, err)
+			}
+		})
+	})
+	t.Run("expired", func(t *testing.T) {
+		inQuorum(t, 3, func(t *testing.T, q *quorum.Store, _ []*peer) {
+			mustAcquire(t, q, "a", "a", ttl)
+			time.Sleep(ttl)
+			if held, err := renew(t, q, "a"); err != nil || held[0] {
+				t.Errorf("RenewLocks: %v, %v", held, err)
+			}
+		})
+	})
+	t.Run("a majority is silent", func(t *testing.T) {
+		inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
+			mustAcquire(t, q, "a", "a", ttl)
+			synctest.Wait()
+			for _, p := range peers[:3] {
+				p.fail(fault{hung: true})
+			}
+			began := time.Now()
+			if held, err := renew(t, q, "a"); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("RenewLocks: %v, %v", held, err)
+			}
+			if took := time.Since(began); took > 200*time.Millisecond {
+				t.Errorf("RenewLocks took %v", took)
+			}
+			if held, err := q.VerifyLock(t.Context(), ref("a", "a", ttl)); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("VerifyLock: %v, %v", held, err)
+			}
+			peers[0].mend()
+			if held, err := renew(t, q, "a"); err != nil || !held[0] {
+				t.Errorf("RenewLocks: %v, %v", held, err)
+			}
+		})
+	})
+	t.Run("one of many cannot be told", func(t *testing.T) {
+		inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+			mustAcquire(t, q, "a", "a", ttl)
+			mustAcquire(t, q, "c", "c", ttl)
+			synctest.Wait() // a majority is enough for a grant, and the third member has not been asked yet
+			peers[2].fail(fault{down: true})
+			mustAcquire(t, q, "b", "b", ttl)
+			synctest.Wait()
+			peers[2].mend()
+			peers[1].fail(fault{down: true})
+			if held, err := renew(t, q, "a", "b", "c"); !errors.Is(err, store.ErrUnavailable) || !slices.Equal(held, []bool{true, false, true}) {
+				t.Errorf("RenewLocks: %v, %v", held, err)
+			}
+			if held, err := renew(t, q, "b"); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("RenewLocks: %v, %v", held, err)
+			}
+		})
+	})
+	if held, err := renewNothing(t); err != nil || len(held) != 0 {
+		t.Errorf("RenewLocks of nothing: %v, %v", held, err)
+	}
+}
+
+func renewNothing(t *testing.T) ([]bool, error) {
+	t.Helper()
+	q, err := quorum.New(memstore.New(), memstore.New(), memstore.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.RenewLocks(t.Context(), nil)
+}
+
+// A release that a member does not confirm is repeated until it does, or until the lease is over.
+func TestReleasesUntilConfirmed(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		const ttl = time.Minute
+		mustAcquire(t, q, "k", "me", ttl)
+		synctest.Wait()
+		peers[0].fail(fault{hung: true}, "release")
+		began := time.Now()
+		if held, err := q.ReleaseLock(t.Context(), ref("k", "me", ttl)); err != nil || !held || time.Since(began) != 0 {
+			t.Fatalf("ReleaseLock: %v, %v after %v", held, err, time.Since(began))
+		}
+		time.Sleep(10 * time.Second)
+		peers[0].mend()
+		time.Sleep(5 * time.Second)
+		if peers[0].has(t, "k") {
+			t.Error("the member that was hung was not told")
+		}
+
+		mustAcquire(t, q, "k", "again", ttl)
+		synctest.Wait()
+		for _, p := range peers[:2] {
+			p.fail(fault{down: true}, "release")
+		}
+		if held, err := q.ReleaseLock(t.Context(), ref("k", "again", ttl)); !errors.Is(err, store.ErrUnconfirmed) {
+			t.Fatalf("ReleaseLock: %v, %v; want an outage", held, err)
+		}
+		time.Sleep(ttl + 5*time.Second)
+		tries := peers[0].count("release")
+		time.Sleep(time.Hour)
+		if n := peers[0].count("release"); n != tries {
+			t.Errorf("it was tried %d times after the lease", n-tries)
+		}
+	})
+}
+
+// A release is asked of every member though its caller has gone, and is repeated once for each, however
+// often it is called.
+func TestReleaseOfOneWhoLeaves(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		const ttl = time.Minute
+		mustAcquire(t, q, "k", "me", ttl)
+		synctest.Wait()
+		for _, p := range peers {
+			p.fail(fault{hung: true}, "release")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 {
+			if held, err := q.ReleaseLock(ctx, ref("k", "me", ttl)); !errors.Is(err, context.Canceled) {
+				t.Fatalf("ReleaseLock: %v, %v", held, err)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		for i, p := range peers {
+			if n := p.count("release"); n < 101 || n > 110 {
+				t.Errorf("member %d was asked %d times", i, n)
+			}
+			p.mend()
+		}
+		time.Sleep(5 * time.Second)
+		if n := holders(t, peers, "k"); n != 0 {
+			t.Errorf("%d members are held", n)
+		}
+
+		mustAcquire(t, q, "k", "again", ttl)
+		synctest.Wait()
+		for _, p := range peers {
+			p.fail(fault{before: 100 * time.Millisecond}, "release")
+		}
+		_, _ = q.ReleaseLock(ctx, ref("k", "again", ttl))
+		time.Sleep(time.Second)
+		for i, p := range peers {
+			if n := p.count("release"); n > 113 {
+				t.Errorf("member %d was asked %d times: the caller's end has ended a request", i, n)
+			}
+		}
+		if n := holders(t, peers, "k"); n != 0 {
+			t.Errorf("%d members are held", n)
+		}
+	})
+}
+
+func TestCallerLeaves(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		peers[1].fail(fault{hung: true}, "acquire")
+		peers[2].fail(fault{before: time.Second}, "acquire")
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		if _, err := q.AcquireLock(ctx, request("k", "me", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v", err)
+		}
+		if took := time.Since(began); took != 50*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		if _, err := q.AcquireLock(ctx, request("k", "again", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if n := holders(t, peers, "k"); n != 0 {
+			t.Errorf("%d members are held", n)
+		}
+	})
+}
+
+func TestShutdown(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		l := newLocker(t, q, "q")
+		lease := mustLock(t, l, "k")
+		synctest.Wait()
+		peers[0].fail(fault{down: true}, "release")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := q.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Shutdown while a member is down: %v", err)
+		}
+		wantEnded(t, lease, lock.ErrReleased)
+		peers[0].mend()
+		if err := q.Shutdown(t.Context()); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+		if n := holders(t, peers, "k"); n != 0 {
+			t.Errorf("%d members are held", n)
+		}
+	})
+}
+
+func TestNotSupported(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, _ []*peer) {
+		l := newLocker(t, q, "q")
+		lease := mustLock(t, l, "k")
+		defer mustUnlock(t, lease)
+		check := func(what string, err error) {
+			t.Helper()
+			if !errors.Is(err, store.ErrNotSupported) || !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		_, err := l.RLock(t.Context(), "other")
+		check("RLock", err)
+		_, err = l.TryRLock(t.Context(), "other")
+		check("TryRLock", err)
+		_, err = q.AwaitLock(t.Context(), store.LockRequest{Shared: true})
+		check("AwaitLock", err)
+		_, err = q.ReleaseLock(t.Context(), store.LockRef{Shared: true})
+		check("ReleaseLock", err)
+		_, err = q.VerifyLock(t.Context(), store.LockRef{Shared: true})
+		check("VerifyLock", err)
+		check("Downgrade", lease.Downgrade(t.Context()))
+		_, err = l.Inspect(t.Context(), "k")
+		check("Inspect", err)
+		_, err = l.ForceUnlock(t.Context(), "k", 1)
+		check("ForceUnlock", err)
+		n := 0
+		for _, err := range l.List(t.Context()) {
+			check("List", err)
+			n++
+		}
+		if n != 1 {
+			t.Errorf("List yielded %d times", n)
+		}
+		wantValid(t, lease)
+	})
+}

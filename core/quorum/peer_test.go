@@ -1,0 +1,152 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// peer is a member that fails when it is told to. Call names are acquire, uptime, raise, renew,
+// release and verify.
+type peer struct {
+	mu    sync.Mutex
+	store *memstore.Store
+	fault func(call string) fault
+	calls map[string]int
+}
+
+// fault is what happens to a call: it is held up, then lost or carried out, and then held up
+// again or its reply lost.
+type fault struct {
+	before, after time.Duration // these do not end with the call's context
+	hung          bool          // nothing happens until the context ends
+	down          bool          // it does not arrive
+	lost          bool          // it is carried out, and nobody is told
+}
+
+var (
+	errDown = fmt.Errorf("%w: told to fail", store.ErrUnavailable)
+	errLost = fmt.Errorf("%w: told to lose the reply", store.ErrUnconfirmed)
+)
+
+func peerCall[T any](ctx context.Context, p *peer, name string, do func(*memstore.Store) (T, error)) (T, error) {
+	var none T
+	p.mu.Lock()
+	p.calls[name]++
+	var f fault
+	if p.fault != nil {
+		f = p.fault(name)
+	}
+	p.mu.Unlock()
+	time.Sleep(f.before)
+	switch {
+	case f.hung:
+		<-ctx.Done()
+		return none, ctx.Err()
+	case f.down:
+		return none, errDown
+	}
+	p.mu.Lock()
+	st := p.store
+	p.mu.Unlock()
+	v, err := do(st)
+	time.Sleep(f.after)
+	if f.lost {
+		return none, errLost
+	}
+	return v, err
+}
+
+func (p *peer) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
+	return peerCall(ctx, p, "acquire", func(s *memstore.Store) (store.LockReply, error) {
+		if req.Fences != 1 || req.Queue {
+			return store.LockReply{}, errors.New("asked for more than a member is to give")
+		}
+		return s.AcquireLock(context.Background(), req) // a call that has left the client arrives
+	})
+}
+
+func (p *peer) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
+	return peerCall(ctx, p, "renew", func(s *memstore.Store) ([]bool, error) { return s.RenewLocks(context.Background(), reqs) })
+}
+
+func (p *peer) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
+	return peerCall(ctx, p, "release", func(s *memstore.Store) (bool, error) { return s.ReleaseLock(context.Background(), req) })
+}
+
+func (p *peer) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
+	return peerCall(ctx, p, "verify", func(s *memstore.Store) (bool, error) { return s.VerifyLock(context.Background(), req) })
+}
+
+func (p *peer) RaiseFence(ctx context.Context, name, key string, least int64) error {
+	_, err := peerCall(ctx, p, "raise", func(s *memstore.Store) (struct{}, error) {
+		return struct{}{}, s.RaiseFence(context.Background(), name, key, least)
+	})
+	return err
+}
+
+func (p *peer) Uptime(ctx context.Context) (time.Duration, error) {
+	return peerCall(ctx, p, "uptime", func(s *memstore.Store) (time.Duration, error) { return s.Uptime(context.Background()) })
+}
+
+// fail has calls of these names fail like that; all calls, if there are no names.
+func (p *peer) fail(f fault, names ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = func(call string) fault {
+		if len(names) == 0 || slices.Contains(names, call) {
+			return f
+		}
+		return fault{}
+	}
+}
+
+func (p *peer) mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = nil
+}
+
+// restart has the member forget everything.
+func (p *peer) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.store.Close()
+	p.store = memstore.New()
+}
+
+func (p *peer) count(call string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls[call]
+}
+
+// has reports whether somebody holds the lock on this member.
+func (p *peer) has(t *testing.T, key string) bool {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, err := p.store.InspectLock(context.Background(), "q", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(s.Holders) > 0
+}
+
+// seize gives the lock of a key to a stranger, on this member.
+func (p *peer) seize(t *testing.T, key string, ttl time.Duration) {
+	t.Helper()
+	req := request(key, fmt.Sprintf("stranger-%d", rand.Int64()), ttl)
+	req.Fences, req.Holder = 1, "a stranger"
+	if reply, err := p.store.AcquireLock(context.Background(), req); err != nil || reply.Outcome != store.Granted {
+		t.Fatalf("the stranger got %+v, %v", reply, err)
+	}
+}

@@ -1,0 +1,212 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/quorum"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// redisTTL is short, since a server that was started may not vote for as long.
+const redisTTL = 2 * time.Second
+
+// startQuorum starts five servers, and waits until they may vote. Each call of the function that it
+// returns is another process, with clients of its own.
+func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quorum.Store) {
+	t.Helper()
+	for range 5 {
+		servers = append(servers, redistest.Start(t, "--maxmemory-policy", "noeviction"))
+	}
+	for _, s := range servers {
+		awaitUptime(t, s, redisTTL+100*time.Millisecond)
+	}
+	return servers, func() *quorum.Store {
+		var members []quorum.Member
+		for _, s := range servers {
+			members = append(members, newRedisStore(t, s))
+		}
+		q, err := quorum.New(members...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { // before the members are closed
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := q.Shutdown(ctx); err != nil {
+				t.Errorf("Shutdown: %v", err)
+			}
+		})
+		return q
+	}
+}
+
+func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
+	t.Helper()
+	st, err := redisstore.New(s.Client(), redisstore.WithTimeout(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	return st
+}
+
+// awaitHolds waits until a lock is held on all servers, or on none: Lock and Unlock wait for a majority, and
+// what three of five hold survives no server's end.
+func awaitHolds(t *testing.T, servers []*redistest.Server, held bool) {
+	t.Helper()
+	for _, s := range servers {
+		eventually(t, "all servers have heard", func() bool {
+			records, err := s.Client().Keys(t.Context(), "*}[:=]q").Result()
+			return err == nil && (len(records) > 0) == held
+		})
+	}
+}
+
+func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
+	t.Helper()
+	st := newRedisStore(t, s)
+	for deadline := time.Now().Add(want + 10*time.Second); ; time.Sleep(20 * time.Millisecond) {
+		up, err := st.Uptime(t.Context())
+		if err == nil && up >= want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the server has been up for %v, %v", up, err)
+		}
+	}
+}
+
+// It is not parallel to others: with two of five servers down, each of the other three has 200 ms to answer.
+func TestRedis(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes ten seconds")
+	}
+	servers, process := startQuorum(t)
+	one := newLocker(t, process(), "q", lock.WithTTL(redisTTL))
+	two := newLocker(t, process(), "q", lock.WithTTL(redisTTL))
+
+	lease := mustLock(t, one, "k")
+	if _, err := two.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Fatalf("TryLock of what is held: %v", err)
+	}
+	if err := lease.Verify(t.Context()); err != nil {
+		t.Errorf("Verify: %v", err)
+	}
+	type result struct {
+		lease *lock.Lease
+		err   error
+	}
+	waits := make(chan result, 1)
+	go func() {
+		lease, err := two.Lock(t.Context(), "k")
+		waits <- result{lease, err}
+	}()
+	select {
+	case <-time.After(redisTTL * 3 / 2): // renewed meanwhile
+	case got := <-waits:
+		t.Fatalf("a second holder: %+v", got)
+	}
+	wantValid(t, lease)
+	mustUnlock(t, lease)
+	got := <-waits
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	if got.lease.Fence().Number <= lease.Fence().Number {
+		t.Errorf("the fence went from %d to %d", lease.Fence().Number, got.lease.Fence().Number)
+	}
+	mustUnlock(t, got.lease)
+
+	// Two servers of five may go, also while a lock is held.
+	awaitHolds(t, servers, false)
+	lease = mustLock(t, one, "k")
+	awaitHolds(t, servers, true)
+	servers[0].Stop()
+	servers[1].Stop()
+	time.Sleep(redisTTL)
+	wantValid(t, lease)
+	if _, err := two.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("TryLock of what is held: %v", err)
+	}
+	mustUnlock(t, lease)
+	next := mustLock(t, two, "k")
+	if next.Fence().Number <= lease.Fence().Number {
+		t.Errorf("the fence went from %d to %d", lease.Fence().Number, next.Fence().Number)
+	}
+
+	// The third is one too many: the lease ends in time, and there is no other.
+	servers[2].Stop()
+	select {
+	case <-next.Context().Done():
+		if cause := context.Cause(next.Context()); !errors.Is(cause, lock.ErrExpired) {
+			t.Errorf("the lease ended with %v", cause)
+		}
+	case <-time.After(2 * redisTTL):
+		t.Error("the lease goes on without a majority")
+	}
+	began := time.Now()
+	if _, err := one.TryLock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("TryLock without a majority: %v", err)
+	}
+	if _, err := one.Lock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Lock without a majority: %v", err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it took %v to say so", took)
+	}
+	if err := next.Unlock(t.Context()); err == nil {
+		t.Error("Unlock has confirmed what it cannot know")
+	}
+	for _, s := range servers[:3] { // what is pending can be finished
+		s.Restart()
+	}
+}
+
+// A server that has forgotten a lock does not help another to it.
+func TestRedisRestart(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes ten seconds")
+	}
+	servers, process := startQuorum(t)
+	servers[3].Stop()
+	servers[4].Stop()
+	one := newLocker(t, process(), "q", lock.WithTTL(redisTTL), lock.WithoutRenewal())
+	lease := mustLock(t, one, "k") // on 0, 1 and 2
+
+	servers[2].Restart() // 2, 3 and 4 are a majority, and know of no holder
+	servers[3].Restart()
+	servers[4].Restart()
+	restarted := time.Now()
+	q := process()
+	two := newLocker(t, q, "q", lock.WithTTL(redisTTL))
+	for {
+		second, err := two.TryLock(t.Context(), "k")
+		if err == nil {
+			if lease.Context().Err() == nil {
+				t.Errorf("a second holder after %v", time.Since(restarted))
+			}
+			if waited := time.Since(restarted); waited < redisTTL {
+				t.Errorf("servers voted %v after their start", waited)
+			}
+			if second.Fence().Number <= lease.Fence().Number {
+				t.Errorf("the fence went from %d to %d", lease.Fence().Number, second.Fence().Number)
+			}
+			mustUnlock(t, second)
+			break
+		}
+		if time.Since(restarted) > 5*redisTTL {
+			t.Fatalf("not locked at all: %v", err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("Unlock of the first: %v", err)
+	}
+}

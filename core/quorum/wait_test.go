@@ -1,0 +1,299 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/quorum"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+func TestLocker(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		l := newLocker(t, q, "q")
+		other := newLocker(t, newQuorum(t, peers), "q")
+		lease := mustLock(t, l, "k")
+		if _, err := other.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("TryLock: %v", err)
+		}
+		if err := lease.Verify(t.Context()); err != nil {
+			t.Errorf("Verify: %v", err)
+		}
+		time.Sleep(time.Hour) // renewed
+		wantValid(t, lease)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := other.Lock(ctx, "k")
+		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("Lock returned %v after %v", err, time.Since(began))
+		}
+		if n := peers[0].count("acquire"); n > 60 {
+			t.Errorf("%d requests in a second", n)
+		}
+
+		p := start(func() (*lock.Lease, error) { return other.Lock(t.Context(), "k") })
+		time.Sleep(10 * time.Second)
+		mustUnlock(t, lease)
+		time.Sleep(250 * time.Millisecond)
+		if !p.returned() || p.err != nil {
+			t.Fatalf("the one who waits has got %v", p.err)
+		}
+		if p.lease.Fence().Number <= lease.Fence().Number {
+			t.Errorf("the fence went from %d to %d", lease.Fence().Number, p.lease.Fence().Number)
+		}
+		time.Sleep(time.Hour) // its hold has another ID than its request
+		wantValid(t, p.lease)
+		mustUnlock(t, p.lease)
+
+		err = l.Do(t.Context(), "k", func(ctx context.Context) error {
+			_, err := other.TryLock(ctx, "k")
+			return err
+		})
+		if !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("Do: %v", err)
+		}
+		all, err := l.LockAll(t.Context(), []string{"a", "b", "c"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := all.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+
+		// One member fewer changes nothing.
+		peers[1].fail(fault{hung: true})
+		lease = mustLock(t, l, "k")
+		time.Sleep(time.Hour)
+		wantValid(t, lease)
+		mustUnlock(t, lease)
+		// Two fewer, and the lease ends in time.
+		lease = mustLock(t, l, "k")
+		peers[0].fail(fault{hung: true})
+		time.Sleep(ttl)
+		wantEnded(t, lease, lock.ErrExpired)
+		if err := lease.Unlock(t.Context()); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("Unlock: %v", err)
+		}
+		began = time.Now()
+		if _, err := l.Lock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) || time.Since(began) > time.Second {
+			t.Errorf("Lock: %v after %v", err, time.Since(began))
+		}
+		time.Sleep(2 * ttl)
+	})
+}
+
+func TestWaitsThroughShortOutages(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		holder := newLocker(t, newQuorum(t, peers), "q")
+		l := newLocker(t, q, "q")
+		lease := mustLock(t, holder, "k")
+		p := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		fail := func(f fault) {
+			for _, p := range peers[:2] {
+				p.fail(f, "acquire")
+			}
+		}
+		fail(fault{down: true})
+		time.Sleep(2 * time.Second)
+		fail(fault{})
+		time.Sleep(2 * time.Second)
+		fail(fault{down: true})
+		time.Sleep(2 * time.Second)
+		if p.returned() {
+			t.Fatalf("it gave up: %v", p.err)
+		}
+		time.Sleep(2 * time.Second)
+		if !p.returned() || !errors.Is(p.err, store.ErrUnavailable) {
+			t.Errorf("it goes on: %v", p.err)
+		}
+		fail(fault{})
+		mustUnlock(t, lease)
+
+		lease = mustLock(t, holder, "k")
+		p = start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		for _, p := range peers {
+			_ = p.store.Close()
+		}
+		time.Sleep(time.Second)
+		if !p.returned() || !errors.Is(p.err, store.ErrClosed) {
+			t.Errorf("with closed members: %v", p.err)
+		}
+		_ = lease.Unlock(t.Context())
+	})
+}
+
+func TestLockerClosed(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		for _, opts := range [][]lock.Option{nil, {lock.WithFair()}} {
+			holder := newLocker(t, newQuorum(t, peers), "q")
+			l := newLocker(t, q, "q", opts...)
+			mustLock(t, holder, "k")
+			p := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+			time.Sleep(time.Second)
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) {
+				t.Errorf("the one who waits has got %v", p.err)
+			}
+			if err := holder.Close(); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if n := holders(t, peers, "k"); n != 0 {
+				t.Errorf("%d members are held", n)
+			}
+		}
+	})
+}
+
+func TestWithdrawal(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		const ttl = 10 * time.Second
+		queue := func(id string) store.LockRequest {
+			req := request("k", id, ttl)
+			req.Queue = true
+			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
+				t.Fatalf("got %+v, %v", reply, err)
+			}
+			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
+				t.Fatalf("sent twice: %+v, %v", reply, err)
+			}
+			return req
+		}
+		withdraw := func(req store.LockRequest) {
+			if held, err := q.ReleaseLock(t.Context(), req2hold(req)); err != nil || held {
+				t.Errorf("ReleaseLock: %v, %v", held, err)
+			}
+		}
+		mustAcquire(t, q, "k", "holder", ttl)
+		before := queue("before")
+		withdraw(before)
+		if _, err := q.AwaitLock(t.Context(), before); !errors.Is(err, store.ErrWithdrawn) {
+			t.Errorf("AwaitLock after the release: %v", err)
+		}
+		if reply, err := q.AcquireLock(t.Context(), before); err != nil || reply.Outcome != store.Withdrawn {
+			t.Errorf("AcquireLock after the release: %+v, %v", reply, err)
+		}
+		await := func(req store.LockRequest) <-chan error {
+			done := make(chan error, 1)
+			go func() {
+				_, err := q.AwaitLock(t.Context(), req)
+				done <- err
+			}()
+			return done
+		}
+		during := queue("during")
+		done := await(during)
+		time.Sleep(time.Second)
+		withdraw(during)
+		synctest.Wait()
+		if err := <-done; !errors.Is(err, store.ErrWithdrawn) {
+			t.Errorf("AwaitLock during the release: %v", err)
+		}
+
+		// Withdrawn while a majority is granting it.
+		if held, err := q.ReleaseLock(t.Context(), ref("k", "holder", ttl)); err != nil || !held {
+			t.Fatalf("ReleaseLock: %v, %v", held, err)
+		}
+		synctest.Wait()
+		peers[0].seize(t, "k", ttl)
+		peers[1].seize(t, "k", time.Second)
+		late := queue("late")
+		for _, p := range peers {
+			p.fail(fault{after: 150 * time.Millisecond}, "raise")
+		}
+		done = await(late)
+		for told := time.Now(); peers[1].count("raise") < 2; time.Sleep(time.Millisecond) {
+			if time.Since(told) > ttl {
+				t.Fatal("it was not granted")
+			}
+		}
+		withdraw(late)
+		if err := <-done; !errors.Is(err, store.ErrWithdrawn) {
+			t.Errorf("AwaitLock: %v", err)
+		}
+		time.Sleep(time.Second)
+		if n := holders(t, peers, "k"); n != 1 {
+			t.Errorf("%d members are held, want the stranger's", n)
+		}
+
+		// Asked again after it was granted.
+		time.Sleep(ttl)
+		peers[0].seize(t, "k", time.Second)
+		peers[1].seize(t, "k", time.Second)
+		again := queue("again")
+		grant, err := q.AwaitLock(t.Context(), again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second, err := q.AwaitLock(t.Context(), again); err != nil || second != grant {
+			t.Errorf("AwaitLock, again: %+v, %v", second, err)
+		}
+		if reply, err := q.AcquireLock(t.Context(), again); err != nil || reply.Grant != grant {
+			t.Errorf("AcquireLock, again: %+v, %v", reply, err)
+		}
+	})
+}
+
+// What is remembered of requests goes in time; what is held, or awaited, does not.
+func TestForgetsRequests(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
+		const ttl = 10 * time.Second
+		peers[0].seize(t, "k", time.Second)
+		peers[1].seize(t, "k", time.Second)
+		queue := func(id string) store.LockRequest {
+			req := request("k", id, ttl)
+			req.Queue = true
+			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
+				t.Fatalf("got %+v, %v", reply, err)
+			}
+			return req
+		}
+		holder := queue("holder")
+		if _, err := q.AwaitLock(t.Context(), holder); err != nil {
+			t.Fatal(err)
+		}
+		waiting := queue("waiting")
+		done := make(chan error, 1)
+		go func() {
+			_, err := q.AwaitLock(t.Context(), waiting)
+			done <- err
+		}()
+		var left []store.LockRequest
+		for range 3 {
+			for i := range 100 { // places that nobody awaits, and nobody withdraws
+				left = append(left, queue(fmt.Sprintf("leaves-%d-%v", i, time.Now())))
+			}
+			for range 40 {
+				time.Sleep(2 * time.Second)
+				if held, err := q.RenewLocks(t.Context(), []store.LockRef{req2hold(holder)}); err != nil || !held[0] {
+					t.Fatalf("RenewLocks: %v, %v", held, err)
+				}
+			}
+		}
+		for i, req := range []store.LockRequest{left[0], left[99], left[len(left)-1]} {
+			before := peers[2].count("acquire")
+			if _, err := q.AcquireLock(t.Context(), req); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait() // two of the members decide; the third may be asked after that
+			if known, want := peers[2].count("acquire") == before, i == 2; known != want {
+				t.Errorf("request %d is remembered: %v, want %v", i, known, want)
+			}
+		}
+		if held, err := q.ReleaseLock(t.Context(), req2hold(holder)); err != nil || !held {
+			t.Errorf("ReleaseLock: %v, %v", held, err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("AwaitLock: %v", err)
+		}
+	})
+}
