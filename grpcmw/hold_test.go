@@ -240,18 +240,3 @@ func TestCallsRunWithoutAHoldIfTold(t *testing.T) {
 		}
 	}
 }
-
-// A limit of this process alone asks no store.
-func TestALimitPerInstance(t *testing.T) {
-	store := newStore(t)
-	store.Break(storetest.Any, storetest.Down)
-	g := newGate()
-	s := service{make: g.make}
-	client := serve(t, &s, concurrency.New(newSemaphore(t, store, 1), byID, policy.PerInstance()))
-	first := making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
-	g.runs(t)
-	_, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
-	denies(t, err, policy.TooManyAtOnce)
-	g.let()
-	is(t, comes(t, first).thing, nil, "done")
-}

@@ -103,20 +103,6 @@ func TestKeysDoNotKeepTheirRequests(t *testing.T) {
 				return permit
 			}
 		}},
-		"permit of the process": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
-			l, err := semaphore.New(s, "reports", 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close() })
-			return func(key string) any {
-				permit, err := l.PerInstance().Acquire(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return permit
-			}
-		}},
 		"latch, and its participant": {4 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
 			return func(key string) any {
 				l, err := semaphore.NewLatch(s, key, 2)

@@ -209,13 +209,6 @@ func MaxWaiting(n int) WaitOption {
 	return maxWaiting(n)
 }
 
-// PerInstance counts the requests of this process alone, each process up to the whole capacity: a
-// bulkhead, for what a process has of its own, such as memory or a pool of connections. The store is
-// not asked, so its outages do not matter.
-func PerInstance() ConcurrencyOption {
-	return concurrencyFunc(func(s *setting.Concurrency) { s.PerInstance = true })
-}
-
 // Required refuses requests without an idempotency key, with status 400, or INVALID_ARGUMENT in
 // gRPC. Without it they run unguarded.
 func Required() GuardOption { return required{} }

@@ -72,20 +72,8 @@ func (s *Semaphore) acquireTold(ctx context.Context, key string, n int, wait boo
 	}
 	s.calls.Begin()
 	defer s.calls.End()
-	permit, err := s.acquireFrom(ctx, s.store, key, n, wait)
-	if s.fallback == nil || !store.Down(err) || ctx.Err() != nil {
-		return permit, err
-	}
-	permit, fallbackErr := s.acquireFrom(ctx, *s.fallback, key, n, wait)
-	if errors.Is(fallbackErr, ErrInvalidWeight) || errors.Is(fallbackErr, store.ErrUnavailable) {
-		return nil, fmt.Errorf("%w, and no fallback: %w", err, fallbackErr)
-	}
-	return permit, fallbackErr
-}
-
-func (s *Semaphore) acquireFrom(ctx context.Context, from source, key string, n int, wait bool) (*Permit, error) {
 	now := s.size.Load()
-	capacity, err := s.weigh(now, from, key, n)
+	capacity, err := s.weigh(now, key, n)
 	switch {
 	case err != nil:
 		return nil, err
@@ -96,27 +84,27 @@ func (s *Semaphore) acquireFrom(ctx context.Context, from source, key string, n 
 	}
 	key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory with the permit
 	req := store.PermitRequest{
-		Name: s.name, Key: key, ID: from.newID(), Weight: n, Capacity: capacity, Queue: wait,
+		Name: s.name, Key: key, ID: naming.NewID(), Weight: n, Capacity: capacity, Queue: wait,
 		Barging: s.config.barging, MaxWaiting: s.config.maxWaiting, TTL: s.config.ttl, Holder: s.config.holder,
 	}
-	reply, left, err := s.ask(ctx, from, req)
+	reply, left, err := s.ask(ctx, req)
 	if err == nil && reply.Outcome == store.Queued {
 		left = true
-		reply.Grant, err = s.await(ctx, from, now, req, reply)
+		reply.Grant, err = s.await(ctx, now, req, reply)
 	}
 	if err != nil {
 		if left {
-			from.giveBack(req.Ref())
+			s.pool.giveBack(req.Ref())
 		}
 		return nil, err
 	}
-	return s.start(ctx, from, req, reply.Grant)
+	return s.start(ctx, req, reply.Grant)
 }
 
 // ask sends a request to acquire. The reply is that it was granted or queued. With an error it says
 // whether the store may have something left of it.
-func (s *Semaphore) ask(ctx context.Context, from source, req store.PermitRequest) (reply store.PermitReply, left bool, err error) {
-	reply, err = from.store.AcquirePermits(ctx, req)
+func (s *Semaphore) ask(ctx context.Context, req store.PermitRequest) (reply store.PermitReply, left bool, err error) {
+	reply, err = s.pool.store.AcquirePermits(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return reply, true, lease.Ended(ctx)
@@ -132,9 +120,9 @@ func (s *Semaphore) ask(ctx context.Context, from source, req store.PermitReques
 
 // await waits in the store's queue until a request is granted. If the capacity changes meanwhile the
 // store is told, and the request keeps its place. After an error it may have its place still.
-func (s *Semaphore) await(ctx context.Context, from source, now *size, req store.PermitRequest, reply store.PermitReply) (store.Grant, error) {
+func (s *Semaphore) await(ctx context.Context, now *size, req store.PermitRequest, reply store.PermitReply) (store.Grant, error) {
 	for {
-		grant, err := awaitUntil(ctx, now.over, from.store, req)
+		grant, err := awaitUntil(ctx, now.over, s.pool.store, req)
 		switch {
 		case err == nil:
 			return grant, nil
@@ -146,7 +134,7 @@ func (s *Semaphore) await(ctx context.Context, from source, now *size, req store
 			return store.Grant{}, err
 		}
 		now = s.size.Load()
-		capacity, err := s.weigh(now, from, req.Key, req.Weight)
+		capacity, err := s.weigh(now, req.Key, req.Weight)
 		if err != nil {
 			return store.Grant{}, err
 		}
@@ -154,7 +142,7 @@ func (s *Semaphore) await(ctx context.Context, from source, now *size, req store
 			continue
 		}
 		req.Capacity = capacity
-		if reply, _, err = s.ask(ctx, from, req); err != nil || reply.Outcome == store.Granted {
+		if reply, _, err = s.ask(ctx, req); err != nil || reply.Outcome == store.Granted {
 			return reply.Grant, err
 		}
 	}

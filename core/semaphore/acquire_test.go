@@ -11,7 +11,7 @@ import (
 )
 
 func TestRequestsAreGrantedInOrder(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s, other := make(t, 2), make(t, 2)
 		held := []*semaphore.Permit{mustAcquire(t, s, 1), mustAcquire(t, other, 1)}
 		var calls []*pending
@@ -32,15 +32,15 @@ func TestRequestsAreGrantedInOrder(t *testing.T) {
 }
 
 func TestKeysHavePermitsOfTheirOwn(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		permit := mustAcquire(t, s, 1)
 		other, err := s.TryAcquire(t.Context(), "other")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if other.Fence().Number <= 0 || !other.Fence().Shared || other.Key() != "other" || other.Fallback() {
-			t.Errorf("permit of %q, fence %v, fallback %v", other.Key(), other.Fence(), other.Fallback())
+		if other.Fence().Number <= 0 || !other.Fence().Shared || other.Key() != "other" {
+			t.Errorf("permit of %q, fence %v", other.Key(), other.Fence())
 		}
 		mustRelease(t, permit, other)
 	})
@@ -48,7 +48,7 @@ func TestKeysHavePermitsOfTheirOwn(t *testing.T) {
 
 // A large request is not starved by small ones, which wait behind it although there is room.
 func TestSmallRequestsWaitBehindALargeOne(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 4)
 		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
 		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1)}
@@ -67,7 +67,7 @@ func TestSmallRequestsWaitBehindALargeOne(t *testing.T) {
 }
 
 func TestBarging(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 4)
 		barging, err := s.With(semaphore.WithBarging())
 		if err != nil {
@@ -112,7 +112,7 @@ func TestTryAcquireSaysWhyNot(t *testing.T) {
 }
 
 func TestMaxWaiting(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1, semaphore.WithMaxWaiting(2))
 		permit := mustAcquire(t, s, 1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -151,7 +151,7 @@ func TestMaxWaiting(t *testing.T) {
 
 // There is no re-entry: whoever asks again with a permit's context asks for another one.
 func TestAnotherPermitFromAPermitsContext(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 2)
 		outer := mustAcquire(t, s, 1)
 		inner, err := s.Acquire(outer.Context(), "k")

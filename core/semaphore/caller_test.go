@@ -17,10 +17,8 @@ func TestAnEndedContextAsksForNothing(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("the reason")
 		cancel(why)
-		for _, s := range []*semaphore.Semaphore{base, base.PerInstance()} {
-			if _, err := s.Acquire(ctx, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
-				t.Errorf("Acquire: %v", err)
-			}
+		if _, err := base.Acquire(ctx, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
+			t.Errorf("Acquire: %v", err)
 		}
 		if n := w.count("acquire"); n != 0 {
 			t.Errorf("%d requests were sent", n)
@@ -30,7 +28,7 @@ func TestAnEndedContextAsksForNothing(t *testing.T) {
 
 // Whoever stops waiting is out of the queue at once, and the next moves up.
 func TestContextEndsWhileWaiting(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s, other := make(t, 2), make(t, 2)
 		permit := mustAcquire(t, s, 1)
 		why := errors.New("the reason")
@@ -107,7 +105,7 @@ func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
 
 // The end of the context that a permit was asked for with ends the permit's, and not the permit.
 func TestParentEnds(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		permit, err := s.Acquire(ctx, "k")

@@ -3,7 +3,6 @@ package semaphore
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -66,29 +65,14 @@ func (s *Semaphore) capacityOf(now *size, key string) (int, error) {
 	return n, checkCapacity(n)
 }
 
-// weigh returns the capacity that a request of a weight is sent to a source with.
-func (s *Semaphore) weigh(now *size, from source, key string, n int) (int, error) {
+// weigh returns the capacity that a request of a weight is sent with.
+func (s *Semaphore) weigh(now *size, key string, n int) (int, error) {
 	capacity, err := s.capacityOf(now, key)
 	if err != nil {
 		return 0, err
 	}
-	if capacity = from.part(capacity); n > capacity {
+	if n > capacity {
 		return 0, fmt.Errorf("%w: %d is more than the capacity of %d", ErrInvalidWeight, n, capacity)
 	}
 	return capacity, nil
-}
-
-// source is where permits come from: a store, and what part of the capacity it has.
-type source struct {
-	*pool
-	share float64
-}
-
-// part is the source's part of a capacity.
-func (s source) part(capacity int) int {
-	if s.share == 1 {
-		return capacity
-	}
-	const rounding = 1e-6 // 0.29 of 100 is 28.999999999999996
-	return max(1, int(math.Floor(float64(capacity)*s.share+rounding)))
 }

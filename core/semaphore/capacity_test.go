@@ -19,19 +19,14 @@ func setCapacity(t *testing.T, s *semaphore.Semaphore, n int) {
 	synctest.Wait()
 }
 
-// onBothSized runs a test on a Semaphore whose capacity is its own.
-func onBothSized(t *testing.T, capacity int, test func(t *testing.T, w *wiretap, s *semaphore.Semaphore)) {
+// sized runs a test on a Semaphore whose capacity is its own.
+func sized(t *testing.T, capacity int, test func(t *testing.T, w *wiretap, s *semaphore.Semaphore)) {
 	t.Helper()
-	t.Run("store", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, w *wiretap) { test(t, w, newSemaphore(t, w, capacity)) })
-	})
-	t.Run("per instance", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, w *wiretap) { test(t, w, newSemaphore(t, w, capacity).PerInstance()) })
-	})
+	inBubble(t, func(t *testing.T, w *wiretap) { test(t, w, newSemaphore(t, w, capacity)) })
 }
 
 func TestMoreCapacityServesThoseWhoWait(t *testing.T) {
-	onBothSized(t, 1, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
+	sized(t, 1, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
 		permit := mustAcquire(t, s, 1)
 		var calls []*pending
 		for range 5 {
@@ -55,7 +50,7 @@ func TestMoreCapacityServesThoseWhoWait(t *testing.T) {
 
 // Below what is in use it drains.
 func TestLessCapacityDrains(t *testing.T) {
-	onBothSized(t, 4, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
+	sized(t, 4, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
 		held := []*semaphore.Permit{mustAcquire(t, s, 1), mustAcquire(t, s, 1), mustAcquire(t, s, 2)}
 		calls := []*pending{start(t.Context(), s, 1), start(t.Context(), s, 2), start(t.Context(), s, 3)}
 		setCapacity(t, s, 2)
@@ -84,7 +79,7 @@ func TestLessCapacityDrains(t *testing.T) {
 
 // A request that is withdrawn lets the next one have its place.
 func TestLessCapacityUncoversTheNext(t *testing.T) {
-	onBothSized(t, 3, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
+	sized(t, 3, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
 		permit := mustAcquire(t, s, 1)
 		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1)}
 		setCapacity(t, s, 2)
@@ -99,7 +94,7 @@ func TestLessCapacityUncoversTheNext(t *testing.T) {
 
 // The order stays, however often the capacity changes, and a change that is none sends nothing.
 func TestPlacesAreKeptWhenTheCapacityChanges(t *testing.T) {
-	onBothSized(t, 2, func(t *testing.T, w *wiretap, s *semaphore.Semaphore) {
+	sized(t, 2, func(t *testing.T, w *wiretap, s *semaphore.Semaphore) {
 		permit := mustAcquire(t, s, 2)
 		var calls []*pending
 		for range 6 {
@@ -131,7 +126,7 @@ func TestPlacesAreKeptWhenTheCapacityChanges(t *testing.T) {
 // During a rollout each process has its own capacity: what is in use never exceeds the largest, and
 // whoever has a smaller one waits.
 func TestProcessesWithDifferentCapacities(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		before, after := make(t, 2), make(t, 4)
 		held := []*semaphore.Permit{mustAcquire(t, after, 1), mustAcquire(t, after, 1), mustAcquire(t, after, 1)}
 		if _, err := before.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {

@@ -54,8 +54,7 @@ type BusyError struct {
 	InUse    int // the weights of all permits
 	Capacity int // that the request was sent with
 	Waiting  int // requests that waited before this one
-	// Remaining is how long it takes until the first of the permits expires, unless it is renewed. It
-	// is zero if they do not expire ([Semaphore.PerInstance]).
+	// Remaining is how long it takes until the first of the permits expires, unless it is renewed.
 	Remaining time.Duration
 
 	full  bool

@@ -9,7 +9,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 // Make at most two reports of a tenant at a time, on all servers together.
@@ -115,44 +114,16 @@ func ExampleWithCapacityFunc() {
 	// 1 <nil>
 }
 
-// Go on with this process's share while the store cannot be reached.
-func ExampleWithFallback() {
-	ctx := context.Background()
-	remote, local := memstore.New(), memstore.New()
-	defer remote.Close()
-	defer local.Close()
-	store := storetest.NewFaulty(remote)
-	const processes = 4
-	partner, err := semaphore.New(store, "partner", 20, semaphore.WithFallback(local, 1.0/processes))
-	if err != nil {
-		panic(err)
-	}
-	store.Break(storetest.Any, storetest.Down)
-	permit, err := partner.AcquireN(ctx, "api", 5)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println("of the fallback:", permit.Fallback())
-	_, err = partner.TryAcquire(ctx, "api")
-	fmt.Println(err)
-	fmt.Println(permit.Release(ctx))
-	// Output:
-	// of the fallback: true
-	// semaphore: not acquired: 5 of 5 in use, 0 waiting
-	// <nil>
-}
-
-// Keep one slow dependency from taking all the goroutines of a process.
-func ExampleSemaphore_PerInstance() {
-	ctx := context.Background()
+// Keep one slow dependency from taking all the goroutines of a process: a semaphore in memory counts
+// this process alone.
+func Example_bulkhead() {
 	store := memstore.New()
 	defer store.Close()
 	search, err := semaphore.New(store, "search", 10)
 	if err != nil {
 		panic(err)
 	}
-	bulkhead := search.PerInstance() // never asks the store
-	permit, err := bulkhead.TryAcquire(ctx, "backend")
+	permit, err := search.TryAcquire(context.Background(), "backend")
 	if err != nil {
 		panic(err)
 	}

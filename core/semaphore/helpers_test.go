@@ -158,29 +158,12 @@ func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 // maker makes Semaphores that share their permits.
 type maker func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore
 
-// onBoth runs a test with permits in a store and in the process.
-func onBoth(t *testing.T, test func(t *testing.T, make maker)) {
+// making runs a test with what makes its Semaphores.
+func making(t *testing.T, test func(t *testing.T, make maker)) {
 	t.Helper()
-	t.Run("store", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, w *wiretap) {
-			test(t, func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
-				return newSemaphore(t, w, capacity, opts...)
-			})
-		})
-	})
-	t.Run("per instance", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, w *wiretap) {
-			base := newSemaphore(t, w, 1).PerInstance()
-			test(t, func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
-				s, err := base.With(append(opts, semaphore.WithCapacityFunc(func(string) int { return capacity }))...)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s
-			})
-			if n := w.count("acquire") + w.count("await") + w.count("release") + w.count("renew"); n != 0 {
-				t.Errorf("the store was asked %d times", n)
-			}
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		test(t, func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+			return newSemaphore(t, w, capacity, opts...)
 		})
 	})
 }

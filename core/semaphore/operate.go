@@ -35,14 +35,14 @@ func stateOf(s store.SemaphoreState) State {
 }
 
 // Inspect says what is in use of a key, by whom, and how many requests wait. For operators and tests:
-// by the time that the caller reads it, it may be different. Permits of [WithFallback] are not in it.
+// by the time that the caller reads it, it may be different.
 //
 // It returns [ErrInvalidKey], ctx's error, or one that matches store.ErrUnavailable.
 func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
-	state, err := s.store.store.InspectPermits(ctx, s.name, key)
+	state, err := s.pool.store.InspectPermits(ctx, s.name, key)
 	return stateOf(state), err
 }
 
@@ -51,7 +51,7 @@ func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
 // of the database, so it is for operators.
 func (s *Semaphore) List(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
-		for state, err := range s.store.store.ListPermits(ctx, s.name) {
+		for state, err := range s.pool.store.ListPermits(ctx, s.name) {
 			if !yield(stateOf(state), err) {
 				return
 			}

@@ -1,7 +1,6 @@
 package semaphore
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -36,7 +34,6 @@ type config struct {
 	barging    bool
 	maxWaiting int
 	capacityOf func(key string) int
-	fallback   *fallback
 
 	// Of what New is given alone; With leaves them as they are.
 	providers telemetry.Providers
@@ -66,10 +63,6 @@ func (c config) check() error {
 		return fmt.Errorf("a holder of %d bytes, at most %d are allowed", len(c.holder), maxHolder)
 	case c.maxWaiting < 0:
 		return fmt.Errorf("a queue of %d is negative", c.maxWaiting)
-	case c.fallback != nil && naming.IsNil(c.fallback.store):
-		return errors.New("nil store to fall back on")
-	case c.fallback != nil && !(c.fallback.share > 0 && c.fallback.share <= 1): // nor what is not a number
-		return fmt.Errorf("a share of %v to fall back on is not above 0 and at most 1", c.fallback.share)
 	}
 	return nil
 }
@@ -113,21 +106,6 @@ func WithMaxWaiting(n int) Option { return optionFunc(func(c *config) { c.maxWai
 // in every process.
 func WithCapacityFunc(f func(key string) int) Option {
 	return optionFunc(func(c *config) { c.capacityOf = f })
-}
-
-// WithFallback has permits come from another store while the first is down, usually one in memory: a
-// call that would fail with an error that matches store.ErrUnavailable, and neither store.ErrFull nor
-// store.ErrMisconfigured, asks it instead, with what remains of its context. There the capacity is the share of the whole that this process may
-// have, rounded down, and at least 1; share is above 0, and at most 1. [Permit.Fallback] tells such
-// permits.
-//
-// A process that cannot reach the store cannot know what the others do, so this bounds each of them,
-// and the fleet only by their sum: together with the permits that the store gave out before, more than
-// the capacity may be in use, even if the shares add up to 1, and the more so if they add up to more.
-// Choose one divided by the number of processes, where that is known. A request for more than the share
-// fails with an error that matches both [ErrInvalidWeight] and store.ErrUnavailable.
-func WithFallback(st store.Permits, share float64) Option {
-	return optionFunc(func(c *config) { c.fallback = &fallback{store: st, share: share} })
 }
 
 // WithMeterProvider sets where the metrics of a Semaphore and its variants go: to the global provider if

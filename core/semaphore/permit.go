@@ -15,10 +15,9 @@ import (
 
 // Permit is room that is taken. Whoever got it calls Release or ReleaseSoon, always.
 type Permit struct {
-	hold     hold
-	ctx      permitContext
-	fence    int64
-	fallback bool
+	hold  hold
+	ctx   permitContext
+	fence int64
 }
 
 // hold is a permit as the store and its pool know it.
@@ -32,9 +31,7 @@ type hold struct {
 	asked    context.Context // what it was asked for with
 	told     atomic.Bool     // that it was lost
 
-	// The pool's mutex guards these.
-	index int         // in pool.holds; -1 when it is not there
-	alarm *time.Timer // ends a permit that its store does not
+	index int // in pool.holds, whose mutex guards it; -1 when it is not there
 }
 
 type contextKey struct{}
@@ -58,44 +55,32 @@ func (c *permitContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// forever is how long a permit is valid that does not expire.
-const forever = 100 * 365 * 24 * time.Hour
-
 // start returns the permit of a caller whose request has been granted, and has it renewed from now on.
 // It returns an error, and gives the permit back, if the caller has left meanwhile, or if the reply
 // came too late to be of use.
-func (s *Semaphore) start(ctx context.Context, from source, req store.PermitRequest, g store.Grant) (*Permit, error) {
-	permit := &Permit{fence: g.Fence, fallback: s.fallback != nil && from == *s.fallback}
+func (s *Semaphore) start(ctx context.Context, req store.PermitRequest, g store.Grant) (*Permit, error) {
+	permit := &Permit{fence: g.Fence}
 	h := &permit.hold
-	h.pool, h.req, h.weight, h.asked, h.index = from.pool, req.Ref(), req.Weight, ctx, -1
+	h.pool, h.req, h.weight, h.asked, h.index = s.pool, req.Ref(), req.Weight, ctx, -1
 	h.renewed = s.config.renew
-	longest := s.config.maxHold
-	if from.leased {
-		h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
-	} else {
-		h.term.Init(time.Now().Add(forever))
-		if !s.config.renew && (longest == 0 || longest > req.TTL) {
-			longest = req.TTL
-		}
-	}
+	h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
 	switch {
 	case ctx.Err() != nil:
-		from.giveBack(h.req)
+		s.pool.giveBack(h.req)
 		return nil, lease.Ended(ctx)
-	case from.leased && !h.term.Valid():
-		from.giveBack(h.req)
+	case !h.term.Valid():
+		s.pool.giveBack(h.req)
 		return nil, fmt.Errorf("%w: the permit had expired before the store's reply was there", store.ErrUnavailable)
 	}
 	permit.ctx.permit = permit
-	h.term.Begin(ctx, &permit.ctx.Context, longest, ErrExpired)
+	h.term.Begin(ctx, &permit.ctx.Context, s.config.maxHold, ErrExpired)
 
-	switch {
-	case from.leased && h.renewed:
-		from.keeper.Add(h, g.Sent)
-	case from.leased:
-		from.keeper.Watch(h, h.term.ValidUntil())
+	if h.renewed {
+		s.pool.keeper.Add(h, g.Sent)
+	} else {
+		s.pool.keeper.Watch(h, h.term.ValidUntil())
 	}
-	from.add(h, longest)
+	s.pool.add(h)
 	if s.closing.Err() != nil { // Close may not have seen it
 		permit.ReleaseSoon()
 		return nil, ErrClosed
@@ -141,13 +126,6 @@ func (h *hold) lost(cause error) {
 // Due reports whether the permit is still to be renewed.
 func (h *hold) Due() bool { return h.term.Due() }
 
-// expire ends a permit that its store would keep.
-func (h *hold) expire() {
-	h.term.End(ErrExpired)
-	h.pool.forget(h)
-	h.pool.giveBack(h.req)
-}
-
 // end ends the permit, as far as the process is concerned. It reports false if that was done before.
 func (h *hold) end() bool {
 	if !h.released.CompareAndSwap(false, true) {
@@ -164,10 +142,6 @@ func (p *Permit) Key() string { return p.hold.req.Key }
 // Weight returns for how many the permit counts.
 func (p *Permit) Weight() int { return p.hold.weight }
 
-// Fallback reports whether the permit is of the store that [WithFallback] names, so that more than the
-// capacity may be in use.
-func (p *Permit) Fallback() bool { return p.fallback }
-
 // Fence returns the number of this permit, as a shared token: it tells the permit from others, in a log
 // or to a resource, and excludes nobody.
 func (p *Permit) Fence() fence.Token { return fence.Token{Number: p.fence, Shared: true} }
@@ -183,8 +157,8 @@ func (p *Permit) Fence() fence.Token { return fence.Token{Number: p.fence, Share
 // documentation.
 func (p *Permit) Context() context.Context { return &p.ctx }
 
-// ValidUntil is when the permit ends if it is not renewed, by the clock of the process: in a far future
-// if it does not expire ([Semaphore.PerInstance]). After it, others may have its room.
+// ValidUntil returns when the permit ends if it is not renewed, by the clock of the process. After it,
+// others may have its room.
 func (p *Permit) ValidUntil() time.Time { return p.ctx.ValidUntil() }
 
 // Release gives the permit back, in one round trip. It runs to its end even if ctx is cancelled.

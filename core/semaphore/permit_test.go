@@ -73,7 +73,7 @@ func TestWithoutRenewal(t *testing.T) {
 }
 
 func TestWithMaxHold(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1, semaphore.WithMaxHold(4*ttl))
 		released := mustAcquire(t, s, 1)
 		mustRelease(t, released)
@@ -185,7 +185,7 @@ func TestPermitsOfADeadProcess(t *testing.T) {
 
 // Once per period: a permit that is not renewed, and that nobody releases, is over when it is over.
 func TestOncePerPeriod(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1, semaphore.WithoutRenewal())
 		n := 0
 		for range 6 {
@@ -205,7 +205,7 @@ func TestOncePerPeriod(t *testing.T) {
 
 // A Semaphore keeps nothing of permits that are over, though nobody releases them.
 func TestExpiredPermitsAreForgotten(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 3, semaphore.WithoutRenewal())
 		var permits []weak.Pointer[semaphore.Permit]
 		for range 3 {

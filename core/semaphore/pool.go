@@ -3,7 +3,6 @@ package semaphore
 import (
 	"context"
 	"errors"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -13,21 +12,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redo"
 	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
-
-// fallback is what [WithFallback] sets.
-type fallback struct {
-	store store.Permits
-	share float64
-}
 
 // pool is the permits that the process has from one store.
 type pool struct {
 	store   store.Permits
-	leased  bool // they expire unless they are renewed
-	newID   func() string
 	keeper  *renewal.Keeper[*hold]
 	returns *batch.Queue[store.PermitRef]
 	undo    *redo.Releases[store.PermitRef]
@@ -41,44 +31,11 @@ type pool struct {
 	holds []*hold
 }
 
-// poolOf returns the pool of a store: the same one if a store is named again.
-func (c *core) poolOf(st store.Permits) *pool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if reflect.ValueOf(st).Comparable() {
-		for _, p := range c.pools {
-			if p.store == st {
-				return p
-			}
-		}
-	}
-	return c.addPool(st, naming.NewID)
-}
-
-// localPool returns the pool of a store in the process.
-func (c *core) localPool() *pool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.local == nil {
-		st := newLocalStore()
-		c.local = c.addPool(st, st.newID)
-		c.local.leased = false
-	}
-	return c.local
-}
-
-// addPool is called with mu held.
-func (c *core) addPool(st store.Permits, newID func() string) *pool {
-	p := &pool{store: st, leased: true, newID: newID, telemetry: c.telemetry, leases: c.leases}
+func newPool(st store.Permits, t *telemetry.Semaphore, leases *telemetry.Leases) *pool {
+	p := &pool{store: st, telemetry: t, leases: leases}
 	p.keeper = renewal.NewKeeper(p.renew)
 	p.returns = batch.NewQueue(p.releaseAll)
 	p.undo = redo.NewReleases(p.releaseEach)
-	shutdown := p.shutdown
-	if len(c.pools) == 0 { // without its store the Semaphore is closed; without a fallback it is not
-		shutdown = c.shutdown
-	}
-	p.detach = st.AtShutdown(shutdown)
-	c.pools = append(c.pools, p)
 	return p
 }
 
@@ -89,24 +46,18 @@ func (p *pool) renew(ctx context.Context, holds []*hold) ([]bool, error) {
 	return renewed, err
 }
 
-// add keeps a permit in mind until it is forgotten. If it is no lease, and longest is not zero, it ends
-// after that.
-func (p *pool) add(h *hold, longest time.Duration) {
+// add registers a permit until it is forgotten.
+func (p *pool) add(h *hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h.index = len(p.holds)
 	p.holds = append(p.holds, h)
 	p.telemetry.Active(context.Background(), h.weight)
-	if !p.leased && longest > 0 {
-		h.alarm = time.AfterFunc(longest, h.expire)
-	}
 }
 
 // forget ends the renewal of a permit. It may be called again.
 func (p *pool) forget(h *hold) {
-	if p.leased {
-		p.keeper.Remove(h)
-	}
+	p.keeper.Remove(h)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if h.index < 0 {
@@ -119,9 +70,6 @@ func (p *pool) forget(h *hold) {
 	p.holds = p.holds[:last]
 	h.index = -1
 	p.telemetry.Active(context.Background(), -h.weight)
-	if h.alarm != nil {
-		h.alarm.Stop()
-	}
 }
 
 // release gives a permit back to the store, whatever the caller's context says. It reports whether the
@@ -141,13 +89,9 @@ func (p *pool) release(ctx context.Context, req store.PermitRef) (bool, error) {
 // giveBack releases, in the background, what nobody wants any more: a permit, a place in the queue, or
 // a request of which nothing is known. If there is too much of that, it expires.
 func (p *pool) giveBack(req store.PermitRef) {
-	if p.leased {
-		if !p.returns.Add(req) {
-			p.giveBackLater([]store.PermitRef{req})
-		}
-		return
+	if !p.returns.Add(req) {
+		p.giveBackLater([]store.PermitRef{req})
 	}
-	_, _ = p.release(context.Background(), req)
 }
 
 // releaseAll releases a batch of what was given back.

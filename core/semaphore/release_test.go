@@ -59,7 +59,7 @@ func TestReleaseIsRepeated(t *testing.T) {
 }
 
 func TestReleaseSoon(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		permit := mustAcquire(t, s, 1)
 		permit.ReleaseSoon()

@@ -53,16 +53,15 @@
 // a semaphore to limit load, and a lock with its fence (package lock) where one more would be a
 // catastrophe.
 //
-// While the store is unavailable calls fail with an error that matches store.ErrUnavailable, or get
-// permits elsewhere ([WithFallback]). [Semaphore.PerInstance] needs no store: it counts this process
-// alone.
+// While the store is unavailable calls fail with an error that matches store.ErrUnavailable; package
+// fallback makes a store that has a stand-in for such times. A bulkhead, which counts this process
+// alone, is a semaphore on a memory store.
 package semaphore
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -79,17 +78,13 @@ import (
 // All methods may be called concurrently.
 type Semaphore struct {
 	*core
-	config   config
-	store    source
-	fallback *source // while store is unavailable; nil if there is none
-
-	once     sync.Once
-	instance *Semaphore // of PerInstance
+	config config
 }
 
 // core is what a Semaphore and its variants have in common.
 type core struct {
 	name  string
+	pool  *pool
 	size  atomic.Pointer[size]
 	calls errand.Group // that may be granted something yet
 
@@ -97,13 +92,9 @@ type core struct {
 	close   context.CancelFunc
 	closed  atomic.Bool // Close was called
 
+	detach    func() // from the store's Shutdown
 	namesake  *namesake.Member
 	telemetry *telemetry.Semaphore
-	leases    *telemetry.Leases
-
-	mu    sync.Mutex
-	pools []*pool // the first is the store's
-	local *pool   // one of them, or nil
 }
 
 // New returns a Semaphore that keeps its permits in store, under name, and gives out at most as many
@@ -132,21 +123,13 @@ func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphor
 	c := &core{
 		name:      name,
 		telemetry: telemetry.NewSemaphore(config.providers, ScopeName, name),
-		leases:    telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "semaphore"),
 	}
+	c.pool = newPool(st, c.telemetry, telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "semaphore"))
 	c.namesake = namesake.Join(st, config.logger, "semaphore", name, config.shared(capacity))
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.size.Store(c.newSize(capacity))
-	return c.variant(config, c.poolOf(st)), nil
-}
-
-// variant returns a Semaphore with these settings on one of the pools.
-func (c *core) variant(config config, p *pool) *Semaphore {
-	s := &Semaphore{core: c, config: config, store: source{p, 1}}
-	if f := config.fallback; f != nil && p.leased {
-		s.fallback = &source{c.poolOf(f.store), f.share}
-	}
-	return s
+	c.detach = st.AtShutdown(c.shutdown)
+	return &Semaphore{core: c, config: config}, nil
 }
 
 // Name returns the name that the Semaphore was built with.
@@ -161,21 +144,7 @@ func (s *Semaphore) With(opts ...Option) (*Semaphore, error) {
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("semaphore: With: %w", err)
 	}
-	return s.variant(config, s.store.pool), nil
-}
-
-// PerInstance returns a Semaphore with the same name, capacity and settings that counts this process
-// alone: a bulkhead. It never asks the store, so it knows no outage, and its permits are no leases:
-// they last until they are released, or for as long as [WithoutRenewal] and [WithMaxHold] say. Every
-// call returns the same one; it is closed with the one that it was made from.
-func (s *Semaphore) PerInstance() *Semaphore {
-	s.once.Do(func() {
-		s.instance = s
-		if s.store.leased {
-			s.instance = s.variant(s.config, s.localPool())
-		}
-	})
-	return s.instance
+	return &Semaphore{core: s.core, config: config}, nil
 }
 
 // Do runs fn while it holds a permit of key. fn's context is the permit's. It returns the error of
@@ -207,11 +176,7 @@ func (s *Semaphore) Close() error {
 		return nil
 	}
 	s.namesake.Leave()
-	s.mu.Lock()
-	for _, p := range s.pools {
-		p.detach()
-	}
-	s.mu.Unlock()
+	s.detach()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return s.shutdown(ctx)
@@ -222,19 +187,6 @@ func (s *Semaphore) Close() error {
 func (c *core) shutdown(ctx context.Context) error {
 	c.close()
 	inFlight := c.calls.Wait(ctx)
-	c.mu.Lock()
-	pools := c.pools
-	c.mu.Unlock()
-	var (
-		wg   sync.WaitGroup
-		gone = make([]error, len(pools))
-	)
-	for i, p := range pools {
-		wg.Go(func() {
-			// A place in the queue goes before the permits that it waits for.
-			gone[i] = errors.Join(p.returns.Wait(ctx), p.shutdown(ctx))
-		})
-	}
-	wg.Wait()
-	return errors.Join(append(gone, inFlight)...)
+	// A place in the queue goes before the permits that it waits for.
+	return errors.Join(c.pool.returns.Wait(ctx), c.pool.shutdown(ctx), inFlight)
 }

@@ -24,23 +24,18 @@ func TestNewRefuses(t *testing.T) {
 		return func() (*semaphore.Semaphore, error) { return semaphore.New(st, name, 1) }
 	}
 	for name, build := range map[string]func() (*semaphore.Semaphore, error){
-		"nil store":          func() (*semaphore.Semaphore, error) { return semaphore.New(nil, "s", 1) },
-		"typed nil store":    func() (*semaphore.Semaphore, error) { return semaphore.New((*redisstore.Store)(nil), "s", 1) },
-		"no name":            named(""),
-		"odd name":           named("a\nb"),
-		"long name":          named(strings.Repeat("n", 129)),
-		"short lease":        with(semaphore.WithTTL(10*time.Millisecond - 1)),
-		"long lease":         with(semaphore.WithTTL(24*time.Hour + 1)),
-		"negative hold":      with(semaphore.WithMaxHold(-1)),
-		"unitless hold":      with(semaphore.WithMaxHold(30)),
-		"long holder":        with(semaphore.WithHolder(strings.Repeat("h", 257))),
-		"negative queue":     with(semaphore.WithMaxWaiting(-1)),
-		"nil fallback":       with(semaphore.WithFallback(nil, 1)),
-		"typed nil fallback": with(semaphore.WithFallback((*memstore.Store)(nil), 1)),
-		"no share":           with(semaphore.WithFallback(st, 0)),
-		"a share above 1":    with(semaphore.WithFallback(st, 1.01)),
-		"a share that isn't": with(semaphore.WithFallback(st, math.NaN())),
-		"a variant's lease":  func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithTTL(0)) },
+		"nil store":         func() (*semaphore.Semaphore, error) { return semaphore.New(nil, "s", 1) },
+		"typed nil store":   func() (*semaphore.Semaphore, error) { return semaphore.New((*redisstore.Store)(nil), "s", 1) },
+		"no name":           named(""),
+		"odd name":          named("a\nb"),
+		"long name":         named(strings.Repeat("n", 129)),
+		"short lease":       with(semaphore.WithTTL(10*time.Millisecond - 1)),
+		"long lease":        with(semaphore.WithTTL(24*time.Hour + 1)),
+		"negative hold":     with(semaphore.WithMaxHold(-1)),
+		"unitless hold":     with(semaphore.WithMaxHold(30)),
+		"long holder":       with(semaphore.WithHolder(strings.Repeat("h", 257))),
+		"negative queue":    with(semaphore.WithMaxWaiting(-1)),
+		"a variant's lease": func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithTTL(0)) },
 	} {
 		if s, err := build(); s != nil || err == nil || !strings.HasPrefix(err.Error(), "semaphore: ") {
 			t.Errorf("%s: %v, %v", name, s, err)
@@ -62,7 +57,7 @@ func TestNewRefuses(t *testing.T) {
 func TestWhatCannotBeIsNotSent(t *testing.T) {
 	w := newWiretap()
 	base := newSemaphore(t, w, 3)
-	for _, s := range []*semaphore.Semaphore{base, base.PerInstance()} {
+	for _, s := range []*semaphore.Semaphore{base} {
 		calls := map[string]func(ctx context.Context, key string, n int) (*semaphore.Permit, error){
 			"AcquireN": s.AcquireN, "TryAcquireN": s.TryAcquireN,
 		}
@@ -135,7 +130,7 @@ func TestDo(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 2)
 		variant, err := s.With(semaphore.WithHolder("variant"))
 		if err != nil {
@@ -254,7 +249,7 @@ func TestStoreShutdownReleasesPermits(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	onBoth(t, func(t *testing.T, make maker) {
+	making(t, func(t *testing.T, make maker) {
 		s := make(t, 5, semaphore.WithHolder("me"))
 		var permits []*semaphore.Permit
 		for key, n := range map[string]int{"a": 1, "b": 2, "c": 5} {

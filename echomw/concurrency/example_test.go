@@ -11,7 +11,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/concurrency"
 )
@@ -38,18 +37,15 @@ func Example_perTenant() {
 	// Output: the report of acme
 }
 
-// A bulkhead: this process has two pictures in memory at a time, whatever happens to the store.
+// A bulkhead: this process has two pictures in memory at a time.
 func Example_bulkhead() {
-	store := storetest.NewFaulty(memstore.New())
-	pictures, err := semaphore.New(store, "pictures", 2)
+	pictures, err := semaphore.New(memstore.New(), "pictures", 2) // in memory: it counts this process alone
 	if err != nil {
 		panic(err)
 	}
 	e := echo.New()
 	e.GET("/pictures/:id", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },
-		concurrency.New(pictures, echomw.Global(), policy.PerInstance(), policy.Wait(time.Second)))
-
-	store.Break(storetest.Any, storetest.Down) // an outage
+		concurrency.New(pictures, echomw.Global(), policy.Wait(time.Second)))
 	fmt.Println(get(e, "/pictures/7").Code)
 	// Output: 204
 }

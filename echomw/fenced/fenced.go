@@ -40,7 +40,7 @@ import (
 // what is out of date: let it compare again where it writes, with the token that fence.FromContext finds,
 // by redisfence's Set or sqlfence's Exec. Where nothing can compare, let the handlers of a key run one
 // at a time, so that no newer fence passes while one runs: put the middleware behind concurrency, with a
-// semaphore of one and policy.PerInstance, where one process has the resource to itself.
+// semaphore of one, on a memory store where one process has the resource to itself.
 //
 // It stands behind authentication and authorisation, since whoever sends a large fence keeps out all
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was

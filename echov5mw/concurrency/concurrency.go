@@ -32,9 +32,8 @@ import (
 //     function fails.
 //
 // Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
-// leaves less room for the handler. With policy.PerInstance they are those of sem.PerInstance, which
-// counts this process alone and asks no store. Those who wait are served in the order in which they
-// came. How many may wait is the middleware's to say, whatever semaphore.WithMaxWaiting says of sem.
+// leaves less room for the handler. A semaphore on a memory store counts this process alone: a
+// bulkhead. Waiters are served in the order in which they came. How many may wait is the middleware's to say, whatever semaphore.WithMaxWaiting says of sem.
 //
 // Retry-After is reckoned from how long handlers have lately taken, how many wait, and the capacity:
 // 1 s to 1 h.
@@ -56,7 +55,7 @@ import (
 //
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, echov5mw.Unless,
+// Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, echov5mw.Unless,
 // echov5mw.OnError and [Deny]. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return echohttp.Concurrency[echo.HandlerFunc](adapter.Echo{}, sem, key, opts)

@@ -306,7 +306,7 @@ func TestKeys(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			sem := newSemaphore(t, memstore.New(), 1)
 			for _, opts := range [][]policy.ConcurrencyOption{
-				{policy.FailOpen(), policy.Wait(time.Second)}, {policy.PerInstance()},
+				{policy.FailOpen(), policy.Wait(time.Second)},
 			} {
 				s := newServerWith(t, ok, concurrency.New(sem, c.key, opts...))
 				a := s.get("/reports/1").want(t, c.status)

@@ -38,12 +38,12 @@ func Example_atMostFourAtATime() {
 // A bulkhead: however many requests come, this process resizes two pictures at a time, and the rest of
 // it goes on.
 func Example_bulkhead() {
-	pictures, err := semaphore.New(memstore.New(), "pictures", 2)
+	pictures, err := semaphore.New(memstore.New(), "pictures", 2) // in memory: it counts this process alone
 	if err != nil {
 		panic(err)
 	}
 	r := gin.New()
-	r.GET("/pictures/:id", concurrency.New(pictures, ginmw.Global(), policy.PerInstance(), policy.Wait(time.Second)),
+	r.GET("/pictures/:id", concurrency.New(pictures, ginmw.Global(), policy.Wait(time.Second)),
 		func(c *gin.Context) {
 			permit, _ := semaphore.FromContext(c.Request.Context())
 			c.String(http.StatusOK, "a permit of weight %d", permit.Weight())

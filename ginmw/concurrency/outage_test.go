@@ -15,6 +15,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/lockkeeper/lockkeeper/core/fallback"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
@@ -222,13 +223,11 @@ func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &faulty{Permits: memstore.New(), acquire: down}
 		standIn := memstore.New()
-		sem := newSemaphore(t, st, 4, semaphore.WithFallback(standIn, 0.5))
-		s := newServer(t, sem, func(c *gin.Context) {
-			if permit, ok := semaphore.FromContext(c.Request.Context()); !ok || !permit.Fallback() {
-				t.Errorf("the handler has the permit %+v, %v", permit, ok)
-			}
-			took(c)
-		}, policy.FailOpen())
+		permits, err := fallback.Permits(st, standIn, 0.5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newServer(t, newSemaphore(t, permits, 4), took, policy.FailOpen())
 		inside := []<-chan answer{s.later("/reports/1?take=1s"), s.later("/reports/1?take=1s")}
 		synctest.Wait()
 		s.get("/reports/1").wantFull(t)

@@ -33,9 +33,8 @@ import (
 //     key function fails.
 //
 // Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
-// leaves less room for the handler. With policy.PerInstance they are those of sem.PerInstance, which
-// counts this process alone and asks no store. Those who wait are served in the order in which they
-// came. How many may wait is the interceptor's to say, whatever semaphore.WithMaxWaiting says of sem.
+// leaves less room for the handler. A semaphore on a memory store counts this process alone: a
+// bulkhead. Waiters are served in the order in which they came. How many may wait is the interceptor's to say, whatever semaphore.WithMaxWaiting says of sem.
 // A stream has its permit for its whole life.
 //
 // The delay in RetryInfo is reckoned from how long handlers have lately taken, how many wait, and the
@@ -56,7 +55,7 @@ import (
 //
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, grpcmw.Unless,
+// Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, grpcmw.Unless,
 // grpcmw.OnError and [Deny]. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
 	h := newHolder("New", sem, key, opts)

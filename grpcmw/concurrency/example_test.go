@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
@@ -20,7 +19,7 @@ func Example_bulkhead() {
 	if err != nil {
 		panic(err)
 	}
-	bulkhead := concurrency.New(calls, grpcmw.ByMethod(), policy.PerInstance()).Unary
+	bulkhead := concurrency.New(calls, grpcmw.ByMethod()).Unary
 
 	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Shop/Report"}
 	report := func(meanwhile func()) {

@@ -46,8 +46,8 @@ var fenceMetadata = strings.ToLower(fence.Header)
 // is paused after that, or a stream that lasts, can still write what is out of date: let it compare again
 // where it writes, with the token that fence.FromContext finds, by redisfence's Set or sqlfence's Exec.
 // Where nothing can compare, let the handlers of a key run one at a time, so that no newer fence passes
-// while one runs: put the interceptors behind concurrency, with a semaphore of one and
-// policy.PerInstance, where one process has the resource to itself.
+// while one runs: put the interceptors behind concurrency, with a semaphore of one, on
+// a memory store where one process has the resource to itself.
 //
 // They stand behind authentication and authorisation, since whoever sends a large fence keeps out all
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was

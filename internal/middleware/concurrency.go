@@ -16,9 +16,6 @@ const maxRetryAfter = time.Hour
 // NewConcurrency returns what has at most as many requests of a key run at a time as a semaphore,
 // which is not nil, has room for. The error is that of the semaphore's With.
 func NewConcurrency(s *semaphore.Semaphore, set setting.Concurrency) (*Hold, error) {
-	if set.PerInstance {
-		s = s.PerInstance()
-	}
 	s, err := s.With(semaphore.WithMaxWaiting(set.MaxWaiting))
 	if err != nil {
 		return nil, err

@@ -87,22 +87,6 @@ var concurrencyRows = append([]row{
 		comes(t, first)
 		stands(t, sem, 0, 0)
 	}},
-	{"a bulkhead asks no store", func(t *testing.T, f Framework) {
-		g := newGate()
-		store := newStore(t)
-		store.Break(storetest.AcquirePermits, storetest.Down)
-		s := serve(t, f, g.handle, Concurrency{
-			Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.PerInstance()},
-		})
-		first := s.sending("1")
-		g.runs(t)
-		s.send("1", "").denies(policy.TooManyAtOnce)
-		g.let()
-		comes(t, first).is(http.StatusOK, "done")
-		if n := store.Calls(storetest.AcquirePermits); n != 0 {
-			t.Errorf("%d calls", n)
-		}
-	}},
 	{"the handler finds its permit", func(t *testing.T, f Framework) {
 		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
 			permit, ok := semaphore.FromContext(r.Context())

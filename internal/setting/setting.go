@@ -131,8 +131,6 @@ type Concurrency struct {
 	Wait time.Duration
 	// MaxWaiting is how many requests wait for a key at the same time.
 	MaxWaiting int
-	// PerInstance counts the requests of this process alone.
-	PerInstance bool
 }
 
 // ConcurrencyOption sets something of it.

@@ -50,7 +50,7 @@ func Example_inFrontOfAPool() {
 		panic(err)
 	}
 	h := concurrency.New(pool, nethttp.Global(),
-		policy.PerInstance(), policy.Wait(500*time.Millisecond), policy.MaxWaiting(16),
+		policy.Wait(500*time.Millisecond), policy.MaxWaiting(16),
 	)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "42 rows") }))
 	fmt.Println(get(h, "/rows").Body)
 	// Output: 42 rows

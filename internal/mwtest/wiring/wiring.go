@@ -96,7 +96,6 @@ func (f Framework) options() []option {
 		{"policy.MaxWaiting(4)", []string{"exclusive", "concurrency"}},
 		{"policy.MaxRun(time.Second)", []string{"idempotency"}},
 		{"policy.StatusHeaders()", []string{"idempotency", "ratelimit"}},
-		{"policy.PerInstance()", []string{"concurrency"}},
 		{f.Package + ".Unless(skip)", policies},
 	}
 	for _, p := range policies {

@@ -1,0 +1,34 @@
+// Package fallback puts a stand-in store behind another one, to answer while that is unavailable:
+//
+//	permits, err := fallback.Permits(redis, memstore.New(), 1.0/processes)
+//	…
+//	partner, err := semaphore.New(permits, "partner", 20)
+//
+// There is no fallback for locks and guards: one that the first store cannot see would not exclude
+// anything.
+package fallback
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+)
+
+// check returns an error for what no stand-in can be made of.
+func check(what string, primary, standIn any, share float64) error {
+	switch {
+	case naming.IsNil(primary), naming.IsNil(standIn):
+		return fmt.Errorf("fallback: %s: nil store", what)
+	case !(share > 0 && share <= 1): // neither is NaN
+		return fmt.Errorf("fallback: %s: a share of %v is not above 0 and at most 1", what, share)
+	}
+	return nil
+}
+
+// none returns the error of a call that the primary store has failed, and the stand-in too.
+func none(primary, standIn error) error {
+	return fmt.Errorf("%w, and no fallback: %w", primary, standIn)
+}
+
+var errShare = errors.New("the request is for more than its share")

@@ -1,0 +1,316 @@
+package fallback_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockkeeper/lockkeeper/core/fallback"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const ttl = 30 * time.Second // the default of a permit
+
+// fixture is a Semaphore with a stand-in, on fake time.
+type fixture struct {
+	*testing.T
+	primary, standIn *storetest.Faulty
+	permits          store.Permits
+	*semaphore.Semaphore
+}
+
+func with(t *testing.T, capacity int, share float64, test func(t *testing.T, f fixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := fixture{T: t, primary: storetest.NewFaulty(memstore.New()), standIn: storetest.NewFaulty(memstore.New())}
+		t.Cleanup(func() { _, _ = f.primary.Close(), f.standIn.Close() })
+		var err error
+		if f.permits, err = fallback.Permits(f.primary, f.standIn, share); err != nil {
+			t.Fatal(err)
+		}
+		if f.Semaphore, err = semaphore.New(f.permits, "test", capacity); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Semaphore.Close() })
+		test(t, f)
+	})
+}
+
+func (f fixture) acquire(n int) *semaphore.Permit {
+	f.Helper()
+	permit, err := f.TryAcquireN(f.T.Context(), "k", n)
+	if err != nil {
+		f.Fatalf("TryAcquireN of %d: %v", n, err)
+	}
+	return permit
+}
+
+func (f fixture) release(permits ...*semaphore.Permit) {
+	f.Helper()
+	for _, p := range permits {
+		if err := p.Release(f.T.Context()); err != nil {
+			f.Errorf("Release: %v", err)
+		}
+	}
+}
+
+// inUse checks what is in use in both stores, and that neither has a queue.
+func (f fixture) inUse(primary, standIn int) {
+	f.Helper()
+	synctest.Wait()
+	f.primary.Mend(storetest.Any)
+	f.standIn.Mend(storetest.Any)
+	for st, want := range map[*storetest.Faulty]int{f.primary: primary, f.standIn: standIn} {
+		state, err := st.InspectPermits(f.T.Context(), "test", "k")
+		if err != nil || state.InUse != want || state.Waiting != 0 {
+			f.Errorf("%+v, %v, want %d in use", state, err, want)
+		}
+	}
+}
+
+// waiting is a call that waits for a permit.
+type waiting struct {
+	done   chan struct{}
+	permit *semaphore.Permit
+	err    error
+}
+
+func (f fixture) wait(ctx context.Context) *waiting {
+	w := &waiting{done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.permit, w.err = f.Acquire(ctx, "k")
+	}()
+	synctest.Wait()
+	return w
+}
+
+func TestPermitsOfAnOutage(t *testing.T) {
+	with(t, 5, 0.5, func(t *testing.T, f fixture) {
+		before := f.acquire(5)
+		if _, err := f.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
+			t.Errorf("a full semaphore is no outage: %v", err)
+		}
+		if n := f.standIn.Calls(storetest.Any); n != 0 {
+			t.Errorf("%d calls of the stand-in without an outage", n)
+		}
+		f.primary.Break(storetest.Any, storetest.Down)
+		one, two := f.acquire(1), f.acquire(1)
+		if _, err := f.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) || errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("a third of 2.5: %v", err)
+		}
+		if _, err := f.TryAcquireN(t.Context(), "k", 3); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("3 of 2.5: %v", err)
+		}
+		waiter := f.wait(t.Context())
+		time.Sleep(3 * ttl)
+		if err := one.Context().Err(); err != nil {
+			t.Errorf("not renewed in the stand-in: %v", context.Cause(one.Context()))
+		}
+		f.release(one)
+		<-waiter.done
+		if waiter.err != nil {
+			t.Fatalf("a waiter: %v", waiter.err)
+		}
+		f.primary.Mend(storetest.Any)
+		after := f.acquire(5) // the lease of the first is over
+		two.ReleaseSoon()
+		f.inUse(5, 1)
+		f.release(waiter.permit, after)
+		f.inUse(0, 0)
+		if err := before.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
+			t.Errorf("the permit that the outage ended: %v", err)
+		}
+	})
+}
+
+// A store that is full, misconfigured or closed is not down: its permits still count.
+func TestNoFallbackForAStoreThatIsNotDown(t *testing.T) {
+	with(t, 5, 0.5, func(t *testing.T, f fixture) {
+		for fault, want := range map[storetest.Fault]error{
+			storetest.Full: store.ErrFull, storetest.Misconfigured: store.ErrMisconfigured,
+		} {
+			f.primary.Break(storetest.AcquirePermits, fault)
+			if _, err := f.TryAcquire(t.Context(), "k"); !errors.Is(err, want) || f.standIn.Calls(storetest.Any) != 0 {
+				t.Errorf("%v: %d calls of the stand-in, %v", want, f.standIn.Calls(storetest.Any), err)
+			}
+		}
+	})
+}
+
+func TestShares(t *testing.T) {
+	for _, c := range []struct {
+		capacity int
+		share    float64
+		want     int
+	}{
+		{1, 0.001, 1}, {10, 0.1, 1}, {10, 0.19, 1}, {10, 0.3, 3}, {100, 0.29, 29}, {7, 1, 7}, {3, 1.0 / 3, 1},
+		{store.MaxCapacity, 1, store.MaxCapacity}, {store.MaxCapacity, 0.5, store.MaxCapacity / 2},
+	} {
+		with(t, c.capacity, c.share, func(t *testing.T, f fixture) {
+			f.primary.Break(storetest.AcquirePermits, storetest.Down)
+			permit := f.acquire(c.want)
+			if _, err := f.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
+				t.Errorf("%v of %d is more than %d: %v", c.share, c.capacity, c.want, err)
+			}
+			f.release(permit)
+		})
+	}
+}
+
+// A permit that primary may have granted before it failed is released there.
+func TestUnconfirmedRequestIsWithdrawn(t *testing.T) {
+	with(t, 1, 1, func(t *testing.T, f fixture) {
+		f.primary.Break(storetest.AcquirePermits, storetest.LostReply)
+		permit := f.acquire(1)
+		f.inUse(0, 1)
+		f.release(permit)
+		f.inUse(0, 0)
+	})
+}
+
+// The withdrawal is retried for as long as primary is silent.
+func TestWithdrawalIsRetried(t *testing.T) {
+	with(t, 1, 1, func(t *testing.T, f fixture) {
+		f.primary.Break(storetest.AcquirePermits, storetest.LostReply)
+		f.primary.BreakNext(storetest.ReleasePermits, storetest.Down, 3)
+		permit := f.acquire(1)
+		time.Sleep(ttl / 2)
+		f.inUse(0, 1)
+		f.release(permit)
+	})
+}
+
+// A request that waits when the store falls silent continues in the stand-in, and leaves primary's queue.
+func TestWaitersMove(t *testing.T) {
+	with(t, 1, 1, func(t *testing.T, f fixture) {
+		permit := f.acquire(1)
+		f.primary.Break(storetest.AwaitPermits, storetest.Down)
+		waiter := f.wait(t.Context())
+		<-waiter.done
+		if waiter.err != nil {
+			t.Fatal(waiter.err)
+		}
+		behind := f.wait(t.Context())
+		f.inUse2(1, 1, 1)
+		f.release(waiter.permit)
+		<-behind.done
+		if behind.err != nil {
+			t.Fatal(behind.err)
+		}
+		f.release(permit, behind.permit)
+		f.inUse(0, 0)
+	})
+}
+
+// inUse2 checks what is in use in both stores, and how many wait in the stand-in alone.
+func (f fixture) inUse2(primary, standIn, waiting int) {
+	f.Helper()
+	p, err1 := f.primary.InspectPermits(f.T.Context(), "test", "k")
+	s, err2 := f.standIn.InspectPermits(f.T.Context(), "test", "k")
+	if err := errors.Join(err1, err2); err != nil || p.InUse != primary || p.Waiting != 0 || s.InUse != standIn || s.Waiting != waiting {
+		f.Errorf("%+v and %+v, %v, want %d and %d in use, %d waiting", p, s, err, primary, standIn, waiting)
+	}
+}
+
+// The end of the caller's own time is no outage.
+func TestNoFallbackForACallerWhoHasLeft(t *testing.T) {
+	with(t, 1, 1, func(t *testing.T, f fixture) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		f.primary.Break(storetest.AcquirePermits, storetest.Hung)
+		if _, err := f.Acquire(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Acquire: %v", err)
+		}
+		if n := f.standIn.Calls(storetest.Any); n != 0 {
+			t.Errorf("%d calls of the stand-in", n)
+		}
+		f.inUse(0, 0)
+	})
+}
+
+func TestStandInThatFailsToo(t *testing.T) {
+	with(t, 1, 1, func(t *testing.T, f fixture) {
+		f.primary.Break(storetest.AcquirePermits, storetest.Down)
+		f.standIn.Break(storetest.AcquirePermits, storetest.Full)
+		if _, err := f.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, store.ErrFull) {
+			t.Errorf("Acquire: %v", err)
+		}
+		// A lost reply is released there, too.
+		f.standIn.Break(storetest.AcquirePermits, storetest.LostReply)
+		if _, err := f.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnconfirmed) {
+			t.Errorf("Acquire: %v", err)
+		}
+		f.inUse(0, 0)
+	})
+}
+
+func TestCapacityChangesInTheStandIn(t *testing.T) {
+	with(t, 2, 0.5, func(t *testing.T, f fixture) {
+		f.primary.Break(storetest.AcquirePermits, storetest.Down)
+		permit := f.acquire(1)
+		waiter := f.wait(t.Context())
+		if err := f.SetCapacity(4); err != nil {
+			t.Fatal(err)
+		}
+		<-waiter.done
+		if waiter.err != nil {
+			t.Fatalf("2 of 4: %v", waiter.err)
+		}
+		f.release(permit, waiter.permit)
+	})
+}
+
+// Close, and primary's Shutdown, release permits of both stores.
+func TestClose(t *testing.T) {
+	for name, end := range map[string]func(fixture) error{
+		"Close":    func(f fixture) error { return f.Semaphore.Close() },
+		"Shutdown": func(f fixture) error { return f.primary.Shutdown(f.T.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			with(t, 2, 1, func(t *testing.T, f fixture) {
+				first := f.acquire(1)
+				f.primary.Break(storetest.AcquirePermits, storetest.Down)
+				second := f.acquire(1)
+				if err := end(f); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				for _, p := range []*semaphore.Permit{first, second} {
+					if cause := context.Cause(p.Context()); !errors.Is(cause, semaphore.ErrReleased) {
+						t.Errorf("the permit's context: %v", cause)
+					}
+				}
+				if state, err := f.standIn.InspectPermits(t.Context(), "test", "k"); err != nil || state.InUse != 0 {
+					t.Errorf("the stand-in has %+v, %v", state, err)
+				}
+			})
+		})
+	}
+}
+
+func TestPermitsRefuses(t *testing.T) {
+	st := memstore.New()
+	defer st.Close()
+	for name, make := range map[string]func() (store.Permits, error){
+		"nil primary":     func() (store.Permits, error) { return fallback.Permits(nil, st, 1) },
+		"nil stand-in":    func() (store.Permits, error) { return fallback.Permits(st, nil, 1) },
+		"typed nil":       func() (store.Permits, error) { return fallback.Permits(st, (*memstore.Store)(nil), 1) },
+		"no share":        func() (store.Permits, error) { return fallback.Permits(st, st, 0) },
+		"a share above 1": func() (store.Permits, error) { return fallback.Permits(st, st, 1.01) },
+		"a share of NaN":  func() (store.Permits, error) { return fallback.Permits(st, st, math.NaN()) },
+	} {
+		if p, err := make(); err == nil || p != nil {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
+	}
+}

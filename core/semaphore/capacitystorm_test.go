@@ -1,0 +1,76 @@
+package semaphore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+)
+
+// Never more than the capacity at work, whatever comes and goes; and nothing is left.
+func TestNeverMoreThanTheCapacity(t *testing.T) {
+	store := memstore.New()
+	defer store.Close()
+	s, err := semaphore.New(store, "test", 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	barging, err := s.With(semaphore.WithBarging())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var (
+		wg     sync.WaitGroup
+		inUse  [3]atomic.Int64
+		leaves atomic.Int64
+	)
+	for i := range 16 {
+		wg.Go(func() {
+			for j := range 300 {
+				n, key := (i+j)%3+1, (i+j)%len(inUse)
+				ctx, cancel := context.WithCancel(t.Context())
+				if j%5 == 0 {
+					ctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
+				}
+				who := s
+				if i%4 == 0 {
+					who = barging
+				}
+				permit, err := who.AcquireN(ctx, fmt.Sprint(key), n)
+				if err != nil {
+					leaves.Add(1)
+					cancel()
+					continue
+				}
+				if used := inUse[key].Add(int64(n)); used > 5 {
+					t.Errorf("%d in use", used)
+				}
+				inUse[key].Add(-int64(n))
+				if j%2 == 0 {
+					permit.ReleaseSoon()
+				} else {
+					_ = permit.Release(ctx)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d of %d left", leaves.Load(), 16*300)
+	for key := range inUse { // what is given back in the background is given back soon
+		permit, err := s.AcquireN(t.Context(), fmt.Sprint(key), 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, permit)
+	}
+	for state, err := range s.List(t.Context()) {
+		t.Errorf("%+v, %v is left", state, err)
+	}
+}
