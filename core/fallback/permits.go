@@ -49,8 +49,8 @@ func Permits(primary, standIn store.Permits, share float64) (store.Permits, erro
 const (
 	// maxMoved bounds how many requests of this process the stand-in has at a time.
 	maxMoved = 1 << 20
-	// slack is for how long after its lease a request is still known to be the stand-in's, since its
-	// release may be late.
+	// slack is for how long after its lease, or its release, a request is still known to be the
+	// stand-in's, since a step may be late or repeated.
 	slack = time.Minute
 )
 
@@ -96,7 +96,9 @@ func (p *permits) AwaitPermits(ctx context.Context, req store.PermitRequest) (st
 			return grant, err
 		}
 		p.withdraw(req.Ref())
-		reply, moveErr := p.move(ctx, req, err)
+		queued := req
+		queued.Queue, queued.MaxWaiting = true, 0 // it had a place
+		reply, moveErr := p.move(ctx, queued, err)
 		switch {
 		case moveErr != nil:
 			return store.Grant{}, moveErr
@@ -160,7 +162,7 @@ func (p *permits) ReleasePermits(ctx context.Context, refs []store.PermitRef) ([
 		held, err := st.ReleasePermits(ctx, refs)
 		if moved && err == nil {
 			for _, ref := range refs {
-				p.forget(ref.ID)
+				p.keep(ref.ID, slack)
 			}
 		}
 		return held, err

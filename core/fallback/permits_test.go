@@ -3,7 +3,9 @@ package fallback_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +95,57 @@ func (f fixture) wait(ctx context.Context) *waiting {
 	}()
 	synctest.Wait()
 	return w
+}
+
+// Without an outage the store is primary's.
+func TestContract(t *testing.T) {
+	storetest.Permits(t, func(t *testing.T, test func(*testing.T, storetest.Harness[store.Permits])) {
+		synctest.Test(t, func(t *testing.T) {
+			primary, standIn := memstore.New(), memstore.New()
+			defer primary.Close()
+			defer standIn.Close()
+			permits, err := fallback.Permits(primary, standIn, 0.5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(t, storetest.Harness[store.Permits]{Store: permits, Advance: time.Sleep})
+		})
+	})
+}
+
+// With primary down for good, the stand-in keeps the contract but for what primary reports.
+func TestContractInAnOutage(t *testing.T) {
+	storetest.Permits(t, func(t *testing.T, test func(*testing.T, storetest.Harness[store.Permits])) {
+		synctest.Test(t, func(t *testing.T) {
+			primary, standIn := storetest.NewFaulty(memstore.New()), memstore.New()
+			defer primary.Close()
+			defer standIn.Close()
+			primary.Break(storetest.AcquirePermits, storetest.Down)
+			primary.Break(storetest.AwaitPermits, storetest.Down)
+			permits, err := fallback.Permits(primary, standIn, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(t.Name(), "an_acquire_after_its_own_release_is_refused") {
+				t.Skip("the tombstone is primary's")
+			}
+			test(t, storetest.Harness[store.Permits]{Store: reporting{permits, standIn}, Advance: time.Sleep})
+		})
+	})
+}
+
+// reporting reports the stand-in's state.
+type reporting struct {
+	store.Permits
+	standIn *memstore.Store
+}
+
+func (r reporting) InspectPermits(ctx context.Context, name, key string) (store.SemaphoreState, error) {
+	return r.standIn.InspectPermits(ctx, name, key)
+}
+
+func (r reporting) ListPermits(ctx context.Context, name string) iter.Seq2[store.SemaphoreState, error] {
+	return r.standIn.ListPermits(ctx, name)
 }
 
 func TestPermitsOfAnOutage(t *testing.T) {

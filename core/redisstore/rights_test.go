@@ -87,8 +87,8 @@ func asLockkeeperOn(t testing.TB, cluster *redistest.Cluster) *redis.ClusterClie
 
 func contractOn(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
-	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
-		test(t, storetest.Harness{
+	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
+		test(t, storetest.Harness[*redisstore.Store]{
 			Store:   newStore(t, client),
 			Advance: func(d time.Duration) { <-time.After(d) },
 		})

@@ -145,7 +145,7 @@ func (h *oldServer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func TestContractBeforeRedis7(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
 		client, hook := server.Client(), new(oldServer)
 		client.AddHook(hook)
 		st := newStore(t, client)
@@ -154,7 +154,7 @@ func TestContractBeforeRedis7(t *testing.T) {
 			t.Fatal(err)
 		}
 		refused := hook.modern.Load()
-		test(t, storetest.Harness{
+		test(t, storetest.Harness[*redisstore.Store]{
 			Store:   st,
 			Advance: func(d time.Duration) { <-time.After(d) },
 		})

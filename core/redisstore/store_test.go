@@ -39,21 +39,13 @@ func newStore(t testing.TB, client redis.UniversalClient, opts ...redisstore.Opt
 	return s
 }
 
-func contract(t *testing.T, run storetest.Runner) {
-	t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
-	t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
-	t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
-	t.Run("semaphore", func(t *testing.T) { storetest.Semaphores(t, run) })
-	t.Run("latch", func(t *testing.T) { storetest.Latches(t, run) })
-}
-
 func TestContractOnMiniredis(t *testing.T) {
 	t.Parallel()
-	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
 		server := miniredis.RunT(t)
 		client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr()})
 		t.Cleanup(func() { _ = client.Close() })
-		test(t, storetest.Harness{
+		test(t, storetest.Harness[*redisstore.Store]{
 			Store: newStore(t, client),
 			Advance: func(d time.Duration) {
 				<-time.After(d)       // its scripts and its clients go by the time of day,
@@ -67,8 +59,8 @@ func TestContractOnRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := obedient(t, server.Addr(), 20)
-	contract(t, func(t *testing.T, test func(*testing.T, storetest.Harness)) {
-		test(t, storetest.Harness{
+	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
+		test(t, storetest.Harness[*redisstore.Store]{
 			Store:   newStore(t, client),
 			Advance: func(d time.Duration) { <-time.After(d) },
 		})

@@ -222,16 +222,11 @@ func TestSuiteOnABrokenStore(t *testing.T) {
 	if !ok {
 		t.Skip("runs as a process of TestSuitesFindBrokenStores")
 	}
-	run := func(t *testing.T, test func(*testing.T, storetest.Harness)) {
+	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[store.Store])) {
 		synctest.Test(t, func(t *testing.T) {
-			test(t, storetest.Harness{Store: wrap(memstore.New()), Advance: time.Sleep})
+			test(t, storetest.Harness[store.Store]{Store: wrap(memstore.New()), Advance: time.Sleep})
 		})
-	}
-	storetest.TokenBuckets(t, run)
-	storetest.Guards(t, run)
-	storetest.Locks(t, run)
-	storetest.Semaphores(t, run)
-	storetest.Latches(t, run)
+	})
 }
 
 // A suite that finds nothing wrong with a broken store proves nothing.

@@ -149,6 +149,9 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error))
 	if found == nil {
 		return do()
 	}
+	if found.kind != LostReply && ctx.Err() != nil {
+		return none, ctx.Err()
+	}
 	switch found.kind {
 	case Down:
 		return none, fmt.Errorf("%w: %s was told to fail", store.ErrUnavailable, op)

@@ -13,9 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Guards is the contract of store.Records.
-func Guards(t *testing.T, run Runner) {
-	runAll(t, run, []testCase{
+// Records is the contract of store.Records.
+func Records[S store.Records](t *testing.T, run Runner[S]) {
+	runAll(t, run, []testCase[store.Records]{
 		{"one attempt begins, others find it busy", oneBegins},
 		{"begin recognises its own repeat", beginTwice},
 		{"a completed operation is replayed, byte for byte", replays},
@@ -61,7 +61,7 @@ func Guards(t *testing.T, run Runner) {
 
 const longLease = time.Minute
 
-func oneBegins(t *testing.T, h Harness) {
+func oneBegins(t *testing.T, h Harness[store.Records]) {
 	o := newOp(t, h)
 	o.started(newOwner(), longLease, true, 1)
 	reply := o.begin(newOwner(), longLease, true)
@@ -72,13 +72,13 @@ func oneBegins(t *testing.T, h Harness) {
 	newOp(t, h).started(newOwner(), longLease, false, 1)
 }
 
-func beginTwice(t *testing.T, h Harness) {
+func beginTwice(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.started(owner, longLease, false, 1)
 }
 
-func replays(t *testing.T, h Harness) {
+func replays(t *testing.T, h Harness[store.Records]) {
 	all := make([]byte, 256)
 	for i := range all {
 		all[i] = byte(i)
@@ -97,7 +97,7 @@ func replays(t *testing.T, h Harness) {
 	}
 }
 
-func settleTwice(t *testing.T, h Harness) {
+func settleTwice(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.settle(owner, store.Completed, []byte("first"), true)
@@ -107,7 +107,7 @@ func settleTwice(t *testing.T, h Harness) {
 	}
 }
 
-func mismatches(t *testing.T, h Harness) {
+func mismatches(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	other := o
 	other.fp = strings.Repeat("g", 43)
@@ -123,7 +123,7 @@ func mismatches(t *testing.T, h Harness) {
 	o.started(newOwner(), longLease, true, 2)
 }
 
-func notRetained(t *testing.T, h Harness) {
+func notRetained(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.settle(owner, store.NotRetained, nil, true)
@@ -134,7 +134,7 @@ func notRetained(t *testing.T, h Harness) {
 	}
 }
 
-func staysUnknown(t *testing.T, h Harness) {
+func staysUnknown(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.settle(owner, store.Unknown, nil, true)
@@ -147,7 +147,7 @@ func staysUnknown(t *testing.T, h Harness) {
 	}
 }
 
-func unknownRerun(t *testing.T, h Harness) {
+func unknownRerun(t *testing.T, h Harness[store.Records]) {
 	o, owner, second := newOp(t, h), newOwner(), newOwner()
 	o.started(owner, longLease, true, 1)
 	o.settle(owner, store.Unknown, nil, true)
@@ -156,7 +156,7 @@ func unknownRerun(t *testing.T, h Harness) {
 	o.settle(second, store.Completed, nil, true)
 }
 
-func deadDirty(t *testing.T, h Harness) {
+func deadDirty(t *testing.T, h Harness[store.Records]) {
 	o := newOp(t, h)
 	o.dies(newOwner(), false, 1)
 	for range 2 {
@@ -165,7 +165,7 @@ func deadDirty(t *testing.T, h Harness) {
 	}
 }
 
-func deadRerun(t *testing.T, h Harness) {
+func deadRerun(t *testing.T, h Harness[store.Records]) {
 	o := newOp(t, h)
 	o.dies(newOwner(), true, 1)
 	o.dies(newOwner(), true, 2)
@@ -173,7 +173,7 @@ func deadRerun(t *testing.T, h Harness) {
 	o.want(o.begin(newOwner(), longLease, true), store.Busy, 3)
 }
 
-func deadClean(t *testing.T, h Harness) {
+func deadClean(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.mark(owner, 1, false, true)
@@ -187,7 +187,7 @@ func deadClean(t *testing.T, h Harness) {
 	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 2)
 }
 
-func deadDirtyAgain(t *testing.T, h Harness) {
+func deadDirtyAgain(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.mark(owner, 1, false, true)
@@ -198,7 +198,7 @@ func deadDirtyAgain(t *testing.T, h Harness) {
 }
 
 // Every order in which the marks of an attempt may arrive ends with the last one.
-func lateMark(t *testing.T, h Harness) {
+func lateMark(t *testing.T, h Harness[store.Records]) {
 	for _, c := range []struct {
 		seqs []int // the odd ones are clean
 		want store.BeginOutcome
@@ -231,7 +231,7 @@ func lateMark(t *testing.T, h Harness) {
 	}
 }
 
-func marksOfTakeover(t *testing.T, h Harness) {
+func marksOfTakeover(t *testing.T, h Harness[store.Records]) {
 	o, owner, second := newOp(t, h), newOwner(), newOwner()
 	o.started(owner, 20*time.Millisecond, false, 1)
 	o.mark(owner, 5, false, true)
@@ -244,7 +244,7 @@ func marksOfTakeover(t *testing.T, h Harness) {
 	o.started(newOwner(), longLease, false, 3)
 }
 
-func lostOwner(t *testing.T, h Harness) {
+func lostOwner(t *testing.T, h Harness[store.Records]) {
 	o, owner, second := newOp(t, h), newOwner(), newOwner()
 	o.dies(owner, true, 1)
 	o.started(second, longLease, true, 2)
@@ -258,7 +258,7 @@ func lostOwner(t *testing.T, h Harness) {
 	}
 }
 
-func lateSettle(t *testing.T, h Harness) {
+func lateSettle(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.dies(owner, false, 1)
 	o.settle(owner, store.Completed, []byte("late"), true)
@@ -267,14 +267,14 @@ func lateSettle(t *testing.T, h Harness) {
 	}
 }
 
-func abandons(t *testing.T, h Harness) {
+func abandons(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.abandon(owner, true)
 	o.started(newOwner(), longLease, false, 1)
 }
 
-func abandonTwice(t *testing.T, h Harness) {
+func abandonTwice(t *testing.T, h Harness[store.Records]) {
 	o, owner, second := newOp(t, h), newOwner(), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.abandon(owner, true)
@@ -283,14 +283,14 @@ func abandonTwice(t *testing.T, h Harness) {
 	o.settle(second, store.Completed, nil, true)
 }
 
-func beginAfterAbandon(t *testing.T, h Harness) {
+func beginAfterAbandon(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.abandon(owner, false)
 	o.want(o.begin(owner, longLease, false), store.Refused, 0)
 	o.started(newOwner(), longLease, false, 1)
 }
 
-func abandonKeepsEvidence(t *testing.T, h Harness) {
+func abandonKeepsEvidence(t *testing.T, h Harness[store.Records]) {
 	o, second := newOp(t, h), newOwner()
 	o.dies(newOwner(), true, 1)
 	o.started(second, longLease, true, 2)
@@ -301,7 +301,7 @@ func abandonKeepsEvidence(t *testing.T, h Harness) {
 }
 
 // Also where the record stays, as it tells of an earlier attempt.
-func lateAfterAbandon(t *testing.T, h Harness) {
+func lateAfterAbandon(t *testing.T, h Harness[store.Records]) {
 	o, second := newOp(t, h), newOwner()
 	o.dies(newOwner(), true, 1)
 	o.started(second, longLease, true, 2)
@@ -321,7 +321,7 @@ func lateAfterAbandon(t *testing.T, h Harness) {
 	fresh.started(newOwner(), longLease, false, 1)
 }
 
-func abandonByStranger(t *testing.T, h Harness) {
+func abandonByStranger(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.abandon(newOwner(), false)
@@ -329,7 +329,7 @@ func abandonByStranger(t *testing.T, h Harness) {
 	o.settle(owner, store.Completed, nil, true)
 }
 
-func settledIsFinal(t *testing.T, h Harness) {
+func settledIsFinal(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.settle(owner, store.Completed, []byte("kept"), true)
@@ -341,7 +341,7 @@ func settledIsFinal(t *testing.T, h Harness) {
 	}
 }
 
-func renews(t *testing.T, h Harness) {
+func renews(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, 20*time.Millisecond, true, 1)
 	o.renew(owner, longLease, true)
@@ -350,7 +350,7 @@ func renews(t *testing.T, h Harness) {
 	o.renew(owner, longLease, true)
 }
 
-func renewNothing(t *testing.T, h Harness) {
+func renewNothing(t *testing.T, h Harness[store.Records]) {
 	o := newOp(t, h)
 	o.renew(newOwner(), longLease, false)
 	held, err := h.Store.RenewOperations(background(), nil)
@@ -359,7 +359,7 @@ func renewNothing(t *testing.T, h Harness) {
 	}
 }
 
-func settleGone(t *testing.T, h Harness) {
+func settleGone(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.settle(owner, store.Completed, []byte("kept"), true)
 	reply := o.begin(newOwner(), longLease, false)
@@ -369,7 +369,7 @@ func settleGone(t *testing.T, h Harness) {
 	}
 }
 
-func retentionEnds(t *testing.T, h Harness) {
+func retentionEnds(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	req := o.request(owner, store.Completed, []byte("short"))
@@ -380,7 +380,7 @@ func retentionEnds(t *testing.T, h Harness) {
 	o.started(newOwner(), longLease, false, 1)
 }
 
-func concurrentBegins(t *testing.T, h Harness) {
+func concurrentBegins(t *testing.T, h Harness[store.Records]) {
 	o := newOp(t, h)
 	var (
 		wg            sync.WaitGroup
@@ -407,13 +407,13 @@ func concurrentBegins(t *testing.T, h Harness) {
 	}
 }
 
-func shutdownCalls(t *testing.T, h Harness) {
+func shutdownCalls(t *testing.T, h Harness[store.Records]) {
 	var kept, removed atomic.Int64
 	failure := errors.New("not finished")
 	h.Store.AtShutdown(func(context.Context) error { kept.Add(1); return failure })
 	remove := h.Store.AtShutdown(func(context.Context) error { removed.Add(1); return nil })
 	remove()
-	if err := h.Store.Shutdown(background()); !errors.Is(err, failure) {
+	if err := lifecycleOf(t, h.Store).Shutdown(background()); !errors.Is(err, failure) {
 		t.Errorf("Shutdown returned %v, want the hook's error", err)
 	}
 	if kept.Load() != 1 || removed.Load() != 0 {
@@ -421,12 +421,9 @@ func shutdownCalls(t *testing.T, h Harness) {
 	}
 }
 
-func closedGuard(t *testing.T, h Harness) {
+func closedGuard(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
-	if err := h.Store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantClosed(t, h)
+	closes(t, h.Store)
 	_, err := h.Store.BeginOperation(background(), store.BeginRequest{
 		AttemptRef: o.ref(owner), Fingerprint: o.fp, Lease: longLease, Retention: time.Hour,
 	})
@@ -439,20 +436,4 @@ func closedGuard(t *testing.T, h Harness) {
 	wantErrClosed(t, err)
 	_, err = h.Store.RenewOperations(background(), []store.RenewRequest{{AttemptRef: o.ref(owner), Lease: longLease, Retention: time.Hour}})
 	wantErrClosed(t, err)
-}
-
-// wantClosed checks what every store does once closed.
-func wantClosed(t *testing.T, h Harness) {
-	t.Helper()
-	wantErrClosed(t, h.Store.Ping(background()))
-	if err := h.Store.Close(); err != nil {
-		t.Errorf("a second Close: %v", err)
-	}
-}
-
-func wantErrClosed(t *testing.T, err error) {
-	t.Helper()
-	if !errors.Is(err, store.ErrClosed) || !errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("got %v, want store.ErrClosed", err)
-	}
 }

@@ -1,25 +1,21 @@
-// Package storetest has the contracts that every store must keep, as test suites, and a store that
-// fails when it is told to.
+// Package storetest has the contract of each interface of package store as a test suite, and a store
+// that fails on command.
 //
-// A store's own test calls the suites with a [Runner]:
+// A suite takes the interface that it tests, so a store may implement one of them alone:
 //
-//	func TestStore(t *testing.T) {
-//		run := func(t *testing.T, test func(*testing.T, storetest.Harness)) {
-//			synctest.Test(t, func(t *testing.T) {
-//				test(t, storetest.Harness{Store: memstore.New(), Advance: time.Sleep})
-//			})
-//		}
-//		t.Run("tokenbucket", func(t *testing.T) { storetest.TokenBuckets(t, run) })
-//		t.Run("guard", func(t *testing.T) { storetest.Guards(t, run) })
-//		t.Run("lock", func(t *testing.T) { storetest.Locks(t, run) })
-//		t.Run("semaphore", func(t *testing.T) { storetest.Semaphores(t, run) })
-//		t.Run("latch", func(t *testing.T) { storetest.Latches(t, run) })
+//	func TestBuckets(t *testing.T) {
+//		storetest.Buckets(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
+//			test(t, storetest.Harness[*Store]{Store: New(), Advance: time.Sleep})
+//		})
 //	}
+//
+// A store that implements them all calls [All].
 package storetest
 
 import (
 	"context"
 	"crypto/rand"
+	"reflect"
 	"testing"
 	"time"
 
@@ -27,30 +23,54 @@ import (
 )
 
 // Harness is a store under test.
-type Harness struct {
-	// Store is new and empty. The suite does not close it.
-	Store store.Store
-	// Advance returns when the store's clock, and that of its clients, has moved on by at least d.
-	// A suite asks for no more than a second in all in each test, but for two tests of Locks and one of Semaphores,
-	// and for more where the machine is so slow that a test has to be made again.
+type Harness[S any] struct {
+	// Store is new and empty. A suite may close it, and the caller closes it after the test.
+	Store S
+	// Advance returns when the store's clock, and that of its clients, has moved on by at least d. A
+	// test asks for no more than a second in all, but for those that the suites name, and for more
+	// where the machine is so slow that a test has to be repeated.
 	Advance func(d time.Duration)
 }
 
 // Runner runs one test of a suite on a store of its own. It need not support subtests, so a test
 // may run in a testing/synctest bubble.
-type Runner func(t *testing.T, test func(*testing.T, Harness))
+type Runner[S any] func(t *testing.T, test func(*testing.T, Harness[S]))
 
-// testCase is one test of a suite.
-type testCase struct {
-	name string
-	test func(*testing.T, Harness)
+// All runs every suite.
+func All[S store.Store](t *testing.T, run Runner[S]) {
+	t.Run("buckets", func(t *testing.T) { Buckets(t, run) })
+	t.Run("records", func(t *testing.T) { Records(t, run) })
+	t.Run("locks", func(t *testing.T) { Locks(t, run) })
+	t.Run("permits", func(t *testing.T) { Permits(t, run) })
+	t.Run("latches", func(t *testing.T) { Latches(t, run) })
 }
 
-func runAll(t *testing.T, run Runner, cases []testCase) {
+// testCase is one test of the suite of interface I.
+type testCase[I any] struct {
+	name string
+	test func(*testing.T, Harness[I])
+}
+
+// runAll runs the tests of interface I on stores of type S, which implements it.
+func runAll[I, S any](t *testing.T, run Runner[S], cases []testCase[I]) {
 	t.Helper()
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { run(t, c.test) })
+		t.Run(c.name, func(t *testing.T) {
+			run(t, func(t *testing.T, h Harness[S]) {
+				c.test(t, as[I](t, h))
+			})
+		})
 	}
+}
+
+// as returns a harness of another interface of the same store. It skips a test of a store without it.
+func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
+	t.Helper()
+	st, ok := any(h.Store).(I)
+	if !ok {
+		t.Skipf("the store does not implement %v", reflect.TypeFor[I]())
+	}
+	return Harness[I]{Store: st, Advance: h.Advance}
 }
 
 // inTime makes a test whose steps must come before a period is over that began with the first of them. A busy

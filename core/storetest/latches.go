@@ -12,9 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Latches is the contract of store.Latches, which the harness's store must implement too.
-func Latches(t *testing.T, run Runner) {
-	runAll(t, run, []testCase{
+// Latches is the contract of store.Latches.
+func Latches[S store.Latches](t *testing.T, run Runner[S]) {
+	runAll(t, run, []testCase[store.Latches]{
 		{"a latch counts its participants", countsParticipants},
 		{"a participant counts once", countsOnce},
 		{"the last participant wakes all who wait", lastWakesAll},
@@ -38,13 +38,13 @@ func Latches(t *testing.T, run Runner) {
 // latchCase is a latch of a test.
 type latchCase struct {
 	t     *testing.T
-	h     Harness
+	h     Harness[store.Latches]
 	store store.Latches
 	name  string
 	ttl   time.Duration
 }
 
-func newLatch(t *testing.T, h Harness) latchCase {
+func newLatch(t *testing.T, h Harness[store.Latches]) latchCase {
 	return latchCase{t, h, h.Store, unique("latch"), longLease}
 }
 
@@ -153,7 +153,7 @@ func (l latchCase) waiting(ws ...*latchWaiter) {
 	}
 }
 
-func countsParticipants(t *testing.T, h Harness) {
+func countsParticipants(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	l.arrived(0)
 	for i := range 5 { // beyond the count, too
@@ -162,7 +162,7 @@ func countsParticipants(t *testing.T, h Harness) {
 	}
 }
 
-func countsOnce(t *testing.T, h Harness) {
+func countsOnce(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	l.countDown("a", 1)
 	l.countDown("a", 1)
@@ -179,7 +179,7 @@ func countsOnce(t *testing.T, h Harness) {
 	l.countDown("c", 3)
 }
 
-func lastWakesAll(t *testing.T, h Harness) {
+func lastWakesAll(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	early := l.await(3) // before there is anything
 	l.countDown("a", 1)
@@ -198,7 +198,7 @@ func lastWakesAll(t *testing.T, h Harness) {
 	}
 }
 
-func openLatch(t *testing.T, h Harness) {
+func openLatch(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	for i, participant := range []string{"a", "b", "c", "d"} {
 		l.countDown(participant, i+1)
@@ -210,7 +210,7 @@ func openLatch(t *testing.T, h Harness) {
 	l.arrived(4)
 }
 
-func latchCounts(t *testing.T, h Harness) {
+func latchCounts(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	four, two, one, three := l.await(4), l.await(2), l.await(1), l.await(3)
 	l.waiting(four, two, one, three)
@@ -229,7 +229,7 @@ func latchCounts(t *testing.T, h Harness) {
 	four.ended(nil)
 }
 
-func largestCount(t *testing.T, h Harness) {
+func largestCount(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	req := l.request(store.MaxParticipants)
 	if arrived, err := l.store.CountDownLatch(background(), req, "a"); err != nil || arrived != 1 {
@@ -243,7 +243,7 @@ func largestCount(t *testing.T, h Harness) {
 	l.waiting(w)
 }
 
-func latchesApart(t *testing.T, h Harness) {
+func latchesApart(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	w := l.await(2)
 	l.countDown("a", 1)
@@ -253,7 +253,7 @@ func latchesApart(t *testing.T, h Harness) {
 		other.arrived(0)
 		other.countDown("b", 1)
 	}
-	p, k := newPermits(t, h, 1), newLock(t, h)
+	p, k := newPermits(t, as[store.Permits](t, h), 1), newLock(t, as[store.Locks](t, h))
 	p.name, k.name = l.name, l.name
 	for _, key := range []string{"", "k", l.name, "a"} {
 		p.key, k.key = key, key
@@ -268,7 +268,7 @@ func latchesApart(t *testing.T, h Harness) {
 	w.ended(nil)
 }
 
-func oddParticipants(t *testing.T, h Harness) {
+func oddParticipants(t *testing.T, h Harness[store.Latches]) {
 	for _, name := range []string{"", "{a}", "a}{b", "\x00", "ü\xff", "*:", strings.Repeat("\xff", 1024)} {
 		l := newLatch(t, h)
 		l.name += name
@@ -284,7 +284,7 @@ func oddParticipants(t *testing.T, h Harness) {
 	}
 }
 
-func concurrentParticipants(t *testing.T, h Harness) {
+func concurrentParticipants(t *testing.T, h Harness[store.Latches]) {
 	const participants = 50
 	l := newLatch(t, h)
 	var (
@@ -315,7 +315,7 @@ func concurrentParticipants(t *testing.T, h Harness) {
 	l.arrived(participants)
 }
 
-func latchLives(t *testing.T, h Harness) {
+func latchLives(t *testing.T, h Harness[store.Latches]) {
 	inTime(t, 400*time.Millisecond, func(ttl time.Duration) (late bool) {
 		l := newLatch(t, h)
 		l.ttl = ttl
@@ -336,7 +336,7 @@ func latchLives(t *testing.T, h Harness) {
 	})
 }
 
-func repeatProlongsNothing(t *testing.T, h Harness) {
+func repeatProlongsNothing(t *testing.T, h Harness[store.Latches]) {
 	inTime(t, 400*time.Millisecond, func(ttl time.Duration) (late bool) {
 		l := newLatch(t, h)
 		l.ttl = ttl
@@ -361,7 +361,7 @@ func repeatProlongsNothing(t *testing.T, h Harness) {
 	})
 }
 
-func latchExpires(t *testing.T, h Harness) {
+func latchExpires(t *testing.T, h Harness[store.Latches]) {
 	inTime(t, shortLease, func(ttl time.Duration) (late bool) {
 		l := newLatch(t, h)
 		l.ttl = ttl
@@ -390,7 +390,7 @@ func latchExpires(t *testing.T, h Harness) {
 	})
 }
 
-func waitOutlivesLatch(t *testing.T, h Harness) {
+func waitOutlivesLatch(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	w := l.await(2)
 	l.ttl = shortLease
@@ -405,7 +405,7 @@ func waitOutlivesLatch(t *testing.T, h Harness) {
 	w.ended(nil)
 }
 
-func endedLatchWait(t *testing.T, h Harness) {
+func endedLatchWait(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	l.countDown("a", 1)
 	first, second, third := l.await(2), l.await(2), l.await(2)
@@ -435,7 +435,7 @@ func (l latchCase) latchCalls(ctx context.Context, want func(method string, err 
 	want("AwaitLatch", l.store.AwaitLatch(ctx, l.request(1)))
 }
 
-func cancelledLatch(t *testing.T, h Harness) {
+func cancelledLatch(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	ctx, cancel := context.WithCancel(background())
 	cancel()
@@ -448,14 +448,11 @@ func cancelledLatch(t *testing.T, h Harness) {
 	l.countDown("a", 1)
 }
 
-func closedLatch(t *testing.T, h Harness) {
+func closedLatch(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
 	l.countDown("a", 1)
 	waiters := []*latchWaiter{l.await(2), l.await(3)}
-	if err := h.Store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantClosed(t, h)
+	closes(t, h.Store)
 	for _, w := range waiters {
 		select {
 		case <-w.done:

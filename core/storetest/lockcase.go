@@ -22,13 +22,13 @@ const (
 // lockCase is a lock that a test asks for.
 type lockCase struct {
 	t         *testing.T
-	h         Harness
+	h         Harness[store.Locks]
 	store     store.Locks
 	name, key string
 	since     time.Time
 }
 
-func newLock(t *testing.T, h Harness) lockCase {
+func newLock(t *testing.T, h Harness[store.Locks]) lockCase {
 	return lockCase{t, h, h.Store, unique("lock"), "k", time.Now()}
 }
 

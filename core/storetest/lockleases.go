@@ -8,7 +8,7 @@ import (
 )
 
 // leaseCases is what Locks asks about how holds end, and about fences.
-var leaseCases = []testCase{
+var leaseCases = []testCase[store.Locks]{
 	{"a hold expires", holdExpires},
 	{"an expired hold is not released", releaseExpired},
 	{"nobody has the lock in the delay after an expiry", delayAfterExpiry},
@@ -29,7 +29,7 @@ var leaseCases = []testCase{
 	{"force ends one of several readers", forceReader},
 }
 
-func holdExpires(t *testing.T, h Harness) {
+func holdExpires(t *testing.T, h Harness[store.Locks]) {
 	for _, shared := range []bool{false, true} {
 		l := newLock(t, h)
 		dies := short(l.exclusive())
@@ -49,7 +49,7 @@ func holdExpires(t *testing.T, h Harness) {
 	}
 }
 
-func releaseExpired(t *testing.T, h Harness) {
+func releaseExpired(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	dies, next := short(l.exclusive()), l.exclusive()
 	l.granted(dies)
@@ -60,7 +60,7 @@ func releaseExpired(t *testing.T, h Harness) {
 	l.verify(next, true)
 }
 
-func delayAfterExpiry(t *testing.T, h Harness) {
+func delayAfterExpiry(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	dies := short(l.exclusive())
 	dies.Delay = longLease
@@ -87,7 +87,7 @@ func delayAfterExpiry(t *testing.T, h Harness) {
 	w.granted()
 }
 
-func noDelayAfterRelease(t *testing.T, h Harness) {
+func noDelayAfterRelease(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	first, second := l.exclusive(), l.exclusive()
 	first.Delay, second.Delay = longLease, longLease
@@ -99,7 +99,7 @@ func noDelayAfterRelease(t *testing.T, h Harness) {
 	w.granted()
 }
 
-func renewsHold(t *testing.T, h Harness) {
+func renewsHold(t *testing.T, h Harness[store.Locks]) {
 	for _, shared := range []bool{false, true} {
 		inTime(t, 200*time.Millisecond, func(ttl time.Duration) (late bool) {
 			l := newLock(t, h)
@@ -124,7 +124,7 @@ func renewsHold(t *testing.T, h Harness) {
 	}
 }
 
-func renewExpired(t *testing.T, h Harness) {
+func renewExpired(t *testing.T, h Harness[store.Locks]) {
 	for _, shared := range []bool{false, true} {
 		l := newLock(t, h)
 		dies, next := short(l.exclusive()), l.exclusive()
@@ -144,7 +144,7 @@ func renewExpired(t *testing.T, h Harness) {
 	}
 }
 
-func renewBatch(t *testing.T, h Harness) {
+func renewBatch(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	held, err := l.store.RenewLocks(background(), nil)
 	if err != nil || len(held) != 0 {
@@ -187,7 +187,7 @@ func renewBatch(t *testing.T, h Harness) {
 	}
 }
 
-func readersTogether(t *testing.T, h Harness) {
+func readersTogether(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	readers := []store.LockRequest{l.shared(), once(l.shared()), l.shared()}
 	fences := map[int64]bool{}
@@ -213,7 +213,7 @@ func readersTogether(t *testing.T, h Harness) {
 	l.taken(l.shared())
 }
 
-func readersLeases(t *testing.T, h Harness) {
+func readersLeases(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	before, dies, after := l.shared(), short(l.shared()), l.shared()
 	l.granted(before)
@@ -233,7 +233,7 @@ func readersLeases(t *testing.T, h Harness) {
 	l.granted(once(l.exclusive()))
 }
 
-func fencesGrow(t *testing.T, h Harness) {
+func fencesGrow(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	last := int64(0)
 	grows := func(how string, grant store.Grant) store.Grant {
@@ -264,7 +264,7 @@ func fencesGrow(t *testing.T, h Harness) {
 	}
 }
 
-func fenceBlocks(t *testing.T, h Harness) {
+func fenceBlocks(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	last := int64(0)
 	for range 4 {
@@ -281,7 +281,7 @@ func fenceBlocks(t *testing.T, h Harness) {
 	}
 }
 
-func downgrades(t *testing.T, h Harness) {
+func downgrades(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w := l.exclusive()
 	w.Fences = 8
@@ -317,7 +317,7 @@ func downgrades(t *testing.T, h Harness) {
 	l.wait(r3)
 }
 
-func downgradeRenews(t *testing.T, h Harness) {
+func downgradeRenews(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w := l.exclusive()
 	w.TTL = 200 * time.Millisecond
@@ -330,7 +330,7 @@ func downgradeRenews(t *testing.T, h Harness) {
 	l.taken(l.exclusive())
 }
 
-func downgradeNothing(t *testing.T, h Harness) {
+func downgradeNothing(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w, waits, dies := l.exclusive(), l.exclusive(), short(l.exclusive())
 	l.downgrade(w, false)
@@ -347,7 +347,7 @@ func downgradeNothing(t *testing.T, h Harness) {
 }
 
 // The renewal and the acquire were sent while the hold was exclusive.
-func lateAfterDowngrade(t *testing.T, h Harness) {
+func lateAfterDowngrade(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w, r := l.exclusive(), l.shared()
 	grant := l.granted(w)
@@ -366,7 +366,7 @@ func lateAfterDowngrade(t *testing.T, h Harness) {
 	l.granted(once(l.shared()))
 }
 
-func lateAfterRelease(t *testing.T, h Harness) {
+func lateAfterRelease(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w, next := l.exclusive(), l.exclusive()
 	l.granted(w)
@@ -389,7 +389,7 @@ func lateAfterRelease(t *testing.T, h Harness) {
 	l.taken(l.shared())
 }
 
-func forces(t *testing.T, h Harness) {
+func forces(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	told, taken := make(chan string, 64), make(chan string, 64)
 	defer l.store.NotifyLost(func(id string) { told <- id })()
@@ -440,7 +440,7 @@ func (l lockCase) untilTold(told <-chan string) {
 	}
 }
 
-func forceReader(t *testing.T, h Harness) {
+func forceReader(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	kept, forced := l.shared(), l.shared()
 	l.granted(kept)

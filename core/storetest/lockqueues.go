@@ -9,7 +9,7 @@ import (
 )
 
 // queueCases is what Locks asks about those who wait.
-var queueCases = []testCase{
+var queueCases = []testCase[store.Locks]{
 	{"a release gives the lock to the next, and wakes nobody else", releaseWakesOne},
 	{"who comes by never overtakes the queue", neverOvertakes},
 	{"await recognises its own repeat", awaitTwice},
@@ -29,7 +29,7 @@ var queueCases = []testCase{
 	{"readers exclude writers only", readersStorm},
 }
 
-func releaseWakesOne(t *testing.T, h Harness) {
+func releaseWakesOne(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	holder := l.exclusive()
 	fence := l.granted(holder).LastFence
@@ -56,7 +56,7 @@ func releaseWakesOne(t *testing.T, h Harness) {
 	l.granted(once(l.exclusive()))
 }
 
-func neverOvertakes(t *testing.T, h Harness) {
+func neverOvertakes(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	holder, first := l.exclusive(), l.exclusive()
 	l.granted(holder)
@@ -69,7 +69,7 @@ func neverOvertakes(t *testing.T, h Harness) {
 	l.taken(l.exclusive())
 }
 
-func awaitTwice(t *testing.T, h Harness) {
+func awaitTwice(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	holder := l.exclusive()
 	l.granted(holder)
@@ -84,7 +84,7 @@ func awaitTwice(t *testing.T, h Harness) {
 	l.granted(once(l.exclusive()))
 }
 
-func awaitUnknown(t *testing.T, h Harness) {
+func awaitUnknown(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	first := l.exclusive()
 	l.await(first).granted()
@@ -97,7 +97,7 @@ func awaitUnknown(t *testing.T, h Harness) {
 	w.granted()
 }
 
-func queueTwice(t *testing.T, h Harness) {
+func queueTwice(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	holder, first := l.exclusive(), l.exclusive()
 	l.granted(holder)
@@ -113,7 +113,7 @@ func queueTwice(t *testing.T, h Harness) {
 	l.acquire(first, store.Granted)
 }
 
-func withdrawn(t *testing.T, h Harness) {
+func withdrawn(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	holder := l.exclusive()
 	l.granted(holder)
@@ -140,7 +140,7 @@ func withdrawn(t *testing.T, h Harness) {
 	next.granted()
 }
 
-func withdrawnWriter(t *testing.T, h Harness) {
+func withdrawnWriter(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	l.granted(l.shared())
 	w := l.waits(l.exclusive())
@@ -154,7 +154,7 @@ func withdrawnWriter(t *testing.T, h Harness) {
 	l.wait(w2, r3)
 }
 
-func endedWaitKeepsPlace(t *testing.T, h Harness) {
+func endedWaitKeepsPlace(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	holder := l.exclusive()
 	l.granted(holder)
@@ -185,7 +185,7 @@ func (l lockCase) eventuallyGranted(w *waiter) {
 	w.granted()
 }
 
-func deadWaiter(t *testing.T, h Harness) {
+func deadWaiter(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	holder, dead := l.exclusive(), l.exclusive()
 	l.granted(holder)
@@ -200,7 +200,7 @@ func deadWaiter(t *testing.T, h Harness) {
 	revived.granted()
 }
 
-func deadWaiters(t *testing.T, h Harness) {
+func deadWaiters(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	l.granted(l.shared())
 	cancelled := l.waits(l.exclusive())
@@ -214,7 +214,7 @@ func deadWaiters(t *testing.T, h Harness) {
 	}
 }
 
-func expiryLetsIn(t *testing.T, h Harness) {
+func expiryLetsIn(t *testing.T, h Harness[store.Locks]) {
 	for _, shared := range []bool{false, true} {
 		l := newLock(t, h)
 		dies, waits := short(l.exclusive()), l.exclusive()
@@ -232,7 +232,7 @@ func expiryLetsIn(t *testing.T, h Harness) {
 	}
 }
 
-func expiryAfterLeave(t *testing.T, h Harness) {
+func expiryAfterLeave(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	dies := l.exclusive()
 	dies.TTL = 300 * time.Millisecond
@@ -252,7 +252,7 @@ func expiryAfterLeave(t *testing.T, h Harness) {
 	w3.granted()
 }
 
-func readersExpire(t *testing.T, h Harness) {
+func readersExpire(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	for range 3 {
 		l.acquire(short(l.shared()), store.Granted)
@@ -267,7 +267,7 @@ func readersExpire(t *testing.T, h Harness) {
 	}
 }
 
-func readersWait(t *testing.T, h Harness) {
+func readersWait(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	r1, r2 := l.shared(), l.shared()
 	l.granted(r1)
@@ -285,7 +285,7 @@ func readersWait(t *testing.T, h Harness) {
 	l.granted(once(l.shared()))
 }
 
-func phaseFair(t *testing.T, h Harness) {
+func phaseFair(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w := l.exclusive()
 	l.granted(w)

@@ -12,10 +12,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Locks is the contract of store.Locks, which the harness's store must implement too. Two of its tests
-// wait until the store has given up on somebody, and ask the harness for up to eight seconds.
-func Locks(t *testing.T, run Runner) {
-	runAll(t, run, []testCase{
+// Locks is the contract of store.Locks. Two of its tests wait until the store has dropped a dead
+// waiter, and advance the clock by up to eight seconds.
+func Locks[S store.Locks](t *testing.T, run Runner[S]) {
+	runAll(t, run, []testCase[store.Locks]{
 		{"a free lock is granted", grantsFree},
 		{"a lock that is held is taken", heldIsTaken},
 		{"acquire recognises its own repeat", acquireTwice},
@@ -36,7 +36,7 @@ func Locks(t *testing.T, run Runner) {
 	runAll(t, run, queueCases)
 }
 
-func grantsFree(t *testing.T, h Harness) {
+func grantsFree(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w := l.exclusive()
 	l.granted(w)
@@ -46,7 +46,7 @@ func grantsFree(t *testing.T, h Harness) {
 	l.granted(once(l.exclusive()))
 }
 
-func heldIsTaken(t *testing.T, h Harness) {
+func heldIsTaken(t *testing.T, h Harness[store.Locks]) {
 	for _, shared := range []bool{false, true} {
 		l := newLock(t, h)
 		w := l.exclusive()
@@ -69,7 +69,7 @@ func heldIsTaken(t *testing.T, h Harness) {
 	}
 }
 
-func acquireTwice(t *testing.T, h Harness) {
+func acquireTwice(t *testing.T, h Harness[store.Locks]) {
 	for _, shared := range []bool{false, true} {
 		l := newLock(t, h)
 		w, other := l.exclusive(), l.exclusive()
@@ -87,7 +87,7 @@ func acquireTwice(t *testing.T, h Harness) {
 	}
 }
 
-func releaseTwice(t *testing.T, h Harness) {
+func releaseTwice(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	first, second := l.exclusive(), l.exclusive()
 	l.granted(first)
@@ -101,7 +101,7 @@ func releaseTwice(t *testing.T, h Harness) {
 	l.release(stranger, false)
 }
 
-func acquireAfterRelease(t *testing.T, h Harness) {
+func acquireAfterRelease(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	early, held, waited := l.exclusive(), l.exclusive(), l.exclusive()
 	l.release(early, false)
@@ -120,7 +120,7 @@ func acquireAfterRelease(t *testing.T, h Harness) {
 	}
 }
 
-func releaseByStranger(t *testing.T, h Harness) {
+func releaseByStranger(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w, r := l.exclusive(), l.shared()
 	l.granted(w)
@@ -130,7 +130,7 @@ func releaseByStranger(t *testing.T, h Harness) {
 	l.taken(l.exclusive())
 }
 
-func verifies(t *testing.T, h Harness) {
+func verifies(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	w, waits := l.exclusive(), l.exclusive()
 	l.verify(w, false)
@@ -144,7 +144,7 @@ func verifies(t *testing.T, h Harness) {
 	l.verify(w, false)
 }
 
-func inspects(t *testing.T, h Harness) {
+func inspects(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	if state := l.inspect(); len(state.Holders) != 0 || state.Waiting != 0 {
 		t.Errorf("a free lock: %+v", state)
@@ -165,7 +165,7 @@ func inspects(t *testing.T, h Harness) {
 	}
 }
 
-func lists(t *testing.T, h Harness) {
+func lists(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	other := newLock(t, h)
 	other.granted(other.exclusive())
@@ -207,7 +207,7 @@ func lists(t *testing.T, h Harness) {
 	}
 }
 
-func locksApart(t *testing.T, h Harness) {
+func locksApart(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	for _, suffix := range [][2]string{{"", "ab"}, {"a", "b"}, {"", "b"}, {"a", "ab"}, {"b", "a"}} {
 		one := l
@@ -216,7 +216,7 @@ func locksApart(t *testing.T, h Harness) {
 	}
 }
 
-func oddLockKeys(t *testing.T, h Harness) {
+func oddLockKeys(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	for _, key := range []string{
 		"{a}", "a}{b", "{}", "\x00", "ü\xff", "a b\r\n", "*", ":", "a:b", strings.Repeat("x", 1024), strings.Repeat("\xff", 1024),
@@ -233,7 +233,7 @@ func oddLockKeys(t *testing.T, h Harness) {
 	}
 }
 
-func concurrentAcquires(t *testing.T, h Harness) {
+func concurrentAcquires(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	var (
 		wg             sync.WaitGroup
@@ -285,7 +285,7 @@ func (l lockCase) lockCalls(ctx context.Context, req store.LockRequest, want fun
 	want("ListLocks", err)
 }
 
-func cancelledLock(t *testing.T, h Harness) {
+func cancelledLock(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	ctx, cancel := context.WithCancel(background())
 	cancel()
@@ -298,15 +298,12 @@ func cancelledLock(t *testing.T, h Harness) {
 	l.granted(l.exclusive())
 }
 
-func closedLock(t *testing.T, h Harness) {
+func closedLock(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	held := l.exclusive()
 	l.granted(held)
 	first, second := l.waits(l.exclusive()), l.waits(l.shared())
-	if err := h.Store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantClosed(t, h)
+	closes(t, h.Store)
 	for _, w := range []*waiter{first, second} {
 		select {
 		case <-w.done:

@@ -31,7 +31,7 @@ func (l lockCase) giveBack(req store.LockRequest) {
 	}
 }
 
-func storm(t *testing.T, h Harness) {
+func storm(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	var (
 		wg     sync.WaitGroup
@@ -64,7 +64,7 @@ func storm(t *testing.T, h Harness) {
 	}
 }
 
-func readersStorm(t *testing.T, h Harness) {
+func readersStorm(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
 	var (
 		wg               sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 // op is an operation that a test begins attempts at.
 type op struct {
 	t  *testing.T
-	h  Harness
+	h  Harness[store.Records]
 	id string
 	fp string
 
@@ -21,7 +21,7 @@ type op struct {
 	retention  time.Duration
 }
 
-func newOp(t *testing.T, h Harness) op {
+func newOp(t *testing.T, h Harness[store.Records]) op {
 	id := unique("op")
 	return op{t: t, h: h, id: id[len(id)-22:], fp: strings.Repeat("f", 43), retention: time.Hour}
 }

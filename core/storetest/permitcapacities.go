@@ -8,7 +8,7 @@ import (
 
 // permitCapacityCases is what Semaphores asks about capacities that differ, and that change while a
 // request waits.
-var permitCapacityCases = []testCase{
+var permitCapacityCases = []testCase[store.Permits]{
 	{"every request is held to its own capacity", capacitiesDiffer},
 	{"a smaller capacity ends nobody's permit", smallerCapacityDrains},
 	{"a waiting request that asks with a larger capacity goes on", largerCapacityGoesOn},
@@ -17,7 +17,7 @@ var permitCapacityCases = []testCase{
 	{"a waiting request that asks with a smaller capacity waits for longer", smallerCapacityWaits},
 }
 
-func capacitiesDiffer(t *testing.T, h Harness) {
+func capacitiesDiffer(t *testing.T, h Harness[store.Permits]) {
 	small, large := newPermits(t, h, 2), newPermits(t, h, 5)
 	large.name = small.name
 	held := []store.PermitRequest{large.request(1), large.request(1), large.request(1)}
@@ -41,7 +41,7 @@ func capacitiesDiffer(t *testing.T, h Harness) {
 	large.state(5, 0)
 }
 
-func smallerCapacityDrains(t *testing.T, h Harness) {
+func smallerCapacityDrains(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 5)
 	one, two, three := p.request(1), p.request(2), p.request(2)
 	for _, req := range []store.PermitRequest{one, two, three} {
@@ -64,7 +64,7 @@ func smallerCapacityDrains(t *testing.T, h Harness) {
 	p.taken(p.request(1))
 }
 
-func largerCapacityGoesOn(t *testing.T, h Harness) {
+func largerCapacityGoesOn(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	p.granted(p.request(2))
 	head, second, third := p.waits(p.request(2)), p.waits(of(5, p.request(1))), p.waits(p.request(1))
@@ -83,7 +83,7 @@ func largerCapacityGoesOn(t *testing.T, h Harness) {
 	p.waiting(2, third)
 }
 
-func largerCapacityKeepsPlace(t *testing.T, h Harness) {
+func largerCapacityKeepsPlace(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	held := p.request(1)
 	p.granted(held)
@@ -100,7 +100,7 @@ func largerCapacityKeepsPlace(t *testing.T, h Harness) {
 	p.waiting(3, third)
 }
 
-func largerCapacityBarges(t *testing.T, h Harness) {
+func largerCapacityBarges(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	p.granted(p.request(2))
 	head, quick := p.waits(p.request(2)), p.waits(barges(p.request(1)))
@@ -110,7 +110,7 @@ func largerCapacityBarges(t *testing.T, h Harness) {
 	p.waiting(3, head)
 }
 
-func smallerCapacityWaits(t *testing.T, h Harness) {
+func smallerCapacityWaits(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	held := []store.PermitRequest{p.request(1), p.request(1), p.request(1)}
 	for _, req := range held {

@@ -12,14 +12,14 @@ import (
 // permitCase is a semaphore that a test asks for permits of.
 type permitCase struct {
 	t         *testing.T
-	h         Harness
+	h         Harness[store.Permits]
 	store     store.Permits
 	name, key string
 	capacity  int // of every request that says nothing else
 	since     time.Time
 }
 
-func newPermits(t *testing.T, h Harness, capacity int) permitCase {
+func newPermits(t *testing.T, h Harness[store.Permits], capacity int) permitCase {
 	return permitCase{t, h, h.Store, unique("semaphore"), "k", capacity, time.Now()}
 }
 

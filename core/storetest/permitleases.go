@@ -9,7 +9,7 @@ import (
 )
 
 // permitLeaseCases is what Semaphores asks about how permits end, and about fences.
-var permitLeaseCases = []testCase{
+var permitLeaseCases = []testCase[store.Permits]{
 	{"a permit expires", permitExpires},
 	{"every permit has a lease of its own", permitLeases},
 	{"many permits expire at once", manyExpire},
@@ -27,7 +27,7 @@ var permitLeaseCases = []testCase{
 	{"a renewal keeps those who wait waiting", renewalKeepsOut},
 }
 
-func permitExpires(t *testing.T, h Harness) {
+func permitExpires(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 5)
 	dead := dies(p.request(3))
 	p.granted(dead)
@@ -50,7 +50,7 @@ func permitExpires(t *testing.T, h Harness) {
 	p.granted(tries(p.request(1)))
 }
 
-func permitLeases(t *testing.T, h Harness) {
+func permitLeases(t *testing.T, h Harness[store.Permits]) {
 	inTime(t, 500*time.Millisecond, func(ttl time.Duration) (late bool) {
 		p := newPermits(t, h, 8)
 		before, dead, later, doomed, after := p.request(1), dies(p.request(2)), p.request(1), p.request(1), p.request(3)
@@ -83,7 +83,7 @@ func permitLeases(t *testing.T, h Harness) {
 	})
 }
 
-func manyExpire(t *testing.T, h Harness) {
+func manyExpire(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 1000)
 	var (
 		reqs []store.PermitRef
@@ -118,7 +118,7 @@ func manyExpire(t *testing.T, h Harness) {
 	p.state(p.capacity-live, 0)
 }
 
-func releaseExpiredPermit(t *testing.T, h Harness) {
+func releaseExpiredPermit(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	dead, next := dies(p.request(2)), p.request(2)
 	p.granted(dead)
@@ -131,7 +131,7 @@ func releaseExpiredPermit(t *testing.T, h Harness) {
 	p.acquire(dead, store.Withdrawn)
 }
 
-func renewsPermit(t *testing.T, h Harness) {
+func renewsPermit(t *testing.T, h Harness[store.Permits]) {
 	inTime(t, 300*time.Millisecond, func(ttl time.Duration) (late bool) {
 		p := newPermits(t, h, 3)
 		req := p.request(2)
@@ -161,7 +161,7 @@ func renewsPermit(t *testing.T, h Harness) {
 	})
 }
 
-func renewExpiredPermit(t *testing.T, h Harness) {
+func renewExpiredPermit(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	dead, next := dies(p.request(2)), p.request(3)
 	p.granted(dead)
@@ -178,7 +178,7 @@ func renewExpiredPermit(t *testing.T, h Harness) {
 	p.granted(tries(p.request(3)))
 }
 
-func renewPermits(t *testing.T, h Harness) {
+func renewPermits(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	p.checkAll("RenewPermits", nil, nil)
 	const keys = 40 // with five requests each, more than a store may want to send at once
@@ -220,7 +220,7 @@ func renewPermits(t *testing.T, h Harness) {
 	}
 }
 
-func permitFences(t *testing.T, h Harness) {
+func permitFences(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	seen := map[int64]string{}
 	differs := func(how string, grant store.Grant) {
@@ -251,7 +251,7 @@ func permitFences(t *testing.T, h Harness) {
 	}
 }
 
-func fencesStay(t *testing.T, h Harness) {
+func fencesStay(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 9)
 	first, second := p.request(1), p.request(2)
 	grants := map[int64]store.Grant{}
@@ -276,7 +276,7 @@ func fencesStay(t *testing.T, h Harness) {
 	p.state(5, 0)
 }
 
-func expiryGrants(t *testing.T, h Harness) {
+func expiryGrants(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	dead, waits := dies(p.request(1)), p.request(2)
 	stays := p.request(1)
@@ -300,7 +300,7 @@ func expiryGrants(t *testing.T, h Harness) {
 	next.granted()
 }
 
-func expiryTooSmall(t *testing.T, h Harness) {
+func expiryTooSmall(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 4)
 	dead, stays := dies(p.request(1)), p.request(3)
 	p.granted(stays)
@@ -315,7 +315,7 @@ func expiryTooSmall(t *testing.T, h Harness) {
 	behind.granted()
 }
 
-func expiriesAddUp(t *testing.T, h Harness) {
+func expiriesAddUp(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 4)
 	first, second, stays := p.request(1), p.request(2), p.request(1)
 	first.TTL, second.TTL = 100*time.Millisecond, 400*time.Millisecond
@@ -333,7 +333,7 @@ func expiriesAddUp(t *testing.T, h Harness) {
 	behind.granted()
 }
 
-func expiriesInTurn(t *testing.T, h Harness) {
+func expiriesInTurn(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	for _, ttl := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond} {
 		req := p.request(1)
@@ -356,7 +356,7 @@ func expiriesInTurn(t *testing.T, h Harness) {
 	p.state(3, 0)
 }
 
-func expiryBehindLeave(t *testing.T, h Harness) {
+func expiryBehindLeave(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	dead := p.request(2)
 	dead.TTL = 300 * time.Millisecond
@@ -380,7 +380,7 @@ func expiryBehindLeave(t *testing.T, h Harness) {
 	w4.granted()
 }
 
-func renewalKeepsOut(t *testing.T, h Harness) {
+func renewalKeepsOut(t *testing.T, h Harness[store.Permits]) {
 	inTime(t, 400*time.Millisecond, func(ttl time.Duration) (late bool) {
 		p := newPermits(t, h, 2)
 		req := p.request(2)

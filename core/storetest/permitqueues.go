@@ -9,7 +9,7 @@ import (
 )
 
 // permitQueueCases is what Semaphores asks about those who wait.
-var permitQueueCases = []testCase{
+var permitQueueCases = []testCase[store.Permits]{
 	{"a release gives a permit to the next, and wakes nobody else", releaseGrantsOne},
 	{"a heavy release makes room for several", releaseGrantsSeveral},
 	{"a light request does not overtake a heavy one", heavyBlocks},
@@ -30,7 +30,7 @@ var permitQueueCases = []testCase{
 	{"places and turns that nobody awaits are lost", deadPermitWaiters},
 }
 
-func releaseGrantsOne(t *testing.T, h Harness) {
+func releaseGrantsOne(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	stays, leaves := p.request(1), p.request(1)
 	p.granted(stays)
@@ -55,7 +55,7 @@ func releaseGrantsOne(t *testing.T, h Harness) {
 	p.granted(tries(p.request(1)))
 }
 
-func releaseGrantsSeveral(t *testing.T, h Harness) {
+func releaseGrantsSeveral(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 4)
 	heavy := p.request(4)
 	p.granted(heavy)
@@ -72,7 +72,7 @@ func releaseGrantsSeveral(t *testing.T, h Harness) {
 	p.state(3, 0)
 }
 
-func heavyBlocks(t *testing.T, h Harness) {
+func heavyBlocks(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	one, two := p.request(1), p.request(2)
 	p.granted(one)
@@ -91,7 +91,7 @@ func heavyBlocks(t *testing.T, h Harness) {
 	p.state(3, 0)
 }
 
-func heavyIsServed(t *testing.T, h Harness) {
+func heavyIsServed(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	var held []store.PermitRequest
 	for range 3 {
@@ -120,7 +120,7 @@ func heavyIsServed(t *testing.T, h Harness) {
 	p.waiting(3, waiters[4])
 }
 
-func permitsNotOvertaken(t *testing.T, h Harness) {
+func permitsNotOvertaken(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	one, two := p.request(1), p.request(1)
 	p.granted(one)
@@ -153,7 +153,7 @@ func permitsNotOvertaken(t *testing.T, h Harness) {
 	p.state(2, 0)
 }
 
-func turnLeavesRoom(t *testing.T, h Harness) {
+func turnLeavesRoom(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	held := p.request(3)
 	p.granted(held)
@@ -179,7 +179,7 @@ func turnLeavesRoom(t *testing.T, h Harness) {
 	p.granted(absent)
 }
 
-func bargesPast(t *testing.T, h Harness) {
+func bargesPast(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	held := p.request(2)
 	p.granted(held)
@@ -198,7 +198,7 @@ func bargesPast(t *testing.T, h Harness) {
 	p.waiting(2, heavy)
 }
 
-func bargesInQueue(t *testing.T, h Harness) {
+func bargesInQueue(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 4)
 	one, two, three := p.request(1), p.request(1), p.request(2)
 	for _, req := range []store.PermitRequest{one, two, three} {
@@ -222,7 +222,7 @@ func bargesInQueue(t *testing.T, h Harness) {
 	p.waiting(4, light)
 }
 
-func bargesFromTheEnd(t *testing.T, h Harness) {
+func bargesFromTheEnd(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	stays, leaves := p.request(1), p.request(1)
 	p.granted(stays)
@@ -236,7 +236,7 @@ func bargesFromTheEnd(t *testing.T, h Harness) {
 	p.state(2, 10)
 }
 
-func queueIsBounded(t *testing.T, h Harness) {
+func queueIsBounded(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	atMost := func(waiting int, req store.PermitRequest) store.PermitRequest {
 		req.MaxWaiting = waiting
@@ -281,7 +281,7 @@ func queueIsBounded(t *testing.T, h Harness) {
 	p.state(1, 2)
 }
 
-func awaitPermitTwice(t *testing.T, h Harness) {
+func awaitPermitTwice(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	held := p.request(2)
 	p.granted(held)
@@ -298,7 +298,7 @@ func awaitPermitTwice(t *testing.T, h Harness) {
 	p.granted(tries(p.request(2)))
 }
 
-func awaitUnknownPermit(t *testing.T, h Harness) {
+func awaitUnknownPermit(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	first := p.request(2)
 	p.await(first).granted()
@@ -312,7 +312,7 @@ func awaitUnknownPermit(t *testing.T, h Harness) {
 	late.granted()
 }
 
-func queuePermitTwice(t *testing.T, h Harness) {
+func queuePermitTwice(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	held := p.request(3)
 	p.granted(held)
@@ -335,7 +335,7 @@ func queuePermitTwice(t *testing.T, h Harness) {
 	p.same(first, grant)
 }
 
-func withdrawnPermit(t *testing.T, h Harness) {
+func withdrawnPermit(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	held := p.request(2)
 	p.granted(held)
@@ -366,7 +366,7 @@ func withdrawnPermit(t *testing.T, h Harness) {
 	p.acquire(gone, store.Withdrawn)
 }
 
-func withdrawnHeavy(t *testing.T, h Harness) {
+func withdrawnHeavy(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 4)
 	p.granted(p.request(2))
 	heavy, light, heavier, last := p.waits(p.request(3)), p.waits(p.request(1)), p.waits(p.request(4)), p.waits(p.request(1))
@@ -381,7 +381,7 @@ func withdrawnHeavy(t *testing.T, h Harness) {
 	p.state(4, 0)
 }
 
-func endedWaitKeepsTurn(t *testing.T, h Harness) {
+func endedWaitKeepsTurn(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	held := p.request(2)
 	p.granted(held)
@@ -398,7 +398,7 @@ func endedWaitKeepsTurn(t *testing.T, h Harness) {
 	second.granted()
 }
 
-func endedWaitDelaysNobody(t *testing.T, h Harness) {
+func endedWaitDelaysNobody(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	held := p.request(3)
 	p.granted(held)
@@ -434,7 +434,7 @@ func (p permitCase) eventuallyGranted(w *permitWaiter) {
 	w.granted()
 }
 
-func deadPermitWaiters(t *testing.T, h Harness) {
+func deadPermitWaiters(t *testing.T, h Harness[store.Permits]) {
 	// Two semaphores, so that it takes as long as one of them: in the first a turn is lost,
 	turn := newPermits(t, h, 3)
 	held, absent := turn.request(3), turn.request(2)

@@ -11,13 +11,13 @@ import (
 )
 
 // permitStormCases is what Semaphores asks of many goroutines at once.
-var permitStormCases = []testCase{
+var permitStormCases = []testCase[store.Permits]{
 	{"of many requests at once no more are granted than fit", concurrentPermits},
 	{"many who come and go never have more than the capacity", permitStorm},
 	{"many who leave the queue keep nobody in it", leaversStorm},
 }
 
-func concurrentPermits(t *testing.T, h Harness) {
+func concurrentPermits(t *testing.T, h Harness[store.Permits]) {
 	for _, capacity := range []int{1, 5, 100} {
 		p := newPermits(t, h, capacity)
 		var (
@@ -68,7 +68,7 @@ func (p permitCase) take(req store.PermitRequest) bool {
 	return true
 }
 
-func permitStorm(t *testing.T, h Harness) {
+func permitStorm(t *testing.T, h Harness[store.Permits]) {
 	for _, capacity := range []int{1, 5, 100} {
 		p := newPermits(t, h, capacity)
 		var (
@@ -121,7 +121,7 @@ func permitStorm(t *testing.T, h Harness) {
 	}
 }
 
-func leaversStorm(t *testing.T, h Harness) {
+func leaversStorm(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -12,7 +12,7 @@ import (
 
 // scopeOf returns a maker of operations of one scope, which has no more records, and bytes of results, than
 // these.
-func scopeOf(t *testing.T, h Harness, records, bytes int) func() op {
+func scopeOf(t *testing.T, h Harness[store.Records], records, bytes int) func() op {
 	scope := unique("scope")
 	return func() op {
 		o := newOp(t, h)
@@ -47,7 +47,7 @@ func (o op) wantFull(reply store.BeginReply) {
 	}
 }
 
-func scopeFull(t *testing.T, h Harness) {
+func scopeFull(t *testing.T, h Harness[store.Records]) {
 	next := scopeOf(t, h, 4, 1000)
 	running, done, unknown, gone := next(), next(), next(), next()
 	runs, finishes := newOwner(), newOwner()
@@ -80,7 +80,7 @@ func scopeFull(t *testing.T, h Harness) {
 	running.settle(runs, store.Completed, []byte("ran"), true)
 }
 
-func fullScopeTakenOver(t *testing.T, h Harness) {
+func fullScopeTakenOver(t *testing.T, h Harness[store.Records]) {
 	next := scopeOf(t, h, 2, 1000)
 	dead, unknown, ended := next(), next(), newOwner()
 	dead.dies(newOwner(), true, 1)
@@ -95,7 +95,7 @@ func fullScopeTakenOver(t *testing.T, h Harness) {
 	next().refused()
 }
 
-func scopesApart(t *testing.T, h Harness) {
+func scopesApart(t *testing.T, h Harness[store.Records]) {
 	alice, bob := scopeOf(t, h, 2, 0), scopeOf(t, h, 2, 0)
 	for range 2 {
 		alice().started(newOwner(), longLease, false, 1)
@@ -115,7 +115,7 @@ func scopesApart(t *testing.T, h Harness) {
 	}
 }
 
-func abandonLeavesRoom(t *testing.T, h Harness) {
+func abandonLeavesRoom(t *testing.T, h Harness[store.Records]) {
 	next := scopeOf(t, h, 2, 0)
 	next().started(newOwner(), longLease, false, 1)
 	for range 5 {
@@ -131,7 +131,7 @@ func abandonLeavesRoom(t *testing.T, h Harness) {
 	next().refused()
 }
 
-func retentionLeavesRoom(t *testing.T, h Harness) {
+func retentionLeavesRoom(t *testing.T, h Harness[store.Records]) {
 	inTime(t, 160*time.Millisecond, func(retention time.Duration) (late bool) {
 		next := scopeOf(t, h, 3, 1000)
 		for range 2 {
@@ -151,7 +151,7 @@ func retentionLeavesRoom(t *testing.T, h Harness) {
 	})
 }
 
-func renewedTakesRoom(t *testing.T, h Harness) {
+func renewedTakesRoom(t *testing.T, h Harness[store.Records]) {
 	inTime(t, 200*time.Millisecond, func(retention time.Duration) (late bool) {
 		next := scopeOf(t, h, 1, 0)
 		o, owner := next(), newOwner()
@@ -178,7 +178,7 @@ func renewedTakesRoom(t *testing.T, h Harness) {
 	})
 }
 
-func concurrentScope(t *testing.T, h Harness) {
+func concurrentScope(t *testing.T, h Harness[store.Records]) {
 	next := scopeOf(t, h, 10, 0)
 	var (
 		wg            sync.WaitGroup
@@ -206,7 +206,7 @@ func concurrentScope(t *testing.T, h Harness) {
 	}
 }
 
-func largeScope(t *testing.T, h Harness) {
+func largeScope(t *testing.T, h Harness[store.Records]) {
 	next := scopeOf(t, h, 100, 10_000)
 	started, kept := 0, 0
 	for range 150 {
@@ -225,7 +225,7 @@ func largeScope(t *testing.T, h Harness) {
 	}
 }
 
-func scopeBytes(t *testing.T, h Harness) {
+func scopeBytes(t *testing.T, h Harness[store.Records]) {
 	next := scopeOf(t, h, 100, 1000)
 	settled := func(size int, want store.RecordState) {
 		t.Helper()
@@ -248,7 +248,7 @@ func scopeBytes(t *testing.T, h Harness) {
 	settled(0, store.Completed)
 }
 
-func resultsLeaveRoom(t *testing.T, h Harness) {
+func resultsLeaveRoom(t *testing.T, h Harness[store.Records]) {
 	inTime(t, 160*time.Millisecond, func(retention time.Duration) (late bool) {
 		next := scopeOf(t, h, 100, 1000)
 		for range 2 {

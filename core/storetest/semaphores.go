@@ -11,11 +11,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Semaphores is the contract of store.Permits, which the harness's store must implement too. One of
-// its tests waits until the store has given up on somebody, and asks the harness for up to eight
-// seconds.
-func Semaphores(t *testing.T, run Runner) {
-	runAll(t, run, []testCase{
+// Permits is the contract of store.Permits. One of its tests waits until the store has dropped a dead
+// waiter, and advances the clock by up to eight seconds.
+func Permits[S store.Permits](t *testing.T, run Runner[S]) {
+	runAll(t, run, []testCase[store.Permits]{
 		{"permits are granted up to the capacity", permitsUpToCapacity},
 		{"a request that does not fit is taken", fullIsTaken},
 		{"what is told of a full semaphore ends with its first permit", firstExpiryIsTold},
@@ -43,7 +42,7 @@ func Semaphores(t *testing.T, run Runner) {
 	runAll(t, run, permitStormCases)
 }
 
-func permitsUpToCapacity(t *testing.T, h Harness) {
+func permitsUpToCapacity(t *testing.T, h Harness[store.Permits]) {
 	for _, weights := range [][]int{{1}, {1, 1, 1}, {3}, {2, 1}, {1, 2}, {100, 1, 99}, {2, 2, 1, 3, 1}} {
 		capacity := 0
 		for _, weight := range weights {
@@ -72,7 +71,7 @@ func permitsUpToCapacity(t *testing.T, h Harness) {
 	}
 }
 
-func fullIsTaken(t *testing.T, h Harness) {
+func fullIsTaken(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 5)
 	p.granted(p.request(3))
 	p.granted(p.request(1))
@@ -101,7 +100,7 @@ func fullIsTaken(t *testing.T, h Harness) {
 	p.state(4, 3)
 }
 
-func firstExpiryIsTold(t *testing.T, h Harness) {
+func firstExpiryIsTold(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	first, second, third := p.request(1), p.request(1), p.request(1)
 	second.TTL = longLease / 2
@@ -126,7 +125,7 @@ func firstExpiryIsTold(t *testing.T, h Harness) {
 	told(2 * longLease)
 }
 
-func largestCapacity(t *testing.T, h Harness) {
+func largestCapacity(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, store.MaxCapacity)
 	all := p.request(store.MaxCapacity)
 	p.granted(all)
@@ -140,7 +139,7 @@ func largestCapacity(t *testing.T, h Harness) {
 	p.taken(p.request(1))
 }
 
-func acquirePermitTwice(t *testing.T, h Harness) {
+func acquirePermitTwice(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	req, other := p.request(2), p.request(3)
 	grant := p.granted(req)
@@ -163,7 +162,7 @@ func acquirePermitTwice(t *testing.T, h Harness) {
 
 // acquirePermitLater repeats a request when time has passed: its permit may be extended or not, but
 // nobody is to believe in more than the store knows.
-func acquirePermitLater(t *testing.T, h Harness) {
+func acquirePermitLater(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 1)
 	req := p.request(1)
 	grant := p.granted(req)
@@ -176,7 +175,7 @@ func acquirePermitLater(t *testing.T, h Harness) {
 	p.state(1, 0)
 }
 
-func releasePermitTwice(t *testing.T, h Harness) {
+func releasePermitTwice(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	first, second := p.request(2), p.request(2)
 	p.granted(first)
@@ -196,7 +195,7 @@ func releasePermitTwice(t *testing.T, h Harness) {
 	p.state(2, 0)
 }
 
-func acquirePermitAfterRelease(t *testing.T, h Harness) {
+func acquirePermitAfterRelease(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	early, held, waited := p.request(1), p.request(2), p.request(1)
 	p.release(early, false)
@@ -217,7 +216,7 @@ func acquirePermitAfterRelease(t *testing.T, h Harness) {
 	p.state(0, 0)
 }
 
-func releasePermitByStranger(t *testing.T, h Harness) {
+func releasePermitByStranger(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	held := p.request(2)
 	p.granted(held)
@@ -230,7 +229,7 @@ func releasePermitByStranger(t *testing.T, h Harness) {
 	p.taken(p.request(1))
 }
 
-func releaseBatch(t *testing.T, h Harness) {
+func releaseBatch(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	if held, err := p.store.ReleasePermits(background(), nil); err != nil || len(held) != 0 {
 		t.Errorf("ReleasePermits of none: %v, %v", held, err)
@@ -281,7 +280,7 @@ func releaseBatch(t *testing.T, h Harness) {
 	}
 }
 
-func releaseTogether(t *testing.T, h Harness) {
+func releaseTogether(t *testing.T, h Harness[store.Permits]) {
 	p, other := newPermits(t, h, 4), newPermits(t, h, 1)
 	a, b, c, d := p.request(1), p.request(1), p.request(2), other.request(1)
 	for _, req := range []store.PermitRequest{a, b, c} {
@@ -302,7 +301,7 @@ func releaseTogether(t *testing.T, h Harness) {
 	third.granted()
 }
 
-func inspectsPermits(t *testing.T, h Harness) {
+func inspectsPermits(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 9)
 	p.state(0, 0)
 	type held struct {
@@ -336,7 +335,7 @@ func inspectsPermits(t *testing.T, h Harness) {
 	}
 }
 
-func inspectsMany(t *testing.T, h Harness) {
+func inspectsMany(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 1000)
 	const more = store.MaxHolders + 20
 	fences := map[int64]bool{}
@@ -363,7 +362,7 @@ func inspectsMany(t *testing.T, h Harness) {
 	}
 }
 
-func listsPermits(t *testing.T, h Harness) {
+func listsPermits(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 4)
 	for _, name := range []string{unique("semaphore"), p.name + "x", p.name[:len(p.name)-1]} {
 		other := p
@@ -408,7 +407,7 @@ func listsPermits(t *testing.T, h Harness) {
 	}
 }
 
-func permitsApart(t *testing.T, h Harness) {
+func permitsApart(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 1)
 	for _, suffix := range [][2]string{{"", "abc"}, {"a", "bc"}, {"ab", "c"}, {"", "c"}, {"a", "abc"}, {"c", "ab"}} {
 		one := p
@@ -419,8 +418,8 @@ func permitsApart(t *testing.T, h Harness) {
 	}
 }
 
-func lockIsApart(t *testing.T, h Harness) {
-	p, l := newPermits(t, h, 1), newLock(t, h)
+func lockIsApart(t *testing.T, h Harness[store.Permits]) {
+	p, l := newPermits(t, h, 1), newLock(t, as[store.Locks](t, h))
 	l.name, l.key = p.name, p.key
 	permit, hold := p.request(1), l.exclusive()
 	hold.ID = permit.ID
@@ -431,7 +430,7 @@ func lockIsApart(t *testing.T, h Harness) {
 	p.renew(permit, true)
 	p.state(1, 1)
 	l.granted(once(l.exclusive()))
-	for state, err := range h.Store.ListLocks(background(), l.name) {
+	for state, err := range l.store.ListLocks(background(), l.name) {
 		if err != nil || len(state.Holders) != 1 || state.Waiting != 0 {
 			t.Errorf("one has the lock: %+v, %v", state, err)
 		}
@@ -441,7 +440,7 @@ func lockIsApart(t *testing.T, h Harness) {
 	}
 }
 
-func oddPermitKeys(t *testing.T, h Harness) {
+func oddPermitKeys(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	for _, key := range []string{
 		"{a}", "a}{b", "{}", "\x00", "ü\xff", "a b\r\n", "*", ":", "a:b", strings.Repeat("x", 1024), strings.Repeat("\xff", 1024),
@@ -478,7 +477,7 @@ func (p permitCase) permitCalls(ctx context.Context, req store.PermitRequest, wa
 	want("ListPermits", err)
 }
 
-func cancelledPermits(t *testing.T, h Harness) {
+func cancelledPermits(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 1)
 	ctx, cancel := context.WithCancel(background())
 	cancel()
@@ -490,15 +489,12 @@ func cancelledPermits(t *testing.T, h Harness) {
 	p.granted(p.request(1))
 }
 
-func closedPermits(t *testing.T, h Harness) {
+func closedPermits(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 2)
 	held := p.request(2)
 	p.granted(held)
 	first, second := p.waits(p.request(1)), p.waits(p.request(2))
-	if err := h.Store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantClosed(t, h)
+	closes(t, h.Store)
 	for _, w := range []*permitWaiter{first, second} {
 		select {
 		case <-w.done:

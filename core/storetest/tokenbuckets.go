@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// TokenBuckets is the contract of store.Buckets.
-func TokenBuckets(t *testing.T, run Runner) {
-	runAll(t, run, []testCase{
+// Buckets is the contract of store.Buckets.
+func Buckets[S store.Buckets](t *testing.T, run Runner[S]) {
+	runAll(t, run, []testCase[store.Buckets]{
 		{"the first call leaves one token less", firstCall},
 		{"a burst is exactly as large as it says", exactBurst},
 		{"tokens come back one by one", refill},
@@ -31,11 +32,12 @@ func TokenBuckets(t *testing.T, run Runner) {
 		{"concurrent calls never exceed the burst", concurrentTakes},
 		{"keys of any bytes", oddKeys},
 		{"a cancelled context is its error", cancelledTake},
+		{"a store that was shut down charges nothing", shutDownBuckets},
 		{"a closed store is unavailable", closedTake},
 	})
 }
 
-func newLimiter(t *testing.T, h Harness, plan tokenbucket.Plan) *tokenbucket.Limiter {
+func newLimiter(t *testing.T, h Harness[store.Buckets], plan tokenbucket.Plan) *tokenbucket.Limiter {
 	t.Helper()
 	l, err := tokenbucket.New(h.Store, unique("limiter"), plan)
 	if err != nil {
@@ -70,7 +72,7 @@ func wantDenied(t *testing.T, d tokenbucket.Decision) {
 	}
 }
 
-func firstCall(t *testing.T, h Harness) {
+func firstCall(t *testing.T, h Harness[store.Buckets]) {
 	d := take(t, newLimiter(t, h, tokenbucket.PerMinute(100)), "k", 1)
 	wantAllowed(t, d, 99)
 	l := d.Limits()[0]
@@ -82,7 +84,7 @@ func firstCall(t *testing.T, h Harness) {
 	}
 }
 
-func exactBurst(t *testing.T, h Harness) {
+func exactBurst(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(10).Burst(5))
 	for i := range int64(5) {
 		wantAllowed(t, take(t, l, "k", 1), 4-i)
@@ -96,7 +98,7 @@ func exactBurst(t *testing.T, h Harness) {
 	wantDenied(t, take(t, l, "whole", 1))
 }
 
-func refill(t *testing.T, h Harness) {
+func refill(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.Per(1, 40*time.Millisecond).Burst(2))
 	wantAllowed(t, take(t, l, "k", 2), 0)
 	d := take(t, l, "k", 2)
@@ -106,7 +108,7 @@ func refill(t *testing.T, h Harness) {
 	}
 }
 
-func exactRates(t *testing.T, h Harness) {
+func exactRates(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(7).Burst(7)) // one in 514,285,714 2/7 µs
 	for i := range int64(7) {
 		wantAllowed(t, take(t, l, "k", 1), 6-i)
@@ -121,7 +123,7 @@ func exactRates(t *testing.T, h Harness) {
 	wantAllowed(t, take(t, quick, "k", 3), 0)
 }
 
-func neverAboveBurst(t *testing.T, h Harness) {
+func neverAboveBurst(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.Per(1, 5*time.Millisecond).Burst(3))
 	take(t, l, "k", 3)
 	h.Advance(100 * time.Millisecond)
@@ -134,7 +136,7 @@ func neverAboveBurst(t *testing.T, h Harness) {
 	}
 }
 
-func denialIsFree(t *testing.T, h Harness) {
+func denialIsFree(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(10))
 	take(t, l, "k", 7)
 	for range 5 {
@@ -147,7 +149,7 @@ func denialIsFree(t *testing.T, h Harness) {
 	wantAllowed(t, take(t, l, "k", 3), 0)
 }
 
-func allOrNone(t *testing.T, h Harness) {
+func allOrNone(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.Limits{
 		tokenbucket.PerHour(100).Named("hour"),
 		tokenbucket.PerDay(3).Named("day"),
@@ -164,7 +166,7 @@ func allOrNone(t *testing.T, h Harness) {
 	}
 }
 
-func peekIsFree(t *testing.T, h Harness) {
+func peekIsFree(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(2))
 	for _, remaining := range []int64{2, 2} {
 		d, err := l.Peek(background(), "k")
@@ -181,13 +183,13 @@ func peekIsFree(t *testing.T, h Harness) {
 	wantDenied(t, d)
 }
 
-func zeroCost(t *testing.T, h Harness) {
+func zeroCost(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(2))
 	take(t, l, "k", 2)
 	wantAllowed(t, take(t, l, "k", 0), 0)
 }
 
-func apart(t *testing.T, h Harness) {
+func apart(t *testing.T, h Harness[store.Buckets]) {
 	a, b := newLimiter(t, h, tokenbucket.PerHour(1)), newLimiter(t, h, tokenbucket.PerHour(1))
 	wantAllowed(t, take(t, a, "k", 1), 0)
 	wantAllowed(t, take(t, a, "k:", 1), 0)
@@ -196,7 +198,7 @@ func apart(t *testing.T, h Harness) {
 	wantAllowed(t, take(t, named, "k", 1), 0)
 }
 
-func shared(t *testing.T, h Harness) {
+func shared(t *testing.T, h Harness[store.Buckets]) {
 	a := newLimiter(t, h, tokenbucket.PerHour(2))
 	b, err := tokenbucket.New(h.Store, a.Name(), tokenbucket.PerHour(2))
 	if err != nil {
@@ -207,7 +209,7 @@ func shared(t *testing.T, h Harness) {
 	wantDenied(t, take(t, a, "k", 1))
 }
 
-func reset(t *testing.T, h Harness) {
+func reset(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.Limits{tokenbucket.PerHour(2), tokenbucket.PerDay(2)})
 	take(t, l, "k", 2)
 	take(t, l, "other", 1)
@@ -218,7 +220,7 @@ func reset(t *testing.T, h Harness) {
 	wantAllowed(t, take(t, l, "other", 1), 0)
 }
 
-func newPlan(t *testing.T, h Harness) {
+func newPlan(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(7))
 	take(t, l, "k", 7) // the debt is an hour
 	if err := l.SetPlan(tokenbucket.PerHour(22).Burst(44)); err != nil {
@@ -230,7 +232,7 @@ func newPlan(t *testing.T, h Harness) {
 	}
 }
 
-func smallerPlan(t *testing.T, h Harness) {
+func smallerPlan(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerDay(1000))
 	take(t, l, "k", 1000)
 	if err := l.SetPlan(tokenbucket.PerMinute(1)); err != nil {
@@ -243,7 +245,7 @@ func smallerPlan(t *testing.T, h Harness) {
 	}
 }
 
-func concurrentTakes(t *testing.T, h Harness) {
+func concurrentTakes(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerDay(50))
 	var (
 		wg      sync.WaitGroup
@@ -269,7 +271,7 @@ func concurrentTakes(t *testing.T, h Harness) {
 	}
 }
 
-func oddKeys(t *testing.T, h Harness) {
+func oddKeys(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(1))
 	for _, key := range []string{"{a}", "a}{b", "\x00", "ü\xff", "a b\r\n", "*"} {
 		wantAllowed(t, take(t, l, key, 1), 0)
@@ -277,7 +279,7 @@ func oddKeys(t *testing.T, h Harness) {
 	}
 }
 
-func cancelledTake(t *testing.T, h Harness) {
+func cancelledTake(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(1))
 	ctx, cancel := context.WithCancel(background())
 	cancel()
@@ -287,12 +289,9 @@ func cancelledTake(t *testing.T, h Harness) {
 	wantAllowed(t, take(t, l, "k", 1), 0)
 }
 
-func closedTake(t *testing.T, h Harness) {
+func closedTake(t *testing.T, h Harness[store.Buckets]) {
 	l := newLimiter(t, h, tokenbucket.PerHour(1))
-	if err := h.Store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantClosed(t, h)
+	closes(t, h.Store)
 	_, err := l.Allow(background(), "k")
 	wantErrClosed(t, err)
 	wantErrClosed(t, l.Reset(background(), "k"))
