@@ -245,7 +245,7 @@ func driveGuard(w *world, store core.Store, broken *storetest.Faulty, known *tok
 	unsure := begin("7")
 	broken.BreakNext(storetest.SettleOperation, storetest.Down, 1)
 	_ = unsure.Complete(ctx, guard.Result{})
-	ended := func(n int) bool { return len(w.log.records(w.t, "no completion is pending")) == n }
+	ended := func(n int) bool { return len(w.log.records(w.t, "no completions are pending")) == n }
 	until(w.t, "a completion is confirmed", func() bool { return ended(1) })
 	brief := w.guard(store, guard.WithLease(100*time.Millisecond), guard.WithRetention(time.Second))
 	hopeless, _, err := brief.Begin(ctx, operation("hopeless"))
