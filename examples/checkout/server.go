@@ -35,7 +35,7 @@ func newHandler(store core.Store, notes notebook, shelf shelf, metrics http.Hand
 	// lets another instance run it again, because that is safe here: the provider is given the same
 	// key each time (the operation's), and charges once for each key. A shop whose provider cannot
 	// do that omits WithRerun, and its customer gets the answer that the outcome is unknown.
-	orders, err := guard.New(store, "checkout", guard.WithLease(c.lease), guard.WithRerun())
+	orders, err := guard.New(store, "checkout", guard.WithTTL(c.lease), guard.WithRerun())
 	if err != nil {
 		return nil, err
 	}

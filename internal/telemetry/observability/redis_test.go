@@ -101,7 +101,7 @@ func driveBatches(w *world, store *redisstore.Store) {
 // driveLosses has the server lose what is held, and a renewal find out.
 func driveLosses(w *world, store *redisstore.Store, server *redistest.Server) {
 	const ttl = 300 * time.Millisecond
-	l, s, g := w.locker(store, lock.WithTTL(ttl)), w.semaphore(store, semaphore.WithTTL(ttl)), w.guard(store, guard.WithLease(ttl))
+	l, s, g := w.locker(store, lock.WithTTL(ttl)), w.semaphore(store, semaphore.WithTTL(ttl)), w.guard(store, guard.WithTTL(ttl))
 	w.request(func(ctx context.Context) {
 		lease, permit := must(l.Lock(ctx, secretKey)), must(s.Acquire(ctx, secretKey))
 		attempt, _, err := g.Begin(ctx, operation("lost"))

@@ -101,7 +101,7 @@ func TestLossIsAnEventOfTheHolder(t *testing.T) {
 			return func(ctx context.Context) { _ = permit.Release(ctx) }
 		},
 		"idempotency": func(ctx context.Context, w *world, store core.Store) func(context.Context) {
-			attempt, _, err := w.guard(store, guard.WithLease(ttl)).Begin(ctx, operation("k"))
+			attempt, _, err := w.guard(store, guard.WithTTL(ttl)).Begin(ctx, operation("k"))
 			if err != nil {
 				w.t.Fatal(err)
 			}
