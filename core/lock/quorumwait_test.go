@@ -210,8 +210,8 @@ func TestQuorumWithdrawal(t *testing.T) {
 			p.fail(quorumFault{after: 150 * time.Millisecond}, "raise")
 		}
 		done = await(late)
-		for told := time.Now(); peers[1].count("raise") < 2; time.Sleep(time.Millisecond) {
-			if time.Since(told) > ttl {
+		for label := time.Now(); peers[1].count("raise") < 2; time.Sleep(time.Millisecond) {
+			if time.Since(label) > ttl {
 				t.Fatal("it was not granted")
 			}
 		}

@@ -1,0 +1,59 @@
+package lock
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// The label of a traced holder ends with the span of its request, so that the spans of waiters can
+// link to it: a line feed, the trace, and the span, in hexadecimal.
+const (
+	spanMark  = "\n"
+	spanBytes = len(spanMark) + 2*(len(trace.TraceID{})+len(trace.SpanID{}))
+)
+
+// withSpan returns the label of a holder with the span of its request's context.
+func withSpan(ctx context.Context, holder string) string {
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsSampled() || !span.IsValid() {
+		return holder
+	}
+	return holder + spanMark + span.TraceID().String() + span.SpanID().String()
+}
+
+// cutSpan is the reverse of withSpan. The span is invalid if there is none.
+func cutSpan(label string) (holder string, span trace.SpanContext) {
+	at := len(label) - spanBytes
+	if at < 0 || !strings.HasPrefix(label[at:], spanMark) {
+		return label, span
+	}
+	config := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled, Remote: true}
+	ids, err := hex.DecodeString(label[at+len(spanMark):])
+	if err != nil {
+		return label, span
+	}
+	copy(config.TraceID[:], ids)
+	copy(config.SpanID[:], ids[len(config.TraceID):])
+	return label[:at], trace.NewSpanContext(config)
+}
+
+// holder returns the label and the span of the current lease's holder.
+func (h *hold) holder() (string, trace.SpanContext) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.requestCtx == nil {
+		return h.config.holder, trace.SpanContext{}
+	}
+	return h.config.holder, trace.SpanContextFromContext(h.requestCtx)
+}
+
+// withoutSpans returns a state with the labels that users set.
+func (s State) withoutSpans() State {
+	for i := range s.Holders {
+		s.Holders[i].Meta, _ = cutSpan(s.Holders[i].Meta)
+	}
+	return s
+}
