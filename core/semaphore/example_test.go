@@ -156,7 +156,7 @@ func ExampleSemaphore_PerInstance() {
 	if err != nil {
 		panic(err)
 	}
-	defer permit.ReleaseSoon()
+	defer permit.ReleaseAsync()
 	fmt.Println("searching")
 	// Output: searching
 }

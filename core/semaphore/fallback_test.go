@@ -55,7 +55,7 @@ func TestFallback(t *testing.T) {
 		if after.Fallback() {
 			t.Error("still falls back")
 		}
-		two.ReleaseSoon()
+		two.ReleaseAsync()
 		mustRelease(t, waiter.permit, after)
 		wantState(t, s, 0, 0)
 		if state, err := local.InspectPermits(t.Context(), "test", "k"); err != nil || state.InUse != 0 || state.Waiting != 0 {
