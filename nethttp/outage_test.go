@@ -110,7 +110,7 @@ func TestWhatPassesWhileNothingAnswersIsLogged(t *testing.T) {
 			t.Errorf("status %d", w.Code)
 		}
 	}
-	for _, want := range []string{"requests pass without the store", "cause=connection_refused", fmt.Sprint("dial tcp ", server.Addr())} {
+	for _, want := range []string{"requests bypass the store", "cause=connection_refused", fmt.Sprint("dial tcp ", server.Addr())} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("%q is logged %d times: %s", want, strings.Count(log.String(), want), log.String())
 		}

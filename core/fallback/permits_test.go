@@ -177,7 +177,7 @@ func TestPermitsOfAnOutage(t *testing.T) {
 		}
 		f.primary.Mend(storetest.Any)
 		after := f.acquire(5) // the lease of the first is over
-		two.ReleaseSoon()
+		two.ReleaseAsync()
 		f.inUse(5, 1)
 		f.release(waiter.permit, after)
 		f.inUse(0, 0)

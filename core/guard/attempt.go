@@ -12,35 +12,35 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// settleTimeout bounds a settling step, which the caller's context does not; stores have shorter
-// deadlines of their own.
+// settleTimeout bounds a settling step, since the caller's context does not end it. Stores have
+// shorter timeouts of their own.
 const settleTimeout = 5 * time.Second
 
 // Attempt is one run of an operation. Its caller settles it with Complete, CompleteNotRetained,
 // CompleteUnknown or Abandon; the first of them counts.
 //
 // An attempt begins dirty: if its process dies, it may have had effects. MarkClean and MarkDirty
-// say more exactly when that is so.
+// narrow that down.
 type Attempt struct {
-	guard   *Guard
-	begun   store.BeginRequest
-	number  int
-	start   time.Time
-	lease   *lease.Context
-	ctx     context.Context // the lease with the attempt as a value
-	settled atomic.Bool
-	told    atomic.Bool // that it was lost
+	guard        *Guard
+	req          store.BeginRequest
+	number       int
+	start        time.Time
+	lease        *lease.Context
+	ctx          context.Context // the lease with the attempt as a value
+	settled      atomic.Bool
+	lossReported atomic.Bool // the loss was reported
 
-	marking sync.Mutex
-	marks   int // how many marks have been sent
-	clean   bool
+	marking   sync.Mutex
+	sentMarks int // number of marks sent
+	clean     bool
 
 	telemetry telemetry.Beginning
 }
 
 type contextKey struct{}
 
-// FromContext returns the attempt that ctx, or a context that it derives from, belongs to.
+// FromContext returns the attempt whose context ctx is or derives from.
 func FromContext(ctx context.Context) (*Attempt, bool) {
 	a, ok := ctx.Value(contextKey{}).(*Attempt)
 	return a, ok
@@ -51,18 +51,18 @@ func FromContext(ctx context.Context) (*Attempt, bool) {
 // an attempt with a lower number than the last one seen.
 func (a *Attempt) Number() int { return a.number }
 
-// OperationID names the operation: it is the same in every attempt at it, no other operation has it,
-// and nothing that users sent can be read from it. It has 22 characters of base64url. Give it to
-// what the operation calls as the idempotency key, so that a second attempt repeats nothing there.
-func (a *Attempt) OperationID() string { return a.begun.ID }
+// OperationID identifies the operation: it is the same in every attempt at it, unique to it, and
+// reveals nothing that users sent. It has 22 characters of base64url. Pass it as the idempotency
+// key to the services that the operation calls, so that a second attempt repeats nothing there.
+func (a *Attempt) OperationID() string { return a.req.ID }
 
-// Context ends when the attempt must not go on, with the cause ([context.Cause]) [ErrExpired] when
-// its lease could not be renewed in time, [ErrLost] when it no longer owns the operation,
-// [ErrSettled] once it is settled, or with the context that Begin was given.
+// Context ends when the attempt must stop, with the cause ([context.Cause]) [ErrExpired] when its
+// lease could not be renewed in time, [ErrLost] when it no longer owns the operation, [ErrSettled]
+// once it is settled, or with the context that was passed to Begin.
 func (a *Attempt) Context() context.Context { return a.ctx }
 
-// Dirty reports whether the attempt may have had effects, by the last of MarkClean and MarkDirty
-// that was called and succeeded.
+// Dirty reports whether the attempt may have had effects, by the last successful call of MarkClean
+// or MarkDirty.
 func (a *Attempt) Dirty() bool {
 	a.marking.Lock()
 	defer a.marking.Unlock()
@@ -73,14 +73,14 @@ func (a *Attempt) Dirty() bool {
 // Call it before any effect, and MarkDirty before the first one. One round trip.
 //
 // On an error, which is [ErrLost], [ErrSettled], the context's or store.ErrUnavailable, the attempt
-// counts as dirty. If the error matches store.ErrUnconfirmed or is the context's, the store may count it as
-// clean all the same: call MarkDirty before the first effect also then.
+// counts as dirty. If the error matches store.ErrUnconfirmed or is the context's, the store may
+// count it as clean nevertheless: call MarkDirty before the first effect even then.
 func (a *Attempt) MarkClean(ctx context.Context) error { return a.mark(ctx, false) }
 
 // MarkDirty records that effects begin now: if the attempt dies after this, its outcome is unknown.
-// One round trip. A MarkClean that was called before, and reaches the store later, does not undo it.
-// On an error (see MarkClean) the caller must not go on to the effect, since the store may count the
-// attempt as clean.
+// One round trip. An earlier MarkClean that reaches the store later does not undo it. On an error
+// (see MarkClean) the caller must not proceed to the effect, since the store may count the attempt
+// as clean.
 func (a *Attempt) MarkDirty(ctx context.Context) error { return a.mark(ctx, true) }
 
 func (a *Attempt) mark(ctx context.Context, dirty bool) error {
@@ -88,11 +88,11 @@ func (a *Attempt) mark(ctx context.Context, dirty bool) error {
 		return ErrSettled
 	}
 	a.marking.Lock()
-	a.marks++
-	seq := a.marks
+	a.sentMarks++
+	seq := a.sentMarks
 	a.clean = false
 	a.marking.Unlock()
-	held, err := a.guard.store.MarkOperation(ctx, store.MarkRequest{AttemptRef: a.begun.AttemptRef, Dirty: dirty, Seq: seq})
+	held, err := a.guard.store.MarkOperation(ctx, store.MarkRequest{AttemptRef: a.req.AttemptRef, Dirty: dirty, Seq: seq})
 	if err != nil {
 		return err
 	}
@@ -101,22 +101,22 @@ func (a *Attempt) mark(ctx context.Context, dirty bool) error {
 	}
 	a.marking.Lock()
 	defer a.marking.Unlock()
-	if seq == a.marks { // no later mark has been sent meanwhile
+	if seq == a.sentMarks { // no later mark was sent
 		a.clean = !dirty
 	}
 	return nil
 }
 
 // Complete records the result of the operation: it will not run again while the record is kept, and
-// later calls of Begin return this result. If its Data is larger than the guard or the store keeps, or
-// than the scope has room for ([WithMaxScopeBytes]), they return a *[NotRetainedError] instead.
+// later calls of Begin return this result. If its Data exceeds the limit of the guard, the store or
+// the scope ([WithMaxScopeBytes]), they return a *[NotRetainedError] instead.
 //
-// It runs to its end even if ctx is cancelled. An error is [ErrSettled]; [ErrLost] if another attempt
-// has taken over, whose result will count; or store.ErrUnavailable: then the completion is retried in the
-// background for as long as the record would be kept, and until it succeeds this guard's Begin answers
-// from it. So a caller that has an answer for its client sends it. Pending completions take at most
-// 64 MiB: a result beyond that is settled as not retained, and a completion that does not fit without its
-// result is dropped.
+// It runs to its end even if ctx is cancelled. An error is [ErrSettled]; [ErrLost] if another
+// attempt has taken over, whose result will count; or store.ErrUnavailable: then the completion is
+// retried in the background for as long as the record would be kept, and until it succeeds this
+// guard's Begin returns the result from memory. So the caller should send its answer to the client
+// in any case. Pending completions take at most 64 MiB: a result beyond that is settled as not
+// retained, and a completion that does not fit even without its result is dropped.
 func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	if len(r.Data) > a.guard.config.maxResult {
 		return a.settle(ctx, store.NotRetained, r.Status, nil)
@@ -124,8 +124,8 @@ func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	return a.settle(ctx, store.Completed, r.Status, seal(a.ctx, r.Data))
 }
 
-// CompleteNotRetained records that the operation ran, with this status, and that its result is not
-// kept: later calls of Begin return a *[NotRetainedError]. Errors are those of Complete.
+// CompleteNotRetained records that the operation ran, with a status and without a result: later
+// calls of Begin return a *[NotRetainedError]. Errors are those of Complete.
 func (a *Attempt) CompleteNotRetained(ctx context.Context, status int) error {
 	return a.settle(ctx, store.NotRetained, status, nil)
 }
@@ -137,14 +137,14 @@ func (a *Attempt) CompleteUnknown(ctx context.Context) error {
 	return a.settle(ctx, store.Unknown, 0, nil)
 }
 
-// Abandon gives the operation back as if the attempt had not been: the next Begin runs it. It is the
-// caller's word that the attempt had no effects, or that they may happen again. Errors are those of
-// Complete; it is retried in the same way.
+// Abandon releases the operation as if there had been no attempt: the next Begin runs it. The
+// caller asserts that the attempt had no effects, or that they may happen again. Errors are those
+// of Complete; it is retried in the same way.
 func (a *Attempt) Abandon(ctx context.Context) error {
 	return a.finish(ctx, telemetry.Abandoned, func(ctx context.Context) (bool, error) {
-		return a.guard.store.AbandonOperation(ctx, a.begun.AttemptRef)
+		return a.guard.store.AbandonOperation(ctx, a.req.AttemptRef)
 	}, func(err error) telemetry.IdempotencyResult {
-		a.guard.giveBack(a.ctx, a.begun.AttemptRef, err, a.forget)
+		a.guard.abandonLater(a.ctx, a.req.AttemptRef, err, a.forget)
 		return telemetry.IdempotencyError
 	})
 }
@@ -152,7 +152,7 @@ func (a *Attempt) Abandon(ctx context.Context) error {
 func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, data []byte) error {
 	g := a.guard
 	req := &store.SettleRequest{
-		AttemptRef: a.begun.AttemptRef, Fingerprint: a.begun.Fingerprint, Number: a.number,
+		AttemptRef: a.req.AttemptRef, Fingerprint: a.req.Fingerprint, Number: a.number,
 		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: g.config.retention,
 		MaxBytes: g.config.maxScopeBytes,
 	}
@@ -162,7 +162,7 @@ func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, d
 		ended = telemetry.Failed
 	}
 	return a.finish(ctx, ended, func(ctx context.Context) (bool, error) {
-		if time.Until(a.lease.ValidUntil()) < settleTimeout { // others could begin before the store answers
+		if time.Until(a.lease.ValidUntil()) < settleTimeout { // another attempt could begin before the store replies
 			g.pending.put(req)
 		}
 		owned, err := g.store.SettleOperation(ctx, *req)
@@ -173,7 +173,8 @@ func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, d
 	}, func(err error) telemetry.IdempotencyResult { return a.settleLater(req, err) })
 }
 
-// finish takes the last step of the attempt, once. If it fails, later retries it.
+// finish runs the last step of the attempt, once. If it fails, finish calls later, which retries
+// it.
 func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 	step func(context.Context) (bool, error), later func(error) telemetry.IdempotencyResult,
 ) error {
@@ -195,10 +196,10 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 		}
 		return err
 	}
-	a.guard.heard()
+	a.guard.noteReply()
 	a.forget()
 	if !owned {
-		a.lost(expired)
+		a.recordLoss(expired)
 		a.guard.telemetry.End(ctx, a.telemetry, telemetry.Overtaken, nil)
 		return ErrLost
 	}
@@ -208,35 +209,36 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 
 func (a *Attempt) forget() { a.guard.keeper.Remove(keptAttempt{a}) }
 
-// keptAttempt is an attempt as a renewal.Hold.
+// keptAttempt implements renewal.Hold for an attempt.
 type keptAttempt struct{ *Attempt }
 
-func (a keptAttempt) TTL() time.Duration { return a.guard.config.lease }
+func (a keptAttempt) TTL() time.Duration { return a.guard.config.ttl }
 
 func (a keptAttempt) Renewed(sent time.Time) {
-	a.lease.Extend(lease.ValidUntil(sent, a.guard.config.lease))
+	a.lease.Extend(lease.ValidUntil(sent, a.guard.config.ttl))
 }
 
 func (a keptAttempt) Lost() {
 	expired := a.expired()
 	a.lease.End(ErrLost)
 	if !a.settled.Load() {
-		a.lost(expired)
+		a.recordLoss(expired)
 	}
 }
 
-// expired reports whether the lease could not be renewed in time.
+// expired reports whether the lease was not renewed in time.
 func (a *Attempt) expired() bool {
 	return a.lease.Err() != nil && errors.Is(context.Cause(a.lease), ErrExpired)
 }
 
-// lost tells, once, that another attempt may have taken over while this one believed in its lease.
-func (a *Attempt) lost(expired bool) {
+// recordLoss records, once, that another attempt may have taken over while this one was not
+// settled.
+func (a *Attempt) recordLoss(expired bool) {
 	how := telemetry.Lost
 	if expired {
 		how = telemetry.Expired
 	}
-	if !a.told.Swap(true) {
+	if !a.lossReported.Swap(true) {
 		a.guard.leases.Lost(a.ctx, how)
 	}
 }

@@ -260,7 +260,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 				t.Errorf("Shutdown: %v, want %s", err, what)
 			}
 		}
-		says("2 attempts are not settled, 3000 completions are not confirmed, 19 attempts are not given back")
+		says("2 attempts are not settled, 3000 completions are not confirmed, 19 abandoned attempts are not confirmed")
 		_ = f.refused(store.ErrClosed)
 		f.store.Mend(storetest.BeginOperation)
 		_ = f.refused(store.ErrClosed)

@@ -6,19 +6,19 @@ import (
 	"fmt"
 )
 
-// Do runs fn at most once for an operation, and returns its value: fn's own, or, with replayed
-// true, the one that an earlier call left. For code without HTTP: jobs, consumers, commands.
+// Do runs fn at most once for an operation, and returns its value: fn's own or, with replayed true,
+// that of an earlier call. It is for code without HTTP: jobs, consumers, commands.
 //
 // The value is kept as JSON. If it cannot be encoded, or is larger than the guard keeps
-// ([WithMaxResult]), fn's caller is given it, and later ones a *[NotRetainedError].
+// ([WithMaxResult]), this call returns it, and later ones return a *[NotRetainedError].
 //
-// If fn returns an error or panics, the operation is given back, to be run by the next call, when
-// the attempt is clean ([Attempt.MarkClean]) or the guard was built [WithRerun]; otherwise its
-// outcome is unknown, and later calls return [ErrOutcomeUnknown].
+// If fn returns an error or panics, the operation is released, and the next call runs it, if the
+// attempt is clean ([Attempt.MarkClean]) or the guard was built [WithRerun]; otherwise its outcome
+// is unknown, and later calls return [ErrOutcomeUnknown].
 //
 // fn's context is the attempt's: [FromContext] finds the attempt in it. Other errors are those of
-// [Guard.Begin]; an error in recording fn's success is not returned, since the value is good: the
-// record is repeated in the background.
+// [Guard.Begin]. An error in recording fn's success is not returned, since the value is good:
+// recording it is retried in the background.
 func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Context) (T, error)) (value T, replayed bool, err error) {
 	attempt, result, err := g.Begin(ctx, op)
 	if err != nil {
@@ -26,13 +26,13 @@ func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Cont
 	}
 	if result != nil {
 		if err := json.Unmarshal(result.Data, &value); err != nil {
-			return value, true, fmt.Errorf("guard: Do: decoding the kept result: %w", err)
+			return value, true, fmt.Errorf("guard: Do: decode the stored result: %w", err)
 		}
 		return value, true, nil
 	}
 	settled := false
 	defer func() {
-		if !settled { // fn failed or panicked; a panic goes on
+		if !settled { // fn failed or panicked; a panic propagates
 			attempt.fail(ctx)
 		}
 	}()
@@ -49,7 +49,7 @@ func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Cont
 	return value, false, nil
 }
 
-// fail settles an attempt whose operation failed, as far as is known of it.
+// fail settles an attempt whose operation failed.
 func (a *Attempt) fail(ctx context.Context) {
 	if a.Dirty() && !a.guard.config.rerun {
 		_ = a.CompleteUnknown(ctx)

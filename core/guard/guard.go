@@ -26,31 +26,31 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Guard admits one attempt at each operation and remembers its result.
+// Guard admits one attempt at each operation and keeps its result.
 //
-// Most callers want [Do], or the idempotency middleware of their framework; [Guard.Begin] is what
-// both are made of. Guards with the same name on the same store share their records, in one process
-// as in several. All methods may be called concurrently.
+// Most callers want [Do], or the idempotency middleware of their framework; both use [Guard.Begin].
+// Guards with the same name on the same store share their records, in one process as in several.
+// All methods may be called concurrently.
 //
 // An operation whose completion the store has confirmed never runs again while its record is kept.
-// Until the store confirms it, the process that has the result retries the completion and answers from
-// it. A process that dies after the effect and before the completion leaves an attempt of unknown
-// outcome.
+// Until the store confirms it, the process that has the result retries the completion and returns
+// the result from memory. A process that dies after the effect and before the completion leaves an
+// attempt with an unknown outcome.
 //
 // The store's Shutdown ends a guard: from then on Begin returns store.ErrClosed. It waits until every attempt
 // has been settled and the store has confirmed that, or until its context ends; then its error says how many
 // attempts and completions are left, and retries go on until the store is closed.
 type Guard struct {
-	store   store.Records
-	name    string
-	config  config
-	names   digester
-	keeper  *renewal.Keeper[keptAttempt]
-	pending pending
-	undo    redo.Queue       // attempts to give back
-	calls   errand.Group     // of Begin; those that begin an attempt last until it is settled
-	closed  atomic.Bool      // Begin is refused
-	typical average.Duration // how long attempts take
+	store    store.Records
+	name     string
+	config   config
+	names    digester
+	keeper   *renewal.Keeper[keptAttempt]
+	pending  pending
+	abandons redo.Queue       // abandoned attempts that the store has not confirmed
+	calls    errand.Group     // of Begin; those that begin an attempt count until it is settled
+	closed   atomic.Bool      // Begin returns ErrClosed
+	typical  average.Duration // duration of attempts
 
 	telemetry *telemetry.Idempotency
 	leases    *telemetry.Leases
@@ -59,7 +59,8 @@ type Guard struct {
 
 // New returns a guard that keeps its records in store, under name.
 //
-// Guards of one name should have the same settings: if another of this process has others, that is logged.
+// Guards with the same name should have the same settings; different ones in this process are
+// logged.
 //
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
@@ -80,13 +81,13 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 		return nil, err
 	}
 	g := &Guard{store: st, name: name, config: c, names: digester{c.secret}}
-	g.pending.queue.MaxBytes, g.undo.MaxBytes = maxPending, maxUndone
+	g.pending.queue.MaxBytes, g.abandons.MaxBytes = maxPendingBytes, maxAbandonBytes
 	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name)
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = renewal.NewKeeper(g.renew)
 	st.AtShutdown(g.shutdown)
-	namesake.Join(st, c.logger, "idempotency", name, c.shared())
+	namesake.Join(st, c.logger, "idempotency", name, c.settings())
 	return g, nil
 }
 
@@ -96,25 +97,25 @@ func (g *Guard) Name() string { return g.name }
 // MayRerun reports whether the guard was built [WithRerun].
 func (g *Guard) MayRerun() bool { return g.config.rerun }
 
-// MaxResult is the largest Data of a [Result] that is kept, in bytes.
+// MaxResult returns the maximum size of the Data of a [Result], in bytes.
 func (g *Guard) MaxResult() int { return g.config.maxResult }
 
-// Begin asks to run an operation. Exactly one of its results is not nil:
+// Begin requests to run an operation. Exactly one of its results is not nil:
 //
 //   - an attempt: the caller runs the operation, and settles the attempt with one of its methods,
 //     always. Its [Attempt.Number] is above 1 if it took over from one that died.
-//   - a result: the operation has run, and this is what it left.
+//   - a result: that of the attempt that has run.
 //   - an error: *[InFlightError] while another attempt runs it; [ErrMismatch] if the key belongs to
-//     another request; [ErrOutcomeUnknown] if an attempt ended without telling how;
+//     another request; [ErrOutcomeUnknown] if an attempt ended with an unknown outcome;
 //     *[NotRetainedError] if it ran and its result was not kept; *[ScopeFullError] if it is new and
-//     its scope has as many records as it may have; [ErrInvalidOperation]; the context's; or one
+//     its scope has its maximum of records; [ErrInvalidOperation]; the context's; or one
 //     that matches store.ErrUnavailable: store.ErrClosed after the store's Shutdown or Close.
 //
-// A completion that this guard knows and the store has not confirmed is answered with, whether the
-// store can be reached or not.
+// Begin returns the result of a completion that the store has not confirmed from this guard's
+// memory, whether the store is available or not.
 //
-// If the store's answer did not arrive, an attempt that it may have begun is abandoned in the
-// background, so that nobody waits for its lease.
+// If the store did not reply, an attempt that it may have begun is abandoned in the background, so
+// that its lease blocks no other.
 //
 // ctx is the parent of the attempt's context.
 func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, error) {
@@ -123,27 +124,28 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	}
 	g.calls.Begin()
 	x := g.telemetry.Begin(ctx)
-	attempt, result, worked, err := g.begin(ctx, op)
-	word := describe(result, err)
+	attempt, result, origin, err := g.begin(ctx, op)
+	outcome := resultOf(result, err)
 	if attempt != nil {
-		attempt.telemetry = x // and calls.End is for finish to call
+		attempt.telemetry = x // finish calls calls.End
 	} else {
 		defer g.calls.End()
 	}
-	if word != telemetry.IdempotencyError {
-		g.telemetry.Begun(ctx, x, word, worked, nil)
+	if outcome != telemetry.IdempotencyError {
+		g.telemetry.Begun(ctx, x, outcome, origin, nil)
 	} else {
-		g.telemetry.Begun(ctx, x, word, worked, err)
+		g.telemetry.Begun(ctx, x, outcome, origin, err)
 	}
 	return attempt, result, err
 }
 
-// begin returns, with a result, also the span of the attempt that it comes from.
+// begin is Begin without telemetry. With a result, it also returns the span of the attempt that
+// produced it.
 func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
 	req := store.BeginRequest{
 		AttemptRef:  store.AttemptRef{Scope: g.names.scope(g.name, op), ID: g.names.id(g.name, op)},
 		Fingerprint: g.names.fingerprint(op),
-		Lease:       g.config.lease,
+		Lease:       g.config.ttl,
 		Retention:   g.config.retention,
 		Rerun:       g.config.rerun,
 		MaxRecords:  g.config.maxPerScope,
@@ -153,54 +155,54 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 	}
 	sent := time.Now()
 	if done := g.pending.get(req.ID); done != nil && (done.State != store.Unknown || !req.Rerun) {
-		return g.read(ctx, req, replyOf(done, req.Fingerprint), sent)
+		return g.interpret(ctx, req, replyOf(done, req.Fingerprint), sent)
 	}
 	req.Owner = newOwner()
 	reply, err := g.store.BeginOperation(ctx, req)
 	if err != nil {
 		if errors.Is(err, store.ErrUnconfirmed) || ctx.Err() != nil {
-			g.giveBack(ctx, req.AttemptRef, err, func() {})
+			g.abandonLater(ctx, req.AttemptRef, err, func() {})
 		}
 		return nil, nil, trace.SpanContext{}, err
 	}
-	g.heard()
-	return g.read(ctx, req, reply, sent)
+	g.noteReply()
+	return g.interpret(ctx, req, reply, sent)
 }
 
-// read returns what a reply means, as begin does.
-func (g *Guard) read(ctx context.Context, req store.BeginRequest, reply store.BeginReply, sent time.Time) (*Attempt, *Result, trace.SpanContext, error) {
-	var worked trace.SpanContext
+// interpret returns the results of begin for a reply.
+func (g *Guard) interpret(ctx context.Context, req store.BeginRequest, reply store.BeginReply, sent time.Time) (*Attempt, *Result, trace.SpanContext, error) {
+	var origin trace.SpanContext
 	switch reply.Outcome {
 	case store.Started:
-		return g.newAttempt(ctx, req, reply.Number, sent), nil, worked, nil
+		return g.newAttempt(ctx, req, reply.Number, sent), nil, origin, nil
 	case store.Busy:
-		return nil, nil, worked, &InFlightError{Remaining: reply.Remaining, RetryAfter: g.retryAfter(reply.Remaining)}
+		return nil, nil, origin, &InFlightError{Remaining: reply.Remaining, RetryAfter: g.retryAfter(reply.Remaining)}
 	case store.Mismatched:
-		return nil, nil, worked, ErrMismatch
+		return nil, nil, origin, ErrMismatch
 	case store.Undecided:
-		return nil, nil, worked, ErrOutcomeUnknown
+		return nil, nil, origin, ErrOutcomeUnknown
 	case store.ScopeFull:
-		return nil, nil, worked, &ScopeFullError{Guard: g.name, RetryAfter: reply.Remaining}
+		return nil, nil, origin, &ScopeFullError{Guard: g.name, RetryAfter: reply.Remaining}
 	case store.Settled:
 		switch reply.State {
 		case store.Completed:
-			worked, data, err := unseal(reply.Data)
+			origin, data, err := unseal(reply.Data)
 			if err != nil {
 				g.damage.Found(ctx)
-				return nil, nil, worked, &NotRetainedError{Status: reply.Status}
+				return nil, nil, origin, &NotRetainedError{Status: reply.Status}
 			}
-			return nil, &Result{Status: reply.Status, Data: data, Attempt: reply.Number}, worked, nil
+			return nil, &Result{Status: reply.Status, Data: data, Attempt: reply.Number}, origin, nil
 		case store.NotRetained:
-			return nil, nil, worked, &NotRetainedError{Status: reply.Status}
+			return nil, nil, origin, &NotRetainedError{Status: reply.Status}
 		case store.Unknown:
-			return nil, nil, worked, ErrOutcomeUnknown
+			return nil, nil, origin, ErrOutcomeUnknown
 		}
 	}
-	return nil, nil, worked, fmt.Errorf("%w: unexpected answer to begin: %+v", store.ErrUnavailable, reply.Outcome)
+	return nil, nil, origin, fmt.Errorf("%w: unexpected reply to begin: %+v", store.ErrUnavailable, reply.Outcome)
 }
 
-// describe says in a word what a Begin came to.
-func describe(result *Result, err error) telemetry.IdempotencyResult {
+// resultOf returns the result of a Begin for telemetry.
+func resultOf(result *Result, err error) telemetry.IdempotencyResult {
 	switch {
 	case err == nil && result != nil:
 		return telemetry.Replayed
@@ -221,8 +223,8 @@ func describe(result *Result, err error) telemetry.IdempotencyResult {
 }
 
 func (g *Guard) newAttempt(ctx context.Context, req store.BeginRequest, number int, sent time.Time) *Attempt {
-	a := &Attempt{guard: g, begun: req, number: number, start: sent}
-	a.lease = lease.NewContext(ctx, lease.ValidUntil(sent, g.config.lease), ErrExpired)
+	a := &Attempt{guard: g, req: req, number: number, start: sent}
+	a.lease = lease.NewContext(ctx, lease.ValidUntil(sent, g.config.ttl), ErrExpired)
 	a.ctx = context.WithValue(a.lease, contextKey{}, a)
 	g.keeper.Add(keptAttempt{a}, sent)
 	return a
@@ -231,13 +233,13 @@ func (g *Guard) newAttempt(ctx context.Context, req store.BeginRequest, number i
 func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, error) {
 	reqs := make([]store.RenewRequest, len(attempts))
 	for i, a := range attempts {
-		reqs[i] = store.RenewRequest{AttemptRef: a.begun.AttemptRef, Lease: g.config.lease, Retention: g.config.retention}
+		reqs[i] = store.RenewRequest{AttemptRef: a.req.AttemptRef, Lease: g.config.ttl, Retention: g.config.retention}
 	}
 	renewed, err := g.store.RenewOperations(ctx, reqs)
 	g.leases.Renewed(ctx, renewed, len(reqs), err)
-	for _, a := range attempts { // it is tried on: they may own their operations still
+	for _, a := range attempts { // renewals continue: they may still own their operations
 		if a.expired() && !a.settled.Load() {
-			a.lost(true)
+			a.recordLoss(true)
 		}
 	}
 	return renewed, err

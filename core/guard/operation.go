@@ -11,17 +11,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/parts"
 )
 
-// Operation names something that must happen at most once.
+// Operation identifies something that must happen at most once.
 type Operation struct {
-	// Scope is whose operation it is: the authenticated subject. The same key in two scopes names
-	// two operations, and a scope never receives the result of another one. The records of a scope are
-	// bounded ([WithMaxPerScope], [WithMaxScopeBytes]). It may be empty where there is only one scope,
-	// which then has no bound of its own.
+	// Scope is the owner of the operation: the authenticated subject. The same key in two scopes
+	// identifies two operations, and a scope never receives the result of another one. The records
+	// of a scope are limited ([WithMaxPerScope], [WithMaxScopeBytes]). It may be empty if there is
+	// only one scope, which then has no limit of its own.
 	Scope string
 	// Key is the client's name for the operation, 1 to 1,024 bytes.
 	Key string
-	// Fingerprint is what the request asks for, of any length; only a digest of it is kept. A key
-	// that returns with another fingerprint is refused with [ErrMismatch].
+	// Fingerprint is the content of the request, of any length; only a digest of it is kept. A
+	// repeat of the key with another fingerprint is refused with [ErrMismatch].
 	Fingerprint []byte
 }
 
@@ -35,19 +35,17 @@ func (op Operation) check() error {
 	return nil
 }
 
-// Result is what a finished operation leaves for those who ask again.
+// Result is the result of a finished operation, for repeats.
 type Result struct {
-	// Status is the result in one number, such as an HTTP status, 0 to 9999. It is kept even if
-	// Data is not.
+	// Status is a number such as an HTTP status, 0 to 9999. It is kept even if Data is not.
 	Status int
-	// Data is the result in full.
+	// Data is the full result.
 	Data []byte
-	// Attempt is the number of the attempt that it comes from. Complete ignores it.
+	// Attempt is the number of the attempt that produced it. Complete ignores it.
 	Attempt int
 }
 
-// digester turns what users send into names of fixed length: nothing that a client chose reaches
-// the store as it is.
+// digester hashes what users send to a fixed length: no text of a client reaches the store.
 type digester struct{ secret []byte }
 
 func (d digester) sum(text []byte) [sha256.Size]byte {
@@ -59,14 +57,15 @@ func (d digester) sum(text []byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// id is the identity of an operation: its guard, scope and key.
+// id returns the ID of an operation: a hash of its guard, scope and key.
 func (d digester) id(guard string, op Operation) string {
 	var most [256]byte
 	sum := d.sum(parts.Append(most[:0], "operation", guard, op.Scope, op.Key))
 	return encode(sum[:16])
 }
 
-// scope stands for an operation's scope: it is the same for all operations of a scope of this guard.
+// scope returns a hash of an operation's scope, the same for all operations of the scope in this
+// guard.
 func (d digester) scope(guard string, op Operation) string {
 	if op.Scope == "" {
 		return ""
@@ -88,7 +87,7 @@ func newOwner() string {
 	return encode(b[:])
 }
 
-// encode writes up to 32 bytes as text.
+// encode encodes up to 32 bytes as text.
 func encode(b []byte) string {
 	var text [43]byte
 	n := base64.RawURLEncoding.EncodedLen(len(b))

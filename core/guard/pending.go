@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// maxPending bounds the memory of completions that the store has not confirmed: of their results,
-	// and redo.TaskBytes for each. Results leave a part of it to completions without one, so that
-	// those are not dropped: 16,384 at least.
-	maxPending     = 64 << 20
-	withoutResults = 4 // a quarter
-	// maxUndone bounds that of attempts to give back, so that an outage full of those leaves the room
-	// of completions alone.
-	maxUndone = 16 << 20
+	// maxPendingBytes bounds the memory of unconfirmed completions: their results, and
+	// redo.TaskBytes for each. Results leave a part of it to completions without one, so that at
+	// least 16,384 of those are not dropped.
+	maxPendingBytes = 64 << 20
+	withoutResults  = 4 // a quarter
+	// maxAbandonBytes bounds that of abandoned attempts, so that many of them in an outage do not
+	// use the room of completions.
+	maxAbandonBytes = 16 << 20
 )
 
-// pending are the completions that this process knows and the store has not confirmed. They are retried
-// for as long as their records would be retained, and Begin answers from them.
+// pending are the completions that the store has not confirmed. They are retried for as long as
+// their records would be kept, and Begin returns their results.
 type pending struct {
 	queue redo.Queue
-	any   atomic.Bool // spares Begin the lock while there are none
+	any   atomic.Bool // lets Begin skip the mutex while there are none
 
 	mu      sync.Mutex
-	byID    map[string]*store.SettleRequest // which are not changed any more
+	byID    map[string]*store.SettleRequest // immutable
 	dropped int
 
-	notGivenBack int // attempts that were to be given back
+	abandonsDropped int // abandoned attempts that were dropped
 }
 
 // get returns the pending completion of an operation, or nil.
@@ -80,7 +80,7 @@ func replyOf(req *store.SettleRequest, fingerprint string) store.BeginReply {
 	}
 }
 
-// settleLater retries, in the background, a completion that failed with err. If there is no room for
+// settleLater retries a completion that failed with err in the background. If there is no room for
 // its result, the operation is settled as not retained. The lease is renewed until then, so that no
 // other attempt takes over.
 func (a *Attempt) settleLater(req *store.SettleRequest, err error) telemetry.IdempotencyResult {
@@ -88,22 +88,23 @@ func (a *Attempt) settleLater(req *store.SettleRequest, err error) telemetry.Ide
 	g.telemetry.Unconfirmed(a.ctx, err)
 	q := &g.pending.queue
 	fits := len(req.Data) == 0 || q.Free() >= len(req.Data)+q.MaxBytes/withoutResults
-	if fits && g.retry(a, req) {
+	if fits && g.retryCompletion(a, req) {
 		return telemetry.Unconfirmed
 	}
 	if len(req.Data) > 0 {
 		small := *req
 		small.State, small.Data = store.NotRetained, nil
-		if g.retry(a, &small) {
+		if g.retryCompletion(a, &small) {
 			return telemetry.Unconfirmed
 		}
 	}
-	g.drop(a, err)
+	g.dropCompletion(a, err)
 	return telemetry.Dropped
 }
 
-// retry retries a completion in the background. It reports false if there is no room for it.
-func (g *Guard) retry(a *Attempt, req *store.SettleRequest) bool {
+// retryCompletion retries a completion in the background. It returns false if there is no room for
+// it.
+func (g *Guard) retryCompletion(a *Attempt, req *store.SettleRequest) bool {
 	owned := false
 	task := redo.Task{
 		Until: time.Now().Add(req.Retention),
@@ -115,13 +116,13 @@ func (g *Guard) retry(a *Attempt, req *store.SettleRequest) bool {
 		After: func(err error) {
 			g.pending.remove(req)
 			if err != nil {
-				g.drop(a, err)
+				g.dropCompletion(a, err)
 				g.telemetry.End(a.ctx, a.telemetry, telemetry.Dropped, nil)
 				return
 			}
 			a.forget()
 			if !owned {
-				a.lost(true)
+				a.recordLoss(true)
 			}
 			g.telemetry.Confirmed(a.ctx)
 		},
@@ -134,8 +135,8 @@ func (g *Guard) retry(a *Attempt, req *store.SettleRequest) bool {
 	return false
 }
 
-// drop gives a completion up.
-func (g *Guard) drop(a *Attempt, err error) {
+// dropCompletion gives up on a completion.
+func (g *Guard) dropCompletion(a *Attempt, err error) {
 	a.forget()
 	g.pending.mu.Lock()
 	g.pending.dropped++
@@ -143,10 +144,10 @@ func (g *Guard) drop(a *Attempt, err error) {
 	g.telemetry.Dropped(a.ctx, err)
 }
 
-// giveBack abandons, in the background, an attempt that does not run. It retries for as long as the record
-// is kept, which would otherwise be one of unknown outcome. If there is no room to retry, it logs err.
-func (g *Guard) giveBack(ctx context.Context, ref store.AttemptRef, err error, after func()) {
-	queued := g.undo.Add(redo.Task{
+// abandonLater abandons an attempt in the background. It retries for as long as the record is kept,
+// whose outcome would otherwise become unknown. If there is no room to retry, it logs err.
+func (g *Guard) abandonLater(ctx context.Context, ref store.AttemptRef, err error, after func()) {
+	queued := g.abandons.Add(redo.Task{
 		Until: time.Now().Add(g.config.retention),
 		Try: func(ctx context.Context) error {
 			_, err := g.store.AbandonOperation(ctx, ref)
@@ -159,36 +160,37 @@ func (g *Guard) giveBack(ctx context.Context, ref store.AttemptRef, err error, a
 	}
 	after()
 	g.pending.mu.Lock()
-	g.pending.notGivenBack++
+	g.pending.abandonsDropped++
 	g.pending.mu.Unlock()
 	g.telemetry.Unconfirmed(ctx, err)
 	g.telemetry.Dropped(ctx, err)
 }
 
-// heard notes that the store has answered: what is to be retried need not wait.
-func (g *Guard) heard() {
+// noteReply records a reply of the store: retries run at once.
+func (g *Guard) noteReply() {
 	g.pending.queue.Hurry()
-	g.undo.Hurry()
+	g.abandons.Hurry()
 }
 
-// shutdown refuses further operations, and waits until ctx ends for attempts to be settled, and for the store
-// to confirm that. Its error says what is left of them, and what was dropped before.
+// shutdown refuses further operations, and waits until ctx ends for attempts to be settled and for
+// the store to confirm that. Its error has the numbers of those that are left, and of those that
+// were dropped before.
 func (g *Guard) shutdown(ctx context.Context) error {
 	g.closed.Store(true)
-	g.heard()
+	g.noteReply()
 	_ = g.calls.Wait(ctx)
-	undone := make(chan struct{})
+	abandonsDone := make(chan struct{})
 	go func() {
-		defer close(undone)
-		_ = g.undo.Drain(ctx)
+		defer close(abandonsDone)
+		_ = g.abandons.Drain(ctx)
 	}()
 	_ = g.pending.queue.Drain(ctx)
-	<-undone
+	<-abandonsDone
 
 	p := &g.pending
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	running, unconfirmed, undo := g.calls.Running(), p.queue.Left(), g.undo.Left()
+	running, unconfirmed, undo := g.calls.Running(), p.queue.Left(), g.abandons.Left()
 	var left []string
 	for _, x := range []struct {
 		n    int
@@ -196,9 +198,9 @@ func (g *Guard) shutdown(ctx context.Context) error {
 	}{
 		{running, "attempts are not settled"},
 		{unconfirmed, "completions are not confirmed"},
-		{undo, "attempts are not given back"},
+		{undo, "abandoned attempts are not confirmed"},
 		{p.dropped, "completions were dropped"},
-		{p.notGivenBack, "attempts to give back were dropped"},
+		{p.abandonsDropped, "abandoned attempts were dropped"},
 	} {
 		if x.n > 0 {
 			left = append(left, fmt.Sprintf("%d %s", x.n, x.what))

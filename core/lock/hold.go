@@ -13,41 +13,41 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// hold is what the store has granted. One lease after the other may stand on it: it is handed on
-// within the process.
+// hold is a grant of the store. It carries one lease after the other if it is handed on within the
+// process.
 type hold struct {
 	core   *core
 	config config
 	id     string
 	key    string
-	line   *line // whose hold it is; nil if it is never handed on
+	queue  *localQueue // that it may be handed on in; nil if none
 	began  time.Time
 	term   lease.Term
 
 	mu        sync.Mutex
 	shared    bool
-	fence     int64 // of the present lease
+	fence     int64 // of the current lease
 	lastFence int64
-	passes    int
+	handOffs  int
 
-	// Of the present lease: under what it was asked for, and since when it is held, for telemetry. The
-	// context is nil when its end has been told.
-	asked context.Context
-	since time.Time
+	// For telemetry, of the current lease: the context of its request, which is nil once its end
+	// was recorded, and its start.
+	requestCtx context.Context
+	heldSince  time.Time
 }
 
-// newHold returns the hold of a grant, which is renewed from now on. It returns an error, and gives
-// the hold back, if the reply came too late to be of use.
-func (l *Locker) newHold(req store.LockRequest, g store.Grant, ln *line) (*hold, error) {
-	h := ln.memory()
+// newHold returns the hold of a grant, and starts its renewal. If the reply came too late to be of
+// use, it releases the hold and returns an error.
+func (l *Locker) newHold(req store.LockRequest, g store.Grant, q *localQueue) (*hold, error) {
+	h := q.allocHold()
 	*h = hold{
-		core: l.core, config: l.config, id: req.ID, key: req.Key, line: ln, began: time.Now(), shared: req.Shared,
+		core: l.core, config: l.config, id: req.ID, key: req.Key, queue: q, began: time.Now(), shared: req.Shared,
 		fence: g.Fence, lastFence: max(g.Fence, g.LastFence),
 	}
 	h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
 	if !h.term.Valid() {
-		l.giveBack(req.Ref())
-		return nil, fmt.Errorf("%w: the lease was over before the store's reply was there", store.ErrUnavailable)
+		l.releaseAsync(req.Ref())
+		return nil, fmt.Errorf("%w: the lease expired before the store's reply arrived", store.ErrUnavailable)
 	}
 	l.mu.Lock()
 	l.holds[h.id] = h
@@ -60,12 +60,12 @@ func (l *Locker) newHold(req store.LockRequest, g store.Grant, ln *line) (*hold,
 	return h, nil
 }
 
-// ended tells how the present lease has ended, unless that has been told. It returns the context that the
-// lease was asked for with, or nil.
-func (h *hold) ended(how telemetry.HoldEnd) context.Context {
+// recordEnd records, once, how the current lease ended. It returns the context of the lease's
+// request, or nil if the end was recorded before.
+func (h *hold) recordEnd(how telemetry.HoldEnd) context.Context {
 	h.mu.Lock()
-	ctx, since := h.asked, h.since
-	h.asked = nil
+	ctx, since := h.requestCtx, h.heldSince
+	h.requestCtx = nil
 	h.mu.Unlock()
 	if ctx != nil {
 		h.core.telemetry.Ended(ctx, since, how)
@@ -73,18 +73,18 @@ func (h *hold) ended(how telemetry.HoldEnd) context.Context {
 	return ctx
 }
 
-// lost tells that others may have had the lock while its holder believed to have it.
-func (h *hold) lost(cause error) {
+// recordLoss records that the lease was lost before its holder released it.
+func (h *hold) recordLoss(cause error) {
 	how := telemetry.Lost
 	if errors.Is(cause, ErrExpired) {
 		how = telemetry.Expired
 	}
-	if ctx := h.ended(how); ctx != nil {
+	if ctx := h.recordEnd(how); ctx != nil {
 		h.core.leases.Lost(ctx, how)
 	}
 }
 
-// request is a request about the hold.
+// request returns a request about the hold.
 func (h *hold) request() store.LockRef {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,21 +99,21 @@ func (h *hold) TTL() time.Duration { return h.config.ttl }
 // Renewed implements renewal.Hold.
 func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.config.ttl)) }
 
-// Lost implements renewal.Hold: the store, or the clock, says that the hold has ended.
+// Lost implements renewal.Hold: the hold has ended in the store, or by the clock.
 func (h *hold) Lost() {
-	cause := h.why()
+	cause := h.endCause()
 	h.term.End(cause)
-	if h.config.renew || !errors.Is(cause, ErrExpired) { // else it ended when it was to end; Unlock reports if that was too early
-		h.lost(cause)
+	if h.config.renew || !errors.Is(cause, ErrExpired) { // otherwise it ended as configured; Unlock reports whether that was too early
+		h.recordLoss(cause)
 	}
 	h.core.forget(h)
-	if h.line != nil {
-		h.core.letGo(h.line, h)
+	if h.queue != nil {
+		h.core.holdEnded(h.queue, h)
 	}
 }
 
-// why is the reason for which the hold has ended without being released.
-func (h *hold) why() error {
+// endCause returns why the hold has ended without being released.
+func (h *hold) endCause() error {
 	if h.Due() {
 		return ErrLost
 	}
@@ -123,14 +123,14 @@ func (h *hold) why() error {
 // Due reports whether the hold is still to be renewed.
 func (h *hold) Due() bool { return h.term.Due() }
 
-// renew renews holds in one batch.
+// renew renews holds in a batch.
 func (c *core) renew(ctx context.Context, holds []*hold) ([]bool, error) {
 	renewed, err := renewal.Due(ctx, holds, (*hold).request, c.store.RenewLocks)
 	c.leases.Renewed(ctx, renewed, len(holds), err)
 	return renewed, err
 }
 
-// forget ends the renewal of a hold.
+// forget removes a hold from the local state, and ends its renewal.
 func (c *core) forget(h *hold) {
 	c.keeper.Remove(h)
 	c.mu.Lock()
@@ -138,34 +138,34 @@ func (c *core) forget(h *hold) {
 	delete(c.holds, h.id)
 }
 
-// release gives a hold back to the store, whatever the caller's context says. It reports whether
-// the store still had it. If the store does not answer, it is asked again in the background.
+// release releases a hold in the store, even if ctx is cancelled. It reports whether the store
+// still had it. If the store does not reply, the release is retried in the background.
 func (c *core) release(ctx context.Context, h *hold) (bool, error) {
 	c.forget(h)
 	req := h.request()
 	held, err := c.store.ReleaseLock(context.WithoutCancel(ctx), req)
 	if err != nil {
-		c.giveBackLater(req)
+		c.retryRelease(req)
 	}
 	return held, err
 }
 
-// giveBack releases, in the background, what nobody wants: a hold, a place in the queue, or a
-// request of which nothing is known.
-func (c *core) giveBack(req store.LockRef) {
-	c.errands.Run(func() {
+// releaseAsync releases a hold, a place in the queue, or a request without a reply, in the
+// background.
+func (c *core) releaseAsync(req store.LockRef) {
+	c.calls.Run(func() {
 		if _, err := c.store.ReleaseLock(context.Background(), req); err != nil {
-			c.giveBackLater(req)
+			c.retryRelease(req)
 		}
 	})
 }
 
-// giveBackLater goes on until the store confirms it, or the lease is over anyway.
-func (c *core) giveBackLater(req store.LockRef) {
-	c.undo.Add(time.Now().Add(req.TTL+time.Second), req)
+// retryRelease retries a release until the store confirms it, or the lease has expired.
+func (c *core) retryRelease(req store.LockRef) {
+	c.releases.Add(time.Now().Add(req.TTL+time.Second), req)
 }
 
-// releaseEach releases one hold after the other, and returns those that are left after an error.
+// releaseEach releases holds one after the other, and returns the rest after an error.
 func (c *core) releaseEach(ctx context.Context, reqs []store.LockRef) ([]store.LockRef, error) {
 	for i, req := range reqs {
 		if _, err := c.store.ReleaseLock(ctx, req); err != nil && !errors.Is(err, ErrNotSupported) {

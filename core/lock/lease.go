@@ -11,21 +11,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 )
 
-// Lease is a lock that is held. Its owner calls Unlock, always.
+// Lease is a held lock. Always call Unlock.
 type Lease struct {
 	ctx      leaseContext
-	grip     *grip
-	from     *Lease // the lease that was re-entered; nil for the first
-	within   int    // leases that are not released and derive from this one, itself included; grip.mu guards it
+	state    *sharedLease
+	parent   *Lease // the lease that it re-entered; nil for the first
+	entries  int    // unreleased leases that derive from this one, itself included; guarded by state.mu
 	released atomic.Bool
 }
 
-// grip is one lease on a hold, and those that have re-entered it.
-type grip struct {
+// sharedLease is the state that a lease shares with those that re-enter it.
+type sharedLease struct {
 	hold   *hold
 	first  *Lease
 	number int64
-	outer  *Lease // the lease on another hold that its context derives from, if there is one
+	outer  *Lease // the lease on another hold that its context derives from; may be nil
 
 	mu sync.Mutex
 }
@@ -54,107 +54,105 @@ func (c *leaseContext) Value(key any) any {
 // newLease returns a lease on a hold, for a caller whose context has not ended.
 func newLease(ctx context.Context, h *hold) *Lease {
 	outer, _ := FromContext(ctx)
-	all := new(struct { // one piece of memory instead of two
+	all := new(struct { // one allocation instead of two
 		lease Lease
-		grip  grip
+		grip  sharedLease
 	})
 	l := &all.lease
-	l.ctx.of, l.grip, l.within = l, &all.grip, 1
+	l.ctx.of, l.state, l.entries = l, &all.grip, 1
 	h.term.Begin(ctx, &l.ctx.Context, h.config.maxHold, ErrExpired)
 	h.mu.Lock()
-	all.grip = grip{hold: h, first: l, number: h.fence, outer: outer}
-	h.asked, h.since = ctx, h.core.telemetry.Hold(ctx)
+	all.grip = sharedLease{hold: h, first: l, number: h.fence, outer: outer}
+	h.requestCtx, h.heldSince = ctx, h.core.telemetry.Hold(ctx)
 	h.mu.Unlock()
 	return l
 }
 
-// enter returns another lease on the same hold, whose context ends with ctx and with the hold, or why the
-// hold has ended.
+// enter returns another lease on the same hold, whose context ends with ctx and with the hold, or
+// the reason why the hold has ended.
 func (l *Lease) enter(ctx context.Context) (*Lease, error) {
-	g := l.grip
+	g := l.state
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from := l
-	for from.within == 0 { // it has been released, and an outer one may not
-		if from = from.from; from == nil {
+	for from.entries == 0 { // it was released; an outer lease may not be
+		if from = from.parent; from == nil {
 			return nil, ErrReleased
 		}
 	}
-	entered := &Lease{grip: g, from: from}
+	entered := &Lease{state: g, parent: from}
 	entered.ctx.of = entered
 	if err := g.hold.term.Enter(ctx, &entered.ctx.Context, ErrExpired); err != nil {
 		return nil, err
 	}
-	for n := entered; n != nil; n = n.from {
-		n.within++
+	for n := entered; n != nil; n = n.parent {
+		n.entries++
 	}
 	return entered, nil
 }
 
-// ended returns why the hold of the grip has ended for it; nil if it has not.
-func (g *grip) ended() error {
+// ended returns why the lease has ended; nil if it has not.
+func (g *sharedLease) ended() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.first.within == 0 {
+	if g.first.entries == 0 {
 		return ErrReleased
 	}
 	return g.hold.term.Ended(ErrExpired)
 }
 
-// leave ends the contexts of the lease, and of those that it has re-entered, from which no other lease
-// derives any more. It reports whether it was the last lease of the grip.
-func (l *Lease) leave() bool {
-	g := l.grip
+// exit removes the lease, and ends its context and those of the leases that it re-entered, unless
+// other leases derive from them. It reports whether it was the last lease on the hold.
+func (l *Lease) exit() bool {
+	g := l.state
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for n := l; n != nil; n = n.from {
-		if n.within--; n.within == 0 {
+	for n := l; n != nil; n = n.parent {
+		if n.entries--; n.entries == 0 {
 			g.hold.term.Leave(&n.ctx.Context, ErrReleased)
 		}
 	}
-	return g.first.within == 0
+	return g.first.entries == 0
 }
 
 // Key returns the key of the lock.
-func (l *Lease) Key() string { return l.grip.hold.key }
+func (l *Lease) Key() string { return l.state.hold.key }
 
 // Shared reports whether others may hold the lock as well ([Locker.RLock], [Lease.Downgrade]).
 func (l *Lease) Shared() bool {
-	h := l.grip.hold
+	h := l.state.hold
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.shared
 }
 
-// Fence returns the number of this grant of the lock. That of an exclusive lease is larger than that
-// of every earlier exclusive one of the same key; re-entry and renewal do not change it.
-func (l *Lease) Fence() fence.Token { return fence.Token{Number: l.grip.number, Shared: l.Shared()} }
+// Fence returns the number of this grant. That of an exclusive lease is larger than those of all
+// earlier exclusive leases of the same key; re-entry and renewal do not change it.
+func (l *Lease) Fence() fence.Token { return fence.Token{Number: l.state.number, Shared: l.Shared()} }
 
-// Context ends when its holder must stop, before the store may give the lock to others, with the
-// cause ([context.Cause]) [ErrExpired] when the lease could not be renewed in time or was held for
-// too long ([WithMaxHold]), [ErrLost] when the store says that it is lost, [ErrReleased] once it is
-// released, or with the context that the lock was asked for with: that one's end does not release
-// the lock. The context of a lease that was re-entered ends so too, whatever the context is that it was
-// re-entered with.
+// Context ends when its holder must stop, before the store may grant the lock to others. Its cause
+// ([context.Cause]) is [ErrExpired] if the lease was not renewed in time or was held for too long
+// ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrReleased] once it is released, or
+// that of the context of the request, whose end does not release the lock. The context of a
+// re-entrant lease ends in the same cases, whatever its own parent is.
 //
-// The end is reckoned by the clock of the process alone, from before the request was sent, and Err
-// looks at the clock itself. A process that does not run cannot look: see the package's
-// documentation.
+// The deadline is computed from the process's own clock at the time before the request was sent,
+// and Err reads the clock itself. A paused process cannot: see the package's documentation.
 func (l *Lease) Context() context.Context { return &l.ctx }
 
-// ValidUntil is when the lease ends if it is not renewed, by the clock of the process. After it,
-// others may have the lock.
+// ValidUntil returns when the lease ends if it is not renewed, by the clock of the process. After
+// it, others may hold the lock.
 func (l *Lease) ValidUntil() time.Time { return l.ctx.ValidUntil() }
 
-// Verify asks the store whether the lock is still held, in one round trip. It returns nil if it is,
-// [ErrLost] if it is not, the cause of the end of the lease's context if that has ended, ctx's error,
-// or one that matches store.ErrUnavailable. The answer is as old as its way back: it narrows the time
-// in which a paused holder does harm, and only the fence closes it.
+// Verify checks in the store that the lock is still held, in one round trip. It returns nil if it
+// is, [ErrLost] if it is not, the cause of the lease's context if that has ended, ctx's error, or
+// one that matches store.ErrUnavailable. The reply is as old as its way back: this shortens the time
+// in which a paused holder can do harm, and only the fence removes it.
 func (l *Lease) Verify(ctx context.Context) error {
 	if l.ctx.Err() != nil {
 		return context.Cause(&l.ctx)
 	}
-	h := l.grip.hold
+	h := l.state.hold
 	held, err := h.core.store.VerifyLock(ctx, h.request())
 	if err != nil {
 		return err
@@ -166,24 +164,23 @@ func (l *Lease) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Downgrade makes an exclusive lease a shared one, without letting another exclusive one in between:
-// others may have the lock shared from then on. The fence stays, as one of a shared hold.
+// Downgrade turns an exclusive lease into a shared one, without another exclusive one in between:
+// others may then hold the lock shared. The fence keeps its number, and is marked as shared.
 //
-// It returns [ErrLost] if the lock is not held any more, [ErrDeadlock] if others have re-entered the
-// lease and take it to be exclusive, the cause of the end of the lease's context if that has ended,
-// or an error that matches store.ErrUnavailable: then the lease counts as exclusive, and may be
-// shared.
+// It returns [ErrLost] if the lock is no longer held, [ErrDeadlock] if the lease was re-entered and
+// not all of those leases are released, the cause of the lease's context if that has ended, or an
+// error that matches store.ErrUnavailable: then the lease counts as exclusive, and may be shared.
 func (l *Lease) Downgrade(ctx context.Context) error {
 	if l.ctx.Err() != nil {
 		return context.Cause(&l.ctx)
 	}
-	l.grip.mu.Lock()
-	alone := l.grip.first.within == 1
-	l.grip.mu.Unlock()
+	l.state.mu.Lock()
+	alone := l.state.first.entries == 1
+	l.state.mu.Unlock()
 	if !alone {
 		return ErrDeadlock
 	}
-	h := l.grip.hold
+	h := l.state.hold
 	req := h.request()
 	if req.Shared {
 		return nil
@@ -201,32 +198,32 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	h.shared = true
 	h.mu.Unlock()
 	h.term.Extend(lease.ValidUntil(sent, h.config.ttl))
-	if !h.config.renew { // it ends later than it was to end
+	if !h.config.renew { // its end has moved
 		h.core.keeper.Remove(h)
 		h.core.keeper.Watch(h, h.term.ValidUntil())
 	}
-	if h.line != nil { // others of the process may wait for an exclusive one
-		h.core.letGo(h.line, h)
+	if h.queue != nil { // others of the process may wait for an exclusive lease
+		h.core.holdEnded(h.queue, h)
 	}
 	return nil
 }
 
-// Unlock releases the lock, or, if it was re-entered, this lease's part in it: the lock is released with
-// the last of them. It runs to its end even if ctx is cancelled.
+// Unlock releases the lease. If the lock was re-entered, it is released with the last of its
+// leases. Unlock runs to its end even if ctx is cancelled.
 //
-// It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have had
-// it; [ErrReleased] if this lease was released before; or an error that matches store.ErrUnavailable:
-// then it is tried again in the background, and the lock is free once the lease is over at the
-// latest.
+// It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have
+// held it; [ErrReleased] if this lease was released before; or an error that matches
+// store.ErrUnavailable: then the release is retried in the background, and the lock is free when the
+// lease expires at the latest.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if !l.released.CompareAndSwap(false, true) {
 		return ErrReleased
 	}
-	h := l.grip.hold
+	h := l.state.hold
 	lost := !h.term.Valid() && !errors.Is(h.term.Ended(ErrExpired), ErrReleased)
 	switch {
-	case l.leave():
-		return h.core.leave(ctx, h)
+	case l.exit():
+		return h.core.endLease(ctx, h)
 	case lost:
 		return ErrLost
 	}

@@ -1,12 +1,12 @@
-// Package lock is mutual exclusion between goroutines, in one process or in many.
+// Package lock provides mutual exclusion between goroutines, in one process or across a fleet.
 //
-// A lock here is a lease: it is held for a time, and renewed while its holder lives, so that the
-// death of a holder does not close it for ever. Hence the one rule that no lock of this kind can
-// lift: a process that is paused for longer than its lease (by its garbage collector, its virtual
-// machine, its debugger) does not know on waking that others have had the lock meanwhile, and may
-// have a write under way. [Lease.Context] ends before others may have the lock, which stops whatever
-// looks at it; what cannot look is stopped by [Lease.Fence], a number that the resource compares
-// (package fence). Where two writers would be a catastrophe, use the fence.
+// A lock is a lease: it is held for a time, and renewed while its holder is alive, so that a dead
+// holder does not block others forever. This has a limit that no such lock can avoid: a process
+// that is paused for longer than its lease (by its garbage collector, its virtual machine, a
+// debugger) does not notice on waking that others have held the lock since, and may have a write in
+// progress. [Lease.Context] ends before others may hold the lock, which stops code that checks it;
+// code that cannot check is stopped by [Lease.Fence], a number that the resource compares (package
+// fence). Where two writers would be a catastrophe, use the fence.
 package lock
 
 import (
@@ -28,8 +28,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Locker gives out locks by key. Lockers with the same name on the same store exclude each other, in
-// one process as in several.
+// Locker grants locks by key. Lockers with the same name on the same store exclude each other,
+// within a process and across processes.
 //
 // Most callers want [Locker.Do], or [Locker.Lock] and a deferred [Lease.Unlock]:
 //
@@ -40,13 +40,13 @@ import (
 //	defer lease.Unlock(ctx)
 //	return update(lease.Context(), lease.Fence())
 //
-// Those who wait are served in order: within a process, and among processes, see [WithFair]. Shared
-// locks ([Locker.RLock]) and exclusive ones take turns, so that neither starves the other.
+// Waiters are served in order within a process; for the order among processes, see [WithFair].
+// Shared locks ([Locker.RLock]) and exclusive ones alternate, so that neither starves the other.
 //
-// Locks are re-entrant by context: Lock with a lease's context, or one that derives from it, and the
-// same key shares the lease. Goroutines that share a context therefore do not exclude each other. A
-// context that derives from a lease's, and outlives it ([context.WithoutCancel]), enters the lease while
-// it lasts, and gets an error after it.
+// Locks are re-entrant by context: Lock with a lease's context, or one that derives from it, and
+// the same key shares the lease. Goroutines that share a context therefore do not exclude each
+// other. A context that derives from a lease's, and outlives it ([context.WithoutCancel]),
+// re-enters the lease while it lasts, and gets an error after it.
 //
 // All methods may be called concurrently.
 type Locker struct {
@@ -54,32 +54,32 @@ type Locker struct {
 	config config
 }
 
-// core is what a Locker and its variants have in common.
+// core is shared by a Locker and its variants ([Locker.With]).
 type core struct {
-	store  store.Locks
-	name   string
-	keeper *renewal.Keeper[*hold]
-	undo   *redo.Releases[store.LockRef]
-	detach []func()
+	store    store.Locks
+	name     string
+	keeper   *renewal.Keeper[*hold]
+	releases *redo.Releases[store.LockRef]
+	detach   []func()
 
 	closing context.Context // ends when the Locker is closed, or its store is shut down
 	close   context.CancelFunc
 	closed  atomic.Bool  // Close was called
-	errands errand.Group // calls to acquire and to unlock, and what goes on in the background
+	calls   errand.Group // calls to acquire and to unlock, and background work
 
 	namesake  *namesake.Member
 	telemetry *telemetry.Lock
 	leases    *telemetry.Leases
 
-	mu    sync.Mutex
-	holds map[string]*hold // by ID
-	lines map[lineKey]*line
+	mu     sync.Mutex
+	holds  map[string]*hold // by ID
+	queues map[queueKey]*localQueue
 }
 
 // New returns a Locker that keeps its locks in store, under name.
 //
-// Lockers of one name should have the same settings: if another of this process has others, that is logged.
-// Where some callers need others, use [Locker.With].
+// Lockers with the same name should have the same settings; different ones in this process are
+// logged. If some callers need other settings, use [Locker.With].
 //
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
@@ -94,22 +94,21 @@ func New(st store.Locks, name string, opts ...Option) (*Locker, error) {
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("lock: New: %w", err)
 	}
-	c := &core{store: st, name: name, holds: make(map[string]*hold), lines: make(map[lineKey]*line)}
+	c := &core{store: st, name: name, holds: make(map[string]*hold), queues: make(map[queueKey]*localQueue)}
 	c.telemetry = telemetry.NewLock(config.providers, ScopeName, name)
 	c.leases = telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "lock")
-	c.namesake = namesake.Join(st, config.logger, "lock", name, config.shared())
+	c.namesake = namesake.Join(st, config.logger, "lock", name, config.settings())
 	c.keeper = renewal.NewKeeper(c.renew)
-	c.undo = redo.NewReleases(c.releaseEach)
+	c.releases = redo.NewReleases(c.releaseEach)
 	c.closing, c.close = context.WithCancel(context.Background())
-	c.detach = []func(){st.NotifyLost(c.lost), st.AtShutdown(c.shutdown)}
+	c.detach = []func(){st.NotifyLost(c.notifyLost), st.AtShutdown(c.shutdown)}
 	return &Locker{c, config}, nil
 }
 
 // Name returns the name that the Locker was built with.
 func (l *Locker) Name() string { return l.name }
 
-// With returns a Locker of the same locks with other settings. Those that are not mentioned stay as
-// they are. It is closed with the one that it was made from.
+// With returns a Locker of the same locks with some settings changed. It is closed together with l.
 func (l *Locker) With(opts ...Option) (*Locker, error) {
 	config := l.config.with(opts)
 	config.providers, config.logger = l.config.providers, l.config.logger
@@ -120,8 +119,8 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 }
 
 // Do runs fn while it holds the lock of key. fn's context is the lease's. It returns the error of
-// [Locker.Lock], fn's, or that of [Lease.Unlock]: [ErrLost] says that others may have had the lock
-// while fn ran. If fn panics the lock is released, and the panic goes on.
+// [Locker.Lock], fn's, or that of [Lease.Unlock]: [ErrLost] means that others may have held the
+// lock while fn ran. If fn panics, the lock is released and the panic propagates.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error) (err error) {
 	lease, err := l.Lock(ctx, key)
 	if err != nil {
@@ -135,11 +134,11 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 	return fn(lease.Context())
 }
 
-// Close ends the Locker: callers that wait return [ErrClosed], as later calls do, every lock that is held is
-// released, and its lease's context ends with [ErrReleased]. It waits 5 s for the store. An error says how
-// many locks may be held until their leases end. It does not close the store.
+// Close closes the Locker: waiters and later calls return [ErrClosed], every held lock is released,
+// and its lease's context ends with [ErrReleased]. Close waits up to 5 s for the store. Its error
+// has the number of locks that may be held until their leases expire. It does not close the store.
 //
-// The store's Shutdown does the same for every Locker on it; Close then finishes what that has left.
+// The store's Shutdown does the same for every Locker on it; Close then finishes the rest.
 func (l *Locker) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -153,17 +152,17 @@ func (l *Locker) Close() error {
 	return l.shutdown(ctx)
 }
 
-// shutdown first ends the process's own requests, so that nothing is granted to it any more, and then
-// releases what it holds.
+// shutdown first ends the process's own requests, so that it gets no more grants, and then releases
+// its holds.
 func (c *core) shutdown(ctx context.Context) error {
 	c.close()
-	inFlight := c.errands.Wait(ctx)
+	inFlight := c.calls.Wait(ctx)
 	c.mu.Lock()
 	holds := slices.Collect(maps.Values(c.holds))
 	c.mu.Unlock()
 	for _, h := range holds {
 		h.term.End(ErrReleased)
-		h.ended(telemetry.Released)
+		h.recordEnd(telemetry.Released)
 	}
 	var (
 		wg   sync.WaitGroup
@@ -175,22 +174,22 @@ func (c *core) shutdown(ctx context.Context) error {
 			defer func() { <-room }()
 			if ctx.Err() == nil {
 				_, _ = c.release(ctx, h)
-			} else { // no time is left to wait for the store
+			} else { // no time left to wait for the store
 				c.forget(h)
-				c.giveBackLater(h.request())
+				c.retryRelease(h.request())
 			}
-			if h.line != nil {
-				c.letGo(h.line, h)
+			if h.queue != nil {
+				c.holdEnded(h.queue, h)
 			}
 		})
 	}
 	wg.Wait()
 	c.keeper.Rest()
-	return errors.Join(inFlight, c.undo.Drain(ctx))
+	return errors.Join(inFlight, c.releases.Drain(ctx))
 }
 
-// lost is told by the store that a hold has ended.
-func (c *core) lost(id string) {
+// notifyLost is called by the store when a hold has ended.
+func (c *core) notifyLost(id string) {
 	c.mu.Lock()
 	h := c.holds[id]
 	c.mu.Unlock()
@@ -200,8 +199,9 @@ func (c *core) lost(id string) {
 }
 
 const (
-	// closeTimeout is how long Close waits for what is held to be released.
+	// closeTimeout is how long Close waits for releases.
 	closeTimeout = 5 * time.Second
-	// maxReleases is how many locks a shutdown releases at a time. Stores make few calls of them.
+	// maxReleases is how many locks a shutdown releases at a time. Stores batch them into few
+	// calls.
 	maxReleases = 256
 )

@@ -280,7 +280,7 @@ func TestOneScopeDoesNotBlockTheOthers(t *testing.T) {
 func TestRecordsGiveBackTheirRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxRecordBytes(200 << 10))
-		g, err := guard.New(s, "g", guard.WithRetention(time.Minute), guard.WithRerun(), guard.WithLease(time.Second),
+		g, err := guard.New(s, "g", guard.WithRetention(time.Minute), guard.WithRerun(), guard.WithTTL(time.Second),
 			guard.WithMaxPerScope(50), guard.WithMaxScopeBytes(40<<10))
 		if err != nil {
 			t.Fatal(err)

@@ -211,8 +211,8 @@ func TestWithdrawal(t *testing.T) {
 			p.fail(fault{after: 150 * time.Millisecond}, "raise")
 		}
 		done = await(late)
-		for told := time.Now(); peers[1].count("raise") < 2; time.Sleep(time.Millisecond) {
-			if time.Since(told) > ttl {
+		for label := time.Now(); peers[1].count("raise") < 2; time.Sleep(time.Millisecond) {
+			if time.Since(label) > ttl {
 				t.Fatal("it was not granted")
 			}
 		}

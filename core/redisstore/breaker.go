@@ -48,11 +48,11 @@ func (n *node) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 			switch {
 			case from == gobreaker.StateClosed && to == gobreaker.StateOpen:
 				down := n.downError()
-				log.Warn("lockkeeper: redis is down; calls fail at once until it answers",
+				log.Warn("lockkeeper: redis is down; calls fail at once until it replies",
 					"cause", string(store.CauseOf(down)), "address", n.address, "error", down)
 				n.store.start(n.probe)
 			case to == gobreaker.StateClosed:
-				log.Info("lockkeeper: redis answers again", "address", n.address)
+				log.Info("lockkeeper: redis replies again", "address", n.address)
 			}
 		},
 	})

@@ -18,7 +18,7 @@ func TestACompletionOutlivesItsLease(t *testing.T) {
 	for name, opts := range map[string][]guard.Option{"": nil, "with rerun": {guard.WithRerun()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			opts := append(opts, guard.WithLease(time.Second))
+			opts := append(opts, guard.WithTTL(time.Second))
 			server := redistest.Start(t)
 			s := newStore(t, obedient(t, server.Addr(), 10), redisstore.WithTimeout(time.Second))
 			g := newGuard(t, s, opts...)

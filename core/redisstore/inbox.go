@@ -108,7 +108,7 @@ func (s *Store) subscribe() {
 			}
 		}
 		if isReply(err) && !didNotRun(err) && !in.warned.Swap(true) {
-			s.config.logger.Warn("lockkeeper: cannot subscribe; requests for locks poll instead", "error", err)
+			s.config.logger.Warn("lockkeeper: cannot subscribe; waiters poll instead", "error", err)
 		}
 		select {
 		case <-time.After(pause):

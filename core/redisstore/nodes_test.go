@@ -56,7 +56,7 @@ func TestAMasterIsLost(t *testing.T) {
 			s := newStore(t, client, hasty)
 			locks, err := lock.New(s, "jobs", lock.WithTTL(lease))
 			must(t, err)
-			g := newGuard(t, s, guard.WithLease(lease))
+			g := newGuard(t, s, guard.WithTTL(lease))
 			var leases []*lock.Lease
 			var attempts []*guard.Attempt
 			for i := range n {

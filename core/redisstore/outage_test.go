@@ -103,7 +103,7 @@ func TestCompletionsOutliveAnOutage(t *testing.T) {
 			server := redistest.Start(t)
 			client, sent := counted(t, server)
 			s := newStore(t, client, redisstore.WithTimeout(500*time.Millisecond))
-			g := newGuard(t, s, guard.WithLease(c.lease))
+			g := newGuard(t, s, guard.WithTTL(c.lease))
 			attempts := make([]*guard.Attempt, n)
 			atOnce(100, n, func(i int) {
 				var err error
@@ -149,7 +149,7 @@ func TestUnheardBeginsAreGivenBackAfterAnOutage(t *testing.T) {
 	server := redistest.Start(t)
 	client, _ := counted(t, server)
 	s := newStore(t, client, redisstore.WithTimeout(500*time.Millisecond))
-	g := newGuard(t, s, guard.WithLease(lease))
+	g := newGuard(t, s, guard.WithTTL(lease))
 	begin := func(i int) {
 		if a, _, err := g.Begin(ctx(), numbered(i)); err == nil {
 			_ = a.Abandon(ctx())

@@ -244,7 +244,7 @@ func (s *Store) checkPolicy(ctx context.Context, client *redis.Client) error {
 		if err == nil {
 			err = errors.New("INFO does not say")
 		}
-		s.config.logger.Warn("lockkeeper: cannot read Redis's maxmemory-policy; locks and guards rely on noeviction", "error", err)
+		s.config.logger.Warn("lockkeeper: cannot read maxmemory-policy of redis; locks and guards assume noeviction", "error", err)
 		return nil
 	}
 	if policy != "noeviction" {

@@ -313,7 +313,7 @@ var missingOnServer = map[string]missing{
 			t.Error("no script was sent as text")
 		}
 	}},
-	"+info": {fails: []string{"uptime"}, logged: "cannot read Redis's maxmemory-policy"},
+	"+info": {fails: []string{"uptime"}, logged: "cannot read maxmemory-policy"},
 	"+ping": {fails: []string{"ping"}},
 	"+role": {},
 	"+scan": {fails: []string{"list"}},

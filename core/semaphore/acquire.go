@@ -12,18 +12,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Acquire waits for a permit of key, or until ctx ends. It is AcquireN(ctx, key, 1).
+// Acquire blocks until it has a permit of key, or until ctx ends. It is AcquireN(ctx, key, 1).
 func (s *Semaphore) Acquire(ctx context.Context, key string) (*Permit, error) {
 	return s.acquire(ctx, key, 1, true)
 }
 
-// AcquireN waits for a permit of key that counts for n, or until ctx ends.
+// AcquireN blocks until it has a permit of key with the weight n, or until ctx ends.
 //
-// It returns a permit, or: ctx's cause if ctx has ended, or a *[BusyError] that matches it if it ended
-// while there was no room; a *[BusyError] that matches [ErrQueueFull] if [WithMaxWaiting] says so;
-// [ErrInvalidKey], [ErrInvalidWeight] or [ErrInvalidCapacity]; [ErrClosed]; or an error that matches
-// store.ErrUnavailable. After an error there is no permit, and no place in the queue: what the store may
-// have granted too late is given back in the background.
+// It returns a permit, or: ctx's cause if ctx has ended, or a *[BusyError] that matches it if it
+// ended while there was no room; a *[BusyError] that matches [ErrQueueFull] if the queue is full
+// ([WithMaxWaiting]); [ErrInvalidKey], [ErrInvalidWeight] or [ErrInvalidCapacity]; [ErrClosed]; or
+// an error that matches store.ErrUnavailable. After an error there is no permit, and no place in the
+// queue: a late grant is released in the background.
 //
 // ctx is the parent of the permit's context. Its end does not release the permit.
 func (s *Semaphore) AcquireN(ctx context.Context, key string, n int) (*Permit, error) {
@@ -44,13 +44,13 @@ func (s *Semaphore) TryAcquireN(ctx context.Context, key string, n int) (*Permit
 
 func (s *Semaphore) acquire(ctx context.Context, key string, n int, wait bool) (*Permit, error) {
 	x := s.telemetry.Begin(ctx, wait)
-	permit, err := s.acquireTold(ctx, key, n, wait)
+	permit, err := s.acquireUntraced(ctx, key, n, wait)
 	result := resultOf(ctx, err)
 	s.telemetry.End(ctx, x, result, err)
 	return permit, err
 }
 
-// resultOf says in a word what a request came to.
+// resultOf returns the result of a request for telemetry.
 func resultOf(ctx context.Context, err error) telemetry.AcquireResult {
 	switch {
 	case err == nil:
@@ -63,7 +63,7 @@ func resultOf(ctx context.Context, err error) telemetry.AcquireResult {
 	return telemetry.AcquireError
 }
 
-func (s *Semaphore) acquireTold(ctx context.Context, key string, n int, wait bool) (*Permit, error) {
+func (s *Semaphore) acquireUntraced(ctx context.Context, key string, n int, wait bool) (*Permit, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
@@ -82,28 +82,28 @@ func (s *Semaphore) acquireTold(ctx context.Context, key string, n int, wait boo
 	case s.closing.Err() != nil:
 		return nil, ErrClosed
 	}
-	key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory with the permit
+	key = strings.Clone(key) // a substring of a request would keep the whole request in memory
 	req := store.PermitRequest{
 		Name: s.name, Key: key, ID: naming.NewID(), Weight: n, Capacity: capacity, Queue: wait,
 		Barging: s.config.barging, MaxWaiting: s.config.maxWaiting, TTL: s.config.ttl, Holder: s.config.holder,
 	}
-	reply, left, err := s.ask(ctx, req)
+	reply, left, err := s.send(ctx, req)
 	if err == nil && reply.Outcome == store.Queued {
 		left = true
 		reply.Grant, err = s.await(ctx, now, req, reply)
 	}
 	if err != nil {
 		if left {
-			s.pool.giveBack(req.Ref())
+			s.pool.releaseAsync(req.Ref())
 		}
 		return nil, err
 	}
-	return s.start(ctx, req, reply.Grant)
+	return s.newPermit(ctx, req, reply.Grant)
 }
 
-// ask sends a request to acquire. The reply is that it was granted or queued. With an error it says
-// whether the store may have something left of it.
-func (s *Semaphore) ask(ctx context.Context, req store.PermitRequest) (reply store.PermitReply, left bool, err error) {
+// send sends a request to acquire. Without an error, the request was granted or queued. With an
+// error, left reports whether the store may have kept something of it.
+func (s *Semaphore) send(ctx context.Context, req store.PermitRequest) (reply store.PermitReply, left bool, err error) {
 	reply, err = s.pool.store.AcquirePermits(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -115,11 +115,12 @@ func (s *Semaphore) ask(ctx context.Context, req store.PermitRequest) (reply sto
 	case reply.Outcome == store.Taken:
 		return reply, false, busy(req, reply, nil)
 	}
-	return reply, true, fmt.Errorf("%w: unexpected answer to acquire: %d", store.ErrUnavailable, reply.Outcome)
+	return reply, true, fmt.Errorf("%w: unexpected reply to acquire: %d", store.ErrUnavailable, reply.Outcome)
 }
 
-// await waits in the store's queue until a request is granted. If the capacity changes meanwhile the
-// store is told, and the request keeps its place. After an error it may have its place still.
+// await blocks in the store's queue until a request is granted. If the capacity changes, it sends
+// the new one to the store, and the request keeps its place. After an error the place may still
+// exist.
 func (s *Semaphore) await(ctx context.Context, now *size, req store.PermitRequest, reply store.PermitReply) (store.Grant, error) {
 	for {
 		grant, err := awaitUntil(ctx, now.over, s.pool.store, req)
@@ -142,7 +143,7 @@ func (s *Semaphore) await(ctx context.Context, now *size, req store.PermitReques
 			continue
 		}
 		req.Capacity = capacity
-		if reply, _, err = s.ask(ctx, req); err != nil || reply.Outcome == store.Granted {
+		if reply, _, err = s.send(ctx, req); err != nil || reply.Outcome == store.Granted {
 			return reply.Grant, err
 		}
 	}

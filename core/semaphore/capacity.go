@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
-// size is the capacity of a Semaphore until it is replaced, or until the Semaphore is closed.
+// size is the capacity of a Semaphore until it is changed, or the Semaphore is closed.
 type size struct {
 	capacity int
 	over     context.Context // ends then
@@ -27,26 +27,28 @@ func checkCapacity(n int) error {
 	return nil
 }
 
-// SetCapacity changes the capacity of every key that [WithCapacityFunc] does not set, in this process,
-// for this Semaphore and all that were made from it.
+// SetCapacity changes the capacity of every key that [WithCapacityFunc] does not set, in this
+// process, for this Semaphore and its variants ([Semaphore.With]).
 //
-// Requests that wait are served with the new one, in their old places; those for more than it are
-// withdrawn and return [ErrInvalidWeight]. Permits that are held stay as they are: below what is in use
-// it drains, so that nobody gets a permit until so many have been released. Other processes keep theirs
-// until they are told too: what is in use never exceeds the largest of them.
+// Waiting requests keep their places and use the new capacity; those with a larger weight are
+// withdrawn and return [ErrInvalidWeight]. Held permits are not affected: if more is in use than
+// the new capacity, no request is granted until enough was released. Other processes keep their
+// capacity until it is set there too: the weight in use never exceeds the largest of them.
 //
-// It sends nothing itself. An error matches [ErrInvalidCapacity], and leaves the old one in force.
+// It sends nothing to the store itself. An error matches [ErrInvalidCapacity], and the capacity
+// stays unchanged.
 func (s *Semaphore) SetCapacity(n int) error {
 	if err := checkCapacity(n); err != nil {
 		return err
 	}
 	s.size.Swap(s.newSize(n)).end()
-	s.namesake.Change(s.config.shared(n))
+	s.namesake.Change(s.config.settings(n))
 	return nil
 }
 
-// Capacity returns the capacity that a request for the key is sent with now. An error matches
-// [ErrInvalidKey], or [ErrInvalidCapacity] if it is what [WithCapacityFunc] has answered.
+// Capacity returns the capacity that a request for the key uses now. An error matches
+// [ErrInvalidKey], or [ErrInvalidCapacity] if the function of [WithCapacityFunc] has returned an
+// invalid one.
 func (s *Semaphore) Capacity(key string) (int, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrInvalidKey, err)

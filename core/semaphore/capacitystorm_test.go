@@ -53,7 +53,7 @@ func TestNeverMoreThanTheCapacity(t *testing.T) {
 				}
 				inUse[key].Add(-int64(n))
 				if j%2 == 0 {
-					permit.ReleaseSoon()
+					permit.ReleaseAsync()
 				} else {
 					_ = permit.Release(ctx)
 				}

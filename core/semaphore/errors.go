@@ -9,37 +9,38 @@ import (
 )
 
 var (
-	// ErrNotAcquired is matched by the error of a call that did not get a permit since there was no
-	// room for it, or since others were before it. The error is a *[BusyError].
+	// ErrNotAcquired is matched by the error of a call that did not get a permit, because there was
+	// no room or others were first. The error is a *[BusyError].
 	ErrNotAcquired = errors.New("semaphore: not acquired")
 
-	// ErrQueueFull is matched, beside [ErrNotAcquired], by the error of a call that would have had to
-	// wait, while as many waited as may ([WithMaxWaiting]).
+	// ErrQueueFull is matched, besides [ErrNotAcquired], by the error of a call that would have had
+	// to wait while the queue was full ([WithMaxWaiting]).
 	ErrQueueFull = errors.New("semaphore: queue is full")
 
 	// ErrReleased is the cause with which a permit's context ends when the permit is released, and the
 	// error of a second release.
 	ErrReleased = errors.New("semaphore: released")
 
-	// ErrExpired is the cause with which a permit's context ends when the permit could not be renewed
-	// in time, or when it was not to be renewed ([WithoutRenewal], [WithMaxHold]).
+	// ErrExpired is the cause with which a permit's context ends when the permit was not renewed in
+	// time, or is not renewed by configuration ([WithoutRenewal], [WithMaxHold]).
 	ErrExpired = errors.New("semaphore: permit expired")
 
-	// ErrLost is the cause with which a permit's context ends when the store says that it is no longer
-	// held, and the error of a release that came too late: others may have had its room meanwhile.
+	// ErrLost is the cause with which a permit's context ends when the store says that it is no
+	// longer held, and the error of a release that came too late: others may have held its room
+	// since.
 	ErrLost = errors.New("semaphore: permit lost")
 
 	// ErrInvalidKey is matched by the error of a call with a key that is empty or longer than 1,024
-	// bytes, and with such a participant of a [Latch]. Nothing has been sent.
+	// bytes, and with such a participant of a [Latch]. Nothing was sent to the store.
 	ErrInvalidKey = errors.New("semaphore: invalid key")
 
-	// ErrInvalidWeight is matched by the error of a call that asks for less than one permit, or for
-	// more than the capacity, so that it could never be granted. Nothing has been sent; what waited
-	// when the capacity became smaller ([Semaphore.SetCapacity]) is withdrawn.
+	// ErrInvalidWeight is matched by the error of a call with a weight below 1 or above the
+	// capacity, which could never be granted. Nothing was sent to the store; a request that was
+	// waiting when the capacity was reduced ([Semaphore.SetCapacity]) was withdrawn.
 	ErrInvalidWeight = errors.New("semaphore: invalid weight")
 
-	// ErrInvalidCapacity is matched by the error of a capacity, or a latch's count, that is out of its
-	// range, and of a call whose [WithCapacityFunc] has answered one.
+	// ErrInvalidCapacity is matched by the error of a capacity, or a latch's count, that is out of
+	// its range, also if [WithCapacityFunc]'s function has returned it.
 	ErrInvalidCapacity = errors.New("semaphore: invalid capacity")
 
 	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed: it is
@@ -47,14 +48,15 @@ var (
 	ErrClosed = store.ErrClosed
 )
 
-// BusyError says why there was no room, as far as the store can tell. It matches [ErrNotAcquired],
-// [ErrQueueFull] if it was that, and, if the caller's context ended while it waited, the context's
-// error and cause.
+// BusyError describes the use of a key, as far as the store knows. It matches [ErrNotAcquired],
+// [ErrQueueFull] if the queue was full, and, if the caller's context ended while it waited, the
+// context's error and cause.
 type BusyError struct {
-	InUse    int // the weights of all permits
-	Capacity int // that the request was sent with
-	Waiting  int // requests that waited before this one
-	// Remaining is how long it takes until the first of the permits expires, unless it is renewed.
+	InUse    int // sum of the weights of all permits
+	Capacity int // of the request
+	Waiting  int // number of earlier waiters
+	// Remaining is the time until the first of the permits expires, unless it is renewed. It is
+	// zero if they do not expire ([Semaphore.PerInstance]).
 	Remaining time.Duration
 
 	full  bool
@@ -68,7 +70,7 @@ func busy(req store.PermitRequest, reply store.PermitReply, cause error) *BusyEr
 	}
 }
 
-// Error says how many are in use, and nothing of the key.
+// Error returns a text without the key.
 func (e *BusyError) Error() string {
 	text := fmt.Sprintf("%v: %d of %d in use, %d waiting", ErrNotAcquired, e.InUse, e.Capacity, e.Waiting)
 	switch {
@@ -80,7 +82,7 @@ func (e *BusyError) Error() string {
 	return text
 }
 
-// Unwrap returns what the error matches.
+// Unwrap returns the errors that the error matches.
 func (e *BusyError) Unwrap() []error {
 	matches := []error{ErrNotAcquired}
 	if e.full {

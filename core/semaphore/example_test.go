@@ -127,7 +127,7 @@ func Example_bulkhead() {
 	if err != nil {
 		panic(err)
 	}
-	defer permit.ReleaseSoon()
+	defer permit.ReleaseAsync()
 	fmt.Println("searching")
 	// Output: searching
 }

@@ -151,7 +151,7 @@ func TestHistoryProcess(t *testing.T) {
 					child.End(name, int64(weight), permit.ValidUntil())
 				}
 				if n%2 == 0 {
-					permit.ReleaseSoon()
+					permit.ReleaseAsync()
 				} else {
 					_ = permit.Release(ctx)
 				}

@@ -11,19 +11,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
-// Latch is closed until a number of participants have counted it down, in one process or in many. It
-// does not close again. Latches with the same name on the same store are the same latch.
+// Latch is closed until a number of participants have counted it down, in one process or across a
+// fleet. It does not close again. Latches with the same name on the same store are the same latch.
 //
 //	ready, err := semaphore.NewLatch(store, "import-2024-06-01", 3)
 //	…
 //	remaining, err := ready.CountDown(ctx, "customers") // each of three jobs, when it is done
 //	…
-//	err = ready.Wait(ctx) // whoever needs all of them
+//	err = ready.Wait(ctx) // blocks until all are done
 //
-// The store keeps the set of those who have counted down, so that one who does it again, after a lost
-// reply or a restart, counts once. The set is forgotten some time after its last change
-// ([WithLatchTTL]): then the latch is a new one, and closed. Whatever is to be done again has a name of
-// its own, such as one with a date.
+// The store keeps the set of participants that have counted down, so that one that does it again,
+// after a lost reply or a restart, counts once. The set expires some time after its last change
+// ([WithLatchTTL]): then the latch is a new one, and closed. Use a new name, such as one with a
+// date, for each repetition.
 //
 // All methods may be called concurrently. There is nothing to close.
 type Latch struct {
@@ -43,14 +43,14 @@ const (
 	maxLatchTTL = 30 * 24 * time.Hour
 )
 
-// WithLatchTTL sets for how long a latch is kept after the last participant has counted it down: 24 h
-// if not set, 1 s to 30 days. Every process should say the same. Who waits for it is not counted.
+// WithLatchTTL sets how long a latch is kept after the last participant has counted it down: 24 h
+// by default, 1 s to 30 days. Every process should set the same. Waiters do not extend it.
 func WithLatchTTL(d time.Duration) LatchOption {
 	return latchOptionFunc(func(r *store.LatchRequest) { r.TTL = d })
 }
 
-// NewLatch returns the latch of a name in store, which count participants open. The count is this
-// Latch's own: processes should agree on it.
+// NewLatch returns the latch with this name in store, which opens after count participants. The
+// store does not know the count: processes should use the same one.
 //
 // It returns an error that matches [ErrInvalidCapacity] if the count is not between 1 and
 // [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128 bytes
@@ -72,7 +72,7 @@ func NewLatch(st store.Latches, name string, count int, opts ...LatchOption) (*L
 		return nil, fmt.Errorf("%w: a count of %d is not between 1 and %d", ErrInvalidCapacity, count, store.MaxParticipants)
 	}
 	if req.TTL < minLatchTTL || req.TTL > maxLatchTTL {
-		return nil, fmt.Errorf("semaphore: NewLatch: a time of %v is not between %v and %v", req.TTL, minLatchTTL, maxLatchTTL)
+		return nil, fmt.Errorf("semaphore: NewLatch: a TTL of %v is not between %v and %v", req.TTL, minLatchTTL, maxLatchTTL)
 	}
 	return &Latch{st, req}, nil
 }
@@ -80,9 +80,9 @@ func NewLatch(st store.Latches, name string, count int, opts ...LatchOption) (*L
 // Name returns the name that the latch was built with.
 func (l *Latch) Name() string { return l.req.Name }
 
-// CountDown says that a participant is done, and returns how many are not: 0 if the latch is open. The
-// same one counts once, so a call that failed may be repeated. More participants than the latch's
-// count change nothing.
+// CountDown records that a participant is done, and returns how many are not: 0 if the latch is
+// open. A participant counts once, so a failed call may be repeated. Participants beyond the
+// latch's count change nothing.
 //
 // It returns [ErrInvalidKey] if the participant is empty or longer than 1,024 bytes, ctx's cause, or an
 // error that matches store.ErrUnavailable: if it matches store.ErrUnconfirmed too, it may have counted.
@@ -113,9 +113,9 @@ func (l *Latch) remaining(ctx context.Context, ask func() (int, error)) (int, er
 	return 0, err
 }
 
-// Wait waits until the latch is open, or until ctx ends. It returns nil, ctx's cause, or an error that
-// matches store.ErrUnavailable if the store was silent for longer than a few seconds: waiting again
-// loses nothing.
+// Wait blocks until the latch is open, or until ctx ends. It returns nil, ctx's cause, or an error
+// that matches store.ErrUnavailable if the store did not reply for more than a few seconds; calling
+// Wait again loses nothing.
 func (l *Latch) Wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return lease.Ended(ctx)

@@ -13,25 +13,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Permit is room that is taken. Whoever got it calls Release or ReleaseSoon, always.
+// Permit is a held part of a capacity. Always call Release or ReleaseAsync.
 type Permit struct {
 	hold  hold
 	ctx   permitContext
 	fence int64
 }
 
-// hold is a permit as the store and its pool know it.
+// hold is the state of a permit.
 type hold struct {
-	pool     *pool
-	req      store.PermitRef
-	weight   int
-	term     lease.Term
-	renewed  bool
-	released atomic.Bool
-	asked    context.Context // what it was asked for with
-	told     atomic.Bool     // that it was lost
+	pool         *pool
+	req          store.PermitRef
+	weight       int
+	term         lease.Term
+	renewed      bool
+	released     atomic.Bool
+	requestCtx   context.Context // of the request
+	lossReported atomic.Bool     // the loss was recorded
 
-	index int // in pool.holds, whose mutex guards it; -1 when it is not there
+	index int // in pool.holds, whose mutex guards it; -1 if it is not there
 }
 
 type contextKey struct{}
@@ -55,22 +55,21 @@ func (c *permitContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// start returns the permit of a caller whose request has been granted, and has it renewed from now on.
-// It returns an error, and gives the permit back, if the caller has left meanwhile, or if the reply
-// came too late to be of use.
-func (s *Semaphore) start(ctx context.Context, req store.PermitRequest, g store.Grant) (*Permit, error) {
+// newPermit returns the permit of a grant, and starts its renewal. If the caller's context has
+// ended, or the reply came too late to be of use, it releases the permit and returns an error.
+func (s *Semaphore) newPermit(ctx context.Context, req store.PermitRequest, g store.Grant) (*Permit, error) {
 	permit := &Permit{fence: g.Fence}
 	h := &permit.hold
-	h.pool, h.req, h.weight, h.asked, h.index = s.pool, req.Ref(), req.Weight, ctx, -1
+	h.pool, h.req, h.weight, h.requestCtx, h.index = s.pool, req.Ref(), req.Weight, ctx, -1
 	h.renewed = s.config.renew
 	h.term.Init(lease.ValidUntil(g.Sent, req.TTL))
 	switch {
 	case ctx.Err() != nil:
-		s.pool.giveBack(h.req)
+		s.pool.releaseAsync(h.req)
 		return nil, lease.Ended(ctx)
 	case !h.term.Valid():
-		s.pool.giveBack(h.req)
-		return nil, fmt.Errorf("%w: the permit had expired before the store's reply was there", store.ErrUnavailable)
+		s.pool.releaseAsync(h.req)
+		return nil, fmt.Errorf("%w: the permit expired before the store's reply arrived", store.ErrUnavailable)
 	}
 	permit.ctx.permit = permit
 	h.term.Begin(ctx, &permit.ctx.Context, s.config.maxHold, ErrExpired)
@@ -81,8 +80,8 @@ func (s *Semaphore) start(ctx context.Context, req store.PermitRequest, g store.
 		s.pool.keeper.Watch(h, h.term.ValidUntil())
 	}
 	s.pool.add(h)
-	if s.closing.Err() != nil { // Close may not have seen it
-		permit.ReleaseSoon()
+	if s.closing.Err() != nil { // Close may have missed it
+		permit.ReleaseAsync()
 		return nil, ErrClosed
 	}
 	return permit, nil
@@ -94,40 +93,40 @@ func (h *hold) TTL() time.Duration { return h.req.TTL }
 // Renewed implements renewal.Hold.
 func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.req.TTL)) }
 
-// Lost implements renewal.Hold: the store, or the clock, says that the permit has ended.
+// Lost implements renewal.Hold: the permit has ended in the store, or by the clock.
 func (h *hold) Lost() {
-	cause := h.why()
+	cause := h.endCause()
 	h.term.End(cause)
-	if h.renewed || !errors.Is(cause, ErrExpired) { // else it ended when it was to end; Release reports if that was too early
-		h.lost(cause)
+	if h.renewed || !errors.Is(cause, ErrExpired) { // otherwise it ended as configured; Release reports whether that was too early
+		h.recordLoss(cause)
 	}
 	h.pool.forget(h)
 }
 
-// why is the reason for which the permit has ended without being released.
-func (h *hold) why() error {
+// endCause returns why the permit has ended without being released.
+func (h *hold) endCause() error {
 	if h.Due() {
 		return ErrLost
 	}
 	return ErrExpired
 }
 
-// lost tells, once, that others may have had the permit's room while its holder believed in it.
-func (h *hold) lost(cause error) {
+// recordLoss records, once, that the permit was lost before its holder released it.
+func (h *hold) recordLoss(cause error) {
 	how := telemetry.Lost
 	if errors.Is(cause, ErrExpired) {
 		how = telemetry.Expired
 	}
-	if !h.told.Swap(true) {
-		h.pool.leases.Lost(h.asked, how)
+	if !h.lossReported.Swap(true) {
+		h.pool.leases.Lost(h.requestCtx, how)
 	}
 }
 
 // Due reports whether the permit is still to be renewed.
 func (h *hold) Due() bool { return h.term.Due() }
 
-// end ends the permit, as far as the process is concerned. It reports false if that was done before.
-func (h *hold) end() bool {
+// endLocal ends the permit in the process. It returns false if it had ended before.
+func (h *hold) endLocal() bool {
 	if !h.released.CompareAndSwap(false, true) {
 		return false
 	}
@@ -139,56 +138,54 @@ func (h *hold) end() bool {
 // Key returns the key of the semaphore.
 func (p *Permit) Key() string { return p.hold.req.Key }
 
-// Weight returns for how many the permit counts.
+// Weight returns the weight of the permit.
 func (p *Permit) Weight() int { return p.hold.weight }
 
-// Fence returns the number of this permit, as a shared token: it tells the permit from others, in a log
-// or to a resource, and excludes nobody.
+// Fence returns the number of this permit, as a shared token: it identifies the permit in a log or
+// to a resource, and excludes no other.
 func (p *Permit) Fence() fence.Token { return fence.Token{Number: p.fence, Shared: true} }
 
-// Context ends when its holder must stop, before the store may give the permit's room to others, with
-// the cause ([context.Cause]) [ErrExpired] when the permit could not be renewed in time or was held for
-// too long ([WithMaxHold]), [ErrLost] when the store says that it is lost, [ErrReleased] once it is
-// released, or with the context that the permit was asked for with: that one's end does not release
-// the permit.
+// Context ends when its holder must stop, before the store may grant the permit's room to others.
+// Its cause ([context.Cause]) is [ErrExpired] if the permit was not renewed in time or was held for
+// too long ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrReleased] once it is
+// released, or that of the context of the request, whose end does not release the permit.
 //
-// The end is reckoned by the clock of the process alone, from before the request was sent, and Err
-// looks at the clock itself. A process that does not run cannot look: see the package's
-// documentation.
+// The deadline is computed from the process's own clock at the time before the request was sent,
+// and Err reads the clock itself. A paused process cannot: see the package's documentation.
 func (p *Permit) Context() context.Context { return &p.ctx }
 
-// ValidUntil returns when the permit ends if it is not renewed, by the clock of the process. After it,
-// others may have its room.
+// ValidUntil returns when the permit ends if it is not renewed, by the clock of the process. After
+// it, others may hold its room.
 func (p *Permit) ValidUntil() time.Time { return p.ctx.ValidUntil() }
 
-// Release gives the permit back, in one round trip. It runs to its end even if ctx is cancelled.
+// Release releases the permit, in one round trip. It runs to its end even if ctx is cancelled.
 //
-// It returns nil if the permit was held until now; [ErrLost] if it was not, so that others may have had
-// its room; [ErrReleased] if it was released before, by this method, [Permit.ReleaseSoon], or the end
-// of the Semaphore or its store; or an error that matches store.ErrUnavailable: then it is tried again in
-// the background, and the room is free once the lease is over at the latest.
+// It returns nil if the permit was held until now; [ErrLost] if it was not, so that others may have
+// held its room; [ErrReleased] if it was released before, by this method, [Permit.ReleaseAsync], or
+// the end of the Semaphore or its store; or an error that matches store.ErrUnavailable: then the
+// release is retried in the background, and the room is free when the lease expires at the latest.
 func (p *Permit) Release(ctx context.Context) error {
-	cause := p.hold.why()
-	if !p.hold.end() {
+	cause := p.hold.endCause()
+	if !p.hold.endLocal() {
 		return ErrReleased
 	}
 	held, err := p.hold.pool.release(ctx, p.hold.req)
 	if err == nil && !held {
-		p.hold.lost(cause)
+		p.hold.recordLoss(cause)
 		err = ErrLost
 	}
 	return err
 }
 
-// ReleaseSoon gives the permit back without waiting for the store, which is told in the background:
-// at once if it is not being told of others, and of up to 100 together if it is. The permit's context
-// ends before it returns. If the store does not answer it is told again, until the lease is over; so
-// the room is free by then at the latest. A permit that was released before is left alone.
+// ReleaseAsync releases the permit in the background: at once if no other release is in flight, and
+// otherwise in a batch of up to 100. The permit's context ends before it returns. If the store does
+// not reply, the release is retried until the lease expires, so the room is free by then at the
+// latest. A permit that was released before is not affected.
 //
-// It is for those whose answer must not wait, such as middleware. [Semaphore.Close], and the store's
-// Shutdown, finish what is under way.
-func (p *Permit) ReleaseSoon() {
-	if p.hold.end() {
-		p.hold.pool.giveBack(p.hold.req)
+// It is for callers that must not wait, such as middleware. [Semaphore.Close], and the store's
+// Shutdown, wait for releases in flight.
+func (p *Permit) ReleaseAsync() {
+	if p.hold.endLocal() {
+		p.hold.pool.releaseAsync(p.hold.req)
 	}
 }

@@ -62,11 +62,11 @@ func TestReleaseSoon(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		permit := mustAcquire(t, s, 1)
-		permit.ReleaseSoon()
+		permit.ReleaseAsync()
 		wantEnded(t, permit, semaphore.ErrReleased)
 		wantState(t, s, 0, 0)
 		next := mustAcquire(t, s, 1)
-		permit.ReleaseSoon()
+		permit.ReleaseAsync()
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrReleased) {
 			t.Errorf("Release: %v", err)
 		}
@@ -85,7 +85,7 @@ func TestReleaseSoonGoesInBatches(t *testing.T) {
 		}
 		goOn := slowRelease(w)
 		for i, p := range permits {
-			p.ReleaseSoon()
+			p.ReleaseAsync()
 			wantEnded(t, p, semaphore.ErrReleased)
 			if i == 0 {
 				synctest.Wait()
@@ -112,7 +112,7 @@ func TestReleaseSoonIsRepeated(t *testing.T) {
 		}
 		w.fail(store.ErrUnconfirmed, "release")
 		for _, p := range permits {
-			p.ReleaseSoon()
+			p.ReleaseAsync()
 		}
 		time.Sleep(ttl / 2)
 		w.fail(nil)
@@ -133,7 +133,7 @@ func TestReleaseIsGivenUpWithTheLease(t *testing.T) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		w.fail(errDown, "release")
-		permit.ReleaseSoon()
+		permit.ReleaseAsync()
 		time.Sleep(ttl + 5*time.Second)
 		tries := w.count("release")
 		time.Sleep(10 * ttl)
@@ -154,7 +154,7 @@ func TestOnlyWhatIsNotConfirmedIsReleasedAgain(t *testing.T) {
 		}
 		goOn := slowRelease(w)
 		for i, p := range permits {
-			p.ReleaseSoon()
+			p.ReleaseAsync()
 			if i == 0 {
 				synctest.Wait()
 			}
@@ -194,7 +194,7 @@ func TestCloseFinishesReleases(t *testing.T) {
 						}
 						return nil
 					}, nil)
-					mustAcquire(t, s, 1).ReleaseSoon()
+					mustAcquire(t, s, 1).ReleaseAsync()
 				}
 				if err := finish(s, w); err != nil {
 					t.Error(err)

@@ -1,56 +1,55 @@
-// Package semaphore lets at most so many things happen at a time, in one process or in many: at most 4
-// reports of a tenant, at most 20 calls to a partner, whatever the number of servers.
+// Package semaphore limits how many operations run concurrently, in one process or across a fleet:
+// at most 4 reports of a tenant, at most 20 calls to a partner, whatever the number of servers.
 //
 // Most callers want [Semaphore.Do], or [Semaphore.Acquire] and a deferred [Permit.Release]:
 //
 //	reports, err := semaphore.New(store, "reports", 4)
 //	…
-//	permit, err := reports.Acquire(ctx, tenant) // waits for as long as ctx says
+//	permit, err := reports.Acquire(ctx, tenant) // blocks until ctx ends
 //	if err != nil {
 //		return err
 //	}
 //	defer permit.Release(ctx)
 //	return report(permit.Context())
 //
-// Those who would rather not wait use [Semaphore.TryAcquire], and middleware is in the packages named
-// concurrency. A [Latch] is the opposite: it waits until so many have come.
+// [Semaphore.TryAcquire] does not wait, and middleware is in the packages named concurrency. A
+// [Latch] is the opposite: it blocks until a number of participants have arrived.
 //
 // # Keys, weights and order
 //
-// Each key has permits of its own. A request may count for several of them ([Semaphore.AcquireN]): its
-// weight. What is in use is the sum of the weights of the permits that are held, and a request is
-// granted when its weight fits into what is left of the capacity.
+// Each key has its own permits. A request has a weight, 1 or more ([Semaphore.AcquireN]). A request
+// is granted when its weight fits into the capacity beside the weights of all held permits.
 //
-// Requests are granted in the order in which they came to the store, across all processes. The first
-// one that does not fit keeps those behind it waiting, even if they would fit: otherwise small ones
-// would starve a large one. With [WithBarging] they may go ahead, which uses more of the capacity, and
-// is only for where nobody minds the starving. [WithMaxWaiting] bounds the queue. Whoever stops waiting
-// leaves it, and the next moves up at once.
+// Requests are granted in the order in which they reached the store, across all processes. The
+// first one that does not fit blocks those behind it, even if they would fit: otherwise small ones
+// would starve a large one. With [WithBarging] they may go ahead, which uses more of the capacity,
+// and may starve large requests. [WithMaxWaiting] limits the queue. A caller that stops waiting
+// leaves the queue, and the next moves up at once.
 //
-// To ask again with a permit's context, or one that derives from it, is to ask for another permit: there
-// is no re-entry. A caller that holds some while it waits for more can wait for itself, or for another
-// that does the same, for ever: ask for all of them at once.
+// There is no re-entry: a call with a permit's context acquires another permit. A caller that waits
+// for more permits while it holds some can wait for itself, or for another that does the same,
+// forever: acquire all of them at once.
 //
 // # Capacity
 //
-// The store does not know the capacity. Every request brings that of its process, which is what [New]
-// was given, or [Semaphore.SetCapacity] since, or what [WithCapacityFunc] says of the key; and is
-// granted if what is in use and its weight do not exceed it. So a rollout that changes the capacity
-// needs no care: while processes differ, what is in use never exceeds the largest of their capacities.
-// Where more is in use than a process's capacity, as after it was made smaller, its requests wait until
-// enough has been released; no permit is taken away. As long as one of them is at the head of the queue,
-// those of processes with a larger capacity wait behind it.
+// The store does not know the capacity. Every request has that of its process: the one of [New] or
+// the last [Semaphore.SetCapacity], or that of [WithCapacityFunc] for the key. It is granted if the
+// weight in use and its own do not exceed it. So a rollout may change the capacity: while processes
+// differ, the weight in use never exceeds the largest of their capacities. If more is in use than a
+// process's capacity, as after a reduction, its requests wait until enough was released; no permit
+// is revoked. While one of them is at the head of the queue, requests of processes with a larger
+// capacity wait behind it.
 //
 // # A permit is a lease
 //
-// It is held for a time ([WithTTL], 30 s), and renewed while its process lives, so that the death of a
-// process gives its permits back within that time. Hence the one rule that no semaphore of this kind can
-// lift: a process that is paused for longer than its lease (by its garbage collector, its virtual
-// machine, its debugger) does not know on waking that its permits have been given to others, and for a
-// while more than the capacity is at work. [Permit.Context] ends before that, which stops whatever looks
-// at it. What does not look cannot be stopped: [Permit.Fence] tells one permit from another, in a log or
-// to a resource, but unlike a lock's it excludes nobody, since several permits are good at a time. Use
-// a semaphore to limit load, and a lock with its fence (package lock) where one more would be a
+// A permit is held for a time ([WithTTL], 30 s), and renewed while its process is alive, so that
+// the permits of a dead process are free after that time. This has a limit that no such semaphore
+// can avoid: a process that is paused for longer than its lease (by its garbage collector, its
+// virtual machine, a debugger) does not notice on waking that its permits were granted to others,
+// and for a while more than the capacity is in use. [Permit.Context] ends before that, which stops
+// code that checks it. Other code cannot be stopped: [Permit.Fence] identifies a permit in a log or
+// to a resource but, unlike a lock's, excludes no other, since several permits are valid at a time.
+// Use a semaphore to limit load, and a lock with its fence (package lock) where one more would be a
 // catastrophe.
 //
 // While the store is unavailable calls fail with an error that matches store.ErrUnavailable; package
@@ -72,8 +71,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Semaphore gives out permits by key. Semaphores with the same name on the same store share them, in
-// one process as in several.
+// Semaphore grants permits by key. Semaphores with the same name on the same store share them,
+// within a process and across processes.
 //
 // All methods may be called concurrently.
 type Semaphore struct {
@@ -81,12 +80,12 @@ type Semaphore struct {
 	config config
 }
 
-// core is what a Semaphore and its variants have in common.
+// core is shared by a Semaphore and its variants ([Semaphore.With]).
 type core struct {
 	name  string
 	pool  *pool
 	size  atomic.Pointer[size]
-	calls errand.Group // that may be granted something yet
+	calls errand.Group // calls that may still get a grant
 
 	closing context.Context // ends when the Semaphore is closed, or its store is shut down
 	close   context.CancelFunc
@@ -97,11 +96,11 @@ type core struct {
 	telemetry *telemetry.Semaphore
 }
 
-// New returns a Semaphore that keeps its permits in store, under name, and gives out at most as many
-// at a time for each key as capacity says.
+// New returns a Semaphore that keeps its permits in store, under name, with a capacity for each
+// key.
 //
-// Semaphores of one name should have the same capacity and settings: if another of this process has
-// others, that is logged. Where some callers need others, use [Semaphore.With].
+// Semaphores with the same name should have the same capacity and settings; different ones in this
+// process are logged. If some callers need other settings, use [Semaphore.With].
 //
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
 // [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes or
@@ -125,7 +124,7 @@ func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphor
 		telemetry: telemetry.NewSemaphore(config.providers, ScopeName, name),
 	}
 	c.pool = newPool(st, c.telemetry, telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "semaphore"))
-	c.namesake = namesake.Join(st, config.logger, "semaphore", name, config.shared(capacity))
+	c.namesake = namesake.Join(st, config.logger, "semaphore", name, config.settings(capacity))
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.size.Store(c.newSize(capacity))
 	c.detach = st.AtShutdown(c.shutdown)
@@ -135,9 +134,8 @@ func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphor
 // Name returns the name that the Semaphore was built with.
 func (s *Semaphore) Name() string { return s.name }
 
-// With returns a Semaphore of the same permits with other settings. Those that are not mentioned stay
-// as they are. It has the capacity of the one that it was made from, whichever of them is told to
-// change it, and is closed with it.
+// With returns a Semaphore of the same permits with some settings changed. It shares the capacity
+// of s, which either of them can change, and is closed together with it.
 func (s *Semaphore) With(opts ...Option) (*Semaphore, error) {
 	config := s.config.with(opts)
 	config.providers, config.logger = s.config.providers, s.config.logger
@@ -148,8 +146,8 @@ func (s *Semaphore) With(opts ...Option) (*Semaphore, error) {
 }
 
 // Do runs fn while it holds a permit of key. fn's context is the permit's. It returns the error of
-// [Semaphore.Acquire], fn's, or that of [Permit.Release]: [ErrLost] says that others may have had the
-// permit's room while fn ran. If fn panics the permit is released, and the panic goes on.
+// [Semaphore.Acquire], fn's, or that of [Permit.Release]: [ErrLost] means that others may have held
+// the permit's room while fn ran. If fn panics, the permit is released and the panic propagates.
 func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context) error) (err error) {
 	permit, err := s.Acquire(ctx, key)
 	if err != nil {
@@ -163,14 +161,15 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 	return fn(permit.Context())
 }
 
-// closeTimeout is how long Close waits for what is held to be released.
+// closeTimeout is how long Close waits for releases.
 const closeTimeout = 5 * time.Second
 
-// Close ends the Semaphore: callers that wait return [ErrClosed], as later calls do, every permit that is
-// held is released, and its context ends with [ErrReleased]. It waits 5 s for the store. An error says how
-// many permits may be held until their leases end. It does not close the store.
+// Close closes the Semaphore: waiters and later calls return [ErrClosed], every held permit is
+// released, and its context ends with [ErrReleased]. Close waits up to 5 s for the store. Its error
+// has the number of permits that may be held until their leases expire. It does not close the
+// store.
 //
-// The store's Shutdown does the same for every Semaphore on it; Close then finishes what that has left.
+// The store's Shutdown does the same for every Semaphore on it; Close then finishes the rest.
 func (s *Semaphore) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -182,11 +181,11 @@ func (s *Semaphore) Close() error {
 	return s.shutdown(ctx)
 }
 
-// shutdown first ends the process's own requests, so that nothing is granted to it any more, and then
-// releases what it holds.
+// shutdown first ends the process's own requests, so that it gets no more grants, and then releases
+// its permits.
 func (c *core) shutdown(ctx context.Context) error {
 	c.close()
 	inFlight := c.calls.Wait(ctx)
-	// A place in the queue goes before the permits that it waits for.
-	return errors.Join(c.pool.returns.Wait(ctx), c.pool.shutdown(ctx), inFlight)
+	// Withdraw places in the queue before releasing the permits that they wait for.
+	return errors.Join(c.pool.releases.Wait(ctx), c.pool.shutdown(ctx), inFlight)
 }

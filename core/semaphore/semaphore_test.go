@@ -158,7 +158,7 @@ func TestClose(t *testing.T) {
 			if err := p.Release(t.Context()); !errors.Is(err, semaphore.ErrReleased) {
 				t.Errorf("Release: %v", err)
 			}
-			p.ReleaseSoon()
+			p.ReleaseAsync()
 		}
 		if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrClosed) {
 			t.Errorf("TryAcquire: %v", err)

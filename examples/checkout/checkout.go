@@ -45,8 +45,8 @@ type order struct {
 	AmountCents int64  `json:"amount_cents"`
 }
 
-// checkout charges the customer and places the order. It is written as if it ran once for each
-// purchase: the middleware before it sees to that.
+// checkout charges the customer and places the order. It may assume that it runs once for each
+// purchase; the idempotency middleware ensures that.
 func (s *shop) checkout(c *gin.Context) {
 	req, err := readRequest(c.Request.Body)
 	if err != nil {
@@ -68,14 +68,14 @@ func (s *shop) checkout(c *gin.Context) {
 		return
 	}
 	c.Header("X-Attempt", strconv.Itoa(attempt.Number()))
-	operation := attempt.OperationID() // the same in every attempt, and nobody else's
+	operation := attempt.OperationID() // the same in every attempt, and unique to this operation
 	amount := price * req.Quantity
 	charge, err := s.provider.charge(ctx, operation, req.SKU, amount)
 	switch {
-	case errors.Is(err, errDeclined): // a final answer: whoever asks again is told the same
+	case errors.Is(err, errDeclined): // a final answer: repeats get the same one
 		problem(c, http.StatusPaymentRequired, "The payment was declined. Nothing was charged.")
 		return
-	case errors.Is(err, errProviderFailed): // not kept: whoever asks again has it tried again
+	case errors.Is(err, errProviderFailed): // not kept: a repeat tries again
 		problem(c, http.StatusBadGateway, "The payment provider failed. Try again with the same key.")
 		return
 	case err != nil:
@@ -95,7 +95,7 @@ func (s *shop) checkout(c *gin.Context) {
 	c.JSON(http.StatusCreated, placed)
 }
 
-// order shows an order to who placed it. To everybody else there is no such order.
+// order shows an order to its owner. Everybody else gets 404.
 func (s *shop) order(c *gin.Context) {
 	text, found, err := s.orders.read(c.Request.Context(), orderName(c.GetString("user"), c.Param("id")))
 	switch {
@@ -108,7 +108,7 @@ func (s *shop) order(c *gin.Context) {
 	}
 }
 
-// place notes an order down, and returns it, or the one that an earlier attempt has placed.
+// place stores an order and returns it, or the one that an earlier attempt placed.
 func (s *shop) place(ctx context.Context, user string, o order) (order, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -123,8 +123,8 @@ func (s *shop) place(ctx context.Context, user string, o order) (order, error) {
 	return placed, err
 }
 
-// orderName has the owner in it: who asks for another's order asks for one that is not there. The
-// length keeps the two from running into each other.
+// orderName includes the owner, so that another user's order does not exist under the caller's
+// name. The length prefix keeps different pairs apart.
 func orderName(user, id string) string { return fmt.Sprintf("order:%d:%s:%s", len(user), user, id) }
 
 func readRequest(body io.Reader) (request, error) {
@@ -151,16 +151,16 @@ func readJSON(body io.Reader, into any) error {
 	return nil
 }
 
-// problem ends a request with a problem body (RFC 9457), as the middleware do.
+// problem ends a request with a problem body (RFC 9457), as the middleware does.
 func problem(c *gin.Context, status int, detail string) {
 	body, _ := json.Marshal(map[string]any{"title": http.StatusText(status), "status": status, "detail": detail})
 	c.Abort()
 	c.Data(status, "application/problem+json", append(body, '\n'))
 }
 
-// unavailable is the answer when the shop's own notes cannot be reached, or the attempt is lost.
-// It is not kept, and asking again is safe.
+// unavailable is the answer if the shop's own database cannot be reached, or the attempt is lost.
+// It is not kept, and a retry is safe.
 func unavailable(c *gin.Context) {
 	c.Header("Retry-After", "1")
-	problem(c, http.StatusServiceUnavailable, "The shop cannot say how this ended. Try again with the same key.")
+	problem(c, http.StatusServiceUnavailable, "The outcome is not known yet. Try again with the same key.")
 }

@@ -20,7 +20,7 @@ func TestSignals(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		i := start(t)
 		if i.store != "memory" || !strings.HasPrefix(i.url, "http://127.0.0.1:") {
-			t.Errorf("it says that it listens on %s (store: %s)", i.url, i.store)
+			t.Errorf("it reports that it listens on %s (store: %s)", i.url, i.store)
 		}
 		i.do(purchase("k")).want(t, http.StatusCreated, false)
 		if code := i.stop(signal); code != 0 {

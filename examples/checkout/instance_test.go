@@ -127,7 +127,7 @@ func purchase(key string) call {
 	return call{method: http.MethodPost, path: "/api/checkout", user: "alice", body: `{"sku":"tea","quantity":1}`, keys: []string{key}}
 }
 
-// try sends a request once: the transport repeats nothing.
+// try sends a request once: the transport does not retry.
 func (i *instance) try(c call) (answer, error) {
 	req, err := http.NewRequest(c.method, i.url+c.path, strings.NewReader(c.body))
 	if err != nil {

@@ -1,12 +1,12 @@
-// Checkout is a small shop whose customers are charged once, however often their browsers send the
-// payment, which sells no more than it has, however many of them buy at once, and which makes two
-// reports at a time, however many are asked for. Run it, open the address that it prints, and press the
-// buttons:
+// Checkout is a small shop. Its customers are charged once, however often their browsers send the
+// payment. It sells no more than it has in stock, however many buy at once, and it makes two
+// reports at a time, however many are requested. Run it, open the address that it prints, and press
+// the buttons:
 //
 //	go run ./examples/checkout
 //
-// With -redis, any number of instances behave as one. GET /metrics says what each of them does, in the
-// form that Prometheus reads; with -otel, traces and metrics are sent, too.
+// With -redis, any number of instances behave as one. GET /metrics returns the metrics of an
+// instance in Prometheus format; with -otel, traces and metrics are also exported.
 package main
 
 import (
@@ -31,8 +31,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// shutdownTimeout is for how long the program waits for what it has begun. A payment takes a
-// fraction of it.
+// shutdownTimeout is how long the program waits for requests in flight at shutdown. A payment takes
+// a fraction of it.
 const shutdownTimeout = 10 * time.Second
 
 func main() {
@@ -52,7 +52,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var c config
 	flags.Int64Var(&c.rate, "rate", 20, "`requests` per second that each client address may make")
 	flags.Int64Var(&c.burst, "burst", 40, "`requests` that it may make at once after a pause")
-	flags.DurationVar(&c.lease, "lease", 30*time.Second, "for how `long` an instance may be silent before others take over its payments, its locks and its places")
+	flags.DurationVar(&c.lease, "lease", 30*time.Second, "how `long` the payments, locks and places of an instance are kept after it dies")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -69,7 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// serve answers requests until the program is told to stop.
+// serve handles requests until the program receives a signal to stop.
 func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Writer) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -78,7 +78,7 @@ func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Wr
 	if err != nil {
 		return err
 	}
-	defer func() { // at the very end, since what comes before is told of too
+	defer func() { // last, since the steps before emit telemetry too
 		if err := telemetry.stop(); err != nil { // which is no failure of the shop
 			_, _ = fmt.Fprintln(stderr, "checkout: some telemetry is lost:", err)
 		}
@@ -116,7 +116,7 @@ func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Wr
 	return errors.Join(server.Shutdown(ending), state.store.Shutdown(ending))
 }
 
-// state is where everything is kept that outlives a request.
+// state is everything that outlives a request.
 type state struct {
 	kind  string // "memory" or "redis"
 	store store.Store
@@ -134,8 +134,8 @@ func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, e
 	if err != nil {
 		return state{}, fmt.Errorf("-redis: %w", err)
 	}
-	// Redis answers in far less than this, or it is down, which nobody should wait long to learn.
-	// What the URL says goes first.
+	// Redis replies in far less than this, or is down; callers should not wait long to learn that.
+	// Settings in the URL take precedence.
 	options.DialTimeout = cmp.Or(options.DialTimeout, redisTimeout)
 	options.ReadTimeout = cmp.Or(options.ReadTimeout, redisTimeout)
 	options.WriteTimeout = cmp.Or(options.WriteTimeout, redisTimeout)
@@ -151,8 +151,8 @@ func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, e
 		return state{}, errors.Join(err, client.Close())
 	}
 	if err := st.Ping(ctx); err != nil {
-		// No reason to stop: requests are answered 503 until it is there.
-		_, _ = fmt.Fprintf(stderr, "checkout: redis at %s does not answer yet: %v\n", options.Addr, err)
+		// No reason to stop: requests are refused with 503 until it is up.
+		_, _ = fmt.Fprintf(stderr, "checkout: redis at %s does not reply yet: %v\n", options.Addr, err)
 	}
 	return state{"redis", st, redisNotebook{client}, shelf, func() error {
 		return errors.Join(st.Close(), client.Close()) // the client is ours, not the store's

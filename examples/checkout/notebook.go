@@ -9,17 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A notebook keeps what is written down once and never changed: the shop's orders and the
-// provider's ledger. It stands for two databases that a real shop has.
+// A notebook keeps texts that are written once and never changed: the shop's orders and the
+// provider's ledger. It stands for two databases of a real shop.
 type notebook interface {
-	// write notes text under a name that has none, and returns what is noted under it then:
-	// the text, and first is true, or what was there before.
+	// write stores text under a name unless the name has one, and returns the text that is stored
+	// then. first reports whether it is the given one.
 	write(ctx context.Context, name, text string) (noted string, first bool, err error)
 	read(ctx context.Context, name string) (text string, found bool, err error)
 }
 
-// memoryNotebook is gone with the process. It is never emptied, which a shop that runs for longer
-// than a demonstration could not afford.
+// memoryNotebook lives in process memory. It is never emptied, which only a demonstration can
+// afford.
 type memoryNotebook struct {
 	mu    sync.Mutex
 	notes map[string]string
@@ -50,8 +50,8 @@ type redisNotebook struct{ client *redis.Client }
 const (
 	redisTimeout = 300 * time.Millisecond
 	redisPrefix  = "checkout:"
-	// keptFor is longer than the 24 hours that the guard keeps its records for, so that whoever
-	// runs a purchase again finds the charge of the first attempt.
+	// keptFor is longer than the 24 hours that the guard keeps its records, so that a second
+	// attempt at a purchase finds the charge of the first.
 	keptFor = 25 * time.Hour
 )
 
@@ -63,8 +63,8 @@ func (n redisNotebook) write(ctx context.Context, name, text string) (string, bo
 		return text, first, err
 	}
 	noted, err := n.client.Get(ctx, redisPrefix+name).Result()
-	// The client sends a command again if its reply was lost, and then meets its own text, which
-	// no other call can have written if it has an id of its own in it.
+	// The client retries a command whose reply was lost, and may then find its own text. A text
+	// with an ID of its own cannot have been written by another call.
 	return noted, noted == text, err
 }
 

@@ -10,7 +10,7 @@ import (
 //go:embed page
 var page embed.FS
 
-// servePage serves the shop's page, which needs nothing from elsewhere and is allowed nothing.
+// servePage serves the shop's page, which loads nothing from other hosts and is not allowed to.
 func servePage(r *gin.Engine) {
 	for path, file := range map[string]string{
 		"/":          "page/index.html",

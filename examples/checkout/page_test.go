@@ -126,7 +126,7 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	defer cancel()
 	v := visit{t, tab}
 
-	// Nothing is fetched from elsewhere, and nothing goes wrong that the console tells of.
+	// Nothing is fetched from other hosts, and the console has no errors.
 	var mu sync.Mutex
 	var complaints []string
 	err := chromedp.Listen(tab, func(event any) {
@@ -206,7 +206,7 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	if sold, over := v.tiles("sold"), v.tiles("over"); sold != 50 || over != 0 || v.tiles("soldout") != 150 {
 		t.Errorf("a sale: %d tiles sold, %d of them too many, %d sold out", sold, over, v.tiles("soldout"))
 	}
-	v.says("200 buyers, 50 items: 50 sold, nobody got what was not there.")
+	v.says("200 buyers, 50 items: 50 sold, and not one too many.")
 	v.picture(fmt.Sprintf("%d-%s-sale", width, scheme))
 
 	if over := v.number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {

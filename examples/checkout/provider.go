@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// paymentTime is how long the provider takes to charge somebody.
+// paymentTime is how long the provider takes for a charge.
 const paymentTime = 200 * time.Millisecond
 
 var (
-	// errDeclined says that the provider will not charge this, now or later.
+	// errDeclined means that the provider will never charge this.
 	errDeclined = errors.New("payment declined")
-	// errProviderFailed says that the provider failed before it charged anything.
+	// errProviderFailed means that the provider failed before it charged anything.
 	errProviderFailed = errors.New("payment provider failed")
 )
 
@@ -26,10 +26,10 @@ type provider struct {
 }
 
 // charge charges a customer, unless it has done so under this key. Either way it returns the
-// charge's id. Any error but the two above leaves open whether somebody was charged.
+// charge's id. After any other error it is unknown whether the customer was charged.
 func (p *provider) charge(ctx context.Context, key, sku string, _ int64) (id string, err error) {
-	// The request travels for half of the time, and the answer for the other half: an instance
-	// that dies in between has charged somebody and does not know.
+	// The request travels for half of the time, and the answer for the other half: an instance that
+	// dies in between has charged a customer without a record of it.
 	if err := travel(ctx); err != nil {
 		return "", err
 	}

@@ -67,7 +67,7 @@ func (r *reports) report(c *gin.Context) {
 	}
 }
 
-// show says how many places are taken, and how many requests wait for one, on all instances.
+// show returns the number of taken places and of waiting requests, on all instances.
 func (r *reports) show(c *gin.Context) {
 	state, err := r.places.Inspect(c.Request.Context(), reportKey)
 	if err != nil {
@@ -86,16 +86,16 @@ func (r *reports) show(c *gin.Context) {
 	})
 }
 
-// rush asks this very server for many reports at once, and says of each what came of it as soon as
-// that is known: a line of JSON each. It is here for the page, since browsers open no more than six
-// connections to a server and keep the other requests back: with two reports being made and four
-// requests waiting, no seventh would ever arrive.
+// rush requests many reports of this server at once, and writes the outcome of each as soon as that
+// is known: a line of JSON each. The page needs it, since browsers open at most six connections to
+// a server and queue other requests: with two reports in progress and four requests waiting, a
+// seventh would never arrive.
 func (r *reports) rush(c *gin.Context) {
 	n, ok := readQuantity(c, 1, maxRush)
 	if !ok {
 		return
 	}
-	ctx := c.Request.Context() // when the page is closed, those who wait leave
+	ctx := c.Request.Context() // when the page is closed, waiters leave
 	here, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
 		problem(c, http.StatusInternalServerError, "The server does not know its own address.")

@@ -20,7 +20,7 @@ func rush(n int) call {
 	return call{method: http.MethodPost, path: "/api/report/rush", user: "alice", body: `{"quantity":` + strconv.Itoa(n) + `}`}
 }
 
-// places is what an instance says of the places for reports.
+// places is an instance's answer about the places for reports.
 type places struct {
 	Places, Taken, Waiting, Served int
 	MayWait                        int `json:"may_wait"`
@@ -40,7 +40,7 @@ func (i *instance) places() places {
 	return p
 }
 
-// wantEmpty waits until no place is taken: a release is told to the store after the answer.
+// wantEmpty waits until no place is taken: a release is sent to the store after the answer.
 func (i *instance) wantEmpty() {
 	i.t.Helper()
 	eventually(i.t, 5*time.Second, "the places are free", func() bool {
@@ -101,7 +101,7 @@ func crowd(t *testing.T, instances ...*instance) {
 		away -= p.TurnedAway - before[n].TurnedAway
 	}
 	if served != 0 || away != 0 {
-		t.Errorf("%d served and %d turned away that nobody has counted", served, away)
+		t.Errorf("%d served and %d turned away that were not counted", served, away)
 	}
 }
 
@@ -142,7 +142,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Whoever leaves makes room: those who wait, and those who are served, since making a report stops then.
+// A client that disconnects makes room, whether it waits or is served, since making a report stops
+// then.
 func TestWhoeverLeavesMakesRoom(t *testing.T) {
 	i := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -204,7 +205,7 @@ func TestRush(t *testing.T) {
 	i.do(anonymous).wantProblem(t, http.StatusUnauthorized, "")
 }
 
-// Who asks for many at once is held to the limit by address.
+// A client that requests many at once meets the limit by address.
 func TestRushIsLimited(t *testing.T) {
 	i := start(t, "-rate", "1", "-burst", "1")
 	i.do(rush(1)).want(t, http.StatusOK, false)

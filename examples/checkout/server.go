@@ -32,10 +32,10 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 		return nil, err
 	}
 	// An instance that dies in the middle of a payment leaves one of unknown outcome. This guard
-	// lets another instance run it again, because that is safe here: the provider is given the
-	// same key each time (the operation's), and charges once for each key. A shop whose provider
-	// cannot do that leaves WithRerun out, and its customer is told that the outcome is unknown.
-	orders, err := guard.New(st, "checkout", guard.WithLease(c.lease), guard.WithRerun())
+	// lets another instance run it again, because that is safe here: the provider is given the same
+	// key each time (the operation's), and charges once for each key. A shop whose provider cannot
+	// do that omits WithRerun, and its customer gets the answer that the outcome is unknown.
+	orders, err := guard.New(st, "checkout", guard.WithTTL(c.lease), guard.WithRerun())
 	if err != nil {
 		return nil, err
 	}
@@ -56,24 +56,24 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	if err := r.SetTrustedProxies(nil); err != nil { // gin's own ClientIP shall not be fooled either
 		return nil, err
 	}
-	r.NoRoute(func(c *gin.Context) { problem(c, http.StatusNotFound, "There is nothing at this address.") })
+	r.NoRoute(func(c *gin.Context) { problem(c, http.StatusNotFound, "There is no page at this address.") })
 	servePage(r)
-	r.GET("/metrics", gin.WrapH(metrics)) // a real shop keeps its customers away from this
+	r.GET("/metrics", gin.WrapH(metrics)) // a real shop does not expose this to customers
 	r.GET("/api/stats", counters.show)
 	r.GET("/api/report/places", reports.show)
 
-	// The order matters. The limit comes first, so that a flood costs next to nothing. Nobody may
-	// be replayed an answer before it is known who asks. A replay is the last thing on the way to
-	// the handler, and never gets there.
+	// The order matters. The limit comes first, so that a flood is cheap to refuse. An answer may
+	// be replayed only to an authenticated user. Idempotency comes last: a replay does not reach
+	// the handler.
 	api := r.Group("/api", counters.count, ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())), authenticate)
 	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), shop.checkout)
 	api.GET("/orders/:id", shop.order)
 	api.POST("/report/rush", reports.rush)
 
 	// The stock of an article is changed by one request at a time, on all instances together, and
-	// whoever comes meanwhile waits. These routes have no limit by address, since a flash sale is
-	// many buyers at once, and in this demonstration all of them come from one browser. Without the
-	// lock (?lock=off) the shop sells more than it has.
+	// other requests wait. These routes have no limit by address, since a flash sale is many buyers
+	// at once, and in this demonstration all of them come from one browser. Without the lock
+	// (?lock=off) the shop sells more than it has.
 	oneAtATime := exclusive.New(stock, ginmw.ByParam("sku"), policy.Wait(10*time.Second),
 		ginmw.Unless(func(c *gin.Context) bool { return c.Query("lock") == "off" }))
 	articles := r.Group("/api/stock/:sku", authenticate, shop.sells)
@@ -81,14 +81,14 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	articles.POST("", oneAtATime, shop.restock)
 	articles.POST("/take", oneAtATime, shop.take)
 
-	// A few reports are made at a time, on all instances together, and a few more requests wait for
-	// that, for a second at most. Who comes then is turned away at once, and does not wait in vain.
+	// A few reports are made at a time, on all instances together, and a few more requests wait,
+	// for a second at most. Later requests are refused at once instead of waiting in vain.
 	r.GET("/api/report", authenticate, reports.count,
 		concurrency.New(places, oneKey, policy.Wait(reportWait), policy.MaxWaiting(reportsWaiting)), reports.report)
 	return r, nil
 }
 
-// authenticate stands in for real authentication: it believes the header X-User.
+// authenticate stands in for real authentication: it trusts the header X-User.
 func authenticate(c *gin.Context) {
 	names := c.Request.Header.Values("X-User")
 	if len(names) != 1 || names[0] == "" || len(names[0]) > 64 {

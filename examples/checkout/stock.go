@@ -26,7 +26,7 @@ const (
 	maxStockBody = 1 << 10
 )
 
-// stock is what a customer is told of it.
+// stock is the answer to a customer.
 type stock struct {
 	SKU  string `json:"sku"`
 	Left int64  `json:"left"`
@@ -63,8 +63,8 @@ func (s *shop) restock(c *gin.Context) {
 	}
 }
 
-// take sells some of an article. It reads, thinks and writes as if it were alone: the middleware
-// before it sees to that.
+// take sells some of an article. It may read, compute and write without regard to other requests;
+// the exclusive middleware ensures that.
 func (s *shop) take(c *gin.Context) {
 	n, ok := readQuantity(c, 1, maxQuantity)
 	if !ok {
@@ -94,8 +94,8 @@ func (s *shop) take(c *gin.Context) {
 // put writes the stock, or answers why it could not.
 func (s *shop) put(c *gin.Context, sku string, left int64) bool {
 	ctx := c.Request.Context()
-	// The fence is for the shop that was paused while it thought, for so long that its lock went to
-	// another: what that one has written must not be overwritten now.
+	// The fence is for a process that was paused for so long that another one got its lock: it must
+	// not overwrite what the other has written.
 	var token fence.Token
 	if lease, ok := lock.FromContext(ctx); ok {
 		token = lease.Fence()
@@ -105,18 +105,18 @@ func (s *shop) put(c *gin.Context, sku string, left int64) bool {
 	case errors.Is(err, fence.ErrStale):
 		stockUnavailable(c)
 	case err != nil:
-		problem(c, http.StatusServiceUnavailable, "The shop cannot say whether that changed the stock. Look at it before you try again.")
+		problem(c, http.StatusServiceUnavailable, "It is unknown whether that changed the stock. Check it before you try again.")
 	}
 	return err == nil
 }
 
-// stockUnavailable is the answer to a request that has changed nothing.
+// stockUnavailable is the answer to a request that had no effect.
 func stockUnavailable(c *gin.Context) {
 	c.Header("Retry-After", "1")
 	problem(c, http.StatusServiceUnavailable, "The stock cannot be reached now. Nothing has changed; try again.")
 }
 
-// readQuantity reads a body that has a quantity and nothing else, or answers that it is not so.
+// readQuantity reads a body that has only a quantity, or answers 400.
 func readQuantity(c *gin.Context, least, most int64) (int64, bool) {
 	var req struct {
 		Quantity *int64 `json:"quantity"`
@@ -129,14 +129,13 @@ func readQuantity(c *gin.Context, least, most int64) (int64, bool) {
 	return *req.Quantity, true
 }
 
-// A shelf keeps how many there are of each article. It stands for a table in a database, and knows
-// nothing but to read and to write: who sells from it must not do so beside another.
+// A shelf keeps how many there are of each article. It stands for a table in a database, and can
+// only read and write: callers must exclude each other.
 type shelf interface {
-	// count returns how many are left: none, if it was never told.
+	// count returns how many are left: none if it was never set.
 	count(ctx context.Context, sku string) (int64, error)
-	// put writes how many are left. It refuses a token that is older than one it has seen, with
-	// fence.ErrStale. The zero token is for a writer without a lock, whom nothing keeps from
-	// overwriting anything.
+	// put writes how many are left. It returns fence.ErrStale for a token that is older than one it
+	// has seen. The zero token is for a writer without a lock, and is always accepted.
 	put(ctx context.Context, sku string, left int64, token fence.Token) error
 }
 

@@ -20,7 +20,7 @@ func take(query string) call {
 	return stockCall(http.MethodPost, "tea/take"+query, `{"quantity":1}`)
 }
 
-// stock is what the instance says that is left of an article.
+// stock is the quantity of an article that the instance reports.
 func (i *instance) stock(sku string) int {
 	i.t.Helper()
 	a := i.do(stockCall(http.MethodGet, sku, "")).want(i.t, http.StatusOK, false)

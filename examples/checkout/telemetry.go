@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	serviceName = "checkout" // unless OTEL_SERVICE_NAME says otherwise
+	serviceName = "checkout" // unless OTEL_SERVICE_NAME is set
 	// flushTimeout is for how long the end of the program waits for the traces, and for the metrics,
 	// that have not been sent yet.
 	flushTimeout = 3 * time.Second
@@ -55,7 +55,7 @@ func (d *destination) parse(text string) error {
 // telemetry is the OpenTelemetry SDK at work.
 type telemetry struct {
 	metrics http.Handler                  // GET /metrics
-	ends    []func(context.Context) error // what has to be flushed
+	ends    []func(context.Context) error // flush the exporters
 }
 
 // startTelemetry makes the SDK's providers the global ones. The mechanisms, the stores and otelgin take
@@ -70,7 +70,7 @@ func startTelemetry(ctx context.Context, to destination, stdout io.Writer) (*tel
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	// A registry of our own has nothing in it that a dependency has registered.
+	// A registry of our own contains nothing that dependencies register.
 	registry := prometheus.NewRegistry()
 	scraped, err := promexporter.New(promexporter.WithRegisterer(registry))
 	if err != nil {
@@ -91,7 +91,7 @@ func startTelemetry(ctx context.Context, to destination, stdout io.Writer) (*tel
 		tracers := trace.NewTracerProvider(trace.WithResource(who), trace.WithBatcher(spans))
 		t.ends = append(t.ends, tracers.Shutdown)
 		otel.SetTracerProvider(tracers)
-		// A request that comes with a trace goes on with it.
+		// A request that has a trace context continues its trace.
 		otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
 	}
 	provider := metric.NewMeterProvider(meters...)
@@ -132,7 +132,7 @@ func (t *telemetry) stop() error {
 }
 
 // traced is middleware: each request to the API has a server span, under which the mechanisms have
-// theirs. The page, which asks for its counters all the time, and whoever reads the metrics, have none.
+// theirs. Requests of the page for its counters, which are frequent, and of metrics have none.
 func traced() gin.HandlerFunc {
 	return otelgin.Middleware(serviceName, otelgin.WithFilter(func(r *http.Request) bool {
 		return strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/stats" && r.URL.Path != "/api/report/places"

@@ -76,7 +76,7 @@ func TestMetricsCanBeFetched(t *testing.T) {
 	}
 }
 
-// Buyers of the same article wait for each other, and the metrics say so.
+// Buyers of the same article wait for each other, and the metrics show that.
 func TestMetricsOfAContendedLock(t *testing.T) {
 	i := start(t)
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":50}`)).want(t, http.StatusOK, false)
@@ -240,7 +240,7 @@ func TestSignalsByOTLP(t *testing.T) {
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "3600000")
 	i := start(t, "-otel", "otlp")
 	i.do(purchase("1"))
-	if code := i.stop(syscall.SIGINT); code != 0 { // what is left is sent
+	if code := i.stop(syscall.SIGINT); code != 0 { // the rest is sent
 		t.Fatalf("exit code %d\n%s", code, i.stderr)
 	}
 	c.mu.Lock()
@@ -250,7 +250,7 @@ func TestSignalsByOTLP(t *testing.T) {
 	}
 }
 
-// A collector that is not there costs a customer nothing, and the program a bounded time.
+// A missing collector does not affect customers, and delays the program's end by a bounded time.
 func TestACollectorThatIsDown(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	i := start(t, "-otel", "otlp")

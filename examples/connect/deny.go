@@ -18,7 +18,7 @@ var errorWriter = connect.NewErrorWriter()
 // deny is the Deny hook of every middleware: what connect's clients see is an error with a code, and
 // with a google.rpc.RetryInfo if trying again helps.
 func deny(w http.ResponseWriter, r *http.Request, d policy.Denial) {
-	// The reason is for clients. What is behind it, d.Err, is for nethttp.OnError.
+	// The reason is for clients. Its cause, d.Err, is for nethttp.OnError.
 	denial := connect.NewError(codeOf(d.Reason), errors.New(string(d.Reason)))
 	if d.RetryAfter > 0 {
 		if detail, err := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}); err == nil {

@@ -1,9 +1,10 @@
-// Command connect is a service of connectrpc.com/connect behind all four policies. Its clients speak
-// Connect, gRPC or gRPC-Web, and whoever is refused is told so in the protocol that it speaks: deny.go
-// has the hook for that.
+// Command connect is a service of connectrpc.com/connect behind all four policies. Its clients
+// speak Connect, gRPC or gRPC-Web, and get refusals in the same protocol: deny.go has the hook for
+// that.
 //
-// A call runs once in each of them. Whoever sends it again is replayed its answer in Connect. In gRPC and
-// gRPC-Web answers are streams, which are not kept: it is told failed_precondition, and that it ran.
+// A call runs once in each of them. In Connect, a repeat gets the stored answer. In gRPC and
+// gRPC-Web answers are streams, which are not kept: a repeat gets failed_precondition, with the
+// information that it ran.
 package main
 
 import (

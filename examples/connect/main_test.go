@@ -67,7 +67,7 @@ func (c client) runs(user, key string) {
 	}
 }
 
-// refused checks the error of a denial. Whether it says when to try again is up to the reason.
+// refused checks the error of a denial. Whether it has a retry delay depends on the reason.
 func refused(t *testing.T, err error, code connect.Code, reason policy.Reason, retry bool) {
 	t.Helper()
 	denial, ok := err.(*connect.Error)
@@ -203,6 +203,6 @@ func TestAnOutageIsUnavailable(t *testing.T) {
 		_, err := c.call("alice", "k")
 		refused(t, err, connect.CodeUnavailable, policy.ReducedCapacity, true)
 		store.Mend(storetest.AcquireLock)
-		c.runs("alice", "k") // a refusal of what is behind the guard is no answer to keep
+		c.runs("alice", "k") // a refusal behind the guard is not kept
 	})
 }

@@ -39,8 +39,8 @@ func openStore(redisAddr string) store.Store {
 	})))
 }
 
-// serve answers requests until the program is told to stop. Then there are first no more requests, which
-// is echo's part, then what they have left to do, then the store.
+// serve handles requests until the program receives a signal to stop. It then shuts down in order:
+// the server (by echo), what requests have left to do, the store.
 func serve(addr string, st store.Store) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -51,7 +51,7 @@ func serve(addr string, st store.Store) (err error) {
 		HidePort:         true,
 		ListenerAddrFunc: func(a net.Addr) { fmt.Printf("listening on http://%s\n", a) },
 		BeforeServeFunc: func(s *http.Server) error {
-			// A client that is slow to send its cart holds up others: not for longer than this.
+			// A client that sends its cart slowly blocks others for at most this long.
 			s.ReadTimeout = 10 * time.Second
 			return nil
 		},

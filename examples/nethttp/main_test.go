@@ -226,7 +226,7 @@ func TestACartIsFilledByOneAtATime(t *testing.T) {
 	}
 	shop.send(http.MethodPut, "/carts/1", "X-User", "bob").is(t, http.StatusOK, "") // a cart of his own
 
-	// A refusal of what is behind the guard is no answer to keep.
+	// A refusal behind the guard is not kept.
 	shop.send(http.MethodPost, "/carts/1/checkout", "X-User", "alice", "Idempotency-Key", "k").is(t, http.StatusConflict, "locked")
 	first.finish().is(t, http.StatusOK, "")
 	shop.send(http.MethodPost, "/carts/1/checkout", "X-User", "alice", "Idempotency-Key", "k").is(t, http.StatusCreated, "order")
@@ -264,7 +264,7 @@ func TestASignalLetsRequestsFinish(t *testing.T) {
 	if err := shop.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	// It has begun to stop when nobody can connect any more.
+	// It is stopping once new connections are refused.
 	for deadline := time.Now().Add(patience); ; {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(shop.url, "http://"))
 		if err != nil {
@@ -272,7 +272,7 @@ func TestASignalLetsRequestsFinish(t *testing.T) {
 		}
 		_ = conn.Close()
 		if time.Now().After(deadline) {
-			t.Fatal("it goes on")
+			t.Fatal("it still runs")
 		}
 	}
 	cart.finish().is(t, http.StatusOK, "")

@@ -38,8 +38,8 @@ func openStore(redisAddr string) store.Store {
 	})))
 }
 
-// serve answers requests until the program is told to stop. Then there are first no more requests, then
-// what they have left to do, then the store.
+// serve handles requests until the program receives a signal to stop. It then shuts down in order:
+// the server, what requests have left to do, the store.
 func serve(addr string, st store.Store) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -48,7 +48,7 @@ func serve(addr string, st store.Store) (err error) {
 	if err != nil {
 		return err
 	}
-	// A client that is slow to send its cart holds up others: not for longer than this.
+	// A client that sends its cart slowly blocks others for at most this long.
 	server := &http.Server{Handler: newShop(st), ReadTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()

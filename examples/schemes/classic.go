@@ -10,12 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What follows is how locks on Redis are written in tutorials, each better than the one before. They
-// are wrong in the ways that the trials show: do not copy them.
+// These are the locks on Redis of common tutorials, each better than the one before. The trials
+// show how each of them fails: do not copy them.
 
-// scheme is a way to lock.
+// scheme is an algorithm for a lock.
 type scheme interface {
-	// lock tries once.
+	// lock tries once, without waiting.
 	lock(ctx context.Context) (bool, error)
 	unlock(ctx context.Context) error
 }
@@ -62,12 +62,12 @@ func (l *setnxGetset) lock(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	old, err := l.client.Do(ctx, "GETSET", l.key, l.mine).Text()
-	return err == nil && old == found, err // or else another client was faster
+	return err == nil && old == found, err // otherwise another client was faster
 }
 
 func (l *setnxGetset) unlock(ctx context.Context) error {
 	found, err := l.client.Get(ctx, l.key).Result()
-	if err != nil || found != l.mine { // it expired, and is another's
+	if err != nil || found != l.mine { // it expired, and another client has it
 		return err
 	}
 	return l.client.Del(ctx, l.key).Err()
@@ -115,7 +115,7 @@ func acquire(ctx context.Context, client *redis.Client, key, value string, ttl t
 	return err == nil, err
 }
 
-// getThenDel tells its own lock from another's by a random value, before it deletes it.
+// getThenDel checks by a random value that the lock is its own, before it deletes it.
 type getThenDel struct {
 	client *redis.Client
 	key    string
@@ -180,7 +180,7 @@ func (l *watchMulti) unlock(ctx context.Context) error {
 		})
 		return err
 	}, l.key)
-	if errors.Is(err, redis.TxFailedErr) || errors.Is(err, redis.Nil) { // it is another's, or nobody's
+	if errors.Is(err, redis.TxFailedErr) || errors.Is(err, redis.Nil) { // another client has it, or it is free
 		return nil
 	}
 	return err
@@ -251,7 +251,7 @@ func (l *watchdog) unlock(ctx context.Context) error {
 	return l.compareAndDelete.unlock(ctx)
 }
 
-// redlock locks on most of several servers.
+// redlock locks on a majority of several servers.
 type redlock struct {
 	clients []*redis.Client
 	key     string
@@ -265,7 +265,7 @@ func (l *redlock) lock(ctx context.Context) (bool, error) {
 	start := time.Now()
 	got := 0
 	for _, client := range l.clients {
-		if ok, _ := acquire(ctx, client, l.key, l.mine, l.ttl); ok { // or it is away: others are there
+		if ok, _ := acquire(ctx, client, l.key, l.mine, l.ttl); ok { // or it is down: others are up
 			got++
 		}
 	}
@@ -279,6 +279,6 @@ func (l *redlock) lock(ctx context.Context) (bool, error) {
 
 func (l *redlock) unlock(ctx context.Context) {
 	for _, client := range l.clients {
-		_ = deleteScript.Run(ctx, client, []string{l.key}, l.mine).Err() // it may be away: its key expires
+		_ = deleteScript.Run(ctx, client, []string{l.key}, l.mine).Err() // it may be down: its key expires
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// locker is the whole of what a service does to have locks.
+// locker is everything that a service does to use locks.
 func (s *stage) locker(ctx context.Context, p *process) (*lock.Locker, error) {
 	st, err := s.store(p)
 	if err != nil {
@@ -43,11 +43,11 @@ func (s *stage) newLocker(ctx context.Context, st store.Locks, processes ...*pro
 	}
 	s.closer = append(s.closer, func() {
 		for _, p := range processes {
-			p.revive() // so that what it holds is given back
+			p.revive() // so that it can release what it holds
 		}
 		_ = locker.Close()
 	})
-	// What is done once in the life of a process, connecting and loading scripts, takes part in no trial.
+	// Connect and load the scripts before the trials: a process does that once.
 	lease, err := patiently(ctx, locker.Lock, rand.Text())
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (s *stage) newLocker(ctx context.Context, st store.Locks, processes ...*pro
 	return locker, giveBack(ctx, lease)
 }
 
-// giveBack releases a lock. If servers answer too late, that goes on in the background.
+// giveBack releases a lock. If servers reply too late, it is retried in the background.
 func giveBack(ctx context.Context, lease *lock.Lease) error {
 	if err := lease.Unlock(ctx); !errors.Is(err, store.ErrUnavailable) {
 		return err
@@ -63,7 +63,7 @@ func giveBack(ctx context.Context, lease *lock.Lease) error {
 	return nil
 }
 
-// patiently takes a lock, and repeats that for a while if servers answer too late: a demonstration may
+// patiently acquires a lock, and retries for a while if servers reply too late: a demonstration may
 // run on a busy machine.
 func patiently(ctx context.Context, take func(context.Context, string) (*lock.Lease, error), key string) (*lock.Lease, error) {
 	for start := time.Now(); ; {
@@ -126,7 +126,7 @@ func keeperAndClocks(ctx context.Context, s *stage) (finding, error) {
 	if times := b.timesSent(); len(times) > 0 {
 		return finding{broken, fmt.Sprintf("B sent the time of its clock: %v", times)}, nil
 	}
-	return finding{sound, "B was refused: clients send durations, and no time of their clocks"}, lease.Unlock(ctx)
+	return finding{sound, "B was refused: clients send durations, never times of their clocks"}, lease.Unlock(ctx)
 }
 
 func keeperAndHeirs(ctx context.Context, s *stage) (finding, error) {
@@ -191,7 +191,7 @@ func keeperLateRelease(ctx context.Context, s *stage) (finding, error) {
 	if !errors.Is(told, lock.ErrLost) {
 		return finding{broken, fmt.Sprintf("A was told %v", told)}, nil
 	}
-	return finding{sound, "A was told ErrLost; B kept the lock, C was refused"}, b.Unlock(ctx)
+	return finding{sound, "A got ErrLost; B kept the lock, C was refused"}, b.Unlock(ctx)
 }
 
 func keeperOutlived(ctx context.Context, s *stage) (finding, error) {
@@ -276,8 +276,8 @@ func keeperPausedWriter(ctx context.Context, s *stage) (finding, error) {
 	return finding{fenced, "A's write was refused: its fence was lower than B's"}, nil
 }
 
-// save writes the document with the fence of a lease. It does not look at the lease's context, like
-// a process that was paused after it had looked.
+// save writes the document with the fence of a lease. It does not check the lease's context, like a
+// process that was paused after it had checked.
 func (s *stage) save(ctx context.Context, p *process, text string, lease *lock.Lease) error {
 	documents, err := redisfence.New(p.client, redisfence.WithPrefix(s.key("fence")))
 	if err != nil {
@@ -297,7 +297,7 @@ func keeperFailover(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	// The document is elsewhere, and not lost.
+	// The document is on another server, and not lost.
 	documents := s.process()
 	a, err := patiently(ctx, l[0].Lock, key)
 	if err != nil {
@@ -327,7 +327,7 @@ func keeperFailover(ctx context.Context, s *stage) (finding, error) {
 }
 
 func keeperRestarted(ctx context.Context, s *stage) (finding, error) {
-	s.ttl *= 2 // masters are given a tenth of it to answer
+	s.ttl *= 2 // masters have a tenth of it to reply
 	servers, err := s.newMasters()
 	if err != nil {
 		return finding{}, err
@@ -358,7 +358,7 @@ func keeperRestarted(ctx context.Context, s *stage) (finding, error) {
 	return finding{sound, "a master that may have forgotten has no vote: B got the lock when A's lease was over"}, giveBack(ctx, b)
 }
 
-// quorum is locker on several servers, with a connection to each.
+// quorum is like locker, on several servers.
 func (s *stage) quorum(ctx context.Context, processes []*process) (*lock.Locker, error) {
 	var members []quorum.Member
 	for _, p := range processes {

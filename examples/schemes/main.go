@@ -1,10 +1,10 @@
-// Schemes shows the ways in which locks are built on Redis, how each fails, and what Lockkeeper does
-// in the same place:
+// Schemes shows how locks are commonly built on Redis, how each of them fails, and what Lockkeeper
+// does in the same situation:
 //
 //	go run ./examples/schemes
 //
 // It starts the Redis servers that it needs in its own process. With -redis it uses a real one, and
-// real time, for every trial that needs but one; it deletes what it wrote there.
+// real time, for every trial that needs a single server; it deletes its keys there.
 package main
 
 import (
@@ -32,7 +32,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("schemes", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	redisURL := flags.String("redis", "", "`URL` of a Redis server to use, such as redis://127.0.0.1:6379/0")
-	ttl := flags.Duration("ttl", 500*time.Millisecond, "for how `long` each lock is leased")
+	ttl := flags.Duration("ttl", 500*time.Millisecond, "how `long` the lease of each lock is")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -78,7 +78,7 @@ type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// playAll plays every trial, first on the schemes and then on Lockkeeper, and several at a time.
+// playAll runs every trial, first on the schemes and then on Lockkeeper, several at a time.
 func playAll(ctx context.Context, given *redis.Options, ttl time.Duration) (rows []row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+20*ttl)
 	defer cancel()

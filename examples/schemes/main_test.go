@@ -22,11 +22,11 @@ func TestMain(m *testing.M) {
 // testTTL is long enough for a renewal not to be late on a busy machine.
 const testTTL = 1500 * time.Millisecond
 
-// want is what every row says, in order.
+// want is the text of every row, in order.
 var want = []struct{ classic, keeper string }{
-	{"BROKEN: the key has no expiry: locked for ever", `ok: the lock and its expiry are one step: B had it after \S+`},
-	{"BROKEN: B took A's lock for expired: two holders", `ok: B was refused: clients send durations, and no time of their clocks`},
-	{"BROKEN: C's GETSET replaced B's expiry, and B could not release: locked, held by nobody", `ok: B and C had the lock one after the other, and released it`},
+	{"BROKEN: the key has no expiry: locked forever", `ok: the lock and its expiry are one step: B had it after \S+`},
+	{"BROKEN: B took A's lock for expired: two holders", `ok: B was refused: clients send durations, never times of their clocks`},
+	{"BROKEN: C's GETSET replaced B's expiry, and B could not release: locked, without a holder", `ok: B and C had the lock one after the other, and released it`},
 	{lateText, keptText},
 	{outlivedText, renewedText},
 	{lateText, keptText},
@@ -41,8 +41,8 @@ var want = []struct{ classic, keeper string }{
 
 const (
 	lateText     = "BROKEN: A deleted B's lock, and C got it: two holders"
-	outlivedText = "BROKEN: A's lock expired while it worked, and nothing told it: two holders"
-	keptText     = "ok: A was told ErrLost; B kept the lock, C was refused"
+	outlivedText = "BROKEN: A's lock expired while it worked, unnoticed: two holders"
+	keptText     = "ok: A got ErrLost; B kept the lock, C was refused"
 	renewedText  = "ok: A's lease of 1.5s was renewed for 3.75s of work; B waited"
 )
 
@@ -124,7 +124,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// A row says that the clients of Lockkeeper send no times: whoever sends one is caught.
+// A row claims that the clients of Lockkeeper send no times: a client that sends one is detected.
 func TestTimesSent(t *testing.T) {
 	s, err := newStage(nil, "test", testTTL)
 	if err != nil {
@@ -161,7 +161,7 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All of it is paused, and only for as long as its context lets it.
+	// The whole process is paused, and only for as long as its context lasts.
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if err := p.client.Ping(soon).Err(); err == nil {

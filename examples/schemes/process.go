@@ -15,16 +15,16 @@ import (
 )
 
 // process is an instance of a service. It has connections of its own, on which it can be stopped
-// before a command: for good, as a crash would, or for a while, as a garbage collector, a debugger
-// or a suspended machine would. What locks in it knows nothing of that.
+// before a command: forever, as by a crash, or for a while, as by a garbage collector, a debugger
+// or a suspended machine. The code that locks cannot notice that.
 type process struct {
 	client *redis.Client
-	writes atomic.Int64 // requests that have left
+	writes atomic.Int64 // requests that were sent
 
 	mu      sync.Mutex
 	stopAt  string        // the command that it is stopped before: "" is any, "-" is none
 	reached chan struct{} // closed when it is stopped
-	resume  chan struct{} // closed when it goes on
+	resume  chan struct{} // closed when it resumes
 	goOn    func()        // closes it
 	died    bool
 	times   []time.Time // that it has sent
@@ -52,8 +52,9 @@ func newProcess(o redis.Options) *process {
 	return p
 }
 
-// pauseBefore has the process pause before its next command of a name in lower case, or of any. It
-// returns a channel that is closed when that has happened, and what makes the process go on.
+// pauseBefore pauses the process before its next command with a name in lower case, or before any
+// command. It returns a channel that is closed when the process is paused, and a function that
+// resumes it.
 func (p *process) pauseBefore(command string) (paused <-chan struct{}, goOn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,14 +64,15 @@ func (p *process) pauseBefore(command string) (paused <-chan struct{}, goOn func
 	return p.reached, p.goOn
 }
 
-// dieBefore has the process die before its next command of a name in lower case, or of any.
+// dieBefore stops the process forever before its next command with a name in lower case, or before
+// any command.
 func (p *process) dieBefore(command string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopAt, p.reached, p.resume = command, make(chan struct{}), nil
 }
 
-// revive ends what stops the process.
+// revive undoes pauseBefore and dieBefore.
 func (p *process) revive() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +105,7 @@ func (p *process) before(ctx context.Context, commands ...redis.Cmder) error {
 		return errDied
 	}
 	select {
-	case <-reached: // nil if it was never to be stopped
+	case <-reached: // nil if no stop was set
 	default:
 		return nil
 	}
@@ -115,14 +117,15 @@ func (p *process) before(ctx context.Context, commands ...redis.Cmder) error {
 	}
 }
 
-// timesSent returns the times that the process has sent, of a clock that is right or somewhat wrong.
+// timesSent returns the clock times that the process has sent, of a clock that may be somewhat
+// wrong.
 func (p *process) timesSent() []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.times)
 }
 
-// timesIn returns those arguments that are a time of about now, in seconds or a fraction of one.
+// timesIn returns the arguments that are a time near now, in seconds or a fraction of a second.
 func timesIn(args []any, now time.Time) []time.Time {
 	var times []time.Time
 	for _, arg := range args {

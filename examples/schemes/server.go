@@ -27,16 +27,16 @@ func (s *stage) newServer() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	inside.ClockTTL(true) // expiry goes by the clock, and faster by pass
+	inside.ClockTTL(true) // keys expire by the clock, and earlier through pass
 	s.closer = append(s.closer, inside.Close)
 	server := &server{options: redis.Options{Addr: inside.Addr()}, inside: inside}
-	server.started.Store(time.Now().Add(-time.Hour).Unix()) // the trials are about servers that were up for long
-	inside.Server().SetPreHook(server.tellUptime)
+	server.started.Store(time.Now().Add(-time.Hour).Unix()) // trials assume servers that have been up for long
+	inside.Server().SetPreHook(server.replyUptime)
 	return server, nil
 }
 
-// tellUptime answers INFO server, which miniredis does not know, as Redis does.
-func (s *server) tellUptime(c *peer.Peer, command string, args ...string) bool {
+// replyUptime replies to INFO server as Redis does; miniredis does not implement it.
+func (s *server) replyUptime(c *peer.Peer, command string, args ...string) bool {
 	if !strings.EqualFold(command, "info") || len(args) != 1 || !strings.EqualFold(args[0], "server") {
 		return false
 	}
@@ -44,7 +44,7 @@ func (s *server) tellUptime(c *peer.Peer, command string, args ...string) bool {
 	return true
 }
 
-// restart has a server start again without what it kept in memory.
+// restart restarts a server, which loses its memory.
 func (s *server) restart() {
 	s.started.Store(time.Now().Unix())
 	s.inside.FlushAll()
@@ -73,7 +73,7 @@ func (s *stage) newPair() (*pair, redis.Options, error) {
 	}}, nil
 }
 
-// failover crashes the master, whose latest writes the replica has not got.
+// failover crashes the master before the replica has its latest writes.
 func (p *pair) failover() {
 	p.serving.Store(p.replica)
 	p.master.inside.Close()
@@ -95,8 +95,7 @@ func (s *stage) newMasters() ([]*server, error) {
 	return servers, nil
 }
 
-// reach returns the connections of a process to all servers, of which those to the last few are
-// broken.
+// reach returns the connections of a process to all servers; those to the last few are broken.
 func (s *stage) reach(servers []*server, broken int) []*process {
 	processes := make([]*process, len(servers))
 	for i, server := range servers {
@@ -108,7 +107,7 @@ func (s *stage) reach(servers []*server, broken int) []*process {
 	return processes
 }
 
-// ping asks the given server whether it is there.
+// ping checks that the given server replies.
 func ping(ctx context.Context, given *redis.Options) (err error) {
 	client := redis.NewClient(given)
 	defer func() { err = errors.Join(err, client.Close()) }()
@@ -122,7 +121,7 @@ func sweep(ctx context.Context, given *redis.Options, prefix string) (err error)
 	keys := client.Scan(ctx, 0, prefix+"*", 1000).Iterator()
 	for keys.Next(ctx) {
 		if err := client.Del(ctx, keys.Val()).Err(); err != nil {
-			return fmt.Errorf("delete what was written: %w", err)
+			return fmt.Errorf("delete the keys of the trials: %w", err)
 		}
 	}
 	return keys.Err()

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// stage is where one trial of one scheme is played: its servers and processes.
+// stage is the environment of one trial of one scheme: its servers and processes.
 type stage struct {
 	prefix string        // of every key
 	ttl    time.Duration // of every lock
@@ -32,13 +32,13 @@ func newStage(given *redis.Options, prefix string, ttl time.Duration) (*stage, e
 func (s *stage) process() *process { return s.processOn(s.main.options) }
 
 func (s *stage) processOn(o redis.Options) *process {
-	o.MaxRetries = -1 // a server that is down need not be asked again
+	o.MaxRetries = -1 // no use on a server that is down
 	p := newProcess(o)
 	s.closer = append(s.closer, func() { _ = p.client.Close() })
 	return p
 }
 
-// pass lets this much time pass on the main server. If it is our own, that takes no time at all.
+// pass advances the clock of the main server. If it is our own, that takes no time.
 func (s *stage) pass(ctx context.Context, d time.Duration) error {
 	if s.main.inside == nil {
 		return wait(ctx, d)
@@ -47,7 +47,7 @@ func (s *stage) pass(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// wait lets this much time pass everywhere.
+// wait lets time pass everywhere.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -69,7 +69,7 @@ func (s *stage) close() {
 	}
 }
 
-// room is what a lock is to keep others out of.
+// room is a critical section, which counts who is inside.
 type room struct {
 	mu     sync.Mutex
 	inside int
@@ -89,7 +89,7 @@ func (r *room) leave() {
 	r.inside--
 }
 
-// crowd is how many were inside at once.
+// crowd returns the maximum that was inside at once.
 func (r *room) crowd() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

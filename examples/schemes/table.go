@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// row is a trial and what came of it on both sides.
+// row is a trial and its outcome on both sides.
 type row struct {
 	trial           trial
 	classic, keeper finding
@@ -57,7 +57,7 @@ func writeTable(w io.Writer, rows []row) error {
 	return err
 }
 
-// wrap breaks a text into lines of at most so many characters, where its words allow it.
+// wrap breaks a text at spaces into lines of at most a number of characters.
 func wrap(text string, width int) []string {
 	var lines []string
 	for _, word := range strings.Fields(text) {
@@ -71,7 +71,7 @@ func wrap(text string, width int) []string {
 	return lines
 }
 
-// summary counts, and says whether Lockkeeper did what it is for.
+// summary counts the verdicts, and reports whether Lockkeeper passed.
 func summary(rows []row) (text string, ok bool) {
 	classic, keeper := make(map[verdict]int), make(map[verdict]int)
 	for _, r := range rows {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// trial is one way in which a scheme fails, played on that scheme and on Lockkeeper.
+// trial is one failure of a scheme, run on that scheme and on Lockkeeper.
 type trial struct {
 	scheme, name    string
 	classic, keeper side
@@ -16,19 +16,19 @@ type trial struct {
 // side is one side of a trial.
 type side func(ctx context.Context, s *stage) (finding, error)
 
-// finding is what was seen.
+// finding is the outcome of one side.
 type finding struct {
 	verdict verdict
 	text    string
 }
 
-// verdict is what a finding comes to.
+// verdict classifies a finding.
 type verdict string
 
 const (
 	sound  verdict = "ok"
-	fenced verdict = "FENCED" // the lock was not enough, as no lock is there, and the fence was
-	costly verdict = "COSTLY" // right, at a price
+	fenced verdict = "FENCED" // no lock can prevent this; the fence did
+	costly verdict = "COSTLY" // correct, but expensive
 	broken verdict = "BROKEN"
 )
 
@@ -50,7 +50,7 @@ var (
 	}
 )
 
-// trials returns all of them, in the order in which people learn.
+// trials returns all trials, from the simplest scheme to the most advanced.
 func trials() []trial {
 	return []trial{
 		{"SETNX, then EXPIRE", "A dies between the two", diesBetween, keeperAfterDeath},
@@ -69,7 +69,7 @@ func trials() []trial {
 	}
 }
 
-// got turns a lock that the trial takes for granted, and did not get, into an error.
+// got returns an error if a lock that the trial needs was not acquired.
 func got(ok bool, err error) error {
 	if err == nil && !ok {
 		err = errors.New("a free lock was refused")
@@ -77,7 +77,7 @@ func got(ok bool, err error) error {
 	return err
 }
 
-// crowded says how many had the lock at once.
+// crowded reports how many held the lock at once.
 func crowded(r *room, why string) (finding, error) {
 	n := r.crowd()
 	switch n {
@@ -106,7 +106,7 @@ func diesBetween(ctx context.Context, s *stage) (finding, error) {
 	if err != nil || left >= 0 {
 		return finding{sound, "the lock expires"}, err
 	}
-	return finding{broken, "the key has no expiry: locked for ever"}, nil
+	return finding{broken, "the key has no expiry: locked forever"}, nil
 }
 
 func clocksDiffer(ctx context.Context, s *stage) (finding, error) {
@@ -139,7 +139,7 @@ func expiryOverwritten(ctx context.Context, s *stage) (finding, error) {
 	if err := got(a.lock(ctx)); err != nil {
 		return finding{}, err
 	}
-	// A is dead, and its time is over. C has seen that, but B is faster.
+	// A is dead, and its lock has expired. C has seen that, but B is faster.
 	paused, goOn := slow.pauseBefore("getset")
 	defer goOn()
 	cGot, cErr := false, make(chan error, 1)
@@ -165,7 +165,7 @@ func expiryOverwritten(ctx context.Context, s *stage) (finding, error) {
 	if err != nil || dGot {
 		return finding{sound, "B had the lock, then D"}, err
 	}
-	return finding{broken, "C's GETSET replaced B's expiry, and B could not release: locked, held by nobody"}, nil
+	return finding{broken, "C's GETSET replaced B's expiry, and B could not release: locked, without a holder"}, nil
 }
 
 func lateRelease(make maker) side {
@@ -177,7 +177,7 @@ func lateRelease(make maker) side {
 			return finding{}, err
 		}
 		r.enter()
-		r.leave() // A's work is done, and takes no part in what follows
+		r.leave() // A's work is done
 		late, err := slow.lateCall(ctx, "del", a.unlock)
 		if err != nil {
 			return finding{}, err
@@ -203,8 +203,8 @@ func lateRelease(make maker) side {
 	}
 }
 
-// lateCall has a process make a call, but pause before a command that it consists of. What it
-// returns has the process go on, and returns the call's error.
+// lateCall starts a call of a process that pauses before one of its commands. The returned function
+// resumes the process, and returns the call's error.
 func (p *process) lateCall(ctx context.Context, command string, call func(context.Context) error) (late func() error, err error) {
 	paused, goOn := p.pauseBefore(command)
 	done := make(chan error, 1)
@@ -246,14 +246,14 @@ func outlived(make maker) side {
 		if ok {
 			r.enter()
 		}
-		return crowded(&r, "A's lock expired while it worked, and nothing told it")
+		return crowded(&r, "A's lock expired while it worked, unnoticed")
 	}
 }
 
-// pollEvery is how often the waiter of watchMulti looks.
+// pollEvery is the poll interval of the waiter of watchMulti.
 const pollEvery = 10 * time.Millisecond
 
-// patient is how many requests a waiter may make before it is a burden.
+// patient is how many requests a waiter may send before that counts as costly.
 const patient = 10
 
 func polled(ctx context.Context, s *stage) (finding, error) {
@@ -281,7 +281,7 @@ func polled(ctx context.Context, s *stage) (finding, error) {
 	return requests(waiter.writes.Load()-before, s.ttl), b.unlock(ctx)
 }
 
-// warm opens a connection, and returns how many requests that took.
+// warm opens a connection, and returns the number of requests for that.
 func (p *process) warm(ctx context.Context) (int64, error) {
 	err := p.client.Ping(ctx).Err()
 	return p.writes.Load(), err

@@ -38,7 +38,7 @@ func instance(client *redis.Client, rerun bool) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := []guard.Option{guard.WithLease(crashLease)}
+	opts := []guard.Option{guard.WithTTL(crashLease)}
 	if rerun {
 		opts = append(opts, guard.WithRerun())
 	}

@@ -56,14 +56,14 @@ func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark)
 		switch {
 		case outer.guard == nil:
 			if !m.order.heldBefore.Swap(true) {
-				m.logger.WarnContext(ctx, "lockkeeper: a lock or a permit is held in front of idempotency, so that replays need it too",
+				m.logger.WarnContext(ctx, "lockkeeper: a lock or a permit is acquired in front of idempotency, so replays need it too",
 					"held", outer.mechanism, "name", outer.name, "order", rightOrder)
 			}
 		case outer.op.Key != op.Key:
 		case outer.guard.Name() == m.Guard.Name() && outer.op.Scope == op.Scope:
 			err := fmt.Errorf("middleware: the guard %q is in one chain twice", m.Guard.Name())
 			if !m.order.guardedTwice.Swap(true) {
-				m.logger.ErrorContext(ctx, "lockkeeper: requests are refused, since the same guard is in their chain twice", "error", err)
+				m.logger.ErrorContext(ctx, "lockkeeper: requests are refused because the same guard is in their chain twice", "error", err)
 			}
 			return &policy.Denial{Reason: policy.InternalError, Err: err}
 		default:

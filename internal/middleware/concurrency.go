@@ -65,7 +65,7 @@ type permitHeld struct{ *semaphore.Permit }
 // end does not have the answer wait for the store to hear of it.
 func (h permitHeld) end(context.Context) error {
 	err := h.overdue()
-	h.ReleaseSoon() // the handler may have released it itself
+	h.ReleaseAsync() // the handler may have released it itself
 	return err
 }
 
@@ -82,4 +82,4 @@ func (h permitHeld) overdue() error {
 	return nil
 }
 
-func (h permitHeld) discard(context.Context) { h.ReleaseSoon() }
+func (h permitHeld) discard(context.Context) { h.ReleaseAsync() }

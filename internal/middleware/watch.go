@@ -67,7 +67,7 @@ func (w *Watch) Passes(ctx context.Context, err error) bool {
 	w.passed++
 	w.mu.Unlock()
 	if changed {
-		w.logger.WarnContext(ctx, "lockkeeper: requests pass without the store", "cause", string(cause), "error", err)
+		w.logger.WarnContext(ctx, "lockkeeper: requests bypass the store", "cause", string(cause), "error", err)
 	}
 	return true
 }
@@ -88,7 +88,7 @@ func (w *Watch) end(ctx context.Context) {
 	passed := w.passed
 	w.passed, w.cause = 0, ""
 	w.mu.Unlock()
-	w.logger.InfoContext(ctx, "lockkeeper: the store decides about requests again", "passed", passed)
+	w.logger.InfoContext(ctx, "lockkeeper: requests no longer bypass the store", "passed", passed)
 }
 
 // NoKey returns the denial for an error of a key function, or for an empty key, which is none. What the
@@ -98,7 +98,7 @@ func (w *Watch) NoKey(ctx context.Context, err error) policy.Denial {
 		return policy.Denial{Reason: policy.KeyMissing, Err: policy.ErrNoKey}
 	}
 	if errors.Is(err, policy.ErrNotProvided) && !w.missing.Swap(true) {
-		w.logger.ErrorContext(ctx, "lockkeeper: the application does not provide what requests are keyed by", "error", err)
+		w.logger.ErrorContext(ctx, "lockkeeper: the application does not provide the key of requests", "error", err)
 	}
 	return policy.Denial{Reason: policy.InternalError, Err: err}
 }

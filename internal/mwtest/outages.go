@@ -89,7 +89,7 @@ func (s server) sendComplete() answer {
 	return s.send("1", "", "X-Key", "a", "X-User", "u", keyHeader, "k", fence.Header, "1")
 }
 
-const passes = "requests pass without the store"
+const passes = "requests bypass the store"
 
 // outageRows are about the policies by which requests pass without the store.
 var outageRows = []row{

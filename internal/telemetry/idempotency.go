@@ -115,7 +115,7 @@ func (t *Idempotency) Unconfirmed(ctx context.Context, err error) {
 	first := t.pending == 1
 	t.mu.Unlock()
 	if first {
-		t.logger.WarnContext(ctx, "lockkeeper: completions are not confirmed, and are retried", "error.type", ErrorType(err))
+		t.logger.WarnContext(ctx, "lockkeeper: completions are unconfirmed and are retried", "error.type", ErrorType(err))
 	}
 }
 
@@ -145,6 +145,6 @@ func (t *Idempotency) ended(ctx context.Context, count *int) {
 	}
 	t.mu.Unlock()
 	if last {
-		t.logger.InfoContext(ctx, "lockkeeper: no completion is pending any more", "confirmed", confirmed, "dropped", dropped)
+		t.logger.InfoContext(ctx, "lockkeeper: no completions are pending any more", "confirmed", confirmed, "dropped", dropped)
 	}
 }

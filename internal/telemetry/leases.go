@@ -69,7 +69,7 @@ func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error)
 		l.failures.Add(ctx, int64(failed), l.add...)
 	}
 	if !l.failing.Swap(true) {
-		l.logger.WarnContext(ctx, "lockkeeper: leases cannot be renewed, and end if that goes on", "leases", failed, "error.type", ErrorType(err))
+		l.logger.WarnContext(ctx, "lockkeeper: lease renewals fail; leases end unless one succeeds", "leases", failed, "error.type", ErrorType(err))
 	}
 }
 

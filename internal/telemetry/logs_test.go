@@ -41,7 +41,7 @@ func TestRenewalsAreLoggedWhenTheyFailAndWorkAgain(t *testing.T) {
 		l.Renewed(ctx, []bool{true, true}, 2, nil)
 	})
 	if len(got) != 3 ||
-		got[0] != `level=WARN msg="lockkeeper: leases cannot be renewed, and end if that goes on" mechanism=lock policy=carts leases=1 error.type=store_unavailable` ||
+		got[0] != `level=WARN msg="lockkeeper: lease renewals fail; leases end unless one succeeds" mechanism=lock policy=carts leases=1 error.type=store_unavailable` ||
 		got[1] != `level=INFO msg="nothing was left to ask for"` ||
 		got[2] != `level=INFO msg="lockkeeper: leases are renewed again" mechanism=lock policy=carts` {
 		t.Errorf("logged:\n%s", strings.Join(got, "\n"))

@@ -1,5 +1,5 @@
-// Compare measures Lockkeeper beside other libraries and beside what is possible at all, and writes
-// RESULTS.md, results.json and charts.
+// Compare measures Lockkeeper beside other libraries and beside what is possible, and writes RESULTS.md, results.json and
+// charts.
 //
 //	go run ./cmd/compare [-quick | -tiny] [-only regexp] [-rounds 3] [-out dir]
 //
@@ -20,18 +20,19 @@ import (
 	"syscall"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
-	"github.com/lockkeeper/lockkeeper/benchmarks/internal/growth"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/idempotency"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/memory"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/benchmarks/internal/once"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/outage"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/scaling"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/semaphores"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/tokens"
-	"github.com/lockkeeper/lockkeeper/benchmarks/internal/trouble"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/worker"
 )
 
 func main() {
-	worker.Main(slices.Concat(locks.Jobs(), trouble.Jobs())...)
+	worker.Main(slices.Concat(locks.Jobs(), outage.Jobs())...)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -41,11 +42,12 @@ func main() {
 	}
 }
 
-// sections is all of the comparison, in the order of the report.
+// sections returns all sections, in the order of the report.
 func sections() []bench.Section {
 	var all []bench.Section
 	for _, some := range []func() []bench.Section{
-		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, once.Sections, growth.Sections, trouble.Sections,
+		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, semaphores.Sections, idempotency.Sections,
+		scaling.Sections, outage.Sections,
 	} {
 		all = append(all, some()...)
 	}
@@ -55,7 +57,7 @@ func sections() []bench.Section {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	var (
-		quick  = flags.Bool("quick", false, "measure for about two minutes instead of twenty")
+		quick  = flags.Bool("quick", false, "measure for about two minutes instead of twenty-five")
 		tiny   = flags.Bool("tiny", false, "only show that everything runs")
 		only   = flags.String("only", "", "run the sections whose names match this regular `expression`")
 		rounds = flags.Int("rounds", 0, "how often every contender runs: 3, or 1 with -tiny, if not set")
@@ -87,7 +89,7 @@ func run(ctx context.Context, args []string) error {
 	return bench.Run(ctx, o, chosen)
 }
 
-// command is what measures the same again. Where the results go says nothing of them.
+// command returns the command that repeats the run, without the directory of its results.
 func command(flags *flag.FlagSet) string {
 	text := "go run ./cmd/compare"
 	flags.Visit(func(f *flag.Flag) {

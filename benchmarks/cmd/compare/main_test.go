@@ -17,12 +17,12 @@ func TestSectionsAreComplete(t *testing.T) {
 		}
 		seen[s.Name] = true
 		if s.Title == "" || s.About == "" || s.Full <= 0 || s.Run == nil {
-			t.Errorf("section %s lacks something", s.Name)
+			t.Errorf("section %s is incomplete", s.Name)
 		}
 	}
 }
 
-// What is said of a run is what another one needs, and not where its results went.
+// The command of a run has the flags that another run needs, and not the directory of its results.
 func TestTheCommandOfARun(t *testing.T) {
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	flags.Bool("quick", false, "")

@@ -1,5 +1,5 @@
-// Package bench is what the sections of the comparison have in common: contenders that run
-// interleaved, samples of several rounds in tables, and the report that is made of them.
+// Package bench is shared by the sections of the comparison: contenders that run interleaved,
+// tables with samples of several rounds, and the report.
 package bench
 
 import (
@@ -15,9 +15,9 @@ import (
 
 // Section is one part of the comparison.
 type Section struct {
-	Name  string        // what selects it
+	Name  string        // for -only
 	Title string        // its heading in the report
-	About string        // what is measured and how, a paragraph
+	About string        // what is measured, in two or three sentences
 	Full  time.Duration // about how long it takes in the full setting
 	Run   func(ctx context.Context, b *B) error
 }
@@ -28,9 +28,9 @@ type Setting int
 const (
 	// Full is for figures to publish.
 	Full Setting = iota
-	// Quick measures a sixteenth as long: its figures show where things stand.
+	// Quick measures a sixteenth as long, for rough figures.
 	Quick
-	// Tiny only shows that everything runs. Its figures mean nothing.
+	// Tiny only checks that everything runs. Its figures mean nothing.
 	Tiny
 )
 
@@ -46,7 +46,7 @@ func (s Setting) String() string {
 	}
 }
 
-// shortest is how long a measurement lasts at least.
+// shortest is the minimum length of a measurement.
 const shortest = 3 * time.Millisecond
 
 func (s Setting) time(full time.Duration) time.Duration {
@@ -69,17 +69,17 @@ func (s Setting) count(full int) int {
 	return max(full, 1)
 }
 
-// B is what a section measures with. It is for one goroutine, but for its tables.
+// B is the state of a running section. Only its tables are safe for concurrent use.
 type B struct {
 	setting Setting
 	rounds  int
 	section Section
 	random  *rand.Rand
 	log     io.Writer
-	left    func() time.Duration // what the whole run is expected to take from now on
+	left    func() time.Duration // estimated time until the end of the run
 
 	mu      sync.Mutex
-	rows    []string // of the contenders that run now, in the order in which they were given
+	rows    []string // of the running contenders, in their order
 	tables  []*Table
 	targets []Target
 	notes   []string
@@ -92,10 +92,10 @@ func (b *B) Rounds() int { return b.rounds }
 // Setting is how thoroughly this run measures.
 func (b *B) Setting() Setting { return b.setting }
 
-// Time is how long something lasts in this setting that lasts full in the full one.
+// Time scales a duration of the full setting to this one.
 func (b *B) Time(full time.Duration) time.Duration { return b.setting.time(full) }
 
-// Count is how many there are in this setting of what there are full of in the full one: at least 1.
+// Count scales a number of the full setting to this one: at least 1.
 func (b *B) Count(full int) int { return b.setting.count(full) }
 
 // Redis starts a server with additional arguments, which is stopped when the section ends.
@@ -128,7 +128,7 @@ func (b *B) atEnd(f func()) {
 	b.cleanup = append(b.cleanup, f)
 }
 
-// end stops what the section has started, the last first.
+// end stops the servers of the section, the last first.
 func (b *B) end() {
 	for i := len(b.cleanup) - 1; i >= 0; i-- {
 		b.cleanup[i]()
@@ -160,15 +160,14 @@ func (b *B) Table(id, title, note string, columns ...Column) *Table {
 	return t
 }
 
-// Target adds a row to the table of what is to be reached. Its Value comes from the medians of this
-// run.
+// Target adds a row to the table of targets. Its Value comes from the medians of this run.
 func (b *B) Target(t Target) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.targets = append(b.targets, t)
 }
 
-// Contender is one of those that are compared.
+// Contender is one side of a comparison.
 type Contender struct {
 	Row string
 	// Run measures, and adds its samples to tables.

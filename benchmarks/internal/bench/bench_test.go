@@ -21,7 +21,7 @@ func options(t *testing.T) Options {
 	return Options{Setting: Tiny, Rounds: 3, Out: t.TempDir(), Log: io.Discard, Command: "go run ./cmd/compare"}
 }
 
-// section runs f as a section, and returns where the report is.
+// section runs f as a section, and returns the directory of the report.
 func section(t *testing.T, f func(ctx context.Context, b *B) error) (dir string, err error) {
 	t.Helper()
 	o := options(t)
@@ -137,8 +137,10 @@ func TestReport(t *testing.T) {
 		if v != 20 || !ok {
 			t.Errorf("median %v, %v", v, ok)
 		}
+		table.Add("Lockkeeper", "size", math.NaN())
+		table.Add("Lockkeeper", "size", math.Inf(1))
 		if _, ok := table.Median("Lockkeeper", "size"); ok {
-			t.Error("a cell without samples has a median")
+			t.Error("a cell of which nothing was measured has a median")
 		}
 		b.Target(Target{What: "speed", Value: v, AtLeast: 15, Reach: 25, Better: More, Unit: "1/s"})
 		b.Target(Target{What: "not measured", Value: math.NaN(), AtLeast: 1, Reach: 1, Better: Less})
@@ -177,7 +179,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("results.json has the samples %v", s)
 	}
 	if results.Sections[0].Targets[1].Value != nil {
-		t.Error("results.json has a value of what was not measured")
+		t.Error("results.json has a value that was not measured")
 	}
 
 	svg := read(t, dir, "charts/speed.svg")

@@ -21,14 +21,14 @@ const (
 	margin       = 14
 )
 
-// logarithmic is how many times the least of the contenders the greatest has to be for the scale to be
+// logarithmic is the ratio of the greatest to the least contender from which on the scale is
 // logarithmic.
 const logarithmic = 40
 
-// ours is what the rows of this suite begin with.
+// ours is the prefix of the rows of this suite.
 const ours = "Lockkeeper"
 
-// The style brings its own ground, so that it is readable whatever the page's is.
+// The style has its own background, so that it is readable on every page.
 const chartStyle = `<style>
 	.ground { fill: #ffffff } text { fill: #1f2328; font: 13px system-ui, sans-serif }
 	.title { font-weight: 600; font-size: 15px } .panel { font-weight: 600 } .small { fill: #59636e; font-size: 12px }
@@ -118,8 +118,9 @@ func (c *columnReport) draw(w *bytes.Buffer, y int, bars []bar) int {
 	return y + 4
 }
 
-// scale is how long a value's bar is, and what has to be said about it. Bars of a logarithmic scale
-// begin at half of the least median. An outlier may leave the scale, so that it does not flatten the rest.
+// scale returns the length of a value's bar, and a remark on the scale. Bars of a logarithmic scale
+// begin at half of the least median. An outlier may exceed the scale, so that it does not flatten
+// the others.
 func scale(bars []bar) (length func(float64) float64, remark string) {
 	const room = chartWidth - labelWidth - valueWidth
 	var (
@@ -154,7 +155,7 @@ func scale(bars []bar) (length func(float64) float64, remark string) {
 	}
 }
 
-// shorten is a row's name as there is room for it.
+// shorten cuts a row's name to the available width.
 func shorten(row string) string {
 	const most = 44
 	if r := []rune(row); len(r) > most {

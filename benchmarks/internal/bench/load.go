@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// LoadResult is what goroutines have got done. A call that failed is no operation.
+// LoadResult is the result of [Load]. A failed call is not an operation.
 type LoadResult struct {
 	Ops         int64
 	PerSecond   float64
@@ -19,9 +19,8 @@ type LoadResult struct {
 	Elapsed     time.Duration
 }
 
-// Load runs fn on g goroutines, again and again for the time d or until the context ends, and waits
-// for the calls that are under way then. fn is given the worker's number and that of its call, both
-// from 0.
+// Load calls fn repeatedly on g goroutines for the time d or until the context ends, and waits for
+// the calls in flight. fn gets the worker's number and that of its call, both from 0.
 func Load(ctx context.Context, g int, d time.Duration, fn func(ctx context.Context, worker, i int) error) LoadResult {
 	type worker struct {
 		latencies histogram
@@ -106,7 +105,7 @@ func (h *histogram) count() int64 {
 	return sum
 }
 
-// quantile is the middle of the bucket that has the duration which the share q does not exceed.
+// quantile returns the middle of the bucket of the duration that the share q does not exceed.
 func (h *histogram) quantile(q float64) time.Duration {
 	rank := int64(q * float64(h.count()))
 	for i, n := range h.counts {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// fact is one line about what was measured on.
+// fact is one line about the environment.
 type fact struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -20,7 +20,7 @@ type fact struct {
 
 const unknown = "unknown"
 
-// machine is what the figures depend on.
+// machine returns the facts that the figures depend on.
 func machine(ctx context.Context) []fact {
 	return []fact{
 		{"processor", processor()},
@@ -65,7 +65,7 @@ func redisVersion(ctx context.Context) string {
 	return unknown
 }
 
-// modules is the versions of what this program was built with and measures, or is measured over.
+// modules returns the versions of the measured modules of this program.
 func modules() []fact {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -80,7 +80,7 @@ func modules() []fact {
 	return facts
 }
 
-// measured is the paths of the modules whose versions matter.
+// measured returns the paths of the modules whose versions matter.
 func measured() []string {
 	return []string{
 		"github.com/redis/go-redis/v9", "github.com/redis/rueidis", "github.com/redis/rueidis/rueidislock",

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// report is everything that a run has found, as results.json has it.
+// report is the result of a run, as in results.json.
 type report struct {
 	Setting  string          `json:"setting"`
 	Rounds   int             `json:"rounds"`
@@ -62,7 +62,7 @@ type chartReport struct {
 
 type targetReport struct {
 	What    string   `json:"what"`
-	Value   *float64 `json:"value"` // null where it is not a number: it was not measured
+	Value   *float64 `json:"value"` // null if it was not measured
 	Unit    string   `json:"unit,omitempty"`
 	Better  string   `json:"better"`
 	AtLeast float64  `json:"at_least"`
@@ -82,7 +82,7 @@ func (b Better) name() string {
 	}
 }
 
-// report makes a report of what the section has found.
+// report returns the report of the section.
 func (b *B) report(elapsed time.Duration) sectionReport {
 	s := sectionReport{Name: b.section.Name, Title: b.section.Title, About: b.section.About, Elapsed: elapsed.Seconds(), Notes: b.notes}
 	for _, t := range b.tables {
@@ -135,9 +135,9 @@ func (r *report) markdown() []byte {
 	p("# Results\n\n")
 	switch r.Setting {
 	case Tiny.String():
-		p("**The tiny setting only shows that everything runs. These figures mean nothing.**\n\n")
+		p("**The tiny setting only checks that everything runs. These figures mean nothing.**\n\n")
 	case Quick.String():
-		p("**The quick setting measures for a short time. These figures show where things stand, and no more.**\n\n")
+		p("**The quick setting measures for a short time. These figures are rough.**\n\n")
 	}
 	p("Measured on %s by `%s`, in %v. ", r.Began.Format("2 January 2006"), r.Command, time.Duration(r.Elapsed*float64(time.Second)).Round(time.Second))
 	if r.Rounds == 1 {
@@ -146,7 +146,7 @@ func (r *report) markdown() []byte {
 		p("All contenders have run in the same process run, interleaved, in %d rounds. A figure is the median of the rounds; in brackets "+
 			"are the least and the greatest. ", r.Rounds)
 	}
-	p("The best of each column is **bold**; rows in *italics* show what is possible, and do not compete. Machines differ and drift, " +
+	p("The best of each column is **bold**; rows in *italics* are references and do not compete. Machines differ and drift, " +
 		"so read the figures as ratios. Every sample is in [results.json](results.json).\n\n")
 	p("| | |\n|---|---|\n")
 	for _, f := range r.Machine {
@@ -163,7 +163,7 @@ func (r *report) markdown() []byte {
 }
 
 func (r *report) targets(p func(string, ...any)) {
-	p("\n## Targets\n\nWhat this suite is meant to reach, and what this run has measured.\n\n")
+	p("\n## Targets\n\nThe targets of this suite, and the values of this run.\n\n")
 	p("| | measured | at least | reach | |\n|---|---|---|---|---|\n")
 	for _, s := range r.Sections {
 		for _, t := range s.Targets {
@@ -206,7 +206,7 @@ func (s *sectionReport) markdown(p func(string, ...any)) {
 func (t *tableReport) markdown(p func(string, ...any)) {
 	p("\n### %s\n\n", t.Title)
 	if len(t.Rows) == 0 {
-		p("Nothing was measured.\n")
+		p("Not measured.\n")
 		return
 	}
 	if t.Note != "" {
@@ -233,7 +233,7 @@ func (t *tableReport) markdown(p func(string, ...any)) {
 	}
 }
 
-// cell is a median, and the least and the greatest sample.
+// cell formats a median, and the least and the greatest sample.
 func (c *columnReport) cell(row rowReport) string {
 	s := slices.Sorted(slices.Values(row.Samples[c.Name]))
 	if len(s) == 0 {
@@ -250,5 +250,5 @@ func (c *columnReport) cell(row rowReport) string {
 	return middle + spread
 }
 
-// text is s as it may stand in a table.
+// text escapes s for a cell of a table.
 func text(s string) string { return strings.ReplaceAll(s, "|", "\\|") }

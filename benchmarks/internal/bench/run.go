@@ -19,8 +19,8 @@ type Options struct {
 	Command string // how to run the same again, for the report
 }
 
-// Run runs the sections, one after the other, and writes the report of those that have ended. The
-// error of a section ends it, and the others run all the same: a report is worth having without it.
+// Run runs the sections one after the other, and writes the report. An error ends its section, and
+// not the others: the report is useful without it.
 func Run(ctx context.Context, o Options, sections []Section) error {
 	r := report{Setting: o.Setting.String(), Rounds: o.Rounds, Command: o.Command, Began: time.Now().UTC(), Machine: machine(ctx), Modules: modules()}
 	var failure error
@@ -59,8 +59,8 @@ func Run(ctx context.Context, o Options, sections []Section) error {
 // usualRounds is the number of rounds that a section's Full is about.
 const usualRounds = 3
 
-// estimate is what a section takes, by what its author has seen in the full setting. A part of that is
-// not measuring, and does not shrink with it.
+// estimate returns the estimated time of a section. A part of it is not measurement, and does not
+// shrink with the setting.
 func estimate(o Options, s Section) time.Duration {
 	full := s.Full * time.Duration(o.Rounds) / usualRounds
 	switch o.Setting {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// SpinResult is what a call costs that takes less than reading the clock does.
+// SpinResult is the cost of a call that takes less time than reading the clock.
 type SpinResult struct {
 	Calls       int64
 	NsPerCall   float64 // of the wall clock: half as much if twice as many calls run at the same time
@@ -15,11 +15,10 @@ type SpinResult struct {
 	Err         error // the first error of some worker: it ends that worker
 }
 
-// spinBatch is how many calls are made between two looks at the clock.
+// spinBatch is the number of calls between two readings of the clock.
 const spinBatch = 128
 
-// Spin runs fn on g goroutines for the time d, as [Load] does, but measures only how many calls they
-// get done.
+// Spin runs fn on g goroutines for the time d, as [Load] does, but counts only the calls.
 func Spin(ctx context.Context, g int, d time.Duration, fn func(worker, i int) error) SpinResult {
 	type worker struct {
 		calls int64
@@ -70,8 +69,8 @@ func Spin(ctx context.Context, g int, d time.Duration, fn func(worker, i int) er
 	return r
 }
 
-// Pick chooses one of n for a worker's call i: at random, and the same in every run (the finaliser of
-// SplitMix64).
+// Pick returns a number below n for a worker's call i: random, and the same in every run (the
+// finaliser of SplitMix64).
 func Pick(worker, i, n int) int {
 	x := uint64(worker)<<32 + uint64(i) + 1
 	x *= 0x9e3779b97f4a7c15

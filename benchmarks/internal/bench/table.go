@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Better says which of two values of a column is the better one.
+// Better defines which of two values of a column is the better one.
 type Better int
 
 const (
@@ -19,7 +19,7 @@ const (
 	Less
 )
 
-// Column is one thing that is measured of every row.
+// Column is one measured value of every row.
 type Column struct {
 	Name, Unit string
 	Better     Better
@@ -33,7 +33,7 @@ func (c Column) format(v float64) string {
 	return significant(v)
 }
 
-// significant writes three significant digits, and all of those before the point.
+// significant formats three significant digits, and all of those before the point.
 func significant(v float64) string {
 	digits := 0
 	if v != 0 && !math.IsInf(v, 0) && !math.IsNaN(v) {
@@ -44,11 +44,11 @@ func significant(v float64) string {
 
 type cell struct{ row, column string }
 
-// Table has the samples of rows of contenders and columns of what is measured.
+// Table has the samples of contenders in rows and of measured values in columns.
 type Table struct {
 	id, title, note string
 	columns         []Column
-	contenders      func() []string // those that run now, in the order in which they were given
+	contenders      func() []string // the running ones, in their order
 	chart           string          // its title, if there is one
 	charted         []string
 
@@ -60,10 +60,14 @@ type Table struct {
 	order     []string
 }
 
-// Add adds a sample: one for each round. It panics if the table has no such column.
+// Add adds a sample: one for each round. It ignores a value that is no number or infinite: it could not be measured. It
+// panics if the table has no such column.
 func (t *Table) Add(row, column string, value float64) {
 	if !slices.ContainsFunc(t.columns, func(c Column) bool { return c.Name == column }) {
 		panic(fmt.Sprintf("bench: table %s has no column %q", t.id, column))
+	}
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return
 	}
 	running := t.contenders()
 	t.mu.Lock()

@@ -5,16 +5,17 @@ import (
 	"strconv"
 )
 
-// Target is a row of the table of what is to be reached.
+// Target is a row of the table of targets.
 type Target struct {
 	What           string
 	Value          float64 // of this run's medians
-	AtLeast, Reach float64 // zero where there is no such bound
+	AtLeast, Reach float64 // zero if there is no such bound
 	Better         Better
 	Unit           string
 }
 
-// Verdict says how far the value has come: "reach", "at least" or "not reached".
+// Verdict returns the bound that the value meets: "reach", "at least" or "not reached"; or "not
+// measured".
 func (t Target) Verdict() string {
 	switch {
 	case math.IsNaN(t.Value):
@@ -28,7 +29,7 @@ func (t Target) Verdict() string {
 	}
 }
 
-// tolerance is what arithmetic may cost a value that is exactly its bound.
+// tolerance allows for rounding of a value that is exactly its bound.
 const tolerance = 1e-9
 
 func (t Target) meets(bound float64) bool {
@@ -38,7 +39,7 @@ func (t Target) meets(bound float64) bool {
 	return bound != 0 && t.Value >= bound-tolerance
 }
 
-// bound writes a bound: nothing may be less than zero, so a bound of zero from below is none.
+// bound formats a bound. No value is negative, so a lower bound of zero is none.
 func (t Target) bound(v float64) string {
 	if v == 0 && t.Better != Less {
 		return "–"

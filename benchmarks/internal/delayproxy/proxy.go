@@ -1,4 +1,4 @@
-// Package delayproxy is a distant server: a TCP proxy on loopback whose bytes take their time.
+// Package delayproxy makes a server distant: a TCP proxy on loopback that delays what it forwards.
 package delayproxy
 
 import (
@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Proxy forwards connections to a server, and delays what goes through in both directions. What
-// is under way at the same time is delayed at the same time, as on a long line: latency is added,
-// and no limit of throughput.
+// Proxy forwards connections to a server, and delays both directions. It adds latency, as a long
+// line does, without limiting throughput.
 type Proxy struct {
 	target   string
 	oneWay   time.Duration
@@ -21,8 +20,8 @@ type Proxy struct {
 	conns  map[net.Conn]struct{}
 }
 
-// Start starts a proxy in front of the server at an address. A request and its reply take roundTrip
-// longer through it than without it; connecting takes no longer.
+// Start starts a proxy in front of the server at an address. It adds roundTrip to a request and its
+// reply, and nothing to connecting.
 func Start(target string, roundTrip time.Duration) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,10 +32,10 @@ func Start(target string, roundTrip time.Duration) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr is where clients connect to.
+// Addr returns the address for clients.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Close cuts all connections, and returns when nothing of the proxy runs any more.
+// Close closes all connections, and returns when all goroutines of the proxy have ended.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -67,7 +66,8 @@ func (p *Proxy) accept() {
 	}
 }
 
-// keep notes the connections for Close. It closes them and reports false if that has been called.
+// keep registers the connections for Close. If that has been called, it closes them and reports
+// false.
 func (p *Proxy) keep(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,13 +90,13 @@ func (p *Proxy) drop(conns ...net.Conn) {
 	}
 }
 
-// chunk is what one read has brought, and when it arrives at the other end.
+// chunk is the result of one read, and its arrival time at the other end.
 type chunk struct {
 	bytes []byte
 	due   time.Time
 }
 
-// forward carries one direction, on two goroutines: the one reads on while the other lets time pass.
+// forward forwards one direction, on two goroutines: one reads while the other delays.
 func (p *Proxy) forward(from, to net.Conn) {
 	under := make(chan chunk, 1024)
 	p.running.Go(func() {
@@ -117,7 +117,7 @@ func (p *Proxy) forward(from, to net.Conn) {
 		timer := time.NewTimer(0)
 		defer timer.Stop()
 		var failed error
-		for c := range under { // to the end, so that the reader is never stuck
+		for c := range under { // to the end, so that the reader never blocks
 			if failed != nil {
 				continue
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/delayproxy"
 )
 
-// echo answers every connection with what it sends.
+// echo sends back what every connection sends.
 func echo(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

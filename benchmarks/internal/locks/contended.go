@@ -17,7 +17,7 @@ import (
 
 const contestJob = "lock contest"
 
-// task is what a process does in a contest.
+// task is the work of a process in a contest.
 type task struct {
 	Addr, Row         string
 	Goroutines, First int
@@ -49,7 +49,7 @@ func runContest(ctx context.Context, args []byte, begin func() error) (any, erro
 	return nil, fmt.Errorf("no contender %q", t.Row)
 }
 
-// crowd is a number of goroutines, in one process or shared among several, that want one lock.
+// crowd is a number of goroutines, in one process or several, that contend for one lock.
 type crowd struct {
 	observer              *redis.Client
 	addr                  string
@@ -63,10 +63,8 @@ func (c crowd) measure(ctx context.Context, b *bench.B) error {
 	}
 	title := fmt.Sprintf("One lock, %d goroutines in %s", c.goroutines, where)
 	t := b.Table(fmt.Sprintf("locks-contended-%d-in-%d", c.goroutines, c.processes), title,
-		"Each holder keeps the lock for 1 ms. Commands are those that clients send: a script is one. "+
-			"The wait counts for those, too, who were still waiting at the end. Most and fewest are what one goroutine got: "+
-			"acquisitions per second alone mislead, as a goroutine that takes the lock again and again while the others "+
-			"starve scores well.",
+		"Each holder keeps the lock for 1 ms. A script counts as one command. Waits include those that had not ended. Most and fewest "+
+			"are acquisitions of one goroutine: the rate alone misleads, since a goroutine that starves the others scores well.",
 		bench.Column{Name: "acquisitions", Unit: "per s", Better: bench.More},
 		bench.Column{Name: "hand-off p50", Unit: "µs", Better: bench.Less},
 		bench.Column{Name: "hand-off p99", Unit: "µs", Better: bench.Less},
@@ -83,14 +81,14 @@ func (c crowd) measure(ctx context.Context, b *bench.B) error {
 	contenders := []bench.Contender{{Row: ceiling, Run: func(ctx context.Context) error {
 		d := b.Time(2 * time.Second)
 		r := judge([]record{contest(ctx, []Client{&mutex{}}, c.goroutines, 0, held, d)}, c.goroutines, d)
-		add(t, ceiling, "acquisitions", r.perSecond)
+		t.Add(ceiling, "acquisitions", r.perSecond)
 		return nil
 	}}}
 	for _, contender := range Contenders() {
 		contenders = append(contenders, bench.Contender{Row: contender.Row, Run: func(ctx context.Context) error {
 			d := b.Time(2 * time.Second)
 			r, load, err := c.run(ctx, contender, d)
-			if err != nil && ctx.Err() == nil && !strings.HasPrefix(contender.Row, "Lockkeeper") { // a peer may wait for ever for its first lock
+			if err != nil && ctx.Err() == nil && !strings.HasPrefix(contender.Row, "Lockkeeper") { // a peer may block forever on its first lock
 				b.Note(fmt.Sprintf("%s, %s: a round has failed: %v", contender.Row, title, err))
 				return nil
 			}
@@ -99,17 +97,17 @@ func (c crowd) measure(ctx context.Context, b *bench.B) error {
 			}
 			row := contender.Row
 			remarks.add(row, r)
-			add(t, row, "acquisitions", r.perSecond)
-			add(t, row, "hand-off p50", r.handOffP50)
-			add(t, row, "hand-off p99", r.handOffP99)
-			add(t, row, "handed on", 100*r.handOffShare)
-			add(t, row, "most", float64(r.most))
-			add(t, row, "fewest", float64(r.fewest))
-			add(t, row, "wait p99", r.waitP99)
-			add(t, row, "failures", float64(r.failures))
+			t.Add(row, "acquisitions", r.perSecond)
+			t.Add(row, "hand-off p50", r.handOffP50)
+			t.Add(row, "hand-off p99", r.handOffP99)
+			t.Add(row, "handed on", 100*r.handOffShare)
+			t.Add(row, "most", float64(r.most))
+			t.Add(row, "fewest", float64(r.fewest))
+			t.Add(row, "wait p99", r.waitP99)
+			t.Add(row, "failures", float64(r.failures))
 			if r.acquisitions > 0 {
-				add(t, row, "commands", float64(load.Sent)/float64(r.acquisitions))
-				add(t, row, "Redis CPU", micros(load.CPU)/float64(r.acquisitions))
+				t.Add(row, "commands", float64(load.Sent)/float64(r.acquisitions))
+				t.Add(row, "Redis CPU", micros(load.CPU)/float64(r.acquisitions))
 			}
 			return nil
 		}})
@@ -125,14 +123,14 @@ func (c crowd) measure(ctx context.Context, b *bench.B) error {
 	return nil
 }
 
-// run has a contender's contest, and returns what it came to and what Redis had to do for it.
+// run runs a contest of a contender, and returns its result and the load on Redis.
 func (c crowd) run(ctx context.Context, contender Contender, d time.Duration) (result, redisinfo.Reading, error) {
 	var (
 		load    redisinfo.Reading
 		loadErr error
 		reading sync.WaitGroup
 	)
-	read := func() { // over the contest's time, neither before nor after it
+	read := func() { // only during the contest
 		before, err := redisinfo.Read(ctx, c.observer, contender.Sends...)
 		if loadErr = err; err != nil {
 			return
@@ -177,7 +175,7 @@ func targets(b *bench.B, t *bench.Table, prefix string) {
 			Better: bench.More, Unit: "%"})
 	}
 	most, _ := t.Median(row, "most")
-	if fewest, ok := t.Median(row, "fewest"); ok && fewest >= 10 { // with less, one more or less is more than the bound
+	if fewest, ok := t.Median(row, "fewest"); ok && fewest >= 10 { // with fewer, a difference of one exceeds the bound
 		b.Target(bench.Target{What: prefix + "most against fewest per goroutine", Value: most / fewest, AtLeast: 1.1, Reach: 1.05,
 			Better: bench.Less, Unit: "x"})
 	}
@@ -187,7 +185,7 @@ func targets(b *bench.B, t *bench.Table, prefix string) {
 	}
 }
 
-// failures are the remarks on what went wrong in the contests of a table.
+// failures are the notes on failures in the contests of a table.
 type failures struct {
 	rows  []string
 	words map[string]string
@@ -199,7 +197,7 @@ func (f *failures) add(row string, r result) {
 		words = append(words, fmt.Sprintf("calls failed (%s)", r.failure))
 	}
 	if r.overlaps > 0 {
-		words = append(words, fmt.Sprintf("two goroutines had the lock at once, %d times in a round", r.overlaps))
+		words = append(words, fmt.Sprintf("two goroutines held the lock at once, %d times in a round", r.overlaps))
 	}
 	if len(words) == 0 {
 		return
@@ -219,7 +217,7 @@ func (f *failures) note(b *bench.B, title string) {
 	}
 }
 
-// mutex is a lock that needs no Redis.
+// mutex is a lock without Redis.
 type mutex struct{ mu sync.Mutex }
 
 func (m *mutex) Lock(context.Context, string) (Held, error) {
@@ -227,7 +225,7 @@ func (m *mutex) Lock(context.Context, string) (Held, error) {
 	return m, nil
 }
 
-// Unlock unlocks what Lock has locked.
+// Unlock releases the lock.
 func (m *mutex) Unlock(context.Context) error {
 	m.mu.Unlock()
 	return nil

@@ -18,33 +18,32 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 )
 
-// lease is for how long a lock is given to a holder that falls silent, with every contender that
-// can be told.
+// lease is the lease duration of all contenders that have an option for it.
 const lease = 30 * time.Second
 
-// Contender is one way to lock: a library, with its options.
+// Contender is a library with its options.
 type Contender struct {
 	Row   string
-	Tuned bool // otherwise than its documentation shows, for this measurement
-	// Sends names commands that its clients send, besides scripts and what every client sends.
+	Tuned bool // configured for this measurement, not as documented
+	// Sends are the commands that its clients send, besides scripts and those of every client.
 	Sends []string
 	Open  func(addr string) (Client, error)
 }
 
-// Client is one process's access to locks.
+// Client is the access of one process to locks.
 type Client interface {
-	// Lock waits until it has the lock of a key.
+	// Lock blocks until it holds the lock of a key.
 	Lock(ctx context.Context, key string) (Held, error)
 	Close()
 }
 
-// Held is a lock that is held.
+// Held is a held lock.
 type Held interface {
 	Unlock(ctx context.Context) error
 }
 
-// Contenders are Lockkeeper and its peers, each as its documentation says to use it, and those that
-// poll also with an interval that suits locks that are held for a millisecond.
+// Contenders are Lockkeeper and its peers as documented; those that poll also have a row with an
+// interval that suits locks held for a millisecond.
 func Contenders() []Contender {
 	return []Contender{
 		{Row: "Lockkeeper", Open: Lockkeeper()},
@@ -58,8 +57,8 @@ func Contenders() []Contender {
 	}
 }
 
-// Distant are the contenders for a Redis that is far away: as they are, and those whose defaults are
-// for a near one also with time-outs of a second.
+// Distant are the contenders for a distant Redis: with their defaults and, if these are for a near
+// one, also with timeouts of a second.
 func Distant() []Contender {
 	all := slices.DeleteFunc(Contenders(), func(c Contender) bool { return c.Tuned || c.Row == "Lockkeeper, WithFair" })
 	return append(all,
@@ -70,16 +69,16 @@ func Distant() []Contender {
 	)
 }
 
-// Patient is Lockkeeper with time-outs of a second.
+// Patient is Lockkeeper with timeouts of a second.
 func Patient() Contender {
 	return Contender{Row: "Lockkeeper, WithTimeout(1s)", Tuned: true, Open: lockkeeperWithin(time.Second)}
 }
 
-// Options is a remark on how the contenders are used.
+// Options is a note on the options of the contenders.
 const Options = "Locks are leased for 30 s (rueidislock: 5 s, renewed). Lockkeeper: a go-redis client with ContextTimeoutEnabled " +
-	"and time-outs of 250 ms, the store's own, as its documentation advises. redsync: one go-redis pool, its default of 32 tries " +
-	"50 to 250 ms apart unless the row says otherwise. redislock: LinearBackoff of 100 ms, as its README shows, or as the row " +
-	"says. rueidislock: KeyMajority 1 and NoLoopTracking, as its README recommends for one Redis, and one Locker for each process."
+	"and timeouts of 250 ms, as its documentation recommends. redsync: one go-redis pool, its default of 32 tries " +
+	"50 to 250 ms apart unless the row has another. redislock: LinearBackoff of 100 ms, as in its README, unless the row has " +
+	"another. rueidislock: KeyMajority 1 and NoLoopTracking, as its README recommends for one Redis, and one Locker per process."
 
 type lockkeeper struct {
 	client *redis.Client
@@ -87,7 +86,7 @@ type lockkeeper struct {
 	locker *lock.Locker
 }
 
-// Lockkeeper opens Lockkeeper's locks with options beside its defaults.
+// Lockkeeper opens Lockkeeper's locks with additional options.
 func Lockkeeper(opts ...lock.Option) func(addr string) (Client, error) {
 	return lockkeeperWithin(250*time.Millisecond, opts...) // the store's default
 }
@@ -97,7 +96,7 @@ func lockkeeperWithin(timeout time.Duration, opts ...lock.Option) func(addr stri
 		client := redis.NewClient(&redis.Options{
 			Addr: addr, ContextTimeoutEnabled: true, ReadTimeout: timeout, WriteTimeout: timeout,
 		})
-		quiet := slog.New(slog.DiscardHandler) // what fails is counted
+		quiet := slog.New(slog.DiscardHandler) // failures are counted
 		store, err := redisstore.New(client, redisstore.WithTimeout(timeout), redisstore.WithLogger(quiet))
 		if err != nil {
 			return nil, err
@@ -138,7 +137,7 @@ func openRedsync(opts ...redsync.Option) func(addr string) (Client, error) {
 }
 
 func (r *redsyncClient) Lock(ctx context.Context, key string) (Held, error) {
-	mutex := r.sync.NewMutex(key, r.opts...) // one for each hold: it keeps who holds it
+	mutex := r.sync.NewMutex(key, r.opts...) // one for each hold: it has the state of its holder
 	if err := mutex.LockContext(ctx); err != nil {
 		return nil, err
 	}

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// hold is one goroutine's having the lock. Its times are of the machine's clock, in nanoseconds,
-// which the processes of a contest share.
+// hold is one hold of the lock by a goroutine. Its times are those of the machine's clock in
+// nanoseconds, which the processes share.
 type hold struct {
 	Worker    int
 	Granted   int64
 	Releasing int64 // before the call that releases it
 }
 
-// record is what one process has seen of a contest.
+// record is the part of one process in a contest.
 type record struct {
 	Holds []hold
-	// Waits are the nanoseconds from asking to being granted; for who was still waiting at the end,
-	// until then.
+	// Waits are the nanoseconds from request to grant; for requests that were still waiting, to the
+	// end of the contest.
 	Waits    []int64
 	Failures int // calls that failed before the end
 	Error    string
 }
 
-// contest has the clients' goroutines, each of them n, take turns with one lock until the time is
-// over. Its workers are numbered from first.
+// contest runs n goroutines of each client, which share one lock until the time is over. Its
+// workers are numbered from first.
 func contest(ctx context.Context, clients []Client, n, first int, held, d time.Duration) record {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -84,25 +84,25 @@ func compete(ctx context.Context, client Client, worker int, held time.Duration)
 	return r
 }
 
-// rest lets time pass, as the work does that a lock is held for.
+// rest waits, as a holder does for its work.
 func rest(d time.Duration) {
 	if d > 0 {
 		<-time.After(d)
 	}
 }
 
-// result is what the holds of a contest come to.
+// result summarises the holds of a contest.
 type result struct {
 	acquisitions int
 	perSecond    float64
 	handOffP50   float64 // microseconds from the release to the next holder's grant; NaN if there was none
 	handOffP99   float64
-	handOffShare float64 // of all grants, those to another goroutine than the last holder
+	handOffShare float64 // share of grants to another goroutine than the last holder
 	most, fewest int     // acquisitions of one goroutine
 	waitP99      float64 // milliseconds
 	failures     int
 	failure      string
-	overlaps     int // grants before the holder's release: exclusion was broken
+	overlaps     int // grants before the release of the holder: violations of exclusion
 }
 
 func judge(records []record, workers int, d time.Duration) result {

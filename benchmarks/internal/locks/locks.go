@@ -5,7 +5,6 @@ package locks
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,10 +13,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/worker"
 )
 
-// held is for how long a holder keeps a contended lock.
+// held is how long a holder keeps a contended lock.
 const held = time.Millisecond
 
-// The rows that the others are measured against.
+// The reference rows.
 const (
 	twoPings   = "two PINGs (the floor)"
 	twoScripts = "two scripts, of a GET and a SET each"
@@ -29,16 +28,15 @@ func Sections() []bench.Section {
 	return []bench.Section{{
 		Name:  "locks",
 		Title: "Locks",
-		About: "Uncontended, one goroutine locks and unlocks a lock that nobody else wants, which cannot take less than two " +
-			"round trips. Contended, 16 and 64 goroutines, in one process and shared among four, want the same lock, and " +
-			"each holder keeps it for a millisecond; a sync.Mutex that is kept as long shows how many acquisitions a second " +
-			"are possible. A hand-off is the time from before the holder's unlock to after the next goroutine's lock.",
+		About: "Uncontended, one goroutine locks and unlocks, which takes at least two round trips. Contended, 16 and 64 goroutines in one " +
+			"process and in four share a lock that each holder keeps for 1 ms; a sync.Mutex is the ceiling. A hand-off is the time from " +
+			"before the holder's unlock to after the next goroutine's lock.",
 		Full: 220 * time.Second,
 		Run:  run,
 	}}
 }
 
-// Jobs are what the section's worker processes do.
+// Jobs are those of the section's worker processes.
 func Jobs() []worker.Job {
 	return []worker.Job{{Name: contestJob, Run: runContest}}
 }
@@ -68,14 +66,7 @@ func run(ctx context.Context, b *bench.B) error {
 	return nil
 }
 
-// add adds a value, unless there was nothing to measure.
-func add(t *bench.Table, row, column string, value float64) {
-	if !math.IsNaN(value) && !math.IsInf(value, 0) {
-		t.Add(row, column, value)
-	}
-}
-
-// ratio is the median of a column in one row against that in another.
+// ratio returns the median of a column in one row divided by that in another.
 func ratio(t *bench.Table, column, row, to string) (float64, bool) {
 	v, ok := t.Median(row, column)
 	base, has := t.Median(to, column)
@@ -84,9 +75,9 @@ func ratio(t *bench.Table, column, row, to string) (float64, bool) {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// warm makes connections, loads scripts and subscribes, as a process has done before it is busy.
+// warm connects, loads scripts and subscribes.
 func warm(ctx context.Context, client Client) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // a library may wait for ever for what does not come
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // a library may block forever
 	defer cancel()
 	for range 3 {
 		lock, err := lockPatiently(ctx, client)
@@ -100,7 +91,7 @@ func warm(ctx context.Context, client Client) error {
 	return nil
 }
 
-// lockPatiently forgives what a machine that has just started several processes may cause.
+// lockPatiently retries failures of a machine that has just started several processes.
 func lockPatiently(ctx context.Context, client Client) (lock Held, err error) {
 	for range 20 {
 		if lock, err = client.Lock(ctx, "warm"); err == nil || ctx.Err() != nil {

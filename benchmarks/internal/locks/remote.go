@@ -11,19 +11,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
 )
 
-// The round trips that a hand-off is measured against.
+// The reference rows of a hand-off.
 const (
 	ping       = "PING, one after the other"
 	pingRested = "PING, after 1 ms of rest"
 )
 
-// remote measures how long a lock takes from one client to another that waits for it: two clients,
-// which share nothing but the Redis, with one goroutine each.
+// remote measures the hand-off of a lock between two clients, which share only the Redis, with one
+// goroutine each.
 func remote(ctx context.Context, b *bench.B, addr string) error {
 	t := b.Table("locks-remote", "A lock goes from one client to another",
-		"Two clients with nothing in common but the Redis want the same lock, and keep it for 1 ms. A PING is one round trip; "+
-			"like a hand-off, it takes longer on a machine that has just been idle. Lockkeeper's takes two round trips at the least: "+
-			"an unlock reserves the lock for whoever is next and tells them, and they claim it, so that no lost message loses the lock.",
+		"Two clients share a lock and keep it for 1 ms each. A PING is one round trip; like a hand-off, it takes longer on a machine "+
+			"that was idle. Lockkeeper's hand-off takes two: an unlock reserves the lock for the next waiter and sends a push, and the "+
+			"waiter claims it, so that a lost push does not lose the lock.",
 		bench.Column{Name: "p50", Unit: "µs", Better: bench.Less},
 		bench.Column{Name: "p99", Unit: "µs", Better: bench.Less},
 		bench.Column{Name: "handed on", Unit: "% of acquisitions", Better: bench.More},
@@ -45,8 +45,8 @@ func remote(ctx context.Context, b *bench.B, addr string) error {
 				}
 				took = append(took, int64(time.Since(start)))
 			}
-			add(t, row, "p50", percentile(took, 0.50)/1e3)
-			add(t, row, "p99", percentile(took, 0.99)/1e3)
+			t.Add(row, "p50", percentile(took, 0.50)/1e3)
+			t.Add(row, "p99", percentile(took, 0.99)/1e3)
 			return nil
 		}}
 	}
@@ -66,14 +66,14 @@ func remote(ctx context.Context, b *bench.B, addr string) error {
 			}
 			d := b.Time(time.Second)
 			r := judge([]record{contest(ctx, clients, 1, 0, held, d)}, len(clients), d)
-			add(t, c.Row, "p50", r.handOffP50)
-			add(t, c.Row, "p99", r.handOffP99)
-			add(t, c.Row, "handed on", 100*r.handOffShare)
+			t.Add(c.Row, "p50", r.handOffP50)
+			t.Add(c.Row, "p99", r.handOffP99)
+			t.Add(c.Row, "handed on", 100*r.handOffShare)
 			return nil
 		}})
 	}
 	contenders = slices.DeleteFunc(contenders, func(c bench.Contender) bool {
-		return c.Row == "redsync" // whose poll of 50 to 250 ms is what one would measure
+		return c.Row == "redsync" // the figure would only be its poll interval of 50 to 250 ms
 	})
 	if err := b.Interleave(ctx, "locks, from one client to another", contenders); err != nil {
 		return fmt.Errorf("remote: %w", err)

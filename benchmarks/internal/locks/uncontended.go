@@ -12,15 +12,15 @@ import (
 
 func uncontended(ctx context.Context, b *bench.B, addr string) error {
 	t := b.Table("locks-uncontended", "Lock and unlock, uncontended",
-		"One goroutine, one key. What is fenced, or may be queued for, takes a script to lock and one to unlock; two that read "+
-			"a key and write it show what the least of such scripts costs beside a PING.",
+		"One goroutine, one key. A lock with a fence or a queue takes a script to lock and one to unlock; the reference row of two "+
+			"scripts that read and write a key shows the least that such scripts cost.",
 		bench.Column{Name: "p50", Unit: "µs", Better: bench.Less},
 		bench.Column{Name: "p99", Unit: "µs", Better: bench.Less},
 		bench.Column{Name: "allocations", Unit: "per lock and unlock", Better: bench.Less},
 	)
 	measure := func(ctx context.Context, row string, both func(ctx context.Context) error) error {
 		d := b.Time(time.Second)
-		ctx, cancel := context.WithTimeout(ctx, d+5*time.Second) // a library may wait for ever for what does not come
+		ctx, cancel := context.WithTimeout(ctx, d+5*time.Second) // a library may block forever
 		defer cancel()
 		if err := both(ctx); err != nil {
 			return err
@@ -29,9 +29,9 @@ func uncontended(ctx context.Context, b *bench.B, addr string) error {
 		if r.Err != nil {
 			b.Note(fmt.Sprintf("%s, uncontended: %v", row, r.Err))
 		}
-		add(t, row, "p50", micros(r.P50))
-		add(t, row, "p99", micros(r.P99))
-		add(t, row, "allocations", r.AllocsPerOp)
+		t.Add(row, "p50", micros(r.P50))
+		t.Add(row, "p99", micros(r.P99))
+		t.Add(row, "allocations", r.AllocsPerOp)
 		return nil
 	}
 	t.Reference(twoPings, twoScripts)
@@ -57,7 +57,7 @@ func uncontended(ctx context.Context, b *bench.B, addr string) error {
 		}},
 	}
 	for _, c := range Contenders() {
-		if c.Tuned { // for contention
+		if c.Tuned { // for contended locks
 			continue
 		}
 		contenders = append(contenders, bench.Contender{Row: c.Row, Run: func(ctx context.Context) error {

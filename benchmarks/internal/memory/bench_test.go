@@ -9,36 +9,38 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
 )
 
-// BenchmarkDecision is the section's measurement of each limiter, for go test -bench.
+// BenchmarkDecision measures each limiter as the section does, for go test -bench.
 func BenchmarkDecision(b *testing.B) {
 	for _, n := range []int{1, 10_000, 1_000_000} {
 		names := keys(n)
-		for _, c := range contenders() {
-			b.Run(title(n)+"/"+c.row, func(b *testing.B) {
-				take, end, err := c.new(n, limitOf(n))
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer end()
-				for i, name := range names {
-					take(i, name)
-				}
-				b.ReportAllocs()
-				b.ResetTimer()
-				var workers atomic.Int64
-				b.RunParallel(func(pb *testing.PB) {
-					worker := int(workers.Add(1))
-					for i := 0; pb.Next(); i++ {
-						number := bench.Pick(worker, i, n)
-						take(number, names[number])
+		for _, r := range rates() {
+			for _, c := range contenders() {
+				b.Run(title(n)+r.title+"/"+c.row, func(b *testing.B) {
+					take, end, err := c.new(n, r.limit(n))
+					if err != nil {
+						b.Fatal(err)
 					}
+					defer end()
+					for i, name := range names {
+						take(i, name)
+					}
+					b.ReportAllocs()
+					b.ResetTimer()
+					var workers atomic.Int64
+					b.RunParallel(func(pb *testing.PB) {
+						worker := int(workers.Add(1))
+						for i := 0; pb.Next(); i++ {
+							number := bench.Pick(worker, i, n)
+							take(number, names[number])
+						}
+					})
 				})
-			})
+			}
 		}
 	}
 }
 
-// Every contender has to keep the limit: what is measured would otherwise be something else.
+// Every contender enforces the limit: otherwise the comparison would be of different things.
 func TestContendersLimit(t *testing.T) {
 	for _, c := range contenders() {
 		t.Run(c.row, func(t *testing.T) {
@@ -64,13 +66,15 @@ func TestContendersLimit(t *testing.T) {
 }
 
 func TestMeasure(t *testing.T) {
-	for _, c := range contenders() {
-		r, err := c.measure(context.Background(), keys(100), time.Millisecond)
-		if err != nil {
-			t.Fatalf("%s: %v", c.row, err)
-		}
-		if len(r.ns) == 0 || r.ns[1] <= 0 {
-			t.Errorf("%s: measured %+v", c.row, r)
+	for _, rate := range rates() {
+		for _, c := range contenders() {
+			r, err := c.measure(context.Background(), keys(100), rate.limit(100), time.Millisecond)
+			if err != nil {
+				t.Fatalf("%s%s: %v", c.row, rate.title, err)
+			}
+			if len(r.ns) == 0 || r.ns[1] <= 0 {
+				t.Errorf("%s%s: measured %+v", c.row, rate.title, r)
+			}
 		}
 	}
 }

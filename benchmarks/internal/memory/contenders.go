@@ -26,19 +26,37 @@ type limit struct {
 	period time.Duration
 }
 
-// limitOf is the limit for a number of keys. One key needs a limit that it does not use up in a
-// measurement. With many, debts have to last, or else a limiter could forget the keys meanwhile.
-func limitOf(keys int) limit {
+// pace is one of the rates at which tokens are taken.
+type pace struct {
+	id, title string // suffixes of those of a table
+	limit     func(keys int) limit
+}
+
+func rates() []pace {
+	return []pace{{"", "", whole}, {"-300", " at 300 a second", ordinary}}
+}
+
+// whole returns a limit whose interval is a whole number of microseconds. One key needs a limit that it does not use up
+// in a measurement. With many, debts last for longer than one, so that no limiter can forget a key.
+func whole(keys int) limit {
 	if keys == 1 {
 		return limit{1_000_000_000, 1000 * time.Second}
 	}
 	return limit{10_000, 24 * time.Hour}
 }
 
-// take takes a token of a key, which is also told by its number.
+// ordinary returns a limit of 300 a second with a burst that no measurement uses up.
+func ordinary(keys int) limit {
+	if keys == 1 {
+		return limit{900_000_000, 3_000_000 * time.Second}
+	}
+	return limit{90_000, 300 * time.Second}
+}
+
+// take takes a token of a key, which also has a number.
 type take func(number int, key string) bool
 
-// contender is a limiter of a number of keys.
+// contender is a limiter for a number of keys.
 type contender struct {
 	row string
 	new func(keys int, l limit) (take, func(), error)
@@ -66,7 +84,7 @@ func contenders() []contender {
 }
 
 func newLockkeeper(keys int, l limit) (take, func(), error) {
-	store := memstore.New(memstore.WithMaxBuckets(max(2*keys, 1<<20))) // a million if not set
+	store := memstore.New(memstore.WithMaxBuckets(max(2*keys, 1<<20))) // the default is a million
 	limiter, err := tokenbucket.New(store, "bench", tokenbucket.Per(int64(l.n), l.period))
 	if err != nil {
 		store.Close()
@@ -132,7 +150,7 @@ func newThrottled(_ int, l limit) (take, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	limiter.SetMaxCASAttemptsLimit(1000) // with its ten, goroutines that want the same key get errors
+	limiter.SetMaxCASAttemptsLimit(1000) // with its default of ten, goroutines with the same key get errors
 	ctx := context.Background()
 	return func(_ int, key string) bool {
 		limited, _, err := limiter.RateLimitCtx(ctx, key, 1)
@@ -149,8 +167,8 @@ func newUlule(_ int, l limit) (take, func(), error) {
 	}, func() {}, nil
 }
 
-// newHTTPRate counts as httprate's middleware does, without what that writes into headers: it reads
-// two windows and adds to one, under a mutex.
+// newHTTPRate counts as httprate's middleware does, without its header fields: it reads two windows and adds to one, under
+// a mutex.
 func newHTTPRate(_ int, l limit) (take, func(), error) {
 	var mu sync.Mutex
 	counter := httprate.NewLocalLimitCounter(l.period)
@@ -182,7 +200,7 @@ func newEcho(_ int, l limit) (take, func(), error) {
 	}, func() {}, nil
 }
 
-// newBareSwap is GCRA without anything around it.
+// newBareSwap is GCRA alone, without keys.
 func newBareSwap(keys int, l limit) (take, func(), error) {
 	if l.n <= 0 {
 		return nil, nil, fmt.Errorf("memory: a limit of %d", l.n)

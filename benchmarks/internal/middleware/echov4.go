@@ -25,7 +25,7 @@ func echo4Site(r requests, end func(), middleware ...echo.MiddlewareFunc) (site,
 func bareEcho4(r requests) (site, error) { return echo4Site(r, nothing) }
 
 func lockkeeperEcho4(r requests) (site, error) {
-	limiter, end, err := newLimiter()
+	limiter, end, err := newLimiter(r)
 	if err != nil {
 		return site{}, err
 	}

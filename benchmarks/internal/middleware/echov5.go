@@ -25,7 +25,7 @@ func echo5Site(r requests, end func(), middleware ...echo.MiddlewareFunc) (site,
 func bareEcho5(r requests) (site, error) { return echo5Site(r, nothing) }
 
 func lockkeeperEcho5(r requests) (site, error) {
-	limiter, end, err := newLimiter()
+	limiter, end, err := newLimiter(r)
 	if err != nil {
 		return site{}, err
 	}

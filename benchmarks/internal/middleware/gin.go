@@ -26,7 +26,7 @@ func ginSite(r requests, end func(), middleware ...gin.HandlerFunc) (site, error
 func bareGin(r requests) (site, error) { return ginSite(r, nothing) }
 
 func lockkeeperGin(r requests) (site, error) {
-	limiter, end, err := newLimiter()
+	limiter, end, err := newLimiter(r)
 	if err != nil {
 		return site{}, err
 	}

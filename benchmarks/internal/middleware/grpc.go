@@ -13,7 +13,7 @@ import (
 
 const method = "/bench.Orders/Create"
 
-// stream takes the header of a call, as a connection would.
+// stream receives the header of a call, as a connection does.
 type stream struct{ fields int }
 
 func (*stream) Method() string { return method }
@@ -49,8 +49,8 @@ func bareGRPC(requests) (site, error) {
 	}, nothing)
 }
 
-func lockkeeperGRPC(requests) (site, error) {
-	limiter, end, err := newLimiter()
+func lockkeeperGRPC(r requests) (site, error) {
+	limiter, end, err := newLimiter(r)
 	if err != nil {
 		return site{}, err
 	}

@@ -14,26 +14,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// response is a ResponseWriter that is used again, and keeps nothing but its header.
+// response is a reusable ResponseWriter that keeps only its header.
 type response struct{ header http.Header }
 
 func (w *response) Header() http.Header         { return w.header }
 func (w *response) WriteHeader(int)             {}
 func (w *response) Write(p []byte) (int, error) { return len(p), nil }
 
-// body is a request's body that is read again for each request.
+// body is a reusable request body.
 type body struct{ strings.Reader }
 
 func (*body) Close() error { return nil }
 
-// httpSite sends one request again and again, with another key where it has to.
+// httpSite sends the same request repeatedly, with a new key each time for fresh.
 func httpSite(h http.Handler, runs *int, r requests, end func()) (site, error) {
 	w := &response{make(http.Header)}
 	req := httptest.NewRequest(http.MethodPost, "/orders", nil)
 	req.Header.Set(clientField, client)
 	req.Header.Set("Content-Type", "application/json")
 	key := []string{""}
-	if r != limited {
+	if r.keyed() {
 		req.Header[keyField] = key
 		req.ContentLength = int64(len(requestBody))
 	}
@@ -41,7 +41,7 @@ func httpSite(h http.Handler, runs *int, r requests, end func()) (site, error) {
 	return site{
 		call: func(i int) {
 			clear(w.header)
-			if r != limited {
+			if r.keyed() {
 				key[0] = keyOf(r, i)
 				content.Reset(requestBody)
 				req.Body = &content
@@ -54,7 +54,7 @@ func httpSite(h http.Handler, runs *int, r requests, end func()) (site, error) {
 	}, nil
 }
 
-// plain is the handler, which counts its runs.
+// plain returns the handler and the count of its runs.
 func plain() (http.Handler, *int) {
 	runs := new(int)
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -71,7 +71,7 @@ func bareHTTP(r requests) (site, error) {
 }
 
 func lockkeeperHTTP(r requests) (site, error) {
-	limiter, end, err := newLimiter()
+	limiter, end, err := newLimiter(r)
 	if err != nil {
 		return site{}, err
 	}

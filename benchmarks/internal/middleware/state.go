@@ -11,11 +11,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// The limit that every middleware has: so many in a period, all of which may come at once.
+// The limit of every middleware: a number in a period, all of which may come at once.
 const (
 	limit  = 1_000_000_000
 	period = 1000 * time.Second
 )
+
+// ordinaryRate is a limit of 300 a second with a burst that no measurement uses up.
+func ordinaryRate() tokenbucket.Limit { return tokenbucket.PerSecond(300).Burst(limit) }
 
 // The header fields of requests. fiber's middleware has a name of its own for the key.
 const (
@@ -25,15 +28,18 @@ const (
 	fiberKeyField = "X-Idempotency-Key"
 )
 
-// requestBody and answer are what the client and the handler send.
+// requestBody and answer are the bodies of requests and responses.
 const (
 	requestBody = `{"amount":100,"currency":"EUR"}`
 	answer      = "ok"
 )
 
-func newLimiter() (*tokenbucket.Limiter, func(), error) {
-	store := memstore.New()
-	limiter, err := tokenbucket.New(store, "bench", tokenbucket.Per(limit, period))
+func newLimiter(r requests) (*tokenbucket.Limiter, func(), error) {
+	store, plan := memstore.New(), tokenbucket.Per(limit, period)
+	if r == ordinary {
+		plan = ordinaryRate()
+	}
+	limiter, err := tokenbucket.New(store, "bench", plan)
 	if err != nil {
 		store.Close()
 		return nil, nil, err
@@ -56,7 +62,7 @@ func newUlule() *limiter.Limiter {
 	return limiter.New(ululememory.NewStore(), limiter.Rate{Period: period, Limit: limit})
 }
 
-// keyOf is the key of request i: 36 characters, as fiber's middleware demands.
+// keyOf is the key of request i: 36 characters, as fiber's middleware requires.
 func keyOf(r requests, i int) string {
 	if r == same {
 		i = 0

@@ -1,4 +1,4 @@
-// Package redisinfo reads what a Redis says of the load on it.
+// Package redisinfo reads the load on a Redis server from its INFO.
 package redisinfo
 
 import (
@@ -14,16 +14,16 @@ import (
 
 // Reading is the state of a server's counters.
 type Reading struct {
-	// Sent is how many commands clients have sent. A script counts as one, and the commands that it
-	// calls as none. What a connection begins with, and INFO, do not count.
+	// Sent is how many commands clients have sent. A script counts as one, without the commands
+	// that it calls. The first commands of a connection, and INFO, do not count.
 	Sent int64
 	// CPU is the processor time that the server has used.
 	CPU time.Duration
-	// Memory is what the server uses, in bytes.
+	// Memory is the memory of the server in bytes.
 	Memory int64
 }
 
-// onlySent says that clients send a command, and no script of a contender calls it.
+// onlySent are the commands that clients send, and that no script of a contender calls.
 func onlySent(command string) bool {
 	switch command {
 	case "eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro", "ping", "wait", "watch", "multi", "exec",
@@ -66,7 +66,7 @@ func Read(ctx context.Context, client redis.UniversalClient, also ...string) (Re
 	return r, nil
 }
 
-// Sub is what has been counted since before, and the memory that has been added.
+// Sub returns the difference to an earlier reading.
 func (r Reading) Sub(before Reading) Reading {
 	return Reading{r.Sent - before.Sent, r.CPU - before.CPU, r.Memory - before.Memory}
 }

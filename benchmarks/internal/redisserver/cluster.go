@@ -61,7 +61,7 @@ func StartCluster(ctx context.Context, args ...string) (servers []*Server, err e
 	return servers, nil
 }
 
-// agreed waits until a master knows the owners of all slots.
+// agreed blocks until a master knows the owners of all slots.
 func agreed(ctx context.Context, client *redis.Client) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

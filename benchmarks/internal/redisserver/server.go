@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patience is how long a server may take to answer after its start.
+// patience is how long a server may take to reply after its start.
 const patience = 10 * time.Second
 
 // Server is a running redis-server.
@@ -26,7 +26,7 @@ type Server struct {
 	dir    string
 	args   []string
 	port   int
-	client *redis.Client // for questions about the server itself
+	client *redis.Client // for commands about the server itself
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -34,7 +34,8 @@ type Server struct {
 }
 
 // Start starts a server with additional arguments, such as "--maxmemory", "64mb". The caller has to
-// stop it. It returns an error if redis-server is not installed or does not answer in ten seconds.
+// stop it. It returns an error if redis-server is not installed or does not reply within ten
+// seconds.
 func Start(ctx context.Context, args ...string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "lockkeeper-bench-")
 	if err != nil {
@@ -104,7 +105,7 @@ func (s *Server) await(ctx context.Context, exited <-chan struct{}) error {
 	}
 }
 
-// FreePort returns a port of the loopback interface that nobody listens on.
+// FreePort returns a free port of the loopback interface.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

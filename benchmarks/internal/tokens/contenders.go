@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -40,31 +39,20 @@ var (
 	gcraMany string
 )
 
-// perDay is the limit of a workload: so many a day, all of which may come at once.
-type perDay int
-
-const day = 24 * time.Hour
-
-// cost is what one token takes to come back, in µs.
-func (n perDay) cost() string { return strconv.FormatInt(day.Microseconds()/int64(n), 10) }
-
-func (n perDay) capacity() string { return strconv.FormatInt(day.Microseconds()/int64(n)*int64(n), 10) }
-
-// decide asks whether a key may go on.
+// decide reports whether a key is allowed.
 type decide func(ctx context.Context, key string) (allowed bool, err error)
 
-// limiters is the contenders' means on one Redis or Cluster.
+// limiters are the clients and stores of the contenders on one Redis or Cluster.
 type limiters struct {
-	client  redis.UniversalClient // of the peers that use go-redis
-	own     redis.UniversalClient // of Lockkeeper
+	client  redis.UniversalClient // for the peers that use go-redis
+	own     redis.UniversalClient // for Lockkeeper
 	rueidis rueidis.Client
 	store   *redisstore.Store
-	asking  *redisstore.Store // about every denial
+	asking  *redisstore.Store // without a denial cache
 	memory  *memstore.Store
 }
 
-// open makes them, with the clients' own settings, since no documentation but Lockkeeper's has
-// something to say of them.
+// open connects them, with the default settings of the clients: only Lockkeeper documents others.
 func open(addrs ...string) (*limiters, error) {
 	var l limiters
 	l.client = redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addrs})
@@ -105,8 +93,8 @@ func (l *limiters) close() {
 	_ = l.client.Close()
 }
 
-// of makes the limiter of a row.
-func (l *limiters) of(row string, limit perDay) (decide, error) {
+// of returns the limiter of a row.
+func (l *limiters) of(row string, limit limit) (decide, error) {
 	switch row {
 	case lockkeeper, remembering:
 		return ours(l.store, limit)
@@ -115,7 +103,7 @@ func (l *limiters) of(row string, limit perDay) (decide, error) {
 	case inMemory:
 		return ours(l.memory, limit)
 	case redisRate:
-		limiter, limit := redis_rate.NewLimiter(l.client), redis_rate.Limit{Rate: int(limit), Burst: int(limit), Period: day}
+		limiter, limit := redis_rate.NewLimiter(l.client), redis_rate.Limit{Rate: limit.tokens, Burst: limit.burst, Period: limit.period}
 		return func(ctx context.Context, key string) (bool, error) {
 			r, err := limiter.Allow(ctx, key, limit)
 			return err == nil && r.Allowed > 0, err
@@ -125,7 +113,7 @@ func (l *limiters) of(row string, limit perDay) (decide, error) {
 		if err != nil {
 			return nil, err
 		}
-		limiter := limiter.New(st, limiter.Rate{Period: day, Limit: int64(limit)})
+		limiter := limiter.New(st, limiter.Rate{Period: limit.window(), Limit: int64(limit.burst)})
 		return func(ctx context.Context, key string) (bool, error) {
 			r, err := limiter.Get(ctx, key)
 			return err == nil && !r.Reached, err
@@ -135,7 +123,9 @@ func (l *limiters) of(row string, limit perDay) (decide, error) {
 		if err != nil {
 			return nil, err
 		}
-		limiter, err := throttled.NewGCRARateLimiterCtx(st, throttled.RateQuota{MaxRate: throttled.PerDay(int(limit)), MaxBurst: int(limit) - 1})
+		limiter, err := throttled.NewGCRARateLimiterCtx(st, throttled.RateQuota{
+			MaxRate: throttled.PerDuration(limit.tokens, limit.period), MaxBurst: limit.burst - 1,
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -154,8 +144,8 @@ func (l *limiters) of(row string, limit perDay) (decide, error) {
 	}
 }
 
-func ours(st store.Buckets, limit perDay) (decide, error) {
-	limiter, err := tokenbucket.New(st, "bench", tokenbucket.PerDay(int64(limit)))
+func ours(st store.Buckets, limit limit) (decide, error) {
+	limiter, err := tokenbucket.New(st, "bench", tokenbucket.Per(int64(limit.tokens), limit.period).Burst(int64(limit.burst)))
 	if err != nil {
 		return nil, err
 	}

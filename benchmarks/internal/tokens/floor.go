@@ -12,27 +12,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
 )
 
-// The rows of what Redis can do.
+// The rows of the limits of Redis itself.
 const (
 	nothing  = "a script that does nothing"
 	oneByOne = "a GCRA script for each key"
 	together = "one GCRA script for 64 keys"
 )
 
-// batch is how many decisions travel together, and pipes how many do so at a time.
+// batch is the number of decisions in one pipeline or call, and pipes the number of connections.
 const (
 	batch = 64
 	pipes = 4
 )
 
-// The columns of what Redis can do.
+// The columns of the limits of Redis itself.
 const (
 	floorAllowed = "allowed"
 	floorDenied  = "denied"
 	floorCPU     = "Redis CPU, allowed"
 )
 
-// floor makes decisions in the way of a row, as fast as the server can.
+// floor makes decisions as a row does, as fast as the server can.
 type floor struct {
 	bench.Contender
 	server *redisserver.Server
@@ -41,7 +41,7 @@ type floor struct {
 	send   func(ctx context.Context, keys []string) error
 }
 
-func newFloor(ctx context.Context, server *redisserver.Server, row string, limit perDay, names []string) (*floor, error) {
+func newFloor(ctx context.Context, server *redisserver.Server, row string, limit limit, names []string) (*floor, error) {
 	f := &floor{server: server, client: redis.NewClient(&redis.Options{Addr: server.Addr()}), names: names}
 	text := map[string]string{nothing: "return 1", oneByOne: gcra, together: gcraMany}[row]
 	script, args := redis.NewScript(text), []any{limit.cost(), limit.capacity()}
@@ -68,7 +68,7 @@ func newFloor(ctx context.Context, server *redisserver.Server, row string, limit
 
 func (f *floor) close() { _ = f.client.Close() }
 
-// load returns the decisions in a second, and what the server's processor has spent on each, in µs.
+// load returns the decisions per second, and the server's processor time for each in µs.
 func (f *floor) load(ctx context.Context, b *bench.B) (perSecond, cpu float64, err error) {
 	before, err := f.server.CPU(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *floor) load(ctx context.Context, b *bench.B) (perSecond, cpu float64, e
 	return batch * r.PerSecond, micros(after-before) / float64(batch*max(r.Ops, 1)), nil
 }
 
-// exhaust takes every key's only token.
+// exhaust takes the only token of every key.
 func (f *floor) exhaust(ctx context.Context) error {
 	for some := range slices.Chunk(f.names, batch) {
 		if err := f.send(ctx, some); err != nil {
@@ -101,10 +101,10 @@ func (f *floor) exhaust(ctx context.Context) error {
 	return nil
 }
 
-// measureFloor measures what the server can do when nothing but it is slow.
+// measureFloor measures what the server can do if only the server is the bottleneck.
 func measureFloor(ctx context.Context, b *bench.B, server *redisserver.Server) error {
-	t := b.Table("tokens-floor", "What Redis can do", fmt.Sprintf("%d connections, each of which sends pipelines of %d decisions, "+
-		"or one call for %d keys, of %s keys: %d decisions are under way. The scripts are the shortest that decide.",
+	t := b.Table("tokens-floor", "What Redis can do", fmt.Sprintf("%d connections, each with pipelines of %d decisions or one call for %d keys, of %s keys: "+
+		"%d decisions in flight. The scripts are the shortest that decide.",
 		pipes, batch, batch, count(manyKeys(b)), pipes*batch),
 		bench.Column{Name: floorAllowed, Unit: "1000/s", Better: bench.More},
 		bench.Column{Name: floorDenied, Unit: "1000/s", Better: bench.More},
@@ -115,7 +115,7 @@ func measureFloor(ctx context.Context, b *bench.B, server *redisserver.Server) e
 	if err := server.Flush(ctx); err != nil {
 		return err
 	}
-	for column, limit := range map[string]perDay{floorAllowed: 1_000_000, floorDenied: 1} {
+	for column, limit := range map[string]limit{floorAllowed: perDay(1_000_000), floorDenied: perDay(1)} {
 		var contenders []bench.Contender
 		for _, row := range []string{nothing, oneByOne, together} {
 			f, err := newFloor(ctx, server, row, limit, keys("floor "+column, manyKeys(b)))
@@ -147,21 +147,20 @@ func measureFloor(ctx context.Context, b *bench.B, server *redisserver.Server) e
 	return nil
 }
 
-// measureMemory measures what the server keeps of a key.
+// measureMemory measures the memory of a key on the server.
 func measureMemory(ctx context.Context, b *bench.B, server *redisserver.Server, l *limiters) error {
 	const column = "memory"
 	n := manyKeys(b)
-	t := b.Table("tokens-memory", "What Redis keeps of a key", fmt.Sprintf("Of %s keys of 28 characters that were asked about once, with a limit of "+
-		"one a day.", count(n)), bench.Column{Name: column, Unit: "bytes per key", Better: bench.Less, Format: "%.0f"})
-	t.Chart("What Redis keeps of a key", column)
+	t := b.Table("tokens-memory", "Redis memory of a key", fmt.Sprintf("%s keys of 28 characters with one decision each, at one a day.", count(n)), bench.Column{Name: column, Unit: "bytes per key", Better: bench.Less, Format: "%.0f"})
+	t.Chart("Redis memory of a key", column)
 	var contenders []bench.Contender
 	for _, row := range []string{lockkeeper, redisRate, ulule, throttledGo, byHand} {
-		limiter, err := l.of(row, 1)
+		limiter, err := l.of(row, perDay(1))
 		if err != nil {
 			return err
 		}
 		contenders = append(contenders, bench.Contender{Row: row, Run: func(ctx context.Context) error {
-			if _, err := limiter(ctx, "warm"); err != nil { // what is kept once is not counted
+			if _, err := limiter(ctx, "warm"); err != nil { // without what is kept once
 				return err
 			}
 			if err := server.Flush(ctx); err != nil {

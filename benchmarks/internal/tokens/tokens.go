@@ -20,35 +20,45 @@ func Sections() []bench.Section {
 	return []bench.Section{{
 		Name:  "tokens",
 		Title: "Token buckets on Redis",
-		About: "Goroutines ask, one question after the other, whether a key may go on: of 10,000 keys, chosen at random, or of one. " +
-			"Where all are allowed, the limit is a million a day, all of which may come at once, under keys that are new; where all " +
-			"are denied it is one a day, and every key has had its one. Every contender has the same limit on the same server. A " +
-			"decision that is not the right one, or that fails, is an error, and does not count. Redis CPU is what the server " +
-			"itself says that it has used.",
-		Full: 225 * time.Second,
+		About: "Goroutines take a token of a random key out of 10,000, or of one hot key. Allowed: the limit is a million a day, or 300 a " +
+			"second, with a burst that is never used up, and targets judge the worse of the two; denied: one a day, used up. " +
+			"Wrong or failed decisions are errors and do not count; Redis CPU is the server's own count.",
+		Full: 330 * time.Second,
 		Run:  run,
 	}, {
 		Name:  "cluster",
 		Title: "Token buckets on a Redis Cluster",
-		About: "The same on a Cluster of three masters, with 256 goroutines and 10,000 keys, all of which are allowed. " +
-			"The three share the machine's cores with the client, so it shows what the keys' slots cost, and not what three machines can do.",
-		Full: 15 * time.Second,
+		About: "The same on a Cluster of three masters, with 256 goroutines and 10,000 keys, all allowed. " +
+			"The masters share the machine's cores with the client: the figures show the cost of slots, not the capacity of three machines.",
+		Full: 25 * time.Second,
 		Run:  runCluster,
 	}}
 }
 
-// lasts is how long one measurement is in the full setting.
+// lasts is the length of one measurement in the full setting.
 const lasts = 600 * time.Millisecond
 
-// crowd is the number of goroutines that most columns and targets are about.
+// crowd is the number of goroutines of most columns and targets.
 const crowd = 256
 
 func goroutines() []int { return []int{1, 16, 64, crowd} }
 
-// workload is what is asked of the limiters.
+// rate is one of the rates at which decisions are allowed.
+type rate struct {
+	id, title string // suffixes of those of a table
+	limit     limit
+}
+
+// rates are an interval of whole microseconds, which is the best case for some, and an ordinary one.
+func rates() []rate {
+	return []rate{{"", "", perDay(1_000_000)}, {"-300", " at 300 a second", ordinary()}}
+}
+
+// workload is a number of keys at a limit, and the contenders for it.
 type workload struct {
 	id, title string
 	keys      int
+	limit     limit
 	denied    bool
 	rows      []string
 }
@@ -57,15 +67,19 @@ func workloads(b *bench.B) []workload {
 	many := manyKeys(b)
 	allowed := []string{lockkeeper, redisRate, ulule, throttledGo, byHand}
 	denied := []string{remembering, asking, redisRate, ulule, throttledGo, byHand, inMemory}
-	return []workload{
-		{"allowed", count(many) + " keys, allowed", many, false, allowed},
-		{"allowed-hot", "one hot key, allowed", 1, false, allowed},
-		{"denied", count(many) + " keys, denied", many, true, denied},
-		{"denied-hot", "one hot key, denied", 1, true, denied},
+	var all []workload
+	for _, r := range rates() {
+		all = append(all,
+			workload{"allowed" + r.id, count(many) + " keys, allowed" + r.title, many, r.limit, false, allowed},
+			workload{"allowed-hot" + r.id, "one hot key, allowed" + r.title, 1, r.limit, false, allowed})
 	}
+	// An ordinary rate cannot deny for as long as a measurement takes.
+	return append(all,
+		workload{"denied", count(many) + " keys, denied", many, perDay(1), true, denied},
+		workload{"denied-hot", "one hot key, denied", 1, perDay(1), true, denied})
 }
 
-// manyKeys is as many in the quick setting as in the full one, since they cost it no time.
+// manyKeys is the same in the quick setting as in the full one, since keys take no time.
 func manyKeys(b *bench.B) int {
 	if b.Setting() == bench.Tiny {
 		return b.Count(10_000)
@@ -73,7 +87,7 @@ func manyKeys(b *bench.B) int {
 	return 10_000
 }
 
-// count writes a number of keys with a comma.
+// count formats a number of keys with a comma.
 func count(n int) string {
 	if n < 1000 {
 		return strconv.Itoa(n)
@@ -99,7 +113,7 @@ func p50(g int) string { return fmt.Sprintf("p50 at %d", g) }
 
 func p99(g int) string { return fmt.Sprintf("p99 at %d", g) }
 
-// tables is the two tables of a workload.
+// tables are the two tables of a workload.
 type tables struct{ speed, latency *bench.Table }
 
 func newTables(b *bench.B, w workload) tables {
@@ -116,14 +130,14 @@ func newTables(b *bench.B, w workload) tables {
 	)
 	t := tables{
 		speed:   b.Table("tokens-"+w.id, "Decisions: "+w.title, "", speed...),
-		latency: b.Table("tokens-"+w.id+"-latency", "How long a decision takes: "+w.title, "", append(latency, tails...)...),
+		latency: b.Table("tokens-"+w.id+"-latency", "Latency of a decision: "+w.title, "", append(latency, tails...)...),
 	}
 	var charted []string
 	for _, g := range goroutines() {
 		charted = append(charted, throughput(g))
 	}
 	t.speed.Chart("Decisions a second: "+w.title, charted...)
-	t.latency.Chart("How long a decision takes: "+w.title, p50(crowd), p99(crowd))
+	t.latency.Chart("Latency of a decision: "+w.title, p50(crowd), p99(crowd))
 	t.speed.Reference(inMemory, together)
 	t.latency.Reference(inMemory)
 	return t
@@ -157,20 +171,16 @@ func run(ctx context.Context, b *bench.B) error {
 	return nil
 }
 
-// measure measures a workload with each number of goroutines.
+// measure measures the workload with each number of goroutines.
 func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.Server, l *limiters, t tables) error {
 	if err := server.Flush(ctx); err != nil {
 		return err
-	}
-	limit := perDay(1_000_000)
-	if w.denied {
-		limit = 1
 	}
 	worst := make(map[string]*worstShare)
 	limiters := make(map[string]decide)
 	for _, row := range w.rows {
 		var err error
-		if limiters[row], err = l.of(row, limit); err != nil {
+		if limiters[row], err = l.of(row, w.limit); err != nil {
 			return err
 		}
 		worst[row] = &worstShare{}
@@ -185,7 +195,7 @@ func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.S
 		for _, row := range w.rows {
 			contenders = append(contenders, bench.Contender{Row: row, Run: func(ctx context.Context) error {
 				names := keys(row, w.keys)
-				if !w.denied { // the buckets of the measurement before are in nobody's way
+				if !w.denied { // new keys, without the debts of the measurement before
 					names = keys(fmt.Sprintf("%s %d", row, time.Now().UnixNano()), w.keys)
 					if err := server.Flush(ctx); err != nil {
 						return err
@@ -207,7 +217,7 @@ func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.S
 			}})
 		}
 		if g == crowd && w.keys > 1 {
-			floor, err := w.floor(ctx, b, server, t.speed, limit)
+			floor, err := w.floor(ctx, b, server, t.speed)
 			if err != nil {
 				return err
 			}
@@ -221,15 +231,15 @@ func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.S
 	for _, row := range w.rows {
 		t.speed.Add(row, failed, 100*worst[row].share)
 		if worst[row].err != nil {
-			b.Note(fmt.Sprintf("%s (%s), an error among those counted: %q.", row, w.title, worst[row].err))
+			b.Note(fmt.Sprintf("%s (%s), one of the errors: %q.", row, w.title, worst[row].err))
 		}
 	}
 	return nil
 }
 
-// floor is what the server can do with as many decisions under way.
-func (w workload) floor(ctx context.Context, b *bench.B, server *redisserver.Server, t *bench.Table, limit perDay) (*floor, error) {
-	f, err := newFloor(ctx, server, together, limit, keys("floor", w.keys))
+// floor measures what the server can do with as many decisions in flight.
+func (w workload) floor(ctx context.Context, b *bench.B, server *redisserver.Server, t *bench.Table) (*floor, error) {
+	f, err := newFloor(ctx, server, together, w.limit, keys("floor", w.keys))
 	if err != nil {
 		return nil, err
 	}
@@ -265,8 +275,8 @@ func (w *worstShare) see(r bench.LoadResult) {
 
 var errWrong = errors.New("allowed instead of denied, or denied instead of allowed")
 
-// load has g goroutines ask about random keys, for a while before it measures. It returns what the
-// server's processor has spent on each question, in µs.
+// load measures decisions of g goroutines about random keys, after a warm-up, and the server's processor time for each
+// of them in µs.
 func load(ctx context.Context, b *bench.B, server *redisserver.Server, g int, limiter decide, names []string, want bool) (bench.LoadResult, float64, error) {
 	question := func(ctx context.Context, worker, i int) error {
 		allowed, err := limiter(ctx, names[bench.Pick(worker, i, len(names))])
@@ -299,7 +309,7 @@ func keys(prefix string, n int) []string {
 	return names
 }
 
-// exhaust takes every key's only token, and asks until it is denied.
+// exhaust takes the only token of every key, until it is denied.
 func exhaust(ctx context.Context, limiter decide, names []string) error {
 	return ask(ctx, func(ctx context.Context, name string) (bool, error) {
 		for {
@@ -310,7 +320,7 @@ func exhaust(ctx context.Context, limiter decide, names []string) error {
 	}, names)
 }
 
-// ask asks about every key once.
+// ask calls limiter once for every key.
 func ask(ctx context.Context, limiter decide, names []string) error {
 	const workers = 64
 	var next atomic.Int64

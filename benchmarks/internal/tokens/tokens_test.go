@@ -27,7 +27,7 @@ func start(t *testing.T) *redisserver.Server {
 	return server
 }
 
-// Every contender has to keep the limit: what is measured would otherwise be something else.
+// Every contender enforces the limit: otherwise the comparison would be of different things.
 func TestContendersLimit(t *testing.T) {
 	server := start(t)
 	l, err := open(server.Addr())
@@ -39,7 +39,7 @@ func TestContendersLimit(t *testing.T) {
 	for _, row := range []string{lockkeeper, asking, inMemory, redisRate, ulule, throttledGo, byHand} {
 		t.Run(row, func(t *testing.T) {
 			const n = 5
-			limiter, err := l.of(row, n)
+			limiter, err := l.of(row, perDay(n))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,12 +61,12 @@ func TestContendersLimit(t *testing.T) {
 }
 
 func TestUnknownRow(t *testing.T) {
-	if _, err := (&limiters{}).of("nobody", 1); err == nil {
+	if _, err := (&limiters{}).of("unknown", perDay(1)); err == nil {
 		t.Error("a limiter of an unknown row")
 	}
 }
 
-// The call for many keys has to decide as that for one does.
+// The script for many keys decides like the one for a single key.
 func TestScriptsDecideAlike(t *testing.T) {
 	server := start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -102,7 +102,7 @@ func TestExhaust(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.close()
-	limiter, err := l.of(redisRate, 1)
+	limiter, err := l.of(redisRate, perDay(1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package worker has parts of a measurement run in processes of their own: the program starts
-// itself again, once for each.
+// Package worker runs parts of a measurement in processes of their own, which are instances of the
+// same program.
 package worker
 
 import (
@@ -14,7 +14,7 @@ import (
 	"sync"
 )
 
-// variable tells a process that it is a worker, and for which job.
+// variable marks a process as a worker, and names its job.
 const variable = "LOCKKEEPER_BENCH_WORKER"
 
 const (
@@ -22,17 +22,17 @@ const (
 	start = "start\n" // to a worker: all are
 )
 
-// Job is what a worker does.
+// Job is the work of a worker process.
 type Job struct {
 	Name string
 	// Run prepares, calls begin, which returns when every worker of the group is prepared, and does
-	// the work. Its arguments are JSON, and its result is made JSON. The context ends when the
-	// process that started the group is gone.
+	// the work. Its arguments are JSON, and its result is encoded as JSON. The context ends when
+	// the process that started the group has ended.
 	Run func(ctx context.Context, args []byte, begin func() error) (any, error)
 }
 
-// Main does the job that this process was started for, and exits. It returns at once in a process
-// that is no worker, so a program calls it before everything else.
+// Main runs the job that this process was started for, and exits. In a process that is not a worker
+// it returns at once. A program calls it before everything else.
 func Main(jobs ...Job) {
 	name := os.Getenv(variable)
 	if name == "" {
@@ -66,7 +66,7 @@ func (j Job) serve(in io.Reader, out io.Writer) error {
 		if word, err := orders.ReadString('\n'); err != nil || word != start {
 			return fmt.Errorf("told %q instead of to start: %w", word, err)
 		}
-		go func() { // the other end stays open for as long as the result is wanted
+		go func() { // the other end stays open until it has the result
 			_, _ = io.Copy(io.Discard, orders)
 			cancel()
 		}()
@@ -79,9 +79,9 @@ func (j Job) serve(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(result)
 }
 
-// Group runs the job of a name in n processes, which begin together, and returns their results. The
-// process i is given args(i). Between their being prepared and their start, began is called. The first
-// error ends all of them.
+// Group runs the named job in n processes, which begin together, and returns their results. Process
+// i gets args(i). Group calls began when all are prepared, before they start. The first error ends
+// all of them.
 func Group[R any](ctx context.Context, n int, job string, args func(i int) any, began func()) ([]R, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -111,7 +111,7 @@ func Group[R any](ctx context.Context, n int, job string, args func(i int) any, 
 	return results, errors.Join(errs...)
 }
 
-// run runs one process. It calls wait between the process's being prepared and its start.
+// run runs one process. It calls wait after the process is prepared, before its start.
 func run(ctx context.Context, job string, args, result any, wait func()) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -147,7 +147,7 @@ func run(ctx context.Context, job string, args, result any, wait func()) error {
 	}()
 	_ = in.Close()
 	if gone := cmd.Wait(); gone != nil {
-		err = errors.Join(gone, err) // its own words are on standard error
+		err = errors.Join(gone, err) // its error is on standard error
 	}
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", job, err)

@@ -74,7 +74,7 @@ func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member
 	e.logged = e.logged || differ
 	r.mu.Unlock()
 	if differ {
-		logger.LogAttrs(context.Background(), slog.LevelWarn, "lockkeeper: mechanisms of one name have different settings",
+		logger.LogAttrs(context.Background(), slog.LevelWarn, "lockkeeper: mechanisms with the same name have different settings",
 			slog.String("mechanism", kind), slog.String("policy", name), slog.String("settings", s.Text), slog.String("others", others.Text))
 	}
 	return m

@@ -1,6 +1,7 @@
 "use strict";
 
-// The customer. A real page would have a session; this one says who it is, as the program believes.
+// The customer. A real page would have a session; this one sends a user name, which the program
+// trusts.
 const user = "visitor-" + crypto.randomUUID().slice(0, 8);
 const body = JSON.stringify({ sku: "tea", quantity: 1 });
 
@@ -8,11 +9,11 @@ const byId = (id) => document.getElementById(id);
 const buttons = document.querySelectorAll("button");
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// What a tile says to those who do not see its colour.
+// The text of a tile, for users who cannot see its colour.
 const names = { soldout: "sold out", "sold over": "sold, and was not there", away: "turned away" };
 const legends = ["of-payments", "of-sale", "of-cars"];
 
-// A tile is a request, and its colour what became of it.
+// A tile is a request, and its colour is the outcome.
 function newTile(number) {
   const tile = document.createElement("li");
   tile.textContent = number;
@@ -25,8 +26,9 @@ function newTile(number) {
   return set;
 }
 
-// insist sends a request until it has an answer. A 409 that says when to come back means that
-// another request is at work: ask the same again, then. It returns undefined if there is no answer.
+// insist sends a request until it has an answer. A 409 with Retry-After means that another request
+// is in flight: it sends the same request again after that time. It returns undefined if there is
+// no answer.
 async function insist(send, show) {
   for (let tries = 0; tries < 20; tries++) {
     let response;
@@ -44,7 +46,7 @@ async function insist(send, show) {
   return undefined;
 }
 
-// pay sends one payment. A request with the same key that is being processed has it wait.
+// pay sends one payment. It waits while a request with the same key is in flight.
 async function pay(key, show) {
   const response = await insist(() => fetch("/api/checkout", {
     method: "POST",
@@ -77,7 +79,7 @@ async function take(sale, query, buyer, show) {
   return { outcome };
 }
 
-// look asks for an order that is not there: a question that is answered at once.
+// look requests an order that does not exist, which is answered at once.
 async function look(show) {
   let outcome = "failed";
   try {
@@ -90,7 +92,7 @@ async function look(show) {
   return { outcome };
 }
 
-// run sends all requests at once, when what they need is there, and says what came of them.
+// run sends all requests at once, after their preparation has succeeded, and shows the outcome.
 async function run(requests, describe, legend = "of-payments", prepare = undefined) {
   buttons.forEach((button) => { button.disabled = true; });
   byId("tiles").replaceChildren();
@@ -100,7 +102,7 @@ async function run(requests, describe, legend = "of-payments", prepare = undefin
   const ticking = setInterval(refresh, 150);
   try {
     if (prepare && !await prepare()) {
-      byId("summary").textContent = "The shelf could not be filled. Try again.";
+      byId("summary").textContent = "The stock could not be set. Try again.";
       return;
     }
     const results = await Promise.all(requests.map((send, i) => send(newTile(i + 1))));
@@ -143,7 +145,7 @@ byId("different").addEventListener("click", () => run(Array.from({ length: 20 },
 byId("flood").addEventListener("click", () => run(Array(100).fill(look), (count) =>
   `100 requests at once: ${count("passed")} were let through, and ${count("denied")} refused with 429 before they cost anything.`));
 
-// flashSale fills the shelf, and has each of many buyers take one item.
+// flashSale sets the stock, and sends one purchase for each of many buyers.
 function flashSale(query) {
   const buyers = 200;
   const sale = { items: 50, sold: 0 };
@@ -153,14 +155,14 @@ function flashSale(query) {
     const sold = count("sold");
     const failed = count("failed") === 0 ? "" : ` ${count("failed")} failed.`;
     return `${buyers} buyers, ${sale.items} items: ` +
-      (sold > sale.items ? `${sold} sold. ${sold - sale.items} too many.` : `${sold} sold, nobody got what was not there.`) + failed;
+      (sold > sale.items ? `${sold} sold. ${sold - sale.items} too many.` : `${sold} sold, and not one too many.`) + failed;
   }, "of-sale", fill);
 }
 
 byId("sale").addEventListener("click", () => flashSale(""));
 byId("oversale").addEventListener("click", () => flashSale("?lock=off"));
 
-// row shows so many of the places in a row as taken.
+// row shows a number of places in a row as taken.
 function row(id, places, taken) {
   const list = byId(id);
   while (list.children.length < Math.max(places, taken)) {
@@ -171,7 +173,7 @@ function row(id, places, taken) {
   [...list.children].forEach((place, i) => place.classList.toggle("taken", i < taken));
 }
 
-// look shows the car park as the server sees it, and returns how many cars are there.
+// look shows the state of the car park on the server, and returns the number of cars in it.
 async function lookAtPark() {
   let park;
   try {
@@ -201,9 +203,10 @@ async function watch(sent) {
   }
 }
 
-// rush has the server send so many cars, and tells each that leaves. The page could not: a browser opens no
-// more than six connections to a server, and keeps the other requests back until one is free. As two cars
-// park and four wait, a seventh would never arrive, nor the page hear how they are.
+// rush lets the server send a number of cars, and resolves each one that leaves. The page itself
+// could not: a browser opens at most six connections to a server, and queues other requests until
+// one is free. With two cars parked and four waiting, a seventh would never arrive, and the page
+// could not read the state.
 async function rush(leave) {
   try {
     const response = await fetch("/api/report/rush", {
@@ -212,7 +215,7 @@ async function rush(leave) {
       body: JSON.stringify({ quantity: leave.length }),
     });
     if (response.status === 429) {
-      leave.forEach((tell) => tell("denied"));
+      leave.forEach((resolve) => resolve("denied"));
       return;
     }
     if (!response.ok) {
@@ -228,9 +231,9 @@ async function rush(leave) {
       }
     }
   } catch {
-    // Whoever has not been told has failed.
+    // Cars without an outcome have failed.
   } finally {
-    leave.forEach((tell) => tell("failed"));
+    leave.forEach((resolve) => resolve("failed"));
   }
 }
 

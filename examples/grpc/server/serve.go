@@ -38,8 +38,8 @@ func openStore(redisAddr string) store.Store {
 	})))
 }
 
-// serve answers calls until the program is told to stop. Then there are first no more calls, then what
-// they have left to do, then the store.
+// serve handles calls until the program receives a signal to stop. It then shuts down in order: the
+// server, what calls have left to do, the store.
 func serve(addr string, st store.Store) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

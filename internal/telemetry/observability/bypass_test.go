@@ -93,7 +93,7 @@ func driveBypasses(w *world, st store.Store, broken *storetest.Faulty) {
 	}
 	until(w.t, "the store is seen to decide again", func() bool {
 		send(limited)
-		return len(w.log.records(w.t, "decides about requests again")) > 0
+		return len(w.log.records(w.t, "requests no longer bypass the store")) > 0
 	})
 	missing := nethttp.KeyFunc(func(*http.Request) (string, error) { return "", policy.ErrNotProvided })
 	if status := send(ratelimit.New(w.limiter(st, tokenbucket.PerHour(1)), missing, logs, meters)(handler)); status != http.StatusInternalServerError {

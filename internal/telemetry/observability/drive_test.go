@@ -245,9 +245,9 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	unsure := begin("7")
 	broken.BreakNext(storetest.SettleOperation, storetest.Down, 1)
 	_ = unsure.Complete(ctx, guard.Result{})
-	ended := func(n int) bool { return len(w.log.records(w.t, "no completion is pending")) == n }
+	ended := func(n int) bool { return len(w.log.records(w.t, "no completions are pending")) == n }
 	until(w.t, "a completion is confirmed", func() bool { return ended(1) })
-	brief := w.guard(st, guard.WithLease(100*time.Millisecond), guard.WithRetention(time.Second))
+	brief := w.guard(st, guard.WithTTL(100*time.Millisecond), guard.WithRetention(time.Second))
 	hopeless, _, err := brief.Begin(ctx, operation("hopeless"))
 	if err != nil {
 		w.t.Fatal(err)
@@ -256,7 +256,7 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	_ = hopeless.Complete(ctx, guard.Result{Data: []byte(secretResult)})
 	until(w.t, "a completion is given up", func() bool { return ended(2) })
 	broken.Mend(storetest.SettleOperation)
-	short := w.guard(st, guard.WithLease(100*time.Millisecond))
+	short := w.guard(st, guard.WithTTL(100*time.Millisecond))
 	w.request(func(ctx context.Context) {
 		broken.Break(storetest.RenewOperations, storetest.Down)
 		_, _, _ = short.Begin(ctx, operation("8"))

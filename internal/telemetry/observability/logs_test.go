@@ -25,9 +25,9 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 		}
 	}
 	server.Restart()
-	until(t, "Redis is back", func() bool { return len(w.log.records(t, "answers again")) > 0 })
+	until(t, "Redis is back", func() bool { return len(w.log.records(t, "replies again")) > 0 })
 	_ = must(l.Allow(t.Context(), secretKey))
-	for message, level := range map[string]string{"redis is down": "WARN", "answers again": "INFO"} {
+	for message, level := range map[string]string{"redis is down": "WARN", "replies again": "INFO"} {
 		if all := w.log.records(t, message); len(all) != 1 || all[0]["level"] != level {
 			t.Errorf("%q is logged as %v, want it once at %s", message, all, level)
 		}
@@ -61,7 +61,7 @@ func TestUnconfirmedCompletionsAreLoggedOnce(t *testing.T) {
 	if err := st.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	begins, ends := w.log.records(t, "are not confirmed"), w.log.records(t, "no completion is pending")
+	begins, ends := w.log.records(t, "are unconfirmed"), w.log.records(t, "no completions are pending")
 	if len(begins) != 1 || len(ends) != 1 || ends[0]["confirmed"] != 100.0 || ends[0]["dropped"] != 0.0 || len(w.log.records(t, "")) != 2 {
 		t.Errorf("100 unconfirmed completions are logged as\n%s", w.log.String())
 	}

@@ -101,7 +101,7 @@ func driveBatches(w *world, st *redisstore.Store) {
 // driveLosses has the server lose what is held, and a renewal find out.
 func driveLosses(w *world, st *redisstore.Store, server *redistest.Server) {
 	const ttl = 300 * time.Millisecond
-	l, s, g := w.locker(st, lock.WithTTL(ttl)), w.semaphore(st, semaphore.WithTTL(ttl)), w.guard(st, guard.WithLease(ttl))
+	l, s, g := w.locker(st, lock.WithTTL(ttl)), w.semaphore(st, semaphore.WithTTL(ttl)), w.guard(st, guard.WithTTL(ttl))
 	w.request(func(ctx context.Context) {
 		lease, permit := must(l.Lock(ctx, secretKey)), must(s.Acquire(ctx, secretKey))
 		attempt, _, err := g.Begin(ctx, operation("lost"))

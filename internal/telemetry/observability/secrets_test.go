@@ -45,7 +45,7 @@ func (w *world) everything() string {
 	}
 	for _, record := range w.log.records(w.t, "") {
 		// The one place of a server's address, where the document says that it is.
-		if record["cause"] != nil || record["msg"] == "lockkeeper: redis answers again" {
+		if record["cause"] != nil || record["msg"] == "lockkeeper: redis replies again" {
 			for _, secret := range []string{mark, secretAddress} {
 				if strings.Contains(fmt.Sprint(record), secret) {
 					w.t.Errorf("%q is told: %v", secret, record)
@@ -76,7 +76,7 @@ func without(attributes []attribute.KeyValue, key attribute.Key) (left []attribu
 // checkSecrets searches everything for what must not be in it.
 func (w *world) checkSecrets(t *testing.T, known *tokens, server *redistest.Server, cluster *redistest.Cluster) {
 	everything := w.everything()
-	for _, expected := range []string{"carts", "lockkeeper.lease.lost", "redis answers again", "lockkeeper_lock_hold_duration_seconds"} {
+	for _, expected := range []string{"carts", "lockkeeper.lease.lost", "redis replies again", "lockkeeper_lock_hold_duration_seconds"} {
 		if !strings.Contains(everything, expected) {
 			t.Errorf("%q is not there: the search is blind", expected)
 		}

@@ -100,8 +100,8 @@ func TestLossIsAnEventOfTheHolder(t *testing.T) {
 			permit := must(w.semaphore(st, semaphore.WithTTL(ttl)).Acquire(ctx, "k"))
 			return func(ctx context.Context) { _ = permit.Release(ctx) }
 		},
-		"idempotency": func(ctx context.Context, w *world, st store.Store) func(context.Context) {
-			attempt, _, err := w.guard(st, guard.WithLease(ttl)).Begin(ctx, operation("k"))
+		"idempotency": func(ctx context.Context, w *world, store store.Store) func(context.Context) {
+			attempt, _, err := w.guard(store, guard.WithTTL(ttl)).Begin(ctx, operation("k"))
 			if err != nil {
 				w.t.Fatal(err)
 			}

@@ -25,7 +25,7 @@ type Holder struct {
 	Remaining        time.Duration // until it expires, unless it is renewed
 }
 
-// stateOf returns a store's state without the spans in the holders' labels.
+// stateOf returns a store's state with the labels that users set.
 func stateOf(s store.LockState) State {
 	state := State{Key: s.Key, Waiting: s.Waiting}
 	for _, h := range s.Holders {
@@ -35,8 +35,8 @@ func stateOf(s store.LockState) State {
 	return state
 }
 
-// Inspect says who holds the lock of a key, and how many wait for it. For operators and tests: by
-// the time that the caller reads it, it may be different.
+// Inspect returns the holders of the lock of a key, and the number of waiters. It is for operators
+// and tests: the state may have changed when the caller reads it.
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
@@ -45,9 +45,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	return stateOf(state), err
 }
 
-// List yields the locks that are held or waited for, in no order. A lock that changes meanwhile may
-// be seen as it was, twice, or not at all. It ends with the first error. On Redis it goes through
-// all keys of the database, so it is for operators.
+// List yields the locks with holders or waiters, in no order. A lock that changes during the
+// iteration may be seen in its old state, twice, or not at all. The iteration ends with the first
+// error. On Redis it scans all keys of the database, so it is for operators.
 func (l *Locker) List(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		for state, err := range l.store.ListLocks(ctx, l.name) {
@@ -58,10 +58,10 @@ func (l *Locker) List(ctx context.Context) iter.Seq2[State, error] {
 	}
 }
 
-// ForceUnlock takes the lock from the hold that has this fence (see [Locker.Inspect]), as if it had
-// been released, and ends its lease's context with [ErrLost]: at once if the holder can be told,
-// otherwise when it renews. It reports whether there was such a hold. What the loser is doing goes on
-// until it looks at its context; only its fence keeps its writes out.
+// ForceUnlock releases the hold with this fence (see [Locker.Inspect]), and ends its lease's
+// context with [ErrLost]: at once if the holder receives the store's push, otherwise at its next
+// renewal. It reports whether there was such a hold. The former holder runs until it checks its
+// context; only the fence stops its writes.
 func (l *Locker) ForceUnlock(ctx context.Context, key string, fence int64) (bool, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return false, fmt.Errorf("%w: %w", ErrInvalidKey, err)

@@ -10,14 +10,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// What others are told of a holder ends, if it is traced, in the span under which it asked for the lock, so
-// that the spans of those who wait can link to it: a line feed, the trace, and the span, in hexadecimal.
+// The label of a traced holder ends with the span of its request, so that the spans of waiters can
+// link to it: a line feed, the trace, and the span, in hexadecimal.
 const (
 	spanMark  = "\n"
 	spanBytes = len(spanMark) + 2*(len(trace.TraceID{})+len(trace.SpanID{}))
 )
 
-// withSpan returns what others are told of a holder that asks under a context.
+// withSpan returns the label of a holder with the span of its request's context.
 func withSpan(ctx context.Context, holder string) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsSampled() || !span.IsValid() {
@@ -26,30 +26,30 @@ func withSpan(ctx context.Context, holder string) string {
 	return holder + spanMark + span.TraceID().String() + span.SpanID().String()
 }
 
-// cutSpan is the reverse of withSpan. The span is not valid if there is none.
-func cutSpan(told string) (holder string, span trace.SpanContext) {
-	at := len(told) - spanBytes
-	if at < 0 || !strings.HasPrefix(told[at:], spanMark) {
-		return told, span
+// cutSpan is the reverse of withSpan. The span is invalid if there is none.
+func cutSpan(label string) (holder string, span trace.SpanContext) {
+	at := len(label) - spanBytes
+	if at < 0 || !strings.HasPrefix(label[at:], spanMark) {
+		return label, span
 	}
 	config := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled, Remote: true}
-	ids, err := hex.DecodeString(told[at+len(spanMark):])
+	ids, err := hex.DecodeString(label[at+len(spanMark):])
 	if err != nil {
-		return told, span
+		return label, span
 	}
 	copy(config.TraceID[:], ids)
 	copy(config.SpanID[:], ids[len(config.TraceID):])
-	return told[:at], trace.NewSpanContext(config)
+	return label[:at], trace.NewSpanContext(config)
 }
 
-// holder says who has the hold, in this process.
+// holder returns the label and the span of the current lease's holder.
 func (h *hold) holder() (string, trace.SpanContext) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.asked == nil {
+	if h.requestCtx == nil {
 		return h.config.holder, trace.SpanContext{}
 	}
-	return h.config.holder, trace.SpanContextFromContext(h.asked)
+	return h.config.holder, trace.SpanContextFromContext(h.requestCtx)
 }
 
 // A label and its span fit into a request.

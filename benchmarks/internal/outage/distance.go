@@ -1,4 +1,4 @@
-package trouble
+package outage
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
 )
 
-// busy is how many goroutines make use of a Redis that is far away, or dies.
+// busy is the number of goroutines on a Redis that is distant, or dies.
 const busy = 16
 
-// patience is for how long a call may last where its library would go on for ever.
+// patience is the limit of a call whose library may block forever.
 func patience(s bench.Setting) time.Duration { return 8 * away(s) }
 
-// away is how long a round trip to the Redis takes that is far away.
+// away is the round trip to the distant Redis.
 func away(s bench.Setting) time.Duration {
 	switch s {
 	case bench.Tiny:
@@ -29,7 +29,7 @@ func away(s bench.Setting) time.Duration {
 	return 200 * time.Millisecond
 }
 
-// distance measures locks and limits on a Redis that is far away.
+// distance measures locks and limits on a distant Redis.
 func distance(ctx context.Context, b *bench.B) error {
 	server, err := b.Redis(ctx)
 	if err != nil {
@@ -41,9 +41,9 @@ func distance(ctx context.Context, b *bench.B) error {
 		return err
 	}
 	defer proxy.Close()
-	t := b.Table("trouble-distance", fmt.Sprintf("Redis at %v", far),
-		fmt.Sprintf("%d goroutines. Apart, each locks and unlocks a lock of its own, or asks for tokens of its own key; together, all want "+
-			"the same lock, and keep it for 1 ms. A call that lasts longer than %v is given up, and has failed.", busy, patience(b.Setting())),
+	t := b.Table("outage-distance", fmt.Sprintf("Redis at %v", far),
+		fmt.Sprintf("%d goroutines. Apart, each uses a lock or a limited key of its own; together, all share a lock and keep it for 1 ms. "+
+			"A call fails after %v.", busy, patience(b.Setting())),
 		bench.Column{Name: "apart p50", Unit: "ms", Better: bench.Less},
 		bench.Column{Name: "apart p99", Unit: "ms", Better: bench.Less},
 		bench.Column{Name: "apart failed", Unit: "% of calls", Better: bench.Less},
@@ -101,15 +101,15 @@ func distance(ctx context.Context, b *bench.B) error {
 			}})
 		}
 	}
-	if err := b.Interleave(ctx, fmt.Sprintf("trouble, Redis at %v", far), all); err != nil {
+	if err := b.Interleave(ctx, fmt.Sprintf("outage, Redis at %v", far), all); err != nil {
 		return err
 	}
 	words.note(b, fmt.Sprintf("Redis at %v", far), all)
 	return nil
 }
 
-// apart has each goroutine do what it does with a key of its own. The first calls, which connect,
-// are not counted, and repeated for a while if they fail.
+// apart runs do on each goroutine with a key of its own. The first calls, which connect, are not
+// counted, and are retried for a while if they fail.
 func apart(ctx context.Context, b *bench.B, t *bench.Table, row string, words remarks, do func(ctx context.Context, key string) error) {
 	var (
 		mu   sync.Mutex
@@ -133,7 +133,7 @@ func apart(ctx context.Context, b *bench.B, t *bench.Table, row string, words re
 	r := bench.Load(ctx, busy, b.Time(1500*time.Millisecond), func(ctx context.Context, worker, _ int) error {
 		err := do(ctx, "apart-"+strconv.Itoa(worker))
 		if err != nil {
-			<-time.After(time.Millisecond) // that it fails at once must not take all of the processor
+			<-time.After(time.Millisecond) // calls that fail at once must not use all of the processor
 		}
 		return err
 	})
@@ -141,13 +141,13 @@ func apart(ctx context.Context, b *bench.B, t *bench.Table, row string, words re
 		words[row] = r.Err.Error()
 	}
 	if r.Ops > 0 {
-		add(t, row, "apart p50", millis(r.P50))
-		add(t, row, "apart p99", millis(r.P99))
+		t.Add(row, "apart p50", millis(r.P50))
+		t.Add(row, "apart p99", millis(r.P99))
 	}
-	add(t, row, "apart failed", 100*float64(r.Errors)/float64(r.Ops+r.Errors))
+	t.Add(row, "apart failed", 100*float64(r.Errors)/float64(r.Ops+r.Errors))
 }
 
-// together has all goroutines want one lock.
+// together runs do, which acquires the same lock, on all goroutines.
 func together(ctx context.Context, b *bench.B, t *bench.Table, row string, words remarks, do func(ctx context.Context) error) {
 	var (
 		mu             sync.Mutex
@@ -177,6 +177,6 @@ func together(ctx context.Context, b *bench.B, t *bench.Table, row string, words
 		})
 	}
 	running.Wait()
-	add(t, row, "together", float64(locked)/d.Seconds())
-	add(t, row, "together failed", float64(failed))
+	t.Add(row, "together", float64(locked)/d.Seconds())
+	t.Add(row, "together failed", float64(failed))
 }

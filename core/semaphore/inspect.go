@@ -34,8 +34,8 @@ func stateOf(s store.SemaphoreState) State {
 	return state
 }
 
-// Inspect says what is in use of a key, by whom, and how many requests wait. For operators and tests:
-// by the time that the caller reads it, it may be different.
+// Inspect returns the use of a key: its holders and the number of waiters. It is for operators and
+// tests: the state may have changed when the caller reads it.
 //
 // It returns [ErrInvalidKey], ctx's error, or one that matches store.ErrUnavailable.
 func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
@@ -46,9 +46,9 @@ func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
 	return stateOf(state), err
 }
 
-// List yields the keys that are in use or waited for, in no order. One that changes meanwhile may be
-// seen as it was, twice, or not at all. It ends with the first error. On Redis it goes through all keys
-// of the database, so it is for operators.
+// List yields the keys with holders or waiters, in no order. A key that changes during the
+// iteration may be seen in its old state, twice, or not at all. The iteration ends with the first
+// error. On Redis it scans all keys of the database, so it is for operators.
 func (s *Semaphore) List(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		for state, err := range s.pool.store.ListPermits(ctx, s.name) {

@@ -1,4 +1,4 @@
-package trouble
+package outage
 
 import (
 	"context"
@@ -12,25 +12,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
 )
 
-// every is how often each goroutine wants something during an outage.
+// every is the interval of each goroutine's calls during an outage.
 const every = 5 * time.Millisecond
 
-// call is one call's time and end.
+// call is the time and outcome of one call.
 type call struct {
 	start, end time.Time
 	err        error
 }
 
-// outages measures what calls come to while Redis is dead, and how soon they succeed again.
+// outages measures calls while Redis is dead, and how soon they succeed again.
 func outages(ctx context.Context, b *bench.B) error {
 	server, err := b.Redis(ctx)
 	if err != nil {
 		return err
 	}
 	down := max(b.Time(5*time.Second), 300*time.Millisecond)
-	t := b.Table("trouble-outage", fmt.Sprintf("Redis is killed for %v under load", down),
-		fmt.Sprintf("%d goroutines want something every %v at most: to lock and unlock a lock of their own, or a token. Recovery is counted "+
-			"from when the server, started again, answers.", busy, every),
+	t := b.Table("outage-killed", fmt.Sprintf("Redis is killed for %v under load", down),
+		fmt.Sprintf("%d goroutines lock and unlock a lock of their own, or take a token, at most every %v. Recovery counts from the restarted "+
+			"server's first reply.", busy, every),
 		bench.Column{Name: "failed", Unit: "calls", Better: bench.Neither},
 		bench.Column{Name: "failing p50", Unit: "ms", Better: bench.Less},
 		bench.Column{Name: "failing p99", Unit: "ms", Better: bench.Less},
@@ -55,7 +55,7 @@ func outages(ctx context.Context, b *bench.B) error {
 		}})
 	}
 	for _, c := range locks.Contenders() {
-		if c.Tuned || c.Row == "Lockkeeper, WithFair" { // differ where one waits, and here nobody does
+		if c.Tuned || c.Row == "Lockkeeper, WithFair" { // differ only in waiting
 			continue
 		}
 		all = append(all, bench.Contender{Row: c.Row, Run: func(ctx context.Context) error {
@@ -73,15 +73,15 @@ func outages(ctx context.Context, b *bench.B) error {
 			})
 		}})
 	}
-	if err := b.Interleave(ctx, "trouble, Redis killed", all); err != nil {
+	if err := b.Interleave(ctx, "outage, Redis killed", all); err != nil {
 		return err
 	}
 	words.note(b, "Redis killed", all)
 	return nil
 }
 
-// outage kills the server under load, starts it again, and goes on until all goroutines have
-// succeeded, or for as long again as it was down.
+// outage kills the server under load, restarts it, and continues until all goroutines have
+// succeeded, at most for as long as it was down.
 func outage(
 	ctx context.Context, b *bench.B, t *bench.Table, row string, words remarks, server *redisserver.Server, down time.Duration,
 	do func(ctx context.Context, key string) error,
@@ -138,7 +138,7 @@ func outage(
 	}()
 	select {
 	case <-done:
-		<-time.After(max(b.Time(500*time.Millisecond), 50*time.Millisecond)) // for failures that come late
+		<-time.After(max(b.Time(500*time.Millisecond), 50*time.Millisecond)) // for late failures
 	case <-time.After(down):
 		words[row] = fmt.Sprintf("not all goroutines have succeeded in the %v after the restart", down)
 	}
@@ -164,15 +164,15 @@ func outage(
 			first, firstGood = false, c.end.Sub(answers)
 		}
 	}
-	add(t, row, "failed", float64(len(failing)))
+	t.Add(row, "failed", float64(len(failing)))
 	if len(failing) > 0 {
-		add(t, row, "failing p50", millis(percentile(failing, 0.50)))
-		add(t, row, "failing p99", millis(percentile(failing, 0.99)))
+		t.Add(row, "failing p50", millis(percentile(failing, 0.50)))
+		t.Add(row, "failing p99", millis(percentile(failing, 0.99)))
 	}
-	add(t, row, "longest call", millis(longest))
+	t.Add(row, "longest call", millis(longest))
 	if !first {
-		add(t, row, "first success", millis(firstGood))
+		t.Add(row, "first success", millis(firstGood))
 	}
-	add(t, row, "last failure", millis(lastBad))
+	t.Add(row, "last failure", millis(lastBad))
 	return nil
 }

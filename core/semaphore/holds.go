@@ -17,12 +17,11 @@ import (
 
 // pool is the permits that the process has from one store.
 type pool struct {
-	store   store.Permits
-	keeper  *renewal.Keeper[*hold]
-	returns *batch.Queue[store.PermitRef]
-	undo    *redo.Releases[store.PermitRef]
-	calls   errand.Group // to release
-	detach  func()
+	store    store.Permits
+	keeper   *renewal.Keeper[*hold]
+	releases *batch.Queue[store.PermitRef]
+	retries  *redo.Releases[store.PermitRef]
+	calls    errand.Group // to release
 
 	telemetry *telemetry.Semaphore
 	leases    *telemetry.Leases
@@ -34,12 +33,12 @@ type pool struct {
 func newPool(st store.Permits, t *telemetry.Semaphore, leases *telemetry.Leases) *pool {
 	p := &pool{store: st, telemetry: t, leases: leases}
 	p.keeper = renewal.NewKeeper(p.renew)
-	p.returns = batch.NewQueue(p.releaseAll)
-	p.undo = redo.NewReleases(p.releaseEach)
+	p.releases = batch.NewQueue(p.releaseAll)
+	p.retries = redo.NewReleases(p.releaseEach)
 	return p
 }
 
-// renew renews permits in one batch.
+// renew renews permits in a batch.
 func (p *pool) renew(ctx context.Context, holds []*hold) ([]bool, error) {
 	renewed, err := renewal.Due(ctx, holds, func(h *hold) store.PermitRef { return h.req }, p.store.RenewPermits)
 	p.leases.Renewed(ctx, renewed, len(holds), err)
@@ -55,7 +54,7 @@ func (p *pool) add(h *hold) {
 	p.telemetry.Active(context.Background(), h.weight)
 }
 
-// forget ends the renewal of a permit. It may be called again.
+// forget removes a permit from the local state, and ends its renewal. It may be called again.
 func (p *pool) forget(h *hold) {
 	p.keeper.Remove(h)
 	p.mu.Lock()
@@ -72,55 +71,56 @@ func (p *pool) forget(h *hold) {
 	p.telemetry.Active(context.Background(), -h.weight)
 }
 
-// release gives a permit back to the store, whatever the caller's context says. It reports whether the
-// store still had it. If the store does not answer, it is asked again in the background.
+// release releases a permit in the store, even if ctx is cancelled. It reports whether the store
+// still had it. If the store does not reply, the release is retried in the background.
 func (p *pool) release(ctx context.Context, req store.PermitRef) (bool, error) {
 	p.calls.Begin()
 	defer p.calls.End()
 	reqs := []store.PermitRef{req}
 	held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), reqs)
 	if err != nil {
-		p.giveBackLater(reqs)
+		p.retryRelease(reqs)
 		return false, err
 	}
 	return len(held) == 1 && held[0], nil
 }
 
-// giveBack releases, in the background, what nobody wants any more: a permit, a place in the queue, or
-// a request of which nothing is known. If there is too much of that, it expires.
-func (p *pool) giveBack(req store.PermitRef) {
-	if !p.returns.Add(req) {
-		p.giveBackLater([]store.PermitRef{req})
+// releaseAsync releases a permit, a place in the queue, or a request without a reply, in the
+// background. If there are too many, they expire.
+func (p *pool) releaseAsync(req store.PermitRef) {
+	if !p.releases.Add(req) {
+		p.retryRelease([]store.PermitRef{req})
 	}
 }
 
-// releaseAll releases a batch of what was given back.
+// releaseAll releases a batch of permits.
 func (p *pool) releaseAll(reqs []store.PermitRef) {
 	if held, err := p.store.ReleasePermits(context.Background(), reqs); err != nil {
-		p.giveBackLater(unknown(reqs, held))
+		p.retryRelease(unconfirmed(reqs, held))
 	}
 }
 
-// giveBackLater goes on until the store confirms it, or the last of the leases is over anyway.
-func (p *pool) giveBackLater(reqs []store.PermitRef) {
+// retryRelease retries releases until the store confirms them, or the last of the leases has
+// expired.
+func (p *pool) retryRelease(reqs []store.PermitRef) {
 	longest := time.Duration(0)
 	for _, req := range reqs {
 		longest = max(longest, req.TTL)
 	}
-	p.undo.Add(time.Now().Add(longest+time.Second), reqs...)
+	p.retries.Add(time.Now().Add(longest+time.Second), reqs...)
 }
 
-// releaseEach releases permits, and returns those that are left after an error.
+// releaseEach releases permits, and returns the rest after an error.
 func (p *pool) releaseEach(ctx context.Context, reqs []store.PermitRef) ([]store.PermitRef, error) {
 	held, err := p.store.ReleasePermits(ctx, reqs)
 	if err != nil {
-		return unknown(reqs, held), err
+		return unconfirmed(reqs, held), err
 	}
 	return nil, nil
 }
 
-// unknown are those of some requests that the store, in an answer with an error, has not confirmed.
-func unknown(reqs []store.PermitRef, held []bool) []store.PermitRef {
+// unconfirmed returns the requests that the store, in a reply with an error, has not confirmed.
+func unconfirmed(reqs []store.PermitRef, held []bool) []store.PermitRef {
 	var left []store.PermitRef
 	for i, req := range reqs {
 		if i >= len(held) || !held[i] {
@@ -137,32 +137,32 @@ const (
 	maxCalls    = 16
 )
 
-// shutdown releases what is held, and finishes what is in flight.
+// shutdown releases the held permits, and waits for releases in flight.
 func (p *pool) shutdown(ctx context.Context) error {
 	p.mu.Lock()
 	holds := slices.Clone(p.holds)
 	p.mu.Unlock()
 	var reqs []store.PermitRef
 	for _, h := range holds {
-		if h.end() {
+		if h.endLocal() {
 			reqs = append(reqs, h.req)
 		}
 	}
 
 	var (
 		wg     sync.WaitGroup
-		room   = make(chan struct{}, maxCalls)
+		slots  = make(chan struct{}, maxCalls)
 		mu     sync.Mutex
 		closed error
 	)
 	for part := range slices.Chunk(reqs, maxReleases) {
-		if ctx.Err() != nil { // no time is left to wait for the store
-			p.giveBackLater(part)
+		if ctx.Err() != nil { // no time left to wait for the store
+			p.retryRelease(part)
 			continue
 		}
-		room <- struct{}{}
+		slots <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-room }()
+			defer func() { <-slots }()
 			held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), part)
 			switch {
 			case errors.Is(err, store.ErrClosed):
@@ -170,11 +170,11 @@ func (p *pool) shutdown(ctx context.Context) error {
 				closed = err
 				mu.Unlock()
 			case err != nil:
-				p.giveBackLater(unknown(part, held))
+				p.retryRelease(unconfirmed(part, held))
 			}
 		})
 	}
 	wg.Wait()
 	p.keeper.Rest()
-	return errors.Join(closed, p.calls.Wait(ctx), p.returns.Wait(ctx), p.undo.Drain(ctx))
+	return errors.Join(closed, p.calls.Wait(ctx), p.releases.Wait(ctx), p.retries.Drain(ctx))
 }

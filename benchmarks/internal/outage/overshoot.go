@@ -1,4 +1,4 @@
-package trouble
+package outage
 
 import (
 	"context"
@@ -16,16 +16,16 @@ const (
 	overshootJob = "overshoot"
 	processes    = 4
 	goroutines   = 64   // of each process
-	limit        = 1000 // how many may be allowed, of all processes together
+	limit        = 1000 // of all processes together
 )
 
-// asking is what a process does: its goroutines ask, each so many times.
+// asking is the work of a process: each of its goroutines makes a number of requests.
 type asking struct {
 	Addr, Row, Key string
 	Times          int
 }
 
-// answers is what a process was told.
+// answers are the decisions that a process got.
 type answers struct {
 	Allowed, Denied, Failed int64
 	Took                    time.Duration
@@ -76,15 +76,15 @@ func runOvershoot(ctx context.Context, args []byte, begin func() error) (any, er
 	return nil, fmt.Errorf("no limiter %q", a.Row)
 }
 
-// overshoot counts how many are allowed where a thousand may be.
+// overshoot counts how many requests are allowed at a limit of a thousand.
 func overshoot(ctx context.Context, b *bench.B) error {
 	server, err := b.Redis(ctx)
 	if err != nil {
 		return err
 	}
-	times := max(b.Count(100), 8) // so that more is asked for than may be allowed
-	t := b.Table("trouble-overshoot", fmt.Sprintf("One limit of %d, %d processes of %d goroutines", limit, processes, goroutines),
-		fmt.Sprintf("Each goroutine asks %d times; the limit refills in a day.", times),
+	times := max(b.Count(100), 8) // so that the requests exceed the limit
+	t := b.Table("outage-overshoot", fmt.Sprintf("One limit of %d, %d processes of %d goroutines", limit, processes, goroutines),
+		fmt.Sprintf("Each goroutine makes %d requests; the limit refills in a day.", times),
 		bench.Column{Name: "allowed", Unit: "of 1,000"},
 		bench.Column{Name: "beyond the limit", Unit: "requests", Better: bench.Less},
 		bench.Column{Name: "failed", Unit: "requests", Better: bench.Less},
@@ -109,12 +109,12 @@ func overshoot(ctx context.Context, b *bench.B) error {
 				sum.Failed += r.Failed
 				sum.Took = max(sum.Took, r.Took)
 			}
-			add(t, l.row, "allowed", float64(sum.Allowed))
-			add(t, l.row, "beyond the limit", float64(max(sum.Allowed-limit, 0)))
-			add(t, l.row, "failed", float64(sum.Failed))
-			add(t, l.row, "time", millis(sum.Took))
+			t.Add(l.row, "allowed", float64(sum.Allowed))
+			t.Add(l.row, "beyond the limit", float64(max(sum.Allowed-limit, 0)))
+			t.Add(l.row, "failed", float64(sum.Failed))
+			t.Add(l.row, "time", millis(sum.Took))
 			return nil
 		}})
 	}
-	return b.Interleave(ctx, "trouble, overshoot", all)
+	return b.Interleave(ctx, "outage, overshoot", all)
 }

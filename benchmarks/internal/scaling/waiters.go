@@ -1,4 +1,4 @@
-package growth
+package scaling
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
 )
 
-// waiters measures many goroutines of one process that wait for one lock.
+// waiters measures many goroutines of one process that wait for the same lock.
 func (y *yard) waiters(ctx context.Context, b *bench.B) error {
-	t := b.Table("growth-waiters", "Goroutines of one process that wait for one lock",
-		"The lock is held until all wait; then each has it, and gives it on at once. The peers poll, or all ask at once: they are "+
-			"measured only while they wait.",
+	t := b.Table("scaling-waiters", "Waiters of one process for one lock",
+		"The lock is held until all wait; then each acquires and releases it. The peers poll, or all try at once: only their waiting "+
+			"is measured.",
 		bench.Column{Name: "to wait", Unit: "µs each"},
 		bench.Column{Name: "memory", Unit: "B each"},
 		bench.Column{Name: "commands while waiting", Unit: "per s"},
@@ -34,10 +34,10 @@ func (y *yard) waiters(ctx context.Context, b *bench.B) error {
 			})})
 		}
 	}
-	return b.Interleave(ctx, "growth, waiters", all)
+	return b.Interleave(ctx, "scaling, waiters", all)
 }
 
-// line has n goroutines wait for one lock.
+// line measures n waiters for one lock.
 func (y *yard) line(ctx context.Context, b *bench.B, t *bench.Table, name string, c contender, n int) error {
 	ctx, cancelAll := context.WithTimeout(ctx, atMost)
 	defer cancelAll()
@@ -75,15 +75,15 @@ func (y *yard) line(ctx context.Context, b *bench.B, t *bench.Table, name string
 	settle(ctx, 2*time.Second)
 	queued := time.Since(start)
 	if n >= few {
-		add(t, name, "to wait", micros(queued, n))
-		add(t, name, "memory", float64(memory()-empty)/float64(n))
+		t.Add(name, "to wait", micros(queued, n))
+		t.Add(name, "memory", float64(memory()-empty)/float64(n))
 	}
 	perSecond, cpu, err := y.load(ctx, b.Time(1500*time.Millisecond), c.Sends)
 	if err != nil {
 		return err
 	}
-	add(t, name, "commands while waiting", perSecond)
-	add(t, name, "Redis CPU while waiting", cpu)
+	t.Add(name, "commands while waiting", perSecond)
+	t.Add(name, "Redis CPU while waiting", cpu)
 	if c.Row != "Lockkeeper" {
 		cancel()
 		running.Wait()
@@ -106,7 +106,7 @@ func (y *yard) line(ctx context.Context, b *bench.B, t *bench.Table, name string
 	if err != nil {
 		return err
 	}
-	add(t, name, "lock and unlock", micros(elapsed, n))
-	add(t, name, "commands", float64(after.Sub(before).Sent)/float64(n))
+	t.Add(name, "lock and unlock", micros(elapsed, n))
+	t.Add(name, "commands", float64(after.Sub(before).Sent)/float64(n))
 	return nil
 }

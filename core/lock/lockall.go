@@ -10,16 +10,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
-// Leases are several locks that are held at once. Whoever got them calls Unlock, always.
+// Leases are several locks that are held at once. Always call Unlock.
 type Leases struct {
 	leases []*Lease // in the order of their keys
 	ctx    context.Context
 }
 
-// LockAll waits until it holds the locks of all keys exclusively, or until ctx ends. Then none is
-// held. It acquires them one after the other, in the order of their bytes, so that callers with some
-// keys in common do not wait for each other in a circle; those it has are renewed meanwhile. A key
-// that is named twice is locked once.
+// LockAll blocks until it holds the locks of all keys exclusively, or until ctx ends; then it holds
+// none. It acquires them one after the other in byte order, so that callers with common keys do not
+// wait for each other in a circle, and renews those that it already has. A duplicate key is locked
+// once.
 //
 // Errors are those of [Locker.Lock]; also [ErrInvalidKey] without any key, and [ErrDeadlock] if ctx
 // holds a lock of this Locker that comes after a new one, which would be out of order.
@@ -51,12 +51,12 @@ func (l *Locker) LockAll(ctx context.Context, keys []string) (*Leases, error) {
 	return all, nil
 }
 
-// checkOrder refuses a new key that comes before one that ctx holds.
+// checkOrder returns [ErrDeadlock] for a new key that sorts before one that ctx holds.
 func (l *Locker) checkOrder(ctx context.Context, sorted []string) error {
 	var last string
 	has := make(map[string]bool)
-	for held, _ := FromContext(ctx); held != nil; held = held.grip.outer {
-		if held.grip.hold.core == l.core && held.grip.ended() == nil {
+	for held, _ := FromContext(ctx); held != nil; held = held.state.outer {
+		if held.state.hold.core == l.core && held.state.ended() == nil {
 			has[held.Key()] = true
 			last = max(last, held.Key())
 		}
@@ -72,7 +72,7 @@ func (l *Locker) checkOrder(ctx context.Context, sorted []string) error {
 // Context ends when the first of the leases does, with its cause: see [Lease.Context].
 func (a *Leases) Context() context.Context { return a.ctx }
 
-// Keys returns the keys that are held, in order.
+// Keys returns the held keys in order.
 func (a *Leases) Keys() []string {
 	keys := make([]string, len(a.leases))
 	for i, l := range a.leases {
@@ -81,7 +81,7 @@ func (a *Leases) Keys() []string {
 	return keys
 }
 
-// Fence returns the fence of a key. It reports false if the key is none of those that are held.
+// Fence returns the fence of a key. It returns false if the key is not held.
 func (a *Leases) Fence(key string) (fence.Token, bool) {
 	for _, l := range a.leases {
 		if l.Key() == key {

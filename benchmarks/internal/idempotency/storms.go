@@ -1,4 +1,4 @@
-package once
+package idempotency
 
 import (
 	"context"
@@ -12,32 +12,34 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/floor"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 )
 
-// identical is how many requests a storm consists of.
-const identical = 64
+const (
+	identical = 64               // requests of a storm
+	takes     = time.Millisecond // of the operation
+)
 
-// verdict is what came of one request of a storm.
+// verdict is the outcome of one request of a storm.
 type verdict int
 
 const (
 	ran verdict = iota
 	replayedTwin
-	toldInFlight
+	inFlight
 )
 
-// storms sends the same request many times at once, to stores that share nothing but the Redis.
-func storms(ctx context.Context, b *bench.B, sites []*site) error {
+// storms sends the same request many times at once, to stores that share only the Redis.
+func storms(ctx context.Context, b *bench.B, sites []*floor.Site) error {
 	t := b.Table("idempotency-storms", fmt.Sprintf("%d identical requests at once", identical),
-		"Sent through two stores that share nothing but the Redis; the operation takes 1 ms. Twins of a request that is under "+
-			"way are told so. When the storm is over, the request is sent once more through each store, and must be replayed. "+
-			"That it ran more or less than once is an error, and would end this comparison.",
+		"Sent through two stores that share only the Redis; the operation takes 1 ms. Requests during it get \"in flight\"; a request "+
+			"after the storm must be replayed through each store. Any other number of runs than one is an error and ends the comparison.",
 		bench.Column{Name: "runs", Unit: "per storm", Better: bench.Less},
-		bench.Column{Name: "told in flight", Unit: "per storm"},
+		bench.Column{Name: "in flight", Unit: "per storm"},
 		bench.Column{Name: "replays", Unit: "per storm"},
 		bench.Column{Name: "all answered p50", Unit: "ms", Better: bench.Less},
 		bench.Column{Name: "all answered p99", Unit: "ms", Better: bench.Less},
@@ -46,16 +48,16 @@ func storms(ctx context.Context, b *bench.B, sites []*site) error {
 	var runs atomic.Int64
 	work := func() {
 		runs.Add(1)
-		<-time.After(held)
+		<-time.After(takes)
 	}
 	do, through := make([]func(context.Context, string) (verdict, error), len(sites)), make([]func(context.Context, string) (verdict, error), len(sites))
 	for i, s := range sites {
-		g, err := guard.New(s.store, "storm-do", guard.WithMaxPerScope(1<<20))
+		g, err := guard.New(s.Store, "storm-do", guard.WithMaxPerScope(1<<20))
 		if err != nil {
 			return err
 		}
 		do[i] = byDo(g, work)
-		if g, err = guard.New(s.store, "storm-http"); err != nil {
+		if g, err = guard.New(s.Store, "storm-http"); err != nil {
 			return err
 		}
 		through[i] = byHandler(g, work)
@@ -70,14 +72,14 @@ func storms(ctx context.Context, b *bench.B, sites []*site) error {
 		{"net/http middleware", through},
 	} {
 		contenders = append(contenders, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
-			before, err := redisinfo.Read(ctx, sites[0].client)
+			before, err := redisinfo.Read(ctx, sites[0].Client)
 			if err != nil {
 				return err
 			}
 			n := b.Count(200)
 			var (
 				took   []time.Duration
-				counts [toldInFlight + 1]int
+				counts [inFlight + 1]int
 			)
 			for range n {
 				runs.Store(0)
@@ -96,24 +98,24 @@ func storms(ctx context.Context, b *bench.B, sites []*site) error {
 					return fmt.Errorf("the operation ran %d times", got)
 				}
 			}
-			after, err := redisinfo.Read(ctx, sites[0].client)
+			after, err := redisinfo.Read(ctx, sites[0].Client)
 			if err != nil {
 				return err
 			}
-			add(t, c.row, "runs", float64(counts[ran])/float64(n))
-			add(t, c.row, "told in flight", float64(counts[toldInFlight])/float64(n))
-			add(t, c.row, "replays", float64(counts[replayedTwin])/float64(n))
-			add(t, c.row, "all answered p50", micros(percentile(took, 0.50))/1e3)
-			add(t, c.row, "all answered p99", micros(percentile(took, 0.99))/1e3)
-			add(t, c.row, "commands", float64(after.Sub(before).Sent)/float64(n*(identical+len(sites))))
+			t.Add(c.row, "runs", float64(counts[ran])/float64(n))
+			t.Add(c.row, "in flight", float64(counts[inFlight])/float64(n))
+			t.Add(c.row, "replays", float64(counts[replayedTwin])/float64(n))
+			t.Add(c.row, "all answered p50", floor.Micros(floor.Percentile(took, 0.50))/1e3)
+			t.Add(c.row, "all answered p99", floor.Micros(floor.Percentile(took, 0.99))/1e3)
+			t.Add(c.row, "commands", float64(after.Sub(before).Sent)/float64(n*(identical+len(sites))))
 			return nil
 		}})
 	}
 	return b.Interleave(ctx, "idempotency, storms", contenders)
 }
 
-// storm sends the request at once from many goroutines, and counts what came of it.
-func storm(ctx context.Context, ask []func(context.Context, string) (verdict, error), key string, counts *[toldInFlight + 1]int) error {
+// storm sends the request at once from many goroutines, and counts the outcomes.
+func storm(ctx context.Context, ask []func(context.Context, string) (verdict, error), key string, counts *[inFlight + 1]int) error {
 	var (
 		mu      sync.Mutex
 		failure error
@@ -146,7 +148,7 @@ func byDo(g *guard.Guard, work func()) func(context.Context, string) (verdict, e
 		})
 		switch {
 		case errors.Is(err, guard.ErrInFlight):
-			return toldInFlight, nil
+			return inFlight, nil
 		case replayed:
 			return replayedTwin, err
 		}
@@ -163,7 +165,7 @@ func byHandler(g *guard.Guard, work func()) func(context.Context, string) (verdi
 		h.ServeHTTP(w, r)
 		switch {
 		case w.Code == http.StatusConflict:
-			return toldInFlight, nil
+			return inFlight, nil
 		case w.Code != http.StatusOK:
 			return ran, fmt.Errorf("answered %d: %s", w.Code, w.Body)
 		case w.Header().Get("Idempotency-Replayed") == "true":

@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The data of a result is kept behind a byte that says whether a trace and a span come first: those under
-// which the attempt was made, so that a replay can link to them.
+// The data of a stored result begins with a byte that is 1 if the trace and the span of the attempt
+// follow, so that a replay can link to them.
 const (
 	sealedPlain  = 0
 	sealedTraced = 1
@@ -18,7 +18,7 @@ const (
 
 var errDamaged = errors.New("guard: the record is damaged")
 
-// seal returns what is kept of a result whose attempt was made under a context.
+// seal returns the stored form of a result, with the span of the attempt's context.
 func seal(ctx context.Context, data []byte) []byte {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsValid() || !span.IsSampled() {
@@ -33,15 +33,15 @@ func seal(ctx context.Context, data []byte) []byte {
 }
 
 // unseal is the reverse of seal.
-func unseal(b []byte) (worked trace.SpanContext, data []byte, err error) {
+func unseal(b []byte) (origin trace.SpanContext, data []byte, err error) {
 	switch {
 	case len(b) > 0 && b[0] == sealedPlain:
-		return worked, b[1:], nil
+		return origin, b[1:], nil
 	case len(b) > traceBytes && b[0] == sealedTraced:
 		config := trace.SpanContextConfig{TraceFlags: trace.FlagsSampled, Remote: true}
 		copy(config.TraceID[:], b[1:])
 		copy(config.SpanID[:], b[1+len(config.TraceID):])
 		return trace.NewSpanContext(config), b[1+traceBytes:], nil
 	}
-	return worked, nil, errDamaged
+	return origin, nil, errDamaged
 }

@@ -1,4 +1,5 @@
-package once
+// Package idempotency measures guards on Redis beside the fewest round trips that they can take.
+package idempotency
 
 import (
 	"context"
@@ -12,17 +13,46 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/floor"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 )
+
+// Sections are the comparison of idempotency guards.
+func Sections() []bench.Section {
+	return []bench.Section{{
+		Name:  "idempotency",
+		Title: "Idempotency",
+		About: "There is no Go library whose records outlive the lease of an attempt to compare with, so guards are compared with the floor: " +
+			"a fresh request takes at least two round trips, a replay one. Round trips are commands of the client, as the server counts them.",
+		Full: 40 * time.Second,
+		Run:  run,
+	}}
+}
+
+func run(ctx context.Context, b *bench.B) error {
+	server, err := b.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	return floor.With(server.Addr(), 2, func(s []*floor.Site) error {
+		if err := requests(ctx, b, s[0]); err != nil {
+			return err
+		}
+		if err := handlers(ctx, b, s[0]); err != nil {
+			return err
+		}
+		return storms(ctx, b, s)
+	})
+}
 
 const (
 	fresh  = "Lockkeeper, fresh: Begin and Complete"
 	replay = "Lockkeeper, replay: Begin"
 )
 
-// keys are the keys of operations that nobody has asked for before.
+// keys are keys of new operations.
 type keys struct {
 	name string
 	n    atomic.Int64
@@ -30,15 +60,15 @@ type keys struct {
 
 func (k *keys) next() string { return k.name + strconv.FormatInt(k.n.Add(1), 10) }
 
-// requests measures a guard by itself.
-func requests(ctx context.Context, b *bench.B, s *site) error {
+// requests measures a guard alone.
+func requests(ctx context.Context, b *bench.B, s *floor.Site) error {
 	const freshDo, replayDo = "Lockkeeper, fresh: guard.Do", "Lockkeeper, replay: guard.Do"
-	g, err := guard.New(s.store, "requests", guard.WithMaxPerScope(1<<20), guard.WithMaxScopeBytes(1<<30))
+	g, err := guard.New(s.Store, "requests", guard.WithMaxPerScope(1<<20), guard.WithMaxScopeBytes(1<<30))
 	if err != nil {
 		return err
 	}
-	t := b.Table("idempotency", "Requests that are run at most once",
-		"One goroutine; a result of 256 bytes is kept, and the operation itself does nothing.", latency("request")...)
+	t := b.Table("idempotency", "A guard",
+		"One goroutine; the operation does nothing, and its result has 256 bytes.", floor.Columns("request")...)
 	result := guard.Result{Status: http.StatusOK, Data: []byte(strings.Repeat("x", 256))}
 	value := strings.Repeat("x", 256)
 	unused := keys{name: "fresh-"}
@@ -68,7 +98,7 @@ func requests(ctx context.Context, b *bench.B, s *site) error {
 	if err := do(ctx, "done", false); err != nil {
 		return err
 	}
-	contenders := s.floor(b, t, onePing, twoPings, twoScripts)
+	contenders := s.Rows(b, t, floor.OnePing, floor.TwoPings, floor.TwoScripts)
 	for _, c := range []struct {
 		row string
 		fn  func(ctx context.Context) error
@@ -85,13 +115,13 @@ func requests(ctx context.Context, b *bench.B, s *site) error {
 		{replayDo, func(ctx context.Context) error { return do(ctx, "done", true) }},
 	} {
 		contenders = append(contenders, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
-			return s.alone(ctx, t, c.row, b.Time(time.Second), c.fn)
+			return s.Alone(ctx, t, c.row, b.Time(time.Second), c.fn)
 		}})
 	}
 	if err := b.Interleave(ctx, "idempotency, guard", contenders); err != nil {
 		return err
 	}
-	t.Chart("Requests that are run at most once", "p50", "p99")
+	t.Chart("A guard", "p50", "p99")
 	if v, ok := t.Median(fresh, "round trips"); ok {
 		b.Target(bench.Target{What: "idempotency: round trips of a fresh request", Value: v, AtLeast: 2, Reach: 2, Better: bench.Less})
 	}
@@ -101,20 +131,19 @@ func requests(ctx context.Context, b *bench.B, s *site) error {
 	return nil
 }
 
-// handlers measures the middleware: what it adds to a request.
-func handlers(ctx context.Context, b *bench.B, s *site) error {
+// handlers measures the cost of the middleware.
+func handlers(ctx context.Context, b *bench.B, s *floor.Site) error {
 	const (
 		bare     = "the handler alone"
 		freshly  = "Lockkeeper's middleware, fresh"
 		replayed = "Lockkeeper's middleware, replay"
 	)
-	g, err := guard.New(s.store, "handlers")
+	g, err := guard.New(s.Store, "handlers")
 	if err != nil {
 		return err
 	}
 	t := b.Table("idempotency-http", "What the net/http middleware adds",
-		"A POST of 64 bytes that is answered with 256, without a network between client and handler; nothing else is "+
-			"under way.", latency("request")...)
+		"A POST of 64 bytes with an answer of 256, without a network between client and handler.", floor.Columns("request")...)
 	answer := []byte(strings.Repeat("x", 256))
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(answer) })
 	once := idempotency.New(g, nethttp.Unscoped())(handler)
@@ -132,7 +161,7 @@ func handlers(ctx context.Context, b *bench.B, s *site) error {
 	if err := request(ctx, once, "finished", ""); err != nil {
 		return err
 	}
-	contenders := s.floor(b, t, onePing, twoPings)
+	contenders := s.Rows(b, t, floor.OnePing, floor.TwoPings)
 	for _, c := range []struct {
 		row string
 		fn  func(ctx context.Context) error
@@ -142,7 +171,7 @@ func handlers(ctx context.Context, b *bench.B, s *site) error {
 		{replayed, func(ctx context.Context) error { return request(ctx, once, "finished", "true") }},
 	} {
 		contenders = append(contenders, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
-			return s.alone(ctx, t, c.row, b.Time(time.Second), c.fn)
+			return s.Alone(ctx, t, c.row, b.Time(time.Second), c.fn)
 		}})
 	}
 	if err := b.Interleave(ctx, "idempotency, middleware", contenders); err != nil {
@@ -150,7 +179,7 @@ func handlers(ctx context.Context, b *bench.B, s *site) error {
 	}
 	with, ok := t.Median(freshly, "p50")
 	without, _ := t.Median(bare, "p50")
-	if floor, has := t.Median(twoPings, "p50"); ok && has {
+	if floor, has := t.Median(floor.TwoPings, "p50"); ok && has {
 		b.Target(bench.Target{What: "idempotency: what the middleware adds to a fresh request, p50, against two PINGs",
 			Value: (with - without) / floor, AtLeast: 1.1, Reach: 1.1, Better: bench.Less, Unit: "x"})
 	}

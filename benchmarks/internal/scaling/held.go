@@ -1,4 +1,4 @@
-package growth
+package scaling
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
 )
 
-// tables are where held locks, and those that are waited for, are written down.
+// tables are those of held locks, and of held locks with waiters.
 type tables struct{ held, awaited *bench.Table }
 
-// held measures many locks that are held, and then, with Lockkeeper, as many waiters in another
-// process's place, one for each lock.
+// held measures many held locks and then, with Lockkeeper, a waiter on another client for each of
+// them.
 func (y *yard) held(ctx context.Context, b *bench.B) error {
-	note := fmt.Sprintf("Lockkeeper's leases are of %v here, and renewed every %v; rueidislock's of 5 s, and renewed every 2.5 s; "+
-		"those of the others are not renewed. 64 goroutines lock and unlock.", ttl(b.Setting()), ttl(b.Setting())/3)
+	note := fmt.Sprintf("Lockkeeper renews leases of %v every %v; rueidislock leases of 5 s every 2.5 s; the others do not renew. "+
+		"64 goroutines lock and unlock.", ttl(b.Setting()), ttl(b.Setting())/3)
 	t := tables{
-		held: b.Table("growth-held", "Locks that are held", note,
+		held: b.Table("scaling-held", "Held locks", note,
 			bench.Column{Name: "lock", Unit: "µs each"},
 			bench.Column{Name: "memory", Unit: "B each"},
 			bench.Column{Name: "Redis memory", Unit: "B each"},
@@ -32,9 +32,9 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 			bench.Column{Name: "unlock", Unit: "µs each"},
 			bench.Column{Name: "lost", Unit: "locks"},
 		),
-		awaited: b.Table("growth-awaited", "Locks that are held, each with a waiter on another client",
-			fmt.Sprintf("The waiters come in groups of %d; then the locks are unlocked, 64 at a time, and each waiter has its lock "+
-				"and unlocks it.", together),
+		awaited: b.Table("scaling-awaited", "Held locks with a waiter each, on another client",
+			fmt.Sprintf("Waiters start in groups of %d; then the locks are released, 64 at a time, and each waiter acquires and "+
+				"releases its lock.", together),
 			bench.Column{Name: "to wait", Unit: "µs each"},
 			bench.Column{Name: "memory", Unit: "B each"},
 			bench.Column{Name: "Redis memory", Unit: "B each"},
@@ -57,8 +57,8 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 			name := row(c.Row, n)
 			all = append(all, bench.Contender{Row: name, Run: sparing(n, func(ctx context.Context) error {
 				remark, err := y.keep(ctx, b, t, name, c, n)
-				if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // so many take too long, and the rest goes on
-					remark, err = fmt.Sprintf("not all was measured within %v", atMost), nil
+				if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // this size takes too long: continue with the others
+					remark, err = fmt.Sprintf("not completed within %v", atMost), nil
 				}
 				if remark != "" {
 					mu.Lock()
@@ -69,7 +69,7 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 			})})
 		}
 	}
-	if err := b.Interleave(ctx, "growth, held locks", all); err != nil {
+	if err := b.Interleave(ctx, "scaling, held locks", all); err != nil {
 		return err
 	}
 	for _, c := range all {
@@ -80,8 +80,8 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 	return nil
 }
 
-// keep takes n locks, holds them for a while, has others wait for them, and unlocks them. It returns
-// what there is to say of failures.
+// keep acquires n locks, holds them for a while, adds waiters, and releases them. It returns a note
+// on failures.
 func (y *yard) keep(ctx context.Context, b *bench.B, t tables, name string, c contender, n int) (remark string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
@@ -114,26 +114,26 @@ func (y *yard) keep(ctx context.Context, b *bench.B, t tables, name string, c co
 				_ = h.Unlock(context.WithoutCancel(ctx))
 			}
 		}
-		return fmt.Sprintf("not all locks were had: %v", err), nil
+		return fmt.Sprintf("not all locks were acquired: %v", err), nil
 	}
-	add(t.held, name, "lock", micros(time.Since(start), n-1))
+	t.held.Add(name, "lock", micros(time.Since(start), n-1))
 	after, err := redisinfo.Read(ctx, y.observer)
 	if err != nil {
 		return "", err
 	}
 	if n >= few {
-		add(t.held, name, "memory", float64(memory()-empty)/float64(n))
-		add(t.held, name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
+		t.held.Add(name, "memory", float64(memory()-empty)/float64(n))
+		t.held.Add(name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
 	}
 	perSecond, cpu, err := y.load(ctx, watched(b.Setting()), c.Sends)
 	if err != nil {
 		return "", err
 	}
-	add(t.held, name, "commands while held", perSecond)
-	add(t.held, name, "Redis CPU while held", cpu)
+	t.held.Add(name, "commands while held", perSecond)
+	t.held.Add(name, "Redis CPU while held", cpu)
 	var lost atomic.Int64
 	unlock := func(i int) error {
-		if held[i].Unlock(ctx) != nil { // had no lock any more
+		if held[i].Unlock(ctx) != nil { // the lock was lost
 			lost.Add(1)
 		}
 		return nil
@@ -143,13 +143,13 @@ func (y *yard) keep(ctx context.Context, b *bench.B, t tables, name string, c co
 	} else {
 		start = time.Now()
 		err = each(n, unlock)
-		add(t.held, name, "unlock", micros(time.Since(start), n))
+		t.held.Add(name, "unlock", micros(time.Since(start), n))
 	}
-	add(t.held, name, "lost", float64(lost.Load()))
+	t.held.Add(name, "lost", float64(lost.Load()))
 	return remark, err
 }
 
-// await has a waiter for each of n locks on a client of their own, and then unlocks them.
+// await starts a waiter for each of n locks on a client of their own, and then releases the locks.
 func (y *yard) await(
 	ctx context.Context, b *bench.B, t *bench.Table, name string, c contender, n int, key func(int) string, unlock func(int) error,
 ) (remark string, err error) {
@@ -191,23 +191,23 @@ func (y *yard) await(
 		return "", err
 	}
 	if n >= few {
-		add(t, name, "to wait", micros(queued, n))
-		add(t, name, "memory", float64(memory()-empty)/float64(n))
-		add(t, name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
+		t.Add(name, "to wait", micros(queued, n))
+		t.Add(name, "memory", float64(memory()-empty)/float64(n))
+		t.Add(name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
 	}
 	perSecond, cpu, err := y.load(ctx, b.Time(1500*time.Millisecond), c.Sends)
 	if err != nil {
 		return "", err
 	}
-	add(t, name, "commands while waiting", perSecond)
-	add(t, name, "Redis CPU while waiting", cpu)
+	t.Add(name, "commands while waiting", perSecond)
+	t.Add(name, "Redis CPU while waiting", cpu)
 	start = time.Now()
 	if err := each(n, unlock); err != nil {
 		return "", fmt.Errorf("unlocking: %w", err)
 	}
 	running.Wait()
-	add(t, name, "changes hands", micros(time.Since(start), n))
-	add(t, name, "failed", float64(failed.Load()))
+	t.Add(name, "changes hands", micros(time.Since(start), n))
+	t.Add(name, "failed", float64(failed.Load()))
 	if err := failure.Load(); err != nil {
 		remark = fmt.Sprintf("%d of the waiters failed: %v", failed.Load(), *err)
 	}

@@ -1,4 +1,5 @@
-package once
+// Package semaphores measures semaphores on Redis beside the fewest round trips that they can take, and a channel.
+package semaphores
 
 import (
 	"context"
@@ -9,32 +10,58 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/floor"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
 
-// capacities are how many may hold a permit of the semaphores that are measured.
+// Sections are the comparison of semaphores.
+func Sections() []bench.Section {
+	return []bench.Section{{
+		Name:  "semaphores",
+		Title: "Semaphores",
+		About: "There is no Go library of leased permits on Redis to compare with, so semaphores are compared with the floor: a permit takes " +
+			"at least two round trips. Round trips are commands of the client, as the server counts them.",
+		Full: 40 * time.Second,
+		Run:  run,
+	}}
+}
+
+func run(ctx context.Context, b *bench.B) error {
+	server, err := b.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	return floor.With(server.Addr(), 1, func(s []*floor.Site) error {
+		if err := permits(ctx, b, s[0]); err != nil {
+			return err
+		}
+		return crowds(ctx, b, s[0])
+	})
+}
+
+// capacities are those of the measured semaphores.
 func capacities() []int { return []int{1, 4, 64} }
 
 const (
-	wanting = 64               // goroutines that want a permit
-	held    = time.Millisecond // for how long they keep one
+	waiters = 64               // goroutines that want a permit
+	held    = time.Millisecond // how long they keep one
 )
 
-// permits measures a semaphore that nobody else wants anything of.
-func permits(ctx context.Context, b *bench.B, s *site) error {
+// permits measures an uncontended semaphore.
+func permits(ctx context.Context, b *bench.B, s *floor.Site) error {
 	t := b.Table("semaphores-uncontended", "Acquire and release a permit, uncontended", "One goroutine, one key.",
-		latency("acquire and release")...)
-	contenders := s.floor(b, t, twoPings, twoScripts)
+		floor.Columns("acquire and release")...)
+	contenders := s.Rows(b, t, floor.TwoPings, floor.TwoScripts)
 	for _, capacity := range capacities() {
 		row := fmt.Sprintf("Lockkeeper, capacity %d", capacity)
-		sem, err := semaphore.New(s.store, fmt.Sprintf("alone-%d", capacity), capacity)
+		sem, err := semaphore.New(s.Store, fmt.Sprintf("alone-%d", capacity), capacity)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = sem.Close() }()
 		contenders = append(contenders, bench.Contender{Row: row, Run: func(ctx context.Context) error {
-			return s.alone(ctx, t, row, b.Time(time.Second), func(ctx context.Context) error {
+			return s.Alone(ctx, t, row, b.Time(time.Second), func(ctx context.Context) error {
 				permit, err := sem.Acquire(ctx, "key")
 				if err != nil {
 					return err
@@ -50,10 +77,10 @@ func permits(ctx context.Context, b *bench.B, s *site) error {
 	return nil
 }
 
-// crowds measures semaphores that many want a permit of.
-func crowds(ctx context.Context, b *bench.B, s *site) error {
-	t := b.Table("semaphores-contended", fmt.Sprintf("%d goroutines want a permit", wanting),
-		"Each holder keeps its permit for 1 ms. A buffered channel whose slots are kept as long is the ceiling.",
+// crowds measures contended semaphores.
+func crowds(ctx context.Context, b *bench.B, s *floor.Site) error {
+	t := b.Table("semaphores-contended", fmt.Sprintf("%d goroutines want a permit", waiters),
+		"Each holder keeps its permit for 1 ms. The ceiling is a buffered channel whose slots are kept as long.",
 		bench.Column{Name: "acquisitions", Unit: "per s"},
 		bench.Column{Name: "wait p50", Unit: "ms"},
 		bench.Column{Name: "wait p99", Unit: "ms"},
@@ -63,7 +90,7 @@ func crowds(ctx context.Context, b *bench.B, s *site) error {
 	)
 	var contenders []bench.Contender
 	for _, capacity := range capacities() {
-		sem, err := semaphore.New(s.store, fmt.Sprintf("crowd-%d", capacity), capacity)
+		sem, err := semaphore.New(s.Store, fmt.Sprintf("crowd-%d", capacity), capacity)
 		if err != nil {
 			return err
 		}
@@ -88,7 +115,7 @@ func crowds(ctx context.Context, b *bench.B, s *site) error {
 			return err
 		}
 		last[1].Run = func(ctx context.Context) error {
-			before, err := redisinfo.Read(ctx, s.client)
+			before, err := redisinfo.Read(ctx, s.Client)
 			if err != nil {
 				return err
 			}
@@ -102,23 +129,23 @@ func crowds(ctx context.Context, b *bench.B, s *site) error {
 			if err != nil {
 				return err
 			}
-			after, err := redisinfo.Read(ctx, s.client)
+			after, err := redisinfo.Read(ctx, s.Client)
 			if err != nil {
 				return err
 			}
-			add(t, ours, "commands", float64(after.Sub(before).Sent)/float64(n))
+			t.Add(ours, "commands", float64(after.Sub(before).Sent)/float64(n))
 			return nil
 		}
 	}
 	if err := b.Interleave(ctx, "semaphores, contended", contenders); err != nil {
 		return err
 	}
-	t.Chart(fmt.Sprintf("%d goroutines want a permit", wanting), "acquisitions")
+	t.Chart(fmt.Sprintf("%d goroutines want a permit", waiters), "acquisitions")
 	return nil
 }
 
-// crowd has goroutines take permits until the time is over, and returns how many they got. That more
-// than the capacity held one at once is an error.
+// crowd acquires permits on many goroutines until the time is over, and returns their number. It returns an error if more
+// than the capacity are held at once.
 func crowd(
 	ctx context.Context, b *bench.B, t *bench.Table, row string, capacity int,
 	acquire func(ctx context.Context) (release func(context.Context) error, err error),
@@ -127,9 +154,9 @@ func crowd(
 		mu     sync.Mutex
 		waits  []time.Duration
 		inside atomic.Int64
-		counts = make([]int, wanting)
+		counts = make([]int, waiters)
 	)
-	r := bench.Load(ctx, wanting, b.Time(1500*time.Millisecond), func(ctx context.Context, worker, _ int) error {
+	r := bench.Load(ctx, waiters, b.Time(1500*time.Millisecond), func(ctx context.Context, worker, _ int) error {
 		asked := time.Now()
 		release, err := acquire(ctx)
 		waited := time.Since(asked)
@@ -152,10 +179,10 @@ func crowd(
 	if r.Err != nil {
 		return 0, r.Err
 	}
-	add(t, row, "acquisitions", r.PerSecond)
-	add(t, row, "wait p50", micros(percentile(waits, 0.50))/1e3)
-	add(t, row, "wait p99", micros(percentile(waits, 0.99))/1e3)
-	add(t, row, "most", float64(slices.Max(counts)))
-	add(t, row, "fewest", float64(slices.Min(counts)))
+	t.Add(row, "acquisitions", r.PerSecond)
+	t.Add(row, "wait p50", floor.Micros(floor.Percentile(waits, 0.50))/1e3)
+	t.Add(row, "wait p99", floor.Micros(floor.Percentile(waits, 0.99))/1e3)
+	t.Add(row, "most", float64(slices.Max(counts)))
+	t.Add(row, "fewest", float64(slices.Min(counts)))
 	return int(r.Ops), nil
 }

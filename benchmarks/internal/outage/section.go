@@ -1,12 +1,11 @@
-// Package trouble measures what happens when something is wrong: many processes on one limit, a
-// burst, a Redis that is far away, and one that dies.
-package trouble
+// Package outage measures behaviour under adverse conditions: many processes on one limit, a burst, a distant Redis, and
+// one that dies.
+package outage
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -19,21 +18,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// Sections are the measurements of trouble.
+// Sections are the measurements under adverse conditions.
 func Sections() []bench.Section {
 	return []bench.Section{{
-		Name:  "trouble",
-		Title: "Trouble",
-		About: "Four processes with 64 goroutines each ask for more than a limit allows; thousands of locks are asked for at the same " +
-			"moment; Redis is far away, behind a proxy on loopback that delays what goes through it; and Redis is killed " +
-			"under load, and started again, empty, on the same port. Lockkeeper answers in its own time-out of 250 ms, and at " +
-			"once where several calls in a row have failed; its peers wait for as long as their client does.",
+		Name:  "outage",
+		Title: "Overshoot, bursts, distance and outage",
+		About: "Four processes of 64 goroutines exceed a limit; thousands of locks are requested at once; Redis is far away, behind a proxy " +
+			"that delays; and Redis is killed under load, and restarted empty. Lockkeeper's timeout is 250 ms, with a circuit breaker; " +
+			"its peers wait for as long as their client does.",
 		Full: 220 * time.Second,
 		Run:  run,
 	}}
 }
 
-// Jobs are what the section's worker processes do.
+// Jobs are those of the section's worker processes.
 func Jobs() []worker.Job {
 	return []worker.Job{{Name: overshootJob, Run: runOvershoot}}
 }
@@ -45,23 +43,23 @@ func run(ctx context.Context, b *bench.B) error {
 		}
 	}
 	b.Note(locks.Options)
-	b.Note("redis_rate: a go-redis client with its defaults, time-outs of 5 s and three retries among them.")
+	b.Note("redis_rate: a go-redis client with its defaults, which include timeouts of 5 s and three retries.")
 	return nil
 }
 
-// limiter is one way to limit: a library.
+// limiter is a library with limits.
 type limiter struct {
 	row  string
 	open func(addr string, limit int, timeout time.Duration) (allowing, error)
 }
 
-// allowing is one process's access to a limit.
+// allowing is the access of one process to a limit.
 type allowing struct {
 	allow func(ctx context.Context, key string) (bool, error)
 	close func()
 }
 
-// limiters are Lockkeeper and redis_rate. A limit is refilled in a day, which is never here.
+// limiters are Lockkeeper and redis_rate. A limit refills in a day, longer than any measurement.
 func limiters() []limiter {
 	return []limiter{
 		{"Lockkeeper", func(addr string, limit int, timeout time.Duration) (allowing, error) {
@@ -101,15 +99,8 @@ func limiters() []limiter {
 	}
 }
 
-// usual is the time-out that Lockkeeper's store has by default.
+// usual is the default timeout of Lockkeeper's store.
 const usual = 250 * time.Millisecond
-
-// add adds a value, unless there was nothing to measure.
-func add(t *bench.Table, row, column string, value float64) {
-	if !math.IsNaN(value) && !math.IsInf(value, 0) {
-		t.Add(row, column, value)
-	}
-}
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 

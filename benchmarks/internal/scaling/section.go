@@ -1,5 +1,5 @@
-// Package growth measures what it costs that there are many: waiters, held locks and live keys.
-package growth
+// Package scaling measures the cost of many waiters, held locks and live keys.
+package scaling
 
 import (
 	"context"
@@ -20,16 +20,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 )
 
-// Sections are the measurements of growth.
+// Sections are the measurements of scaling.
 func Sections() []bench.Section {
 	return []bench.Section{{
-		Name:  "growth",
-		Title: "Growth",
-		About: "What one more costs: one more waiter on the same lock, one more lock that is held, or waited for, and one more " +
-			"key that is limited, from ten to a hundred thousand of them. Memory of the process is heap and stacks after a " +
-			"garbage collection, with the goroutine that waits; memory is not shown for tens, where it says nothing. Lockkeeper " +
-			"renews what it holds and keeps what waits alive, and the commands that this takes are counted over more than one " +
-			"interval. Rows of one size can be compared; no best is marked, as the smallest would be. A hundred thousand are measured in one round only. The peers' figures end at a size.",
+		Name:  "scaling",
+		Title: "Scaling",
+		About: "The cost of one more waiter for a lock, one more held or awaited lock, and one more limited key, from ten to a hundred thousand; " +
+			"peers end at a size, and a hundred thousand run in one round only. Memory is heap and stacks after a garbage collection; commands " +
+			"include renewals and heartbeats.",
 		Full: 270 * time.Second,
 		Run:  run,
 	}}
@@ -55,14 +53,14 @@ func run(ctx context.Context, b *bench.B) error {
 	return nil
 }
 
-// yard is the Redis that all is measured on.
+// yard is the Redis of all measurements.
 type yard struct {
 	server   *redisserver.Server
 	addr     string
 	observer *redis.Client
 }
 
-// sizes are how many there are of what grows.
+// sizes are the numbers of waiters, locks or keys.
 func sizes(s bench.Setting) []int {
 	if s == bench.Full {
 		return []int{10, 1_000, 10_000, 100_000}
@@ -70,13 +68,13 @@ func sizes(s bench.Setting) []int {
 	return []int{10, 1_000}
 }
 
-// atMost bounds one measurement: what waits for ever ends with an error then.
+// atMost bounds one measurement: calls that still wait then end with an error.
 const atMost = 20 * time.Second
 
-// vast is a size that is measured in the first round only, as it takes too long.
+// vast is a size that is measured in the first round only, since it takes long.
 const vast = 100_000
 
-// sparing returns run, to be called in each round, for a size.
+// sparing returns run for a size; it skips the later rounds of a vast one.
 func sparing(n int, run func(ctx context.Context) error) func(ctx context.Context) error {
 	ran := false
 	return func(ctx context.Context) error {
@@ -88,11 +86,10 @@ func sparing(n int, run func(ctx context.Context) error) func(ctx context.Contex
 	}
 }
 
-// few is where memory for each begins to be more than noise.
+// few is the size from which on memory is more than noise.
 const few = 1_000
 
-// ttl is for how long locks are leased: a third of it, after which they are renewed, has to fit
-// into a measurement.
+// ttl is the lease of locks: a third of it, the interval of renewals, has to fit into a measurement.
 func ttl(s bench.Setting) time.Duration {
 	if s == bench.Full {
 		return 6 * time.Second
@@ -100,10 +97,10 @@ func ttl(s bench.Setting) time.Duration {
 	return 600 * time.Millisecond
 }
 
-// watched is for how long nothing happens but what keeps locks and waiters alive.
+// watched is how long only renewals and heartbeats are measured.
 func watched(s bench.Setting) time.Duration { return ttl(s)/3 + ttl(s)/10 }
 
-// contender is Lockkeeper or a peer, and up to which size it is measured.
+// contender is Lockkeeper or a peer, and the largest size that it is measured at.
 type contender struct {
 	locks.Contender
 	most int
@@ -133,8 +130,7 @@ func thousands(n int) string {
 	return s
 }
 
-// load is the commands a second that Redis is sent while nothing happens, and the share of a
-// processor that it needs for them, over the time d.
+// load measures an otherwise idle Redis for the time d: the commands per second that it gets, and its share of a processor.
 func (y *yard) load(ctx context.Context, d time.Duration, sends []string) (perSecond, cpu float64, err error) {
 	before, err := redisinfo.Read(ctx, y.observer, sends...)
 	if err != nil {
@@ -173,7 +169,7 @@ func each(n int, fn func(i int) error) error {
 	return nil
 }
 
-// memory is what the process's heap and stacks take, after a garbage collection.
+// memory returns the size of heap and stacks after a garbage collection.
 func memory() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -181,12 +177,10 @@ func memory() int64 {
 	return int64(m.HeapAlloc) + int64(m.StackInuse)
 }
 
-// Arrivals come together in groups: the calls of a group that is too large take longer than a
-// store gives them.
+// together is the size of a group of waiters that start at once: calls of a larger one would exceed the store's timeout.
 const together = 250
 
-// settle returns when no goroutine but the caller has anything to do, at the latest after a
-// time: those that were started wait.
+// settle blocks until all goroutines but the caller are blocked, or until a time is over.
 func settle(ctx context.Context, atMost time.Duration) {
 	sample := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}, {Name: "/sched/goroutines/running:goroutines"}}
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -206,14 +200,7 @@ func settle(ctx context.Context, atMost time.Duration) {
 	}
 }
 
-// add adds a value, unless there was nothing to measure.
-func add(t *bench.Table, row, column string, value float64) {
-	if !math.IsNaN(value) && !math.IsInf(value, 0) {
-		t.Add(row, column, value)
-	}
-}
-
-// micros is a time in microseconds for each of n.
+// micros returns the microseconds of each of n.
 func micros(d time.Duration, n int) float64 {
 	return float64(d) / float64(time.Microsecond) / float64(n)
 }

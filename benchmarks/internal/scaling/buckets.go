@@ -1,4 +1,4 @@
-package growth
+package scaling
 
 import (
 	"context"
@@ -15,17 +15,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// asking is how many goroutines ask at once for tokens.
+// asking is the number of goroutines that take tokens.
 const asking = 64
 
-// perDay is a limit that nothing here reaches. A key is kept until its bucket is full again, 7.2 s after
-// one token: longer than it takes to ask once for each.
+// perDay is a limit that is not reached. A key is kept until its bucket is full again, 7.2 s after
+// one token: longer than one pass over all keys takes.
 const perDay = 12_000
 
-// buckets measures many keys that are limited.
+// buckets measures many limited keys.
 func (y *yard) buckets(ctx context.Context, b *bench.B) error {
-	t := b.Table("growth-buckets", "Keys that are limited",
-		"64 goroutines ask for one token after the other, of keys at random; all are allowed.",
+	t := b.Table("scaling-buckets", "Limited keys",
+		"64 goroutines take tokens of random keys; all are allowed.",
 		bench.Column{Name: "first decision", Unit: "µs each"},
 		bench.Column{Name: "decisions", Unit: "per s"},
 		bench.Column{Name: "p99", Unit: "ms"},
@@ -65,10 +65,10 @@ func (y *yard) buckets(ctx context.Context, b *bench.B) error {
 			}},
 		)
 	}
-	return b.Interleave(ctx, "growth, keys", all)
+	return b.Interleave(ctx, "scaling, keys", all)
 }
 
-// limited asks once for each of n keys, and then for keys at random.
+// limited takes a token of each of n keys, and then of random keys.
 func (y *yard) limited(ctx context.Context, b *bench.B, t *bench.Table, name string, n int, allow func(context.Context, string) error) error {
 	if err := y.server.Flush(ctx); err != nil {
 		return err
@@ -88,13 +88,13 @@ func (y *yard) limited(ctx context.Context, b *bench.B, t *bench.Table, name str
 	if err := each(n, func(i int) error { return allow(ctx, keys[i]) }); err != nil {
 		return err
 	}
-	add(t, name, "first decision", micros(time.Since(start), n))
+	t.Add(name, "first decision", micros(time.Since(start), n))
 	after, err := redisinfo.Read(ctx, y.observer)
 	if err != nil {
 		return err
 	}
 	if n >= few {
-		add(t, name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
+		t.Add(name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
 	}
 	r := bench.Load(ctx, asking, b.Time(time.Second), func(ctx context.Context, _, _ int) error {
 		return allow(ctx, keys[rand.IntN(n)])
@@ -102,7 +102,7 @@ func (y *yard) limited(ctx context.Context, b *bench.B, t *bench.Table, name str
 	if r.Err != nil {
 		return r.Err
 	}
-	add(t, name, "decisions", r.PerSecond)
-	add(t, name, "p99", micros(r.P99, 1_000))
+	t.Add(name, "decisions", r.PerSecond)
+	t.Add(name, "p99", micros(r.P99, 1_000))
 	return nil
 }

@@ -1,4 +1,4 @@
-package trouble
+package outage
 
 import (
 	"context"
@@ -14,19 +14,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
 )
 
-// tooLong is when a call of a burst has failed: a library may wait for ever for what does not come.
+// tooLong is when a call of a burst counts as failed: a library may block forever.
 const tooLong = 3 * time.Second
 
-// bursts measures many calls at the same moment, after nothing.
+// bursts measures many simultaneous calls on an idle client.
 func bursts(ctx context.Context, b *bench.B) error {
 	server, err := b.Redis(ctx)
 	if err != nil {
 		return err
 	}
 	n := max(b.Count(10_000), 1_000)
-	t := b.Table("trouble-burst", fmt.Sprintf("%d goroutines lock at the same moment, each a lock of its own", n),
-		fmt.Sprintf("The locks are free, and each is unlocked when its goroutine has it. A call that lasts longer than %v is given up, and "+
-			"has failed.", tooLong),
+	t := b.Table("outage-burst", fmt.Sprintf("%d goroutines lock at the same moment, each a lock of its own", n),
+		fmt.Sprintf("All locks are free, and released at once. A call fails after %v.", tooLong),
 		bench.Column{Name: "failed", Unit: "calls", Better: bench.Less},
 		bench.Column{Name: "p50", Unit: "ms", Better: bench.Less},
 		bench.Column{Name: "p99", Unit: "ms", Better: bench.Less},
@@ -35,7 +34,7 @@ func bursts(ctx context.Context, b *bench.B) error {
 	words := make(remarks)
 	patient := locks.Patient()
 	for _, c := range append(locks.Contenders(), patient) {
-		if c.Tuned && c.Row != patient.Row { // for waiting, and here nobody waits
+		if c.Tuned && c.Row != patient.Row { // for contended locks
 			continue
 		}
 		all = append(all, bench.Contender{Row: c.Row, Run: func(ctx context.Context) error {
@@ -60,7 +59,7 @@ func bursts(ctx context.Context, b *bench.B) error {
 				running sync.WaitGroup
 				begin   = make(chan struct{})
 			)
-			keys := "burst-" + rand.Text() + "-" // what a call that failed may have left does not stand in another's way
+			keys := "burst-" + rand.Text() + "-" // new keys, without what failed calls may have left
 			for i := range n {
 				running.Go(func() {
 					<-begin
@@ -83,13 +82,13 @@ func bursts(ctx context.Context, b *bench.B) error {
 			}
 			close(begin)
 			running.Wait()
-			add(t, c.Row, "failed", float64(failed))
-			add(t, c.Row, "p50", millis(percentile(took, 0.50)))
-			add(t, c.Row, "p99", millis(percentile(took, 0.99)))
+			t.Add(c.Row, "failed", float64(failed))
+			t.Add(c.Row, "p50", millis(percentile(took, 0.50)))
+			t.Add(c.Row, "p99", millis(percentile(took, 0.99)))
 			return nil
 		}})
 	}
-	if err := b.Interleave(ctx, "trouble, burst", all); err != nil {
+	if err := b.Interleave(ctx, "outage, burst", all); err != nil {
 		return err
 	}
 	words.note(b, "a burst", all)
