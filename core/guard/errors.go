@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 var (
@@ -31,6 +33,10 @@ var (
 	// ErrInvalidOperation is returned for an operation without a key, or with a scope or a key of
 	// more than 1,024 bytes. Nothing was sent to the store.
 	ErrInvalidOperation = errors.New("guard: invalid operation")
+
+	// ErrClosed is returned by a Guard that was closed, or whose store was shut down or closed: it is
+	// store.ErrClosed.
+	ErrClosed = store.ErrClosed
 
 	// ErrLost is returned if the attempt no longer owns its operation: its lease expired and
 	// another attempt took over, or the record was removed. It is also the cause with which the

@@ -37,7 +37,7 @@ import (
 // the result from memory. A process that dies after the effect and before the completion leaves an
 // attempt with an unknown outcome.
 //
-// The store's Shutdown ends a guard: from then on Begin returns store.ErrClosed. It waits until every attempt
+// Close, and the store's Shutdown, end a guard: from then on Begin returns ErrClosed. Shutdown waits until every attempt
 // has been settled and the store has confirmed that, or until its context ends; then its error says how many
 // attempts and completions are left, and retries go on until the store is closed.
 type Guard struct {
@@ -47,9 +47,11 @@ type Guard struct {
 	names    digester
 	keeper   *renewal.Keeper[keptAttempt]
 	pending  pending
-	abandons redo.Queue       // abandoned attempts that the store has not confirmed
-	calls    errand.Group     // of Begin; those that begin an attempt count until it is settled
-	closed   atomic.Bool      // Begin returns ErrClosed
+	abandons redo.Queue   // abandoned attempts that the store has not confirmed
+	calls    errand.Group // of Begin; those that begin an attempt count until it is settled
+	closed   atomic.Bool  // Begin returns ErrClosed
+	detach   func()       // from the store's Shutdown
+	namesake *namesake.Member
 	typical  average.Duration // duration of attempts
 
 	telemetry *telemetry.Idempotency
@@ -86,9 +88,26 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = renewal.NewKeeper(g.renew)
-	st.AtShutdown(g.shutdown)
-	namesake.Join(st, c.logger, "idempotency", name, c.settings())
+	g.detach = st.AtShutdown(g.shutdown)
+	g.namesake = namesake.Join(st, c.logger, "idempotency", name, c.settings())
 	return g, nil
+}
+
+// closeTimeout is how long Close waits for attempts and completions.
+const closeTimeout = 5 * time.Second
+
+// Close ends the guard: Begin returns [ErrClosed] from then on. It waits 5 s until every attempt is
+// settled and the store has confirmed that. An error says how many attempts and completions are left;
+// the store's Shutdown, or another Close, continues with them. It does not close the store.
+func (g *Guard) Close() error {
+	g.namesake.Leave()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := g.shutdown(ctx)
+	if err == nil {
+		g.detach()
+	}
+	return err
 }
 
 // Name returns the name that the guard was built with.
@@ -109,7 +128,7 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 //     another request; [ErrOutcomeUnknown] if an attempt ended with an unknown outcome;
 //     *[NotRetainedError] if it ran and its result was not kept; *[ScopeFullError] if it is new and
 //     its scope has its maximum of records; [ErrInvalidOperation]; the context's; or one
-//     that matches store.ErrUnavailable: store.ErrClosed after the store's Shutdown or Close.
+//     that matches store.ErrUnavailable: [ErrClosed] after Close, or the store's Shutdown or Close.
 //
 // Begin returns the result of a completion that the store has not confirmed from this guard's
 // memory, whether the store is available or not.
@@ -151,7 +170,7 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 		MaxRecords:  g.config.maxPerScope,
 	}
 	if g.closed.Load() {
-		return nil, nil, trace.SpanContext{}, store.ErrClosed
+		return nil, nil, trace.SpanContext{}, ErrClosed
 	}
 	sent := time.Now()
 	if done := g.pending.get(req.ID); done != nil && (done.State != store.Unknown || !req.Rerun) {
