@@ -3,6 +3,7 @@ package echomw
 import (
 	"github.com/labstack/echo/v4"
 
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/echohttp"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -19,9 +20,16 @@ type Option interface {
 // Unless has a middleware leave alone the requests for which skip returns true.
 func Unless(skip func(c echo.Context) bool) Option { return echohttp.Unless("echomw", skip) }
 
+// OnDeny has the refusals of a middleware answered by deny instead of by the HTTPErrorHandler. The handler
+// does not run, and the header fields of the refusal are set; deny writes status and body, or returns an
+// error for the HTTPErrorHandler. The denial's Reason says which policy refused, and why.
+func OnDeny(deny func(c echo.Context, d policy.Denial) error) Option {
+	return echohttp.OnDeny("echomw", deny)
+}
+
 // OnError has a middleware tell report of an error that it does not return, since the answer is not
 // for the error to decide: a request ran without the store (policy.RunUnprotected, or FailOpen of
-// concurrency), a lock was lost while the handler ran, an answer could not be recorded yet, a Deny
+// concurrency), a lock was lost while the handler ran, an answer could not be recorded yet, an OnDeny
 // hook answered for a store that was unavailable. A rate limit that fails open tells nobody. Without
 // this option such errors are logged by c.Logger.
 //

@@ -292,7 +292,7 @@ func checkerFails(t *testing.T, kind string) {
 func fencedHooks(t *testing.T, kind string) {
 	s := serveFenced(t, kind, newMarks(), byID,
 		grpcmw.Unless(func(call *grpcmw.Call) bool { return call.Context().Value(userKey{}) == "admin" }),
-		fenced.Deny(func(call *grpcmw.Call, d policy.Denial) error {
+		grpcmw.OnDeny(func(call *grpcmw.Call, d policy.Denial) error {
 			return status.Error(codes.NotFound, call.FullMethod()+" "+string(d.Reason))
 		}))
 	if got, err := kinds[kind](with(t, "x-user", "admin"), s.client, "1"); got != "none" || err != nil {

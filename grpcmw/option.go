@@ -1,6 +1,9 @@
 package grpcmw
 
-import "github.com/lockkeeper/lockkeeper/internal/setting"
+import (
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/setting"
+)
 
 // Option is an option of every gRPC interceptor of this module.
 type Option interface {
@@ -17,6 +20,16 @@ func Unless(skip func(call *Call) bool) Option {
 		panic("grpcmw: Unless: nil function")
 	}
 	return setting.RPCOption(func(s *setting.Common) { s.Skip = skip })
+}
+
+// OnDeny has the refusals of an interceptor answered with the error that deny returns, which should be a
+// status. The handler does not run. [NewError] makes one in which [DenialOf] finds the denial, whose Reason
+// says which policy refused, and why.
+func OnDeny(deny func(call *Call, d policy.Denial) error) Option {
+	if deny == nil {
+		panic("grpcmw: OnDeny: nil function")
+	}
+	return setting.RPCOption(func(s *setting.Common) { s.Deny = deny })
 }
 
 // OnError has an interceptor tell report of what went wrong on the server's side: the store was

@@ -3,6 +3,7 @@ package nethttp
 import (
 	"net/http"
 
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -21,6 +22,16 @@ func Unless(skip func(r *http.Request) bool) Option {
 		panic("nethttp: Unless: nil function")
 	}
 	return setting.Option(func(s *setting.Common) { s.Skip = skip })
+}
+
+// OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The handler does
+// not run, and the header fields of the refusal are set; deny writes status and body. The denial's Reason
+// says which policy refused, and why.
+func OnDeny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) Option {
+	if deny == nil {
+		panic("nethttp: OnDeny: nil function")
+	}
+	return setting.Option(func(s *setting.Common) { s.Deny = deny })
 }
 
 // OnError has a middleware tell report of what went wrong on the server's side: the store was

@@ -2,7 +2,7 @@
 // need no framework's types, and what a refusal says.
 //
 // Each option belongs to the policies that it makes sense for; on the middleware of another one it does
-// not compile. An option that takes a function of a framework's own types (Unless, OnError and Deny, in
+// not compile. An option that takes a function of a framework's own types (Unless, OnError and OnDeny, in
 // that framework's packages) compiles on the middleware of another framework, whose New panics.
 package policy
 

@@ -59,7 +59,7 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, ginmw.Unless and
-// [Deny]. New panics if sem or key is nil.
+// ginmw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
 	if sem == nil {
 		panic("concurrency: New: nil semaphore")
@@ -81,18 +81,3 @@ func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.Concurrency
 		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
 	}
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.ConcurrencyOption {
-	if deny == nil {
-		panic("concurrency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }

@@ -52,7 +52,7 @@ import (
 // handler that needs the locks of several keys takes them with lock.Locker's LockAll, since two
 // middleware with different keys may wait for each other.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and [Deny]. New
+// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny. New
 // panics if locker or key is nil.
 func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption) gin.HandlerFunc {
 	if locker == nil {
@@ -72,18 +72,3 @@ func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption)
 		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
 	}
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.ExclusiveOption {
-	if deny == nil {
-		panic("exclusive: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }

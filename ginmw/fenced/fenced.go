@@ -46,7 +46,7 @@ import (
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
 // done before.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless and [Deny].
+// Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key ginmw.KeyFunc, opts ...policy.FencedOption) gin.HandlerFunc {
 	settings := setting.ForFenced(opts)
@@ -63,18 +63,3 @@ func New(checker fence.Checker, key ginmw.KeyFunc, opts ...policy.FencedOption) 
 		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
 	}
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.FencedOption {
-	if deny == nil {
-		panic("fenced: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyFenced(s *setting.Fenced) { s.Deny = o.deny }

@@ -69,7 +69,7 @@ import (
 //
 // Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies, policy.Fingerprint,
 // policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.StatusHeaders,
-// policy.RunUnprotected, [KeyFrom], ginmw.Unless and [Deny]. New panics if the guard is nil or the
+// policy.RunUnprotected, [KeyFrom], ginmw.Unless and ginmw.OnDeny. New panics if the guard is nil or the
 // scope is the zero value.
 func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption) gin.HandlerFunc {
 	if g == nil {
@@ -109,21 +109,6 @@ func KeyFrom(key ginmw.KeyFunc) policy.IdempotencyOption {
 type keyOption struct{ key ginmw.KeyFunc }
 
 func (o keyOption) ApplyIdempotency(s *setting.Idempotency) { s.Key = o.key }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.IdempotencyOption {
-	if deny == nil {
-		panic("idempotency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyIdempotency(s *setting.Idempotency) { s.Deny = o.deny }
 
 // exchange is a httpguard.Exchange on gin, whose key is the scope.
 type exchange struct {

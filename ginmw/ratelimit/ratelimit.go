@@ -27,7 +27,7 @@ import (
 // Every request that was decided on has RateLimit and RateLimit-Policy in its response
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and [Deny]. New panics if limiter
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and ginmw.OnDeny. New panics if limiter
 // or key is nil.
 func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLimitOption) gin.HandlerFunc {
 	if limiter == nil {
@@ -50,18 +50,3 @@ func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLim
 		}
 	}
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.RateLimitOption {
-	if deny == nil {
-		panic("ratelimit: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyRateLimit(s *setting.RateLimit) { s.Deny = o.deny }

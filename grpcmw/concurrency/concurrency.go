@@ -57,7 +57,7 @@ import (
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, grpcmw.Unless,
-// grpcmw.OnError and [Deny]. New panics if sem or key is nil.
+// grpcmw.OnError and grpcmw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
 	h := newHolder("New", sem, key, opts)
 	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
@@ -92,18 +92,3 @@ func newHolder(name string, sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts [
 		Status: "concurrency-status",
 	}
 }
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.ConcurrencyOption {
-	if deny == nil {
-		panic("concurrency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*grpcmw.Call, policy.Denial) error
-}
-
-func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }

@@ -48,7 +48,7 @@ import (
 // A call that passes two of these interceptors with the same locker and key holds the lock once.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError
-// and [Deny]. New panics if locker or key is nil.
+// and grpcmw.OnDeny. New panics if locker or key is nil.
 func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpcmw.Interceptors {
 	h := newHolder("New", locker, key, opts)
 	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
@@ -79,18 +79,3 @@ func newHolder(name string, locker *lock.Locker, key grpcmw.KeyFunc, opts []poli
 		Status: "lock-status",
 	}
 }
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.ExclusiveOption {
-	if deny == nil {
-		panic("exclusive: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*grpcmw.Call, policy.Denial) error
-}
-
-func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }

@@ -53,7 +53,7 @@ var fenceMetadata = strings.ToLower(fence.Header)
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
 // done before.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and [Deny].
+// Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpcmw.Interceptors {
 	i := newInterceptor("New", checker, key, opts)
@@ -69,21 +69,6 @@ func UnaryServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...p
 func StreamServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpc.StreamServerInterceptor {
 	return newInterceptor("StreamServerInterceptor", checker, key, opts).stream
 }
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.FencedOption {
-	if deny == nil {
-		panic("fenced: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*grpcmw.Call, policy.Denial) error
-}
-
-func (o option) ApplyFenced(s *setting.Fenced) { s.Deny = o.deny }
 
 type interceptor struct {
 	fence *middleware.Fence

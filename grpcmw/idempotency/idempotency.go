@@ -81,7 +81,7 @@ const (
 //
 // Options are policy.Required, policy.MaxRun, policy.StatusHeaders, policy.RunUnprotected,
 // policy.KeyAlone, [KeyFrom], [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes], [PassStreams],
-// grpcmw.Unless, grpcmw.OnError and [Deny].
+// grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
 // New panics if the guard is nil or the scope is the zero value.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
 	i := newInterceptor("New", g, scope, opts)

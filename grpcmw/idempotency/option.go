@@ -77,15 +77,6 @@ func PassStreams() policy.RPCIdempotencyOption {
 	return option(func(s *setting.RPCIdempotency) { s.PassStreams = true })
 }
 
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.RPCIdempotencyOption {
-	if deny == nil {
-		panic("idempotency: Deny: nil function")
-	}
-	return option(func(s *setting.RPCIdempotency) { s.Deny = deny })
-}
-
 type option func(*setting.RPCIdempotency)
 
 func (o option) ApplyRPCIdempotency(s *setting.RPCIdempotency) { o(s) }

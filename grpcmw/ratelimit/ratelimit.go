@@ -33,7 +33,7 @@ import (
 // grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
 // unless the option [PerMessage] says otherwise.
 //
-// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError and [Deny]. New panics if
+// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New panics if
 // limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpcmw.Interceptors {
 	i := newInterceptor("New", limiter, key, opts)
@@ -56,15 +56,6 @@ func StreamServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, o
 // the stream with it. It says nothing of unary calls.
 func PerMessage() policy.RPCRateLimitOption {
 	return option(func(s *setting.RPCRateLimit) { s.PerMessage = true })
-}
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.RPCRateLimitOption {
-	if deny == nil {
-		panic("ratelimit: Deny: nil function")
-	}
-	return option(func(s *setting.RPCRateLimit) { s.Deny = deny })
 }
 
 type option func(*setting.RPCRateLimit)

@@ -33,35 +33,10 @@ type keyFrom func(*setting.Idempotency)
 
 func (f keyFrom) ApplyIdempotency(s *setting.Idempotency) { f(s) }
 
-// deny sets the Deny hook. It is an option of one policy alone when it is returned as such.
-func deny[C Context](name string, deny func(C, policy.Denial) error) setting.Option {
+// OnDeny is OnDeny of the package called name.
+func OnDeny[C Context](name string, deny func(C, policy.Denial) error) setting.Option {
 	if deny == nil {
-		panic(name + ": Deny: nil function")
+		panic(name + ": OnDeny: nil function")
 	}
 	return func(s *setting.Common) { s.Deny = deny }
-}
-
-// DenyRateLimit is ratelimit.Deny.
-func DenyRateLimit[C Context](f func(C, policy.Denial) error) policy.RateLimitOption {
-	return deny("ratelimit", f)
-}
-
-// DenyIdempotency is idempotency.Deny.
-func DenyIdempotency[C Context](f func(C, policy.Denial) error) policy.IdempotencyOption {
-	return deny("idempotency", f)
-}
-
-// DenyExclusive is exclusive.Deny.
-func DenyExclusive[C Context](f func(C, policy.Denial) error) policy.ExclusiveOption {
-	return deny("exclusive", f)
-}
-
-// DenyConcurrency is concurrency.Deny.
-func DenyConcurrency[C Context](f func(C, policy.Denial) error) policy.ConcurrencyOption {
-	return deny("concurrency", f)
-}
-
-// DenyFenced is fenced.Deny.
-func DenyFenced[C Context](f func(C, policy.Denial) error) policy.FencedOption {
-	return deny("fenced", f)
 }

@@ -58,7 +58,7 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, nethttp.Unless,
-// nethttp.OnError and [Deny]. New panics if sem or key is nil, and what it returns if the handler is.
+// nethttp.OnError and nethttp.OnDeny. New panics if sem or key is nil, and what it returns if the handler is.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
 	if sem == nil {
 		panic("concurrency: New: nil semaphore")
@@ -77,21 +77,6 @@ func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.Concurren
 		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
 	})
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.ConcurrencyOption {
-	if deny == nil {
-		panic("concurrency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }
 
 // exchange is a httphold.Exchange on net/http.
 type exchange struct {

@@ -53,7 +53,7 @@ import (
 // middleware with different keys may wait for each other.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, nethttp.Unless,
-// nethttp.OnError and [Deny]. New panics if locker or key is nil, and what it returns if the
+// nethttp.OnError and nethttp.OnDeny. New panics if locker or key is nil, and what it returns if the
 // handler is.
 func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
 	if locker == nil {
@@ -70,21 +70,6 @@ func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOptio
 		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
 	})
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.ExclusiveOption {
-	if deny == nil {
-		panic("exclusive: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }
 
 // exchange is a httphold.Exchange on net/http.
 type exchange struct {

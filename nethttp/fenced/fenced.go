@@ -46,7 +46,7 @@ import (
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
 // done before.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and [Deny].
+// Options are policy.AllowUnfenced, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and nethttp.OnDeny.
 // New panics if checker or key is nil, and what it returns if the handler is.
 func New(checker fence.Checker, key nethttp.KeyFunc, opts ...policy.FencedOption) func(http.Handler) http.Handler {
 	settings := setting.ForFenced(opts)
@@ -60,21 +60,6 @@ func New(checker fence.Checker, key nethttp.KeyFunc, opts ...policy.FencedOption
 		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
 	})
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.FencedOption {
-	if deny == nil {
-		panic("fenced: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyFenced(s *setting.Fenced) { s.Deny = o.deny }
 
 // exchange is a httphold.Exchange on net/http.
 type exchange struct {

@@ -71,7 +71,7 @@ import (
 //
 // Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies, policy.Fingerprint,
 // policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.StatusHeaders,
-// policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and [Deny]. New panics if the
+// policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New panics if the
 // guard is nil or the scope is the zero value, and what it returns if the handler is nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
 	if g == nil {
@@ -108,21 +108,6 @@ func KeyFrom(key nethttp.KeyFunc) policy.IdempotencyOption {
 type keyOption struct{ key nethttp.KeyFunc }
 
 func (o keyOption) ApplyIdempotency(s *setting.Idempotency) { s.Key = o.key }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.IdempotencyOption {
-	if deny == nil {
-		panic("idempotency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyIdempotency(s *setting.Idempotency) { s.Deny = o.deny }
 
 // exchange is a httpguard.Exchange on net/http.
 type exchange struct {

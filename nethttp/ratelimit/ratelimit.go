@@ -27,7 +27,7 @@ import (
 // Every request that was decided on has RateLimit and RateLimit-Policy in its response
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, nethttp.Unless, nethttp.OnError and [Deny]. New
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New
 // panics if limiter or key is nil, and what it returns if the handler is.
 func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateLimitOption) func(http.Handler) http.Handler {
 	if limiter == nil {
@@ -49,18 +49,3 @@ func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateL
 		x.Run(x.Request)
 	})
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.RateLimitOption {
-	if deny == nil {
-		panic("ratelimit: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyRateLimit(s *setting.RateLimit) { s.Deny = o.deny }

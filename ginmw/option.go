@@ -3,6 +3,7 @@ package ginmw
 import (
 	"github.com/gin-gonic/gin"
 
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -21,4 +22,14 @@ func Unless(skip func(c *gin.Context) bool) Option {
 		panic("ginmw: Unless: nil function")
 	}
 	return setting.Option(func(s *setting.Common) { s.Skip = skip })
+}
+
+// OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The chain has
+// been ended, and the header fields of the refusal are set; deny writes status and body. The denial's
+// Reason says which policy refused, and why.
+func OnDeny(deny func(c *gin.Context, d policy.Denial)) Option {
+	if deny == nil {
+		panic("ginmw: OnDeny: nil function")
+	}
+	return setting.Option(func(s *setting.Common) { s.Deny = deny })
 }
