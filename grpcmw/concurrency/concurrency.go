@@ -9,8 +9,6 @@ package concurrency
 import (
 	"fmt"
 
-	"google.golang.org/grpc"
-
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -59,36 +57,22 @@ import (
 // Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, grpcmw.Unless,
 // grpcmw.OnError and grpcmw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
-	h := newHolder("New", sem, key, opts)
-	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpc.UnaryServerInterceptor {
-	return newHolder("UnaryServerInterceptor", sem, key, opts).Unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpc.StreamServerInterceptor {
-	return newHolder("StreamServerInterceptor", sem, key, opts).Stream
-}
-
-func newHolder(name string, sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts []policy.ConcurrencyOption) *rpc.Holder {
 	if sem == nil {
-		panic("concurrency: " + name + ": nil semaphore")
+		panic("concurrency: New: nil semaphore")
 	}
 	if key == nil {
-		panic("concurrency: " + name + ": nil key")
+		panic("concurrency: New: nil key")
 	}
 	settings := setting.ForConcurrency(opts)
 	hold, err := middleware.NewConcurrency(sem, settings)
 	if err != nil {
-		panic(fmt.Sprintf("concurrency: %s: %v", name, err))
+		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}
-	return &rpc.Holder{
+	h := &rpc.Holder{
 		Hold:   hold,
 		Key:    key,
 		Hooks:  rpc.HooksOf("concurrency", settings.Common),
 		Status: "concurrency-status",
 	}
+	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
 }

@@ -7,8 +7,6 @@
 package exclusive
 
 import (
-	"google.golang.org/grpc"
-
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -50,32 +48,18 @@ import (
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError
 // and grpcmw.OnDeny. New panics if locker or key is nil.
 func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpcmw.Interceptors {
-	h := newHolder("New", locker, key, opts)
-	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpc.UnaryServerInterceptor {
-	return newHolder("UnaryServerInterceptor", locker, key, opts).Unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpc.StreamServerInterceptor {
-	return newHolder("StreamServerInterceptor", locker, key, opts).Stream
-}
-
-func newHolder(name string, locker *lock.Locker, key grpcmw.KeyFunc, opts []policy.ExclusiveOption) *rpc.Holder {
 	if locker == nil {
-		panic("exclusive: " + name + ": nil locker")
+		panic("exclusive: New: nil locker")
 	}
 	if key == nil {
-		panic("exclusive: " + name + ": nil key")
+		panic("exclusive: New: nil key")
 	}
 	settings := setting.ForExclusive(opts)
-	return &rpc.Holder{
+	h := &rpc.Holder{
 		Hold:   middleware.NewExclusive(locker, settings),
 		Key:    key,
 		Hooks:  rpc.HooksOf("exclusive", settings.Common),
 		Status: "lock-status",
 	}
+	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
 }

@@ -56,33 +56,19 @@ var fenceMetadata = strings.ToLower(fence.Header)
 // Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpcmw.Interceptors {
-	i := newInterceptor("New", checker, key, opts)
+	settings := setting.ForFenced(opts)
+	m := middleware.NewFence(checker, settings)
+	if key == nil {
+		panic("fenced: New: nil key")
+	}
+	i := &interceptor{m, key, rpc.HooksOf("fenced", settings.Common)}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpc.UnaryServerInterceptor {
-	return newInterceptor("UnaryServerInterceptor", checker, key, opts).unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpc.StreamServerInterceptor {
-	return newInterceptor("StreamServerInterceptor", checker, key, opts).stream
 }
 
 type interceptor struct {
 	fence *middleware.Fence
 	key   grpcmw.KeyFunc
 	hooks rpc.Hooks
-}
-
-func newInterceptor(name string, checker fence.Checker, key grpcmw.KeyFunc, opts []policy.FencedOption) *interceptor {
-	settings := setting.ForFenced(opts)
-	m := middleware.NewFence(name, checker, settings)
-	if key == nil {
-		panic("fenced: " + name + ": nil key")
-	}
-	return &interceptor{m, key, rpc.HooksOf("fenced", settings.Common)}
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

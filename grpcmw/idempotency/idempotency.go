@@ -84,19 +84,26 @@ const (
 // grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
 // New panics if the guard is nil or the scope is the zero value.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
-	i := newInterceptor("New", g, scope, opts)
+	if g == nil {
+		panic("idempotency: New: nil guard")
+	}
+	if scope.IsZero() {
+		panic("idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped")
+	}
+	settings := setting.ForRPCIdempotency(opts)
+	if settings.KeyAlone && settings.Fingerprint != nil {
+		panic("idempotency: New: Fingerprint says nothing with policy.KeyAlone")
+	}
+	i := &interceptor{
+		decider:  middleware.NewIdempotency(g, settings.Common, settings.Open, settings.MaxRun),
+		maxData:  g.MaxResult(),
+		scope:    scope,
+		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),
+		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.Fingerprint),
+		settings: settings,
+		hooks:    rpc.HooksOf("idempotency", settings.Common),
+	}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpc.UnaryServerInterceptor {
-	return newInterceptor("UnaryServerInterceptor", g, scope, opts).unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams: it guards none, and refuses those that
-// ask for it.
-func StreamServerInterceptor(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpc.StreamServerInterceptor {
-	return newInterceptor("StreamServerInterceptor", g, scope, opts).stream
 }
 
 type interceptor struct {
@@ -107,28 +114,6 @@ type interceptor struct {
 	own      func(*grpcmw.Call) ([]byte, error) // stands for the request in the fingerprint; nil for itself
 	settings setting.RPCIdempotency
 	hooks    rpc.Hooks
-}
-
-func newInterceptor(name string, g *guard.Guard, scope grpcmw.ScopeFunc, opts []policy.RPCIdempotencyOption) *interceptor {
-	if g == nil {
-		panic("idempotency: " + name + ": nil guard")
-	}
-	if scope.IsZero() {
-		panic("idempotency: " + name + ": no scope; use grpcmw.ScopeBy or grpcmw.Unscoped")
-	}
-	settings := setting.ForRPCIdempotency(opts)
-	if settings.KeyAlone && settings.Fingerprint != nil {
-		panic("idempotency: " + name + ": Fingerprint says nothing with policy.KeyAlone")
-	}
-	return &interceptor{
-		decider:  middleware.NewIdempotency(g, settings.Common, settings.Open, settings.MaxRun),
-		maxData:  g.MaxResult(),
-		scope:    scope,
-		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),
-		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.Fingerprint),
-		settings: settings,
-		hooks:    rpc.HooksOf("idempotency", settings.Common),
-	}
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -40,16 +40,6 @@ func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRat
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
 
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.UnaryServerInterceptor {
-	return newInterceptor("UnaryServerInterceptor", limiter, key, opts).unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.StreamServerInterceptor {
-	return newInterceptor("StreamServerInterceptor", limiter, key, opts).stream
-}
-
 // PerMessage has a stream take a token for each message that the client sends: the one at its
 // beginning is for the first message, and the others are taken as messages arrive. When there is none
 // left, the handler's Recv returns the refusal, now and from then on; a handler that returns it ends

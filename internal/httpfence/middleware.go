@@ -20,7 +20,7 @@ type Middleware struct {
 
 // New returns the middleware. It panics, as the New of package fenced, if the checker is nil.
 func New(c fence.Checker, s setting.Fenced) *Middleware {
-	return &Middleware{middleware.NewFence("New", c, s), s.ProblemTypes}
+	return &Middleware{middleware.NewFence(c, s), s.ProblemTypes}
 }
 
 // Serve answers a request, whose response has the header h: it runs it, or denies it.

@@ -24,11 +24,11 @@ type Fence struct {
 	allowUnfenced bool
 }
 
-// NewFence returns what refuses by a checker. It panics, as the function called name of package fenced,
-// if that is nil: an interface lets a pointer through that is.
-func NewFence(name string, c fence.Checker, s setting.Fenced) *Fence {
+// NewFence returns what refuses by a checker. It panics, as the New of package fenced, if that is nil: an
+// interface lets a pointer through that is.
+func NewFence(c fence.Checker, s setting.Fenced) *Fence {
 	if naming.IsNil(c) {
-		panic("fenced: " + name + ": nil checker")
+		panic("fenced: New: nil checker")
 	}
 	return &Fence{newWatch(s.Common, s.Open, "fence", ""), c, s.AllowUnfenced}
 }
