@@ -4,7 +4,7 @@ import (
 	"github.com/labstack/echo/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -18,13 +18,16 @@ type Option interface {
 }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
-func Unless(skip func(c *echo.Context) bool) Option { return echohttp.Unless("echov5mw", skip) }
+func Unless(skip func(c *echo.Context) bool) Option { return httpmw.Unless("echov5mw", skip) }
 
 // OnDeny has the refusals of a middleware answered by deny instead of by the HTTPErrorHandler. The handler
 // does not run, and the header fields of the refusal are set; deny writes status and body, or returns an
 // error for the HTTPErrorHandler. The denial's Reason says which policy refused, and why.
 func OnDeny(deny func(c *echo.Context, d policy.Denial) error) Option {
-	return echohttp.OnDeny("echov5mw", deny)
+	if deny == nil {
+		panic("echov5mw: OnDeny: nil function")
+	}
+	return setting.Option(func(s *setting.Common) { s.Deny = deny })
 }
 
 // OnError has a middleware tell report of an error that it does not return, since the answer is not
@@ -37,5 +40,5 @@ func OnDeny(deny func(c *echo.Context, d policy.Denial) error) Option {
 // it is not called, and nothing is logged, if the request's context is over: behind a time-out middleware
 // that has returned, echo may have given its context to another request.
 func OnError(report func(c *echo.Context, err error)) Option {
-	return echohttp.OnError("echov5mw", report)
+	return httpmw.OnError("echov5mw", report)
 }

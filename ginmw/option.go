@@ -4,6 +4,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -17,12 +18,7 @@ type Option interface {
 }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
-func Unless(skip func(c *gin.Context) bool) Option {
-	if skip == nil {
-		panic("ginmw: Unless: nil function")
-	}
-	return setting.Option(func(s *setting.Common) { s.Skip = skip })
-}
+func Unless(skip func(c *gin.Context) bool) Option { return httpmw.Unless("ginmw", skip) }
 
 // OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The chain has
 // been ended, and the header fields of the refusal are set; deny writes status and body. The denial's

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
@@ -17,12 +18,7 @@ type Option interface {
 }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
-func Unless(skip func(r *http.Request) bool) Option {
-	if skip == nil {
-		panic("nethttp: Unless: nil function")
-	}
-	return setting.Option(func(s *setting.Common) { s.Skip = skip })
-}
+func Unless(skip func(r *http.Request) bool) Option { return httpmw.Unless("nethttp", skip) }
 
 // OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The handler does
 // not run, and the header fields of the refusal are set; deny writes status and body. The denial's Reason
@@ -42,8 +38,5 @@ func OnDeny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) 
 //
 // The request's goroutine calls report, before or after the handler, so it must be quick.
 func OnError(report func(r *http.Request, err error)) Option {
-	if report == nil {
-		panic("nethttp: OnError: nil function")
-	}
-	return setting.Option(func(s *setting.Common) { s.Report = report })
+	return httpmw.OnError("nethttp", report)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
@@ -55,5 +55,5 @@ import (
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, echomw.Unless, echomw.OnError
 // and echomw.OnDeny. New panics if locker or key is nil.
 func New(locker *lock.Locker, key echomw.KeyFunc, opts ...policy.ExclusiveOption) echo.MiddlewareFunc {
-	return echohttp.Exclusive[echo.HandlerFunc](adapter.Echo{}, locker, key, opts)
+	return adapter.Handler(httpmw.Exclusive(adapter.Echo{}, locker, key, opts))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler of a request whose fence is not lower than the largest
@@ -49,5 +49,5 @@ import (
 // Options are policy.AllowUnfenced, policy.RunUnprotected, echomw.Unless, echomw.OnError and echomw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key echomw.KeyFunc, opts ...policy.FencedOption) echo.MiddlewareFunc {
-	return echohttp.Fenced[echo.HandlerFunc](adapter.Echo{}, checker, key, opts)
+	return adapter.Handler(httpmw.Fenced(adapter.Echo{}, checker, key, opts))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that takes one token of the request's key, and returns an error without
@@ -30,5 +30,5 @@ import (
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echomw.Unless, echomw.OnError and echomw.OnDeny. New
 // panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echomw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
-	return echohttp.RateLimit[echo.HandlerFunc](adapter.Echo{}, limiter, key, opts)
+	return adapter.Handler(httpmw.RateLimit(adapter.Echo{}, limiter, key, opts))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
@@ -59,5 +59,5 @@ import (
 // Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, echov5mw.Unless,
 // echov5mw.OnError and echov5mw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
-	return echohttp.Concurrency[echo.HandlerFunc](adapter.Echo{}, sem, key, opts)
+	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that takes one token of the request's key, and returns an error without
@@ -30,5 +30,5 @@ import (
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echov5mw.Unless, echov5mw.OnError and echov5mw.OnDeny. New
 // panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echov5mw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
-	return echohttp.RateLimit[echo.HandlerFunc](adapter.Echo{}, limiter, key, opts)
+	return adapter.Handler(httpmw.RateLimit(adapter.Echo{}, limiter, key, opts))
 }

@@ -7,16 +7,13 @@
 package concurrency
 
 import (
-	"fmt"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httphold"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
@@ -61,23 +58,5 @@ import (
 // Options are policy.Wait, policy.MaxWaiting, policy.PerInstance, policy.FailOpen, ginmw.Unless and
 // ginmw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
-	if sem == nil {
-		panic("concurrency: New: nil semaphore")
-	}
-	if key == nil {
-		panic("concurrency: New: nil key")
-	}
-	settings := setting.ForConcurrency(opts)
-	hooks := hook.Of("concurrency", settings.Common)
-	middleware, err := httphold.Concurrency(sem, settings)
-	if err != nil {
-		panic(fmt.Sprintf("concurrency: New: %v", err))
-	}
-
-	return func(c *gin.Context) {
-		if hooks.Skips(c) {
-			return
-		}
-		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
-	}
+	return adapter.Handler(httpmw.Concurrency(adapter.Gin{}, sem, key, opts))
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httphold"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
@@ -55,20 +54,5 @@ import (
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny. New
 // panics if locker or key is nil.
 func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption) gin.HandlerFunc {
-	if locker == nil {
-		panic("exclusive: New: nil locker")
-	}
-	if key == nil {
-		panic("exclusive: New: nil key")
-	}
-	settings := setting.ForExclusive(opts)
-	hooks := hook.Of("exclusive", settings.Common)
-	middleware := httphold.Exclusive(locker, settings)
-
-	return func(c *gin.Context) {
-		if hooks.Skips(c) {
-			return
-		}
-		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
-	}
+	return adapter.Handler(httpmw.Exclusive(adapter.Gin{}, locker, key, opts))
 }

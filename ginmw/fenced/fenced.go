@@ -13,9 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httpfence"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler of a request whose fence is not lower than the largest
@@ -49,17 +48,5 @@ import (
 // Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key ginmw.KeyFunc, opts ...policy.FencedOption) gin.HandlerFunc {
-	settings := setting.ForFenced(opts)
-	middleware := httpfence.New(checker, settings)
-	if key == nil {
-		panic("fenced: New: nil key")
-	}
-	hooks := hook.Of("fenced", settings.Common)
-
-	return func(c *gin.Context) {
-		if hooks.Skips(c) {
-			return
-		}
-		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
-	}
+	return adapter.Handler(httpmw.Fenced(adapter.Gin{}, checker, key, opts))
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httplimit"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that takes one token of the request's key, and answers without the handler
@@ -30,23 +29,5 @@ import (
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and ginmw.OnDeny. New panics if limiter
 // or key is nil.
 func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLimitOption) gin.HandlerFunc {
-	if limiter == nil {
-		panic("ratelimit: New: nil limiter")
-	}
-	if key == nil {
-		panic("ratelimit: New: nil key")
-	}
-	settings := setting.ForRateLimit(opts)
-	hooks := hook.Of("ratelimit", settings.Common)
-	middleware := httplimit.New(limiter, settings)
-
-	return func(c *gin.Context) {
-		if hooks.Skips(c) {
-			return
-		}
-		k, err := key(c)
-		if denial := middleware.Check(c.Request.Context(), c.Writer.Header(), k, err); denial != nil {
-			hooks.Deny(c, *denial)
-		}
-	}
+	return adapter.Handler(httpmw.RateLimit(adapter.Gin{}, limiter, key, opts))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -68,10 +68,10 @@ func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.Concurrenc
 	if err != nil {
 		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}
-	h := &rpc.Holder{
+	h := &adapter.Holder{
 		Hold:   hold,
 		Key:    key,
-		Hooks:  rpc.HooksOf("concurrency", settings.Common),
+		Hooks:  adapter.HooksOf("concurrency", settings.Common),
 		Status: "concurrency-status",
 	}
 	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -55,10 +55,10 @@ func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption
 		panic("exclusive: New: nil key")
 	}
 	settings := setting.ForExclusive(opts)
-	h := &rpc.Holder{
+	h := &adapter.Holder{
 		Hold:   middleware.NewExclusive(locker, settings),
 		Key:    key,
-		Hooks:  rpc.HooksOf("exclusive", settings.Common),
+		Hooks:  adapter.HooksOf("exclusive", settings.Common),
 		Status: "lock-status",
 	}
 	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}

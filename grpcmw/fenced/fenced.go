@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -61,14 +61,14 @@ func New(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption)
 	if key == nil {
 		panic("fenced: New: nil key")
 	}
-	i := &interceptor{m, key, rpc.HooksOf("fenced", settings.Common)}
+	i := &interceptor{m, key, adapter.HooksOf("fenced", settings.Common)}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
 
 type interceptor struct {
 	fence *middleware.Fence
 	key   grpcmw.KeyFunc
-	hooks rpc.Hooks
+	hooks adapter.Hooks
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -84,7 +84,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	stream, call := rpc.NewStream(ss, info)
+	stream, call := adapter.NewStream(ss, info)
 	if i.hooks.Skips(call) {
 		return handler(srv, stream)
 	}
@@ -105,7 +105,7 @@ func (i *interceptor) check(call *grpcmw.Call) (context.Context, error) {
 	}
 	if passage.Bypassed != nil {
 		i.hooks.Report(call, passage.Bypassed)
-		rpc.SetHeader(ctx, "fence-status", "bypassed")
+		adapter.SetHeader(ctx, "fence-status", "bypassed")
 	}
 	return passage.Context, nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -101,7 +101,7 @@ func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOp
 		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),
 		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.Fingerprint),
 		settings: settings,
-		hooks:    rpc.HooksOf("idempotency", settings.Common),
+		hooks:    adapter.HooksOf("idempotency", settings.Common),
 	}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
@@ -113,12 +113,12 @@ type interceptor struct {
 	key      grpcmw.KeyFunc                     // reads the key; nil for metadata and field
 	own      func(*grpcmw.Call) ([]byte, error) // stands for the request in the fingerprint; nil for itself
 	settings setting.RPCIdempotency
-	hooks    rpc.Hooks
+	hooks    adapter.Hooks
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	call := grpcmw.NewCall(ctx, info.FullMethod, req)
-	if i.hooks.Skips(call) || rpc.HasNoSideEffects(info.FullMethod) {
+	if i.hooks.Skips(call) || adapter.HasNoSideEffects(info.FullMethod) {
 		return handler(ctx, req)
 	}
 	key, denial := i.readKey(call, req)
@@ -200,13 +200,13 @@ func (x *exchange) Replay(result *guard.Result) error {
 
 func (x *exchange) Bypass() {
 	ctx := x.call.Context()
-	rpc.SetHeader(ctx, statusMetadata, "bypassed")
+	adapter.SetHeader(ctx, statusMetadata, "bypassed")
 	x.resp, x.err = x.handler(ctx, x.req)
 }
 
 func (x *exchange) Unconfirmed() {
 	if x.interceptor.settings.StatusHeaders {
-		rpc.SetHeader(x.call.Context(), statusMetadata, "unconfirmed")
+		adapter.SetHeader(x.call.Context(), statusMetadata, "unconfirmed")
 	}
 }
 
@@ -233,8 +233,8 @@ func (i *interceptor) ending(code codes.Code) middleware.Ending {
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	stream, call := rpc.NewStream(ss, info)
-	if i.settings.PassStreams || i.hooks.Skips(call) || rpc.HasNoSideEffects(info.FullMethod) {
+	stream, call := adapter.NewStream(ss, info)
+	if i.settings.PassStreams || i.hooks.Skips(call) || adapter.HasNoSideEffects(info.FullMethod) {
 		return handler(srv, stream)
 	}
 	keyed, denial := i.asksForGuard(call)

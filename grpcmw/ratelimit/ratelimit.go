@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
@@ -55,7 +55,7 @@ func (o option) ApplyRPCRateLimit(s *setting.RPCRateLimit) { o(s) }
 type interceptor struct {
 	decider    middleware.RateLimit
 	key        grpcmw.KeyFunc
-	hooks      rpc.Hooks
+	hooks      adapter.Hooks
 	order      *middleware.RetryOrder
 	perMessage bool
 	status     bool
@@ -72,7 +72,7 @@ func newInterceptor(name string, limiter *tokenbucket.Limiter, key grpcmw.KeyFun
 	return &interceptor{
 		decider:    middleware.NewRateLimit(limiter, settings.Common, settings.Open),
 		key:        key,
-		hooks:      rpc.HooksOf("ratelimit", settings.Common),
+		hooks:      adapter.HooksOf("ratelimit", settings.Common),
 		order:      middleware.NewRetryOrder(),
 		perMessage: settings.PerMessage,
 		status:     settings.StatusHeaders,
@@ -95,7 +95,7 @@ func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
 	var decision tokenbucket.Decision
 	denial, bypassed := i.decider.Check(call.Context(), key, keyErr, &decision)
 	if bypassed && i.status {
-		rpc.SetHeader(call.Context(), "ratelimit-status", "bypassed")
+		adapter.SetHeader(call.Context(), "ratelimit-status", "bypassed")
 	}
 	if denial == nil {
 		return nil
@@ -107,7 +107,7 @@ func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	stream, call := rpc.NewStream(ss, info)
+	stream, call := adapter.NewStream(ss, info)
 	if i.hooks.Skips(call) {
 		return handler(srv, stream)
 	}
@@ -123,7 +123,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 
 // charged is a stream whose messages are charged, but for the first, which has been.
 type charged struct {
-	*rpc.Stream
+	*adapter.Stream
 	interceptor *interceptor
 	call        *grpcmw.Call
 	key         string

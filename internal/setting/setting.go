@@ -18,6 +18,8 @@ type Common struct {
 	Deny any
 	// Report is for frameworks that have no place of their own for a request's errors.
 	Report any
+	// Key reads the key of the idempotency middleware; nil for where it is by default.
+	Key any
 	// ProblemTypes is what the problem types of this module begin with; empty for its own page.
 	ProblemTypes string
 	// Logger is slog.Default() if nil, and Meter the global provider.
@@ -65,8 +67,6 @@ type Idempotency struct {
 	MaxBody  int64
 	// MaxBodies bounds the bodies of all requests together; zero stands for the default.
 	MaxBodies int64
-	// Key is a key function in a framework's own types, or nil.
-	Key any
 	// Fingerprint returns what stands for the body in the fingerprint; nil for the body itself.
 	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
 	// KeyAlone leaves all but method, host and path out of the fingerprint.
@@ -92,8 +92,6 @@ type RPCIdempotency struct {
 	StatusHeaders bool
 	// KeyField is the field of a request that may have its key.
 	KeyField string
-	// Key is a key function in gRPC's types, or nil. It reads the key instead of metadata and field.
-	Key any
 	// Fingerprint is a function in gRPC's types, or nil. It returns what stands for the request in the
 	// fingerprint.
 	Fingerprint any

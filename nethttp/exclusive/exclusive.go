@@ -12,10 +12,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/httphold"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
 
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
@@ -56,25 +55,5 @@ import (
 // nethttp.OnError and nethttp.OnDeny. New panics if locker or key is nil, and what it returns if the
 // handler is.
 func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
-	if locker == nil {
-		panic("exclusive: New: nil locker")
-	}
-	if key == nil {
-		panic("exclusive: New: nil key")
-	}
-	settings := setting.ForExclusive(opts)
-	hooks := hook.Of("exclusive", settings.Common)
-	middleware := httphold.Exclusive(locker, settings)
-
-	return hooks.Middleware(func(x hook.Exchange) {
-		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
-	})
+	return adapter.Handler("exclusive", httpmw.Exclusive(adapter.NetHTTP{}, locker, adapter.Key(key), opts))
 }
-
-// exchange is a httphold.Exchange on net/http.
-type exchange struct {
-	hook.Exchange
-	key nethttp.KeyFunc
-}
-
-func (x *exchange) Key() (string, error) { return x.key(x.Request) }

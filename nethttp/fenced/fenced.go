@@ -12,10 +12,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/httpfence"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
 
 // New returns middleware that runs the handler of a request whose fence is not lower than the largest
@@ -49,22 +48,5 @@ import (
 // Options are policy.AllowUnfenced, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and nethttp.OnDeny.
 // New panics if checker or key is nil, and what it returns if the handler is.
 func New(checker fence.Checker, key nethttp.KeyFunc, opts ...policy.FencedOption) func(http.Handler) http.Handler {
-	settings := setting.ForFenced(opts)
-	middleware := httpfence.New(checker, settings)
-	if key == nil {
-		panic("fenced: New: nil key")
-	}
-	hooks := hook.Of("fenced", settings.Common)
-
-	return hooks.Middleware(func(x hook.Exchange) {
-		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
-	})
+	return adapter.Handler("fenced", httpmw.Fenced(adapter.NetHTTP{}, checker, adapter.Key(key), opts))
 }
-
-// exchange is a httphold.Exchange on net/http.
-type exchange struct {
-	hook.Exchange
-	key nethttp.KeyFunc
-}
-
-func (x *exchange) Key() (string, error) { return x.key(x.Request) }
