@@ -5,17 +5,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Option is an option of every echo v4 middleware of this module.
-type Option interface {
-	setting.RateLimitOption
-	setting.IdempotencyOption
-	setting.ExclusiveOption
-	setting.ConcurrencyOption
-	setting.FencedOption
-}
+type Option interface{ setting.HTTPOption }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
 func Unless(skip func(c echo.Context) bool) Option { return httpmw.Unless("echomw", skip) }
@@ -27,7 +21,7 @@ func OnDeny(deny func(c echo.Context, d policy.Denial) error) Option {
 	if deny == nil {
 		panic("echomw: OnDeny: nil function")
 	}
-	return setting.Option(func(s *setting.Common) { s.Deny = deny })
+	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
 }
 
 // OnError has a middleware tell report of an error that it does not return, since the answer is not

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
-	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )

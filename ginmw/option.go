@@ -5,17 +5,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Option is an option of every gin middleware of this module.
-type Option interface {
-	setting.RateLimitOption
-	setting.IdempotencyOption
-	setting.ExclusiveOption
-	setting.ConcurrencyOption
-	setting.FencedOption
-}
+type Option interface{ setting.HTTPOption }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
 func Unless(skip func(c *gin.Context) bool) Option { return httpmw.Unless("ginmw", skip) }
@@ -27,5 +21,5 @@ func OnDeny(deny func(c *gin.Context, d policy.Denial)) Option {
 	if deny == nil {
 		panic("ginmw: OnDeny: nil function")
 	}
-	return setting.Option(func(s *setting.Common) { s.Deny = deny })
+	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
 }

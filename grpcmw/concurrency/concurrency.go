@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // New returns interceptors that run the handler while it holds a permit, of weight 1, of the semaphore
@@ -63,7 +63,7 @@ func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.Concurrenc
 	if key == nil {
 		panic("concurrency: New: nil key")
 	}
-	settings := setting.ForConcurrency(opts)
+	settings := setting.Of(opts)
 	hold, err := middleware.NewConcurrency(sem, settings)
 	if err != nil {
 		panic(fmt.Sprintf("concurrency: New: %v", err))
@@ -71,7 +71,7 @@ func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.Concurrenc
 	h := &adapter.Holder{
 		Hold:   hold,
 		Key:    key,
-		Hooks:  adapter.HooksOf("concurrency", settings.Common),
+		Hooks:  adapter.HooksOf("concurrency", settings),
 		Status: "concurrency-status",
 	}
 	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}

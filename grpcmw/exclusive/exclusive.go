@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // New returns interceptors that run the handler while it holds the lock of the call's key, and answer
@@ -54,11 +54,11 @@ func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption
 	if key == nil {
 		panic("exclusive: New: nil key")
 	}
-	settings := setting.ForExclusive(opts)
+	settings := setting.Of(opts)
 	h := &adapter.Holder{
 		Hold:   middleware.NewExclusive(locker, settings),
 		Key:    key,
-		Hooks:  adapter.HooksOf("exclusive", settings.Common),
+		Hooks:  adapter.HooksOf("exclusive", settings),
 		Status: "lock-status",
 	}
 	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}

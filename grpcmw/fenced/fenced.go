@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // fenceMetadata is the metadata that has the fence.
@@ -56,12 +56,12 @@ var fenceMetadata = strings.ToLower(fence.Header)
 // Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpcmw.Interceptors {
-	settings := setting.ForFenced(opts)
+	settings := setting.Of(opts)
 	m := middleware.NewFence(checker, settings)
 	if key == nil {
 		panic("fenced: New: nil key")
 	}
-	i := &interceptor{m, key, adapter.HooksOf("fenced", settings.Common)}
+	i := &interceptor{m, key, adapter.HooksOf("fenced", settings)}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
 

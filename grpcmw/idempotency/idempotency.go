@@ -22,7 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 const (
@@ -90,18 +90,18 @@ func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOp
 	if scope.IsZero() {
 		panic("idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped")
 	}
-	settings := setting.ForRPCIdempotency(opts)
-	if settings.KeyAlone && settings.Fingerprint != nil {
+	settings := setting.Of(opts)
+	if settings.KeyAlone && settings.CallFingerprint != nil {
 		panic("idempotency: New: Fingerprint says nothing with policy.KeyAlone")
 	}
 	i := &interceptor{
-		decider:  middleware.NewIdempotency(g, settings.Common, settings.Open, settings.MaxRun),
+		decider:  middleware.NewIdempotency(g, settings),
 		maxData:  g.MaxResult(),
 		scope:    scope,
 		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),
-		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.Fingerprint),
+		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.CallFingerprint),
 		settings: settings,
-		hooks:    adapter.HooksOf("idempotency", settings.Common),
+		hooks:    adapter.HooksOf("idempotency", settings),
 	}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
@@ -112,7 +112,7 @@ type interceptor struct {
 	scope    grpcmw.ScopeFunc
 	key      grpcmw.KeyFunc                     // reads the key; nil for metadata and field
 	own      func(*grpcmw.Call) ([]byte, error) // stands for the request in the fingerprint; nil for itself
-	settings setting.RPCIdempotency
+	settings setting.Settings
 	hooks    adapter.Hooks
 }
 
@@ -216,7 +216,7 @@ func (x *exchange) Report(err error) { x.interceptor.hooks.Report(x.call, err) }
 
 // ending says whether a repeat is given an answer. The table is in docs/idempotency.md.
 func (i *interceptor) ending(code codes.Code) middleware.Ending {
-	if keep, ok := i.settings.Keep[uint32(code)]; ok {
+	if keep, ok := i.settings.Keep[int(code)]; ok {
 		if keep {
 			return middleware.Final
 		}

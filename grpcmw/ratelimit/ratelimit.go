@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // New returns interceptors that take one token of the call's key, and answer without the handler if
@@ -45,12 +45,8 @@ func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRat
 // left, the handler's Recv returns the refusal, now and from then on; a handler that returns it ends
 // the stream with it. It says nothing of unary calls.
 func PerMessage() policy.RPCRateLimitOption {
-	return option(func(s *setting.RPCRateLimit) { s.PerMessage = true })
+	return setting.Func(func(s *setting.Settings) { s.PerMessage = true })
 }
-
-type option func(*setting.RPCRateLimit)
-
-func (o option) ApplyRPCRateLimit(s *setting.RPCRateLimit) { o(s) }
 
 type interceptor struct {
 	decider    middleware.RateLimit
@@ -68,11 +64,11 @@ func newInterceptor(name string, limiter *tokenbucket.Limiter, key grpcmw.KeyFun
 	if key == nil {
 		panic("ratelimit: " + name + ": nil key")
 	}
-	settings := setting.ForRPCRateLimit(opts)
+	settings := setting.Of(opts)
 	return &interceptor{
-		decider:    middleware.NewRateLimit(limiter, settings.Common, settings.Open),
+		decider:    middleware.NewRateLimit(limiter, settings),
 		key:        key,
-		hooks:      adapter.HooksOf("ratelimit", settings.Common),
+		hooks:      adapter.HooksOf("ratelimit", settings),
 		order:      middleware.NewRetryOrder(),
 		perMessage: settings.PerMessage,
 		status:     settings.StatusHeaders,

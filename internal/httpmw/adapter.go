@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Middleware answers the request of c, or calls next, which does. It returns the error of next, or, in a
@@ -17,7 +17,7 @@ type Middleware[C any] func(c C, next func(C) error) error
 type Adapter[C any] interface {
 	// Hooks returns the functions in the framework's types among a middleware's settings. It panics, as
 	// the New of the package called name, if one of them was made for another framework.
-	Hooks(name string, s setting.Common) Hooks[C]
+	Hooks(name string, s setting.Settings) Hooks[C]
 	// Request returns the request.
 	Request(c C) *http.Request
 	// WithRequest returns the context with another request, which in most frameworks is the same context.
@@ -67,7 +67,7 @@ type base[C any] struct {
 	types  string          // of problems
 }
 
-func newBase[C any](a Adapter[C], name string, s setting.Common) *base[C] {
+func newBase[C any](a Adapter[C], name string, s setting.Settings) *base[C] {
 	errors, _ := a.(ErrorAdapter[C])
 	return &base[C]{a, a.Hooks(name, s), errors, s.ProblemTypes}
 }

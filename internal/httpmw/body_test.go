@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // unbounded is a body without a bound on the sum of bodies.
@@ -39,7 +39,7 @@ func TestTheFingerprintOfARequestStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := fingerprint(r, b, &setting.Idempotency{})
+		got, err := fingerprint(r, b, &setting.Settings{})
 		if err != nil || hex.EncodeToString(got) != wants[i] {
 			t.Errorf("%s %s: %x, %v, want %s", r.Method, r.URL, got, err, wants[i])
 		}

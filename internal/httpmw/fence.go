@@ -4,17 +4,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Fenced is fenced.New.
 func Fenced[C any](a Adapter[C], checker fence.Checker, key func(C) (string, error), opts []policy.FencedOption) Middleware[C] {
-	settings := setting.ForFenced(opts)
+	settings := setting.Of(opts)
 	m := middleware.NewFence(checker, settings)
 	if key == nil {
 		panic("fenced: New: nil key")
 	}
-	b := newBase(a, "fenced", settings.Common)
+	b := newBase(a, "fenced", settings)
 	return func(c C, next func(C) error) error {
 		if b.skips(c) {
 			return next(c)

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/parts"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
 // conditions are the fields that a handler's answer depends on by their definition.
@@ -14,7 +14,7 @@ var conditions = []string{"If-Match", "If-None-Match", "If-Modified-Since", "If-
 
 // fingerprint returns a digest of all that says what a request asks for. An error is the application's
 // function's, or that there is no room for what the function is shown.
-func fingerprint(r *http.Request, b *body, s *setting.Idempotency) ([]byte, error) {
+func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) {
 	var most [512]byte
 	head := parts.Append(most[:0], r.Method, strings.ToLower(r.Host), r.URL.EscapedPath())
 	if s.KeyAlone {
@@ -39,7 +39,7 @@ func fingerprint(r *http.Request, b *body, s *setting.Idempotency) ([]byte, erro
 }
 
 // ownFingerprint returns what the application says of a body. It is given a copy.
-func ownFingerprint(r *http.Request, b *body, s *setting.Idempotency) (own []byte, err error) {
+func ownFingerprint(r *http.Request, b *body, s *setting.Settings) (own []byte, err error) {
 	if !b.take(b.size) {
 		return nil, errNoRoom
 	}

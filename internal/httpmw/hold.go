@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Exclusive is exclusive.New.
@@ -19,9 +19,9 @@ func Exclusive[C any](a Adapter[C], l *lock.Locker, key func(C) (string, error),
 	if key == nil {
 		panic("exclusive: New: nil key")
 	}
-	settings := setting.ForExclusive(opts)
+	settings := setting.Of(opts)
 	m := &hold[C]{
-		base: newBase(a, "exclusive", settings.Common), key: key,
+		base: newBase(a, "exclusive", settings), key: key,
 		hold: middleware.NewExclusive(l, settings), status: "Lock-Status",
 	}
 	return m.serve
@@ -37,13 +37,13 @@ func Concurrency[C any](
 	if key == nil {
 		panic("concurrency: New: nil key")
 	}
-	settings := setting.ForConcurrency(opts)
+	settings := setting.Of(opts)
 	held, err := middleware.NewConcurrency(s, settings)
 	if err != nil {
 		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}
 	m := &hold[C]{
-		base: newBase(a, "concurrency", settings.Common), key: key,
+		base: newBase(a, "concurrency", settings), key: key,
 		hold: held, status: "Concurrency-Status",
 	}
 	return m.serve

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 const (
@@ -41,7 +41,7 @@ func newIdempotency[C any](
 	if scope.IsZero() {
 		panic(fmt.Sprintf("idempotency: New: no scope; use %[1]s.ScopeBy or %[1]s.Unscoped", name))
 	}
-	s := setting.ForIdempotency(opts)
+	s := setting.Of(opts)
 	if s.KeyAlone && s.Fingerprint != nil {
 		panic("idempotency: New: policy.Fingerprint says nothing with policy.KeyAlone")
 	}
@@ -56,8 +56,8 @@ func newIdempotency[C any](
 		panic(fmt.Sprintf("idempotency: New: policy.MaxBodies (%d) is less than one request may take (%d)", s.MaxBodies, one))
 	}
 	return &idempotency[C]{
-		base:      newBase(a, "idempotency", s.Common),
-		decider:   middleware.NewIdempotency(g, s.Common, s.Open, s.MaxRun),
+		base:      newBase(a, "idempotency", s),
+		decider:   middleware.NewIdempotency(g, s),
 		scope:     scope,
 		maxResult: g.MaxResult(),
 		bodies:    budget{max: s.MaxBodies},
@@ -72,7 +72,7 @@ type idempotency[C any] struct {
 	scope     Scope[C]
 	maxResult int
 	bodies    budget
-	settings  setting.Idempotency
+	settings  setting.Settings
 }
 
 // serve runs a request, replays its answer, or refuses it.

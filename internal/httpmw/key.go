@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 )
 
 // RouteAdapter is what key functions need to know of a request in a framework with routes of its own.

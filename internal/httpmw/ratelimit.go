@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // RateLimit is ratelimit.New.
@@ -20,10 +20,10 @@ func RateLimit[C any](
 	if key == nil {
 		panic("ratelimit: New: nil key")
 	}
-	settings := setting.ForRateLimit(opts)
-	b := newBase(a, "ratelimit", settings.Common)
+	settings := setting.Of(opts)
+	b := newBase(a, "ratelimit", settings)
 	m := &rateLimit{
-		decider: middleware.NewRateLimit(l, settings.Common, settings.Open),
+		decider: middleware.NewRateLimit(l, settings),
 		legacy:  settings.LegacyHeaders,
 		status:  settings.StatusHeaders,
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // The length of what HEAD does not send is replayed, too.
@@ -61,7 +61,7 @@ func TestRecordsThatCannotBeReplayed(t *testing.T) {
 			m, h := guarded(t, func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })
 			r := httptest.NewRequest(http.MethodPost, "/", nil)
 			r.Header.Set("Idempotency-Key", "k")
-			sum, err := fingerprint(r, unbounded(), &setting.Idempotency{})
+			sum, err := fingerprint(r, unbounded(), &setting.Settings{})
 			if err != nil {
 				t.Fatal(err)
 			}

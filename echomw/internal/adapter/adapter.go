@@ -11,8 +11,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
-	"github.com/lockkeeper/lockkeeper/internal/keys"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Handler returns a middleware as echo takes it.
@@ -26,7 +26,7 @@ func Handler(m httpmw.Middleware[echo.Context]) echo.MiddlewareFunc {
 type Echo struct{}
 
 // Hooks implements httpmw.Adapter.
-func (e Echo) Hooks(name string, s setting.Common) httpmw.Hooks[echo.Context] {
+func (e Echo) Hooks(name string, s setting.Settings) httpmw.Hooks[echo.Context] {
 	h := httpmw.HooksOf[echo.Context](name, s)
 	if deny := setting.Hook[func(echo.Context, policy.Denial) error](name, s.Deny); deny != nil {
 		h.Deny = func(c echo.Context, d policy.Denial) (int, error) {

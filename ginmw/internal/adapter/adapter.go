@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Handler returns a middleware as gin takes it.
@@ -25,7 +25,7 @@ func next(c *gin.Context) error {
 type Gin struct{}
 
 // Hooks implements httpmw.Adapter.
-func (Gin) Hooks(name string, s setting.Common) httpmw.Hooks[*gin.Context] {
+func (Gin) Hooks(name string, s setting.Settings) httpmw.Hooks[*gin.Context] {
 	h := httpmw.HooksOf[*gin.Context](name, s)
 	if deny := setting.Hook[func(*gin.Context, policy.Denial)](name, s.Deny); deny != nil {
 		h.Deny = func(c *gin.Context, d policy.Denial) (int, error) {

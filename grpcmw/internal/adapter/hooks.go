@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Hooks are the functions in gRPC's terms that an interceptor was given.
@@ -25,7 +25,7 @@ type Hooks struct {
 
 // HooksOf returns the hooks among an interceptor's settings. It panics, as the New of the package
 // called name, if one of them was made for another framework.
-func HooksOf(name string, s setting.Common) Hooks {
+func HooksOf(name string, s setting.Settings) Hooks {
 	return Hooks{
 		skip:   setting.Hook[func(*grpcmw.Call) bool](name, s.Skip),
 		deny:   setting.Hook[func(*grpcmw.Call, policy.Denial) error](name, s.Deny),

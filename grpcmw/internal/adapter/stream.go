@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 )
 
 // Stream is a stream as its handler sees it: with a context of its own, and with the request that a

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Context is a request and its response.
@@ -47,7 +47,7 @@ func Key(key func(*http.Request) (string, error)) func(Context) (string, error) 
 type NetHTTP struct{}
 
 // Hooks implements httpmw.Adapter.
-func (NetHTTP) Hooks(name string, s setting.Common) (h httpmw.Hooks[Context]) {
+func (NetHTTP) Hooks(name string, s setting.Settings) (h httpmw.Hooks[Context]) {
 	of := httpmw.HooksOf[*http.Request](name, s)
 	if of.Skip != nil {
 		h.Skip = func(c Context) bool { return of.Skip(c.R) }

@@ -14,7 +14,7 @@ var chosen = regexp.MustCompile(`(ScopeBy|FirstOf|ratelimit\.New|idempotency\.Ne
 
 // No documentation, and no example, has clients choose what limits or scopes them.
 func TestExamplesDoNotLetClientsChooseTheirKey(t *testing.T) {
-	const root = "../.."
+	const root = "../../.."
 	read := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		name := d.Name()

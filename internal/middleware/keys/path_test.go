@@ -19,7 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
