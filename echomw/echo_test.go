@@ -66,7 +66,7 @@ func TestEcho(t *testing.T) {
 		Idempotency: func(g *guard.Guard, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
 			return idempotency.New(g, echomw.Unscoped(), opts...)
 		},
-		Deny:    ratelimit.Deny,
+		OnDeny:  func(f func(echo.Context, policy.Denial) error) policy.RateLimitOption { return echomw.OnDeny(f) },
 		OnError: func(f func(echo.Context, error)) policy.RateLimitOption { return echomw.OnError(f) },
 	})
 }

@@ -62,19 +62,13 @@ func serveOn(e *echo.Echo, handler http.HandlerFunc, middleware []mwtest.Middlew
 func build(m mwtest.Middleware) echo.MiddlewareFunc {
 	switch m := m.(type) {
 	case mwtest.RateLimit:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, ratelimit.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return ratelimit.New(m.Limiter, key(m.By), m.Options...)
 	case mwtest.Idempotency:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, idempotency.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		scope := echomw.Unscoped()
 		if m.By.Kind != mwtest.None {
@@ -85,35 +79,33 @@ func build(m mwtest.Middleware) echo.MiddlewareFunc {
 		}
 		return idempotency.New(m.Guard, scope, m.Options...)
 	case mwtest.Exclusive:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, exclusive.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return exclusive.New(m.Locker, key(m.By), m.Options...)
 	case mwtest.Concurrency:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
 	case mwtest.Fenced:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, fenced.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return fenced.New(m.Checker, key(m.By), m.Options...)
 	}
 	panic("unknown middleware")
 }
 
-func unless(h mwtest.Hooks) echomw.Option {
-	return echomw.Unless(func(c echo.Context) bool { return h.Skip(c.Request()) })
+// hooks returns the options for the hooks.
+func hooks(h mwtest.Hooks) (options []echomw.Option) {
+	if h.Skip != nil {
+		options = append(options, echomw.Unless(func(c echo.Context) bool { return h.Skip(c.Request()) }))
+	}
+	if h.Deny != nil {
+		options = append(options, echomw.OnDeny(deny(h)))
+	}
+	return options
 }
 
 func deny(h mwtest.Hooks) func(echo.Context, policy.Denial) error {

@@ -47,19 +47,14 @@ func TestWiringMistakesPanic(t *testing.T) {
 	wiring.Panics(t, map[string]func(){
 		"ratelimit: New: nil limiter":     func() { ratelimit.New(nil, anyKey) },
 		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
-		"ratelimit: Deny: nil function":   func() { ratelimit.Deny(nil) },
 		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
 		"idempotency: KeyFrom: nil key":   func() { idempotency.KeyFrom(nil) },
-		"idempotency: Deny: nil function": func() { idempotency.Deny(nil) },
 		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
 		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },
-		"exclusive: Deny: nil function":   func() { exclusive.Deny(nil) },
 		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
 		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
-		"concurrency: Deny: nil function": func() { concurrency.Deny(nil) },
 		"fenced: New: nil checker":        func() { fenced.New(nil, anyKey) },
 		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
-		"fenced: Deny: nil function":      func() { fenced.Deny(nil) },
 
 		"idempotency: New: no scope; use echomw.ScopeBy or echomw.Unscoped": func() { idempotency.New(orders, echomw.ScopeFunc{}) },
 
@@ -71,6 +66,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"exclusive: New: an option of another framework (func(*http.Request, error))": func() { exclusive.New(carts, anyKey, onError) },
 
 		"echomw: Unless: nil function":  func() { echomw.Unless(nil) },
+		"echomw: OnDeny: nil function":  func() { echomw.OnDeny(nil) },
 		"echomw: OnError: nil function": func() { echomw.OnError(nil) },
 		"echomw: Join: no keys":         func() { echomw.Join() },
 		"echomw: Join: nil key":         func() { echomw.Join(anyKey, nil) },

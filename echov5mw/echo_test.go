@@ -71,7 +71,7 @@ func version(router echo.RouterConfig) echotest.Version[*echo.Context, echov5mw.
 		Idempotency: func(g *guard.Guard, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
 			return idempotency.New(g, echov5mw.Unscoped(), opts...)
 		},
-		Deny:    ratelimit.Deny,
+		OnDeny:  func(f func(*echo.Context, policy.Denial) error) policy.RateLimitOption { return echov5mw.OnDeny(f) },
 		OnError: func(f func(*echo.Context, error)) policy.RateLimitOption { return echov5mw.OnError(f) },
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
-	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
@@ -38,9 +38,7 @@ type KeyFunc func(c *echo.Context) (string, error)
 // every request, 1,000 of 1,000 pass a limit of 3 an hour. A scope by a header gives everybody's answers
 // to whoever sends their value. For both, use what authentication has verified ([ByContext]), or the
 // address ([ByClientIP]). Several fields of the name count as none.
-func ByHeader(name string) KeyFunc {
-	return echohttp.ByRequest[*echo.Context](nethttp.ByHeader(name))
-}
+func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 
 // ByParam keys by a parameter of the route, such as id in /carts/:id. Echo does not decode a parameter if
 // the path has escapes that it need not have, unless its router has been told to (echo.RouterConfig);
@@ -49,29 +47,27 @@ func ByHeader(name string) KeyFunc {
 // A route without the parameter is policy.ErrNotProvided. A request that matches no route has none
 // through nobody's mistake, and does not pass either: it is refused with status 400. Where it shall be
 // answered with 404, add the middleware to routes, not to the Echo or to a Group.
-func ByParam(name string) KeyFunc { return echohttp.ByParam("echov5mw", name, adapter.Routed) }
+func ByParam(name string) KeyFunc { return httpmw.ByParam(adapter.Echo{}, "echov5mw", name) }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r
 // finds it. Echo's own RealIP is not used, since it believes any client's X-Forwarded-For unless it
 // has been told otherwise.
-func ByClientIP(r clientip.Resolver) KeyFunc {
-	return echohttp.ByRequest[*echo.Context](nethttp.ByClientIP(r))
-}
+func ByClientIP(r clientip.Resolver) KeyFunc { return ofRequest(nethttp.ByClientIP(r)) }
 
 // ByRoute keys by the request's method and route pattern, such as "PUT /carts/:id". Requests that
 // match no route share the key of their method, and so do all requests in middleware that is added
 // with Pre, before they are routed.
-func ByRoute() KeyFunc { return echohttp.ByRoute[*echo.Context] }
+func ByRoute() KeyFunc { return httpmw.ByRoute(adapter.Echo{}) }
 
 // ByContext keys by a value that an earlier middleware, such as authentication, put into the context
 // with c.Set(key, value), or into the request's own context: a string, an integer or a fmt.Stringer. A
 // value that is not there, the zero value of its type (a nil pointer, 0) and an empty text are
 // policy.ErrNotProvided: the middleware that provides it must run before, and refuse requests that it
 // knows nothing of.
-func ByContext(key any) KeyFunc { return echohttp.ByContext[*echo.Context]("echov5mw", key) }
+func ByContext(key any) KeyFunc { return httpmw.ByContext(adapter.Echo{}, "echov5mw", key) }
 
 // Global gives every request the same key.
-func Global() KeyFunc { return echohttp.Global[*echo.Context] }
+func Global() KeyFunc { return httpmw.Global[*echo.Context] }
 
 // Join keys by several keys together, such as a tenant and a route. A request needs all of them.
 // The parts cannot run into each other: no two lists of keys are joined to the same text.
@@ -86,4 +82,6 @@ func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("echov5mw", choic
 
 // DenialOf returns the denial in an error that a middleware of this module returned, for an
 // application's HTTPErrorHandler; false if it is another error.
-func DenialOf(err error) (policy.Denial, bool) { return echohttp.DenialOf(err) }
+func DenialOf(err error) (policy.Denial, bool) { return httpmw.DenialOf(err) }
+
+func ofRequest(key nethttp.KeyFunc) KeyFunc { return httpmw.ByRequest(adapter.Echo{}, key) }

@@ -3,25 +3,30 @@ package echov5mw
 import (
 	"github.com/labstack/echo/v5"
 
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Option is an option of every echo v5 middleware of this module.
-type Option interface {
-	setting.RateLimitOption
-	setting.IdempotencyOption
-	setting.ExclusiveOption
-	setting.ConcurrencyOption
-	setting.FencedOption
-}
+type Option interface{ setting.HTTPOption }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
-func Unless(skip func(c *echo.Context) bool) Option { return echohttp.Unless("echov5mw", skip) }
+func Unless(skip func(c *echo.Context) bool) Option { return httpmw.Unless("echov5mw", skip) }
+
+// OnDeny has the refusals of a middleware answered by deny instead of by the HTTPErrorHandler. The handler
+// does not run, and the header fields of the refusal are set; deny writes status and body, or returns an
+// error for the HTTPErrorHandler. The denial's Reason says which policy refused, and why.
+func OnDeny(deny func(c *echo.Context, d policy.Denial) error) Option {
+	if deny == nil {
+		panic("echov5mw: OnDeny: nil function")
+	}
+	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
+}
 
 // OnError has a middleware tell report of an error that it does not return, since the answer is not
 // for the error to decide: a request ran without the store (policy.RunUnprotected, or FailOpen of
-// concurrency), a lock was lost while the handler ran, an answer could not be recorded yet, a Deny
+// concurrency), a lock was lost while the handler ran, an answer could not be recorded yet, an OnDeny
 // hook answered for a store that was unavailable. A rate limit that fails open tells nobody. Without
 // this option such errors are logged by c.Logger.
 //
@@ -29,5 +34,5 @@ func Unless(skip func(c *echo.Context) bool) Option { return echohttp.Unless("ec
 // it is not called, and nothing is logged, if the request's context is over: behind a time-out middleware
 // that has returned, echo may have given its context to another request.
 func OnError(report func(c *echo.Context, err error)) Option {
-	return echohttp.OnError("echov5mw", report)
+	return httpmw.OnError("echov5mw", report)
 }

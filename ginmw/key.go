@@ -4,11 +4,11 @@
 package ginmw
 
 import (
-	"strings"
-
 	"github.com/gin-gonic/gin"
 
-	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
@@ -39,19 +39,7 @@ func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 // A route without the parameter is policy.ErrNotProvided. A request that matches no route has none
 // through nobody's mistake, and does not pass either, since NoRoute may have a handler: it is refused
 // with status 400. Where it shall be answered with 404, add the middleware to routes, not to the engine.
-func ByParam(name string) KeyFunc {
-	missing := keys.NotProvided("ginmw: ByParam: the request's route has no parameter %q", name)
-	return func(c *gin.Context) (string, error) {
-		switch value, ok := c.Params.Get(name); {
-		case strings.Contains(value, "%"):
-			return keys.PathValue(name, c.Param, c.Request.URL, keys.Coloned(c.FullPath())), nil
-		case !ok && c.FullPath() != "":
-			return "", missing
-		default:
-			return keys.NonEmpty(value)
-		}
-	}
-}
+func ByParam(name string) KeyFunc { return httpmw.ByParam(adapter.Gin{}, "ginmw", name) }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r
 // finds it. Gin's own ClientIP is not used, since it believes any client's X-Forwarded-For unless
@@ -60,30 +48,17 @@ func ByClientIP(r clientip.Resolver) KeyFunc { return ofRequest(nethttp.ByClient
 
 // ByRoute keys by the request's method and route pattern, such as "PUT /carts/:id". Requests that
 // match no route share the key of their method.
-func ByRoute() KeyFunc {
-	return func(c *gin.Context) (string, error) { return c.Request.Method + " " + c.FullPath(), nil }
-}
+func ByRoute() KeyFunc { return httpmw.ByRoute(adapter.Gin{}) }
 
 // ByContext keys by a value that an earlier middleware, such as authentication, put into the context
 // with c.Set(key, value), or into the request's own context: a string, an integer or a fmt.Stringer. A
 // value that is not there, the zero value of its type (a nil pointer, 0) and an empty text are
 // policy.ErrNotProvided: the middleware that provides it must run before, and refuse requests that it
 // knows nothing of.
-func ByContext(key any) KeyFunc {
-	of := keys.OfContext("ginmw", key)
-	return func(c *gin.Context) (string, error) {
-		value, ok := c.Get(key)
-		if !ok {
-			value = c.Request.Context().Value(key)
-		}
-		return of(value)
-	}
-}
+func ByContext(key any) KeyFunc { return httpmw.ByContext(adapter.Gin{}, "ginmw", key) }
 
 // Global gives every request the same key.
-func Global() KeyFunc {
-	return func(*gin.Context) (string, error) { return keys.Global, nil }
-}
+func Global() KeyFunc { return httpmw.Global[*gin.Context] }
 
 // Join keys by several keys together, such as a tenant and a route. A request needs all of them.
 // The parts cannot run into each other: no two lists of keys are joined to the same text.
@@ -96,6 +71,4 @@ func Join(parts ...KeyFunc) KeyFunc { return keys.Join("ginmw", parts) }
 // what was not sent and what the application did not provide; any other error ends the search.
 func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("ginmw", choices) }
 
-func ofRequest(key nethttp.KeyFunc) KeyFunc {
-	return func(c *gin.Context) (string, error) { return key(c.Request) }
-}
+func ofRequest(key nethttp.KeyFunc) KeyFunc { return httpmw.ByRequest(adapter.Gin{}, key) }

@@ -3,7 +3,7 @@ package ginmw
 import (
 	"github.com/gin-gonic/gin"
 
-	"github.com/lockkeeper/lockkeeper/internal/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 )
 
 // ScopeFunc says whose a request is, for policies where nobody may be given what is another's. It

@@ -57,19 +57,13 @@ func serve(r *gin.Engine, handler http.HandlerFunc, middleware []mwtest.Middlewa
 func build(m mwtest.Middleware) gin.HandlerFunc {
 	switch m := m.(type) {
 	case mwtest.RateLimit:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, ratelimit.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return ratelimit.New(m.Limiter, key(m.By), m.Options...)
 	case mwtest.Idempotency:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, idempotency.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		scope := ginmw.Unscoped()
 		if m.By.Kind != mwtest.None {
@@ -80,35 +74,33 @@ func build(m mwtest.Middleware) gin.HandlerFunc {
 		}
 		return idempotency.New(m.Guard, scope, m.Options...)
 	case mwtest.Exclusive:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, exclusive.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return exclusive.New(m.Locker, key(m.By), m.Options...)
 	case mwtest.Concurrency:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
 	case mwtest.Fenced:
-		if m.Skip != nil {
-			m.Options = append(m.Options, unless(m.Hooks))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, fenced.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return fenced.New(m.Checker, key(m.By), m.Options...)
 	}
 	panic("unknown middleware")
 }
 
-func unless(h mwtest.Hooks) ginmw.Option {
-	return ginmw.Unless(func(c *gin.Context) bool { return h.Skip(c.Request) })
+// hooks returns the options for the hooks.
+func hooks(h mwtest.Hooks) (options []ginmw.Option) {
+	if h.Skip != nil {
+		options = append(options, ginmw.Unless(func(c *gin.Context) bool { return h.Skip(c.Request) }))
+	}
+	if h.Deny != nil {
+		options = append(options, ginmw.OnDeny(deny(h)))
+	}
+	return options
 }
 
 func deny(h mwtest.Hooks) func(*gin.Context, policy.Denial) {

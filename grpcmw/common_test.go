@@ -49,48 +49,33 @@ func newSemaphore(t *testing.T, st store.Permits, capacity int) *semaphore.Semap
 	return s
 }
 
-// deny is a Deny hook.
-type deny = func(*grpcmw.Call, policy.Denial) error
-
 // policies build the interceptors of each policy on a store, with what all of them can be told.
-var policies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors{
-	"ratelimit": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+var policies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors{
+	"ratelimit": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.RPCRateLimitOption
 		for _, o := range opts {
 			all = append(all, o)
 		}
-		if deny != nil {
-			all = append(all, ratelimit.Deny(deny))
-		}
 		return ratelimit.New(newLimiter(t, st, tokenbucket.PerMinute(10)), by, all...)
 	},
-	"idempotency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+	"idempotency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.RPCIdempotencyOption
 		for _, o := range opts {
 			all = append(all, o)
 		}
-		if deny != nil {
-			all = append(all, idempotency.Deny(deny))
-		}
 		return idempotency.New(newGuard(t, st), grpcmw.ScopeBy(by), all...)
 	},
-	"exclusive": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+	"exclusive": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.ExclusiveOption
 		for _, o := range opts {
 			all = append(all, o)
 		}
-		if deny != nil {
-			all = append(all, exclusive.Deny(deny))
-		}
 		return exclusive.New(newLocker(t, st), by, all...)
 	},
-	"concurrency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, deny deny, opts ...grpcmw.Option) grpcmw.Interceptors {
+	"concurrency": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.ConcurrencyOption
 		for _, o := range opts {
 			all = append(all, o)
-		}
-		if deny != nil {
-			all = append(all, concurrency.Deny(deny))
 		}
 		return concurrency.New(newSemaphore(t, st, 3), by, all...)
 	},
@@ -110,7 +95,7 @@ func TestEveryPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Run("a call without the key is refused", func(t *testing.T) {
 				var s service
-				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key"), nil))
+				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key")))
 				denies(t, call(client), policy.KeyMissing)
 				denies(t, call(client, "x-key", ""), policy.KeyMissing)
 				denies(t, call(client, "x-key", "a", "x-key", "b"), policy.KeyMissing)
@@ -121,14 +106,14 @@ func TestEveryPolicy(t *testing.T) {
 			})
 			t.Run("a key that is too long", func(t *testing.T) {
 				var s service
-				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key"), nil))
+				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key")))
 				denies(t, call(client, "x-key", strings.Repeat("k", 1025)), policy.KeyMalformed)
 				s.ran(t, 0)
 			})
 			t.Run("a key function that fails is the server's fault", func(t *testing.T) {
 				var s service
 				var told []error
-				client := serve(t, &s, build(t, newStore(t), failing, nil, grpcmw.OnError(func(call *grpcmw.Call, err error) {
+				client := serve(t, &s, build(t, newStore(t), failing, grpcmw.OnError(func(call *grpcmw.Call, err error) {
 					told = append(told, err)
 					if call.FullMethod() != things.Things_Make_FullMethodName {
 						t.Errorf("told of %s", call.FullMethod())
@@ -143,7 +128,7 @@ func TestEveryPolicy(t *testing.T) {
 			t.Run("who is skipped is left alone", func(t *testing.T) {
 				var s service
 				skip := grpcmw.Unless(func(call *grpcmw.Call) bool { return call.Context().Value(userKey{}) == "admin" })
-				client := serve(t, &s, build(t, newStore(t), failing, nil, skip))
+				client := serve(t, &s, build(t, newStore(t), failing, skip))
 				for range 3 {
 					if err := call(client, "x-user", "admin"); err != nil {
 						t.Error(err)
@@ -154,9 +139,9 @@ func TestEveryPolicy(t *testing.T) {
 			})
 			t.Run("denials can be answered otherwise", func(t *testing.T) {
 				var s service
-				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key"), func(_ *grpcmw.Call, d policy.Denial) error {
+				client := serve(t, &s, build(t, newStore(t), grpcmw.ByMetadata("x-key"), grpcmw.OnDeny(func(_ *grpcmw.Call, d policy.Denial) error {
 					return status.Error(codes.NotFound, string(d.Reason))
-				}))
+				})))
 				if st := status.Convert(call(client)); st.Code() != codes.NotFound || st.Message() != "key-missing" {
 					t.Errorf("%v", st)
 				}
@@ -171,7 +156,7 @@ func TestEveryPolicy(t *testing.T) {
 					behind = err
 					return resp, err
 				}}
-				client := serve(t, &s, outer, build(t, st, grpcmw.ByMetadata("x-key"), nil))
+				client := serve(t, &s, outer, build(t, st, grpcmw.ByMetadata("x-key")))
 				for _, op := range stores {
 					st.Break(op, storetest.Down)
 				}
@@ -191,7 +176,7 @@ func TestEveryPolicy(t *testing.T) {
 					grpcmw.ByField("id"), grpcmw.ByContext(userKey{}), grpcmw.ByPeer(), grpcmw.ByMethod(), grpcmw.Global(),
 				} {
 					var s service
-					if err := call(serve(t, &s, build(t, newStore(t), by, nil)), "x-user", "somebody"); err != nil {
+					if err := call(serve(t, &s, build(t, newStore(t), by)), "x-user", "somebody"); err != nil {
 						t.Error(err)
 					}
 					s.ran(t, 1)

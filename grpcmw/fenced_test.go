@@ -146,15 +146,14 @@ func (f fencing) denied(reason policy.Reason, tokens ...string) *status.Status {
 func TestFenced(t *testing.T) {
 	for kind := range kinds {
 		for name, row := range map[string]func(t *testing.T, kind string){
-			"who is behind is refused":                   whoIsBehind,
-			"requests without a fence":                   withoutAFence,
-			"fences that cannot be read":                 unreadable,
-			"keys":                                       fencedKeys,
-			"the checker's store is unavailable":         fencedOutage,
-			"without the store, and told to run":         fencedUnprotected,
-			"the checker fails":                          checkerFails,
-			"who is skipped, and denials of one's own":   fencedHooks,
-			"interceptors for one kind of calls at once": fencedApart,
+			"who is behind is refused":                 whoIsBehind,
+			"requests without a fence":                 withoutAFence,
+			"fences that cannot be read":               unreadable,
+			"keys":                                     fencedKeys,
+			"the checker's store is unavailable":       fencedOutage,
+			"without the store, and told to run":       fencedUnprotected,
+			"the checker fails":                        checkerFails,
+			"who is skipped, and denials of one's own": fencedHooks,
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) { row(t, kind) })
 		}
@@ -292,7 +291,7 @@ func checkerFails(t *testing.T, kind string) {
 func fencedHooks(t *testing.T, kind string) {
 	s := serveFenced(t, kind, newMarks(), byID,
 		grpcmw.Unless(func(call *grpcmw.Call) bool { return call.Context().Value(userKey{}) == "admin" }),
-		fenced.Deny(func(call *grpcmw.Call, d policy.Denial) error {
+		grpcmw.OnDeny(func(call *grpcmw.Call, d policy.Denial) error {
 			return status.Error(codes.NotFound, call.FullMethod()+" "+string(d.Reason))
 		}))
 	if got, err := kinds[kind](with(t, "x-user", "admin"), s.client, "1"); got != "none" || err != nil {
@@ -303,15 +302,6 @@ func fencedHooks(t *testing.T, kind string) {
 		t.Errorf("%v", err)
 	}
 	s.service.ran(t, 1)
-}
-
-func fencedApart(t *testing.T, kind string) {
-	c := newMarks()
-	chain := grpcmw.Interceptors{Unary: fenced.UnaryServerInterceptor(c, byID), Stream: fenced.StreamServerInterceptor(c, byID)}
-	service := sayToken()
-	s := fencing{t, service, serve(t, service, chain), kind}
-	s.passes("1", "2")
-	s.denied(policy.StaleFence, "1")
 }
 
 // A key function cannot know what a client that streams its requests will send.

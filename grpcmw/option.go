@@ -1,22 +1,29 @@
 package grpcmw
 
-import "github.com/lockkeeper/lockkeeper/internal/setting"
+import (
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
 
 // Option is an option of every gRPC interceptor of this module.
-type Option interface {
-	setting.RPCRateLimitOption
-	setting.RPCIdempotencyOption
-	setting.ExclusiveOption
-	setting.ConcurrencyOption
-	setting.FencedOption
-}
+type Option interface{ setting.RPCOption }
 
 // Unless has an interceptor leave alone the calls for which skip returns true.
 func Unless(skip func(call *Call) bool) Option {
 	if skip == nil {
 		panic("grpcmw: Unless: nil function")
 	}
-	return setting.RPCOption(func(s *setting.Common) { s.Skip = skip })
+	return setting.Func(func(s *setting.Settings) { s.Skip = skip })
+}
+
+// OnDeny has the refusals of an interceptor answered with the error that deny returns, which should be a
+// status. The handler does not run. [NewError] makes one in which [DenialOf] finds the denial, whose Reason
+// says which policy refused, and why.
+func OnDeny(deny func(call *Call, d policy.Denial) error) Option {
+	if deny == nil {
+		panic("grpcmw: OnDeny: nil function")
+	}
+	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
 }
 
 // OnError has an interceptor tell report of what went wrong on the server's side: the store was
@@ -30,5 +37,5 @@ func OnError(report func(call *Call, err error)) Option {
 	if report == nil {
 		panic("grpcmw: OnError: nil function")
 	}
-	return setting.RPCOption(func(s *setting.Common) { s.Report = report })
+	return setting.Func(func(s *setting.Settings) { s.Report = report })
 }

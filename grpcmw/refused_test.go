@@ -32,8 +32,8 @@ var errBusy = errors.New("busy")
 // denyHooks are ways to answer a refusal.
 var denyHooks = map[string][]policy.ExclusiveOption{
 	"none":     nil,
-	"a status": {exclusive.Deny(func(*grpcmw.Call, policy.Denial) error { return status.Error(codes.PermissionDenied, "busy") })},
-	"an error": {exclusive.Deny(func(*grpcmw.Call, policy.Denial) error { return errBusy })},
+	"a status": {grpcmw.OnDeny(func(*grpcmw.Call, policy.Denial) error { return status.Error(codes.PermissionDenied, "busy") })},
+	"an error": {grpcmw.OnDeny(func(*grpcmw.Call, policy.Denial) error { return errBusy })},
 }
 
 func TestARefusalOfAPartIsNotTheCalls(t *testing.T) {

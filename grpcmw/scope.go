@@ -1,6 +1,6 @@
 package grpcmw
 
-import "github.com/lockkeeper/lockkeeper/internal/keys"
+import "github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 
 // ScopeFunc says whose a call is, for policies where nobody may be given what is another's. It is
 // made by [ScopeBy] or [Unscoped], and is no KeyFunc: a scope is who asks, a key is what for.

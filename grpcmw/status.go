@@ -98,7 +98,7 @@ type denied struct {
 	status *status.Status
 }
 
-// NewError returns the error with which an interceptor refuses a call, for a Deny hook that wants
+// NewError returns the error with which an interceptor refuses a call, for an OnDeny hook that wants
 // another status than that of [StatusOf].
 func NewError(d policy.Denial, st *status.Status) error { return &denied{d, st} }
 

@@ -53,7 +53,7 @@ func TestAWrappedRefusalTellsNothing(t *testing.T) {
 	}
 	for name, build := range policies {
 		builds[name] = func(t *testing.T, st store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
-			return build(t, st, by, nil)
+			return build(t, st, by)
 		}
 	}
 	for name, build := range builds {
@@ -107,13 +107,13 @@ func TestAWrappedRefusalTellsNothing(t *testing.T) {
 	}
 }
 
-// An interceptor's Deny hook finds the application's problem types, for messages of its own.
+// An interceptor's OnDeny hook finds the application's problem types, for messages of its own.
 func TestProblemTypesInHooks(t *testing.T) {
 	for name, build := range policies {
 		t.Run(name, func(t *testing.T) {
 			deny := func(_ *grpcmw.Call, d policy.Denial) error { return status.Error(codes.Internal, d.Type()) }
 			failing := func(*grpcmw.Call) (string, error) { return "", errKey }
-			client := serve(t, new(service), build(t, newStore(t), failing, deny, policy.ProblemTypes("https://shop.example/problems/")))
+			client := serve(t, new(service), build(t, newStore(t), failing, grpcmw.OnDeny(deny), policy.ProblemTypes("https://shop.example/problems/")))
 			_, err := client.Make(with(t, "idempotency-key", "k"), &things.MakeRequest{Id: "1"})
 			if got := status.Convert(err).Message(); got != "https://shop.example/problems/internal-error" {
 				t.Errorf("the type is %s", got)

@@ -3,24 +3,25 @@ package nethttp
 import (
 	"net/http"
 
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Option is an option of every net/http middleware of this module.
-type Option interface {
-	setting.RateLimitOption
-	setting.IdempotencyOption
-	setting.ExclusiveOption
-	setting.ConcurrencyOption
-	setting.FencedOption
-}
+type Option interface{ setting.HTTPOption }
 
 // Unless has a middleware leave alone the requests for which skip returns true.
-func Unless(skip func(r *http.Request) bool) Option {
-	if skip == nil {
-		panic("nethttp: Unless: nil function")
+func Unless(skip func(r *http.Request) bool) Option { return httpmw.Unless("nethttp", skip) }
+
+// OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The handler does
+// not run, and the header fields of the refusal are set; deny writes status and body. The denial's Reason
+// says which policy refused, and why.
+func OnDeny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) Option {
+	if deny == nil {
+		panic("nethttp: OnDeny: nil function")
 	}
-	return setting.Option(func(s *setting.Common) { s.Skip = skip })
+	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
 }
 
 // OnError has a middleware tell report of what went wrong on the server's side: the store was
@@ -31,8 +32,5 @@ func Unless(skip func(r *http.Request) bool) Option {
 //
 // The request's goroutine calls report, before or after the handler, so it must be quick.
 func OnError(report func(r *http.Request, err error)) Option {
-	if report == nil {
-		panic("nethttp: OnError: nil function")
-	}
-	return setting.Option(func(s *setting.Common) { s.Report = report })
+	return httpmw.OnError("nethttp", report)
 }

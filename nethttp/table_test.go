@@ -109,19 +109,13 @@ func recovering(next http.Handler) http.Handler {
 func (f framework) build(m mwtest.Middleware) func(http.Handler) http.Handler {
 	switch m := m.(type) {
 	case mwtest.RateLimit:
-		if m.Skip != nil {
-			m.Options = append(m.Options, nethttp.Unless(m.Skip))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, ratelimit.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return ratelimit.New(m.Limiter, f.key(m.By), m.Options...)
 	case mwtest.Idempotency:
-		if m.Skip != nil {
-			m.Options = append(m.Options, nethttp.Unless(m.Skip))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, idempotency.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		scope := nethttp.Unscoped()
 		if m.By.Kind != mwtest.None {
@@ -132,31 +126,33 @@ func (f framework) build(m mwtest.Middleware) func(http.Handler) http.Handler {
 		}
 		return idempotency.New(m.Guard, scope, m.Options...)
 	case mwtest.Exclusive:
-		if m.Skip != nil {
-			m.Options = append(m.Options, nethttp.Unless(m.Skip))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, exclusive.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return exclusive.New(m.Locker, f.key(m.By), m.Options...)
 	case mwtest.Concurrency:
-		if m.Skip != nil {
-			m.Options = append(m.Options, nethttp.Unless(m.Skip))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, concurrency.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return concurrency.New(m.Semaphore, f.key(m.By), m.Options...)
 	case mwtest.Fenced:
-		if m.Skip != nil {
-			m.Options = append(m.Options, nethttp.Unless(m.Skip))
-		}
-		if m.Deny != nil {
-			m.Options = append(m.Options, fenced.Deny(deny(m.Hooks)))
+		for _, o := range hooks(m.Hooks) {
+			m.Options = append(m.Options, o)
 		}
 		return fenced.New(m.Checker, f.key(m.By), m.Options...)
 	}
 	panic("unknown middleware")
+}
+
+// hooks returns the options for the hooks.
+func hooks(h mwtest.Hooks) (options []nethttp.Option) {
+	if h.Skip != nil {
+		options = append(options, nethttp.Unless(h.Skip))
+	}
+	if h.Deny != nil {
+		options = append(options, nethttp.OnDeny(deny(h)))
+	}
+	return options
 }
 
 func deny(h mwtest.Hooks) func(http.ResponseWriter, *http.Request, policy.Denial) {

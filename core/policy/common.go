@@ -9,7 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // ScopeName is the instrumentation scope of the middleware's own telemetry. That of the mechanisms is
@@ -27,16 +27,6 @@ type Option interface {
 	FencedOption
 }
 
-type common func(*setting.Common)
-
-func (f common) ApplyRateLimit(s *setting.RateLimit)           { f(&s.Common) }
-func (f common) ApplyRPCRateLimit(s *setting.RPCRateLimit)     { f(&s.Common) }
-func (f common) ApplyIdempotency(s *setting.Idempotency)       { f(&s.Common) }
-func (f common) ApplyRPCIdempotency(s *setting.RPCIdempotency) { f(&s.Common) }
-func (f common) ApplyExclusive(s *setting.Exclusive)           { f(&s.Common) }
-func (f common) ApplyConcurrency(s *setting.Concurrency)       { f(&s.Common) }
-func (f common) ApplyFenced(s *setting.Fenced)                 { f(&s.Common) }
-
 // ProblemTypes sets what the problem types of refusals begin with, in bodies, Link fields and
 // Denial.Type: the reason is appended, so base ends in a slash, a # or the like. The application then
 // has a page for each, or one with a section for each. Without it the types are links to this module's
@@ -46,7 +36,7 @@ func ProblemTypes(base string) Option {
 	if err := checkBase(base); err != nil {
 		panic(fmt.Sprintf("policy: ProblemTypes: %v", err))
 	}
-	return common(func(s *setting.Common) { s.ProblemTypes = base })
+	return setting.Func(func(s *setting.Settings) { s.ProblemTypes = base })
 }
 
 func checkBase(base string) error {
@@ -69,10 +59,12 @@ func checkBase(base string) error {
 // ([FailOpen], [RunUnprotected]), that the application did not provide what requests are keyed by, and
 // that idempotency is in a chain twice or behind a lock.
 // Without it, or with nil, that is slog.Default() at the time when the middleware is built.
-func Logger(l *slog.Logger) Option { return common(func(s *setting.Common) { s.Logger = l }) }
+func Logger(l *slog.Logger) Option {
+	return setting.Func(func(s *setting.Settings) { s.Logger = l })
+}
 
 // MeterProvider sets where a middleware counts the requests that pass without the store. Without it,
 // or with nil, that is the global provider.
 func MeterProvider(p metric.MeterProvider) Option {
-	return common(func(s *setting.Common) { s.Meter = p })
+	return setting.Func(func(s *setting.Settings) { s.Meter = p })
 }

@@ -70,7 +70,7 @@ var reasons = map[Reason]struct {
 	StaleFence:          {http.StatusPreconditionFailed, ownProblems, "The request is of an earlier holder of the lock"},
 }
 
-// Denial is a refusal, as a Deny hook is given it. The hook writes an answer of its own; the header
+// Denial is a refusal, as an OnDeny hook is given it. The hook writes an answer of its own; the header
 // fields that belong to the refusal (Retry-After, RateLimit, Link) are set already.
 type Denial struct {
 	Reason Reason

@@ -5,17 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // ErrMaxRun is the cause ([context.Cause]) with which the context of a guarded handler ends that ran for
 // longer than [MaxRun].
 var ErrMaxRun = errors.New("policy: the handler ran for longer than MaxRun")
-
-type maxRun time.Duration
-
-func (d maxRun) ApplyIdempotency(s *setting.Idempotency)       { s.MaxRun = time.Duration(d) }
-func (d maxRun) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.MaxRun = time.Duration(d) }
 
 // MaxRun bounds the life of a guarded handler's context: 5 minutes if not set. A client that leaves does
 // not end that context, so without a bound nothing would. When the time is over the context ends with
@@ -26,7 +21,7 @@ func MaxRun(d time.Duration) GuardOption {
 	if d < minWait {
 		panic(fmt.Sprintf("policy: MaxRun: %v is less than %v", d, minWait))
 	}
-	return maxRun(d)
+	return setting.Func(func(s *setting.Settings) { s.MaxRun = d })
 }
 
 // StatusOption is an option of the middleware whose answers can say what did not go as it should.
@@ -37,17 +32,11 @@ type StatusOption interface {
 	RPCRateLimitOption
 }
 
-type statusHeaders struct{}
-
-func (statusHeaders) ApplyIdempotency(s *setting.Idempotency)       { s.StatusHeaders = true }
-func (statusHeaders) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.StatusHeaders = true }
-
-func (statusHeaders) ApplyRateLimit(s *setting.RateLimit)       { s.StatusHeaders = true }
-func (statusHeaders) ApplyRPCRateLimit(s *setting.RPCRateLimit) { s.StatusHeaders = true }
-
 // StatusHeaders has the answer to a request that [FailOpen] let pass carry "RateLimit-Status: bypassed".
 // (That a guard, a lock, a permit or a fence was bypassed is always on the answer.) It has an answer carry "Idempotency-Status: unconfirmed" if the store did not confirm that
 // the answer is recorded: the operation ran, and a repeat may be refused, or run again where the guard
 // allows re-runs, until the record is made in the background. In gRPC it is header metadata. An answer
 // whose header has been sent, as that of a stream, cannot carry it.
-func StatusHeaders() StatusOption { return statusHeaders{} }
+func StatusHeaders() StatusOption {
+	return setting.Func(func(s *setting.Settings) { s.StatusHeaders = true })
+}

@@ -2,7 +2,7 @@
 // need no framework's types, and what a refusal says.
 //
 // Each option belongs to the policies that it makes sense for; on the middleware of another one it does
-// not compile. An option that takes a function of a framework's own types (Unless, OnError and Deny, in
+// not compile. An option that takes a function of a framework's own types (Unless, OnError and OnDeny, in
 // that framework's packages) compiles on the middleware of another framework, whose New panics.
 package policy
 
@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // RateLimitOption is an option of the ratelimit middleware of every HTTP framework.
@@ -65,55 +65,6 @@ type GuardOption interface {
 	RPCIdempotencyOption
 }
 
-type rateLimitFunc func(*setting.RateLimit)
-
-func (f rateLimitFunc) ApplyRateLimit(s *setting.RateLimit) { f(s) }
-
-type idempotencyFunc func(*setting.Idempotency)
-
-func (f idempotencyFunc) ApplyIdempotency(s *setting.Idempotency) { f(s) }
-
-type concurrencyFunc func(*setting.Concurrency)
-
-func (f concurrencyFunc) ApplyConcurrency(s *setting.Concurrency) { f(s) }
-
-type fencedFunc func(*setting.Fenced)
-
-func (f fencedFunc) ApplyFenced(s *setting.Fenced) { f(s) }
-
-type failOpen setting.Open
-
-func (o failOpen) ApplyRateLimit(s *setting.RateLimit)       { s.Open = setting.Open(o) }
-func (o failOpen) ApplyRPCRateLimit(s *setting.RPCRateLimit) { s.Open = setting.Open(o) }
-func (o failOpen) ApplyConcurrency(s *setting.Concurrency)   { s.Open = setting.Open(o) }
-
-type maxWaiting int
-
-func (n maxWaiting) ApplyExclusive(s *setting.Exclusive)     { s.MaxWaiting = int(n) }
-func (n maxWaiting) ApplyConcurrency(s *setting.Concurrency) { s.MaxWaiting = int(n) }
-
-type wait time.Duration
-
-func (w wait) ApplyExclusive(s *setting.Exclusive)     { s.Wait = time.Duration(w) }
-func (w wait) ApplyConcurrency(s *setting.Concurrency) { s.Wait = time.Duration(w) }
-
-type unprotected setting.Open
-
-func (o unprotected) ApplyIdempotency(s *setting.Idempotency)       { s.Open = setting.Open(o) }
-func (o unprotected) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.Open = setting.Open(o) }
-func (o unprotected) ApplyExclusive(s *setting.Exclusive)           { s.Open = setting.Open(o) }
-func (o unprotected) ApplyFenced(s *setting.Fenced)                 { s.Open = setting.Open(o) }
-
-type required struct{}
-
-func (required) ApplyIdempotency(s *setting.Idempotency)       { s.Required = true }
-func (required) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.Required = true }
-
-type keyAlone struct{}
-
-func (keyAlone) ApplyIdempotency(s *setting.Idempotency)       { s.KeyAlone = true }
-func (keyAlone) ApplyRPCIdempotency(s *setting.RPCIdempotency) { s.KeyAlone = true }
-
 // OpenOption is an option of [FailOpen] and [RunUnprotected].
 type OpenOption interface{ applyOpen(*setting.Open) }
 
@@ -146,12 +97,15 @@ func openPolicy(opts []OpenOption) setting.Open {
 // A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are refused.
 // The beginning and the end of a time in which requests pass are logged, with the cause and with how
 // many passed, and each such request is counted (docs/observability.md).
-func FailOpen(opts ...OpenOption) LimitOption { return failOpen(openPolicy(opts)) }
+func FailOpen(opts ...OpenOption) LimitOption {
+	open := openPolicy(opts)
+	return setting.Func(func(s *setting.Settings) { s.Open = open })
+}
 
 // LegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (seconds from
 // now) for the limit that is nearest to exhaustion, beside the standard fields.
 func LegacyHeaders() RateLimitOption {
-	return rateLimitFunc(func(s *setting.RateLimit) { s.LegacyHeaders = true })
+	return setting.Func(func(s *setting.Settings) { s.LegacyHeaders = true })
 }
 
 // RunUnprotected runs requests without their guard, their lock, or a look at their fence, while the
@@ -164,13 +118,16 @@ func LegacyHeaders() RateLimitOption {
 // A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are refused. Those
 // of a guard are refused too once its store was shut down or closed.
 // What passes is logged and counted as by [FailOpen].
-func RunUnprotected(opts ...OpenOption) UnprotectedOption { return unprotected(openPolicy(opts)) }
+func RunUnprotected(opts ...OpenOption) UnprotectedOption {
+	open := openPolicy(opts)
+	return setting.Func(func(s *setting.Settings) { s.Open = open })
+}
 
 // AllowUnfenced lets requests without a fence pass, as those of clients that hold no lock, and what
 // they write is protected from nobody and by nothing. Without it they are refused with status 428, or
 // INVALID_ARGUMENT in gRPC. A fence that cannot be read is refused with or without it.
 func AllowUnfenced() FencedOption {
-	return fencedFunc(func(s *setting.Fenced) { s.AllowUnfenced = true })
+	return setting.Func(func(s *setting.Settings) { s.AllowUnfenced = true })
 }
 
 // maxWait is longer than any client's patience, and minWait shorter than any round trip: beyond them is a
@@ -190,7 +147,7 @@ func Wait(d time.Duration) WaitOption {
 	if d != 0 && (d < minWait || d > maxWait) {
 		panic(fmt.Sprintf("policy: Wait: %v is neither 0 nor between %v and %v", d, minWait, maxWait))
 	}
-	return wait(d)
+	return setting.Func(func(s *setting.Settings) { s.Wait = d })
 }
 
 // MaxWaiting has at most n requests wait for their turn, or for room, at the same time, for each key:
@@ -206,12 +163,14 @@ func MaxWaiting(n int) WaitOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxWaiting: %d is less than 1", n))
 	}
-	return maxWaiting(n)
+	return setting.Func(func(s *setting.Settings) { s.MaxWaiting = n })
 }
 
 // Required refuses requests without an idempotency key, with status 400, or INVALID_ARGUMENT in
 // gRPC. Without it they run unguarded.
-func Required() GuardOption { return required{} }
+func Required() GuardOption {
+	return setting.Func(func(s *setting.Settings) { s.Required = true })
+}
 
 // Methods sets which request methods are guarded: POST and PATCH if not set. Requests with another
 // method pass, whether or not they carry a key. Methods are meant in upper case, however they are written:
@@ -227,7 +186,7 @@ func Methods(methods ...string) IdempotencyOption {
 		}
 		upper[i] = strings.ToUpper(m)
 	}
-	return idempotencyFunc(func(s *setting.Idempotency) { s.Methods = upper })
+	return setting.Func(func(s *setting.Settings) { s.Methods = upper })
 }
 
 // notInToken reports whether a character cannot be in a token (RFC 9110, section 5.6.2).
@@ -242,7 +201,7 @@ func MaxBody(n int64) IdempotencyOption {
 	if n < 0 {
 		panic(fmt.Sprintf("policy: MaxBody: %d is negative", n))
 	}
-	return idempotencyFunc(func(s *setting.Idempotency) { s.MaxBody = n })
+	return setting.Func(func(s *setting.Settings) { s.MaxBody = n })
 }
 
 // MaxBodies sets how many bytes of request bodies one middleware keeps in memory at a time, of all guarded
@@ -261,7 +220,7 @@ func MaxBodies(n int64) IdempotencyOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxBodies: %d is less than 1", n))
 	}
-	return idempotencyFunc(func(s *setting.Idempotency) { s.MaxBodies = n })
+	return setting.Func(func(s *setting.Settings) { s.MaxBodies = n })
 }
 
 // Fingerprint has what f returns stand for the body in the fingerprint of a request, which says whether a
@@ -276,7 +235,7 @@ func Fingerprint(f func(r *http.Request, body []byte) ([]byte, error)) Idempoten
 	if f == nil {
 		panic("policy: Fingerprint: nil function")
 	}
-	return idempotencyFunc(func(s *setting.Idempotency) { s.Fingerprint = f })
+	return setting.Func(func(s *setting.Settings) { s.Fingerprint = f })
 }
 
 // KeyAlone has requests with the same key be the same request whatever their body, query and header
@@ -284,7 +243,9 @@ func Fingerprint(f func(r *http.Request, body []byte) ([]byte, error)) Idempoten
 // sender gives to an event, such as a webhook's, whose redelivery has another timestamp in its body. Do not
 // use it where clients choose their keys: one that uses a key twice by mistake is given the answer to
 // another request of its own.
-func KeyAlone() GuardOption { return keyAlone{} }
+func KeyAlone() GuardOption {
+	return setting.Func(func(s *setting.Settings) { s.KeyAlone = true })
+}
 
 // KeepStatus has answers with these statuses kept and replayed, whatever the table in
 // docs/idempotency.md says of them. It panics on what is no final status.
@@ -303,7 +264,7 @@ func statusOption(name string, keep bool, statuses []int) IdempotencyOption {
 			panic(fmt.Sprintf("policy: %s: %d is no final status", name, status))
 		}
 	}
-	return idempotencyFunc(func(s *setting.Idempotency) {
+	return setting.Func(func(s *setting.Settings) {
 		for _, status := range statuses {
 			s.Keep[status] = keep
 		}

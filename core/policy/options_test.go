@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 func TestMethodsAreMeantInUpperCase(t *testing.T) {
 	given := []string{"post", "Put", http.MethodPatch, "x-Purge"}
-	s := setting.ForIdempotency([]IdempotencyOption{Methods(given...)})
+	s := setting.Of([]IdempotencyOption{Methods(given...)})
 	if want := []string{"POST", "PUT", "PATCH", "X-PURGE"}; !slices.Equal(s.Methods, want) {
 		t.Errorf("%q, want %q", s.Methods, want)
 	}

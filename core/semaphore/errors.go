@@ -55,8 +55,7 @@ type BusyError struct {
 	InUse    int // sum of the weights of all permits
 	Capacity int // of the request
 	Waiting  int // number of earlier waiters
-	// Remaining is the time until the first of the permits expires, unless it is renewed. It is
-	// zero if they do not expire ([Semaphore.PerInstance]).
+	// Remaining is the time until the first of the permits expires, unless it is renewed.
 	Remaining time.Duration
 
 	full  bool

@@ -71,13 +71,13 @@ func Example_onlyWrites() {
 }
 
 // An answer of one's own to those who come while another is at work.
-func ExampleDeny() {
+func Example_onDeny() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {
 		panic(err)
 	}
 	e := echo.New()
-	deny := exclusive.Deny(func(c echo.Context, d policy.Denial) error {
+	deny := echomw.OnDeny(func(c echo.Context, d policy.Denial) error {
 		return c.String(d.Status(), "not now: "+string(d.Reason))
 	})
 	e.PUT("/carts/:id", func(c echo.Context) error {

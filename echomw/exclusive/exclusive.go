@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
@@ -53,14 +53,7 @@ import (
 // middleware with different keys may wait for each other.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, echomw.Unless, echomw.OnError
-// and [Deny]. New panics if locker or key is nil.
+// and echomw.OnDeny. New panics if locker or key is nil.
 func New(locker *lock.Locker, key echomw.KeyFunc, opts ...policy.ExclusiveOption) echo.MiddlewareFunc {
-	return echohttp.Exclusive[echo.HandlerFunc](adapter.Echo{}, locker, key, opts)
-}
-
-// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
-// the header fields of the refusal are set; deny writes status and body, or returns an error for the
-// HTTPErrorHandler.
-func Deny(deny func(c echo.Context, d policy.Denial) error) policy.ExclusiveOption {
-	return echohttp.DenyExclusive(deny)
+	return adapter.Handler(httpmw.Exclusive(adapter.Echo{}, locker, key, opts))
 }

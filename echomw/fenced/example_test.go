@@ -47,13 +47,13 @@ func Example_lateRequest() {
 }
 
 // An answer of one's own to who has lost the lock.
-func ExampleDeny() {
+func Example_onDeny() {
 	carts, err := memfence.New()
 	if err != nil {
 		panic(err)
 	}
 	e := echo.New()
-	deny := fenced.Deny(func(c echo.Context, d policy.Denial) error {
+	deny := echomw.OnDeny(func(c echo.Context, d policy.Denial) error {
 		return c.String(d.Status(), "read it again: "+string(d.Reason))
 	})
 	e.PUT("/carts/:id", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },

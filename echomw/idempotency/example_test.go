@@ -108,12 +108,12 @@ func Example_markTheEffect() {
 }
 
 // A refusal that becomes an error of the application's own. Its HTTPErrorHandler answers with that.
-func ExampleDeny() {
+func Example_onDeny() {
 	orders, err := guard.New(memstore.New(), "checkout")
 	if err != nil {
 		panic(err)
 	}
-	deny := idempotency.Deny(func(_ echo.Context, d policy.Denial) error {
+	deny := echomw.OnDeny(func(_ echo.Context, d policy.Denial) error {
 		return echo.NewHTTPError(d.Status(), "send this order with a new key: "+string(d.Reason))
 	})
 	e := echo.New()

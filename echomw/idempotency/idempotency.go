@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
@@ -67,10 +67,10 @@ import (
 //
 // Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies, policy.Fingerprint,
 // policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.StatusHeaders,
-// policy.RunUnprotected, [KeyFrom], echomw.Unless, echomw.OnError and [Deny]. New panics if the guard
+// policy.RunUnprotected, [KeyFrom], echomw.Unless, echomw.OnError and echomw.OnDeny. New panics if the guard
 // is nil or the scope is the zero value.
 func New(g *guard.Guard, scope echomw.ScopeFunc, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
-	return echohttp.Idempotency[echo.HandlerFunc](adapter.Echo{}, "echomw", g, scope, opts)
+	return adapter.Handler(httpmw.Idempotency(adapter.Echo{}, "echomw", g, scope, opts))
 }
 
 // KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from another
@@ -81,11 +81,4 @@ func New(g *guard.Guard, scope echomw.ScopeFunc, opts ...policy.IdempotencyOptio
 //
 // The body is read before, of requests without a key too, so that key can read it, and the handler again:
 // policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It panics if key is nil.
-func KeyFrom(key echomw.KeyFunc) policy.IdempotencyOption { return echohttp.KeyFrom(key) }
-
-// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
-// the header fields of the refusal are set; deny writes status and body, or returns an error for the
-// HTTPErrorHandler.
-func Deny(deny func(c echo.Context, d policy.Denial) error) policy.IdempotencyOption {
-	return echohttp.DenyIdempotency(deny)
-}
+func KeyFrom(key echomw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }

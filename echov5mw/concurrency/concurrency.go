@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
@@ -56,14 +56,7 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, echov5mw.Unless,
-// echov5mw.OnError and [Deny]. New panics if sem or key is nil.
+// echov5mw.OnError and echov5mw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
-	return echohttp.Concurrency[echo.HandlerFunc](adapter.Echo{}, sem, key, opts)
-}
-
-// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
-// the header fields of the refusal are set; deny writes status and body, or returns an error for the
-// HTTPErrorHandler.
-func Deny(deny func(c *echo.Context, d policy.Denial) error) policy.ConcurrencyOption {
-	return echohttp.DenyConcurrency(deny)
+	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

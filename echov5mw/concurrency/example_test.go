@@ -51,13 +51,13 @@ func Example_bulkhead() {
 }
 
 // An answer of one's own to those for whom there is no room.
-func ExampleDeny() {
+func Example_onDeny() {
 	reports, err := semaphore.New(memstore.New(), "reports", 1)
 	if err != nil {
 		panic(err)
 	}
 	e := echo.New()
-	deny := concurrency.Deny(func(c *echo.Context, d policy.Denial) error {
+	deny := echov5mw.OnDeny(func(c *echo.Context, d policy.Denial) error {
 		return c.JSON(d.Status(), map[string]any{"busy": true, "seconds": d.RetryAfter.Seconds()})
 	})
 	e.GET("/reports", func(c *echo.Context) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler of a request whose fence is not lower than the largest
@@ -46,15 +46,8 @@ import (
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
 // done before.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, echov5mw.Unless, echov5mw.OnError and [Deny].
+// Options are policy.AllowUnfenced, policy.RunUnprotected, echov5mw.Unless, echov5mw.OnError and echov5mw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key echov5mw.KeyFunc, opts ...policy.FencedOption) echo.MiddlewareFunc {
-	return echohttp.Fenced[echo.HandlerFunc](adapter.Echo{}, checker, key, opts)
-}
-
-// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
-// the header fields of the refusal are set; deny writes status and body, or returns an error for the
-// HTTPErrorHandler.
-func Deny(deny func(c *echo.Context, d policy.Denial) error) policy.FencedOption {
-	return echohttp.DenyFenced(deny)
+	return adapter.Handler(httpmw.Fenced(adapter.Echo{}, checker, key, opts))
 }

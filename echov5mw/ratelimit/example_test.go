@@ -69,13 +69,13 @@ func Example_groupOfRoutes() {
 
 // An answer of one's own to those who are over the limit of this route alone. For the whole application,
 // an HTTPErrorHandler can do that: see echov5mw.DenialOf.
-func ExampleDeny() {
+func Example_onDeny() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
 	if err != nil {
 		panic(err)
 	}
 	e := echo.New()
-	deny := ratelimit.Deny(func(c *echo.Context, d policy.Denial) error {
+	deny := echov5mw.OnDeny(func(c *echo.Context, d policy.Denial) error {
 		return c.HTML(d.Status(), "<h1>One moment, please</h1>")
 	})
 	e.GET("/", hello, ratelimit.New(limiter, echov5mw.Global(), deny))

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that takes one token of the request's key, and returns an error without
@@ -27,15 +27,8 @@ import (
 // Every request that was decided on has RateLimit and RateLimit-Policy in its response
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echov5mw.Unless, echov5mw.OnError and [Deny]. New
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echov5mw.Unless, echov5mw.OnError and echov5mw.OnDeny. New
 // panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echov5mw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
-	return echohttp.RateLimit[echo.HandlerFunc](adapter.Echo{}, limiter, key, opts)
-}
-
-// Deny has refusals answered by deny instead of by the HTTPErrorHandler. The handler does not run, and
-// the header fields of the refusal are set; deny writes status and body, or returns an error for the
-// HTTPErrorHandler.
-func Deny(deny func(c *echo.Context, d policy.Denial) error) policy.RateLimitOption {
-	return echohttp.DenyRateLimit(deny)
+	return adapter.Handler(httpmw.RateLimit(adapter.Echo{}, limiter, key, opts))
 }

@@ -15,7 +15,7 @@ import (
 // are given.
 var errorWriter = connect.NewErrorWriter()
 
-// deny is the Deny hook of every middleware: what connect's clients see is an error with a code, and
+// deny is the OnDeny hook of every middleware: what connect's clients see is an error with a code, and
 // with a google.rpc.RetryInfo if trying again helps.
 func deny(w http.ResponseWriter, r *http.Request, d policy.Denial) {
 	// The reason is for clients. Its cause, d.Err, is for nethttp.OnError.

@@ -55,10 +55,10 @@ func newServer(st store.Store, h handler) http.Handler {
 	writes := must(semaphore.New(st, "writes", 2))
 
 	address, user := nethttp.ByClientIP(clientip.Direct()), nethttp.ByContext(userKey{})
-	limit := ratelimit.New(requests, address, ratelimit.Deny(deny))
-	once := idempotency.New(orders, nethttp.ScopeBy(user), policy.Required(), idempotency.Deny(deny))
-	oneAtATime := exclusive.New(carts, user, policy.Wait(100*time.Millisecond), exclusive.Deny(deny))
-	twoAtATime := concurrency.New(writes, nethttp.Global(), concurrency.Deny(deny))
+	limit := ratelimit.New(requests, address, nethttp.OnDeny(deny))
+	once := idempotency.New(orders, nethttp.ScopeBy(user), policy.Required(), nethttp.OnDeny(deny))
+	oneAtATime := exclusive.New(carts, user, policy.Wait(100*time.Millisecond), nethttp.OnDeny(deny))
+	twoAtATime := concurrency.New(writes, nethttp.Global(), nethttp.OnDeny(deny))
 
 	mux := http.NewServeMux()
 	mux.Handle(procedure, once(oneAtATime(twoAtATime(connect.NewUnaryHandler(procedure, h)))))

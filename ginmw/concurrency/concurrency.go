@@ -7,16 +7,13 @@
 package concurrency
 
 import (
-	"fmt"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httphold"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
@@ -58,40 +55,7 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, ginmw.Unless and
-// [Deny]. New panics if sem or key is nil.
+// ginmw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
-	if sem == nil {
-		panic("concurrency: New: nil semaphore")
-	}
-	if key == nil {
-		panic("concurrency: New: nil key")
-	}
-	settings := setting.ForConcurrency(opts)
-	hooks := hook.Of("concurrency", settings.Common)
-	middleware, err := httphold.Concurrency(sem, settings)
-	if err != nil {
-		panic(fmt.Sprintf("concurrency: New: %v", err))
-	}
-
-	return func(c *gin.Context) {
-		if hooks.Skips(c) {
-			return
-		}
-		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
-	}
+	return adapter.Handler(httpmw.Concurrency(adapter.Gin{}, sem, key, opts))
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.ConcurrencyOption {
-	if deny == nil {
-		panic("concurrency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }

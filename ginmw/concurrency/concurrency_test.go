@@ -246,7 +246,7 @@ func TestBehindIdempotency(t *testing.T) {
 		opts   []policy.ConcurrencyOption
 	}{
 		"problem":   {http.StatusTooManyRequests, nil},
-		"deny hook": {http.StatusTeapot, []policy.ConcurrencyOption{concurrency.Deny(teapot)}},
+		"deny hook": {http.StatusTeapot, []policy.ConcurrencyOption{ginmw.OnDeny(teapot)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := memstore.New()
@@ -331,7 +331,7 @@ func TestUnlessAndDeny(t *testing.T) {
 	var busy *semaphore.BusyError
 	s := newServer(t, sem, ok,
 		ginmw.Unless(func(c *gin.Context) bool { return c.Query("small") != "" }),
-		concurrency.Deny(func(c *gin.Context, d policy.Denial) {
+		ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 			errors.As(d.Err, &busy)
 			c.String(d.Status(), "%s, try again in %v", d.Reason, d.RetryAfter)
 		}))
@@ -357,7 +357,6 @@ func TestWiringMistakesPanic(t *testing.T) {
 	for want, wire := range map[string]func(){
 		"concurrency: New: nil semaphore":                              func() { concurrency.New(nil, ginmw.Global()) },
 		"concurrency: New: nil key":                                    func() { concurrency.New(sem, nil) },
-		"concurrency: Deny: nil function":                              func() { concurrency.Deny(nil) },
 		"policy: MaxWaiting: 0 is less than 1":                         func() { policy.MaxWaiting(0) },
 		"policy: Wait: 2h0m0s is neither 0 nor between 1ms and 1h0m0s": func() { policy.Wait(2 * time.Hour) },
 	} {

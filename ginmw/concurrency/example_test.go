@@ -53,13 +53,13 @@ func Example_bulkhead() {
 }
 
 // An answer of one's own to those for whom there is no room.
-func ExampleDeny() {
+func Example_onDeny() {
 	reports, err := semaphore.New(memstore.New(), "reports", 1)
 	if err != nil {
 		panic(err)
 	}
 	r := gin.New()
-	deny := concurrency.Deny(func(c *gin.Context, d policy.Denial) {
+	deny := ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 		c.String(d.Status(), "not now: %s", d.Reason)
 	})
 	r.GET("/reports", concurrency.New(reports, ginmw.Global(), deny), func(c *gin.Context) {

@@ -54,13 +54,13 @@ func Example_onlyWrites() {
 }
 
 // An answer of one's own to those who come while another is at work.
-func ExampleDeny() {
+func Example_onDeny() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {
 		panic(err)
 	}
 	r := gin.New()
-	deny := exclusive.Deny(func(c *gin.Context, d policy.Denial) {
+	deny := ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 		c.String(d.Status(), "not now: %s", d.Reason)
 	})
 	r.PUT("/carts/:id", exclusive.New(carts, ginmw.ByParam("id"), deny), func(c *gin.Context) {

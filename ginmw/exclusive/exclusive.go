@@ -12,9 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httphold"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
@@ -52,38 +51,8 @@ import (
 // handler that needs the locks of several keys takes them with lock.Locker's LockAll, since two
 // middleware with different keys may wait for each other.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and [Deny]. New
+// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny. New
 // panics if locker or key is nil.
 func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption) gin.HandlerFunc {
-	if locker == nil {
-		panic("exclusive: New: nil locker")
-	}
-	if key == nil {
-		panic("exclusive: New: nil key")
-	}
-	settings := setting.ForExclusive(opts)
-	hooks := hook.Of("exclusive", settings.Common)
-	middleware := httphold.Exclusive(locker, settings)
-
-	return func(c *gin.Context) {
-		if hooks.Skips(c) {
-			return
-		}
-		middleware.Serve(c.Writer.Header(), c.Request, hooks.Exchange(c, key))
-	}
+	return adapter.Handler(httpmw.Exclusive(adapter.Gin{}, locker, key, opts))
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.ExclusiveOption {
-	if deny == nil {
-		panic("exclusive: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }

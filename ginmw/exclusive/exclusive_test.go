@@ -429,7 +429,7 @@ func TestUnlessAndDeny(t *testing.T) {
 	var held *lock.HeldError
 	s := newServer(t, locker, ok,
 		ginmw.Unless(func(c *gin.Context) bool { return c.Query("read") != "" }),
-		exclusive.Deny(func(c *gin.Context, d policy.Denial) {
+		ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 			errors.As(d.Err, &held)
 			c.String(d.Status(), "%s, try again in %v", d.Reason, d.RetryAfter)
 		}))
@@ -455,7 +455,6 @@ func TestWiringMistakesPanic(t *testing.T) {
 	for want, wire := range map[string]func(){
 		"exclusive: New: nil locker":                                          func() { exclusive.New(nil, ginmw.Global()) },
 		"exclusive: New: nil key":                                             func() { exclusive.New(l, nil) },
-		"exclusive: Deny: nil function":                                       func() { exclusive.Deny(nil) },
 		"policy: Wait: -1s is neither 0 nor between 1ms and 1h0m0s":           func() { policy.Wait(-time.Second) },
 		"policy: Wait: 2ns is neither 0 nor between 1ms and 1h0m0s":           func() { policy.Wait(2) },
 		"policy: Wait: 555555h33m20s is neither 0 nor between 1ms and 1h0m0s": func() { policy.Wait(2e9 * time.Second) },

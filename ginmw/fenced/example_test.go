@@ -67,13 +67,13 @@ func Example_rollout() {
 }
 
 // An answer of one's own to who has lost the lock.
-func ExampleDeny() {
+func Example_onDeny() {
 	carts, err := memfence.New()
 	if err != nil {
 		panic(err)
 	}
 	r := gin.New()
-	deny := fenced.Deny(func(c *gin.Context, d policy.Denial) {
+	deny := ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 		c.String(d.Status(), "read it again: %s", d.Reason)
 	})
 	r.PUT("/carts/:id", fenced.New(carts, ginmw.ByParam("id"), deny), func(*gin.Context) {})

@@ -20,9 +20,8 @@ func TestWiringMistakesPanic(t *testing.T) {
 	var none *memfence.Fence
 	unless := nethttp.Unless(func(*http.Request) bool { return false })
 	wiring.Panics(t, map[string]func(){
-		"fenced: New: nil checker":   func() { fenced.New(none, ginmw.Global()) },
-		"fenced: New: nil key":       func() { fenced.New(marks, nil) },
-		"fenced: Deny: nil function": func() { fenced.Deny(nil) },
+		"fenced: New: nil checker": func() { fenced.New(none, ginmw.Global()) },
+		"fenced: New: nil key":     func() { fenced.New(marks, nil) },
 		"fenced: New: an option of another framework (func(*http.Request) bool)": func() { fenced.New(marks, ginmw.Global(), unless) },
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
-	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/ginmw"
 )
 
 // record sends a keyed request without a server.
@@ -180,7 +180,7 @@ func TestHijack(t *testing.T) {
 }
 
 func TestDenyHook(t *testing.T) {
-	s := newServer(t, created, nil, policy.Required(), idempotency.Deny(func(c *gin.Context, d policy.Denial) {
+	s := newServer(t, created, nil, policy.Required(), ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 		c.String(d.Status(), "no: %s", d.Reason)
 	}))
 	if a := s.do(key()).want(t, 400, false); a.body != "no: key-missing" || a.Header.Get("Link") == "" {

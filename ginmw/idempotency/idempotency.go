@@ -9,16 +9,13 @@
 package idempotency
 
 import (
-	"net/http"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httpguard"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
@@ -69,25 +66,14 @@ import (
 //
 // Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies, policy.Fingerprint,
 // policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.StatusHeaders,
-// policy.RunUnprotected, [KeyFrom], ginmw.Unless and [Deny]. New panics if the guard is nil or the
+// policy.RunUnprotected, [KeyFrom], ginmw.Unless and ginmw.OnDeny. New panics if the guard is nil or the
 // scope is the zero value.
 func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption) gin.HandlerFunc {
-	if g == nil {
-		panic("idempotency: New: nil guard")
-	}
-	if scope.IsZero() {
-		panic("idempotency: New: no scope; use ginmw.ScopeBy or ginmw.Unscoped")
-	}
-	settings := setting.ForIdempotency(opts)
-	hooks := hook.Of("idempotency", settings.Common)
-	key := setting.Hook[ginmw.KeyFunc]("idempotency", settings.Key)
-	middleware := httpguard.New(g, settings)
-
+	guarded := adapter.Handler(httpmw.Idempotency(adapter.Gin{}, "ginmw", g, scope, opts))
 	return func(c *gin.Context) {
-		if hooks.Skips(c) || c.FullPath() == "" { // nothing will handle it
-			return
+		if c.FullPath() != "" { // or else nothing will handle it
+			guarded(c)
 		}
-		middleware.Serve(hinter{c.Writer}, c.Request, &exchange{hooks.Exchange(c, scope.Of), c, key})
 	}
 }
 
@@ -99,76 +85,4 @@ func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption
 //
 // The body is read before, of requests without a key too, so that key can read it, and the handler again:
 // policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It panics if key is nil.
-func KeyFrom(key ginmw.KeyFunc) policy.IdempotencyOption {
-	if key == nil {
-		panic("idempotency: KeyFrom: nil key")
-	}
-	return keyOption{key}
-}
-
-type keyOption struct{ key ginmw.KeyFunc }
-
-func (o keyOption) ApplyIdempotency(s *setting.Idempotency) { s.Key = o.key }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.IdempotencyOption {
-	if deny == nil {
-		panic("idempotency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyIdempotency(s *setting.Idempotency) { s.Deny = o.deny }
-
-// exchange is a httpguard.Exchange on gin, whose key is the scope.
-type exchange struct {
-	*hook.Exchange
-	c   *gin.Context
-	key ginmw.KeyFunc
-}
-
-func (x *exchange) Key(r *http.Request) (string, error) {
-	original := x.c.Request
-	x.c.Request = r
-	defer func() { x.c.Request = original }()
-	return x.key(x.c)
-}
-
-func (x *exchange) Scope() (string, error) { return x.Exchange.Key() }
-
-// StatusOf returns 0: errors of gin have no status.
-func (x *exchange) StatusOf(error) int { return 0 }
-
-// Deny adds nothing to the answer of a middleware that has refused a body while it was read, as
-// gin-contrib/size does.
-func (x *exchange) Deny(d policy.Denial) {
-	if x.c.IsAborted() && x.c.Writer.Written() {
-		return
-	}
-	x.Exchange.Deny(d)
-}
-
-func (x *exchange) DefaultStatus() int { return x.c.Writer.Status() }
-
-func (x *exchange) End() { x.c.Abort() }
-
-func (x *exchange) Pass(r *http.Request) { x.Exchange.Run(r) }
-
-func (x *exchange) Run(capture *httpguard.Capture, r *http.Request) {
-	original := x.c.Writer
-	w := &replaceable{&writer{original, capture}}
-	x.c.Writer = w
-	defer func() {
-		w.ResponseWriter = original // for those who have w, if it is too late to take it back
-		if x.Current() {
-			x.c.Writer = original
-		}
-	}()
-	x.Pass(r)
-	capture.CheckStatus()
-}
+func KeyFrom(key ginmw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }

@@ -326,7 +326,6 @@ func TestWiringMistakesPanic(t *testing.T) {
 	for want, wire := range map[string]func(){
 		"idempotency: New: nil guard":                                     func() { idempotency.New(nil, ginmw.Unscoped()) },
 		"idempotency: New: no scope; use ginmw.ScopeBy or ginmw.Unscoped": func() { idempotency.New(g, ginmw.ScopeFunc{}) },
-		"idempotency: Deny: nil function":                                 func() { idempotency.Deny(nil) },
 		"policy: Methods: no methods":                                     func() { policy.Methods() },
 		"policy: MaxBody: -1 is negative":                                 func() { policy.MaxBody(-1) },
 		"policy: MaxRun: 0s is less than 1ms":                             func() { policy.MaxRun(0) },

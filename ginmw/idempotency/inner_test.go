@@ -36,7 +36,7 @@ func TestRefusalBehindTheGuard(t *testing.T) {
 	for name, inner := range map[string]gin.HandlerFunc{
 		"ratelimit": ratelimit.New(limiter, ginmw.Global()),
 		"exclusive": exclusive.New(locker, ginmw.Global()),
-		"deny hook": exclusive.New(locker, ginmw.Global(), exclusive.Deny(teapot)),
+		"deny hook": exclusive.New(locker, ginmw.Global(), ginmw.OnDeny(teapot)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, err := guard.New(memstore.New(), "outer")

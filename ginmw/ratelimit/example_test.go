@@ -73,13 +73,13 @@ func Example_perUserAndTenant() {
 }
 
 // An answer of one's own to those who are over the limit.
-func ExampleDeny() {
+func Example_onDeny() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
 	if err != nil {
 		panic(err)
 	}
 	r := gin.New()
-	r.Use(ratelimit.New(limiter, ginmw.Global(), ratelimit.Deny(func(c *gin.Context, d policy.Denial) {
+	r.Use(ratelimit.New(limiter, ginmw.Global(), ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 		c.String(d.Status(), "slow down: %s", d.Reason)
 	})))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })

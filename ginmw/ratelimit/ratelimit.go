@@ -9,9 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
-	"github.com/lockkeeper/lockkeeper/ginmw/internal/hook"
-	"github.com/lockkeeper/lockkeeper/internal/httplimit"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // New returns middleware that takes one token of the request's key, and answers without the handler
@@ -27,41 +26,8 @@ import (
 // Every request that was decided on has RateLimit and RateLimit-Policy in its response
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and [Deny]. New panics if limiter
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and ginmw.OnDeny. New panics if limiter
 // or key is nil.
 func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLimitOption) gin.HandlerFunc {
-	if limiter == nil {
-		panic("ratelimit: New: nil limiter")
-	}
-	if key == nil {
-		panic("ratelimit: New: nil key")
-	}
-	settings := setting.ForRateLimit(opts)
-	hooks := hook.Of("ratelimit", settings.Common)
-	middleware := httplimit.New(limiter, settings)
-
-	return func(c *gin.Context) {
-		if hooks.Skips(c) {
-			return
-		}
-		k, err := key(c)
-		if denial := middleware.Check(c.Request.Context(), c.Writer.Header(), k, err); denial != nil {
-			hooks.Deny(c, *denial)
-		}
-	}
+	return adapter.Handler(httpmw.RateLimit(adapter.Gin{}, limiter, key, opts))
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The chain has been ended, and
-// the header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(c *gin.Context, d policy.Denial)) policy.RateLimitOption {
-	if deny == nil {
-		panic("ratelimit: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*gin.Context, policy.Denial)
-}
-
-func (o option) ApplyRateLimit(s *setting.RateLimit) { s.Deny = o.deny }

@@ -272,7 +272,7 @@ func TestUnlessAndDeny(t *testing.T) {
 	l := newLimiter(t, memstore.New(), tokenbucket.PerHour(1))
 	url := serve(t, nil, ratelimit.New(l, ginmw.Global(),
 		ginmw.Unless(func(c *gin.Context) bool { return c.Query("probe") != "" }),
-		ratelimit.Deny(func(c *gin.Context, d policy.Denial) {
+		ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
 			c.String(d.Status(), "%s after %v", d.Reason, d.RetryAfter.Round(time.Hour))
 		})))
 	for range 3 {
@@ -294,13 +294,13 @@ func TestUnlessAndDeny(t *testing.T) {
 func TestWiringMistakesPanic(t *testing.T) {
 	l := newLimiter(t, memstore.New(), tokenbucket.PerHour(1))
 	for want, wire := range map[string]func(){
-		"ratelimit: New: nil limiter":   func() { ratelimit.New(nil, ginmw.Global()) },
-		"ratelimit: New: nil key":       func() { ratelimit.New(l, nil) },
-		"ratelimit: Deny: nil function": func() { ratelimit.Deny(nil) },
-		"ginmw: Unless: nil function":   func() { ginmw.Unless(nil) },
-		"ginmw: Join: no keys":          func() { ginmw.Join() },
-		"ginmw: FirstOf: nil key":       func() { ginmw.FirstOf(nil) },
-		"ginmw: ScopeBy: nil key":       func() { ginmw.ScopeBy(nil) },
+		"ratelimit: New: nil limiter": func() { ratelimit.New(nil, ginmw.Global()) },
+		"ratelimit: New: nil key":     func() { ratelimit.New(l, nil) },
+		"ginmw: Unless: nil function": func() { ginmw.Unless(nil) },
+		"ginmw: OnDeny: nil function": func() { ginmw.OnDeny(nil) },
+		"ginmw: Join: no keys":        func() { ginmw.Join() },
+		"ginmw: FirstOf: nil key":     func() { ginmw.FirstOf(nil) },
+		"ginmw: ScopeBy: nil key":     func() { ginmw.ScopeBy(nil) },
 	} {
 		t.Run(want, func(t *testing.T) {
 			defer func() {

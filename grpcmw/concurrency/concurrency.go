@@ -9,14 +9,12 @@ package concurrency
 import (
 	"fmt"
 
-	"google.golang.org/grpc"
-
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // New returns interceptors that run the handler while it holds a permit, of weight 1, of the semaphore
@@ -56,53 +54,24 @@ import (
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, grpcmw.Unless,
-// grpcmw.OnError and [Deny]. New panics if sem or key is nil.
+// grpcmw.OnError and grpcmw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
-	h := newHolder("New", sem, key, opts)
-	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpc.UnaryServerInterceptor {
-	return newHolder("UnaryServerInterceptor", sem, key, opts).Unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpc.StreamServerInterceptor {
-	return newHolder("StreamServerInterceptor", sem, key, opts).Stream
-}
-
-func newHolder(name string, sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts []policy.ConcurrencyOption) *rpc.Holder {
 	if sem == nil {
-		panic("concurrency: " + name + ": nil semaphore")
+		panic("concurrency: New: nil semaphore")
 	}
 	if key == nil {
-		panic("concurrency: " + name + ": nil key")
+		panic("concurrency: New: nil key")
 	}
-	settings := setting.ForConcurrency(opts)
+	settings := setting.Of(opts)
 	hold, err := middleware.NewConcurrency(sem, settings)
 	if err != nil {
-		panic(fmt.Sprintf("concurrency: %s: %v", name, err))
+		panic(fmt.Sprintf("concurrency: New: %v", err))
 	}
-	return &rpc.Holder{
+	h := &adapter.Holder{
 		Hold:   hold,
 		Key:    key,
-		Hooks:  rpc.HooksOf("concurrency", settings.Common),
+		Hooks:  adapter.HooksOf("concurrency", settings),
 		Status: "concurrency-status",
 	}
+	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
 }
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.ConcurrencyOption {
-	if deny == nil {
-		panic("concurrency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*grpcmw.Call, policy.Denial) error
-}
-
-func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }

@@ -7,14 +7,12 @@
 package exclusive
 
 import (
-	"google.golang.org/grpc"
-
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // New returns interceptors that run the handler while it holds the lock of the call's key, and answer
@@ -48,49 +46,20 @@ import (
 // A call that passes two of these interceptors with the same locker and key holds the lock once.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError
-// and [Deny]. New panics if locker or key is nil.
+// and grpcmw.OnDeny. New panics if locker or key is nil.
 func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpcmw.Interceptors {
-	h := newHolder("New", locker, key, opts)
-	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpc.UnaryServerInterceptor {
-	return newHolder("UnaryServerInterceptor", locker, key, opts).Unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpc.StreamServerInterceptor {
-	return newHolder("StreamServerInterceptor", locker, key, opts).Stream
-}
-
-func newHolder(name string, locker *lock.Locker, key grpcmw.KeyFunc, opts []policy.ExclusiveOption) *rpc.Holder {
 	if locker == nil {
-		panic("exclusive: " + name + ": nil locker")
+		panic("exclusive: New: nil locker")
 	}
 	if key == nil {
-		panic("exclusive: " + name + ": nil key")
+		panic("exclusive: New: nil key")
 	}
-	settings := setting.ForExclusive(opts)
-	return &rpc.Holder{
+	settings := setting.Of(opts)
+	h := &adapter.Holder{
 		Hold:   middleware.NewExclusive(locker, settings),
 		Key:    key,
-		Hooks:  rpc.HooksOf("exclusive", settings.Common),
+		Hooks:  adapter.HooksOf("exclusive", settings),
 		Status: "lock-status",
 	}
+	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
 }
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.ExclusiveOption {
-	if deny == nil {
-		panic("exclusive: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*grpcmw.Call, policy.Denial) error
-}
-
-func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }

@@ -16,9 +16,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // fenceMetadata is the metadata that has the fence.
@@ -53,51 +53,22 @@ var fenceMetadata = strings.ToLower(fence.Header)
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
 // done before.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and [Deny].
+// Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
 // New panics if checker or key is nil.
 func New(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpcmw.Interceptors {
-	i := newInterceptor("New", checker, key, opts)
+	settings := setting.Of(opts)
+	m := middleware.NewFence(checker, settings)
+	if key == nil {
+		panic("fenced: New: nil key")
+	}
+	i := &interceptor{m, key, adapter.HooksOf("fenced", settings)}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpc.UnaryServerInterceptor {
-	return newInterceptor("UnaryServerInterceptor", checker, key, opts).unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpc.StreamServerInterceptor {
-	return newInterceptor("StreamServerInterceptor", checker, key, opts).stream
-}
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.FencedOption {
-	if deny == nil {
-		panic("fenced: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(*grpcmw.Call, policy.Denial) error
-}
-
-func (o option) ApplyFenced(s *setting.Fenced) { s.Deny = o.deny }
 
 type interceptor struct {
 	fence *middleware.Fence
 	key   grpcmw.KeyFunc
-	hooks rpc.Hooks
-}
-
-func newInterceptor(name string, checker fence.Checker, key grpcmw.KeyFunc, opts []policy.FencedOption) *interceptor {
-	settings := setting.ForFenced(opts)
-	m := middleware.NewFence(name, checker, settings)
-	if key == nil {
-		panic("fenced: " + name + ": nil key")
-	}
-	return &interceptor{m, key, rpc.HooksOf("fenced", settings.Common)}
+	hooks adapter.Hooks
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -113,7 +84,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	stream, call := rpc.NewStream(ss, info)
+	stream, call := adapter.NewStream(ss, info)
 	if i.hooks.Skips(call) {
 		return handler(srv, stream)
 	}
@@ -134,7 +105,7 @@ func (i *interceptor) check(call *grpcmw.Call) (context.Context, error) {
 	}
 	if passage.Bypassed != nil {
 		i.hooks.Report(call, passage.Bypassed)
-		rpc.SetHeader(ctx, "fence-status", "bypassed")
+		adapter.SetHeader(ctx, "fence-status", "bypassed")
 	}
 	return passage.Context, nil
 }

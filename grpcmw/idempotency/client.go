@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
@@ -25,7 +25,7 @@ import (
 // same key with WithKey.
 func UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if !rpc.HasNoSideEffects(method) && !hasKey(ctx, req) {
+		if !adapter.HasNoSideEffects(method) && !hasKey(ctx, req) {
 			ctx = WithKey(ctx, naming.NewID())
 		}
 		return invoker(ctx, method, req, reply, cc, opts...)

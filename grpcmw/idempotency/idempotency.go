@@ -20,9 +20,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 const (
@@ -81,22 +81,29 @@ const (
 //
 // Options are policy.Required, policy.MaxRun, policy.StatusHeaders, policy.RunUnprotected,
 // policy.KeyAlone, [KeyFrom], [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes], [PassStreams],
-// grpcmw.Unless, grpcmw.OnError and [Deny].
+// grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
 // New panics if the guard is nil or the scope is the zero value.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
-	i := newInterceptor("New", g, scope, opts)
+	if g == nil {
+		panic("idempotency: New: nil guard")
+	}
+	if scope.IsZero() {
+		panic("idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped")
+	}
+	settings := setting.Of(opts)
+	if settings.KeyAlone && settings.CallFingerprint != nil {
+		panic("idempotency: New: Fingerprint says nothing with policy.KeyAlone")
+	}
+	i := &interceptor{
+		decider:  middleware.NewIdempotency(g, settings),
+		maxData:  g.MaxResult(),
+		scope:    scope,
+		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),
+		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.CallFingerprint),
+		settings: settings,
+		hooks:    adapter.HooksOf("idempotency", settings),
+	}
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpc.UnaryServerInterceptor {
-	return newInterceptor("UnaryServerInterceptor", g, scope, opts).unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams: it guards none, and refuses those that
-// ask for it.
-func StreamServerInterceptor(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpc.StreamServerInterceptor {
-	return newInterceptor("StreamServerInterceptor", g, scope, opts).stream
 }
 
 type interceptor struct {
@@ -105,35 +112,13 @@ type interceptor struct {
 	scope    grpcmw.ScopeFunc
 	key      grpcmw.KeyFunc                     // reads the key; nil for metadata and field
 	own      func(*grpcmw.Call) ([]byte, error) // stands for the request in the fingerprint; nil for itself
-	settings setting.RPCIdempotency
-	hooks    rpc.Hooks
-}
-
-func newInterceptor(name string, g *guard.Guard, scope grpcmw.ScopeFunc, opts []policy.RPCIdempotencyOption) *interceptor {
-	if g == nil {
-		panic("idempotency: " + name + ": nil guard")
-	}
-	if scope.IsZero() {
-		panic("idempotency: " + name + ": no scope; use grpcmw.ScopeBy or grpcmw.Unscoped")
-	}
-	settings := setting.ForRPCIdempotency(opts)
-	if settings.KeyAlone && settings.Fingerprint != nil {
-		panic("idempotency: " + name + ": Fingerprint says nothing with policy.KeyAlone")
-	}
-	return &interceptor{
-		decider:  middleware.NewIdempotency(g, settings.Common, settings.Open, settings.MaxRun),
-		maxData:  g.MaxResult(),
-		scope:    scope,
-		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),
-		own:      setting.Hook[func(*grpcmw.Call) ([]byte, error)]("idempotency", settings.Fingerprint),
-		settings: settings,
-		hooks:    rpc.HooksOf("idempotency", settings.Common),
-	}
+	settings setting.Settings
+	hooks    adapter.Hooks
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	call := grpcmw.NewCall(ctx, info.FullMethod, req)
-	if i.hooks.Skips(call) || rpc.HasNoSideEffects(info.FullMethod) {
+	if i.hooks.Skips(call) || adapter.HasNoSideEffects(info.FullMethod) {
 		return handler(ctx, req)
 	}
 	key, denial := i.readKey(call, req)
@@ -215,13 +200,13 @@ func (x *exchange) Replay(result *guard.Result) error {
 
 func (x *exchange) Bypass() {
 	ctx := x.call.Context()
-	rpc.SetHeader(ctx, statusMetadata, "bypassed")
+	adapter.SetHeader(ctx, statusMetadata, "bypassed")
 	x.resp, x.err = x.handler(ctx, x.req)
 }
 
 func (x *exchange) Unconfirmed() {
 	if x.interceptor.settings.StatusHeaders {
-		rpc.SetHeader(x.call.Context(), statusMetadata, "unconfirmed")
+		adapter.SetHeader(x.call.Context(), statusMetadata, "unconfirmed")
 	}
 }
 
@@ -231,7 +216,7 @@ func (x *exchange) Report(err error) { x.interceptor.hooks.Report(x.call, err) }
 
 // ending says whether a repeat is given an answer. The table is in docs/idempotency.md.
 func (i *interceptor) ending(code codes.Code) middleware.Ending {
-	if keep, ok := i.settings.Keep[uint32(code)]; ok {
+	if keep, ok := i.settings.Keep[int(code)]; ok {
 		if keep {
 			return middleware.Final
 		}
@@ -248,8 +233,8 @@ func (i *interceptor) ending(code codes.Code) middleware.Ending {
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	stream, call := rpc.NewStream(ss, info)
-	if i.settings.PassStreams || i.hooks.Skips(call) || rpc.HasNoSideEffects(info.FullMethod) {
+	stream, call := adapter.NewStream(ss, info)
+	if i.settings.PassStreams || i.hooks.Skips(call) || adapter.HasNoSideEffects(info.FullMethod) {
 		return handler(srv, stream)
 	}
 	keyed, denial := i.asksForGuard(call)

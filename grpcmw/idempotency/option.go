@@ -7,14 +7,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // KeyField has the idempotency key of a call that has none in its metadata be a string field of the
 // request: "request_id" (AIP-155) if not set, none if it is empty. A request without such a field, or
 // with an empty one, has no key. A call with both must have the same key in both.
 func KeyField(name string) policy.RPCIdempotencyOption {
-	return option(func(s *setting.RPCIdempotency) { s.KeyField = name })
+	return setting.Func(func(s *setting.Settings) { s.KeyField = name })
 }
 
 // KeyFrom reads the idempotency key with key instead of from metadata and field: from other metadata, or
@@ -29,7 +29,7 @@ func KeyFrom(key grpcmw.KeyFunc) policy.RPCIdempotencyOption {
 	if key == nil {
 		panic("idempotency: KeyFrom: nil key")
 	}
-	return option(func(s *setting.RPCIdempotency) { s.Key = key })
+	return setting.Func(func(s *setting.Settings) { s.Key = key })
 }
 
 // Fingerprint has what f returns stand for the request in the fingerprint of a call, which says whether a
@@ -41,7 +41,7 @@ func Fingerprint(f func(call *grpcmw.Call) ([]byte, error)) policy.RPCIdempotenc
 	if f == nil {
 		panic("idempotency: Fingerprint: nil function")
 	}
-	return option(func(s *setting.RPCIdempotency) { s.Fingerprint = f })
+	return setting.Func(func(s *setting.Settings) { s.CallFingerprint = f })
 }
 
 // KeepCodes has answers with these codes kept and replayed, whatever the table in docs/idempotency.md
@@ -63,9 +63,9 @@ func codeOption(name string, keep bool, list []codes.Code) policy.RPCIdempotency
 			panic(fmt.Sprintf("idempotency: %s: %d is no code", name, uint32(code)))
 		}
 	}
-	return option(func(s *setting.RPCIdempotency) {
+	return setting.Func(func(s *setting.Settings) {
 		for _, code := range list {
-			s.Keep[uint32(code)] = keep
+			s.Keep[int(code)] = keep
 		}
 	})
 }
@@ -74,18 +74,5 @@ func codeOption(name string, keep bool, list []codes.Code) policy.RPCIdempotency
 // sends one twice has it run twice. Without it, streams that carry a key are refused, and all of them
 // with policy.Required.
 func PassStreams() policy.RPCIdempotencyOption {
-	return option(func(s *setting.RPCIdempotency) { s.PassStreams = true })
+	return setting.Func(func(s *setting.Settings) { s.PassStreams = true })
 }
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.RPCIdempotencyOption {
-	if deny == nil {
-		panic("idempotency: Deny: nil function")
-	}
-	return option(func(s *setting.RPCIdempotency) { s.Deny = deny })
-}
-
-type option func(*setting.RPCIdempotency)
-
-func (o option) ApplyRPCIdempotency(s *setting.RPCIdempotency) { o(s) }

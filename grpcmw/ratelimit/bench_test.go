@@ -51,8 +51,8 @@ func BenchmarkInterceptor(b *testing.B) {
 		interceptor grpc.UnaryServerInterceptor
 	}{
 		{"noop", noop},
-		{"by method", ratelimit.UnaryServerInterceptor(newLimiter(b), grpcmw.ByMethod())},
-		{"by peer", ratelimit.UnaryServerInterceptor(newLimiter(b), grpcmw.ByPeer())},
+		{"by method", ratelimit.New(newLimiter(b), grpcmw.ByMethod()).Unary},
+		{"by peer", ratelimit.New(newLimiter(b), grpcmw.ByPeer()).Unary},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -71,7 +71,7 @@ func BenchmarkCall(b *testing.B) {
 	}{
 		{"bare", nil},
 		{"two noops", []grpc.UnaryServerInterceptor{noop, noop}},
-		{"limited", []grpc.UnaryServerInterceptor{ratelimit.UnaryServerInterceptor(newLimiter(b), grpcmw.ByMethod())}},
+		{"limited", []grpc.UnaryServerInterceptor{ratelimit.New(newLimiter(b), grpcmw.ByMethod()).Unary}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			s := grpc.NewServer(grpc.ChainUnaryInterceptor(c.chain...))

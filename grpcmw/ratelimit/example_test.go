@@ -43,12 +43,12 @@ func Example_byMethod() {
 }
 
 // Refusals of the application's own, in which interceptors outside still find the denial.
-func ExampleDeny() {
+func Example_onDeny() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(1))
 	if err != nil {
 		panic(err)
 	}
-	limited := ratelimit.New(limiter, grpcmw.Global(), ratelimit.Deny(func(call *grpcmw.Call, d policy.Denial) error {
+	limited := ratelimit.New(limiter, grpcmw.Global(), grpcmw.OnDeny(func(call *grpcmw.Call, d policy.Denial) error {
 		return grpcmw.NewError(d, status.Newf(codes.Unavailable, "%s: come back in %v", call.FullMethod(), d.RetryAfter.Round(1e9)))
 	})).Unary
 	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Shop/Search"}

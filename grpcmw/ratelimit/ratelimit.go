@@ -13,9 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
-	"github.com/lockkeeper/lockkeeper/grpcmw/internal/rpc"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // New returns interceptors that take one token of the call's key, and answer without the handler if
@@ -33,21 +33,11 @@ import (
 // grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
 // unless the option [PerMessage] says otherwise.
 //
-// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError and [Deny]. New panics if
+// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New panics if
 // limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpcmw.Interceptors {
 	i := newInterceptor("New", limiter, key, opts)
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
-}
-
-// UnaryServerInterceptor is what [New] returns for unary calls.
-func UnaryServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.UnaryServerInterceptor {
-	return newInterceptor("UnaryServerInterceptor", limiter, key, opts).unary
-}
-
-// StreamServerInterceptor is what [New] returns for streams.
-func StreamServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.StreamServerInterceptor {
-	return newInterceptor("StreamServerInterceptor", limiter, key, opts).stream
 }
 
 // PerMessage has a stream take a token for each message that the client sends: the one at its
@@ -55,26 +45,13 @@ func StreamServerInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, o
 // left, the handler's Recv returns the refusal, now and from then on; a handler that returns it ends
 // the stream with it. It says nothing of unary calls.
 func PerMessage() policy.RPCRateLimitOption {
-	return option(func(s *setting.RPCRateLimit) { s.PerMessage = true })
+	return setting.Func(func(s *setting.Settings) { s.PerMessage = true })
 }
-
-// Deny has refusals answered with the error that deny returns, which should be a status. The handler
-// does not run. grpcmw.NewError makes one in which grpcmw.DenialOf finds the denial.
-func Deny(deny func(call *grpcmw.Call, d policy.Denial) error) policy.RPCRateLimitOption {
-	if deny == nil {
-		panic("ratelimit: Deny: nil function")
-	}
-	return option(func(s *setting.RPCRateLimit) { s.Deny = deny })
-}
-
-type option func(*setting.RPCRateLimit)
-
-func (o option) ApplyRPCRateLimit(s *setting.RPCRateLimit) { o(s) }
 
 type interceptor struct {
 	decider    middleware.RateLimit
 	key        grpcmw.KeyFunc
-	hooks      rpc.Hooks
+	hooks      adapter.Hooks
 	order      *middleware.RetryOrder
 	perMessage bool
 	status     bool
@@ -87,11 +64,11 @@ func newInterceptor(name string, limiter *tokenbucket.Limiter, key grpcmw.KeyFun
 	if key == nil {
 		panic("ratelimit: " + name + ": nil key")
 	}
-	settings := setting.ForRPCRateLimit(opts)
+	settings := setting.Of(opts)
 	return &interceptor{
-		decider:    middleware.NewRateLimit(limiter, settings.Common, settings.Open),
+		decider:    middleware.NewRateLimit(limiter, settings),
 		key:        key,
-		hooks:      rpc.HooksOf("ratelimit", settings.Common),
+		hooks:      adapter.HooksOf("ratelimit", settings),
 		order:      middleware.NewRetryOrder(),
 		perMessage: settings.PerMessage,
 		status:     settings.StatusHeaders,
@@ -114,7 +91,7 @@ func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
 	var decision tokenbucket.Decision
 	denial, bypassed := i.decider.Check(call.Context(), key, keyErr, &decision)
 	if bypassed && i.status {
-		rpc.SetHeader(call.Context(), "ratelimit-status", "bypassed")
+		adapter.SetHeader(call.Context(), "ratelimit-status", "bypassed")
 	}
 	if denial == nil {
 		return nil
@@ -126,7 +103,7 @@ func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	stream, call := rpc.NewStream(ss, info)
+	stream, call := adapter.NewStream(ss, info)
 	if i.hooks.Skips(call) {
 		return handler(srv, stream)
 	}
@@ -142,7 +119,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 
 // charged is a stream whose messages are charged, but for the first, which has been.
 type charged struct {
-	*rpc.Stream
+	*adapter.Stream
 	interceptor *interceptor
 	call        *grpcmw.Call
 	key         string

@@ -7,7 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // maxRetryAfter bounds what is made of an average and a long queue: nobody knows more.
@@ -15,12 +15,12 @@ const maxRetryAfter = time.Hour
 
 // NewConcurrency returns what has at most as many requests of a key run at a time as a semaphore,
 // which is not nil, has room for. The error is that of the semaphore's With.
-func NewConcurrency(s *semaphore.Semaphore, set setting.Concurrency) (*Hold, error) {
+func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) (*Hold, error) {
 	s, err := s.With(semaphore.WithMaxWaiting(set.MaxWaiting))
 	if err != nil {
 		return nil, err
 	}
-	watch := newWatch(set.Common, set.Open, "semaphore", s.Name())
+	watch := newWatch(set, "semaphore", s.Name())
 	return &Hold{Watch: watch, mechanism: permits{s}, kind: "semaphore", name: s.Name(), wait: set.Wait}, nil
 }
 

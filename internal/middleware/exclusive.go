@@ -7,13 +7,13 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // NewExclusive returns what has the requests of a key take turns, with a locker that is not nil.
-func NewExclusive(l *lock.Locker, s setting.Exclusive) *Hold {
+func NewExclusive(l *lock.Locker, s setting.Settings) *Hold {
 	return &Hold{
-		Watch: newWatch(s.Common, s.Open, "lock", l.Name()), mechanism: locks{l, newWaiters(s.MaxWaiting)},
+		Watch: newWatch(s, "lock", l.Name()), mechanism: locks{l, newWaiters(s.MaxWaiting)},
 		kind: "lock", name: l.Name(), wait: s.Wait,
 	}
 }

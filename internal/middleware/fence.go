@@ -7,8 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
 )
 
 const (
@@ -24,13 +24,13 @@ type Fence struct {
 	allowUnfenced bool
 }
 
-// NewFence returns what refuses by a checker. It panics, as the function called name of package fenced,
-// if that is nil: an interface lets a pointer through that is.
-func NewFence(name string, c fence.Checker, s setting.Fenced) *Fence {
+// NewFence returns what refuses by a checker. It panics, as the New of package fenced, if that is nil: an
+// interface lets a pointer through that is.
+func NewFence(c fence.Checker, s setting.Settings) *Fence {
 	if naming.IsNil(c) {
-		panic("fenced: " + name + ": nil checker")
+		panic("fenced: New: nil checker")
 	}
-	return &Fence{newWatch(s.Common, s.Open, "fence", ""), c, s.AllowUnfenced}
+	return &Fence{newWatch(s, "fence", ""), c, s.AllowUnfenced}
 }
 
 // Passage is how a request goes on.

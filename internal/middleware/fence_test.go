@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // answering is a fence.Checker that answers all the same.
@@ -27,14 +27,14 @@ func anyKey() (string, error) { return "key", nil }
 func TestNobodyRunsUnfencedForAClientThatHasLeft(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
-	m := middleware.NewFence("New", answering{store.ErrUnavailable}, setting.Fenced{Open: setting.Open{Passes: true}})
+	m := middleware.NewFence(answering{store.ErrUnavailable}, setting.Settings{Open: setting.Open{Passes: true}})
 	if passage, denial := m.Check(t.Context(), []string{"1"}, anyKey); denial != nil || !errors.Is(passage.Bypassed, store.ErrUnavailable) {
 		t.Errorf("a client that waits: %+v, %+v", passage, denial)
 	}
 	if passage, denial := m.Check(left, []string{"1"}, anyKey); denial == nil || denial.Reason != policy.ReducedCapacity {
 		t.Errorf("a client that has left: %+v, %+v", passage, denial)
 	}
-	m = middleware.NewFence("New", answering{context.Canceled}, setting.Fenced{Open: setting.Open{Passes: true}})
+	m = middleware.NewFence(answering{context.Canceled}, setting.Settings{Open: setting.Open{Passes: true}})
 	if passage, denial := m.Check(left, []string{"1"}, anyKey); denial == nil || denial.Reason != policy.ReducedCapacity {
 		t.Errorf("a checker that gave up with it: %+v, %+v", passage, denial)
 	}
@@ -57,7 +57,7 @@ func TestFenceOnTheSpan(t *testing.T) {
 			provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
 			t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 			ctx, span := provider.Tracer("test").Start(t.Context(), "request")
-			_, denial := middleware.NewFence("New", answering{c.err}, setting.Fenced{}).Check(ctx, []string{"1"}, anyKey)
+			_, denial := middleware.NewFence(answering{c.err}, setting.Settings{}).Check(ctx, []string{"1"}, anyKey)
 			span.End()
 			if (denial == nil) != (c.err == nil) {
 				t.Errorf("denied with %+v", denial)

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // Idempotency runs requests once, and answers repeats with what is kept.
@@ -20,10 +20,9 @@ type Idempotency struct {
 	maxRun time.Duration
 }
 
-// NewIdempotency returns the decisions of a guard that is not nil. The context of a handler lives for
-// maxRun at most.
-func NewIdempotency(g *guard.Guard, s setting.Common, open setting.Open, maxRun time.Duration) Idempotency {
-	return Idempotency{newWatch(s, open, "idempotency", g.Name()), g, new(order), maxRun}
+// NewIdempotency returns the decisions of a guard that is not nil.
+func NewIdempotency(g *guard.Guard, s setting.Settings) Idempotency {
+	return Idempotency{newWatch(s, "idempotency", g.Name()), g, new(order), s.MaxRun}
 }
 
 // GuardedExchange is a request with a key, and its answer, in a protocol's hands.

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // RateLimit decides whether requests are within a limit.
@@ -17,8 +17,8 @@ type RateLimit struct {
 }
 
 // NewRateLimit returns the decisions of a limiter that is not nil.
-func NewRateLimit(l *tokenbucket.Limiter, s setting.Common, open setting.Open) RateLimit {
-	return RateLimit{newWatch(s, open, "rate_limit", l.Name()), l}
+func NewRateLimit(l *tokenbucket.Limiter, s setting.Settings) RateLimit {
+	return RateLimit{newWatch(s, "rate_limit", l.Name()), l}
 }
 
 // Check takes a token of the key, or looks at why there is no key. It returns no denial if the request may go

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -34,7 +34,7 @@ type Watch struct {
 }
 
 // newWatch returns the watch of the middleware with this mechanism and policy.
-func newWatch(s setting.Common, open setting.Open, mechanism, name string) *Watch {
+func newWatch(s setting.Settings, mechanism, name string) *Watch {
 	logger := s.Logger
 	if logger == nil {
 		logger = slog.Default()
@@ -44,7 +44,7 @@ func newWatch(s setting.Common, open setting.Open, mechanism, name string) *Watc
 		logger = logger.With("policy", name)
 	}
 	return &Watch{
-		open: open, logger: logger,
+		open: s.Open, logger: logger,
 		bypasses: telemetry.NewBypasses(telemetry.Providers{Meter: s.Meter}, policy.ScopeName, name, mechanism),
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 var errRefused = fmt.Errorf("%w: dial: %w", store.ErrUnavailable, syscall.ECONNREFUSED)
@@ -28,7 +28,7 @@ var errRefused = fmt.Errorf("%w: dial: %w", store.ErrUnavailable, syscall.ECONNR
 func TestWatchLogsTheTimeInWhichRequestsPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		w := newWatch(setting.Common{Logger: slog.New(slog.NewTextHandler(&log, nil))}, setting.Open{Passes: true}, "rate_limit", "api")
+		w := newWatch(setting.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil)), Open: setting.Open{Passes: true}}, "rate_limit", "api")
 		lines := func(want int) string {
 			t.Helper()
 			if got := strings.Count(log.String(), "\n"); got != want {
@@ -69,9 +69,9 @@ func TestWatchOfAClosedPolicy(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	for name, passes := range map[string]bool{
-		"no policy":           newWatch(setting.Common{}, setting.Open{}, "lock", "").Passes(t.Context(), errRefused),
-		"a client that left":  newWatch(setting.Common{}, setting.Open{Passes: true}, "lock", "").Passes(left, errRefused),
-		"an error of another": newWatch(setting.Common{}, setting.Open{Passes: true}, "lock", "").Passes(t.Context(), errors.New("mistake")),
+		"no policy":           newWatch(setting.Settings{}, "lock", "").Passes(t.Context(), errRefused),
+		"a client that left":  newWatch(setting.Settings{Open: setting.Open{Passes: true}}, "lock", "").Passes(left, errRefused),
+		"an error of another": newWatch(setting.Settings{Open: setting.Open{Passes: true}}, "lock", "").Passes(t.Context(), errors.New("mistake")),
 	} {
 		if passes {
 			t.Errorf("%s: it passes", name)
@@ -84,7 +84,7 @@ func TestWatchCounts(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-	w := newWatch(setting.Common{Meter: provider, Logger: slog.New(slog.DiscardHandler)}, setting.Open{Passes: true, EvenMisconfigured: true}, "lock", "carts")
+	w := newWatch(setting.Settings{Meter: provider, Logger: slog.New(slog.DiscardHandler), Open: setting.Open{Passes: true, EvenMisconfigured: true}}, "lock", "carts")
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -113,7 +113,7 @@ func TestWatchCounts(t *testing.T) {
 // What the application did not provide is the server's mistake, and logged once.
 func TestWatchLogsWhatIsMissing(t *testing.T) {
 	var log bytes.Buffer
-	w := newWatch(setting.Common{Logger: slog.New(slog.NewTextHandler(&log, nil))}, setting.Open{Passes: true}, "lock", "carts")
+	w := newWatch(setting.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil)), Open: setting.Open{Passes: true}}, "lock", "carts")
 	for range 3 {
 		if d := w.NoKey(t.Context(), fmt.Errorf(`%w: no "user" in the context`, policy.ErrNotProvided)); d.Reason != policy.InternalError {
 			t.Errorf("%+v", d)

@@ -8,15 +8,13 @@
 package concurrency
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/httphold"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
 
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
@@ -57,45 +55,7 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, nethttp.Unless,
-// nethttp.OnError and [Deny]. New panics if sem or key is nil, and what it returns if the handler is.
+// nethttp.OnError and nethttp.OnDeny. New panics if sem or key is nil, and what it returns if the handler is.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
-	if sem == nil {
-		panic("concurrency: New: nil semaphore")
-	}
-	if key == nil {
-		panic("concurrency: New: nil key")
-	}
-	settings := setting.ForConcurrency(opts)
-	hooks := hook.Of("concurrency", settings.Common)
-	middleware, err := httphold.Concurrency(sem, settings)
-	if err != nil {
-		panic(fmt.Sprintf("concurrency: New: %v", err))
-	}
-
-	return hooks.Middleware(func(x hook.Exchange) {
-		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
-	})
+	return adapter.Handler("concurrency", httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts))
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.ConcurrencyOption {
-	if deny == nil {
-		panic("concurrency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyConcurrency(s *setting.Concurrency) { s.Deny = o.deny }
-
-// exchange is a httphold.Exchange on net/http.
-type exchange struct {
-	hook.Exchange
-	key nethttp.KeyFunc
-}
-
-func (x *exchange) Key() (string, error) { return x.key(x.Request) }

@@ -78,12 +78,12 @@ func Example_sharedWithAJob() {
 }
 
 // A page for those for whom there is no room.
-func ExampleDeny() {
+func Example_onDeny() {
 	exports, err := semaphore.New(memstore.New(), "exports", 1)
 	if err != nil {
 		panic(err)
 	}
-	deny := concurrency.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
 		http.Error(w, "Come back in "+d.RetryAfter.String(), d.Status())
 	})
 	var h http.Handler

@@ -63,12 +63,12 @@ func Example_sharedWithAJob() {
 }
 
 // Without Wait, whoever comes second is told so at once, in words of one's own.
-func ExampleDeny() {
+func Example_onDeny() {
 	imports, err := lock.New(memstore.New(), "imports")
 	if err != nil {
 		panic(err)
 	}
-	deny := exclusive.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
 		http.Error(w, "An import is running: "+string(d.Reason), d.Status())
 	})
 	var h http.Handler

@@ -12,10 +12,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/httphold"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
 
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
@@ -53,43 +52,8 @@ import (
 // middleware with different keys may wait for each other.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, nethttp.Unless,
-// nethttp.OnError and [Deny]. New panics if locker or key is nil, and what it returns if the
+// nethttp.OnError and nethttp.OnDeny. New panics if locker or key is nil, and what it returns if the
 // handler is.
 func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
-	if locker == nil {
-		panic("exclusive: New: nil locker")
-	}
-	if key == nil {
-		panic("exclusive: New: nil key")
-	}
-	settings := setting.ForExclusive(opts)
-	hooks := hook.Of("exclusive", settings.Common)
-	middleware := httphold.Exclusive(locker, settings)
-
-	return hooks.Middleware(func(x hook.Exchange) {
-		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
-	})
+	return adapter.Handler("exclusive", httpmw.Exclusive(adapter.NetHTTP{}, locker, adapter.Key(key), opts))
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.ExclusiveOption {
-	if deny == nil {
-		panic("exclusive: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyExclusive(s *setting.Exclusive) { s.Deny = o.deny }
-
-// exchange is a httphold.Exchange on net/http.
-type exchange struct {
-	hook.Exchange
-	key nethttp.KeyFunc
-}
-
-func (x *exchange) Key() (string, error) { return x.key(x.Request) }

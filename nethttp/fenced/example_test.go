@@ -86,12 +86,12 @@ func ExampleTransport() {
 }
 
 // An answer of one's own to who has lost the lock.
-func ExampleDeny() {
+func Example_onDeny() {
 	accounts, err := memfence.New()
 	if err != nil {
 		panic(err)
 	}
-	deny := fenced.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
 		http.Error(w, "read it again: "+string(d.Reason), d.Status())
 	})
 	h := fenced.New(accounts, nethttp.Global(), deny)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

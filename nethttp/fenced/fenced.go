@@ -12,10 +12,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/httpfence"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
 
 // New returns middleware that runs the handler of a request whose fence is not lower than the largest
@@ -46,40 +45,8 @@ import (
 // others, and behind idempotency, so that whoever lost the lock is still given the answer to what was
 // done before.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and [Deny].
+// Options are policy.AllowUnfenced, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and nethttp.OnDeny.
 // New panics if checker or key is nil, and what it returns if the handler is.
 func New(checker fence.Checker, key nethttp.KeyFunc, opts ...policy.FencedOption) func(http.Handler) http.Handler {
-	settings := setting.ForFenced(opts)
-	middleware := httpfence.New(checker, settings)
-	if key == nil {
-		panic("fenced: New: nil key")
-	}
-	hooks := hook.Of("fenced", settings.Common)
-
-	return hooks.Middleware(func(x hook.Exchange) {
-		middleware.Serve(x.Writer.Header(), x.Request, &exchange{x, key})
-	})
+	return adapter.Handler("fenced", httpmw.Fenced(adapter.NetHTTP{}, checker, adapter.Key(key), opts))
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.FencedOption {
-	if deny == nil {
-		panic("fenced: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyFenced(s *setting.Fenced) { s.Deny = o.deny }
-
-// exchange is a httphold.Exchange on net/http.
-type exchange struct {
-	hook.Exchange
-	key nethttp.KeyFunc
-}
-
-func (x *exchange) Key() (string, error) { return x.key(x.Request) }

@@ -127,12 +127,12 @@ func ExampleKeyFrom_webhook() {
 }
 
 // Clients that do not read problems are told in their own words.
-func ExampleDeny() {
+func Example_onDeny() {
 	orders, err := guard.New(memstore.New(), "checkout")
 	if err != nil {
 		panic(err)
 	}
-	deny := idempotency.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
 		w.WriteHeader(d.Status())
 		_, _ = fmt.Fprintf(w, "<error code=%q/>", d.Reason)
 	})

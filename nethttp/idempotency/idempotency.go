@@ -15,10 +15,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/internal/httpguard"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
@@ -71,23 +70,10 @@ import (
 //
 // Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies, policy.Fingerprint,
 // policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.StatusHeaders,
-// policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and [Deny]. New panics if the
+// policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New panics if the
 // guard is nil or the scope is the zero value, and what it returns if the handler is nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
-	if g == nil {
-		panic("idempotency: New: nil guard")
-	}
-	if scope.IsZero() {
-		panic("idempotency: New: no scope; use nethttp.ScopeBy or nethttp.Unscoped")
-	}
-	settings := setting.ForIdempotency(opts)
-	hooks := hook.Of("idempotency", settings.Common)
-	key := setting.Hook[nethttp.KeyFunc]("idempotency", settings.Key)
-	middleware := httpguard.New(g, settings)
-
-	return hooks.Middleware(func(x hook.Exchange) {
-		middleware.Serve(x.Writer, x.Request, &exchange{x, key, scope})
-	})
+	return adapter.Handler("idempotency", httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts))
 }
 
 // KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from another
@@ -98,51 +84,9 @@ func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOpti
 //
 // The body is read before, of requests without a key too, so that key can read it, and the handler again:
 // policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It panics if key is nil.
-func KeyFrom(key nethttp.KeyFunc) policy.IdempotencyOption {
-	if key == nil {
-		panic("idempotency: KeyFrom: nil key")
-	}
-	return keyOption{key}
-}
+func KeyFrom(key nethttp.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }
 
-type keyOption struct{ key nethttp.KeyFunc }
+// ofRequest is a httpmw.Scope.
+type ofRequest struct{ nethttp.ScopeFunc }
 
-func (o keyOption) ApplyIdempotency(s *setting.Idempotency) { s.Key = o.key }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.IdempotencyOption {
-	if deny == nil {
-		panic("idempotency: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyIdempotency(s *setting.Idempotency) { s.Deny = o.deny }
-
-// exchange is a httpguard.Exchange on net/http.
-type exchange struct {
-	hook.Exchange
-	key   nethttp.KeyFunc
-	scope nethttp.ScopeFunc
-}
-
-func (x *exchange) Key(r *http.Request) (string, error) { return x.key(r) }
-
-func (x *exchange) Scope() (string, error) { return x.scope.Of(x.Request) }
-
-// StatusOf returns 0: errors of net/http have no status.
-func (x *exchange) StatusOf(error) int { return 0 }
-
-func (x *exchange) DefaultStatus() int { return http.StatusOK }
-
-// End does nothing: a handler that is not called does not run.
-func (x *exchange) End() {}
-
-func (x *exchange) Pass(r *http.Request) { x.Exchange.Run(r) }
-
-func (x *exchange) Run(c *httpguard.Capture, r *http.Request) { x.Next.ServeHTTP(c, r) }
+func (s ofRequest) Of(c adapter.Context) (string, error) { return s.ScopeFunc.Of(c.R) }

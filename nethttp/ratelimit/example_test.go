@@ -81,12 +81,12 @@ func Example_failOpen() {
 }
 
 // Browsers are shown a page. When to come back is in Retry-After already.
-func ExampleDeny_page() {
+func Example_onDenyPage() {
 	limiter, err := tokenbucket.New(memstore.New(), "pages", tokenbucket.PerHour(60).Burst(1))
 	if err != nil {
 		panic(err)
 	}
-	h := ratelimit.New(limiter, nethttp.Global(), ratelimit.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+	h := ratelimit.New(limiter, nethttp.Global(), nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.WriteHeader(d.Status())
 		_, _ = fmt.Fprint(w, "<h1>One moment, please</h1>")
@@ -99,14 +99,14 @@ func ExampleDeny_page() {
 }
 
 // An API has error bodies of its own, which say how its limit stands.
-func ExampleDeny_limit() {
+func Example_onDenyLimit() {
 	limiter, err := tokenbucket.New(memstore.New(), "requests", tokenbucket.PerHour(60).Burst(2))
 	if err != nil {
 		panic(err)
 	}
 	h := ratelimit.New(limiter, nethttp.ByContext(tenantKey{}),
 		policy.ProblemTypes("https://shop.example/errors#"),
-		ratelimit.Deny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+		nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
 			body := map[string]any{"error": d.Title(), "see": d.Type()}
 			if d.Reason == policy.QuotaExceeded {
 				body["limit"] = d.Limit.Capacity

@@ -8,10 +8,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/httplimit"
-	"github.com/lockkeeper/lockkeeper/internal/setting"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/internal/hook"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
 
 // New returns middleware that takes one token of the request's key, and answers without the handler
@@ -27,40 +26,8 @@ import (
 // Every request that was decided on has RateLimit and RateLimit-Policy in its response
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, nethttp.Unless, nethttp.OnError and [Deny]. New
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New
 // panics if limiter or key is nil, and what it returns if the handler is.
 func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateLimitOption) func(http.Handler) http.Handler {
-	if limiter == nil {
-		panic("ratelimit: New: nil limiter")
-	}
-	if key == nil {
-		panic("ratelimit: New: nil key")
-	}
-	settings := setting.ForRateLimit(opts)
-	hooks := hook.Of("ratelimit", settings.Common)
-	middleware := httplimit.New(limiter, settings)
-
-	return hooks.Middleware(func(x hook.Exchange) {
-		k, err := key(x.Request)
-		if denial := middleware.Check(x.Request.Context(), x.Writer.Header(), k, err); denial != nil {
-			x.Deny(*denial)
-			return
-		}
-		x.Run(x.Request)
-	})
+	return adapter.Handler("ratelimit", httpmw.RateLimit(adapter.NetHTTP{}, limiter, adapter.Key(key), opts))
 }
-
-// Deny has refusals answered by deny instead of by a problem body. The handler does not run, and the
-// header fields of the refusal are set; deny writes status and body.
-func Deny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) policy.RateLimitOption {
-	if deny == nil {
-		panic("ratelimit: Deny: nil function")
-	}
-	return option{deny}
-}
-
-type option struct {
-	deny func(http.ResponseWriter, *http.Request, policy.Denial)
-}
-
-func (o option) ApplyRateLimit(s *setting.RateLimit) { s.Deny = o.deny }

@@ -54,5 +54,5 @@ func lockkeeperGRPC(r requests) (site, error) {
 	if err != nil {
 		return site{}, err
 	}
-	return grpcSite(ratelimit.UnaryServerInterceptor(limiter, grpcmw.ByMetadata(clientField)), end)
+	return grpcSite(ratelimit.New(limiter, grpcmw.ByMetadata(clientField)).Unary, end)
 }

@@ -1,4 +1,4 @@
-// Package adapter is what is peculiar to echo v4.
+// Package adapter is how middleware works in echo v4.
 package adapter
 
 import (
@@ -9,43 +9,92 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Echo is an echohttp.Version.
+// Handler returns a middleware as echo takes it.
+func Handler(m httpmw.Middleware[echo.Context]) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error { return m(c, next) }
+	}
+}
+
+// Echo is a httpmw.ErrorAdapter and a httpmw.RouteAdapter.
 type Echo struct{}
 
-// Response implements echohttp.Version.
-func (Echo) Response(c echo.Context) http.ResponseWriter { return c.Response() }
+// Hooks implements httpmw.Adapter.
+func (e Echo) Hooks(name string, s setting.Settings) httpmw.Hooks[echo.Context] {
+	h := httpmw.HooksOf[echo.Context](name, s)
+	if deny := setting.Hook[func(echo.Context, policy.Denial) error](name, s.Deny); deny != nil {
+		h.Deny = func(c echo.Context, d policy.Denial) (int, error) {
+			err := deny(c, d)
+			return e.status(c, err), err
+		}
+	}
+	return h
+}
 
-// Replace implements echohttp.Version.
-func (Echo) Replace(c echo.Context, w http.ResponseWriter) (restore func()) {
+// Request implements httpmw.Adapter.
+func (Echo) Request(c echo.Context) *http.Request { return c.Request() }
+
+// WithRequest implements httpmw.Adapter.
+func (Echo) WithRequest(c echo.Context, r *http.Request) echo.Context {
+	c.SetRequest(r)
+	return c
+}
+
+// Header implements httpmw.Adapter.
+func (Echo) Header(c echo.Context) http.Header { return c.Response().Header() }
+
+// Writer implements httpmw.Adapter.
+func (Echo) Writer(c echo.Context) http.ResponseWriter { return c.Response() }
+
+// Capture implements httpmw.Adapter.
+func (Echo) Capture(c echo.Context, w *httpmw.Capture) (captured echo.Context, restore func(current bool)) {
 	original := c.Response()
 	response := echo.NewResponse(w, c.Echo())
 	response.Status = original.Status
 	c.SetResponse(response)
-	return func() { c.SetResponse(original) }
+	return c, func(current bool) {
+		if current { // otherwise what is written to the capture passes through, once it has been sent
+			c.SetResponse(original)
+		}
+	}
 }
 
-// Refuse implements echohttp.Version.
-func (Echo) Refuse(c echo.Context, e *echohttp.Error) error {
-	response := c.Response()
-	response.Before(func() { e.Label(response.Header()) })
-	return &echo.HTTPError{Code: e.Status(), Message: e.Problem(), Internal: e}
+// Current implements httpmw.Adapter. Echo reuses a context when its request is over.
+func (Echo) Current(_ echo.Context, r *http.Request) bool { return r.Context().Err() == nil }
+
+// End implements httpmw.Adapter: a handler that is not called does not run.
+func (Echo) End(echo.Context) bool { return true }
+
+// Refuse implements httpmw.Adapter. It returns an error, with which the application's error handler answers.
+func (e Echo) Refuse(c echo.Context, d policy.Denial) (status int, err error) {
+	denied, response := httpmw.NewError(d), c.Response()
+	response.Before(func() { denied.Label(response.Header()) })
+	err = &echo.HTTPError{Code: denied.Status(), Message: denied.Problem(), Internal: denied}
+	return e.status(c, err), err
 }
 
-// Status implements echohttp.Version.
-func (e Echo) Status(c echo.Context, err error) int {
+// status returns that of the answer which the middleware has made, or which echo's own error handler makes
+// of the error that the middleware returns.
+func (e Echo) status(c echo.Context, err error) int {
 	if err == nil || c.Response().Committed {
 		return c.Response().Status
 	}
 	return cmp.Or(e.StatusOf(err), http.StatusInternalServerError)
 }
 
-// Render implements echohttp.Version.
+// Log implements httpmw.Adapter.
+func (Echo) Log(c echo.Context, err error) { c.Logger().Error(err) }
+
+// Render implements httpmw.ErrorAdapter.
 func (Echo) Render(c echo.Context, err error) { c.Error(err) }
 
-// StatusOf implements echohttp.Version.
+// StatusOf implements httpmw.ErrorAdapter.
 func (Echo) StatusOf(err error) int {
 	var e *echo.HTTPError
 	if errors.As(err, &e) {
@@ -54,12 +103,12 @@ func (Echo) StatusOf(err error) int {
 	return 0
 }
 
-// Log implements echohttp.Version.
-func (Echo) Log(c echo.Context, err error) { c.Logger().Error(err) }
+// Path implements httpmw.RouteAdapter.
+func (Echo) Path(c echo.Context) string { return c.Path() }
 
-// Routed reports whether a request has matched a route. Groups with middleware have routes of their own
-// for what matches no other, which do not count.
-func Routed(c echo.Context) bool {
+// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what matches no
+// other, which do not count.
+func (Echo) Routed(c echo.Context) bool {
 	path := c.Path()
 	if path == "" {
 		return false
@@ -74,4 +123,20 @@ func Routed(c echo.Context) bool {
 		}
 	}
 	return false
+}
+
+// Param implements httpmw.RouteAdapter.
+func (Echo) Param(c echo.Context, name string) (string, bool) {
+	value := c.Param(name)
+	return value, value != "" || keys.Coloned(c.Path()).Has(name)
+}
+
+// Value implements httpmw.RouteAdapter.
+func (Echo) Value(c echo.Context, key any) (any, bool) {
+	name, ok := key.(string)
+	if !ok {
+		return nil, false
+	}
+	value := c.Get(name)
+	return value, value != nil
 }

@@ -1,4 +1,4 @@
-// Package adapter is what is peculiar to echo v5.
+// Package adapter is how middleware works in echo v5.
 package adapter
 
 import (
@@ -6,55 +6,120 @@ import (
 
 	"github.com/labstack/echo/v5"
 
-	"github.com/lockkeeper/lockkeeper/internal/echohttp"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Echo is an echohttp.Version.
+// Handler returns a middleware as echo takes it.
+func Handler(m httpmw.Middleware[*echo.Context]) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error { return m(c, next) }
+	}
+}
+
+// Echo is a httpmw.ErrorAdapter and a httpmw.RouteAdapter.
 type Echo struct{}
 
-// Response implements echohttp.Version.
-func (Echo) Response(c *echo.Context) http.ResponseWriter { return c.Response() }
+// Hooks implements httpmw.Adapter.
+func (Echo) Hooks(name string, s setting.Settings) httpmw.Hooks[*echo.Context] {
+	h := httpmw.HooksOf[*echo.Context](name, s)
+	if deny := setting.Hook[func(*echo.Context, policy.Denial) error](name, s.Deny); deny != nil {
+		h.Deny = func(c *echo.Context, d policy.Denial) (int, error) {
+			err := deny(c, d)
+			return status(c, err), err
+		}
+	}
+	return h
+}
 
-// Replace implements echohttp.Version. Echo's own Response is put before w, so that error handlers
-// know whether the answer has begun. The one that is behind w learns of it when the answer is sent.
-func (Echo) Replace(c *echo.Context, w http.ResponseWriter) (restore func()) {
+// Request implements httpmw.Adapter.
+func (Echo) Request(c *echo.Context) *http.Request { return c.Request() }
+
+// WithRequest implements httpmw.Adapter.
+func (Echo) WithRequest(c *echo.Context, r *http.Request) *echo.Context {
+	c.SetRequest(r)
+	return c
+}
+
+// Header implements httpmw.Adapter.
+func (Echo) Header(c *echo.Context) http.Header { return c.Response().Header() }
+
+// Writer implements httpmw.Adapter.
+func (Echo) Writer(c *echo.Context) http.ResponseWriter { return c.Response() }
+
+// Capture implements httpmw.Adapter. Echo's own Response is put before w, so that error handlers know
+// whether the answer has begun. The one that is behind w learns of it when the answer is sent.
+func (Echo) Capture(c *echo.Context, w *httpmw.Capture) (captured *echo.Context, restore func(current bool)) {
 	original := c.Response()
 	response := echo.NewResponse(w, c.Logger())
 	response.Status = http.StatusOK
 	c.SetResponse(response)
-	return func() { c.SetResponse(original) }
-}
-
-// Refuse implements echohttp.Version.
-func (Echo) Refuse(c *echo.Context, e *echohttp.Error) error {
-	if response, err := echo.UnwrapResponse(c.Response()); err == nil {
-		response.Before(func() { e.Label(response.Header()) })
+	return c, func(current bool) {
+		if current { // otherwise what is written to the capture passes through, once it has been sent
+			c.SetResponse(original)
+		}
 	}
-	return e
 }
 
-// Status implements echohttp.Version.
-func (Echo) Status(c *echo.Context, err error) int {
+// Current implements httpmw.Adapter. Echo reuses a context when its request is over.
+func (Echo) Current(_ *echo.Context, r *http.Request) bool { return r.Context().Err() == nil }
+
+// End implements httpmw.Adapter: a handler that is not called does not run.
+func (Echo) End(*echo.Context) bool { return true }
+
+// Refuse implements httpmw.Adapter. It returns an error, with which the application's error handler answers.
+func (Echo) Refuse(c *echo.Context, d policy.Denial) (code int, err error) {
+	denied := httpmw.NewError(d)
+	if response, err := echo.UnwrapResponse(c.Response()); err == nil {
+		response.Before(func() { denied.Label(response.Header()) })
+	}
+	return status(c, denied), denied
+}
+
+// status returns that of the answer which the middleware has made, or which echo's own error handler makes
+// of the error that the middleware returns.
+func status(c *echo.Context, err error) int {
 	_, status := echo.ResolveResponseStatus(c.Response(), err)
 	return status
 }
 
-// Render implements echohttp.Version.
-func (Echo) Render(c *echo.Context, err error) { c.Echo().HTTPErrorHandler(c, err) }
-
-// StatusOf implements echohttp.Version.
-func (Echo) StatusOf(err error) int { return echo.StatusCode(err) }
-
-// Log implements echohttp.Version.
+// Log implements httpmw.Adapter.
 func (Echo) Log(c *echo.Context, err error) { c.Logger().Error(err.Error()) }
 
-// Routed reports whether a request has matched a route. Groups with middleware have routes of their own
-// for what matches no other, which do not count.
-func Routed(c *echo.Context) bool {
+// Render implements httpmw.ErrorAdapter.
+func (Echo) Render(c *echo.Context, err error) { c.Echo().HTTPErrorHandler(c, err) }
+
+// StatusOf implements httpmw.ErrorAdapter.
+func (Echo) StatusOf(err error) int { return echo.StatusCode(err) }
+
+// Path implements httpmw.RouteAdapter.
+func (Echo) Path(c *echo.Context) string { return c.Path() }
+
+// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what matches no
+// other, which do not count.
+func (Echo) Routed(c *echo.Context) bool {
 	switch route := c.RouteInfo(); {
 	case route.Method == echo.RouteNotFound, route.Name == echo.NotFoundRouteName, route.Name == echo.MethodNotAllowedRouteName:
 		return false
 	default:
 		return c.Path() != ""
 	}
+}
+
+// Param implements httpmw.RouteAdapter.
+func (Echo) Param(c *echo.Context, name string) (string, bool) {
+	value := c.Param(name)
+	return value, value != "" || keys.Coloned(c.Path()).Has(name)
+}
+
+// Value implements httpmw.RouteAdapter.
+func (Echo) Value(c *echo.Context, key any) (any, bool) {
+	name, ok := key.(string)
+	if !ok {
+		return nil, false
+	}
+	value := c.Get(name)
+	return value, value != nil
 }

@@ -243,7 +243,7 @@ func ownHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Ve
 func notReturned[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	failing := K(func(C) (string, error) { return "", errors.New(secret) })
 	limiter := must(tokenbucket.New(newStore(t), "limit", tokenbucket.PerHour(1)))
-	deny := v.Deny(func(c C, d policy.Denial) error { return c.String(d.Status(), "denied") })
+	deny := v.OnDeny(func(c C, d policy.Denial) error { return c.String(d.Status(), "denied") })
 	var told []error
 	for name, c := range map[string]struct {
 		options []policy.RateLimitOption

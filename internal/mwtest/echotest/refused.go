@@ -14,7 +14,7 @@ import (
 // what is answered instead of one.
 func refusedBehindGuard[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	declined := errors.New("declined")
-	returning := v.Deny(func(C, policy.Denial) error { return declined })
+	returning := v.OnDeny(func(C, policy.Denial) error { return declined })
 	conflict := v.HTTPError(http.StatusConflict, "charged, but not shipped")
 	for name, c := range map[string]struct {
 		options []policy.RateLimitOption

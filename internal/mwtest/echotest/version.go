@@ -56,7 +56,7 @@ type Version[C Context, K ~func(C) (string, error), M any] struct {
 	Idempotency func(*guard.Guard, ...policy.IdempotencyOption) M // unscoped
 	Exclusive   func(*lock.Locker, K, ...policy.ExclusiveOption) M
 	Concurrency func(*semaphore.Semaphore, K, ...policy.ConcurrencyOption) M
-	Deny        func(func(C, policy.Denial) error) policy.RateLimitOption
+	OnDeny      func(func(C, policy.Denial) error) policy.RateLimitOption
 	OnError     func(func(C, error)) policy.RateLimitOption
 }
 

@@ -17,7 +17,7 @@ type Framework struct {
 	Other   string // that of another framework's
 	Imports string // what else Request and Deny need
 	Request string // the type that key functions are given
-	Deny    string // a function for Deny
+	Deny    string // a function for OnDeny
 	RPC     bool   // it speaks gRPC, where options of HTTP make no sense
 }
 
@@ -97,9 +97,7 @@ func (f Framework) options() []option {
 		{"policy.MaxRun(time.Second)", []string{"idempotency"}},
 		{"policy.StatusHeaders()", []string{"idempotency", "ratelimit"}},
 		{f.Package + ".Unless(skip)", policies},
-	}
-	for _, p := range policies {
-		options = append(options, option{p + ".Deny(deny)", []string{p}})
+		{f.Package + ".OnDeny(deny)", policies},
 	}
 	if f.RPC {
 		for i, o := range options {

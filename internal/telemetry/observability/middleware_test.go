@@ -111,11 +111,11 @@ func driveRPC(w *world, st store.Store, broken *storetest.Faulty) {
 		return handle(ctx, req)
 	}
 	server := grpc.NewServer(grpc.ChainUnaryInterceptor(traced,
-		rpcratelimit.UnaryServerInterceptor(w.limiter(st, tokenbucket.PerHour(1000)), grpcmw.ByPeer()),
-		rpcratelimit.UnaryServerInterceptor(w.limiter(st, tokenbucket.PerHour(2)), grpcmw.ByMetadata("x-user")),
-		rpcidempotency.UnaryServerInterceptor(w.guard(st), grpcmw.ScopeBy(grpcmw.ByMetadata("x-user"))),
-		rpcexclusive.UnaryServerInterceptor(w.locker(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
-		rpcconcurrency.UnaryServerInterceptor(w.semaphore(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)),
+		rpcratelimit.New(w.limiter(st, tokenbucket.PerHour(1000)), grpcmw.ByPeer()).Unary,
+		rpcratelimit.New(w.limiter(st, tokenbucket.PerHour(2)), grpcmw.ByMetadata("x-user")).Unary,
+		rpcidempotency.New(w.guard(st), grpcmw.ScopeBy(grpcmw.ByMetadata("x-user"))).Unary,
+		rpcexclusive.New(w.locker(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)).Unary,
+		rpcconcurrency.New(w.semaphore(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)).Unary,
 	))
 	things.RegisterThingsServer(server, maker{})
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))

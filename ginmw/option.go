@@ -1,0 +1,25 @@
+package ginmw
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+// Option is an option of every gin middleware of this module.
+type Option interface{ setting.HTTPOption }
+
+// Unless has a middleware leave alone the requests for which skip returns true.
+func Unless(skip func(c *gin.Context) bool) Option { return httpmw.Unless("ginmw", skip) }
+
+// OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The chain has
+// been ended, and the header fields of the refusal are set; deny writes status and body. The denial's
+// Reason says which policy refused, and why.
+func OnDeny(deny func(c *gin.Context, d policy.Denial)) Option {
+	if deny == nil {
+		panic("ginmw: OnDeny: nil function")
+	}
+	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
+}

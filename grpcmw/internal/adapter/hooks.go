@@ -1,0 +1,76 @@
+// Package adapter is how interceptors work in gRPC.
+package adapter
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+// Hooks are the functions in gRPC's terms that an interceptor was given.
+type Hooks struct {
+	skip   func(*grpcmw.Call) bool
+	deny   func(*grpcmw.Call, policy.Denial) error
+	report func(*grpcmw.Call, error)
+	types  string // of problems
+}
+
+// HooksOf returns the hooks among an interceptor's settings. It panics, as the New of the package
+// called name, if one of them was made for another framework.
+func HooksOf(name string, s setting.Settings) Hooks {
+	return Hooks{
+		skip:   setting.Hook[func(*grpcmw.Call) bool](name, s.Skip),
+		deny:   setting.Hook[func(*grpcmw.Call, policy.Denial) error](name, s.Deny),
+		report: setting.Hook[func(*grpcmw.Call, error)](name, s.Report),
+		types:  s.ProblemTypes,
+	}
+}
+
+// Skips reports whether the interceptor leaves this call alone.
+func (h *Hooks) Skips(call *grpcmw.Call) bool { return h.skip != nil && h.skip(call) }
+
+// Deny returns the error with which a server refuses a call.
+func (h *Hooks) Deny(call *grpcmw.Call, d policy.Denial) error {
+	ctx := call.Context()
+	if d.RetryAfter > 0 { // a client that retries by its service config reads this, and no details
+		millis := strconv.FormatInt(int64((d.RetryAfter+time.Millisecond-1)/time.Millisecond), 10)
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", millis))
+	}
+	err := h.Refusal(call, d)
+	middleware.NoteOf(ctx).Refused(0, err)
+	return err
+}
+
+// Refusal returns the error for a denial. A failure of the store, or of a key function, is reported; a
+// mere denial is not.
+func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
+	if d.Err != nil && d.Status() >= 500 {
+		h.Report(call, d.Err)
+	}
+	d.TypeBase = h.types
+	if h.deny != nil {
+		return h.deny(call, d)
+	}
+	return grpcmw.NewError(d, grpcmw.StatusOf(d))
+}
+
+// Report tells of an error that the client is not told of.
+func (h *Hooks) Report(call *grpcmw.Call, err error) {
+	if h.report != nil {
+		h.report(call, err)
+	}
+}
+
+// SetHeader sets metadata of the answer's header. It fails only when the header has been sent, or when
+// the call is not a server's, as in a test of an interceptor alone: nobody is there to be told.
+func SetHeader(ctx context.Context, name, value string) {
+	_ = grpc.SetHeader(ctx, metadata.Pairs(name, value))
+}

@@ -1,0 +1,109 @@
+// Package httpmw is the HTTP middleware of all frameworks, generic over the type C of the contexts in which
+// a framework passes requests to its middleware. An [Adapter] holds what differs between frameworks.
+package httpmw
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+// Middleware answers the request of c, or calls next, which does. It returns the error of next, or, in a
+// framework whose handlers return errors, that of a refusal.
+type Middleware[C any] func(c C, next func(C) error) error
+
+// Adapter is how middleware works in one framework.
+type Adapter[C any] interface {
+	// Hooks returns the functions in the framework's types among a middleware's settings. It panics, as
+	// the New of the package called name, if one of them was made for another framework.
+	Hooks(name string, s setting.Settings) Hooks[C]
+	// Request returns the request.
+	Request(c C) *http.Request
+	// WithRequest returns the context with another request, which in most frameworks is the same context.
+	WithRequest(c C, r *http.Request) C
+	// Header returns the header of the response.
+	Header(c C) http.Header
+	// Writer returns the writer of the response. It sends informational responses at once.
+	Writer(c C) http.ResponseWriter
+	// Capture returns the context with a capture in place of the response's writer, until restore is
+	// called. The context then may be another request's: see Current.
+	Capture(c C, w *Capture) (captured C, restore func(current bool))
+	// Current reports whether the context is still that of request r.
+	Current(c C, r *http.Request) bool
+	// End prevents the handler from running. It returns false if other middleware has done so, and has
+	// answered the request.
+	End(c C) bool
+	// Refuse answers with a denial. It returns the status of the answer, and what the middleware returns.
+	Refuse(c C, d policy.Denial) (status int, err error)
+	// Log reports an error that the middleware does not return, where the framework has a place for it.
+	Log(c C, err error)
+}
+
+// ErrorAdapter is an Adapter of a framework whose handlers return errors. An error handler of the
+// application's answers with them, also with those that refuse requests.
+type ErrorAdapter[C any] interface {
+	Adapter[C]
+	// Render calls the application's error handler.
+	Render(c C, err error)
+	// StatusOf returns the status of an error of the framework's own, 0 of another.
+	StatusOf(err error) int
+}
+
+// Hooks are the functions in a framework's types that a middleware was given; nil for those that it was not.
+type Hooks[C any] struct {
+	Skip func(C) bool
+	// Deny answers with a denial, as Adapter's Refuse does.
+	Deny   func(C, policy.Denial) (status int, err error)
+	Report func(C, error)
+	Key    func(C) (string, error)
+}
+
+// base is what the middleware of all policies have in common.
+type base[C any] struct {
+	Adapter[C]
+	hooks  Hooks[C]
+	errors ErrorAdapter[C] // nil if the framework's handlers return no errors
+	types  string          // of problems
+}
+
+func newBase[C any](a Adapter[C], name string, s setting.Settings) *base[C] {
+	errors, _ := a.(ErrorAdapter[C])
+	return &base[C]{a, a.Hooks(name, s), errors, s.ProblemTypes}
+}
+
+func (b *base[C]) skips(c C) bool { return b.hooks.Skip != nil && b.hooks.Skip(c) }
+
+// refuse answers with a denial, and returns what the middleware returns.
+func (b *base[C]) refuse(c C, d policy.Denial) error {
+	header := b.Header(c)
+	setHeader(header, &d, b.types)
+	if !b.End(c) {
+		return nil
+	}
+	returned := b.errors != nil && b.hooks.Deny == nil // so the error handler learns of the error behind the denial
+	if d.Err != nil && d.Status() >= http.StatusInternalServerError && !returned {
+		b.report(c, d.Err)
+	}
+	note := mark(b.Request(c).Context(), header)
+	var (
+		status int
+		err    error
+	)
+	if b.hooks.Deny != nil {
+		status, err = b.hooks.Deny(c, d)
+	} else {
+		status, err = b.Refuse(c, d)
+	}
+	note.Refused(status, err)
+	return err
+}
+
+// report reports an error that the middleware does not return.
+func (b *base[C]) report(c C, err error) {
+	if b.hooks.Report != nil {
+		b.hooks.Report(c, err)
+		return
+	}
+	b.Log(c, err)
+}

@@ -1,0 +1,232 @@
+package httpmw
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+)
+
+// Capture is the http.ResponseWriter of a guarded handler. It holds the answer back until the attempt
+// is settled, so that a client which has the answer finds it recorded. Until then the handler has a
+// header of its own, and nothing of its answer reaches the outer writer. An answer that does not fit, or
+// that the handler flushes or hijacks, passes through as it comes, and is not kept.
+type Capture struct {
+	w     http.ResponseWriter
+	limit int
+	note  *middleware.Note
+
+	before    http.Header // of w, when the handler began
+	header    http.Header // the handler's
+	committed http.Header // the handler's, at the first byte; nil before
+	status    int
+	size      int
+	buf       bytes.Buffer
+	passing   bool // the answer goes straight to the client
+	sent      bool // the handler has returned, and w is all that there is
+	marked    bool // as a refusal of what is behind the guard
+}
+
+// newCapture returns a capture of up to limit bytes of body, for a guard with this note.
+func newCapture(w http.ResponseWriter, note *middleware.Note, limit int) *Capture {
+	c := &Capture{w: w, note: note, limit: limit, status: http.StatusOK, before: w.Header().Clone(), header: w.Header().Clone()}
+	if c.header == nil {
+		c.header = http.Header{}
+	}
+	return c
+}
+
+// Header is the header of the answer, with the fields that outer middleware has set.
+func (c *Capture) Header() http.Header {
+	if c.sent {
+		return c.w.Header()
+	}
+	return c.header
+}
+
+// Status is the answer's, as it stands.
+func (c *Capture) Status() int { return c.status }
+
+// SetStatus changes the status of an answer that has not begun.
+func (c *Capture) SetStatus(status int) {
+	if c.committed == nil {
+		c.status = status
+	}
+}
+
+// checkStatus panics, as net/http does, if the status is none.
+func checkStatus(status int) {
+	if !validStatus(status) {
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
+	}
+}
+
+// Begun reports whether status and header are settled.
+func (c *Capture) Begun() bool { return c.committed != nil }
+
+// Size is how many bytes of body the handler has written.
+func (c *Capture) Size() int { return c.size }
+
+// WriteHeader begins the answer with this status. It panics, as net/http does, if there is no such
+// status. Informational ones (1xx) go to the client at once, and settle nothing.
+func (c *Capture) WriteHeader(status int) {
+	switch {
+	case c.sent:
+		c.w.WriteHeader(status)
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
+		c.inform(status)
+	case c.committed == nil:
+		checkStatus(status)
+		c.status = status
+		c.Begin()
+	}
+}
+
+// inform sends an informational answer with the header as it stands.
+func (c *Capture) inform(status int) {
+	switch {
+	case c.passing:
+		c.w.WriteHeader(status)
+	case c.committed == nil:
+		h := c.w.Header()
+		outer := maps.Clone(h)
+		withoutMark(c.header, func() { apply(h, changes(c.before, c.header)) })
+		c.w.WriteHeader(status)
+		clear(h)
+		maps.Copy(h, outer)
+	}
+}
+
+// Begin settles status and header: what the handler changes in the header from now on is lost, unless it
+// is a trailer, as it would be without a capture. It panics as WriteHeader does.
+func (c *Capture) Begin() {
+	if c.committed == nil {
+		checkStatus(c.status)
+		c.committed = c.header.Clone()
+		c.marked = takeMark(c.committed, c.note)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (c *Capture) Write(p []byte) (int, error) {
+	if c.sent {
+		return c.w.Write(p)
+	}
+	c.Begin()
+	if !c.passing && c.buf.Len()+len(p) > c.limit {
+		if err := c.pass(); err != nil {
+			return 0, err
+		}
+	}
+	var (
+		n   int
+		err error
+	)
+	if c.passing {
+		n, err = c.w.Write(p)
+	} else {
+		n, err = c.buf.Write(p)
+	}
+	c.size += n
+	return n, err
+}
+
+// WriteString implements io.StringWriter.
+func (c *Capture) WriteString(s string) (int, error) { return c.Write([]byte(s)) }
+
+// Flush sends what there is: from now on the answer is a stream.
+func (c *Capture) Flush() { _ = c.FlushError() }
+
+// FlushError is Flush for http.ResponseController.
+func (c *Capture) FlushError() error {
+	c.Begin()
+	if err := c.pass(); err != nil {
+		return err
+	}
+	return http.NewResponseController(c.w).Flush()
+}
+
+// Hijack gives the handler the connection. What it sends there is not captured. An answer that has
+// begun goes first: it is the one to the request for an upgrade.
+func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if c.Begun() {
+		if err := c.pass(); err != nil {
+			return nil, nil, err
+		}
+		sendHeader(c.w)
+	}
+	conn, rw, err := http.NewResponseController(c.w).Hijack()
+	if err == nil {
+		c.Begin()
+		c.passing = true
+	}
+	return conn, rw, err
+}
+
+// Unwrap lets http.ResponseController find what the capture does not do itself.
+func (c *Capture) Unwrap() http.ResponseWriter { return c.w }
+
+// pass begins to let an answer through that has begun. Whatever the handler does next sends the header.
+func (c *Capture) pass() error {
+	if c.passing {
+		return nil
+	}
+	c.passing = true
+	r := response{header: changes(c.before, c.committed), body: c.buf.Bytes()}
+	c.buf = bytes.Buffer{}
+	apply(c.w.Header(), r.header)
+	c.w.WriteHeader(c.status)
+	return r.sendBody(c.w)
+}
+
+// end looks whether an answer that has not begun is a refusal, when the handler has returned.
+func (c *Capture) end() {
+	if c.committed == nil {
+		c.marked = takeMark(c.header, c.note)
+	}
+}
+
+// set sets a header field of an answer that was held back.
+func (c *Capture) set(name, value string) {
+	if c.committed != nil {
+		c.committed.Set(name, value)
+		return
+	}
+	c.header.Set(name, value)
+}
+
+// refused reports whether the answer is the refusal of what is behind the guard.
+func (c *Capture) refused() bool { return c.marked && c.note.IsStatus(c.status) }
+
+// send sends what was held back when the handler has returned: all of the answer, or its trailers. Of an
+// answer in which the handler had no part it does not touch the outer writer. Whatever is written to the
+// capture afterwards passes through. An error is that the client has left, which is no matter of the
+// guard's.
+func (c *Capture) send() {
+	r := c.response()
+	switch {
+	case c.passing:
+		apply(c.w.Header(), r.trailer)
+	case c.Begun() || c.status != http.StatusOK:
+		_ = r.send(c.w, c.status, c.Begun())
+	case len(r.header) > 0:
+		apply(c.w.Header(), r.header)
+	}
+	c.passing, c.sent = true, true
+}
+
+// response is what the handler answered.
+func (c *Capture) response() response {
+	if c.committed == nil {
+		return response{header: changes(c.before, c.header)}
+	}
+	return response{
+		header:  changes(c.before, c.committed),
+		trailer: trailers(c.committed, changes(c.committed, c.header)),
+		body:    c.buf.Bytes(),
+	}
+}

@@ -1,0 +1,73 @@
+package httpmw
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// request has a body of this length, and says that it is as long as said.
+func request(length int, said int64) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", length)))
+	r.ContentLength = said
+	return r
+}
+
+// What was read early is the handler's to read, with what comes after it, and any error.
+func TestABodyThatWasReadEarly(t *testing.T) {
+	for name, c := range map[string]struct {
+		r     *http.Request
+		taken int64
+		want  int
+	}{
+		"small":                {request(100, 100), 100, 100},
+		"none":                 {request(0, 0), 0, 0},
+		"of unknown length":    {request(100, -1), 0, 100},
+		"large":                {request(maxEarly+1, maxEarly+1), 0, maxEarly + 1},
+		"longer than it said":  {request(maxEarly, 10), 10, maxEarly},
+		"shorter than it said": {request(10, 1000), 1000, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b earlyBodies
+			if got := b.read(c.r); got != c.taken || b.taken.Load() != c.taken {
+				t.Errorf("took %d, and %d in all, want %d", got, b.taken.Load(), c.taken)
+			}
+			body, err := io.ReadAll(c.r.Body)
+			if err != nil || len(body) != c.want {
+				t.Errorf("the handler reads %d bytes, %v, want %d", len(body), err, c.want)
+			}
+		})
+	}
+	t.Run("with an error", func(t *testing.T) {
+		var b earlyBodies
+		r := request(100, 100)
+		r.Body = http.MaxBytesReader(httptest.NewRecorder(), r.Body, 10)
+		b.read(r)
+		body, err := io.ReadAll(r.Body)
+		var tooLarge *http.MaxBytesError
+		if len(body) != 10 || !errors.As(err, &tooLarge) {
+			t.Errorf("the handler reads %d bytes, %v", len(body), err)
+		}
+	})
+}
+
+// All bodies together have a bound, beyond which they are left alone.
+func TestBodiesHaveABound(t *testing.T) {
+	var b earlyBodies
+	read := 0
+	for range 2 * maxEarlyBodies / maxEarly {
+		r := request(maxEarly, maxEarly)
+		if b.read(r) != 0 {
+			read++
+		}
+		if body, err := io.ReadAll(r.Body); err != nil || len(body) != maxEarly {
+			t.Fatalf("the handler reads %d bytes, %v", len(body), err)
+		}
+	}
+	if read != maxEarlyBodies/maxEarly || b.taken.Load() != maxEarlyBodies {
+		t.Errorf("%d were read, of %d bytes", read, b.taken.Load())
+	}
+}

@@ -1,0 +1,49 @@
+package httpmw
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+)
+
+// ending says whether a repeat is given the answer to a request with this method. The table is in
+// docs/idempotency.md.
+func (m *idempotency[C]) ending(method string, status int) middleware.Ending {
+	if keep, ok := m.settings.Keep[status]; ok {
+		if keep {
+			return middleware.Final
+		}
+		return middleware.Refused
+	}
+	switch status {
+	case http.StatusNotModified, http.StatusUnauthorized, http.StatusProxyAuthRequired, http.StatusPreconditionFailed,
+		http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
+		return middleware.Refused
+	case http.StatusPartialContent:
+		if safe(method) {
+			return middleware.Refused
+		}
+		return middleware.Failed
+	case http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusLocked, http.StatusFailedDependency:
+		return middleware.Failed
+	}
+	if status >= http.StatusInternalServerError {
+		return middleware.Failed
+	}
+	return middleware.Final
+}
+
+// safe reports whether a method is defined to have no effects.
+func safe(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// partial reports whether an answer is a part of one, which another range would not be given. It is
+// kept only if the application says so.
+func partial(o middleware.Outcome) bool {
+	return o.Status == http.StatusPartialContent && o.Ending != middleware.Final
+}

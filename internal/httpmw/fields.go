@@ -1,0 +1,95 @@
+package httpmw
+
+import (
+	"cmp"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+)
+
+// change is what a handler did to a header field. A field with no values is not a deleted one: net/http
+// adds no Content-Type and no Date of its own where the field is there without a value.
+type change struct {
+	name    string
+	values  []string
+	deleted bool
+}
+
+// changes returns what turns one header into another, ordered by name.
+func changes(before, after http.Header) []change {
+	var list []change
+	for name, values := range after {
+		if old, ok := before[name]; !ok || !slices.Equal(old, values) {
+			list = append(list, change{name: name, values: slices.Clone(values)})
+		}
+	}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			list = append(list, change{name: name, deleted: true})
+		}
+	}
+	slices.SortFunc(list, func(a, b change) int { return cmp.Compare(a.name, b.name) })
+	return list
+}
+
+// apply makes changes to a header.
+func apply(h http.Header, list []change) {
+	for _, c := range list {
+		if c.deleted {
+			delete(h, c.name)
+		} else {
+			h[c.name] = c.values
+		}
+	}
+}
+
+// trailers returns those changes, made after the header was settled, that are trailers. All others came
+// too late.
+func trailers(header http.Header, late []change) []change {
+	announced := listed(header["Trailer"])
+	return slices.DeleteFunc(late, func(c change) bool {
+		return !announced[c.name] && !strings.HasPrefix(c.name, http.TrailerPrefix)
+	})
+}
+
+// unrecorded fields belong to one transmission, one connection or one client, never to a replay.
+var unrecorded = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true,
+	"Proxy-Connection": true, "Te": true, "Transfer-Encoding": true, "Upgrade": true,
+	"Set-Cookie": true, "Set-Cookie2": true, "Date": true, "Server": true,
+	"Server-Timing": true, "Alt-Svc": true, "Ratelimit": true, "Ratelimit-Policy": true,
+	"X-Ratelimit-Limit": true, "X-Ratelimit-Remaining": true, "X-Ratelimit-Reset": true,
+	replayedHeader: true, statusHeader: true, markHeader: true,
+}
+
+// lasting returns the changes that a replay makes, too. That a field is missing, or has no value, is
+// recorded of all fields.
+func lasting(list []change) []change {
+	var ofConnection map[string]bool
+	if i := slices.IndexFunc(list, func(c change) bool { return c.name == "Connection" }); i >= 0 {
+		ofConnection = listed(list[i].values)
+	}
+	kept := make([]change, 0, len(list))
+	for _, c := range list {
+		name := strings.TrimPrefix(c.name, http.TrailerPrefix)
+		if len(c.values) == 0 || !unrecorded[name] && !ofConnection[name] {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// listed returns the names of header fields in the values of one that lists them.
+func listed(values []string) map[string]bool {
+	if len(values) == 0 {
+		return nil
+	}
+	names := make(map[string]bool)
+	for _, value := range values {
+		for name := range strings.SplitSeq(value, ",") {
+			names[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	return names
+}

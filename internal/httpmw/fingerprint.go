@@ -1,0 +1,56 @@
+package httpmw
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/parts"
+)
+
+// conditions are the fields that a handler's answer depends on by their definition.
+var conditions = []string{"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range"}
+
+// fingerprint returns a digest of all that says what a request asks for. An error is the application's
+// function's, or that there is no room for what the function is shown.
+func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) {
+	var most [512]byte
+	head := parts.Append(most[:0], r.Method, strings.ToLower(r.Host), r.URL.EscapedPath())
+	if s.KeyAlone {
+		sum := sha256.Sum256(head)
+		return sum[:], nil
+	}
+	head = parts.Append(head, r.URL.RawQuery, r.Header.Get("Content-Type"))
+	for _, name := range conditions {
+		head = parts.Append(head, strings.Join(r.Header[name], ", "))
+	}
+	h := sha256.New()
+	_, _ = h.Write(head)
+	if s.Fingerprint == nil {
+		for _, piece := range b.pieces {
+			_, _ = h.Write(piece)
+		}
+		return h.Sum(nil), nil
+	}
+	own, err := ownFingerprint(r, b, s)
+	_, _ = h.Write(own)
+	return h.Sum(nil), err
+}
+
+// ownFingerprint returns what the application says of a body. It is given a copy.
+func ownFingerprint(r *http.Request, b *body, s *setting.Settings) (own []byte, err error) {
+	if !b.take(b.size) {
+		return nil, errNoRoom
+	}
+	defer func() {
+		b.taken -= b.size
+		b.budget.used.Add(-b.size)
+	}()
+	text := make([]byte, 0, b.size)
+	for _, piece := range b.pieces {
+		text = append(text, piece...)
+	}
+	show(r, b, func(r *http.Request) { own, err = s.Fingerprint(r, text) })
+	return own, err
+}

@@ -1,0 +1,155 @@
+package httpmw
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// draft11 is draft-ietf-httpapi-ratelimit-headers-11: two structured-field Lists of Strings. The
+// fields are added, so that several limiters on the way of a request each have their say.
+//
+// RateLimit-Policy gives the quota q, the burst, and the window w, the time that refills it.
+// RateLimit gives the remaining quota r, which so never exceeds q, and in t how long that lasts:
+// until the bucket is full again, or on a denial, at most until it is worth trying.
+//
+// What says nothing of a single request is written once and kept, for as many plans as most
+// applications have. A PlanFunc may have any number of them; what finds no place is written anew.
+type draft11 struct {
+	plans [16]atomic.Pointer[plan]
+}
+
+// plan is what the fields say of a plan.
+type plan struct {
+	limits []limit
+	policy string // the value of RateLimit-Policy
+}
+
+type limit struct {
+	name     string
+	capacity int64
+	window   time.Duration
+	item     string // the name, as a structured field has it
+}
+
+func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState) {
+	p := e.plan(states)
+	if p == nil {
+		return
+	}
+	var buffer [128]byte
+	b := buffer[:0]
+	for i := range states {
+		s := &states[i]
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		reset := s.Reset
+		if s.RetryAfter > 0 { // Retry-After must not point earlier than t
+			reset = min(reset, s.RetryAfter)
+		}
+		b = append(b, p.limits[i].item...)
+		b = append(b, ";r="...)
+		b = strconv.AppendInt(b, s.Remaining, 10)
+		b = append(b, ";t="...)
+		b = strconv.AppendInt(b, roundUp(reset), 10)
+	}
+	values := []string{p.policy, string(b)} // one array for both
+	policy, state := values[0:1:1], values[1:2:2]
+	if len(h) > 0 { // or else nobody has had a say yet: most limiters are outermost
+		policy, state = behind(h[policyField], policy), behind(h[stateField], state)
+	}
+	h[policyField], h[stateField] = policy, state
+}
+
+func behind(before, values []string) []string {
+	if len(before) == 0 {
+		return values
+	}
+	return append(before, values...)
+}
+
+// The fields' names, as headers have them.
+const (
+	policyField = "Ratelimit-Policy"
+	stateField  = "Ratelimit"
+)
+
+// plan returns the texts of a decision's limits, or nil if they cannot be written.
+func (e *draft11) plan(states []tokenbucket.LimitState) *plan {
+	place := &e.plans[placeOf(states)%uint64(len(e.plans))]
+	if p := place.Load(); p != nil && p.of(states) {
+		return p
+	}
+	p := newPlan(states)
+	if p != nil {
+		place.Store(p)
+	}
+	return p
+}
+
+// placeOf is about the same number for all plans of an application only by bad luck.
+func placeOf(states []tokenbucket.LimitState) uint64 {
+	n := uint64(len(states))
+	for i := range states {
+		s := &states[i]
+		n = (n ^ uint64(s.Capacity) ^ uint64(s.Window)) * 0x9e3779b97f4a7c15 // spreads into the upper bits
+	}
+	return n >> 32
+}
+
+func (p *plan) of(states []tokenbucket.LimitState) bool {
+	if len(p.limits) != len(states) {
+		return false
+	}
+	for i := range states {
+		s, l := &states[i], &p.limits[i]
+		if s.Capacity != l.capacity || s.Window != l.window || s.Name != l.name {
+			return false
+		}
+	}
+	return true
+}
+
+func newPlan(states []tokenbucket.LimitState) *plan {
+	p := &plan{limits: make([]limit, len(states))}
+	policies := make([]string, len(states))
+	for i, s := range states {
+		item, err := httpsfv.Marshal(httpsfv.NewItem(s.Name))
+		if err != nil {
+			return nil
+		}
+		policy := httpsfv.NewItem(s.Name)
+		policy.Params.Add("q", s.Capacity)
+		policy.Params.Add("w", max(roundUp(s.Window), 1))
+		if policies[i], err = httpsfv.Marshal(policy); err != nil {
+			return nil
+		}
+		p.limits[i] = limit{s.Name, s.Capacity, s.Window, item}
+	}
+	p.policy = strings.Join(policies, ", ")
+	return p
+}
+
+// legacy writes the X-RateLimit fields that came before the draft, for the limit nearest to
+// exhaustion.
+func legacy(h http.Header, states []tokenbucket.LimitState) {
+	nearest := states[0]
+	for _, s := range states[1:] {
+		if s.RetryAfter > nearest.RetryAfter || s.RetryAfter == nearest.RetryAfter && s.Remaining < nearest.Remaining {
+			nearest = s
+		}
+	}
+	h.Set("X-Ratelimit-Limit", strconv.FormatInt(nearest.Capacity, 10))
+	h.Set("X-Ratelimit-Remaining", strconv.FormatInt(nearest.Remaining, 10))
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(roundUp(nearest.Reset), 10))
+}
+
+// roundUp is a duration in whole seconds.
+func roundUp(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -1,0 +1,167 @@
+package httpmw
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+const (
+	keyHeader      = "Idempotency-Key"
+	replayedHeader = "Idempotency-Replayed"
+	statusHeader   = "Idempotency-Status"
+)
+
+// defaultMaxBodies is policy.MaxBodies if it is not set.
+const defaultMaxBodies = 64 << 20
+
+// Scope is a framework's ScopeFunc.
+type Scope[C any] interface {
+	IsZero() bool
+	Of(c C) (string, error)
+}
+
+// Idempotency is idempotency.New of the framework whose package is called name.
+func Idempotency[C any](a Adapter[C], name string, g *guard.Guard, scope Scope[C], opts []policy.IdempotencyOption) Middleware[C] {
+	return newIdempotency(a, name, g, scope, opts).serve
+}
+
+func newIdempotency[C any](
+	a Adapter[C], name string, g *guard.Guard, scope Scope[C], opts []policy.IdempotencyOption,
+) *idempotency[C] {
+	if g == nil {
+		panic("idempotency: New: nil guard")
+	}
+	if scope.IsZero() {
+		panic(fmt.Sprintf("idempotency: New: no scope; use %[1]s.ScopeBy or %[1]s.Unscoped", name))
+	}
+	s := setting.Of(opts)
+	if s.KeyAlone && s.Fingerprint != nil {
+		panic("idempotency: New: policy.Fingerprint says nothing with policy.KeyAlone")
+	}
+	one := s.MaxBody
+	if s.Fingerprint != nil { // which is passed a copy
+		one *= 2
+	}
+	if s.MaxBodies == 0 {
+		s.MaxBodies = max(defaultMaxBodies, one)
+	}
+	if s.MaxBodies < one {
+		panic(fmt.Sprintf("idempotency: New: policy.MaxBodies (%d) is less than one request may take (%d)", s.MaxBodies, one))
+	}
+	return &idempotency[C]{
+		base:      newBase(a, "idempotency", s),
+		decider:   middleware.NewIdempotency(g, s),
+		scope:     scope,
+		maxResult: g.MaxResult(),
+		bodies:    budget{max: s.MaxBodies},
+		settings:  s,
+	}
+}
+
+// idempotency is a middleware that guards requests.
+type idempotency[C any] struct {
+	*base[C]
+	decider   middleware.Idempotency
+	scope     Scope[C]
+	maxResult int
+	bodies    budget
+	settings  setting.Settings
+}
+
+// serve runs a request, replays its answer, or refuses it.
+func (m *idempotency[C]) serve(c C, next func(C) error) error {
+	if m.skips(c) || !slices.Contains(m.settings.Methods, m.Request(c).Method) {
+		return next(c)
+	}
+	x := &guardExchange[C]{exchange: newExchange(m.base, c, next), m: m, w: m.Writer(c), body: body{budget: &m.bodies}}
+	defer x.body.release()
+	op, denial := x.operation()
+	switch {
+	case denial != nil:
+		x.body.release() // the client may take its time to read the denial
+		middleware.Fail(x.request.Context(), *denial)
+		x.Deny(*denial)
+	case op.Key == "":
+		x.handle(x.passed())
+	default:
+		m.decider.Serve(x.request.Context(), op, x)
+		if x.capture != nil { // sent when it is recorded
+			x.capture.send()
+		}
+	}
+	return x.err
+}
+
+// guardExchange is a middleware.GuardedExchange.
+type guardExchange[C any] struct {
+	exchange[C]
+	m       *idempotency[C]
+	w       http.ResponseWriter
+	body    body
+	capture *Capture // of a handler that has run
+}
+
+func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
+	w := newCapture(x.w, middleware.NoteOf(ctx), x.m.maxResult)
+	x.runInto(w, withBody(ctx, x.request, &x.body))
+	x.capture = w
+	outcome := middleware.Outcome{Ending: x.m.ending(x.request.Method, w.Status()), Status: w.Status()}
+	if w.refused() {
+		outcome.Ending = middleware.Refused
+	}
+	if !w.passing && !partial(outcome) {
+		outcome.Data = w.response().encode()
+	}
+	return outcome
+}
+
+// runInto calls the handler, which answers into w. What a handler that returns an error answers is up to the
+// application's error handler, so that is called here, and not again by the framework.
+func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) {
+	defer keepForm(x.request, r)
+	captured, restore := x.Capture(x.c, w)
+	defer func() { restore(x.current()) }()
+	captured = x.WithRequest(captured, r)
+	defer x.restoreRequest()
+	if err := x.next(captured); err != nil {
+		begun := w.Begun()
+		x.errors.Render(captured, err)
+		if !begun { // so this is the answer to the error, whatever its status
+			middleware.NoteOf(r.Context()).Answered(w.Status(), err)
+		}
+	}
+	checkStatus(w.status) // of a framework that only notes it
+	w.end()
+}
+
+func (x *guardExchange[C]) Bypass() {
+	x.Header(x.c).Set(statusHeader, "bypassed")
+	x.handle(withBody(x.request.Context(), x.request, &x.body))
+}
+
+func (x *guardExchange[C]) Replay(result *guard.Result) error {
+	kept, err := decodeResponse(result.Data)
+	if err != nil {
+		return err
+	}
+	if !validStatus(result.Status) {
+		return errDamaged
+	}
+	x.End(x.c)
+	kept.header = append(kept.header, change{name: replayedHeader, values: []string{"true"}})
+	_ = kept.send(x.w, result.Status, len(kept.trailer) > 0)
+	return nil
+}
+
+func (x *guardExchange[C]) Unconfirmed() {
+	if x.m.settings.StatusHeaders {
+		x.capture.set(statusHeader, "unconfirmed")
+	}
+}

@@ -1,0 +1,39 @@
+package httpmw
+
+import (
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+// Unless is Unless of the package called name, whose functions take requests as an R.
+func Unless[R any](name string, skip func(R) bool) setting.HTTPOption {
+	if skip == nil {
+		panic(name + ": Unless: nil function")
+	}
+	return setting.Func(func(s *setting.Settings) { s.Skip = skip })
+}
+
+// OnError is OnError of the package called name, whose functions take requests as an R.
+func OnError[R any](name string, report func(R, error)) setting.HTTPOption {
+	if report == nil {
+		panic(name + ": OnError: nil function")
+	}
+	return setting.Func(func(s *setting.Settings) { s.Report = report })
+}
+
+// KeyFrom is idempotency.KeyFrom.
+func KeyFrom[R any](key func(R) (string, error)) policy.IdempotencyOption {
+	if key == nil {
+		panic("idempotency: KeyFrom: nil key")
+	}
+	return setting.Func(func(s *setting.Settings) { s.Key = key })
+}
+
+// HooksOf returns the hooks, but for Deny, of a framework whose functions take requests as a C.
+func HooksOf[C any](name string, s setting.Settings) Hooks[C] {
+	return Hooks[C]{
+		Skip:   setting.Hook[func(C) bool](name, s.Skip),
+		Report: setting.Hook[func(C, error)](name, s.Report),
+		Key:    setting.Hook[func(C) (string, error)](name, s.Key),
+	}
+}

@@ -1,0 +1,70 @@
+package httpmw
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+)
+
+// ContentType is that of a problem (RFC 9457).
+const ContentType = "application/problem+json"
+
+// setHeader sets the fields that belong to a denial, but for the body's. The denial has its problem type
+// from then on, which begins with types.
+func setHeader(h http.Header, d *policy.Denial, types string) {
+	d.TypeBase = types
+	if d.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	switch d.Reason {
+	case policy.KeyMissing, policy.KeyMalformed, policy.FenceMissing:
+		h.Add("Link", "<"+d.Type()+`>; rel="describedby"`)
+	}
+}
+
+// Body is a denial's problem body.
+func Body(d policy.Denial) []byte {
+	body, _ := json.Marshal(d) // strings and numbers only: it cannot fail
+	return append(body, '\n')
+}
+
+// markHeader is the field by which the guards in front of a refusal know it. It travels with the
+// answer, so that it passes whatever stands between, and comes with no other answer. No client sees it.
+const markHeader = "Lockkeeper-Refusal"
+
+// mark has the answer with this header say to the guards in front that it is a refusal. It returns
+// their note, nil if there is none; the caller tells it which status the refusal was answered with.
+func mark(ctx context.Context, h http.Header) *middleware.Note {
+	n := middleware.NoteOf(ctx)
+	if n != nil {
+		h.Set(markHeader, n.Mark())
+	}
+	return n
+}
+
+// takeMark reports whether a header has the mark of a note, and takes it out unless another guard is to
+// see it.
+func takeMark(h http.Header, n *middleware.Note) bool {
+	mark := h.Get(markHeader)
+	if mark == "" {
+		return false
+	}
+	if n.Outermost() {
+		h.Del(markHeader)
+	}
+	return mark == n.Mark()
+}
+
+// withoutMark calls f while a header has no mark.
+func withoutMark(h http.Header, f func()) {
+	if mark, ok := h[markHeader]; ok {
+		delete(h, markHeader)
+		defer func() { h[markHeader] = mark }()
+	}
+	f()
+}

@@ -1,0 +1,157 @@
+package httpmw
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"strconv"
+)
+
+// response is an answer, but for its status: what the handler did to the header that it found, the body,
+// and the trailers.
+type response struct {
+	header, trailer []change
+	body            []byte
+}
+
+// send sends the answer. If it is not settled and has no body, a framework that only notes statuses has
+// outer middleware change it still.
+func (r response) send(w http.ResponseWriter, status int, settled bool) error {
+	apply(w.Header(), r.header)
+	w.WriteHeader(status)
+	err := r.sendBody(w)
+	if len(r.body) == 0 && settled {
+		sendHeader(w)
+	}
+	apply(w.Header(), r.trailer)
+	return err
+}
+
+// sendBody sends the body. What exceeds the Content-Length is a write of its own: net/http refuses all
+// of a write that goes beyond.
+func (r response) sendBody(w http.ResponseWriter) error {
+	if len(r.body) == 0 {
+		return nil
+	}
+	body := r.body
+	length, err := strconv.Atoi(w.Header().Get("Content-Length"))
+	if err == nil && length > 0 && length < len(body) {
+		if _, err := w.Write(body[:length]); err != nil {
+			return err
+		}
+		body = body[length:]
+	}
+	_, err = w.Write(body)
+	return err
+}
+
+// sendHeader has a writer send a header that it has only noted, as gin's does.
+func sendHeader(w http.ResponseWriter) {
+	if noting, ok := w.(interface{ WriteHeaderNow() }); ok {
+		noting.WriteHeaderNow()
+	}
+}
+
+// validStatus reports whether net/http sends answers with a status.
+func validStatus(status int) bool { return status >= 100 && status <= 999 }
+
+// The encoding of a response: a version, the changes to the header, the trailers, and the body. Changes
+// are their number and, for each, the name, the number of values plus one, and the values; zero is a
+// field that was deleted. Numbers are varints, and texts have their length before them.
+const responseVersion = 2
+
+var errDamaged = errors.New("idempotency: the kept response is damaged")
+
+// encode returns the part of the response that a replay has, too.
+func (r response) encode() []byte {
+	header, trailer := lasting(r.header), lasting(r.trailer)
+	b := make([]byte, 0, 16+sizeOf(header)+sizeOf(trailer)+len(r.body))
+	b = append(b, responseVersion)
+	b = appendChanges(b, header)
+	b = appendChanges(b, trailer)
+	return append(b, r.body...)
+}
+
+func decodeResponse(b []byte) (response, error) {
+	if len(b) == 0 || b[0] != responseVersion {
+		return response{}, errDamaged
+	}
+	header, b, okHeader := cutChanges(b[1:])
+	trailer, b, okTrailer := cutChanges(b)
+	if !okHeader || !okTrailer {
+		return response{}, errDamaged
+	}
+	return response{header, trailer, b}, nil
+}
+
+// sizeOf is about how long an encoding is.
+func sizeOf(list []change) int {
+	size := 0
+	for _, c := range list {
+		size += len(c.name) + 4
+		for _, v := range c.values {
+			size += len(v) + 2
+		}
+	}
+	return size
+}
+
+func appendChanges(b []byte, list []change) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, c := range list {
+		b = appendText(b, c.name)
+		if c.deleted {
+			b = append(b, 0)
+			continue
+		}
+		b = binary.AppendUvarint(b, uint64(len(c.values))+1)
+		for _, v := range c.values {
+			b = appendText(b, v)
+		}
+	}
+	return b
+}
+
+func cutChanges(b []byte) (list []change, rest []byte, ok bool) {
+	count, b, ok := cutCount(b)
+	for range count {
+		var c change
+		if c.name, b, ok = cutText(b); !ok {
+			return nil, nil, false
+		}
+		var values uint64
+		if values, b, ok = cutCount(b); !ok {
+			return nil, nil, false
+		}
+		c.deleted = values == 0
+		for i := uint64(1); i < values; i++ {
+			var v string
+			if v, b, ok = cutText(b); !ok {
+				return nil, nil, false
+			}
+			c.values = append(c.values, v)
+		}
+		list = append(list, c)
+	}
+	return list, b, ok
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func cutText(b []byte) (text string, rest []byte, ok bool) {
+	length, b, ok := cutCount(b)
+	if !ok || length > uint64(len(b)) {
+		return "", nil, false
+	}
+	return string(b[:length]), b[length:], true
+}
+
+func cutCount(b []byte) (count uint64, rest []byte, ok bool) {
+	count, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil, false
+	}
+	return count, b[n:], true
+}

@@ -1,0 +1,93 @@
+package httpmw
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+)
+
+func TestResponseRoundTrip(t *testing.T) {
+	for _, r := range []response{
+		{},
+		{header: []change{{name: "Content-Type"}, {name: "X-Gone", deleted: true}, {name: "X-Multi", values: []string{"a, b", "", "c"}}}, body: []byte("body\x00")},
+		{header: []change{{name: "X", values: []string{strings.Repeat("v", 300)}}}, body: bytes.Repeat([]byte{0xff}, 1000)},
+		{header: []change{{name: "Trailer", values: []string{"X-Sum"}}}, trailer: []change{{name: "X-Sum", values: []string{"4"}}}},
+	} {
+		got, err := decodeResponse(r.encode())
+		if err != nil || !reflect.DeepEqual(got.header, r.header) || !reflect.DeepEqual(got.trailer, r.trailer) || !bytes.Equal(got.body, r.body) {
+			t.Errorf("%v came back as %v, %v", r, got, err)
+		}
+	}
+}
+
+// What is recorded is replayed, or is refused as damaged, and never panics.
+func FuzzReplay(f *testing.F) {
+	f.Add(200, []byte(nil))
+	f.Add(0, response{}.encode())
+	f.Add(200, []byte{1, 0}) // of an earlier version
+	f.Add(201, response{
+		header:  []change{{name: "A", values: []string{"b"}}, {name: "Content-Length", values: []string{"1"}}, {name: "D", deleted: true}},
+		trailer: []change{{name: "Trailer:T", values: []string{"t"}}},
+		body:    []byte("body"),
+	}.encode())
+	f.Add(200, []byte{responseVersion, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Add(200, []byte{responseVersion, 1, 1, 'a', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, status int, b []byte) {
+		w := httptest.NewRecorder()
+		x := &guardExchange[pair]{exchange: exchange[pair]{base: &base[pair]{Adapter: netHTTP{}}}, w: w}
+		if err := x.Replay(&guard.Result{Status: status, Data: b}); err != nil {
+			if !reflect.DeepEqual(w, httptest.NewRecorder()) {
+				t.Fatalf("%v, and yet it is answered: %v", err, w)
+			}
+			return
+		}
+		r, err := decodeResponse(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := response{lasting(r.header), lasting(r.trailer), r.body}
+		again, err := decodeResponse(r.encode())
+		if err != nil || !bytes.Equal(again.body, r.body) ||
+			!slices.EqualFunc(again.header, kept.header, sameChange) || !slices.EqualFunc(again.trailer, kept.trailer, sameChange) {
+			t.Fatalf("%x decodes to %v, which encodes to something else: %v, %v", b, r, again, err)
+		}
+	})
+}
+
+func sameChange(a, b change) bool {
+	return a.name == b.name && a.deleted == b.deleted && slices.Equal(a.values, b.values)
+}
+
+func TestWhatIsRecorded(t *testing.T) {
+	before := http.Header{
+		"X-Request-Id": {"1"}, "Vary": {"Origin"}, "X-Outer": {"1"}, "Set-Cookie": {"outer=1"}, "Date": {"now"},
+	}
+	after := http.Header{
+		"X-Request-Id": {"1"}, "Vary": {"Origin", "Accept"}, "Etag": {`"v1"`}, "Set-Cookie": {"outer=1", "a=b"},
+		"Connection": {"x-hop, close"}, "X-Hop": {"1"}, "Trailer:X-Sum": {"9"}, "Content-Length": {"3"},
+		"Content-Type": nil, "Date": nil, "Trailer": {"Server-Timing"}, "Trailer:Set-Cookie": {"a=b"},
+	}
+	got := http.Header{}
+	var deleted []string
+	for _, c := range lasting(changes(before, after)) {
+		if c.deleted {
+			deleted = append(deleted, c.name)
+		} else {
+			got[c.name] = c.values
+		}
+	}
+	want := http.Header{
+		"Vary": {"Origin", "Accept"}, "Etag": {`"v1"`}, "Trailer:X-Sum": {"9"}, "Content-Length": {"3"}, "Content-Type": nil, "Date": nil,
+		"Trailer": {"Server-Timing"},
+	}
+	if !maps.EqualFunc(got, want, slices.Equal) || !slices.Equal(deleted, []string{"X-Outer"}) {
+		t.Errorf("recorded %v, and without %v; want %v, and without X-Outer", got, deleted, want)
+	}
+}

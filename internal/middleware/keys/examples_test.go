@@ -1,0 +1,43 @@
+package keys_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// chosen is a limit, a scope, or the first of several keys, by what clients choose.
+var chosen = regexp.MustCompile(`(ScopeBy|FirstOf|ratelimit\.New|idempotency\.New)\([^\n]*By(Header|Cookie|Metadata)\(`)
+
+// No documentation, and no example, has clients choose what limits or scopes them.
+func TestExamplesDoNotLetClientsChooseTheirKey(t *testing.T) {
+	const root = "../../.."
+	read := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		name := d.Name()
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == "benchmarks" || name == "mwtest" || name == ".git"):
+			return fs.SkipDir
+		case d.IsDir(), filepath.Ext(name) != ".go" && filepath.Ext(name) != ".md",
+			strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "example"):
+			return nil
+		}
+		text, err := os.ReadFile(path) //nolint:gosec // the repository's own
+		if err != nil {
+			return err
+		}
+		read++
+		for _, found := range chosen.FindAll(text, -1) {
+			t.Errorf("%s: %s", path, found)
+		}
+		return nil
+	})
+	if err != nil || read < 100 {
+		t.Fatalf("read %d files, %v", read, err)
+	}
+}

@@ -1,0 +1,67 @@
+package setting
+
+// Func is an option of every policy. What returns it to an application returns it as an interface, with the
+// markers of those policies alone that it makes sense for, so that on another one it does not compile.
+type Func func(*Settings)
+
+func (f Func) apply(s *Settings) { f(s) }
+func (Func) forRateLimit()       {}
+func (Func) forRPCRateLimit()    {}
+func (Func) forIdempotency()     {}
+func (Func) forRPCIdempotency()  {}
+func (Func) forExclusive()       {}
+func (Func) forConcurrency()     {}
+func (Func) forFenced()          {}
+
+type option interface{ apply(*Settings) }
+
+// The options of each policy. Limits and guards have options in HTTP that they have not in gRPC, and the
+// other way round.
+type (
+	RateLimitOption interface {
+		option
+		forRateLimit()
+	}
+	RPCRateLimitOption interface {
+		option
+		forRPCRateLimit()
+	}
+	IdempotencyOption interface {
+		option
+		forIdempotency()
+	}
+	RPCIdempotencyOption interface {
+		option
+		forRPCIdempotency()
+	}
+	ExclusiveOption interface {
+		option
+		forExclusive()
+	}
+	ConcurrencyOption interface {
+		option
+		forConcurrency()
+	}
+	FencedOption interface {
+		option
+		forFenced()
+	}
+)
+
+// HTTPOption is an option of every policy in HTTP.
+type HTTPOption interface {
+	RateLimitOption
+	IdempotencyOption
+	ExclusiveOption
+	ConcurrencyOption
+	FencedOption
+}
+
+// RPCOption is an option of every policy in gRPC.
+type RPCOption interface {
+	RPCRateLimitOption
+	RPCIdempotencyOption
+	ExclusiveOption
+	ConcurrencyOption
+	FencedOption
+}

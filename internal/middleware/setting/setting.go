@@ -1,0 +1,100 @@
+// Package setting holds what the options of the middleware set, and seals those options: nobody outside this
+// module can name its types. It is a package below core/policy, which package middleware imports.
+package setting
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Settings is what a middleware was given. Which of the fields apply to it is a matter of its options' types.
+type Settings struct {
+	// Skip, Deny, Report and Key are functions in a framework's own types, such as
+	// func(*gin.Context) bool, or nil. Key reads an idempotency key.
+	Skip, Deny, Report, Key any
+
+	// ProblemTypes is what the problem types of this module begin with; empty for its own page.
+	ProblemTypes string
+	// Logger is slog.Default() if nil, and Meter the global provider.
+	Logger *slog.Logger
+	Meter  metric.MeterProvider
+
+	Open Open
+	// StatusHeaders makes answers report what did not go as it should.
+	StatusHeaders bool
+
+	// Of rate limits.
+
+	LegacyHeaders bool
+	// PerMessage takes a token for each message of a stream, not for the stream alone.
+	PerMessage bool
+
+	// Of idempotency.
+
+	Required bool
+	Methods  []string
+	MaxBody  int64
+	// MaxBodies bounds the bodies of all requests together; zero stands for the default.
+	MaxBodies int64
+	// Fingerprint returns what stands for the body in the fingerprint of an HTTP request; nil for the body
+	// itself. CallFingerprint is the same for gRPC, in its types.
+	Fingerprint     func(r *http.Request, body []byte) ([]byte, error)
+	CallFingerprint any
+	// KeyAlone leaves all but method, host and path out of the fingerprint.
+	KeyAlone bool
+	// MaxRun bounds the life of a handler's context.
+	MaxRun time.Duration
+	// Keep overrides, by HTTP status or gRPC code, whether an answer is kept.
+	Keep map[int]bool
+	// KeyField is the field of a gRPC request that may have its key.
+	KeyField string
+	// PassStreams runs streams unguarded, whether or not they carry a key.
+	PassStreams bool
+
+	// Of locks, permits and fences.
+
+	// Wait is how long a request may wait; zero refuses it at once.
+	Wait time.Duration
+	// MaxWaiting is how many requests may wait for a key at the same time.
+	MaxWaiting int
+	// AllowUnfenced lets requests without a fence pass.
+	AllowUnfenced bool
+}
+
+// Open says whether requests pass while the store is unavailable.
+type Open struct {
+	Passes            bool
+	EvenMisconfigured bool
+}
+
+// Of returns the defaults with options applied; nil options are ignored.
+func Of[O option](options []O) Settings {
+	s := Settings{
+		Methods:    []string{http.MethodPost, http.MethodPatch},
+		MaxBody:    1 << 20,
+		MaxRun:     5 * time.Minute,
+		Keep:       map[int]bool{},
+		KeyField:   "request_id",
+		MaxWaiting: 1024,
+	}
+	for _, o := range options {
+		if any(o) != nil {
+			o.apply(&s)
+		}
+	}
+	return s
+}
+
+// Hook returns a function in a framework's own types that a middleware was given, or nil. It panics,
+// as the New of the package called name, if the function was made for another framework.
+func Hook[F any](name string, given any) F {
+	hook, ok := given.(F)
+	if !ok && given != nil {
+		panic(fmt.Sprintf("%s: New: an option of another framework (%T)", name, given))
+	}
+	return hook
+}

@@ -1,0 +1,105 @@
+// Package adapter is how middleware works in net/http.
+package adapter
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+// Context is a request and its response.
+type Context struct {
+	W http.ResponseWriter
+	R *http.Request
+}
+
+// Handler returns a middleware as net/http takes it. What it returns panics, as what the New of the package
+// called name returns, if the handler is nil.
+func Handler(name string, m httpmw.Middleware[Context]) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		if next == nil {
+			panic(name + ": New: nil handler")
+		}
+		handle := handler{next}.handle
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = m(Context{w, r}, handle) })
+	}
+}
+
+type handler struct{ http.Handler }
+
+func (h handler) handle(c Context) error {
+	h.ServeHTTP(c.W, c.R)
+	return nil
+}
+
+// Key returns a key function of net/http as one of contexts.
+func Key(key func(*http.Request) (string, error)) func(Context) (string, error) {
+	if key == nil {
+		return nil
+	}
+	return func(c Context) (string, error) { return key(c.R) }
+}
+
+// NetHTTP is a httpmw.Adapter.
+type NetHTTP struct{}
+
+// Hooks implements httpmw.Adapter.
+func (NetHTTP) Hooks(name string, s setting.Settings) (h httpmw.Hooks[Context]) {
+	of := httpmw.HooksOf[*http.Request](name, s)
+	if of.Skip != nil {
+		h.Skip = func(c Context) bool { return of.Skip(c.R) }
+	}
+	if of.Report != nil {
+		h.Report = func(c Context, err error) { of.Report(c.R, err) }
+	}
+	h.Key = Key(of.Key)
+	if deny := setting.Hook[func(http.ResponseWriter, *http.Request, policy.Denial)](name, s.Deny); deny != nil {
+		h.Deny = func(c Context, d policy.Denial) (int, error) {
+			if middleware.NoteOf(c.R.Context()) == nil { // so the status is of no interest
+				deny(c.W, c.R, d)
+				return 0, nil
+			}
+			w := &observer{ResponseWriter: c.W, status: http.StatusOK}
+			deny(w, c.R, d)
+			return w.status, nil
+		}
+	}
+	return h
+}
+
+// Request implements httpmw.Adapter.
+func (NetHTTP) Request(c Context) *http.Request { return c.R }
+
+// WithRequest implements httpmw.Adapter.
+func (NetHTTP) WithRequest(c Context, r *http.Request) Context { return Context{c.W, r} }
+
+// Header implements httpmw.Adapter.
+func (NetHTTP) Header(c Context) http.Header { return c.W.Header() }
+
+// Writer implements httpmw.Adapter.
+func (NetHTTP) Writer(c Context) http.ResponseWriter { return c.W }
+
+// Capture implements httpmw.Adapter.
+func (NetHTTP) Capture(c Context, w *httpmw.Capture) (captured Context, restore func(current bool)) {
+	return Context{w, c.R}, func(bool) {}
+}
+
+// Current implements httpmw.Adapter: a context is never another request's.
+func (NetHTTP) Current(Context, *http.Request) bool { return true }
+
+// End implements httpmw.Adapter: a handler that is not called does not run.
+func (NetHTTP) End(Context) bool { return true }
+
+// Refuse implements httpmw.Adapter.
+func (NetHTTP) Refuse(c Context, d policy.Denial) (status int, err error) {
+	c.W.Header().Set("Content-Type", httpmw.ContentType)
+	c.W.WriteHeader(d.Status())
+	_, _ = c.W.Write(httpmw.Body(d)) // fails only if the client has left
+	return d.Status(), nil
+}
+
+// Log implements httpmw.Adapter. It does nothing, since net/http has no place for errors.
+func (NetHTTP) Log(Context, error) {}
