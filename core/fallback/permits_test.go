@@ -43,14 +43,14 @@ func with(t *testing.T, capacity int, share float64, test func(t *testing.T, f f
 		if f.Semaphore, err = semaphore.New(f.permits, "test", capacity); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = f.Semaphore.Close() })
+		t.Cleanup(func() { _ = f.Close() })
 		test(t, f)
 	})
 }
 
 func (f fixture) acquire(n int) *semaphore.Permit {
 	f.Helper()
-	permit, err := f.TryAcquireN(f.T.Context(), "k", n)
+	permit, err := f.TryAcquireN(f.Context(), "k", n)
 	if err != nil {
 		f.Fatalf("TryAcquireN of %d: %v", n, err)
 	}
@@ -60,7 +60,7 @@ func (f fixture) acquire(n int) *semaphore.Permit {
 func (f fixture) release(permits ...*semaphore.Permit) {
 	f.Helper()
 	for _, p := range permits {
-		if err := p.Release(f.T.Context()); err != nil {
+		if err := p.Release(f.Context()); err != nil {
 			f.Errorf("Release: %v", err)
 		}
 	}
@@ -73,7 +73,7 @@ func (f fixture) inUse(primary, standIn int) {
 	f.primary.Mend(storetest.Any)
 	f.standIn.Mend(storetest.Any)
 	for st, want := range map[*storetest.Faulty]int{f.primary: primary, f.standIn: standIn} {
-		state, err := st.InspectPermits(f.T.Context(), "test", "k")
+		state, err := st.InspectPermits(f.Context(), "test", "k")
 		if err != nil || state.InUse != want || state.Waiting != 0 {
 			f.Errorf("%+v, %v, want %d in use", state, err, want)
 		}
@@ -118,7 +118,7 @@ func TestContractInAnOutage(t *testing.T) {
 	storetest.Permits(t, func(t *testing.T, test func(*testing.T, storetest.Harness[store.Permits])) {
 		synctest.Test(t, func(t *testing.T) {
 			primary, standIn := storetest.NewFaulty(memstore.New()), memstore.New()
-			defer primary.Close()
+			defer func() { _ = primary.Close() }()
 			defer standIn.Close()
 			primary.Break(storetest.AcquirePermits, storetest.Down)
 			primary.Break(storetest.AwaitPermits, storetest.Down)
@@ -269,8 +269,8 @@ func TestWaitersMove(t *testing.T) {
 // inUse2 checks what is in use in both stores, and how many wait in the stand-in alone.
 func (f fixture) inUse2(primary, standIn, waiting int) {
 	f.Helper()
-	p, err1 := f.primary.InspectPermits(f.T.Context(), "test", "k")
-	s, err2 := f.standIn.InspectPermits(f.T.Context(), "test", "k")
+	p, err1 := f.primary.InspectPermits(f.Context(), "test", "k")
+	s, err2 := f.standIn.InspectPermits(f.Context(), "test", "k")
 	if err := errors.Join(err1, err2); err != nil || p.InUse != primary || p.Waiting != 0 || s.InUse != standIn || s.Waiting != waiting {
 		f.Errorf("%+v and %+v, %v, want %d and %d in use, %d waiting", p, s, err, primary, standIn, waiting)
 	}
@@ -327,8 +327,8 @@ func TestCapacityChangesInTheStandIn(t *testing.T) {
 // Close, and primary's Shutdown, release permits of both stores.
 func TestClose(t *testing.T) {
 	for name, end := range map[string]func(fixture) error{
-		"Close":    func(f fixture) error { return f.Semaphore.Close() },
-		"Shutdown": func(f fixture) error { return f.primary.Shutdown(f.T.Context()) },
+		"Close":    func(f fixture) error { return f.Close() },
+		"Shutdown": func(f fixture) error { return f.primary.Shutdown(f.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			with(t, 2, 1, func(t *testing.T, f fixture) {

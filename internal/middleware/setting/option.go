@@ -15,33 +15,39 @@ func (Func) forFenced()          {}
 
 type option interface{ apply(*Settings) }
 
-// The options of each policy. Limits and guards have options in HTTP that they have not in gRPC, and the
-// other way round.
+// The options of each policy. Limits and guards have some options in HTTP alone, and some in gRPC alone.
 type (
+	// RateLimitOption is an option of limits in HTTP.
 	RateLimitOption interface {
 		option
 		forRateLimit()
 	}
+	// RPCRateLimitOption is an option of limits in gRPC.
 	RPCRateLimitOption interface {
 		option
 		forRPCRateLimit()
 	}
+	// IdempotencyOption is an option of guards in HTTP.
 	IdempotencyOption interface {
 		option
 		forIdempotency()
 	}
+	// RPCIdempotencyOption is an option of guards in gRPC.
 	RPCIdempotencyOption interface {
 		option
 		forRPCIdempotency()
 	}
+	// ExclusiveOption is an option of exclusive.
 	ExclusiveOption interface {
 		option
 		forExclusive()
 	}
+	// ConcurrencyOption is an option of concurrency.
 	ConcurrencyOption interface {
 		option
 		forConcurrency()
 	}
+	// FencedOption is an option of fenced.
 	FencedOption interface {
 		option
 		forFenced()
