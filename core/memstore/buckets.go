@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -24,7 +25,7 @@ type bucketShard struct {
 	mu    sync.Mutex
 	table bucketTable
 	limit int
-	_     [56]byte
+	_     [64]byte
 }
 
 // init makes a place for so many buckets. Shards spread the contention of many keys; a small store has
@@ -49,7 +50,7 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []s
 	if err := s.begins(ctx); err != nil {
 		return reply, err
 	}
-	now, b := s.now(), &s.buckets
+	now, b := time.Since(s.start), &s.buckets
 	if len(charges) != 1 {
 		return b.takeAll(limiter, key, charges, now)
 	}
@@ -60,31 +61,32 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []s
 		return reply, err
 	}
 	shard.mu.Lock()
-	var debt store.Span
+	var debt time.Duration
 	i, found := shard.table.find(id, hash)
 	if found {
-		debt = shard.table.level(i).Debt(now, c)
+		debt = c.Debt(shard.table.slots[i].full - now)
 	}
-	sum, ok := c.Charged(debt)
+	ok := c.Fits(debt)
 	switch {
-	case !ok || c.Cost == (store.Span{}):
-		sum = debt
+	case !ok || c.Cost == 0:
 	case found:
-		shard.table.set(i, levelOf(sum, c, now))
+		debt += c.Cost
+		shard.table.slots[i].full = now + debt
 	case b.makeRoom(shard, 1, key, now):
+		debt += c.Cost
 		id.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory
-		shard.table.add(id, hash, levelOf(sum, c, now), now)
+		shard.table.add(id, hash, now+debt, now)
 	default:
 		shard.mu.Unlock()
 		return reply, store.ErrFull
 	}
 	shard.mu.Unlock()
-	reply.Allowed, reply.Debts = ok, store.OneDebt(sum)
+	reply.Allowed, reply.Debts = ok, store.OneDebt(debt)
 	return reply, nil
 }
 
 // takeAll makes several charges, or none: it reads all buckets before it writes any.
-func (b *buckets) takeAll(limiter, key string, charges []store.Charge, now int64) (reply store.TakeReply, err error) {
+func (b *buckets) takeAll(limiter, key string, charges []store.Charge, now time.Duration) (reply store.TakeReply, err error) {
 	shard, hash := b.shardOf(key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -95,15 +97,13 @@ func (b *buckets) takeAll(limiter, key string, charges []store.Charge, now int64
 		if err != nil {
 			return reply, err
 		}
-		var debt store.Span
+		var debt time.Duration
 		if i, found := shard.table.find(id, hash); found {
-			debt = shard.table.level(i).Debt(now, c)
-		} else if c.Cost != (store.Span{}) {
+			debt = c.Debt(shard.table.slots[i].full - now)
+		} else if c.Cost > 0 {
 			missing++
 		}
-		if _, ok := c.Charged(debt); !ok {
-			allowed = false
-		}
+		allowed = allowed && c.Fits(debt)
 		debts.Set(n, debt)
 	}
 	if !allowed {
@@ -118,19 +118,19 @@ func (b *buckets) takeAll(limiter, key string, charges []store.Charge, now int64
 	}
 	for n := range charges {
 		c := &charges[n]
-		if c.Cost == (store.Span{}) {
+		if c.Cost == 0 {
 			continue
 		}
-		debt, _ := c.Charged(debts.At(n))
+		debt := debts.At(n) + c.Cost
 		debts.Set(n, debt)
 		id, hash, err := b.identify(limiter, key, c.Bucket, hash)
 		if err != nil {
 			return reply, err
 		}
 		if i, found := shard.table.find(id, hash); found {
-			shard.table.set(i, levelOf(debt, c, now))
+			shard.table.slots[i].full = now + debt
 		} else {
-			shard.table.add(id, hash, levelOf(debt, c, now), now)
+			shard.table.add(id, hash, now+debt, now)
 		}
 	}
 	reply.Allowed, reply.Debts = true, debts
@@ -146,14 +146,9 @@ func (b *buckets) identify(limiter, key, bucket string, hash uint32) (bucketID, 
 	return bucketID{key, n}, max(hash^uint32(n-1)*0x9e3779b9, 1), err
 }
 
-// levelOf is what is kept of a debt.
-func levelOf(debt store.Span, c *store.Charge, now int64) store.Level {
-	return store.Level{Empties: store.Span{Micros: now + debt.Micros, Frac: debt.Frac}, Den: c.Den}
-}
-
 // makeRoom reports whether n more buckets of a key fit, after it has removed full ones, and evicted others
 // if it must. What it looks at is bounded: if that is all of the same key, it reports false.
-func (b *buckets) makeRoom(shard *bucketShard, n int, key string, now int64) bool {
+func (b *buckets) makeRoom(shard *bucketShard, n int, key string, now time.Duration) bool {
 	t := &shard.table
 	if t.count+n <= shard.limit {
 		return true

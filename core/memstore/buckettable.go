@@ -3,13 +3,12 @@ package memstore
 import (
 	"math"
 	"math/rand/v2"
+	"time"
 	"unsafe"
-
-	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// bucketTable keeps the levels of token buckets in little memory, about 45 bytes and a key each, and moves a lookup
-// to few of them: it is what every request asks.
+// bucketTable keeps when token buckets are full, in little memory, about 34 bytes and a key each, of which a
+// lookup reads little: it is what every request asks.
 //
 // It is a hash table with open addressing (linear probing) whose slots are in the order of their hashes, so
 // that a search ends at the first larger one. A hash's home is hash/2³² of the way through the table, which
@@ -20,7 +19,6 @@ type bucketTable struct {
 	homes int
 	count int
 	hand  int // where the sweep goes on
-	wide  map[bucketID]store.Span
 }
 
 // bucketID identifies a bucket.
@@ -29,30 +27,26 @@ type bucketID struct {
 	space space // 0 is none
 }
 
-// bucketSlot keeps a store.Level in half a cache line. A fraction whose denominator is large, as only
-// limits of billions of tokens have it, is in the table's map: its denominator is 0 here.
+// bucketSlot keeps a bucket.
 type bucketSlot struct {
-	text      *byte // of the key
-	empties   int64
-	hash      uint32 // never 0, but of an empty slot
-	frac, den uint32
-	size      uint16 // of the key
-	space     space  // 0 of an empty slot
+	text  *byte         // of the key
+	full  time.Duration // when the bucket is, on the store's clock
+	hash  uint32        // never 0, but of an empty slot
+	size  uint16        // of the key
+	space space         // 0 of an empty slot
 }
 
 // maxKey is how long a key may be, in bytes. That of a limiter is shorter.
 const maxKey = math.MaxUint16
 
 // newSlot returns the slot of a bucket, whose key is no longer than maxKey.
-func newSlot(id bucketID, hash uint32) bucketSlot {
-	return bucketSlot{text: unsafe.StringData(id.key), size: uint16(len(id.key)), space: id.space, hash: hash, den: 1} //nolint:gosec // see key
+func newSlot(id bucketID, hash uint32, full time.Duration) bucketSlot {
+	return bucketSlot{text: unsafe.StringData(id.key), size: uint16(len(id.key)), space: id.space, hash: hash, full: full} //nolint:gosec // see key
 }
 
 // key returns the key that newSlot was given. A string in its place would need half as much again of what all
 // slots take, for a length of 64 bits and what aligns it.
 func (s *bucketSlot) key() string { return unsafe.String(s.text, s.size) } //nolint:gosec // as above
-
-func (s *bucketSlot) id() bucketID { return bucketID{s.key(), s.space} }
 
 const (
 	firstHomes = 8
@@ -94,46 +88,8 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 // empty does not.
 func smaller(a, b uint32) int { return int((uint64(a-1) - uint64(b-1)) >> 63) }
 
-// level returns what slot i keeps.
-func (t *bucketTable) level(i int) store.Level {
-	s := &t.slots[i]
-	if s.den == 0 {
-		wide := t.wide[s.id()]
-		return store.Level{Empties: store.Span{Micros: s.empties, Frac: wide.Frac}, Den: wide.Micros}
-	}
-	return store.Level{Empties: store.Span{Micros: s.empties, Frac: int64(s.frac)}, Den: int64(s.den)}
-}
-
-// set has slot i keep a level.
-func (t *bucketTable) set(i int, l store.Level) {
-	s := &t.slots[i]
-	s.empties = l.Empties.Micros
-	if l.Den <= math.MaxUint32 || l.Empties.Frac == 0 {
-		t.narrow(s)
-		s.frac, s.den = uint32(l.Empties.Frac), uint32(min(l.Den, math.MaxUint32))
-		return
-	}
-	s.frac, s.den = 0, 0
-	if t.wide == nil {
-		t.wide = make(map[bucketID]store.Span)
-	}
-	t.wide[s.id()] = store.Span{Micros: l.Den, Frac: l.Empties.Frac}
-}
-
-// narrow forgets a slot's large fraction, if it has one.
-func (t *bucketTable) narrow(s *bucketSlot) {
-	if s.den == 0 {
-		delete(t.wide, s.id())
-	}
-}
-
-// expired reports whether the bucket of slot i is full.
-func (s *bucketSlot) expired(now int64) bool {
-	return s.empties < now || s.empties == now && s.den > 0 && s.frac == 0
-}
-
 // add adds a bucket that the table has not.
-func (t *bucketTable) add(id bucketID, hash uint32, l store.Level, now int64) {
+func (t *bucketTable) add(id bucketID, hash uint32, full, now time.Duration) {
 	t.sweep(sweepSlots, now)
 	if t.count*5 >= t.homes*4 { // a fuller one has long runs
 		t.grow()
@@ -151,8 +107,7 @@ func (t *bucketTable) add(id bucketID, hash uint32, l store.Level, now int64) {
 		}
 	}
 	copy(t.slots[i+1:end+1], t.slots[i:end])
-	t.slots[i] = newSlot(id, hash)
-	t.set(i, l)
+	t.slots[i] = newSlot(id, hash, full)
 	t.count++
 }
 
@@ -189,7 +144,6 @@ func (t *bucketTable) refill(old []bucketSlot) bool {
 
 // remove removes the bucket of slot i. Those that stand behind their homes move up.
 func (t *bucketTable) remove(i int) {
-	t.narrow(&t.slots[i])
 	end := i + 1
 	for end < len(t.slots) && t.slots[end].space != 0 && t.home(t.slots[end].hash) < end {
 		end++
@@ -200,12 +154,12 @@ func (t *bucketTable) remove(i int) {
 }
 
 // sweep looks at n slots, and removes the buckets that are full.
-func (t *bucketTable) sweep(n int, now int64) {
+func (t *bucketTable) sweep(n int, now time.Duration) {
 	for range min(n, len(t.slots)) {
 		if t.hand >= len(t.slots) {
 			t.hand = 0
 		}
-		if s := &t.slots[t.hand]; s.space != 0 && s.expired(now) {
+		if s := &t.slots[t.hand]; s.space != 0 && s.full <= now {
 			t.remove(t.hand) // another may take its place, and is next
 		} else {
 			t.hand++
@@ -234,9 +188,9 @@ func (t *bucketTable) evict(key string) bool {
 				at = 0
 			}
 			switch s := &t.slots[at]; {
-			case s.space == 0 || least >= 0 && s.empties > t.slots[least].empties:
+			case s.space == 0 || least >= 0 && s.full > t.slots[least].full:
 			case s.key() == key: // last, since the text is far away
-			case least < 0 || s.empties < t.slots[least].empties:
+			case least < 0 || s.full < t.slots[least].full:
 				least, alike = at, 1
 			default:
 				if alike++; rand.IntN(alike) == 0 { //nolint:gosec // as above

@@ -8,15 +8,16 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // check holds a table against what it should have, and against the order that its searches rely on.
-func (t *bucketTable) check(tt *testing.T, want map[bucketID]store.Level, hash func(bucketID) uint32) {
+func (t *bucketTable) check(tt *testing.T, want map[bucketID]time.Duration, hash func(bucketID) uint32) {
 	tt.Helper()
-	n, wide, last := 0, 0, uint32(0)
+	n, last := 0, uint32(0)
 	for i := range t.slots {
 		s := &t.slots[i]
 		if s.space == 0 {
@@ -26,9 +27,6 @@ func (t *bucketTable) check(tt *testing.T, want map[bucketID]store.Level, hash f
 			continue
 		}
 		n++
-		if s.den == 0 {
-			wide++
-		}
 		if s.hash < last {
 			tt.Fatalf("slot %d is out of order", i)
 		}
@@ -39,19 +37,18 @@ func (t *bucketTable) check(tt *testing.T, want map[bucketID]store.Level, hash f
 			}
 		}
 	}
-	if n != t.count || wide != len(t.wide) {
-		tt.Fatalf("%d slots are taken, %d say wide; the table has counted %d and keeps %d", n, wide, t.count, len(t.wide))
+	if n != t.count {
+		tt.Fatalf("%d slots are taken; the table has counted %d", n, t.count)
 	}
-	for id, level := range want {
+	for id, full := range want {
 		i, found := t.find(id, hash(id))
-		if !found || t.level(i) != level {
-			tt.Fatalf("%v: found is %v, want %v", id, found, level)
+		if !found || t.slots[i].full != full {
+			tt.Fatalf("%v: found is %v, want %v", id, found, full)
 		}
 	}
 }
 
 func TestTableAgainstAMap(t *testing.T) {
-	dens := []int64{1, 3, math.MaxUint32, math.MaxUint32 + 1, 999_999_999_999_999}
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		spread := uint32(1) << (4 * r.IntN(9) % 32) // from all hashes alike to all different
@@ -63,13 +60,12 @@ func TestTableAgainstAMap(t *testing.T) {
 			return max(h/max(spread, 1)*max(spread, 1), 1)
 		}
 		var table bucketTable
-		want := map[bucketID]store.Level{}
-		now := int64(0)
+		want := map[bucketID]time.Duration{}
+		now := time.Duration(0)
 		for step := range 3000 {
-			now += r.Int64N(3)
+			now += time.Duration(r.Int64N(3))
 			id := bucketID{fmt.Sprint(r.IntN(400)), space(1 + r.IntN(3))}
-			den := dens[r.IntN(len(dens))]
-			level := store.Level{Empties: store.Span{Micros: now + 1 + r.Int64N(2000), Frac: r.Int64N(2) * (den - 1)}, Den: den}
+			full := now + 1 + time.Duration(r.Int64N(2000))
 			i, found := table.find(id, hash(id))
 			switch {
 			case r.IntN(4) == 0:
@@ -78,22 +74,15 @@ func TestTableAgainstAMap(t *testing.T) {
 				}
 				delete(want, id)
 			case found:
-				table.set(i, level)
-				want[id] = level
+				table.slots[i].full = full
+				want[id] = full
 			default:
-				table.add(id, hash(id), level, now)
-				want[id] = level
+				table.add(id, hash(id), full, now)
+				want[id] = full
 			}
-			for id, level := range want {
-				if level.Empties.Micros < now || level.Empties.Micros == now && level.Empties.Frac == 0 {
+			for id, full := range want {
+				if full <= now {
 					delete(want, id) // it may be gone
-				}
-			}
-			// A fraction of nothing has no denominator to keep.
-			for id, level := range want {
-				if level.Empties.Frac == 0 {
-					level.Den = min(level.Den, math.MaxUint32)
-					want[id] = level
 				}
 			}
 			if step%50 == 0 {
@@ -107,10 +96,10 @@ func TestTableAgainstAMap(t *testing.T) {
 // What is full again goes while others come, so that a table is as large as what is live.
 func TestTableSweeps(t *testing.T) {
 	var table bucketTable
-	for now := range int64(100_000) {
-		id := bucketID{fmt.Sprint(now), 1}
+	for now := range time.Duration(100_000) {
+		id := bucketID{fmt.Sprint(int(now)), 1}
 		hash := max(uint32(now)*2654435761, 1)
-		table.add(id, hash, store.Level{Empties: store.Span{Micros: now + 100}, Den: 1}, now)
+		table.add(id, hash, now+100, now)
 	}
 	if len(table.slots) > 1000 {
 		t.Errorf("the table has %d slots for 100 live buckets", len(table.slots))
@@ -120,36 +109,33 @@ func TestTableSweeps(t *testing.T) {
 func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	s := New(WithMaxBuckets(50))
 	defer s.Close()
-	charge := func(key string, cost int64, buckets ...string) (store.TakeReply, error) {
+	charge := func(key string, cost time.Duration, buckets ...string) (store.TakeReply, error) {
 		var charges []store.Charge
 		for _, bucket := range buckets {
-			charges = append(charges, store.Charge{
-				Bucket: bucket, Den: 1, Cost: store.Span{Micros: cost}, Capacity: store.Span{Micros: 1 << 40},
-			})
+			charges = append(charges, store.Charge{Bucket: bucket, Cost: cost, Capacity: 1000 * time.Hour})
 		}
 		return s.TakeTokens(t.Context(), "api", key, charges)
 	}
-	debt := func(key string) int64 {
+	debt := func(key string) time.Duration {
 		reply, err := charge(key, 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return reply.Debts.At(0).Micros
+		return reply.Debts.At(0)
 	}
-	const hour = 3_600_000_000
 	for i := range 50 {
-		if _, err := charge(fmt.Sprint("key-", i), int64(1+i)*hour, ""); err != nil {
+		if _, err := charge(fmt.Sprint("key-", i), time.Duration(1+i)*time.Hour, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 20 {
-		if _, err := charge(fmt.Sprint("new-", i), 100*hour, ""); err != nil {
+		if _, err := charge(fmt.Sprint("new-", i), 100*time.Hour, ""); err != nil {
 			t.Fatalf("new key %d: %v", i, err)
 		}
 	}
 	for i := range 50 {
 		if got := debt(fmt.Sprint("key-", i)); (got == 0) != (i < 20) {
-			t.Errorf("key %d owes %d µs after the 20 that owed least were to go", i, got)
+			t.Errorf("key %d owes %v after the 20 that owed least were to go", i, got)
 		}
 	}
 	if n := s.buckets.count(); n != 50 {
@@ -161,13 +147,13 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	for i := range names {
 		names[i] = fmt.Sprint(i)
 	}
-	if reply, err := charge("all", hour, names...); err != nil || !reply.Allowed {
+	if reply, err := charge("all", time.Hour, names...); err != nil || !reply.Allowed {
 		t.Fatalf("fifty buckets: %+v, %v", reply, err)
 	}
-	if reply, err := charge("all", 0, names...); err != nil || reply.Debts.At(0).Micros == 0 || reply.Debts.At(49).Micros == 0 {
+	if reply, err := charge("all", 0, names...); err != nil || reply.Debts.At(0) == 0 || reply.Debts.At(49) == 0 {
 		t.Errorf("afterwards: %+v, %v", reply, err)
 	}
-	if _, err := charge("too many", hour, append(names, "one more")...); !errors.Is(err, store.ErrFull) {
+	if _, err := charge("too many", time.Hour, append(names, "one more")...); !errors.Is(err, store.ErrFull) {
 		t.Errorf("more buckets than the store holds: %v", err)
 	}
 }
@@ -179,13 +165,12 @@ func TestAnEvictionLooksAtFew(t *testing.T) {
 		t.Fatal("a bucket of an empty table was evicted")
 	}
 	const crowd = 20_000
-	level := store.Level{Empties: store.Span{Micros: 1 << 40}, Den: 1}
 	for i := range crowd {
-		table.add(bucketID{"crowd", space(1 + i)}, uint32(i+1)*214_748, level, 0)
+		table.add(bucketID{"crowd", space(1 + i)}, uint32(i+1)*214_748, time.Hour, 0)
 	}
 	found := 0
 	for range 100 {
-		table.add(bucketID{"other", 1}, 1<<31, level, 0)
+		table.add(bucketID{"other", 1}, 1<<31, time.Hour, 0)
 		if table.evict("crowd") { // it looks at less than 1 in 200
 			found++
 			continue
@@ -203,7 +188,7 @@ func TestKeysOfAnyLength(t *testing.T) {
 	defer s.Close()
 	take := func(key string) (store.TakeReply, error) {
 		return s.TakeTokens(t.Context(), "api", key, []store.Charge{
-			{Den: 1, Cost: store.Span{Micros: 1 << 30}, Capacity: store.Span{Micros: 1 << 30}},
+			{Cost: time.Hour, Capacity: time.Hour},
 		})
 	}
 	longest := strings.Repeat("k", maxKey)
@@ -247,7 +232,7 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// Goroutines that want different shards are not to wait for each other's caches, nor a decision for two lines.
+// Goroutines that want different shards are not to wait for each other's caches.
 func TestShardsAndSlotsInCacheLines(t *testing.T) {
 	if math.MaxInt == math.MaxInt32 {
 		t.Skip("sizes are of 64 bits")
@@ -259,7 +244,7 @@ func TestShardsAndSlotsInCacheLines(t *testing.T) {
 	if hot := unsafe.Offsetof(shard.limit); hot > 64 {
 		t.Errorf("what a decision needs of a shard has %d bytes", hot)
 	}
-	if size := unsafe.Sizeof(bucketSlot{}); size != 32 {
+	if size := unsafe.Sizeof(bucketSlot{}); size != 24 {
 		t.Errorf("a slot has %d bytes", size)
 	}
 }

@@ -73,7 +73,7 @@ type config struct {
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
-// 50 bytes and the text of its key each. It panics if n is not positive.
+// 40 bytes and the text of its key each. It panics if n is not positive.
 //
 // When as many are in debt, a key that has none takes the place of another: of some sixty buckets, chosen
 // at random, the one that will be full first is forgotten, and its key may use its whole limit again.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -14,29 +15,30 @@ import (
 // made the one that is remembered.
 func TestARememberedDenialIsTheServers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		den := rapid.Int64Range(1, 7).Draw(t, "den")
-		span := func(name string, most int64) store.Span {
-			return store.Span{Micros: rapid.Int64Range(0, most).Draw(t, name), Frac: rapid.Int64Range(0, den-1).Draw(t, name+" fraction")}
+		span := func(name string, most time.Duration) time.Duration {
+			return time.Duration(rapid.Int64Range(0, int64(most)).Draw(t, name))
 		}
-		capacity := span("capacity", 1000)
-		debt := span("debt", capacity.Micros)
-		asked := rapid.Int64Range(0, 1000).Draw(t, "asked")
-		made := asked + rapid.Int64Range(0, 500).Draw(t, "way there")
-		heard := made + rapid.Int64Range(0, 500).Draw(t, "way back")
-		now := heard + rapid.Int64Range(0, 2000).Draw(t, "later")
-		d := denial{charges: []store.Charge{{Capacity: capacity, Den: den}}, debts: store.OneDebt(debt), asked: asked, heard: heard}
+		ahead := span("the server's clock is ahead", time.Microsecond)
+		capacity := span("capacity", time.Millisecond)
+		debt := span("debt", capacity)
+		asked := span("asked", time.Millisecond)
+		made := asked + span("way there", 500*time.Microsecond)
+		heard := made + span("way back", 500*time.Microsecond)
+		now := heard + span("later", 2*time.Millisecond)
+		d := denial{charges: []store.Charge{{Capacity: capacity}}, debts: store.OneDebt(debt), asked: asked, heard: heard}
 
-		c := store.Charge{Cost: span("cost", 1000), Capacity: capacity, Den: den}
-		there := store.Level{Empties: store.Span{Micros: made + debt.Micros, Frac: debt.Frac}, Den: den}.Debt(now, &c)
-		_, allowed := c.Charged(there)
-		if allowed && d.holdsFor([]store.Charge{c}, now) {
+		// The server's clock counts microseconds, and began when it did.
+		clock := func(at time.Duration) time.Duration { return (at + ahead).Truncate(time.Microsecond) }
+		c := store.Charge{Cost: span("cost", time.Millisecond), Capacity: capacity}
+		there := c.Debt(clock(made) + debt - clock(now))
+		if c.Fits(there) && d.holdsFor([]store.Charge{c}, now) {
 			t.Errorf("denied, but it would leave %v of %v", there, capacity)
 		}
-		if told := d.debtsAt(now); there.Exceeds(told.At(0)) {
+		if told := d.debtsAt(now); there > told.At(0) {
 			t.Errorf("told that %v are owed, of %v", told.At(0), there)
 		}
 		other := c
-		other.Capacity.Micros++
+		other.Capacity++
 		if d.holdsFor([]store.Charge{other}, now) {
 			t.Error("it holds for another plan")
 		}
@@ -48,9 +50,8 @@ func TestADenialOnItsWayIsForgotten(t *testing.T) {
 	var d denials
 	d.init()
 	defer d.stop()
-	hour := store.Span{Micros: 3_600_000_000}
-	charges := []store.Charge{{Cost: hour, Capacity: hour, Den: 1}}
-	denied := store.TakeReply{Debts: store.OneDebt(hour)}
+	charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
+	denied := store.TakeReply{Debts: store.OneDebt(time.Hour)}
 	_, q, _ := d.recall("api", "k", charges)
 	d.forget("api", "k")
 	q.remember("api", "k", charges, &denied)
@@ -63,7 +64,7 @@ func TestADenialOnItsWayIsForgotten(t *testing.T) {
 		t.Error("the next one is not remembered")
 	}
 	_, q, _ = d.recall("api", "allowed", charges)
-	q.remember("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(hour)})
+	q.remember("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
 	if _, _, known := d.recall("api", "allowed", charges); known {
 		t.Error("what was allowed is remembered")
 	}
@@ -74,12 +75,11 @@ func TestSoManyDenialsAreRemembered(t *testing.T) {
 		var d denials
 		d.init()
 		defer d.stop()
-		hour := store.Span{Micros: 3_600_000_000}
-		charges := []store.Charge{{Cost: hour, Capacity: hour, Den: 1}}
+		charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
 		for i := range 100_000 {
 			key := fmt.Sprint(i)
 			_, q, _ := d.recall("api", key, charges)
-			q.remember("api", key, charges, &store.TakeReply{Debts: store.OneDebt(hour)})
+			q.remember("api", key, charges, &store.TakeReply{Debts: store.OneDebt(time.Hour)})
 		}
 		n := 0
 		for i := range d.shards {

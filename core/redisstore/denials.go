@@ -12,13 +12,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
-// Who has used up a limit is told so without a question to Redis until that may have changed. What a key
+// A denied key is denied again without a call to Redis until Redis may decide otherwise. What a key
 // owes shrinks with time alone, unless it is charged more or reset: as long as the least that it can
 // owe by now leaves no room for a charge, Redis would deny that too.
 
 const (
 	// denialLife bounds what is remembered of a key, so that another process's reset is seen.
 	denialLife = time.Second
+	// clockStep is what Redis's clock counts in: a debt there shrinks in steps, and so may have shrunk by
+	// one more, or one less, than the time that has passed.
+	clockStep = time.Microsecond
 	// denialShards times denialsPerShard keys are remembered, about 250 bytes and a copy of the key each.
 	denialShards    = 64
 	denialsPerShard = 1024
@@ -48,7 +51,7 @@ type denialKey struct{ limiter, key string }
 type denial struct {
 	charges      []store.Charge
 	debts        store.Debts
-	asked, heard int64 // µs, before and after Redis said it
+	asked, heard time.Duration // before and after Redis said it
 }
 
 func (d *denials) init() {
@@ -88,13 +91,13 @@ func (d *denials) sweep() {
 	}
 }
 
-func (s *denialShard) sweep(now int64) (left int) {
+func (s *denialShard) sweep(now time.Duration) (left int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.table.Len() == 0 {
 		return 0
 	}
-	s.table.Sweep(s.table.Len(), now)
+	s.table.Sweep(s.table.Len(), int64(now))
 	if s.table.Len() == 0 {
 		s.clear()
 	}
@@ -111,7 +114,7 @@ func (d *denials) stop() {
 	}
 }
 
-func (d *denials) now() int64 { return int64(time.Since(d.start) / time.Microsecond) }
+func (d *denials) now() time.Duration { return time.Since(d.start) }
 
 func (d *denials) shardOf(key string) *denialShard {
 	return &d.shards[maphash.String(d.seed, key)%denialShards]
@@ -126,7 +129,7 @@ func (d *denials) recall(limiter, key string, charges []store.Charge) (store.Tak
 	shard, now := d.shardOf(key), d.now()
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if e := shard.table.Get(denialKey{limiter, key}, now); e != nil && e.Value.holdsFor(charges, now) {
+	if e := shard.table.Get(denialKey{limiter, key}, int64(now)); e != nil && e.Value.holdsFor(charges, now) {
 		return store.TakeReply{Debts: e.Value.debtsAt(now), Remembered: true}, question{}, true
 	}
 	return store.TakeReply{}, question{d, shard, now, shard.resets.Load()}, false
@@ -136,7 +139,7 @@ func (d *denials) recall(limiter, key string, charges []store.Charge) (store.Tak
 type question struct {
 	of     *denials
 	shard  *denialShard
-	asked  int64
+	asked  time.Duration
 	resets uint64
 }
 
@@ -147,20 +150,20 @@ func (q question) remember(limiter, key string, charges []store.Charge, reply *s
 	}
 	now := q.of.now()
 	kept := denial{charges: charges, debts: reply.Debts, asked: q.asked, heard: now}
-	expires := q.asked + int64(denialLife/time.Microsecond)
+	expires := int64(q.asked + denialLife)
 	id := denialKey{limiter, key}
 	q.shard.mu.Lock()
 	defer q.shard.mu.Unlock()
 	if q.shard.resets.Load() != q.resets || !kept.holdsFor(charges, now) {
 		return
 	}
-	if e := q.shard.table.Get(id, now); e != nil {
+	if e := q.shard.table.Get(id, int64(now)); e != nil {
 		e.Value, e.Expires = kept, expires
 		return
 	}
-	if q.shard.table.Room(1, now) {
+	if q.shard.table.Room(1, int64(now)) {
 		id.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory
-		q.shard.table.Add(id, kept, expires, now)
+		q.shard.table.Add(id, kept, expires, int64(now))
 		q.of.sweepLater()
 	}
 }
@@ -179,16 +182,14 @@ func (d *denials) forget(limiter, key string) {
 }
 
 // holdsFor reports whether one of the charges, to the same buckets, is more than can be left by now.
-func (d *denial) holdsFor(charges []store.Charge, now int64) bool {
+func (d *denial) holdsFor(charges []store.Charge, now time.Duration) bool {
 	if !slices.EqualFunc(d.charges, charges, sameBucket) {
 		return false
 	}
 	for i := range charges {
 		c := &charges[i]
-		if c.Cost == (store.Span{}) {
-			continue
-		}
-		if _, ok := c.Charged(less(d.debts.At(i), now-d.asked)); !ok {
+		least := c.Debt(d.debts.At(i) - (now - d.asked + clockStep))
+		if c.Cost > 0 && !c.Fits(least) {
 			return true
 		}
 	}
@@ -196,22 +197,14 @@ func (d *denial) holdsFor(charges []store.Charge, now int64) bool {
 }
 
 func sameBucket(a, b store.Charge) bool {
-	return a.Bucket == b.Bucket && a.Capacity == b.Capacity && a.Den == b.Den
+	return a.Bucket == b.Bucket && a.Capacity == b.Capacity
 }
 
-// debtsAt are the most that the key may owe of what Redis has told: nobody is asked to come back too early.
-func (d *denial) debtsAt(now int64) store.Debts {
+// debtsAt are the most that the key may owe by what Redis has said: nobody is told to retry too early.
+func (d *denial) debtsAt(now time.Duration) store.Debts {
 	debts := store.MakeDebts(len(d.charges))
 	for i := range d.charges {
-		debts.Set(i, less(d.debts.At(i), now-d.heard))
+		debts.Set(i, max(d.debts.At(i)-max(now-d.heard-clockStep, 0), 0))
 	}
 	return debts
-}
-
-// less is a debt after some time.
-func less(debt store.Span, micros int64) store.Span {
-	if debt.Micros < micros {
-		return store.Span{}
-	}
-	return store.Span{Micros: debt.Micros - micros, Frac: debt.Frac}
 }

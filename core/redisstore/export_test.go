@@ -9,7 +9,7 @@ func (s *Store) MostTakers() int { return s.mostTakers() }
 // Taking is how many calls for decisions are under way.
 func (s *Store) Taking() (n int) {
 	for _, node := range s.nodes.all() {
-		if l := node.charges; l != nil {
+		if l := node.decisions; l != nil {
 			l.mu.Lock()
 			n += l.takers
 			l.mu.Unlock()

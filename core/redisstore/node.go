@@ -38,8 +38,8 @@ type node struct {
 	loaded   atomic.Bool           // it has the scripts
 	safe     atomic.Bool           // it evicts nothing
 
-	charges *lane[*charge]
-	steps   *lane[*companion]
+	decisions *lane[*decision]
+	steps     *lane[*companion]
 }
 
 // nodes are the servers of a store.
@@ -85,7 +85,7 @@ func (s *Store) newNode(client *redis.Client, key string) *node {
 	if tag := hashTag(key); tag != "" { // the probe must be in a slot of the node
 		n.probed += ":{" + tag + "}"
 	}
-	n.charges, n.steps = s.newCharges(n), s.newSteps(n)
+	n.decisions, n.steps = s.newDecisions(n), s.newSteps(n)
 	n.watchDials()
 	return n
 }

@@ -65,9 +65,9 @@ type Store struct {
 	plainScripts atomic.Bool // the server is older than 7
 	deadlines    deadlines
 
-	spareCharges sync.Pool // of *charge that have been answered
-	spareSteps   sync.Pool // of *companion that have been answered
-	denials      denials
+	spareDecisions sync.Pool // of *decision that have ended
+	spareSteps     sync.Pool // of *companion that have been answered
+	denials        denials
 
 	telemetry *telemetry.Store
 

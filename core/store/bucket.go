@@ -1,13 +1,16 @@
 package store
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Buckets keeps token buckets. core/memstore and core/redisstore implement it; storetest.Buckets is
 // the suite that every implementation must pass.
 //
-// A store knows no tokens: it keeps, for every bucket, a debt in time (see [Span]), which shrinks by
-// one microsecond per microsecond of the store's own clock, and which a charge increases. A bucket
-// without debt is full, and need not be kept.
+// A store knows no tokens: it keeps, for every bucket, a debt, which a charge increases and which
+// shrinks as the store's own clock advances, by as much. A bucket without debt is full, and need not
+// be kept.
 type Buckets interface {
 	// TakeTokens adds the cost of every charge to its bucket, among the buckets of a key of the
 	// limiter with that name, if each of them stays within its capacity. Otherwise it changes
@@ -23,13 +26,20 @@ type Buckets interface {
 	ResetTokens(ctx context.Context, limiter, key string, buckets []string) error
 }
 
-// Charge is what one limit asks of its bucket.
+// Charge is what one limit asks of its bucket. Neither duration is negative, and no capacity is
+// longer than about twenty years: a store may add a debt within it to the time of day.
 type Charge struct {
-	Bucket   string // names the bucket among those of its key; empty for a key's only one
-	Cost     Span   // what the charge adds to the debt
-	Capacity Span   // the largest debt that the bucket may have
-	Den      int64  // the fractions of Cost, of Capacity and of the reply count in 1/Den µs; at least 1
+	Bucket   string        // names the bucket among those of its key; empty for a key's only one
+	Cost     time.Duration // what the charge adds to the debt
+	Capacity time.Duration // the largest debt that the bucket may have
 }
+
+// Debt returns the debt of a bucket that will be full after left. It is never more than the
+// capacity, so that a clock that steps back does not lock a key out.
+func (c *Charge) Debt(left time.Duration) time.Duration { return min(max(left, 0), c.Capacity) }
+
+// Fits reports whether a bucket with this debt, which is at most the capacity, can bear the charge.
+func (c *Charge) Fits(debt time.Duration) bool { return c.Cost <= c.Capacity-debt }
 
 // TakeReply is the answer to TakeTokens.
 type TakeReply struct {
@@ -41,24 +51,24 @@ type TakeReply struct {
 
 // Debts are the debts of the buckets of charges, in their order. A single one needs no allocation.
 type Debts struct {
-	first  Span
-	others *[]Span
+	first  time.Duration
+	others *[]time.Duration
 }
 
 // OneDebt returns the Debts of one charge.
-func OneDebt(s Span) Debts { return Debts{first: s} }
+func OneDebt(d time.Duration) Debts { return Debts{first: d} }
 
 // MakeDebts returns n debts of zero.
 func MakeDebts(n int) Debts {
 	if n < 2 {
 		return Debts{}
 	}
-	others := make([]Span, n-1)
+	others := make([]time.Duration, n-1)
 	return Debts{others: &others}
 }
 
 // At returns debt i.
-func (d *Debts) At(i int) Span {
+func (d *Debts) At(i int) time.Duration {
 	if i == 0 {
 		return d.first
 	}
@@ -66,62 +76,10 @@ func (d *Debts) At(i int) Span {
 }
 
 // Set sets debt i.
-func (d *Debts) Set(i int, s Span) {
+func (d *Debts) Set(i int, debt time.Duration) {
 	if i == 0 {
-		d.first = s
+		d.first = debt
 	} else {
-		(*d.others)[i-1] = s
+		(*d.others)[i-1] = debt
 	}
-}
-
-// Span is a length of time: whole microseconds and a fraction of the next one, whose denominator
-// is a [Charge]'s Den. The fraction makes rates exact whose interval is no whole number of
-// microseconds (3 per second), with integers alone.
-type Span struct {
-	Micros int64
-	Frac   int64 // 0 <= Frac < Den
-}
-
-// Exceeds reports whether s is longer than limit.
-func (s Span) Exceeds(limit Span) bool {
-	return s.Micros > limit.Micros || s.Micros == limit.Micros && s.Frac > limit.Frac
-}
-
-// Plus returns the sum of two spans of the same denominator.
-func (s Span) Plus(t Span, den int64) Span {
-	sum := Span{s.Micros + t.Micros, s.Frac + t.Frac}
-	if sum.Frac >= den {
-		sum.Micros++
-		sum.Frac -= den
-	}
-	return sum
-}
-
-// Level is what a store keeps of a bucket: the moment, on the store's clock, at which its debt
-// will be gone.
-type Level struct {
-	Empties Span  // time of the store's clock
-	Den     int64 // the denominator that Empties.Frac was written with
-}
-
-// Debt returns what is left of the bucket's debt at time now, in the denominator of c and never
-// more than c's capacity: a clock that steps back must not lock a key out.
-func (l Level) Debt(now int64, c *Charge) Span {
-	debt := Span{l.Empties.Micros - now, l.Empties.Frac}
-	if debt.Micros < 0 {
-		return Span{}
-	}
-	if l.Den != c.Den && debt.Frac > 0 { // written under another plan: round up
-		debt = Span{debt.Micros + 1, 0}
-	}
-	if debt.Exceeds(c.Capacity) {
-		return c.Capacity
-	}
-	return debt
-}
-
-// Charged returns the debt with the charge added, and whether that stays within the capacity.
-func (c *Charge) Charged(debt Span) (Span, bool) {
-	sum := debt.Plus(c.Cost, c.Den)
-	return sum, !sum.Exceeds(c.Capacity)
 }

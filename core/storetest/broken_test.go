@@ -76,7 +76,7 @@ func (s chargesDenied) TakeTokens(ctx context.Context, limiter, key string, char
 	reply, err := s.Store.TakeTokens(ctx, limiter, key, charges)
 	if err == nil && !reply.Allowed {
 		for i := range charges {
-			charges[i].Cost = store.Span{Micros: 1_000_000}
+			charges[i].Cost = time.Second
 		}
 		charged, err := s.Store.TakeTokens(ctx, limiter, key, charges)
 		charged.Allowed = false

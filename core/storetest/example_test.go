@@ -13,8 +13,8 @@ import (
 
 // toy is a store that keeps token buckets and nothing else: the example of a new store.
 type toy struct {
-	mu      sync.Mutex
-	buckets map[[3]string]store.Level
+	mu   sync.Mutex
+	full map[[3]string]time.Time // when buckets are full
 }
 
 var _ store.Buckets = (*toy)(nil)
@@ -25,24 +25,21 @@ func (s *toy) TakeTokens(ctx context.Context, limiter, key string, charges []sto
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now().UnixMicro()
+	now := time.Now()
 	reply := store.TakeReply{Allowed: true, Debts: store.MakeDebts(len(charges))}
 	for i := range charges {
 		c := &charges[i]
-		debt := s.buckets[[3]string{limiter, key, c.Bucket}].Debt(now, c)
+		debt := c.Debt(s.full[[3]string{limiter, key, c.Bucket}].Sub(now))
 		reply.Debts.Set(i, debt)
-		_, fits := c.Charged(debt)
-		reply.Allowed = reply.Allowed && fits
+		reply.Allowed = reply.Allowed && c.Fits(debt)
 	}
 	if !reply.Allowed {
 		return reply, nil
 	}
-	for i := range charges {
-		c := &charges[i]
-		debt, _ := c.Charged(reply.Debts.At(i))
+	for i, c := range charges {
+		debt := reply.Debts.At(i) + c.Cost
 		reply.Debts.Set(i, debt)
-		debt.Micros += now
-		s.buckets[[3]string{limiter, key, c.Bucket}] = store.Level{Empties: debt, Den: c.Den}
+		s.full[[3]string{limiter, key, c.Bucket}] = now.Add(debt)
 	}
 	return reply, nil
 }
@@ -54,7 +51,7 @@ func (s *toy) ResetTokens(ctx context.Context, limiter, key string, buckets []st
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, bucket := range buckets {
-		delete(s.buckets, [3]string{limiter, key, bucket})
+		delete(s.full, [3]string{limiter, key, bucket})
 	}
 	return nil
 }
@@ -63,7 +60,7 @@ func (s *toy) ResetTokens(ctx context.Context, limiter, key string, buckets []st
 func TestBucketsOfAToy(t *testing.T) {
 	storetest.Buckets(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*toy])) {
 		synctest.Test(t, func(t *testing.T) {
-			test(t, storetest.Harness[*toy]{Store: &toy{buckets: map[[3]string]store.Level{}}, Advance: time.Sleep})
+			test(t, storetest.Harness[*toy]{Store: &toy{full: map[[3]string]time.Time{}}, Advance: time.Sleep})
 		})
 	})
 }

@@ -56,7 +56,7 @@ func (d *Decision) AppendLimits(states []LimitState) []LimitState {
 	for i := range d.plan.meters {
 		m := &d.plan.meters[i]
 		states = append(states, LimitState{})
-		m.tell(&states[len(states)-1], d.debts.At(i), m.span(d.asked))
+		m.tell(&states[len(states)-1], d.debts.At(i), m.cost(d.asked))
 	}
 	return states
 }

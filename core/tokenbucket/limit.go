@@ -13,8 +13,9 @@ import (
 const (
 	// maxCount is the largest integer that a structured field can carry (RFC 9651).
 	maxCount = 999_999_999_999_999
-	// maxWindow bounds the time that refills a bucket. Any instant of the next centuries plus this
-	// much, in microseconds, is an integer that Redis's scripts count exactly (below 2^53).
+	// maxWindow bounds the time that refills a bucket. Twice as much, which is more than rounding
+	// intervals up makes of it, can be added to any instant of the next centuries: in nanoseconds as a
+	// time.Duration, and in microseconds as Redis's scripts count (integers below 2^53).
 	maxWindow = 3660 * 24 * time.Hour
 )
 
@@ -24,8 +25,9 @@ const (
 //	tokenbucket.PerSecond(10).Burst(20)          // 10 a second, 20 at once after a pause
 //	tokenbucket.PerDay(1000).Named("daily")      // one of several limits
 //
-// Rates are exact: 3 per second are 3 per second, not one in 333,334 µs. Limits are values;
-// [New] refuses the ones that make no sense.
+// The time in which one token comes back is rounded up to the nanosecond: never more tokens come back
+// than the rate says, and of n a second fewer by n in 10⁹ at most, such as 3 in a million of 3,000 a
+// second. No rate is above 10⁹ a second. Limits are values; [New] refuses the ones that make no sense.
 type Limit struct {
 	count int64
 	per   time.Duration
@@ -166,14 +168,19 @@ func (l Limit) check() error {
 			return refuse("the name has a space")
 		}
 	}
-	hi, lo := bits.Mul64(uint64(l.burst), uint64(l.per.Microseconds()))
+	hi, lo := bits.Mul64(uint64(l.burst), uint64(l.per))
 	if hi >= uint64(l.count) {
 		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
 	}
-	if window, _ := bits.Div64(hi, lo, uint64(l.count)); window > uint64(maxWindow.Microseconds()) {
+	if window, _ := bits.Div64(hi, lo, uint64(l.count)); window > uint64(maxWindow) {
 		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
 	}
 	return nil
+}
+
+// interval is the time in which one token comes back, rounded up to the nanosecond.
+func (l Limit) interval() time.Duration {
+	return (l.per + time.Duration(l.count) - 1) / time.Duration(l.count)
 }
 
 func parsePeriod(s string) (time.Duration, error) {

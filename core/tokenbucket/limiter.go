@@ -164,7 +164,7 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 		d.asked = n
 		for i := range plan.meters {
 			m := &plan.meters[i]
-			d.RetryAfter = max(d.RetryAfter, m.wait(reply.Debts.At(i), m.span(n)))
+			d.RetryAfter = max(d.RetryAfter, m.wait(reply.Debts.At(i), m.cost(n)))
 		}
 	}
 	d.Allowed = reply.Allowed && d.RetryAfter == 0

@@ -83,7 +83,7 @@ func charges(meters []meter, n int64) []store.Charge {
 	c := make([]store.Charge, len(meters))
 	for i := range meters {
 		m := &meters[i]
-		c[i] = store.Charge{Bucket: m.bucket, Cost: m.span(n), Capacity: m.capacity, Den: m.den}
+		c[i] = store.Charge{Bucket: m.bucket, Cost: m.cost(n), Capacity: m.capacity}
 	}
 	return c
 }

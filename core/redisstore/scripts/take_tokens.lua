@@ -2,119 +2,102 @@
 -- A decision that fails, as when a bucket is no bucket, fails alone.
 --
 -- KEYS  the buckets of decision 1, of decision 2, ...
--- ARGV  the number of plans; for each plan the number of its charges, and for each charge five integers: the
---       cost in whole µs and its fraction, the capacity in whole µs and its fraction, and the denominator
---       of both fractions; then, if there are several plans, the number of each decision's plan
+-- ARGV  the number of plans; for each plan the number of its charges, and for each charge its cost and its capacity
+--       in ns; then, if there are several plans, the number of each decision's plan
 --
--- Returns for each decision {allowed (1 or 0), µs of debt 1, fraction of debt 1, µs of debt 2, ...}: the debts
--- as they are afterwards; or in short, for one charge without a fraction, the µs of debt, or -1 less them
--- if it was denied; or {error}.
+-- Returns for each decision {allowed (1 or 0), µs of debt 1, ns of debt 1, µs of debt 2, ...}: the debts as they
+-- are afterwards; or, in short, the ns of an only debt, or -1 less those if the charge was denied; or {error}.
 --
--- A bucket is "T" or "T:F/D": the server time at which its debt is gone, in µs, with a fraction of F/D
--- µs. A plan is a list of charges: each a cost and a capacity, in whole µs and a fraction, and the
--- denominator of both fractions.
+-- A bucket is the server time at which its debt is gone, in ns since 1970. Lua counts integers exactly up to 2^53,
+-- which is 285 years in µs, and 104 days in ns: the capacities of most plans are less, and so are their debts.
 
 -- It declares no flags, for the reason that begin_operation.lua gives: at full memory it tells debts and denies.
 
-local try, tonumber, floor, format = redis.pcall, tonumber, math.floor, string.format
+local try, tonumber, format, sub = redis.pcall, tonumber, string.format, string.sub
 
--- Makes the decision that most are: one charge, no fractions. Returns nothing if the bucket has one, or on an error:
--- decideSafely finds both.
-local function decideQuickly(key, cost, cap, now)
+local TIME, EXACT = INT .. '%03d', 2 ^ 53
+
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+
+-- Returns the debt of a bucket in ns. One that is damaged has none. A clock that stepped back must not lock a key
+-- out: the debt is never more than the capacity.
+local function debtOf(value, cap)
+  local gone, ns = tonumber(sub(value, 1, -4)), tonumber(sub(value, -3)) -- not as arithmetic reads 012
+  local debt = gone and ns and (gone - now) * 1000 + ns or 0
+  if debt > cap then
+    return cap
+  end
+  return debt > 0 and debt or 0
+end
+
+-- Returns the value of a bucket with a debt of some µs and ns, and after how many ms it is full.
+local function bucket(us, ns)
+  return format(TIME, now + us, ns), format(INT, (us - us % 1000) / 1000 + 1)
+end
+
+-- Makes the decision that most are: one charge, with an exact capacity. Returns nothing on an error: decideSafely
+-- finds it.
+local function decideOne(key, cost, cap)
   local value, debt = try('GET', key), 0
   if value then
-    local empties = tonumber(value)
-    if not empties then
+    if value.err then
       return nil
     end
-    if empties > now then
-      debt = empties - now
-      if debt > cap then
-        debt = cap -- see debtOf
-      end
-    end
+    debt = debtOf(value, cap)
   end
   local sum = debt + cost
   if sum > cap then
     return -1 - debt
   end
   if cost > 0 then
-    local ok = try('SET', key, format(INT, now + sum), 'PX', format(INT, floor(sum / 1000) + 1))
-    if ok.err then
+    local ns = sum % 1000
+    local text, ms = bucket((sum - ns) / 1000, ns)
+    if try('SET', key, text, 'PX', ms).err then
       return nil
     end
   end
   return sum
 end
 
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
-
--- Whoever asks alone does not wait until all that others need is set up.
-if not KEYS[2] and ARGV[2] == '1' and ARGV[7] == '1' then
-  local reply = decideQuickly(KEYS[1], tonumber(ARGV[3]), tonumber(ARGV[5]), now)
+-- A lone caller does not wait until all that others need is set up.
+if not KEYS[2] and ARGV[2] == '1' then
+  local cap = tonumber(ARGV[4])
+  local reply = cap < EXACT and decideOne(KEYS[1], tonumber(ARGV[3]), cap)
   if reply then
     return {reply}
   end
 end
 
--- Reads the plan of n charges that begins at ARGV[at].
-local function readPlan(at, n)
-  local plan = {}
-  for i = 1, n do
-    plan[i] = {
-      cost = tonumber(ARGV[at]), cost_frac = tonumber(ARGV[at + 1]),
-      cap = tonumber(ARGV[at + 2]), cap_frac = tonumber(ARGV[at + 3]),
-      den = tonumber(ARGV[at + 4]),
-    }
-    at = at + 5
-  end
-  return plan
+-- Returns the µs and the ns of a number of ns.
+local function split(text)
+  return tonumber(sub(text, 1, -4)) or 0, tonumber(sub(text, -3))
 end
 
--- The debt of a bucket, as a charge counts it.
-local function debtOf(key, c, now)
-  local value = redis.call('GET', key)
-  if not value then
-    return 0, 0
+-- Returns a debt after a charge, each in µs and ns, and whether that is within the capacity.
+local function charge(debt, ns, c)
+  debt, ns = debt + c.us, ns + c.ns
+  if ns > 999 then
+    debt, ns = debt + 1, ns - 1000
   end
-  local empties, frac, den = string.match(value, '^(%d+):?(%d*)/?(%d*)$')
-  empties = tonumber(empties)
-  if not empties or empties < now then
-    return 0, 0
-  end
-  local debt = empties - now
-  frac = tonumber(frac) or 0
-  if frac > 0 and (tonumber(den) ~= c.den or frac >= c.den) then
-    -- written under another plan, or damaged: round up
-    debt, frac = debt + 1, 0
-  end
-  if debt > c.cap or (debt == c.cap and frac > c.cap_frac) then
-    -- a clock that stepped back must not lock a key out
-    return c.cap, c.cap_frac
-  end
-  return debt, frac
+  return debt, ns, debt < c.cap_us or debt == c.cap_us and ns <= c.cap_ns
 end
 
--- A debt with the cost of a charge.
-local function charged(debt, frac, c)
-  debt, frac = debt + c.cost, frac + c.cost_frac
-  if frac >= c.den then
-    return debt + 1, frac - c.den
-  end
-  return debt, frac
-end
-
--- Charges KEYS[first] and those that follow by a plan, or none of them. Returns {allowed (1 or 0), µs of
--- debt 1, fraction of debt 1, µs of debt 2, ...}: the debts as they are afterwards. Nothing is written
--- before all has been read.
-local function decide(first, plan, now)
+-- Charges KEYS[first] and those that follow by a plan, or none of them. Nothing is written before all has been
+-- read.
+local function decide(first, plan)
   local reply = {1}
   for i, c in ipairs(plan) do
-    local debt, frac = debtOf(KEYS[first + i - 1], c, now)
-    reply[2 * i], reply[2 * i + 1] = debt, frac
-    debt, frac = charged(debt, frac, c)
-    if debt > c.cap or (debt == c.cap and frac > c.cap_frac) then
+    local debt, ns = split(redis.call('GET', KEYS[first + i - 1]) or '0')
+    debt = debt - now
+    if not (debt >= 0 and ns and ns >= 0 and ns < 1000) then
+      debt, ns = 0, 0
+    elseif debt > c.cap_us or debt == c.cap_us and ns > c.cap_ns then
+      debt, ns = c.cap_us, c.cap_ns -- see debtOf
+    end
+    reply[2 * i], reply[2 * i + 1] = debt, ns
+    local _, _, allowed = charge(debt, ns, c)
+    if not allowed then
       reply[1] = 0
     end
   end
@@ -122,14 +105,11 @@ local function decide(first, plan, now)
     return reply
   end
   for i, c in ipairs(plan) do
-    if c.cost > 0 or c.cost_frac > 0 then
-      local debt, frac = charged(reply[2 * i], reply[2 * i + 1], c)
-      local value = format(INT, now + debt)
-      if frac > 0 then
-        value = value .. ':' .. format(INT, frac) .. '/' .. format(INT, c.den)
-      end
-      redis.call('SET', KEYS[first + i - 1], value, 'PX', format(INT, floor(debt / 1000) + 1))
-      reply[2 * i], reply[2 * i + 1] = debt, frac
+    if c.cost > 0 then
+      local debt, ns = charge(reply[2 * i], reply[2 * i + 1], c)
+      local text, ms = bucket(debt, ns)
+      redis.call('SET', KEYS[first + i - 1], text, 'PX', ms)
+      reply[2 * i], reply[2 * i + 1] = debt, ns
     end
   end
   return reply
@@ -145,62 +125,68 @@ local function failed(err)
   return {text}
 end
 
-local function decideSafely(first, plan, now)
-  local ok, reply = pcall(decide, first, plan, now)
-  if not ok then
-    return failed(reply)
-  end
-  if #reply == 3 and reply[3] == 0 then
-    return reply[1] == 1 and reply[2] or -1 - reply[2]
-  end
-  return reply
+local function decideSafely(first, plan)
+  local ok, reply = pcall(decide, first, plan)
+  return ok and reply or failed(reply)
 end
 
-local plans, at, allQuick = {}, 2, true
+local plans, at, allQuick = {}, 2, true -- quick: one charge, with an exact capacity
 for p = 1, tonumber(ARGV[1]) do
-  local n = tonumber(ARGV[at])
-  local plan = readPlan(at + 1, n)
-  plan.quick = n == 1 and plan[1].den == 1 and plan[1]
-  allQuick = allQuick and plan.quick
+  local plan = {}
+  for i = 1, tonumber(ARGV[at]) do
+    local cost, cap = ARGV[at + 2 * i - 1], ARGV[at + 2 * i]
+    local c = {cost = tonumber(cost), cap = tonumber(cap)}
+    c.us, c.ns = split(cost)
+    c.cap_us, c.cap_ns = split(cap)
+    plan[i] = c
+  end
   plans[p] = plan
-  at = at + 1 + 5 * n
+  at = at + 1 + 2 * #plan
+  plan.quick = #plan == 1 and plan[1].cap < EXACT and plan[1]
+  allQuick = allQuick and plan.quick
 end
 
--- Makes decisions with one charge and no fractions. Every bucket is read with the others, in one call, and
--- written once, after the last decision about it.
+-- Makes decisions that are quick. Every bucket is read with the others, in one call, and written once, after the
+-- last decision about it.
 local function decideAll(values)
-  local keys, alike, empties, last, replies = KEYS, not plans[2], {}, {}, {}
-  -- empties: of a bucket that has been charged, when it is; last: by which decision
+  local keys, alike, last, replies = KEYS, not plans[2], {}, {} -- last: the last decision that charges a bucket
+  local plan = plans[1]
+  local cost, cap = plan.quick.cost, plan.quick.cap
   for i = 1, #keys do
-    local key, plan = keys[i], alike and plans[1] or plans[tonumber(ARGV[at + i - 1])]
-    local c = plan.quick
-    local free = empties[key] or tonumber(values[i] or c.cost > 0 and '0')
-    if not free then -- a fraction, or perhaps what is no bucket
-      replies[i] = decideSafely(i, plan, now)
-    else
-      local debt = free > now and free - now or 0
-      if debt > c.cap then
-        debt = c.cap -- see debtOf
+    local key, value, debt = keys[i], values[i], 0
+    if not alike then
+      plan = plans[tonumber(ARGV[at + i - 1])]
+      cost, cap = plan.quick.cost, plan.quick.cap
+    end
+    local earlier = last[key]
+    if earlier then
+      debt = replies[earlier]
+      if debt > cap then
+        debt = cap -- of a larger plan
       end
-      local sum = debt + c.cost
-      if sum > c.cap then
-        replies[i] = -1 - debt
-      else
-        replies[i] = sum
-        if c.cost > 0 then
-          empties[key], last[key] = now + sum, i
-        end
-      end
+    elseif value then
+      debt = debtOf(value, cap)
+    end
+    local sum = debt + cost
+    if sum > cap then
+      replies[i] = -1 - debt
+    elseif cost > 0 then
+      replies[i], last[key] = sum, i
+    elseif value or earlier then
+      replies[i] = sum
+    else -- perhaps it is no bucket
+      replies[i] = decideSafely(i, plan)
     end
   end
   for i = 1, #keys do
     local key = keys[i]
     if last[key] == i then
-      local value, ms, done = format(INT, now + replies[i]), format(INT, floor(replies[i] / 1000) + 1), nil
+      local ns, done = replies[i] % 1000, nil
+      local text, ms = bucket((replies[i] - ns) / 1000, ns)
       if values[i] then
-        done = try('SET', key, value, 'PX', ms)
+        done = try('SET', key, text, 'PX', ms)
       else
-        done = try('SET', key, value, 'PX', ms, 'NX') or try('GET', key) -- which says that it is no bucket
+        done = try('SET', key, text, 'PX', ms, 'NX') or try('GET', key) -- which says that it is no bucket
       end
       if type(done) ~= 'table' or done.err then
         for n, other in ipairs(keys) do
@@ -225,9 +211,9 @@ while KEYS[first] do
   if plans[2] then
     plan, at = plans[tonumber(ARGV[at])], at + 1
   end
-  local quick = plan.quick
+  local c = plan.quick
   n = n + 1
-  replies[n] = quick and decideQuickly(KEYS[first], quick.cost, quick.cap, now) or decideSafely(first, plan, now)
+  replies[n] = c and decideOne(KEYS[first], c.cost, c.cap) or decideSafely(first, plan)
   first = first + #plan
 end
 return replies

@@ -203,12 +203,12 @@ func TestQuickDecisionsGoTogether(t *testing.T) {
 	}
 }
 
-// A bucket that another plan has left with a fraction counts as it does for a lone caller.
-func TestAFractionIsReadInACrowdToo(t *testing.T) {
+// A bucket that another plan has charged counts in a batch as it does alone, to the nanosecond.
+func TestAnotherPlansBucketInABatch(t *testing.T) {
 	c := newRush(t, redistest.Start(t))
 	l := c.limiter("changed", 10)
 	must(t, l.SetPlan(tokenbucket.Per(7, 90*time.Minute)))
-	if _, err := l.Allow(t.Context(), "k"); err != nil { // 771 s of debt, and a fraction of a microsecond
+	if _, err := l.Allow(t.Context(), "k"); err != nil { // a debt of 771.428571429 s
 		t.Fatal(err)
 	}
 	must(t, l.SetPlan(tokenbucket.PerHour(1).Burst(10)))
@@ -239,7 +239,7 @@ func TestACrowdIsNotLockedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	direct := server.Client()
-	must(t, direct.Set(t.Context(), onlyKey(t, direct), time.Now().Add(1000*time.Hour).UnixMicro(), time.Hour).Err())
+	must(t, direct.Set(t.Context(), onlyKey(t, direct), time.Now().Add(1000*time.Hour).UnixNano(), time.Hour).Err())
 	var decisions []func()
 	for range 50 {
 		decisions = append(decisions, func() {
