@@ -4,7 +4,8 @@
 //	…
 //	partner, err := semaphore.New(permits, "partner", 20)
 //
-// There is no fallback for locks and guards: one that the first store cannot see would not exclude
+// Policies of middleware that let requests pass in an outage (policy.FailOpen) do not apply while the
+// stand-in answers. There is no fallback for locks and guards: one that the first store cannot see would not exclude
 // anything.
 package fallback
 
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
@@ -32,3 +34,14 @@ func none(primary, standIn error) error {
 }
 
 var errShare = errors.New("the request is for more than its share")
+
+// register is an alias, so that the field is not exported.
+type register = namesake.Store
+
+// registerOf returns primary's register of mechanisms, since they share primary's state.
+func registerOf(primary any) register {
+	if r, ok := primary.(namesake.Store); ok {
+		return r
+	}
+	return new(namesake.Register)
+}

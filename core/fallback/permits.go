@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
-	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/internal/redo"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
@@ -34,12 +33,8 @@ func Permits(primary, standIn store.Permits, share float64) (store.Permits, erro
 		return nil, err
 	}
 	p := &permits{
-		primary: primary, standIn: standIn, share: share, began: time.Now(),
+		register: registerOf(primary), primary: primary, standIn: standIn, share: share, began: time.Now(),
 		moved: expiry.NewTable[string, struct{}](maxMoved, nil),
-	}
-	var known bool
-	if p.register, known = primary.(namesake.Store); !known {
-		p.register = new(namesake.Register)
 	}
 	p.withdrawals = batch.NewQueue(p.withdrawAll)
 	p.retries = redo.NewReleases(p.withdrawEach)
@@ -53,9 +48,6 @@ const (
 	// stand-in's, since a step may be late or repeated.
 	slack = time.Minute
 )
-
-// register is an alias, so that the field is not exported.
-type register = namesake.Store
 
 type permits struct {
 	primary, standIn store.Permits
