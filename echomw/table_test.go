@@ -105,6 +105,9 @@ func hooks(h mwtest.Hooks) (options []echomw.Option) {
 	if h.Deny != nil {
 		options = append(options, echomw.OnDeny(deny(h)))
 	}
+	if h.Report != nil {
+		options = append(options, echomw.OnError(func(_ echo.Context, err error) { h.Report(err) }))
+	}
 	return options
 }
 

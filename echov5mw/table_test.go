@@ -101,6 +101,9 @@ func hooks(h mwtest.Hooks) (options []echov5mw.Option) {
 	if h.Deny != nil {
 		options = append(options, echov5mw.OnDeny(deny(h)))
 	}
+	if h.Report != nil {
+		options = append(options, echov5mw.OnError(func(_ *echo.Context, err error) { h.Report(err) }))
+	}
 	return options
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin"
 	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
@@ -16,8 +17,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.TestMode)
+	goleak.VerifyTestMain(m, redistest.Redialing())
+}
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 
@@ -60,7 +67,7 @@ func build(m mwtest.Middleware) gin.HandlerFunc {
 		for _, o := range hooks(m.Hooks) {
 			m.Options = append(m.Options, o)
 		}
-		return ratelimit.New(m.Limiter, key(m.By), m.Options...)
+		return reporting(m.Hooks, ratelimit.New(m.Limiter, key(m.By), m.Options...))
 	case mwtest.Idempotency:
 		for _, o := range hooks(m.Hooks) {
 			m.Options = append(m.Options, o)
@@ -72,24 +79,37 @@ func build(m mwtest.Middleware) gin.HandlerFunc {
 		if m.KeyFrom.Kind != mwtest.None {
 			m.Options = append(m.Options, idempotency.KeyFrom(key(m.KeyFrom)))
 		}
-		return idempotency.New(m.Guard, scope, m.Options...)
+		return reporting(m.Hooks, idempotency.New(m.Guard, scope, m.Options...))
 	case mwtest.Exclusive:
 		for _, o := range hooks(m.Hooks) {
 			m.Options = append(m.Options, o)
 		}
-		return exclusive.New(m.Locker, key(m.By), m.Options...)
+		return reporting(m.Hooks, exclusive.New(m.Locker, key(m.By), m.Options...))
 	case mwtest.Concurrency:
 		for _, o := range hooks(m.Hooks) {
 			m.Options = append(m.Options, o)
 		}
-		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
+		return reporting(m.Hooks, concurrency.New(m.Semaphore, key(m.By), m.Options...))
 	case mwtest.Fenced:
 		for _, o := range hooks(m.Hooks) {
 			m.Options = append(m.Options, o)
 		}
-		return fenced.New(m.Checker, key(m.By), m.Options...)
+		return reporting(m.Hooks, fenced.New(m.Checker, key(m.By), m.Options...))
 	}
 	panic("unknown middleware")
+}
+
+// reporting reports the errors that a middleware records in gin's context.
+func reporting(h mwtest.Hooks, m gin.HandlerFunc) gin.HandlerFunc {
+	if h.Report == nil {
+		return m
+	}
+	return func(c *gin.Context) {
+		m(c)
+		for _, e := range c.Errors {
+			h.Report(e.Err)
+		}
+	}
 }
 
 // hooks returns the options for the hooks.

@@ -1,9 +1,23 @@
 package ginmw_test
 
 import (
+	"net/http"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/ginmw/fenced"
+	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
 // The wiring mistakes that would cost money do not compile.
@@ -13,5 +27,57 @@ func TestWiring(t *testing.T) {
 		Imports: `"github.com/gin-gonic/gin"`,
 		Request: "*gin.Context",
 		Deny:    "func(*gin.Context, policy.Denial) {}",
+	})
+}
+
+// What the compiler cannot see ends the program when it starts, not when a request comes.
+func TestWiringMistakesPanic(t *testing.T) {
+	st := newStore(t)
+	limiter := must(tokenbucket.New(st, "limit", tokenbucket.PerMinute(1000)))
+	orders := must(guard.New(st, "orders"))
+	carts := must(lock.New(st, "carts"))
+	reports := must(semaphore.New(st, "reports", 10))
+	marks := must(memfence.New())
+	anyKey, anyone := ginmw.Global(), ginmw.Unscoped()
+	unless := nethttp.Unless(func(*http.Request) bool { return false })
+	onError := nethttp.OnError(func(*http.Request, error) {})
+	noFingerprint := policy.Fingerprint(func(*http.Request, []byte) ([]byte, error) { return nil, nil })
+	var none *memfence.Fence
+
+	wiring.Panics(t, map[string]func(){
+		"ratelimit: New: nil limiter":     func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
+		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
+		"idempotency: KeyFrom: nil key":   func() { idempotency.KeyFrom(nil) },
+		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },
+		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
+		"fenced: New: nil checker":        func() { fenced.New(none, anyKey) },
+		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
+
+		"idempotency: New: no scope; use ginmw.ScopeBy or ginmw.Unscoped": func() { idempotency.New(orders, ginmw.ScopeFunc{}) },
+		"idempotency: New: policy.MaxBodies (9) is less than one request may take (10)": func() {
+			idempotency.New(orders, anyone, policy.MaxBody(10), policy.MaxBodies(9))
+		},
+		"idempotency: New: policy.MaxBodies (19) is less than one request may take (20)": func() {
+			idempotency.New(orders, anyone, policy.MaxBody(10), policy.MaxBodies(19), noFingerprint)
+		},
+		"idempotency: New: policy.Fingerprint says nothing with policy.KeyAlone": func() {
+			idempotency.New(orders, anyone, noFingerprint, policy.KeyAlone())
+		},
+
+		"ratelimit: New: an option of another framework (func(*http.Request) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
+		"idempotency: New: an option of another framework (func(*http.Request) bool)": func() { idempotency.New(orders, anyone, unless) },
+		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
+		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"fenced: New: an option of another framework (func(*http.Request) bool)":      func() { fenced.New(marks, anyKey, unless) },
+		"exclusive: New: an option of another framework (func(*http.Request, error))": func() { exclusive.New(carts, anyKey, onError) },
+
+		"ginmw: Unless: nil function": func() { ginmw.Unless(nil) },
+		"ginmw: OnDeny: nil function": func() { ginmw.OnDeny(nil) },
+		"ginmw: Join: no keys":        func() { ginmw.Join() },
+		"ginmw: FirstOf: nil key":     func() { ginmw.FirstOf(nil) },
+		"ginmw: ScopeBy: nil key":     func() { ginmw.ScopeBy(nil) },
 	})
 }

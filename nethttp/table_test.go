@@ -152,6 +152,9 @@ func hooks(h mwtest.Hooks) (options []nethttp.Option) {
 	if h.Deny != nil {
 		options = append(options, nethttp.OnDeny(deny(h)))
 	}
+	if h.Report != nil {
+		options = append(options, nethttp.OnError(func(_ *http.Request, err error) { h.Report(err) }))
+	}
 	return options
 }
 

@@ -23,13 +23,23 @@ func TestMethodsAreMeantInUpperCase(t *testing.T) {
 // What is no method, or has lost its unit, is refused when the program starts.
 func TestMistakesPanic(t *testing.T) {
 	for want, f := range map[string]func(){
-		"policy: Methods: no methods":                                     func() { Methods() },
-		`policy: Methods: "" is no method`:                                func() { Methods("PUT", "") },
-		`policy: Methods: "PUT, POST" is no method`:                       func() { Methods("PUT, POST") },
-		`policy: Methods: "PÜT" is no method`:                             func() { Methods("PÜT") },
-		`policy: Methods: "PUT\n" is no method`:                           func() { Methods("PUT\n") },
-		"policy: Wait: 2ns is neither 0 nor between 1ms and 1h0m0s":       func() { Wait(2) },
-		"policy: Wait: 999.999µs is neither 0 nor between 1ms and 1h0m0s": func() { Wait(time.Millisecond - 1) },
+		"policy: Methods: no methods":                                         func() { Methods() },
+		`policy: Methods: "" is no method`:                                    func() { Methods("PUT", "") },
+		`policy: Methods: "PUT, POST" is no method`:                           func() { Methods("PUT, POST") },
+		`policy: Methods: "PÜT" is no method`:                                 func() { Methods("PÜT") },
+		`policy: Methods: "PUT\n" is no method`:                               func() { Methods("PUT\n") },
+		"policy: Wait: -1s is neither 0 nor between 1ms and 1h0m0s":           func() { Wait(-time.Second) },
+		"policy: Wait: 2h0m0s is neither 0 nor between 1ms and 1h0m0s":        func() { Wait(2 * time.Hour) },
+		"policy: Wait: 555555h33m20s is neither 0 nor between 1ms and 1h0m0s": func() { Wait(2e9 * time.Second) },
+		"policy: MaxWaiting: 0 is less than 1":                                func() { MaxWaiting(0) },
+		"policy: MaxBody: -1 is negative":                                     func() { MaxBody(-1) },
+		"policy: MaxRun: 0s is less than 1ms":                                 func() { MaxRun(0) },
+		"policy: MaxRun: 2ns is less than 1ms":                                func() { MaxRun(2) },
+		"policy: MaxBodies: 0 is less than 1":                                 func() { MaxBodies(0) },
+		"policy: Fingerprint: nil function":                                   func() { Fingerprint(nil) },
+		"policy: KeepStatus: 99 is no final status":                           func() { KeepStatus(99) },
+		"policy: Wait: 2ns is neither 0 nor between 1ms and 1h0m0s":           func() { Wait(2) },
+		"policy: Wait: 999.999µs is neither 0 nor between 1ms and 1h0m0s":     func() { Wait(time.Millisecond - 1) },
 	} {
 		func() {
 			defer func() {
@@ -42,4 +52,11 @@ func TestMistakesPanic(t *testing.T) {
 	}
 	Wait(0)
 	Wait(time.Millisecond)
+}
+
+// An option that is nil is as if it were not there.
+func TestNilOptionsAreIgnored(t *testing.T) {
+	if s := setting.Of([]ExclusiveOption{nil, Wait(time.Second), nil}); s.Wait != time.Second {
+		t.Errorf("%+v", s)
+	}
 }

@@ -72,7 +72,11 @@ var denialRows = []row{
 		})
 		s.send("1", "").is(http.StatusCreated, "run 1")
 		s.send("1", "").is(http.StatusCreated, "run 2")
-		s.send("1", "").is(http.StatusTeapot, "denied")
+		a := s.send("1", "").is(http.StatusTeapot, "denied")
+		retries(t, a)
+		if a.header.Get("RateLimit") == "" {
+			t.Error("the hook's answer has no RateLimit")
+		}
 		d := <-denials
 		if strings.Join(d.ViolatedPolicies, " ") != "hourly minute" {
 			t.Errorf("violated are %v", d.ViolatedPolicies)

@@ -4,6 +4,7 @@ package mwtest
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -33,6 +34,8 @@ type Hooks struct {
 	Skip func(*http.Request) bool
 	// Deny answers denials, with status and body of its own; nil for none.
 	Deny func(policy.Denial) (status int, body string)
+	// Report is for OnError, or is called with the errors that the framework records; nil for none.
+	Report func(error)
 }
 
 // RateLimit is ratelimit.New.
@@ -109,7 +112,9 @@ func Run(t *testing.T, f Framework) {
 	t.Run("answers", func(t *testing.T) { runAll(t, f, answerRows) })
 	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })
 	t.Run("concurrency", func(t *testing.T) { runAll(t, f, concurrencyRows) })
+	t.Run("holds", func(t *testing.T) { runAll(t, f, slices.Concat(holdRows, timeRows)) })
 	t.Run("fenced", func(t *testing.T) { runAll(t, f, fencedRows) })
+	t.Run("repeats", func(t *testing.T) { runAll(t, f, repeatRows) })
 	t.Run("guards", func(t *testing.T) { runAll(t, f, guardRows) })
 	t.Run("outages", func(t *testing.T) { runAll(t, f, outageRows) })
 	t.Run("silences", func(t *testing.T) { runAll(t, f, silenceRows) })

@@ -61,7 +61,9 @@ var idempotencyRows = append([]row{
 		s.send("1", "body", "X-User", "u", keyHeader, "k")
 		s.send("1", "another body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
 		s.send("2", "body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
+		s.send("1?x=1", "body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
 		c.ran(t, 1)
+		s.send("1", "another body", "X-User", "v", keyHeader, "k").is(http.StatusCreated, "run 2")
 	}},
 	{"a twin in flight", func(t *testing.T, f Framework) {
 		g := newGate()
@@ -69,9 +71,10 @@ var idempotencyRows = append([]row{
 		first := s.sending("1", "X-User", "u", keyHeader, "k")
 		g.runs(t)
 		a := s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.InFlight)
-		if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 1 {
+		if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 1 || n > 30 {
 			t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
 		}
+		s.send("1", "other", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
 		g.let()
 		comes(t, first).is(http.StatusOK, "done")
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "true")
@@ -175,17 +178,36 @@ var idempotencyRows = append([]row{
 		}
 	}},
 	{"a panic", func(t *testing.T, f Framework) {
-		runs := 0
-		s := orders(t, f, func(http.ResponseWriter, *http.Request) {
-			runs++
-			panic(http.ErrAbortHandler)
-		})
-		if a := s.send("1", "", "X-User", "u", keyHeader, "k"); a.status != http.StatusInternalServerError {
-			t.Errorf("a panic is answered with %d", a.status)
-		}
-		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.OutcomeUnknown)
-		if runs != 1 {
-			t.Errorf("the handler ran %d times", runs)
+		for _, opts := range [][]guard.Option{nil, {guard.WithRerun()}} {
+			var c counter
+			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+				if attempt, _ := guard.FromContext(r.Context()); r.Header.Get("X-Clean") != "" {
+					if err := attempt.MarkClean(r.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				c.handle(w, r) // half an answer
+				panic(http.ErrAbortHandler)
+			}, Idempotency{Guard: newGuard(t, newStore(t), opts...)})
+			panics := func(header ...string) {
+				t.Helper()
+				if a := s.send("1", "", header...); a.status != http.StatusInternalServerError || strings.Contains(a.body, "run") {
+					t.Errorf("a panic is answered with %d %q", a.status, a.body)
+				}
+			}
+			panics(keyHeader, "k")
+			if opts == nil {
+				s.send("1", "", keyHeader, "k").denies(policy.OutcomeUnknown)
+			} else {
+				panics(keyHeader, "k")
+			}
+			before := c.runs
+			panics(keyHeader, "clean", "X-Clean", "yes")
+			panics(keyHeader, "clean", "X-Clean", "yes")
+			c.ran(t, before+2)
+			if before != 1+len(opts) {
+				t.Errorf("the handler ran %d times", before)
+			}
 		}
 	}},
 	{"the store is unavailable", func(t *testing.T, f Framework) {

@@ -10,10 +10,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Context is a request and its response.
+// Context is a request, its response, and what handles it behind the middleware.
 type Context struct {
-	W http.ResponseWriter
-	R *http.Request
+	W    http.ResponseWriter
+	R    *http.Request
+	next http.Handler
+}
+
+// handle is a function of all requests, so that routers that build chains for each request pay for no closure.
+func handle(c Context) error {
+	c.next.ServeHTTP(c.W, c.R)
+	return nil
 }
 
 // Handler returns a middleware as net/http takes it. What it returns panics, as what the New of the package
@@ -23,16 +30,8 @@ func Handler(name string, m httpmw.Middleware[Context]) func(http.Handler) http.
 		if next == nil {
 			panic(name + ": New: nil handler")
 		}
-		handle := handler{next}.handle
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = m(Context{w, r}, handle) })
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = m(Context{w, r, next}, handle) })
 	}
-}
-
-type handler struct{ http.Handler }
-
-func (h handler) handle(c Context) error {
-	h.ServeHTTP(c.W, c.R)
-	return nil
 }
 
 // Key returns a key function of net/http as one of contexts.
@@ -74,7 +73,10 @@ func (NetHTTP) Hooks(name string, s setting.Settings) (h httpmw.Hooks[Context]) 
 func (NetHTTP) Request(c Context) *http.Request { return c.R }
 
 // WithRequest implements httpmw.Adapter.
-func (NetHTTP) WithRequest(c Context, r *http.Request) Context { return Context{c.W, r} }
+func (NetHTTP) WithRequest(c Context, r *http.Request) Context {
+	c.R = r
+	return c
+}
 
 // Header implements httpmw.Adapter.
 func (NetHTTP) Header(c Context) http.Header { return c.W.Header() }
@@ -84,7 +86,8 @@ func (NetHTTP) Writer(c Context) http.ResponseWriter { return c.W }
 
 // Capture implements httpmw.Adapter.
 func (NetHTTP) Capture(c Context, w *httpmw.Capture) (captured Context, restore func(current bool)) {
-	return Context{w, c.R}, func(bool) {}
+	c.W = w
+	return c, func(bool) {}
 }
 
 // Current implements httpmw.Adapter: a context is never another request's.

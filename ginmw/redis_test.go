@@ -1,0 +1,170 @@
+package ginmw_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within 10s: %s", what)
+		}
+	}
+}
+
+// process is the locks and permits of a process on Redis.
+type process struct {
+	carts   *lock.Locker
+	reports *semaphore.Semaphore
+}
+
+func newProcess(t *testing.T, server *redistest.Server, capacity int) process {
+	t.Helper()
+	st := must(redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))) // a busy machine is no outage
+	t.Cleanup(func() { _ = st.Close() })
+	p := process{must(lock.New(st, "carts", lock.WithTTL(2*time.Second))), must(semaphore.New(st, "reports", capacity))}
+	t.Cleanup(func() { _, _ = p.carts.Close(), p.reports.Close() })
+	return p
+}
+
+// middleware are those of both policies, keyed by everything.
+func (p process) middleware(wait time.Duration) map[string]gin.HandlerFunc {
+	return map[string]gin.HandlerFunc{
+		"exclusive":   exclusive.New(p.carts, ginmw.Global(), policy.Wait(wait)),
+		"concurrency": concurrency.New(p.reports, ginmw.Global(), policy.Wait(wait)),
+	}
+}
+
+func engine(m gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engine {
+	r := gin.New()
+	r.POST("/", m, handler)
+	return r
+}
+
+// Requests of two processes take turns on Redis, each lock with a larger fence than the one before.
+func TestTwoProcessesOnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	for name, capacity := range map[string]int{"exclusive": 1, "concurrency": 3} {
+		t.Run(name, func(t *testing.T) {
+			var (
+				mu     sync.Mutex
+				inside int
+				last   int64
+			)
+			handler := func(c *gin.Context) {
+				mu.Lock()
+				defer mu.Unlock()
+				if inside++; inside > capacity {
+					t.Errorf("%d handlers at once", inside)
+				}
+				if lease, ok := lock.FromContext(c.Request.Context()); ok {
+					if lease.Fence().Number <= last {
+						t.Errorf("fence %v after %d", lease.Fence(), last)
+					}
+					last = lease.Fence().Number
+				}
+				mu.Unlock()
+				<-time.After(time.Millisecond)
+				mu.Lock()
+				inside--
+			}
+			var all sync.WaitGroup
+			for range 2 {
+				r := engine(newProcess(t, server, capacity).middleware(30 * time.Second)[name], handler)
+				for range 20 {
+					all.Go(func() {
+						if w := post(r, "/"); w.Code != http.StatusOK {
+							t.Errorf("%d %s", w.Code, w.Body)
+						}
+					})
+				}
+			}
+			all.Wait()
+		})
+	}
+}
+
+// What a request of one process holds on Redis excludes those of another, of which a client that leaves waits
+// no longer.
+func TestWaitingOnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	here, there := newProcess(t, server, 1), newProcess(t, server, 1)
+	waiting := map[string]func() int{
+		"exclusive":   func() int { return must(here.carts.Inspect(context.Background(), "global")).Waiting },
+		"concurrency": func() int { return must(here.reports.Inspect(context.Background(), "global")).Waiting },
+	}
+	for name, status := range map[string]int{"exclusive": http.StatusConflict, "concurrency": http.StatusTooManyRequests} {
+		t.Run(name, func(t *testing.T) {
+			refusing := engine(there.middleware(0)[name], func(*gin.Context) { t.Error("a refused request runs") })
+			patient := engine(there.middleware(time.Minute)[name], func(*gin.Context) { t.Error("a request runs whose client has left") })
+			w := post(engine(here.middleware(0)[name], func(*gin.Context) {
+				if w := post(refusing, "/"); w.Code != status {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+				ctx, leave := context.WithCancel(context.Background())
+				left := make(chan struct{})
+				go func() {
+					defer close(left)
+					patient.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil))
+				}()
+				eventually(t, "it waits", func() bool { return waiting[name]() == 1 })
+				leave()
+				<-left
+				eventually(t, "nobody waits", func() bool { return waiting[name]() == 0 })
+			}), "/")
+			if w.Code != http.StatusOK {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			eventually(t, "the key is free", func() bool {
+				return post(engine(there.middleware(0)[name], func(*gin.Context) {}), "/").Code == http.StatusOK
+			})
+		})
+	}
+}
+
+// The handler learns from Redis that its lock is lost, and gin is told.
+func TestLostOnRedis(t *testing.T) {
+	p := newProcess(t, redistest.Start(t), 1)
+	m := p.middleware(0)["exclusive"]
+	r := engine(func(c *gin.Context) {
+		m(c)
+		if len(c.Errors) != 1 || !errors.Is(c.Errors[0], lock.ErrLost) {
+			t.Errorf("errors %v", c.Errors)
+		}
+	}, func(c *gin.Context) {
+		ctx := c.Request.Context()
+		lease, _ := lock.FromContext(ctx)
+		if found, err := p.carts.ForceUnlock(context.Background(), "global", lease.Fence().Number); !found || err != nil {
+			t.Errorf("ForceUnlock: %v, %v", found, err)
+		}
+		<-ctx.Done()
+		c.String(http.StatusOK, "%v", context.Cause(ctx))
+	})
+	if w := post(r, "/"); w.Code != http.StatusOK || w.Body.String() != lock.ErrLost.Error() {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}

@@ -1,0 +1,202 @@
+package mwtest
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+// behind returns a server behind middleware that the framework knows nothing of.
+func behind(t *testing.T, outer func(http.Handler) http.Handler, h http.Handler) server {
+	s := httptest.NewServer(outer(h))
+	t.Cleanup(s.Close)
+	return server{t, s.URL}
+}
+
+// settles sends a request until it is no longer in flight.
+func settles(s server) answer {
+	for deadline := time.Now().Add(patience); ; {
+		a := s.send("1", "", keyHeader, "k")
+		if !strings.Contains(a.body, string(policy.InFlight)) || time.Now().After(deadline) {
+			return a
+		}
+	}
+}
+
+// streams are handlers whose answer, 101 bytes, is not retained.
+var streams = map[string]http.HandlerFunc{
+	"in parts": func(w http.ResponseWriter, _ *http.Request) {
+		for range 101 {
+			_, _ = io.WriteString(w, "x")
+		}
+	},
+	"flushed": func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat("x", 50))
+		w.(http.Flusher).Flush()
+		_, _ = io.WriteString(w, strings.Repeat("x", 51))
+	},
+	"flushed by a controller": func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat("x", 50))
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.WriteString(w, strings.Repeat("x", 51))
+	},
+	"on a connection that is taken over": func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		_, _ = rw.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n" + strings.Repeat("x", 101))
+		_ = rw.Flush()
+		_ = conn.Close()
+	},
+}
+
+// repeatRows are about requests that are sent again.
+var repeatRows = []row{
+	{"what belongs to one transmission is not replayed", func(t *testing.T, f Framework) {
+		s := serve(t, f, func(w http.ResponseWriter, _ *http.Request) {
+			h := w.Header()
+			h["X-Multi"] = []string{"a, b", "c"}
+			for name, value := range map[string]string{
+				"Location": "/orders/1", "Set-Cookie": "session=secret", "Date": "Thu, 01 Jan 1970 00:00:00 GMT", "Connection": "X-Hop", "X-Hop": "1",
+			} {
+				h.Set(name, value)
+			}
+			w.WriteHeader(http.StatusCreated)
+		}, Idempotency{Guard: newGuard(t, newStore(t))})
+		first := s.send("1", "", keyHeader, "k").has("Set-Cookie", "session=secret").has("X-Hop", "1")
+		again := s.send("1", "", keyHeader, "k").has("Idempotency-Replayed", "true").has("Location", "/orders/1")
+		again.has("Set-Cookie", "").has("X-Hop", "").has("Connection", "")
+		if got := strings.Join(again.header["X-Multi"], "|"); got != "a, b|c" || again.header.Get("Date") == first.header.Get("Date") {
+			t.Errorf("replayed %v", again.header)
+		}
+	}},
+	{"fields of outer middleware are not replayed", func(t *testing.T, f Framework) {
+		var c counter
+		s := behind(t, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
+				next.ServeHTTP(w, r)
+			})
+		}, f.Serve(c.handle, Idempotency{Guard: newGuard(t, newStore(t))}))
+		s.send("1", "", keyHeader, "k", "X-Request-Id", "first").has("X-Request-Id", "first")
+		s.send("1", "", keyHeader, "k", "X-Request-Id", "second").has("X-Request-Id", "second").has("Idempotency-Replayed", "true")
+	}},
+	{"a stream is not retained", func(t *testing.T, f Framework) {
+		for name, handler := range streams {
+			var c counter
+			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+				c.handle(httptest.NewRecorder(), r)
+				handler(w, r)
+			}, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxResult(100))})
+			s.send("1", "", keyHeader, "k").is(http.StatusOK, strings.Repeat("x", 101))
+			if a := settles(s).denies(policy.ResponseNotRetained); !strings.Contains(a.body, `"original-status":200`) {
+				t.Errorf("%s: %s", name, a.body)
+			}
+			c.ran(t, 1)
+		}
+	}},
+	{"many twins at once", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t))})
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if a := s.send("1", "", keyHeader, "k"); a.status != http.StatusCreated {
+					a.denies(policy.InFlight)
+				}
+			})
+		}
+		all.Wait()
+		s.send("1", "", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+	}},
+	{"a client that comes back", func(t *testing.T, f Framework) {
+		var c counter
+		g := newGate()
+		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+			g.handle(httptest.NewRecorder(), r)
+			if err := r.Context().Err(); err != nil {
+				t.Errorf("the handler's context has ended: %v", err)
+			}
+			c.handle(w, r)
+		}, Idempotency{Guard: newGuard(t, newStore(t))})
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			if resp, err := posting(ctx, http.DefaultClient, s.url, "", keyHeader, "k"); err == nil {
+				_ = resp.Body.Close()
+			}
+		}()
+		g.runs(t)
+		leave()
+		<-left
+		g.let()
+		for deadline := time.Now().Add(patience); ; {
+			resp, err := posting(t.Context(), http.DefaultClient, s.url, "", keyHeader, "k")
+			must(t, resp, err)
+			body, replayed := readAll(resp), resp.Header.Get("Idempotency-Replayed")
+			if resp.StatusCode == http.StatusCreated && body == "run 1" && replayed == "true" {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s %q, replayed %q", resp.Status, body, replayed)
+			}
+		}
+		c.ran(t, 1)
+	}},
+	{"a deadline of the request's own", func(t *testing.T, f Framework) {
+		var c counter
+		s := behind(t, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx, cancel := context.WithTimeout(r.Context(), 20*time.Millisecond)
+				defer cancel()
+				next.ServeHTTP(w, r.WithContext(ctx))
+			})
+		}, f.Serve(func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-r.Context().Done():
+			case <-time.After(patience):
+				t.Error("the handler's context does not end")
+			}
+			c.handle(httptest.NewRecorder(), r)
+			w.WriteHeader(http.StatusGatewayTimeout)
+		}, Idempotency{Guard: newGuard(t, newStore(t))}))
+		for range 2 {
+			s.send("1", "", keyHeader, "k").is(http.StatusGatewayTimeout, "")
+		}
+		c.ran(t, 1) // and its answer is kept, after the deadline
+	}},
+	{"what is not guarded does not call the store", func(t *testing.T, f Framework) {
+		st := newStore(t)
+		var c counter
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, st), By: byUser, Hooks: Hooks{Skip: skipping}})
+		s.send("1", "", "X-User", "u").is(http.StatusCreated, "run 1")
+		s.request(http.MethodGet, "1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 2")
+		s.send("1", "", "X-Skip", "yes", keyHeader, "k").is(http.StatusCreated, "run 3")
+		s.send("1", "", "X-User", "u", keyHeader, "a, b").denies(policy.KeyMalformed)
+		if n := st.Calls(storetest.Any); n != 0 {
+			t.Errorf("the store was called %d times", n)
+		}
+	}},
+	{"an answer that could not be recorded is reported", func(t *testing.T, f Framework) {
+		st := newStore(t)
+		var c counter
+		var reported reports
+		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, st), Hooks: reported.hooks()})
+		st.Break(storetest.SettleOperation, storetest.Down)
+		s.send("1", "", keyHeader, "k").is(http.StatusCreated, "run 1")
+		reported.are(t, store.ErrUnavailable)
+		st.Mend(storetest.Any)
+	}},
+}
