@@ -47,7 +47,7 @@ func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
 // TakeTokens implements store.Buckets. Most requests have an only charge, for which it looks once, here and
 // without a defer: this is the hot path.
 func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (reply store.TakeReply, err error) {
-	if err := s.begins(ctx); err != nil {
+	if err := s.acceptsNew(ctx); err != nil {
 		return reply, err
 	}
 	now, b := time.Since(s.start), &s.buckets

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Uptime is for how long the store has kept what it was told: since New. A quorum of stores needs
-// it, since one that has forgotten its locks must not be asked before they would have expired.
+// Uptime returns how long the store has kept its state: since New. A quorum of stores needs it,
+// since a store that has lost its locks must not vote before they would have expired.
 func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 	if err := s.ready(ctx); err != nil {
 		return 0, err
@@ -15,9 +15,9 @@ func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 	return time.Since(s.start), nil
 }
 
-// RaiseFence makes every fence that is given out from now on larger than least. A quorum of stores
-// calls it with the largest fence that one of them gave. In this store all locks share a counter,
-// so it raises the fences of the others too.
+// RaiseFence makes every later fence larger than least. A quorum of stores calls it with the
+// largest fence of a grant. In this store all locks share a counter, so it raises the fences of
+// others too.
 func (s *Store) RaiseFence(ctx context.Context, _, _ string, least int64) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -29,14 +29,14 @@ func (s *Store) RaiseFence(ctx context.Context, _, _ string, least int64) error 
 // fences is the counter of all fences.
 type fences struct {
 	last  atomic.Int64
-	epoch int64 // what the wall clock said when the store's clock began, in µs
+	epoch int64 // wall clock at the start of the store's clock, in µs
 }
 
-// fenceLead is how far, in µs, the counter may run ahead of the clock by giving out blocks. It must
-// be less than the time in which a program can be started again, lest the fences go back.
+// fenceLead is how far, in µs, blocks may advance the counter beyond the clock. It must be less
+// than the time in which a program can restart, or fences could go back.
 const fenceLead = 10_000
 
-// mint returns the next n fences: fewer where they are given out faster than time passes.
+// mint returns the next n fences: a single one if they are used up faster than time passes.
 func (f *fences) mint(n int, now int64) (first, last int64) {
 	for {
 		old := f.last.Load()

@@ -11,8 +11,8 @@ import (
 
 var _ store.Latches = (*Store)(nil)
 
-// latches are all latches of a store, behind one mutex: a participant counts a latch down once, so
-// there is no hurry.
+// latches are all latches of a store, with one mutex: a participant counts a latch down once, so
+// contention is rare.
 type latches struct {
 	mu           sync.Mutex
 	sets         expiry.Table[string, participants] // by the latch's name
@@ -23,7 +23,7 @@ type latches struct {
 
 type participants map[string]struct{}
 
-// gateKey is where those wait who want so many participants of a latch.
+// gateKey identifies the waiters for a number of participants of a latch.
 type gateKey struct {
 	latch string
 	count int
@@ -42,7 +42,7 @@ func (l *latches) init(limit int) {
 
 // CountDownLatch implements store.Latches.
 func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (arrived int, err error) {
-	if err := s.begins(ctx); err != nil {
+	if err := s.acceptsNew(ctx); err != nil {
 		return 0, err
 	}
 	l := &s.latches
@@ -63,16 +63,16 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 		set = make(participants)
 		l.sets.Add(strings.Clone(req.Name), set, expires, now)
 	}
-	set[strings.Clone(participant)] = struct{}{} // a text cut out of a request would keep all of it in memory
+	set[strings.Clone(participant)] = struct{}{} // a substring of a request would keep the whole request in memory
 	l.participants++
 	if g := l.gates[gateKey{req.Name, len(set)}]; g != nil {
-		close(g.open) // whatever becomes of the set now
+		close(g.open) // stays open even if the set expires
 		delete(l.gates, gateKey{req.Name, len(set)})
 	}
 	return len(set), nil
 }
 
-// set returns who has counted a latch down, or nil.
+// set returns the participants that have counted a latch down, or nil.
 func (l *latches) set(name string, now int64) participants {
 	if e := l.sets.Get(name, now); e != nil {
 		return e.Value
@@ -80,8 +80,7 @@ func (l *latches) set(name string, now int64) participants {
 	return nil
 }
 
-// room reports whether there is room for one more participant, after looking for latches that have
-// expired.
+// room reports whether there is room for one more participant, after a sweep of expired latches.
 func (l *latches) room(now int64) bool {
 	if l.participants >= l.limit {
 		l.sets.Sweep(expiry.SweepFull, now)
@@ -101,7 +100,7 @@ func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (arriv
 
 // AwaitLatch implements store.Latches.
 func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
-	if err := s.begins(ctx); err != nil {
+	if err := s.acceptsNew(ctx); err != nil {
 		return err
 	}
 	g := s.latches.enter(req, s.now)
@@ -119,7 +118,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	}
 }
 
-// enter returns the gate to wait at, or nil if the latch is open.
+// enter registers a waiter and returns its gate, or nil if the latch is open.
 func (l *latches) enter(req store.LatchRequest, clock func() int64) *gate {
 	l.mu.Lock()
 	defer l.mu.Unlock()

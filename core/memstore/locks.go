@@ -11,7 +11,7 @@ var _ store.Locks = (*Store)(nil)
 
 // AcquireLock implements store.Locks.
 func (s *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	if err := s.begins(ctx); err != nil {
+	if err := s.acceptsNew(ctx); err != nil {
 		return store.LockReply{}, err
 	}
 	shard := shardOf(s, s.locks.shards, req.Key)
@@ -21,9 +21,10 @@ func (s *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.L
 	return reply, err
 }
 
-// AwaitLock implements store.Locks. A place that nobody awaits is kept for three seconds.
+// AwaitLock implements store.Locks. A place without a call that awaits it is kept for three
+// seconds.
 func (s *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
-	if err := s.begins(ctx); err != nil {
+	if err := s.acceptsNew(ctx); err != nil {
 		return store.Grant{}, err
 	}
 	shard := shardOf(s, s.locks.shards, req.Key)
@@ -48,7 +49,7 @@ func (s *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 	return r.grant, nil
 }
 
-// acquireLock is AcquireLock, in a shard that is locked. It returns the request too if it is queued.
+// acquireLock is AcquireLock in a locked shard. It also returns the request if that is queued.
 func acquireLock(s *lockShard, req store.LockRequest, now int64) (store.LockReply, *request, error) {
 	id := s.requestID(req.Name, req.Key, req.ID)
 	if s.released.get(id, now) != nil {
@@ -56,7 +57,8 @@ func acquireLock(s *lockShard, req store.LockRequest, now int64) (store.LockRepl
 	}
 	l := s.at(req.Name, req.Key, now)
 	if r := s.requests[id]; r != nil && r.stage == holding && !r.held(now) {
-		// It has expired and is in its delay. This is another request, which need not wait for that.
+		// The hold has expired and is in its delay. This is a new request, which need not wait for
+		// the delay.
 		l.remove(r)
 		l.admit(now)
 		l.settle()
@@ -65,10 +67,10 @@ func acquireLock(s *lockShard, req store.LockRequest, now int64) (store.LockRepl
 	if l != nil {
 		defer l.settle()
 	}
-	if r := s.requests[id]; r != nil { // sent twice
+	if r := s.requests[id]; r != nil { // a repeat
 		switch r.stage {
 		case queued:
-			l.queue.keep(r, now)
+			l.queue.refresh(r, now)
 			return l.refusal(store.Queued, now), r, nil
 		case reserved:
 			l.hold(r, now)
@@ -83,10 +85,10 @@ func acquireLock(s *lockShard, req store.LockRequest, now int64) (store.LockRepl
 		return store.LockReply{}, nil, store.ErrFull
 	}
 	if l == nil {
-		l = &lockState{shard: s, key: resourceKey{req.Name, req.Key}, leaves: never}
+		l = &lockState{shard: s, key: resourceKey{req.Name, req.Key}, nextEnd: never}
 		s.add(l.key, l)
 	}
-	r := &request{waiter: waiter{id: id}, ask: req, of: l, shared: req.Shared}
+	r := &request{waiter: waiter{id: id}, req: req, of: l, shared: req.Shared}
 	s.requests[id] = r
 	if !free {
 		l.queue.push(r, now)
@@ -134,15 +136,15 @@ func (s *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error
 	defer shard.mu.Unlock()
 	now := s.now()
 	id := shard.requestID(req.Name, req.Key, req.ID)
-	if released := shard.released.get(id, now); released != nil { // sent twice
+	if released := shard.released.get(id, now); released != nil { // a repeat
 		return released.held, nil
 	}
 	l := shard.at(req.Name, req.Key, now)
 	r := shard.requests[id]
 	held := r != nil && r.held(now)
-	shard.bury(id, held, now)
+	shard.addTombstone(id, held, now)
 	if r != nil {
-		l.end(r, now)
+		l.release(r, now)
 	}
 	return held, nil
 }
@@ -214,13 +216,13 @@ func (s *Store) forceUnlock(name, key string, fence int64) (id string, ok bool) 
 	}
 	for _, r := range l.holds {
 		if r.held(now) && r.grant.Fence <= fence && fence <= r.grant.LastFence {
-			shard.bury(r.id, false, now) // its own release comes too late
-			l.end(r, now)
+			shard.addTombstone(r.id, false, now) // a later release of its own is too late
+			l.release(r, now)
 			return r.id.id, true
 		}
 	}
 	return "", false
 }
 
-// NotifyLost implements store.Locks: f is told of what ForceUnlock ended.
+// NotifyLost implements store.Locks: f is called for holds that ForceUnlock ends.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.lost.Add(f) }

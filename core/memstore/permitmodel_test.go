@@ -349,14 +349,14 @@ func sound(t *testing.T, s *Store) {
 			requests += len(l.permits.all) + l.queue.len()
 			weight, barging, most := 0, 0, 0
 			for i, p := range l.permits.all {
-				weight += p.ask.Weight
+				weight += p.req.Weight
 				if p.index != i || i > 0 && p.until < l.permits.all[(i-1)/2].until {
 					t.Errorf("permit %d of %d is not in its place", i, len(l.permits.all))
 				}
 			}
 			for e := l.queue.places.Front(); e != nil; e = e.Next() {
 				p := e.Value.(*permit)
-				most = max(most, p.ask.Capacity)
+				most = max(most, p.req.Capacity)
 				if p.barge != nil {
 					barging++
 				}
@@ -364,9 +364,9 @@ func sound(t *testing.T, s *Store) {
 			if weight != l.permits.weight {
 				t.Errorf("the permits weigh %d, not %d", weight, l.permits.weight)
 			}
-			if n := l.queue.awaited.Len() + l.queue.unawaited.Len(); n != l.queue.len() || barging != l.barging.Len() || most > l.most {
+			if n := l.queue.awaited.Len() + l.queue.unawaited.Len(); n != l.queue.len() || barging != l.barging.Len() || most > l.maxCapacity {
 				t.Errorf("of %d in the queue %d live or die, %d barge, not %d; the capacities reach %d, not %d",
-					l.queue.len(), n, barging, l.barging.Len(), most, l.most)
+					l.queue.len(), n, barging, l.barging.Len(), most, l.maxCapacity)
 			}
 		}
 		if requests != len(shard.requests) {

@@ -11,7 +11,7 @@ var _ store.Permits = (*Store)(nil)
 
 // AcquirePermits implements store.Permits.
 func (s *Store) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	if err := s.begins(ctx); err != nil {
+	if err := s.acceptsNew(ctx); err != nil {
 		return store.PermitReply{}, err
 	}
 	shard := shardOf(s, s.permits.shards, req.Key)
@@ -19,18 +19,18 @@ func (s *Store) AcquirePermits(ctx context.Context, req store.PermitRequest) (st
 	defer shard.mu.Unlock()
 	now := s.now()
 	reply, p, err := acquirePermit(shard, req, now)
-	if err == nil && reply.Outcome == store.Queued && p.ask.Capacity != req.Capacity {
+	if err == nil && reply.Outcome == store.Queued && p.req.Capacity != req.Capacity {
 		p.of.setCapacity(p, req.Capacity, now)
 		reply, _, err = acquirePermit(shard, req, now)
 	}
 	return reply, err
 }
 
-// AwaitPermits implements store.Permits. A place that nobody awaits is kept for three seconds. The
-// request's Capacity and MaxWaiting do not matter to one that is in the queue, nor MaxWaiting to one
-// that was.
+// AwaitPermits implements store.Permits. A place without a call that awaits it is kept for three
+// seconds. The request's Capacity and MaxWaiting are ignored if it is in the queue, and MaxWaiting
+// also if it was.
 func (s *Store) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
-	if err := s.begins(ctx); err != nil {
+	if err := s.acceptsNew(ctx); err != nil {
 		return store.Grant{}, err
 	}
 	shard := shardOf(s, s.permits.shards, req.Key)
@@ -55,8 +55,7 @@ func (s *Store) AwaitPermits(ctx context.Context, req store.PermitRequest) (stor
 	return p.grant, nil
 }
 
-// acquirePermit is AcquirePermits, in a shard that is locked. It returns the request too if it is
-// queued.
+// acquirePermit is AcquirePermits in a locked shard. It also returns the request if that is queued.
 func acquirePermit(s *permitShard, req store.PermitRequest, now int64) (store.PermitReply, *permit, error) {
 	id := s.requestID(req.Name, req.Key, req.ID)
 	if s.released.get(id, now) != nil {
@@ -67,10 +66,10 @@ func acquirePermit(s *permitShard, req store.PermitRequest, now int64) (store.Pe
 		l = &semaphoreState{shard: s, key: resourceKey{req.Name, req.Key}}
 	}
 	defer l.settle()
-	if p := s.requests[id]; p != nil { // sent twice
+	if p := s.requests[id]; p != nil { // a repeat
 		switch p.stage {
 		case queued:
-			l.queue.keep(p, now)
+			l.queue.refresh(p, now)
 			return l.refusal(store.Queued, now), p, nil
 		case reserved:
 			l.grant(p, now)
@@ -92,7 +91,7 @@ func acquirePermit(s *permitShard, req store.PermitRequest, now int64) (store.Pe
 	if s.find(l.key) != l {
 		s.add(l.key, l)
 	}
-	p := &permit{waiter: waiter{id: id}, ask: req, of: l}
+	p := &permit{waiter: waiter{id: id}, req: req, of: l}
 	s.requests[id] = p
 	if !free {
 		l.enqueue(p, now)
@@ -147,15 +146,15 @@ func (s *Store) releasePermit(req store.PermitRef) (held bool) {
 	defer shard.mu.Unlock()
 	now := s.now()
 	id := shard.requestID(req.Name, req.Key, req.ID)
-	if released := shard.released.get(id, now); released != nil { // sent twice
+	if released := shard.released.get(id, now); released != nil { // a repeat
 		return released.held
 	}
 	l := shard.at(req.Name, req.Key, now)
 	p := shard.requests[id]
 	held = p != nil && p.stage == holding
-	shard.bury(id, held, now)
+	shard.addTombstone(id, held, now)
 	if p != nil {
-		l.end(p, now)
+		l.release(p, now)
 	}
 	return held
 }

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// placeKept is for how long a place in the queue is kept while nobody awaits it.
-	placeKept = int64(3 * time.Second / time.Microsecond)
-	// turnKept is for how long a request whose turn came while nobody awaited it has what it asked
-	// for kept.
-	turnKept = int64(2 * time.Second / time.Microsecond)
+	// placeFor is how long a place in the queue is kept while no call awaits it.
+	placeFor = int64(3 * time.Second / time.Microsecond)
+	// reservedFor is how long a grant is reserved for a request that no call awaited when its turn
+	// came.
+	reservedFor = int64(2 * time.Second / time.Microsecond)
 	// never is later than every time of the store's clock.
 	never = int64(math.MaxInt64)
 )
@@ -25,90 +25,90 @@ type stage int
 
 const (
 	queued   stage = iota
-	reserved       // it is its turn, but nobody awaits it: it is granted when somebody asks
-	holding        // until it ends, and then in the way of others for its delay
+	reserved       // its turn came while no call awaited it: granted at the next request
+	holding        // until it ends, including its lock-delay
 	gone
 )
 
-// waiter is what requests for locks and for permits have in common: their part in a queue.
+// waiter is the part of a request in a queue, for locks and for permits.
 type waiter struct {
 	id        requestID
 	stage     stage
 	withdrawn bool
-	until     int64 // when the request leaves by itself, whatever its stage
+	until     int64 // when the request expires, at any stage
 
-	place    *list.Element // in queue.places
-	care     *list.Element // in queue.awaited or queue.unawaited
-	awaiting int           // calls that await it
-	wake     chan struct{} // has room for one
-	sleeps   int64         // until when they sleep
+	place       *list.Element // in queue.places
+	liveness    *list.Element // in queue.awaited or queue.unawaited
+	awaiting    int           // number of calls that await it
+	wake        chan struct{} // has room for one
+	sleepsUntil int64         // when the calls that await it wake up by themselves
 }
 
-// asker is a request, which embeds a waiter.
-type asker interface{ waits() *waiter }
+// waiting is a request, which embeds a waiter.
+type waiting interface{ asWaiter() *waiter }
 
-func (w *waiter) waits() *waiter { return w }
+func (w *waiter) asWaiter() *waiter { return w }
 
-func (w *waiter) poke() {
+func (w *waiter) notify() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// queue is who waits for a lock or a semaphore.
-type queue[R asker] struct {
-	places    list.List // all of them, in order of arrival
+// queue holds the waiters of a lock or a semaphore.
+type queue[R waiting] struct {
+	places    list.List // all, in order of arrival
 	awaited   list.List
-	unawaited list.List // in the order in which they will lose their places
+	unawaited list.List // in the order of their expiry
 }
 
-// push puts a new request at the end.
+// push appends a new request.
 func (q *queue[R]) push(r R, now int64) {
-	w := r.waits()
-	w.stage, w.wake, w.sleeps = queued, make(chan struct{}, 1), never
+	w := r.asWaiter()
+	w.stage, w.wake, w.sleepsUntil = queued, make(chan struct{}, 1), never
 	w.place = q.places.PushBack(r)
-	q.keep(r, now)
+	q.refresh(r, now)
 }
 
-// keep keeps the place of a request for a while if nobody awaits it, and for good otherwise.
-func (q *queue[R]) keep(r R, now int64) {
-	w := r.waits()
+// refresh extends the place of a request for placeFor, or without limit while a call awaits it.
+func (q *queue[R]) refresh(r R, now int64) {
+	w := r.asWaiter()
 	if w.awaiting > 0 && w.until == never {
-		return // others await it already
+		return // another call awaits it already
 	}
-	q.ignore(w)
+	q.unlist(w)
 	if w.awaiting > 0 {
-		w.until, w.care = never, q.awaited.PushBack(r)
+		w.until, w.liveness = never, q.awaited.PushBack(r)
 	} else {
-		w.until, w.care = now+placeKept, q.unawaited.PushBack(r)
+		w.until, w.liveness = now+placeFor, q.unawaited.PushBack(r)
 	}
 }
 
-func (q *queue[R]) ignore(w *waiter) {
-	if w.care != nil {
-		q.awaited.Remove(w.care) // does nothing if it is in the other list
-		q.unawaited.Remove(w.care)
-		w.care = nil
+func (q *queue[R]) unlist(w *waiter) {
+	if w.liveness != nil {
+		q.awaited.Remove(w.liveness) // no effect if it is in the other list
+		q.unawaited.Remove(w.liveness)
+		w.liveness = nil
 	}
 }
 
 func (q *queue[R]) remove(r R) {
-	w := r.waits()
-	q.ignore(w)
+	w := r.asWaiter()
+	q.unlist(w)
 	q.places.Remove(w.place)
 	w.place = nil
 }
 
 func (q *queue[R]) len() int { return q.places.Len() }
 
-// head is the request that came first.
+// head returns the first request.
 func (q *queue[R]) head() (r R, ok bool) { return front[R](&q.places) }
 
-// lost is a request whose place nobody has cared for in time.
-func (q *queue[R]) lost(now int64) (r R, ok bool) {
+// expired returns a request whose place has expired.
+func (q *queue[R]) expired(now int64) (r R, ok bool) {
 	r, ok = front[R](&q.unawaited)
-	return r, ok && r.waits().until <= now
+	return r, ok && r.asWaiter().until <= now
 }
 
 func front[R any](l *list.List) (r R, ok bool) {
@@ -118,52 +118,53 @@ func front[R any](l *list.List) (r R, ok bool) {
 	return r, false
 }
 
-// loses is when the next place is lost.
-func (q *queue[R]) loses() int64 {
+// nextExpiry returns when the next place expires.
+func (q *queue[R]) nextExpiry() int64 {
 	if r, ok := front[R](&q.unawaited); ok {
-		return r.waits().until
+		return r.asWaiter().until
 	}
 	return never
 }
 
-// watcher is the one of those who wait that watches the clock for all of them, or nil.
-func (q *queue[R]) watcher() *waiter {
+// timekeeper returns the waiter that sleeps until the next deadline, for all waiters; nil if no
+// waiter is awaited.
+func (q *queue[R]) timekeeper() *waiter {
 	if r, ok := front[R](&q.awaited); ok {
-		return r.waits()
+		return r.asWaiter()
 	}
 	return nil
 }
 
-// watch sees to it that the watcher sleeps no longer than until soonest.
-func (q *queue[R]) watch(soonest int64) {
-	if w := q.watcher(); w != nil && soonest < w.sleeps {
-		w.sleeps = soonest
-		w.poke()
+// wakeBefore wakes the timekeeper if it sleeps longer than until soonest.
+func (q *queue[R]) wakeBefore(soonest int64) {
+	if w := q.timekeeper(); w != nil && soonest < w.sleepsUntil {
+		w.sleepsUntil = soonest
+		w.notify()
 	}
 }
 
-// contested is a lock or a semaphore that somebody waits for.
-type contested[R asker] interface {
-	line() *queue[R]
-	soonest() int64 // no request leaves by itself before
+// awaitable is a lock or a semaphore with waiters.
+type awaitable[R waiting] interface {
+	waiters() *queue[R]
+	nextDeadline() int64 // no request expires before
 	advance(now int64)
 	settle()
 }
 
-// await returns when the request is no longer in the queue. Its shard, whose mutex mu is, is locked
-// when await is called and when it returns, but not meanwhile.
-func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[R], r R) error {
-	q, w := of.line(), r.waits()
+// await blocks until the request is no longer in the queue. mu is the mutex of its shard; the
+// caller holds it, and await releases it while it sleeps.
+func await[R waiting](ctx context.Context, s *Store, mu *sync.Mutex, of awaitable[R], r R) error {
+	q, w := of.waiters(), r.asWaiter()
 	over := s.hooks.Over()
 	w.awaiting++
-	q.keep(r, s.now())
+	q.refresh(r, s.now())
 	defer func() {
 		w.awaiting--
 		if w.awaiting > 0 {
-			w.poke() // a wake-up is for one of them, and what ends this call may end the others
+			w.notify() // one wake-up reaches one call, and its cause may end the others
 		}
 		if w.stage == queued {
-			q.keep(r, s.now())
+			q.refresh(r, s.now())
 			of.settle()
 		}
 	}()
@@ -171,9 +172,9 @@ func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[
 	for {
 		now := s.now()
 		of.advance(now)
-		w.sleeps = never
-		if q.watcher() == w {
-			w.sleeps = of.soonest()
+		w.sleepsUntil = never
+		if q.timekeeper() == w {
+			w.sleepsUntil = of.nextDeadline()
 		}
 		switch {
 		case s.hooks.Begun():
@@ -184,8 +185,8 @@ func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[
 			return ctx.Err()
 		}
 		var event <-chan time.Time
-		if w.sleeps != never {
-			d := time.Duration(w.sleeps-now) * time.Microsecond
+		if w.sleepsUntil != never {
+			d := time.Duration(w.sleepsUntil-now) * time.Microsecond
 			if timer == nil {
 				timer = time.NewTimer(d)
 				defer timer.Stop()
@@ -205,7 +206,8 @@ func await[R asker](ctx context.Context, s *Store, mu *sync.Mutex, of contested[
 	}
 }
 
-// micros is a duration in µs, rounded up: a hold is not to end before its holder thinks so.
+// micros returns a duration in µs, rounded up, so that a hold does not end before its holder's
+// deadline.
 func micros(d time.Duration) int64 {
 	m := d.Microseconds()
 	if time.Duration(m)*time.Microsecond < d {

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// recordBytes is what a record counts without its result.
+	// recordBytes is the accounted size of a record without its result.
 	recordBytes = 512
-	// abandonedFor is for how long a delayed begin of an abandoned attempt is refused.
-	abandonedFor = int64(time.Minute / time.Microsecond)
+	// abandonTombstoneFor is how long a delayed begin of an abandoned attempt is refused.
+	abandonTombstoneFor = int64(time.Minute / time.Microsecond)
 )
 
-// record is what is kept of an operation.
+// record is the record of an operation.
 type record struct {
 	id          string
 	state       store.RecordState
@@ -28,8 +28,8 @@ type record struct {
 	number      int
 	leaseEnds   int64 // µs of the store's clock
 	dirty       bool  // the attempt in flight may have had effects
-	marks       int   // the highest Seq of its marks
-	priorDirty  bool  // one before it may have
+	lastMark    int   // the highest Seq of its marks
+	priorDirty  bool  // an earlier attempt may have had effects
 	status      int
 	data        []byte
 
@@ -37,7 +37,7 @@ type record struct {
 	links [2]recordLinks // in the lists of the scope
 }
 
-// recordShard has the records of some scopes, and of some operations without a scope.
+// recordShard has the records of some scopes, and of some operations without one.
 type recordShard struct {
 	mu        sync.Mutex
 	records   expiry.Table[string, *record]
@@ -58,7 +58,7 @@ func (s *Store) recordShard(ref store.AttemptRef) *recordShard {
 	return shardOf(s, s.records, cmp.Or(ref.Scope, ref.ID))
 }
 
-// add returns a new record, for which there is room.
+// add adds and returns a new record; the caller has taken room for it.
 func (r *recordShard) add(ref store.AttemptRef, fingerprint string, number int, expires, now int64) *expiry.Entry[string, *record] {
 	rec := &record{id: ref.ID, owner: ref.Owner, fingerprint: fingerprint, number: number, scope: r.scope(ref.Scope)}
 	rec.scope.all.push(rec)
@@ -66,17 +66,17 @@ func (r *recordShard) add(ref store.AttemptRef, fingerprint string, number int, 
 	return r.records.Get(ref.ID, now)
 }
 
-// removed forgets a record that the table has forgotten.
+// removed is called for every record that the table has removed.
 func (r *recordShard) removed(rec *record) {
 	r.dropData(rec)
-	r.room.give(recordBytes)
+	r.room.free(recordBytes)
 	sc := rec.scope
 	if sc.all.remove(rec); sc.all.size == 0 {
-		r.forget(sc)
+		r.dropScope(sc)
 	}
 }
 
-// keep sets a record's result, for which there is room.
+// keep sets a record's result; the caller has taken room for it.
 func (r *recordShard) keep(rec *record, data []byte) {
 	if rec.data = data; len(data) > 0 {
 		rec.scope.results.push(rec)
@@ -84,13 +84,13 @@ func (r *recordShard) keep(rec *record, data []byte) {
 	}
 }
 
-// dropData forgets a record's result, if it has one, and returns how many bytes it had.
+// dropData drops a record's result, if any, and returns its size.
 func (r *recordShard) dropData(rec *record) int {
 	n := len(rec.data)
 	if rec.data = nil; n > 0 {
 		rec.scope.results.remove(rec)
 		r.resize(rec.scope, -n)
-		r.room.give(n)
+		r.room.free(n)
 	}
 	return n
 }
@@ -119,7 +119,7 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 	return reply, nil
 }
 
-// begin reports whether there is room for what it asks.
+// begin begins an operation. It returns false if there is no room.
 func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.BeginReply, fits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +146,7 @@ func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.Beg
 	case rec.fingerprint != req.Fingerprint:
 		reply.Outcome = store.Mismatched
 		return reply, true
-	case rec.state == store.InFlight && rec.owner == req.Owner: // sent twice
+	case rec.state == store.InFlight && rec.owner == req.Owner: // a repeat
 		rec.leaseEnds = leaseEnds
 		reply.Outcome = store.Started
 		return reply, true
@@ -158,7 +158,7 @@ func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.Beg
 		return reply, true
 	case rec.state == store.Unknown && req.Rerun, rec.state == store.InFlight:
 		rec.priorDirty = rec.priorDirty || rec.dirty || rec.state == store.Unknown
-		rec.state, rec.owner, rec.leaseEnds, rec.dirty, rec.marks = store.InFlight, req.Owner, leaseEnds, true, 0
+		rec.state, rec.owner, rec.leaseEnds, rec.dirty, rec.lastMark = store.InFlight, req.Owner, leaseEnds, true, 0
 		rec.number++
 		extend(e, expires)
 		return store.BeginReply{Outcome: store.Started, Number: rec.number}, true
@@ -167,7 +167,7 @@ func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.Beg
 	return reply, true
 }
 
-// scopeFull reports whether a scope has as many records as it may have, and when the first one ends.
+// scopeFull reports whether a scope has its maximum of records, and when the first one expires.
 func (r *recordShard) scopeFull(req *store.BeginRequest, now int64) (left time.Duration, full bool) {
 	sc := r.scopes[req.Scope]
 	if req.Scope == "" || req.MaxRecords <= 0 || sc == nil || sc.all.size < req.MaxRecords {
@@ -198,8 +198,8 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 	return owned, nil
 }
 
-// settle returns how many bytes it needs room for, if there is none, and how many its scope has then.
-// With the last try a result is not retained if there is no room for it.
+// settle settles an attempt. If there is no room, it returns how many bytes are missing, and how
+// many its scope would have. On the last try, a result without room is not retained.
 func (r *recordShard) settle(req *store.SettleRequest, now int64, last bool) (owned bool, missing, bytesOfScope int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,7 +208,7 @@ func (r *recordShard) settle(req *store.SettleRequest, now int64, last bool) (ow
 	if e != nil && e.Value.owner != req.Owner {
 		return false, 0, 0
 	}
-	if e != nil && e.Value.state != store.InFlight { // sent twice
+	if e != nil && e.Value.state != store.InFlight { // a repeat
 		return true, 0, 0
 	}
 	state, data := req.State, req.Data
@@ -221,9 +221,9 @@ func (r *recordShard) settle(req *store.SettleRequest, now int64, last bool) (ow
 		}
 		state, data = store.NotRetained, nil
 	}
-	if e = r.records.Get(req.ID, now); e == nil { // it is better told late than run again
+	if e = r.records.Get(req.ID, now); e == nil { // a late result is better than another run
 		if !r.room.take(recordBytes) {
-			r.room.give(len(data))
+			r.room.free(len(data))
 			return false, recordBytes, 0
 		}
 		e = r.add(req.AttemptRef, req.Fingerprint, req.Number, expires, now)
@@ -235,7 +235,7 @@ func (r *recordShard) settle(req *store.SettleRequest, now int64, last bool) (ow
 	return true, 0, 0
 }
 
-// scopeKeeps reports whether a scope may have one more result.
+// scopeKeeps reports whether a scope has room for one more result.
 func (r *recordShard) scopeKeeps(req *store.SettleRequest, now int64) bool {
 	if req.Scope == "" || req.MaxBytes <= 0 || r.bytesOf(req.Scope)+len(req.Data) <= req.MaxBytes {
 		return true
@@ -258,18 +258,18 @@ func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (boo
 }
 
 func (r *recordShard) abandon(ref store.AttemptRef, now int64) bool {
-	if r.abandoned.Get(ref.Owner, now) != nil { // sent twice
+	if r.abandoned.Get(ref.Owner, now) != nil { // a repeat
 		return true
 	}
 	if r.abandoned.Room(1, now) {
-		r.abandoned.Add(ref.Owner, struct{}{}, now+abandonedFor, now)
+		r.abandoned.Add(ref.Owner, struct{}{}, now+abandonTombstoneFor, now)
 	}
 	rec := r.inFlight(ref, now)
 	if rec == nil {
 		return false
 	}
 	if rec.priorDirty {
-		rec.leaseEnds, rec.dirty, rec.owner = now, true, "" // no late step of the attempt counts
+		rec.leaseEnds, rec.dirty, rec.owner = now, true, "" // late steps of the attempt have no effect
 		return true
 	}
 	r.records.Remove(ref.ID)
@@ -297,8 +297,8 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 	if rec == nil {
 		return false, nil
 	}
-	if req.Seq > rec.marks {
-		rec.dirty, rec.marks = req.Dirty, req.Seq
+	if req.Seq > rec.lastMark {
+		rec.dirty, rec.lastMark = req.Dirty, req.Seq
 	}
 	return true, nil
 }

@@ -9,45 +9,45 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
-// When there is no room for a new record, expired ones go first. Then the larger results of the scope that
-// has the most bytes of them are forgotten, and their operations stay finished. Only if that makes no
-// room is the new one refused.
+// If there is no room for a new record, expired ones are removed first. Then the larger results of
+// the scope with the most bytes of results are dropped; their operations stay finished. Only if
+// that makes no room, the new record is refused.
 const (
-	// freedPart is the part of the store that is freed at a time, so that not every new record looks for
-	// the fullest scope.
+	// freedPart is the part of the store that is freed at a time, so that not every new record has
+	// to find the fullest scope.
 	freedPart = 64
-	// maxDemoted and demotedOf bound a search for room: so many results at most are forgotten, a part
-	// of the scope's oldest at a time.
-	maxDemoted, demotedOf = 1024, 256
+	// maxDropped and dropBatch bound the search for room: the maximum of dropped results, and of
+	// the scope's oldest results that are examined at a time.
+	maxDropped, dropBatch = 1024, 256
 )
 
 // recordRoom is the memory of all records of a store.
 type recordRoom struct {
 	max  int64
 	used atomic.Int64
-	mu   sync.Mutex // held by who makes room
+	mu   sync.Mutex // held while making room
 }
 
-// take reports whether there is room for n bytes, which it then takes.
+// take takes room for n bytes. It returns false if there is not enough.
 func (r *recordRoom) take(n int) bool {
 	if r.used.Add(int64(n)) > r.max && n > 0 {
-		r.give(n)
+		r.free(n)
 		return false
 	}
 	return true
 }
 
-func (r *recordRoom) give(n int) { r.used.Add(int64(-n)) }
+func (r *recordRoom) free(n int) { r.used.Add(int64(-n)) }
 
 func (r *recordRoom) fits(n int) bool { return r.used.Load()+int64(n) <= r.max }
 
-// makeRoom makes room for n bytes, and reports whether it could. It forgets results only of scopes that
-// have more bytes of them than a given number.
+// makeRoom makes room for n bytes, and reports whether it succeeded. It drops results only of
+// scopes with more than moreThan bytes of results.
 func (s *Store) makeRoom(n, moreThan int) bool {
 	room := &s.recordRoom
 	room.mu.Lock()
 	defer room.mu.Unlock()
-	if room.fits(n) { // another has made some
+	if room.fits(n) { // another call has made room
 		return true
 	}
 	now := s.now()
@@ -58,17 +58,17 @@ func (s *Store) makeRoom(n, moreThan int) bool {
 		r.mu.Unlock()
 	}
 	goal := max(n, int(room.max/freedPart))
-	for forgotten := 0; forgotten < maxDemoted && !room.fits(goal); {
-		demoted := s.fullestShard().demote(int(room.used.Load()+int64(goal)-room.max), moreThan)
-		if demoted == 0 {
+	for forgotten := 0; forgotten < maxDropped && !room.fits(goal); {
+		dropped := s.fullestShard().dropResults(int(room.used.Load()+int64(goal)-room.max), moreThan)
+		if dropped == 0 {
 			break
 		}
-		forgotten += demoted
+		forgotten += dropped
 	}
 	return room.fits(n)
 }
 
-// fullestShard returns the one whose fullest scope has the most bytes.
+// fullestShard returns the shard whose fullest scope has the most bytes.
 func (s *Store) fullestShard() (fullest *recordShard) {
 	most := -1
 	for i := range s.records {
@@ -82,9 +82,9 @@ func (s *Store) fullestShard() (fullest *recordShard) {
 	return fullest
 }
 
-// demote forgets results of the shard's fullest scope, until it has freed n bytes: those of its oldest
-// that are no smaller than the mean, or if there are none, of its oldest. It returns how many.
-func (r *recordShard) demote(n, moreThan int) (demoted int) {
+// dropResults drops results of the shard's fullest scope until it has freed n bytes: of its oldest,
+// those not smaller than the mean, or any if there are none. It returns their number.
+func (r *recordShard) dropResults(n, moreThan int) (dropped int) {
 	if r == nil {
 		return 0
 	}
@@ -94,9 +94,9 @@ func (r *recordShard) demote(n, moreThan int) (demoted int) {
 		return 0
 	}
 	sc := r.fullest[0]
-	for mean := sc.bytes / max(sc.results.size, 1); demoted == 0; mean = 0 {
+	for mean := sc.bytes / max(sc.results.size, 1); dropped == 0; mean = 0 {
 		rec := sc.results.first
-		for range demotedOf {
+		for range dropBatch {
 			if rec == nil || n <= 0 {
 				break
 			}
@@ -104,7 +104,7 @@ func (r *recordShard) demote(n, moreThan int) (demoted int) {
 			if len(rec.data) >= mean {
 				rec.state = store.NotRetained
 				n -= r.dropData(rec)
-				demoted++
+				dropped++
 			}
 			rec = next
 		}
@@ -112,19 +112,19 @@ func (r *recordShard) demote(n, moreThan int) (demoted int) {
 			break
 		}
 	}
-	return demoted
+	return dropped
 }
 
-// recordScope is what a shard knows of a scope. Operations of a shard that have none share one.
+// recordScope is a scope in a shard. Operations without a scope share one.
 type recordScope struct {
 	name    string
-	all     recordList // the first to expire first, if their retentions are the same
-	results recordList // those that have a result, the oldest first
-	bytes   int        // of the results
+	all     recordList // ordered by expiry if their retentions are the same
+	results recordList // with a result, oldest first
+	bytes   int        // total size of the results
 	index   int        // in the heap
 }
 
-// scope returns a scope, which is begun if it has no records.
+// scope returns a scope; it adds one without records.
 func (r *recordShard) scope(name string) *recordScope {
 	sc := r.scopes[name]
 	if sc == nil {
@@ -136,13 +136,13 @@ func (r *recordShard) scope(name string) *recordScope {
 	return sc
 }
 
-// forget forgets a scope that has no records.
-func (r *recordShard) forget(sc *recordScope) {
+// dropScope removes a scope without records.
+func (r *recordShard) dropScope(sc *recordScope) {
 	delete(r.scopes, sc.name)
 	heap.Remove(&r.fullest, sc.index)
 }
 
-// resize notes that a scope has n more bytes of results.
+// resize adds n to the bytes of a scope's results.
 func (r *recordShard) resize(sc *recordScope, n int) {
 	sc.bytes += n
 	heap.Fix(&r.fullest, sc.index)
@@ -155,7 +155,7 @@ func (r *recordShard) bytesOf(scope string) int {
 	return 0
 }
 
-// first removes the records of a scope that have expired, and returns the first that has not, or nil.
+// first removes the expired records of a scope, and returns the first other one, or nil.
 func (r *recordShard) first(sc *recordScope, now int64) *expiry.Entry[string, *record] {
 	for sc.all.first != nil {
 		if e := r.records.Get(sc.all.first.id, now); e != nil {
@@ -165,7 +165,7 @@ func (r *recordShard) first(sc *recordScope, now int64) *expiry.Entry[string, *r
 	return nil
 }
 
-// recordList is a list of records that are linked to each other.
+// recordList is a linked list of records.
 type recordList struct {
 	first, last *record
 	size        int

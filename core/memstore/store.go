@@ -1,9 +1,7 @@
-// Package memstore keeps the state of every mechanism in the memory of the process: the store for
-// tests, for programs of one process, and for limits that each process has for itself. It is the
-// reference that other stores are held against.
-//
-// Its clock is the process's monotonic one, so changes of the wall clock do not touch it. Nothing
-// survives the process.
+// Package memstore keeps the state of every mechanism in process memory: for tests, for programs of
+// one process, and for limits of a single process. It is the reference for other stores. It uses
+// the monotonic clock of the process, so changes of the wall clock do not affect it. Its state ends
+// with the process.
 package memstore
 
 import (
@@ -20,11 +18,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Store is a store.Store in memory. It starts no goroutine, and its size is bounded. A store that is full
-// of token buckets forgets one for each new key ([WithMaxBuckets]), and one that is full of records the
-// results of finished operations ([WithMaxRecordBytes]). It never forgets the record of an operation, a
-// lock or a permit that is held, or the participants of a latch: when it is full of those, it refuses new
-// ones with store.ErrFull. All methods may be called concurrently.
+// Store is a store.Store in memory. It starts no goroutine, and its size is bounded. A store that
+// is full of token buckets drops one for each new key ([WithMaxBuckets]), and one that is full of
+// records drops results of finished operations ([WithMaxRecordBytes]). It never drops the record of
+// an operation, a held lock or permit, or the participants of a latch: if it is full of those, it
+// refuses new ones with store.ErrFull. All methods may be called concurrently.
 type Store struct {
 	start   time.Time
 	seed    maphash.Seed
@@ -36,11 +34,11 @@ type Store struct {
 	records    []recordShard
 	recordRoom recordRoom
 
-	locks  resources[*lockState, *request]
+	locks  shardSet[*lockState, *request]
 	fences fences
 	lost   listeners.Listeners
 
-	permits resources[*semaphoreState, *permit]
+	permits shardSet[*semaphoreState, *permit]
 	latches latches
 
 	unobserve func()
@@ -95,8 +93,8 @@ func WithMaxBuckets(n int) Option {
 // new key refused, until buckets are full again.
 func RefuseNewBuckets() Option { return optionFunc(func(c *config) { c.refuseBuckets = true }) }
 
-// WithMaxRecordBytes sets how much memory the records of operations may take: 256 MiB if not set.
-// A record without a result counts 512 bytes. It panics if n is less than that.
+// WithMaxRecordBytes sets the maximum memory of the records of operations: 256 MiB by default. A
+// record without a result counts 512 bytes. It panics if n is less than that.
 //
 // When there is no room for a new record, or a result, the larger results of the scope that has the most
 // bytes of them are forgotten: their operations are finished as before, as guard.NotRetained. Only if
@@ -108,9 +106,9 @@ func WithMaxRecordBytes(n int) Option {
 	return optionFunc(func(c *config) { c.maxRecordBytes = n })
 }
 
-// WithMaxLocks sets how many holds of locks, and requests that wait for one, the store has at a
-// time: 262,144 if not set, about 700 bytes each. Of what was released in the last minute it
-// remembers as many again, about 200 bytes each. It panics if n is not positive.
+// WithMaxLocks sets the maximum number of lock holds and waiters: 262,144 by default, about 700
+// bytes each. In addition the store keeps up to as many tombstones of the last minute's releases,
+// about 200 bytes each. It panics if n is not positive.
 func WithMaxLocks(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxLocks: %d is not positive", n))
@@ -118,9 +116,9 @@ func WithMaxLocks(n int) Option {
 	return optionFunc(func(c *config) { c.maxLocks = n })
 }
 
-// WithMaxPermits sets how many permits of semaphores, and requests that wait for one, the store has
-// at a time: 262,144 if not set, about 750 bytes each. Of what was released in the last minute it
-// remembers as many again, about 200 bytes each. It panics if n is not positive.
+// WithMaxPermits sets the maximum number of permits and of waiters for them: 262,144 by default,
+// about 750 bytes each. In addition the store keeps up to as many tombstones of the last minute's
+// releases, about 200 bytes each. It panics if n is not positive.
 func WithMaxPermits(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxPermits: %d is not positive", n))
@@ -128,9 +126,8 @@ func WithMaxPermits(n int) Option {
 	return optionFunc(func(c *config) { c.maxPermits = n })
 }
 
-// WithMaxParticipants sets how many participants all latches of the store have at a time: a million
-// if not set, about 60 bytes and their names each, and 300 more for each latch. It panics if n is not
-// positive.
+// WithMaxParticipants sets the maximum number of participants of all latches: a million by default,
+// about 60 bytes and their names each, and 300 more for each latch. It panics if n is not positive.
 func WithMaxParticipants(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxParticipants: %d is not positive", n))
@@ -183,8 +180,8 @@ func (s *Store) Close() error {
 	})
 }
 
-// begins is ready for what begins something, or waits for it.
-func (s *Store) begins(ctx context.Context) error {
+// acceptsNew is ready for calls that begin something or wait, which fail from Shutdown on.
+func (s *Store) acceptsNew(ctx context.Context) error {
 	if s.hooks.Begun() {
 		return store.ErrClosed
 	}
@@ -198,7 +195,7 @@ func (s *Store) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// now is the store's clock, in µs.
+// now returns the time of the store's clock in µs.
 func (s *Store) now() int64 { return int64(time.Since(s.start) / time.Microsecond) }
 
 func shardOf[S any](s *Store, shards []S, key string) *S {

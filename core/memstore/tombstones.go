@@ -7,11 +7,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
-// withdrawnFor is for how long a delayed request of a released ID is refused.
-const withdrawnFor = int64(time.Minute / time.Microsecond)
+// tombstoneFor is how long a delayed request with a released ID is refused.
+const tombstoneFor = int64(time.Minute / time.Microsecond)
 
-// tombstones remember which IDs were released, for a minute. When the store has as many as it may
-// have requests, the oldest go early.
+// tombstones are the IDs that were released in the last minute. If there are more than the maximum
+// of requests, the oldest are removed early.
 type tombstones struct {
 	byID        map[requestID]*tombstone
 	first, last *tombstone // in order of age
@@ -19,7 +19,7 @@ type tombstones struct {
 
 type tombstone struct {
 	id      requestID
-	held    bool // what the release answered
+	held    bool // the reply to the release
 	expires int64
 	next    *tombstone
 }
@@ -40,7 +40,7 @@ func (t *tombstones) add(id requestID, held bool, now int64, count *atomic.Int64
 	if count.Add(1) > limit && t.first != nil {
 		t.removeFirst(count)
 	}
-	added := &tombstone{id: id, held: held, expires: now + withdrawnFor}
+	added := &tombstone{id: id, held: held, expires: now + tombstoneFor}
 	if t.last == nil {
 		t.first = added
 	} else {
@@ -56,7 +56,7 @@ func (t *tombstones) removeFirst(count *atomic.Int64) {
 	if t.first == nil {
 		t.last = nil
 	}
-	if t.byID[old.id] == old { // not one that was released again after it expired
+	if t.byID[old.id] == old { // unless it was released again after it expired
 		delete(t.byID, old.id)
 	}
 	count.Add(-1)

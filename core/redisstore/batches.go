@@ -9,8 +9,8 @@ import (
 // maxBatch is how many script calls one pipeline has.
 const maxBatch = 100
 
-// eachBatch calls f with the indexes of up to a hundred calls of a node at a time. For calls of several nodes
-// it does so at the same time: one that does not answer costs the others nothing.
+// eachBatch calls f with the indexes of up to a hundred calls of a node at a time. It does so
+// concurrently for several nodes, so that one without a reply does not delay the others.
 func (s *Store) eachBatch(ctx context.Context, calls []scriptCall, f func(n *node, batch []int)) {
 	each := func(n *node, all []int) {
 		for batch := range slices.Chunk(all, maxBatch) {
@@ -31,7 +31,7 @@ func (s *Store) eachBatch(ctx context.Context, calls []scriptCall, f func(n *nod
 	wg.Wait()
 }
 
-// byNode groups the indexes of calls by the nodes that have their keys, as far as is known.
+// byNode groups the indexes of calls by the nodes of their keys, as far as they are known.
 func (s *Store) byNode(ctx context.Context, calls []scriptCall) map[*node][]int {
 	nodes := make(map[*node][]int)
 	for i, c := range calls {
@@ -41,15 +41,15 @@ func (s *Store) byNode(ctx context.Context, calls []scriptCall) map[*node][]int 
 	return nodes
 }
 
-// renewEach runs scripts that renew, and reports which of them answered 1. What is damaged is not held
-// any more.
+// renewEach runs scripts that renew, and reports which of them returned 1. A damaged hold counts as
+// lost.
 func (s *Store) renewEach(ctx context.Context, op operation, calls []scriptCall) ([]bool, error) {
 	return s.finishEach(ctx, op, calls, isWrongType)
 }
 
-// finishEach runs scripts that finish something, and reports which of them answered 1. With an error
-// that is true of those it reports: in a Cluster, of others than those of a master that is down. Some
-// errors mean no more than that the answer is not 1.
+// finishEach runs scripts that finish something, and reports which of them returned 1. With an
+// error, the report holds for those that are true: in a Cluster, other masters than the failed one
+// may have replied. An error for which harmless returns true counts as another reply than 1.
 func (s *Store) finishEach(ctx context.Context, op operation, calls []scriptCall, harmless func(error) bool) ([]bool, error) {
 	var (
 		done   = make([]bool, len(calls))
@@ -85,7 +85,7 @@ func (s *Store) finishEach(ctx context.Context, op operation, calls []scriptCall
 	return done, failed
 }
 
-// pick returns those of a list that have these indexes.
+// pick returns the elements of a list with these indexes.
 func pick[T any](list []T, indexes []int) []T {
 	picked := make([]T, len(indexes))
 	for i, n := range indexes {

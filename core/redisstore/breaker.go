@@ -13,26 +13,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A breaker opens when a node has failed several calls in a row, or has said that it cannot work. Calls
-// then fail at once, until a probe succeeds.
+// A breaker opens when several calls of a node in a row have failed, or the node has replied that
+// it cannot work. Calls then fail at once, until a probe succeeds.
 
 const (
 	// tripAfter is how many failures in a row open the breaker.
 	tripAfter = 5
-	// forgetAfter is how often failures are forgotten while the breaker is closed, since the success of a call
-	// that only reads does not undo them.
+	// forgetAfter is how often the count of failures is reset while the breaker is closed, since
+	// the success of a call that only reads does not reset it.
 	forgetAfter = time.Minute
 	// probeEvery is how often a node whose breaker is open is probed.
 	probeEvery = 250 * time.Millisecond
 )
 
 var (
-	errDown    = fmt.Errorf("%w: redis is taken to be down", store.ErrUnavailable)
-	errIgnored = errors.New("says nothing of the server")
+	errDown    = fmt.Errorf("%w: the circuit breaker of redis is open", store.ErrUnavailable)
+	errIgnored = errors.New("no evidence about the server")
 )
 
-// probeText writes, as most steps do: a server that answers PING may still be a replica, have too few
-// replicas, or be paused for writes.
+// probeText writes, as most steps do: a server that replies to PING may still be a replica, have
+// too few replicas, or be paused for writes.
 const probeText = "return redis.call('SET', KEYS[1], '', 'PX', 1000)"
 
 func (n *node) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
@@ -58,8 +58,8 @@ func (n *node) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	})
 }
 
-// isDown reports whether the breaker is not closed: only the probe may pass one that is half open, so that
-// no caller waits to find out.
+// isDown reports whether the breaker is not closed: only the probe may pass a half-open one, so
+// that no caller has to wait.
 func (n *node) isDown() bool { return n.breaker.State() != gobreaker.StateClosed }
 
 func (n *node) downError() error {
@@ -69,8 +69,8 @@ func (n *node) downError() error {
 	return errDown
 }
 
-// failed records the failure that calls report while the breaker is open. It may change meanwhile: a server
-// that was gone may come back and refuse the password.
+// failed records the failure that calls return while the breaker is open. It may change: a server
+// that was unreachable may then refuse the password.
 func (n *node) failed(err error) {
 	explained := explain(err, false)
 	down := fmt.Errorf("%w: %w", errDown, store.WithCauseOf(explained, err.Error()))
@@ -78,8 +78,8 @@ func (n *node) failed(err error) {
 	n.store.logFault(context.Background(), n, explained)
 }
 
-// report tells the breaker what the result of a call means for it. A call that is tried though the breaker is open
-// has no say in it.
+// report reports the result of a call to the breaker. A call that is tried although the breaker is
+// open does not count.
 type report struct {
 	node *node
 	done func(error)
@@ -111,20 +111,21 @@ func (r report) is(err error) {
 	r.done(err)
 }
 
-// isDecisive reports whether one such error is enough to know that the node cannot work: it is an answer,
-// where silence may have many reasons.
+// isDecisive reports whether a single such error proves that the node cannot work. A reply or a
+// refusal does; a timeout may have many reasons.
 func isDecisive(err error) bool {
 	return redisfault.IsUnreachable(err) || redisfault.IsUnauthenticated(err) || redisfault.RefusesWrites(err)
 }
 
-// verdict says what an error means for the breaker: nil if the server works, errIgnored if it may.
+// verdict returns what an error means for the breaker: nil if the server works, errIgnored if it
+// may work.
 func verdict(caller context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case caller.Err() != nil, errors.Is(err, redis.ErrPoolTimeout): // the caller left, or others had all connections
+	case caller.Err() != nil, errors.Is(err, redis.ErrPoolTimeout): // canceled by the caller, or no free connection
 		return errIgnored
-	case redisfault.IsUnauthenticated(err): // no call works, and each costs a connection
+	case redisfault.IsUnauthenticated(err): // all calls fail, and each costs a connection
 		return err
 	case isReply(err) && !didNotRun(err), errors.Is(err, errOddReply):
 		return nil
@@ -134,10 +135,11 @@ func verdict(caller context.Context, err error) error {
 	return err
 }
 
-// tell reports the result of a call. Silence counts only if nobody was answered after the request was
-// written: a server that answers others is busy, not down. It does not count for a call that had no
-// connection in time, or that had little time left when it had one, since others may have had them all.
-func (n *node) tell(caller context.Context, c *callContext, r report, err error) {
+// reportResult reports the result of a call. A timeout counts only if no other call got a reply
+// after the request was written: a server that replies to others is busy, not down. It does not
+// count for a call that got no connection in time, or got it with little time left, since other
+// calls may have used them all.
+func (n *node) reportResult(caller context.Context, c *callContext, r report, err error) {
 	means := verdict(caller, err)
 	late := c.Err() != nil
 	if (err == nil || isReply(err)) && !n.answered.Load() {
@@ -147,41 +149,41 @@ func (n *node) tell(caller context.Context, c *callContext, r report, err error)
 	case means == nil:
 		if c.writes {
 			n.hear()
-		} else if n.client != nil { // a server that can only be read is down for writers
+		} else if n.client != nil { // a server that only serves reads is down for writes
 			means = errIgnored
 		}
 	case errors.Is(means, errIgnored), isReply(err), redisfault.IsUnreachable(err):
-	case late && (c.sent.silence() < n.store.config.timeout/2 || c.large), n.answersAfter(c.sent.since()):
+	case late && (c.sent.silence() < n.store.config.timeout/2 || c.large), n.repliedSince(c.sent.since()):
 		means = errIgnored
 	}
 	if late && r.done != nil && means != nil && !errors.Is(means, errIgnored) &&
-		n.store.deadlines.silent(n, n.store.config.timeout/2) >= tripAfter-1 {
-		n.trip.Store(true) // the others will fail in a moment
+		n.store.deadlines.countSilent(n, n.store.config.timeout/2) >= tripAfter-1 {
+		n.trip.Store(true) // the others are about to fail
 	}
 	r.is(means)
 	if errors.Is(means, errIgnored) && late && !isReply(err) {
-		n.suspect()
+		n.recordMiss()
 	}
 }
 
 func (n *node) hear() { n.heard.Store(n.store.clock()) }
 
-// answersAfter reports whether the node has answered a step that may write a while after then: what it had answered
-// before may have been on its way still.
-func (n *node) answersAfter(then time.Time) bool {
+// repliedSince reports whether the node has replied to a step that may write some time after then:
+// earlier replies may still have been on their way.
+func (n *node) repliedSince(then time.Time) bool {
 	return !then.IsZero() && n.heard.Load() > int64(then.Add(n.store.config.timeout/10).Sub(n.store.made))
 }
 
-// suspect records that a call ended before anything was heard of the server: its caller has left, or it had
-// no connection in time, as when very many call at once. That says nothing of the server. But when it
-// happens several times in a row, and the server answers nobody else, it is probed.
-func (n *node) suspect() {
+// recordMiss records that a call ended without a reply: its caller's context ended, or it got no
+// connection in time, as in a burst. That is no evidence about the server. But after several in a
+// row without a reply to any other call, the server is probed.
+func (n *node) recordMiss() {
 	n.store.nodes.refresh()
-	if n.missed.Add(1) < tripAfter || !n.asking.CompareAndSwap(false, true) {
+	if n.missed.Add(1) < tripAfter || !n.probingMisses.CompareAndSwap(false, true) {
 		return
 	}
 	started := n.store.start(func() {
-		defer n.asking.Store(false)
+		defer n.probingMisses.Store(false)
 		done, err := n.breaker.Allow()
 		if err != nil {
 			return
@@ -192,16 +194,17 @@ func (n *node) suspect() {
 			return
 		}
 		if err != nil && !errors.Is(err, errIgnored) {
-			n.trip.Store(true) // there were enough of them
+			n.trip.Store(true) // there were enough misses
 		}
 		report{n, done}.is(err)
 	})
 	if !started {
-		n.asking.Store(false)
+		n.probingMisses.Store(false)
 	}
 }
 
-// probe probes a node whose breaker is open, until it works, is no master any more, or the store is closed.
+// probe probes a node with an open breaker until it works, is no longer a master, or the store is
+// closed.
 func (n *node) probe() {
 	tick := time.NewTicker(probeEvery / 2)
 	defer tick.Stop()
@@ -216,15 +219,15 @@ func (n *node) probe() {
 			continue // not half-open yet
 		}
 		err, stopped := n.ask()
-		if stopped { // the client may wait for longer; Close does not
+		if stopped { // the client may wait longer; Close does not
 			return
 		}
 		report{n, done}.is(err)
 	}
 }
 
-// ask probes the node, and returns what the answer means for its breaker. It reports whether the store was
-// closed before.
+// ask probes the node once, and returns the verdict for its breaker. stopped reports whether the
+// store was closed before.
 func (n *node) ask() (err error, stopped bool) {
 	answer := make(chan error, 1)
 	go func() { answer <- n.write() }()
@@ -236,35 +239,36 @@ func (n *node) ask() (err error, stopped bool) {
 	}
 }
 
-// unhurried is the deadline of work in the background, which no caller waits for.
+// unhurried is the timeout of background work, which no caller waits for.
 func (s *Store) unhurried() time.Duration { return max(time.Second, 4*s.config.timeout) }
 
-// write runs the probe. A connection may take longer to make than a caller would wait for it; the reply may not.
+// write runs the probe. The connection may take longer than for a caller; the reply may not.
 func (n *node) write() error {
 	s, began := n.store, time.Now()
-	if n.client == nil { // the node that replies with the map of the Cluster works
+	if n.client == nil { // a node that returns the map of the Cluster works
 		return verdict(context.Background(), s.nodes.ask(s.life, s.unhurried()))
 	}
 	c := s.deadlines.context(context.Background(), n, s.unhurried(), s.config.timeout)
-	defer s.deadlines.giveBack(c)
+	defer s.deadlines.release(c)
 	err := n.client.Process(c, onceCmd{newEval(c, byText, []byte(probeText), []string{n.probed}, nil)})
 	if err != nil && c.Err() != nil && !isReply(err) {
 		err = tooLate(c, &c.sent)
 	}
 	if s.nodes.cluster != nil && isReply(err) && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")) {
-		err = nil // it works, and the slot of the probe is elsewhere by now
+		err = nil // it works, and the slot of the probe has moved
 	}
 	switch err = verdict(context.Background(), err); {
 	case err == nil:
 		n.hear()
-	case !isReply(err) && n.answersAfter(began):
+	case !isReply(err) && n.repliedSince(began):
 		return errIgnored
 	}
 	return err
 }
 
-// warm makes a connection in the background, for later calls: a server may be so far away that no caller
-// waits for as long as that takes. It finishes those, too, that the client has dialed for callers who had left.
+// warm opens a connection in the background, for later calls: a server may be so far away that this
+// takes longer than any caller waits. It also completes connections that the client has dialed for
+// canceled callers.
 func (n *node) warm() {
 	s, conns := n.store, 1
 	if n.isDown() {
@@ -278,10 +282,10 @@ func (n *node) warm() {
 			n.warming.Add(-1)
 			return
 		}
-		go func() { // Close does not wait for it: the client notices the end of a context late
+		go func() { // Close does not wait for it: the client reacts late to the end of a context
 			defer n.warming.Add(-1)
 			c := s.deadlines.context(s.life, n, s.unhurried(), s.config.timeout)
-			defer s.deadlines.giveBack(c)
+			defer s.deadlines.release(c)
 			if n.client != nil {
 				_ = n.client.Ping(c).Err()
 			} else {

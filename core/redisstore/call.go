@@ -9,31 +9,32 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var errStuck = store.Unavailable(store.Timeout, "redis: too many requests wait for their turn")
+var errQueueFull = store.Unavailable(store.Timeout, "redis: too many queued requests")
 
-// urgency says whether a call is made though the breaker is open.
+// urgency is whether a call is made even if the breaker is open.
 type urgency int
 
 const (
 	ordinary urgency = iota
-	// finishing calls end what was begun: they are always tried.
+	// finishing calls end something that was begun: they are always tried.
 	finishing
 )
 
-// largeBytes is from what size on silence says nothing of a node: the network may be slow.
+// largeBytes is the size from which on a timeout is no evidence against a node: the network may be
+// slow.
 const largeBytes = 256 << 10
 
-// call runs f, which talks to a node, in the caller's goroutine. The context of f ends with the caller's, and
-// when there is no connection, or no reply, within the store's deadline.
+// call runs f, which calls a node, in the caller's goroutine. The context of f ends with the
+// caller's, and if there is no connection, or no reply, within the store's timeout.
 func call[T any](ctx context.Context, n *node, op operation, u urgency, f func(context.Context) (T, error)) (T, error) {
-	told := n.store.telemetry.Begin(ctx, string(op))
-	value, err := callUntold(ctx, n, 0, 0, u, !op.reads(), f)
-	told.End(ctx, err)
+	timing := n.store.telemetry.Begin(ctx, string(op))
+	value, err := callUntraced(ctx, n, 0, 0, u, !op.reads(), f)
+	timing.End(ctx, err)
 	n.store.logFault(ctx, n, err)
 	return value, err
 }
 
-// logFault logs what an error says of the server that time does not mend.
+// logFault logs errors that do not end by themselves: damage and misconfiguration.
 func (s *Store) logFault(ctx context.Context, n *node, err error) {
 	switch {
 	case err == nil:
@@ -41,13 +42,13 @@ func (s *Store) logFault(ctx context.Context, n *node, err error) {
 		s.damage.Found(ctx)
 	case errors.Is(err, store.ErrMisconfigured):
 		if store.CauseOf(err) == store.Authentication {
-			n.loaded.Store(false) // load finds out when that is mended
+			n.loaded.Store(false) // load checks whether that has changed
 		}
 		s.misconfigured.Found(ctx, "cause", string(store.CauseOf(err)), "error", err)
 	}
 }
 
-// admit lets a call pass, or returns why not. It returns where to report the result of the call.
+// admit admits a call, or returns why not. It returns the report for the result of the call.
 func (n *node) admit(ctx context.Context, u urgency) (report, error) {
 	r := report{node: n}
 	if n.store.closed.Load() {
@@ -69,9 +70,9 @@ func (n *node) admit(ctx context.Context, u urgency) (report, error) {
 	return r, nil
 }
 
-// callUntold is call without telemetry, for a call that may write, or not: of so many bytes, and as many more that
-// the reply may have.
-func callUntold[T any](ctx context.Context, n *node, bytes, replyBytes int, u urgency, writes bool, f func(context.Context) (T, error)) (value T, err error) {
+// callUntraced is call without telemetry. bytes and replyBytes are the sizes of the request and of
+// the largest possible reply.
+func callUntraced[T any](ctx context.Context, n *node, bytes, replyBytes int, u urgency, writes bool, f func(context.Context) (T, error)) (value T, err error) {
 	r, err := n.admit(ctx, u)
 	if err != nil {
 		return value, err
@@ -81,15 +82,15 @@ func callUntold[T any](ctx context.Context, n *node, bytes, replyBytes int, u ur
 	c.writes, c.large = writes, bytes >= largeBytes
 	if value, err = f(c); isTimeout(err) {
 		if end, ok := c.Deadline(); ok && !time.Now().Before(end) {
-			<-c.Done() // the connection has noticed a moment earlier
+			<-c.Done() // the connection timed out a moment earlier
 		}
 	}
-	s.deadlines.giveBack(c)
+	s.deadlines.release(c)
 	late := err != nil && c.Err() != nil && !isReply(err)
 	if late && c.refused != nil {
 		err, late = c.refused, false
 	}
-	n.tell(ctx, c, r, err)
+	n.reportResult(ctx, c, r, err)
 	if late {
 		if !c.sent.wasWritten() {
 			n.warm()
@@ -99,7 +100,7 @@ func callUntold[T any](ctx context.Context, n *node, bytes, replyBytes int, u ur
 	return value, explain(err, c.sent.open())
 }
 
-// tooLate is the error of a call whose context ended before there was a reply.
+// tooLate returns the error of a call whose context ended before there was a reply.
 func tooLate(ctx context.Context, sent *wire) error {
 	what := "no connection in time"
 	if sent.wasWritten() {

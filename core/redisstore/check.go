@@ -13,20 +13,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// checkPings is how many round trips Check takes the median of.
+// checkPings is the number of round trips of which Check takes the median.
 const checkPings = 5
 
-// Check asks every node about the settings on which promises depend, and measures how far away it is. Call it
-// when a service starts, and log what it returns: nil, or an error for each of these, joined.
-//
-//   - The node may evict what locks and guards keep (maxmemory-policy), or is a replica.
+// Check checks the settings of every node on which promises depend, and measures the round trip.
+// Call it when a service starts, and log its result: nil, or an error for each of these, joined.
+//   - The node may evict keys of locks and guards (maxmemory-policy), or is a replica.
 //   - The node is so far away that a new connection, which takes about three round trips, or a reply takes longer
-//     than the store's deadline: the error says what to give to [WithTimeout].
-//   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of the deadline away: a
+//     than the store's timeout: the error has the value for [WithTimeout].
+//   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of the timeout away: a
 //     burst of calls would have to wait for connections.
 //
-// What the server does not let the client ask is not checked. If a node cannot be reached, the error matches
-// store.ErrUnavailable.
+// Settings that the server does not let the client read are not checked. If a node cannot be
+// reached, the error matches store.ErrUnavailable.
 func (s *Store) Check(ctx context.Context) error {
 	masters, err := s.masters(ctx)
 	if err != nil {
@@ -42,7 +41,7 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []error) {
-	// No deadline but the caller's: what is to be found out is how long it takes.
+	// Only the caller's deadline applies, since the time is to be measured.
 	far, err := roundTrip(ctx, master)
 	if err != nil {
 		return []error{explain(err, false)}
@@ -72,7 +71,7 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []er
 	return found
 }
 
-// roundTrip returns the median of some round trips on a connection that was there before.
+// roundTrip returns the median of several round trips on an established connection.
 func roundTrip(ctx context.Context, client *redis.Client) (time.Duration, error) {
 	conn := client.Conn()
 	defer func() { _ = conn.Close() }()
@@ -91,5 +90,5 @@ func roundTrip(ctx context.Context, client *redis.Client) (time.Duration, error)
 	return took[len(took)/2], nil
 }
 
-// isForbidden reports whether the server answered that the client may not ask.
+// isForbidden reports whether the server refused the command.
 func isForbidden(err error) bool { return isReply(err) && !redisfault.IsUnauthenticated(err) }

@@ -7,56 +7,57 @@ import (
 	"time"
 )
 
-// The client gives up at the deadline of a context, so a call runs in its caller's goroutine: a second one
-// would cost as much as a round trip, since a second thread has to wake up. All calls share one timer too.
+// The client gives up at the deadline of a context, so a call runs in its caller's goroutine: a
+// second goroutine would cost as much as a round trip, since another thread has to wake up. All
+// calls share one timer.
 
-// deadlines ends calls whose time is over. They are in the order of their ends, which is nearly always the one in
-// which they began.
+// deadlines ends calls at their deadlines. The list is ordered by deadline, which is nearly always
+// the order in which calls began.
 type deadlines struct {
 	mu          sync.Mutex
 	first, last *deadline
 	timer       *time.Timer
 	set         bool      // the timer runs
-	rings       time.Time // when, if it does
+	ringsAt     time.Time // when it fires
 
 	spare sync.Pool // of chan struct{}, of calls that ended in time
 }
 
-// deadline is that of a call, or of a request that waits for its turn.
+// deadline is that of a call, or of a queued request.
 type deadline struct {
 	at time.Time
-	of interface{ expire() } // which is called once, at the deadline
+	of interface{ expire() } // called once, at the deadline
 
-	next, prev *deadline // deadlines.mu guards them, and over
+	next, prev *deadline // guarded by deadlines.mu, as over
 	over       bool
 }
 
-// callContext is the context of a call. It ends with the caller's context, or when no connection is there by
-// the first deadline. From the first write on there is as much time for the reply as a call has for that.
+// callContext is the context of a call. It ends with the caller's context, or if there is no
+// connection by the first deadline. The first write sets a new deadline for the reply.
 type callContext struct {
 	context.Context // the caller's
 	node            *node
 	sent            wire
 	deadline        deadline
 	replyIn         time.Duration
-	large           bool // so that it may take long
-	writes          bool // it may write
-	overdue         bool // the node counts it as such; deadlines.mu guards it
+	large           bool // may take long
+	writes          bool // may write
+	overdue         bool // counted in node.overdue; guarded by deadlines.mu
 	done            chan struct{}
 	state           atomic.Int32
-	unwatch         func() bool
-	refused         error // why it ended before its deadline; good once state is callExpired
+	stopWatch       func() bool
+	refused         error // why it ended before its deadline; valid once state is callExpired
 }
 
 // The states of a call's context.
 const (
 	callRuns int32 = iota
 	callExpired
-	callEnded    // in time: done may be another call's from then on, which closes it if it expires
-	callRefusing // becomes callExpired once the reason is there
+	callEnded    // in time: done may then be reused by another call, which closes it if it expires
+	callRefusing // becomes callExpired once refused is set
 )
 
-// context returns the context of a call of a node. Callers give it back, always.
+// context returns the context of a call of a node. Callers always release it.
 func (d *deadlines) context(ctx context.Context, n *node, connectIn, replyIn time.Duration) *callContext {
 	c := &callContext{Context: ctx, node: n, replyIn: replyIn}
 	c.sent.call = c
@@ -66,12 +67,12 @@ func (d *deadlines) context(ctx context.Context, n *node, connectIn, replyIn tim
 	c.deadline.of = c
 	d.begin(&c.deadline, connectIn)
 	if ctx.Done() != nil {
-		c.unwatch = context.AfterFunc(ctx, c.expire)
+		c.stopWatch = context.AfterFunc(ctx, c.expire)
 	}
 	return c
 }
 
-// callOf returns the call that a context belongs to.
+// callOf returns the call of a context.
 func callOf(ctx context.Context) *callContext {
 	if c, ok := ctx.(*callContext); ok {
 		return c
@@ -89,7 +90,7 @@ func (c *callContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// written begins the time for the reply.
+// written starts the time for the reply.
 func (c *callContext) written() {
 	d := &c.node.store.deadlines
 	d.mu.Lock()
@@ -100,13 +101,13 @@ func (c *callContext) written() {
 	}
 }
 
-// giveBack ends what a context keeps others busy with.
-func (d *deadlines) giveBack(c *callContext) {
+// release removes the deadline of a call's context, and reuses its parts.
+func (d *deadlines) release(c *callContext) {
 	if d.end(&c.deadline); c.overdue {
 		c.node.overdue.Add(-1)
 	}
-	if c.unwatch != nil {
-		c.unwatch()
+	if c.stopWatch != nil {
+		c.stopWatch()
 	}
 	if c.state.CompareAndSwap(callRuns, callEnded) {
 		d.spare.Put(c.done)
@@ -120,7 +121,8 @@ func (d *deadlines) begin(l *deadline, timeout time.Duration) {
 	d.add(l, timeout)
 }
 
-// add puts a deadline in its place: nearly always the last, since nearly all have as long. The caller holds mu.
+// add inserts a deadline in order: nearly always at the end, since nearly all have the same
+// timeout. The caller holds mu.
 func (d *deadlines) add(l *deadline, timeout time.Duration) {
 	l.at, l.over = time.Now().Add(timeout), false
 	after := d.last
@@ -140,7 +142,7 @@ func (d *deadlines) add(l *deadline, timeout time.Duration) {
 	d.arm()
 }
 
-// end forgets a deadline.
+// end removes a deadline.
 func (d *deadlines) end(l *deadline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,7 +151,7 @@ func (d *deadlines) end(l *deadline) {
 	}
 }
 
-// remove takes a deadline out of the list. The caller holds mu.
+// remove removes a deadline from the list. The caller holds mu.
 func (d *deadlines) remove(l *deadline) {
 	l.over = true
 	if l.prev != nil {
@@ -165,14 +167,14 @@ func (d *deadlines) remove(l *deadline) {
 	l.next, l.prev = nil, nil
 }
 
-// arm sets the timer for the first deadline, unless it runs. It is not stopped when a call ends: the
-// next one would set it again. The caller holds mu.
+// arm sets the timer for the first deadline, unless it runs. The end of a call does not stop it,
+// since the next call would set it again. The caller holds mu.
 func (d *deadlines) arm() {
-	if d.first == nil || d.set && !d.rings.After(d.first.at) {
+	if d.first == nil || d.set && !d.ringsAt.After(d.first.at) {
 		return
 	}
-	d.set, d.rings = true, d.first.at
-	wait := time.Until(d.rings)
+	d.set, d.ringsAt = true, d.first.at
+	wait := time.Until(d.ringsAt)
 	if d.timer == nil {
 		d.timer = time.AfterFunc(wait, d.ring)
 	} else {
@@ -196,7 +198,7 @@ func (d *deadlines) ring() {
 	d.arm()
 }
 
-// refuse ends the calls of a node that have sent nothing, since there is no server to send it to.
+// refuse ends the calls of a node that have sent nothing, since its server is unreachable.
 func (d *deadlines) refuse(n *node, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -210,8 +212,8 @@ func (d *deadlines) refuse(n *node, err error) {
 	}
 }
 
-// silent returns how many calls of a node have waited for a reply for longer than that, and still do.
-func (d *deadlines) silent(n *node, longer time.Duration) int {
+// countSilent returns how many calls of a node have been waiting for a reply for longer than this.
+func (d *deadlines) countSilent(n *node, longer time.Duration) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	calls := int(n.overdue.Load())
@@ -223,7 +225,7 @@ func (d *deadlines) silent(n *node, longer time.Duration) int {
 	return calls
 }
 
-// stop stops the timer, which a later call sets again.
+// stop stops the timer if there are no deadlines; a later call sets it again.
 func (d *deadlines) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -247,7 +249,8 @@ func (c *callContext) refuse(err error) {
 	}
 }
 
-// Deadline returns the earlier one of the caller's and of the call's, which is later once it has been written.
+// Deadline returns the earlier of the caller's deadline and the call's, which moves with the first
+// write.
 func (c *callContext) Deadline() (time.Time, bool) {
 	d := &c.node.store.deadlines
 	d.mu.Lock()

@@ -16,10 +16,10 @@ func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
 	defer d.stop()
 	const timeout = time.Second // they all have as long
 	inTime := d.context(t.Context(), n, timeout, timeout)
-	d.giveBack(inTime)
+	d.release(inTime)
 	late := d.context(t.Context(), n, timeout, timeout)
 	<-late.Done()
-	d.giveBack(late)
+	d.release(late)
 	if late.Err() == nil || inTime.Err() != nil {
 		t.Errorf("late: %v, in time: %v", late.Err(), inTime.Err())
 	}
@@ -33,7 +33,7 @@ func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
 		if c.Err() != nil {
 			t.Fatal(c.Err())
 		}
-		d.giveBack(c)
+		d.release(c)
 	}
 
 	parent, cancel := context.WithCancel(t.Context())
@@ -43,7 +43,7 @@ func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
 	if !errors.Is(left.Err(), context.Canceled) {
 		t.Errorf("got %v", left.Err())
 	}
-	d.giveBack(left)
+	d.release(left)
 }
 
 // The time for the reply begins when the request is written: what it took to have a connection is not part of it.
@@ -85,7 +85,7 @@ func TestTheTimeForAReplyBeginsWithTheRequest(t *testing.T) {
 			t.Error("after 1260 ms a call of 1200 ms has not ended")
 		}
 		for _, c := range []*callContext{unsent, slow, sent, large} {
-			d.giveBack(c)
+			d.release(c)
 		}
 		d.stop()
 	})

@@ -34,8 +34,8 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 		if c.Fits(there) && d.holdsFor([]store.Charge{c}, now) {
 			t.Errorf("denied, but it would leave %v of %v", there, capacity)
 		}
-		if told := d.debtsAt(now); there > told.At(0) {
-			t.Errorf("told that %v are owed, of %v", told.At(0), there)
+		if debts := d.debtsAt(now); there > debts.At(0) {
+			t.Errorf("told that %v are owed, of %v", debts.At(0), there)
 		}
 		other := c
 		other.Capacity++

@@ -12,15 +12,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// The client dials in the background, five times with pauses, and a call learns of a refused connection
-// only after all of them, if its own deadline has not come before. So the store watches the client dial,
-// and ends the calls that wait for a connection as soon as nothing answers at the server's address.
+// The client dials in the background, five times with pauses, and a call gets the error of a
+// refused connection only after all of them, unless its own deadline is earlier. So the store
+// watches the client's dials, and ends the calls that wait for a connection as soon as the server's
+// address is unreachable.
 
-// redials is how often a refused connection is tried again at once. Behind a load balancer of which a
-// part is gone, the next try may reach the rest.
+// redials is how often a refused connection is retried at once. Behind a load balancer with failed
+// parts, the next try may reach another one.
 const redials = 2
 
-// dialWatch is a redis.Hook that stays with the client of a node: once stopped it does nothing.
+// dialWatch is a redis.Hook on the client of a node, which cannot be removed: once stopped it does
+// nothing.
 type dialWatch struct{ node atomic.Pointer[node] }
 
 func (n *node) watchDials() {
@@ -64,7 +66,7 @@ func (w *dialWatch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// addressOf returns where a client finds its server, for logs.
+// addressOf returns the address of a client's server, for logs.
 func addressOf(client redis.UniversalClient) string {
 	switch client := client.(type) {
 	case *redis.Client:

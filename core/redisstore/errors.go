@@ -12,17 +12,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// explain returns an error of the client as one of the store: unconfirmed if something may have run.
+// explain converts an error of the client to one of the store: unconfirmed if the request may have
+// run.
 func explain(err error, open bool) error { return redisfault.Explain(err, open) }
 
 // errOddReply is a reply that no script of this package gives.
 var errOddReply = fmt.Errorf("%w: redis: unexpected reply", store.ErrUnconfirmed)
 
-// isReply reports whether the server answered with an error. A script of this package that fails so
+// isReply reports whether the server replied with an error. A script of this package that fails so
 // has failed before its first write.
 func isReply(err error) bool { return redisfault.IsReply(err) }
 
-// notNow are the replies by which a server says that it did not even begin.
+// notNow are the error replies of a server that has not begun the command.
 var notNow = []string{
 	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED", "ASK", "NOREPLICAS", "ERR max number of clients",
 }
@@ -55,12 +56,12 @@ func isNoShebang(err error) bool {
 	return err != nil && isReply(err) && strings.Contains(err.Error(), "Error compiling script")
 }
 
-// isWrongType reports whether a key holds what this package did not put there.
+// isWrongType reports whether a key has a type that this package does not write there.
 func isWrongType(err error) bool {
 	return err != nil && isReply(err) && strings.Contains(err.Error(), "WRONGTYPE")
 }
 
-// isDamage reports whether the server has, under a key of the store, what this package did not put there.
+// isDamage reports whether a key of the store has a value that this package does not write.
 func isDamage(err error) bool {
 	return err != nil && (errors.Is(err, errOddReply) || isWrongType(err) ||
 		isReply(err) && strings.Contains(err.Error(), "record of an unknown layout"))

@@ -16,58 +16,58 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/listeners"
 )
 
-// inbox is the channel on which the server tells this process which of its requests have been
-// granted. The store subscribes to it once, for its life. Messages may be lost; beats find out.
+// inbox is the channel on which this process receives pushes about its requests. The store
+// subscribes to it once, for its lifetime. Pushes may be lost; heartbeats make up for that.
 type inbox struct {
 	channel    string
 	once       sync.Once
 	subscribed atomic.Bool
 	warned     atomic.Bool
-	uncounted  atomic.Bool // a message that reaches this process is said to reach nobody: behind some proxies
+	uncounted  atomic.Bool // PUBLISH reports no receivers although messages arrive: behind some proxies
 
-	mu       sync.Mutex
-	sub      *redis.PubSub
-	echoSent time.Time // zero if it has come back
-	nextEcho time.Time
-	echoLost bool
-	unheard  bool // the last echo was said to reach nobody
+	mu         sync.Mutex
+	sub        *redis.PubSub
+	echoSent   time.Time // zero if it has arrived
+	nextEcho   time.Time
+	echoLost   bool
+	unreceived bool // PUBLISH of the last echo reported no receivers
 
 	lost listeners.Listeners
 }
 
-// checkEvery is how often the subscription is checked. An echo that takes longer is lost.
+// checkEvery is how often the subscription is checked. An echo that takes longer counts as lost.
 const checkEvery = 3 * time.Second
 
 func newInbox(prefix string) *inbox {
 	return &inbox{channel: prefix + ":inbox:" + rand.Text()}
 }
 
-// begin notes that the server has confirmed the subscription.
-func (in *inbox) begin() {
+// recordSubscribed records that the server has confirmed the subscription.
+func (in *inbox) recordSubscribed() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.echoSent = time.Time{}
 	in.subscribed.Store(true)
 }
 
-// deaf reports whether messages do not arrive.
-func (in *inbox) deaf() bool {
+// broken reports whether pushes do not arrive.
+func (in *inbox) broken() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.echoLost || !in.subscribed.Load()
 }
 
-// tells returns what a script is told of the inbox: "P" if a message that nobody receives means that
-// this process is gone, so that others may have the lock first. A node of a Cluster counts those
-// alone who have subscribed at it.
-func (s *Store) tells(fair bool) string {
-	if _, cluster := s.client.(*redis.ClusterClient); cluster || fair || s.inbox.deaf() || s.inbox.uncounted.Load() {
+// pushMode returns "P" if scripts may treat a PUBLISH without receivers as proof that this process
+// is gone, so that they may pass it over, and "-" otherwise. A node of a Cluster counts only its
+// own subscribers.
+func (s *Store) pushMode(fair bool) string {
+	if _, cluster := s.client.(*redis.ClusterClient); cluster || fair || s.inbox.broken() || s.inbox.uncounted.Load() {
 		return "-"
 	}
 	return "P"
 }
 
-// NotifyLost implements store.Locks: f is told of what ForceUnlock ended.
+// NotifyLost implements store.Locks: f is called for holds that ForceUnlock ends.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.inbox.lost.Add(f) }
 
 // listen starts the subscription, in the background.
@@ -80,7 +80,7 @@ func (s *Store) listen() {
 				s.subscribe()
 			}()
 			<-s.stop
-			select { // the client may take longer to give up a connection; Close does not
+			select { // the client may take longer to close a connection; Close does not wait for it
 			case <-done:
 			case <-time.After(s.config.timeout):
 			}
@@ -88,7 +88,7 @@ func (s *Store) listen() {
 	})
 }
 
-// subscribe keeps the subscription, and renews it when it breaks.
+// subscribe subscribes, and renews the subscription when it breaks.
 func (s *Store) subscribe() {
 	in := s.inbox
 	pause := retryBeat
@@ -118,8 +118,8 @@ func (s *Store) subscribe() {
 	}
 }
 
-// subscriber returns whom to subscribe at. In a Cluster that is any master, and another one if one is
-// down; its own choice is always the same.
+// subscriber returns the client to subscribe with. In a Cluster that is a random master, so that
+// another one is used if one is down; the client's own choice is always the same.
 func (s *Store) subscriber() subscriber {
 	if masters, err := s.masters(s.life); err == nil && len(masters) > 1 {
 		if master, ok := masters[mathrand.IntN(len(masters))].(subscriber); ok {
@@ -133,7 +133,7 @@ type subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// receive acts on messages until the subscription breaks, or falls silent.
+// receive handles messages until the subscription breaks, or does not reply to a PING.
 func (s *Store) receive(sub *redis.PubSub) error {
 	asked := false
 	for {
@@ -154,17 +154,17 @@ func (s *Store) receive(sub *redis.PubSub) error {
 		}
 		asked = false
 		switch m := message.(type) {
-		case *redis.Subscription: // what was pushed before is lost
-			s.inbox.begin()
-			s.waiters.hurry(0)
-			s.latches.hurry()
+		case *redis.Subscription: // earlier pushes are lost
+			s.inbox.recordSubscribed()
+			s.waiters.heartbeatNow(0)
+			s.latches.recheckAll()
 		case *redis.Message:
 			s.pushed(m.Payload)
 		}
 	}
 }
 
-// pushed acts on a message.
+// pushed handles a message.
 func (s *Store) pushed(message string) {
 	what, id, _ := strings.Cut(message, " ")
 	switch what {
@@ -177,33 +177,33 @@ func (s *Store) pushed(message string) {
 	case "lost":
 		s.inbox.lost.Call(id)
 	case "echo":
-		s.inbox.echoed()
+		s.inbox.recordEcho()
 	}
 }
 
-// echoed notes that the echo has come back.
-func (in *inbox) echoed() {
+// recordEcho records that the echo has arrived.
+func (in *inbox) recordEcho() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.echoSent, in.echoLost = time.Time{}, false
-	if in.unheard {
+	if in.unreceived {
 		in.uncounted.Store(true)
 	}
 }
 
-// published notes how many an echo has reached, as the server says.
-func (in *inbox) published(receivers int64) {
+// recordReceivers records the number of receivers that PUBLISH has reported for an echo.
+func (in *inbox) recordReceivers(receivers int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.unheard = receivers == 0; in.unheard && in.echoSent.IsZero() { // and yet it has come back
+	if in.unreceived = receivers == 0; in.unreceived && in.echoSent.IsZero() { // it arrived nevertheless
 		in.uncounted.Store(true)
 	}
 }
 
-// checkInbox sends a message to the inbox, the way that others do, while anybody waits: a
-// subscription may look healthy and be on a server that is no longer the master, and an ACL may
-// forbid to publish. If the one before has not come back, everybody beats often, on a new
-// subscription. It returns when to check again.
+// checkInbox publishes an echo to the inbox while there are waiters: a subscription may look
+// healthy and be on a server that is no longer the master, and an ACL may forbid PUBLISH. If the
+// last echo has not arrived, it renews the subscription, and all waiters send heartbeats often. It
+// returns when to check again.
 func (s *Store) checkInbox() time.Time {
 	in := s.inbox
 	now := time.Now()
@@ -219,21 +219,21 @@ func (s *Store) checkInbox() time.Time {
 	in.nextEcho = now.Add(checkEvery)
 	lost := !in.echoSent.IsZero()
 	if sub := in.sub; lost {
-		go func() { _ = sub.Close() }() // which may have to wait for a connection
+		go func() { _ = sub.Close() }() // may have to wait for a connection
 	}
 	worsened := lost && !in.echoLost
 	in.echoLost = in.echoLost || lost
-	in.echoSent, in.unheard = now, false
+	in.echoSent, in.unreceived = now, false
 	in.mu.Unlock()
 
 	receivers, err := call(s.life, s.nodes.whole, opEcho, ordinary, func(ctx context.Context) (int64, error) {
 		return s.client.Publish(ctx, in.channel, "echo").Result()
 	})
 	if err == nil {
-		in.published(receivers)
+		in.recordReceivers(receivers)
 	} else {
 		in.mu.Lock()
-		in.echoSent = time.Time{} // says nothing of the subscription
+		in.echoSent = time.Time{} // no evidence about the subscription
 		if isReply(err) && !didNotRun(err) {
 			worsened = worsened || !in.echoLost
 			in.echoLost = true
@@ -241,7 +241,7 @@ func (s *Store) checkInbox() time.Time {
 		in.mu.Unlock()
 	}
 	if worsened {
-		s.waiters.hurry(0)
+		s.waiters.heartbeatNow(0)
 	}
 	return now.Add(checkEvery)
 }

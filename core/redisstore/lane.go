@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// What is asked of one server while other calls to it are under way goes together: it costs the server,
-// and the client, a fraction of what as many calls would. Whoever asks while nobody else does has a call of
-// its own, at once.
+// Requests to one server are batched while other calls to it are in flight: a batch costs the
+// server, and the client, a fraction of single calls. A request without concurrent ones is sent at
+// once.
 
 const (
-	// minTakers is how many calls are under way before requests are collected: at least one that the server
-	// works on, and one that is on its way.
+	// minTakers is the number of calls in flight from which on requests are batched: at least one
+	// that the server is working on, and one on its way.
 	minTakers = 2
-	// patience is how long a request waits for one of them to end, beside what the server needs for what they ask:
-	// that is less than slowWork for each part of it. If the server is far away it then goes in one more call, or it
-	// would wait for a second round trip; but one more call to a server that is busy would not be answered earlier.
+	// patience is how long a request waits for an in-flight call before another call is started;
+	// the estimated server time of the work in flight, at most slowWork per unit, is added. To a
+	// distant server another call saves a round trip; to a busy one it would not be faster.
 	patience = time.Millisecond
 	slowWork = 10 * time.Microsecond
-	// maxWaiting bounds the memory of those that wait.
+	// maxWaiting bounds the number of queued requests.
 	maxWaiting = 1 << 16
 )
 
-// request is what goes with others.
+// request is a request that may be batched.
 type request interface {
 	inLane() *turn
-	// work is its part of what one call may do.
+	// work returns its share of the maximum work of a batch.
 	work() int
 }
 
-// turn is what a lane knows of a request.
+// turn is the state of a request in a lane.
 type turn struct {
-	since time.Time     // it waits
-	sent  time.Time     // or about to be; zero if it was not
-	state turnState     // the lane's mu guards it, and err until it has ended
+	since time.Time     // of the wait
+	sent  time.Time     // or about to be sent; zero if neither
+	state turnState     // guarded by the lane's mu, as is err until it has ended
 	ended chan struct{} // has room for one
 	err   error
 }
@@ -47,32 +47,32 @@ type turnState int
 
 const (
 	turnWaits turnState = iota
-	turnSent            // or about to be
-	turnEnded           // it was answered, or its deadline has come
-	turnLeft            // its caller has left
+	turnSent            // or about to be sent
+	turnEnded           // with a reply, or at its deadline
+	turnLeft            // canceled by its caller
 )
 
-// lane is where requests to one server wait, while as many calls are under way as may be.
+// lane batches requests to one server, and limits the calls in flight.
 type lane[R request] struct {
-	start   func(func()) bool   // has the store wait for a call before it closes
-	take    func(*lane[R], []R) // has a batch answered
-	few     int                 // calls under way before requests are collected
+	start   func(func()) bool   // starts a background call that Close waits for
+	take    func(*lane[R], []R) // sends a batch
+	few     int                 // calls in flight from which on requests are batched
 	most    int                 // calls under way
-	maxWork int                 // of a batch, since others wait for it
-	// A request waits until limit has passed, and for half of silence if the server answers nobody for
-	// that long. If they are zero, it expires otherwise.
+	maxWork int                 // maximum of a batch, since others wait for it
+	// A request waits at most for limit, and at most for half of silence while the server has not
+	// replied for silence. If they are zero, the caller sets its deadline.
 	silence, limit time.Duration
 
 	mu      sync.Mutex
 	takers  int // calls under way
-	working int // the work of those of them that have a batch
+	working int // their work
 	waiting []R
-	heard   time.Time   // when the server last answered, or was first asked
-	timer   *time.Timer // for the first of those that wait
+	heard   time.Time   // last reply of the server, or the first call without one
+	timer   *time.Timer // for the first queued request
 	timed   bool        // it runs
 }
 
-// begin reports whether a caller may make a call of its own. It then ends it with end.
+// begin reports whether a caller may make a call of its own, which it then ends with end.
 func (l *lane[R]) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,8 +83,8 @@ func (l *lane[R]) begin() bool {
 	return true
 }
 
-// taking notes that one more call is under way. A server that nobody has asked is not silent. The caller
-// holds mu.
+// taking counts one more call in flight. Without calls in flight, the server is not silent. The
+// caller holds mu.
 func (l *lane[R]) taking() {
 	if l.takers == 0 && l.silence > 0 {
 		l.heard = time.Now()
@@ -92,14 +92,15 @@ func (l *lane[R]) taking() {
 	l.takers++
 }
 
-// end ends a call, or has it go on, in the background, with what has come meanwhile.
+// end ends a call. If requests are queued, the call continues with a batch of them in the
+// background.
 func (l *lane[R]) end() {
 	if batch, work := l.next(0); batch != nil {
 		l.goOn(batch, work)
 	}
 }
 
-// hear notes that the server has answered.
+// hear records a reply of the server.
 func (l *lane[R]) hear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,16 +111,16 @@ func (l *lane[R]) goOn(batch []R, work int) {
 	takeAll := func() {
 		for ; batch != nil; batch, work = l.next(work) {
 			l.take(l, batch)
-			runtime.Gosched() // those who were answered are about to ask again
+			runtime.Gosched() // callers with a reply may be about to send again
 		}
 	}
-	if !l.start(takeAll) { // the store is closed, and says so
+	if !l.start(takeAll) { // the store is closed: the calls return ErrClosed
 		takeAll()
 	}
 }
 
-// next returns what goes with the next call, after one with so much work is done, and how much work it is. If
-// nobody waits it returns nothing, and the call has ended.
+// next returns the next batch and its work, after a call with this much work is done. Without
+// queued requests it returns nil, and the call has ended.
 func (l *lane[R]) next(done int) (batch []R, work int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +130,7 @@ func (l *lane[R]) next(done int) (batch []R, work int) {
 		if r.inLane().state != turnWaits {
 			continue
 		}
-		if l.silent(now) && now.Sub(r.inLane().since) >= l.silence/2 { // it would be answered too late, if at all
+		if l.silent(now) && now.Sub(r.inLane().since) >= l.silence/2 { // a reply would be too late
 			r.inLane().end(late(context.DeadlineExceeded, false))
 			continue
 		}
@@ -151,8 +152,8 @@ func (l *lane[R]) next(done int) (batch []R, work int) {
 	return batch, work
 }
 
-// patience is how long a request waits for a call to end: for a part of its limit at most, which is looked at
-// then, too. The caller holds mu.
+// patience returns how long a request waits for a call to end: at most a part of its limit, which
+// is then checked too. The caller holds mu.
 func (l *lane[R]) patience() time.Duration {
 	busy := patience + time.Duration(l.working)*slowWork
 	if l.limit > 0 {
@@ -161,8 +162,8 @@ func (l *lane[R]) patience() time.Duration {
 	return busy
 }
 
-// add has a request go with the next call. It reports false if too many wait. A call that has ended
-// meanwhile is begun again.
+// add queues a request for the next batch. It returns false if too many are queued. If fewer calls
+// than few are in flight, it starts one.
 func (l *lane[R]) add(r R) bool {
 	l.mu.Lock()
 	if len(l.waiting) >= maxWaiting {
@@ -183,7 +184,7 @@ func (l *lane[R]) add(r R) bool {
 	return true
 }
 
-// watch has somebody look after the requests that wait, in a while. The caller holds mu.
+// watch starts the timer that checks queued requests. The caller holds mu.
 func (l *lane[R]) watch(in time.Duration) {
 	switch {
 	case l.timed:
@@ -196,8 +197,8 @@ func (l *lane[R]) watch(in time.Duration) {
 	l.timed = true
 }
 
-// overdue begins one more call if a request has waited for too long, and ends the wait of those that
-// have no time left.
+// overdue starts another call if a request has waited for too long, and ends requests that have
+// reached their limit.
 func (l *lane[R]) overdue() {
 	l.mu.Lock()
 	l.timed = false
@@ -211,7 +212,7 @@ func (l *lane[R]) overdue() {
 				if begin = l.takers < l.most; begin {
 					l.taking()
 				}
-				waited = 0 // for the next look
+				waited = 0 // for the next check
 			}
 			l.watch(enough - waited)
 			break
@@ -228,16 +229,17 @@ func (l *lane[R]) overdue() {
 	}
 }
 
-// silent reports whether the server has been asked, and has answered nobody, for too long.
+// silent reports whether calls have been in flight without any reply for too long.
 func (l *lane[R]) silent(now time.Time) bool { return l.silence > 0 && now.Sub(l.heard) >= l.silence }
 
-// end answers a request. The caller holds the lane's mu.
+// end ends a request. The caller holds the lane's mu.
 func (t *turn) end(err error) {
 	t.state, t.err = turnEnded, err
-	t.ended <- struct{}{} // whoever hears it may use the request for something else
+	t.ended <- struct{}{} // the receiver may reuse the request
 }
 
-// answer answers those of a batch who still wait, of whom the server may have been heard.
+// answer ends the requests of a batch that were not canceled. heard reports whether the server has
+// replied.
 func (l *lane[R]) answer(batch []R, heard bool, of func(i int, r R) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,7 +253,7 @@ func (l *lane[R]) answer(batch []R, heard bool, of func(i int, r R) error) {
 	}
 }
 
-// expire answers a request that has had no turn in time. One that was sent is answered when its call ends.
+// expire ends a request that was not sent in time. One that was sent ends with its call.
 func (l *lane[R]) expire(r R) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -260,7 +262,7 @@ func (l *lane[R]) expire(r R) {
 	}
 }
 
-// leave takes back a request whose caller leaves. It reports false if it has been answered.
+// leave cancels a request for its caller. It returns false if the request has ended.
 func (l *lane[R]) leave(r R, why error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,10 +277,10 @@ func (l *lane[R]) leave(r R, why error) bool {
 
 func late(why error, sent bool) error { return explain(fmt.Errorf("no reply in time: %w", why), sent) }
 
-// newLane returns a lane of a node whose batches are answered by take.
+// newLane returns a lane whose batches are sent by take.
 func newLane[R request](s *Store, take func(*lane[R], []R)) *lane[R] {
 	return &lane[R]{start: s.start, take: take, few: minTakers, most: s.mostTakers()}
 }
 
-// mostTakers leaves half of the connections to others.
+// mostTakers returns the maximum of calls in flight of a lane: half of the connections.
 func (s *Store) mostTakers() int { return max(minTakers, s.poolSize/2) }

@@ -16,21 +16,21 @@ import (
 var _ store.Latches = (*Store)(nil)
 
 const (
-	// latchBeat is how often whoever waits for a latch asks about it, since a message may be lost.
+	// latchBeat is how often a waiter checks its latch, since a push may be lost.
 	latchBeat = 3 * time.Second
-	// latchLife is for how long the server sends messages after that.
+	// latchLife is how long the server sends pushes after a check.
 	latchLife = 3 * latchBeat
-	// latchSilence is for how long the store may be silent until waiting fails.
+	// latchSilence is how long the store may not reply until a wait fails.
 	latchSilence = 5 * time.Second
 )
 
-// latches are the calls of this process that wait for a latch, by its tag.
+// latches are the waiters of this process for latches, by the latch's tag.
 type latches struct {
 	mu    sync.Mutex
 	waits map[string]map[chan struct{}]struct{}
 }
 
-// wait returns a channel that has something when the latch may be open.
+// wait returns a channel that receives when the latch may be open.
 func (ls *latches) wait(tag string) (opened chan struct{}, forget func()) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -51,7 +51,7 @@ func (ls *latches) wait(tag string) (opened chan struct{}, forget func()) {
 	}
 }
 
-// open has all who wait for a latch ask about it.
+// open makes all waiters for a latch check it.
 func (ls *latches) open(tag string) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -63,8 +63,8 @@ func (ls *latches) open(tag string) {
 	}
 }
 
-// hurry has all who wait for any latch ask about it.
-func (ls *latches) hurry() {
+// recheckAll makes all waiters check their latches.
+func (ls *latches) recheckAll() {
 	ls.mu.Lock()
 	tags := slices.Collect(maps.Keys(ls.waits))
 	ls.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (int, 
 	})
 }
 
-// AwaitLatch implements store.Latches. It waits for a push, and asks every three seconds.
+// AwaitLatch implements store.Latches. It waits for a push, and checks every three seconds.
 func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	over := s.hooks.Over()
 	tag, keys := s.latchKeys(req.Name)
@@ -121,7 +121,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 			return store.ErrClosed
 		}
 		pause := latchBeat
-		if s.inbox.deaf() {
+		if s.inbox.broken() {
 			pause = frontBeat
 		}
 		n, err := s.latch(ctx, awaitLatch, keys, req.Count, s.inbox.channel, latchLife.Milliseconds())
@@ -149,7 +149,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	}
 }
 
-// latch runs a script that answers how many participants a latch has.
+// latch runs a script that returns the number of participants of a latch.
 func (s *Store) latch(ctx context.Context, sc *script, keys []string, args ...any) (int, error) {
 	st := step{scriptCall: scriptCall{sc, keys, args}, op: opLatch, begins: true}
 	return run(ctx, s, st, func(r stepReply) (int, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// releasedFor is for how long a delayed acquire of a released id is refused.
+// releasedFor is how long a delayed acquire of a released ID is refused.
 const releasedFor = time.Minute
 
 var releasedMillis any = releasedFor.Milliseconds()
@@ -22,7 +22,7 @@ func (s *Store) newLockWaiter(req store.LockRequest, keys *lockKeys) *waiter {
 	return w
 }
 
-// AcquireLock implements store.Locks: one script call, and before the first one a look at the
+// AcquireLock implements store.Locks: one script call, and before the first one a check of the
 // server's eviction policy.
 func (s *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	if s.hooks.Begun() {
@@ -31,15 +31,15 @@ func (s *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.L
 	c := s.newAcquireCall(req, s.lockKeys(req.Name, req.Key, req.ID))
 	var w *waiter
 	if req.Queue {
-		w = s.expect(s.newLockWaiter(req, &c.keys))
+		w = s.registerWaiter(s.newLockWaiter(req, &c.keys))
 	}
 	reply, err := s.acquire(ctx, req, c)
-	s.expected(w, err == nil && reply.Outcome == store.Queued, reply.place)
+	s.settleWaiter(w, err == nil && reply.Outcome == store.Queued, reply.place)
 	return reply.LockReply, err
 }
 
-// AwaitLock implements store.Locks. It waits for a push, and beats meanwhile; the grant itself is
-// one more script call.
+// AwaitLock implements store.Locks. It waits for a push, and sends heartbeats while it waits; the
+// claim is one more script call.
 func (s *Store) AwaitLock(ctx context.Context, req store.LockRequest) (grant store.Grant, err error) {
 	if s.hooks.Begun() {
 		return store.Grant{}, store.ErrClosed
@@ -60,26 +60,26 @@ func (s *Store) AwaitLock(ctx context.Context, req store.LockRequest) (grant sto
 	return grant, nil
 }
 
-// acquireReply has what a waiter wants to know besides.
+// acquireReply is an AcquireReply with the request's place and the replicas' confirmations.
 type acquireReply struct {
 	store.LockReply
 	place
-	acks int // from replicas
+	acks int // of replicas
 }
 
-// acquireCall is what a call of the script needs, in one piece of memory: in an interface a string costs
-// memory, and a pointer to one does not.
+// acquireCall has the arguments of a call of the script, in one allocation: converting a string to
+// an interface allocates, converting a pointer does not.
 type acquireCall struct {
-	keys                                lockKeys
-	id, kind, queue, holder, key, tells string
-	ttl, delay                          int64
-	args                                [10]any
+	keys                                   lockKeys
+	id, kind, queue, holder, key, pushMode string
+	ttl, delay                             int64
+	args                                   [10]any
 }
 
 func (s *Store) newAcquireCall(req store.LockRequest, keys lockKeys) *acquireCall {
 	a := &acquireCall{
 		keys: keys, id: req.ID, kind: "X", queue: "0", ttl: req.TTL.Microseconds(), delay: req.Delay.Microseconds(),
-		holder: req.Holder, key: req.Key, tells: s.tells(req.Fair),
+		holder: req.Holder, key: req.Key, pushMode: s.pushMode(req.Fair),
 	}
 	if req.Shared {
 		a.kind = "S"
@@ -92,12 +92,12 @@ func (s *Store) newAcquireCall(req store.LockRequest, keys lockKeys) *acquireCal
 	}
 	a.args = [...]any{
 		&a.id, &a.kind, &a.queue, &a.ttl, &a.delay, min(max(req.Fences, 1), store.MaxFences),
-		&s.inbox.channel, &a.holder, &a.key, &a.tells,
+		&s.inbox.channel, &a.holder, &a.key, &a.pushMode,
 	}
 	return a
 }
 
-// acquire asks for a lock, or claims it.
+// acquire requests a lock, or claims it.
 func (s *Store) acquire(ctx context.Context, req store.LockRequest, c *acquireCall) (acquireReply, error) {
 	st := step{scriptCall: scriptCall{acquireLock, c.keys[:], c.args[:]}, op: opAcquireLock, begins: true, grants: true}
 	reply, err := run(ctx, s, st, func(r stepReply) (acquireReply, error) {
@@ -120,7 +120,7 @@ func (s *Store) acquire(ctx context.Context, req store.LockRequest, c *acquireCa
 
 func readAcquireReply(reply any) (acquireReply, error) {
 	var a acquireReply
-	if fences, ok := reply.(string); ok { // in a list it would cost memory
+	if fences, ok := reply.(string); ok { // a list would cost allocations
 		var r reader
 		a.Outcome = store.Granted
 		first, last, _ := strings.Cut(fences, " ")
@@ -156,7 +156,7 @@ func (s *Store) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, e
 
 // ReleaseLock implements store.Locks: one script call.
 func (s *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
-	c := &struct { // one piece of memory, as above
+	c := &struct { // one allocation, as above
 		keys lockKeys
 		id   string
 		args [2]any
@@ -182,7 +182,7 @@ func (s *Store) VerifyLock(ctx context.Context, req store.LockRef) (bool, error)
 }
 
 // ForceUnlock implements store.Locks: a script call to find the hold, and one to end it. Its holder
-// is told by a push.
+// gets a push.
 func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
 	state, err := s.inspect(ctx, s.lockKeys(name, key, ""), "")
 	if err != nil {

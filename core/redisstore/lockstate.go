@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// lockState is a store.LockState with the ids of the holders.
+// lockState is a store.LockState with the IDs of the holders.
 type lockState struct {
 	store.LockState
 	ids []string
@@ -20,7 +20,7 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (store.LockSt
 	return state.LockState, err
 }
 
-// inspect says who holds a lock, or whether an id does.
+// inspect returns the holders of a lock, or one of them by its ID.
 func (s *Store) inspect(ctx context.Context, keys lockKeys, id string) (lockState, error) {
 	st := step{scriptCall: scriptCall{inspectLock, keys.shared(), []any{id}}, op: opInspect}
 	return run(ctx, s, st, func(r stepReply) (lockState, error) { return readState(r.value) })
@@ -38,8 +38,8 @@ func readState(reply any) (lockState, error) {
 	return state, r.err
 }
 
-// ListLocks implements store.Locks: it scans all keys of every master, a thousand at a time. Of a
-// store with WithSecret the Key of each state is the hash of the lock's key.
+// ListLocks implements store.Locks: it scans all keys of every master, a thousand at a time. With
+// WithSecret, the Key of each state is the hash of the lock's key.
 func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[store.LockState, error] {
 	return list(ctx, s, ofLocks, name,
 		func(tag string) scriptCall {

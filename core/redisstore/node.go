@@ -11,32 +11,32 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// node is one server: the only one, or a master of a Cluster. What is known of one says nothing of the
-// others, so each has a breaker, lanes and scripts of its own.
+// node is one server: the only one, or a master of a Cluster. Nodes fail independently, so each has
+// a breaker, lanes and loaded scripts of its own.
 type node struct {
 	store   *Store
 	client  *redis.Client // nil for a Cluster as a whole
 	address string        // for logs
 	probed  string        // the key that the probe writes
 
-	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	trip    atomic.Bool           // the next failure opens the breaker
-	down    atomic.Pointer[error] // of calls while the breaker is open
-	heard   atomic.Int64          // when it last answered a step that may write: see Store.clock
-	missed  atomic.Int64          // calls in a row that ended before anything was heard of the server
-	asking  atomic.Bool           // a probe is in flight because of them
-	overdue atomic.Int64          // calls whose time for the reply is over, and that have not ended yet
-	warming atomic.Int64          // connections that are being made ahead
-	gone    atomic.Bool           // it is no master any more
+	breaker       *gobreaker.TwoStepCircuitBreaker[struct{}]
+	trip          atomic.Bool           // the next failure opens the breaker
+	down          atomic.Pointer[error] // the error of calls while the breaker is open
+	heard         atomic.Int64          // last reply to a step that may write: see Store.clock
+	missed        atomic.Int64          // calls in a row that ended without a reply
+	probingMisses atomic.Bool           // a probe is in flight because of them
+	overdue       atomic.Int64          // calls past their deadline for the reply that have not ended yet
+	warming       atomic.Int64          // connections that warm is opening
+	gone          atomic.Bool           // no longer a master
 
 	dials    *dialWatch
-	answered atomic.Bool // it has answered since a connection was refused
+	answered atomic.Bool // it has replied since a connection was refused
 
 	loading  sync.Mutex
 	nextLoad time.Time             // no earlier; loading guards it
-	refusal  atomic.Pointer[error] // of the client's password, when scripts were to be loaded
+	refusal  atomic.Pointer[error] // of the client's password, on loading scripts
 	loaded   atomic.Bool           // it has the scripts
-	safe     atomic.Bool           // it evicts nothing
+	safe     atomic.Bool           // its eviction policy was checked
 
 	decisions *lane[*decision]
 	steps     *lane[*companion]
@@ -54,16 +54,17 @@ type nodes struct {
 	masters map[*redis.Client]*node
 
 	refreshing atomic.Bool
-	refreshed  atomic.Int64 // when the map was last asked for: see Store.clock
+	refreshed  atomic.Int64 // when the map was last requested: see Store.clock
 }
 
 const (
 	// maxNodes bounds the memory of a Cluster whose masters change. It has 1,000 masters at most.
 	maxNodes = 1024
-	// refreshEvery is how often the map of a Cluster is asked for while calls fail. The client itself
-	// asks once a minute.
+	// refreshEvery is how often the map of a Cluster is requested while calls fail. The client
+	// itself does so once a minute.
 	refreshEvery = time.Second
-	// refreshTries is how often a refresh asks: each time a node at random, which may be one that is gone.
+	// refreshTries is the number of requests of a refresh: each goes to a random node, which may be
+	// down.
 	refreshTries = 3
 )
 
@@ -90,16 +91,16 @@ func (s *Store) newNode(client *redis.Client, key string) *node {
 	return n
 }
 
-// hashTag returns what of a key decides about its slot.
+// hashTag returns the part of a key that determines its slot.
 func hashTag(key string) string {
 	_, rest, _ := strings.Cut(key, "{")
 	tag, _, _ := strings.Cut(rest, "}")
 	return tag
 }
 
-// of returns the node that has a key, as far as is known. It sends nothing.
+// of returns the node of a key, as far as it is known. It sends nothing.
 func (ns *nodes) of(ctx context.Context, key string) *node {
-	if ns.cluster == nil || !ns.mapped.Load() { // the client would ask for the map, for longer than a caller may wait
+	if ns.cluster == nil || !ns.mapped.Load() { // the client would request the map, for longer than a caller may wait
 		return ns.whole
 	}
 	master, err := ns.cluster.MasterForKey(ctx, key)
@@ -123,7 +124,7 @@ func (ns *nodes) add(master *redis.Client, key string) *node {
 	}
 	if len(ns.masters) >= maxNodes {
 		for _, n := range ns.masters {
-			n.leave()
+			n.retire()
 		}
 		clear(ns.masters)
 	}
@@ -132,7 +133,7 @@ func (ns *nodes) add(master *redis.Client, key string) *node {
 	return n
 }
 
-// all returns every node that is known.
+// all returns all known nodes.
 func (ns *nodes) all() []*node {
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
@@ -143,15 +144,15 @@ func (ns *nodes) all() []*node {
 	return all
 }
 
-// know records that a call of the whole Cluster succeeded: the client has the map.
-func (ns *nodes) know() {
+// recordMap records that a call on the whole Cluster succeeded: the client has the map.
+func (ns *nodes) recordMap() {
 	if ns.cluster != nil && !ns.mapped.Load() {
 		ns.mapped.Store(true)
 	}
 }
 
-// refresh asks for the map of a Cluster, in the background, at most once in refreshEvery, and forgets the
-// nodes that are no masters any more.
+// refresh requests the map of a Cluster in the background, at most once in refreshEvery, and
+// removes nodes that are no longer masters.
 func (ns *nodes) refresh() {
 	if ns.cluster == nil {
 		return
@@ -173,7 +174,7 @@ func (ns *nodes) refresh() {
 	}
 }
 
-// ask asks for the map.
+// ask requests the map.
 func (ns *nodes) ask(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -198,7 +199,7 @@ func (ns *nodes) ask(ctx context.Context, timeout time.Duration) error {
 	defer ns.mu.Unlock()
 	for master, n := range ns.masters {
 		if !masters[master] {
-			n.leave()
+			n.retire()
 			delete(ns.masters, master)
 		}
 	}
@@ -213,18 +214,18 @@ func (n *node) eachClient(ctx context.Context, f func(context.Context, *redis.Cl
 	return f(ctx, n.client)
 }
 
-// leave ends what the node does in the background.
-func (n *node) leave() {
+// retire ends the background work of a node that is no longer a master.
+func (n *node) retire() {
 	n.gone.Store(true)
 	n.dials.stop()
 }
 
-// stop ends what nodes do in the background.
+// stop ends the background work of all nodes.
 func (ns *nodes) stop() {
 	for _, n := range ns.all() {
 		n.dials.stop()
 	}
 }
 
-// clock is the time since the store was made.
+// clock returns the time since the store was created.
 func (s *Store) clock() int64 { return int64(time.Since(s.made)) }

@@ -13,7 +13,7 @@ func (s *Store) newPermitWaiter(req store.PermitRequest, keys []string) *waiter 
 	return s.waiters.newWaiter(req.ID, beatPermit, keys, store.ErrWithdrawn)
 }
 
-// AcquirePermits implements store.Permits: one script call, and before the first one a look at the
+// AcquirePermits implements store.Permits: one script call, and before the first one a check of the
 // server's eviction policy.
 func (s *Store) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	if s.hooks.Begun() {
@@ -22,21 +22,21 @@ func (s *Store) AcquirePermits(ctx context.Context, req store.PermitRequest) (st
 	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	var w *waiter
 	if req.Queue {
-		w = s.expect(s.newPermitWaiter(req, keys))
+		w = s.registerWaiter(s.newPermitWaiter(req, keys))
 	}
 	reply, err := s.acquirePermit(ctx, req, keys, 1)
-	s.expected(w, err == nil && reply.Outcome == store.Queued, reply.place)
+	s.settleWaiter(w, err == nil && reply.Outcome == store.Queued, reply.place)
 	return reply.PermitReply, err
 }
 
-// AwaitPermits implements store.Permits. It waits for a push, and beats meanwhile; the grant itself
-// is one more script call.
+// AwaitPermits implements store.Permits. It waits for a push, and sends heartbeats while it waits;
+// the claim is one more script call.
 func (s *Store) AwaitPermits(ctx context.Context, req store.PermitRequest) (grant store.Grant, err error) {
 	if s.hooks.Begun() {
 		return store.Grant{}, store.ErrClosed
 	}
 	req.Queue = true
-	req.MaxWaiting = 0 // it is in the queue; if the server has forgotten that, it is there again
+	req.MaxWaiting = 0 // it is in the queue, or is queued again if the server has lost it
 	keys := s.permitKeys(req.Name, req.Key, req.ID)
 	err = s.await(ctx, s.newPermitWaiter(req, keys), func() (bool, place, error) {
 		reply, err := s.acquirePermit(ctx, req, keys, 2)
@@ -52,15 +52,15 @@ func (s *Store) AwaitPermits(ctx context.Context, req store.PermitRequest) (gran
 	return grant, nil
 }
 
-// permitReply has what a waiter wants to know besides.
+// permitReply is an AcquireReply with the request's place and the replicas' confirmations.
 type permitReply struct {
 	store.PermitReply
 	place
-	acks int // from replicas
+	acks int // of replicas
 }
 
-// acquirePermit asks for a permit, or claims it. If it is queued it is so in the way that
-// scripts/acquire_permit.lua says.
+// acquirePermit requests a permit, or claims it. queue is the argument of
+// scripts/acquire_permit.lua.
 func (s *Store) acquirePermit(ctx context.Context, req store.PermitRequest, keys []string, queue int) (permitReply, error) {
 	barges, key := "F", req.Key
 	if !req.Queue {
@@ -74,7 +74,7 @@ func (s *Store) acquirePermit(ctx context.Context, req store.PermitRequest, keys
 	}
 	args := []any{
 		req.ID, req.Weight, req.Capacity, queue, barges, req.MaxWaiting, req.TTL.Microseconds(),
-		s.inbox.channel, req.Holder, key, s.tells(false),
+		s.inbox.channel, req.Holder, key, s.pushMode(false),
 	}
 	st := step{scriptCall: scriptCall{acquirePermit, keys, args}, op: opAcquirePermits, begins: true, grants: true}
 	reply, err := run(ctx, s, st, func(r stepReply) (permitReply, error) {
@@ -97,7 +97,7 @@ func (s *Store) acquirePermit(ctx context.Context, req store.PermitRequest, keys
 
 func readPermitReply(reply any) (permitReply, error) {
 	var a permitReply
-	if fence, ok := reply.(string); ok { // in a list it would cost memory
+	if fence, ok := reply.(string); ok { // a list would cost allocations
 		var r reader
 		a.Outcome, a.Fence = store.Granted, r.parse(fence)
 		return a, r.err

@@ -19,7 +19,7 @@ import (
 //	  1       "2", the version of the layout
 //	  2       state: F in flight, C completed, N not retained, U unknown
 //	  3       "1" if the attempt may have had effects
-//	  4       "1" if an attempt before it may have
+// 4 "1" if an earlier attempt may have had effects
 //	  5- 26   owner
 //	 27- 69   fingerprint
 //	 70- 77   number of the attempt
@@ -28,11 +28,10 @@ import (
 //	110-113   status
 //	114-126   the slice of time in which its scope counts it: see scope.lua
 //	127-      data; of an attempt in flight, the highest Seq of its marks, 10 digits, if there were any
-//
-// It expires after the retention; the end of a lease erases nothing. The records of a scope share a hash
-// tag, and so a slot of a Cluster, with what counts them.
+// It expires after the retention, not with a lease. The records of a scope share a hash tag, and so
+// a slot of a Cluster, with the counts of the scope.
 
-// abandonedFor is for how long a delayed begin of an abandoned attempt is refused.
+// abandonedFor is how long a delayed begin of an abandoned attempt is refused.
 const abandonedFor = time.Minute
 
 func (s *Store) recordKey(ref *store.AttemptRef) string {
@@ -42,8 +41,8 @@ func (s *Store) recordKey(ref *store.AttemptRef) string {
 	return s.config.prefix + ":g:{" + ref.Scope + "}:" + ref.ID
 }
 
-// operationKeys are those of a script's step: of the record, of what marks the attempt as abandoned if the
-// step needs that, and of what counts the scope, if there is one.
+// operationKeys returns the keys of a step: the record, the tombstone of an abandoned attempt if
+// the step needs it, and the counts of the scope, if there is one.
 func (s *Store) operationKeys(ref *store.AttemptRef, abandoned bool) []string {
 	record := s.recordKey(ref)
 	keys := append(make([]string, 0, 3), record)
@@ -56,12 +55,12 @@ func (s *Store) operationKeys(ref *store.AttemptRef, abandoned bool) []string {
 	return keys
 }
 
-// maxInline is how many bytes of a result come with the reply that finds it. A larger one is read by a second
-// call, whose deadline is that of its size: nobody waits for it beside other steps.
+// maxInline is the maximum size of a result in the reply to begin. A larger one is read by a second
+// call, with a timeout for its size, so that it does not delay other steps.
 const maxInline = 16 << 10
 
-// BeginOperation implements store.Records: one script call, and before the first one a look at the server's
-// eviction policy. A result of more than 16 KiB takes a second call.
+// BeginOperation implements store.Records: one script call, and before the first one a check of the
+// server's eviction policy. A result of more than 16 KiB takes a second call.
 func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	rerun := 0
 	if req.Rerun {
@@ -79,24 +78,24 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 	return reply.BeginReply, err
 }
 
-// beginReply has the size of a result, whose data may have been left out.
+// beginReply has the size of a result, whose data may be omitted.
 type beginReply struct {
 	store.BeginReply
 	bytes int
 }
 
-// readResult returns the data of a result that a reply has left out. What is settled does not change, but it
-// may have expired meanwhile.
+// readResult returns the data of a result that a reply has omitted. A settled record does not
+// change, but may have expired since.
 func (s *Store) readResult(ctx context.Context, ref *store.AttemptRef, of beginReply) ([]byte, error) {
 	key := s.recordKey(ref)
 	n := s.nodes.of(ctx, key)
-	told := s.telemetry.Begin(ctx, string(opBeginOperation))
-	data, err := callUntold(ctx, n, of.bytes, 0, ordinary, false, func(ctx context.Context) ([]byte, error) {
+	timing := s.telemetry.Begin(ctx, string(opBeginOperation))
+	data, err := callUntraced(ctx, n, of.bytes, 0, ordinary, false, func(ctx context.Context) ([]byte, error) {
 		sent := wireOf(ctx)
-		if err := sent.write(); err != nil { // the time for the reply begins
+		if err := sent.write(); err != nil { // starts the time for the reply
 			return nil, err
 		}
-		defer sent.settle(0) // it changes nothing
+		defer sent.settle(0) // it only reads
 		record, err := s.client.GetRange(ctx, key, 0, -1).Bytes()
 		if err == nil && len(record) != recordHead+of.bytes {
 			err = store.Unavailable(store.OtherCause, "redis: the record has expired while it was read")
@@ -106,11 +105,11 @@ func (s *Store) readResult(ctx context.Context, ref *store.AttemptRef, of beginR
 		}
 		return record[recordHead:], nil
 	})
-	told.End(ctx, err)
+	timing.End(ctx, err)
 	return data, err
 }
 
-// recordHead is how many bytes of a record stand before its data.
+// recordHead is the size of a record's head in bytes.
 const recordHead = 126
 
 var outcomes = map[string]store.BeginOutcome{
@@ -194,8 +193,8 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 	return s.owned(ctx, opSettleOperation, scriptCall{markOperation, []string{s.recordKey(&req.AttemptRef)}, args})
 }
 
-// owned runs a script that finishes something, and reports whether it answered 1: that whoever asks had
-// what it finishes.
+// owned runs a script that finishes something, and reports whether it returned 1: the caller owned
+// it.
 func (s *Store) owned(ctx context.Context, op operation, call scriptCall) (bool, error) {
 	return run(ctx, s, step{scriptCall: call, op: op, urgency: finishing}, func(r stepReply) (bool, error) {
 		n, ok := r.value.(int64)
@@ -218,7 +217,8 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) 
 	return s.renewEach(ctx, opRenewOperations, calls)
 }
 
-// checkEviction refuses a node that may evict locks and records, once it has been asked.
+// checkEviction returns an error for a node that may evict locks and records. It checks each node
+// once.
 func (n *node) checkEviction(ctx context.Context) error {
 	if n.safe.Load() {
 		return nil
@@ -232,8 +232,8 @@ func (n *node) checkEviction(ctx context.Context) error {
 	return nil
 }
 
-// checkPolicy refuses a server that may evict. The policy is in INFO, since managed services forbid
-// CONFIG. A server that does not say is trusted, with a warning.
+// checkPolicy returns an error for a server that may evict. It reads the policy from INFO, since
+// managed services forbid CONFIG. A server whose INFO does not have it is accepted with a warning.
 func (s *Store) checkPolicy(ctx context.Context, client *redis.Client) error {
 	info, err := client.Info(ctx, "memory").Result()
 	if err != nil && (!isReply(err) || didNotRun(err) || redisfault.IsUnauthenticated(err)) {
@@ -242,13 +242,13 @@ func (s *Store) checkPolicy(ctx context.Context, client *redis.Client) error {
 	policy, known := infoField(info, "maxmemory_policy")
 	if !known {
 		if err == nil {
-			err = errors.New("INFO does not say")
+			err = errors.New("INFO does not have it")
 		}
 		s.config.logger.Warn("lockkeeper: cannot read maxmemory-policy of redis; locks and guards assume noeviction", "error", err)
 		return nil
 	}
 	if policy != "noeviction" {
-		return store.Misconfigured(store.Eviction, fmt.Errorf("redisstore: maxmemory-policy is %s, which may evict a lock that is held, "+
+		return store.Misconfigured(store.Eviction, fmt.Errorf("redisstore: maxmemory-policy is %s, which may evict a held lock, "+
 			"or the record of an operation that has run; set noeviction, or accept it with redisstore.AllowEviction", policy))
 	}
 	return nil

@@ -13,24 +13,24 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// retries are those of one call.
+// retries is the state of the retries of one call.
 type retries struct {
 	pause  *backoff.ExponentialBackOff
 	broken int // connections
 }
 
-// mostBroken is how many broken connections a call survives: the pool may have several from before a server's
-// restart.
+// mostBroken is the maximum of broken connections of a call: after a restart of the server, the
+// pool may have several.
 const mostBroken = 3
 
-// worthRetry reports whether a request may work when it is sent again: if it has not run and the reason may soon
-// be gone, or, unless once, if its connection broke.
+// worthRetry reports whether a retry may succeed: the request has not run for a reason that may
+// soon be gone or, unless once, its connection broke.
 func worthRetry(err error, once bool) bool {
 	return didNotRun(err) && !lasts(err) || !once && isBroken(err)
 }
 
-// again reports whether to send a request again, after a pause. It does not if the caller would not hear the
-// answer any more.
+// again reports, after a pause, whether to retry a request. It returns false if the caller's time
+// is over.
 func (r *retries) again(ctx context.Context, err error, once bool) bool {
 	if !worthRetry(err, once) || ctx.Err() != nil {
 		return false
@@ -60,20 +60,21 @@ func (r *retries) again(ctx context.Context, err error, once bool) bool {
 	}
 }
 
-// lasts reports whether an error is an answer that the next moment does not change.
+// lasts reports whether an error will not be gone in a moment.
 func lasts(err error) bool {
 	return redisfault.IsMisconfigured(err) || redisfault.RefusesWrites(err) || redisfault.IsUnreachable(err)
 }
 
-// isBroken reports whether the connection ended before there was a reply, or the client has given it up.
+// isBroken reports whether the connection ended before there was a reply, or the client has closed
+// it.
 func isBroken(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || isTimeout(err)
 }
 
-// isTimeout reports whether a connection has not answered in time.
+// isTimeout reports whether there was no reply on a connection in time.
 func isTimeout(err error) bool {
-	if err == nil { // what follows allocates
+	if err == nil { // the code below allocates
 		return false
 	}
 	var timeout net.Error

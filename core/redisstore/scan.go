@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// list yields what scripts say of the records of a name. It scans all keys of every master, a
-// thousand at a time, and inspects those of the name up to a hundred at a time. What is damaged is
-// left out. read reports whether a reply is worth yielding.
+// list yields the states of all records with a name, as inspected by scripts. It scans all keys of
+// every master, a thousand at a time, and inspects up to a hundred records at a time. Damaged ones
+// are omitted. read reports whether to yield a reply.
 func list[T any](
 	ctx context.Context, s *Store, of, name string, inspect func(tag string) scriptCall, read func(tag string, reply any) (T, bool, error),
 ) iter.Seq2[T, error] {
@@ -52,7 +52,7 @@ func list[T any](
 	}
 }
 
-// tags yields the tags of the records of a name that one master has, up to a hundred at a time.
+// tags yields the tags of the records with a name on one master, up to a hundred at a time.
 func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string) iter.Seq2[[]string, error] {
 	return func(yield func([]string, error) bool) {
 		pattern := s.withName(of, name)
@@ -81,7 +81,7 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 	}
 }
 
-// evalAll returns the replies of scripts that inspect, from one pipeline: nil of what is damaged.
+// evalAll returns the replies of scripts that inspect, in one pipeline: nil for damaged records.
 func (s *Store) evalAll(ctx context.Context, calls []scriptCall) ([]any, error) {
 	return call(ctx, s.nodes.whole, opInspect, ordinary, func(ctx context.Context) ([]any, error) {
 		replies := make([]any, len(calls))
@@ -101,7 +101,7 @@ type page struct {
 	cursor uint64
 }
 
-// masters returns a client of each server that has keys of its own.
+// masters returns a client for each master.
 func (s *Store) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
@@ -122,5 +122,5 @@ func (s *Store) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	})
 }
 
-// glob escapes what has a meaning in the pattern of a SCAN.
+// glob escapes special characters in the pattern of a SCAN.
 var glob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`, `-`, `\-`)

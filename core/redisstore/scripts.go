@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// Each script is one atomic step; its file says what its keys and arguments are.
+// Each script is one atomic step; its file lists its keys and arguments.
 var (
 	//go:embed scripts/take_tokens.lua
 	takeTokensSource string
@@ -97,7 +97,8 @@ var (
 	abandonOperation = newOperationScript(abandonOperationSource, "")
 	markOperation    = newScript(markOperationSource)
 	renewOperation   = newOperationScript(renewOperationSource, "")
-	// settleSmall is settleOperation for what must be written though the server's memory is full.
+	// settleSmall is settleOperation without a result, which may be written even if the server's
+	// memory is full.
 	settleSmall = newOperationScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1), settleOperationCommonSource)
 
 	acquireLock   = newLockScript(acquireLockSource, acquireLockCommonSource)
@@ -125,19 +126,19 @@ var (
 )
 
 // script is a Lua script in two forms. The modern one starts with a line that declares its flags,
-// which Redis understands from version 7 on; the plain one lacks it. A script whose first line is a comment
-// is plain in both: see begin_operation.lua.
+// which Redis supports from version 7 on; the plain one does not have it. A script whose first line
+// is a comment has no flags in both: see begin_operation.lua.
 type script struct{ modern, plain source }
 
 type source struct{ text, sha []byte }
 
-// anyRoom stands before the plain form of scripts that may write though the server's memory is full. Before
-// version 7 Redis refuses only the first write of a script then, and not one that needs no room, as this one
-// does, which changes nothing whatever the key has.
+// anyRoom precedes the plain form of scripts that may write even if the server's memory is full.
+// Before version 7 Redis then refuses only the first write of a script, and only if it needs
+// memory. This one does not, and changes nothing.
 const anyRoom = "redis.pcall('HDEL', KEYS[1], '')"
 
-// newScript makes a script of a text whose first line declares its flags. What it shares with others
-// stands between that line and the rest.
+// newScript returns a script from a text whose first line declares its flags. Its libraries are
+// inserted after that line.
 func newScript(text string, before ...string) *script {
 	flags, rest, _ := strings.Cut(text, "\n")
 	rest = "\n" + strings.Join(before, "") + rest
@@ -148,12 +149,12 @@ func newScript(text string, before ...string) *script {
 	return &script{newSource(flags + rest), newSource(plain)} // the line numbers stay
 }
 
-// newOperationScript makes a script of operations, whose common case stands before what costs it time.
+// newOperationScript returns a script of operations, with its fast path before its library.
 func newOperationScript(text, common string) *script {
 	return newScript(text, integersSource, scopeConstantsSource, common, scopeSource)
 }
 
-// newLockScript makes a script of locks, whose common cases stand before what costs them time.
+// newLockScript returns a script of locks, with its fast paths before its libraries.
 func newLockScript(text, common string) *script {
 	return newScript(text, integersSource, constantsSource, common, queueSource, lockSource)
 }
@@ -167,7 +168,7 @@ func newSource(text string) source {
 	return source{[]byte(text), hex.AppendEncode(nil, sum[:])}
 }
 
-// in returns the form that the server understands, as far as is known.
+// in returns the form that the server supports, as far as it is known.
 func (s *script) in(st *Store) *source {
 	if st.plainScripts.Load() {
 		return &s.plain
@@ -175,14 +176,15 @@ func (s *script) in(st *Store) *source {
 	return &s.modern
 }
 
-// load puts every script on the node before the first one is used, so that no call sees NOSCRIPT
-// in normal running. It is best effort: eval falls back to sending the text.
+// load loads all scripts on the node before the first one is used, so that calls normally do not
+// see NOSCRIPT. It is best effort: eval falls back to sending the text.
 //
-// It returns an error if the server refused the client's password, or wants one: a longer command of a
-// client that is not authenticated ends its connection, and then no reply says why. The server is asked
-// again a second later.
+// It returns an error if the server refuses the client's password, or requires one: a long command
+// of an unauthenticated client ends its connection without a reply that says why. Loading is
+// retried a second later.
 //
-// Loading goes on when its caller leaves, so that a server which is far away has the scripts in the end.
+// Loading continues when its caller's context ends, so that a distant server eventually has the
+// scripts.
 func (n *node) load(ctx context.Context) error {
 	if n.loaded.Load() {
 		return nil
@@ -200,7 +202,7 @@ func (n *node) load(ctx context.Context) error {
 		defer n.loading.Unlock()
 		s := n.store
 		c := s.deadlines.context(s.life, n, s.unhurried(), s.unhurried())
-		defer s.deadlines.giveBack(c)
+		defer s.deadlines.release(c)
 		err := n.eachClient(c, s.loadOn)
 		if redisfault.IsUnauthenticated(err) {
 			n.refusal.Store(&err)
@@ -208,7 +210,7 @@ func (n *node) load(ctx context.Context) error {
 			n.refusal.Store(nil)
 		}
 		if err != nil {
-			// What does not work now, or is forbidden, must not cost every call that could do without.
+			// A failure, such as a missing right, must not delay every call that works without.
 			n.nextLoad = time.Now().Add(reloadEvery)
 		} else {
 			n.loaded.Store(true)
@@ -221,7 +223,7 @@ func (n *node) load(ctx context.Context) error {
 	return n.lockedOut()
 }
 
-// lockedOut is why no call can work, if that is known.
+// lockedOut returns the error of all calls if the server refuses the password; nil otherwise.
 func (n *node) lockedOut() error {
 	if err := n.refusal.Load(); err != nil {
 		return *err
@@ -229,10 +231,10 @@ func (n *node) lockedOut() error {
 	return nil
 }
 
-// reloadEvery is for how long scripts that could not be loaded are not tried again.
+// reloadEvery is the pause after a failed attempt to load the scripts.
 const reloadEvery = time.Second
 
-// loadOn loads the scripts on one server, in one round trip, after one that finds out whether it may.
+// loadOn loads the scripts on one server in one round trip, after a PING that checks the password.
 func (s *Store) loadOn(ctx context.Context, client *redis.Client) error {
 	if err := client.Ping(ctx).Err(); redisfault.IsUnauthenticated(err) {
 		return err
@@ -252,14 +254,14 @@ func (s *Store) loadOn(ctx context.Context, client *redis.Client) error {
 	}
 }
 
-// onceCmd is a command that the client never sends again by itself: the store knows better when to. The
-// client would repeat until the deadline what a server has refused, since it is a replica or paused.
+// onceCmd is a command that the client never retries by itself, since the store does. The client
+// would retry until the deadline if a server refuses because it is a replica or paused.
 type onceCmd struct{ *redis.Cmd }
 
 func (onceCmd) NoRetry() bool { return true }
 
-// eval runs a script on the node of the call. It is sent again, while there is time, if it has not run and the
-// reason may soon be gone; unless once, also if the connection broke.
+// eval runs a script on the node of the call. It is retried, while there is time, if it has not run
+// for a reason that may soon be gone; unless once, also if the connection broke.
 func (s *Store) eval(ctx context.Context, once bool, sc *script, keys []string, args ...any) (reply any, err error) {
 	n := callOf(ctx).node
 	if err := n.load(ctx); err != nil {
@@ -293,17 +295,18 @@ func (s *Store) process(ctx context.Context, command any, script []byte, keys []
 	before := sent.count()
 	_ = s.client.Process(ctx, onceCmd{cmd})
 	reply, err := cmd.Result()
-	if isReply(err) { // a failure that was reported settles it
+	if isReply(err) { // with an error reply, the outcome is known
 		sent.settle(before)
 	}
 	return reply, err
 }
 
-// The commands that run a script. In an interface already: a string would cost memory each time.
+// The commands that run a script, as interface values: converting a string would allocate each
+// time.
 var byHash, byText any = "evalsha", "eval"
 
 func newEval(ctx context.Context, command any, script []byte, keys []string, args []any) *redis.Cmd {
-	e := new(struct { // one piece of memory instead of two
+	e := new(struct { // one allocation instead of two
 		wired
 		few [24]any
 	})
@@ -311,7 +314,7 @@ func newEval(ctx context.Context, command any, script []byte, keys []string, arg
 	return newEvalIn(ctx, e.few[:0], command, &e.wired, keys, args)
 }
 
-// newEvalOf has the script in an argument.
+// newEvalOf is newEval with a given script argument.
 func newEvalOf(ctx context.Context, command any, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
 	return newEvalIn(ctx, make([]any, 0, 3+len(keys)+len(args)), command, script, keys, args)
 }
@@ -319,7 +322,7 @@ func newEvalOf(ctx context.Context, command any, script encoding.BinaryMarshaler
 func newEvalIn(ctx context.Context, all []any, command any, script encoding.BinaryMarshaler, keys []string, args []any) *redis.Cmd {
 	all = append(all, command, script, len(keys))
 	for i := range keys {
-		all = append(all, &keys[i]) // in an interface a string costs memory, and a pointer to one does not
+		all = append(all, &keys[i]) // converting a string to an interface allocates, converting a pointer does not
 	}
 	return redis.NewCmd(ctx, append(all, args...)...)
 }
@@ -331,15 +334,15 @@ type scriptCall struct {
 	args   []any
 }
 
-// evaluated is what became of one.
+// evaluated is the result of a scriptCall.
 type evaluated struct {
 	reply any
 	err   error
-	// open reports whether the script may have run, and nobody knows whether it has.
+	// open is set if the script may have run.
 	open bool
 }
 
-// evalEach runs scripts in one pipeline, and in further ones those that are worth to be sent again: see eval.
+// evalEach runs scripts in one pipeline, and retries failed ones in further pipelines: see eval.
 func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []evaluated {
 	n := callOf(ctx).node
 	if err := n.load(ctx); err != nil {
@@ -364,7 +367,8 @@ func (s *Store) evalEach(ctx context.Context, once bool, calls []scriptCall) []e
 	}
 }
 
-// evalPipelined runs scripts in one pipeline, and in a second one those that the server turns out not to have.
+// evalPipelined runs scripts in one pipeline, and those that the server does not have in a second
+// one.
 func (s *Store) evalPipelined(ctx context.Context, n *node, once bool, calls []scriptCall) []evaluated {
 	all := s.pipeline(ctx, calls, func(i int) (any, []byte) { return byHash, calls[i].script.in(s).sha })
 	var missing []int
@@ -378,7 +382,7 @@ func (s *Store) evalPipelined(ctx context.Context, n *node, once bool, calls []s
 	}
 	n.loaded.Store(false)
 	again := pick(calls, missing)
-	known := make(map[*script]bool) // once the server has seen the text, which comes first
+	known := make(map[*script]bool) // the server has the text, which is sent first
 	for i, e := range s.pipeline(ctx, again, func(i int) (any, []byte) {
 		if src := again[i].script.in(s); known[again[i].script] {
 			return byHash, src.sha
@@ -387,7 +391,7 @@ func (s *Store) evalPipelined(ctx context.Context, n *node, once bool, calls []s
 			return byText, src.text
 		}
 	}) {
-		if isNoScript(e.err) || isNoShebang(e.err) { // they go to several servers, or to an old one
+		if isNoScript(e.err) || isNoShebang(e.err) { // several servers, or an old one
 			sent := wireOf(ctx)
 			before := sent.count()
 			e.reply, e.err = s.eval(ctx, once, again[i].script, again[i].keys, again[i].args...)
@@ -399,7 +403,7 @@ func (s *Store) evalPipelined(ctx context.Context, n *node, once bool, calls []s
 	return all
 }
 
-// pipeline sends scripts, each by its hash or as it is.
+// pipeline sends scripts, each by its hash or its text.
 func (s *Store) pipeline(ctx context.Context, calls []scriptCall, as func(i int) (command any, script []byte)) []evaluated {
 	sent := wireOf(ctx)
 	cmds := make([]*redis.Cmd, len(calls))
@@ -420,7 +424,7 @@ func (s *Store) pipeline(ctx context.Context, calls []scriptCall, as func(i int)
 	return all
 }
 
-// wiredEach is a wired argument that counts for itself how often it has been written.
+// wiredEach is a wired argument that also counts its own writes.
 type wiredEach struct {
 	wired
 	writes atomic.Int32

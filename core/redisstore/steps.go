@@ -9,18 +9,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Steps of locks, semaphores and guards that go together are a pipeline: each is a call of a script for
-// itself, and each may be sent twice.
+// Batched steps of locks, semaphores and guards are a pipeline: each is a script call of its own,
+// and each may be sent twice.
 
-// maxSteps bounds a pipeline, since others wait for it: a step counts one, and as much for each stepBytes
-// of its arguments.
+// maxSteps bounds a pipeline, since other requests wait for it: a step counts one, plus one for
+// each stepBytes of its arguments.
 const (
 	maxSteps  = maxBatch
 	stepBytes = 4 << 10
 )
 
-// stepTakers is how many pipelines are under way before steps are collected: each step costs the server the
-// same in one as by itself, so that less is won by waiting than for decisions.
+// stepTakers is the number of calls in flight from which on steps are batched. It is larger than
+// that of decisions, since a step in a pipeline costs the server as much as a single one.
 const stepTakers = 4
 
 // step is one run of a script for a caller.
@@ -28,23 +28,23 @@ type step struct {
 	scriptCall
 	op      operation
 	urgency urgency
-	// begins is set if the step begins what may not be begun on a server that may evict it.
+	// begins is set if the step begins something that must not be evicted.
 	begins bool
-	// grants is set if the step may grant what others have to wait for: the store has to hear when they may
-	// have it, and replicas may have to confirm it.
+	// grants is set if the step may grant a lock or a permit: the store needs its inbox then, and
+	// replicas may have to confirm the grant.
 	grants bool
-	// replySize is how many bytes of data the reply may have.
+	// replySize is the maximum size of data in the reply in bytes.
 	replySize int
 }
 
-// stepReply is what a step was answered.
+// stepReply is the reply to a step.
 type stepReply struct {
 	value any
-	sent  time.Time // or before
-	acks  int       // from replicas
+	sent  time.Time // at or before the sending
+	acks  int       // of replicas
 }
 
-// run runs a step by itself, or together with others if enough are under way, and reads the reply.
+// run runs a step alone, or in a batch if enough calls are in flight, and reads the reply.
 func run[T any](ctx context.Context, s *Store, st step, read func(stepReply) (T, error)) (value T, err error) {
 	n := s.nodes.of(ctx, st.keys[0])
 	l := s.laneOf(n, &st)
@@ -52,7 +52,7 @@ func run[T any](ctx context.Context, s *Store, st step, read func(stepReply) (T,
 	if l != nil && !together {
 		defer l.end()
 	}
-	told := s.telemetry.Begin(ctx, string(st.op))
+	timing := s.telemetry.Begin(ctx, string(st.op))
 	switch {
 	case together:
 		var reply stepReply
@@ -60,16 +60,16 @@ func run[T any](ctx context.Context, s *Store, st step, read func(stepReply) (T,
 			value, err = read(reply)
 		}
 	default:
-		value, err = callUntold(ctx, n, sizeOf(st.args), st.replySize, st.urgency, !st.op.reads(), func(ctx context.Context) (T, error) {
+		value, err = callUntraced(ctx, n, sizeOf(st.args), st.replySize, st.urgency, !st.op.reads(), func(ctx context.Context) (T, error) {
 			return runAlone(ctx, s, n, l, &st, read)
 		})
 	}
-	told.End(ctx, err)
+	timing.End(ctx, err)
 	s.logFault(ctx, n, err)
 	return value, err
 }
 
-// laneOf returns where a step may go with others; nil if it has to go alone.
+// laneOf returns the lane of a step; nil if it has to run alone.
 func (s *Store) laneOf(n *node, st *step) *lane[*companion] {
 	if st.begins && !n.safe.Load() || st.grants && s.config.acks > 0 {
 		return nil
@@ -96,24 +96,24 @@ func runAlone[T any](ctx context.Context, s *Store, n *node, l *lane[*companion]
 	if err != nil {
 		return value, err
 	}
-	s.nodes.know()
+	s.nodes.recordMap()
 	return read(reply)
 }
 
-// companion is a step that goes with others.
+// companion is a step in a shared pipeline.
 type companion struct {
 	turn
 	call    scriptCall
 	urgency urgency
 	writes  bool
-	// size is that of its arguments, replySize what data the reply may have, in bytes.
+	// size is that of its arguments, replySize the maximum of data in the reply, in bytes.
 	size, replySize int
 	reply           any
 }
 
 func (c *companion) work() int { return 1 + c.size/stepBytes }
 
-// timeFor is how much longer than others a call of that many bytes may take: as long again for each MiB.
+// timeFor returns the additional timeout of a call with this many bytes: the timeout for each MiB.
 func (s *Store) timeFor(bytes int) time.Duration {
 	if bytes < stepBytes {
 		return 0
@@ -135,9 +135,9 @@ func sizeOf(args []any) (size int) {
 	return size
 }
 
-// newSteps returns the lane of a node's steps. The store's deadline is for a pipeline that is sent. A step waits for
-// its turn for three times as long while Redis answers others, and is not sent any more after half of it if
-// Redis answers nobody: in a burst of steps, on a server that works, late is better than never.
+// newSteps returns the lane of a node's steps. The store's timeout applies to a sent pipeline. A
+// step is queued for up to three times that while Redis is replying, and is not sent after half of
+// it if Redis does not reply: in a burst on a working server, a late reply is better than none.
 func (s *Store) newSteps(n *node) *lane[*companion] {
 	l := newLane(s, func(l *lane[*companion], batch []*companion) { s.runEach(n, l, batch) })
 	l.maxWork, l.few = maxSteps, min(stepTakers, l.most)
@@ -145,7 +145,7 @@ func (s *Store) newSteps(n *node) *lane[*companion] {
 	return l
 }
 
-// goTogether has a step go with others.
+// goTogether runs a step in a shared pipeline.
 func (s *Store) goTogether(ctx context.Context, n *node, st *step) (stepReply, error) {
 	switch {
 	case s.closed.Load():
@@ -167,19 +167,19 @@ func (s *Store) goTogether(ctx context.Context, n *node, st *step) (stepReply, e
 	c.size, c.replySize = sizeOf(st.args), st.replySize
 	c.state, c.since, c.sent = turnWaits, time.Now(), time.Time{}
 	if !l.add(c) {
-		return stepReply{}, errStuck
+		return stepReply{}, errQueueFull
 	}
 	select {
 	case <-c.ended:
 	case <-ctx.Done():
 		if l.leave(c, context.Cause(ctx)) {
-			n.suspect()
+			n.recordMiss()
 			return stepReply{}, c.err
 		}
-		<-c.ended // both at once: the answer counts
+		<-c.ended // both at once: the reply counts
 	}
 	if c.sent.IsZero() {
-		n.suspect() // it never had its turn
+		n.recordMiss() // it was never sent
 	}
 	reply, err := stepReply{value: c.reply, sent: c.sent}, c.err
 	c.call, c.reply = scriptCall{}, nil
@@ -194,7 +194,7 @@ func (s *Store) runEach(n *node, l *lane[*companion], batch []*companion) {
 		u = ordinary
 	}
 	replies, err := s.pipe(n, u, batch)
-	if u == ordinary && errors.Is(err, errDown) { // nothing was sent, and what finishes may be
+	if u == ordinary && errors.Is(err, errDown) { // nothing was sent; finishing steps still may be
 		finish := slices.DeleteFunc(slices.Clone(batch), isOrdinary)
 		if batch = slices.DeleteFunc(batch, func(c *companion) bool { return !isOrdinary(c) }); len(finish) > 0 {
 			defer s.runEach(n, l, finish)
@@ -202,7 +202,7 @@ func (s *Store) runEach(n *node, l *lane[*companion], batch []*companion) {
 	}
 	heard := slices.ContainsFunc(replies, func(e evaluated) bool { return e.err == nil || isReply(e.err) })
 	l.answer(batch, heard, func(i int, c *companion) error {
-		if replies == nil { // nothing is known of any
+		if replies == nil { // the same error for all
 			return err
 		}
 		c.reply = replies[i].reply
@@ -212,8 +212,8 @@ func (s *Store) runEach(n *node, l *lane[*companion], batch []*companion) {
 
 func isOrdinary(c *companion) bool { return c.urgency == ordinary }
 
-// pipe runs the scripts of a batch. It is one call for the breaker: it has failed if the server has not
-// answered all of them.
+// pipe runs the scripts of a batch. It is one call for the breaker, which has failed unless the
+// server has replied to all of them.
 func (s *Store) pipe(n *node, u urgency, batch []*companion) ([]evaluated, error) {
 	calls := make([]scriptCall, len(batch))
 	bytes, replyBytes, writes := 0, 0, false
@@ -223,7 +223,7 @@ func (s *Store) pipe(n *node, u urgency, batch []*companion) ([]evaluated, error
 		replyBytes += c.replySize
 		writes = writes || c.writes
 	}
-	return callUntold(context.Background(), n, bytes, replyBytes, u, writes, func(ctx context.Context) (replies []evaluated, failed error) {
+	return callUntraced(context.Background(), n, bytes, replyBytes, u, writes, func(ctx context.Context) (replies []evaluated, failed error) {
 		s.telemetry.Batch(ctx, len(batch))
 		replies = s.evalEach(ctx, false, calls)
 		for i := range replies {

@@ -1,11 +1,12 @@
 // Package redisstore keeps the state of every mechanism on Redis 6.2 or later, or on a server that
 // is compatible with it: a single one, behind Sentinel, or a Cluster.
 //
-// Every step is one script that runs on the server, by the server's clock. Keys are hashed before
-// they are sent, and every key that the store writes expires.
+// Every step is one script that runs on the server and uses its clock. Keys are hashed before they
+// are sent, and every Redis key of the store has an expiry.
 //
-// https://github.com/lockkeeper/lockkeeper/blob/main/docs/redis.md lists the servers that were tested,
-// the rights that a Redis user needs, and what to set in managed services and in the client.
+// https://github.com/lockkeeper/lockkeeper/blob/main/docs/redis.md lists the servers that were
+// tested, the rights that a Redis user needs, and the settings of managed services and of the
+// client.
 package redisstore
 
 import (
@@ -35,25 +36,25 @@ import (
 
 // Store is a store.Store on Redis. All methods may be called concurrently.
 //
-// A call waits for a connection, and then for the reply, for no longer than the store's own deadline each
-// ([WithTimeout]), and never longer than its caller's context. A large request, or a step that may have a large
-// reply, has as long again for each MiB. A context that is canceled while Redis is silent is noticed at the next
-// deadline, the store's or its own.
+// A call waits for a connection, and then for the reply, at most for the store's timeout each
+// ([WithTimeout]), and never beyond the end of its caller's context. A large request, or one with a
+// possibly large reply, has the timeout again for each MiB. The cancellation of a context while
+// Redis does not reply takes effect at the next deadline, the store's or its own.
 //
-// Calls that are made while others are in flight go together: decisions of token buckets in one script call,
-// everything else in a pipeline. In a burst, a call for a lock, a permit or an operation may so have to wait for
-// its turn, which does not count while Redis answers others, for up to three times the deadline; if Redis
-// answers nobody, the call fails within one and a half times the deadline.
+// Concurrent calls are batched: decisions of token buckets in one script call, everything else in a
+// pipeline. In a burst, a call for a lock, a permit or an operation may be queued in the client;
+// that time does not count against the timeout while Redis is replying, up to three times the
+// timeout. If Redis does not reply, the call fails within one and a half times the timeout.
 //
-// Each node has a circuit breaker. It opens when five calls in a row have failed while the node answered nobody
-// else, and at once when the node refuses connections, the password, or writes. Calls then fail at once, and a
-// script that writes, every 250 ms, finds out when the node works again. Only calls that finish what was begun are
-// tried all the same. While calls to a Cluster fail, the store asks for its map once a second, and so finds a
-// replica that has taken over.
+// Each node has a circuit breaker. It opens when five calls in a row have failed while the node
+// replied to no other call, and at once when the node refuses connections, the password, or writes.
+// Calls then fail at once, and a script that writes probes the node every 250 ms. Only calls that
+// finish something, such as releases, are still tried. While calls to a Cluster fail, the store
+// refreshes its map once a second, to find a replica that has taken over.
 //
-// A store that has been asked for a lock keeps one connection for the channel on which it hears of
-// grants, "lk:inbox:" and a random text. Where an ACL forbids that, or scripts may not PUBLISH, a
-// lock takes up to a second more to change hands.
+// After the first request for a lock, a store keeps one connection for the channel of its pushes,
+// "lk:inbox:" and a random text. If an ACL forbids that, or PUBLISH in scripts, a hand-off takes up
+// to a second more.
 type Store struct {
 	client   redis.UniversalClient
 	config   config
@@ -66,7 +67,7 @@ type Store struct {
 	deadlines    deadlines
 
 	spareDecisions sync.Pool // of *decision that have ended
-	spareSteps     sync.Pool // of *companion that have been answered
+	spareSteps     sync.Pool // of *companion that have ended
 	denials        denials
 
 	telemetry *telemetry.Store
@@ -77,7 +78,7 @@ type Store struct {
 	latches latches
 	inbox   *inbox
 
-	closing    sync.Mutex // makes closed and background change together
+	closing    sync.Mutex // guards changes of closed and background together
 	closed     atomic.Bool
 	stop       chan struct{}
 	life       context.Context // ends when stop is closed
@@ -113,29 +114,29 @@ type config struct {
 	providers     telemetry.Providers
 }
 
-// WithPrefix sets what every Redis key of the store begins with: "lk" if not set, 1 to 64 bytes
+// WithPrefix sets the prefix of every Redis key of the store: "lk" by default, 1 to 64 bytes
 // without braces. Stores with the same prefix on the same Redis share their state.
 func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
 
-// WithTimeout sets the store's own deadline: 250 ms if not set, 1 ms to 1 min. That is how long Redis may take to
-// reply, and how long a call waits for one of the client's connections, which takes about three round trips to
-// make. A call that has had none in time fails, and the connection is made for later ones. Set more for a server
-// that is far away; [Store.Check] says how much.
+// WithTimeout sets the store's timeout: 250 ms by default, 1 ms to 1 min. It is the maximum time
+// for a reply, and also for one of the client's connections, which takes about three round trips to
+// establish. A call without a connection in time fails, and the connection is established for later
+// calls. Set more for a distant server; [Store.Check] reports how much.
 func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
 
-// WithSecret has the keys of token buckets and locks hashed by HMAC under this secret, so that nobody
-// who reads the database can test guesses of addresses or user names against them. (Operations have
-// guard.WithSecret.) Every process needs the same one.
+// WithSecret hashes the keys of token buckets and locks by HMAC with this secret, so that a reader
+// of the database cannot test guesses of addresses or user names. (For operations, use
+// guard.WithSecret.) Every process needs the same secret.
 //
-// Without it the database has the text of the keys of locks that are held or waited for. With it
-// ListLocks cannot tell them: the Key of a store.LockState is then the hash.
+// Without it the database contains the keys of held and awaited locks as text. With it the Key of a
+// store.LockState from ListLocks is the hash.
 func WithSecret(secret []byte) Option {
 	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
 }
 
-// AllowEviction has locks and guards work on a server whose maxmemory-policy may evict a lock that
-// is held, so that another may have it too, or the evidence that an operation has run. Without it
-// they refuse to.
+// AllowEviction lets locks and guards work on a server whose maxmemory-policy may evict a held
+// lock, so that two can hold it, or the record of an operation that has run. Without it they refuse
+// to.
 func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEviction = true }) }
 
 // WithoutRememberedDenials has the store ask Redis about every token. Without it a key that was denied is
@@ -144,8 +145,8 @@ func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEvictio
 // server's clock do without them too.
 func WithoutRememberedDenials() Option { return optionFunc(func(c *config) { c.forgetDenials = true }) }
 
-// WithLogger sets where the store says that Redis is down, and back, that a record in it is damaged, and
-// what is wrong with its settings: slog.Default() if not set. It never logs keys.
+// WithLogger sets the logger for outages of Redis and their end, damaged records, and
+// misconfigurations: slog.Default() by default. Keys are never logged.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) {
 		if l != nil {
@@ -154,19 +155,20 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithMeterProvider sets where the store's metrics go: to the global provider if not set, or nil.
+// WithMeterProvider sets the provider of the store's metrics. The default, also for nil, is the
+// global one.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return optionFunc(func(c *config) { c.providers.Meter = p })
 }
 
-// New returns a store on client, which stays the caller's to close, after the store. It sends nothing
-// yet. A *redis.Client gets a hook that watches its connections being made, so that a server which is
-// not there is noticed at once; after Close the hook does nothing.
+// New returns a store on client. The caller closes the client, after the store. New sends nothing
+// yet. A *redis.Client gets a hook that watches its dials, so that an unreachable server is noticed
+// at once; after Close the hook does nothing.
 //
-// It returns an error for an option out of its range, and for a client that is nil, that has not
-// ContextTimeoutEnabled, or that is neither a *redis.Client nor a *redis.ClusterClient. A Ring is refused: it asks
-// another shard for what the first one has granted. Leave the client's ReadTimeout longer than the store's
-// deadlines: the store keeps its own.
+// It returns an error for an option out of its range, and for a client that is nil, does not have
+// ContextTimeoutEnabled, or is neither a *redis.Client nor a *redis.ClusterClient. A Ring is
+// refused: while a shard is unreachable, another one would grant its locks again. Leave the
+// client's ReadTimeout longer than the store's timeout.
 func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if naming.IsNil(client) {
 		return nil, errors.New("redisstore: New: nil client")
@@ -207,7 +209,8 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-// checkClient returns what a store wants to know of its client, or why it can do nothing with it.
+// checkClient returns the settings of a client that the store uses, or why it cannot use the
+// client.
 func checkClient(client redis.UniversalClient) (poolSize int, readTimeout time.Duration, err error) {
 	var obeys bool
 	switch client := client.(type) {
@@ -230,7 +233,7 @@ func checkClient(client redis.UniversalClient) (poolSize int, readTimeout time.D
 	return poolSize, readTimeout, nil
 }
 
-// start runs f in the background, and has Close wait for it. If the store is closed it reports false
+// start runs f in the background; Close waits for it. If the store is closed, it returns false
 // instead.
 func (s *Store) start(f func()) bool {
 	s.closing.Lock()
@@ -242,7 +245,7 @@ func (s *Store) start(f func()) bool {
 	return true
 }
 
-// Ping asks Redis whether it is there, even when the store takes it to be down.
+// Ping checks that Redis replies, even if the breaker is open.
 func (s *Store) Ping(ctx context.Context) error {
 	_, err := call(ctx, s.nodes.whole, opPing, finishing, func(ctx context.Context) (string, error) {
 		return s.client.Ping(ctx).Result()
@@ -274,8 +277,8 @@ func (s *Store) closeNow() {
 	s.telemetry.Close()
 }
 
-// bucketTag is what the Redis keys of a key's buckets have in common: a hash tag, and with it a slot of a
-// Cluster.
+// bucketTag is the common start of the Redis keys of a key's buckets: a hash tag, and so a slot of
+// a Cluster.
 type bucketTag struct {
 	text [64 + len(":t:{") + tagSize + len("}")]byte
 	size int
@@ -289,7 +292,7 @@ func (s *Store) tagged(limiter, key string) bucketTag {
 	return t
 }
 
-// key names the Redis key of a bucket.
+// key returns the Redis key of a bucket.
 func (t *bucketTag) key(bucket string) string {
 	if bucket == "" {
 		return string(t.text[:t.size])
@@ -297,7 +300,7 @@ func (t *bucketTag) key(bucket string) string {
 	return string(t.text[:t.size]) + ":" + bucket
 }
 
-// tag hashes the name of a mechanism and a key of it.
+// tag returns the hash of a mechanism's name and a key.
 func (s *Store) tag(name, key string) string {
 	tag := s.hash(name, key)
 	return string(tag[:])
@@ -306,13 +309,13 @@ func (s *Store) tag(name, key string) string {
 const tagSize = 22
 
 func (s *Store) hash(name, key string) (tag [tagSize]byte) {
-	var room [512]byte // most fit, and then cost nothing
+	var room [512]byte // most fit, and need no allocation
 	text := binary.BigEndian.AppendUint64(room[:0], uint64(len(name)))
 	text = append(append(text, name...), key...)
 	sum := sha256.Sum256(text)
 	if len(s.config.secret) > 0 {
 		h := hmac.New(sha256.New, s.config.secret)
-		h.Write([]byte(string(text))) // a copy, or what is above would cost memory
+		h.Write([]byte(string(text))) // a copy, so that the array above stays on the stack
 		copy(sum[:], h.Sum(nil))
 	}
 	base64.RawURLEncoding.Encode(tag[:], sum[:16])

@@ -59,7 +59,7 @@ func (s *Store) takeAlone(ctx context.Context, n *node, charges []store.Charge, 
 		if err != nil {
 			return store.TakeReply{}, err
 		}
-		s.nodes.know()
+		s.nodes.recordMap()
 		replies, err := readDecisions(reply, 1)
 		if err != nil {
 			return store.TakeReply{}, err

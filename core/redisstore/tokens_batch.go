@@ -58,7 +58,7 @@ func (s *Store) takeTogether(ctx context.Context, n *node, charges []store.Charg
 	s.deadlines.begin(&d.deadline, s.config.timeout)
 	if !l.add(d) {
 		s.deadlines.end(&d.deadline)
-		return store.TakeReply{}, errStuck
+		return store.TakeReply{}, errQueueFull
 	}
 	select {
 	case <-d.ended:

@@ -6,41 +6,41 @@ import (
 	"time"
 )
 
-// waiters are the requests of this process that are in queues.
+// waiters are the queued requests of this process.
 type waiters struct {
-	mu      sync.Mutex
-	byID    map[string]*waiter
-	due     dueHeap   // those that are awaited
-	fresh   []*waiter // those that were not when they were queued, in that order
-	beating bool      // somebody sends beats
-	asleep  time.Time // until when they sleep
-	hurried time.Time // when all had to beat at once
-	changed chan struct{}
-	spare   sync.Pool // of *waiter, of requests that have not been queued
+	mu               sync.Mutex
+	byID             map[string]*waiter
+	due              dueHeap   // the awaited ones
+	unawaited        []*waiter // queued, and not awaited yet, in that order
+	beating          bool      // a goroutine sends heartbeats
+	sleepsUntil      time.Time // when that goroutine wakes up by itself
+	lastHeartbeatNow time.Time // when heartbeatNow was last called
+	changed          chan struct{}
+	spare            sync.Pool // of *waiter, of requests that were not queued
 }
 
-// waiter is a request in a queue. Its waiters' mu guards what changes.
+// waiter is a request in a queue. waiters.mu guards the fields that change.
 type waiter struct {
-	id      string
-	beat    *script
-	keys    []string // of the beat
-	fair    bool     // nobody may be granted the lock first
-	deaf    bool     // there was no subscription when it was queued
-	added   time.Time
-	awaited bool
-	shared  bool          // several calls are about it
-	due     time.Time     // the next beat
-	heard   time.Time     // from the store
-	life    time.Duration // in the queue, after that
-	index   int           // in the heap; -1 if it is not
+	id                 string
+	beat               *script
+	keys               []string // of the heartbeat
+	fair               bool     // not passed over, see pushMode
+	queuedWithoutInbox bool     // without a working subscription
+	added              time.Time
+	awaited            bool
+	shared             bool          // used by several calls
+	due                time.Time     // the next heartbeat
+	lastReply          time.Time     // of the store
+	ttl                time.Duration // of its place in the queue, after lastReply
+	index              int           // in the heap; -1 if it is not there
 
-	woken     chan struct{} // has something if the lock may be had, or will not be
-	over      error         // why it will not be
-	withdrawn error         // what it is if the request has been released
+	woken     chan struct{} // has an element if the lock may be free, or the wait is over
+	over      error         // why the wait is over
+	withdrawn error         // the error if the request was released
 }
 
-// freshFor is for how long a request that nobody awaits is remembered.
-const freshFor = frontLife
+// unawaitedFor is how long a request is kept while no call awaits it.
+const unawaitedFor = frontLife
 
 func (ws *waiters) init() {
 	ws.byID = make(map[string]*waiter)
@@ -54,14 +54,14 @@ func (ws *waiters) newWaiter(id string, beat *script, keys []string, withdrawn e
 	}
 	now := time.Now()
 	*w = waiter{
-		id: id, beat: beat, keys: keys, added: now, due: now, heard: now, life: frontLife, index: -1,
+		id: id, beat: beat, keys: keys, added: now, due: now, lastReply: now, ttl: frontLife, index: -1,
 		woken: w.woken, withdrawn: withdrawn,
 	}
 	return w
 }
 
-// expect returns the request of a waiter's id: the one that is known, or else this one.
-func (ws *waiters) expect(w *waiter, awaited bool) *waiter {
+// register returns the registered request with the waiter's ID, or registers this one.
+func (ws *waiters) register(w *waiter, awaited bool) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if known := ws.byID[w.id]; known != nil {
@@ -75,36 +75,36 @@ func (ws *waiters) expect(w *waiter, awaited bool) *waiter {
 		heap.Push(&ws.due, w)
 		ws.notify()
 	}
-	ws.forgetOld()
+	ws.expireUnawaited()
 	return w
 }
 
-// keep remembers, for a while, a request that has been queued and that nobody awaits yet.
-func (ws *waiters) keep(w *waiter) {
+// keepUnawaited keeps, for a while, a queued request that no call awaits yet.
+func (ws *waiters) keepUnawaited(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if !w.awaited && ws.byID[w.id] == w {
-		ws.fresh = append(ws.fresh, w)
+		ws.unawaited = append(ws.unawaited, w)
 	}
 }
 
-// forgetOld forgets requests that were queued and that nobody came to await. The caller holds mu.
-func (ws *waiters) forgetOld() {
-	for len(ws.fresh) > 0 {
-		w := ws.fresh[0]
+// expireUnawaited removes queued requests that no call has awaited in time. The caller holds mu.
+func (ws *waiters) expireUnawaited() {
+	for len(ws.unawaited) > 0 {
+		w := ws.unawaited[0]
 		if waits := !w.awaited && ws.byID[w.id] == w; waits {
-			if time.Since(w.added) <= freshFor {
+			if time.Since(w.added) <= unawaitedFor {
 				return
 			}
 			delete(ws.byID, w.id)
 		}
-		ws.fresh[0] = nil
-		ws.fresh = ws.fresh[1:]
+		ws.unawaited[0] = nil
+		ws.unawaited = ws.unawaited[1:]
 	}
 }
 
-// dismiss drops a request that has not been queued. The caller is done with it.
-func (ws *waiters) dismiss(w *waiter) {
+// discard removes a request that was not queued. The caller does not use it any more.
+func (ws *waiters) discard(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if !w.awaited && ws.byID[w.id] == w {
@@ -117,11 +117,11 @@ func (ws *waiters) dismiss(w *waiter) {
 			ws.spare.Put(w)
 		}
 	}
-	ws.forgetOld()
+	ws.expireUnawaited()
 }
 
-// forget drops a request that nobody awaits any more.
-func (ws *waiters) forget(w *waiter) {
+// remove removes a request that is no longer awaited.
+func (ws *waiters) remove(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.byID[w.id] == w {
@@ -132,33 +132,33 @@ func (ws *waiters) forget(w *waiter) {
 	}
 }
 
-// update changes a request, and sees to it that its beat is sent when it is due.
+// update changes a request, and reschedules its heartbeat.
 func (ws *waiters) update(w *waiter, change func()) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	change()
-	ws.changedDue(w)
+	ws.fixDue(w)
 }
 
-// changedDue puts a request in its place again. The caller holds mu.
-func (ws *waiters) changedDue(w *waiter) {
+// fixDue restores the heap after a change of a request. The caller holds mu.
+func (ws *waiters) fixDue(w *waiter) {
 	if w.index >= 0 {
 		heap.Fix(&ws.due, w.index)
 		ws.notify()
 	}
 }
 
-// push acts on a message about a request.
+// push calls act for a request that has received a push.
 func (ws *waiters) push(id string, act func(*waiter)) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.byID[id]; w != nil {
 		act(w)
-		ws.changedDue(w)
+		ws.fixDue(w)
 	}
 }
 
-// withdraw ends the wait of a request that has been released.
+// withdraw ends the wait of a request that was released.
 func (ws *waiters) withdraw(id string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -168,22 +168,22 @@ func (ws *waiters) withdraw(id string) {
 	}
 }
 
-// hurry makes all beats due, unless it has done so within the given time.
-func (ws *waiters) hurry(pause time.Duration) {
+// heartbeatNow makes all heartbeats due, unless it did so within the given time.
+func (ws *waiters) heartbeatNow(pause time.Duration) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	now := time.Now()
-	if now.Sub(ws.hurried) < pause {
+	if now.Sub(ws.lastHeartbeatNow) < pause {
 		return
 	}
-	ws.hurried = now
+	ws.lastHeartbeatNow = now
 	for _, w := range ws.due {
-		w.due = now // the order stays one of a heap: none is before another
+		w.due = now // all are equal, so the heap stays valid
 	}
 	ws.notify()
 }
 
-// startBeating reports whether somebody has to begin to send beats.
+// startBeating reports whether the caller has to start the goroutine that sends heartbeats.
 func (ws *waiters) startBeating() bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -192,8 +192,8 @@ func (ws *waiters) startBeating() bool {
 	return start
 }
 
-// dueNow returns the requests whose beats are due, and when the next one will be if there are none.
-// Without any request at all there is nothing more to send.
+// dueNow returns the requests with due heartbeats, and when the next one is due. more is false if
+// there are no requests.
 func (ws *waiters) dueNow() (due []*waiter, next time.Time, more bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -205,16 +205,17 @@ func (ws *waiters) dueNow() (due []*waiter, next time.Time, more bool) {
 	for !ws.due[0].due.After(now) {
 		w := ws.due[0]
 		due = append(due, w)
-		w.due = now.Add(frontBeat) // unless the reply says otherwise
+		w.due = now.Add(frontBeat) // until the reply changes it
 		heap.Fix(&ws.due, 0)
 	}
-	ws.asleep = ws.due[0].due
-	return due, ws.asleep, true
+	ws.sleepsUntil = ws.due[0].due
+	return due, ws.sleepsUntil, true
 }
 
-// notify tells who sends beats if one is due before they look again. The caller holds mu.
+// notify wakes the goroutine that sends heartbeats if one is due before it wakes up by itself. The
+// caller holds mu.
 func (ws *waiters) notify() {
-	if len(ws.due) == 0 || !ws.due[0].due.Before(ws.asleep) {
+	if len(ws.due) == 0 || !ws.due[0].due.Before(ws.sleepsUntil) {
 		return
 	}
 	select {
@@ -223,7 +224,7 @@ func (ws *waiters) notify() {
 	}
 }
 
-// wake has the request try to claim the lock. The caller holds mu.
+// wake lets the call that awaits the request try to claim the lock. The caller holds mu.
 func (w *waiter) wake() {
 	select {
 	case w.woken <- struct{}{}:
@@ -231,7 +232,7 @@ func (w *waiter) wake() {
 	}
 }
 
-// end has the wait end. The caller holds mu.
+// end ends the wait. The caller holds mu.
 func (w *waiter) end(err error) {
 	if w.over == nil {
 		w.over = err
@@ -239,14 +240,14 @@ func (w *waiter) end(err error) {
 	w.wake()
 }
 
-// ended returns why a wait has ended, if it has.
+// ended returns why a wait has ended; nil if it has not.
 func (ws *waiters) ended(w *waiter) error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return w.over
 }
 
-// dueHeap has the request that beats first at its head.
+// dueHeap is a heap of requests by their next heartbeat.
 type dueHeap []*waiter
 
 func (h dueHeap) Len() int           { return len(h) }

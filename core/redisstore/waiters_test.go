@@ -32,7 +32,7 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 			return false
 		}
 	}
-	first := ws.expect(ws.newWaiter("first", beatLock, nil, nil), true)
+	first := ws.register(ws.newWaiter("first", beatLock, nil, nil), true)
 	if !ws.startBeating() {
 		t.Fatal("nobody is asked to send the first")
 	}
@@ -43,10 +43,10 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 
 	second := ws.newWaiter("second", beatLock, nil, nil)
 	second.due = first.due.Add(time.Minute)
-	ws.expect(second, true)
+	ws.register(second, true)
 	ws.push("first", (*waiter).wake)
 	ws.update(second, func() { second.due = second.due.Add(time.Minute) })
-	ws.forget(first)
+	ws.remove(first)
 	if woken() {
 		t.Error("woken though nothing is due before")
 	}
@@ -57,12 +57,12 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	if due, _, _ := ws.dueNow(); len(due) != 1 || due[0].id != "second" {
 		t.Errorf("due: %v", due)
 	}
-	ws.hurry(0)
+	ws.heartbeatNow(0)
 	if !woken() {
 		t.Error("not woken though all are to hurry")
 	}
-	ws.forget(second)
-	ws.hurry(0)
+	ws.remove(second)
+	ws.heartbeatNow(0)
 	if _, _, more := ws.dueNow(); more || ws.beating {
 		t.Error("somebody beats for nobody")
 	}
@@ -72,35 +72,35 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 func TestWhatIsKnownOfARequestServesAgainOnce(t *testing.T) {
 	var ws waiters
 	ws.init()
-	first := ws.expect(ws.newWaiter("twice", beatLock, nil, nil), false)
-	if again := ws.expect(ws.newWaiter("twice", beatLock, nil, nil), false); again != first {
+	first := ws.register(ws.newWaiter("twice", beatLock, nil, nil), false)
+	if again := ws.register(ws.newWaiter("twice", beatLock, nil, nil), false); again != first {
 		t.Fatal("one request is two")
 	}
-	ws.dismiss(first) // by one of the calls
+	ws.discard(first) // by one of the calls
 	for i := range 100 {
 		if w := ws.newWaiter("another", beatLock, nil, nil); w == first {
 			t.Fatalf("after %d others it serves for another request, and the second call has it still", i)
 		}
 	}
 
-	w := ws.expect(ws.newWaiter("pushed", beatLock, nil, nil), false)
+	w := ws.register(ws.newWaiter("pushed", beatLock, nil, nil), false)
 	ws.push("pushed", (*waiter).wake) // and granted otherwise
-	ws.dismiss(w)
+	ws.discard(w)
 	for range 100 {
 		if w := ws.newWaiter("next", beatLock, nil, nil); len(w.woken) != 0 || w.index != -1 || w.awaited {
 			t.Fatalf("a new request knows of another's push: %+v", w)
 		}
 	}
 
-	queued := ws.expect(ws.newWaiter("queued", beatLock, nil, nil), false)
-	ws.keep(queued)
-	if ws.expect(ws.newWaiter("queued", beatLock, nil, nil), true) != queued {
+	queued := ws.register(ws.newWaiter("queued", beatLock, nil, nil), false)
+	ws.keepUnawaited(queued)
+	if ws.register(ws.newWaiter("queued", beatLock, nil, nil), true) != queued {
 		t.Error("a request is not known any more though it is in the queue")
 	}
-	abandoned := ws.expect(ws.newWaiter("abandoned", beatLock, nil, nil), false)
-	ws.keep(abandoned)
-	abandoned.added = time.Now().Add(-2 * freshFor)
-	ws.expect(ws.newWaiter("later", beatLock, nil, nil), false)
+	abandoned := ws.register(ws.newWaiter("abandoned", beatLock, nil, nil), false)
+	ws.keepUnawaited(abandoned)
+	abandoned.added = time.Now().Add(-2 * unawaitedFor)
+	ws.register(ws.newWaiter("later", beatLock, nil, nil), false)
 	if ws.byID["abandoned"] != nil || ws.byID["queued"] != queued {
 		t.Error("whom nobody came to await is remembered, or who is awaited is not")
 	}

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// wire knows whether a call may have been carried out. The client's last error does not tell: it
-// may re-send by itself and then fail to connect, or be stopped by the deadline before it had a
-// connection.
+// wire records whether a call may have been carried out. The client's last error does not show
+// that: the client may re-send by itself and then fail to connect, or reach the deadline before it
+// has a connection.
 type wire struct {
 	mu      sync.Mutex
-	sends   int  // requests written whose outcome is not known
-	written bool // one was written, whatever became of it
+	sends   int  // requests written without a known outcome
+	written bool // one was written, with any outcome
 	last    time.Time
 	gaveUp  bool
-	call    *callContext // which has time for the reply from the first write on; nil for none
+	call    *callContext // whose time for the reply begins with the first write; may be nil
 }
 
-// errGaveUp keeps a request from being written when its caller has been told that it was not.
+// errGaveUp prevents the write of a request that was reported to its caller as not sent.
 var errGaveUp = errors.New("redisstore: not sent, the caller has left")
 
 // write is called as a request is written.
@@ -40,14 +40,14 @@ func (w *wire) write() error {
 	return nil
 }
 
-// since is when a request was last written: zero if none was.
+// since returns when a request was last written: zero if none was.
 func (w *wire) since() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
 }
 
-// silence is for how long the server has said nothing: nothing if it was not asked.
+// silence returns the time since the last write without a reply; zero if there is none.
 func (w *wire) silence() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,14 +57,15 @@ func (w *wire) silence() time.Duration {
 	return time.Since(w.last)
 }
 
-// wasWritten reports whether a request was written, whatever became of it.
+// wasWritten reports whether a request was written, with any outcome.
 func (w *wire) wasWritten() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.written
 }
 
-// settle takes back what was sent since there were so many, since the server did not do it.
+// settle resets the count of requests without a known outcome, since the server has reported that
+// it did not run the later ones.
 func (w *wire) settle(sends int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +80,7 @@ func (w *wire) count() int {
 
 func (w *wire) open() bool { return w.count() > 0 }
 
-// giveUpUnsent keeps a request from being written if none has been, and reports whether one has.
+// giveUpUnsent prevents later writes if no request was written. It reports whether one was.
 func (w *wire) giveUpUnsent() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,8 +90,8 @@ func (w *wire) giveUpUnsent() bool {
 	return w.written
 }
 
-// wired is an argument of a request, a script or its hash, that tells the wire when it is written. It
-// works because the client marshals an argument for each time that it sends it, and not before.
+// wired is an argument of a request, a script or its hash, that records in the wire when it is
+// written. The client marshals an argument each time that it sends it, and not before.
 type wired struct {
 	script []byte
 	wire   *wire

@@ -1,17 +1,16 @@
 -- Grants a lock, or queues a request for it.
 --
 -- KEYS     as above, and
--- KEYS[6]  exists if the id has been released
+-- KEYS[6]  the id's tombstone
 -- KEYS[7]  the largest fence so far
--- ARGV     id, X or S, "1" to queue, lease in µs, delay in µs, fences wanted, inbox, what the holder
---          says of itself, the lock's key or nothing if it is a secret, "P" if a message that its
---          inbox does not receive means that it is gone, or "-"
+-- ARGV     id, X or S, "1" to queue, lease in µs, lock-delay in µs, number of fences, inbox, the holder's
+--          label, the lock's key or nothing if it is secret, push mode: "P" if a message without a
+--          receiver proves that the process is gone, or "-"
 --
--- Returns "first and last fence" if it is granted, {"withdrawn"}, or {"queued" or "taken", what a holder
--- says of itself, µs until its lease ends, requests in the queue beside this one, the place in the
--- queue from 0, µs until the lock may be free}.
+-- Returns "first and last fence" if granted, {"withdrawn"}, or {"queued" or "taken", a holder's label, µs until its
+-- lease ends, number of other requests in the queue, place in the queue from 0, µs until the lock may be free}.
 --
--- It declares no flags, for the reason that begin_operation.lua gives: at full memory it says who has the lock.
+-- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the holder.
 
 local id, shared, queue = ARGV[1], ARGV[2] == 'S', ARGV[3] == '1'
 local ttl, delay, inbox, meta, key = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8], ARGV[9]
@@ -20,7 +19,7 @@ if redis.call('EXISTS', KEYS[6]) == 1 then
   return {'withdrawn'}
 end
 local stored = redis.call('GET', KEYS[7])
-unfold(alone)
+expand(alone)
 
 local function grant()
   local first, last = mint(stored, now)
@@ -32,10 +31,10 @@ local function grant()
 end
 
 local mine = find(id)
-if mine and mine.reserved and mine.left > 0 then -- the common way to claim it
+if mine and mine.reserved and mine.left > 0 then -- the usual claim
   return grant()
 end
-if mine and mine.held then -- sent twice
+if mine and mine.held then -- a repeat
   extend(mine, ttl, delay)
   return num(mine.first) .. ' ' .. num(mine.last)
 end
@@ -45,7 +44,7 @@ end
 local place = redis.call('ZSCORE', QUEUE, id)
 redis.call('ZSCORE', LIVING, id)
 local h = top()
-if not (h and not h.shared) then -- it may be somebody's turn
+if not (h and not h.shared) then -- a waiter may be next
   prune()
   pass(id)
   place = redis.call('ZSCORE', QUEUE, id)

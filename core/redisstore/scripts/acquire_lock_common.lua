@@ -1,22 +1,22 @@
--- The common cases of acquire_lock.lua, before it and without what it needs; and mint, which it uses too. Keys,
--- arguments and replies are those of acquire_lock.lua; lock.lua says what a hold, and a lone one, look like.
+-- The fast paths of acquire_lock.lua, which run before its libraries are set up; and mint, which it uses too. Keys,
+-- arguments and replies are those of acquire_lock.lua; lock.lua has the layouts of holds.
 
--- mint returns the first and the last fence of a grant, as text, and keeps the last. The largest so far is what
--- KEYS[7] has.
+-- mint returns the first and the last fence of a grant, as text, and stores the last. stored is the largest so far,
+-- from KEYS[7].
 local function mint(stored, now)
   local next = stored and string.find(stored, '^%d+$') and tonumber(stored) + 1 or 1
   local first = math.max(next, now)
   local last = first
-  if ARGV[2] ~= 'S' and next <= now then -- blocks alone would put the fences ahead of the clock
+  if ARGV[2] ~= 'S' and next <= now then -- otherwise blocks would advance the fences beyond the clock
     last = first + ARGV[6] - 1
   end
-  local form = last < 2 ^ 62 and INT or '%.0f' -- what is larger was damaged, and is not to look like a fence
+  local form = last < 2 ^ 62 and INT or '%.0f' -- a larger number is damaged, and must not look like a fence
   local text = string.format(form, last)
   redis.call('SET', KEYS[7], text, 'PX', string.format(INT, math.ceil((last - now + ARGV[4]) / 1000) + FENCE_LIFE_MS))
   return string.format(form, first), text
 end
 
--- Nothing is known of the lock: it is granted, and the hold is a lone one.
+-- No state: the lock is granted with a lone hold.
 if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) == 0 then
   local t = redis.call('TIME')
   local now = t[1] * SECOND + t[2]
@@ -29,7 +29,7 @@ if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) ==
   return first .. ' ' .. last
 end
 
--- Somebody else has it alone, and the caller does not want to wait.
+-- Another has a lone hold, and the caller does not wait.
 local alone = redis.call('GET', KEYS[5])
 if alone and ARGV[3] == '0' and redis.call('EXISTS', KEYS[6]) == 0 then
   local free, size, named, rest = string.match(alone, LONE_HOLD)
@@ -39,7 +39,7 @@ if alone and ARGV[3] == '0' and redis.call('EXISTS', KEYS[6]) == 0 then
       local t = redis.call('TIME')
       local now = t[1] * SECOND + t[2]
       free = tonumber(free)
-      -- After the clock stepped back, what follows writes the end down.
+      -- After a step back of the clock, the slow path corrects the end.
       if free > now and free <= now + ttl + delay then
         return {'taken', string.sub(rest, last + inbox), string.format('%.0f', math.max(free - delay - now, 0)), 0, 0,
           string.format('%.0f', free - now)}
@@ -48,7 +48,7 @@ if alone and ARGV[3] == '0' and redis.call('EXISTS', KEYS[6]) == 0 then
   end
 end
 
--- It is reserved for the caller, who claims it, and has not been released, which would have ended that.
+-- The lock is reserved for the caller, which claims it. A release would have removed the reservation.
 local reserved = not alone and redis.call('HGET', KEYS[1], 'h' .. ARGV[1])
 if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) then
   local id, inbox, whole = ARGV[1], ARGV[7], ARGV[4] + ARGV[5]
@@ -76,7 +76,7 @@ if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) then
   end
 end
 
--- Somebody has it exclusively, or is about to, and the caller is new in the queue.
+-- The lock is held or reserved exclusively, and the caller is new in the queue.
 local held = not alone and not reserved and ARGV[3] == '1' and redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if held and held[1] and redis.call('EXISTS', KEYS[6]) == 0 then
   local id = ARGV[1]
@@ -84,11 +84,11 @@ if held and held[1] and redis.call('EXISTS', KEYS[6]) == 0 then
   local state, ttl, delay, inbox, last = string.match(fields[1] or '', '^([HRP])X:(%d+):(%d+):%d+:%d+:(%d+):()')
   local back = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
   local queued, living = back[1] and redis.call('ZCARD', KEYS[3]) or 0, redis.call('ZCARD', KEYS[4])
-  redis.call('GET', KEYS[7]) -- it fails now if it has to
+  redis.call('GET', KEYS[7]) -- fail before the first write
   local t = redis.call('TIME')
   local now = t[1] * SECOND + t[2]
   local free = tonumber(held[2])
-  -- A clock that stepped back is rare.
+  -- A step back of the clock goes to the slow path.
   if state and not fields[2] and free > now and free <= now + ttl + delay then
     redis.call('ZADD', KEYS[3], string.format('%.0f', (back[2] or 0) + 1), id)
     if ARGV[9] ~= '' then

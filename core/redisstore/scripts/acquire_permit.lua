@@ -1,16 +1,15 @@
 -- Grants a permit, or queues a request for it.
 --
 -- KEYS     as above
--- ARGV     id, weight, capacity, "1" to queue, or "2" without a new capacity if it is queued, B to barge
---          or F, how many may be in the queue before it or "0", lease in µs, inbox, what the holder says
---          of itself, the semaphore's key or nothing if it is a secret, "P" if a message that its inbox
---          does not receive means that it is gone, or "-"
+-- ARGV     id, weight, capacity, "1" to queue, or "2" to keep the capacity of a queued request, B to barge
+--          or F, maximum of earlier waiters or "0", lease in µs, inbox, the holder's label, the
+--          semaphore's key or nothing if it is secret, push mode: "P" if a message without a receiver
+--          proves that the process is gone, or "-"
 --
--- Returns the text of the fence if it is granted, {"withdrawn"}, or {"queued", "taken" or "full", weights
--- in use, requests in the queue beside this one, µs until the first permit expires, the place in the queue
--- from 0}.
+-- Returns the fence as text if granted, {"withdrawn"}, or {"queued", "taken" or "full", weight in use, number of
+-- other requests in the queue, µs until the first permit expires, place in the queue from 0}.
 --
--- It declares no flags, for the reason that begin_operation.lua gives: at full memory it says what is in use.
+-- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the use.
 
 local id, weight, capacity, queue, barges = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0', ARGV[5] == 'B'
 local most, ttl, inbox, meta, key = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
@@ -22,7 +21,7 @@ local mine = find(id)
 if mine then
   redis.call('ZCARD', HEAVY)
 end
-if mine and mine.held then -- sent twice
+if mine and mine.held then -- a repeat
   mine.ttl, mine.free = ttl, now + ttl
   put(mine)
   return num(mine.fence)
@@ -40,7 +39,7 @@ local function grant()
   return num(fence)
 end
 
-if mine and mine.left > 0 then -- the common way to claim it
+if mine and mine.left > 0 then -- the usual claim
   return grant()
 end
 local used, others = inuse(), redis.call('ZCARD', QUEUE)
@@ -63,7 +62,7 @@ if place and ARGV[4] == '1' then
     redis.call('HSET', RECORD, 'q' .. id, asks .. ' ' .. ARGV[11] .. inbox)
   end
 end
-if place or others > 0 and used < capacity then -- it may be somebody's turn
+if place or others > 0 and used < capacity then -- a waiter may be next
   prune()
   pass(id)
   place, mine = redis.call('ZSCORE', QUEUE, id), find(id)

@@ -1,11 +1,11 @@
--- Has an inbox be told when a latch is open, unless it is.
+-- Registers an inbox for a push when a latch opens, unless it is open.
 --
 -- KEYS     as in count_down_latch.lua
--- ARGV     how many participants open it, inbox, for how long it wants to be told in ms
+-- ARGV     count of the latch, inbox, TTL of the registration in ms
 --
--- Returns how many are in the set.
+-- Returns the size of the set.
 --
--- It declares no flags, for the reason that begin_operation.lua gives.
+-- It declares no flags, for the reason in begin_operation.lua.
 
 local n = redis.call('SCARD', KEYS[1])
 local left = redis.call('PTTL', KEYS[2])

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Keeps a request in the queue.
+-- Heartbeat: keeps a request in the queue.
 --
 -- KEYS     as above, and
--- KEYS[6]  exists if the id has been released
--- ARGV     id, "P" or "-" as in the request
+-- KEYS[6]  the id's tombstone
+-- ARGV     id, push mode as in the request
 --
--- Returns {"granted"} if the lock is held by or reserved for the id, {"withdrawn"}, {"missing"} if the
--- queue does not know it, or {"queued", the place from 0, µs until the lock may be free}.
+-- Returns {"granted"} if the lock is held by or reserved for the id, {"withdrawn"}, {"missing"} if it is not in the
+-- queue, or {"queued", place from 0, µs until the lock may be free}.
 
 if redis.call('EXISTS', KEYS[6]) == 1 then
   return {'withdrawn'}
@@ -14,19 +14,19 @@ end
 local text = redis.call('HGET', RECORD, 'q' .. id)
 redis.call('ZSCORE', LIVING, id)
 if not rank then
-  unfold(redis.call('GET', LONE))
+  expand(redis.call('GET', LONE))
   local mine = find(id)
   return {mine and mine.left > 0 and 'granted' or 'missing'}
 end
 
 local h = top()
 live(id, rank)
-retell(id, text, ARGV[2])
+set_push_mode(id, text, ARGV[2])
 if h and h.reserved and h.tells and redis.pcall('PUBLISH', h.inbox, 'here ' .. h.id) == 0 then
   remove(h.id) -- its process is gone
   h = top()
 end
-if h and not h.shared then -- nobody's turn
+if h and not h.shared then -- no waiter can be next
   if redis.call('PTTL', QUEUE) < BRIEF_MS then
     finish(id)
   end

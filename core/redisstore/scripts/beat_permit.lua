@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Keeps a request in the queue.
+-- Heartbeat: keeps a request in the queue.
 --
 -- KEYS     as above
--- ARGV     id, "P" or "-" as in the request
+-- ARGV     id, push mode as in the request
 --
--- Returns {"granted"} if the permit is held by or reserved for the id, {"withdrawn"}, {"missing"} if the
--- queue does not know it, or {"queued", the place from 0, µs until the first permit expires}.
+-- Returns {"granted"} if the permit is held by or reserved for the id, {"withdrawn"}, {"missing"} if it is not in the
+-- queue, or {"queued", place from 0, µs until the first permit expires}.
 
 local id = ARGV[1]
 if redis.call('EXISTS', KEYS[5]) == 1 then
@@ -24,7 +24,7 @@ if not rank then
   return granted()
 end
 live(id, rank)
-retell(id, text, ARGV[2])
+set_push_mode(id, text, ARGV[2])
 unstretch()
 prune()
 unreserve()

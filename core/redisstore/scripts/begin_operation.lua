@@ -1,16 +1,17 @@
 -- Looks an operation up, and starts or takes over an attempt at it if it may.
 --
 -- KEYS[1]  the record; records.go has its layout
--- KEYS[2]  exists if this owner's attempt has been abandoned
--- KEYS[3]  what the scope has, if there is a scope; see scope.lua
--- ARGV     owner, fingerprint, lease in µs, retention in ms, "1" if re-runs are allowed, records that the scope may
---          have (0 is no bound), bytes of data that the reply may have
+-- KEYS[2]  the owner's tombstone: its attempt was abandoned
+-- KEYS[3]  the counts of the scope, if there is one; see scope.lua
+-- ARGV     owner, fingerprint, lease in µs, retention in ms, "1" if re-runs are allowed, maximum of records in
+--          the scope (0: unlimited), maximum of data in the reply in bytes
 --
--- Returns {outcome, number of the attempt, what remains of its lease in µs, state, status, data, bytes of data};
--- the last five where they apply. Data that is too large for the reply is left out. If the scope is full, the third is when its first record ends.
+-- Returns {outcome, number of the attempt, rest of its lease in µs, state, status, data, bytes of data}; the last
+-- five where they apply. Data that is too large for the reply is omitted. If the scope is full, the third is the time
+-- until its first record expires.
 --
--- It declares no flags: a server that refuses writes, since its memory is full or its disk fails, would refuse a script
--- that does before it has read anything. This one fails at its first write, and answers about what there is.
+-- It declares no flags: a server that refuses writes, since its memory is full or its disk fails, refuses a script
+-- with flags before it has read anything. This one fails only at its first write, and can return existing records.
 
 local function start(number, prior, slice)
   redis.call('SET', KEYS[1], '2F1' .. prior .. owner .. fingerprint .. string.format('%08.0f', number) .. leased ..
@@ -36,7 +37,7 @@ local state, dirty, prior = string.sub(record, 2, 2), string.sub(record, 3, 3), 
 local number = tonumber(string.sub(record, 70, 77))
 slice = string.sub(record, 114, 126)
 
--- takes the operation over; what died, or ended without telling how, may have had effects
+-- takes over the operation; an attempt that died, or ended with an unknown outcome, may have had effects
 local function take_over(prior)
   local later = scope and slice_of(now_ms, retention) or UNCOUNTED
   local reply = start(number + 1, prior, later)
@@ -51,13 +52,13 @@ if string.sub(record, 27, 69) ~= fingerprint then
   return {'mismatched', number}
 end
 if state == 'F' then
-  if string.sub(record, 5, 26) == owner then -- sent twice; its lease began with the first time
+  if string.sub(record, 5, 26) == owner then -- a repeat; its lease began with the first
     return {'started', number}
   end
   local left, length = tonumber(string.sub(record, 78, 93)) - now, tonumber(string.sub(record, 94, 109))
   if left > length then -- the clock stepped back
     left = length
-    redis.pcall('SETRANGE', KEYS[1], 77, string.format('%016.0f', now + length)) -- if there is room
+    redis.pcall('SETRANGE', KEYS[1], 77, string.format('%016.0f', now + length)) -- fails at full memory
   end
   if left > 0 then
     return {'busy', number, left}

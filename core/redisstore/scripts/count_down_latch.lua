@@ -1,16 +1,16 @@
 -- Adds a participant to a latch.
 --
 -- KEYS[1]  the participants, a set
--- KEYS[2]  those who wait, a zset: "<count> <inbox>" -> until when, µs of the server's clock
--- ARGV     participant, how long the latch lives in ms, how many participants it may have, the message
---          to those who wait for no more than are there
+-- KEYS[2]  the waiters, a zset: "<count> <inbox>" -> end of the registration, µs of the server's clock
+-- ARGV     participant, TTL of the latch in ms, maximum of participants, the message to waiters whose
+--          count is reached
 --
--- Returns how many are in the set, or -1 if it is full.
+-- Returns the size of the set, or -1 if it is full.
 --
--- It declares no flags, for the reason that begin_operation.lua gives.
+-- It declares no flags, for the reason in begin_operation.lua.
 
 local n = redis.call('SCARD', KEYS[1])
-local waiting = redis.call('ZRANGE', KEYS[2], 0, 999, 'WITHSCORES') -- one for each process and count
+local waiting = redis.call('ZRANGE', KEYS[2], 0, 999, 'WITHSCORES') -- one per process and count
 if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then
   return n
 end
@@ -28,7 +28,7 @@ for i = 1, #waiting, 2 do
     redis.call('ZREM', KEYS[2], waiting[i])
   elseif tonumber(count) <= n then
     redis.call('ZREM', KEYS[2], waiting[i])
-    redis.pcall('PUBLISH', inbox, ARGV[4]) -- in vain if an ACL forbids it
+    redis.pcall('PUBLISH', inbox, ARGV[4]) -- without effect if an ACL forbids it
   end
 end
 return n

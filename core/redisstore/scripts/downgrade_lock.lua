@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- Makes a hold a shared one, and admits who shares it before the next exclusive request.
+-- Turns a hold into a shared one, and admits shared requests before the next exclusive one.
 --
 -- KEYS     as above
--- ARGV     id, lease in µs, delay in µs
+-- ARGV     id, lease in µs, lock-delay in µs
 --
 -- Returns 1, or 0 if the id does not hold the lock.
 
 local id = ARGV[1]
-unfold(redis.call('GET', LONE))
+expand(redis.call('GET', LONE))
 local mine = find(id)
 redis.call('ZSCORE', QUEUE, id)
 redis.call('ZSCORE', LIVING, id)

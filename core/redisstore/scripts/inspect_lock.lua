@@ -1,11 +1,11 @@
 #!lua flags=no-writes
--- Says who holds a lock.
+-- Returns the holders of a lock.
 --
 -- KEYS     as above
--- ARGV     an id to look for, or nothing for all
+-- ARGV     an id, or nothing for all
 --
--- Returns {the lock's key or nothing, requests in the queue, id 1, X or S, first fence, last fence, µs
--- until its lease ends, what it says of itself, id 2, ...}.
+-- Returns {the lock's key or nothing, requests in the queue, id 1, X or S, first fence, last fence, µs until its
+-- lease ends, its label, id 2, ...}.
 
 local reply = {redis.call('HGET', RECORD, 'k') or '', redis.call('ZCOUNT', LIVING, '(' .. num(now), '+inf')}
 
@@ -15,7 +15,7 @@ local function say(h)
       reply[#reply + 1] = field
     end
   elseif h and h.left > 0 then
-    reply[2] = reply[2] + 1 -- it has still to claim it
+    reply[2] = reply[2] + 1 -- not claimed yet
   end
 end
 

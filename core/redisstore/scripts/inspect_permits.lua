@@ -1,11 +1,11 @@
 #!lua flags=no-writes
--- Says what is in use of a semaphore.
+-- Returns the use of a semaphore.
 --
 -- KEYS     as above
--- ARGV     how many permits to list
+-- ARGV     maximum of permits to list
 --
--- Returns {the semaphore's key or nothing, requests in the queue, weights in use, fence 1, weight 1, µs
--- until it expires, what it says of itself, fence 2, ...}.
+-- Returns {the semaphore's key or nothing, requests in the queue, weight in use, fence 1, weight 1, µs until it
+-- expires, its label, fence 2, ...}.
 
 local reply = {redis.call('HGET', RECORD, 'k') or '', redis.call('ZCOUNT', LIVING, '(' .. num(now), '+inf'), inuse()}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', HOLDS, '(' .. num(now), '+inf', 'LIMIT', 0, ARGV[1])) do

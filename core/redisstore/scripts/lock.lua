@@ -1,19 +1,18 @@
--- What the scripts of locks share: it stands before each of them, after queue.lua. They have one more key:
+-- The library of lock scripts, included after queue.lua. They have one more key:
 --
--- KEYS[5]  a lone hold, instead of all the others: that of a lock that one has and nobody else wants
+-- KEYS[5]  a lone hold, instead of all other keys: that of a lock with one holder and no waiters
 --
--- A hold is text: H if held, or R or P if reserved for a request that has still to claim it; X
--- exclusive or S shared; then, between colons, its length and its delay in µs, its first and its last fence,
--- and the length of the inbox's name; then the inbox of its process, and what it says of itself. P and
--- R are as P and - of a request. A request asks for X or S.
+-- A hold is text: H if held, or R or P if reserved for a request that has not claimed it yet; X exclusive or S
+-- shared; then, between colons, its lease and its lock-delay in µs, its first and its last fence, and the length of
+-- the inbox's name; then the inbox of its process, and its label. P and R are the push modes P and - of a request.
+-- The mode of a request is X or S.
 --
--- A lone hold is text: when it is out of others' way, the length of its id, and that of the lock's key, each
--- with a colon after it; then the id, the key, and the hold. It becomes one of the record when
--- somebody else comes.
+-- A lone hold is text: the end of its lease and delay, the length of its id, and that of the lock's key, each
+-- followed by a colon; then the id, the key, and the hold. It is moved into the record when another request arrives.
 
 local LONE = KEYS[5]
 
--- read returns a hold of its text and its score.
+-- read parses a hold from its text and its score.
 local function read(id, text, free)
   local state, kind, ttl, delay, first, last, size, rest =
     string.match(text, '^([HRP])([XS]):(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
@@ -25,7 +24,7 @@ local function read(id, text, free)
     first = tonumber(first), last = tonumber(last),
     inbox = string.sub(rest, 1, tonumber(size)), meta = string.sub(rest, tonumber(size) + 1),
   }
-  -- clamped, so that a clock that stepped back stretches nothing
+  -- clamped, so that a step back of the clock does not extend a lease
   h.free = math.min(tonumber(free), now + h.ttl + h.delay)
   h.stretched = h.free < tonumber(free)
   h.left = h.free - h.delay - now
@@ -33,14 +32,14 @@ local function read(id, text, free)
   return h
 end
 
--- find returns a hold; its score may be known already.
+-- find returns a hold; the caller may pass its score.
 local function find(id, score)
   local text = redis.call('HGET', RECORD, 'h' .. id)
   local free = text and (score or redis.call('ZSCORE', HOLDS, id))
   return free and read(id, text, free) or nil
 end
 
--- split returns the id, the lock's key, and when it is out of others' way, of a lone hold, and its text.
+-- split returns the id, the lock's key, the end, and the text of a lone hold.
 local function split(alone)
   local free, size, named, rest = string.match(alone, LONE_HOLD)
   if free then
@@ -50,8 +49,8 @@ local function split(alone)
   end
 end
 
--- unfold has a lone hold, if there is one, be one of the record. What is damaged is dropped.
-local function unfold(alone)
+-- expand moves a lone hold, if there is one, into the record. A damaged one is dropped.
+local function expand(alone)
   if not alone then
     return
   end
@@ -60,7 +59,7 @@ local function unfold(alone)
   redis.call('ZCARD', HOLDS)
   redis.call('ZCARD', QUEUE)
   redis.call('ZCARD', LIVING)
-  redis.call('DEL', LONE) -- needs no room; servers before 7 then allow what does
+  redis.call('DEL', LONE) -- a write that needs no memory; servers before 7 then allow others
   if not id then
     return
   end
@@ -102,7 +101,7 @@ local function remove(id)
   redis.call('HDEL', RECORD, 'h' .. id)
 end
 
--- top returns the hold that is in others' way for the longest, if any is.
+-- top returns the hold that ends last, if there is one.
 local function top()
   for _ = 1, 64 do
     local first = redis.call('ZREVRANGE', HOLDS, 0, 0, 'WITHSCORES')
@@ -118,10 +117,10 @@ local function top()
       return h
     end
   end
-  return {id = '', reserved = true, shared = false, left = 0, free = now, meta = ''} -- more damage: not all at once
+  return {id = '', reserved = true, shared = false, left = 0, free = now, meta = ''} -- more damage: the rest by later calls
 end
 
--- prune forgets holds and requests whose time has passed.
+-- prune removes expired holds and requests.
 local function prune()
   if forget() then
     return
@@ -133,7 +132,7 @@ local function prune()
 end
 
 local function reserve(w)
-  leave(w.id)
+  dequeue(w.id)
   local h = {
     id = w.id, reserved = true, tells = w.tells, shared = w.asks == 'S', ttl = CLAIM, delay = 0, first = 0, last = 0,
     inbox = w.inbox, meta = '', free = now + CLAIM,
@@ -142,9 +141,9 @@ local function reserve(w)
   return h
 end
 
--- pass reserves the lock for whoever is first in the queue, if it is free: for all who share it
--- before the next exclusive request, or for one. Those whose process is gone are overlooked, and keep
--- their places in case it is not. me is the request that asks.
+-- pass reserves the lock, if it is free, for the head of the queue: for all shared requests before the next exclusive
+-- one, or for one. Unreachable requests are passed over, and keep their places in case their processes are alive. me
+-- is the calling request.
 local function pass(me)
   local h, rank, overlooked = top(), 0, nil
   for _ = 1, 256 do
@@ -157,10 +156,10 @@ local function pass(me)
     end
     local w = waiting(id)
     if not w then
-      leave(id)
+      dequeue(id)
     elseif h and w.asks ~= 'S' or rank >= OVERLOOK then
       break
-    elseif gone(w, 'grant', me) then
+    elseif unreachable(w, 'grant', me) then
       overlooked, rank = overlooked or w, rank + 1
     else
       h = reserve(w)
@@ -169,5 +168,5 @@ local function pass(me)
   if overlooked and not h then
     reserve(overlooked)
   end
-  refront(me)
+  promote(me)
 end

@@ -10,7 +10,7 @@ local head = redis.call('GETRANGE', KEYS[1], 0, 135)
 if string.sub(head, 5, 26) ~= ARGV[1] or string.sub(head, 2, 2) ~= 'F' then
   return 0
 end
-if string.sub(head, 127, 136) < ARGV[3] then -- as text: both have 10 digits, or there was no mark
+if string.sub(head, 127, 136) < ARGV[3] then -- compared as text: both have 10 digits, or there was no mark
   redis.call('SETRANGE', KEYS[1], 2, ARGV[2])
   redis.call('SETRANGE', KEYS[1], 126, ARGV[3])
 end

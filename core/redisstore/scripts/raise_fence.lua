@@ -1,5 +1,5 @@
 #!lua
--- Has the next fence of a lock be larger than a number.
+-- Makes the next fence of a lock larger than a number.
 --
 -- KEYS[1]  the largest fence so far
 -- ARGV     the number

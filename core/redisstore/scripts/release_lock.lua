@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- Ends a hold, or withdraws a request, and has a delayed acquire of its id refused.
+-- Ends a hold or withdraws a request, and refuses a delayed acquire of its id.
 --
 -- KEYS     as above, and
--- KEYS[6]  tells, for a while, that the id has been released: "1" if it held the lock then
--- ARGV     id, how long KEYS[6] lives in ms
+-- KEYS[6]  the id's tombstone: "1" if it held the lock
+-- ARGV     id, TTL of KEYS[6] in ms
 --
 -- Returns 1 if the id held the lock, or 0.
 
 local id = ARGV[1]
 local before = redis.call('GET', KEYS[6])
-if before then -- sent twice
+if before then -- a repeat
   return before == '1' and 1 or 0
 end
-if alone then -- somebody else
-  unfold(alone)
+if alone then -- another request's
+  expand(alone)
   holds = redis.call('ZRANGE', HOLDS, 0, 1, 'WITHSCORES')
 end
 local mine, waiting = find(id, holds[1] == id and holds[2]), redis.call('ZCARD', QUEUE)
@@ -24,9 +24,9 @@ local last = mine and waiting == 0 and not holds[3]
 if last then
   redis.call('DEL', RECORD, HOLDS, LIVING)
 else
-  remove(id) -- needs no room; servers before 7 then allow what does
+  remove(id) -- a write that needs no memory; servers before 7 then allow others
   if not mine then
-    leave(id)
+    dequeue(id)
   end
 end
 redis.call('SET', KEYS[6], held and '1' or '0', 'PX', ARGV[2])

@@ -1,7 +1,7 @@
--- The common cases of release_lock.lua, before it and without what it needs. Keys, arguments and reply are those
+-- The fast paths of release_lock.lua, which run before its libraries are set up. Keys, arguments and reply are those
 -- of release_lock.lua; queue.lua and lock.lua have the layouts.
 
--- The id's is the only hold, and nobody waits.
+-- The id has the only hold, and there are no waiters.
 local alone = redis.call('GET', KEYS[5])
 if alone then
   local free, size, named, rest = string.match(alone, LONE_HOLD)
@@ -11,15 +11,15 @@ if alone then
       local t = redis.call('TIME')
       local now = t[1] * SECOND + t[2]
       local held = math.min(tonumber(free), now + ttl + delay) - delay > now
-      redis.call('DEL', KEYS[5]) -- first, since it needs no room: servers before 7 then allow what does
+      redis.call('DEL', KEYS[5]) -- first, since it needs no memory: servers before 7 then allow other writes
       redis.call('SET', KEYS[6], held and '1' or '0', 'PX', ARGV[2])
       return held and 1 or 0
     end
   end
 end
 
--- The id's is the only hold, and nobody waits any more, or a request for another one is the first of a short
--- queue: the lock is reserved for it.
+-- The id has the only hold, and there are no waiters any more, or another request heads a short queue: the lock is
+-- reserved for it.
 local holds = not alone and redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')
 if holds and holds[1] == ARGV[1] and not holds[3] and not redis.call('GET', KEYS[6]) then
   local mine, queue = redis.call('HGET', KEYS[1], 'h' .. ARGV[1]), redis.call('ZRANGE', KEYS[3], 0, 3)
@@ -36,20 +36,20 @@ if holds and holds[1] == ARGV[1] and not holds[3] and not redis.call('GET', KEYS
     redis.call('SET', KEYS[6], held and '1' or '0', 'PX', ARGV[2])
     return held and 1 or 0
   end
-  -- What the record and the holds live for was set for this hold: longer than for the next.
+  -- The TTL of the record and the holds was set for this hold, and is longer than the next one needs.
   if ttl and inbox and id ~= ARGV[1] and not queue[4] and alive and tonumber(alive) > now and free - now > CLAIM then
     local message = 'grant ' .. id
     if tells == '-' or redis.pcall('PUBLISH', inbox, message) ~= 0 then
       redis.call('ZREM', KEYS[3], id) -- first, as above
       redis.call('ZREM', KEYS[4], id)
-      -- What is new before what goes: a key that has nothing for a moment forgets when it expires.
+      -- Add before removing: a key that becomes empty is deleted, and loses its TTL.
       redis.call('HSET', KEYS[1], 'h' .. id, (tells == 'P' and 'P' or 'R') .. 'X:' .. CLAIM .. ':0:0:0:' .. string.format('%d:', #inbox) .. inbox)
       redis.call('HDEL', KEYS[1], 'h' .. ARGV[1], 'q' .. id)
       redis.call('ZADD', KEYS[2], string.format(INT, now + CLAIM), id)
       redis.call('ZREM', KEYS[2], ARGV[1])
       redis.call('SET', KEYS[6], held and '1' or '0', 'PX', ARGV[2])
       if tells == '-' then
-        redis.pcall('PUBLISH', inbox, message) -- last, and in vain if an ACL forbids it
+        redis.pcall('PUBLISH', inbox, message) -- last, and without effect if an ACL forbids it
       end
       return held and 1 or 0
     end

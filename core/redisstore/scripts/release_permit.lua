@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Ends a permit, or withdraws a request, and has a delayed acquire of its id refused.
+-- Ends a permit or withdraws a request, and refuses a delayed acquire of its id.
 --
 -- KEYS     as above
--- ARGV     id, how long KEYS[5] lives in ms
+-- ARGV     id, TTL of KEYS[5] in ms
 --
 -- Returns 1 if the id held a permit, or 0.
 
@@ -12,15 +12,15 @@ redis.call('ZCARD', LIVING)
 redis.call('ZCARD', HEAVY)
 local first = redis.call('ZRANGE', HOLDS, 0, 1, 'WITHSCORES')
 local before = redis.call('GET', KEYS[5])
-if before then -- sent twice
+if before then -- a repeat
   return before == '1' and 1 or 0
 end
 
 local held = mine and mine.held
 if mine then
-  remove(mine) -- needs no room; servers before 7 then allow what does
+  remove(mine) -- a write that needs no memory; servers before 7 then allow others
 else
-  leave(id)
+  dequeue(id)
 end
 redis.call('SET', KEYS[5], held and '1' or '0', 'PX', ARGV[2])
 local empty = not first[1] or first[1] == id and not first[3]

@@ -1,6 +1,6 @@
--- The common cases of release_permit.lua, before it and without what it needs: a permit of weight 1 that is held, of
--- a semaphore that has no heavier ones and none that have expired. Keys, arguments and reply are those of
--- release_permit.lua; queue.lua and semaphore.lua have the layouts.
+-- The fast paths of release_permit.lua, which run before its libraries are set up: a held permit of weight 1, of a
+-- semaphore without heavier and without expired ones. Keys, arguments and reply are those of release_permit.lua;
+-- queue.lua and semaphore.lua have the layouts.
 
 if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
   local me = ARGV[1]
@@ -13,7 +13,7 @@ if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
   if ttl and free and tonumber(first[2]) > now then
     local id = queue[1]
     if not id then
-      redis.call('ZREM', KEYS[2], me) -- first, since it needs no room: servers before 7 then allow what does
+      redis.call('ZREM', KEYS[2], me) -- first, since it needs no memory: servers before 7 then allow other writes
       if first[3] then
         redis.call('HDEL', KEYS[1], 'h' .. me)
       else
@@ -23,26 +23,26 @@ if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
       return 1
     end
 
-    -- Somebody waits, the first of a short queue, and there is room for no more than one.
+    -- There is a short queue, and room for its first request only.
     local asks = redis.call('HMGET', KEYS[1], 'q' .. id, 'q' .. (queue[2] or id))
     local alike, capacity, tells, inbox = string.match(asks[1] or '', '^(1:(%d+):F )([P-])(.*)$')
     local alive = living > 0 and redis.call('ZSCORE', KEYS[4], id)
-    local used = redis.call('ZCOUNT', KEYS[2], '(' .. string.format(INT, now), '+inf') -- the caller's too, which goes
-    -- What the record and the holds live for was set for this hold: longer than for the next.
+    local used = redis.call('ZCOUNT', KEYS[2], '(' .. string.format(INT, now), '+inf') -- including the caller's, which ends
+    -- The TTL of the record and the holds was set for this hold, and is longer than the next one needs.
     if alike and id ~= me and not queue[4] and used == tonumber(capacity) and alive and tonumber(alive) > now and
       string.sub(asks[2] or '', 1, #alike) == alike and math.min(tonumber(free), now + ttl) - now > CLAIM then
       local message = 'grant ' .. id
       if tells == '-' or redis.pcall('PUBLISH', inbox, message) ~= 0 then
         redis.call('ZREM', KEYS[3], id) -- first, as above
         redis.call('ZREM', KEYS[4], id)
-        -- What is new before what goes: a key that has nothing for a moment forgets when it expires.
+        -- Add before removing: a key that becomes empty is deleted, and loses its TTL.
         redis.call('HSET', KEYS[1], 'h' .. id, (tells == 'P' and 'P' or 'R') .. ' ' .. CLAIM .. ' 1 0 ' .. inbox)
         redis.call('HDEL', KEYS[1], 'h' .. me, 'q' .. id)
         redis.call('ZADD', KEYS[2], string.format(INT, now + CLAIM), id)
         redis.call('ZREM', KEYS[2], me)
         redis.call('SET', KEYS[5], '1', 'PX', ARGV[2])
         if tells == '-' then
-          redis.pcall('PUBLISH', inbox, message) -- last, and in vain if an ACL forbids it
+          redis.pcall('PUBLISH', inbox, message) -- last, and without effect if an ACL forbids it
         end
         return 1
       end

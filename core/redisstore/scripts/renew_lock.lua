@@ -2,7 +2,7 @@
 -- Extends a hold that has not expired.
 --
 -- KEYS     as above
--- ARGV     id, lease in µs, delay in µs
+-- ARGV     id, lease in µs, lock-delay in µs
 --
 -- Returns 1, or 0 if the id does not hold the lock.
 

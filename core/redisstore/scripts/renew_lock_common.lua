@@ -1,5 +1,5 @@
--- The common case of renew_lock.lua, before it and without what it needs: there is a lone hold. Keys,
--- arguments and reply are those of renew_lock.lua; lock.lua has the layout.
+-- The fast path of renew_lock.lua, which runs before its libraries are set up: a lone hold. Keys, arguments and reply
+-- are those of renew_lock.lua; lock.lua has the layout.
 
 local alone = redis.call('GET', KEYS[5])
 if alone then

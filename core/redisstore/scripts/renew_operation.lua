@@ -2,7 +2,7 @@
 -- Extends the lease of an attempt in flight, and keeps its record for at least the retention.
 --
 -- KEYS[1]  the record; records.go has its layout
--- KEYS[2]  what the scope has, if there is a scope; see scope.lua
+-- KEYS[2]  the counts of the scope, if there is one; see scope.lua
 -- ARGV     owner, lease in µs, retention in ms
 --
 -- Returns 1, or 0 if the attempt does not own the record.

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Extends a permit that has not expired, and forgets some that have.
+-- Extends a permit that has not expired, and removes some that have.
 --
 -- KEYS     as above
 -- ARGV     id, lease in µs

@@ -1,19 +1,19 @@
--- How the scripts of operations count what a scope has: in a hash, in the slot of the scope's records. A field is a
--- slice of time, a sixteenth of the retention, by the time at which the last of its records ends (ms, 13 digits). Its
--- value is the number of the records that began in it, times RECORD, and the bytes of their results. It costs one
--- command to count; what all slices have is added up at the first record of a slice and whenever a slice has grown by
--- a sixteenth of the bound, so that a scope exceeds its bound by less than that.
+-- The counts of a scope's records: a hash in the slot of the records. A field is a slice of time, a sixteenth of the
+-- retention, named by the time at which the last of its records expires (ms, 13 digits). Its value is the number of
+-- records that began in the slice, times RECORD, plus the bytes of their results. Counting takes one command; all
+-- slices are added up at the first record of a slice and whenever a slice has grown by a sixteenth of the limit, so
+-- that a scope exceeds its limit by less than that.
 --
--- Where a record is written, what goes wrong with these numbers must not matter: hence pcall.
+-- A failure to count must not prevent the write of a record: hence pcall.
 
--- slice_of returns the slice of a record that is kept for a retention from now on.
+-- slice_of returns the slice of a record that begins now.
 local function slice_of(now, retention)
   local length = math.ceil(retention / SLICES)
   return string.format(INT, (math.floor(now / length) + 1) * length + retention)
 end
 
--- add_up forgets the slices that have ended, and has the hash live as long as its last slice. It returns the number
--- of records and of bytes, and when the first of the slices ends.
+-- add_up removes expired slices, and sets the hash to expire with its last slice. It returns the number of records
+-- and of bytes, and when the first slice expires.
 local function add_up(scope, now)
   local records, bytes, first, last = 0, 0, nil, nil
   local all = redis.call('HGETALL', scope)
@@ -38,7 +38,7 @@ local function add_up(scope, now)
   return records, bytes, tonumber(first)
 end
 
--- count_record counts a record, whether there is room for it or not.
+-- count_record counts a record, even without room for it.
 local function count_record(scope, slice, now)
   local n = redis.pcall('HINCRBY', scope, slice, ONE)
   if type(n) == 'number' and n < 2 * RECORD then
@@ -46,7 +46,7 @@ local function count_record(scope, slice, now)
   end
 end
 
--- discount_record takes it back, if it is counted.
+-- discount_record undoes that, if it was counted.
 local function discount_record(scope, slice)
   local n = tonumber(redis.pcall('HGET', scope, slice))
   if n and n >= RECORD then

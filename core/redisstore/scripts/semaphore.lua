@@ -1,20 +1,18 @@
--- What the scripts of semaphores share: it stands before each of them, after queue.lua. They have
--- two more keys:
+-- The library of semaphore scripts, included after queue.lua. They have two more keys:
 --
--- KEYS[5]  exists for a while if the id has been released
--- KEYS[6]  the heavy permits, a zset: "<weight> <id>" -> when it is out of others' way, as in the holds
+-- KEYS[5]  the id's tombstone
+-- KEYS[6]  the heavy permits, a zset: "<weight> <id>" -> end of its lease, as in the holds
 --
--- A hold is a permit. It is text: H if held, or R or P if reserved for a request that has still to
--- claim it; then, after a space each, its length in µs, its weight and its fence; then, after another,
--- what it says of itself, or the inbox of its process if it is reserved. P and R are as P and - of a
--- request. A request asks for "<weight>:<capacity>:<B if it barges, or F>". The record has one
--- field more, "f", the largest fence so far, and "b" if a request that barges has been in the queue.
+-- A hold is a permit. It is text: H if held, or R or P if reserved for a request that has not claimed it yet; then,
+-- each after a space, its lease in µs, its weight and its fence; then, after another space, its label, or the inbox
+-- of its process if it is reserved. P and R are the push modes P and - of a request. The mode of a request is
+-- "<weight>:<capacity>:<B if it barges, or F>". The record has one more field, "f", the largest fence so far, and "b"
+-- if a barging request has been in the queue.
 --
--- What is in use is counted from the permits that have not expired, so that those that have are in
--- nobody's way, forgotten or not.
+-- The weight in use is that of permits that have not expired, so that expired ones block no request, removed or not.
 
 local HEAVY = KEYS[6]
-local BATCH = 256 -- so many expired permits are forgotten at a time
+local BATCH = 256 -- maximum of expired permits that are removed at a time
 
 -- find returns a hold.
 local function find(id)
@@ -31,7 +29,7 @@ local function find(id)
     id = id, reserved = state ~= 'H', tells = state == 'P', ttl = tonumber(ttl), weight = tonumber(weight),
     fence = tonumber(fence), meta = meta,
   }
-  -- clamped, so that a clock that stepped back stretches nothing
+  -- clamped, so that a step back of the clock does not extend a lease
   h.free = math.min(tonumber(free), now + h.ttl)
   h.stretched = h.free < tonumber(free)
   h.left = h.free - now
@@ -39,7 +37,7 @@ local function find(id)
   return h
 end
 
--- outlive has a key live for longer than a hold, by half its length, so that the next need not do it.
+-- outlive sets a key to outlive a hold, by half its lease, so that the next one can skip this.
 local function outlive(key, h)
   local ms = math.ceil((h.free - now) / 1000) + SPARE_MS
   if redis.call('PTTL', key) < ms then
@@ -47,7 +45,7 @@ local function outlive(key, h)
   end
 end
 
--- rank writes when a hold is out of others' way.
+-- rank writes the end of a hold.
 local function rank(h)
   redis.call('ZADD', HOLDS, num(h.free), h.id)
   if h.weight > 1 then
@@ -75,7 +73,7 @@ local function remove(h)
   redis.call('HDEL', RECORD, 'h' .. h.id)
 end
 
--- inuse returns the weights of all holds.
+-- inuse returns the sum of the weights of all holds.
 local function inuse()
   local n = redis.call('ZCOUNT', HOLDS, '(' .. num(now), '+inf')
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', HEAVY, '(' .. num(now), '+inf')) do
@@ -84,14 +82,14 @@ local function inuse()
   return n
 end
 
--- soonest is for how long no hold expires, in µs; zero if there is none.
+-- soonest returns the time until the first hold expires, in µs; zero if there is none.
 local function soonest()
   local first = redis.call('ZRANGEBYSCORE', HOLDS, '(' .. num(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return first[2] and tonumber(first[2]) - now or 0
 end
 
--- unstretch undoes what a clock that stepped back has done to the holds: to the 64 that end last. It looks at the
--- last one only, as long as that is as it should be and the largest fence is not ahead of the clock.
+-- unstretch corrects the ends of holds after a step back of the clock, of the 64 that end last. It reads only the
+-- last one if its end is right and the largest fence is not ahead of the clock.
 local function unstretch()
   local i = 0
   for n = 1, 64 do
@@ -111,7 +109,7 @@ local function unstretch()
   end
 end
 
--- prune forgets holds and requests whose time has passed.
+-- prune removes expired holds and requests.
 local function prune()
   if forget() then
     redis.call('DEL', HEAVY)
@@ -133,11 +131,11 @@ local function prune()
 end
 
 local function reserve(w, weight)
-  leave(w.id)
+  dequeue(w.id)
   put({id = w.id, reserved = true, tells = w.tells, ttl = CLAIM, weight = weight, fence = 0, meta = w.inbox, free = now + CLAIM})
 end
 
--- unreserve takes back what is reserved for processes that are gone.
+-- unreserve removes reservations of unreachable processes.
 local function unreserve()
   local soon = redis.call('ZRANGEBYSCORE', HOLDS, '(' .. num(now), num(now + CLAIM), 'LIMIT', 0, OVERLOOK)
   for _, id in ipairs(soon) do
@@ -148,9 +146,9 @@ local function unreserve()
   end
 end
 
--- pass reserves permits for those in the queue who fit, from its head. The first who does not keeps
--- those behind waiting, except who barges. Those whose process is gone are overlooked while others
--- fit, and keep their places in case it is not. me is the request that asks.
+-- pass reserves permits for requests that fit, from the head of the queue. The first that does not fit blocks those
+-- behind it, except barging ones. Unreachable requests are passed over while others fit, and keep their places in
+-- case their processes are alive. me is the calling request.
 local function pass(me)
   local used, rank, blocked, overlooked = inuse(), 0, false, {}
   for _ = 1, 256 do
@@ -161,7 +159,7 @@ local function pass(me)
     local w = waiting(id)
     local weight, capacity, how = string.match(w and w.asks or '', '^(%d+):(%d+):([BF])$')
     if not weight then
-      leave(id)
+      dequeue(id)
     elseif used + weight > tonumber(capacity) then
       if not blocked and how == 'F' and redis.call('HEXISTS', RECORD, 'b') == 0 then
         break
@@ -169,7 +167,7 @@ local function pass(me)
       blocked, rank = true, rank + 1
     elseif blocked and how == 'F' then
       rank = rank + 1
-    elseif gone(w, 'grant', me) then
+    elseif unreachable(w, 'grant', me) then
       overlooked[#overlooked + 1], rank = {w, tonumber(weight), tonumber(capacity)}, rank + 1
     else
       reserve(w, tonumber(weight))
@@ -182,6 +180,6 @@ local function pass(me)
       used = used + o[2]
     end
   end
-  refront(me)
+  promote(me)
 end
 

@@ -1,21 +1,21 @@
 #!lua
--- Records how an attempt ended, if it still owns the record, or if the record is gone.
+-- Records the end of an attempt, if it still owns the record, or if the record is gone.
 --
 -- KEYS[1]  the record; records.go has its layout
--- KEYS[2]  what the scope has, if there is a scope; see scope.lua
--- ARGV     owner, fingerprint, state (C, N or U), number of the attempt to status as the record has them, retention
---          in ms, data, bytes of results that the scope may have (0 is no bound)
+-- KEYS[2]  the counts of the scope, if there is one; see scope.lua
+-- ARGV     owner, fingerprint, state (C, N or U), number of the attempt to status as in the record, retention in
+--          ms, data, maximum of bytes of results in the scope (0: unlimited)
 --
 -- Returns 1, or 0 if another attempt has taken over.
 
 local t = redis.call('TIME')
 local now_ms = t[1] * 1000 + math.floor(t[2] / 1000)
 
-if type(n) ~= 'number' then -- the record is gone, and with it where it was counted
+if type(n) ~= 'number' then -- the record is gone, and with it its slice
   slice = slice_of(now_ms, tonumber(ARGV[5]))
   count_record(scope, slice, now_ms)
   n = data ~= '' and redis.pcall('HINCRBY', scope, slice, #data)
-elseif n < RECORD then -- what counted the record is gone
+elseif n < RECORD then -- the count of the record is gone
   count_record(scope, slice, now_ms)
 end
 

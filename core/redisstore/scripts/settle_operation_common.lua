@@ -1,4 +1,4 @@
--- The common case of settle_operation.lua, before what costs it time: the scope has room.
+-- The fast path of settle_operation.lua: the scope has room.
 
 local owner, state, data, scope, most = ARGV[1], ARGV[3], ARGV[6], KEYS[2], tonumber(ARGV[7])
 
@@ -8,13 +8,13 @@ if head ~= '' then
   if string.sub(head, 5, 26) ~= owner then
     return 0
   end
-  if string.sub(head, 2, 2) ~= 'F' then -- sent twice
+  if string.sub(head, 2, 2) ~= 'F' then -- a repeat
     return 1
   end
   prior, slice = string.sub(head, 4, 4), scope and string.sub(head, 114) or UNCOUNTED
 end
 
-local look = scope and (#slice ~= 13 or slice == UNCOUNTED) -- into what the scope has
+local look = scope and (#slice ~= 13 or slice == UNCOUNTED) -- whether to add up the scope
 local n
 if scope and not look and data ~= '' then
   n = redis.pcall('HINCRBY', scope, slice, string.format('%d', #data))

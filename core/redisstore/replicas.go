@@ -11,16 +11,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// ErrNotReplicated is matched by the error of a lock or permit that was granted, but not confirmed by as many
-// replicas as [WithReplicaAcks] asks for. It has been released, unless store.ErrUnconfirmed matches
-// too. It matches store.ErrUnavailable.
+// ErrNotReplicated is matched by the error of a lock or permit that was granted, but not confirmed
+// by the number of replicas of [WithReplicaAcks]. It was released, unless the error also matches
+// store.ErrUnconfirmed. It matches store.ErrUnavailable.
 var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirmed the grant", store.ErrUnavailable)
 
-// WithReplicaAcks has locks and permits granted only once n replicas of the server have confirmed them, within
-// timeout, which has to be shorter than the store's own and than the client's ReadTimeout.
+// WithReplicaAcks grants locks and permits only after n replicas of the server have confirmed them,
+// within timeout, which must be shorter than the store's own and than the client's ReadTimeout.
 //
-// It narrows what a failover can lose, and does not close it: a replica that has not confirmed may
-// be the one that is promoted. While a slot of a Cluster moves, its locks may be unavailable.
+// It reduces what a failover can lose, but not to nothing: a replica that has not confirmed may be
+// promoted. While a slot of a Cluster is migrated, its locks may be unavailable.
 func WithReplicaAcks(n int, timeout time.Duration) Option {
 	return optionFunc(func(c *config) { c.acks, c.ackTimeout = n, timeout })
 }
@@ -30,19 +30,19 @@ func (c *config) checkAcks(readTimeout time.Duration) error {
 	case c.acks == 0 && c.ackTimeout == 0:
 		return nil
 	case c.acks < 1:
-		return fmt.Errorf("redisstore: New: %d is no number of replicas", c.acks)
+		return fmt.Errorf("redisstore: New: a number of %d replicas is less than 1", c.acks)
 	case c.ackTimeout < time.Millisecond || c.ackTimeout >= c.timeout:
-		return fmt.Errorf("redisstore: New: replicas have %v to confirm, which is not between 1ms and the store's timeout of %v",
+		return fmt.Errorf("redisstore: New: a replica timeout of %v is not between 1ms and the store's timeout of %v",
 			c.ackTimeout, c.timeout)
 	case readTimeout > 0 && c.ackTimeout >= readTimeout:
-		return fmt.Errorf("redisstore: New: replicas have %v to confirm, the client waits for no reply for longer than %v",
+		return fmt.Errorf("redisstore: New: a replica timeout of %v is not shorter than the client's ReadTimeout of %v",
 			c.ackTimeout, readTimeout)
 	}
 	return nil
 }
 
-// evalAcked is eval, after which so many replicas have confirmed what it wrote. It asks them only if
-// the store wants it.
+// evalAcked is eval, and returns how many replicas have confirmed its writes, if the store waits
+// for replicas.
 func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args ...any) (reply any, acks int, err error) {
 	if s.config.acks == 0 {
 		reply, err = s.eval(ctx, false, sc, keys, args...)
@@ -55,7 +55,7 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 	node := redis.Cmdable(s.client)
 	cluster, isCluster := s.client.(*redis.ClusterClient)
 	command, src := byHash, sc.in(s)
-	for range 4 { // each of these turns happens once at most, unless the Cluster is in turmoil
+	for range 4 { // each of the cases below occurs at most once, unless the Cluster keeps changing
 		if isCluster {
 			if node, err = cluster.MasterForKey(ctx, keys[0]); err != nil {
 				return nil, 0, err
@@ -78,7 +78,8 @@ func (s *Store) evalAcked(ctx context.Context, sc *script, keys []string, args .
 	return reply, acks, err
 }
 
-// evalWait runs a script and WAIT on one connection, since WAIT is about what its connection wrote.
+// evalWait runs a script and WAIT on one connection, since WAIT covers the writes of its
+// connection.
 func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, command any, src *source, keys []string, args []any) (reply any, acks int, err error) {
 	script := src.sha
 	if command == byText {
@@ -97,12 +98,12 @@ func (s *Store) evalWait(ctx context.Context, node redis.Cmdable, command any, s
 		sent.settle(before)
 	}
 	if err != nil || wait.Err() != nil {
-		return reply, 0, err // no answer of the replicas is none of them
+		return reply, 0, err // without a reply to WAIT, no replica counts
 	}
 	return reply, int(wait.Val()), nil
 }
 
-// notReplicated gives back what too few replicas know of.
+// notReplicated releases a grant that too few replicas have confirmed.
 func (s *Store) notReplicated(ctx context.Context, acks int, release func(context.Context) error) error {
 	err := fmt.Errorf("%w: %d of %d", ErrNotReplicated, acks, s.config.acks)
 	failed := release(context.WithoutCancel(ctx))

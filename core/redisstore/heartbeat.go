@@ -10,38 +10,38 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A request in a queue lives there for as long as it beats. The first few of a queue beat often,
-// since they are next; so does everybody while pushes do not arrive. scripts/constants.lua has the same
+// A request stays in a queue for as long as it sends heartbeats. The first few of a queue send them
+// often, since they are next; all do while pushes do not arrive. scripts/constants.lua has the same
 // numbers.
 const (
 	front      = 3
 	frontBeat  = time.Second
-	frontLife  = 3 * frontBeat // that of whoever has just come, too
+	frontLife  = 3 * frontBeat // also that of a new request
 	behindLife = 3 * 10 * time.Second
-	// retryBeat is when a beat that failed is tried again.
+	// retryBeat is when a failed heartbeat is retried.
 	retryBeat = 300 * time.Millisecond
 )
 
-// expect notes a request that is to be sent, so that no push comes too early.
-func (s *Store) expect(w *waiter) *waiter {
-	w.deaf = s.inbox.deaf()
-	return s.waiters.expect(w, false)
+// registerWaiter registers a request before it is sent, so that no push comes too early.
+func (s *Store) registerWaiter(w *waiter) *waiter {
+	w.queuedWithoutInbox = s.inbox.broken()
+	return s.waiters.register(w, false)
 }
 
-// expected notes what became of it.
-func (s *Store) expected(w *waiter, queued bool, at place) {
+// settleWaiter records the outcome of the request.
+func (s *Store) settleWaiter(w *waiter, queued bool, at place) {
 	switch {
 	case w == nil:
 	case queued:
-		s.waiters.keep(w)
-		s.placed(w, at, frontLife)
+		s.waiters.keepUnawaited(w)
+		s.recordPlace(w, at, frontLife)
 	default:
-		s.waiters.dismiss(w)
+		s.waiters.discard(w)
 	}
 }
 
-// claim tries to have what a waiter waits for. It reports whether it does; if not, where in the queue
-// the request is, and for how long what is in its way is at least expected to stay.
+// claim tries to claim the lock or permit of a waiter. If it fails without an error, it returns the
+// place in the queue, and how long the current hold is expected to block it at least.
 type claim func() (has bool, at place, err error)
 
 type place struct {
@@ -49,20 +49,21 @@ type place struct {
 	blocked time.Duration
 }
 
-// await waits until a claim succeeds, and beats meanwhile. A push says when to try.
+// await blocks until a claim succeeds, and sends heartbeats while it waits. A push triggers a
+// claim.
 func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
 	if ctx.Err() != nil {
 		return lease.Ended(ctx)
 	}
 	over := s.hooks.Over()
 	s.listen()
-	w = s.waiters.expect(w, true)
+	w = s.waiters.register(w, true)
 	s.waiters.update(w, func() {
-		if w.deaf && !s.inbox.deaf() { // the push may have come before there was a subscription
+		if w.queuedWithoutInbox && !s.inbox.broken() { // a push may have been lost before the subscription
 			w.due = time.Now()
 		}
 	})
-	defer s.waiters.forget(w)
+	defer s.waiters.remove(w)
 	s.keepBeating()
 	for {
 		select {
@@ -79,23 +80,23 @@ func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
 		switch {
 		case err == nil && has:
 			return nil
-		case err == nil: // it is not its turn, or was not in the queue any more
-			s.placed(w, at, frontLife)
+		case err == nil: // not its turn yet, or queued again
+			s.recordPlace(w, at, frontLife)
 		case ctx.Err() != nil:
 			return lease.Ended(ctx)
-		case errors.Is(err, w.withdrawn), errors.Is(err, ErrNotReplicated): // the request has been released
+		case errors.Is(err, w.withdrawn), errors.Is(err, ErrNotReplicated): // the request was released
 			return err
 		default:
-			s.silent(w, err)
+			s.recordSilence(w, err)
 		}
 	}
 }
 
-// placed notes where in the queue a request is, and for how long it lives there. Its next beat depends
-// on that: nothing is pushed when a hold expires.
-func (s *Store) placed(w *waiter, at place, life time.Duration) {
+// recordPlace records the place of a request in the queue, and its TTL there. Its next heartbeat
+// depends on that: there is no push when a hold expires.
+func (s *Store) recordPlace(w *waiter, at place, life time.Duration) {
 	wait := life / 3
-	if s.inbox.deaf() {
+	if s.inbox.broken() {
 		wait = frontBeat
 	}
 	wait -= rand.N(wait / 5)
@@ -103,28 +104,29 @@ func (s *Store) placed(w *waiter, at place, life time.Duration) {
 		wait = free
 	}
 	now := time.Now()
-	s.waiters.update(w, func() { w.heard, w.life, w.due = now, life, now.Add(wait) })
+	s.waiters.update(w, func() { w.lastReply, w.ttl, w.due = now, life, now.Add(wait) })
 }
 
-// silent notes that the store did not answer, and ends the wait if the place must be lost.
-func (s *Store) silent(w *waiter, err error) {
+// recordSilence records that the store did not reply, and ends the wait if the place must have
+// expired.
+func (s *Store) recordSilence(w *waiter, err error) {
 	now := time.Now()
 	s.waiters.update(w, func() {
 		w.due = now.Add(retryBeat - rand.N(retryBeat/3))
-		if now.Sub(w.heard) > w.life {
+		if now.Sub(w.lastReply) > w.ttl {
 			w.end(err)
 		}
 	})
 }
 
-// keepBeating sees to it that beats are sent while anybody waits.
+// keepBeating starts sending heartbeats, unless that is running.
 func (s *Store) keepBeating() {
 	if s.waiters.startBeating() {
 		s.start(s.sendBeats)
 	}
 }
 
-// sendBeats sends beats as they are due, until nobody waits.
+// sendBeats sends heartbeats when they are due, while there are waiters.
 func (s *Store) sendBeats() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -150,11 +152,11 @@ func (s *Store) sendBeats() {
 	}
 }
 
-// beat sends beats, and wakes who has to do something.
+// beat sends heartbeats, and handles the replies.
 func (s *Store) beat(due []*waiter) {
 	calls := make([]scriptCall, len(due))
 	for i, w := range due {
-		calls[i] = scriptCall{w.beat, w.keys, []any{w.id, s.tells(w.fair)}}
+		calls[i] = scriptCall{w.beat, w.keys, []any{w.id, s.pushMode(w.fair)}}
 	}
 	s.eachBatch(s.life, calls, func(n *node, batch []int) {
 		replies, err := call(s.life, n, opBeat, ordinary, func(ctx context.Context) ([]evaluated, error) {
@@ -170,18 +172,18 @@ func (s *Store) beat(due []*waiter) {
 		for i, w := range pick(due, batch) {
 			switch {
 			case replies == nil:
-				s.silent(w, err)
+				s.recordSilence(w, err)
 			case replies[i].err != nil:
-				s.silent(w, explain(replies[i].err, false))
+				s.recordSilence(w, explain(replies[i].err, false))
 			default:
-				s.beaten(w, replies[i].reply)
+				s.handleBeat(w, replies[i].reply)
 			}
 		}
 	})
 }
 
-// beaten acts on the reply to a beat.
-func (s *Store) beaten(w *waiter, reply any) {
+// handleBeat handles the reply to a heartbeat.
+func (s *Store) handleBeat(w *waiter, reply any) {
 	r := fields(reply)
 	switch outcome := r.text(); {
 	case outcome == "queued" && len(r.left) == 2:
@@ -191,19 +193,19 @@ func (s *Store) beaten(w *waiter, reply any) {
 			life = frontLife
 		}
 		if r.err == nil {
-			s.placed(w, at, life)
+			s.recordPlace(w, at, life)
 			return
 		}
 	case outcome == "granted":
 		s.waiters.update(w, w.wake)
 		return
-	case outcome == "missing": // if the server has forgotten this one, then perhaps all
+	case outcome == "missing": // if the server has lost this one, it may have lost all
 		s.waiters.update(w, w.wake)
-		s.waiters.hurry(frontBeat)
+		s.waiters.heartbeatNow(frontBeat)
 		return
 	case outcome == "withdrawn":
 		s.waiters.update(w, func() { w.end(w.withdrawn) })
 		return
 	}
-	s.silent(w, errOddReply)
+	s.recordSilence(w, errOddReply)
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
-// resourceKey names a lock or a semaphore.
+// resourceKey identifies a lock or a semaphore.
 type resourceKey struct{ name, key string }
 
-// requestID is the ID of a request, and a hash of what it is for: long keys are kept once for each
-// lock or semaphore, not for every ID that was released.
+// requestID is the ID of a request, and a hash of its lock or semaphore: long keys are kept once
+// for each of those, not for every released ID.
 type requestID struct {
 	id       string
 	resource uint64
@@ -23,20 +23,20 @@ type requestID struct {
 // resource is a lock or a semaphore.
 type resource interface {
 	comparable
-	// advance makes happen what time has done to it. It may drop it from its shard.
+	// advance applies what has expired. It may drop the resource from its shard.
 	advance(now int64)
 }
 
-// resources are all locks of a store, or all its semaphores, with the requests for them.
-type resources[T resource, R any] struct {
+// shardSet has all locks of a store, or all its semaphores, with their requests.
+type shardSet[T resource, R any] struct {
 	shards     []shard[T, R]
 	limit      int64
 	requests   atomic.Int64 // held, reserved and queued ones
 	tombstones atomic.Int64
-	sweeps     atomic.Uint64 // which shard a full store sweeps next
+	sweeps     atomic.Uint64 // the next shard that a full store sweeps
 }
 
-func (a *resources[T, R]) init(store *Store, limit int) {
+func (a *shardSet[T, R]) init(store *Store, limit int) {
 	a.limit = int64(limit)
 	a.shards = make([]shard[T, R], min(max(limit/4096, 1), 64))
 	for i := range a.shards {
@@ -44,16 +44,16 @@ func (a *resources[T, R]) init(store *Store, limit int) {
 	}
 }
 
-// shard holds some of the resources, with everything about each of them.
+// shard holds some of the resources and their requests.
 type shard[T resource, R any] struct {
-	store    *Store
-	all      *resources[T, R]
-	mu       sync.Mutex
-	index    map[resourceKey]int
-	order    []named[T]
-	hand     int // where the sweep goes on
-	requests map[requestID]R
-	released tombstones
+	store     *Store
+	all       *shardSet[T, R]
+	mu        sync.Mutex
+	index     map[resourceKey]int
+	order     []named[T]
+	sweepNext int // where the next sweep begins
+	requests  map[requestID]R
+	released  tombstones
 }
 
 type named[T resource] struct {
@@ -61,7 +61,7 @@ type named[T resource] struct {
 	resource T
 }
 
-func (s *shard[T, R]) init(store *Store, all *resources[T, R]) {
+func (s *shard[T, R]) init(store *Store, all *shardSet[T, R]) {
 	s.store, s.all = store, all
 	s.index = make(map[resourceKey]int)
 	s.requests = make(map[requestID]R)
@@ -72,7 +72,7 @@ func (s *shard[T, R]) requestID(name, key, id string) requestID {
 	return requestID{id, maphash.Comparable(s.store.seed, resourceKey{name, key})}
 }
 
-// at returns a resource as time has left it, or nil.
+// at returns a resource after its advance, or nil.
 func (s *shard[T, R]) at(name, key string, now int64) T {
 	k := resourceKey{name, key}
 	if i, ok := s.index[k]; ok {
@@ -81,7 +81,7 @@ func (s *shard[T, R]) at(name, key string, now int64) T {
 	return s.find(k)
 }
 
-// find returns a resource as it is, or nil.
+// find returns a resource without an advance, or nil.
 func (s *shard[T, R]) find(key resourceKey) (found T) {
 	if i, ok := s.index[key]; ok {
 		found = s.order[i].resource
@@ -94,7 +94,7 @@ func (s *shard[T, R]) add(key resourceKey, r T) {
 	s.order = append(s.order, named[T]{key, r})
 }
 
-// drop forgets a resource that nobody has or wants.
+// drop removes a resource without holders and waiters.
 func (s *shard[T, R]) drop(key resourceKey, r T) {
 	i, ok := s.index[key]
 	if !ok || s.order[i].resource != r {
@@ -110,36 +110,36 @@ func (s *shard[T, R]) drop(key resourceKey, r T) {
 	s.order = s.order[:last]
 }
 
-// forget is called for every request that goes.
+// forget is called for every request that ends.
 func (s *shard[T, R]) forget(id requestID) {
 	delete(s.requests, id)
 	s.all.requests.Add(-1)
 }
 
-// bury remembers that an ID was released, and what the release answered.
-func (s *shard[T, R]) bury(id requestID, held bool, now int64) {
+// addTombstone records that an ID was released, and the reply to the release.
+func (s *shard[T, R]) addTombstone(id requestID, held bool, now int64) {
 	s.released.add(id, held, now, &s.all.tombstones, s.all.limit)
 }
 
-// sweep looks at n resources, a few at a time as in a table.
+// sweep advances the next n resources.
 func (s *shard[T, R]) sweep(n int, now int64) {
 	for range min(n, len(s.order)) {
-		if s.hand >= len(s.order) {
-			s.hand = 0
+		if s.sweepNext >= len(s.order) {
+			s.sweepNext = 0
 		}
 		if len(s.order) == 0 {
 			return
 		}
-		r := s.order[s.hand].resource
+		r := s.order[s.sweepNext].resource
 		r.advance(now)
-		if s.hand < len(s.order) && s.order[s.hand].resource == r {
-			s.hand++ // otherwise another takes its place, and is next
+		if s.sweepNext < len(s.order) && s.order[s.sweepNext].resource == r {
+			s.sweepNext++ // otherwise another one has taken its place
 		}
 	}
 }
 
-// room takes room for one request; the shard is locked. Where there is none, it looks for what has
-// expired in the shard and in a few others.
+// room takes room for one request; the shard is locked. If there is none, it sweeps the shard and a
+// few others.
 func (s *shard[T, R]) room(now int64) bool {
 	s.sweep(expiry.SweepStep, now)
 	a := s.all
@@ -152,7 +152,7 @@ func (s *shard[T, R]) room(now int64) bool {
 			return true
 		}
 		other := &a.shards[a.sweeps.Add(1)%uint64(len(a.shards))]
-		if other != s && other.mu.TryLock() { // whoever has it may be waiting for this shard
+		if other != s && other.mu.TryLock() { // its holder may be waiting for this shard
 			other.sweep(expiry.SweepFull, now)
 			other.mu.Unlock()
 		}
@@ -164,10 +164,10 @@ func (s *shard[T, R]) room(now int64) bool {
 	return false
 }
 
-// listStates yields what state says of all resources of a name, but for those where it answers false. A
-// shard is not locked while its states are yielded.
+// listStates yields the states of all resources with a name for which state returns true. A shard
+// is not locked while its states are yielded.
 func listStates[T resource, R, S any](
-	ctx context.Context, s *Store, all *resources[T, R], name string, state func(T, int64) (S, bool),
+	ctx context.Context, s *Store, all *shardSet[T, R], name string, state func(T, int64) (S, bool),
 ) iter.Seq2[S, error] {
 	return func(yield func(S, error) bool) {
 		for i := range all.shards {

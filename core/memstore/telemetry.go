@@ -9,13 +9,14 @@ import (
 // ScopeName is the instrumentation scope of the store's telemetry.
 const ScopeName = "github.com/lockkeeper/lockkeeper/core/memstore"
 
-// WithMeterProvider sets where the store's metrics go: to the global provider if not set, or nil.
+// WithMeterProvider sets the provider of the store's metrics. The default, also for nil, is the
+// global one.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return optionFunc(func(c *config) { c.providers.Meter = p })
 }
 
-// observeSizes has the numbers of entries read with the metrics, until the function that it returns is
-// called. What has expired counts until it is swept.
+// observeSizes registers the numbers of entries as metrics, until the returned function is called.
+// Expired entries count until they are swept.
 func (s *Store) observeSizes(p telemetry.Providers) (end func()) {
 	return telemetry.Sizes(p, ScopeName, map[string]func() int{
 		"bucket":            s.buckets.count,

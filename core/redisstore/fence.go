@@ -10,14 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What a core/quorum needs besides.
+// Methods for core/quorum.
 
-// maxFence is the largest number that a script can count to.
+// maxFence is the largest integer of a script's numbers.
 const maxFence = 1<<53 - 1
 
-// RaiseFence has every fence that the lock gives from now on be larger than least. A quorum of
-// stores writes back with it what a majority has to know. It changes nothing if the fences are
-// beyond that already.
+// RaiseFence makes every later fence of the lock larger than least. A quorum of stores writes back
+// the fence of a grant with it. It changes nothing if the fences are larger already.
 func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) error {
 	if least < 0 || least > maxFence {
 		return errors.New("redisstore: RaiseFence: " + strconv.FormatInt(least, 10) + " is not a fence")
@@ -28,10 +27,10 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 	return err
 }
 
-// Uptime is for how long the server has been running: no longer than that, and at most two seconds
-// longer than it says. A quorum of stores leaves out a server that may have forgotten what it
-// granted. It returns an error that matches errors.ErrUnsupported if the client is not one of a
-// single server, and one that matches store.ErrUnavailable if the server does not say.
+// Uptime returns how long the server has been running: at most the true time, and at most two
+// seconds less. A quorum of stores leaves out a server that may have lost its grants. It returns an
+// error that matches errors.ErrUnsupported if the client is not one of a single server, and one
+// that matches store.ErrUnavailable if the server does not report it.
 func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 	if _, ok := s.client.(*redis.Client); !ok {
 		return 0, fmt.Errorf("redisstore: Uptime: not a client of a single server: %w", errors.ErrUnsupported)

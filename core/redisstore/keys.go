@@ -2,21 +2,21 @@ package redisstore
 
 import "strings"
 
-// lockKeys are the Redis keys of a lock, and of a request for it, in one slot of a Cluster: the record, the
-// holds, the queue, and who is alive in it, of which scripts/queue.lua has the layout; a lone hold, which is
-// there instead of all of them (scripts/lock.lua); what tells that the id has been released; and the
-// largest fence.
+// lockKeys are the Redis keys of a lock and of a request for it, in one slot of a Cluster: the
+// record, the holds, the queue and its heartbeats, of which scripts/queue.lua has the layouts; a
+// lone hold, which replaces all of them (scripts/lock.lua); the ID's tombstone; and the largest
+// fence.
 type lockKeys [7]string
 
-// shared is what every script of a lock has.
+// shared returns the keys of every lock script.
 func (k *lockKeys) shared() []string { return k[:5] }
 
-// withID is what a script of a lock has that may end what the id stands for.
+// withID returns the keys of scripts that may end the request or hold of the ID.
 func (k *lockKeys) withID() []string { return k[:6] }
 
 func (k *lockKeys) fence() string { return k[6] }
 
-// What is between the prefix and the tag of a key.
+// The part of a key between the prefix and the tag.
 const (
 	ofLocks      = ":l:{"
 	ofSemaphores = ":s:{"
@@ -28,14 +28,14 @@ func (s *Store) lockKeys(name, key, id string) lockKeys {
 	return s.lockKeysOf(name, tag[:], id)
 }
 
-// lockKeysOf names the Redis keys of the lock that has a tag.
+// lockKeysOf returns the Redis keys of the lock with a tag.
 func (s *Store) lockKeysOf(name string, tag []byte, id string) (keys lockKeys) {
 	s.queueKeys(keys[:], ofLocks, tag, []ending{{":", name}, {"h"}, {"q"}, {"w"}, {"=", name}, {"x:", id}, {"f"}})
 	return keys
 }
 
-// permitKeys names the Redis keys of a semaphore, and of a request for a permit: those of a lock but for a
-// lone hold, and with the heavy permits instead of a fence.
+// permitKeys returns the Redis keys of a semaphore and of a request for a permit: those of a lock
+// without a lone hold, and with the heavy permits instead of a fence.
 func (s *Store) permitKeys(name, key, id string) []string {
 	tag := s.hash(name, key)
 	return s.permitKeysOf(name, tag[:], id)
@@ -47,11 +47,12 @@ func (s *Store) permitKeysOf(name string, tag []byte, id string) []string {
 	return keys
 }
 
-// ending is how a Redis key ends. That of a record, and of a lone hold, has the name: whoever lists
-// locks finds them so.
+// ending is the end of a Redis key. That of a record, and of a lone hold, has the name, by which a
+// listing finds them.
 type ending [2]string
 
-// queueKeys names one key for each ending. They are pieces of one string: a lock is asked for often.
+// queueKeys sets one key for each ending. They are substrings of one string, which saves
+// allocations.
 func (s *Store) queueKeys(keys []string, of string, tag []byte, endings []ending) {
 	stem := len(s.config.prefix) + len(of) + len(tag) + len("}")
 	size := len(endings) * stem
@@ -75,13 +76,13 @@ func (s *Store) queueKeys(keys []string, of string, tag []byte, endings []ending
 	}
 }
 
-// withName matches the Redis keys that end in a name.
+// withName returns a pattern of the Redis keys that end in a name.
 func (s *Store) withName(of, name string) (pattern string) {
 	return glob.Replace(s.config.prefix) + of + "*}[:=]" + glob.Replace(name)
 }
 
-// tagOf returns the tag in a Redis key that ends in a name: a name that ends in another matches its
-// pattern too.
+// tagOf returns the tag in a Redis key that ends in a name. It checks the name, since the pattern
+// of a name also matches longer names with the same end.
 func (s *Store) tagOf(key, of, name string) (tag string, ok bool) {
 	rest, ok := strings.CutPrefix(key, s.config.prefix+of)
 	if !ok {

@@ -9,14 +9,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// space is the number of a limiter's limit, which stands for both names in the table of buckets.
+// space is the number of a limiter's limit, which replaces both names in the table of buckets.
 type space uint16
 
 type spaceName struct{ limiter, bucket string }
 
-// spaces numbers the limits of limiters, which are as many as a program has: they are never forgotten.
+// spaces numbers the limits of limiters. They are never removed: a program has a fixed number of
+// them.
 type spaces struct {
-	first atomic.Pointer[[]spaceName] // the spaces 1 to quickSpaces, which are found without a lock
+	first atomic.Pointer[[]spaceName] // the spaces 1 to quickSpaces, for a lookup without a lock
 
 	mu  sync.RWMutex
 	all map[spaceName]space
@@ -57,7 +58,7 @@ func (s *spaces) getSlowly(name spaceName) (space, error) {
 	if s.all == nil {
 		s.all = make(map[spaceName]space)
 	}
-	name = spaceName{strings.Clone(name.limiter), strings.Clone(name.bucket)} // they may be cut out of a longer text
+	name = spaceName{strings.Clone(name.limiter), strings.Clone(name.bucket)} // they may be substrings of a longer text
 	n = space(len(s.all) + 1)
 	s.all[name] = n
 	if n <= quickSpaces {

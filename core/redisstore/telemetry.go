@@ -3,7 +3,7 @@ package redisstore
 // ScopeName is the instrumentation scope of the store's telemetry.
 const ScopeName = "github.com/lockkeeper/lockkeeper/core/redisstore"
 
-// operation is what a call is for, as telemetry has it.
+// operation is the purpose of a call in telemetry.
 type operation string
 
 const (
@@ -18,16 +18,17 @@ const (
 	opAcquirePermits  operation = "acquire_permits" // a claim too
 	opReleasePermits  operation = "release_permits"
 	opRenewPermits    operation = "renew_permits"
-	opBeat            operation = "beat" // of those who wait
+	opBeat            operation = "beat" // of waiters
 	opLatch           operation = "latch"
 	opInspect         operation = "inspect"
 	opEcho            operation = "echo" // to the store's own inbox
 	opPing            operation = "ping"
-	opRoute           operation = "route" // finds out which server has what
+	opRoute           operation = "route" // finds the server of a key
 	opQuorum          operation = "quorum"
 )
 
-// reads reports whether an operation writes nothing, so that it may work where others do not.
+// reads reports whether an operation only reads, so that its success does not prove that writes
+// work.
 func (op operation) reads() bool {
 	switch op {
 	case opInspect, opEcho, opPing, opRoute:
@@ -37,7 +38,7 @@ func (op operation) reads() bool {
 	}
 }
 
-// operations are all of them.
+// operations are all values.
 var operations = []string{
 	string(opTakeTokens), string(opResetTokens), string(opBeginOperation), string(opSettleOperation), string(opRenewOperations),
 	string(opAcquireLock), string(opReleaseLock), string(opRenewLocks), string(opAcquirePermits), string(opReleasePermits),
