@@ -3,9 +3,10 @@ package redisstore
 import (
 	"context"
 	"crypto/sha1" //nolint:gosec // the server names scripts so
-	_ "embed"
+	"embed"
 	"encoding"
 	"encoding/hex"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,106 +18,37 @@ import (
 )
 
 // Each script is one atomic step; its file lists its keys and arguments.
-var (
-	//go:embed scripts/take_tokens.lua
-	takeTokensSource string
-	//go:embed scripts/scope_constants.lua
-	scopeConstantsSource string
-	//go:embed scripts/scope.lua
-	scopeSource string
-	//go:embed scripts/begin_operation_common.lua
-	beginOperationCommonSource string
-	//go:embed scripts/begin_operation.lua
-	beginOperationSource string
-	//go:embed scripts/settle_operation_common.lua
-	settleOperationCommonSource string
-	//go:embed scripts/settle_operation.lua
-	settleOperationSource string
-	//go:embed scripts/abandon_operation.lua
-	abandonOperationSource string
-	//go:embed scripts/mark_operation.lua
-	markOperationSource string
-	//go:embed scripts/renew_operation.lua
-	renewOperationSource string
-	//go:embed scripts/raise_fence.lua
-	raiseFenceSource string
-	//go:embed scripts/integers.lua
-	integersSource string
-	//go:embed scripts/constants.lua
-	constantsSource string
-	//go:embed scripts/queue.lua
-	queueSource string
-	//go:embed scripts/lock.lua
-	lockSource string
-	//go:embed scripts/acquire_lock_common.lua
-	acquireLockCommonSource string
-	//go:embed scripts/acquire_lock.lua
-	acquireLockSource string
-	//go:embed scripts/beat_lock_common.lua
-	beatLockCommonSource string
-	//go:embed scripts/beat_lock.lua
-	beatLockSource string
-	//go:embed scripts/release_lock_common.lua
-	releaseLockCommonSource string
-	//go:embed scripts/release_lock.lua
-	releaseLockSource string
-	//go:embed scripts/renew_lock_common.lua
-	renewLockCommonSource string
-	//go:embed scripts/renew_lock.lua
-	renewLockSource string
-	//go:embed scripts/downgrade_lock.lua
-	downgradeLockSource string
-	//go:embed scripts/inspect_lock.lua
-	inspectLockSource string
-	//go:embed scripts/force_unlock.lua
-	forceUnlockSource string
-	//go:embed scripts/semaphore.lua
-	semaphoreSource string
-	//go:embed scripts/acquire_permit_common.lua
-	acquirePermitCommonSource string
-	//go:embed scripts/acquire_permit.lua
-	acquirePermitSource string
-	//go:embed scripts/beat_permit.lua
-	beatPermitSource string
-	//go:embed scripts/renew_permit.lua
-	renewPermitSource string
-	//go:embed scripts/release_permit_common.lua
-	releasePermitCommonSource string
-	//go:embed scripts/release_permit.lua
-	releasePermitSource string
-	//go:embed scripts/inspect_permits.lua
-	inspectPermitsSource string
-	//go:embed scripts/count_down_latch.lua
-	countDownLatchSource string
-	//go:embed scripts/await_latch.lua
-	awaitLatchSource string
+//
+//go:embed scripts
+var scriptFiles embed.FS
 
-	takeTokens       = newScript(takeTokensSource, integersSource)
-	beginOperation   = newOperationScript(beginOperationSource, beginOperationCommonSource)
-	settleOperation  = newOperationScript(settleOperationSource, settleOperationCommonSource)
-	abandonOperation = newOperationScript(abandonOperationSource, "")
-	markOperation    = newScript(markOperationSource)
-	renewOperation   = newOperationScript(renewOperationSource, "")
+var (
+	takeTokens       = newScript("take_tokens")
+	beginOperation   = newScript("begin_operation")
+	settleOperation  = newScript("settle_operation")
+	abandonOperation = newScript("abandon_operation")
+	markOperation    = newScript("mark_operation")
+	renewOperation   = newScript("renew_operation")
 	// settleSmall is settleOperation without a result, which may be written even if the server's
 	// memory is full.
-	settleSmall = newOperationScript(strings.Replace(settleOperationSource, "#!lua", "#!lua flags=allow-oom", 1), settleOperationCommonSource)
+	settleSmall = scriptOf(strings.Replace(scriptText("settle_operation"), "#!lua", "#!lua flags=allow-oom", 1))
 
-	acquireLock   = newLockScript(acquireLockSource, acquireLockCommonSource)
-	beatLock      = newLockScript(beatLockSource, beatLockCommonSource)
-	releaseLock   = newLockScript(releaseLockSource, releaseLockCommonSource)
-	renewLock     = newLockScript(renewLockSource, renewLockCommonSource)
-	downgradeLock = newLockScript(downgradeLockSource, "")
-	inspectLock   = newLockScript(inspectLockSource, "")
-	forceUnlock   = newLockScript(forceUnlockSource, "")
-	raiseFence    = newScript(raiseFenceSource)
+	acquireLock   = newScript("acquire_lock")
+	beatLock      = newScript("beat_lock")
+	releaseLock   = newScript("release_lock")
+	renewLock     = newScript("renew_lock")
+	downgradeLock = newScript("downgrade_lock")
+	inspectLock   = newScript("inspect_lock")
+	forceUnlock   = newScript("force_unlock")
+	raiseFence    = newScript("raise_fence")
 
-	acquirePermit  = newPermitScript(acquirePermitSource, acquirePermitCommonSource)
-	beatPermit     = newPermitScript(beatPermitSource, "")
-	renewPermit    = newPermitScript(renewPermitSource, "")
-	releasePermit  = newPermitScript(releasePermitSource, releasePermitCommonSource)
-	inspectPermits = newPermitScript(inspectPermitsSource, "")
-	countDownLatch = newScript(countDownLatchSource)
-	awaitLatch     = newScript(awaitLatchSource)
+	acquirePermit  = newScript("acquire_permit")
+	beatPermit     = newScript("beat_permit")
+	renewPermit    = newScript("renew_permit")
+	releasePermit  = newScript("release_permit")
+	inspectPermits = newScript("inspect_permits")
+	countDownLatch = newScript("count_down_latch")
+	awaitLatch     = newScript("await_latch")
 
 	allScripts = []*script{
 		takeTokens, beginOperation, settleOperation, settleSmall, abandonOperation, markOperation, renewOperation,
@@ -137,30 +69,35 @@ type source struct{ text, sha []byte }
 // memory. This one does not, and changes nothing.
 const anyRoom = "redis.pcall('HDEL', KEYS[1], '')"
 
-// newScript returns a script from a text whose first line declares its flags. Its libraries are
-// inserted after that line.
-func newScript(text string, before ...string) *script {
-	flags, rest, _ := strings.Cut(text, "\n")
-	rest = "\n" + strings.Join(before, "") + rest
-	plain := rest
-	if strings.Contains(flags, "allow-oom") {
-		plain = anyRoom + rest
+// newScript returns the script of a file.
+func newScript(name string) *script { return scriptOf(scriptText(name)) }
+
+// scriptText returns the text of a file. A line "--#include a b" stands for the libraries a and b, whose
+// locals the lines after it use.
+func scriptText(name string) string {
+	file, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err)
 	}
-	return &script{newSource(flags + rest), newSource(plain)} // the line numbers stay
+	return includeLine.ReplaceAllStringFunc(string(file), func(line string) string {
+		var libraries strings.Builder
+		for _, name := range strings.Fields(line)[1:] {
+			libraries.WriteString(scriptText("lib/" + name))
+		}
+		return libraries.String()
+	})
 }
 
-// newOperationScript returns a script of operations, with its fast path before its library.
-func newOperationScript(text, common string) *script {
-	return newScript(text, integersSource, scopeConstantsSource, common, scopeSource)
-}
+var includeLine = regexp.MustCompile(`(?m)^--#include( \w+)+$`)
 
-// newLockScript returns a script of locks, with its fast paths before its libraries.
-func newLockScript(text, common string) *script {
-	return newScript(text, integersSource, constantsSource, common, queueSource, lockSource)
-}
-
-func newPermitScript(text, common string) *script {
-	return newScript(text, integersSource, constantsSource, common, queueSource, semaphoreSource)
+// scriptOf returns the script of a text whose first line declares its flags.
+func scriptOf(text string) *script {
+	flags, rest, _ := strings.Cut(text, "\n")
+	plain := "\n" + rest
+	if strings.Contains(flags, "allow-oom") {
+		plain = anyRoom + plain
+	}
+	return &script{newSource(text), newSource(plain)} // the line numbers stay
 }
 
 func newSource(text string) source {

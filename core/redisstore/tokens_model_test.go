@@ -70,7 +70,7 @@ func (s *scriptStore) TakeTokens(ctx context.Context, limiter, key string, charg
 	if err := s.client.Set(ctx, "clock", s.now.UnixMicro(), 0).Err(); err != nil {
 		return store.TakeReply{}, err
 	}
-	reply, err := s.client.Eval(ctx, scriptClock+integersSource+takeTokensSource, keys, args...).Result()
+	reply, err := s.client.Eval(ctx, scriptClock+scriptText("take_tokens"), keys, args...).Result()
 	if err != nil {
 		return store.TakeReply{}, err
 	}

@@ -13,7 +13,7 @@ func TestTheScriptsHaveTheSameNumbers(t *testing.T) {
 		"FRONT": fmt.Sprint(front), "FRONT_LIFE": fmt.Sprintf("%.0f * SECOND", frontLife.Seconds()),
 		"LIFE": fmt.Sprintf("%.0f * SECOND", behindLife.Seconds()),
 	} {
-		if line := "local " + name + " = " + want + " "; !strings.Contains(constantsSource, line) {
+		if line := "local " + name + " = " + want + " "; !strings.Contains(scriptText("lib/constants"), line) {
 			t.Errorf("constants.lua lacks %q", line)
 		}
 	}

@@ -8,6 +8,8 @@
 --
 -- Returns 1, or 0 if the attempt does not own the record.
 
+--#include integers scope_constants scope
+
 local head = redis.call('GETRANGE', KEYS[1], 0, 125) -- first: fails if the key has another type
 if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then -- a repeat
   return 1

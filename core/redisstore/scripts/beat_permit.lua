@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
 -- Heartbeat: keeps a request in the queue.
 --
--- KEYS     as above
+-- KEYS     as in lib/queue.lua
 -- ARGV     id, push mode as in the request
 --
 -- Returns {"granted"} if the permit is held by or reserved for the id, {"withdrawn"}, {"missing"} if it is not in the
 -- queue, or {"queued", place from 0, µs until the first permit expires}.
+
+--#include integers constants queue semaphore
 
 local id = ARGV[1]
 if redis.call('EXISTS', KEYS[5]) == 1 then

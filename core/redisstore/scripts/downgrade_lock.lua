@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- Turns a hold into a shared one, and admits shared requests before the next exclusive one.
 --
--- KEYS     as above
+-- KEYS     as in lib/queue.lua and lib/lock.lua
 -- ARGV     id, lease in µs, lock-delay in µs
 --
 -- Returns 1, or 0 if the id does not hold the lock.
+
+--#include integers constants queue lock
 
 local id = ARGV[1]
 expand(redis.call('GET', LONE))

@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
 -- Ends a hold, and sends a push to its holder.
 --
--- KEYS     as above, and
+-- KEYS     as in lib/queue.lua and lib/lock.lua, and
 -- KEYS[6]  the id's tombstone; here "0" and the ID of the call
 -- ARGV     id, one of its fences, a random ID of this call, TTL of KEYS[6] in ms
 --
 -- Returns 1, or 0 if there is no such hold.
+
+--#include integers constants queue lock
 
 local id, fence = ARGV[1], tonumber(ARGV[2])
 local before = redis.call('GET', KEYS[6])

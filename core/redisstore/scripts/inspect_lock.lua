@@ -1,11 +1,13 @@
 #!lua flags=no-writes
 -- Returns the holders of a lock.
 --
--- KEYS     as above
+-- KEYS     as in lib/queue.lua and lib/lock.lua
 -- ARGV     an id, or nothing for all
 --
 -- Returns {the lock's key or nothing, requests in the queue, id 1, X or S, first fence, last fence, µs until its
 -- lease ends, its label, id 2, ...}.
+
+--#include integers constants queue lock
 
 local reply = {redis.call('HGET', RECORD, 'k') or '', redis.call('ZCOUNT', LIVING, '(' .. num(now), '+inf')}
 

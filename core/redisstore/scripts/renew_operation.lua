@@ -7,6 +7,8 @@
 --
 -- Returns 1, or 0 if the attempt does not own the record.
 
+--#include integers scope_constants scope
+
 local head = redis.call('GETRANGE', KEYS[1], 0, 125)
 if string.sub(head, 5, 26) ~= ARGV[1] or string.sub(head, 2, 2) ~= 'F' then
   return 0

@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- Extends a permit that has not expired, and removes some that have.
 --
--- KEYS     as above
+-- KEYS     as in lib/queue.lua
 -- ARGV     id, lease in µs
 --
 -- Returns 1, or 0 if the id does not hold a permit.
+
+--#include integers constants queue semaphore
 
 local mine = find(ARGV[1])
 redis.call('ZCARD', HEAVY)

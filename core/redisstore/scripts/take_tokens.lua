@@ -13,6 +13,8 @@
 
 -- It declares no flags, for the reason that begin_operation.lua gives: at full memory it tells debts and denies.
 
+--#include integers
+
 local try, tonumber, format, sub = redis.pcall, tonumber, string.format, string.sub
 
 local TIME, EXACT = INT .. '%03d', 2 ^ 53
