@@ -3,6 +3,8 @@ package tokenbucket
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 var (
@@ -16,6 +18,10 @@ var (
 
 	// ErrInvalidCost is returned for a negative cost. Nothing was sent to the store.
 	ErrInvalidCost = errors.New("tokenbucket: negative cost")
+
+	// ErrClosed is returned by a Limiter that was closed, or whose store was shut down or closed: it
+	// is store.ErrClosed.
+	ErrClosed = store.ErrClosed
 
 	// ErrCostExceedsBurst is matched by the *[CostError] of a cost that no waiting could ever make
 	// affordable. Nothing was charged.

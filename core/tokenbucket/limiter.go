@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
@@ -32,7 +33,10 @@ type Limiter struct {
 	namesake  *namesake.Member
 	telemetry *telemetry.RateLimit
 
-	queues queues // of those who wait
+	queues queues // of waiters
+
+	changing sync.Mutex    // of the plan, and of closed
+	closed   chan struct{} // closed by Close
 }
 
 // New returns a limiter that keeps the buckets of its keys in store, under name.
@@ -55,7 +59,10 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 			o.apply(&c)
 		}
 	}
-	l := &Limiter{store: st, name: name, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name)}
+	l := &Limiter{
+		store: st, name: name, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
+		closed: make(chan struct{}),
+	}
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
 	}
@@ -69,7 +76,7 @@ func (l *Limiter) Name() string { return l.name }
 // SetPlan replaces the plan for all decisions that begin after it returns. What a key owes is time,
 // so its bucket carries over to the new plan: a key that was out of tokens does not start afresh.
 //
-// An error matches [ErrInvalidLimit] and leaves the old plan in force.
+// An error matches [ErrInvalidLimit] or [ErrClosed], and leaves the old plan in force.
 func (l *Limiter) SetPlan(plan Plan) error {
 	if plan == nil {
 		return fmt.Errorf("%w: nil plan", ErrInvalidLimit)
@@ -78,9 +85,36 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	if err != nil {
 		return err
 	}
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
 	l.plan.Store(&compiled)
 	l.namesake.Change(settingsOf(plan))
 	return nil
+}
+
+// Close ends the limiter: callers that wait return [ErrClosed], as later calls do. It sends nothing,
+// and does not close the store. Buckets stay as they are. It returns nil.
+func (l *Limiter) Close() error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if !l.isClosed() {
+		close(l.closed)
+		l.plan.Store(&compiledPlan{err: ErrClosed}) // decisions need not look at closed
+		l.namesake.Leave()
+	}
+	return nil
+}
+
+func (l *Limiter) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // Allow takes one token of the key. It is AllowN(ctx, key, 1).
@@ -96,9 +130,9 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 //
 // The error is a *[CostError] if n exceeds a burst, so that waiting could never help,
 // [ErrInvalidCost] if n is negative, [ErrInvalidKey] if the key is empty or longer than 1,024
-// bytes, the PlanFunc's own error, or the context's. An error that matches store.ErrUnavailable says
+// bytes, [ErrClosed], the PlanFunc's own error, or the context's. An error that matches store.ErrUnavailable says
 // that the store did not decide; if it matches store.ErrUnconfirmed too, the charge may have been
-// made. It is not sent again, so that nobody is charged twice.
+// made. It is not retried, so that no key is charged twice.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	err = l.decide(ctx, key, n, true, &d)
 	return d, err
@@ -131,8 +165,8 @@ func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	return l.plan.Load().limits(ctx, key)
 }
 
-// decide makes a decision in place: to return it would copy it several times, which takes about as long as
-// to make it.
+// decide makes a decision in place: returning it would copy it several times, which takes about as
+// long as making it.
 func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, d *Decision) error {
 	if n < 0 {
 		return ErrInvalidCost

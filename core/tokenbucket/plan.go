@@ -28,7 +28,7 @@ type Limits []Limit
 // [Limit] or [Limits], not another PlanFunc.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
 
-// settingsOf is what limiters of one name have to agree on. Nothing tells one PlanFunc from another.
+// settingsOf returns the settings that limiters of one name must have in common. All PlanFuncs look alike.
 func settingsOf(plan Plan) namesake.Settings {
 	switch p := plan.(type) {
 	case Limit:
@@ -51,6 +51,7 @@ type compiledPlan struct {
 
 	limiter string
 	choose  PlanFunc // if there is no fixed plan
+	err     error    // of every decision, if there is neither
 }
 
 // limits returns the limits of a key.
@@ -141,6 +142,9 @@ func (f PlanFunc) compile(limiter string) (compiledPlan, error) {
 
 // chosen returns the limits that a PlanFunc chooses for a key.
 func (p *compiledPlan) chosen(ctx context.Context, key string) (*fixedPlan, error) {
+	if p.choose == nil {
+		return nil, p.err
+	}
 	plan, err := p.choose(ctx, key)
 	if err != nil {
 		return nil, fmt.Errorf("tokenbucket: choosing the plan: %w", err)

@@ -13,23 +13,23 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 	return l.WaitN(ctx, key, 1)
 }
 
-// WaitN takes n tokens of the key, of every limit of its plan, as soon as all of them have as many. Those
-// who wait for a key in this process are served in the order in which they came, and one of them asks the
-// store; among processes, and between those who wait and those who call [Limiter.Allow], there is no
-// order.
+// WaitN takes n tokens of the key, of every limit of its plan, as soon as all of them have as many.
+// The waiters for a key in this process are served in order of arrival, and one of them asks the store;
+// among processes, and between waiters and callers of [Limiter.Allow], there is no order.
 //
-// It waits for as long as the context lasts. If it is known that the tokens will come after the context's
-// deadline, it returns at once an error that matches context.DeadlineExceeded. Other errors are those of
-// [Limiter.AllowN], also in the middle of waiting: a store that is unavailable is not waited for. After an
-// error nothing was charged, except where it matches store.ErrUnconfirmed.
+// It blocks until the context ends. If the tokens are known to come after the context's deadline, it
+// returns at once an error that matches context.DeadlineExceeded. Other errors are those of
+// [Limiter.AllowN], at any time: it does not wait for a store that is unavailable. After an error
+// nothing was charged, except where it matches store.ErrUnconfirmed.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	x := l.telemetry.Wait(ctx)
-	err := l.waitUntold(ctx, key, n)
+	err := l.waitUntraced(ctx, key, n)
 	x.End(ctx, err)
 	return err
 }
 
-func (l *Limiter) waitUntold(ctx context.Context, key string, n int64) error {
+// waitUntraced is WaitN without telemetry.
+func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 	if !l.queues.any(key) {
 		d, err := l.AllowN(ctx, key, n)
 		if err != nil || d.Allowed {
@@ -41,10 +41,10 @@ func (l *Limiter) waitUntold(ctx context.Context, key string, n int64) error {
 	}
 	q := l.queues.join(key)
 	defer l.queues.leave(key, q)
-	if err := q.turn(ctx); err != nil {
+	if err := q.lock(ctx, l.closed); err != nil {
 		return err
 	}
-	defer q.pass()
+	defer q.unlock()
 	for {
 		d, err := l.AllowN(ctx, key, n)
 		if err != nil || d.Allowed {
@@ -54,13 +54,13 @@ func (l *Limiter) waitUntold(ctx context.Context, key string, n int64) error {
 		if err := inTime(ctx, due); err != nil {
 			return err
 		}
-		if err := q.until(ctx, due); err != nil {
+		if err := q.until(ctx, l.closed, due); err != nil {
 			return err
 		}
 	}
 }
 
-// inTime returns an error if what is due then comes too late for a context.
+// inTime returns an error if due is after the deadline of a context.
 func inTime(ctx context.Context, due time.Time) error {
 	if deadline, ok := ctx.Deadline(); ok && due.After(deadline) {
 		return fmt.Errorf("tokenbucket: the tokens come after the deadline: %w", context.DeadlineExceeded)
@@ -68,19 +68,19 @@ func inTime(ctx context.Context, due time.Time) error {
 	return nil
 }
 
-// queues has one for each key that somebody in this process waits for.
+// queues has a queue for each key with waiters in this process.
 type queues struct {
 	mu    sync.Mutex
 	byKey map[string]*queue
 }
 
-// queue is those who wait for a key.
+// queue has the waiters for a key.
 type queue struct {
-	members int           // who waits or has the turn
-	head    chan struct{} // holds a value while somebody has the turn; who sends waits first come, first served
+	members int           // waiters, and the one that is served
+	head    chan struct{} // holds a value while a waiter is served; senders are served in order of arrival
 
 	mu  sync.Mutex
-	due time.Time // before which nobody is served
+	due time.Time // no waiter is served earlier
 }
 
 func (qs *queues) any(key string) bool {
@@ -98,7 +98,7 @@ func (qs *queues) join(key string) *queue {
 		if qs.byKey == nil {
 			qs.byKey = map[string]*queue{}
 		}
-		qs.byKey[strings.Clone(key)] = q // it may be there for longer than the request that the key was cut out of
+		qs.byKey[strings.Clone(key)] = q // it may outlive the request that the key is a part of
 	}
 	q.members++
 	return q
@@ -112,9 +112,9 @@ func (qs *queues) leave(key string, q *queue) {
 	}
 }
 
-// turn waits until it is the caller's. Whoever joins behind others is served after what the first of
-// them waits for.
-func (q *queue) turn(ctx context.Context) error {
+// lock blocks until the caller is the first in the queue. It returns an error at once if that will be
+// after the context's deadline.
+func (q *queue) lock(ctx context.Context, closed <-chan struct{}) error {
 	q.mu.Lock()
 	due := q.due
 	q.mu.Unlock()
@@ -124,15 +124,17 @@ func (q *queue) turn(ctx context.Context) error {
 	select {
 	case q.head <- struct{}{}:
 		return nil
+	case <-closed:
+		return ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (q *queue) pass() { <-q.head }
+func (q *queue) unlock() { <-q.head }
 
-// until waits, with the turn, for what is due then.
-func (q *queue) until(ctx context.Context, due time.Time) error {
+// until blocks the first in the queue until due.
+func (q *queue) until(ctx context.Context, closed <-chan struct{}, due time.Time) error {
 	q.mu.Lock()
 	q.due = due
 	q.mu.Unlock()
@@ -141,6 +143,8 @@ func (q *queue) until(ctx context.Context, due time.Time) error {
 	select {
 	case <-timer.C:
 		return nil
+	case <-closed:
+		return ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
 	}
