@@ -24,8 +24,8 @@ type Fence struct {
 	allowUnfenced bool
 }
 
-// NewFence returns what refuses by a checker. It panics, as the New of package fenced, if that is nil: an
-// interface lets a pointer through that is.
+// NewFence returns what refuses by a checker. It panics, as the New of package fenced, if that is
+// nil: an interface lets a pointer through that is.
 func NewFence(c fence.Checker, s setting.Settings) *Fence {
 	if naming.IsNil(c) {
 		panic("fenced: New: nil checker")

@@ -40,8 +40,8 @@ type GuardedExchange interface {
 	Bypass()
 	// Deny ends the exchange with a denial.
 	Deny(policy.Denial)
-	// Unconfirmed is called before the answer that Run made is sent, if the store did not confirm that
-	// it is recorded.
+	// Unconfirmed is called before the answer that Run made is sent, if the store did not confirm
+	// that it is recorded.
 	Unconfirmed()
 	// Report tells of an error that does not change the answer.
 	Report(error)
