@@ -46,8 +46,8 @@ type KeyFunc func(call *Call) (string, error)
 // identity: Join(ByContext(…), ByMetadata(…)) in front of exclusive.
 //
 // Clients choose what they send. A limit by metadata protects from none of them: with a fresh value
-// for every call, 1,000 of 1,000 pass a limit of 3 an hour. A scope by metadata gives everybody's
-// answers to whoever sends their value. For both, use what authentication has verified
+// for every call, 1,000 of 1,000 pass a limit of 3 an hour. A scope by metadata gives a client's
+// answers to every client that sends its value. For both, use what authentication has verified
 // ([ByContext]), or the address ([ByClientIP]). Several values of the name count as none.
 func ByMetadata(name string) KeyFunc {
 	name = strings.ToLower(name)

@@ -26,7 +26,7 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that
 //     cannot have one; if the fence of a lock is missing; or, without BadRequest, if the key was
 //     used for another request, or the request cannot be fingerprinted;
-//   - FAILED_PRECONDITION if the call ran and its answer was not kept, or nobody knows whether it
+//   - FAILED_PRECONDITION if the call ran and its answer was not kept, or it is unknown whether it
 //     ran; or if the fence is stale;
 //   - UNAVAILABLE if the store is, with RetryInfo;
 //   - INTERNAL if a key function failed.
@@ -113,8 +113,8 @@ func DenialOf(err error) (policy.Denial, bool) {
 	return policy.Denial{}, false
 }
 
-// Error says what the client is told, and nothing of the error behind the denial: gRPC sends a
-// client the whole text of an error that wraps this one.
+// Error returns what the client sees, without the error behind the denial: gRPC sends a client the
+// whole text of an error that wraps this one.
 func (e *denied) Error() string { return e.status.Err().Error() }
 
 // GRPCStatus is how gRPC finds the status.

@@ -36,8 +36,8 @@ import (
 // interceptor's to say, whatever semaphore.WithMaxWaiting says of sem. A stream has its permit for
 // its whole life.
 //
-// The delay in RetryInfo is reckoned from how long handlers have lately taken, how many wait, and
-// the capacity: 1 s to 1 h.
+// The delay in RetryInfo is computed from the recent duration of handlers, the number of waiters
+// and the capacity: 1 s to 1 h.
 //
 // The handler's context, which for a stream is that of its Context method, is the permit's. It ends
 // when the permit is lost, with the cause that semaphore.Permit documents, and with the call's own

@@ -97,7 +97,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	return handler(srv, stream)
 }
 
-// check returns the context of a call's handler, or the error of a call that may not go on.
+// check returns the context of a call's handler, or the error of a call that is refused.
 func (i *interceptor) check(call *grpcmw.Call) (context.Context, error) {
 	ctx := call.Context()
 	passage, denial := i.fence.Check(ctx, metadata.ValueFromIncomingContext(ctx, fenceMetadata), func() (string, error) { return i.key(call) })

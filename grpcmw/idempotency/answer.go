@@ -52,7 +52,7 @@ func answerOf(resp any, err error) answer {
 // they will.
 func isError(code codes.Code) bool { return code != codes.OK && code <= codes.Unauthenticated }
 
-// notNil tells an empty message from none.
+// notNil distinguishes an empty message from none.
 func notNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}

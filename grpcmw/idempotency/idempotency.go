@@ -177,7 +177,7 @@ func (x *exchange) Run(ctx context.Context) middleware.Outcome {
 		outcome.Ending = middleware.Refused
 	}
 	if x.err != nil && !isError(status.Code(x.err)) {
-		x.err = a.error() // as a repeat is given it
+		x.err = a.error() // as a repeat gets it
 	}
 	if data := a.encode(); len(data) <= x.interceptor.maxData {
 		outcome.Data = data
@@ -218,7 +218,7 @@ func (x *exchange) Deny(d policy.Denial) { x.err = x.interceptor.hooks.Deny(x.ca
 
 func (x *exchange) Report(err error) { x.interceptor.hooks.Report(x.call, err) }
 
-// ending says whether a repeat is given an answer. The table is in docs/idempotency.md.
+// ending returns whether a repeat gets an answer. The table is in docs/idempotency.md.
 func (i *interceptor) ending(code codes.Code) middleware.Ending {
 	if keep, ok := i.settings.Keep[int(code)]; ok {
 		if keep {

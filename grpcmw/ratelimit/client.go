@@ -18,11 +18,11 @@ import (
 // tokenbucket.Limiter's Wait, and is then sent. It is not sent, and fails,
 //
 //   - with RESOURCE_EXHAUSTED if the token would come after the call's deadline;
-//   - with the code of the context's error if that ends meanwhile;
+//   - with the code of the context's error if that ends first;
 //   - with UNAVAILABLE if the limiter's store is unavailable, unless policy.FailOpen;
 //   - with INVALID_ARGUMENT or INTERNAL if the key function finds no key, or fails.
 //
-// Behind an interceptor that repeats calls, each attempt is paced. The key function is given the
+// Behind an interceptor that repeats calls, each attempt is paced. The key function gets the
 // client's call: grpcmw.ByMethod, ByField, ByContext and Global are of use; metadata and peer are
 // those of a call that the client itself is serving.
 //

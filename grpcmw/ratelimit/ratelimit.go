@@ -22,8 +22,8 @@ import (
 // there is none:
 //
 //   - RESOURCE_EXHAUSTED over the limit, with RetryInfo, and QuotaFailure that names the limit.
-//     Callers of one key that are refused at the same time are told to come back one after the
-//     other, as tokens come: the last at most 20 s after the first;
+//     Callers of one key that are refused at the same time are given delays one after the other, as
+//     tokens come: the last at most 20 s after the first;
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable, unless the option policy.FailOpen
 //     lets such calls pass;
@@ -40,7 +40,7 @@ func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRat
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
 
-// PerMessage has a stream take a token for each message that the client sends: the one at its
+// PerMessage makes a stream take a token for each message that the client sends: the one at its
 // beginning is for the first message, and the others are taken as messages arrive. When there is
 // none left, the handler's Recv returns the refusal, now and from then on; a handler that returns
 // it ends the stream with it. It says nothing of unary calls.
@@ -86,7 +86,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	return handler(ctx, req)
 }
 
-// check returns the error of a call that may not go on.
+// check returns the error of a call that is refused.
 func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
 	var decision tokenbucket.Decision
 	denial, bypassed := i.decider.Check(call.Context(), key, keyErr, &decision)

@@ -52,7 +52,7 @@ func WithMaxDelay(d time.Duration) Option {
 // delay, or 50 ms if that is more, before the second try, and up to twice as much before each
 // further one, within [WithMaxDelay] and the call's deadline.
 //
-// Any other error is returned as it is: without a RetryInfo nobody knows whether a call has run,
+// Any other error is returned as it is: without a RetryInfo it is unknown whether a call has run,
 // and whether it may run twice. The last error is returned when the tries are used up, and at once
 // when the server's delay is too long ([WithMaxDelay]) or would end after the call's deadline.
 func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
@@ -93,8 +93,8 @@ func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 const leastSpread = 50 * time.Millisecond
 
 // jitter returns how much later than a server asks for a call is sent again, after so many retries:
-// any time up to half of the server's delay, doubled with each retry. So those who were refused
-// together are spread ever wider, and nobody comes earlier than the server says.
+// any time up to half of the server's delay, doubled with each retry. So callers that were refused
+// together are spread ever wider, and none comes earlier than the server says.
 func jitter(delay time.Duration, retries int, most time.Duration) time.Duration {
 	spread := max(delay/2, leastSpread)
 	for range retries {

@@ -25,8 +25,8 @@ func deny(ctx context.Context, x interface{ Deny(policy.Denial) }, d policy.Deni
 	x.Deny(d)
 }
 
-// Fail has the current span, if it records, say that a request was refused for the server's sake,
-// if it was.
+// Fail records in the current span that a request was refused for a reason of the server's, if it
+// was.
 func Fail(ctx context.Context, d policy.Denial) {
 	if d.Status() >= 500 {
 		telemetry.Fail(ctx, d.Err)

@@ -33,7 +33,7 @@ func NoteOf(ctx context.Context) *Note {
 	return n
 }
 
-// Mark is what the header of a refusal has, a text that nobody can guess: an answer of an upstream
+// Mark returns the value of a refusal's header field, an unguessable text: an answer of an upstream
 // server that a handler passes on does not have it. Guards in front of each other have the same
 // mark.
 func (n *Note) Mark() string {

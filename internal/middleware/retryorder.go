@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// maxPlaces bounds by how much later than the first token a caller is told to come back.
-	// Clients give up when they are told to wait for too long (grpcmw/retry: 30 s), and one that
-	// does not wait as told must not have the others wait for ever.
+	// maxPlaces bounds how much later than the first token a caller's delay ends. Clients give up
+	// when they are told to wait for too long (grpcmw/retry: 30 s), and one that does not wait as
+	// told must not have the others wait for ever.
 	maxPlaces = 20 * time.Second
 	// retryShards times keysPerShard keys have an order, about 60 bytes each. A caller of another
 	// key is told when the first token comes.

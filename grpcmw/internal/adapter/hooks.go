@@ -62,7 +62,7 @@ func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
 	return grpcmw.NewError(d, grpcmw.StatusOf(d))
 }
 
-// Report tells of an error that the client is not told of.
+// Report reports an error that the client does not see.
 func (h *Hooks) Report(call *grpcmw.Call, err error) {
 	if h.report != nil {
 		h.report(call, err)
@@ -70,8 +70,7 @@ func (h *Hooks) Report(call *grpcmw.Call, err error) {
 }
 
 // SetHeader sets metadata of the answer's header. It fails only when the header has been sent, or
-// when the call is not a server's, as in a test of an interceptor alone: nobody is there to be
-// told.
+// when the call is not a server's, as in a test of an interceptor alone, and then nothing is lost.
 func SetHeader(ctx context.Context, name, value string) {
 	_ = grpc.SetHeader(ctx, metadata.Pairs(name, value))
 }
