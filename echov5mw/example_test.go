@@ -109,3 +109,26 @@ func ExampleOnError_bypassed() {
 	// /carts/:id outage: true
 	// 204 bypassed
 }
+
+// A page for the refusals of a route. For those of the whole application, use an HTTPErrorHandler: see
+// [echov5mw.DenialOf].
+func ExampleOnDeny() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	deny := echov5mw.OnDeny(func(c *echo.Context, d policy.Denial) error {
+		return c.HTML(d.Status(), "<h1>One moment, please</h1>")
+	})
+	hello := func(c *echo.Context) error { return c.String(http.StatusOK, "hello") }
+	e.GET("/", hello, ratelimit.New(limiter, echov5mw.Global(), deny))
+	for range 2 {
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// 200 hello
+	// 429 <h1>One moment, please</h1>
+}

@@ -6,18 +6,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 )
 
-// ScopeFunc says whose a request is, for policies where nobody may be given what is another's. It
-// is made by [ScopeBy] or [Unscoped], and is no KeyFunc: a scope is who asks, a key is what for.
+// ScopeFunc returns the owner of a request, for policies where no client may get another's answer.
+// It is made by [ScopeBy] or [Unscoped], and is not a KeyFunc: a scope is the caller, a key is the
+// operation.
 type ScopeFunc struct{ scope keys.Scope[*echo.Context] }
 
 // ScopeBy scopes by a key that stands for the authenticated subject, such as
 // ScopeBy(ByContext("user")). It should be stable, such as a user's number, and not a credential
-// that is renewed, nor anything that the client chooses, such as a header field. An error of the key is
-// answered as [KeyFunc] says: with status 500 if authentication has provided no subject.
+// that is renewed, nor anything that the client chooses, such as a header field. An error of the
+// key is answered as [KeyFunc] says: with status 500 if authentication has provided no subject.
 func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("echov5mw", key)} }
 
-// Unscoped puts all requests into one scope: whoever sends the same key and the same request is
-// given the same answer. Use it only where all clients are one party.
+// Unscoped puts all requests into one scope: every client that sends the same key and request gets
+// the same answer. Use it only where all clients are one party.
 func Unscoped() ScopeFunc { return ScopeFunc{keys.Unscoped[*echo.Context]()} }
 
 // IsZero reports whether the scope was made by neither [ScopeBy] nor [Unscoped].

@@ -11,12 +11,12 @@ import (
 // Option is an option of every gin middleware of this module.
 type Option interface{ setting.HTTPOption }
 
-// Unless has a middleware leave alone the requests for which skip returns true.
+// Unless makes a middleware skip the requests for which skip returns true.
 func Unless(skip func(c *gin.Context) bool) Option { return httpmw.Unless("ginmw", skip) }
 
-// OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The chain has
-// been ended, and the header fields of the refusal are set; deny writes status and body. The denial's
-// Reason says which policy refused, and why.
+// OnDeny makes deny answer the refusals of a middleware, instead of a problem body. The chain has
+// been aborted, and the header fields of the refusal are set; deny writes status and body. The
+// denial's Reason says which policy refused, and why.
 func OnDeny(deny func(c *gin.Context, d policy.Denial)) Option {
 	if deny == nil {
 		panic("ginmw: OnDeny: nil function")

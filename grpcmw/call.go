@@ -10,8 +10,8 @@ type Call struct {
 	receive func() (any, error)
 }
 
-// NewCall returns a unary call, as a test of a key function needs it. The method is in full, such as
-// /shop.Shop/Checkout.
+// NewCall returns a unary call, as a test of a key function needs it. The method is in full, such
+// as /shop.Shop/Checkout.
 func NewCall(ctx context.Context, fullMethod string, request any) *Call {
 	return &Call{ctx: ctx, method: fullMethod, request: request}
 }
@@ -29,8 +29,8 @@ func (c *Call) Context() context.Context { return c.ctx }
 func (c *Call) FullMethod() string { return c.method }
 
 // Request returns the request's message, which must not be changed. Of a stream to which the client
-// sends one message only, it is that message, which is waited for. A stream of requests has none: the
-// error then is the server's, since such a method cannot be keyed by a request.
+// sends one message only, it is that message, which is waited for. A stream of requests has none:
+// the error then is the server's, since such a method cannot be keyed by a request.
 func (c *Call) Request() (any, error) {
 	if c.receive != nil {
 		return c.receive()

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -79,4 +80,27 @@ func ExampleStatusOf() {
 	// QUOTA_EXCEEDED
 	// again in 6s
 	// limit:api
+}
+
+// The application's own status, in which interceptors outside still find the denial.
+func ExampleOnDeny() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(1))
+	if err != nil {
+		panic(err)
+	}
+	limited := ratelimit.New(limiter, grpcmw.Global(), grpcmw.OnDeny(func(call *grpcmw.Call, d policy.Denial) error {
+		return grpcmw.NewError(d, status.Newf(codes.Unavailable, "%s: come back in %v", call.FullMethod(), d.RetryAfter.Round(1e9)))
+	})).Unary
+	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Shop/Search"}
+	search := func(context.Context, any) (any, error) { return nil, nil }
+	if _, err := limited(context.Background(), nil, info, search); err != nil {
+		panic(err)
+	}
+	_, err = limited(context.Background(), nil, info, search)
+	denial, _ := grpcmw.DenialOf(err)
+	fmt.Println(status.Convert(err).Message())
+	fmt.Println(denial.Reason)
+	// Output:
+	// /shop.Shop/Search: come back in 1m0s
+	// quota-exceeded
 }

@@ -34,21 +34,21 @@ import (
 
 // KeyFunc returns the key of a call: what it is limited by.
 //
-// If the client should have sent what it looks for and did not, it returns policy.ErrNoKey, or an empty
-// key: the call is refused with INVALID_ARGUMENT. If the application should have provided it, it returns
-// an error that matches policy.ErrNotProvided and says what is missing: the call is refused with
-// INTERNAL, and the first one of an interceptor is logged (policy.Logger). Any other error is INTERNAL
-// too. Neither policy.FailOpen nor policy.RunUnprotected lets such a call pass.
+// If the client should have sent what it looks for and did not, it returns policy.ErrNoKey, or an
+// empty key: the call is refused with INVALID_ARGUMENT. If the application should have provided it,
+// it returns an error that matches policy.ErrNotProvided and says what is missing: the call is
+// refused with INTERNAL, and the first one of an interceptor is logged (policy.Logger). Any other
+// error is INTERNAL too. Neither policy.FailOpen nor policy.RunUnprotected lets such a call pass.
 type KeyFunc func(call *Call) (string, error)
 
-// ByMetadata keys by the value of the call's metadata of this name: one that a proxy of your own sets,
-// and removes from what clients send, or one by which clients divide what is theirs, joined to who they
-// are: Join(ByContext(…), ByMetadata(…)) in front of exclusive.
+// ByMetadata keys by the value of the call's metadata of this name: one that your own proxy sets,
+// and removes from what clients send, or one by which a client divides what it owns, joined to its
+// identity: Join(ByContext(…), ByMetadata(…)) in front of exclusive.
 //
-// Clients choose what they send. A limit by metadata protects from none of them: with a fresh value for
-// every call, 1,000 of 1,000 pass a limit of 3 an hour. A scope by metadata gives everybody's answers to
-// whoever sends their value. For both, use what authentication has verified ([ByContext]), or the
-// address ([ByClientIP]). Several values of the name count as none.
+// Clients choose what they send. A limit by metadata protects from none of them: with a fresh value
+// for every call, 1,000 of 1,000 pass a limit of 3 an hour. A scope by metadata gives a client's
+// answers to every client that sends its value. For both, use what authentication has verified
+// ([ByContext]), or the address ([ByClientIP]). Several values of the name count as none.
 func ByMetadata(name string) KeyFunc {
 	name = strings.ToLower(name)
 	return func(call *Call) (string, error) {
@@ -56,14 +56,14 @@ func ByMetadata(name string) KeyFunc {
 	}
 }
 
-// ByPeer keys by the address of the connection's other end: an IPv4 address, the /64 of an IPv6 one, or
-// "unix" for all clients of a Unix socket together. Behind a proxy all clients are one; use [ByClientIP]
-// there. A peer on another transport, which has no address, is policy.ErrNotProvided.
+// ByPeer keys by the address of the connection's other end: an IPv4 address, the /64 of an IPv6
+// one, or "unix" for all clients of a Unix socket together. Behind a proxy all clients are one; use
+// [ByClientIP] there. A peer on another transport, which has no address, is policy.ErrNotProvided.
 func ByPeer() KeyFunc { return ByClientIP(clientip.Direct()) }
 
-// ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as resolver
-// finds it from the peer's address and, where it trusts proxies, the metadata x-forwarded-for. All else
-// is as with [ByPeer].
+// ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as
+// resolver finds it from the peer's address and, where it trusts proxies, the metadata
+// x-forwarded-for. All else is as with [ByPeer].
 func ByClientIP(resolver clientip.Resolver) KeyFunc {
 	key := nethttp.ByClientIP(resolver)
 	return func(call *Call) (string, error) {
@@ -88,8 +88,8 @@ func ByMethod() KeyFunc {
 
 // ByField keys by a field of the request, such as "cart_id" or "order.customer.id": a string, an
 // integer, a bool or an enum. An empty string, and a message on the way that is not set, is no key;
-// a number that is 0 is one. A path that the request's type does not have is policy.ErrNotProvided, and
-// so is the request of a method to which clients stream requests.
+// a number that is 0 is one. A path that the request's type does not have is policy.ErrNotProvided,
+// and so is the request of a method to which clients stream requests.
 func ByField(path string) KeyFunc {
 	names := strings.Split(path, ".")
 	return func(call *Call) (string, error) {
@@ -130,10 +130,10 @@ func field(message protoreflect.Message, names []string) (string, error) {
 	}
 }
 
-// ByContext keys by a value that an earlier interceptor, such as authentication, put into the call's
-// context under this key: a string, an integer or a fmt.Stringer. A value that is not there, the zero
-// value of its type (a nil pointer, 0) and an empty text are policy.ErrNotProvided: the interceptor that
-// provides it must run before, and refuse calls that it knows nothing of.
+// ByContext keys by a value that an earlier interceptor, such as authentication, put into the
+// call's context under this key: a string, an integer or a fmt.Stringer. A value that is not there,
+// the zero value of its type (a nil pointer, 0) and an empty text are policy.ErrNotProvided: the
+// interceptor that provides it must run before, and refuse calls that it knows nothing of.
 func ByContext(key any) KeyFunc {
 	of := keys.OfContext("grpcmw", key)
 	return func(call *Call) (string, error) { return of(call.ctx.Value(key)) }
@@ -148,9 +148,10 @@ func Global() KeyFunc {
 // parts cannot run into each other: no two lists of keys are joined to the same text.
 func Join(parts ...KeyFunc) KeyFunc { return keys.Join("grpcmw", parts) }
 
-// FirstOf keys by the first of several keys that the call has, such as the user, or else the client's
-// address: FirstOf(ByContext(userKey{}), ByPeer()). The position is part of the key, so that a client
-// which chooses the value of one cannot pass for another. Never put a key that the client chooses first:
-// whoever sends a fresh one each time never gets to the next. FirstOf goes past what was not sent and
-// what the application did not provide; any other error ends the search.
+// FirstOf keys by the first of several keys that the call has, such as the user, or else the
+// client's address: FirstOf(ByContext(userKey{}), ByPeer()). The position is part of the key, so
+// that a client which chooses the value of one cannot pass for another. Never put a key that the
+// client chooses first: a client that sends a fresh one each time never reaches the next. FirstOf
+// skips what was not sent and what the application did not provide; any other error ends the
+// search.
 func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("grpcmw", choices) }

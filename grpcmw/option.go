@@ -8,7 +8,7 @@ import (
 // Option is an option of every gRPC interceptor of this module.
 type Option interface{ setting.RPCOption }
 
-// Unless has an interceptor leave alone the calls for which skip returns true.
+// Unless makes an interceptor skip the calls for which skip returns true.
 func Unless(skip func(call *Call) bool) Option {
 	if skip == nil {
 		panic("grpcmw: Unless: nil function")
@@ -16,9 +16,9 @@ func Unless(skip func(call *Call) bool) Option {
 	return setting.Func(func(s *setting.Settings) { s.Skip = skip })
 }
 
-// OnDeny has the refusals of an interceptor answered with the error that deny returns, which should be a
-// status. The handler does not run. [NewError] makes one in which [DenialOf] finds the denial, whose Reason
-// says which policy refused, and why.
+// OnDeny makes an interceptor refuse calls with the error that deny returns, which should be a
+// status. The handler does not run. [NewError] makes one in which [DenialOf] finds the denial,
+// whose Reason says which policy refused, and why.
 func OnDeny(deny func(call *Call, d policy.Denial) error) Option {
 	if deny == nil {
 		panic("grpcmw: OnDeny: nil function")
@@ -26,11 +26,11 @@ func OnDeny(deny func(call *Call, d policy.Denial) error) Option {
 	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
 }
 
-// OnError has an interceptor tell report of what went wrong on the server's side: the store was
+// OnError makes an interceptor call report with errors of the server's side: the store was
 // unavailable, a key function failed, a lock was lost while the handler ran, an answer could not be
-// recorded yet. Mere denials are no errors, and a rate limit that fails open tells nobody. Without
-// this option, interceptors outside this one find the error behind a refusal by errors.Is, and the
-// rest is told nobody. A client never learns of it.
+// recorded yet. Denials are no errors, and a rate limit that fails open reports nothing. Without
+// this option, interceptors outside this one find the error behind a refusal by errors.Is, and
+// other errors are dropped. A client never sees them.
 //
 // The call's goroutine calls report, before or after the handler, so it must be quick.
 func OnError(report func(call *Call, err error)) Option {

@@ -19,20 +19,20 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 // StatusOf returns the status of a denial. Its code says what happened to the call, and its details
 // (google.rpc) what to do about it:
 //
-//   - RESOURCE_EXHAUSTED over a limit, with RetryInfo, and QuotaFailure that names the limits; or if
-//     too many run at once, with RetryInfo;
+//   - RESOURCE_EXHAUSTED over a limit, with RetryInfo, and QuotaFailure that names the limits; or
+//     if too many run at once, with RetryInfo;
 //   - ABORTED if another has the lock, or a call with the same idempotency key is running, with
 //     RetryInfo;
-//   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that cannot
-//     have one; if the fence of a lock is missing; or, without BadRequest, if the key was used for
-//     another request, or the request cannot be fingerprinted;
-//   - FAILED_PRECONDITION if the call ran and its answer was not kept, or nobody knows whether it ran;
-//     or if the fence is stale;
+//   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that
+//     cannot have one; if the fence of a lock is missing; or, without BadRequest, if the key was
+//     used for another request, or the request cannot be fingerprinted;
+//   - FAILED_PRECONDITION if the call ran and its answer was not kept, or it is unknown whether it
+//     ran; or if the fence is stale;
 //   - UNAVAILABLE if the store is, with RetryInfo;
 //   - INTERNAL if a key function failed.
 //
-// Each has an ErrorInfo of [Domain], whose reason is the denial's in the way of these: QUOTA_EXCEEDED.
-// No details tell of the error behind the denial.
+// Each has an ErrorInfo of [Domain], whose reason is the denial's in the way of these:
+// QUOTA_EXCEEDED. No details tell of the error behind the denial.
 func StatusOf(d policy.Denial) *status.Status {
 	text := d.Title()
 	if d.Detail != "" {
@@ -98,13 +98,13 @@ type denied struct {
 	status *status.Status
 }
 
-// NewError returns the error with which an interceptor refuses a call, for an OnDeny hook that wants
-// another status than that of [StatusOf].
+// NewError returns the error with which an interceptor refuses a call, for an OnDeny hook that
+// wants another status than that of [StatusOf].
 func NewError(d policy.Denial, st *status.Status) error { return &denied{d, st} }
 
 // DenialOf returns the denial in an error that an interceptor of this module returned, for
-// interceptors outside it; false if it is another error. The denial's Err is the error behind it, for
-// logs: the text of the interceptor's error says nothing of it.
+// interceptors outside it; false if it is another error. The denial's Err is the error behind it,
+// for logs: the text of the interceptor's error says nothing of it.
 func DenialOf(err error) (policy.Denial, bool) {
 	var e *denied
 	if errors.As(err, &e) {
@@ -113,7 +113,7 @@ func DenialOf(err error) (policy.Denial, bool) {
 	return policy.Denial{}, false
 }
 
-// Error says what the client is told, and nothing of the error behind the denial: gRPC sends a client the
+// Error returns what the client sees, without the error behind the denial: gRPC sends a client the
 // whole text of an error that wraps this one.
 func (e *denied) Error() string { return e.status.Err().Error() }
 

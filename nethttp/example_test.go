@@ -2,8 +2,10 @@ package nethttp_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/nethttp"
@@ -134,4 +137,55 @@ func ExampleOnError_log() {
 	// Output:
 	// POST /checkout outage: true
 	// 503
+}
+
+func visit(h http.Handler) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	return w
+}
+
+// A page for browsers. Retry-After is set already.
+func ExampleOnDeny_page() {
+	limiter, err := tokenbucket.New(memstore.New(), "pages", tokenbucket.PerHour(60).Burst(1))
+	if err != nil {
+		panic(err)
+	}
+	h := ratelimit.New(limiter, nethttp.Global(), nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(d.Status())
+		_, _ = fmt.Fprint(w, "<h1>One moment, please</h1>")
+	}))(http.NotFoundHandler())
+
+	visit(h)
+	w := visit(h)
+	fmt.Println(w.Code, w.Header().Get("Retry-After"), w.Body)
+	// Output: 429 60 <h1>One moment, please</h1>
+}
+
+// An API's own error bodies, with the state of the limit.
+func ExampleOnDeny_limit() {
+	limiter, err := tokenbucket.New(memstore.New(), "requests", tokenbucket.PerHour(60).Burst(2))
+	if err != nil {
+		panic(err)
+	}
+	h := ratelimit.New(limiter, nethttp.Global(),
+		policy.ProblemTypes("https://shop.example/errors#"),
+		nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
+			body := map[string]any{"error": d.Title(), "see": d.Type()}
+			if d.Reason == policy.QuotaExceeded {
+				body["limit"] = d.Limit.Capacity
+				body["remaining"] = d.Limit.Remaining
+				body["reset"] = math.Ceil(d.Limit.Reset.Seconds())
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(d.Status())
+			_ = json.NewEncoder(w).Encode(body)
+		}))(http.NotFoundHandler())
+
+	for range 2 {
+		visit(h)
+	}
+	fmt.Print(visit(h).Body)
+	// Output: {"error":"Request cannot be satisfied as assigned quota has been exceeded","limit":2,"remaining":0,"reset":120,"see":"https://iana.org/assignments/http-problem-types#quota-exceeded"}
 }

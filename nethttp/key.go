@@ -1,11 +1,11 @@
-// Package nethttp has what the net/http middleware of all policies share: functions that say by what
-// a request is limited, locked or scoped, and which requests a middleware leaves alone. The
-// middleware themselves are its subpackages.
+// Package nethttp has what the net/http middleware of all policies share: functions that return the
+// key or the scope of a request, and the options of every middleware. The middleware are its
+// subpackages.
 //
 // A middleware is a func(http.Handler) http.Handler, as http.ServeMux, chi and gorilla/mux take it.
 // Where it stands decides what it knows: round a handler that is registered with a mux, the request
-// has been routed, and [ByPathValue] and [ByPattern] find what the route says. Round the mux itself,
-// no route has been chosen yet, and they find nothing:
+// has been routed, and [ByPathValue] and [ByPattern] find what the route says. Round the mux
+// itself, no route has been chosen yet, and they find nothing:
 //
 //	mux.Handle("PUT /carts/{id}", exclusive.New(carts, nethttp.ByPathValue("id"))(updateCart))
 //	http.ListenAndServe(addr, ratelimit.New(limiter, nethttp.ByClientIP(clientip.Direct()))(mux))
@@ -28,27 +28,28 @@ import (
 //
 // If the client should have sent what it looks for and did not, it returns policy.ErrNoKey, or an
 // empty key: the request is refused with status 400. If the application should have provided it, it
-// returns an error that matches policy.ErrNotProvided and says what is missing: the request is refused
-// with status 500, and the first one of a middleware is logged (policy.Logger). Any other error is
-// status 500 too. Neither policy.FailOpen nor policy.RunUnprotected lets such a request pass.
+// returns an error that matches policy.ErrNotProvided and says what is missing: the request is
+// refused with status 500, and the first one of a middleware is logged (policy.Logger). Any other
+// error is status 500 too. Neither policy.FailOpen nor policy.RunUnprotected lets such a request
+// pass.
 type KeyFunc func(r *http.Request) (string, error)
 
-// ByHeader keys by the value of a request header field: one that a proxy of your own sets, and removes
-// from what clients send, or one by which clients divide what is theirs, joined to who they are:
+// ByHeader keys by the value of a request header field: one that your own proxy sets, and removes
+// from what clients send, or one by which a client divides what it owns, joined to its identity:
 // Join(ByContext(…), ByHeader(…)) in front of exclusive.
 //
-// Clients choose what they send. A limit by a header protects from none of them: with a fresh value for
-// every request, 1,000 of 1,000 pass a limit of 3 an hour. A scope by a header gives everybody's answers
-// to whoever sends their value. For both, use what authentication has verified ([ByContext]), or the
-// address ([ByClientIP]). Several fields of the name count as none.
+// Clients choose what they send. A limit by a header protects from none of them: with a fresh value
+// for every request, 1,000 of 1,000 pass a limit of 3 an hour. A scope by a header gives a client's
+// answers to every client that sends its value. For both, use what authentication has verified
+// ([ByContext]), or the address ([ByClientIP]). Several fields of the name count as none.
 func ByHeader(name string) KeyFunc {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) { return keys.Only(r.Header[name]) }
 }
 
 // ByCookie keys by the value of a cookie, which the client chooses as it does a header field: what
-// [ByHeader] says about limits and scopes holds for cookies too. Several cookies of the name count as
-// none.
+// [ByHeader] says about limits and scopes holds for cookies too. Several cookies of the name count
+// as none.
 func ByCookie(name string) KeyFunc {
 	return func(r *http.Request) (string, error) {
 		cookies := r.CookiesNamed(name)
@@ -60,14 +61,15 @@ func ByCookie(name string) KeyFunc {
 }
 
 // ByPathValue keys by a wildcard of the route, such as id in /carts/{id}: the request's PathValue,
-// decoded. http.ServeMux decodes it, and chi does not if a path has escapes that it need not have; here
-// /carts/42 and /carts/4%32 are one key with both. gorilla/mux sets no PathValue. There the key is
+// decoded. http.ServeMux decodes it, and chi does not if a path has escapes that it need not have;
+// here /carts/42 and /carts/4%32 are one key with both. gorilla/mux sets no PathValue. There the
+// key is
 //
 //	func(r *http.Request) (string, error) { return mux.Vars(r)["id"], nil }
 //
-// Before a request is routed, in middleware round the mux or in chi's Use, there is no wildcard, and
-// neither is in a route whose pattern lacks it. That is policy.ErrNotProvided, for every request: put
-// the middleware round the handler (in chi, use With).
+// Before a request is routed, in middleware round the mux or in chi's Use, there is no wildcard,
+// and neither is in a route whose pattern lacks it. That is policy.ErrNotProvided, for every
+// request: put the middleware round the handler (in chi, use With).
 func ByPathValue(name string) KeyFunc {
 	missing := keys.NotProvided("nethttp: ByPathValue: the request's route has no wildcard %q; "+
 		"the middleware must be round the handler of such a route, not round the mux", name)
@@ -83,8 +85,8 @@ func ByPathValue(name string) KeyFunc {
 	}
 }
 
-// ByPattern keys by the pattern of the route as it was registered, such as "PUT /carts/{id}": what is
-// in the request's Pattern. A pattern without a method is one key for all methods. http.ServeMux
+// ByPattern keys by the pattern of the route as it was registered, such as "PUT /carts/{id}": what
+// is in the request's Pattern. A pattern without a method is one key for all methods. http.ServeMux
 // sets it, and chi does, without the method; gorilla/mux does not.
 //
 // Before a request is routed there is none: see [ByPathValue].
@@ -99,8 +101,8 @@ func ByPattern() KeyFunc {
 }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as
-// resolver finds it, or "unix" for all clients of a Unix socket together. A request with no address,
-// as when a middleware has overwritten its RemoteAddr, is policy.ErrNotProvided.
+// resolver finds it, or "unix" for all clients of a Unix socket together. A request with no
+// address, as when a middleware has overwritten its RemoteAddr, is policy.ErrNotProvided.
 func ByClientIP(resolver clientip.Resolver) KeyFunc {
 	return func(r *http.Request) (string, error) {
 		key, err := resolver.Key(r)
@@ -112,9 +114,9 @@ func ByClientIP(resolver clientip.Resolver) KeyFunc {
 }
 
 // ByContext keys by a value that an earlier middleware, such as authentication, put into the
-// request's context under this key: a string, an integer or a fmt.Stringer. A value that is not there,
-// the zero value of its type (a nil pointer, 0) and an empty text are policy.ErrNotProvided: the
-// middleware that provides it must run before, and refuse requests that it knows nothing of.
+// request's context under this key: a string, an integer or a fmt.Stringer. A value that is not
+// there, the zero value of its type (a nil pointer, 0) and an empty text are policy.ErrNotProvided:
+// the middleware that provides it must run before, and refuse requests for which it has none.
 func ByContext(key any) KeyFunc {
 	of := keys.OfContext("nethttp", key)
 	return func(r *http.Request) (string, error) { return of(r.Context().Value(key)) }
@@ -129,9 +131,10 @@ func Global() KeyFunc {
 // The parts cannot run into each other: no two lists of keys are joined to the same text.
 func Join(parts ...KeyFunc) KeyFunc { return keys.Join("nethttp", parts) }
 
-// FirstOf keys by the first of several keys that the request has, such as the user, or else the client's
-// address: FirstOf(ByContext(userKey{}), ByClientIP(clientip.Direct())). The position is part of the key,
-// so that a client which chooses the value of one cannot pass for another. Never put a key that the
-// client chooses first: whoever sends a fresh one each time never gets to the next. FirstOf goes past
-// what was not sent and what the application did not provide; any other error ends the search.
+// FirstOf keys by the first of several keys that the request has, such as the user, or else the
+// client's address: FirstOf(ByContext(userKey{}), ByClientIP(clientip.Direct())). The position is
+// part of the key, so that a client which chooses the value of one cannot pass for another. Never
+// put a key that the client chooses first: a client that sends a fresh one each time never reaches
+// the next. FirstOf skips what was not sent and what the application did not provide; any other
+// error ends the search.
 func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("nethttp", choices) }

@@ -11,12 +11,12 @@ import (
 // Option is an option of every net/http middleware of this module.
 type Option interface{ setting.HTTPOption }
 
-// Unless has a middleware leave alone the requests for which skip returns true.
+// Unless makes a middleware skip the requests for which skip returns true.
 func Unless(skip func(r *http.Request) bool) Option { return httpmw.Unless("nethttp", skip) }
 
-// OnDeny has the refusals of a middleware answered by deny instead of by a problem body. The handler does
-// not run, and the header fields of the refusal are set; deny writes status and body. The denial's Reason
-// says which policy refused, and why.
+// OnDeny makes deny answer the refusals of a middleware, instead of a problem body. The handler
+// does not run, and the header fields of the refusal are set; deny writes status and body. The
+// denial's Reason says which policy refused, and why.
 func OnDeny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) Option {
 	if deny == nil {
 		panic("nethttp: OnDeny: nil function")
@@ -24,11 +24,11 @@ func OnDeny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) 
 	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
 }
 
-// OnError has a middleware tell report of what went wrong on the server's side: the store was
+// OnError makes a middleware call report with errors of the server's side: the store was
 // unavailable, a key function failed, a lock was lost while the handler ran, an answer could not be
-// recorded yet. Mere denials are no errors, and a rate limit that fails open tells nobody. Without
-// this option nobody is told at all: net/http has no place for a request's errors, and a client
-// never learns what they say.
+// recorded yet. Denials are no errors, and a rate limit that fails open reports nothing. Without
+// this option these errors are dropped: net/http has no place for a request's errors, and a client
+// never sees them.
 //
 // The request's goroutine calls report, before or after the handler, so it must be quick.
 func OnError(report func(r *http.Request, err error)) Option {

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// ScopeName is the instrumentation scope of the middleware's own telemetry. That of the mechanisms is
-// theirs.
+// ScopeName is the instrumentation scope of the middleware's own telemetry. That of the mechanisms
+// is theirs.
 const ScopeName = "github.com/lockkeeper/lockkeeper/core/policy"
 
 // Option is an option of the middleware of every policy and every framework.
@@ -28,10 +28,10 @@ type Option interface {
 }
 
 // ProblemTypes sets what the problem types of refusals begin with, in bodies, Link fields and
-// Denial.Type: the reason is appended, so base ends in a slash, a # or the like. The application then
-// has a page for each, or one with a section for each. Without it the types are links to this module's
-// own page. Types that are registered at IANA stay as they are. It panics if base is no absolute URL, or
-// ends in a letter or a digit.
+// Denial.Type: the reason is appended, so base ends in a slash, a # or the like. The application
+// then has a page for each, or one with a section for each. Without it the types are links to this
+// module's own page. Types that are registered at IANA stay as they are. It panics if base is no
+// absolute URL, or ends in a letter or a digit.
 func ProblemTypes(base string) Option {
 	if err := checkBase(base); err != nil {
 		panic(fmt.Sprintf("policy: ProblemTypes: %v", err))
@@ -56,15 +56,15 @@ func checkBase(base string) error {
 }
 
 // Logger sets where a middleware logs what no answer shows: that requests pass without the store
-// ([FailOpen], [RunUnprotected]), that the application did not provide what requests are keyed by, and
-// that idempotency is in a chain twice or behind a lock.
-// Without it, or with nil, that is slog.Default() at the time when the middleware is built.
+// ([FailOpen], [RunUnprotected]), that the application did not provide what requests are keyed by,
+// and that idempotency is in a chain twice or behind a lock. Without it, or with nil, that is
+// slog.Default() at the time when the middleware is built.
 func Logger(l *slog.Logger) Option {
 	return setting.Func(func(s *setting.Settings) { s.Logger = l })
 }
 
-// MeterProvider sets where a middleware counts the requests that pass without the store. Without it,
-// or with nil, that is the global provider.
+// MeterProvider sets where a middleware counts the requests that pass without the store. Without
+// it, or with nil, that is the global provider.
 func MeterProvider(p metric.MeterProvider) Option {
 	return setting.Func(func(s *setting.Settings) { s.Meter = p })
 }

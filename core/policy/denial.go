@@ -13,10 +13,10 @@ import (
 // request is refused as the client's mistake (400, INVALID_ARGUMENT), whatever the store's state.
 var ErrNoKey = errors.New("policy: the request has no key")
 
-// ErrNotProvided is what a key function returns when the application did not provide what it looks for,
-// such as the user whom authentication should have put into the context: a mistake in the wiring. The
-// request is refused as the server's (500, INTERNAL), and the first of a middleware is logged with the
-// error's text, which should name what is missing.
+// ErrNotProvided is what a key function returns when the application did not provide what it looks
+// for, such as the user whom authentication should have put into the context: a mistake in the
+// wiring. The request is refused as the server's (500, INTERNAL), and the first of a middleware is
+// logged with the error's text, which should name what is missing.
 var ErrNotProvided = errors.New("policy: the application did not provide the request's key")
 
 // Reason says why a request was refused. The set is closed.
@@ -70,20 +70,20 @@ var reasons = map[Reason]struct {
 	StaleFence:          {http.StatusPreconditionFailed, ownProblems, "The request is of an earlier holder of the lock"},
 }
 
-// Denial is a refusal, as an OnDeny hook is given it. The hook writes an answer of its own; the header
-// fields that belong to the refusal (Retry-After, RateLimit, Link) are set already.
+// Denial is a refusal, as OnDeny's function gets it. The hook writes an answer of its own; the
+// header fields that belong to the refusal (Retry-After, RateLimit, Link) are set already.
 type Denial struct {
 	Reason Reason
 	// Detail is a sentence for the client, or empty.
 	Detail string
 	// RetryAfter is when to try again; zero if that would not help.
 	RetryAfter time.Duration
-	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded, or the guard
-	// whose scope has as many records as it may have (guard.WithMaxPerScope).
+	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded, or the
+	// guard whose scope has as many records as it may have (guard.WithMaxPerScope).
 	ViolatedPolicies []string
-	// Limit is the one of them that makes the request wait longest, as it stands: its name, capacity and
-	// window, what remains, and when it is full again. It is zero if Reason is not QuotaExceeded, and for
-	// a guard.
+	// Limit is the one of them that makes the request wait longest, as it stands: its name,
+	// capacity and window, what remains, and when it is full again. It is zero if Reason is not
+	// QuotaExceeded, and for a guard.
 	Limit tokenbucket.LimitState
 	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained: an
 	// HTTP status, or in gRPC a status code.

@@ -1,9 +1,10 @@
 // Package policy is what every middleware has in common, whatever its framework: the options that
 // need no framework's types, and what a refusal says.
 //
-// Each option belongs to the policies that it makes sense for; on the middleware of another one it does
-// not compile. An option that takes a function of a framework's own types (Unless, OnError and OnDeny, in
-// that framework's packages) compiles on the middleware of another framework, whose New panics.
+// Each option belongs to the policies that it makes sense for; on the middleware of another one it
+// does not compile. An option that takes a function of a framework's own types (Unless, OnError and
+// OnDeny, in that framework's packages) compiles on the middleware of another framework, whose New
+// panics.
 package policy
 
 import (
@@ -50,8 +51,8 @@ type WaitOption interface {
 	ConcurrencyOption
 }
 
-// UnprotectedOption is an option of the middleware that protect a handler: idempotency, exclusive and
-// fenced.
+// UnprotectedOption is an option of the middleware that protect a handler: idempotency, exclusive
+// and fenced.
 type UnprotectedOption interface {
 	IdempotencyOption
 	RPCIdempotencyOption
@@ -72,10 +73,10 @@ type openFunc func(*setting.Open)
 
 func (f openFunc) applyOpen(s *setting.Open) { f(s) }
 
-// EvenMisconfigured has [FailOpen] or [RunUnprotected] apply also while the store is misconfigured:
-// the server refuses the password, lacks a permission, is read-only, may evict what must be kept, or
-// is of the wrong type. No time ends that, so without this option such requests are refused until
-// somebody mends the configuration.
+// EvenMisconfigured makes [FailOpen] or [RunUnprotected] apply also while the store is
+// misconfigured: the server refuses the password, lacks a permission, is read-only, may evict what
+// must be kept, or is of the wrong type. No time ends that, so without this option such requests
+// are refused until the configuration is fixed.
 func EvenMisconfigured() OpenOption {
 	return openFunc(func(s *setting.Open) { s.EvenMisconfigured = true })
 }
@@ -94,9 +95,9 @@ func openPolicy(opts []OpenOption) setting.Open {
 // with status 503, or UNAVAILABLE in gRPC. Answers that passed the concurrency middleware without a
 // permit carry "Concurrency-Status: bypassed".
 //
-// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are refused.
-// The beginning and the end of a time in which requests pass are logged, with the cause and with how
-// many passed, and each such request is counted (docs/observability.md).
+// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are
+// refused. The beginning and the end of a time in which requests pass are logged, with the cause
+// and with how many passed, and each such request is counted (docs/observability.md).
 func FailOpen(opts ...OpenOption) LimitOption {
 	open := openPolicy(opts)
 	return setting.Func(func(s *setting.Settings) { s.Open = open })
@@ -110,39 +111,39 @@ func LegacyHeaders() RateLimitOption {
 
 // RunUnprotected runs requests without their guard, their lock, or a look at their fence, while the
 // store is down. A request that is sent twice then runs twice, and the answer carries
-// "Idempotency-Status: bypassed"; requests of one key then run at the same time, and the answer carries
-// "Lock-Status: bypassed"; requests of holders that have lost their lock then run, and the answer
-// carries "Fence-Status: bypassed". Without it such requests are refused with status 503, or
+// "Idempotency-Status: bypassed"; requests of one key then run at the same time, and the answer
+// carries "Lock-Status: bypassed"; requests of holders that have lost their lock then run, and the
+// answer carries "Fence-Status: bypassed". Without it such requests are refused with status 503, or
 // UNAVAILABLE in gRPC.
 //
-// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are refused. Those
-// of a guard are refused too once its store was shut down or closed.
-// What passes is logged and counted as by [FailOpen].
+// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are
+// refused. Those of a guard are refused too once its store was shut down or closed. What passes is
+// logged and counted as by [FailOpen].
 func RunUnprotected(opts ...OpenOption) UnprotectedOption {
 	open := openPolicy(opts)
 	return setting.Func(func(s *setting.Settings) { s.Open = open })
 }
 
 // AllowUnfenced lets requests without a fence pass, as those of clients that hold no lock, and what
-// they write is protected from nobody and by nothing. Without it they are refused with status 428, or
-// INVALID_ARGUMENT in gRPC. A fence that cannot be read is refused with or without it.
+// they write is unprotected. Without it they are refused with status 428, or INVALID_ARGUMENT in
+// gRPC. A fence that cannot be read is refused with or without it.
 func AllowUnfenced() FencedOption {
 	return setting.Func(func(s *setting.Settings) { s.AllowUnfenced = true })
 }
 
-// maxWait is longer than any client's patience, and minWait shorter than any round trip: beyond them is a
-// mistake in the unit.
+// maxWait is longer than any client's timeout, and minWait shorter than any round trip: values
+// beyond them are mistakes in the unit.
 const (
 	minWait = time.Millisecond
 	maxWait = time.Hour
 )
 
-// Wait has a request wait for its turn, or for room, for up to d before it is refused. Without it, or
-// with zero, it is refused at once. It panics if d is negative, less than a millisecond, such as Wait(2),
-// which is 2 ns, or more than an hour.
+// Wait makes a request wait for its turn, or for a permit, for up to d before it is refused.
+// Without it, or with zero, it is refused at once. It panics if d is negative, less than a
+// millisecond, such as Wait(2), which is 2 ns, or more than an hour.
 //
-// Every request that waits costs a connection and a goroutine, so d should be no longer than the
-// client's own time-out.
+// Every waiting request costs a connection and a goroutine, so d should be no longer than the
+// client's own timeout.
 func Wait(d time.Duration) WaitOption {
 	if d != 0 && (d < minWait || d > maxWait) {
 		panic(fmt.Sprintf("policy: Wait: %v is neither 0 nor between %v and %v", d, minWait, maxWait))
@@ -150,12 +151,12 @@ func Wait(d time.Duration) WaitOption {
 	return setting.Func(func(s *setting.Settings) { s.Wait = d })
 }
 
-// MaxWaiting has at most n requests wait for their turn, or for room, at the same time, for each key:
-// 1,024 if not set. One more is refused at once. Without [Wait] no request waits, and it has no effect.
-// It panics if n is less than 1.
+// MaxWaiting lets at most n requests of each key wait at the same time: 1,024 if not set. One more
+// is refused at once. Without [Wait] no request waits, and it has no effect. It panics if n is less
+// than 1.
 //
-// concurrency counts the waiters of all processes exactly. exclusive counts those of its own process
-// exactly, and also refuses a request that finds n waiters in all processes together.
+// concurrency counts the waiters of all processes exactly. exclusive counts those of its own
+// process exactly, and also refuses a request that finds n waiters in all processes together.
 //
 // The last in the queue should get its turn within the time that it may wait: more than that many
 // cost connections, and are refused all the same.
@@ -173,8 +174,8 @@ func Required() GuardOption {
 }
 
 // Methods sets which request methods are guarded: POST and PATCH if not set. Requests with another
-// method pass, whether or not they carry a key. Methods are meant in upper case, however they are written:
-// "post" is POST. It panics without any method, and on what is no method.
+// method pass, whether or not they carry a key. Methods are meant in upper case, however they are
+// written: "post" is POST. It panics without any method, and on a value that is no method.
 func Methods(methods ...string) IdempotencyOption {
 	if len(methods) == 0 {
 		panic("policy: Methods: no methods")
@@ -204,18 +205,19 @@ func MaxBody(n int64) IdempotencyOption {
 	return setting.Func(func(s *setting.Settings) { s.MaxBody = n })
 }
 
-// MaxBodies sets how many bytes of request bodies one middleware keeps in memory at a time, of all guarded
-// requests together: 64 MiB if not set, or what one request may take if that is more. A request whose body
-// would exceed it is refused with status 503, and its client may try again. Without a bound, a few hundred
-// clients that send all of a large body but its end would take all memory.
+// MaxBodies sets how many bytes of request bodies one middleware keeps in memory at a time, of all
+// guarded requests together: 64 MiB if not set, or what one request may take if that is more. A
+// request whose body would exceed it is refused with status 503, and its client may try again.
+// Without a bound, a few hundred clients that send all of a large body but its end would take all
+// memory.
 //
-// A body counts as its bytes arrive, whatever length the client announces, and up to twice those while it
-// is read. It counts until its request has been answered, and twice while [Fingerprint] looks at it. The
-// first 4 KiB of a body do not count, so that slow clients keep out no requests with small bodies. What
-// ends slow clients is the server's ReadTimeout.
+// A body counts as its bytes arrive, whatever length the client announces, and up to twice those
+// while it is read. It counts until its request has been answered, and twice while [Fingerprint]
+// looks at it. The first 4 KiB of a body do not count, so that slow clients keep out no requests
+// with small bodies. What ends slow clients is the server's ReadTimeout.
 //
-// MaxBodies panics if n is less than 1, and New if n is less than [MaxBody], or than twice that with
-// Fingerprint.
+// MaxBodies panics if n is less than 1, and New if n is less than [MaxBody], or than twice that
+// with Fingerprint.
 func MaxBodies(n int64) IdempotencyOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxBodies: %d is less than 1", n))
@@ -223,14 +225,14 @@ func MaxBodies(n int64) IdempotencyOption {
 	return setting.Func(func(s *setting.Settings) { s.MaxBodies = n })
 }
 
-// Fingerprint has what f returns stand for the body in the fingerprint of a request, which says whether a
-// key comes with the same request again. So an application compares only some fields of a JSON body, or
-// returns the body and adds to it: a tenant, a version of its API. Method, host, path, query, content type,
-// preconditions and Range remain part of the fingerprint.
+// Fingerprint makes the result of f stand for the body in the fingerprint of a request, by which a
+// repeat of a request is recognised. So an application compares only some fields of a JSON body, or
+// returns the body and adds to it: a tenant, a version of its API. Method, host, path, query,
+// content type, preconditions and Range remain part of the fingerprint.
 //
-// The request and the body are f's own copies: what it reads or changes of them, the handler does not see.
-// If f returns an error, the request is refused as the client's mistake, with status 400. Fingerprint
-// panics if f is nil, and New if there is [KeyAlone] as well.
+// The request and the body are f's own copies: what it reads or changes of them, the handler does
+// not see. If f returns an error, the request is refused as the client's mistake, with status 400.
+// Fingerprint panics if f is nil, and New if there is [KeyAlone] as well.
 func Fingerprint(f func(r *http.Request, body []byte) ([]byte, error)) IdempotencyOption {
 	if f == nil {
 		panic("policy: Fingerprint: nil function")
@@ -238,22 +240,22 @@ func Fingerprint(f func(r *http.Request, body []byte) ([]byte, error)) Idempoten
 	return setting.Func(func(s *setting.Settings) { s.Fingerprint = f })
 }
 
-// KeyAlone has requests with the same key be the same request whatever their body, query and header
-// fields are: only method, host and path are compared, and in gRPC only the method. It is for keys that the
-// sender gives to an event, such as a webhook's, whose redelivery has another timestamp in its body. Do not
-// use it where clients choose their keys: one that uses a key twice by mistake is given the answer to
-// another request of its own.
+// KeyAlone makes requests with the same key the same request, whatever their body, query and header
+// fields are: only method, host and path are compared, and in gRPC only the method. It is for keys
+// that the sender gives to an event, such as a webhook's, whose redelivery has another timestamp in
+// its body. Do not use it where clients choose their keys: one that uses a key twice by mistake
+// gets the answer to another request of its own.
 func KeyAlone() GuardOption {
 	return setting.Func(func(s *setting.Settings) { s.KeyAlone = true })
 }
 
-// KeepStatus has answers with these statuses kept and replayed, whatever the table in
-// docs/idempotency.md says of them. It panics on what is no final status.
+// KeepStatus keeps and replays answers with these statuses, whatever the table in
+// docs/idempotency.md says. It panics on a value that is no final status.
 func KeepStatus(statuses ...int) IdempotencyOption { return statusOption("KeepStatus", true, statuses) }
 
-// ReleaseStatus has answers with these statuses not kept, even if the attempt may have had effects: the
-// next request with the same key runs. The table in docs/idempotency.md says which are released
-// without it. It panics on what is no final status.
+// ReleaseStatus does not keep answers with these statuses, even if the attempt may have had
+// effects: the next request with the same key runs. The table in docs/idempotency.md says which are
+// released without it. It panics on a value that is no final status.
 func ReleaseStatus(statuses ...int) IdempotencyOption {
 	return statusOption("ReleaseStatus", false, statuses)
 }

@@ -49,20 +49,3 @@ func Example_bulkhead() {
 	fmt.Println(get(e, "/pictures/7").Code)
 	// Output: 204
 }
-
-// An answer of one's own to those for whom there is no room.
-func Example_onDeny() {
-	reports, err := semaphore.New(memstore.New(), "reports", 1)
-	if err != nil {
-		panic(err)
-	}
-	e := echo.New()
-	deny := echomw.OnDeny(func(c echo.Context, d policy.Denial) error {
-		return c.JSON(d.Status(), map[string]any{"busy": true, "seconds": d.RetryAfter.Seconds()})
-	})
-	e.GET("/reports", func(c echo.Context) error {
-		return c.String(http.StatusOK, get(e, "/reports").Body.String()) // another customer, meanwhile
-	}, concurrency.New(reports, echomw.Global(), deny))
-	fmt.Print(get(e, "/reports").Body)
-	// Output: {"busy":true,"seconds":1}
-}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
-	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/fenced"
 )
@@ -44,21 +43,4 @@ func Example_lateRequest() {
 	// cart 42, written with fence 34
 	// the paused holder: 412
 	// without a lock: 428
-}
-
-// An answer of one's own to who has lost the lock.
-func Example_onDeny() {
-	carts, err := memfence.New()
-	if err != nil {
-		panic(err)
-	}
-	e := echo.New()
-	deny := echomw.OnDeny(func(c echo.Context, d policy.Denial) error {
-		return c.String(d.Status(), "read it again: "+string(d.Reason))
-	})
-	e.PUT("/carts/:id", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },
-		fenced.New(carts, echomw.ByParam("id"), deny))
-	put(e, "/carts/42", "34")
-	fmt.Println(put(e, "/carts/42", "33").Body)
-	// Output: read it again: stale-fence
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
@@ -65,21 +64,4 @@ func Example_groupOfRoutes() {
 	// /search/customers 200
 	// /search/health 200
 	// /search/health 200
-}
-
-// An answer of one's own to those who are over the limit of this route alone. For the whole application,
-// an HTTPErrorHandler can do that: see echomw.DenialOf.
-func Example_onDeny() {
-	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
-	if err != nil {
-		panic(err)
-	}
-	e := echo.New()
-	deny := echomw.OnDeny(func(c echo.Context, d policy.Denial) error {
-		return c.HTML(d.Status(), "<h1>One moment, please</h1>")
-	})
-	e.GET("/", hello, ratelimit.New(limiter, echomw.Global(), deny))
-	get(e, "/")
-	fmt.Println(get(e, "/").Body)
-	// Output: <h1>One moment, please</h1>
 }

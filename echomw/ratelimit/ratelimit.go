@@ -1,4 +1,4 @@
-// Package ratelimit limits how often requests of a key pass, as echo v4 middleware:
+// Package ratelimit limits the rate of requests of each key, as echo v4 middleware:
 //
 //	e.Use(ratelimit.New(limiter, echomw.ByClientIP(clientip.Direct())))
 package ratelimit
@@ -14,21 +14,21 @@ import (
 )
 
 // New returns middleware that takes one token of the request's key, and returns an error without
-// running the handler if there is none. The application's HTTPErrorHandler answers with it; echo's own
-// with a problem body (RFC 9457):
+// running the handler if there is none. The application's HTTPErrorHandler answers with it; echo's
+// own with a problem body (RFC 9457):
 //
 //   - 429 over the limit, with Retry-After and type quota-exceeded;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
 //     requests pass;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
-//     function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
+//     the key function fails.
 //
-// Every request that was decided on has RateLimit and RateLimit-Policy in its response
+// The response to every request that the limiter decided about has RateLimit and RateLimit-Policy
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echomw.Unless, echomw.OnError and echomw.OnDeny. New
-// panics if limiter or key is nil.
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echomw.Unless,
+// echomw.OnError and echomw.OnDeny. New panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echomw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.RateLimit(adapter.Echo{}, limiter, key, opts))
 }

@@ -69,20 +69,3 @@ func Example_onlyWrites() {
 	// locked: false
 	// locked: true
 }
-
-// An answer of one's own to those who come while another is at work.
-func Example_onDeny() {
-	carts, err := lock.New(memstore.New(), "carts")
-	if err != nil {
-		panic(err)
-	}
-	e := echo.New()
-	deny := echov5mw.OnDeny(func(c *echo.Context, d policy.Denial) error {
-		return c.String(d.Status(), "not now: "+string(d.Reason))
-	})
-	e.PUT("/carts/:id", func(c *echo.Context) error {
-		return c.String(http.StatusOK, put(e, c.Request().URL.Path).Body.String()) // another customer, meanwhile
-	}, exclusive.New(carts, echov5mw.ByParam("id"), deny))
-	fmt.Println(put(e, "/carts/42").Body)
-	// Output: not now: locked
-}

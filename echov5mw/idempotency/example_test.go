@@ -106,21 +106,3 @@ func Example_markTheEffect() {
 	fmt.Println(post(e, "k", "a,b,c").Body)
 	// Output: written in attempt 1
 }
-
-// A refusal that becomes an error of the application's own. Its HTTPErrorHandler answers with that.
-func Example_onDeny() {
-	orders, err := guard.New(memstore.New(), "checkout")
-	if err != nil {
-		panic(err)
-	}
-	deny := echov5mw.OnDeny(func(_ *echo.Context, d policy.Denial) error {
-		return echo.NewHTTPError(d.Status(), "send this order with a new key: "+string(d.Reason))
-	})
-	e := echo.New()
-	e.Use(authenticate)
-	e.POST("/checkout", func(c *echo.Context) error { return c.NoContent(http.StatusCreated) },
-		idempotency.New(orders, echov5mw.ScopeBy(echov5mw.ByContext("user")), deny))
-	post(e, "k", "tea")
-	fmt.Print(post(e, "k", "coffee").Body)
-	// Output: {"message":"send this order with a new key: key-reused"}
-}

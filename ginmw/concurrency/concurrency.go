@@ -1,9 +1,9 @@
-// Package concurrency has at most so many requests of the same key run at a time, as gin middleware:
+// Package concurrency limits how many requests of the same key run concurrently, as gin middleware:
 //
 //	r.GET("/reports/:tenant", concurrency.New(reports, ginmw.ByParam("tenant"), policy.Wait(time.Second)), report)
 //
 // It is the last one before the handler, behind exclusive: a request that waits for a lock, or is
-// replayed, has no permit meanwhile.
+// replayed, holds no permit.
 package concurrency
 
 import (
@@ -19,38 +19,40 @@ import (
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
 // semaphore of the request's key, and answers without the handler if it does not get one:
 //
-//   - 429 with Retry-After and a problem body (RFC 9457) of type too-many-at-once if there is no
-//     room, or others wait for it. With policy.Wait, if the request's turn has not come within that
-//     time, or at once if as many wait already as policy.MaxWaiting says (1,024 if not set);
+//   - 429 with Retry-After and a problem body (RFC 9457) of type too-many-at-once if no permit is
+//     free, or others wait for one. With policy.Wait, if the request got none within that time, or
+//     at once if policy.MaxWaiting requests (1,024 if not set) are waiting already;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs without
-//     a permit instead, the answer has "Concurrency-Status: bypassed", and semaphore.FromContext
-//     finds none;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
-//     function fails.
+//   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs
+//     without a permit instead, the answer has "Concurrency-Status: bypassed", and
+//     semaphore.FromContext finds none;
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
+//     the key function fails.
 //
-// Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
-// leaves less room for the handler. A semaphore on a memory store counts this process alone: a
-// bulkhead. Waiters are served in the order in which they came. How many may wait is the middleware's to say, whatever semaphore.WithMaxWaiting says of sem.
+// Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
+// leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a
+// bulkhead. Waiters are served in the order in which they came. policy.MaxWaiting bounds the queue,
+// whatever semaphore.WithMaxWaiting sets for sem.
 //
-// Retry-After is reckoned from how long handlers have lately taken, how many wait, and the capacity:
-// 1 s to 1 h.
+// Retry-After is computed from the recent duration of handlers, the number of waiters and the
+// capacity: 1 s to 1 h.
 //
 // The handler's request has the permit's context. It ends when the permit is lost, with the cause
-// that semaphore.Permit says, and with the request's own context, as when the client disconnects;
-// neither stops a handler that does not look. semaphore.FromContext finds the permit in it.
+// that semaphore.Permit documents, and with the request's own context, as when the client
+// disconnects; neither stops a handler that ignores its context. semaphore.FromContext finds the
+// permit in it.
 //
-// The permit is given back when the handler returns or panics, and not before, whether or not the
-// client is still there: a handler that should make room when its client leaves watches its context.
-// The answer does not wait for that, so whoever has it may find the place still taken, for about as
-// long as a round trip to the store. If the permit was lost while the handler ran, gin is told by an
-// error of the request, unless the request's context is over: gin may have given its context to another
-// request then. The answer is the handler's.
+// The permit is released when the handler returns or panics, and not before, whether or not the
+// client is still connected: a handler that should release it when its client disconnects watches
+// its context. The answer does not wait for the release, so a client that has it may find the
+// permit in use for about one round trip to the store. If the permit was lost while the handler
+// ran, that is an error of gin's request, unless the request's context is over: gin may then have
+// reused its context for another request. The answer is the handler's.
 //
-// A request whose client disconnects while it waits gives up its place, also behind the idempotency
-// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of up to
-// 64 KiB whose length is known is read before the request waits, 16 MiB of them in all; with another
-// unread body the request waits on.
+// A request whose client disconnects while it waits leaves the queue, also behind the idempotency
+// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of
+// known length up to 64 KiB is read before the request waits, 16 MiB of such bodies in total; a
+// request with another unread body keeps waiting.
 //
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //

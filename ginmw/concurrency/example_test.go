@@ -51,20 +51,3 @@ func Example_bulkhead() {
 	fmt.Println(get(r, "/pictures/7").Body)
 	// Output: a permit of weight 1
 }
-
-// An answer of one's own to those for whom there is no room.
-func Example_onDeny() {
-	reports, err := semaphore.New(memstore.New(), "reports", 1)
-	if err != nil {
-		panic(err)
-	}
-	r := gin.New()
-	deny := ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
-		c.String(d.Status(), "not now: %s", d.Reason)
-	})
-	r.GET("/reports", concurrency.New(reports, ginmw.Global(), deny), func(c *gin.Context) {
-		c.String(http.StatusOK, "%s", get(r, "/reports").Body) // another customer, meanwhile
-	})
-	fmt.Println(get(r, "/reports").Body)
-	// Output: not now: too-many-at-once
-}

@@ -52,20 +52,3 @@ func Example_onlyWrites() {
 	fmt.Println(put(r, "/carts/42").Code)
 	// Output: 204
 }
-
-// An answer of one's own to those who come while another is at work.
-func Example_onDeny() {
-	carts, err := lock.New(memstore.New(), "carts")
-	if err != nil {
-		panic(err)
-	}
-	r := gin.New()
-	deny := ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
-		c.String(d.Status(), "not now: %s", d.Reason)
-	})
-	r.PUT("/carts/:id", exclusive.New(carts, ginmw.ByParam("id"), deny), func(c *gin.Context) {
-		c.String(http.StatusOK, "%s", put(r, c.Request.URL.Path).Body) // another customer, meanwhile
-	})
-	fmt.Println(put(r, "/carts/42").Body)
-	// Output: not now: locked
-}

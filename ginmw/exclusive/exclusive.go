@@ -1,9 +1,9 @@
-// Package exclusive has requests of the same key run one at a time, as gin middleware:
+// Package exclusive runs requests of the same key one at a time, as gin middleware:
 //
 //	r.PUT("/carts/:id", exclusive.New(carts, ginmw.ByParam("id"), policy.Wait(2*time.Second)), updateCart)
 //
-// It stands behind authentication and authorisation, so that strangers hold up nobody, and behind
-// idempotency, so that a replay takes no lock.
+// It stands behind authentication and authorisation, so that unauthenticated requests cannot block
+// others, and behind idempotency, so that a replay takes no lock.
 package exclusive
 
 import (
@@ -19,40 +19,40 @@ import (
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
 // answers without the handler if it does not get it:
 //
-//   - 409 with Retry-After and a problem body (RFC 9457) of type locked if another has the lock. With
-//     policy.Wait, if it has not become free within that time, or at once if as many requests wait
-//     already as policy.MaxWaiting says (1,024 if not set);
+//   - 409 with Retry-After and a problem body (RFC 9457) of type locked if the lock is held. With
+//     policy.Wait, if it was not released within that time, or at once if policy.MaxWaiting
+//     requests (1,024 if not set) are waiting already;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable. With policy.RunUnprotected the handler runs
 //     without the lock instead, the answer has "Lock-Status: bypassed", and lock.FromContext finds
 //     no lease;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
-//     function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
+//     the key function fails.
 //
-// Locks are those of locker: whoever calls locker.Lock with the same key, here or in another
-// process, excludes the handler, and is excluded by it.
+// Locks are those of locker: a caller of locker.Lock with the same key, in this process or another,
+// excludes the handler, and is excluded by it.
 //
 // The handler's request has the lease's context. It ends when the lock is lost, with the cause that
-// lock.Lease says, and with the request's own context, as when the client disconnects; neither stops
-// a handler that does not look. lock.FromContext finds the lease in it, and so the fence, which
-// keeps the writes of a handler that was paused for too long from doing harm.
+// lock.Lease documents, and with the request's own context, as when the client disconnects; neither
+// stops a handler that ignores its context. lock.FromContext finds the lease in it, and so the
+// fence, which lets a resource refuse the late writes of a handler that was paused.
 //
-// The lock is released when the handler returns or panics, and not before, whether or not the client
-// is still there. If it turns out to have been lost meanwhile, or cannot be released in time, gin is
-// told by an error of the request, unless the request's context is over: gin may have given its context
-// to another request then. The answer is the handler's.
+// The lock is released when the handler returns or panics, and not before, whether or not the
+// client is still connected. If it was lost while the handler ran, or cannot be released in time,
+// that is an error of gin's request, unless the request's context is over: gin may then have reused
+// its context for another request. The answer is the handler's.
 //
-// A request whose client disconnects while it waits gives up its place, also behind the idempotency
-// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of up to
-// 64 KiB whose length is known is read before the request waits, 16 MiB of them in all; with another
-// unread body the request waits on.
+// A request whose client disconnects while it waits leaves the queue, also behind the idempotency
+// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of
+// known length up to 64 KiB is read before the request waits, 16 MiB of such bodies in total; a
+// request with another unread body keeps waiting.
 //
 // A request that passes two of these middleware with the same locker and key holds the lock once. A
 // handler that needs the locks of several keys takes them with lock.Locker's LockAll, since two
 // middleware with different keys may wait for each other.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny. New
-// panics if locker or key is nil.
+// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny.
+// New panics if locker or key is nil.
 func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Exclusive(adapter.Gin{}, locker, key, opts))
 }

@@ -65,19 +65,3 @@ func Example_rollout() {
 	// fenced: false
 	// 412
 }
-
-// An answer of one's own to who has lost the lock.
-func Example_onDeny() {
-	carts, err := memfence.New()
-	if err != nil {
-		panic(err)
-	}
-	r := gin.New()
-	deny := ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
-		c.String(d.Status(), "read it again: %s", d.Reason)
-	})
-	r.PUT("/carts/:id", fenced.New(carts, ginmw.ByParam("id"), deny), func(*gin.Context) {})
-	put(r, "/carts/42", "34")
-	fmt.Println(put(r, "/carts/42", "33").Body)
-	// Output: read it again: stale-fence
-}

@@ -71,21 +71,3 @@ func Example_perUserAndTenant() {
 	fmt.Println(get200(r, "/health"))
 	// Output: 204
 }
-
-// An answer of one's own to those who are over the limit.
-func Example_onDeny() {
-	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
-	if err != nil {
-		panic(err)
-	}
-	r := gin.New()
-	r.Use(ratelimit.New(limiter, ginmw.Global(), ginmw.OnDeny(func(c *gin.Context, d policy.Denial) {
-		c.String(d.Status(), "slow down: %s", d.Reason)
-	})))
-	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
-	get200(r, "/")
-	w := httptest.NewRecorder()
-	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	fmt.Println(w.Code, w.Body)
-	// Output: 429 slow down: quota-exceeded
-}

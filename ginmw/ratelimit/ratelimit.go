@@ -1,4 +1,4 @@
-// Package ratelimit limits how often requests of a key pass, as gin middleware:
+// Package ratelimit limits the rate of requests of each key, as gin middleware:
 //
 //	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())))
 package ratelimit
@@ -20,14 +20,14 @@ import (
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
 //     requests pass;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
-//     function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
+//     the key function fails.
 //
-// Every request that was decided on has RateLimit and RateLimit-Policy in its response
+// The response to every request that the limiter decided about has RateLimit and RateLimit-Policy
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and ginmw.OnDeny. New panics if limiter
-// or key is nil.
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and
+// ginmw.OnDeny. New panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLimitOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.RateLimit(adapter.Gin{}, limiter, key, opts))
 }

@@ -1,9 +1,9 @@
-// Package concurrency has at most so many calls of the same key run at a time, as gRPC interceptors:
+// Package concurrency limits how many calls of the same key run concurrently, as gRPC interceptors:
 //
 //	concurrency.New(reports, grpcmw.ByContext(tenantKey{}), policy.Wait(time.Second))
 //
 // It is the last one before the handler, behind exclusive: a call that waits for a lock, or is
-// replayed, has no permit meanwhile.
+// replayed, holds no permit.
 package concurrency
 
 import (
@@ -17,36 +17,37 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// New returns interceptors that run the handler while it holds a permit, of weight 1, of the semaphore
-// of the call's key, and answer without it if it does not get one:
+// New returns interceptors that run the handler while it holds a permit, of weight 1, of the
+// semaphore of the call's key, and answer without it if it does not get one:
 //
-//   - RESOURCE_EXHAUSTED with RetryInfo if there is no room, or others wait for it. With policy.Wait,
-//     if the call's turn has not come within that time, or at once if as many wait already as
-//     policy.MaxWaiting says (1,024 if not set);
+//   - RESOURCE_EXHAUSTED with RetryInfo if there is no room, or others wait for it. With
+//     policy.Wait, if the call's turn has not come within that time, or at once if as many wait
+//     already as policy.MaxWaiting says (1,024 if not set);
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer's header has "concurrency-status: bypassed", and
 //     semaphore.FromContext finds none;
-//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if the
-//     key function fails.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger),
+//     or if the key function fails.
 //
-// Permits are those of sem: whoever calls sem.Acquire with the same key, here or in another process,
-// leaves less room for the handler. A semaphore on a memory store counts this process alone: a
-// bulkhead. Waiters are served in the order in which they came. How many may wait is the interceptor's to say, whatever semaphore.WithMaxWaiting says of sem.
-// A stream has its permit for its whole life.
+// Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
+// leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a
+// bulkhead. Waiters are served in the order in which they came. How many may wait is the
+// interceptor's to say, whatever semaphore.WithMaxWaiting says of sem. A stream has its permit for
+// its whole life.
 //
-// The delay in RetryInfo is reckoned from how long handlers have lately taken, how many wait, and the
-// capacity: 1 s to 1 h.
+// The delay in RetryInfo is computed from the recent duration of handlers, the number of waiters
+// and the capacity: 1 s to 1 h.
 //
 // The handler's context, which for a stream is that of its Context method, is the permit's. It ends
-// when the permit is lost, with the cause that semaphore.Permit says, and with the call's own context;
-// neither stops a handler that does not look, and neither ends what a stream sends or receives.
-// semaphore.FromContext finds the permit in it.
+// when the permit is lost, with the cause that semaphore.Permit documents, and with the call's own
+// context; neither stops a handler that does not look, and neither ends what a stream sends or
+// receives. semaphore.FromContext finds the permit in it.
 //
-// The permit is given back when the handler returns or panics, and not before, whether or not the
-// client is still there. The answer does not wait for that, so whoever has it may find the place still
-// taken, for about as long as a round trip to the store. If the permit was lost while the handler ran,
-// grpcmw.OnError is told; the answer is the handler's.
+// The permit is released when the handler returns or panics, and not before, whether or not the
+// client is still connected. The answer does not wait for the release, so a client that has it may
+// find the permit in use for about one round trip to the store. If the permit was lost while the
+// handler ran, grpcmw.OnError is called; the answer is the handler's.
 //
 // A call whose client cancels while it waits gives up its place, also behind the idempotency
 // interceptor, and the handler does not run.

@@ -1,9 +1,9 @@
-// Package exclusive has calls of the same key run one at a time, as gRPC interceptors:
+// Package exclusive runs calls of the same key one at a time, as gRPC interceptors:
 //
 //	exclusive.New(carts, grpcmw.ByField("cart_id"), policy.Wait(2*time.Second))
 //
-// It stands behind authentication and authorisation, so that strangers hold up nobody, and behind
-// idempotency, so that a replay takes no lock.
+// It stands behind authentication and authorisation, so that unauthenticated requests cannot block
+// others, and behind idempotency, so that a replay takes no lock.
 package exclusive
 
 import (
@@ -15,30 +15,30 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// New returns interceptors that run the handler while it holds the lock of the call's key, and answer
-// without it if it does not get the lock:
+// New returns interceptors that run the handler while it holds the lock of the call's key, and
+// answer without it if it does not get the lock:
 //
-//   - ABORTED with RetryInfo if another has the lock. With policy.Wait, if it has not become free
-//     within that time, or at once if as many calls wait already as policy.MaxWaiting says (1,024 if
-//     not set);
+//   - ABORTED with RetryInfo if the lock is held. With policy.Wait, if it was not released within
+//     that time, or at once if as many calls wait already as policy.MaxWaiting says (1,024 if not
+//     set);
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
-//   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the handler
-//     runs without the lock instead, the answer's header has "lock-status: bypassed", and
+//   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the
+//     handler runs without the lock instead, the answer's header has "lock-status: bypassed", and
 //     lock.FromContext finds none;
-//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if the
-//     key function fails.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger),
+//     or if the key function fails.
 //
-// The lock is that of locker: whoever calls locker.Lock with the same key, here or in another process,
-// keeps the handler out. Those who wait get it in the order in which they came. A stream has the lock
-// for its whole life.
+// The lock is that of locker: a caller of locker.Lock with the same key, in this process or
+// another, excludes the handler. Waiters get it in order of arrival. A stream has the lock for its
+// whole life.
 //
 // The handler's context, which for a stream is that of its Context method, is the lease's. It ends
-// when the lock is lost, with the cause that lock.Lease says, and with the call's own context; neither
-// stops a handler that does not look, and neither ends what a stream sends or receives.
+// when the lock is lost, with the cause that lock.Lease documents, and with the call's own context;
+// neither stops a handler that does not look, and neither ends what a stream sends or receives.
 // lock.FromContext finds the lease in it, whose fence belongs into every write.
 //
 // The lock is released when the handler returns or panics. If it was lost while the handler ran,
-// grpcmw.OnError is told; the answer is the handler's.
+// grpcmw.OnError is called; the answer is the handler's.
 //
 // A call whose client cancels while it waits gives up its place, also behind the idempotency
 // interceptor, and the handler does not run.

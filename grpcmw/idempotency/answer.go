@@ -48,11 +48,11 @@ func answerOf(resp any, err error) answer {
 	return answer{name: string(message.ProtoReflect().Descriptor().FullName()), body: notNil(body)}
 }
 
-// isError reports whether a code is one that gRPC knows for an error. Clients make of another what they
-// will.
+// isError reports whether a code is one that gRPC knows for an error. Clients make of another what
+// they will.
 func isError(code codes.Code) bool { return code != codes.OK && code <= codes.Unauthenticated }
 
-// notNil tells an empty message from none.
+// notNil distinguishes an empty message from none.
 func notNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -60,9 +60,9 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// The encoding of an answer: a version, the code, header and trailer, the message's name, and the body.
-// Metadata is the number of its values, then the name and the text of each. Numbers are varints, and
-// texts have their length before them.
+// The encoding of an answer: a version, the code, header and trailer, the message's name, and the
+// body. Metadata is the number of its values, then the name and the text of each. Numbers are
+// varints, and texts have their length before them.
 const answerVersion = 1
 
 var errDamaged = errors.New("idempotency: the kept answer is damaged")

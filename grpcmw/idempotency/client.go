@@ -11,18 +11,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
-// UnaryClientInterceptor puts an idempotency key of its own on every call that has none: neither in its
-// metadata, see [WithKey], nor in its request's field request_id (AIP-155). Methods that are declared
-// with option idempotency_level = NO_SIDE_EFFECTS need none.
+// UnaryClientInterceptor puts an idempotency key of its own on every call that has none: neither in
+// its metadata, see [WithKey], nor in its request's field request_id (AIP-155). Methods that are
+// declared with option idempotency_level = NO_SIDE_EFFECTS need none.
 //
 // The key is that of the call as the caller made it: retries below this interceptor, gRPC's own by
-// service config and those of interceptors after it in the chain, send the same one, so that a server
-// behind [New] runs the call once. So it is the first in the chain:
+// service config and those of interceptors after it in the chain, send the same one, so that a
+// server behind [New] runs the call once. So it is the first in the chain:
 //
 //	grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor(), retry.UnaryClientInterceptor())
 //
-// A caller that repeats the call itself, such as a job that runs again after a crash, has to send the
-// same key with WithKey.
+// A caller that repeats the call itself, such as a job that runs again after a crash, has to send
+// the same key with WithKey.
 func UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if !adapter.HasNoSideEffects(method) && !hasKey(ctx, req) {
@@ -38,8 +38,8 @@ func hasKey(ctx context.Context, req any) bool {
 	return len(sent.Get(keyMetadata)) > 0 || stringField(req, "request_id") != ""
 }
 
-// WithKey returns a context whose calls carry this idempotency key, 1 to 255 printable ASCII characters.
-// It is for one call: two different ones with the same key are refused by the server.
+// WithKey returns a context whose calls carry this idempotency key, 1 to 255 printable ASCII
+// characters. It is for one call: two different ones with the same key are refused by the server.
 func WithKey(ctx context.Context, key string) context.Context {
 	sent, ok := metadata.FromOutgoingContext(ctx)
 	if !ok {

@@ -3,9 +3,9 @@
 //
 //	idempotency.New(orders, grpcmw.ScopeBy(grpcmw.ByContext(userKey{})), policy.Required())
 //
-// It stands behind authentication and authorisation, so that nobody is replayed what they may no
-// longer see, and before locks and concurrency limits, so that a replay needs neither. Its client
-// interceptor puts a key on calls.
+// It stands behind authentication and authorisation, so that no answer is replayed to a client that
+// may no longer see it, and before locks and concurrency limits, so that a replay needs neither.
+// Its client interceptor puts a key on calls.
 package idempotency
 
 import (
@@ -31,11 +31,12 @@ const (
 	statusMetadata   = "idempotency-status"
 )
 
-// New returns interceptors that run the handler once for each scope and idempotency key, and give its
-// answer to whoever sends the same call again. The key is in the metadata idempotency-key, a
-// structured-field String, quoted or bare, of 1 to 255 printable characters; or in the request's field
-// request_id (AIP-155), which [KeyField] can change; or where [KeyFrom] says. Which call it is for is a
-// fingerprint of the method and the request, unless [Fingerprint] or policy.KeyAlone says otherwise.
+// New returns interceptors that run the handler once for each scope and idempotency key, and give
+// its answer to every repeat of the call. The key is in the metadata idempotency-key, a
+// structured-field String, quoted or bare, of 1 to 255 printable characters; or in the request's
+// field request_id (AIP-155), which [KeyField] can change; or where [KeyFrom] says. Which call it
+// is for is a fingerprint of the method and the request, unless [Fingerprint] or policy.KeyAlone
+// says otherwise.
 //
 // What a client sees:
 //
@@ -43,46 +44,49 @@ const (
 //   - the same message, or the same status with its details, after that, with the same header and
 //     trailer metadata, and idempotency-replayed: true in the header;
 //   - ABORTED with RetryInfo while the first call runs;
-//   - INVALID_ARGUMENT if the key was used for another call; if it is malformed, given several times,
-//     or missing where it is required; or if the client has not sent what scopes the call, or
-//     [Fingerprint] refuses it;
-//   - INTERNAL if the application has not provided the scope, such as the user whom authentication should
-//     have put into the context, or if the same guard is in the call's chain twice; both are logged once
-//     (policy.Logger);
+//   - INVALID_ARGUMENT if the key was used for another call; if it is malformed, given several
+//     times, or missing where it is required; or if the client has not sent what scopes the call,
+//     or [Fingerprint] refuses it;
+//   - INTERNAL if the application has not provided the scope, such as the user whom authentication
+//     should have put into the context, or if the same guard is in the call's chain twice; both are
+//     logged once (policy.Logger);
 //   - FAILED_PRECONDITION if the answer was not kept: it was larger than the guard keeps
-//     (guard.WithMaxResult, guard.WithMaxScopeBytes), or no protobuf message; or if an attempt died, or
-//     panicked, and may have had effects. The ErrorInfo tells them apart;
-//   - RESOURCE_EXHAUSTED with RetryInfo if the call is new and its scope has as many records as it may
-//     have (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
-//   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the handler
-//     runs unguarded instead, and the answer's header has "idempotency-status: bypassed".
+//     (guard.WithMaxResult, guard.WithMaxScopeBytes), or no protobuf message; or if an attempt
+//     died, or panicked, and may have had effects. The ErrorInfo tells them apart;
+//   - RESOURCE_EXHAUSTED with RetryInfo if the call is new and its scope has as many records as it
+//     may have (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
+//   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the
+//     handler runs unguarded instead, and the answer's header has "idempotency-status: bypassed".
 //
-// The answer is recorded before it is sent, and sent even if it could not be recorded; the recording
-// then goes on in the background, and grpcmw.OnError is told. Which answers are kept and which are
-// released, so that the next call runs, is a table in docs/idempotency.md; [KeepCodes] and
-// [ReleaseCodes] say otherwise. A refusal by an interceptor of this module behind this one is released.
+// The answer is recorded before it is sent, and sent even if it could not be recorded; recording it
+// is then retried in the background, and grpcmw.OnError is called. Which answers are kept and which
+// are released, so that the next call runs, is a table in docs/idempotency.md; [KeepCodes] and
+// [ReleaseCodes] say otherwise. A refusal by an interceptor of this module behind this one is
+// released.
 //
 // Methods that are declared with option idempotency_level = NO_SIDE_EFFECTS are left alone, which
 // needs the generated code of the service in the program. A stream cannot be replayed: one that
-// carries a key, or any if a key is required, is refused with INVALID_ARGUMENT, unless [PassStreams].
+// carries a key, or any if a key is required, is refused with INVALID_ARGUMENT, unless
+// [PassStreams].
 //
-// The handler's context is the attempt's: guard.FromContext finds the attempt in it. That the client
-// leaves, or cancels, does not end it, and the handler runs to its end; the call's deadline does, and
-// policy.MaxRun (5 minutes if not set) with the cause policy.ErrMaxRun. guard.ClientContext ends when the
-// client leaves. If the handler panics, the attempt is settled and the panic goes on.
+// The handler's context is the attempt's: guard.FromContext finds the attempt in it. That the
+// client leaves, or cancels, does not end it, and the handler runs to its end; the call's deadline
+// does, and policy.MaxRun (5 minutes if not set) with the cause policy.ErrMaxRun.
+// guard.ClientContext ends when the client disconnects. If the handler panics, the attempt is
+// settled and the panic continues.
 //
 // Requests are protobuf messages. The fingerprint of one with unknown fields, or of one that two
-// versions of its generated code write otherwise, may differ between versions of a server, which then
-// takes a repeat for another call, and refuses it.
+// versions of its generated code write otherwise, may differ between versions of a server, which
+// then takes a repeat for another call, and refuses it.
 //
 // gRPC has read a request before interceptors see the call, so there is no policy.MaxBody and no
-// policy.MaxBodies: bound the memory of requests with grpc.MaxRecvMsgSize, grpc.MaxConcurrentStreams and
-// the number of connections.
+// policy.MaxBodies: bound the memory of requests with grpc.MaxRecvMsgSize,
+// grpc.MaxConcurrentStreams and the number of connections.
 //
 // Options are policy.Required, policy.MaxRun, policy.StatusHeaders, policy.RunUnprotected,
-// policy.KeyAlone, [KeyFrom], [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes], [PassStreams],
-// grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny.
-// New panics if the guard is nil or the scope is the zero value.
+// policy.KeyAlone, [KeyFrom], [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes],
+// [PassStreams], grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New panics if the guard is nil or
+// the scope is the zero value.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
 	if g == nil {
 		panic("idempotency: New: nil guard")
@@ -173,7 +177,7 @@ func (x *exchange) Run(ctx context.Context) middleware.Outcome {
 		outcome.Ending = middleware.Refused
 	}
 	if x.err != nil && !isError(status.Code(x.err)) {
-		x.err = a.error() // as a repeat is given it
+		x.err = a.error() // as a repeat gets it
 	}
 	if data := a.encode(); len(data) <= x.interceptor.maxData {
 		outcome.Data = data
@@ -214,7 +218,7 @@ func (x *exchange) Deny(d policy.Denial) { x.err = x.interceptor.hooks.Deny(x.ca
 
 func (x *exchange) Report(err error) { x.interceptor.hooks.Report(x.call, err) }
 
-// ending says whether a repeat is given an answer. The table is in docs/idempotency.md.
+// ending returns whether a repeat gets an answer. The table is in docs/idempotency.md.
 func (i *interceptor) ending(code codes.Code) middleware.Ending {
 	if keep, ok := i.settings.Keep[int(code)]; ok {
 		if keep {
@@ -250,8 +254,8 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	})
 }
 
-// asksForGuard reports whether a stream carries a key, or needs one. A denial is that its key function
-// fails.
+// asksForGuard reports whether a stream carries a key, or needs one. A denial is that its key
+// function fails.
 func (i *interceptor) asksForGuard(call *grpcmw.Call) (bool, *policy.Denial) {
 	switch {
 	case i.settings.Required:

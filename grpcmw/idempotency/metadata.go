@@ -9,7 +9,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// recorder is the grpc.ServerTransportStream of a handler, which remembers what metadata it is given.
+// recorder is the grpc.ServerTransportStream of a handler, which remembers what metadata it is
+// given.
 type recorder struct {
 	grpc.ServerTransportStream // nil for a call that is not a server's
 
@@ -57,7 +58,8 @@ func (r *recorder) record(all *metadata.MD, md metadata.MD) {
 	*all = metadata.Join(*all, md)
 }
 
-// recorded returns header and trailer, but for what belongs to one transmission, one client, or gRPC.
+// recorded returns header and trailer, but for what belongs to one transmission, one client, or
+// gRPC.
 func (r *recorder) recorded() (header, trailer metadata.MD) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,21 +10,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// KeyField has the idempotency key of a call that has none in its metadata be a string field of the
-// request: "request_id" (AIP-155) if not set, none if it is empty. A request without such a field, or
-// with an empty one, has no key. A call with both must have the same key in both.
+// KeyField reads the idempotency key of a call that has none in its metadata from a string field of
+// the request: "request_id" (AIP-155) if not set, none if it is empty. A request without such a
+// field, or with an empty one, has no key. A call with both must have the same key in both.
 func KeyField(name string) policy.RPCIdempotencyOption {
 	return setting.Func(func(s *setting.Settings) { s.KeyField = name })
 }
 
-// KeyFrom reads the idempotency key with key instead of from metadata and field: from other metadata, or
-// with grpcmw.ByField from any field of the request. [KeyField] then says nothing. The key has 1 to 255
-// printable ASCII characters, and is taken as it is. If key returns policy.ErrNoKey, or an empty key, the
-// call has none: it is refused with INVALID_ARGUMENT with policy.Required, and otherwise runs unguarded.
-// Any other error is the server's: INTERNAL.
+// KeyFrom reads the idempotency key with key instead of from metadata and field: from other
+// metadata, or with grpcmw.ByField from any field of the request. [KeyField] then says nothing. The
+// key has 1 to 255 printable ASCII characters, and is taken as it is. If key returns
+// policy.ErrNoKey, or an empty key, the call has none: it is refused with INVALID_ARGUMENT with
+// policy.Required, and otherwise runs unguarded. Any other error is the server's: INTERNAL.
 //
-// Streams are asked for their key too, unless [PassStreams], and those that have one are refused. It panics
-// if key is nil.
+// Streams are asked for their key too, unless [PassStreams], and those that have one are refused.
+// It panics if key is nil.
 func KeyFrom(key grpcmw.KeyFunc) policy.RPCIdempotencyOption {
 	if key == nil {
 		panic("idempotency: KeyFrom: nil key")
@@ -32,11 +32,11 @@ func KeyFrom(key grpcmw.KeyFunc) policy.RPCIdempotencyOption {
 	return setting.Func(func(s *setting.Settings) { s.Key = key })
 }
 
-// Fingerprint has what f returns stand for the request in the fingerprint of a call, which says whether a
-// key comes with the same call again. So an application compares only some fields of the request, or adds
-// to it: a tenant from the metadata. The method remains part of the fingerprint. f must not change the
-// request. If it returns an error, the call is refused as the client's mistake, with INVALID_ARGUMENT.
-// Fingerprint panics if f is nil, and New if there is policy.KeyAlone as well.
+// Fingerprint makes the result of f stand for the request in the fingerprint of a call, by which a
+// repeat of a call is recognised. So an application compares only some fields of the request, or
+// adds to it: a tenant from the metadata. The method remains part of the fingerprint. f must not
+// change the request. If it returns an error, the call is refused as the client's mistake, with
+// INVALID_ARGUMENT. Fingerprint panics if f is nil, and New if there is policy.KeyAlone as well.
 func Fingerprint(f func(call *grpcmw.Call) ([]byte, error)) policy.RPCIdempotencyOption {
 	if f == nil {
 		panic("idempotency: Fingerprint: nil function")
@@ -44,15 +44,15 @@ func Fingerprint(f func(call *grpcmw.Call) ([]byte, error)) policy.RPCIdempotenc
 	return setting.Func(func(s *setting.Settings) { s.CallFingerprint = f })
 }
 
-// KeepCodes has answers with these codes kept and replayed, whatever the table in docs/idempotency.md
-// says of them. It panics on what is no code.
+// KeepCodes keeps and replays answers with these codes, whatever the table in docs/idempotency.md
+// says. It panics on a value that is no code.
 func KeepCodes(list ...codes.Code) policy.RPCIdempotencyOption {
 	return codeOption("KeepCodes", true, list)
 }
 
-// ReleaseCodes has answers with these codes not kept, even if the attempt may have had effects: the next
-// call with the same key runs. The table in docs/idempotency.md says which are released without it. It
-// panics on what is no code.
+// ReleaseCodes does not keep answers with these codes, even if the attempt may have had effects:
+// the next call with the same key runs. The table in docs/idempotency.md says which are released
+// without it. It panics on a value that is no code.
 func ReleaseCodes(list ...codes.Code) policy.RPCIdempotencyOption {
 	return codeOption("ReleaseCodes", false, list)
 }
@@ -70,9 +70,9 @@ func codeOption(name string, keep bool, list []codes.Code) policy.RPCIdempotency
 	})
 }
 
-// PassStreams runs streams as if there were no guard, whether or not they carry a key: a client that
-// sends one twice has it run twice. Without it, streams that carry a key are refused, and all of them
-// with policy.Required.
+// PassStreams runs streams as if there were no guard, whether or not they carry a key: a client
+// that sends one twice has it run twice. Without it, streams that carry a key are refused, and all
+// of them with policy.Required.
 func PassStreams() policy.RPCIdempotencyOption {
 	return setting.Func(func(s *setting.Settings) { s.PassStreams = true })
 }

@@ -18,8 +18,8 @@ func keyValues(ctx context.Context) []string {
 	return metadata.ValueFromIncomingContext(ctx, keyMetadata)
 }
 
-// readKey returns the key of a call, or the denial of one without a proper one. It returns neither for
-// a call that has none, and needs none.
+// readKey returns the key of a call, or the denial of one without a proper one. It returns neither
+// for a call that has none, and needs none.
 func (i *interceptor) readKey(call *grpcmw.Call, req any) (string, *policy.Denial) {
 	if i.key != nil {
 		key, err := i.key(call)

@@ -18,13 +18,13 @@ import (
 // tokenbucket.Limiter's Wait, and is then sent. It is not sent, and fails,
 //
 //   - with RESOURCE_EXHAUSTED if the token would come after the call's deadline;
-//   - with the code of the context's error if that ends meanwhile;
+//   - with the code of the context's error if that ends first;
 //   - with UNAVAILABLE if the limiter's store is unavailable, unless policy.FailOpen;
 //   - with INVALID_ARGUMENT or INTERNAL if the key function finds no key, or fails.
 //
-// Behind an interceptor that repeats calls, each attempt is paced. The key function is given the
-// client's call: grpcmw.ByMethod, ByField, ByContext and Global are of use; metadata and peer are those
-// of a call that the client itself is serving.
+// Behind an interceptor that repeats calls, each attempt is paced. The key function gets the
+// client's call: grpcmw.ByMethod, ByField, ByContext and Global are of use; metadata and peer are
+// those of a call that the client itself is serving.
 //
 // It panics if limiter or key is nil.
 func UnaryClientInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.UnaryClientInterceptor {
@@ -41,8 +41,9 @@ func UnaryClientInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, op
 	}
 }
 
-// StreamClientInterceptor paces a client's streams as [UnaryClientInterceptor] does calls: each waits for
-// a token when it begins, and with [PerMessage] also when it sends, from the second message on.
+// StreamClientInterceptor paces a client's streams as [UnaryClientInterceptor] does calls: each
+// waits for a token when it begins, and with [PerMessage] also when it sends, from the second
+// message on.
 func StreamClientInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpc.StreamClientInterceptor {
 	i := newInterceptor("StreamClientInterceptor", limiter, key, opts)
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

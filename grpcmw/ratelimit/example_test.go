@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
@@ -40,27 +39,4 @@ func Example_byMethod() {
 	// ResourceExhausted
 	// OK
 	// OK
-}
-
-// Refusals of the application's own, in which interceptors outside still find the denial.
-func Example_onDeny() {
-	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(1))
-	if err != nil {
-		panic(err)
-	}
-	limited := ratelimit.New(limiter, grpcmw.Global(), grpcmw.OnDeny(func(call *grpcmw.Call, d policy.Denial) error {
-		return grpcmw.NewError(d, status.Newf(codes.Unavailable, "%s: come back in %v", call.FullMethod(), d.RetryAfter.Round(1e9)))
-	})).Unary
-	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Shop/Search"}
-	search := func(context.Context, any) (any, error) { return nil, nil }
-	if _, err := limited(context.Background(), nil, info, search); err != nil {
-		panic(err)
-	}
-	_, err = limited(context.Background(), nil, info, search)
-	denial, _ := grpcmw.DenialOf(err)
-	fmt.Println(status.Convert(err).Message())
-	fmt.Println(denial.Reason)
-	// Output:
-	// /shop.Shop/Search: come back in 1m0s
-	// quota-exceeded
 }

@@ -1,4 +1,4 @@
-// Package ratelimit limits how often calls of a key pass, as gRPC interceptors:
+// Package ratelimit limits the rate of calls of each key, as gRPC interceptors:
 //
 //	grpc.NewServer(grpcmw.ServerOptions(ratelimit.New(limiter, grpcmw.ByContext(userKey{})))...)
 //
@@ -21,29 +21,29 @@ import (
 // New returns interceptors that take one token of the call's key, and answer without the handler if
 // there is none:
 //
-//   - RESOURCE_EXHAUSTED over the limit, with RetryInfo, and QuotaFailure that names the limit. Callers
-//     of one key that are refused at the same time are told to come back one after the other, as tokens
-//     come: the last at most 20 s after the first;
+//   - RESOURCE_EXHAUSTED over the limit, with RetryInfo, and QuotaFailure that names the limit.
+//     Callers of one key that are refused at the same time are given delays one after the other, as
+//     tokens come: the last at most 20 s after the first;
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
-//   - UNAVAILABLE with RetryInfo if the store is unavailable, unless the option policy.FailOpen lets
-//     such calls pass;
-//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if the
-//     key function fails.
+//   - UNAVAILABLE with RetryInfo if the store is unavailable, unless the option policy.FailOpen
+//     lets such calls pass;
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger),
+//     or if the key function fails.
 //
 // grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
 // unless the option [PerMessage] says otherwise.
 //
-// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New panics if
-// limiter or key is nil.
+// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError
+// and grpcmw.OnDeny. New panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpcmw.Interceptors {
 	i := newInterceptor("New", limiter, key, opts)
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
 }
 
-// PerMessage has a stream take a token for each message that the client sends: the one at its
-// beginning is for the first message, and the others are taken as messages arrive. When there is none
-// left, the handler's Recv returns the refusal, now and from then on; a handler that returns it ends
-// the stream with it. It says nothing of unary calls.
+// PerMessage makes a stream take a token for each message that the client sends: the one at its
+// beginning is for the first message, and the others are taken as messages arrive. When there is
+// none left, the handler's Recv returns the refusal, now and from then on; a handler that returns
+// it ends the stream with it. It says nothing of unary calls.
 func PerMessage() policy.RPCRateLimitOption {
 	return setting.Func(func(s *setting.Settings) { s.PerMessage = true })
 }
@@ -86,7 +86,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	return handler(ctx, req)
 }
 
-// check returns the error of a call that may not go on.
+// check returns the error of a call that is refused.
 func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
 	var decision tokenbucket.Decision
 	denial, bypassed := i.decider.Check(call.Context(), key, keyErr, &decision)

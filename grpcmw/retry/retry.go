@@ -26,8 +26,8 @@ type config struct {
 	maxDelay time.Duration
 }
 
-// WithMaxTries sets how often a call is sent at most, the first time included: 4 if not set. It panics
-// if n is less than 1.
+// WithMaxTries sets how often a call is sent at most, the first time included: 4 if not set. It
+// panics if n is less than 1.
 func WithMaxTries(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("retry: WithMaxTries: %d is less than 1", n))
@@ -35,8 +35,9 @@ func WithMaxTries(n int) Option {
 	return func(c *config) { c.tries = uint(n) }
 }
 
-// WithMaxDelay sets the longest delay that is waited for: 30 s if not set. A server that asks for more has
-// its refusal returned at once. It panics if d is negative, or less than a millisecond but not zero.
+// WithMaxDelay sets the longest delay that is waited for: 30 s if not set. A server that asks for
+// more has its refusal returned at once. It panics if d is negative, or less than a millisecond but
+// not zero.
 func WithMaxDelay(d time.Duration) Option {
 	if d != 0 && d < time.Millisecond {
 		panic(fmt.Sprintf("retry: WithMaxDelay: %v is neither 0 nor at least 1ms", d))
@@ -44,16 +45,16 @@ func WithMaxDelay(d time.Duration) Option {
 	return func(c *config) { c.maxDelay = d }
 }
 
-// UnaryClientInterceptor sends a call again after an error whose details have a RetryInfo (google.rpc),
-// with which a server says that the call may be repeated, and when; those of this module say it of calls
-// whose handler has not run. It waits for as long as the RetryInfo says, and for a random time more, so
-// that not all clients come back at the same moment: up to half of that delay, or 50 ms if that is more,
-// before the second try, and up to twice as much before each further one, within [WithMaxDelay] and the
-// call's deadline.
+// UnaryClientInterceptor sends a call again after an error whose details have a RetryInfo
+// (google.rpc), with which a server says that the call may be repeated, and when; those of this
+// module say it of calls whose handler has not run. It waits for as long as the RetryInfo says, and
+// for a random time more, so that not all clients come back at the same moment: up to half of that
+// delay, or 50 ms if that is more, before the second try, and up to twice as much before each
+// further one, within [WithMaxDelay] and the call's deadline.
 //
-// Any other error is returned as it is: without a RetryInfo nobody knows whether a call has run, and
-// whether it may run twice. The last error is returned when the tries are used up, and at once when the
-// server's delay is too long ([WithMaxDelay]) or would end after the call's deadline.
+// Any other error is returned as it is: without a RetryInfo it is unknown whether a call has run,
+// and whether it may run twice. The last error is returned when the tries are used up, and at once
+// when the server's delay is too long ([WithMaxDelay]) or would end after the call's deadline.
 func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 	c := config{tries: 4, maxDelay: 30 * time.Second}
 	for _, o := range opts {
@@ -87,12 +88,13 @@ func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 	}
 }
 
-// leastSpread is what the clients of a server that asks for no delay, or a short one, are spread over.
+// leastSpread is what the clients of a server that asks for no delay, or a short one, are spread
+// over.
 const leastSpread = 50 * time.Millisecond
 
-// jitter returns how much later than a server asks for a call is sent again, after so many retries: any time
-// up to half of the server's delay, doubled with each retry. So those who were refused together are spread
-// ever wider, and nobody comes earlier than the server says.
+// jitter returns how much later than a server asks for a call is sent again, after so many retries:
+// any time up to half of the server's delay, doubled with each retry. So callers that were refused
+// together are spread ever wider, and none comes earlier than the server says.
 func jitter(delay time.Duration, retries int, most time.Duration) time.Duration {
 	spread := max(delay/2, leastSpread)
 	for range retries {

@@ -1,5 +1,6 @@
-// Package httpmw is the HTTP middleware of all frameworks, generic over the type C of the contexts in which
-// a framework passes requests to its middleware. An [Adapter] holds what differs between frameworks.
+// Package httpmw is the HTTP middleware of all frameworks, generic over the type C of the contexts
+// in which a framework passes requests to its middleware. An [Adapter] holds what differs between
+// frameworks.
 package httpmw
 
 import (
@@ -9,34 +10,37 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Middleware answers the request of c, or calls next, which does. It returns the error of next, or, in a
-// framework whose handlers return errors, that of a refusal.
+// Middleware answers the request of c, or calls next, which does. It returns the error of next, or,
+// in a framework whose handlers return errors, that of a refusal.
 type Middleware[C any] func(c C, next func(C) error) error
 
 // Adapter is how middleware works in one framework.
 type Adapter[C any] interface {
-	// Hooks returns the functions in the framework's types among a middleware's settings. It panics, as
-	// the New of the package called name, if one of them was made for another framework.
+	// Hooks returns the functions in the framework's types among a middleware's settings. It
+	// panics, as the New of the package called name, if one of them was made for another framework.
 	Hooks(name string, s setting.Settings) Hooks[C]
 	// Request returns the request.
 	Request(c C) *http.Request
-	// WithRequest returns the context with another request, which in most frameworks is the same context.
+	// WithRequest returns the context with another request, which in most frameworks is the same
+	// context.
 	WithRequest(c C, r *http.Request) C
 	// Header returns the header of the response.
 	Header(c C) http.Header
 	// Writer returns the writer of the response. It sends informational responses at once.
 	Writer(c C) http.ResponseWriter
-	// Capture returns the context with a capture in place of the response's writer, until restore is
-	// called. The context then may be another request's: see Current.
+	// Capture returns the context with a capture in place of the response's writer, until restore
+	// is called. The context then may be another request's: see Current.
 	Capture(c C, w *Capture) (captured C, restore func(current bool))
 	// Current reports whether the context is still that of request r.
 	Current(c C, r *http.Request) bool
-	// End prevents the handler from running. It returns false if other middleware has done so, and has
-	// answered the request.
+	// End prevents the handler from running. It returns false if other middleware has done so, and
+	// has answered the request.
 	End(c C) bool
-	// Refuse answers with a denial. It returns the status of the answer, and what the middleware returns.
+	// Refuse answers with a denial. It returns the status of the answer, and what the middleware
+	// returns.
 	Refuse(c C, d policy.Denial) (status int, err error)
-	// Log reports an error that the middleware does not return, where the framework has a place for it.
+	// Log reports an error that the middleware does not return, where the framework has a place for
+	// it.
 	Log(c C, err error)
 }
 
@@ -50,7 +54,8 @@ type ErrorAdapter[C any] interface {
 	StatusOf(err error) int
 }
 
-// Hooks are the functions in a framework's types that a middleware was given; nil for those that it was not.
+// Hooks are the functions in a framework's types that a middleware was given; nil for those that it
+// was not.
 type Hooks[C any] struct {
 	Skip func(C) bool
 	// Deny answers with a denial, as Adapter's Refuse does.

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 )
 
-// Pieces of a body double its size so far, from the first to the last of these. What is free is not
-// counted: it is less than a connection takes, and so clients that send large bodies slowly keep out no
-// small ones.
+// Pieces of a body double in size, from firstPiece to lastPiece. The first 4 KiB are not counted,
+// since a connection takes more: so clients that send large bodies slowly do not exclude small
+// ones.
 const (
 	firstPiece = 1 << 10
 	lastPiece  = 64 << 10
@@ -38,7 +38,7 @@ func (b *budget) take(n int64) bool {
 	return true
 }
 
-// body is a request's body in the pieces that it was read in, and what it has of a budget.
+// body is a request's body in the pieces that it was read in, and its share of a budget.
 type body struct {
 	pieces [][]byte
 	size   int64
@@ -46,8 +46,8 @@ type body struct {
 	taken  int64
 }
 
-// read reads a request's body up to a limit. Memory is taken for bytes that have come, and about as many
-// again: what a client announces takes none.
+// read reads a request's body up to a limit. It allocates for bytes that have arrived, and about as
+// many again, not for the length that a client announces.
 func (b *body) read(r *http.Request, limit int64) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
@@ -94,7 +94,7 @@ func (b *body) take(n int64) bool {
 	return true
 }
 
-// release gives back what the body has of the budget.
+// release returns the body's share of the budget.
 func (b *body) release() {
 	b.budget.used.Add(-b.taken)
 	b.pieces, b.taken = nil, 0
@@ -106,7 +106,7 @@ func (b *body) reader() io.Reader {
 	return &pieces
 }
 
-// withBody returns the request as the handler shall see it: with its context and its body again.
+// withBody returns the handler's request: with its context, and its body from the beginning.
 func withBody(ctx context.Context, r *http.Request, b *body) *http.Request {
 	r = r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
@@ -119,8 +119,8 @@ func withBody(ctx context.Context, r *http.Request, b *body) *http.Request {
 	return r
 }
 
-// show calls a function of the application with a request that has its body again, of which nothing
-// remains: neither what the function reads, nor the files of a form that it parses.
+// show calls a function of the application with a copy of the request that has its own body.
+// Neither what the function reads nor the files of a form that it parses remain.
 func show(r *http.Request, b *body, f func(*http.Request)) {
 	shown := withBody(r.Context(), r, b)
 	defer func() {

@@ -11,10 +11,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-// Capture is the http.ResponseWriter of a guarded handler. It holds the answer back until the attempt
-// is settled, so that a client which has the answer finds it recorded. Until then the handler has a
-// header of its own, and nothing of its answer reaches the outer writer. An answer that does not fit, or
-// that the handler flushes or hijacks, passes through as it comes, and is not kept.
+// Capture is the http.ResponseWriter of a guarded handler. It holds the answer back until the
+// attempt is settled, so that the answer is recorded before a client has it. Until then the handler
+// has a header of its own, and nothing of its answer reaches the outer writer. An answer that does
+// not fit, or that the handler flushes or hijacks, passes through as it is written, and is not
+// kept.
 type Capture struct {
 	w     http.ResponseWriter
 	limit int
@@ -40,7 +41,7 @@ func newCapture(w http.ResponseWriter, note *middleware.Note, limit int) *Captur
 	return c
 }
 
-// Header is the header of the answer, with the fields that outer middleware has set.
+// Header returns the header of the answer, with the fields that outer middleware has set.
 func (c *Capture) Header() http.Header {
 	if c.sent {
 		return c.w.Header()
@@ -48,7 +49,7 @@ func (c *Capture) Header() http.Header {
 	return c.header
 }
 
-// Status is the answer's, as it stands.
+// Status returns the status of the answer so far.
 func (c *Capture) Status() int { return c.status }
 
 // SetStatus changes the status of an answer that has not begun.
@@ -68,7 +69,7 @@ func checkStatus(status int) {
 // Begun reports whether status and header are settled.
 func (c *Capture) Begun() bool { return c.committed != nil }
 
-// Size is how many bytes of body the handler has written.
+// Size returns how many bytes of body the handler has written.
 func (c *Capture) Size() int { return c.size }
 
 // WriteHeader begins the answer with this status. It panics, as net/http does, if there is no such
@@ -86,7 +87,7 @@ func (c *Capture) WriteHeader(status int) {
 	}
 }
 
-// inform sends an informational answer with the header as it stands.
+// inform sends an informational answer with the current header.
 func (c *Capture) inform(status int) {
 	switch {
 	case c.passing:
@@ -101,8 +102,8 @@ func (c *Capture) inform(status int) {
 	}
 }
 
-// Begin settles status and header: what the handler changes in the header from now on is lost, unless it
-// is a trailer, as it would be without a capture. It panics as WriteHeader does.
+// Begin settles status and header: what the handler changes in the header from now on is lost,
+// unless it is a trailer, as it would be without a capture. It panics as WriteHeader does.
 func (c *Capture) Begin() {
 	if c.committed == nil {
 		checkStatus(c.status)
@@ -138,7 +139,7 @@ func (c *Capture) Write(p []byte) (int, error) {
 // WriteString implements io.StringWriter.
 func (c *Capture) WriteString(s string) (int, error) { return c.Write([]byte(s)) }
 
-// Flush sends what there is: from now on the answer is a stream.
+// Flush sends what was written: from now on the answer is a stream.
 func (c *Capture) Flush() { _ = c.FlushError() }
 
 // FlushError is Flush for http.ResponseController.
@@ -170,7 +171,7 @@ func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // Unwrap lets http.ResponseController find what the capture does not do itself.
 func (c *Capture) Unwrap() http.ResponseWriter { return c.w }
 
-// pass begins to let an answer through that has begun. Whatever the handler does next sends the header.
+// pass begins to let through an answer that has begun. The next write sends the header.
 func (c *Capture) pass() error {
 	if c.passing {
 		return nil
@@ -183,7 +184,7 @@ func (c *Capture) pass() error {
 	return r.sendBody(c.w)
 }
 
-// end looks whether an answer that has not begun is a refusal, when the handler has returned.
+// end records, when the handler has returned, whether an answer that has not begun is a refusal.
 func (c *Capture) end() {
 	if c.committed == nil {
 		c.marked = takeMark(c.header, c.note)
@@ -202,10 +203,9 @@ func (c *Capture) set(name, value string) {
 // refused reports whether the answer is the refusal of what is behind the guard.
 func (c *Capture) refused() bool { return c.marked && c.note.IsStatus(c.status) }
 
-// send sends what was held back when the handler has returned: all of the answer, or its trailers. Of an
-// answer in which the handler had no part it does not touch the outer writer. Whatever is written to the
-// capture afterwards passes through. An error is that the client has left, which is no matter of the
-// guard's.
+// send sends what was held back when the handler has returned: all of the answer, or its trailers.
+// It does not touch the outer writer if the handler did nothing. Later writes to the capture pass
+// through. Errors are ignored: the client has disconnected.
 func (c *Capture) send() {
 	r := c.response()
 	switch {
@@ -219,7 +219,7 @@ func (c *Capture) send() {
 	c.passing, c.sent = true, true
 }
 
-// response is what the handler answered.
+// response returns the handler's answer.
 func (c *Capture) response() response {
 	if c.committed == nil {
 		return response{header: changes(c.before, c.header)}

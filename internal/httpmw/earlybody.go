@@ -8,18 +8,19 @@ import (
 )
 
 const (
-	// maxEarly is the largest body that is read before its request waits, and maxEarlyBodies the most that
-	// a middleware has of them.
+	// maxEarly is the largest body that is read before its request waits, and maxEarlyBodies bounds
+	// their sum in a middleware.
 	maxEarly       = 64 << 10
 	maxEarlyBodies = 16 << 20
 )
 
-// earlyBodies are bodies that were read before their requests wait. A server that speaks HTTP/1 notices that
-// a client leaves only once it has read the request to its end.
+// earlyBodies are bodies that were read before their requests wait. An HTTP/1 server notices that a
+// client disconnects only after it has read the whole request.
 type earlyBodies struct{ taken atomic.Int64 }
 
-// read reads the body of a request, which has it still, and returns how many bytes to give back when the
-// request is answered. It leaves alone what is large, or of unknown length.
+// read reads the body of a request, for which it remains readable, and returns how many bytes to
+// return to the budget when the request is answered. It does not read large bodies, or those of
+// unknown length.
 func (b *earlyBodies) read(r *http.Request) int64 {
 	n := r.ContentLength
 	if r.ProtoMajor != 1 || n <= 0 || n > maxEarly || r.Body == nil {

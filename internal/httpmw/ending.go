@@ -6,7 +6,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-// ending says whether a repeat is given the answer to a request with this method. The table is in
+// ending returns whether a repeat gets the answer to a request with this method. The table is in
 // docs/idempotency.md.
 func (m *idempotency[C]) ending(method string, status int) middleware.Ending {
 	if keep, ok := m.settings.Keep[status]; ok {
@@ -42,8 +42,8 @@ func safe(method string) bool {
 	return false
 }
 
-// partial reports whether an answer is a part of one, which another range would not be given. It is
-// kept only if the application says so.
+// partial reports whether an answer has only a range of the content. It is kept only if the
+// application says so.
 func partial(o middleware.Outcome) bool {
 	return o.Status == http.StatusPartialContent && o.Ending != middleware.Final
 }

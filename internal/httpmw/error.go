@@ -8,9 +8,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// Error is a denial on its way to the application's error handler. It wraps the problem, and the error
-// behind the denial if there is one. It does not marshal itself, so that a log which would marshal it
-// says what it wraps instead.
+// Error is a denial that middleware returns to the application's error handler. It wraps the
+// problem, and the error behind the denial if there is one. It has no MarshalJSON, so that logs use
+// its text.
 type Error struct {
 	denial  policy.Denial
 	problem *Problem
@@ -19,8 +19,8 @@ type Error struct {
 // NewError returns the error of a denial.
 func NewError(d policy.Denial) *Error { return &Error{d, &Problem{denial: d}} }
 
-// Error says why the request was denied, and nothing of the error behind the denial: many applications
-// show the text of an error to clients, or of one that wraps it.
+// Error returns the reason, without the error behind the denial, since many applications show the
+// text of errors to clients.
 func (e *Error) Error() string { return "request denied: " + e.problem.Error() }
 
 // Unwrap implements errors.Is and errors.As.
@@ -31,14 +31,14 @@ func (e *Error) Unwrap() []error {
 	return []error{e.problem, e.denial.Err}
 }
 
-// Status is the denial's.
+// Status returns the denial's status.
 func (e *Error) Status() int { return e.denial.Status() }
 
-// Problem is what an error handler may show to clients.
+// Problem returns what an error handler may show to clients.
 func (e *Error) Problem() *Problem { return e.problem }
 
-// Label has an answer whose body is the problem say so. It is called before the header is sent: what
-// the body is to be, the error handler decides, and it may be something else.
+// Label sets the Content-Type of an answer whose body is the problem. It is called before the
+// header is sent, since the error handler may choose another body.
 func (e *Error) Label(h http.Header) {
 	if e.problem.marshalled.Load() {
 		h.Set("Content-Type", ContentType)
@@ -54,10 +54,10 @@ func DenialOf(err error) (policy.Denial, bool) {
 	return policy.Denial{}, false
 }
 
-// Problem is a denial's problem (RFC 9457). It tells nothing of the error behind it.
+// Problem is a denial's problem (RFC 9457). It contains nothing of the error behind it.
 type Problem struct {
 	denial policy.Denial
-	// Whoever marshals the problem may do so on another goroutine, so this is all that it changes.
+	// The problem may be marshalled on another goroutine.
 	marshalled atomic.Bool
 }
 

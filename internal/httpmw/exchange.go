@@ -9,9 +9,10 @@ import (
 
 // exchange is a request and its answer in a middleware's hands.
 //
-// A timeout middleware outside may return while the handler still runs. Some frameworks then reuse the
-// context for another request, so after the handler an exchange uses the context only while it is current.
-// Between the check and the use there is a moment that only a middleware which waits for its chain can close.
+// A timeout middleware outside may return while the handler still runs. Some frameworks then reuse
+// the context for another request, so after the handler an exchange uses the context only while it
+// is current. Between the check and the use there is a moment that only a middleware which waits
+// for its chain can close.
 type exchange[C any] struct {
 	*base[C]
 	c       C
@@ -49,7 +50,8 @@ func (x *exchange[C]) restoreRequest() {
 // Deny answers with a denial.
 func (x *exchange[C]) Deny(d policy.Denial) { x.err = x.refuse(x.c, d) }
 
-// Report reports an error that does not change the answer, unless the context is another request's by now.
+// Report reports an error that does not change the answer, unless the context is another request's
+// by now.
 func (x *exchange[C]) Report(err error) {
 	if x.current() {
 		x.report(x.c, err)

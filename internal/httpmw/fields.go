@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// change is what a handler did to a header field. A field with no values is not a deleted one: net/http
-// adds no Content-Type and no Date of its own where the field is there without a value.
+// change is a handler's change to a header field. A field with no values is not a deleted one:
+// net/http adds no Content-Type and no Date of its own where the field is there without a value.
 type change struct {
 	name    string
 	values  []string
 	deleted bool
 }
 
-// changes returns what turns one header into another, ordered by name.
+// changes returns the changes that turn one header into another, ordered by name.
 func changes(before, after http.Header) []change {
 	var list []change
 	for name, values := range after {
@@ -44,8 +44,8 @@ func apply(h http.Header, list []change) {
 	}
 }
 
-// trailers returns those changes, made after the header was settled, that are trailers. All others came
-// too late.
+// trailers returns those changes, made after the header was settled, that are trailers. All others
+// came too late.
 func trailers(header http.Header, late []change) []change {
 	announced := listed(header["Trailer"])
 	return slices.DeleteFunc(late, func(c change) bool {
@@ -63,8 +63,8 @@ var unrecorded = map[string]bool{
 	replayedHeader: true, statusHeader: true, markHeader: true,
 }
 
-// lasting returns the changes that a replay makes, too. That a field is missing, or has no value, is
-// recorded of all fields.
+// lasting returns the changes that a replay repeats. That a field is missing, or has no value, is
+// recorded for all fields.
 func lasting(list []change) []change {
 	var ofConnection map[string]bool
 	if i := slices.IndexFunc(list, func(c change) bool { return c.name == "Connection" }); i >= 0 {

@@ -12,8 +12,8 @@ import (
 // conditions are the fields that a handler's answer depends on by their definition.
 var conditions = []string{"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range"}
 
-// fingerprint returns a digest of all that says what a request asks for. An error is the application's
-// function's, or that there is no room for what the function is shown.
+// fingerprint returns a digest of what identifies a request. An error is that of the application's
+// function, or means that there is no room for the function's copy of the body.
 func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) {
 	var most [512]byte
 	head := parts.Append(most[:0], r.Method, strings.ToLower(r.Host), r.URL.EscapedPath())
@@ -38,7 +38,7 @@ func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) 
 	return h.Sum(nil), err
 }
 
-// ownFingerprint returns what the application says of a body. It is given a copy.
+// ownFingerprint returns the application's fingerprint of a body, of which it gets a copy.
 func ownFingerprint(r *http.Request, b *body, s *setting.Settings) (own []byte, err error) {
 	if !b.take(b.size) {
 		return nil, errNoRoom

@@ -13,19 +13,19 @@ import (
 )
 
 // draft11 is draft-ietf-httpapi-ratelimit-headers-11: two structured-field Lists of Strings. The
-// fields are added, so that several limiters on the way of a request each have their say.
+// fields are added, so that each limiter of a request is reported.
 //
 // RateLimit-Policy gives the quota q, the burst, and the window w, the time that refills it.
 // RateLimit gives the remaining quota r, which so never exceeds q, and in t how long that lasts:
 // until the bucket is full again, or on a denial, at most until it is worth trying.
 //
-// What says nothing of a single request is written once and kept, for as many plans as most
-// applications have. A PlanFunc may have any number of them; what finds no place is written anew.
+// The parts that depend on the plan alone are cached, for as many plans as most applications have.
+// A PlanFunc may have any number of them; those without a place in the cache are encoded each time.
 type draft11 struct {
 	plans [16]atomic.Pointer[plan]
 }
 
-// plan is what the fields say of a plan.
+// plan is the cached part of the fields of a plan.
 type plan struct {
 	limits []limit
 	policy string // the value of RateLimit-Policy
@@ -62,7 +62,7 @@ func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState) {
 	}
 	values := []string{p.policy, string(b)} // one array for both
 	policy, state := values[0:1:1], values[1:2:2]
-	if len(h) > 0 { // or else nobody has had a say yet: most limiters are outermost
+	if len(h) > 0 { // or else there are no fields yet: most limiters are outermost
 		policy, state = behind(h[policyField], policy), behind(h[stateField], state)
 	}
 	h[policyField], h[stateField] = policy, state
@@ -94,7 +94,7 @@ func (e *draft11) plan(states []tokenbucket.LimitState) *plan {
 	return p
 }
 
-// placeOf is about the same number for all plans of an application only by bad luck.
+// placeOf hashes a plan.
 func placeOf(states []tokenbucket.LimitState) uint64 {
 	n := uint64(len(states))
 	for i := range states {

@@ -122,8 +122,8 @@ func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 	return outcome
 }
 
-// runInto calls the handler, which answers into w. What a handler that returns an error answers is up to the
-// application's error handler, so that is called here, and not again by the framework.
+// runInto calls the handler, which answers into w. What a handler that returns an error answers is
+// up to the application's error handler, so that is called here, and not again by the framework.
 func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) {
 	defer keepForm(x.request, r)
 	captured, restore := x.Capture(x.c, w)

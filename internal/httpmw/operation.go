@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-// operation returns the operation that a request asks for, or why the request is refused. The key is empty
-// if the request has none, and needs none.
+// operation returns the operation that a request asks for, or why the request is refused. The key
+// is empty if the request has none, and needs none.
 func (x *guardExchange[C]) operation() (op guard.Operation, denial *policy.Denial) {
 	if op.Key, denial = x.key(); denial != nil || op.Key == "" {
 		return op, denial
@@ -25,8 +25,8 @@ func (x *guardExchange[C]) operation() (op guard.Operation, denial *policy.Denia
 	return op, denial
 }
 
-// key returns the key of a request, or the denial of one without a proper key. It returns neither for a
-// request that has none, and needs none. The application's own function can read the body.
+// key returns the key of a request, or the denial of one without a proper key. It returns neither
+// for a request that has none, and needs none. The application's own function can read the body.
 func (x *guardExchange[C]) key() (string, *policy.Denial) {
 	required := x.m.settings.Required
 	if x.hooks.Key == nil {
@@ -46,7 +46,8 @@ func (x *guardExchange[C]) key() (string, *policy.Denial) {
 	return x.m.decider.OwnKey(x.request.Context(), key, err, required)
 }
 
-// passed returns the request of a handler that runs unguarded, with its body again if that has been read.
+// passed returns the request of a handler that runs unguarded, with its body again if that has been
+// read.
 func (x *guardExchange[C]) passed() *http.Request {
 	if x.hooks.Key == nil {
 		return x.request
@@ -54,7 +55,8 @@ func (x *guardExchange[C]) passed() *http.Request {
 	return withBody(x.request.Context(), x.request, &x.body)
 }
 
-// fingerprint returns the fingerprint of a request whose body is read now, unless its key was in it.
+// fingerprint returns the fingerprint of a request whose body is read now, unless its key was in
+// it.
 func (x *guardExchange[C]) fingerprint() ([]byte, *policy.Denial) {
 	if x.hooks.Key == nil {
 		if denial := x.readBody(); denial != nil {

@@ -14,8 +14,8 @@ import (
 // ContentType is that of a problem (RFC 9457).
 const ContentType = "application/problem+json"
 
-// setHeader sets the fields that belong to a denial, but for the body's. The denial has its problem type
-// from then on, which begins with types.
+// setHeader sets the fields that belong to a denial, but for the body's. The denial has its problem
+// type from then on, which begins with types.
 func setHeader(h http.Header, d *policy.Denial, types string) {
 	d.TypeBase = types
 	if d.RetryAfter > 0 {
@@ -33,12 +33,12 @@ func Body(d policy.Denial) []byte {
 	return append(body, '\n')
 }
 
-// markHeader is the field by which the guards in front of a refusal know it. It travels with the
-// answer, so that it passes whatever stands between, and comes with no other answer. No client sees it.
+// markHeader is the header field by which outer guards recognise a refusal. It travels with the
+// answer, through the middleware in between. No client sees it.
 const markHeader = "Lockkeeper-Refusal"
 
-// mark has the answer with this header say to the guards in front that it is a refusal. It returns
-// their note, nil if there is none; the caller tells it which status the refusal was answered with.
+// mark marks the answer with this header as a refusal, for the guards outside. It returns their
+// note, nil if there is none, in which the caller records the refusal's status.
 func mark(ctx context.Context, h http.Header) *middleware.Note {
 	n := middleware.NoteOf(ctx)
 	if n != nil {
@@ -47,8 +47,8 @@ func mark(ctx context.Context, h http.Header) *middleware.Note {
 	return n
 }
 
-// takeMark reports whether a header has the mark of a note, and takes it out unless another guard is to
-// see it.
+// takeMark reports whether a header has the mark of a note, and removes it unless another guard is
+// outside.
 func takeMark(h http.Header, n *middleware.Note) bool {
 	mark := h.Get(markHeader)
 	if mark == "" {

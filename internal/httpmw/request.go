@@ -15,9 +15,9 @@ func requestID(r *http.Request) middleware.RequestID {
 	return id
 }
 
-// keepForm gives a request the form that a handler has parsed of a copy of it: the server removes the
-// form's temporary files, and looks for them in the request that it made. When the request's context is
-// over the server may have done so already, so the files are removed here.
+// keepForm gives a request the form that a handler has parsed from a copy of it: the server removes
+// the form's temporary files, and looks for them in the request that it made. When the request's
+// context is over the server may have done so already, so the files are removed here.
 func keepForm(original, handled *http.Request) {
 	switch {
 	case handled.MultipartForm == nil || original.MultipartForm != nil:

@@ -7,15 +7,15 @@ import (
 	"strconv"
 )
 
-// response is an answer, but for its status: what the handler did to the header that it found, the body,
-// and the trailers.
+// response is an answer without its status: the handler's changes to the header, the body, and the
+// trailers.
 type response struct {
 	header, trailer []change
 	body            []byte
 }
 
-// send sends the answer. If it is not settled and has no body, a framework that only notes statuses has
-// outer middleware change it still.
+// send sends the answer. If it is not settled and has no body, outer middleware may still change it
+// in a framework that defers the header.
 func (r response) send(w http.ResponseWriter, status int, settled bool) error {
 	apply(w.Header(), r.header)
 	w.WriteHeader(status)
@@ -27,8 +27,8 @@ func (r response) send(w http.ResponseWriter, status int, settled bool) error {
 	return err
 }
 
-// sendBody sends the body. What exceeds the Content-Length is a write of its own: net/http refuses all
-// of a write that goes beyond.
+// sendBody sends the body. The part beyond the Content-Length is a separate write, since net/http
+// refuses the whole of a write that exceeds it.
 func (r response) sendBody(w http.ResponseWriter) error {
 	if len(r.body) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (r response) sendBody(w http.ResponseWriter) error {
 	return err
 }
 
-// sendHeader has a writer send a header that it has only noted, as gin's does.
+// sendHeader sends the header of a writer that defers it, as gin's does.
 func sendHeader(w http.ResponseWriter) {
 	if noting, ok := w.(interface{ WriteHeaderNow() }); ok {
 		noting.WriteHeaderNow()
@@ -55,14 +55,14 @@ func sendHeader(w http.ResponseWriter) {
 // validStatus reports whether net/http sends answers with a status.
 func validStatus(status int) bool { return status >= 100 && status <= 999 }
 
-// The encoding of a response: a version, the changes to the header, the trailers, and the body. Changes
-// are their number and, for each, the name, the number of values plus one, and the values; zero is a
-// field that was deleted. Numbers are varints, and texts have their length before them.
+// The encoding of a response: a version, the changes to the header, the trailers, and the body.
+// Changes are their number and, for each, the name, the number of values plus one, and the values;
+// zero is a field that was deleted. Numbers are varints, and texts have their length before them.
 const responseVersion = 2
 
 var errDamaged = errors.New("idempotency: the kept response is damaged")
 
-// encode returns the part of the response that a replay has, too.
+// encode returns the part of the response that a replay repeats.
 func (r response) encode() []byte {
 	header, trailer := lasting(r.header), lasting(r.trailer)
 	b := make([]byte, 0, 16+sizeOf(header)+sizeOf(trailer)+len(r.body))

@@ -9,13 +9,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// RequestID tells a request from another one that its handler sends within the process, with the same context.
-// Method is empty in gRPC, where Path is the method in full; Key is the idempotency key as it was sent.
+// RequestID distinguishes a request from another one that its handler sends within the process,
+// with the same context. Method is empty in gRPC, where Path is the method in full; Key is the
+// idempotency key as it was sent.
 type RequestID struct{ Method, Path, Key string }
 
-// Mark is the context in which a request goes on behind a middleware. In it the middleware further in find
-// what the request has passed. A protocol's exchange has one, with the request's ID, so that it needs no memory
-// of its own.
+// Mark is the context of a request behind a middleware, in which inner middleware find what the
+// request has passed. It is part of a protocol's exchange, with the request's ID, to save an
+// allocation.
 type Mark struct {
 	context.Context
 	ID RequestID
@@ -46,8 +47,8 @@ const rightOrder = "tracing, limit by address, authentication, limit by user, id
 // order finds mistakes in the order of middleware, and logs each of them once.
 type order struct{ heldBefore, guardedBefore, guardedTwice atomic.Bool }
 
-// check looks at what a request with this mark has passed before it came to m. It returns the denial of a request
-// that the same guard guards already: it would wait for itself.
+// check looks at what a request with this mark has passed before it came to m. It returns the
+// denial of a request that the same guard guards already: it would wait for itself.
 func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark) *policy.Denial {
 	for outer := markIn(ctx); outer != nil; outer = markIn(outer.Context) {
 		if outer.ID != mark.ID {

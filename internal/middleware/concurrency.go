@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// maxRetryAfter bounds what is made of an average and a long queue: nobody knows more.
+// maxRetryAfter bounds the estimate from an average and a long queue.
 const maxRetryAfter = time.Hour
 
 // NewConcurrency returns what has at most as many requests of a key run at a time as a semaphore,
@@ -52,8 +52,8 @@ func (permits) refusal(err error, typical time.Duration) (policy.Denial, bool) {
 	return policy.Denial{}, false
 }
 
-// untilRoom is when there may be room: those who wait now, and then this one, get it as fast as
-// handlers lately gave it back, and as many at a time as there is room for.
+// untilRoom estimates when a permit is free: the waiters, and then this request, get permits at the
+// recent rate of releases, as many at a time as the capacity.
 func untilRoom(busy *semaphore.BusyError, typical time.Duration) time.Duration {
 	rounds := float64(busy.Waiting+1) / float64(max(busy.Capacity, 1))
 	after := float64(typical) * rounds
@@ -62,14 +62,14 @@ func untilRoom(busy *semaphore.BusyError, typical time.Duration) time.Duration {
 
 type permitHeld struct{ *semaphore.Permit }
 
-// end does not have the answer wait for the store to hear of it.
+// end does not delay the answer for the store's reply.
 func (h permitHeld) end(context.Context) error {
 	err := h.overdue()
 	h.ReleaseAsync() // the handler may have released it itself
 	return err
 }
 
-// overdue is why others may have had the permit's place while the handler ran; nil if they had not.
+// overdue returns why others may have had the permit while the handler ran; nil if they had not.
 func (h permitHeld) overdue() error {
 	ctx := h.Context()
 	if ctx.Err() == nil {

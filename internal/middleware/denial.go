@@ -1,6 +1,6 @@
 // Package middleware is what the middleware of a policy does, whatever the protocol and the
-// framework: it asks the mechanism, waits, runs the handler or refuses, and says what the client and
-// the log are told. How that is written into an answer is the protocol's.
+// framework: it asks the mechanism, waits, runs the handler or refuses, and says what the client
+// and the log are told. How that is written into an answer is the protocol's.
 package middleware
 
 import (
@@ -25,7 +25,8 @@ func deny(ctx context.Context, x interface{ Deny(policy.Denial) }, d policy.Deni
 	x.Deny(d)
 }
 
-// Fail has the current span, if it records, say that a request was refused for the server's sake, if it was.
+// Fail records in the current span that a request was refused for a reason of the server's, if it
+// was.
 func Fail(ctx context.Context, d policy.Denial) {
 	if d.Status() >= 500 {
 		telemetry.Fail(ctx, d.Err)

@@ -10,7 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// NewExclusive returns what has the requests of a key take turns, with a locker that is not nil.
+// NewExclusive returns a Hold that runs the requests of a key one at a time, with a locker that is
+// not nil.
 func NewExclusive(l *lock.Locker, s setting.Settings) *Hold {
 	return &Hold{
 		Watch: newWatch(s, "lock", l.Name()), mechanism: locks{l, newWaiters(s.MaxWaiting)},
@@ -55,8 +56,8 @@ func (locks) refusal(err error, typical time.Duration) (policy.Denial, bool) {
 }
 
 // untilFree is when the lock may be free. Its lease says little of that: it is long, and a holder
-// that lives renews it. So this is what handlers have lately taken, for the one that has the lock
-// and each that waits for it. The lease is the upper bound, after which a holder that died is gone.
+// that lives renews it. So this is the recent duration of handlers, for the holder and each waiter.
+// The lease is the upper bound, after which a holder that died is gone.
 func untilFree(others *lock.HeldError, typical time.Duration) time.Duration {
 	after := typical * time.Duration(others.Waiting+1)
 	if others.Remaining > 0 {
@@ -68,7 +69,7 @@ func untilFree(others *lock.HeldError, typical time.Duration) time.Duration {
 type leaseHeld struct{ *lock.Lease }
 
 func (h leaseHeld) end(ctx context.Context) error {
-	// Unlock goes on when the client has left; the handler may have called it itself.
+	// Unlock continues when the client has disconnected; the handler may have called it itself.
 	if err := h.Unlock(ctx); !errors.Is(err, lock.ErrReleased) {
 		return err
 	}

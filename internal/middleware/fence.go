@@ -24,8 +24,8 @@ type Fence struct {
 	allowUnfenced bool
 }
 
-// NewFence returns what refuses by a checker. It panics, as the New of package fenced, if that is nil: an
-// interface lets a pointer through that is.
+// NewFence returns what refuses by a checker. It panics, as the New of package fenced, if that is
+// nil: an interface lets a pointer through that is.
 func NewFence(c fence.Checker, s setting.Settings) *Fence {
 	if naming.IsNil(c) {
 		panic("fenced: New: nil checker")
@@ -33,16 +33,16 @@ func NewFence(c fence.Checker, s setting.Settings) *Fence {
 	return &Fence{newWatch(s, "fence", ""), c, s.AllowUnfenced}
 }
 
-// Passage is how a request goes on.
+// Passage is how a request passes.
 type Passage struct {
 	// Context is the handler's. It has the token that the request came with, if it came with one.
 	Context context.Context
-	// Bypassed is why nobody could look at the token; nil if somebody has, or if there is none.
+	// Bypassed is why the token could not be checked; nil if it was, or if there is none.
 	Bypassed error
 }
 
 // Check decides about a request with these values of the fence's header field. It returns how the
-// request goes on, or why it does not.
+// request passes, or why it does not.
 func (m *Fence) Check(ctx context.Context, values []string, key func() (string, error)) (Passage, *policy.Denial) {
 	passage, denial := m.check(ctx, values, key)
 	if denial != nil {
@@ -96,7 +96,7 @@ func tokenOf(values []string) (fence.Token, *policy.Denial) {
 	return token, nil
 }
 
-// fenceDenial says what a client is told of a checker's error.
+// fenceDenial returns the denial for a checker's error.
 func fenceDenial(request context.Context, err error) policy.Denial {
 	switch {
 	case errors.Is(err, fence.ErrStale):

@@ -21,14 +21,14 @@ type Hold struct {
 	typical   average.Duration
 }
 
-// mechanism gives what is held.
+// mechanism acquires holds.
 type mechanism interface {
-	// try does not wait; others is true if others have what is asked for.
+	// try does not wait; others is true if others hold the key.
 	try(ctx context.Context, key string) (h held, others bool, err error)
-	// await waits until the context ends; others is as in try, whose error it is given.
+	// await waits until the context ends; others is as in try, whose error it gets.
 	await(ctx context.Context, key string, tried error) (h held, others bool, err error)
-	// refusal says what a client is told of an error of the mechanism, which handlers hold for
-	// about as long as is typical. It is false for an error that is the store's, or the server's.
+	// refusal returns the denial for an error of the mechanism; typical is the recent duration of a
+	// hold. It is false for an error of the store's, or the server's.
 	refusal(err error, typical time.Duration) (policy.Denial, bool)
 }
 
@@ -37,7 +37,7 @@ type held interface {
 	// Context ends with the hold.
 	Context() context.Context
 	// end gives it back when the handler has returned, whether or not it has done so itself. An
-	// error says that others may have had the same meanwhile.
+	// error means that others may have held the key meanwhile.
 	end(ctx context.Context) error
 	// discard gives it back without a handler having run.
 	discard(ctx context.Context)
@@ -49,16 +49,15 @@ type Exchange interface {
 	Mark() *Mark
 	// Key returns the request's key.
 	Key() (string, error)
-	// Run has the handler answer the request, which then has this context.
+	// Run calls the handler with this context.
 	Run(ctx context.Context)
 	// Waits is called before the request waits, until its client leaves or its turn comes.
 	Waits()
-	// Bypass has the handler answer the request as if there were no middleware, and the answer say
-	// so.
+	// Bypass calls the handler as if there were no middleware, and marks the answer as bypassed.
 	Bypass()
 	// Deny ends the exchange with a denial.
 	Deny(policy.Denial)
-	// Report tells of an error that does not change the answer.
+	// Report reports an error that does not change the answer.
 	Report(error)
 }
 
@@ -114,7 +113,7 @@ func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, c
 	return nil, cancel, err
 }
 
-// run has the handler answer, and gives the hold back, even if the handler panics.
+// run calls the handler, and releases the hold, even if the handler panics.
 func (m *Hold) run(request context.Context, x Exchange, h held) {
 	began := time.Now()
 	ctx := x.Mark().holding(h.Context(), m.kind, m.name)
@@ -127,7 +126,7 @@ func (m *Hold) run(request context.Context, x Exchange, h held) {
 	x.Run(ctx)
 }
 
-// denial says what a client is told of an error of the mechanism.
+// denial returns the denial for an error of the mechanism.
 func (m *Hold) denial(request context.Context, err error) policy.Denial {
 	if d, ok := m.mechanism.refusal(err, m.typical.Get()); ok {
 		return d

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Idempotency runs requests once, and answers repeats with what is kept.
+// Idempotency runs requests once, and answers repeats with the kept answer.
 type Idempotency struct {
 	*Watch
 	Guard  *guard.Guard
@@ -29,21 +29,19 @@ func NewIdempotency(g *guard.Guard, s setting.Settings) Idempotency {
 type GuardedExchange interface {
 	// Mark returns the exchange's mark, with the request's ID.
 	Mark() *Mark
-	// Run has the handler make the attempt, whose context the request then has, and returns what
-	// came of it.
+	// Run calls the handler with the attempt's context, and returns its outcome.
 	Run(ctx context.Context) Outcome
-	// Replay answers with what is kept. An error says that it cannot be read, and nothing was
+	// Replay answers with the kept answer. An error means that it cannot be read, and nothing was
 	// answered.
 	Replay(*guard.Result) error
-	// Bypass has the handler answer the request as if there were no middleware, and the answer say
-	// so.
+	// Bypass calls the handler as if there were no middleware, and marks the answer as bypassed.
 	Bypass()
 	// Deny ends the exchange with a denial.
 	Deny(policy.Denial)
-	// Unconfirmed is called before the answer that Run made is sent, if the store did not confirm that
-	// it is recorded.
+	// Unconfirmed is called before the answer that Run made is sent, if the store did not confirm
+	// that it is recorded.
 	Unconfirmed()
-	// Report tells of an error that does not change the answer.
+	// Report reports an error that does not change the answer.
 	Report(error)
 }
 
@@ -55,7 +53,7 @@ type Outcome struct {
 	Data []byte
 }
 
-// Ending says whether a repeat is given the same answer. The table is in docs/idempotency.md.
+// Ending is whether a repeat gets the same answer. The table is in docs/idempotency.md.
 type Ending int
 
 // The endings of handlers.
@@ -94,14 +92,14 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 	}
 }
 
-// run has the handler make the attempt, and settles it.
+// run calls the handler, and settles the attempt.
 func (m *Idempotency) run(x GuardedExchange, op guard.Operation, attempt *guard.Attempt) {
 	ctx, cancel := context.WithTimeoutCause(attempt.Context(), m.maxRun, policy.ErrMaxRun)
 	defer cancel()
 	noted := WithNote(x.Mark().in(ctx, m.Guard, op))
 	returned := false
 	defer func() {
-		if !returned { // the handler panicked, and goes on to do so
+		if !returned { // the handler is panicking
 			m.report(x, m.settlePanic(noted, attempt))
 		}
 	}()
@@ -140,14 +138,14 @@ func (m *Idempotency) keeps(e Ending, attempt *guard.Attempt) bool {
 	return e == Final || e == Failed && !m.mayRerun(attempt)
 }
 
-// report tells of an answer that could not be recorded. It is sent all the same.
+// report reports an answer that could not be recorded. It is sent all the same.
 func (m *Idempotency) report(x GuardedExchange, err error) {
 	if err != nil && !errors.Is(err, guard.ErrSettled) { // the handler may settle the attempt itself
 		x.Report(err)
 	}
 }
 
-// guardDenial says what a client is told of an error of Begin.
+// guardDenial returns the denial for an error of Begin.
 func guardDenial(err error) policy.Denial {
 	var (
 		inFlight    *guard.InFlightError

@@ -19,9 +19,9 @@ const (
 // (draft-ietf-httpapi-idempotency-key-header), or the denial of a request without a proper one. It
 // returns neither for a request that has none, and needs none.
 //
-// The field is a structured-field String, so a key is quoted; most clients send it bare, which spells
-// the same key. A bare key has no space, quote or comma: a comma is how proxies join two fields into
-// one.
+// The field is a structured-field String, so a key is quoted; most clients send it bare, which
+// spells the same key. A bare key has no space, quote or comma: a comma is how proxies join two
+// fields into one.
 func IdempotencyKey(values []string, required bool) (string, *policy.Denial) {
 	switch {
 	case len(values) == 0 && required:
@@ -52,8 +52,8 @@ func IdempotencyKey(values []string, required bool) (string, *policy.Denial) {
 	return CheckIdempotencyKey(key)
 }
 
-// CheckIdempotencyKey returns a key that did not come in a field, or the denial of a request with an
-// improper one.
+// CheckIdempotencyKey returns a key that did not come in a field, or the denial of a request with
+// an improper one.
 func CheckIdempotencyKey(key string) (string, *policy.Denial) {
 	if key == "" || len(key) > maxKey {
 		return "", malformed()

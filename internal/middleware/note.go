@@ -8,9 +8,9 @@ import (
 )
 
 // Note records what middleware of this module refused behind a guard. The guard's own answer is a
-// refusal only if it says so itself: contexts are given to parts of a request, and outlive it, so that
-// something was refused says nothing of the answer. An HTTP answer says so by a header field that has
-// the note's mark, an RPC by its error.
+// refusal only if it says so itself: contexts are given to parts of a request, and outlive it, so
+// that something was refused says nothing of the answer. An HTTP answer says so by a header field
+// that has the note's mark, an RPC by its error.
 type Note struct {
 	outer *Note
 
@@ -33,8 +33,9 @@ func NoteOf(ctx context.Context) *Note {
 	return n
 }
 
-// Mark is what the header of a refusal has, a text that nobody can guess: an answer of an upstream server
-// that a handler passes on does not have it. Guards in front of each other have the same mark.
+// Mark returns the value of a refusal's header field, an unguessable text: an answer of an upstream
+// server that a handler passes on does not have it. Guards in front of each other have the same
+// mark.
 func (n *Note) Mark() string {
 	if n.outer != nil {
 		return n.outer.Mark()
@@ -60,8 +61,8 @@ func (n *Note) Refused(status int, err error) {
 	}
 }
 
-// Answered records the status with which an error was answered. It counts if the error is the latest
-// refusal's.
+// Answered records the status with which an error was answered. It counts if the error is the
+// latest refusal's.
 func (n *Note) Answered(status int, err error) {
 	if n.IsError(err) {
 		n.Refused(status, err)

@@ -21,8 +21,9 @@ func NewRateLimit(l *tokenbucket.Limiter, s setting.Settings) RateLimit {
 	return RateLimit{newWatch(s, "rate_limit", l.Name()), l}
 }
 
-// Check takes a token of the key, or looks at why there is no key. It returns no denial if the request may go
-// on, bypassed if it does so without the store. The decision is left as it was if there is none.
+// Check takes a token of the key, or looks at why there is no key. It returns no denial if the
+// request may pass, and bypassed if it passes without the store. The decision is unchanged if there
+// is none.
 func (m *RateLimit) Check(
 	ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision,
 ) (denial *policy.Denial, bypassed bool) {
@@ -45,7 +46,7 @@ func (m *RateLimit) Check(
 	return denial, false
 }
 
-// deny says why a request may not go on that was not allowed to; nil if it may all the same.
+// deny returns why a request that was not allowed is refused; nil if it passes all the same.
 func (m *RateLimit) deny(ctx context.Context, decision *tokenbucket.Decision, err error) *policy.Denial {
 	switch {
 	case err == nil:

@@ -10,21 +10,22 @@ import (
 )
 
 const (
-	// maxPlaces bounds by how much later than the first token a caller is told to come back. Clients
-	// give up when they are told to wait for too long (grpcmw/retry: 30 s), and one that does not wait
-	// as told must not have the others wait for ever.
+	// maxPlaces bounds how much later than the first token a caller's delay ends. Clients give up
+	// when they are told to wait for too long (grpcmw/retry: 30 s), and one that does not wait as
+	// told must not have the others wait for ever.
 	maxPlaces = 20 * time.Second
-	// retryShards times keysPerShard keys have an order, about 60 bytes each. A caller of another key is
-	// told when the first token comes.
+	// retryShards times keysPerShard keys have an order, about 60 bytes each. A caller of another
+	// key is told when the first token comes.
 	retryShards  = 16
 	keysPerShard = 1024
 )
 
-// RetryOrder has callers who are refused by a rate limit come back one after the other: the first when there is
-// a token, and each of the others when there is one more. Callers that are all told the same time come
-// back at that time, and all but one are refused again.
+// RetryOrder has callers who are refused by a rate limit come back one after the other: the first
+// when there is a token, and each of the others when there is one more. Callers that are all told
+// the same time come back at that time, and all but one are refused again.
 //
-// It keeps a hash of each key, for as long as somebody was told to wait, and is this process's alone.
+// It keeps a hash of each key, for as long as somebody was told to wait, and is this process's
+// alone.
 type RetryOrder struct {
 	seed   maphash.Seed
 	start  time.Time
@@ -33,7 +34,8 @@ type RetryOrder struct {
 
 type retryShard struct {
 	mu sync.Mutex
-	// next is when the next caller of a key, by its hash, is to come back, in nanoseconds since the start.
+	// next is when the next caller of a key, by its hash, is to come back, in nanoseconds since the
+	// start.
 	next expiry.Table[uint64, int64]
 }
 

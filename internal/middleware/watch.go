@@ -14,12 +14,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// settled is how long the store must have decided about all requests before the time in which requests
-// passed without it counts as over: a store that fails now and then is logged once.
+// settled is how long the store must have decided about all requests before the time in which
+// requests passed without it counts as over: a store that fails now and then is logged once.
 const settled = time.Second
 
-// Watch reports what no answer shows: to the log when it begins and when it ends, to metrics for each
-// request. It also holds the policy by which requests pass without the store.
+// Watch reports what no answer shows: to the log when it begins and when it ends, to metrics for
+// each request. It also holds the policy by which requests pass without the store.
 type Watch struct {
 	open     setting.Open
 	logger   *slog.Logger
@@ -49,8 +49,8 @@ func newWatch(s setting.Settings, mechanism, name string) *Watch {
 	}
 }
 
-// Passes reports whether a request whose store returned this error passes without it. A client that has
-// left gets nothing of it.
+// Passes reports whether a request whose store returned this error passes without it. A client that
+// has left gets nothing of it.
 func (w *Watch) Passes(ctx context.Context, err error) bool {
 	if !w.open.Passes || ctx.Err() != nil {
 		return false
@@ -91,8 +91,8 @@ func (w *Watch) end(ctx context.Context) {
 	w.logger.InfoContext(ctx, "lockkeeper: requests no longer bypass the store", "passed", passed)
 }
 
-// NoKey returns the denial for an error of a key function, or for an empty key, which is none. What the
-// application should have provided is logged the first time that it is missing.
+// NoKey returns the denial for an error of a key function, or for an empty key, which is none. What
+// the application should have provided is logged the first time that it is missing.
 func (w *Watch) NoKey(ctx context.Context, err error) policy.Denial {
 	if err == nil || errors.Is(err, policy.ErrNoKey) {
 		return policy.Denial{Reason: policy.KeyMissing, Err: policy.ErrNoKey}

@@ -76,20 +76,3 @@ func Example_sharedWithAJob() {
 	// <nil>
 	// after the job: 200
 }
-
-// A page for those for whom there is no room.
-func Example_onDeny() {
-	exports, err := semaphore.New(memstore.New(), "exports", 1)
-	if err != nil {
-		panic(err)
-	}
-	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
-		http.Error(w, "Come back in "+d.RetryAfter.String(), d.Status())
-	})
-	var h http.Handler
-	h = concurrency.New(exports, nethttp.Global(), deny)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		fmt.Print(get(h, "/export").Body) // somebody else, meanwhile
-	}))
-	get(h, "/export")
-	// Output: Come back in 1s
-}

@@ -61,20 +61,3 @@ func Example_sharedWithAJob() {
 	// account 8, during the job: 200
 	// account 7, after the job: 200 <nil>
 }
-
-// Without Wait, whoever comes second is told so at once, in words of one's own.
-func Example_onDeny() {
-	imports, err := lock.New(memstore.New(), "imports")
-	if err != nil {
-		panic(err)
-	}
-	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
-		http.Error(w, "An import is running: "+string(d.Reason), d.Status())
-	})
-	var h http.Handler
-	h = exclusive.New(imports, nethttp.Global(), deny)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		fmt.Print(put(h, "/import").Body) // somebody else, meanwhile
-	}))
-	put(h, "/import")
-	// Output: An import is running: locked
-}

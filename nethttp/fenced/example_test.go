@@ -10,7 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
 )
@@ -83,19 +82,4 @@ func ExampleTransport() {
 	// <nil>
 	// 428 Precondition Required
 	// <nil>
-}
-
-// An answer of one's own to who has lost the lock.
-func Example_onDeny() {
-	accounts, err := memfence.New()
-	if err != nil {
-		panic(err)
-	}
-	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
-		http.Error(w, "read it again: "+string(d.Reason), d.Status())
-	})
-	h := fenced.New(accounts, nethttp.Global(), deny)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	put(h, "/", "34")
-	fmt.Print(put(h, "/", "33").Body)
-	// Output: read it again: stale-fence
 }

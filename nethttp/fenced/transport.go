@@ -7,8 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 )
 
-// Transport returns a RoundTripper that sends requests by base, http.DefaultTransport if that is nil,
-// with the fence of the lease that their context derives from:
+// Transport returns a RoundTripper that sends requests by base, http.DefaultTransport if that is
+// nil, with the fence of the lease that their context derives from:
 //
 //	client := &http.Client{Transport: fenced.Transport(nil)}
 //	…
@@ -16,13 +16,13 @@ import (
 //	…
 //	req, err := http.NewRequestWithContext(lease.Context(), http.MethodPut, url, body)
 //
-// A request that has the header field fence.Header is sent as it is, also if the field is there without a
-// value, which sends none; and so is a request without a lease. Of several leases it is the innermost:
-// where that is not the lock of the resource, set the field. A client for what no lock protects does
-// without the transport.
+// A request that has the header field fence.Header is sent as it is, also if the field is there
+// without a value, which sends none; and so is a request without a lease. Of several leases it is
+// the innermost: where that is not the lock of the resource, set the field. A client for what no
+// lock protects does without the transport.
 //
-// A lease that is over ends its context, and so the request. If the request was sent all the same, its
-// fence is what stops it.
+// A lease that is over ends its context, and so the request. If the request was sent all the same,
+// its fence is what stops it.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport

@@ -125,18 +125,3 @@ func ExampleKeyFrom_webhook() {
 	// 200 paid 450
 	// 200 paid 500
 }
-
-// Clients that do not read problems are told in their own words.
-func Example_onDeny() {
-	orders, err := guard.New(memstore.New(), "checkout")
-	if err != nil {
-		panic(err)
-	}
-	deny := nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
-		w.WriteHeader(d.Status())
-		_, _ = fmt.Fprintf(w, "<error code=%q/>", d.Reason)
-	})
-	h := idempotency.New(orders, byUser, deny)(http.NotFoundHandler())
-	fmt.Println(post(h, "alice", "two keys, that is", "").Body)
-	// Output: <error code="key-malformed"/>
-}

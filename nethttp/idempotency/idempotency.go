@@ -1,13 +1,13 @@
-// Package idempotency has requests with the same Idempotency-Key run once and answered alike, as
-// net/http middleware:
+// Package idempotency runs requests with the same Idempotency-Key once, and gives all of them the
+// same answer, as net/http middleware:
 //
 //	once := idempotency.New(orders, nethttp.ScopeBy(nethttp.ByContext(userKey{})), policy.Required())
 //	mux.Handle("POST /checkout", once(checkout))
 //
-// It stands behind authentication and authorisation, so that nobody is replayed what they may no
-// longer see; behind compression, so that what is kept is not compressed; and before locks and
-// concurrency limits, so that a replay needs neither. It stands round the handlers that need it, not
-// round the mux: there, it would keep and replay also that no route was found.
+// It stands behind authentication and authorisation, so that no answer is replayed to a client that
+// may no longer see it; behind compression, so that what is kept is not compressed; and before
+// locks and concurrency limits, so that a replay needs neither. It stands round the handlers that
+// need it, not round the mux: there, it would keep and replay also that no route was found.
 package idempotency
 
 import (
@@ -21,17 +21,18 @@ import (
 )
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
-// its answer to whoever sends the same request again. The key is a structured-field String, quoted
-// or bare, of 1 to 255 printable characters; [KeyFrom] reads another one. Which request it is for is a
-// fingerprint of method, host, path, query, content type, preconditions, Range and body, in which
-// policy.Fingerprint changes what stands for the body; policy.KeyAlone compares method, host and path.
+// its answer to every repeat of the request. The key is a structured-field String, quoted or bare,
+// of 1 to 255 printable characters; [KeyFrom] reads another one. A key belongs to one request,
+// identified by a fingerprint of method, host, path, query, content type, preconditions, Range and
+// body. policy.Fingerprint replaces the body in it; policy.KeyAlone compares only method, host and
+// path.
 //
 // What a client sees:
 //
 //   - the handler's answer, the first time;
-//   - the same status, header fields, body and trailers with "Idempotency-Replayed: true" after that;
-//     without Set-Cookie, Date and what belongs to a connection. Fields that the handler deleted, or
-//     suppressed by a nil value, are missing in the replay too;
+//   - the same status, header fields, body and trailers with "Idempotency-Replayed: true" after
+//     that; without Set-Cookie, Date and what belongs to a connection. Fields that the handler
+//     deleted, or suppressed by a nil value, are missing in the replay too;
 //   - 409 with Retry-After while the first request runs;
 //   - 422 if the key was used for another request;
 //   - 409 response-not-retained if the answer was not kept: it was streamed, or larger than the
@@ -42,16 +43,16 @@ import (
 //   - 400 if the key is malformed, given several times, or missing where it is required, or if the
 //     client has not sent what scopes the request; or if its body breaks off, or policy.Fingerprint
 //     refuses it;
-//   - 500 if the application has not provided the scope, such as the user whom authentication should have
-//     put into the context, or if the same guard is in the request's chain twice; both are logged once
-//     (policy.Logger);
+//   - 500 if the application has not provided the scope, such as the user whom authentication
+//     should have put into the context, or if the same guard is in the request's chain twice; both
+//     are logged once (policy.Logger);
 //   - 413 if the request's body is larger than policy.MaxBody, or than a limit outside lets pass;
-//   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected; or if the bodies of
-//     all requests together would take more memory than policy.MaxBodies.
+//   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected; or if the
+//     bodies of all requests together would take more memory than policy.MaxBodies.
 //
 // Refusals are problems (RFC 9457). The handler's answer is recorded before it is sent, and sent
-// even if it could not be recorded; the recording then goes on in the background, and
-// nethttp.OnError is told.
+// even if it could not be recorded; recording it is then retried in the background, and
+// nethttp.OnError is called.
 //
 // To record the answer, the handler is given a ResponseWriter that holds it back. Flush lets it
 // through, as it is written from then on, and so does Hijack, which hands over the connection: that
@@ -63,27 +64,29 @@ import (
 // docs/idempotency.md. A refusal by middleware of this module behind this one is released.
 //
 // The handler's request has the attempt's context: guard.FromContext finds the attempt in it. The
-// client's disconnecting does not end that context, and the handler runs to its end; a deadline of the
-// request's context ends it, and policy.MaxRun (5 minutes if not set) with the cause policy.ErrMaxRun.
-// guard.ClientContext ends when the client leaves. If the handler panics, the attempt is settled and
-// the panic goes on.
+// client's disconnecting does not end that context, and the handler runs to its end; a deadline of
+// the request's context ends it, and policy.MaxRun (5 minutes if not set) with the cause
+// policy.ErrMaxRun. guard.ClientContext ends when the client disconnects. If the handler panics,
+// the attempt is settled and the panic continues.
 //
-// Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies, policy.Fingerprint,
-// policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.StatusHeaders,
-// policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New panics if the
-// guard is nil or the scope is the zero value, and what it returns if the handler is nil.
+// Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies,
+// policy.Fingerprint, policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun,
+// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and
+// nethttp.OnDeny. New panics if the guard is nil or the scope is the zero value, and what it
+// returns if the handler is nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
 	return adapter.Handler("idempotency", httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts))
 }
 
-// KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from another
-// header, a field of the body, a webhook's event id. The key has 1 to 255 printable ASCII characters, and is
-// taken as it is. If key returns policy.ErrNoKey, or an empty key, the request has none: it is refused
-// with status 400 with policy.Required, and otherwise runs unguarded. Any other error is the server's:
-// status 500.
+// KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from
+// another header, a field of the body, a webhook's event id. The key has 1 to 255 printable ASCII
+// characters, and is taken as it is. If key returns policy.ErrNoKey, or an empty key, the request
+// has none: it is refused with status 400 with policy.Required, and otherwise runs unguarded. Any
+// other error is the server's: status 500.
 //
-// The body is read before, of requests without a key too, so that key can read it, and the handler again:
-// policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It panics if key is nil.
+// The body is read before, of requests without a key too, so that key can read it, and the handler
+// again: policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It
+// panics if key is nil.
 func KeyFrom(key nethttp.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }
 
 // ofRequest is a httpmw.Scope.

@@ -2,9 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 
@@ -78,49 +76,4 @@ func Example_failOpen() {
 	store.Break(storetest.Any, storetest.Down) // an outage
 	fmt.Println(getAs(h, "acme").Code)
 	// Output: 200
-}
-
-// Browsers are shown a page. When to come back is in Retry-After already.
-func Example_onDenyPage() {
-	limiter, err := tokenbucket.New(memstore.New(), "pages", tokenbucket.PerHour(60).Burst(1))
-	if err != nil {
-		panic(err)
-	}
-	h := ratelimit.New(limiter, nethttp.Global(), nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.WriteHeader(d.Status())
-		_, _ = fmt.Fprint(w, "<h1>One moment, please</h1>")
-	}))(hello200)
-
-	getAs(h, "acme")
-	w := getAs(h, "acme")
-	fmt.Println(w.Code, w.Header().Get("Retry-After"), w.Body)
-	// Output: 429 60 <h1>One moment, please</h1>
-}
-
-// An API has error bodies of its own, which say how its limit stands.
-func Example_onDenyLimit() {
-	limiter, err := tokenbucket.New(memstore.New(), "requests", tokenbucket.PerHour(60).Burst(2))
-	if err != nil {
-		panic(err)
-	}
-	h := ratelimit.New(limiter, nethttp.ByContext(tenantKey{}),
-		policy.ProblemTypes("https://shop.example/errors#"),
-		nethttp.OnDeny(func(w http.ResponseWriter, _ *http.Request, d policy.Denial) {
-			body := map[string]any{"error": d.Title(), "see": d.Type()}
-			if d.Reason == policy.QuotaExceeded {
-				body["limit"] = d.Limit.Capacity
-				body["remaining"] = d.Limit.Remaining
-				body["reset"] = math.Ceil(d.Limit.Reset.Seconds())
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(d.Status())
-			_ = json.NewEncoder(w).Encode(body)
-		}))(hello200)
-
-	for range 2 {
-		getAs(h, "acme")
-	}
-	fmt.Print(getAs(h, "acme").Body)
-	// Output: {"error":"Request cannot be satisfied as assigned quota has been exceeded","limit":2,"remaining":0,"reset":120,"see":"https://iana.org/assignments/http-problem-types#quota-exceeded"}
 }

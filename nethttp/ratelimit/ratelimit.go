@@ -1,4 +1,4 @@
-// Package ratelimit limits how often requests of a key pass, as net/http middleware:
+// Package ratelimit limits the rate of requests of each key, as net/http middleware:
 //
 //	handler := ratelimit.New(limiter, nethttp.ByClientIP(clientip.Direct()))(mux)
 package ratelimit
@@ -20,14 +20,15 @@ import (
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
 //     requests pass;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if the key
-//     function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
+//     the key function fails.
 //
-// Every request that was decided on has RateLimit and RateLimit-Policy in its response
+// The response to every request that the limiter decided about has RateLimit and RateLimit-Policy
 // (draft-ietf-httpapi-ratelimit-headers).
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New
-// panics if limiter or key is nil, and what it returns if the handler is.
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, nethttp.Unless,
+// nethttp.OnError and nethttp.OnDeny. New panics if limiter or key is nil, and what it returns if
+// the handler is.
 func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateLimitOption) func(http.Handler) http.Handler {
 	return adapter.Handler("ratelimit", httpmw.RateLimit(adapter.NetHTTP{}, limiter, adapter.Key(key), opts))
 }

@@ -71,7 +71,8 @@ func (Echo) Current(_ echo.Context, r *http.Request) bool { return r.Context().E
 // End implements httpmw.Adapter: a handler that is not called does not run.
 func (Echo) End(echo.Context) bool { return true }
 
-// Refuse implements httpmw.Adapter. It returns an error, with which the application's error handler answers.
+// Refuse implements httpmw.Adapter. It returns an error, with which the application's error handler
+// answers.
 func (e Echo) Refuse(c echo.Context, d policy.Denial) (status int, err error) {
 	denied, response := httpmw.NewError(d), c.Response()
 	response.Before(func() { denied.Label(response.Header()) })
@@ -79,8 +80,8 @@ func (e Echo) Refuse(c echo.Context, d policy.Denial) (status int, err error) {
 	return e.status(c, err), err
 }
 
-// status returns that of the answer which the middleware has made, or which echo's own error handler makes
-// of the error that the middleware returns.
+// status returns that of the answer which the middleware has made, or which echo's own error
+// handler makes of the error that the middleware returns.
 func (e Echo) status(c echo.Context, err error) int {
 	if err == nil || c.Response().Committed {
 		return c.Response().Status
@@ -106,8 +107,8 @@ func (Echo) StatusOf(err error) int {
 // Path implements httpmw.RouteAdapter.
 func (Echo) Path(c echo.Context) string { return c.Path() }
 
-// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what matches no
-// other, which do not count.
+// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what
+// matches no other, which do not count.
 func (Echo) Routed(c echo.Context) bool {
 	path := c.Path()
 	if path == "" {

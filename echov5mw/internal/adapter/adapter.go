@@ -49,8 +49,8 @@ func (Echo) Header(c *echo.Context) http.Header { return c.Response().Header() }
 // Writer implements httpmw.Adapter.
 func (Echo) Writer(c *echo.Context) http.ResponseWriter { return c.Response() }
 
-// Capture implements httpmw.Adapter. Echo's own Response is put before w, so that error handlers know
-// whether the answer has begun. The one that is behind w learns of it when the answer is sent.
+// Capture implements httpmw.Adapter. Echo's own Response is put before w, so that error handlers
+// know whether the answer has begun. The one that is behind w learns of it when the answer is sent.
 func (Echo) Capture(c *echo.Context, w *httpmw.Capture) (captured *echo.Context, restore func(current bool)) {
 	original := c.Response()
 	response := echo.NewResponse(w, c.Logger())
@@ -69,7 +69,8 @@ func (Echo) Current(_ *echo.Context, r *http.Request) bool { return r.Context().
 // End implements httpmw.Adapter: a handler that is not called does not run.
 func (Echo) End(*echo.Context) bool { return true }
 
-// Refuse implements httpmw.Adapter. It returns an error, with which the application's error handler answers.
+// Refuse implements httpmw.Adapter. It returns an error, with which the application's error handler
+// answers.
 func (Echo) Refuse(c *echo.Context, d policy.Denial) (code int, err error) {
 	denied := httpmw.NewError(d)
 	if response, err := echo.UnwrapResponse(c.Response()); err == nil {
@@ -78,8 +79,8 @@ func (Echo) Refuse(c *echo.Context, d policy.Denial) (code int, err error) {
 	return status(c, denied), denied
 }
 
-// status returns that of the answer which the middleware has made, or which echo's own error handler makes
-// of the error that the middleware returns.
+// status returns that of the answer which the middleware has made, or which echo's own error
+// handler makes of the error that the middleware returns.
 func status(c *echo.Context, err error) int {
 	_, status := echo.ResolveResponseStatus(c.Response(), err)
 	return status
@@ -97,8 +98,8 @@ func (Echo) StatusOf(err error) int { return echo.StatusCode(err) }
 // Path implements httpmw.RouteAdapter.
 func (Echo) Path(c *echo.Context) string { return c.Path() }
 
-// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what matches no
-// other, which do not count.
+// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what
+// matches no other, which do not count.
 func (Echo) Routed(c *echo.Context) bool {
 	switch route := c.RouteInfo(); {
 	case route.Method == echo.RouteNotFound, route.Name == echo.NotFoundRouteName, route.Name == echo.MethodNotAllowedRouteName:

@@ -68,8 +68,8 @@ func (Gin) Capture(c *gin.Context, capture *httpmw.Capture) (captured *gin.Conte
 // Current implements httpmw.Adapter. Gin reuses a context when its request is over.
 func (Gin) Current(_ *gin.Context, r *http.Request) bool { return r.Context().Err() == nil }
 
-// End implements httpmw.Adapter. Middleware that refuses a body while it is read, as gin-contrib/size does,
-// answers before.
+// End implements httpmw.Adapter. Middleware that refuses a body while it is read, as
+// gin-contrib/size does, answers before.
 func (Gin) End(c *gin.Context) bool {
 	if c.IsAborted() && c.Writer.Written() {
 		return false

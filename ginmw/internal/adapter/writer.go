@@ -63,8 +63,8 @@ func informational(status int) bool {
 	return status >= 100 && status < 200 && status != http.StatusSwitchingProtocols
 }
 
-// hinter is gin's ResponseWriter, but it sends informational answers at once. Gin would take the status
-// of one for that of the answer.
+// hinter is gin's ResponseWriter, but it sends informational answers at once. Gin would take the
+// status of one for that of the answer.
 type hinter struct{ gin.ResponseWriter }
 
 func (h hinter) WriteHeader(status int) {

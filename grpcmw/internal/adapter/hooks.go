@@ -49,8 +49,8 @@ func (h *Hooks) Deny(call *grpcmw.Call, d policy.Denial) error {
 	return err
 }
 
-// Refusal returns the error for a denial. A failure of the store, or of a key function, is reported; a
-// mere denial is not.
+// Refusal returns the error for a denial. A failure of the store, or of a key function, is
+// reported; a mere denial is not.
 func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
 	if d.Err != nil && d.Status() >= 500 {
 		h.Report(call, d.Err)
@@ -62,15 +62,15 @@ func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
 	return grpcmw.NewError(d, grpcmw.StatusOf(d))
 }
 
-// Report tells of an error that the client is not told of.
+// Report reports an error that the client does not see.
 func (h *Hooks) Report(call *grpcmw.Call, err error) {
 	if h.report != nil {
 		h.report(call, err)
 	}
 }
 
-// SetHeader sets metadata of the answer's header. It fails only when the header has been sent, or when
-// the call is not a server's, as in a test of an interceptor alone: nobody is there to be told.
+// SetHeader sets metadata of the answer's header. It fails only when the header has been sent, or
+// when the call is not a server's, as in a test of an interceptor alone, and then nothing is lost.
 func SetHeader(ctx context.Context, name, value string) {
 	_ = grpc.SetHeader(ctx, metadata.Pairs(name, value))
 }

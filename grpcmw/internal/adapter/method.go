@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 )
 
-// describe returns the descriptor of a method, such as /shop.Shop/Checkout; nil if no generated code
-// of this program has it.
+// describe returns the descriptor of a method, such as /shop.Shop/Checkout; nil if no generated
+// code of this program has it.
 func describe(fullMethod string) protoreflect.MethodDescriptor {
 	name := strings.ReplaceAll(strings.TrimPrefix(fullMethod, "/"), "/", ".")
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))

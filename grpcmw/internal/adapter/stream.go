@@ -30,7 +30,7 @@ func NewStream(stream grpc.ServerStream, info *grpc.StreamServerInfo) (*Stream, 
 	return s, grpcmw.NewStreamCall(s.ctx, info.FullMethod, s.firstRequest)
 }
 
-// WithContext has the handler see this context from now on.
+// WithContext sets the handler's context.
 func (s *Stream) WithContext(ctx context.Context) { s.ctx = ctx }
 
 // Context is the handler's.

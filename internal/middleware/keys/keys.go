@@ -33,9 +33,10 @@ func Only(values []string) (string, error) {
 	return NonEmpty(values[0])
 }
 
-// OfContext returns a function for the key of a value that other middleware put into a context under
-// contextKey: a string, an integer or a fmt.Stringer. The zero value of its type, and an empty text,
-// are no subject: the application did not provide one. The name is that of the framework's package.
+// OfContext returns a function for the key of a value that other middleware put into a context
+// under contextKey: a string, an integer or a fmt.Stringer. The zero value of its type, and an
+// empty text, are no subject: the application did not provide one. The name is that of the
+// framework's package.
 func OfContext(name string, contextKey any) func(value any) (string, error) {
 	missing := NotProvided("%s: ByContext: no value for %#v in the context; the middleware that provides it must run before this one", name, contextKey)
 	return func(value any) (string, error) {
@@ -50,7 +51,8 @@ func OfContext(name string, contextKey any) func(value any) (string, error) {
 	}
 }
 
-// textOf returns the text of a value, which is empty for nothing. It is false for a type that has none.
+// textOf returns the text of a value, which is empty for nothing. It is false for a type that has
+// none.
 func textOf(value any) (text string, ok bool) {
 	switch v := value.(type) {
 	case nil:
@@ -78,15 +80,15 @@ func NotProvided(format string, args ...any) error {
 
 var errUnusable = fmt.Errorf("%w in a usable form", policy.ErrNotProvided)
 
-// Unusable is NotProvided for what the application provided in a form that is no key. FirstOf does not go
-// past it, since the next key would hide the mistake.
+// Unusable is NotProvided for what the application provided in a form that is no key. FirstOf does
+// not go past it, since the next key would hide the mistake.
 func Unusable(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUnusable, fmt.Sprintf(format, args...))
 }
 
 // Join returns a function for several keys together. Each part has its length before it, so that no
-// two lists of keys are joined to the same text. It panics, as a function of the package called name,
-// if there are no keys or if one of them is nil.
+// two lists of keys are joined to the same text. It panics, as a function of the package called
+// name, if there are no keys or if one of them is nil.
 func Join[K ~func(R) (string, error), R any](name string, parts []K) K {
 	check(name+": Join", parts)
 	return func(r R) (string, error) {
@@ -106,8 +108,8 @@ func Join[K ~func(R) (string, error), R any](name string, parts []K) K {
 
 // FirstOf returns a function for the first key of several that a request has. Its position is part
 // of the key: a client that chooses one value must not pass for who has it in another place. Of a
-// request that has none, the error matches policy.ErrNoKey if one of them was the client's to send. It
-// panics as Join does.
+// request that has none, the error matches policy.ErrNoKey if one of them was the client's to send.
+// It panics as Join does.
 func FirstOf[K ~func(R) (string, error), R any](name string, choices []K) K {
 	check(name+": FirstOf", choices)
 	return func(r R) (string, error) {

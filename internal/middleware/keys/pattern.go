@@ -8,8 +8,8 @@ type Pattern []part
 // part is a text, and the parameter behind it, if there is one.
 type part struct{ text, param string }
 
-// Braced returns a pattern of http.ServeMux or chi: "PUT /carts/{id}", "/files/{path...}", "/v{n:[0-9]+}",
-// "/static/*".
+// Braced returns a pattern of http.ServeMux or chi: "PUT /carts/{id}", "/files/{path...}",
+// "/v{n:[0-9]+}", "/static/*".
 func Braced(pattern string) (p Pattern) {
 	slash := strings.IndexByte(pattern, '/') // after a method and a host
 	if slash < 0 {

@@ -18,7 +18,8 @@ func ScopeBy[K ~func(R) (string, error), R any](name string, key K) Scope[R] {
 	}}
 }
 
-// Unscoped puts all requests into the empty scope, which no subject has, and which guards do not bound.
+// Unscoped puts all requests into the empty scope, which no subject has, and which guards do not
+// bound.
 func Unscoped[R any]() Scope[R] {
 	return Scope[R]{func(R) (string, error) { return "", nil }}
 }

@@ -1,7 +1,8 @@
 package setting
 
-// Func is an option of every policy. What returns it to an application returns it as an interface, with the
-// markers of those policies alone that it makes sense for, so that on another one it does not compile.
+// Func is an option of every policy. What returns it to an application returns it as an interface,
+// with the markers of those policies alone that it makes sense for, so that on another one it does
+// not compile.
 type Func func(*Settings)
 
 func (f Func) apply(s *Settings) { f(s) }
@@ -15,7 +16,8 @@ func (Func) forFenced()          {}
 
 type option interface{ apply(*Settings) }
 
-// The options of each policy. Limits and guards have some options in HTTP alone, and some in gRPC alone.
+// The options of each policy. Limits and guards have some options in HTTP alone, and some in gRPC
+// alone.
 type (
 	// RateLimitOption is an option of limits in HTTP.
 	RateLimitOption interface {

@@ -1,5 +1,6 @@
-// Package setting holds what the options of the middleware set, and seals those options: nobody outside this
-// module can name its types. It is a package below core/policy, which package middleware imports.
+// Package setting holds what the options of the middleware set, and seals those options: nobody
+// outside this module can name its types. It is a package below core/policy, which package
+// middleware imports.
 package setting
 
 import (
@@ -11,7 +12,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Settings is what a middleware was given. Which of the fields apply to it is a matter of its options' types.
+// Settings is what a middleware was given. Which of the fields apply to it is a matter of its
+// options' types.
 type Settings struct {
 	// Skip, Deny, Report and Key are functions in a framework's own types, such as
 	// func(*gin.Context) bool, or nil. Key reads an idempotency key.
@@ -40,8 +42,8 @@ type Settings struct {
 	MaxBody  int64
 	// MaxBodies bounds the bodies of all requests together; zero stands for the default.
 	MaxBodies int64
-	// Fingerprint returns what stands for the body in the fingerprint of an HTTP request; nil for the body
-	// itself. CallFingerprint is the same for gRPC, in its types.
+	// Fingerprint returns what stands for the body in the fingerprint of an HTTP request; nil for
+	// the body itself. CallFingerprint is the same for gRPC, in its types.
 	Fingerprint     func(r *http.Request, body []byte) ([]byte, error)
 	CallFingerprint any
 	// KeyAlone leaves all but method, host and path out of the fingerprint.
@@ -89,8 +91,8 @@ func Of[O option](options []O) Settings {
 	return s
 }
 
-// Hook returns a function in a framework's own types that a middleware was given, or nil. It panics,
-// as the New of the package called name, if the function was made for another framework.
+// Hook returns a function in a framework's own types that a middleware was given, or nil. It
+// panics, as the New of the package called name, if the function was made for another framework.
 func Hook[F any](name string, given any) F {
 	hook, ok := given.(F)
 	if !ok && given != nil {

@@ -17,14 +17,15 @@ type Context struct {
 	next http.Handler
 }
 
-// handle is a function of all requests, so that routers that build chains for each request pay for no closure.
+// handle is a function of all requests, so that routers that build chains for each request pay for
+// no closure.
 func handle(c Context) error {
 	c.next.ServeHTTP(c.W, c.R)
 	return nil
 }
 
-// Handler returns a middleware as net/http takes it. What it returns panics, as what the New of the package
-// called name returns, if the handler is nil.
+// Handler returns a middleware as net/http takes it. What it returns panics, as what the New of the
+// package called name returns, if the handler is nil.
 func Handler(name string, m httpmw.Middleware[Context]) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		if next == nil {
