@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lockkeeper/lockkeeper/internal/bucketmodel"
+	"github.com/lockkeeper/lockkeeper/core/internal/bucketmodel"
 )
 
 // Decisions are those of exact fractions, but for a nanosecond each token, and debts are exact.

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/bucketmodel"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/bucketmodel"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -87,7 +87,7 @@ func TestTheScriptAgainstModels(t *testing.T) {
 		"miniredis": redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}),
 		"redis":     redistest.Start(t).Client(),
 	} {
-		defer client.Close()
+		t.Cleanup(func() { _ = client.Close() })
 		check := func(model func(t *rapid.T, s store.Buckets, pass func(time.Duration))) func(*testing.T) {
 			return rapid.MakeCheck(func(t *rapid.T) {
 				if err := client.FlushAll(t.Context()).Err(); err != nil {
@@ -103,5 +103,33 @@ func TestTheScriptAgainstModels(t *testing.T) {
 		t.Run(name+"/debts", check(func(t *rapid.T, s store.Buckets, pass func(time.Duration)) {
 			bucketmodel.CheckDebts(t, s, pass, time.Microsecond, true)
 		}))
+	}
+}
+
+// A batch whose decisions are about one key, under a plan and then a smaller one.
+func TestASmallerPlanInABatch(t *testing.T) {
+	client := redistest.Start(t).Client()
+	large := []store.Charge{{Cost: 50 * time.Second, Capacity: time.Minute}}
+	small := []store.Charge{{Cost: time.Second, Capacity: 10 * time.Second}}
+	for _, others := range []int{1, 20} {
+		batch := []*decision{{keys: []string{fmt.Sprint(others)}, charges: large}}
+		for range others {
+			batch = append(batch, &decision{keys: batch[0].keys, charges: small})
+		}
+		keys, args := batchArgs(batch)
+		reply, err := client.Eval(t.Context(), scriptText("take_tokens"), keys, args...).Slice()
+		if err != nil || len(reply) != len(batch) {
+			t.Fatal(reply, err)
+		}
+		for i := range reply {
+			got, err := readDecision(reply[i], 1)
+			want := store.TakeReply{Allowed: true, Debts: store.OneDebt(50 * time.Second)}
+			if i > 0 {
+				want = store.TakeReply{Debts: store.OneDebt(10 * time.Second)}
+			}
+			if got != want || err != nil {
+				t.Errorf("decision %d of %d: %+v, %v, want %+v", i, len(batch), got, err, want)
+			}
+		}
 	}
 }

@@ -61,5 +61,5 @@ func (m *meter) tell(s *LimitState, debt, cost time.Duration) {
 
 // ceil rounds up to the microsecond, in which a store's clock may count.
 func ceil(d time.Duration) time.Duration {
-	return (d + time.Microsecond - 1) / time.Microsecond * time.Microsecond
+	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
 }

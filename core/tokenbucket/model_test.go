@@ -36,3 +36,17 @@ func TestTokensOfAnHour(t *testing.T) {
 		})
 	}
 }
+
+// What headers say in whole seconds does not show the nanoseconds that are added to intervals.
+func TestASecondsTokensComeBackInASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newLimiter(t, tokenbucket.PerSecond(300).Burst(600))
+		d, err := l.AllowN(t.Context(), "k", 300)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := d.Limits()[0]; s.Reset != time.Second || s.Window != 2*time.Second {
+			t.Errorf("300 of 600 tokens at 300 a second were taken: %+v", s)
+		}
+	})
+}

@@ -25,7 +25,7 @@ local now = t[1] * 1000000 + t[2]
 -- Returns the debt of a bucket in ns. One that is damaged has none. A clock that stepped back must not lock a key
 -- out: the debt is never more than the capacity.
 local function debtOf(value, cap)
-  local gone, ns = tonumber(sub(value, 1, -4)), tonumber(sub(value, -3)) -- not as arithmetic reads 012
+  local gone, ns = tonumber(sub(value, 1, -4)), tonumber(sub(value, -3)) -- arithmetic may read 012 as octal
   local debt = gone and ns and (gone - now) * 1000 + ns or 0
   if debt > cap then
     return cap

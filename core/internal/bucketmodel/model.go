@@ -172,7 +172,7 @@ func CheckDebts(t *rapid.T, buckets store.Buckets, pass func(time.Duration), ste
 	)
 	now, full := time.Duration(0), map[string]time.Duration{}
 	for range rapid.IntRange(1, 20).Draw(t, "steps") {
-		pause := time.Duration(lengths.Draw(t, "pause")) / 8 / step * step
+		pause := (time.Duration(lengths.Draw(t, "pause")) / 8).Truncate(step)
 		if back && rapid.IntRange(0, 4).Draw(t, "back") == 0 {
 			pause = -pause
 		}
