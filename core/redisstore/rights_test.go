@@ -133,11 +133,13 @@ func TestDocumentedRights(t *testing.T) {
 	if _, err := newClaim("acked", "holder").acquire(acked); !errors.Is(err, redisstore.ErrNotReplicated) {
 		t.Errorf("acquire: %v, want no replica to confirm it", err)
 	}
-	must(t, server.Client().ScriptFlush(ctx()).Err())
-	eventually(t, 10*time.Second, "a batch of decisions", func() bool {
+	eventually(t, 10*time.Second, "a batch of decisions, and one whose script the server has lost", func() bool {
+		must(t, server.Client().ScriptFlush(ctx()).Err())
+		must(t, operations["decision"](t, s))
 		must(t, operations["many decisions"](t, s))
 		must(t, operations["check"](t, s))
-		return commands(t, server)["mget"]
+		used := commands(t, server)
+		return used["mget"] && used["eval"]
 	})
 	wantSufficient(t, serverRights(t), server)
 }
