@@ -191,7 +191,7 @@ func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
 		configure(t, direct, "maxmemory", "1")
 
 		log := new(logbook)
-		s := newStore(t, client, log.option(), redisstore.WithoutRememberedDenials())
+		s := newStore(t, client, log.option(), redisstore.WithoutDenialCache())
 		l := newLimiter(t, s)
 		full := func(what string, err error) {
 			t.Helper()

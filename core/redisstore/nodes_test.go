@@ -145,7 +145,7 @@ func TestAMasterIsGone(t *testing.T) {
 			cluster := redistest.StartCluster(t)
 			client := cluster.Client()
 			log := new(logbook)
-			s := newStore(t, client, hasty, log.option(), redisstore.WithoutRememberedDenials())
+			s := newStore(t, client, hasty, log.option(), redisstore.WithoutDenialCache())
 			l := newLimiter(t, s)
 			here, elsewhere := keysOn(t, client, cluster.Servers[0], 20)
 			for _, key := range append(slices.Clone(here), elsewhere...) {
@@ -274,7 +274,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 func TestAServerFarAway(t *testing.T) {
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
-		_, proxy, _, s := behindProxy(t, 5*time.Second, hasty, redisstore.WithoutRememberedDenials())
+		_, proxy, _, s := behindProxy(t, 5*time.Second, hasty, redisstore.WithoutDenialCache())
 		l := newLimiter(t, s)
 		_, err := l.AllowN(ctx(), "k", 0)
 		must(t, err)

@@ -7,12 +7,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// maxDecisions bounds the work of one call to a fraction of a millisecond, since other clients of the server wait
-// for it. A decision about one bucket, which takes a server 2 to 5 µs, counts one, and each bucket of one about
-// several counts two.
+// maxDecisions bounds the work of one call to a fraction of a millisecond, since other clients of
+// the server wait for it. A decision about one bucket takes a server 2 to 5 µs and counts one; with
+// several buckets, each counts two.
 const maxDecisions = 128
 
-// decision is one that shares a call with others.
+// decision is a batched decision.
 type decision struct {
 	turn
 	lane     *lane[*decision]
@@ -42,8 +42,8 @@ func (s *Store) newDecisions(n *node) *lane[*decision] {
 	return l
 }
 
-// takeTogether makes a decision in a call with others. It returns when the decision is made, when it was not
-// sent within the store's own deadline, or at ctx's.
+// takeTogether makes a decision in a batch. It returns when the decision is made, when it was not
+// sent within the store's timeout, or when ctx ends.
 func (s *Store) takeTogether(ctx context.Context, n *node, charges []store.Charge, keys []string) (store.TakeReply, error) {
 	if n.isDown() {
 		return store.TakeReply{}, n.downError()
@@ -71,10 +71,10 @@ func (s *Store) takeTogether(ctx context.Context, n *node, charges []store.Charg
 	}
 	s.deadlines.end(&d.deadline)
 	reply, err := d.reply, d.err
-	if isDamage(err) { // of this caller's buckets, since the call itself has worked
+	if isDamage(err) { // of this caller's buckets: the call itself succeeded
 		s.damage.Found(ctx)
 	}
-	if err == nil { // else the client may yet read it
+	if err == nil { // otherwise the client may still read it
 		d.reply, d.charges = store.TakeReply{}, nil
 		s.spareDecisions.Put(d)
 	}

@@ -394,7 +394,7 @@ func TestNoOvershootInACrowd(t *testing.T) {
 // However many ask at once, for however many limits, a call keeps the server for less than a millisecond.
 func TestABatchIsShort(t *testing.T) {
 	server := redistest.Start(t)
-	s := newStore(t, server.Client(), redisstore.WithTimeout(5*time.Second), redisstore.WithoutRememberedDenials())
+	s := newStore(t, server.Client(), redisstore.WithTimeout(5*time.Second), redisstore.WithoutDenialCache())
 	l, err := tokenbucket.New(s, "l", tokenbucket.Limits{
 		tokenbucket.PerHour(1000).Named("a"), tokenbucket.Per(7, time.Minute).Named("b"), tokenbucket.Per(11, time.Second).Named("c"),
 	})
@@ -466,7 +466,7 @@ func TestDecisionsFarAway(t *testing.T) {
 // A server that became a replica refuses to write: that is said of the server, and not of a decision.
 func TestDecisionsOnAReplica(t *testing.T) {
 	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
-		s := newStore(t, client, redisstore.WithoutRememberedDenials())
+		s := newStore(t, client, redisstore.WithoutDenialCache())
 		l := newLimiter(t, s)
 		if _, err := l.Allow(t.Context(), "k"); err != nil {
 			t.Fatal(err)

@@ -44,9 +44,9 @@ func (c *Charge) Fits(debt time.Duration) bool { return c.Cost <= c.Capacity-deb
 // TakeReply is the answer to TakeTokens.
 type TakeReply struct {
 	Allowed bool
-	// Remembered means that a denial comes from the store's denial cache.
-	Remembered bool
-	Debts      Debts
+	// Cached means that a denial comes from the store's denial cache.
+	Cached bool
+	Debts  Debts
 }
 
 // Debts are the debts of the buckets of charges, in their order. A single one needs no allocation.

@@ -12,14 +12,14 @@ type Source uint8
 // The sources of decisions.
 const (
 	FromStore Source = iota
-	// FromMemory is a denial that follows from an earlier one, without a question to the store.
-	FromMemory
+	// FromCache is a denial from the store's denial cache.
+	FromCache
 )
 
-// String returns "store" or "memory".
+// String returns "store" or "cache".
 func (s Source) String() string {
-	if s == FromMemory {
-		return "memory"
+	if s == FromCache {
+		return "cache"
 	}
 	return "store"
 }

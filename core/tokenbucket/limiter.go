@@ -191,8 +191,8 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 		return err
 	}
 	d.plan, d.debts = plan, reply.Debts
-	if reply.Remembered {
-		d.Source = FromMemory
+	if reply.Cached {
+		d.Source = FromCache
 	}
 	if !charge || !reply.Allowed { // else the debt has it already
 		d.asked = n
