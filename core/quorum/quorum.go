@@ -42,7 +42,7 @@ type Store struct {
 	majority int
 	longest  atomic.Int64 // the longest lease that a restarted member may have lost, as a duration
 	hooks    shutdown.Hooks
-	errands  errand.Group
+	calls    errand.Group
 	requests requests
 
 	*namesakes
@@ -123,7 +123,7 @@ func (q *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.L
 	if req.Shared {
 		return store.LockReply{}, store.ErrNotSupported
 	}
-	if reply, ok := q.requests.again(req.ID); ok {
+	if reply, ok := q.requests.lookup(req.ID); ok {
 		return reply, nil
 	}
 	reply, _, err := q.elect(ctx, req)
@@ -154,7 +154,7 @@ func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 	if place == nil {
 		return grant, err
 	}
-	defer q.requests.leave(place)
+	defer q.requests.endWait(place)
 	stopped := func() error {
 		if errors.Is(context.Cause(waiting), store.ErrWithdrawn) {
 			return store.ErrWithdrawn
@@ -175,7 +175,7 @@ func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 		switch {
 		case err == nil && reply.Outcome == store.Granted:
 			if !q.requests.granted(place, attempt, reply.Grant) {
-				q.giveBack(attempt.Ref(), q.members)
+				q.releaseAsync(attempt.Ref(), q.members)
 				return store.Grant{}, store.ErrWithdrawn
 			}
 			return reply.Grant, nil
@@ -205,10 +205,10 @@ func (q *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error
 	if withdrawn { // an attempt in flight releases what it is granted
 		return false, nil
 	}
-	asked := req
-	asked.ID = id
-	held, err := q.decide(ctx, askMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
-		return m.release(ctx, asked)
+	memberReqs := req
+	memberReqs.ID = id
+	held, err := q.decide(ctx, callMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
+		return m.release(ctx, memberReqs)
 	}))
 	if err == nil {
 		q.requests.released(req.ID)
@@ -223,7 +223,7 @@ func (q *Store) VerifyLock(ctx context.Context, req store.LockRef) (bool, error)
 		return false, store.ErrNotSupported
 	}
 	req.ID = q.requests.memberID(req)
-	return q.decide(ctx, askMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
+	return q.decide(ctx, callMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
 		return m.VerifyLock(ctx, req)
 	}))
 }
@@ -259,7 +259,7 @@ func (q *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 // Shutdown finishes what Lockers have pending, and what members have not confirmed, until ctx ends.
 // Call it before the members are closed: it does not shut them down.
 func (q *Store) Shutdown(ctx context.Context) error {
-	errs := []error{q.hooks.Run(ctx), q.errands.Wait(ctx)}
+	errs := []error{q.hooks.Run(ctx), q.calls.Wait(ctx)}
 	var (
 		wg     sync.WaitGroup
 		drains = make([]error, len(q.members))
