@@ -154,14 +154,14 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error))
 	}
 	switch found.kind {
 	case Down:
-		return none, fmt.Errorf("%w: %s was told to fail", store.ErrUnavailable, op)
+		return none, fmt.Errorf("%w: %s fails on command", store.ErrUnavailable, op)
 	case Full:
-		return none, fmt.Errorf("%w: %s was told to fail", store.ErrFull, op)
+		return none, fmt.Errorf("%w: %s fails on command", store.ErrFull, op)
 	case Misconfigured:
-		return none, fmt.Errorf("%w: %s was told to fail", store.ErrMisconfigured, op)
+		return none, fmt.Errorf("%w: %s fails on command", store.ErrMisconfigured, op)
 	case LostReply:
 		_, _ = do()
-		return none, fmt.Errorf("%w: %s was told to lose the reply", store.ErrUnconfirmed, op)
+		return none, fmt.Errorf("%w: %s loses its reply on command", store.ErrUnconfirmed, op)
 	case Hung:
 		select {
 		case <-found.mended:
@@ -272,7 +272,7 @@ func (f *Faulty) ForceUnlock(ctx context.Context, name, key string, fence int64)
 }
 
 // NotifyLost implements store.Locks. It has no faults.
-func (f *Faulty) NotifyLost(told func(id string)) (remove func()) { return f.Store.NotifyLost(told) }
+func (f *Faulty) NotifyLost(lost func(id string)) (remove func()) { return f.Store.NotifyLost(lost) }
 
 // Ping implements store.Store.
 func (f *Faulty) Ping(ctx context.Context) error {

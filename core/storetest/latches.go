@@ -459,7 +459,7 @@ func closedLatch(t *testing.T, h Harness[store.Latches]) {
 		case <-w.done:
 			wantErrClosed(t, w.err)
 		case <-time.After(eventually):
-			t.Fatal("AwaitLatch goes on in a closed store")
+			t.Fatal("AwaitLatch does not end in a closed store")
 		}
 	}
 	l.latchCalls(background(), func(_ string, err error) { wantErrClosed(t, err) })

@@ -36,7 +36,7 @@ func newLock(t *testing.T, h Harness[store.Locks]) lockCase {
 // exclusive is a new request that queues.
 func (l lockCase) exclusive() store.LockRequest {
 	return store.LockRequest{
-		Name: l.name, Key: l.key, ID: newOwner(), Queue: true, TTL: longLease, Fences: 1, Holder: "somebody",
+		Name: l.name, Key: l.key, ID: newOwner(), Queue: true, TTL: longLease, Fences: 1, Holder: "a label",
 	}
 }
 

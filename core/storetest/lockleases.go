@@ -391,11 +391,11 @@ func lateAfterRelease(t *testing.T, h Harness[store.Locks]) {
 
 func forces(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
-	told, taken := make(chan string, 64), make(chan string, 64)
-	defer l.store.NotifyLost(func(id string) { told <- id })()
+	notified, taken := make(chan string, 64), make(chan string, 64)
+	defer l.store.NotifyLost(func(id string) { notified <- id })()
 	l.store.NotifyLost(func(id string) { taken <- id })()
 	l.force(1, false)
-	l.untilNotified(told)
+	l.untilNotified(notified)
 	w := l.exclusive()
 	w.Fences = 8
 	grant := l.granted(w)
@@ -406,7 +406,7 @@ func forces(t *testing.T, h Harness[store.Locks]) {
 	l.force(grant.LastFence, true)
 	for late, id := time.After(eventually), ""; id != w.ID; { // a late push for another hold is possible
 		select {
-		case id = <-told:
+		case id = <-notified:
 		case <-late:
 			t.Fatal("its holder is not notified")
 		}
@@ -425,13 +425,13 @@ func forces(t *testing.T, h Harness[store.Locks]) {
 
 // untilNotified waits until the store, which may have to subscribe first, notifies holders of a
 // forced release.
-func (l lockCase) untilNotified(told <-chan string) {
+func (l lockCase) untilNotified(notified <-chan string) {
 	l.t.Helper()
 	for deadline := time.Now().Add(eventually); ; {
 		w := l.exclusive()
 		l.force(l.granted(w).Fence, true)
 		select {
-		case <-told:
+		case <-notified:
 			return
 		case <-time.After(pastLease):
 		}

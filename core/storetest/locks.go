@@ -309,7 +309,7 @@ func closedLock(t *testing.T, h Harness[store.Locks]) {
 		case <-w.done:
 			wantErrClosed(t, w.err)
 		case <-time.After(eventually):
-			t.Fatal("AwaitLock goes on in a closed store")
+			t.Fatal("AwaitLock does not end in a closed store")
 		}
 	}
 	l.lockCalls(background(), held, func(_ string, err error) { wantErrClosed(t, err) })

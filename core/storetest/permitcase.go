@@ -27,7 +27,7 @@ func newPermits(t *testing.T, h Harness[store.Permits], capacity int) permitCase
 func (p permitCase) request(weight int) store.PermitRequest {
 	return store.PermitRequest{
 		Name: p.name, Key: p.key, ID: newOwner(), Weight: weight, Capacity: p.capacity, Queue: true, TTL: longLease,
-		Holder: "somebody",
+		Holder: "a label",
 	}
 }
 

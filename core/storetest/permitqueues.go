@@ -460,7 +460,7 @@ func deadPermitWaiters(t *testing.T, h Harness[store.Permits]) {
 
 	turn.eventuallyGranted(next)
 	place.eventuallyGranted(light)
-	place.eventuallyGranted(other) // perhaps first: a clock that is ahead of those who wait costs them their places, too
+	place.eventuallyGranted(other) // perhaps first: with a clock that is ahead, waiters lose their places too
 	place.queued(bounded)
 	place.state(3, 1)
 

@@ -74,7 +74,7 @@ func scopeFull(t *testing.T, h Harness[store.Records]) {
 		o := next()
 		o.settle(newOwner(), store.Completed, []byte("later still"), true)
 		if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "later still" {
-			t.Errorf("what was told late is %+v", reply)
+			t.Errorf("the late result is %+v", reply)
 		}
 	}
 	running.renew(runs, longLease, true)

@@ -107,22 +107,22 @@ func firstExpiryIsTold(t *testing.T, h Harness[store.Permits]) {
 	p.granted(first)
 	p.granted(second)
 	p.granted(third)
-	told := func(want time.Duration) {
+	remains := func(want time.Duration) {
 		t.Helper()
 		if got := p.acquire(tries(p.request(1)), store.Taken).Remaining; got <= want-eventually || got > want {
 			t.Errorf("the first permit expires in %v, want %v", got, want)
 		}
 	}
-	told(longLease / 2)
+	remains(longLease / 2)
 	second.TTL = 3 * longLease
 	p.renew(second, true)
-	told(longLease)
+	remains(longLease)
 	first.TTL = 2 * longLease
 	p.renew(first, true)
-	told(longLease)
+	remains(longLease)
 	p.release(third, true)
 	p.queued(p.request(2))
-	told(2 * longLease)
+	remains(2 * longLease)
 }
 
 func largestCapacity(t *testing.T, h Harness[store.Permits]) {
@@ -147,7 +147,7 @@ func acquirePermitTwice(t *testing.T, h Harness[store.Permits]) {
 		p.same(req, grant)
 		p.same(tries(req), grant)
 		if reply := p.queued(other); reply.Waiting != 0 || reply.InUse != 2 {
-			t.Errorf("2 are in use, and nobody waits but this one: %+v", reply)
+			t.Errorf("2 are in use, and there is one waiter: %+v", reply)
 		}
 	}
 	p.state(2, 1)
@@ -400,7 +400,7 @@ func listsPermits(t *testing.T, h Harness[store.Permits]) {
 		if err != nil {
 			t.Errorf("ListPermits: %v", err)
 		}
-		break // whoever has seen enough may stop
+		break // the iteration may stop early
 	}
 	for state, err := range p.store.ListPermits(background(), unique("semaphore")) {
 		t.Errorf("a name without semaphores: %+v, %v", state, err)
@@ -500,7 +500,7 @@ func closedPermits(t *testing.T, h Harness[store.Permits]) {
 		case <-w.done:
 			wantErrClosed(t, w.err)
 		case <-time.After(eventually):
-			t.Fatal("AwaitPermits goes on in a closed store")
+			t.Fatal("AwaitPermits does not end in a closed store")
 		}
 	}
 	p.permitCalls(background(), held, func(_ string, err error) { wantErrClosed(t, err) })

@@ -120,7 +120,7 @@ func unevenRates(t *testing.T, h Harness[store.Buckets]) {
 		t.Errorf("seven tokens of seven an hour come back in %v", d.RetryAfter)
 	}
 	if s := d.Limits()[0]; s.Reset > time.Hour || s.Window != time.Hour {
-		t.Errorf("seven tokens an hour are told as %+v", s)
+		t.Errorf("seven tokens an hour are reported as %+v", s)
 	}
 	quick := newLimiter(t, h, tokenbucket.PerSecond(300_000_000).Burst(3)) // 10/3 ns each
 	wantAllowed(t, take(t, quick, "k", 3), 0)
