@@ -70,7 +70,7 @@ var exclusiveRows = append([]row{
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatal("nobody waits")
+				t.Fatal("there is no waiter")
 			}
 		}
 		g.idle(t)

@@ -219,7 +219,7 @@ func (r *reports) are(t *testing.T, want error) {
 	}
 }
 
-// isFree checks that nobody holds the key.
+// isFree checks that the key is not held.
 func (h holder) isFree(t *testing.T) {
 	t.Helper()
 	synctest.Wait() // permits are released in the background

@@ -169,7 +169,8 @@ func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 			writer := multipart.NewWriter(&form)
 			part, err := writer.CreateFormFile("upload", "a.txt")
 			must(t, part, err)
-			// The server keeps as much as 10 MiB in memory, whatever it is told, of fields; of files, nothing.
+			// Independent of its limit, the server keeps up to 10 MiB of fields in memory, and no
+			// files.
 			_, _ = io.WriteString(part, strings.Repeat("x", 100_000))
 			_ = writer.Close()
 			name := c.read(t, &form, keyHeader, "k", "Content-Type", writer.FormDataContentType())

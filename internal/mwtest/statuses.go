@@ -176,12 +176,12 @@ var statusRows = []row{
 		}
 	}},
 	{"an unconfirmed answer is marked if configured", func(t *testing.T, f Framework) {
-		for _, told := range []bool{false, true} {
+		for _, marked := range []bool{false, true} {
 			store := newStore(t)
 			var c counter
 			want := ""
 			var options []policy.IdempotencyOption
-			if told {
+			if marked {
 				options, want = append(options, policy.StatusHeaders()), "unconfirmed"
 			}
 			s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, store), By: byUser, Options: options})

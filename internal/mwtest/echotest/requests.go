@@ -26,11 +26,11 @@ func bodyLimit[C Context, K ~func(C) (string, error), M any](t *testing.T, v Ver
 	r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat("x", 101)))) // of unknown length
 	r.Header.Set("Idempotency-Key", "k")
 	h.ServeHTTP(httptest.NewRecorder(), r)
-	if len(application.told) != 1 {
-		t.Fatalf("the handler of errors ran %d times: %v", len(application.told), application.told)
+	if len(application.got) != 1 {
+		t.Fatalf("the handler of errors ran %d times: %v", len(application.got), application.got)
 	}
-	if d, _ := v.DenialOf(application.told[0]); d.Reason != policy.BodyTooLarge {
-		t.Errorf("denied as %q: %v", d.Reason, application.told[0])
+	if d, _ := v.DenialOf(application.got[0]); d.Reason != policy.BodyTooLarge {
+		t.Errorf("denied as %q: %v", d.Reason, application.got[0])
 	}
 }
 
