@@ -10,8 +10,8 @@
 //	err = store.Save(lease.Context(), cart, lease.Fence()) // refuses the number of an earlier holder
 //
 // The resource keeps a [Mark], and must do two things in one atomic step: compare, and write. For a
-// resource in Redis that step is in package redisfence, for a row or a transaction in SQL in package
-// sqlfence, and for one that lives in a process it is [Gate.Do].
+// resource in Redis that step is in package redisfence, for a row or a transaction in SQL in
+// package sqlfence, and for one that lives in a process it is [Gate.Do].
 //
 // # Over the wire
 //

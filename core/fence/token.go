@@ -17,8 +17,8 @@ type Token struct {
 // sharedSuffix is the end of a shared token's text.
 const sharedSuffix = ";shared"
 
-// String returns the token as text, as it goes over the wire: its number in decimal, and for a shared
-// one ";shared" after it. [ParseToken] reads it.
+// String returns the token as text, as it goes over the wire: its number in decimal, and for a
+// shared one ";shared" after it. [ParseToken] reads it.
 func (t Token) String() string {
 	text := strconv.FormatInt(t.Number, 10)
 	if t.Shared {

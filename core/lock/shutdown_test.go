@@ -60,8 +60,8 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 	}
 }
 
-// Places in queues go before the holds, so that nothing is granted to a Locker that is going, and another
-// has the lock at once.
+// Places in queues go before the holds, so that nothing is granted to a Locker that is going, and
+// another has the lock at once.
 func TestCloseWithdrawsFromQueues(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l, other := newLocker(t, w), newLocker(t, w.Store)

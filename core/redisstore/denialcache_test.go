@@ -13,7 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// denier has a limiter on a server behind a proxy that counts what is asked, and one of another process.
+// denier has a limiter on a server behind a proxy that counts what is asked, and one of another
+// process.
 type denier struct {
 	t            *testing.T
 	proxy        *redistest.Proxy
@@ -160,8 +161,8 @@ func TestWithoutRememberedDenials(t *testing.T) {
 	}
 }
 
-// What is remembered of a key is as large as the key, not as the request that it was cut out of, and is gone
-// when it is of no use, though nobody asks for that key again.
+// What is remembered of a key is as large as the key, not as the request that it was cut out of,
+// and is gone when it is of no use, though nobody asks for that key again.
 func TestWhatRememberedDenialsTake(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(1))

@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A denial from memory is one that the server would give too, whenever between question and answer it
-// made the one that is remembered.
+// A denial from memory is one that the server would give too, whenever between question and answer
+// it made the one that is remembered.
 func TestARememberedDenialIsTheServers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		span := func(name string, most time.Duration) time.Duration {

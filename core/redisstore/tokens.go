@@ -87,7 +87,8 @@ func readDecisions(reply any, decisions int) ([]any, error) {
 	return replies, nil
 }
 
-// readDecision reads one of those replies. Its short form is a debt, or -1 less the debt of a denial.
+// readDecision reads one of those replies. Its short form is a debt, or -1 less the debt of a
+// denial.
 func readDecision(reply any, charges int) (store.TakeReply, error) {
 	switch r := reply.(type) {
 	case int64:

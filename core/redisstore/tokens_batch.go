@@ -95,8 +95,8 @@ func (s *Store) takeMany(n *node, l *lane[*decision], batch []*decision) {
 	l.answer(batch, err == nil, results(replies, err))
 }
 
-// batchArgs returns the keys and the arguments of the script for a batch. Decisions whose charges are the
-// same slice, as those of a limiter are, share a plan.
+// batchArgs returns the keys and the arguments of the script for a batch. Decisions whose charges
+// are the same slice, as those of a limiter are, share a plan.
 func batchArgs(batch []*decision) (keys []string, args []any) {
 	type plan struct {
 		charges *store.Charge
@@ -141,8 +141,8 @@ type keyCall struct {
 	err     error
 }
 
-// takeEach makes the decisions of a batch in one pipeline, and ends them: in a Cluster, a script has keys of
-// one slot only. A call that fails fails the decisions of its key alone.
+// takeEach makes the decisions of a batch in one pipeline, and ends them: in a Cluster, a script
+// has keys of one slot only. A call that fails fails the decisions of its key alone.
 func (s *Store) takeEach(n *node, l *lane[*decision], batch []*decision) {
 	calls := callsByKey(batch)
 	_, err := call(context.Background(), n, opTakeTokens, ordinary, func(ctx context.Context) (struct{}, error) {
@@ -176,8 +176,8 @@ func callsByKey(batch []*decision) []keyCall {
 	return calls
 }
 
-// takePipelined makes calls in one pipeline. It returns an error, beside those of the calls, if there was no
-// reply.
+// takePipelined makes calls in one pipeline. It returns an error, beside those of the calls, if
+// there was no reply.
 func (s *Store) takePipelined(ctx context.Context, calls []keyCall) (failed error) {
 	scripts := make([]scriptCall, len(calls))
 	for i, c := range calls {

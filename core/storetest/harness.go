@@ -1,5 +1,5 @@
-// Package storetest has the contract of each interface of package store as a test suite, and a store
-// that fails on command.
+// Package storetest has the contract of each interface of package store as a test suite, and a
+// store that fails on command.
 //
 // A suite takes the interface that it tests, so a store may implement one of them alone:
 //
@@ -63,7 +63,8 @@ func runAll[I, S any](t *testing.T, run Runner[S], cases []testCase[I]) {
 	}
 }
 
-// as returns a harness of another interface of the same store. It skips a test of a store without it.
+// as returns a harness of another interface of the same store. It skips a test of a store without
+// it.
 func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	t.Helper()
 	st, ok := any(h.Store).(I)

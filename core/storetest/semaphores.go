@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Permits is the contract of store.Permits. One of its tests waits until the store has dropped a dead
-// waiter, and advances the clock by up to eight seconds.
+// Permits is the contract of store.Permits. One of its tests waits until the store has dropped a
+// dead waiter, and advances the clock by up to eight seconds.
 func Permits[S store.Permits](t *testing.T, run Runner[S]) {
 	runAll(t, run, []testCase[store.Permits]{
 		{"permits are granted up to the capacity", permitsUpToCapacity},

@@ -39,8 +39,8 @@ type Decision struct {
 	asked int64 // tokens that were not charged
 }
 
-// Limits returns how each limit of the plan stands after the decision, in the plan's order: none if there
-// was no decision. It computes them anew at each call.
+// Limits returns how each limit of the plan stands after the decision, in the plan's order: none if
+// there was no decision. It computes them anew at each call.
 func (d Decision) Limits() []LimitState {
 	if d.plan == nil {
 		return nil

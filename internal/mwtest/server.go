@@ -301,8 +301,8 @@ func keyRows(wire func(t *testing.T, by Key, hooks Hooks) Middleware, header ...
 	}
 }
 
-// WithUser is for the outermost handler of a Framework: it puts the header X-User into the request's
-// context, where a ByContext key for "user" finds it.
+// WithUser is for the outermost handler of a Framework: it puts the header X-User into the
+// request's context, where a ByContext key for "user" finds it.
 func WithUser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user := r.Header.Get("X-User"); user != "" {

@@ -107,7 +107,8 @@ func serveTraced(t *testing.T, f Framework, middleware ...Middleware) traced {
 	return traced{t, s.ServeTraced(provider, hello, middleware...), spans}
 }
 
-// send sends a request with these header fields: name, value, name, value. Its span has ended with it.
+// send sends a request with these header fields: name, value, name, value. Its span has ended with
+// it.
 func (s traced) send(header ...string) answer {
 	s.t.Helper()
 	req := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, Path+"1", strings.NewReader("body"))

@@ -120,7 +120,8 @@ type client struct {
 // url returns the URL of the handler.
 func (c client) url() string { return c.server.URL + Path + "1" }
 
-// post sends a request with header fields: name, value, name, value. The caller closes the answer's body.
+// post sends a request with header fields: name, value, name, value. The caller closes the answer's
+// body.
 func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body)

@@ -22,8 +22,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
-// Fence is a [fence.Checker] that keeps a mark for each key. It starts no goroutine. All methods may be
-// called concurrently.
+// Fence is a [fence.Checker] that keeps a mark for each key. It starts no goroutine. All methods
+// may be called concurrently.
 //
 // A mark is kept for [WithTTL] after the last call for its key, refused or not, by the process's
 // monotonic clock. There are at most [WithMaxMarks] of them, and none is removed early to make room
@@ -80,8 +80,8 @@ func New(opts ...Option) (*Fence, error) {
 // when the caller acts on it: a [fence.Gate] delays that one until the caller has written.
 //
 // An error matches [fence.ErrStale] or [fence.ErrInvalid]; [fence.ErrInvalidKey] for a key that is
-// empty or longer than 1,024 bytes; store.ErrFull, and so store.ErrUnavailable, for a key without a mark
-// when there is no room for one; or is the context's.
+// empty or longer than 1,024 bytes; store.ErrFull, and so store.ErrUnavailable, for a key without a
+// mark when there is no room for one; or is the context's.
 func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	if err := naming.CheckKey(key); err != nil {
 		return fmt.Errorf("%w: %w", fence.ErrInvalidKey, err)

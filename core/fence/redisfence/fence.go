@@ -115,8 +115,8 @@ func New(client redis.UniversalClient, opts ...Option) (*Fence, error) {
 // A newer token may have passed when the caller acts on it: use it to save work, or if the resource
 // is not in Redis and there is no atomic check.
 //
-// An error matches [fence.ErrStale], [fence.ErrInvalid], [ErrInvalidKey] or store.ErrUnavailable, or
-// is the context's.
+// An error matches [fence.ErrStale], [fence.ErrInvalid], [ErrInvalidKey] or store.ErrUnavailable,
+// or is the context's.
 func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	mark, err := f.markKey(key)
 	if err != nil {

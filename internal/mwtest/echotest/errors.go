@@ -219,7 +219,8 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 	})
 }
 
-// An application may show the problem in a body of its own kind, which is then not called a problem.
+// An application may show the problem in a body of its own kind, which is then not called a
+// problem.
 func ownHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for name, refused := range refusals(t, v) {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// A body without a length that exceeds what echo's own limit lets pass is too large, and not broken off.
+// A body without a length that exceeds what echo's own limit lets pass is too large, and not broken
+// off.
 func bodyLimit[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	application := &recorder[C]{reply: func(c C, err error) { _ = c.JSON(http.StatusTeapot, err.Error()) }}
 	h := v.Serve(App[C, M]{
@@ -34,8 +35,8 @@ func bodyLimit[C Context, K ~func(C) (string, error), M any](t *testing.T, v Ver
 	}
 }
 
-// When a time-out middleware outside has returned before the handler does, echo's context is another
-// request's. Nothing here may put back into it what was there.
+// When a time-out middleware outside has returned before the handler does, echo's context is
+// another request's. Nothing here may put back into it what was there.
 func recycledContexts[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	store := newStore(t)
 	locker := must(lock.New(store, "carts"))

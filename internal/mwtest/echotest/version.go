@@ -28,8 +28,8 @@ type Context interface {
 	comparable
 }
 
-// Version is a version of echo, and the middleware for it. C is its context, K its KeyFunc and M its
-// middleware.
+// Version is a version of echo, and the middleware for it. C is its context, K its KeyFunc and M
+// its middleware.
 type Version[C Context, K ~func(C) (string, error), M any] struct {
 	// Serve returns the handler of an application.
 	Serve func(App[C, M]) http.Handler

@@ -45,7 +45,8 @@ func Compile(t *testing.T, f Framework) {
 	}
 }
 
-// Panics checks that every function panics with the text that it is listed under: "package: New: reason".
+// Panics checks that every function panics with the text that it is listed under: "package: New:
+// reason".
 func Panics(t *testing.T, mistakes map[string]func()) {
 	for want, wire := range mistakes {
 		t.Run(want, func(t *testing.T) {
