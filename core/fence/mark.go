@@ -8,15 +8,15 @@ import (
 
 var (
 	// ErrStale is matched by the refusal of a token that is older than one the resource has seen:
-	// somebody else has had the lock since. Nothing has been written, and to try again is no use.
+	// another holder has had the lock since. Nothing was written, and retrying does not help.
 	ErrStale = errors.New("fence: stale token")
 
-	// ErrInvalid is matched by the refusal of a token that no lock has given: its number is not
-	// positive. Nothing has been written, and the resource's mark is as it was.
+	// ErrInvalid is matched by the refusal of a token that no lock has granted: its number is not
+	// positive. Nothing was written, and the resource's mark is unchanged.
 	ErrInvalid = errors.New("fence: invalid token")
 
-	// ErrInvalidKey is matched by the refusal of a key that a [Checker] has no place for. No mark has
-	// been touched.
+	// ErrInvalidKey is matched by the refusal of a key that a [Checker] does not accept. No mark
+	// was changed.
 	ErrInvalidKey = errors.New("fence: invalid key")
 )
 
@@ -27,9 +27,9 @@ type Mark int64
 // Admit decides about a token and returns the mark afterwards.
 //
 // An exclusive token passes if its number is not below the mark, so that one holder may write many
-// times, and becomes the mark. A shared token passes if its number is not below the mark and leaves
-// the mark alone: its number tells it from other shared ones, which stay as good as they were. An
-// error matches [ErrStale] or [ErrInvalid], and leaves the mark alone.
+// times, and becomes the mark. A shared token passes if its number is not below the mark and does
+// not change the mark: its number only identifies it among other shared ones, which stay valid.
+// With an error, which matches [ErrStale] or [ErrInvalid], the mark does not change.
 func (m Mark) Admit(t Token) (Mark, error) {
 	switch {
 	case t.Number <= 0:
@@ -51,10 +51,10 @@ type Gate struct {
 
 // Do calls write if the token passes, and returns its error. No other call of the gate passes until
 // write has returned, so that a newer token cannot come between the check and the write. A token
-// whose write failed, or panicked, has been seen all the same.
+// whose write failed, or panicked, counts as seen.
 //
-// An error that matches [ErrStale] or [ErrInvalid] says that write was not called, unless it is
-// write's own.
+// If the error matches [ErrStale] or [ErrInvalid], write was not called, unless it returned that
+// error.
 func (g *Gate) Do(t Token, write func() error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -64,8 +64,8 @@ func (g *Gate) Do(t Token, write func() error) error {
 	return write()
 }
 
-// Check refuses a token as Do does, and writes nothing. By the time that the caller acts on it a
-// newer token may have passed: use it where it saves work, and Do where it must hold.
+// Check refuses a token as Do does, without a write. A newer token may have passed when the caller
+// acts on it: use Check to save work, and Do to exclude.
 func (g *Gate) Check(t Token) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 type Token struct {
 	// Number grows with every exclusive grant of a key. It is positive.
 	Number int64
-	// Shared says that the grant was a shared one: its number tells it from others, and no more.
+	// Shared is set for a shared grant, which its number only identifies.
 	Shared bool
 }
 
-// sharedSuffix is what the text of a shared token ends with.
+// sharedSuffix is the end of a shared token's text.
 const sharedSuffix = ";shared"
 
-// String returns the token as text, as it goes over the wire: its number in decimal, and for a shared
-// one ";shared" after it. [ParseToken] reads it.
+// String returns the token as text, as it goes over the wire: its number in decimal, and for a
+// shared one ";shared" after it. [ParseToken] reads it.
 func (t Token) String() string {
 	text := strconv.FormatInt(t.Number, 10)
 	if t.Shared {
@@ -27,8 +27,8 @@ func (t Token) String() string {
 	return text
 }
 
-// ParseToken returns the token of a text that [Token.String] has written. A number has one spelling,
-// without a sign, a space or a leading zero, so that nobody on the way can read the text otherwise.
+// ParseToken returns the token of a text that [Token.String] has written. A number has one
+// spelling, without a sign, a space or a leading zero, so that the text is unambiguous.
 //
 // An error matches [ErrInvalid]: the text is another one, or its number is not positive, or is too
 // large.

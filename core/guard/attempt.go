@@ -130,9 +130,9 @@ func (a *Attempt) CompleteNotRetained(ctx context.Context, status int) error {
 	return a.settle(ctx, store.NotRetained, status, nil)
 }
 
-// CompleteUnknown records that the attempt ended with an unknown outcome: later calls of Begin return
-// [ErrOutcomeUnknown], or run the operation again if the guard was built [WithRerun]. Errors are those of
-// Complete.
+// CompleteUnknown records that the attempt ended with an unknown outcome: later calls of Begin
+// return [ErrOutcomeUnknown], or run the operation again if the guard was built [WithRerun]. Errors
+// are those of Complete.
 func (a *Attempt) CompleteUnknown(ctx context.Context) error {
 	return a.settle(ctx, store.Unknown, 0, nil)
 }

@@ -227,8 +227,8 @@ func TestShutdownFinishesCompletions(t *testing.T) {
 	})
 }
 
-// Shutdown waits for attempts and for what the store has not confirmed, begins nothing new, and says how much is
-// left when its context ends.
+// Shutdown waits for attempts and for what the store has not confirmed, begins nothing new, and
+// says how much is left when its context ends.
 func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		const completed, abandoned, unheard, running = 3000, 7, 12, 2
@@ -376,8 +376,8 @@ func (s *lateMarks) MarkOperation(ctx context.Context, req store.MarkRequest) (b
 	return held, err
 }
 
-// A MarkClean is held back on its way, MarkDirty succeeds, and then the MarkClean arrives: the attempt stays
-// dirty, or another would run the operation a second time.
+// A MarkClean is held back on its way, MarkDirty succeeds, and then the MarkClean arrives: the
+// attempt stays dirty, or another would run the operation a second time.
 func TestALateMarkCleanUndoesNoMarkDirty(t *testing.T) {
 	for name, marks := range map[string]func(f fixture, a *guard.Attempt, s *lateMarks){
 		"once": func(fixture, *guard.Attempt, *lateMarks) {},
@@ -413,8 +413,8 @@ func TestALateMarkCleanUndoesNoMarkDirty(t *testing.T) {
 	}
 }
 
-// The reply to a MarkClean that comes after MarkDirty was called does not make the attempt clean, or a failure
-// would give the operation back after its effect.
+// The reply to a MarkClean that comes after MarkDirty was called does not make the attempt clean,
+// or a failure would give the operation back after its effect.
 func TestALateReplyToMarkClean(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		s := &lateMarks{Records: f.store, replied: make(chan struct{})}

@@ -34,8 +34,8 @@ var (
 	// more than 1,024 bytes. Nothing was sent to the store.
 	ErrInvalidOperation = errors.New("guard: invalid operation")
 
-	// ErrClosed is returned by a Guard that was closed, or whose store was shut down or closed: it is
-	// store.ErrClosed.
+	// ErrClosed is returned by a Guard that was closed, or whose store was shut down or closed: it
+	// is store.ErrClosed.
 	ErrClosed = store.ErrClosed
 
 	// ErrLost is returned if the attempt no longer owns its operation: its lease expired and

@@ -37,9 +37,10 @@ import (
 // the result from memory. A process that dies after the effect and before the completion leaves an
 // attempt with an unknown outcome.
 //
-// Close, and the store's Shutdown, end a guard: from then on Begin returns ErrClosed. Shutdown waits until every attempt
-// has been settled and the store has confirmed that, or until its context ends; then its error says how many
-// attempts and completions are left, and retries go on until the store is closed.
+// Close, and the store's Shutdown, end a guard: from then on Begin returns ErrClosed. Shutdown
+// waits until every attempt has been settled and the store has confirmed that, or until its context
+// ends; then its error says how many attempts and completions are left, and retries go on until the
+// store is closed.
 type Guard struct {
 	store    store.Records
 	name     string
@@ -97,8 +98,8 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 const closeTimeout = 5 * time.Second
 
 // Close ends the guard: Begin returns [ErrClosed] from then on. It waits 5 s until every attempt is
-// settled and the store has confirmed that. An error says how many attempts and completions are left;
-// the store's Shutdown, or another Close, continues with them. It does not close the store.
+// settled and the store has confirmed that. An error says how many attempts and completions are
+// left; the store's Shutdown, or another Close, continues with them. It does not close the store.
 func (g *Guard) Close() error {
 	g.namesake.Leave()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -2,7 +2,8 @@ package guard
 
 import "testing"
 
-// Records are found by these names, also after an update: with others, what is finished would run again.
+// Records are found by these names, also after an update: with others, what is finished would run
+// again.
 func TestTheNamesOfOperationsStay(t *testing.T) {
 	op := Operation{Scope: "alice", Key: "k1", Fingerprint: []byte("what is asked for")}
 	for _, c := range []struct{ secret, scope, id, fingerprint string }{

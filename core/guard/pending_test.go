@@ -34,8 +34,9 @@ func (f fixture) other(opts ...guard.Option) fixture {
 	return f
 }
 
-// A process that has a result does not run the operation again while the store is away: not once the lease
-// is over, and not where that is allowed. When the store is back, every other process has the result too.
+// A process that has a result does not run the operation again while the store is away: not once
+// the lease is over, and not where that is allowed. When the store is back, every other process has
+// the result too.
 func TestAResultOutlivesItsLease(t *testing.T) {
 	for name, opts := range map[string][]guard.Option{"": nil, "with rerun": {guard.WithRerun()}} {
 		t.Run(name, func(t *testing.T) {
@@ -130,8 +131,8 @@ func TestAPendingCompletionThatIsOvertaken(t *testing.T) {
 	}, guard.WithRerun())
 }
 
-// The reply to Begin was lost, and the store is unavailable for longer than the lease. The attempt, which never ran,
-// is abandoned all the same, or its operation would be of unknown outcome.
+// The reply to Begin was lost, and the store is unavailable for longer than the lease. The attempt,
+// which never ran, is abandoned all the same, or its operation would be of unknown outcome.
 func TestUnheardBeginIsTakenBackAfterItsLease(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.store.BreakNext(storetest.BeginOperation, storetest.LostReply, 1)
@@ -144,8 +145,8 @@ func TestUnheardBeginIsTakenBackAfterItsLease(t *testing.T) {
 	})
 }
 
-// What is pending is bounded by its bytes. A result that has no room is not retained, and only if there is
-// no room for that is the completion dropped, which Shutdown says.
+// What is pending is bounded by its bytes. A result that has no room is not retained, and only if
+// there is no room for that is the completion dropped, which Shutdown says.
 func TestPendingCompletionsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct{ max, all, kept, dropped int }{
 		"by bytes":            {64 << 20, 1200, 756, 0}, // 65 KiB each, in three quarters

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 )
 
-// Change something one at a time: all callers run, one after the other. What is to run once among many
-// processes, such as a job, needs guard.Do, whose record outlives the first run.
+// Change something one at a time: all callers run, one after the other. What is to run once among
+// many processes, such as a job, needs guard.Do, whose record outlives the first run.
 func ExampleLocker_Do() {
 	ctx := context.Background()
 	store := memstore.New() // or redisstore.New, for several processes

@@ -18,7 +18,8 @@ import (
 
 const faultTTL = 900 * time.Millisecond
 
-// behindProxy returns a peer that reaches its server through a proxy, and one that does so directly.
+// behindProxy returns a peer that reaches its server through a proxy, and one that does so
+// directly.
 func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
 	t.Helper()
 	server := redistest.Start(t)
@@ -32,8 +33,8 @@ func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
 	return peer{newLocker(t, st, lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
 }
 
-// renewedLock returns a lease that the store has renewed. On a busy machine a call may be too slow for the
-// store, or all renewals of a lease for the lease, so that it takes several.
+// renewedLock returns a lease that the store has renewed. On a busy machine a call may be too slow
+// for the store, or all renewals of a lease for the lease, so that it takes several.
 func renewedLock(t *testing.T, p peer, key string) (renewed *lock.Lease) {
 	t.Helper()
 	eventually(t, "a lease is renewed", func() bool {
@@ -60,8 +61,8 @@ func renewedLock(t *testing.T, p peer, key string) (renewed *lock.Lease) {
 	return renewed
 }
 
-// Whatever becomes of renewals, the context of a lease ends while the server still keeps the lock for
-// it: nobody else can have had it by then.
+// Whatever becomes of renewals, the context of a lease ends while the server still keeps the lock
+// for it: nobody else can have had it by then.
 func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 	for name, fault := range map[string]func(*redistest.Proxy){
 		"black hole":   (*redistest.Proxy).BlackHole,
@@ -76,8 +77,8 @@ func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 			proxied, direct, proxy := behindProxy(t)
 			lease := renewedLock(t, proxied, "k")
 			fault(proxy)
-			// What the server says of the hold is true of some moment after it was asked, so this is no
-			// later than when the hold ends there, however busy the machine is.
+			// What the server says of the hold is true of some moment after it was asked, so this
+			// is no later than when the hold ends there, however busy the machine is.
 			var kept time.Time
 			eventually(t, "the lease's context ends", func() bool {
 				asked := time.Now()
@@ -146,7 +147,8 @@ func TestLostRepliesLeaveNoOrphans(t *testing.T) {
 	}
 }
 
-// While the server is silent, TryLock does not report another holder of a lock whose state is unknown.
+// While the server is silent, TryLock does not report another holder of a lock whose state is
+// unknown.
 func TestTryLockWhileTheServerIsSilent(t *testing.T) {
 	t.Parallel()
 	proxied, _, proxy := behindProxy(t)

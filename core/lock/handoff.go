@@ -64,8 +64,8 @@ type handOff struct {
 func (q *localQueue) holderKnown() bool { return q.hold != nil || q.cancel != nil }
 
 const (
-	// maxHandOffs is how many leases a hold carries, and maxRunTime how long it is handed on, before
-	// other processes get the lock.
+	// maxHandOffs is how many leases a hold carries, and maxRunTime how long it is handed on,
+	// before other processes get the lock.
 	maxHandOffs = 16
 	maxRunTime  = 50 * time.Millisecond
 )

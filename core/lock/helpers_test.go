@@ -116,7 +116,8 @@ func (w *wiretap) DowngradeLock(ctx context.Context, req store.LockRef) (bool, e
 	return tapped(w, "downgrade", func() (bool, error) { return w.Store.DowngradeLock(ctx, req) })
 }
 
-// inBubble runs a test on fake time, with a store that is closed and a Locker that is closed before.
+// inBubble runs a test on fake time, with a store that is closed and a Locker that is closed
+// before.
 func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -146,8 +146,8 @@ func (l *Lease) ValidUntil() time.Time { return l.ctx.ValidUntil() }
 
 // Verify checks in the store that the lock is still held, in one round trip. It returns nil if it
 // is, [ErrLost] if it is not, the cause of the lease's context if that has ended, ctx's error, or
-// one that matches store.ErrUnavailable. The reply is as old as its way back: this shortens the time
-// in which a paused holder can do harm, and only the fence removes it.
+// one that matches store.ErrUnavailable. The reply is as old as its way back: this shortens the
+// time in which a paused holder can do harm, and only the fence removes it.
 func (l *Lease) Verify(ctx context.Context) error {
 	if l.ctx.Err() != nil {
 		return context.Cause(&l.ctx)
@@ -213,8 +213,8 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 //
 // It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have
 // held it; [ErrReleased] if this lease was released before; or an error that matches
-// store.ErrUnavailable: then the release is retried in the background, and the lock is free when the
-// lease expires at the latest.
+// store.ErrUnavailable: then the release is retried in the background, and the lock is free when
+// the lease expires at the latest.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if !l.released.CompareAndSwap(false, true) {
 		return ErrReleased

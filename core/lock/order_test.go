@@ -33,7 +33,8 @@ func newPeer(t *testing.T, server *redistest.Server, opts ...lock.Option) peer {
 	return peer{newLocker(t, store, opts...), store, client}
 }
 
-// die ends a peer as the death of its process would: it releases nothing, and is not heard of again.
+// die ends a peer as the death of its process would: it releases nothing, and is not heard of
+// again.
 func (p peer) die() {
 	_ = p.client.Close() // first, or the store would release what it has
 	_ = p.store.Close()

@@ -126,8 +126,8 @@ func TestReentryAtTheDeadline(t *testing.T) {
 	})
 }
 
-// The end of the context that a lock was asked for with does not release it, so that who cleans up may
-// enter it still.
+// The end of the context that a lock was asked for with does not release it, so that who cleans up
+// may enter it still.
 func TestReentryAfterTheParentHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -158,8 +158,8 @@ func TestReentryAfterTheParentHasEnded(t *testing.T) {
 	})
 }
 
-// The context of a re-entered lease ends when it is released, and those that derive from it are too: a
-// hold that is entered often keeps nothing of that.
+// The context of a re-entered lease ends when it is released, and those that derive from it are
+// too: a hold that is entered often keeps nothing of that.
 func TestReleasedReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)

@@ -60,8 +60,8 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 	}
 }
 
-// Places in queues go before the holds, so that nothing is granted to a Locker that is going, and another
-// has the lock at once.
+// Places in queues go before the holds, so that nothing is granted to a Locker that is going, and
+// another has the lock at once.
 func TestCloseWithdrawsFromQueues(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l, other := newLocker(t, w), newLocker(t, w.Store)
@@ -109,10 +109,10 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := w.Shutdown(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 leases") || time.Since(began) > time.Second {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 unconfirmed releases") || time.Since(began) > time.Second {
 			t.Errorf("Shutdown: %v after %v", err, time.Since(began))
 		}
-		if err := l.Close(); err == nil || !strings.Contains(err.Error(), "300 leases") {
+		if err := l.Close(); err == nil || !strings.Contains(err.Error(), "300 unconfirmed releases") {
 			t.Errorf("Close: %v", err)
 		}
 		w.fail(nil)

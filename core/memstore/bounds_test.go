@@ -52,8 +52,8 @@ func TestFullOfBuckets(t *testing.T) {
 	})
 }
 
-// A flood of keys that are used once each displaces none that is at its limit: not one more request of those
-// passes. The newest key is limited too.
+// A flood of keys that are used once each displaces none that is at its limit: not one more request
+// of those passes. The newest key is limited too.
 func TestAFloodOfKeysLiftsNoLimit(t *testing.T) {
 	const (
 		room    = 1000
@@ -95,8 +95,8 @@ func TestAFloodOfKeysLiftsNoLimit(t *testing.T) {
 	})
 }
 
-// What eviction gives away: where a single request uses up a limit, a flood displaces all keys alike. A key then
-// passes about once for as many new keys as the store holds.
+// What eviction gives away: where a single request uses up a limit, a flood displaces all keys
+// alike. A key then passes about once for as many new keys as the store holds.
 func TestAFloodOfKeysAtTheirLimit(t *testing.T) {
 	const room, flood = 1000, 30_000
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,8 @@ func TestAFloodOfKeysAtTheirLimit(t *testing.T) {
 	})
 }
 
-// A store that has room for fewer buckets than a key has limits refuses the key, and does not panic.
+// A store that has room for fewer buckets than a key has limits refuses the key, and does not
+// panic.
 func TestFewerBucketsThanLimits(t *testing.T) {
 	s := memstore.New(memstore.WithMaxBuckets(1))
 	l, err := tokenbucket.New(s, "api", tokenbucket.Limits{tokenbucket.PerHour(1), tokenbucket.PerMinute(1)})
@@ -186,7 +187,8 @@ func TestFullOfRecords(t *testing.T) {
 	if owned, err := settle("a", bytes.Repeat([]byte("x"), 300)); !owned || err != nil {
 		t.Fatalf("a result that fits: %v, %v", owned, err)
 	}
-	// There is room for 212 bytes more: not for a result of 300, for which none that is as large goes.
+	// There is room for 212 bytes more: not for a result of 300, for which none that is as large
+	// goes.
 	if owned, err := settle("b", bytes.Repeat([]byte("x"), 300)); !owned || err != nil {
 		t.Fatalf("a result that does not fit: %v, %v", owned, err)
 	}

@@ -19,8 +19,8 @@ type buckets struct {
 	refuse bool // a new key, rather than evict a bucket
 }
 
-// bucketShard has all buckets of a key, so that one mutex makes a decision atomic. It is a pair of cache lines, as
-// processors fetch them: all that a decision needs of it is in the first.
+// bucketShard has all buckets of a key, so that one mutex makes a decision atomic. It is a pair of
+// cache lines, as processors fetch them: all that a decision needs of it is in the first.
 type bucketShard struct {
 	mu    sync.Mutex
 	table bucketTable
@@ -28,8 +28,8 @@ type bucketShard struct {
 	_     [64]byte
 }
 
-// init makes a place for so many buckets. Shards spread the contention of many keys; a small store has
-// few, so that its bound is not reached by one of them long before the others.
+// init makes a place for so many buckets. Shards spread the contention of many keys; a small store
+// has few, so that its bound is not reached by one of them long before the others.
 func (b *buckets) init(limit int, refuse bool) {
 	b.seed, b.refuse = maphash.MakeSeed(), refuse
 	b.shards = make([]bucketShard, min(max(limit/1024, 1), 256))
@@ -44,8 +44,8 @@ func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
 	return &b.shards[uint64(uint32(hash))*uint64(len(b.shards))>>32], uint32(hash >> 32)
 }
 
-// TakeTokens implements store.Buckets. Most requests have an only charge, for which it looks once, here and
-// without a defer: this is the hot path.
+// TakeTokens implements store.Buckets. Most requests have an only charge, for which it looks once,
+// here and without a defer: this is the hot path.
 func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (reply store.TakeReply, err error) {
 	if err := s.acceptsNew(ctx); err != nil {
 		return reply, err
@@ -137,7 +137,8 @@ func (b *buckets) takeAll(limiter, key string, charges []store.Charge, now time.
 	return reply, nil
 }
 
-// identify returns what a bucket of a key with this hash is called in the table, and its hash there.
+// identify returns what a bucket of a key with this hash is called in the table, and its hash
+// there.
 func (b *buckets) identify(limiter, key, bucket string, hash uint32) (bucketID, uint32, error) {
 	if len(key) > maxKey {
 		return bucketID{}, 0, fmt.Errorf("%w: no room for a key of %d bytes", store.ErrFull, len(key))
@@ -146,8 +147,8 @@ func (b *buckets) identify(limiter, key, bucket string, hash uint32) (bucketID, 
 	return bucketID{key, n}, max(hash^uint32(n-1)*0x9e3779b9, 1), err
 }
 
-// makeRoom reports whether n more buckets of a key fit, after it has removed full ones, and evicted others
-// if it must. What it looks at is bounded: if that is all of the same key, it reports false.
+// makeRoom reports whether n more buckets of a key fit, after it has removed full ones, and evicted
+// others if it must. What it looks at is bounded: if that is all of the same key, it reports false.
 func (b *buckets) makeRoom(shard *bucketShard, n int, key string, now time.Duration) bool {
 	t := &shard.table
 	if t.count+n <= shard.limit {

@@ -7,13 +7,13 @@ import (
 	"unsafe"
 )
 
-// bucketTable keeps when token buckets are full, in little memory, about 34 bytes and a key each, of which a
-// lookup reads little: it is what every request asks.
+// bucketTable keeps when token buckets are full, in little memory, about 34 bytes and a key each,
+// of which a lookup reads little: it is what every request asks.
 //
-// It is a hash table with open addressing (linear probing) whose slots are in the order of their hashes, so
-// that a search ends at the first larger one. A hash's home is hash/2³² of the way through the table, which
-// keeps that order; a run of slots that are taken may go on behind the last home. No hash is 0. It is not
-// safe for concurrent use.
+// It is a hash table with open addressing (linear probing) whose slots are in the order of their
+// hashes, so that a search ends at the first larger one. A hash's home is hash/2³² of the way
+// through the table, which keeps that order; a run of slots that are taken may go on behind the
+// last home. No hash is 0. It is not safe for concurrent use.
 type bucketTable struct {
 	slots []bucketSlot
 	homes int
@@ -44,20 +44,21 @@ func newSlot(id bucketID, hash uint32, full time.Duration) bucketSlot {
 	return bucketSlot{text: unsafe.StringData(id.key), size: uint16(len(id.key)), space: id.space, hash: hash, full: full} //nolint:gosec // see key
 }
 
-// key returns the key that newSlot was given. A string in its place would need half as much again of what all
-// slots take, for a length of 64 bits and what aligns it.
+// key returns the key that newSlot was given. A string in its place would need half as much again
+// of what all slots take, for a length of 64 bits and what aligns it.
 func (s *bucketSlot) key() string { return unsafe.String(s.text, s.size) } //nolint:gosec // as above
 
 const (
 	firstHomes = 8
 	// slackHomes is room for a run behind the last home. A run that is longer has the table grow.
 	slackHomes = 24
-	// sweepSlots are looked at for each bucket added: more than hold two buckets, so that the expired
-	// never outnumber the live for long.
+	// sweepSlots are looked at for each bucket added: more than hold two buckets, so that the
+	// expired never outnumber the live for long.
 	sweepSlots = 4
 	// sweepFull are looked at before one is added to a full table.
 	sweepFull = 96
-	// evictParts of the table, of evictSlots each, are looked at for a bucket to evict: some sixty buckets.
+	// evictParts of the table, of evictSlots each, are looked at for a bucket to evict: some sixty
+	// buckets.
 	evictParts, evictSlots = 6, 16
 )
 
@@ -67,8 +68,9 @@ func (t *bucketTable) home(hash uint32) int { return int(uint64(hash) * uint64(t
 func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 	i := t.home(hash)
 	if len(t.slots) >= slackHomes {
-		// Those to pass stand together, before the first that is larger or empty. To count them does not wait for
-		// one comparison after the other, each with a guess of its own at memory that is far away.
+		// Those to pass stand together, before the first that is larger or empty. To count them
+		// does not wait for one comparison after the other, each with a guess of its own at memory
+		// that is far away.
 		near := t.slots[i : i+4]
 		i += smaller(near[0].hash, hash) + smaller(near[1].hash, hash) + smaller(near[2].hash, hash) + smaller(near[3].hash, hash)
 	}
@@ -84,8 +86,8 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 	return i, false
 }
 
-// smaller returns 1 if a slot with hash a stands before one with hash b, or 0, without a branch. One that is
-// empty does not.
+// smaller returns 1 if a slot with hash a stands before one with hash b, or 0, without a branch.
+// One that is empty does not.
 func smaller(a, b uint32) int { return int((uint64(a-1) - uint64(b-1)) >> 63) }
 
 // add adds a bucket that the table has not.
@@ -124,7 +126,8 @@ func (t *bucketTable) grow() {
 	}
 }
 
-// refill puts slots into an empty table, in their order. It reports false if a run is too long for it.
+// refill puts slots into an empty table, in their order. It reports false if a run is too long for
+// it.
 func (t *bucketTable) refill(old []bucketSlot) bool {
 	next := 0
 	for i := range old {
@@ -167,11 +170,11 @@ func (t *bucketTable) sweep(n int, now time.Duration) {
 	}
 }
 
-// evict removes one bucket of another key: of those in a few random parts of the table, the one that will
-// be full first. It reports false if there is none.
+// evict removes one bucket of another key: of those in a few random parts of the table, the one
+// that will be full first. It reports false if there is none.
 //
-// The parts are random, and several, since a part out of which one has just been evicted has none left that
-// owes little; and of buckets alike each is as likely to go, so that no part is emptied.
+// The parts are random, and several, since a part out of which one has just been evicted has none
+// left that owes little; and of buckets alike each is as likely to go, so that no part is emptied.
 func (t *bucketTable) evict(key string) bool {
 	if t.count == 0 {
 		return false

@@ -2,8 +2,8 @@ package memstore
 
 import "math"
 
-// RecordBytes returns what the store counts for its records, and what they come to. It panics if what it
-// knows of a scope is not what the scope has.
+// RecordBytes returns what the store counts for its records, and what they come to. It panics if
+// what it knows of a scope is not what the scope has.
 func (s *Store) RecordBytes() (used, counted int) {
 	for i := range s.records {
 		r := &s.records[i]

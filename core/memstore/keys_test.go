@@ -22,8 +22,8 @@ func cut(i int) string {
 	return line[:10]
 }
 
-// What a store keeps under a key is as large as the key, and not as the request that the key was cut
-// out of.
+// What a store keeps under a key is as large as the key, and not as the request that the key was
+// cut out of.
 func TestKeysDoNotKeepTheirRequests(t *testing.T) {
 	allow := func(t *testing.T, s *memstore.Store, plan tokenbucket.Plan) func(string) any {
 		l, err := tokenbucket.New(s, "api", plan)

@@ -32,7 +32,8 @@ func TestLockHistories(t *testing.T) {
 	}
 }
 
-// nothingLeft checks that, once all of it has expired, nothing is remembered of locks or semaphores.
+// nothingLeft checks that, once all of it has expired, nothing is remembered of locks or
+// semaphores.
 func nothingLeft[T resource, R any](t *testing.T, s *Store, all *shardSet[T, R]) {
 	for i := range all.shards {
 		shard := &all.shards[i]

@@ -78,8 +78,8 @@ func TestFullOfLocks(t *testing.T) {
 	})
 }
 
-// Locks that are forgotten do not pile up, though nobody sweeps in the background; not in a store of
-// many parts either.
+// Locks that are forgotten do not pile up, though nobody sweeps in the background; not in a store
+// of many parts either.
 func TestExpiredLocksMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limit := range []int{100, 20_000} {

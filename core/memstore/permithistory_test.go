@@ -122,7 +122,8 @@ func (h *permitHistory) granted(req store.PermitRequest, grant store.Grant) {
 	sound(h.t, h.s)
 }
 
-// Those who wait, and do not barge, are granted in the order in which they came, whatever they weigh.
+// Those who wait, and do not barge, are granted in the order in which they came, whatever they
+// weigh.
 func TestPermitsAreGrantedInOrder(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {

@@ -209,8 +209,8 @@ func TestReleasedPermitsAreRefusedForAMinute(t *testing.T) {
 	}, memstore.WithMaxPermits(3))
 }
 
-// A place is kept for three seconds after somebody cared, and a turn for two, in which what was asked
-// for is in use.
+// A place is kept for three seconds after somebody cared, and a turn for two, in which what was
+// asked for is in use.
 func TestPlacesForPermits(t *testing.T) {
 	inPermits(t, func(t *testing.T, p permits) {
 		holder, first, second, third := weighing(4, "holder"), weighing(3, "first"), weighing(4, "second"), weighing(1, "third")

@@ -73,14 +73,15 @@ type config struct {
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
 // 40 bytes and the text of its key each. It panics if n is not positive.
 //
-// When as many are in debt, a key that has none takes the place of another: of some sixty buckets, chosen
-// at random, the one that will be full first is forgotten, and its key may use its whole limit again.
-// So a client that sends requests under many keys, once each, displaces keys that have been used once,
-// and hardly ever one that is at its limit. To displace that one, most of the buckets must owe more:
-// the client has to use up the limits of about as many keys as the store holds, within the time in
-// which they fill. With limits whose burst is one, a single request of a key does that: a key at its limit
-// then passes once for about n requests of new keys. Set n above the
-// number of keys that clients can use in the time in which a bucket fills, or see [RefuseNewBuckets].
+// When as many are in debt, a key that has none takes the place of another: of some sixty buckets,
+// chosen at random, the one that will be full first is forgotten, and its key may use its whole
+// limit again. So a client that sends requests under many keys, once each, displaces keys that have
+// been used once, and hardly ever one that is at its limit. To displace that one, most of the
+// buckets must owe more: the client has to use up the limits of about as many keys as the store
+// holds, within the time in which they fill. With limits whose burst is one, a single request of a
+// key does that: a key at its limit then passes once for about n requests of new keys. Set n above
+// the number of keys that clients can use in the time in which a bucket fills, or see
+// [RefuseNewBuckets].
 func WithMaxBuckets(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxBuckets: %d is not positive", n))
@@ -89,16 +90,17 @@ func WithMaxBuckets(n int) Option {
 }
 
 // RefuseNewBuckets has a store that is full of buckets in debt refuse a key that has none, with
-// store.ErrFull, and forget no bucket. A client that can send requests under many keys then has every
-// new key refused, until buckets are full again.
+// store.ErrFull, and forget no bucket. A client that can send requests under many keys then has
+// every new key refused, until buckets are full again.
 func RefuseNewBuckets() Option { return optionFunc(func(c *config) { c.refuseBuckets = true }) }
 
 // WithMaxRecordBytes sets the maximum memory of the records of operations: 256 MiB by default. A
 // record without a result counts 512 bytes. It panics if n is less than that.
 //
-// When there is no room for a new record, or a result, the larger results of the scope that has the most
-// bytes of them are forgotten: their operations are finished as before, as guard.NotRetained. Only if
-// that makes no room is a new operation refused with store.ErrFull, and a result not retained.
+// When there is no room for a new record, or a result, the larger results of the scope that has the
+// most bytes of them are forgotten: their operations are finished as before, as guard.NotRetained.
+// Only if that makes no room is a new operation refused with store.ErrFull, and a result not
+// retained.
 func WithMaxRecordBytes(n int) Option {
 	if n < recordBytes {
 		panic(fmt.Sprintf("memstore: WithMaxRecordBytes: %d is less than one record's %d bytes", n, recordBytes))

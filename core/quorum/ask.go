@@ -12,25 +12,26 @@ import (
 )
 
 const (
-	// longestWait is for how long a member may take to answer; when a lease is asked for, it is no
-	// more than a tenth of that, so that a member which is down leaves most of the lease.
+	// longestWait is the timeout of a member; for a lease, it is at most a tenth of the TTL, so
+	// that a member that is down leaves most of the lease.
 	longestWait = 200 * time.Millisecond
-	// shortestWait is what the shortest lease leaves for it.
+	// shortestWait is the minimum timeout, for the shortest leases.
 	shortestWait = 5 * time.Millisecond
 )
 
 func waitFor(ttl time.Duration) time.Duration { return max(min(ttl/10, longestWait), shortestWait) }
 
-// member is a member, and what it still has to be told.
+// member is a member with its pending releases.
 type member struct {
 	Member
-	redo redo.Queue // of its own: a member that is down does not hold up the others
+	redo redo.Queue // of its own, so that a member that is down does not block the others
 
 	mu      sync.Mutex
-	pending map[string]bool // the IDs that redo releases
+	pending map[string]bool // the IDs in redo
 }
 
-// release ends a hold, or a request, on the member: in the background, if it does not confirm it.
+// release ends a hold, or a request, on the member. If the member does not confirm it, the release
+// is retried in the background.
 func (m *member) release(ctx context.Context, req store.LockRef) (bool, error) {
 	held, err := m.ReleaseLock(ctx, req)
 	if err != nil {
@@ -48,7 +49,7 @@ func (m *member) releaseLater(req store.LockRef) {
 	until := time.Now().Add(req.TTL + time.Second)
 	try := func(ctx context.Context) error {
 		if !time.Now().Before(until) {
-			return nil // it has expired by itself
+			return nil // the lease has expired
 		}
 		_, err := m.ReleaseLock(ctx, req)
 		return err
@@ -66,11 +67,11 @@ func (m *member) releaseLater(req store.LockRef) {
 	}
 }
 
-// giveBack releases a request on some members in the background. The channel is closed when each has
-// confirmed it or had its time.
-func (q *Store) giveBack(req store.LockRef, members []*member) (done <-chan struct{}) {
+// releaseAsync releases a request on some members in the background. The channel is closed when
+// each has confirmed it or timed out.
+func (q *Store) releaseAsync(req store.LockRef, members []*member) (done <-chan struct{}) {
 	given := make(chan struct{})
-	q.errands.Run(func() {
+	q.calls.Run(func() {
 		defer close(given)
 		ctx, cancel := context.WithTimeout(context.Background(), longestWait)
 		defer cancel()
@@ -88,13 +89,13 @@ type answer[T any] struct {
 	err   error
 }
 
-// askMembers calls f for all members at once. Whoever asks need not wait for the last of them, and
-// the end of ctx does not stop them.
-func askMembers[T any](ctx context.Context, q *Store, wait time.Duration, f func(context.Context, *member) (T, error)) <-chan answer[T] {
+// callMembers calls f for all members concurrently. The caller need not wait for all of them, and
+// the end of ctx does not cancel them.
+func callMembers[T any](ctx context.Context, q *Store, wait time.Duration, f func(context.Context, *member) (T, error)) <-chan answer[T] {
 	ctx = context.WithoutCancel(ctx)
 	answers := make(chan answer[T], len(q.members))
 	for _, m := range q.members {
-		q.errands.Run(func() {
+		q.calls.Run(func() {
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
 			value, err := f(ctx, m)
@@ -115,13 +116,14 @@ func (t *tally) add(yes bool) {
 	}
 }
 
-// verdict says whether a majority has it, and whether that can be said, whatever the others answer.
+// verdict reports whether a majority has the hold, and whether that is decided, whatever the others
+// reply.
 func (t *tally) verdict(q *Store) (held, decided bool) {
 	held = t.yes >= q.majority
 	return held, held || t.no > len(q.members)-q.majority
 }
 
-// decide counts answers until the verdict is clear.
+// decide counts replies until the verdict is decided.
 func (q *Store) decide(ctx context.Context, answers <-chan answer[bool]) (bool, error) {
 	var (
 		count tally
@@ -145,8 +147,8 @@ func (q *Store) decide(ctx context.Context, answers <-chan answer[bool]) (bool, 
 	return false, q.unavailable(store.ErrUnconfirmed, errs)
 }
 
-// unavailable is the error of a request that too few members have answered. It does not match what
-// the members returned: the end of a member's time is not that of the caller's.
+// unavailable returns the error of a request with too few replies. It does not match the members'
+// errors: a timeout of a member is not one of the caller's context.
 func (q *Store) unavailable(kind error, errs []error) error {
 	closed := 0
 	for _, err := range errs {
@@ -157,35 +159,35 @@ func (q *Store) unavailable(kind error, errs []error) error {
 	if closed == len(errs) {
 		kind = store.ErrClosed
 	}
-	return fmt.Errorf("%w: quorum: %d of %d members cannot be counted on: %s", kind, len(errs), len(q.members), errs[0].Error())
+	return fmt.Errorf("%w: quorum: %d of %d members failed: %s", kind, len(errs), len(q.members), errs[0].Error())
 }
 
-// RenewLocks implements store.Locks. A hold is renewed if a majority has renewed it, and lost if so many
-// members do not have it that no majority can: they never get it again. If that cannot be told of
-// some for want of answers, the error matches store.ErrUnavailable, and the caller may try again while
-// the lease lasts.
+// RenewLocks implements store.Locks. A hold is renewed if a majority has renewed it, and lost if so
+// many members do not have it that a majority is impossible: they never get it again. If some holds
+// are undecided because of missing replies, the error matches store.ErrUnavailable, and the caller
+// may retry during the lease.
 func (q *Store) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
 	if len(reqs) == 0 {
 		return nil, nil
 	}
-	asked := make([]store.LockRef, len(reqs))
+	memberReqs := make([]store.LockRef, len(reqs))
 	wait := longestWait
 	for i, req := range reqs {
 		q.ExpectTTL(req.TTL + req.Delay)
 		wait = min(wait, waitFor(req.TTL))
-		asked[i] = req
-		asked[i].ID = q.requests.memberID(req)
+		memberReqs[i] = req
+		memberReqs[i].ID = q.requests.memberID(req)
 	}
 	held := make([]bool, len(reqs))
-	return held, q.renew(ctx, asked, wait, held)
+	return held, q.renew(ctx, memberReqs, wait, held)
 }
 
-// renew asks the members, and notes which holds are held.
+// renew renews a batch on the members, and sets which holds are held.
 func (q *Store) renew(ctx context.Context, batch []store.LockRef, wait time.Duration, held []bool) error {
-	answers := askMembers(ctx, q, wait, func(ctx context.Context, m *member) ([]bool, error) {
+	answers := callMembers(ctx, q, wait, func(ctx context.Context, m *member) ([]bool, error) {
 		answer, err := m.RenewLocks(ctx, batch)
 		if err == nil && len(answer) != len(batch) {
-			err = fmt.Errorf("%w: %d answers to %d renewals", store.ErrUnconfirmed, len(answer), len(batch))
+			err = fmt.Errorf("%w: %d replies to %d renewals", store.ErrUnconfirmed, len(answer), len(batch))
 		}
 		return answer, err
 	})

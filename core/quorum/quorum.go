@@ -1,6 +1,6 @@
-// Package quorum makes one store of locks of several independent ones, so that locks outlive the loss
-// of a minority of them. It is the algorithm Redlock, "Distributed Locks with Redis" on redis.io, with
-// a fence.
+// Package quorum makes one store of locks of several independent ones, so that locks outlive the
+// loss of a minority of them. It is the algorithm Redlock, "Distributed Locks with Redis" on
+// redis.io, with a fence.
 package quorum
 
 import (
@@ -20,7 +20,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
-// Member is one of the stores of a quorum. The stores of core/memstore and core/redisstore are such.
+// Member is one of the stores of a quorum. The stores of core/memstore and core/redisstore are
+// such.
 //
 // All methods return soon after their context has ended. Those of [store.Locks] keep its contract.
 type Member interface {
@@ -29,7 +30,8 @@ type Member interface {
 	ReleaseLock(ctx context.Context, ref store.LockRef) (bool, error)
 	VerifyLock(ctx context.Context, ref store.LockRef) (bool, error)
 
-	// RaiseFence makes every fence that the member grants for the lock from now on larger than least.
+	// RaiseFence makes every fence that the member grants for the lock from now on larger than
+	// least.
 	RaiseFence(ctx context.Context, name, key string, least int64) error
 
 	// Uptime returns for how long the member has kept its state, or less.
@@ -42,7 +44,7 @@ type Store struct {
 	majority int
 	longest  atomic.Int64 // the longest lease that a restarted member may have lost, as a duration
 	hooks    shutdown.Hooks
-	errands  errand.Group
+	calls    errand.Group
 	requests requests
 
 	*namesakes
@@ -57,23 +59,25 @@ var _ store.Locks = (*Store)(nil)
 
 // New returns a store that keeps every lock on a majority of its members: two of five may fail.
 //
-// The members must be servers of their own that share nothing and are not replicated: a replica that
-// takes over lacks the newest locks, and counts as a member that has been up all the time. Every
-// process must name the same members, and agree on the leases of its locks ([Store.ExpectTTL]).
-// New returns an error for fewer than three members, and for a nil or repeated one.
+// The members must be servers of their own that share nothing and are not replicated: a replica
+// that takes over lacks the newest locks, and counts as a member that has been up all the time.
+// Every process must name the same members, and agree on the leases of its locks
+// ([Store.ExpectTTL]). New returns an error for fewer than three members, and for a nil or repeated
+// one.
 //
 // What it promises has conditions: the clocks of processes and members run at about the same speed
 // (a hundredth of a lease apart at most), no member's clock is set forward, and a member that loses
-// its data reports that in its Uptime: a restarted Redis does, one that is flushed or evicts keys does
-// not. As with every lock of this kind, a holder that is paused, or whose write is delayed, for longer
-// than its lease does harm that only the fence keeps out: a quorum makes locks available, the fence
-// excludes. Fences grow from one hold to the next, except that a member which has lost its data, and
-// whose clock is behind the others' by more than a lease, may let one go back.
+// its data reports that in its Uptime: a restarted Redis does, one that is flushed or evicts keys
+// does not. As with every lock of this kind, a holder that is paused, or whose write is delayed,
+// for longer than its lease does harm that only the fence keeps out: a quorum makes locks
+// available, the fence excludes. Fences grow from one hold to the next, except that a member which
+// has lost its data, and whose clock is behind the others' by more than a lease, may let one go
+// back.
 //
 // It can lock exclusively, renew, release and verify. There is no queue: a waiter polls with random
-// delays, so callers in different processes are served in no order. Shared locks, downgrades, Inspect,
-// List and ForceUnlock return [store.ErrNotSupported]. A lock takes three round trips to all members
-// at once: the votes, the age of the members that voted, and the fence.
+// delays, so callers in different processes are served in no order. Shared locks, downgrades,
+// Inspect, List and ForceUnlock return [store.ErrNotSupported]. A lock takes three round trips to
+// all members at once: the votes, the age of the members that voted, and the fence.
 //
 // A member that has lost its data could help a second holder to a majority. Its votes do not count
 // until it has been up for longer than any lease that it may have lost. So after the start of a
@@ -99,10 +103,10 @@ func New(members ...Member) (*Store, error) {
 	return q, nil
 }
 
-// ExpectTTL sets the longest lease, its lock-delay included, that processes may hold on these members.
-// A restarted member stays out for as long. The store knows the leases of this process, so ExpectTTL
-// is needed only where another process has longer ones. The value never shrinks. ExpectTTL panics if
-// ttl is negative, or less than a millisecond but not zero.
+// ExpectTTL sets the longest lease, its lock-delay included, that processes may hold on these
+// members. A restarted member stays out for as long. The store knows the leases of this process, so
+// ExpectTTL is needed only where another process has longer ones. The value never shrinks.
+// ExpectTTL panics if ttl is negative, or less than a millisecond but not zero.
 func (q *Store) ExpectTTL(ttl time.Duration) {
 	if ttl != 0 && ttl < time.Millisecond {
 		panic(fmt.Sprintf("quorum: ExpectTTL: %v is neither 0 nor at least 1ms", ttl))
@@ -116,14 +120,14 @@ func (q *Store) ExpectTTL(ttl time.Duration) {
 }
 
 // AcquireLock implements store.Locks. The lock is granted if a majority grants it within the lease.
-// Otherwise grants of a minority are released in the background, and the reply is Queued or Taken if a
-// majority has answered (Withdrawn if the ID was released before). Without a majority of answers the
-// error matches store.ErrUnavailable.
+// Otherwise grants of a minority are released in the background, and the reply is Queued or Taken
+// if a majority has answered (Withdrawn if the ID was released before). Without a majority of
+// answers the error matches store.ErrUnavailable.
 func (q *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	if req.Shared {
 		return store.LockReply{}, store.ErrNotSupported
 	}
-	if reply, ok := q.requests.again(req.ID); ok {
+	if reply, ok := q.requests.lookup(req.ID); ok {
 		return reply, nil
 	}
 	reply, _, err := q.elect(ctx, req)
@@ -141,9 +145,9 @@ const (
 	maxSilence = 3 * time.Second
 )
 
-// AwaitLock implements store.Locks. It polls, with delays that grow up to 200 ms and are random, so that
-// two waiters that have split the votes do not collide again. If a majority has not answered for 3 s,
-// it returns an error that matches store.ErrUnavailable.
+// AwaitLock implements store.Locks. It polls, with delays that grow up to 200 ms and are random, so
+// that two waiters that have split the votes do not collide again. If a majority has not answered
+// for 3 s, it returns an error that matches store.ErrUnavailable.
 func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
 	if req.Shared {
 		return store.Grant{}, store.ErrNotSupported
@@ -154,7 +158,7 @@ func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 	if place == nil {
 		return grant, err
 	}
-	defer q.requests.leave(place)
+	defer q.requests.endWait(place)
 	stopped := func() error {
 		if errors.Is(context.Cause(waiting), store.ErrWithdrawn) {
 			return store.ErrWithdrawn
@@ -175,7 +179,7 @@ func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 		switch {
 		case err == nil && reply.Outcome == store.Granted:
 			if !q.requests.granted(place, attempt, reply.Grant) {
-				q.giveBack(attempt.Ref(), q.members)
+				q.releaseAsync(attempt.Ref(), q.members)
 				return store.Grant{}, store.ErrWithdrawn
 			}
 			return reply.Grant, nil
@@ -194,9 +198,10 @@ func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 	}
 }
 
-// ReleaseLock implements store.Locks. The release goes to all members, even if ctx has ended, and is
-// retried in the background on those that do not answer, until the lease is over. It reports whether a
-// majority had the hold. Without a majority of answers the error matches store.ErrUnavailable.
+// ReleaseLock implements store.Locks. The release goes to all members, even if ctx has ended, and
+// is retried in the background on those that do not answer, until the lease is over. It reports
+// whether a majority had the hold. Without a majority of answers the error matches
+// store.ErrUnavailable.
 func (q *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if req.Shared {
 		return false, store.ErrNotSupported
@@ -205,10 +210,10 @@ func (q *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error
 	if withdrawn { // an attempt in flight releases what it is granted
 		return false, nil
 	}
-	asked := req
-	asked.ID = id
-	held, err := q.decide(ctx, askMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
-		return m.release(ctx, asked)
+	memberReqs := req
+	memberReqs.ID = id
+	held, err := q.decide(ctx, callMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
+		return m.release(ctx, memberReqs)
 	}))
 	if err == nil {
 		q.requests.released(req.ID)
@@ -216,14 +221,14 @@ func (q *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error
 	return held, err
 }
 
-// VerifyLock implements store.Locks: it reports whether a majority has the hold. Without a majority of
-// answers the error matches store.ErrUnavailable.
+// VerifyLock implements store.Locks: it reports whether a majority has the hold. Without a majority
+// of answers the error matches store.ErrUnavailable.
 func (q *Store) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
 	if req.Shared {
 		return false, store.ErrNotSupported
 	}
 	req.ID = q.requests.memberID(req)
-	return q.decide(ctx, askMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
+	return q.decide(ctx, callMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
 		return m.VerifyLock(ctx, req)
 	}))
 }
@@ -259,7 +264,7 @@ func (q *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 // Shutdown finishes what Lockers have pending, and what members have not confirmed, until ctx ends.
 // Call it before the members are closed: it does not shut them down.
 func (q *Store) Shutdown(ctx context.Context) error {
-	errs := []error{q.hooks.Run(ctx), q.errands.Wait(ctx)}
+	errs := []error{q.hooks.Run(ctx), q.calls.Wait(ctx)}
 	var (
 		wg     sync.WaitGroup
 		drains = make([]error, len(q.members))

@@ -9,31 +9,30 @@ import (
 )
 
 // requests are the requests that were not granted at once, by ID. The members do not know these
-// IDs: every attempt of one that waits has another.
+// IDs: every attempt of a waiter has its own.
 type requests struct {
 	mu      sync.Mutex
 	byID    map[string]*request
-	sweepAt int // at so many, those that have expired go
+	sweepAt int // the size at which expired ones are removed
 }
 
 type request struct {
-	id        string // what the members know its hold by; empty until it has one
-	grant     store.Grant
-	withdrawn bool
-	withdraw  context.CancelCauseFunc // while AwaitLock is under way
-	expires   time.Time
+	id         string // the ID of its hold on the members; empty without one
+	grant      store.Grant
+	withdrawn  bool
+	cancelWait context.CancelCauseFunc // during AwaitLock
+	expires    time.Time
 }
 
-// requestKept is for how long a request is remembered of which nothing is heard, or nothing more is
-// to be done; and slack what a hold is remembered for after its lease, since its release is repeated
-// for a second more.
+// requestKept is how long an idle or finished request is kept, and slack how long a hold is kept
+// after its lease, since its release is retried for another second.
 const (
 	requestKept = time.Minute
 	slack       = 2 * time.Second
 )
 
-// again returns the reply to a request that was asked before.
-func (r *requests) again(id string) (store.LockReply, bool) {
+// lookup returns the reply to a repeated request.
+func (r *requests) lookup(id string) (store.LockReply, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.byID[id]
@@ -54,7 +53,7 @@ func (r *requests) queue(id string) {
 	r.add(id)
 }
 
-// add finds a request, or makes it. The caller holds mu.
+// add returns a request, and adds it if it is new. The caller holds mu.
 func (r *requests) add(id string) *request {
 	if known := r.byID[id]; known != nil {
 		return known
@@ -65,7 +64,7 @@ func (r *requests) add(id string) *request {
 	}
 	if len(r.byID) >= r.sweepAt {
 		for id, known := range r.byID {
-			if known.withdraw == nil && now.After(known.expires) {
+			if known.cancelWait == nil && now.After(known.expires) {
 				delete(r.byID, id)
 			}
 		}
@@ -76,7 +75,8 @@ func (r *requests) add(id string) *request {
 	return added
 }
 
-// await finds the place of a request, which withdraw empties; or none, if there is an answer already.
+// await returns the request to wait for, whose withdrawal calls withdraw; or its grant or error if
+// it has ended.
 func (r *requests) await(id string, withdraw context.CancelCauseFunc) (*request, store.Grant, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,21 +87,21 @@ func (r *requests) await(id string, withdraw context.CancelCauseFunc) (*request,
 	case place.withdrawn:
 		return nil, store.Grant{}, store.ErrWithdrawn
 	}
-	place.withdraw = withdraw
+	place.cancelWait = withdraw
 	return place, store.Grant{}, nil
 }
 
-// leave ends the waiting, but not the place.
-func (r *requests) leave(place *request) {
+// endWait ends a wait, and keeps the request.
+func (r *requests) endWait(place *request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	place.withdraw = nil
+	place.cancelWait = nil
 	if place.id == "" {
 		place.expires = time.Now().Add(requestKept)
 	}
 }
 
-// granted reports false if the request has been withdrawn.
+// granted records a grant. It returns false if the request was withdrawn.
 func (r *requests) granted(place *request, attempt store.LockRequest, grant store.Grant) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,14 +113,14 @@ func (r *requests) granted(place *request, attempt store.LockRequest, grant stor
 	return true
 }
 
-// keep keeps a hold in mind for as long as it may last.
+// keep extends the life of the request to that of its hold.
 func (p *request) keep(req store.LockRef) {
 	if until := time.Now().Add(req.TTL + req.Delay + slack); until.After(p.expires) {
 		p.expires = until
 	}
 }
 
-// memberID is the ID that the members know a hold by.
+// memberID returns the ID of a hold on the members.
 func (r *requests) memberID(req store.LockRef) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +132,7 @@ func (r *requests) memberID(req store.LockRef) string {
 	return known.id
 }
 
-// release is memberID for a release. If the request waits, it is withdrawn, and has no hold.
+// release is memberID for a release. A waiting request is withdrawn, and has no hold.
 func (r *requests) release(req store.LockRef) (id string, withdrawn bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,13 +146,13 @@ func (r *requests) release(req store.LockRef) (id string, withdrawn bool) {
 	}
 	known.withdrawn = true
 	known.expires = time.Now().Add(requestKept)
-	if known.withdraw != nil {
-		known.withdraw(store.ErrWithdrawn)
+	if known.cancelWait != nil {
+		known.cancelWait(store.ErrWithdrawn)
 	}
 	return "", true
 }
 
-// released lets a hold go whose release was confirmed.
+// released records a confirmed release.
 func (r *requests) released(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// election is one attempt to get a lock from a majority.
+// election is one attempt to acquire a lock from a majority.
 type election struct {
 	q     *Store
 	req   store.LockRequest
@@ -19,34 +19,34 @@ type election struct {
 	wait  time.Duration
 	votes chan vote // has room for all
 
-	ctx    context.Context // ends when the election is lost
+	ctx    context.Context // canceled when the election is lost
 	cancel context.CancelFunc
 	won    chan struct{} // closed when it is won, and the fence is set
 	fence  int64
 
-	// What the votes amount to, for the one who counts them.
-	clear   []bool // by member: it has certainly not granted anything
-	granted int
-	sent    time.Time // no lease that was granted began before
-	highest int64     // fence that came with a grant
-	refused int
-	refusal store.LockReply
-	errs    []error
-	told    int // of the granted: members that have been told the fence
-	untold  int // of the granted: members that cannot be
+	// The count of the votes, for the counting goroutine only.
+	clear    []bool // by member: it has certainly granted nothing
+	granted  int
+	sent     time.Time // the earliest start of a granted lease
+	highest  int64     // largest fence of a grant
+	refused  int
+	refusal  store.LockReply
+	errs     []error
+	fenced   int // granting members that have raised the fence
+	unfenced int // granting members that have failed to
 }
 
-// vote is a member's answer: to the request and, if that was granted, to being told the fence.
+// vote is a reply of a member: to the request or, after a grant, to RaiseFence.
 type vote struct {
 	member int
 	reply  store.LockReply
 	err    error
-	clear  bool // it has certainly not granted anything
-	fence  bool // it is the second answer
+	clear  bool // it has certainly granted nothing
+	fence  bool // the reply to RaiseFence
 }
 
-// elect asks all members for the lock. If it is not granted, what some have granted is given back in
-// the background; the channel is closed when that has been tried.
+// elect requests the lock of all members. If it is not granted, grants of a minority are released
+// in the background; the channel is closed when that was tried.
 func (q *Store) elect(ctx context.Context, req store.LockRequest) (store.LockReply, <-chan struct{}, error) {
 	if err := ctx.Err(); err != nil {
 		return store.LockReply{}, nil, err
@@ -57,12 +57,12 @@ func (q *Store) elect(ctx context.Context, req store.LockRequest) (store.LockRep
 		q: q, req: req, wait: waitFor(req.TTL), won: make(chan struct{}),
 		votes: make(chan vote, 2*len(q.members)), clear: make([]bool, len(q.members)),
 	}
-	// Those who vote late, after the caller has gone on with the lock, are still told the fence.
+	// Members that vote after the caller has the lock still get the fence.
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.began = time.Now()
 	e.sent = e.began
 	for i, m := range q.members {
-		q.errands.Run(func() { e.ask(i, m) })
+		q.calls.Run(func() { e.request(i, m) })
 	}
 	reply, err := e.outcome(ctx)
 	if err == nil && reply.Outcome == store.Granted {
@@ -75,11 +75,11 @@ func (q *Store) elect(ctx context.Context, req store.LockRequest) (store.LockRep
 			members = append(members, m)
 		}
 	}
-	return reply, q.giveBack(req.Ref(), members), err
+	return reply, q.releaseAsync(req.Ref(), members), err
 }
 
-// ask asks one member.
-func (e *election) ask(i int, m *member) {
+// request requests the lock of one member.
+func (e *election) request(i int, m *member) {
 	ctx, cancel := context.WithTimeout(e.ctx, e.wait)
 	defer cancel()
 	reply, err := m.AcquireLock(ctx, e.req)
@@ -88,7 +88,7 @@ func (e *election) ask(i int, m *member) {
 		e.votes <- vote{member: i, reply: reply, err: err, clear: undone}
 		return
 	}
-	// Only what is asked after the grant tells of a restart before it.
+	// Only an Uptime that is read after the grant shows a restart before it.
 	err = e.checkAge(ctx, m)
 	e.votes <- vote{member: i, reply: reply, err: err}
 	if err != nil {
@@ -105,23 +105,23 @@ func (e *election) ask(i int, m *member) {
 	e.votes <- vote{member: i, err: err, fence: true}
 }
 
-var errForgetful = errors.New("it may have forgotten a lease: it was started too short a time ago")
+var errTooYoung = errors.New("it may have lost a lease: it was started too recently")
 
-// checkAge returns an error if the member may have forgotten a hold that was still valid when it
-// granted the lock. If the election is won without it, its hold is as good as any from then on: what
-// it had forgotten is over.
+// checkAge returns an error if the member may have lost a hold that was still valid when it granted
+// the lock. If the election is won without it, its hold counts from then on: the lost hold has
+// expired.
 func (e *election) checkAge(ctx context.Context, m *member) error {
 	up, err := m.Uptime(ctx)
 	if err != nil {
 		return err
 	}
 	if up-time.Since(e.began) < time.Duration(e.q.longest.Load()) {
-		return errForgetful
+		return errTooYoung
 	}
 	return nil
 }
 
-// outcome counts the votes, until it is clear what comes of them.
+// outcome counts the votes until the election is decided.
 func (e *election) outcome(ctx context.Context) (store.LockReply, error) {
 	for !e.decided() {
 		if err := e.next(ctx); err != nil {
@@ -136,13 +136,13 @@ func (e *election) outcome(ctx context.Context) (store.LockReply, error) {
 		return store.LockReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
 	}
 
-	// The fence goes to a majority of those that have granted the lock, and not just of all. Whoever
-	// has the lock next got it from one of these, which had then been told: members that are merely
-	// asked in between may have granted it before they were told.
+	// The fence must reach a majority of the members among those that have granted the lock. The
+	// next holder has a grant of one of them, made after its RaiseFence; other members may grant
+	// the lock before they get the fence.
 	e.fence = e.highest + 1
 	close(e.won)
-	for e.told < e.q.majority {
-		if e.granted-e.untold+e.open() < e.q.majority {
+	for e.fenced < e.q.majority {
+		if e.granted-e.unfenced+e.open() < e.q.majority {
 			return store.LockReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
 		}
 		if err := e.next(ctx); err != nil {
@@ -150,17 +150,17 @@ func (e *election) outcome(ctx context.Context) (store.LockReply, error) {
 		}
 	}
 	if !time.Now().Before(lease.ValidUntil(e.sent, e.req.TTL)) {
-		return store.LockReply{}, fmt.Errorf("%w: quorum: the lease was over before a majority had granted it", store.ErrUnavailable)
+		return store.LockReply{}, fmt.Errorf("%w: quorum: the lease expired before a majority had granted it", store.ErrUnavailable)
 	}
 	return store.LockReply{Outcome: store.Granted, Grant: store.Grant{Sent: e.sent, Fence: e.fence, LastFence: e.fence}}, nil
 }
 
-// open is how many members have not answered.
+// open returns the number of members that have not replied.
 func (e *election) open() int {
-	return len(e.q.members) - e.granted - e.refused - len(e.errs) + e.untold
+	return len(e.q.members) - e.granted - e.refused - len(e.errs) + e.unfenced
 }
 
-// decided reports whether the votes that are missing make no difference.
+// decided reports whether the missing votes make no difference.
 func (e *election) decided() bool {
 	open := e.open()
 	if e.granted >= e.q.majority || open == 0 {
@@ -169,7 +169,7 @@ func (e *election) decided() bool {
 	return e.granted+open < e.q.majority && e.answered() == e.answeredWith(open)
 }
 
-// answered reports whether a majority has voted, or so many have refused that it needs no more.
+// answered reports whether a majority has voted, or enough have refused.
 func (e *election) answered() bool { return e.answeredWith(0) }
 
 func (e *election) answeredWith(more int) bool {
@@ -187,16 +187,16 @@ func (e *election) next(ctx context.Context) error {
 	}
 	switch {
 	case v.fence && v.err == nil:
-		e.told++
+		e.fenced++
 	case v.err != nil:
 		e.errs = append(e.errs, v.err)
 		if v.fence {
-			e.untold++
+			e.unfenced++
 		}
 	case v.reply.Outcome == store.Granted:
 		e.granted++
 		e.highest = max(e.highest, v.reply.Fence)
-		if sent := v.reply.Sent; !sent.IsZero() && sent.Before(e.sent) { // it had granted this ID before
+		if sent := v.reply.Sent; !sent.IsZero() && sent.Before(e.sent) { // a repeat of an earlier grant
 			e.sent = sent
 		}
 	default:
@@ -206,7 +206,7 @@ func (e *election) next(ctx context.Context) error {
 	return nil
 }
 
-// refuse keeps, of those who refuse, the one that says most of the others.
+// refuse counts a refusal, and keeps the one with the longest remaining lease.
 func (e *election) refuse(reply store.LockReply) {
 	e.refused++
 	switch {
@@ -221,7 +221,7 @@ func (e *election) refuse(reply store.LockReply) {
 	}
 }
 
-// newPollDelay returns the delays between the attempts of one that waits.
+// newPollDelay returns the delays between the attempts of a waiter.
 func newPollDelay() func() time.Duration {
 	spread := pollMin
 	return func() time.Duration {
@@ -231,7 +231,7 @@ func newPollDelay() func() time.Duration {
 	}
 }
 
-// sleep reports whether it has slept for d, and not only until ctx ended.
+// sleep sleeps for d. It returns false if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -190,7 +190,8 @@ func TestHurriedCallersFindAnOutage(t *testing.T) {
 	})
 }
 
-// More callers at once than there are connections for are no outage, though most of them have none in time.
+// More callers at once than there are connections for are no outage, though most of them have none
+// in time.
 func TestACrowdDoesNotTripTheBreaker(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

@@ -39,8 +39,8 @@ func TestARefusedConnectionFailsAtOnce(t *testing.T) {
 	})
 }
 
-// refusedAtOnce makes ten calls, which took six times the store's deadline of 250 ms before the breaker
-// opened.
+// refusedAtOnce makes ten calls, which took six times the store's deadline of 250 ms before the
+// breaker opened.
 func refusedAtOnce(t *testing.T, s *redisstore.Store, log *logbook, address string) {
 	t.Helper()
 	l := newLimiter(t, s)
@@ -217,8 +217,8 @@ func TestAMendedPasswordIsFound(t *testing.T) {
 	wantMisconfigured(t, err, store.Eviction)
 }
 
-// A server that was gone, and comes back with another password, is no outage any more: an open policy
-// would let everything pass for as long as nobody looks.
+// A server that was gone, and comes back with another password, is no outage any more: an open
+// policy would let everything pass for as long as nobody looks.
 func TestAnOutageThatBecomesAMisconfiguration(t *testing.T) {
 	server := redistest.Start(t)
 	server.Stop()

@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// eachClock runs a test with stores whose server's clock can be stepped: set has it differ by that much from the
-// time of day.
+// eachClock runs a test with stores whose server's clock can be stepped: set has it differ by that
+// much from the time of day.
 func eachClock(t *testing.T, test func(t *testing.T, s *redisstore.Store, set func(time.Duration))) {
 	t.Run("miniredis", func(t *testing.T) {
 		server, now := miniredis.RunT(t), time.Now()
@@ -33,7 +33,8 @@ func eachClock(t *testing.T, test func(t *testing.T, s *redisstore.Store, set fu
 	})
 }
 
-// moveTimes has all times that a server has kept be later: as if its clock had stepped back by that much.
+// moveTimes has all times that a server has kept be later: as if its clock had stepped back by that
+// much.
 func moveTimes(t *testing.T, server *redis.Client, by time.Duration) {
 	t.Helper()
 	moved := func(text string) string {
@@ -68,8 +69,8 @@ func moveTimes(t *testing.T, server *redis.Client, by time.Duration) {
 	}
 }
 
-// What dead processes hold when the server's clock steps back an hour is free once their leases are over by the
-// clock as it goes on, also for those who only try.
+// What dead processes hold when the server's clock steps back an hour is free once their leases are
+// over by the clock as it goes on, also for those who only try.
 func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 	const ttl = 10 * time.Second
 	taken := func(c claim) func(*testing.T, *redisstore.Store, bool) {
@@ -180,8 +181,8 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 	}
 }
 
-// The same is true of places in the queue: nobody waits for the dead in it for longer than for one that has just
-// died.
+// The same is true of places in the queue: nobody waits for the dead in it for longer than for one
+// that has just died.
 func TestTheDeadInAQueueAreForgottenAfterTheClockSteppedBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue func(t *testing.T, s *redisstore.Store)

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// A process that has a result gives it, and settles with it, however long Redis was away: several times
-// the lease here. Nobody runs the operation a second time, also where that is allowed.
+// A process that has a result gives it, and settles with it, however long Redis was away: several
+// times the lease here. Nobody runs the operation a second time, also where that is allowed.
 func TestACompletionOutlivesItsLease(t *testing.T) {
 	for name, opts := range map[string][]guard.Option{"": nil, "with rerun": {guard.WithRerun()}} {
 		t.Run(name, func(t *testing.T) {

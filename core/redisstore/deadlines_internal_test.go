@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A channel serves for one call after the other as long as it is not closed. Calls that have ended have
-// nothing to do with what becomes of it.
+// A channel serves for one call after the other as long as it is not closed. Calls that have ended
+// have nothing to do with what becomes of it.
 func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
 	n := &node{store: new(Store)}
 	d := &n.store.deadlines
@@ -46,7 +46,8 @@ func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
 	d.release(left)
 }
 
-// The time for the reply begins when the request is written: what it took to have a connection is not part of it.
+// The time for the reply begins when the request is written: what it took to have a connection is
+// not part of it.
 func TestTheTimeForAReplyBeginsWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{store: new(Store)}

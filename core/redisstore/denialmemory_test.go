@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A denial from memory is one that the server would give too, whenever between question and answer it
-// made the one that is remembered.
+// A denial from memory is one that the server would give too, whenever between question and answer
+// it made the one that is remembered.
 func TestARememberedDenialIsTheServers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		span := func(name string, most time.Duration) time.Duration {
@@ -26,7 +26,7 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 		made := asked + span("way there", 500*time.Microsecond)
 		heard := made + span("way back", 500*time.Microsecond)
 		now := heard + span("later", 2*time.Millisecond)
-		d := denial{charges: []store.Charge{{Capacity: capacity}}, debts: store.OneDebt(debt), asked: asked, heard: heard}
+		d := denial{charges: []store.Charge{{Capacity: capacity}}, debts: store.OneDebt(debt), sentAt: asked, repliedAt: heard}
 
 		// The server's clock counts microseconds, and began when it did.
 		clock := func(at time.Duration) time.Duration { return (at + ahead).Truncate(time.Microsecond) }
@@ -49,39 +49,39 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 
 // A denial that was under way when its key was reset says nothing of what is now.
 func TestADenialOnItsWayIsForgotten(t *testing.T) {
-	var d denials
+	var d denialCache
 	d.init()
 	defer d.stop()
 	charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
 	denied := store.TakeReply{Debts: store.OneDebt(time.Hour)}
-	_, q, _ := d.recall("api", "k", charges)
-	d.forget("api", "k")
-	q.remember("api", "k", charges, &denied)
-	_, q, known := d.recall("api", "k", charges)
+	_, q, _ := d.lookup("api", "k", charges)
+	d.remove("api", "k")
+	q.store("api", "k", charges, &denied)
+	_, q, known := d.lookup("api", "k", charges)
 	if known {
 		t.Fatal("it is remembered")
 	}
-	q.remember("api", "k", charges, &denied)
-	if _, _, known := d.recall("api", "k", charges); !known {
+	q.store("api", "k", charges, &denied)
+	if _, _, known := d.lookup("api", "k", charges); !known {
 		t.Error("the next one is not remembered")
 	}
-	_, q, _ = d.recall("api", "allowed", charges)
-	q.remember("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
-	if _, _, known := d.recall("api", "allowed", charges); known {
+	_, q, _ = d.lookup("api", "allowed", charges)
+	q.store("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
+	if _, _, known := d.lookup("api", "allowed", charges); known {
 		t.Error("what was allowed is remembered")
 	}
 }
 
 func TestSoManyDenialsAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // nothing expires, however slow the machine is
-		var d denials
+		var d denialCache
 		d.init()
 		defer d.stop()
 		charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
 		for i := range 100_000 {
 			key := fmt.Sprint(i)
-			_, q, _ := d.recall("api", key, charges)
-			q.remember("api", key, charges, &store.TakeReply{Debts: store.OneDebt(time.Hour)})
+			_, q, _ := d.lookup("api", key, charges)
+			q.store("api", key, charges, &store.TakeReply{Debts: store.OneDebt(time.Hour)})
 		}
 		n := 0
 		for i := range d.shards {

@@ -14,8 +14,8 @@ type weight struct {
 
 func (w *weight) work() int { return w.n }
 
-// A request goes in one more call if it has waited for too long: for longer where what is under way keeps the
-// server busy, which one more call would not change.
+// A request goes in one more call if it has waited for too long: for longer where what is under way
+// keeps the server busy, which one more call would not change.
 func TestOneMoreCall(t *testing.T) {
 	for name, test := range map[string]struct {
 		underWay []int

@@ -136,8 +136,8 @@ func keysOf(t testing.TB, server *redis.Client, pattern string) []string {
 	return keys
 }
 
-// Cut connections, lost replies, lost scripts and lost subscriptions: one at a time has the lock all
-// the same, fences grow, and nothing is left.
+// Cut connections, lost replies, lost scripts and lost subscriptions: one at a time has the lock
+// all the same, fences grow, and nothing is left.
 func TestALockInAStorm(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -278,8 +278,8 @@ func TestTheEndOfAWaitHasTheContextsCause(t *testing.T) {
 	}
 }
 
-// Whoever comes to the front of a queue is to beat more often from then on, so that its death is noticed: until
-// it does, it lives for no longer than the next of its rare beats may take.
+// Whoever comes to the front of a queue is to beat more often from then on, so that its death is
+// noticed: until it does, it lives for no longer than the next of its rare beats may take.
 func TestWhoComesToTheFrontLivesForLess(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()

@@ -194,8 +194,8 @@ func stemOf(t testing.TB, server *redis.Client, key string) string {
 	return ""
 }
 
-// A lone hold does not need the other keys, and whoever else comes finds what is wrong with them before it
-// has changed anything.
+// A lone hold does not need the other keys, and whoever else comes finds what is wrong with them
+// before it has changed anything.
 func TestALoneHoldAmongKeysOfAnotherType(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()

@@ -17,7 +17,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// What a lock and an unlock allocate. The context is one that may be canceled, as those of requests are.
+// What a lock and an unlock allocate. The context is one that may be canceled, as those of requests
+// are.
 func TestWhatALockAllocates(t *testing.T) {
 	server := redistest.Start(t)
 	client := obedient(t, server.Addr(), 10)

@@ -32,8 +32,8 @@ func TestWhatWasBegunEndsThoughMemoryIsFull(t *testing.T) {
 	}
 }
 
-// eachForm runs a test with both forms of the scripts: with a client of a server, and with one whose server seems
-// to be older than Redis 7.
+// eachForm runs a test with both forms of the scripts: with a client of a server, and with one
+// whose server seems to be older than Redis 7.
 func eachForm(t *testing.T, test func(t *testing.T, server *redistest.Server, client *redis.Client)) {
 	for _, name := range []string{"", "before 7"} {
 		t.Run(name, func(t *testing.T) {
@@ -95,8 +95,8 @@ func whatWasBegunEndsThoughMemoryIsFull(t *testing.T, server *redistest.Server, 
 	}
 }
 
-// A server that refuses to write, since its memory is full, answers about the operations that it has. Only
-// what would have to be written fails, with store.ErrFull.
+// A server that refuses to write, since its memory is full, answers about the operations that it
+// has. Only what would have to be written fails, with store.ErrFull.
 func TestAFullServerAnswersAboutWhatItHas(t *testing.T) {
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
 		configure(t, direct, "maxmemory", "1")
 
 		log := new(logbook)
-		s := newStore(t, client, log.option(), redisstore.WithoutRememberedDenials())
+		s := newStore(t, client, log.option(), redisstore.WithoutDenialCache())
 		l := newLimiter(t, s)
 		full := func(what string, err error) {
 			t.Helper()
@@ -296,7 +296,8 @@ func lasting(t *testing.T, server *redis.Client) (found []string) {
 	return found
 }
 
-// What counts a scope is lost, or is something else: no attempt is stuck for that, and no key lasts.
+// What counts a scope is lost, or is something else: no attempt is stuck for that, and no key
+// lasts.
 func TestWhatCountsAScopeIsGone(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()

@@ -40,8 +40,8 @@ func keysOn(t *testing.T, client *redis.ClusterClient, master *redistest.Server,
 	return here[:n], elsewhere[:n]
 }
 
-// A master of a Cluster is lost, and its replica takes over: nobody loses a lease of ten seconds, and the shard
-// works as soon as there is a master again.
+// A master of a Cluster is lost, and its replica takes over: nobody loses a lease of ten seconds,
+// and the shard works as soon as there is a master again.
 func TestAMasterIsLost(t *testing.T) {
 	for name, lose := range map[string]func(*testing.T, *redistest.Server){
 		"killed":  func(_ *testing.T, master *redistest.Server) { master.Stop() },
@@ -134,8 +134,8 @@ func TestAMasterIsLost(t *testing.T) {
 	}
 }
 
-// One of three masters is gone for five seconds: callers of the others notice nothing, and its own are refused at
-// once.
+// One of three masters is gone for five seconds: callers of the others notice nothing, and its own
+// are refused at once.
 func TestAMasterIsGone(t *testing.T) {
 	for name, lose := range map[string]func(*testing.T, *redistest.Server){
 		"killed":  func(_ *testing.T, master *redistest.Server) { master.Stop() },
@@ -145,7 +145,7 @@ func TestAMasterIsGone(t *testing.T) {
 			cluster := redistest.StartCluster(t)
 			client := cluster.Client()
 			log := new(logbook)
-			s := newStore(t, client, hasty, log.option(), redisstore.WithoutRememberedDenials())
+			s := newStore(t, client, hasty, log.option(), redisstore.WithoutDenialCache())
 			l := newLimiter(t, s)
 			here, elsewhere := keysOn(t, client, cluster.Servers[0], 20)
 			for _, key := range append(slices.Clone(here), elsewhere...) {
@@ -196,8 +196,8 @@ func TestAMasterIsGone(t *testing.T) {
 			share := float64(len(during)) / 5 * 2 / float64(len(before))
 			t.Logf("others: %.0f %% of their throughput, p99 %v before, %v since; own: p99 %v, %d of %d refused",
 				share*100, before[len(before)*99/100], during[len(during)*99/100], own[len(own)*99/100], refused.Load(), len(own))
-			// A busy machine takes throughput and a few milliseconds; a caller that waits for the lost
-			// master waits for its deadline of 250 ms.
+			// A busy machine takes throughput and a few milliseconds; a caller that waits for the
+			// lost master waits for its deadline of 250 ms.
 			if p99 := during[len(during)*99/100]; failed.Load() > 0 || p99 > 100*time.Millisecond || share < 0.2 {
 				t.Errorf("%d calls of other shards failed, %.0f %% of their throughput is left, p99 %v",
 					failed.Load(), share*100, p99)
@@ -269,12 +269,12 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-// While Redis is far away for a while, or from the start, calls fail for as long as it takes to make connections,
-// and not for as long as it is far away.
+// While Redis is far away for a while, or from the start, calls fail for as long as it takes to
+// make connections, and not for as long as it is far away.
 func TestAServerFarAway(t *testing.T) {
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
-		_, proxy, _, s := behindProxy(t, 5*time.Second, hasty, redisstore.WithoutRememberedDenials())
+		_, proxy, _, s := behindProxy(t, 5*time.Second, hasty, redisstore.WithoutDenialCache())
 		l := newLimiter(t, s)
 		_, err := l.AllowN(ctx(), "k", 0)
 		must(t, err)

@@ -90,8 +90,8 @@ func statesOf(t *testing.T, server *redistest.Server, n int) map[string]int {
 	return found
 }
 
-// However long Redis is away, and whatever becomes of the leases meanwhile, what a living process knows of 3,000
-// operations is recorded.
+// However long Redis is away, and whatever becomes of the leases meanwhile, what a living process
+// knows of 3,000 operations is recorded.
 func TestCompletionsOutliveAnOutage(t *testing.T) {
 	const n = 3000
 	for name, c := range map[string]struct{ lease, away time.Duration }{
@@ -141,8 +141,8 @@ func TestCompletionsOutliveAnOutage(t *testing.T) {
 	}
 }
 
-// Redis is silent for longer than the lease while operations begin. Some of them begin on the server, and run
-// nowhere: they are given back.
+// Redis is silent for longer than the lease while operations begin. Some of them begin on the
+// server, and run nowhere: they are given back.
 func TestUnheardBeginsAreGivenBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	const n, lease = 200, 500 * time.Millisecond

@@ -129,8 +129,8 @@ func (s *Store) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]boo
 	return s.renewEach(ctx, opRenewPermits, calls)
 }
 
-// ReleasePermits implements store.Permits: one script call for one permit, and one pipeline for each
-// hundred of many.
+// ReleasePermits implements store.Permits: one script call for one permit, and one pipeline for
+// each hundred of many.
 func (s *Store) ReleasePermits(ctx context.Context, reqs []store.PermitRef) (held []bool, err error) {
 	calls := make([]scriptCall, len(reqs))
 	for i, r := range reqs {
@@ -170,8 +170,8 @@ func readPermits(reply any) (store.SemaphoreState, error) {
 	return state, r.err
 }
 
-// ListPermits implements store.Permits: it scans all keys of every master, a thousand at a time. Of a
-// store with WithSecret the Key of each state is the hash of the semaphore's key.
+// ListPermits implements store.Permits: it scans all keys of every master, a thousand at a time. Of
+// a store with WithSecret the Key of each state is the hash of the semaphore's key.
 func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[store.SemaphoreState, error] {
 	return list(ctx, s, ofSemaphores, name,
 		func(tag string) scriptCall {

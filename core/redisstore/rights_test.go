@@ -95,7 +95,8 @@ func contractOn(t *testing.T, client redis.UniversalClient) {
 	})
 }
 
-// The contract on every server whose binary is given, by a user who has the documented rights alone.
+// The contract on every server whose binary is given, by a user who has the documented rights
+// alone.
 func TestContractOnOtherServers(t *testing.T) {
 	t.Parallel()
 	for _, binary := range redistest.Binaries(t) {
@@ -157,7 +158,8 @@ func TestDocumentedRightsOnACluster(t *testing.T) {
 	wantSufficient(t, clusterRights(t)[len(serverRights(t)):], cluster.Servers...)
 }
 
-// decideWhileASlotMoves returns the error of a decision about a key that is not at its master any more.
+// decideWhileASlotMoves returns the error of a decision about a key that is not at its master any
+// more.
 func decideWhileASlotMoves(t *testing.T, cluster *redistest.Cluster, l *tokenbucket.Limiter) error {
 	t.Helper()
 	if _, err := l.Allow(ctx(), "k"); err != nil {
@@ -186,8 +188,8 @@ func decideWhileASlotMoves(t *testing.T, cluster *redistest.Cluster, l *tokenbuc
 	return err
 }
 
-// wantSufficient fails the test if the user lockkeeper has sent a command that the rights do not have, or
-// has not sent one that they have.
+// wantSufficient fails the test if the user lockkeeper has sent a command that the rights do not
+// have, or has not sent one that they have.
 func wantSufficient(t *testing.T, rights []string, servers ...*redistest.Server) {
 	t.Helper()
 	used := make(map[string]bool)

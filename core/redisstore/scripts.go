@@ -72,8 +72,8 @@ const anyRoom = "redis.pcall('HDEL', KEYS[1], '')"
 // newScript returns the script of a file.
 func newScript(name string) *script { return scriptOf(scriptText(name)) }
 
-// scriptText returns the text of a file. A line "--#include a b" stands for the libraries a and b, whose
-// locals the lines after it use.
+// scriptText returns the text of a file. A line "--#include a b" stands for the libraries a and b,
+// whose locals the lines after it use.
 func scriptText(name string) string {
 	file, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// convoy is a store whose calls take a while, and as many under way as may be, so that the steps that come
-// next wait and go together.
+// convoy is a store whose calls take a while, and as many under way as may be, so that the steps
+// that come next wait and go together.
 type convoy struct {
 	t     *testing.T
 	proxy *redistest.Proxy
@@ -105,8 +105,8 @@ func (p *pipelineSizes) seen() []int {
 
 func nothing() {}
 
-// Steps of every kind that are asked for at once go in few pipelines, and each is answered as it would be
-// alone.
+// Steps of every kind that are asked for at once go in few pipelines, and each is answered as it
+// would be alone.
 func TestStepsGoTogether(t *testing.T) {
 	server := redistest.Start(t)
 	c := newConvoy(t, server)
@@ -286,7 +286,8 @@ func TestLargeResultsGoInShortPipelines(t *testing.T) {
 	}
 }
 
-// In a burst the last are served late, even after the store's own deadline, while the server answers others.
+// In a burst the last are served late, even after the store's own deadline, while the server
+// answers others.
 func TestABurstIsServedLate(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

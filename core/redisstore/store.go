@@ -68,7 +68,7 @@ type Store struct {
 
 	spareDecisions sync.Pool // of *decision that have ended
 	spareSteps     sync.Pool // of *companion that have ended
-	denials        denials
+	denials        denialCache
 
 	telemetry *telemetry.Store
 
@@ -109,7 +109,7 @@ type config struct {
 	allowEviction bool
 	acks          int
 	ackTimeout    time.Duration
-	forgetDenials bool
+	noDenialCache bool
 	logger        *slog.Logger
 	providers     telemetry.Providers
 }
@@ -139,11 +139,11 @@ func WithSecret(secret []byte) Option {
 // to.
 func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEviction = true }) }
 
-// WithoutRememberedDenials has the store ask Redis about every token. Without it a key that was denied is
-// denied again without a question until the denial may have changed, and for a second at most: so long
-// does a reset by another process take to be seen. Up to 65,536 keys are remembered. Tests that move the
-// server's clock do without them too.
-func WithoutRememberedDenials() Option { return optionFunc(func(c *config) { c.forgetDenials = true }) }
+// WithoutDenialCache sends every decision to Redis. Without this option, a denied key is denied
+// again from a local cache until Redis could decide otherwise, and for at most a second: resets by
+// other processes take that long to be seen. The cache has up to 65,536 keys. Tests that change the
+// server's clock need this option too.
+func WithoutDenialCache() Option { return optionFunc(func(c *config) { c.noDenialCache = true }) }
 
 // WithLogger sets the logger for outages of Redis and their end, damaged records, and
 // misconfigurations: slog.Default() by default. Keys are never logged.
@@ -193,7 +193,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{namesakes: new(namesakes), client: client, poolSize: poolSize, config: c, made: time.Now(), stop: make(chan struct{})}
-	if !c.forgetDenials {
+	if !c.noDenialCache {
 		s.denials.init()
 	}
 	s.life, s.end = context.WithCancel(context.Background())

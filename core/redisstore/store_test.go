@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 }
 
 // hasty is the deadline that a store has by default. A busy machine may take longer than that for
-// calls that nothing is wrong with, so that what a test needs before its fault is done by a store that
-// waits for longer.
+// calls that nothing is wrong with, so that what a test needs before its fault is done by a store
+// that waits for longer.
 var hasty = redisstore.WithTimeout(250 * time.Millisecond)
 
 // newStore returns a store that waits for as long as a healthy call may take and that logs nothing,

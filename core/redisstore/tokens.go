@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// TakeTokens implements store.Buckets: one script call, or a part of one that other decisions share,
-// or none for a key that was denied the same lately. It is sent again only on proof that it has not run.
+// TakeTokens implements store.Buckets: one script call, or a part of a batch, or none for a denial
+// from the cache. It is retried only if it has certainly not run.
 func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
 	if s.hooks.Begun() {
 		return store.TakeReply{}, store.ErrClosed
@@ -19,19 +19,18 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []s
 	if err := ctx.Err(); err != nil {
 		return store.TakeReply{}, err
 	}
-	denial, q, denied := s.denials.recall(limiter, key, charges)
+	denial, q, denied := s.denials.lookup(limiter, key, charges)
 	if denied {
 		return denial, nil
 	}
 	reply, err := s.takeTokens(ctx, limiter, key, charges)
 	if err == nil {
-		q.remember(limiter, key, charges, &reply)
+		q.store(limiter, key, charges, &reply)
 	}
 	return reply, err
 }
 
-// takeTokens makes a decision in a call of its own, or with others while as many calls are in flight as
-// may be.
+// takeTokens makes a decision in a call of its own, or in a batch if enough calls are in flight.
 func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
 	var few [1]string
 	keys, n := few[:0], s.nodes.whole
@@ -68,18 +67,18 @@ func (s *Store) takeAlone(ctx context.Context, n *node, charges []store.Charge, 
 	})
 }
 
-// appendPlan appends what the script is told of the charges of a decision: how many they are, and the
-// nanoseconds of each.
+// appendPlan appends the arguments for the charges of a decision: their number, and the nanoseconds
+// of each.
 func appendPlan(args []any, charges []store.Charge) []any {
 	args = append(args, len(charges))
 	for i := range charges {
-		c := &charges[i] // nobody changes it, and a pointer in an interface does not allocate
+		c := &charges[i] // immutable, and a pointer in an interface does not allocate
 		args = append(args, (*int64)(&c.Cost), (*int64)(&c.Capacity))
 	}
 	return args
 }
 
-// readDecisions returns the script's reply as one for each decision.
+// readDecisions splits the script's reply into one for each decision.
 func readDecisions(reply any, decisions int) ([]any, error) {
 	replies, ok := reply.([]any)
 	if !ok || len(replies) != decisions {
@@ -88,7 +87,8 @@ func readDecisions(reply any, decisions int) ([]any, error) {
 	return replies, nil
 }
 
-// readDecision reads one of those replies. Its short form is a debt, or -1 less the debt of a denial.
+// readDecision reads one of those replies. Its short form is a debt, or -1 less the debt of a
+// denial.
 func readDecision(reply any, charges int) (store.TakeReply, error) {
 	switch r := reply.(type) {
 	case int64:
@@ -111,8 +111,8 @@ func readDecision(reply any, charges int) (store.TakeReply, error) {
 	return store.TakeReply{}, errOddReply
 }
 
-// readDebts reads the long form: whether the decision is to allow, and each debt as whole microseconds and
-// the nanoseconds beyond them.
+// readDebts reads the long form: whether it is allowed, and each debt in microseconds and remaining
+// nanoseconds.
 func readDebts(reply []any, charges int) (store.TakeReply, error) {
 	r := &reader{left: reply}
 	take := store.TakeReply{Allowed: r.number() == 1, Debts: store.MakeDebts(charges)}
@@ -130,7 +130,7 @@ type scriptError string
 
 func (e scriptError) Error() string { return string(e) }
 
-// RedisError makes it a reply of the server, as go-redis tells them from other errors.
+// RedisError marks it as a reply of the server for go-redis.
 func (scriptError) RedisError() {}
 
 var _ redis.Error = scriptError("")
@@ -151,6 +151,6 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 		}
 		return s.client.Del(ctx, keys...).Result()
 	})
-	s.denials.forget(limiter, key) // also if nobody knows whether it was reset
+	s.denials.remove(limiter, key) // also if the outcome is unknown
 	return err
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// maxDecisions bounds the work of one call to a fraction of a millisecond, since other clients of the server wait
-// for it. A decision about one bucket, which takes a server 2 to 5 µs, counts one, and each bucket of one about
-// several counts two.
+// maxDecisions bounds the work of one call to a fraction of a millisecond, since other clients of
+// the server wait for it. A decision about one bucket takes a server 2 to 5 µs and counts one; with
+// several buckets, each counts two.
 const maxDecisions = 128
 
-// decision is one that shares a call with others.
+// decision is a batched decision.
 type decision struct {
 	turn
 	lane     *lane[*decision]
@@ -42,8 +42,8 @@ func (s *Store) newDecisions(n *node) *lane[*decision] {
 	return l
 }
 
-// takeTogether makes a decision in a call with others. It returns when the decision is made, when it was not
-// sent within the store's own deadline, or at ctx's.
+// takeTogether makes a decision in a batch. It returns when the decision is made, when it was not
+// sent within the store's timeout, or when ctx ends.
 func (s *Store) takeTogether(ctx context.Context, n *node, charges []store.Charge, keys []string) (store.TakeReply, error) {
 	if n.isDown() {
 		return store.TakeReply{}, n.downError()
@@ -71,10 +71,10 @@ func (s *Store) takeTogether(ctx context.Context, n *node, charges []store.Charg
 	}
 	s.deadlines.end(&d.deadline)
 	reply, err := d.reply, d.err
-	if isDamage(err) { // of this caller's buckets, since the call itself has worked
+	if isDamage(err) { // of this caller's buckets: the call itself succeeded
 		s.damage.Found(ctx)
 	}
-	if err == nil { // else the client may yet read it
+	if err == nil { // otherwise the client may still read it
 		d.reply, d.charges = store.TakeReply{}, nil
 		s.spareDecisions.Put(d)
 	}
@@ -95,8 +95,8 @@ func (s *Store) takeMany(n *node, l *lane[*decision], batch []*decision) {
 	l.answer(batch, err == nil, results(replies, err))
 }
 
-// batchArgs returns the keys and the arguments of the script for a batch. Decisions whose charges are the
-// same slice, as those of a limiter are, share a plan.
+// batchArgs returns the keys and the arguments of the script for a batch. Decisions whose charges
+// are the same slice, as those of a limiter are, share a plan.
 func batchArgs(batch []*decision) (keys []string, args []any) {
 	type plan struct {
 		charges *store.Charge
@@ -141,8 +141,8 @@ type keyCall struct {
 	err     error
 }
 
-// takeEach makes the decisions of a batch in one pipeline, and ends them: in a Cluster, a script has keys of
-// one slot only. A call that fails fails the decisions of its key alone.
+// takeEach makes the decisions of a batch in one pipeline, and ends them: in a Cluster, a script
+// has keys of one slot only. A call that fails fails the decisions of its key alone.
 func (s *Store) takeEach(n *node, l *lane[*decision], batch []*decision) {
 	calls := callsByKey(batch)
 	_, err := call(context.Background(), n, opTakeTokens, ordinary, func(ctx context.Context) (struct{}, error) {
@@ -176,8 +176,8 @@ func callsByKey(batch []*decision) []keyCall {
 	return calls
 }
 
-// takePipelined makes calls in one pipeline. It returns an error, beside those of the calls, if there was no
-// reply.
+// takePipelined makes calls in one pipeline. It returns an error, beside those of the calls, if
+// there was no reply.
 func (s *Store) takePipelined(ctx context.Context, calls []keyCall) (failed error) {
 	scripts := make([]scriptCall, len(calls))
 	for i, c := range calls {

@@ -19,8 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// rush is a store whose calls take a while, and as many under way as may be, so that what is asked for next waits
-// and goes together.
+// rush is a store whose calls take a while, and as many under way as may be, so that what is asked
+// for next waits and goes together.
 type rush struct {
 	t     *testing.T
 	proxy *redistest.Proxy
@@ -115,8 +115,8 @@ func TestDecisionsGoTogether(t *testing.T) {
 	}
 }
 
-// Those of the common kind are read and written together, whatever is in the buckets, and whoever may not read
-// several at once is served as well.
+// Those of the common kind are read and written together, whatever is in the buckets, and whoever
+// may not read several at once is served as well.
 func TestQuickDecisionsGoTogether(t *testing.T) {
 	for name, forbidden := range map[string]string{"": "", "without MGET": "-mget"} {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +229,8 @@ func TestAnotherPlansBucketInABatch(t *testing.T) {
 	}
 }
 
-// A clock that stepped back locks nobody out for longer than a burst takes, and who is denied is told for how long.
+// A clock that stepped back locks nobody out for longer than a burst takes, and who is denied is
+// told for how long.
 func TestACrowdIsNotLockedOut(t *testing.T) {
 	server := redistest.Start(t)
 	c := newRush(t, server)
@@ -391,10 +392,11 @@ func TestNoOvershootInACrowd(t *testing.T) {
 	}
 }
 
-// However many ask at once, for however many limits, a call keeps the server for less than a millisecond.
+// However many ask at once, for however many limits, a call keeps the server for less than a
+// millisecond.
 func TestABatchIsShort(t *testing.T) {
 	server := redistest.Start(t)
-	s := newStore(t, server.Client(), redisstore.WithTimeout(5*time.Second), redisstore.WithoutRememberedDenials())
+	s := newStore(t, server.Client(), redisstore.WithTimeout(5*time.Second), redisstore.WithoutDenialCache())
 	l, err := tokenbucket.New(s, "l", tokenbucket.Limits{
 		tokenbucket.PerHour(1000).Named("a"), tokenbucket.Per(7, time.Minute).Named("b"), tokenbucket.Per(11, time.Second).Named("c"),
 	})
@@ -463,10 +465,11 @@ func TestDecisionsFarAway(t *testing.T) {
 	}
 }
 
-// A server that became a replica refuses to write: that is said of the server, and not of a decision.
+// A server that became a replica refuses to write: that is said of the server, and not of a
+// decision.
 func TestDecisionsOnAReplica(t *testing.T) {
 	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
-		s := newStore(t, client, redisstore.WithoutRememberedDenials())
+		s := newStore(t, client, redisstore.WithoutDenialCache())
 		l := newLimiter(t, s)
 		if _, err := l.Allow(t.Context(), "k"); err != nil {
 			t.Fatal(err)

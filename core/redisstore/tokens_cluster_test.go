@@ -48,7 +48,7 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client, proxies := cluster.ProxiedClient()
-	s := newStore(t, client, redisstore.WithTimeout(5*time.Second), redisstore.WithoutRememberedDenials())
+	s := newStore(t, client, redisstore.WithTimeout(5*time.Second), redisstore.WithoutDenialCache())
 	limiter := func(name string, plan tokenbucket.Plan) *tokenbucket.Limiter {
 		l, err := tokenbucket.New(s, name, plan)
 		if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// scriptClock gives a script the time that the key "clock" has, in µs, and refuses buckets that expire before
-// they are full. They do not expire by the server's own clock.
+// scriptClock gives a script the time that the key "clock" has, in µs, and refuses buckets that
+// expire before they are full. They do not expire by the server's own clock.
 const scriptClock = `
 local real = redis
 local function faked(send)
@@ -81,7 +81,8 @@ func (s *scriptStore) TakeTokens(ctx context.Context, limiter, key string, charg
 	return readDecision(replies[0], len(charges))
 }
 
-// The script's decisions are those of exact fractions, but for a nanosecond each token, and its debts are exact.
+// The script's decisions are those of exact fractions, but for a nanosecond each token, and its
+// debts are exact.
 func TestTheScriptAgainstModels(t *testing.T) {
 	for name, client := range map[string]*redis.Client{
 		"miniredis": redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}),

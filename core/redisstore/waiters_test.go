@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// The scripts and the store are to agree on who beats how often, and on what becomes of those who do not.
+// The scripts and the store are to agree on who beats how often, and on what becomes of those who
+// do not.
 func TestTheScriptsHaveTheSameNumbers(t *testing.T) {
 	for name, want := range map[string]string{
 		"FRONT": fmt.Sprint(front), "FRONT_LIFE": fmt.Sprintf("%.0f * SECOND", frontLife.Seconds()),
@@ -19,8 +20,8 @@ func TestTheScriptsHaveTheSameNumbers(t *testing.T) {
 	}
 }
 
-// Whoever sends beats sleeps until the first is due. Only one that is due before that may wake them: each
-// hand-off of a lock would cost a thread more otherwise.
+// Whoever sends beats sleeps until the first is due. Only one that is due before that may wake
+// them: each hand-off of a lock would cost a thread more otherwise.
 func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	var ws waiters
 	ws.init()
@@ -68,7 +69,8 @@ func TestWhoSendsBeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	}
 }
 
-// What is known of a request that was not queued serves for another one, unless a second call is about it.
+// What is known of a request that was not queued serves for another one, unless a second call is
+// about it.
 func TestWhatIsKnownOfARequestServesAgainOnce(t *testing.T) {
 	var ws waiters
 	ws.init()

@@ -17,8 +17,8 @@ var (
 	// to wait while the queue was full ([WithMaxWaiting]).
 	ErrQueueFull = errors.New("semaphore: queue is full")
 
-	// ErrReleased is the cause with which a permit's context ends when the permit is released, and the
-	// error of a second release.
+	// ErrReleased is the cause with which a permit's context ends when the permit is released, and
+	// the error of a second release.
 	ErrReleased = errors.New("semaphore: released")
 
 	// ErrExpired is the cause with which a permit's context ends when the permit was not renewed in
@@ -43,8 +43,8 @@ var (
 	// its range, also if [WithCapacityFunc]'s function has returned it.
 	ErrInvalidCapacity = errors.New("semaphore: invalid capacity")
 
-	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed: it is
-	// store.ErrClosed.
+	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed:
+	// it is store.ErrClosed.
 	ErrClosed = store.ErrClosed
 )
 

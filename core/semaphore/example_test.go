@@ -114,8 +114,8 @@ func ExampleWithCapacityFunc() {
 	// 1 <nil>
 }
 
-// Keep one slow dependency from taking all the goroutines of a process: a semaphore in memory counts
-// this process alone.
+// Keep one slow dependency from taking all the goroutines of a process: a semaphore in memory
+// counts this process alone.
 func Example_bulkhead() {
 	store := memstore.New()
 	defer store.Close()

@@ -77,7 +77,8 @@ func (w *wiretap) capacities() []int {
 	return append([]int(nil), w.sent...)
 }
 
-// lose takes the last permit that was granted from its holder, as the loss of the store's state does.
+// lose takes the last permit that was granted from its holder, as the loss of the store's state
+// does.
 func (w *wiretap) lose(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()

@@ -21,8 +21,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// check returns what is wrong with a history of one semaphore, whose events are in the order of time:
-// more in use than its capacity, or, at the end, something still in use.
+// check returns what is wrong with a history of one semaphore, whose events are in the order of
+// time: more in use than its capacity, or, at the end, something still in use.
 func check(events []history.Event, capacity int64) []string {
 	var (
 		wrong []string

@@ -131,8 +131,8 @@ func unconfirmed(reqs []store.PermitRef, held []bool) []store.PermitRef {
 }
 
 const (
-	// maxReleases is how many permits shutdown releases in a call, and maxCalls in how many calls at a
-	// time.
+	// maxReleases is how many permits shutdown releases in a call, and maxCalls in how many calls
+	// at a time.
 	maxReleases = 100
 	maxCalls    = 16
 )

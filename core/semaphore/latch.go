@@ -53,8 +53,8 @@ func WithLatchTTL(d time.Duration) LatchOption {
 // store does not know the count: processes should use the same one.
 //
 // It returns an error that matches [ErrInvalidCapacity] if the count is not between 1 and
-// [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128 bytes
-// or not printable ASCII, or if an option is out of its range.
+// [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128
+// bytes or not printable ASCII, or if an option is out of its range.
 func NewLatch(st store.Latches, name string, count int, opts ...LatchOption) (*Latch, error) {
 	req := store.LatchRequest{Name: name, Count: count, TTL: 24 * time.Hour}
 	for _, o := range opts {
@@ -84,8 +84,9 @@ func (l *Latch) Name() string { return l.req.Name }
 // open. A participant counts once, so a failed call may be repeated. Participants beyond the
 // latch's count change nothing.
 //
-// It returns [ErrInvalidKey] if the participant is empty or longer than 1,024 bytes, ctx's cause, or an
-// error that matches store.ErrUnavailable: if it matches store.ErrUnconfirmed too, it may have counted.
+// It returns [ErrInvalidKey] if the participant is empty or longer than 1,024 bytes, ctx's cause,
+// or an error that matches store.ErrUnavailable: if it matches store.ErrUnconfirmed too, it may
+// have counted.
 func (l *Latch) CountDown(ctx context.Context, participant string) (remaining int, err error) {
 	if err := naming.CheckKey(participant); err != nil {
 		return 0, fmt.Errorf("%w: participant: %w", ErrInvalidKey, err)
@@ -93,8 +94,8 @@ func (l *Latch) CountDown(ctx context.Context, participant string) (remaining in
 	return l.remaining(ctx, func() (int, error) { return l.store.CountDownLatch(ctx, l.req, participant) })
 }
 
-// Remaining returns how many participants are not done: 0 if the latch is open. Errors are ctx's cause,
-// or match store.ErrUnavailable.
+// Remaining returns how many participants are not done: 0 if the latch is open. Errors are ctx's
+// cause, or match store.ErrUnavailable.
 func (l *Latch) Remaining(ctx context.Context) (int, error) {
 	return l.remaining(ctx, func() (int, error) { return l.store.InspectLatch(ctx, l.req) })
 }

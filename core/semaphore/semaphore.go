@@ -52,9 +52,9 @@
 // Use a semaphore to limit load, and a lock with its fence (package lock) where one more would be a
 // catastrophe.
 //
-// While the store is unavailable calls fail with an error that matches store.ErrUnavailable; package
-// fallback makes a store that has a stand-in for such times. A bulkhead, which counts this process
-// alone, is a semaphore on a memory store.
+// While the store is unavailable calls fail with an error that matches store.ErrUnavailable;
+// package fallback makes a store that has a stand-in for such times. A bulkhead, which counts this
+// process alone, is a semaphore on a memory store.
 package semaphore
 
 import (
@@ -103,8 +103,8 @@ type core struct {
 // process are logged. If some callers need other settings, use [Semaphore.With].
 //
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
-// [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes or
-// not printable ASCII, or if an option is out of its range.
+// [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes
+// or not printable ASCII, or if an option is out of its range.
 func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphore, error) {
 	if naming.IsNil(st) {
 		return nil, errors.New("semaphore: New: nil store")

@@ -65,10 +65,10 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		w.fail(errDown, "release")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := w.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 leases") {
+		if err := w.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 unconfirmed releases") {
 			t.Errorf("Shutdown: %v", err)
 		}
-		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "300 leases") {
+		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "300 unconfirmed releases") {
 			t.Errorf("Close: %v", err)
 		}
 		w.fail(nil)

@@ -9,14 +9,14 @@ import (
 // the suite that every implementation must pass.
 //
 // A store knows no tokens: it keeps, for every bucket, a debt, which a charge increases and which
-// shrinks as the store's own clock advances, by as much. A bucket without debt is full, and need not
-// be kept.
+// shrinks as the store's own clock advances, by as much. A bucket without debt is full, and need
+// not be kept.
 type Buckets interface {
 	// TakeTokens adds the cost of every charge to its bucket, among the buckets of a key of the
 	// limiter with that name, if each of them stays within its capacity. Otherwise it changes
-	// nothing: all charges or none, in one atomic step. A charge without a cost only reads. It returns
-	// the debts after the step, one for each charge, in order. It must not change the charges, which
-	// calls share.
+	// nothing: all charges or none, in one atomic step. A charge without a cost only reads. It
+	// returns the debts after the step, one for each charge, in order. It must not change the
+	// charges, which calls share.
 	//
 	// An implementation must not send a charge again once it may have been carried out; it returns
 	// ErrUnconfirmed then. Errors match ErrUnavailable or are the context's.
@@ -44,9 +44,9 @@ func (c *Charge) Fits(debt time.Duration) bool { return c.Cost <= c.Capacity-deb
 // TakeReply is the answer to TakeTokens.
 type TakeReply struct {
 	Allowed bool
-	// Remembered means that a denial comes from the store's denial cache.
-	Remembered bool
-	Debts      Debts
+	// Cached means that a denial comes from the store's denial cache.
+	Cached bool
+	Debts  Debts
 }
 
 // Debts are the debts of the buckets of charges, in their order. A single one needs no allocation.

@@ -9,10 +9,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Op names a store's operations, to say which of them fail.
+// Op is an operation of a store.
 type Op string
 
-// The operations of a store. Any stands for all of them.
+// The operations of a store. Any means all of them.
 const (
 	Any              Op = "any"
 	TakeTokens       Op = "TakeTokens"
@@ -43,27 +43,27 @@ const (
 	Ping             Op = "Ping"
 )
 
-// Fault is a way to fail.
+// Fault is a kind of failure.
 type Fault int
 
 const (
 	// Down means that the request does not reach the store. The error is store.ErrUnavailable.
 	Down Fault = iota + 1
-	// LostReply means that the store carries the request out, and the caller is not told. The error is
+	// LostReply means that the store carries out the request, and its reply is lost. The error is
 	// store.ErrUnconfirmed.
 	LostReply
-	// Full means that the store has no room for what is new. The error is store.ErrFull.
+	// Full means that the store has no room for new state. The error is store.ErrFull.
 	Full
-	// Misconfigured means that the store's server is set up wrongly. The error is
+	// Misconfigured means that the store's server is misconfigured. The error is
 	// store.ErrMisconfigured.
 	Misconfigured
-	// Hung means that nothing happens until the caller's context ends or the fault is mended; then the
-	// error is the context's, or the request is carried out.
+	// Hung means that the call blocks until the caller's context ends or the fault is mended. It
+	// then returns the context's error, or carries out the request.
 	Hung
 )
 
-// Faulty is a store that fails when it is told to, and otherwise is the one it was made from: for
-// testing what a program does when its store is in trouble. It may be told while it is in use.
+// Faulty is a store that fails on command, for tests of a program with a failing store. Without a
+// fault it forwards calls to another store. Faults may be set while it is in use.
 type Faulty struct {
 	store.Store
 
@@ -75,18 +75,18 @@ type Faulty struct {
 type fault struct {
 	kind   Fault
 	left   int           // calls that still fail; negative for all
-	mended chan struct{} // closed when the fault goes
+	mended chan struct{} // closed when the fault is mended
 }
 
-// NewFaulty returns a store that has no fault yet.
+// NewFaulty returns a store without faults.
 func NewFaulty(st store.Store) *Faulty {
 	return &Faulty{Store: st, faults: make(map[Op]*fault), calls: make(map[Op]int)}
 }
 
-// Break has every call of an operation fail until Mend.
+// Break makes every call of an operation fail until Mend.
 func (f *Faulty) Break(op Op, how Fault) { f.BreakNext(op, how, -1) }
 
-// BreakNext has the next n calls of an operation fail.
+// BreakNext makes the next n calls of an operation fail.
 func (f *Faulty) BreakNext(op Op, how Fault, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,7 +113,7 @@ func (f *Faulty) mend(op Op) {
 	}
 }
 
-// Calls is how often an operation has been called, failed calls included.
+// Calls returns how often an operation was called, including failed calls.
 func (f *Faulty) Calls(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +127,7 @@ func (f *Faulty) Calls(op Op) int {
 	return f.calls[op]
 }
 
-// next counts a call and returns the fault that it meets, if any.
+// next counts a call and returns its fault, if any.
 func (f *Faulty) next(op Op) *fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,14 +154,14 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error))
 	}
 	switch found.kind {
 	case Down:
-		return none, fmt.Errorf("%w: %s was told to fail", store.ErrUnavailable, op)
+		return none, fmt.Errorf("%w: %s fails on command", store.ErrUnavailable, op)
 	case Full:
-		return none, fmt.Errorf("%w: %s was told to fail", store.ErrFull, op)
+		return none, fmt.Errorf("%w: %s fails on command", store.ErrFull, op)
 	case Misconfigured:
-		return none, fmt.Errorf("%w: %s was told to fail", store.ErrMisconfigured, op)
+		return none, fmt.Errorf("%w: %s fails on command", store.ErrMisconfigured, op)
 	case LostReply:
 		_, _ = do()
-		return none, fmt.Errorf("%w: %s was told to lose the reply", store.ErrUnconfirmed, op)
+		return none, fmt.Errorf("%w: %s loses its reply on command", store.ErrUnconfirmed, op)
 	case Hung:
 		select {
 		case <-found.mended:
@@ -253,7 +253,7 @@ func (f *Faulty) ListLocks(ctx context.Context, name string) iter.Seq2[store.Loc
 	return disturbList(ctx, f, ListLocks, f.Store.ListLocks(ctx, name))
 }
 
-// disturbList is a list, or the error of the fault that its call meets.
+// disturbList returns a list, or one that yields the error of the call's fault.
 func disturbList[T any](ctx context.Context, f *Faulty, op Op, list iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		list, err := disturb(ctx, f, op, func() (iter.Seq2[T, error], error) { return list, nil })
@@ -272,7 +272,7 @@ func (f *Faulty) ForceUnlock(ctx context.Context, name, key string, fence int64)
 }
 
 // NotifyLost implements store.Locks. It has no faults.
-func (f *Faulty) NotifyLost(told func(id string)) (remove func()) { return f.Store.NotifyLost(told) }
+func (f *Faulty) NotifyLost(lost func(id string)) (remove func()) { return f.Store.NotifyLost(lost) }
 
 // Ping implements store.Store.
 func (f *Faulty) Ping(ctx context.Context) error {

@@ -23,38 +23,38 @@ func Records[S store.Records](t *testing.T, run Runner[S]) {
 		{"another fingerprint is a mismatch in every state", mismatches},
 		{"a result that is not retained leaves its status", notRetained},
 		{"an unknown outcome stays unknown", staysUnknown},
-		{"an unknown outcome may be re-run where that is allowed", unknownRerun},
-		{"a dead attempt that is dirty is undecided, for ever", deadDirty},
-		{"a dead attempt is taken over where re-runs are allowed", deadRerun},
+		{"an unknown outcome may be re-run if that is allowed", unknownRerun},
+		{"a dead attempt that is dirty stays undecided", deadDirty},
+		{"a dead attempt is taken over if re-runs are allowed", deadRerun},
 		{"a dead attempt that is clean is taken over", deadClean},
-		{"marked dirty again, it is not", deadDirtyAgain},
-		{"a mark that arrives late undoes no later one", lateMark},
+		{"a dead attempt that was marked dirty again is not taken over", deadDirtyAgain},
+		{"a late mark does not undo a later one", lateMark},
 		{"marks of an attempt that took over count from 1 again", marksOfTakeover},
-		{"who was taken over owns nothing", lostOwner},
-		{"who died and came back may settle while nobody took over", lateSettle},
-		{"abandon gives the operation back", abandons},
+		{"an attempt that was taken over owns nothing", lostOwner},
+		{"an expired attempt may settle until another takes over", lateSettle},
+		{"abandon releases the operation", abandons},
 		{"abandon recognises its own repeat", abandonTwice},
 		{"a begin after its own abandon is refused", beginAfterAbandon},
 		{"abandon keeps the evidence of an earlier attempt", abandonKeepsEvidence},
-		{"a step that arrives after an abandon changes nothing", lateAfterAbandon},
-		{"abandon by another owner changes nothing", abandonByStranger},
+		{"a late step after an abandon changes nothing", lateAfterAbandon},
+		{"an abandon by another owner changes nothing", abandonByStranger},
 		{"a settled operation cannot be abandoned, marked or renewed", settledIsFinal},
 		{"renewal extends the lease", renews},
-		{"renewal of nothing says so", renewNothing},
-		{"settle restores a record that is gone", settleGone},
+		{"renewal of a missing operation reports false", renewNothing},
+		{"settle restores a lost record", settleGone},
 		{"retention ends the record", retentionEnds},
-		{"a full scope takes no new operation, and answers about those that it has", scopeFull},
+		{"a full scope refuses new operations, and replays old ones", scopeFull},
 		{"a full scope lets attempts be taken over", fullScopeTakenOver},
-		{"scopes are full by themselves, and no scope never is", scopesApart},
+		{"each scope has its own limit, and the empty scope none", scopesApart},
 		{"an abandoned operation leaves room in its scope", abandonLeavesRoom},
-		{"records that have ended leave room in their scope", retentionLeavesRoom},
+		{"expired records leave room in their scope", retentionLeavesRoom},
 		{"a renewed record still takes room in its scope", renewedTakesRoom},
-		{"a scope has no more records than it may, whoever begins them", concurrentScope},
-		{"a scope exceeds its bound by less than a sixteenth", largeScope},
-		{"results beyond the bytes of their scope are not retained", scopeBytes},
-		{"results that have ended leave room in their scope", resultsLeaveRoom},
+		{"concurrent begins do not exceed the limit of a scope", concurrentScope},
+		{"a scope exceeds its limit by less than a sixteenth", largeScope},
+		{"results beyond the byte limit of their scope are not retained", scopeBytes},
+		{"expired results leave room in their scope", resultsLeaveRoom},
 		{"one of many concurrent begins starts", concurrentBegins},
-		{"shutdown calls what was registered", shutdownCalls},
+		{"shutdown calls the registered hooks", shutdownCalls},
 		{"a closed store is unavailable", closedGuard},
 	})
 }
@@ -197,7 +197,7 @@ func deadDirtyAgain(t *testing.T, h Harness[store.Records]) {
 	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 1)
 }
 
-// Every order in which the marks of an attempt may arrive ends with the last one.
+// The last mark counts, in whatever order marks arrive.
 func lateMark(t *testing.T, h Harness[store.Records]) {
 	for _, c := range []struct {
 		seqs []int // the odd ones are clean
@@ -300,7 +300,7 @@ func abandonKeepsEvidence(t *testing.T, h Harness[store.Records]) {
 	o.started(newOwner(), longLease, true, 3)
 }
 
-// Also where the record stays, as it tells of an earlier attempt.
+// Also if the record is kept because of an earlier attempt.
 func lateAfterAbandon(t *testing.T, h Harness[store.Records]) {
 	o, second := newOp(t, h), newOwner()
 	o.dies(newOwner(), true, 1)

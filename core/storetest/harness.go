@@ -1,5 +1,5 @@
-// Package storetest has the contract of each interface of package store as a test suite, and a store
-// that fails on command.
+// Package storetest has the contract of each interface of package store as a test suite, and a
+// store that fails on command.
 //
 // A suite takes the interface that it tests, so a store may implement one of them alone:
 //
@@ -26,14 +26,14 @@ import (
 type Harness[S any] struct {
 	// Store is new and empty. A suite may close it, and the caller closes it after the test.
 	Store S
-	// Advance returns when the store's clock, and that of its clients, has moved on by at least d. A
-	// test asks for no more than a second in all, but for those that the suites name, and for more
-	// where the machine is so slow that a test has to be repeated.
+	// Advance returns when the store's clock, and that of its clients, has advanced by at least d.
+	// A test advances at most a second in total, except those that the suites name, and tests that
+	// are repeated because the machine is slow.
 	Advance func(d time.Duration)
 }
 
-// Runner runs one test of a suite on a store of its own. It need not support subtests, so a test
-// may run in a testing/synctest bubble.
+// Runner runs one test of a suite on a store of its own. Tests do not use subtests, so they may run
+// in a testing/synctest bubble.
 type Runner[S any] func(t *testing.T, test func(*testing.T, Harness[S]))
 
 // All runs every suite.
@@ -63,7 +63,8 @@ func runAll[I, S any](t *testing.T, run Runner[S], cases []testCase[I]) {
 	}
 }
 
-// as returns a harness of another interface of the same store. It skips a test of a store without it.
+// as returns a harness of another interface of the same store. It skips a test of a store without
+// it.
 func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	t.Helper()
 	st, ok := any(h.Store).(I)
@@ -73,9 +74,9 @@ func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	return Harness[I]{Store: st, Advance: h.Advance}
 }
 
-// inTime makes a test whose steps must come before a period is over that began with the first of them. A busy
-// machine may make them later, and then what they find says nothing of the store. The test returns that it
-// was late, and is made again, with twice the period.
+// inTime runs a test whose steps must be done within a period from the first step. On a busy
+// machine they may be late, and then prove nothing about the store. The test reports that it was
+// late, and is repeated with twice the period.
 func inTime(t *testing.T, period time.Duration, test func(period time.Duration) (late bool)) {
 	t.Helper()
 	for range 6 {
@@ -84,11 +85,11 @@ func inTime(t *testing.T, period time.Duration, test func(period time.Duration) 
 		}
 		period *= 2
 	}
-	t.Fatalf("the machine takes longer than %v for what a test does at once", period/2)
+	t.Fatalf("the machine takes longer than %v for the steps of a test", period/2)
 }
 
-// expect checks what is true for a period since it began, at least. It reports that it cannot tell, since the
-// period may be over.
+// expect checks a condition that holds for at least a period since it began. It returns true if the
+// period may be over, so that the check is inconclusive.
 func expect[T comparable](t *testing.T, what string, got, want T, began time.Time, period time.Duration) (late bool) {
 	t.Helper()
 	if got == want {
@@ -103,5 +104,5 @@ func expect[T comparable](t *testing.T, what string, got, want T, began time.Tim
 // background is the context of calls that must not fail.
 func background() context.Context { return context.Background() }
 
-// unique returns a name that no other test uses, for stores that share a server.
+// unique returns a name that is unique among tests, for stores that share a server.
 func unique(prefix string) string { return prefix + "-" + rand.Text() }

@@ -17,20 +17,20 @@ func Latches[S store.Latches](t *testing.T, run Runner[S]) {
 	runAll(t, run, []testCase[store.Latches]{
 		{"a latch counts its participants", countsParticipants},
 		{"a participant counts once", countsOnce},
-		{"the last participant wakes all who wait", lastWakesAll},
-		{"an open latch keeps nobody waiting", openLatch},
-		{"everybody waits for a count of their own", latchCounts},
+		{"the last participant wakes all waiters", lastWakesAll},
+		{"an open latch does not block", openLatch},
+		{"every waiter has its own count", latchCounts},
 		{"the largest count", largestCount},
-		{"latches of other names are apart", latchesApart},
-		{"participants of any bytes", oddParticipants},
+		{"latches with other names are separate", latchesApart},
+		{"participants may have any bytes", oddParticipants},
 		{"many participants at once count once each", concurrentParticipants},
-		{"a latch lives for its TTL after the last participant came", latchLives},
-		{"who comes again prolongs nothing", repeatProlongsNothing},
-		{"after a latch has expired there is a new one", latchExpires},
-		{"a wait outlives the latch", waitOutlivesLatch},
-		{"the end of a wait ends no other", endedLatchWait},
+		{"a latch is kept for its TTL after the last participant", latchLives},
+		{"a repeated participant does not extend the TTL", repeatProlongsNothing},
+		{"an expired latch is replaced by a new one", latchExpires},
+		{"a wait outlasts the expiry of the latch", waitOutlivesLatch},
+		{"the end of a wait does not end others", endedLatchWait},
 		{"a cancelled context is its error", cancelledLatch},
-		{"a store that was shut down begins nothing", shutDownLatch},
+		{"a store after shutdown refuses new requests", shutDownLatch},
 		{"a closed store is unavailable", closedLatch},
 	})
 }
@@ -85,7 +85,7 @@ func (l latchCase) inspect() int {
 	return arrived
 }
 
-// latchWaiter is somebody who waits for a latch.
+// latchWaiter is a waiter for a latch.
 type latchWaiter struct {
 	l      latchCase
 	cancel context.CancelFunc
@@ -93,8 +93,8 @@ type latchWaiter struct {
 	err    error
 }
 
-// await waits for a latch until the test ends. Where time is faked, AwaitLatch sleeps by the time that
-// await returns; elsewhere it may.
+// await starts a waiter, which ends with the test. With faked time, AwaitLatch is blocked when
+// await returns; otherwise it may be.
 func (l latchCase) await(count int) *latchWaiter {
 	ctx, cancel := context.WithCancel(background())
 	w := &latchWaiter{l: l, cancel: cancel, done: make(chan struct{})}
@@ -123,8 +123,9 @@ func (w *latchWaiter) ended(want error) {
 	}
 }
 
-// opens waits for the end of a wait for a latch that lives for a period since it began. It reports that it
-// cannot tell, since the latch may have ended before the waiter looked.
+// opens waits for the end of a wait for a latch that is kept for a period since it began. It
+// returns true if the latch may have expired before the waiter checked it, so that the test is
+// inconclusive.
 func (w *latchWaiter) opens(began time.Time) (late bool) {
 	w.l.t.Helper()
 	select {
@@ -140,7 +141,7 @@ func (w *latchWaiter) opens(began time.Time) (late bool) {
 	}
 }
 
-// waiting checks that all of them still wait.
+// waiting checks that all of the waiters still wait.
 func (l latchCase) waiting(ws ...*latchWaiter) {
 	l.t.Helper()
 	l.h.Advance(2 * time.Millisecond)
@@ -181,7 +182,7 @@ func countsOnce(t *testing.T, h Harness[store.Latches]) {
 
 func lastWakesAll(t *testing.T, h Harness[store.Latches]) {
 	l := newLatch(t, h)
-	early := l.await(3) // before there is anything
+	early := l.await(3) // before any participant
 	l.countDown("a", 1)
 	waiters := []*latchWaiter{early, l.await(3), l.await(3)}
 	l.waiting(waiters...)
@@ -257,7 +258,7 @@ func latchesApart(t *testing.T, h Harness[store.Latches]) {
 	p.name, k.name = l.name, l.name
 	for _, key := range []string{"", "k", l.name, "a"} {
 		p.key, k.key = key, key
-		if key != "" { // which no mechanism has
+		if key != "" { // mechanisms have no empty key
 			p.granted(p.request(1))
 			k.granted(k.exclusive())
 		}
@@ -308,7 +309,7 @@ func concurrentParticipants(t *testing.T, h Harness[store.Latches]) {
 	wg.Wait()
 	for n := range participants {
 		if seen[n+1] == 0 {
-			t.Errorf("nobody was told of being number %d", n+1)
+			t.Errorf("number %d was not returned", n+1)
 		}
 	}
 	w.ended(nil)
@@ -426,7 +427,7 @@ func endedLatchWait(t *testing.T, h Harness[store.Latches]) {
 	}
 }
 
-// latchCalls calls every method, and hands over its error.
+// latchCalls calls every method, and passes its error.
 func (l latchCase) latchCalls(ctx context.Context, want func(method string, err error)) {
 	_, err := l.store.CountDownLatch(ctx, l.request(1), "a")
 	want("CountDownLatch", err)
@@ -458,7 +459,7 @@ func closedLatch(t *testing.T, h Harness[store.Latches]) {
 		case <-w.done:
 			wantErrClosed(t, w.err)
 		case <-time.After(eventually):
-			t.Fatal("AwaitLatch goes on in a closed store")
+			t.Fatal("AwaitLatch does not end in a closed store")
 		}
 	}
 	l.latchCalls(background(), func(_ string, err error) { wantErrClosed(t, err) })

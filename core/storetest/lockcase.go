@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// eventually is how long a test waits for what must happen without its doing.
+	// eventually is how long a test waits for an event.
 	eventually = 10 * time.Second
 	// shortLease is over after pastLease.
 	shortLease = 40 * time.Millisecond
 	pastLease  = 60 * time.Millisecond
-	// clocks is how much the clocks of a store and of a test may differ over a test.
+	// clocks is the tolerance for the difference of the store's and the test's clocks during a
+	// test.
 	clocks = 20 * time.Millisecond
 )
 
-// lockCase is a lock that a test asks for.
+// lockCase is the lock of a test.
 type lockCase struct {
 	t         *testing.T
 	h         Harness[store.Locks]
@@ -35,7 +36,7 @@ func newLock(t *testing.T, h Harness[store.Locks]) lockCase {
 // exclusive is a new request that queues.
 func (l lockCase) exclusive() store.LockRequest {
 	return store.LockRequest{
-		Name: l.name, Key: l.key, ID: newOwner(), Queue: true, TTL: longLease, Fences: 1, Holder: "somebody",
+		Name: l.name, Key: l.key, ID: newOwner(), Queue: true, TTL: longLease, Fences: 1, Holder: "a label",
 	}
 }
 
@@ -45,7 +46,7 @@ func (l lockCase) shared() store.LockRequest {
 	return req
 }
 
-// once is the same request, but for the queue.
+// once returns the same request without queueing.
 func once(req store.LockRequest) store.LockRequest {
 	req.Queue = false
 	return req
@@ -105,7 +106,7 @@ func (l lockCase) taken(req store.LockRequest) {
 	l.acquire(once(req), store.Taken)
 }
 
-// checkGrant checks what is true of every grant of a request that was sent at before or later.
+// checkGrant checks a grant of a request that was sent at before or later.
 func (l lockCase) checkGrant(req store.LockRequest, grant store.Grant, before time.Time) {
 	l.t.Helper()
 	if grant.Sent.Before(before.Add(-time.Millisecond)) || grant.Sent.After(time.Now()) {
@@ -122,7 +123,7 @@ func (l lockCase) checkGrant(req store.LockRequest, grant store.Grant, before ti
 		return
 	}
 	for _, holder := range l.inspect().Holders {
-		// What the holder believes must not outlast what the store knows.
+		// The holder's deadline must not be after the store's.
 		if ends := grant.Sent.Add(req.TTL); holder.Fence == grant.Fence && holder.Remaining < time.Until(ends)-clocks {
 			l.t.Errorf("the lease ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
 		}
@@ -189,7 +190,7 @@ func (l lockCase) inspect() store.LockState {
 	return state
 }
 
-// waiter is a request that somebody awaits.
+// waiter is an awaited request.
 type waiter struct {
 	l      lockCase
 	req    store.LockRequest
@@ -199,8 +200,8 @@ type waiter struct {
 	err    error
 }
 
-// await has a request awaited until the test ends. Where time is faked, AwaitLock sleeps by the time
-// that await returns; elsewhere it may.
+// await awaits a request until the test ends. With faked time, AwaitLock is blocked when await
+// returns; otherwise it may be.
 func (l lockCase) await(req store.LockRequest) *waiter {
 	ctx, cancel := context.WithCancel(background())
 	w := &waiter{l: l, req: req, cancel: cancel, done: make(chan struct{})}
@@ -216,7 +217,7 @@ func (l lockCase) await(req store.LockRequest) *waiter {
 	return w
 }
 
-// waits queues a request and has it awaited.
+// waits queues and awaits a request.
 func (l lockCase) waits(req store.LockRequest) *waiter {
 	l.t.Helper()
 	l.queued(req)
@@ -253,7 +254,7 @@ func (w *waiter) fails(want error) {
 	}
 }
 
-// wait checks that all of them still wait.
+// wait checks that all of the waiters still wait.
 func (l lockCase) wait(ws ...*waiter) {
 	l.t.Helper()
 	for _, w := range ws {

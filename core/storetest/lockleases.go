@@ -7,25 +7,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// leaseCases is what Locks asks about how holds end, and about fences.
+// leaseCases are the tests of Locks about the ends of holds, and about fences.
 var leaseCases = []testCase[store.Locks]{
 	{"a hold expires", holdExpires},
-	{"an expired hold is not released", releaseExpired},
-	{"nobody has the lock in the delay after an expiry", delayAfterExpiry},
-	{"a release needs no delay", noDelayAfterRelease},
+	{"release of an expired hold reports false", releaseExpired},
+	{"the lock is closed during the lock-delay after an expiry", delayAfterExpiry},
+	{"a release has no lock-delay", noDelayAfterRelease},
 	{"renewal extends the hold", renewsHold},
-	{"renewal of what has expired revives nothing", renewExpired},
-	{"renewals are answered one by one", renewBatch},
-	{"readers have the lock together", readersTogether},
+	{"renewal of an expired hold does not revive it", renewExpired},
+	{"renewals are reported one by one", renewBatch},
+	{"readers share the lock", readersTogether},
 	{"every reader has a lease of its own", readersLeases},
-	{"fences grow, whatever ends a hold", fencesGrow},
+	{"fences grow, however a hold ends", fencesGrow},
 	{"blocks of fences do not overlap", fenceBlocks},
-	{"downgrade makes an exclusive hold a shared one", downgrades},
-	{"downgrade gives a new lease", downgradeRenews},
-	{"downgrade of what is not held says so", downgradeNothing},
-	{"a step that arrives after a downgrade does not undo it", lateAfterDowngrade},
-	{"a step that arrives after a release does nothing", lateAfterRelease},
-	{"force ends the hold with that fence", forces},
+	{"downgrade turns an exclusive hold into a shared one", downgrades},
+	{"downgrade renews the lease", downgradeRenews},
+	{"downgrade of a missing hold reports false", downgradeNothing},
+	{"a late step does not undo a downgrade", lateAfterDowngrade},
+	{"a late step after a release has no effect", lateAfterRelease},
+	{"force ends the hold with its fence", forces},
 	{"force ends one of several readers", forceReader},
 }
 
@@ -271,7 +271,7 @@ func fenceBlocks(t *testing.T, h Harness[store.Locks]) {
 		for _, n := range []int{1, 7, store.MaxFences} {
 			w := l.exclusive()
 			w.Fences = n
-			grant := l.granted(w) // which checks how many there are
+			grant := l.granted(w) // checks their number
 			if grant.Fence <= last {
 				t.Errorf("fence %d, after %d", grant.Fence, last)
 			}
@@ -291,7 +291,7 @@ func downgrades(t *testing.T, h Harness[store.Locks]) {
 	l.downgrade(w, true)
 	r1.granted()
 	r2.granted()
-	l.downgrade(w, true) // sent twice
+	l.downgrade(w, true) // a repeat
 	w.Shared = true
 	l.wait(w2, r3)
 	l.verify(w, true)
@@ -377,7 +377,7 @@ func lateAfterRelease(t *testing.T, h Harness[store.Locks]) {
 		l.downgrade(w, false)
 		l.acquire(w, store.Withdrawn)
 		l.acquire(once(w), store.Withdrawn)
-		l.release(w, true) // sent twice
+		l.release(w, true) // a repeat
 	}
 	late()
 	grant := l.granted(next)
@@ -391,11 +391,11 @@ func lateAfterRelease(t *testing.T, h Harness[store.Locks]) {
 
 func forces(t *testing.T, h Harness[store.Locks]) {
 	l := newLock(t, h)
-	told, taken := make(chan string, 64), make(chan string, 64)
-	defer l.store.NotifyLost(func(id string) { told <- id })()
+	notified, taken := make(chan string, 64), make(chan string, 64)
+	defer l.store.NotifyLost(func(id string) { notified <- id })()
 	l.store.NotifyLost(func(id string) { taken <- id })()
 	l.force(1, false)
-	l.untilTold(told)
+	l.untilNotified(notified)
 	w := l.exclusive()
 	w.Fences = 8
 	grant := l.granted(w)
@@ -404,15 +404,15 @@ func forces(t *testing.T, h Harness[store.Locks]) {
 	l.force(grant.LastFence+1, false)
 	l.verify(w, true)
 	l.force(grant.LastFence, true)
-	for late, id := time.After(eventually), ""; id != w.ID; { // of another one it may be told late
+	for late, id := time.After(eventually), ""; id != w.ID; { // a late push for another hold is possible
 		select {
-		case id = <-told:
+		case id = <-notified:
 		case <-late:
-			t.Fatal("its holder is not told")
+			t.Fatal("its holder is not notified")
 		}
 	}
 	if len(taken) != 0 {
-		t.Error("a function is called that was taken back")
+		t.Error("a removed function is called")
 	}
 	next.granted()
 	l.force(grant.LastFence, false)
@@ -423,19 +423,20 @@ func forces(t *testing.T, h Harness[store.Locks]) {
 	l.verify(next.req, true)
 }
 
-// untilTold waits until the store, which may have to subscribe first, tells of what is forced.
-func (l lockCase) untilTold(told <-chan string) {
+// untilNotified waits until the store, which may have to subscribe first, notifies holders of a
+// forced release.
+func (l lockCase) untilNotified(notified <-chan string) {
 	l.t.Helper()
 	for deadline := time.Now().Add(eventually); ; {
 		w := l.exclusive()
 		l.force(l.granted(w).Fence, true)
 		select {
-		case <-told:
+		case <-notified:
 			return
 		case <-time.After(pastLease):
 		}
 		if time.Now().After(deadline) {
-			l.t.Fatal("nobody is told of what is forced")
+			l.t.Fatal("no notification of a forced release")
 		}
 	}
 }

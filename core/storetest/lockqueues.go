@@ -8,23 +8,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// queueCases is what Locks asks about those who wait.
+// queueCases are the tests of Locks about waiters.
 var queueCases = []testCase[store.Locks]{
-	{"a release gives the lock to the next, and wakes nobody else", releaseWakesOne},
-	{"who comes by never overtakes the queue", neverOvertakes},
+	{"a release grants the lock to the next waiter, and wakes no other", releaseWakesOne},
+	{"a new request never overtakes the queue", neverOvertakes},
 	{"await recognises its own repeat", awaitTwice},
-	{"await of a request that the store does not know queues it", awaitUnknown},
+	{"await of an unknown request queues it", awaitUnknown},
 	{"a queued request can be repeated", queueTwice},
-	{"a withdrawn request is passed over", withdrawn},
-	{"a withdrawn writer lets the readers behind it in", withdrawnWriter},
+	{"a withdrawn request is skipped", withdrawn},
+	{"a withdrawn writer admits the readers behind it", withdrawnWriter},
 	{"the end of a wait keeps the place", endedWaitKeepsPlace},
-	{"a place that nobody awaits is lost", deadWaiter},
-	{"places that nobody awaits are lost together", deadWaiters},
-	{"an expiry lets the next in", expiryLetsIn},
-	{"an expiry lets waiters in behind one that has gone", expiryAfterLeave},
-	{"the last reader's expiry lets a writer in", readersExpire},
-	{"a reader does not overtake a writer that waits", readersWait},
-	{"a writer's release lets all readers in before the next writer", phaseFair},
+	{"a place without a call that awaits it expires", deadWaiter},
+	{"places without calls that await them expire together", deadWaiters},
+	{"an expiry admits the next waiter", expiryLetsIn},
+	{"an expiry admits waiters behind a withdrawn one", expiryAfterLeave},
+	{"the last reader's expiry admits a writer", readersExpire},
+	{"a reader does not overtake a waiting writer", readersWait},
+	{"a writer's release admits all readers before the next writer", phaseFair},
 	{"many waiters exclude each other, and fences grow", storm},
 	{"readers exclude writers only", readersStorm},
 }
@@ -63,7 +63,7 @@ func neverOvertakes(t *testing.T, h Harness[store.Locks]) {
 	l.queued(first)
 	l.taken(l.exclusive())
 	l.release(holder, true)
-	l.taken(l.exclusive()) // it is the other's turn, though nobody awaits it yet
+	l.taken(l.exclusive()) // it is the other's turn, although no call awaits it yet
 	l.taken(l.shared())
 	l.await(first).granted()
 	l.taken(l.exclusive())
@@ -128,7 +128,7 @@ func withdrawn(t *testing.T, h Harness[store.Locks]) {
 	l.release(third.req, true)
 	l.granted(once(l.exclusive()))
 
-	// One may withdraw when it is its turn already, too.
+	// One may also withdraw when its turn has come.
 	l = newLock(t, h)
 	holder = l.exclusive()
 	l.granted(holder)
@@ -170,7 +170,7 @@ func endedWaitKeepsPlace(t *testing.T, h Harness[store.Locks]) {
 	second.granted()
 }
 
-// eventuallyGranted lets time pass until a waiter has the lock.
+// eventuallyGranted advances the clock until a waiter has the lock.
 func (l lockCase) eventuallyGranted(w *waiter) {
 	l.t.Helper()
 	for range 16 {
@@ -193,7 +193,7 @@ func deadWaiter(t *testing.T, h Harness[store.Locks]) {
 	next := l.waits(l.exclusive())
 	l.release(holder, true)
 	l.eventuallyGranted(next)
-	// It may have come back to life meanwhile: it is queued anew, behind who came before that.
+	// Its request may be repeated after that: it is queued again, behind earlier ones.
 	l.verify(dead, false)
 	revived := l.await(dead)
 	l.release(next.req, true)

@@ -17,19 +17,19 @@ import (
 func Locks[S store.Locks](t *testing.T, run Runner[S]) {
 	runAll(t, run, []testCase[store.Locks]{
 		{"a free lock is granted", grantsFree},
-		{"a lock that is held is taken", heldIsTaken},
+		{"a held lock is busy", heldIsTaken},
 		{"acquire recognises its own repeat", acquireTwice},
 		{"release recognises its own repeat", releaseTwice},
 		{"an acquire after its own release is refused", acquireAfterRelease},
-		{"release by another changes nothing", releaseByStranger},
-		{"verify says who holds the lock", verifies},
-		{"inspect says who holds the lock", inspects},
-		{"list yields what is held or waited for", lists},
-		{"names and keys are apart", locksApart},
-		{"keys of any bytes", oddLockKeys},
+		{"a release by another ID changes nothing", releaseByStranger},
+		{"verify reports whether an ID holds the lock", verifies},
+		{"inspect returns the holders of the lock", inspects},
+		{"list yields held and awaited locks", lists},
+		{"names and keys are separate", locksApart},
+		{"keys may have any bytes", oddLockKeys},
 		{"one of many concurrent acquires is granted", concurrentAcquires},
 		{"a cancelled context is its error", cancelledLock},
-		{"a store that was shut down begins nothing", shutDownLock},
+		{"a store after shutdown refuses new requests", shutDownLock},
 		{"a closed store is unavailable", closedLock},
 	})
 	runAll(t, run, leaseCases)
@@ -200,7 +200,7 @@ func lists(t *testing.T, h Harness[store.Locks]) {
 		if err != nil {
 			t.Errorf("ListLocks: %v", err)
 		}
-		break // whoever has seen enough may stop
+		break // the iteration may stop early
 	}
 	for state, err := range l.store.ListLocks(background(), unique("lock")) {
 		t.Errorf("a name without locks: %+v, %v", state, err)
@@ -229,7 +229,7 @@ func oddLockKeys(t *testing.T, h Harness[store.Locks]) {
 		l.release(w, true)
 		grant := next.granted()
 		l.force(grant.Fence, true)
-		l.granted(l.exclusive()) // and stays held, as those of the other keys do
+		l.granted(l.exclusive()) // stays held, as those of the other keys
 	}
 }
 
@@ -258,7 +258,7 @@ func concurrentAcquires(t *testing.T, h Harness[store.Locks]) {
 	}
 }
 
-// lockCalls calls every method that has a context, and hands over its error.
+// lockCalls calls every method with a context, and passes its error.
 func (l lockCase) lockCalls(ctx context.Context, req store.LockRequest, want func(method string, err error)) {
 	_, err := l.store.AcquireLock(ctx, req)
 	want("AcquireLock", err)
@@ -309,7 +309,7 @@ func closedLock(t *testing.T, h Harness[store.Locks]) {
 		case <-w.done:
 			wantErrClosed(t, w.err)
 		case <-time.After(eventually):
-			t.Fatal("AwaitLock goes on in a closed store")
+			t.Fatal("AwaitLock does not end in a closed store")
 		}
 	}
 	l.lockCalls(background(), held, func(_ string, err error) { wantErrClosed(t, err) })

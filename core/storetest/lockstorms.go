@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// take acquires the lock, however long that takes; for goroutines other than the test's.
+// take acquires the lock without a time limit; for goroutines other than the test's.
 func (l lockCase) take(req store.LockRequest) (store.Grant, bool) {
 	reply, err := l.store.AcquireLock(background(), req)
 	if err == nil && reply.Outcome == store.Queued {

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// op is an operation that a test begins attempts at.
+// op is the operation of a test.
 type op struct {
 	t  *testing.T
 	h  Harness[store.Records]

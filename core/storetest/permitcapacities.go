@@ -6,15 +6,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// permitCapacityCases is what Semaphores asks about capacities that differ, and that change while a
-// request waits.
+// permitCapacityCases are the tests of Semaphores about capacities that differ, and that change
+// while a request waits.
 var permitCapacityCases = []testCase[store.Permits]{
-	{"every request is held to its own capacity", capacitiesDiffer},
-	{"a smaller capacity ends nobody's permit", smallerCapacityDrains},
-	{"a waiting request that asks with a larger capacity goes on", largerCapacityGoesOn},
-	{"a larger capacity is no better place", largerCapacityKeepsPlace},
-	{"a barging request that asks with a larger capacity goes on", largerCapacityBarges},
-	{"a waiting request that asks with a smaller capacity waits for longer", smallerCapacityWaits},
+	{"every request is limited by its own capacity", capacitiesDiffer},
+	{"a smaller capacity ends no permit", smallerCapacityDrains},
+	{"a waiting request is granted with a larger capacity", largerCapacityGoesOn},
+	{"a larger capacity does not change the place", largerCapacityKeepsPlace},
+	{"a waiting barging request is granted with a larger capacity", largerCapacityBarges},
+	{"a waiting request with a smaller capacity waits longer", smallerCapacityWaits},
 }
 
 func capacitiesDiffer(t *testing.T, h Harness[store.Permits]) {
@@ -24,7 +24,7 @@ func capacitiesDiffer(t *testing.T, h Harness[store.Permits]) {
 	for _, req := range held {
 		large.granted(req)
 	}
-	small.taken(small.request(1)) // more is in use than it knows of, and it waits until less is
+	small.taken(small.request(1)) // more is in use than its capacity, so it waits
 	large.granted(large.request(1))
 	waits := small.waits(small.request(1))
 	large.taken(large.request(1)) // there is room for it, but the other was first
@@ -75,7 +75,7 @@ func largerCapacityGoesOn(t *testing.T, h Harness[store.Permits]) {
 	if woken := head.granted(); woken.Fence != grant.Fence {
 		t.Errorf("granted %+v, and who awaits it %+v", grant, woken)
 	}
-	second.granted() // there was no other reason for it to wait
+	second.granted() // nothing else blocked it
 	p.waiting(5, third)
 	p.release(head.req, true)
 	p.waiting(3, third)

@@ -9,13 +9,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// permitCase is a semaphore that a test asks for permits of.
+// permitCase is the semaphore of a test.
 type permitCase struct {
 	t         *testing.T
 	h         Harness[store.Permits]
 	store     store.Permits
 	name, key string
-	capacity  int // of every request that says nothing else
+	capacity  int // of every request without another one
 	since     time.Time
 }
 
@@ -27,11 +27,11 @@ func newPermits(t *testing.T, h Harness[store.Permits], capacity int) permitCase
 func (p permitCase) request(weight int) store.PermitRequest {
 	return store.PermitRequest{
 		Name: p.name, Key: p.key, ID: newOwner(), Weight: weight, Capacity: p.capacity, Queue: true, TTL: longLease,
-		Holder: "somebody",
+		Holder: "a label",
 	}
 }
 
-// tries is the same request, but for the queue.
+// tries returns the same request without queueing.
 func tries(req store.PermitRequest) store.PermitRequest {
 	req.Queue = false
 	return req
@@ -42,13 +42,13 @@ func barges(req store.PermitRequest) store.PermitRequest {
 	return req
 }
 
-// dies is the same request for a permit that nobody renews.
+// dies returns the same request for a permit that is not renewed.
 func dies(req store.PermitRequest) store.PermitRequest {
 	req.TTL = shortLease
 	return req
 }
 
-// of is the same request with another capacity.
+// of returns the same request with another capacity.
 func of(capacity int, req store.PermitRequest) store.PermitRequest {
 	req.Capacity = capacity
 	return req
@@ -102,11 +102,11 @@ func (p permitCase) queued(req store.PermitRequest) store.PermitReply {
 func (p permitCase) taken(req store.PermitRequest) {
 	p.t.Helper()
 	if reply := p.acquire(tries(req), store.Taken); reply.QueueFull {
-		p.t.Errorf("the queue is said to keep out what does not queue: %+v", reply)
+		p.t.Errorf("a request that does not queue got QueueFull: %+v", reply)
 	}
 }
 
-// checkGrant checks what is true of every grant of a request that was sent at before or later.
+// checkGrant checks a grant of a request that was sent at before or later.
 func (p permitCase) checkGrant(req store.PermitRequest, grant store.Grant, before time.Time) {
 	p.t.Helper()
 	if grant.Sent.Before(before.Add(-time.Millisecond)) || grant.Sent.After(time.Now()) {
@@ -131,7 +131,7 @@ func (p permitCase) checkGrant(req store.PermitRequest, grant store.Grant, befor
 		if holder.Weight != req.Weight || holder.Meta != req.Holder {
 			p.t.Errorf("the permit is %+v, the request was %+v", holder, req)
 		}
-		// What the holder believes must not outlast what the store knows.
+		// The holder's deadline must not be after the store's.
 		if ends := grant.Sent.Add(req.TTL); holder.Remaining < time.Until(ends)-clocks {
 			p.t.Errorf("the permit ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
 		}
@@ -146,7 +146,7 @@ func (p permitCase) release(req store.PermitRequest, want bool) {
 	p.checkAll("ReleasePermits", []store.PermitRef{permitOf(req)}, []bool{want})
 }
 
-// renew renews a permit, which is how one finds out that it is held: of what is not, it changes nothing.
+// renew renews a permit, which shows whether it is held: a renewal of others has no effect.
 func (p permitCase) renew(req store.PermitRequest, want bool) {
 	p.t.Helper()
 	p.checkAll("RenewPermits", []store.PermitRef{permitOf(req)}, []bool{want})
@@ -190,7 +190,7 @@ func (p permitCase) inspect() store.SemaphoreState {
 	return state
 }
 
-// state checks what is in use by permits, none of which has still to be claimed, and how many wait.
+// state checks the weight in use of claimed permits, and the number of waiters.
 func (p permitCase) state(inUse, waiting int) store.SemaphoreState {
 	p.t.Helper()
 	state := p.inspect()
@@ -204,7 +204,7 @@ func (p permitCase) state(inUse, waiting int) store.SemaphoreState {
 	return state
 }
 
-// permitWaiter is a request that somebody awaits.
+// permitWaiter is an awaited request.
 type permitWaiter struct {
 	p      permitCase
 	req    store.PermitRequest
@@ -214,8 +214,8 @@ type permitWaiter struct {
 	err    error
 }
 
-// await has a request awaited until the test ends. Where time is faked, AwaitPermits sleeps by the
-// time that await returns; elsewhere it may.
+// await awaits a request until the test ends. With faked time, AwaitPermits is blocked when await
+// returns; otherwise it may be.
 func (p permitCase) await(req store.PermitRequest) *permitWaiter {
 	ctx, cancel := context.WithCancel(background())
 	w := &permitWaiter{p: p, req: req, cancel: cancel, done: make(chan struct{})}
@@ -231,7 +231,7 @@ func (p permitCase) await(req store.PermitRequest) *permitWaiter {
 	return w
 }
 
-// waits queues a request and has it awaited.
+// waits queues and awaits a request.
 func (p permitCase) waits(req store.PermitRequest) *permitWaiter {
 	p.t.Helper()
 	p.queued(req)
@@ -268,7 +268,7 @@ func (w *permitWaiter) fails(want error) {
 	}
 }
 
-// waiting checks that all of them, and nobody else, still wait while so much is in use.
+// waiting checks that exactly these waiters still wait, with this weight in use.
 func (p permitCase) waiting(inUse int, ws ...*permitWaiter) {
 	p.t.Helper()
 	for _, w := range ws {

@@ -8,23 +8,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// permitLeaseCases is what Semaphores asks about how permits end, and about fences.
+// permitLeaseCases are the tests of Semaphores about the ends of permits, and about fences.
 var permitLeaseCases = []testCase[store.Permits]{
 	{"a permit expires", permitExpires},
 	{"every permit has a lease of its own", permitLeases},
 	{"many permits expire at once", manyExpire},
-	{"an expired permit is not released", releaseExpiredPermit},
+	{"release of an expired permit reports false", releaseExpiredPermit},
 	{"renewal extends a permit", renewsPermit},
-	{"renewal of what has expired gives no permit back", renewExpiredPermit},
-	{"renewals of permits are answered one by one", renewPermits},
-	{"fences tell permits apart", permitFences},
-	{"repeats and renewals take back no fence", fencesStay},
-	{"an expiry gives a waiter its permit", expiryGrants},
-	{"an expiry that makes too little room grants nothing", expiryTooSmall},
+	{"renewal of an expired permit does not revive it", renewExpiredPermit},
+	{"renewals of permits are reported one by one", renewPermits},
+	{"permits have different fences", permitFences},
+	{"repeats and renewals keep the fence", fencesStay},
+	{"an expiry grants a waiter its permit", expiryGrants},
+	{"an expiry with too little room grants nothing", expiryTooSmall},
 	{"several expiries make room for a heavy request", expiriesAddUp},
-	{"an expiry gives permits to those behind one that has gone", expiryBehindLeave},
-	{"one expiry after the other gives one waiter after the other its permit", expiriesInTurn},
-	{"a renewal keeps those who wait waiting", renewalKeepsOut},
+	{"an expiry grants permits behind a withdrawn request", expiryBehindLeave},
+	{"successive expiries grant successive waiters", expiriesInTurn},
+	{"a renewal keeps waiters waiting", renewalKeepsOut},
 }
 
 func permitExpires(t *testing.T, h Harness[store.Permits]) {
@@ -213,7 +213,7 @@ func renewPermits(t *testing.T, h Harness[store.Permits]) {
 	other.granted(req)
 	add(req, true)
 	p.checkAll("RenewPermits", reqs, want)
-	p.checkAll("RenewPermits", reqs, want) // sent twice
+	p.checkAll("RenewPermits", reqs, want) // a repeat
 	for i := range keys {
 		p.key = fmt.Sprint("k", i)
 		p.state(3, 1)
@@ -241,7 +241,7 @@ func permitFences(t *testing.T, h Harness[store.Permits]) {
 		for _, req := range []store.PermitRequest{one, first.req, second.req} {
 			p.release(req, true)
 		}
-		h.Advance(time.Millisecond) // a store may go by its clock alone when nobody holds a permit any more
+		h.Advance(time.Millisecond) // without permits, a store may derive fences from its clock alone
 		differs("a release of all", p.granted(dies(p.request(3))))
 		h.Advance(pastLease)
 		last := p.request(3)
@@ -348,7 +348,7 @@ func expiriesInTurn(t *testing.T, h Harness[store.Permits]) {
 	}
 	h.Advance(350 * time.Millisecond)
 	for _, w := range waiters {
-		w.ended() // though nobody else asks the store
+		w.ended() // without other calls to the store
 	}
 	for _, w := range waiters {
 		w.granted()
@@ -371,7 +371,7 @@ func expiryBehindLeave(t *testing.T, h Harness[store.Permits]) {
 	}
 	w1.ended()
 	h.Advance(350 * time.Millisecond)
-	w2.ended() // before anybody asks the store
+	w2.ended() // before other calls to the store
 	w3.ended()
 	w2.granted()
 	w3.granted()

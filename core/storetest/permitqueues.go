@@ -8,26 +8,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// permitQueueCases is what Semaphores asks about those who wait.
+// permitQueueCases are the tests of Semaphores about waiters.
 var permitQueueCases = []testCase[store.Permits]{
-	{"a release gives a permit to the next, and wakes nobody else", releaseGrantsOne},
+	{"a release grants a permit to the next waiter, and wakes no other", releaseGrantsOne},
 	{"a heavy release makes room for several", releaseGrantsSeveral},
 	{"a light request does not overtake a heavy one", heavyBlocks},
-	{"a heavy request is served however many light ones come", heavyIsServed},
-	{"who comes by never overtakes the queue of a semaphore", permitsNotOvertaken},
-	{"a reserved turn keeps nobody waiting whom there is room for", turnLeavesRoom},
-	{"a barging request passes those who do not fit", bargesPast},
+	{"light requests do not starve a heavy one", heavyIsServed},
+	{"a new request never overtakes the queue of a semaphore", permitsNotOvertaken},
+	{"a reserved permit does not block requests that fit", turnLeavesRoom},
+	{"a barging request overtakes requests that do not fit", bargesPast},
 	{"a barging request waits for room, and is granted when it fits", bargesInQueue},
 	{"a barging request is granted from the end of the queue", bargesFromTheEnd},
-	{"a queue of bounded length refuses what is too many", queueIsBounded},
+	{"a full queue refuses requests", queueIsBounded},
 	{"await of a permit recognises its own repeat", awaitPermitTwice},
-	{"await of a request for a permit that the store does not know queues it", awaitUnknownPermit},
+	{"await of an unknown request for a permit queues it", awaitUnknownPermit},
 	{"a queued request for a permit can be repeated", queuePermitTwice},
-	{"a withdrawn request for a permit is passed over", withdrawnPermit},
-	{"a withdrawn request lets those behind it move up", withdrawnHeavy},
+	{"a withdrawn request for a permit is skipped", withdrawnPermit},
+	{"requests behind a withdrawn one move up", withdrawnHeavy},
 	{"the end of a wait for a permit keeps the place", endedWaitKeepsTurn},
-	{"the end of a wait delays nobody", endedWaitDelaysNobody},
-	{"places and turns that nobody awaits are lost", deadPermitWaiters},
+	{"the end of a wait delays no other", endedWaitDelaysNobody},
+	{"places and reservations without calls that await them expire", deadPermitWaiters},
 }
 
 func releaseGrantsOne(t *testing.T, h Harness[store.Permits]) {
@@ -132,7 +132,7 @@ func permitsNotOvertaken(t *testing.T, h Harness[store.Permits]) {
 	p.taken(p.request(1))
 	p.state(1, 1)
 	p.release(two, true)
-	p.taken(p.request(1)) // it is the other's turn, though nobody awaits it yet
+	p.taken(p.request(1)) // it is the other's turn, although no call awaits it yet
 	p.taken(barges(p.request(1)))
 	behind := p.waits(p.request(1))
 	if state := p.inspect(); state.InUse != 2 || state.Waiting != 1 || len(state.Holders) != 0 {
@@ -183,7 +183,7 @@ func bargesPast(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	held := p.request(2)
 	p.granted(held)
-	p.granted(tries(barges(p.request(1)))) // which is like any other while nobody waits
+	p.granted(tries(barges(p.request(1)))) // like any other without waiters
 	p.taken(barges(p.request(1)))
 	p.release(held, true)
 	heavy := p.waits(p.request(3))
@@ -255,7 +255,7 @@ func queueIsBounded(t *testing.T, h Harness[store.Permits]) {
 	p.queued(second)
 	refused := atMost(2, p.request(1))
 	full(refused, 2)
-	full(refused, 2) // sent twice
+	full(refused, 2) // a repeat
 	full(atMost(1, p.request(1)), 2)
 	full(atMost(2, barges(p.request(2))), 2)
 	p.taken(atMost(2, p.request(1))) // it would not have been queued anyway
@@ -304,7 +304,7 @@ func awaitUnknownPermit(t *testing.T, h Harness[store.Permits]) {
 	p.await(first).granted()
 	next := p.waits(p.request(2))
 	req := p.request(1)
-	req.MaxWaiting = 1 // which it was within when it came
+	req.MaxWaiting = 1 // that was not exceeded when it was queued
 	late := p.await(req)
 	p.release(first, true)
 	next.granted()
@@ -351,7 +351,7 @@ func withdrawnPermit(t *testing.T, h Harness[store.Permits]) {
 	p.release(third.req, true)
 	p.granted(tries(p.request(2)))
 
-	// One may withdraw when it is its turn already, too.
+	// One may also withdraw when its turn has come.
 	p = newPermits(t, h, 2)
 	held = p.request(2)
 	p.granted(held)
@@ -407,19 +407,19 @@ func endedWaitDelaysNobody(t *testing.T, h Harness[store.Permits]) {
 		w.cancel()
 		w.fails(context.Canceled)
 	}
-	// One leaves before its turn would have come, the other when it has.
+	// One withdraws before its turn, the other when it has come.
 	p.release(first.req, false)
 	p.release(held, true)
 	p.release(second.req, false)
 	before := time.Now()
 	third.granted()
 	if d := time.Since(before); d > 1500*time.Millisecond {
-		t.Errorf("those who had left delayed the next one by %v", d)
+		t.Errorf("withdrawn requests delayed the next one by %v", d)
 	}
 	p.state(2, 0)
 }
 
-// eventuallyGranted lets time pass until a waiter has its permit.
+// eventuallyGranted advances the clock until a waiter has its permit.
 func (p permitCase) eventuallyGranted(w *permitWaiter) {
 	p.t.Helper()
 	for range 16 {
@@ -443,7 +443,7 @@ func deadPermitWaiters(t *testing.T, h Harness[store.Permits]) {
 	next := turn.waits(turn.request(3))
 	turn.release(held, true)
 
-	// and in the second two places: one that nobody has ever awaited, and one of a wait that has ended.
+	// and in the second two places: one that no call has awaited, and one of a wait that has ended.
 	place := newPermits(t, h, 3)
 	stays := place.request(1)
 	place.granted(stays)
@@ -456,15 +456,15 @@ func deadPermitWaiters(t *testing.T, h Harness[store.Permits]) {
 		t.Errorf("four wait: %+v", reply)
 	}
 	ended.cancel()
-	ended.fails(context.Canceled) // and nobody asks the store from now on but those who wait
+	ended.fails(context.Canceled) // from now on only waiters call the store
 
 	turn.eventuallyGranted(next)
 	place.eventuallyGranted(light)
-	place.eventuallyGranted(other) // perhaps first: a clock that is ahead of those who wait costs them their places, too
+	place.eventuallyGranted(other) // perhaps first: with a clock that is ahead, waiters lose their places too
 	place.queued(bounded)
 	place.state(3, 1)
 
-	// It may have come back to life meanwhile: it is queued anew, behind who came before that.
+	// Its request may be repeated after that: it is queued again, behind earlier ones.
 	turn.renew(absent, false)
 	revived := turn.waits(absent)
 	turn.waiting(3, revived)

@@ -10,11 +10,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// permitStormCases is what Semaphores asks of many goroutines at once.
+// permitStormCases are the tests of Semaphores with many goroutines.
 var permitStormCases = []testCase[store.Permits]{
-	{"of many requests at once no more are granted than fit", concurrentPermits},
-	{"many who come and go never have more than the capacity", permitStorm},
-	{"many who leave the queue keep nobody in it", leaversStorm},
+	{"concurrent requests are granted up to the capacity", concurrentPermits},
+	{"concurrent holders never exceed the capacity", permitStorm},
+	{"many withdrawals do not block the queue", leaversStorm},
 }
 
 func concurrentPermits(t *testing.T, h Harness[store.Permits]) {
@@ -52,7 +52,7 @@ func concurrentPermits(t *testing.T, h Harness[store.Permits]) {
 	}
 }
 
-// take acquires a permit, however long that takes; for goroutines other than the test's.
+// take acquires a permit without a time limit; for goroutines other than the test's.
 func (p permitCase) take(req store.PermitRequest) bool {
 	reply, err := p.store.AcquirePermits(background(), req)
 	if err == nil && reply.Outcome == store.Queued {
@@ -84,7 +84,7 @@ func permitStorm(t *testing.T, h Harness[store.Permits]) {
 		for i := range 12 {
 			wg.Go(func() {
 				for round := range 4 {
-					// A permit that it waits for, and then whatever it gets without waiting.
+					// A permit after a wait, and then those that it gets without one.
 					req := p.request(min(1+(i+round)%3, capacity))
 					if !p.take(req) {
 						return

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// scopeOf returns a maker of operations of one scope, which has no more records, and bytes of results, than
-// these.
+// scopeOf returns a function that makes operations of one scope with limits of records and of bytes
+// of results.
 func scopeOf(t *testing.T, h Harness[store.Records], records, bytes int) func() op {
 	scope := unique("scope")
 	return func() op {
@@ -27,7 +27,8 @@ func (o op) refused() {
 	o.wantFull(o.begin(newOwner(), longLease, true))
 }
 
-// full is refused, in a scope that has no room for a retention since it began. It reports that it cannot tell.
+// full is refused in a scope that has no room for a retention since it began. It returns true if
+// that may be over, so that the check is inconclusive.
 func (o op) full(began time.Time, retention time.Duration) (late bool) {
 	o.t.Helper()
 	o.retention = retention
@@ -60,7 +61,7 @@ func scopeFull(t *testing.T, h Harness[store.Records]) {
 	gone.settle(late, store.Completed, []byte("late"), true) // its record was lost: it counts, and is never refused
 	for range 3 {
 		next().refused()
-		running.started(runs, longLease, false, 1) // sent twice
+		running.started(runs, longLease, false, 1) // a repeat
 		running.want(running.begin(newOwner(), longLease, false), store.Busy, 1)
 		for o, want := range map[*op]string{&done: "kept", &gone: "late"} {
 			if reply := o.begin(newOwner(), longLease, false); reply.Outcome != store.Settled || string(reply.Data) != want {
@@ -73,7 +74,7 @@ func scopeFull(t *testing.T, h Harness[store.Records]) {
 		o := next()
 		o.settle(newOwner(), store.Completed, []byte("later still"), true)
 		if reply := o.begin(newOwner(), longLease, false); string(reply.Data) != "later still" {
-			t.Errorf("what was told late is %+v", reply)
+			t.Errorf("the late result is %+v", reply)
 		}
 	}
 	running.renew(runs, longLease, true)
@@ -123,7 +124,7 @@ func abandonLeavesRoom(t *testing.T, h Harness[store.Records]) {
 		o.started(owner, longLease, false, 1)
 		next().refused()
 		o.abandon(owner, true)
-		o.abandon(owner, true) // sent twice
+		o.abandon(owner, true) // a repeat
 		o.abandon(newOwner(), false)
 	}
 	o := next() // one more than was abandoned has room only if an abandon counted twice

@@ -11,29 +11,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Permits is the contract of store.Permits. One of its tests waits until the store has dropped a dead
-// waiter, and advances the clock by up to eight seconds.
+// Permits is the contract of store.Permits. One of its tests waits until the store has dropped a
+// dead waiter, and advances the clock by up to eight seconds.
 func Permits[S store.Permits](t *testing.T, run Runner[S]) {
 	runAll(t, run, []testCase[store.Permits]{
 		{"permits are granted up to the capacity", permitsUpToCapacity},
-		{"a request that does not fit is taken", fullIsTaken},
-		{"what is told of a full semaphore ends with its first permit", firstExpiryIsTold},
+		{"a request that does not fit is busy", fullIsTaken},
+		{"the remaining time of a full semaphore is that of its first permit", firstExpiryIsTold},
 		{"the largest capacity can be used up", largestCapacity},
 		{"acquire recognises its own repeat", acquirePermitTwice},
-		{"the repeat of an acquire believes in no more than its lease", acquirePermitLater},
+		{"the repeat of an acquire returns no more than its lease", acquirePermitLater},
 		{"release recognises its own repeat", releasePermitTwice},
 		{"an acquire after its own release is refused", acquirePermitAfterRelease},
-		{"release by another changes nothing", releasePermitByStranger},
-		{"releases are answered one by one", releaseBatch},
+		{"a release by another ID changes nothing", releasePermitByStranger},
+		{"releases are reported one by one", releaseBatch},
 		{"one release can make room for several", releaseTogether},
-		{"inspect says what is in use", inspectsPermits},
-		{"inspect lists so many permits and no more", inspectsMany},
-		{"list yields what is in use or waited for", listsPermits},
-		{"names and keys are apart", permitsApart},
-		{"a lock of the same name and key is apart", lockIsApart},
-		{"keys of any bytes", oddPermitKeys},
+		{"inspect returns the use", inspectsPermits},
+		{"inspect lists a maximum of permits", inspectsMany},
+		{"list yields semaphores with permits or waiters", listsPermits},
+		{"names and keys are separate", permitsApart},
+		{"a lock with the same name and key is separate", lockIsApart},
+		{"keys may have any bytes", oddPermitKeys},
 		{"a cancelled context is its error", cancelledPermits},
-		{"a store that was shut down begins nothing", shutDownPermits},
+		{"a store after shutdown refuses new requests", shutDownPermits},
 		{"a closed store is unavailable", closedPermits},
 	})
 	runAll(t, run, permitLeaseCases)
@@ -82,7 +82,7 @@ func fullIsTaken(t *testing.T, h Harness[store.Permits]) {
 		{tries(p.request(2)), 0},
 		{p.request(2), 0},
 		{tries(p.request(2)), 1},
-		{tries(p.request(1)), 1}, // it would fit, but somebody is before it
+		{tries(p.request(1)), 1}, // it would fit, but another request is first
 		{p.request(1), 1},
 		{p.request(5), 2},
 		{tries(p.request(5)), 3},
@@ -107,22 +107,22 @@ func firstExpiryIsTold(t *testing.T, h Harness[store.Permits]) {
 	p.granted(first)
 	p.granted(second)
 	p.granted(third)
-	told := func(want time.Duration) {
+	remains := func(want time.Duration) {
 		t.Helper()
 		if got := p.acquire(tries(p.request(1)), store.Taken).Remaining; got <= want-eventually || got > want {
 			t.Errorf("the first permit expires in %v, want %v", got, want)
 		}
 	}
-	told(longLease / 2)
+	remains(longLease / 2)
 	second.TTL = 3 * longLease
 	p.renew(second, true)
-	told(longLease)
+	remains(longLease)
 	first.TTL = 2 * longLease
 	p.renew(first, true)
-	told(longLease)
+	remains(longLease)
 	p.release(third, true)
 	p.queued(p.request(2))
-	told(2 * longLease)
+	remains(2 * longLease)
 }
 
 func largestCapacity(t *testing.T, h Harness[store.Permits]) {
@@ -147,7 +147,7 @@ func acquirePermitTwice(t *testing.T, h Harness[store.Permits]) {
 		p.same(req, grant)
 		p.same(tries(req), grant)
 		if reply := p.queued(other); reply.Waiting != 0 || reply.InUse != 2 {
-			t.Errorf("2 are in use, and nobody waits but this one: %+v", reply)
+			t.Errorf("2 are in use, and there is one waiter: %+v", reply)
 		}
 	}
 	p.state(2, 1)
@@ -160,8 +160,8 @@ func acquirePermitTwice(t *testing.T, h Harness[store.Permits]) {
 	p.state(3, 0)
 }
 
-// acquirePermitLater repeats a request when time has passed: its permit may be extended or not, but
-// nobody is to believe in more than the store knows.
+// acquirePermitLater repeats a request after some time: its permit may be extended or not, but its
+// holder's deadline must not be after the store's.
 func acquirePermitLater(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 1)
 	req := p.request(1)
@@ -169,7 +169,7 @@ func acquirePermitLater(t *testing.T, h Harness[store.Permits]) {
 	before := time.Now()
 	h.Advance(300 * time.Millisecond)
 	if time.Since(before) < 300*time.Millisecond {
-		return // a clock that only the store sees says nothing about the time of the process
+		return // the store's clock is not that of the process
 	}
 	p.same(req, grant)
 	p.state(1, 0)
@@ -270,7 +270,7 @@ func releaseBatch(t *testing.T, h Harness[store.Permits]) {
 		}
 	}
 	p.checkAll("ReleasePermits", reqs, want)
-	p.checkAll("ReleasePermits", reqs, want) // sent twice
+	p.checkAll("ReleasePermits", reqs, want) // a repeat
 	for state, err := range p.store.ListPermits(background(), p.name) {
 		t.Errorf("after everything was released: %+v, %v", state, err)
 	}
@@ -400,7 +400,7 @@ func listsPermits(t *testing.T, h Harness[store.Permits]) {
 		if err != nil {
 			t.Errorf("ListPermits: %v", err)
 		}
-		break // whoever has seen enough may stop
+		break // the iteration may stop early
 	}
 	for state, err := range p.store.ListPermits(background(), unique("semaphore")) {
 		t.Errorf("a name without semaphores: %+v, %v", state, err)
@@ -436,7 +436,7 @@ func lockIsApart(t *testing.T, h Harness[store.Permits]) {
 		}
 	}
 	if reply := l.acquire(once(l.exclusive()), store.Taken); reply.Waiting != 0 {
-		t.Errorf("those who wait for the semaphore wait for the lock: %+v", reply)
+		t.Errorf("waiters for the semaphore wait for the lock: %+v", reply)
 	}
 }
 
@@ -456,7 +456,7 @@ func oddPermitKeys(t *testing.T, h Harness[store.Permits]) {
 	}
 }
 
-// permitCalls calls every method that has a context, and hands over its error.
+// permitCalls calls every method with a context, and passes its error.
 func (p permitCase) permitCalls(ctx context.Context, req store.PermitRequest, want func(method string, err error)) {
 	_, err := p.store.AcquirePermits(ctx, req)
 	want("AcquirePermits", err)
@@ -500,7 +500,7 @@ func closedPermits(t *testing.T, h Harness[store.Permits]) {
 		case <-w.done:
 			wantErrClosed(t, w.err)
 		case <-time.After(eventually):
-			t.Fatal("AwaitPermits goes on in a closed store")
+			t.Fatal("AwaitPermits does not end in a closed store")
 		}
 	}
 	p.permitCalls(background(), held, func(_ string, err error) { wantErrClosed(t, err) })

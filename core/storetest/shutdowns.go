@@ -52,7 +52,8 @@ func wantErrClosed(t *testing.T, err error) {
 	}
 }
 
-// A store that was shut down begins nothing and ends waits, and finishes what was begun.
+// A store after shutdown refuses new requests, ends waits, and still serves requests that finish
+// something.
 
 func shutDownBuckets(t *testing.T, h Harness[store.Buckets]) {
 	shutsDown(t, h.Store)

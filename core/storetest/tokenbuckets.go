@@ -16,7 +16,7 @@ import (
 func Buckets[S store.Buckets](t *testing.T, run Runner[S]) {
 	runAll(t, run, []testCase[store.Buckets]{
 		{"the first call leaves one token less", firstCall},
-		{"a burst is exactly as large as it says", exactBurst},
+		{"a burst is exact", exactBurst},
 		{"tokens come back one by one", refill},
 		{"rates that divide no nanosecond are rounded by one", unevenRates},
 		{"a full bucket holds no more than its burst", neverAboveBurst},
@@ -24,13 +24,13 @@ func Buckets[S store.Buckets](t *testing.T, run Runner[S]) {
 		{"several limits charge all or none", allOrNone},
 		{"peek charges nothing", peekIsFree},
 		{"a cost of zero is allowed and charges nothing", zeroCost},
-		{"keys, limiters and buckets are apart", apart},
-		{"limiters of one name share their buckets", shared},
+		{"keys, limiters and buckets are separate", apart},
+		{"limiters with the same name share their buckets", shared},
 		{"reset fills the bucket", reset},
 		{"a new plan keeps what a key owes", newPlan},
 		{"a smaller plan clamps what a key owes", smallerPlan},
 		{"concurrent calls never exceed the burst", concurrentTakes},
-		{"keys of any bytes", oddKeys},
+		{"keys may have any bytes", oddKeys},
 		{"a cancelled context is its error", cancelledTake},
 		{"a store that was shut down charges nothing", shutDownBuckets},
 		{"a closed store is unavailable", closedTake},
@@ -120,7 +120,7 @@ func unevenRates(t *testing.T, h Harness[store.Buckets]) {
 		t.Errorf("seven tokens of seven an hour come back in %v", d.RetryAfter)
 	}
 	if s := d.Limits()[0]; s.Reset > time.Hour || s.Window != time.Hour {
-		t.Errorf("seven tokens an hour are told as %+v", s)
+		t.Errorf("seven tokens an hour are reported as %+v", s)
 	}
 	quick := newLimiter(t, h, tokenbucket.PerSecond(300_000_000).Burst(3)) // 10/3 ns each
 	wantAllowed(t, take(t, quick, "k", 3), 0)

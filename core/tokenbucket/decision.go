@@ -12,14 +12,14 @@ type Source uint8
 // The sources of decisions.
 const (
 	FromStore Source = iota
-	// FromMemory is a denial that follows from an earlier one, without a question to the store.
-	FromMemory
+	// FromCache is a denial from the store's denial cache.
+	FromCache
 )
 
-// String returns "store" or "memory".
+// String returns "store" or "cache".
 func (s Source) String() string {
-	if s == FromMemory {
-		return "memory"
+	if s == FromCache {
+		return "cache"
 	}
 	return "store"
 }
@@ -39,8 +39,8 @@ type Decision struct {
 	asked int64 // tokens that were not charged
 }
 
-// Limits returns how each limit of the plan stands after the decision, in the plan's order: none if there
-// was no decision. It computes them anew at each call.
+// Limits returns how each limit of the plan stands after the decision, in the plan's order: none if
+// there was no decision. It computes them anew at each call.
 func (d Decision) Limits() []LimitState {
 	if d.plan == nil {
 		return nil

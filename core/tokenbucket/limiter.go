@@ -41,8 +41,8 @@ type Limiter struct {
 
 // New returns a limiter that keeps the buckets of its keys in store, under name.
 //
-// Limiters of one name should have the same plan: if another of this process has another one, that is logged
-// by slog.Default().
+// Limiters of one name should have the same plan: if another of this process has another one, that
+// is logged by slog.Default().
 //
 // It returns an error that matches [ErrInvalidLimit] if the plan makes no sense, and another one if
 // the store is nil, or if the name is empty, longer than 128 bytes or not printable ASCII.
@@ -95,8 +95,8 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	return nil
 }
 
-// Close ends the limiter: callers that wait return [ErrClosed], as later calls do. It sends nothing,
-// and does not close the store. Buckets stay as they are. It returns nil.
+// Close ends the limiter: callers that wait return [ErrClosed], as later calls do. It sends
+// nothing, and does not close the store. Buckets stay as they are. It returns nil.
 func (l *Limiter) Close() error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -130,9 +130,9 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 //
 // The error is a *[CostError] if n exceeds a burst, so that waiting could never help,
 // [ErrInvalidCost] if n is negative, [ErrInvalidKey] if the key is empty or longer than 1,024
-// bytes, [ErrClosed], the PlanFunc's own error, or the context's. An error that matches store.ErrUnavailable says
-// that the store did not decide; if it matches store.ErrUnconfirmed too, the charge may have been
-// made. It is not retried, so that no key is charged twice.
+// bytes, [ErrClosed], the PlanFunc's own error, or the context's. An error that matches
+// store.ErrUnavailable says that the store did not decide; if it matches store.ErrUnconfirmed too,
+// the charge may have been made. It is not retried, so that no key is charged twice.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	err = l.decide(ctx, key, n, true, &d)
 	return d, err
@@ -191,8 +191,8 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 		return err
 	}
 	d.plan, d.debts = plan, reply.Debts
-	if reply.Remembered {
-		d.Source = FromMemory
+	if reply.Cached {
+		d.Source = FromCache
 	}
 	if !charge || !reply.Allowed { // else the debt has it already
 		d.asked = n

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// answerRows are about replays: a replay is the first answer again.
+// answerRows are about replays: a replay is identical to the first answer.
 var answerRows = []row{
-	{"a status of 0 is what it is without a guard, and is not recorded", func(t *testing.T, f Framework) {
+	{"a status of 0 is not recorded, and is answered as without a guard", func(t *testing.T, f Framework) {
 		runs := 0
 		handler := func(w http.ResponseWriter, _ *http.Request) {
 			runs++
@@ -33,28 +33,28 @@ var answerRows = []row{
 			t.Errorf("the handler ran %d times", runs)
 		}
 	}},
-	{"a Content-Type that is suppressed stays so", replays("", func(w http.ResponseWriter, _ *http.Request) {
+	{"a suppressed Content-Type stays suppressed", replays("", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Content-Type"] = nil
 		_, _ = io.WriteString(w, "<html>")
 	})},
-	{"fields that the handler deletes stay deleted", replays("", func(w http.ResponseWriter, _ *http.Request) {
+	{"header fields that the handler deletes stay deleted", replays("", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Del("X-Outer")
 		w.Header().Del("Set-Cookie")
 		w.Header()["Date"] = nil
 		_, _ = io.WriteString(w, "body")
 	})},
-	{"trailers that are announced", replays("X-Sum: 4", func(w http.ResponseWriter, _ *http.Request) {
+	{"announced trailers are replayed", replays("X-Sum: 4", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "body")
 		w.Header().Set("X-Sum", "4")
 		w.Header().Set("X-Too-Late", "yes")
 	})},
-	{"trailers that are not", replays("X-Sum: 4", func(w http.ResponseWriter, _ *http.Request) {
+	{"unannounced trailers are replayed", replays("X-Sum: 4", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat("body", 2000)) // net/http sends none after less
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "4")
 	})},
-	{"trailers without a body", replays("X-Sum: 4", func(w http.ResponseWriter, _ *http.Request) {
+	{"trailers without a body are replayed", replays("X-Sum: 4", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		w.WriteHeader(http.StatusCreated)
 		w.Header().Set("X-Sum", "4")
@@ -62,20 +62,20 @@ var answerRows = []row{
 			c.WriteHeaderNow() // gin sends no header before
 		}
 	})},
-	{"a Content-Length", replays("", func(w http.ResponseWriter, _ *http.Request) {
+	{"a Content-Length is replayed", replays("", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5000")
 		_, _ = io.WriteString(w, strings.Repeat("12345", 1000))
 	})},
-	{"a Content-Length that the body exceeds", replays("", func(w http.ResponseWriter, _ *http.Request) {
+	{"a Content-Length that the body exceeds is replayed", replays("", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "4")
 		_, _ = io.WriteString(w, "body")
 		_, _ = io.WriteString(w, ", and more")
 	})},
 }
 
-// replays tests that an answer comes as it does without a guard, and again as a replay: with HTTP/1.1 and
-// HTTP/2, behind middleware that sets fields of its own, and behind one that compresses. If trailer is
-// not empty, the answer must have it.
+// replays tests that an answer is the same without a guard, with one, and as a replay: over
+// HTTP/1.1 and HTTP/2, behind middleware that sets header fields, and behind one that compresses.
+// If trailer is not empty, the answer must have it.
 func replays(trailer string, handler http.HandlerFunc) func(*testing.T, Framework) {
 	return func(t *testing.T, f Framework) {
 		for _, version := range []string{"HTTP/1.1", "HTTP/2.0"} {
@@ -108,7 +108,7 @@ func replays(trailer string, handler http.HandlerFunc) func(*testing.T, Framewor
 	}
 }
 
-// everything is an answer in full, but for the time.
+// everything returns the full answer without the date.
 func (c client) everything(t *testing.T) string {
 	t.Helper()
 	resp, err := c.post(t, nil, keyHeader, "k", "Accept-Encoding", "gzip")

@@ -1,105 +1,76 @@
 package mwtest
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// logs checks that a text was logged once, and nothing else.
-func logs(t *testing.T, j *Journal, text string) {
-	t.Helper()
-	logged := j.Records(t)
-	if len(logged) != 1 || !strings.Contains(logged[0]["msg"].(string), text) || logged[0]["mechanism"] != "idempotency" {
-		t.Errorf("logged %v, want once %q", logged, text)
+func contextWith(r *http.Request, user string) context.Context {
+	return context.WithValue(r.Context(), Key{Name: "user"}.ContextKey(), user)
+}
+
+// all is one middleware of each policy, in the order of the documentation.
+func all(t *testing.T) []Middleware {
+	store := newStore(t)
+	return []Middleware{
+		RateLimit{Limiter: newLimiter(t, store, apiPlan), By: byHeader},
+		Idempotency{Guard: newGuard(t, store), By: byUser},
+		Exclusive{Locker: newLocker(t, store), By: byID},
+		Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID},
 	}
 }
 
-// orderRows are about mistakes in the order of middleware.
-var orderRows = []row{
-	{"the same guard twice", func(t *testing.T, f Framework) {
-		var j Journal
+// jointRows are about all policies.
+var jointRows = []row{
+	{"all policies work in one chain", func(t *testing.T, f Framework) {
 		var c counter
-		orders := Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Logger(j.Logger())}}
-		s := serve(t, f, c.handle, orders, orders)
-		for n := range 3 {
-			s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).denies(policy.InternalError)
-		}
-		c.ran(t, 0)
-		logs(t, &j, "twice")
-		s.send("1", "", "X-User", "u").is(http.StatusCreated, "run 1") // nothing guards it
-	}},
-	{"two guards", func(t *testing.T, f Framework) {
-		var j Journal
-		var c counter
-		store := newStore(t)
-		log := []policy.IdempotencyOption{policy.Logger(j.Logger())}
-		payments, err := guard.New(store, "payments")
-		s := serve(t, f, c.handle,
-			Idempotency{Guard: newGuard(t, store), By: byUser, Options: log}, Idempotency{Guard: must(t, payments, err), By: byUser, Options: log})
-		for n := range 3 {
-			for range 2 {
-				s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
-			}
-		}
-		logs(t, &j, "two guards")
-	}},
-	{"a lock in front of idempotency", func(t *testing.T, f Framework) {
-		inFront(t, f, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
-	}},
-	{"a permit in front of idempotency", func(t *testing.T, f Framework) {
-		inFront(t, f, Concurrency{Semaphore: newSemaphore(t, newStore(t), 10), By: byID})
-	}},
-	{"what a handler sends within the process", func(t *testing.T, f Framework) {
-		var j Journal
-		var c counter
-		store := newStore(t)
-		log := policy.Logger(j.Logger())
-		var all http.Handler
-		all = f.Serve(func(w http.ResponseWriter, r *http.Request) {
-			if _, inner, ok := strings.Cut(r.Header.Get("X-Send"), " "); ok { // an ID, and a key
-				id, key, _ := strings.Cut(inner, " ")
-				sub := httptest.NewRequestWithContext(r.Context(), http.MethodPost, Path+id, nil)
-				sub.Header = http.Header{"X-User": {"u"}, "X-Key": {"sub"}, keyHeader: {key}}
-				if key == "" {
-					sub.Header.Del(keyHeader)
-				}
-				all.ServeHTTP(w, sub)
-				return
-			}
-			c.handle(w, r)
-		},
-			Idempotency{Guard: newGuard(t, store), By: byUser, Options: []policy.IdempotencyOption{log}},
-			Exclusive{Locker: newLocker(t, store), By: byHeader, Options: []policy.ExclusiveOption{log}},
-			Concurrency{Semaphore: newSemaphore(t, store, 10), By: byHeader, Options: []policy.ConcurrencyOption{log}})
-		listening := httptest.NewServer(all)
-		t.Cleanup(listening.Close)
-		s := server{t, listening.URL}
-		for n, send := range []string{"to 2 other", "to 1 another", "to 1 ", "to 2 "} {
-			s.send("1", "", "X-User", "u", "X-Key", "a", keyHeader, "k"+strconv.Itoa(n), "X-Send", send).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
-		}
-		if logged := j.Records(t); len(logged) > 0 {
-			t.Errorf("logged %v", logged)
-		}
-	}},
-}
-
-// inFront has a middleware stand in front of idempotency: it works, and is logged once.
-func inFront(t *testing.T, f Framework, m Middleware) {
-	t.Helper()
-	var j Journal
-	var c counter
-	s := serve(t, f, c.handle, m,
-		Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Logger(j.Logger())}})
-	for n := range 3 {
+		s := serve(t, f, c.handle, all(t)...)
 		for range 2 {
-			s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+			s.send("1", "", "X-Key", "a", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		}
-	}
-	logs(t, &j, "in front of idempotency")
+		c.ran(t, 1)
+	}},
+	{"a guard does not keep refusals behind it", func(t *testing.T, f Framework) {
+		g := newGate()
+		store := newStore(t)
+		s := serve(t, f, g.handle,
+			Idempotency{Guard: newGuard(t, store), By: byUser}, Exclusive{Locker: newLocker(t, store), By: byID})
+		first := s.sending("1", "X-User", "u", keyHeader, "first")
+		g.runs(t)
+		s.send("1", "", "X-User", "u", keyHeader, "second").denies(policy.Locked)
+		g.let()
+		comes(t, first).is(http.StatusOK, "done")
+		second := s.sending("1", "X-User", "u", keyHeader, "second")
+		g.runs(t)
+		g.let()
+		comes(t, second).is(http.StatusOK, "done")
+	}},
+	{"all policies work over HTTP/2", func(t *testing.T, f Framework) {
+		var c counter
+		secure := httptest.NewUnstartedServer(f.Serve(c.handle, all(t)...))
+		secure.EnableHTTP2 = true
+		secure.StartTLS()
+		t.Cleanup(secure.Close)
+		for range 2 {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, secure.URL+Path+"1", strings.NewReader("body"))
+			must(t, req, err)
+			for name, value := range map[string]string{"X-Key": "a", "X-User": "u", keyHeader: "k"} {
+				req.Header.Set(name, value)
+			}
+			resp, err := secure.Client().Do(req)
+			must(t, resp, err)
+			body, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != http.StatusCreated || string(body) != "run 1" {
+				t.Errorf("%s %d %q, %v", resp.Proto, resp.StatusCode, body, err)
+			}
+		}
+		c.ran(t, 1)
+	}},
 }

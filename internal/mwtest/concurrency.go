@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// heldWaiting is how many wait for a lock that is held.
+// heldWaiting returns the number of waiters of a held lock.
 func heldWaiting(err error) int {
 	var held *lock.HeldError
 	if errors.As(err, &held) {
@@ -24,7 +24,7 @@ func heldWaiting(err error) int {
 	return -1
 }
 
-// stands waits until so much of the semaphore of the key "1" is in use, and so many wait.
+// stands waits until the semaphore of the key "1" has this use and this number of waiters.
 func stands(t *testing.T, s *semaphore.Semaphore, inUse, waiting int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -39,7 +39,7 @@ func stands(t *testing.T, s *semaphore.Semaphore, inUse, waiting int) {
 }
 
 var concurrencyRows = append([]row{
-	{"so many at a time for each key", func(t *testing.T, f Framework) {
+	{"requests of a key are limited to the capacity", func(t *testing.T, f Framework) {
 		g := newGate()
 		sem := newSemaphore(t, newStore(t), 2)
 		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID})
@@ -57,7 +57,7 @@ var concurrencyRows = append([]row{
 		}
 		stands(t, sem, 0, 0)
 	}},
-	{"who waits has its turn, up to a bound", func(t *testing.T, f Framework) {
+	{"a waiting request is served in order, up to the maximum of waiters", func(t *testing.T, f Framework) {
 		g := newGate()
 		sem := newSemaphore(t, newStore(t), 1)
 		s := serve(t, f, g.handle, Concurrency{
@@ -76,7 +76,7 @@ var concurrencyRows = append([]row{
 		comes(t, second).is(http.StatusOK, "done")
 		stands(t, sem, 0, 0)
 	}},
-	{"who has waited for long enough is refused", func(t *testing.T, f Framework) {
+	{"a request that has waited for the maximum time is refused", func(t *testing.T, f Framework) {
 		g := newGate()
 		sem := newSemaphore(t, newStore(t), 1)
 		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(50 * time.Millisecond)}})
@@ -94,7 +94,7 @@ var concurrencyRows = append([]row{
 		}, Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byID})
 		s.send("1", "").is(http.StatusOK, "true")
 	}},
-	{"a panic gives the permit back", func(t *testing.T, f Framework) {
+	{"a panic releases the permit", func(t *testing.T, f Framework) {
 		sem := newSemaphore(t, newStore(t), 1)
 		s := serve(t, f, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, Concurrency{Semaphore: sem, By: byID})
 		for range 2 {
@@ -104,13 +104,13 @@ var concurrencyRows = append([]row{
 			stands(t, sem, 0, 0)
 		}
 	}},
-	{"a key that is too long", func(t *testing.T, f Framework) {
+	{"a key that is too long is refused", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byHeader})
 		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 		c.ran(t, 0)
 	}},
-	{"the store is unavailable", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
 		store := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID})
@@ -118,7 +118,7 @@ var concurrencyRows = append([]row{
 		s.send("1", "").denies(policy.ReducedCapacity)
 		s.send("1", "").is(http.StatusCreated, "run 1")
 	}},
-	{"the store is unavailable, and requests pass", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests pass if configured", func(t *testing.T, f Framework) {
 		store := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Concurrency{

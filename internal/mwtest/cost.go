@@ -8,10 +8,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// maxAllocs is how many allocations a limit in memory may add to a request.
+// maxAllocs is the maximum of allocations that a limit in memory adds to a request.
 const maxAllocs = 6
 
-// costRows are about what a middleware costs.
+// costRows are about the cost of a middleware.
 var costRows = []row{
 	{"a limit in memory adds six allocations", func(t *testing.T, f Framework) {
 		r := costlyRequest(t)
@@ -25,8 +25,8 @@ var costRows = []row{
 	}},
 }
 
-// Benchmark measures a server without middleware, and with a limit in memory that lets everybody pass.
-// What the limit costs is the difference.
+// Benchmark measures a server without middleware, and with a limit in memory that allows every
+// request. The difference is the cost of the limit.
 func Benchmark(b *testing.B, f Framework) {
 	bare, limited := unlimitedAndLimited(b, f)
 	b.Run("bare", func(b *testing.B) { measure(b, bare) })
@@ -42,7 +42,7 @@ func measure(b *testing.B, h http.Handler) {
 	}
 }
 
-// unlimitedAndLimited keys by client address, as most do.
+// unlimitedAndLimited keys by client address, as most applications do.
 func unlimitedAndLimited(tb testing.TB, f Framework) (unlimited, limited http.Handler) {
 	tb.Helper()
 	store := memstore.New()

@@ -11,8 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// refusing is one middleware of each policy, which refuses a request without what it needs, and what the
-// request has of that.
+// refusing has a middleware of each policy that refuses a request without its key.
 var refusing = map[string]func(t *testing.T, hooks Hooks, o policy.Option) Middleware{
 	"ratelimit": func(t *testing.T, hooks Hooks, o policy.Option) Middleware {
 		return RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader, Options: []policy.RateLimitOption{o}, Hooks: hooks}
@@ -31,7 +30,7 @@ var refusing = map[string]func(t *testing.T, hooks Hooks, o policy.Option) Middl
 	},
 }
 
-// denialRows are about what a refusal says.
+// denialRows are about the content of refusals.
 var denialRows = []row{
 	{"an application has its own problem types", func(t *testing.T, f Framework) {
 		const base = "https://shop.example/problems#"
@@ -50,7 +49,7 @@ var denialRows = []row{
 			})
 		}
 	}},
-	{"types that are registered stay as they are", func(t *testing.T, f Framework) {
+	{"registered problem types are not replaced", func(t *testing.T, f Framework) {
 		s := serve(t, f, new(counter).handle, RateLimit{
 			Limiter: newLimiter(t, newStore(t), tokenbucket.PerHour(1)), By: Key{Kind: Global},
 			Options: []policy.RateLimitOption{policy.ProblemTypes("https://shop.example/problems/")},
@@ -58,7 +57,7 @@ var denialRows = []row{
 		s.send("1", "").is(http.StatusCreated, "run 1")
 		s.send("1", "").denies(policy.QuotaExceeded)
 	}},
-	{"a denial says which limit refused", func(t *testing.T, f Framework) {
+	{"a denial has the limit that refused", func(t *testing.T, f Framework) {
 		denials := make(chan policy.Denial, 1)
 		s := serve(t, f, new(counter).handle, RateLimit{
 			Limiter: newLimiter(t, newStore(t), tokenbucket.Limits{
@@ -89,7 +88,7 @@ var denialRows = []row{
 			t.Errorf("the bucket is full after %v, and has a token after %v", l.Reset, l.RetryAfter)
 		}
 	}},
-	{"a denial for another reason names no limit", func(t *testing.T, f Framework) {
+	{"a denial for another reason has no limit", func(t *testing.T, f Framework) {
 		s := serve(t, f, new(counter).handle, RateLimit{
 			Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader,
 			Hooks: Hooks{Deny: func(d policy.Denial) (int, string) { return http.StatusTeapot, "limit " + d.Limit.Name }},

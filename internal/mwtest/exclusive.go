@@ -41,7 +41,7 @@ func retries(t *testing.T, a answer) {
 }
 
 var exclusiveRows = append([]row{
-	{"one at a time for each key", func(t *testing.T, f Framework) {
+	{"requests of a key run one at a time", func(t *testing.T, f Framework) {
 		g := newGate()
 		s := serve(t, f, g.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
 		first := s.sending("1")
@@ -58,7 +58,7 @@ var exclusiveRows = append([]row{
 		g.let()
 		comes(t, again).is(http.StatusOK, "done")
 	}},
-	{"who waits has its turn", func(t *testing.T, f Framework) {
+	{"a waiting request is served in order", func(t *testing.T, f Framework) {
 		g := newGate()
 		l := newLocker(t, newStore(t))
 		s := serve(t, f, g.handle, Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(patience)}})
@@ -70,7 +70,7 @@ var exclusiveRows = append([]row{
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatal("nobody waits")
+				t.Fatal("there is no waiter")
 			}
 		}
 		g.idle(t)
@@ -80,7 +80,7 @@ var exclusiveRows = append([]row{
 		g.let()
 		comes(t, second).is(http.StatusOK, "done")
 	}},
-	{"who has waited for long enough is refused", func(t *testing.T, f Framework) {
+	{"a request that has waited for the maximum time is refused", func(t *testing.T, f Framework) {
 		g := newGate()
 		s := serve(t, f, g.handle, Exclusive{
 			Locker: newLocker(t, newStore(t)), By: byID, Options: []policy.ExclusiveOption{policy.Wait(50 * time.Millisecond)},
@@ -107,13 +107,13 @@ var exclusiveRows = append([]row{
 			}
 		}
 	}},
-	{"a key that is too long", func(t *testing.T, f Framework) {
+	{"a key that is too long is refused", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byHeader})
 		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 		c.ran(t, 0)
 	}},
-	{"the store is unavailable", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, st), By: byID})
@@ -121,7 +121,7 @@ var exclusiveRows = append([]row{
 		s.send("1", "").denies(policy.ReducedCapacity)
 		s.send("1", "").is(http.StatusCreated, "run 1")
 	}},
-	{"the store is unavailable, and requests run unprotected", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests run unprotected if configured", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Exclusive{

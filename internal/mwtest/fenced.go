@@ -27,7 +27,7 @@ type Fenced struct {
 
 func (Fenced) middleware() {}
 
-// checker is a fence.Checker that fails when it is told to.
+// checker is a fence.Checker that fails on command.
 type checker struct {
 	*memfence.Fence
 	mu  sync.Mutex
@@ -41,7 +41,7 @@ func newChecker(t *testing.T) *checker {
 	return &checker{Fence: f}
 }
 
-// fail has every check end with an error; nil ends that.
+// fail makes every check return an error; nil undoes that.
 func (c *checker) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *checker) Check(ctx context.Context, key string, t fence.Token) error {
 	return c.Fence.Check(ctx, key, t)
 }
 
-// sayToken is a handler that answers with the token that it finds.
+// sayToken is a handler that answers with its token.
 func sayToken(w http.ResponseWriter, r *http.Request) {
 	text := "none"
 	if token, ok := fence.FromContext(r.Context()); ok {
@@ -67,13 +67,13 @@ func sayToken(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, text)
 }
 
-// serveFenced starts a server whose handler says which token it finds.
+// serveFenced starts a server whose handler answers with its token.
 func serveFenced(t *testing.T, f Framework, c fence.Checker, opts ...policy.FencedOption) server {
 	t.Helper()
 	return serve(t, f, sayToken, Fenced{Checker: c, By: byID, Options: opts})
 }
 
-// passes sends a request with a fence, which its handler must find.
+// passes sends a request with a fence, and checks that its handler gets it.
 func (s server) passes(id, token string) {
 	s.t.Helper()
 	s.send(id, "", fence.Header, token).is(http.StatusOK, token).has("Fence-Status", "")
@@ -90,7 +90,7 @@ func (s server) sendFenced(tokens ...string) answer {
 }
 
 var fencedRows = append([]row{
-	{"who is behind is refused", func(t *testing.T, f Framework) {
+	{"a stale fence is refused", func(t *testing.T, f Framework) {
 		s := serveFenced(t, f, newChecker(t))
 		s.passes("1", "33")
 		s.passes("1", "33") // the same holder again
@@ -109,7 +109,7 @@ var fencedRows = append([]row{
 		s.sendFenced("x").denies(policy.KeyMalformed)
 		c.ran(t, 1)
 	}},
-	{"a shared fence keeps out nobody", func(t *testing.T, f Framework) {
+	{"a shared fence excludes no other", func(t *testing.T, f Framework) {
 		s := serveFenced(t, f, newChecker(t))
 		s.passes("1", "50;shared")
 		s.passes("1", "40;shared")
@@ -123,21 +123,21 @@ var fencedRows = append([]row{
 		s.passes("2", "40")
 		s.sendFenced("40").denies(policy.StaleFence)
 	}},
-	{"a request without a fence", func(t *testing.T, f Framework) {
+	{"a request without a fence is refused", func(t *testing.T, f Framework) {
 		s := serveFenced(t, f, newChecker(t))
 		a := s.sendFenced().denies(policy.FenceMissing)
 		if !strings.Contains(a.header.Get("Link"), "#fence-missing") || !strings.Contains(a.body, fence.Header) {
-			t.Errorf("it does not say what to send: Link %q, %s", a.header.Get("Link"), a.body)
+			t.Errorf("it does not name the missing field: Link %q, %s", a.header.Get("Link"), a.body)
 		}
 	}},
-	{"requests without a fence are allowed", func(t *testing.T, f Framework) {
+	{"requests without a fence pass if configured", func(t *testing.T, f Framework) {
 		s := serveFenced(t, f, newChecker(t), policy.AllowUnfenced())
 		s.passes("1", "50")
 		s.sendFenced().is(http.StatusOK, "none").has("Fence-Status", "")
 		s.sendFenced("40").denies(policy.StaleFence)
 		s.sendFenced("").denies(policy.KeyMalformed)
 	}},
-	{"a fence that cannot be read", func(t *testing.T, f Framework) {
+	{"a malformed fence is refused", func(t *testing.T, f Framework) {
 		s := serveFenced(t, f, newChecker(t))
 		for _, text := range []string{"", "0", "-1", "+1", "01", "1 2", "1.0", "1, 2", "x", "1;shared;shared", "1;Shared", "1; shared", "9223372036854775808"} {
 			a := s.sendFenced(text).denies(policy.KeyMalformed)
@@ -147,23 +147,23 @@ var fencedRows = append([]row{
 		}
 		s.passes("1", "1")
 	}},
-	{"two fences", func(t *testing.T, f Framework) {
+	{"two fences are refused", func(t *testing.T, f Framework) {
 		s := serveFenced(t, f, newChecker(t))
 		s.sendFenced("50", "50").denies(policy.KeyMalformed)
 		s.passes("1", "1")
 	}},
-	{"a key that is too long", func(t *testing.T, f Framework) {
+	{"a key that is too long is refused", func(t *testing.T, f Framework) {
 		s := serve(t, f, sayToken, Fenced{Checker: newChecker(t), By: byHeader})
 		s.send("1", "", fence.Header, "1", "X-Key", strings.Repeat("k", 1024)).is(http.StatusOK, "1")
 		s.send("1", "", fence.Header, "1", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 	}},
-	{"a key that the checker has no place for", func(t *testing.T, f Framework) {
+	{"a key that the checker refuses is malformed", func(t *testing.T, f Framework) {
 		c := newChecker(t)
 		s := serveFenced(t, f, c)
 		c.fail(fence.ErrInvalidKey)
 		s.sendFenced("1").denies(policy.KeyMalformed)
 	}},
-	{"the store is unavailable", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
 		c := newChecker(t)
 		s := serveFenced(t, f, c)
 		for _, err := range []error{store.ErrUnavailable, store.ErrFull, store.ErrUnconfirmed} {
@@ -175,7 +175,7 @@ var fencedRows = append([]row{
 		c.fail(nil)
 		s.passes("1", "1")
 	}},
-	{"the store is unavailable, and requests run unprotected", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests run unprotected if configured", func(t *testing.T, f Framework) {
 		c := newChecker(t)
 		s := serveFenced(t, f, c, policy.RunUnprotected())
 		s.passes("1", "50")
@@ -185,13 +185,13 @@ var fencedRows = append([]row{
 		c.fail(nil)
 		s.sendFenced("40").denies(policy.StaleFence)
 	}},
-	{"a checker that fails is the server's fault", func(t *testing.T, f Framework) {
+	{"an error of the checker is an internal error", func(t *testing.T, f Framework) {
 		c := newChecker(t)
 		s := serveFenced(t, f, c, policy.RunUnprotected())
 		c.fail(errors.New(secret))
 		s.sendFenced("1").denies(policy.InternalError)
 	}},
-	{"a guard keeps no refusal", func(t *testing.T, f Framework) {
+	{"a guard does not keep the refusal", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle,
 			Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Fenced{Checker: newChecker(t), By: byID})
@@ -204,7 +204,7 @@ var fencedRows = append([]row{
 		send("a", "40").is(http.StatusCreated, "run 1") // what was done before
 		c.ran(t, 2)
 	}},
-	{"what the server's span says", func(t *testing.T, f Framework) {
+	{"the server's span has the result", func(t *testing.T, f Framework) {
 		c := newChecker(t)
 		s := serveTraced(t, f, Fenced{Checker: c, By: byID})
 		s.send(fence.Header, "2").is(http.StatusOK, "hello")

@@ -1,5 +1,5 @@
-// Package mwtest is the table of behaviour: what a client sees of each policy, over a real server,
-// whatever the framework. A framework passes it by implementing [Framework].
+// Package mwtest is the table of behaviour that every framework has in common: what a client sees
+// of each policy, over a real server. A framework implements [Framework] and calls [Run].
 package mwtest
 
 import (
@@ -14,21 +14,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// Path is the route that every server of the table has, for POST and GET. Its parameter is "id".
+// Path is the route of every server of the table, for POST and GET. Its parameter is "id".
 const Path = "/things/"
 
-// Framework wires servers.
+// Framework builds servers.
 type Framework interface {
 	// Serve returns a server's handler in which requests to Path + id run the handler behind the
 	// middleware, of which the first is the outermost. It recovers from panics with status 500.
 	Serve(handler http.HandlerFunc, middleware ...Middleware) http.Handler
 }
 
-// Middleware says which middleware the framework is to build: a RateLimit, an Idempotency, an
+// Middleware describes a middleware for the framework to build: a RateLimit, an Idempotency, an
 // Exclusive, a Concurrency or a Fenced.
 type Middleware interface{ middleware() }
 
-// Hooks are what a middleware is told in the framework's types.
+// Hooks are options in the framework's types.
 type Hooks struct {
 	// Skip is for Unless; nil for none.
 	Skip func(*http.Request) bool
@@ -76,7 +76,7 @@ func (Idempotency) middleware() {}
 func (Exclusive) middleware()   {}
 func (Concurrency) middleware() {}
 
-// Key says what a middleware keys, or scopes, requests by.
+// Key describes the key or the scope of requests.
 type Key struct {
 	Kind KeyKind
 	Name string // of the header field, the parameter, or the context's value
@@ -86,7 +86,7 @@ type Key struct {
 // KeyKind is a builder of the framework.
 type KeyKind int
 
-// The builders that every framework has.
+// The builders of every framework.
 const (
 	None     KeyKind = iota
 	ByHeader         // ByHeader(Name)
@@ -101,7 +101,7 @@ const (
 // contextKey is a key of the request's context.
 type contextKey string
 
-// ContextKey is the key that a ByContext key looks for.
+// ContextKey is the context key of a ByContext key.
 func (k Key) ContextKey() any { return contextKey(k.Name) }
 
 // Run runs the table.

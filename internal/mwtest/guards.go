@@ -11,10 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// guardRows are about what guards do beside keeping records: they bound them, and have those that the store
-// has not confirmed.
+// guardRows are about the limits of records, and about records that the store has not confirmed.
 var guardRows = []row{
-	{"the store goes away while the handler runs", func(t *testing.T, f Framework) {
+	{"the store fails while the handler runs", func(t *testing.T, f Framework) {
 		for _, opts := range [][]guard.Option{nil, {guard.WithRerun()}} {
 			var c counter
 			store := newStore(t)
@@ -34,12 +33,12 @@ var guardRows = []row{
 			if err := store.Shutdown(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// The process ends: nothing new begins, also where requests may pass without the store.
+			// The process ends: new requests are refused, even if requests may bypass the store.
 			s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.ReducedCapacity)
 			c.ran(t, 1)
 		}
 	}},
-	{"a full scope", func(t *testing.T, f Framework) {
+	{"a full scope refuses new keys", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{
 			Guard: newGuard(t, newStore(t), guard.WithMaxPerScope(2)), By: byUser,
@@ -60,14 +59,14 @@ var guardRows = []row{
 		}
 		send("v", "k3").is(http.StatusCreated, "run 3")
 	}},
-	{"a scope that is full of results", func(t *testing.T, f Framework) {
+	{"a scope full of results does not keep more", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxScopeBytes(1)), By: byUser})
 		s.send("1", "", "X-User", "u", keyHeader, "k1").is(http.StatusCreated, "run 1")
 		s.send("1", "", "X-User", "u", keyHeader, "k1").denies(policy.ResponseNotRetained)
 		c.ran(t, 1)
 	}},
-	{"no scope is never full", func(t *testing.T, f Framework) {
+	{"the empty scope has no limit", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxPerScope(1), guard.WithMaxScopeBytes(1))})
 		for n := range 3 {

@@ -18,7 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// holding is a policy whose requests hold something of their key while their handlers run: one at a time.
+// holding is a policy whose requests hold something of their key while their handlers run: one at a
+// time.
 type holding struct {
 	name                    string
 	busy                    policy.Reason
@@ -35,8 +36,8 @@ type holder struct {
 	wire func(open bool, hooks Hooks, opts ...policy.WaitOption) Middleware
 	// try holds the key "1", and returns how to give it back.
 	try func(ctx context.Context) (release func(context.Context) error, err error)
-	// found returns how to give back what the handler of a request with this context holds; nil if it holds
-	// nothing.
+	// found returns how to give back what the handler of a request with this context holds; nil if
+	// it holds nothing.
 	found func(ctx context.Context) (release func(context.Context) error)
 	// lose takes away what the handler of a request with this context holds.
 	lose  func(ctx context.Context) error
@@ -160,8 +161,8 @@ type local struct {
 	runs *counter
 }
 
-// serveLocal returns a server whose handler takes as long as X-Take says, and then calls handle, if that is
-// not nil.
+// serveLocal returns a server whose handler takes as long as X-Take says, and then calls handle, if
+// that is not nil.
 func serveLocal(t *testing.T, f Framework, handle http.HandlerFunc, middleware ...Middleware) local {
 	runs := new(counter)
 	return local{t, f.Serve(func(w http.ResponseWriter, r *http.Request) {
@@ -219,7 +220,7 @@ func (r *reports) are(t *testing.T, want error) {
 	}
 }
 
-// isFree checks that nobody holds the key.
+// isFree checks that the key is not held.
 func (h holder) isFree(t *testing.T) {
 	t.Helper()
 	synctest.Wait() // permits are released in the background

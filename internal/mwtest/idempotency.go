@@ -23,14 +23,14 @@ const keyHeader = "Idempotency-Key"
 
 var byUser = Key{Kind: ByContext, Name: "user"}
 
-// orders is a guard by user, in front of a handler.
+// orders is a guard scoped by user, in front of a handler.
 func orders(t *testing.T, f Framework, handler http.HandlerFunc, opts ...policy.IdempotencyOption) server {
 	t.Helper()
 	return serve(t, f, handler, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: opts})
 }
 
 var idempotencyRows = append([]row{
-	{"a twin is given the same answer", func(t *testing.T, f Framework) {
+	{"a repeat gets the same answer", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, c.handle)
 		first := s.send("1", "body", "X-User", "u", keyHeader, `"k"`).is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "")
@@ -41,7 +41,7 @@ var idempotencyRows = append([]row{
 		s.send("1", "body", "X-User", "u", keyHeader, "other").is(http.StatusCreated, "run 2")
 		c.ran(t, 2)
 	}},
-	{"nobody is given another's answer", func(t *testing.T, f Framework) {
+	{"a user never gets the answer of another", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, c.handle)
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
@@ -49,13 +49,13 @@ var idempotencyRows = append([]row{
 		s.send("1", "", keyHeader, "k").denies(policy.InternalError) // authentication has let it through
 		c.ran(t, 2)
 	}},
-	{"without a scope all are one", func(t *testing.T, f Framework) {
+	{"without a scope all users share keys", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t))})
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		s.send("1", "", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
 	}},
-	{"a key of another request", func(t *testing.T, f Framework) {
+	{"a key of another request is refused", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, c.handle)
 		s.send("1", "body", "X-User", "u", keyHeader, "k")
@@ -65,7 +65,7 @@ var idempotencyRows = append([]row{
 		c.ran(t, 1)
 		s.send("1", "another body", "X-User", "v", keyHeader, "k").is(http.StatusCreated, "run 2")
 	}},
-	{"a twin in flight", func(t *testing.T, f Framework) {
+	{"a repeat of a request in flight is refused", func(t *testing.T, f Framework) {
 		g := newGate()
 		s := orders(t, f, g.handle)
 		first := s.sending("1", "X-User", "u", keyHeader, "k")
@@ -80,7 +80,7 @@ var idempotencyRows = append([]row{
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "true")
 		g.idle(t)
 	}},
-	{"without a key", func(t *testing.T, f Framework) {
+	{"a missing key is allowed unless required", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, c.handle)
 		for n := range 2 {
@@ -92,7 +92,7 @@ var idempotencyRows = append([]row{
 		}
 		c.ran(t, 2)
 	}},
-	{"a malformed key", func(t *testing.T, f Framework) {
+	{"a malformed key is refused", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, c.handle)
 		for _, header := range [][]string{{keyHeader, ""}, {keyHeader, `"`}, {keyHeader, "a b"}, {keyHeader, "a", keyHeader, "b"}} {
@@ -107,14 +107,14 @@ var idempotencyRows = append([]row{
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1))
 		}
 	}},
-	{"methods are meant in upper case", func(t *testing.T, f Framework) {
+	{"methods are compared in upper case", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, c.handle, policy.Methods("Put", "post"))
 		for range 2 {
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		}
 	}},
-	{"a body that is too large", func(t *testing.T, f Framework) {
+	{"a body that is too large is refused", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, c.handle, policy.MaxBody(10))
 		s.send("1", "0123456789", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
@@ -138,7 +138,7 @@ var idempotencyRows = append([]row{
 		})
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "true")
 	}},
-	{"an answer that is too large to keep", func(t *testing.T, f Framework) {
+	{"an answer that is too large is not retained", func(t *testing.T, f Framework) {
 		runs := 0
 		s := serve(t, f, func(w http.ResponseWriter, _ *http.Request) {
 			runs++
@@ -210,7 +210,7 @@ var idempotencyRows = append([]row{
 			}
 		}
 	}},
-	{"the store is unavailable", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, st), By: byUser})
@@ -220,7 +220,7 @@ var idempotencyRows = append([]row{
 		st.Mend(storetest.Any)
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 	}},
-	{"the store is unavailable, and requests run unprotected", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests run unprotected if configured", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{

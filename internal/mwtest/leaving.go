@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// crowd is a middleware for whose key "1" requests wait.
+// crowd is a middleware with requests that wait for the key "1".
 type crowd struct {
 	name string
 	wire func(t *testing.T, opts ...policy.WaitOption) (m Middleware, waiting func() int, let func())
@@ -54,7 +54,7 @@ var crowds = []crowd{
 	}},
 }
 
-// reaches waits until so many wait.
+// reaches waits until there are n waiters.
 func reaches(t *testing.T, waiting func() int, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); waiting() != want; {
@@ -78,9 +78,9 @@ func posting(ctx context.Context, client *http.Client, url, body string, header 
 	return client.Do(req)
 }
 
-// leavingRows are about clients that leave, and handlers that nothing else ends.
+// leavingRows are about clients that disconnect, and handlers that do not end by themselves.
 var leavingRows = []row{
-	{"a client that leaves waits no longer", func(t *testing.T, f Framework) {
+	{"a client that disconnects stops waiting", func(t *testing.T, f Framework) {
 		for _, c := range crowds {
 			for _, guarded := range []bool{false, true} {
 				for _, http2 := range []bool{false, true} {
@@ -151,7 +151,7 @@ var leavingRows = []row{
 			}
 		}
 	}},
-	{"as many wait as may", func(t *testing.T, f Framework) {
+	{"the maximum of waiters is exact", func(t *testing.T, f Framework) {
 		for _, c := range crowds {
 			var runs counter
 			m, waiting, let := c.wire(t, policy.Wait(patience), policy.MaxWaiting(3))
@@ -177,7 +177,7 @@ var leavingRows = []row{
 			runs.ran(t, 3)
 		}
 	}},
-	{"a handler knows that its client has left", func(t *testing.T, f Framework) {
+	{"a handler can see that its client has disconnected", func(t *testing.T, f Framework) {
 		knows := make(chan bool, 1)
 		entered := make(chan struct{})
 		server := httptest.NewServer(f.Serve(func(_ http.ResponseWriter, r *http.Request) {
@@ -204,10 +204,10 @@ var leavingRows = []row{
 		}
 		leave()
 		if !<-knows {
-			t.Error("it does not know, or its own context has ended")
+			t.Error("it cannot see that, or its own context has ended")
 		}
 	}},
-	{"handlers end at their bound", func(t *testing.T, f Framework) {
+	{"handlers end after the maximum time", func(t *testing.T, f Framework) {
 		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-r.Context().Done():

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// logbook is what middleware has logged.
+// logbook keeps the log of middleware.
 type logbook struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -26,7 +26,7 @@ func (l *logbook) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// count is how often a text was logged.
+// count returns how often a text was logged.
 func (l *logbook) count(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,8 +37,7 @@ func (l *logbook) option() policy.Option {
 	return policy.Logger(slog.New(slog.NewTextHandler(l, nil)))
 }
 
-// open is one middleware of each policy, on a store with a fault, whose requests pass while the store is
-// down.
+// open has a middleware of each policy that fails open, on a store with a fault.
 var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware{
 	"ratelimit": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		st := newStore(t)
@@ -84,14 +83,14 @@ var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Optio
 	},
 }
 
-// sendComplete sends a request that has what every middleware asks for.
+// sendComplete sends a request with everything that any middleware requires.
 func (s server) sendComplete() answer {
 	return s.send("1", "", "X-Key", "a", "X-User", "u", keyHeader, "k", fence.Header, "1")
 }
 
 const passes = "requests bypass the store"
 
-// outageRows are about the policies by which requests pass without the store.
+// outageRows are about the policies for outages of the store.
 var outageRows = []row{
 	{"a full store and a misconfigured one are not down", func(t *testing.T, f Framework) {
 		for name, build := range open {
@@ -110,7 +109,7 @@ var outageRows = []row{
 			}
 		}
 	}},
-	{"a misconfigured store lets requests pass where that is asked for", func(t *testing.T, f Framework) {
+	{"a misconfigured store lets requests pass if configured", func(t *testing.T, f Framework) {
 		for name, build := range open {
 			var (
 				c   counter
@@ -128,7 +127,7 @@ var outageRows = []row{
 			c.ran(t, 3)
 		}
 	}},
-	{"what passes without the store is logged once", func(t *testing.T, f Framework) {
+	{"bypasses of the store are logged once", func(t *testing.T, f Framework) {
 		for name, build := range open {
 			var (
 				c   counter

@@ -18,20 +18,20 @@ import (
 	"github.com/coder/websocket"
 )
 
-// passages are what a handler can do with a connection.
+// passages are the ways in which a handler can use a connection.
 var passages = []passage{
-	{"a controller", "done", false, controller},
-	{"a deadline for reading", "read: true", false, readDeadline},
-	{"a deadline for writing", "no answer", false, writeDeadline},
+	{"a controller reaches the connection", "done", false, controller},
+	{"a read deadline applies", "read: true", false, readDeadline},
+	{"a write deadline applies", "no answer", false, writeDeadline},
 	{"events arrive as they are written", "0 1 2", false, events},
-	{"early hints", "103 </style.css>; 200 body", false, earlyHints},
+	{"early hints are sent", "103 </style.css>; 200 body", false, earlyHints},
 	{"trailers", `body, then "4" and "yes"`, false, trailers},
 	{"the files of a form are removed", "removed", false, formFiles},
-	{"a connection that is taken over", "you said hello\n", true, takeover},
-	{"a WebSocket", "you said one, you said two", true, webSocket},
+	{"a connection can be hijacked", "you said hello\n", true, takeover},
+	{"a WebSocket works", "you said one, you said two", true, webSocket},
 }
 
-// controller has a http.ResponseController, and a http.Flusher, reach the connection.
+// controller tests that a http.ResponseController, and a http.Flusher, reach the connection.
 func controller() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			c := http.NewResponseController(w)
@@ -53,8 +53,8 @@ func controller() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-// readDeadline has a handler read no longer than it likes. The request has no idempotency key, since the
-// body of one that has is read before the handler runs.
+// readDeadline sets a deadline for reading the body. The request has no idempotency key, since the
+// body of one with a key is read before the handler runs.
 func readDeadline() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(-time.Second))
@@ -77,7 +77,8 @@ func writeDeadline() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-// events are server-sent ones. The handler writes the next when the client has seen the last.
+// events sends server-sent events. The handler writes the next one when the client has received the
+// last.
 func events() (http.HandlerFunc, func(*testing.T, client) string) {
 	seen := make(chan struct{}, 3)
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -129,7 +130,8 @@ func earlyHints() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-// trailers are announced, or named as such. What is set too late to be in the header is neither.
+// trailers are announced, or have the trailer prefix. A field that is set after the header is
+// neither.
 func trailers() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "X-Sum")
@@ -148,8 +150,8 @@ func trailers() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-// formFiles are temporary files, which the server removes though it was a copy of its request that
-// parsed the form. Chi and gorilla/mux make copies of their own, whose files they leave.
+// formFiles tests that the server removes temporary files although a copy of its request parsed the
+// form. Chi and gorilla/mux make copies of their own, whose files they leave.
 func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, r *http.Request) {
 			if err := r.ParseMultipartForm(0); err != nil {
@@ -167,7 +169,8 @@ func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 			writer := multipart.NewWriter(&form)
 			part, err := writer.CreateFormFile("upload", "a.txt")
 			must(t, part, err)
-			// The server keeps as much as 10 MiB in memory, whatever it is told, of fields; of files, nothing.
+			// Independent of its limit, the server keeps up to 10 MiB of fields in memory, and no
+			// files.
 			_, _ = io.WriteString(part, strings.Repeat("x", 100_000))
 			_ = writer.Close()
 			name := c.read(t, &form, keyHeader, "k", "Content-Type", writer.FormDataContentType())
@@ -183,7 +186,7 @@ func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-// takeover speaks a protocol of its own on the connection.
+// takeover uses a protocol of its own on the connection.
 func takeover() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			conn, rw, err := w.(http.Hijacker).Hijack()
@@ -212,7 +215,8 @@ func takeover() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-// webSocket has a library answer the upgrade with WriteHeader and take over the connection then.
+// webSocket uses a library that answers the upgrade with WriteHeader and then hijacks the
+// connection.
 func webSocket() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, r *http.Request) {
 			conn, err := websocket.Accept(w, r, nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// everyPolicy builds the middleware of a policy on a store that is down. Requests pass without it.
+// everyPolicy builds the middleware of a policy on a store that is down, and fails open.
 var everyPolicy = map[string]func(t *testing.T, by Key, log policy.Option) Middleware{
 	"ratelimit": func(t *testing.T, by Key, log policy.Option) Middleware {
 		return RateLimit{Limiter: newLimiter(t, brokenStore(t), apiPlan), By: by, Options: []policy.RateLimitOption{policy.FailOpen(), log}}
@@ -38,7 +38,7 @@ func brokenStore(t *testing.T) *storetest.Faulty {
 	return st
 }
 
-// providedRows are about what requests are keyed by, and are not.
+// providedRows are about keys that the application does not provide.
 var providedRows = func() (rows []row) {
 	header := []string{keyHeader, "k", fence.Header, "1"}
 	for name, build := range everyPolicy {

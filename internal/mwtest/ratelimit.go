@@ -27,7 +27,7 @@ func newLimiter(t *testing.T, st store.Buckets, plan tokenbucket.Plan) *tokenbuc
 var byHeader = Key{Kind: ByHeader, Name: "X-Key"}
 
 var rateLimitRows = append([]row{
-	{"within the limit", func(t *testing.T, f Framework) {
+	{"a request within the limit is allowed", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader})
 		for n := range 3 {
@@ -41,7 +41,7 @@ var rateLimitRows = append([]row{
 			t.Errorf("another key's RateLimit is %q", got)
 		}
 	}},
-	{"over the limit", func(t *testing.T, f Framework) {
+	{"a request over the limit is denied", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader})
 		for range 10 {
@@ -95,20 +95,20 @@ var rateLimitRows = append([]row{
 		s.send("1", "").denies(policy.InternalError)
 		c.ran(t, 0)
 	}},
-	{"the older header fields, if asked for", func(t *testing.T, f Framework) {
+	{"the older header fields are sent if configured", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{
 			Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader, Options: []policy.RateLimitOption{policy.LegacyHeaders()},
 		})
 		s.send("1", "", "X-Key", "a").has("X-RateLimit-Limit", "10").has("X-RateLimit-Remaining", "9").has("X-RateLimit-Reset", "6")
 	}},
-	{"a key that is too long", func(t *testing.T, f Framework) {
+	{"a key that is too long is refused", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader})
 		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 		c.ran(t, 0)
 	}},
-	{"the store is unavailable", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, st, apiPlan), By: byHeader})
@@ -120,7 +120,7 @@ var rateLimitRows = append([]row{
 		st.Mend(storetest.Any)
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
 	}},
-	{"the store is unavailable, and requests pass", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests pass if configured", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{
@@ -132,7 +132,7 @@ var rateLimitRows = append([]row{
 		}
 		s.send("1", "").denies(policy.KeyMissing)
 	}},
-	{"an answer says that it passed without the store, where that is asked for", func(t *testing.T, f Framework) {
+	{"an answer that bypassed the store is marked if configured", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{
@@ -143,7 +143,7 @@ var rateLimitRows = append([]row{
 		st.Break(storetest.TakeTokens, storetest.Down)
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 2").has("RateLimit-Status", "bypassed")
 	}},
-	{"a key keeps nothing else of its request in memory", func(t *testing.T, f Framework) {
+	{"a key does not keep its request in memory", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerHour(1)), By: Key{Kind: ByID, Name: "id"}})
 		const keys = 100

@@ -17,10 +17,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// markPrefix begins the names of header fields that only middleware of this module may see.
+// markPrefix is the prefix of header fields that only middleware of this module may see.
 const markPrefix = "Lockkeeper-"
 
-// refusal is a middleware that refuses the request to Path + "1", until it is let.
+// refusal is a middleware that refuses the request to Path + "1" until it is released.
 type refusal struct {
 	name   string
 	status int
@@ -55,7 +55,7 @@ func subrequest(ctx context.Context, h http.Handler) *httptest.ResponseRecorder 
 	return w
 }
 
-// wrapper is middleware of somebody else, between a guard and what it guards.
+// wrapper is other middleware between a guard and a refusal.
 type wrapper struct {
 	name string
 	wrap func(http.Handler) http.Handler
@@ -82,7 +82,7 @@ var wrappers = []wrapper{
 	{"hints", writing(func(w http.ResponseWriter) http.ResponseWriter { return hinting{w} })},
 }
 
-// hiding is a ResponseWriter that can do no more than it must.
+// hiding is a minimal ResponseWriter.
 type hiding struct {
 	w      http.ResponseWriter
 	header http.Header
@@ -104,7 +104,7 @@ func (h *hiding) Write(p []byte) (int, error) {
 	return h.w.Write(p)
 }
 
-// buffering holds an answer back, as a compressing writer does. It does not unwrap.
+// buffering buffers an answer, as a compressing writer does. It does not unwrap.
 type buffering struct {
 	w      http.ResponseWriter
 	status int
@@ -128,7 +128,7 @@ func (b *buffering) close() {
 	_, _ = io.WriteString(b.w, b.body.String())
 }
 
-// flushing has an answer leave as it is written.
+// flushing sends an answer as it is written.
 type flushing struct{ http.ResponseWriter }
 
 func (f flushing) WriteHeader(status int) {
@@ -171,9 +171,9 @@ func inner(t *testing.T) *guard.Guard {
 	return must(t, g, err)
 }
 
-// refusedRows are about what a guard makes of a refusal by what is behind it.
+// refusedRows are about refusals behind a guard.
 var refusedRows = []row{
-	{"a refusal of a part is not the request's", func(t *testing.T, f Framework) {
+	{"a refusal of a part does not count for the request", func(t *testing.T, f Framework) {
 		for _, refused := range refusals {
 			m, _ := refused.wire(t, Hooks{})
 			part := f.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
@@ -199,7 +199,7 @@ var refusedRows = []row{
 			}
 		}
 	}},
-	{"a refusal is not kept, whatever it passes", func(t *testing.T, f Framework) {
+	{"a refusal is not kept, whatever wraps it", func(t *testing.T, f Framework) {
 		for _, between := range wrappers {
 			teapot := between.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 			if serve(t, f, teapot.ServeHTTP).send("1", "").status != http.StatusTeapot {
@@ -231,7 +231,7 @@ var refusedRows = []row{
 			}
 		}
 	}},
-	{"a refusal that was swallowed is none", func(t *testing.T, f Framework) {
+	{"a swallowed refusal does not count", func(t *testing.T, f Framework) {
 		for _, refused := range refusals {
 			for _, share := range []bool{false, true} {
 				for _, hooks := range []Hooks{{}, {Deny: onDenial}} {
@@ -247,7 +247,7 @@ var refusedRows = []row{
 			}
 		}
 	}},
-	{"a refusal whose connection is taken over", func(t *testing.T, f Framework) {
+	{"a refusal on a hijacked connection is not kept", func(t *testing.T, f Framework) {
 		m, _ := refusals[0].wire(t, Hooks{})
 		part := f.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
 		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
@@ -265,7 +265,7 @@ var refusedRows = []row{
 			t.Errorf("the client sees %q", raw)
 		}
 	}},
-	{"a refusal of a part that panics is not seen", func(t *testing.T, f Framework) {
+	{"a refusal of a part that panics does not count", func(t *testing.T, f Framework) {
 		m, _ := refusals[0].wire(t, Hooks{})
 		part := f.Serve(func(http.ResponseWriter, *http.Request) {}, m)
 		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
@@ -278,7 +278,7 @@ var refusedRows = []row{
 		}
 		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.OutcomeUnknown)
 	}},
-	{"a header that says it is a refusal is none", func(t *testing.T, f Framework) {
+	{"a forged refusal header does not count", func(t *testing.T, f Framework) {
 		var charges counter
 		m, _ := refusals[0].wire(t, Hooks{})
 		part := f.Serve(func(http.ResponseWriter, *http.Request) {}, m)

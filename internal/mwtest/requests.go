@@ -36,7 +36,7 @@ func echoBody(t *testing.T) (*counter, http.HandlerFunc) {
 	}
 }
 
-// requestRows are about which requests are the same, and what reading them costs.
+// requestRows are about which requests are the same, and about the memory of their bodies.
 var requestRows = []row{
 	{"a corrected precondition runs under the same key", func(t *testing.T, f Framework) {
 		var c counter
@@ -79,7 +79,7 @@ var requestRows = []row{
 		}
 		c.ran(t, 6)
 	}},
-	{"a fingerprint of the application's", func(t *testing.T, f Framework) {
+	{"the application can define the fingerprint", func(t *testing.T, f Framework) {
 		c, handler := echoBody(t)
 		s := orders(t, f, handler, policy.Fingerprint(func(r *http.Request, body []byte) ([]byte, error) {
 			var order struct{ Amount int }
@@ -101,7 +101,7 @@ var requestRows = []row{
 		s.send("1", "no JSON", "X-User", "u", keyHeader, "l").denies(policy.BodyUnreadable)
 		c.ran(t, 1)
 	}},
-	{"the key alone", func(t *testing.T, f Framework) {
+	{"the key alone can identify the request", func(t *testing.T, f Framework) {
 		c, handler := echoBody(t)
 		s := orders(t, f, handler, policy.KeyAlone())
 		s.send("1", "body", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("X-Body", "body")
@@ -111,7 +111,7 @@ var requestRows = []row{
 		s.send("1", "body", "X-User", "u", keyHeader, "k", "Host", "other.example").denies(policy.KeyReused)
 		c.ran(t, 1)
 	}},
-	{"a key from another header", func(t *testing.T, f Framework) {
+	{"a key can come from another header", func(t *testing.T, f Framework) {
 		c, handler := echoBody(t)
 		s := serve(t, f, handler, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: ByHeader, Name: "X-Event"}})
 		for n := range 2 {
@@ -123,7 +123,7 @@ var requestRows = []row{
 		s.send("1", "body", "X-Event", "é").denies(policy.KeyMalformed)
 		c.ran(t, 3)
 	}},
-	{"a key from the body", func(t *testing.T, f Framework) {
+	{"a key can come from the body", func(t *testing.T, f Framework) {
 		c, handler := echoBody(t)
 		s := serve(t, f, handler, Idempotency{
 			Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: InBody},
@@ -139,13 +139,13 @@ var requestRows = []row{
 		s.send("1", `{"event": "\n"}`).denies(policy.KeyMalformed)
 		c.ran(t, 2)
 	}},
-	{"a key function of the application's that fails", func(t *testing.T, f Framework) {
+	{"a failing key function is an internal error", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: Failing, Err: errKey}})
 		s.send("1", "body", keyHeader, "k").denies(policy.InternalError)
 		c.ran(t, 0)
 	}},
-	{"bodies that clients do not end", func(t *testing.T, f Framework) {
+	{"unfinished bodies are limited in memory", func(t *testing.T, f Framework) {
 		c, handler := echoBody(t)
 		s := orders(t, f, handler, policy.MaxBody(30_000), policy.MaxBodies(90_000))
 		slow := make([]net.Conn, 3)
@@ -178,7 +178,7 @@ var requestRows = []row{
 			t.Error("a request that was refused has run")
 		}
 	}},
-	{"bodies that clients only announce", func(t *testing.T, f Framework) {
+	{"announced bodies take no memory", func(t *testing.T, f Framework) {
 		_, handler := echoBody(t)
 		s := orders(t, f, handler, policy.MaxBody(30_000), policy.MaxBodies(30_000))
 		for i := range 100 {
@@ -189,7 +189,7 @@ var requestRows = []row{
 	}},
 }
 
-// slow begins a request, of which it sends all but the last byte, or the given part of the body.
+// slow begins a request, and sends all but its last byte, or the given part of the body.
 func (s server) slow(size int, key string, part ...string) net.Conn {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))

@@ -19,17 +19,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// patience is how long a test waits for what must happen. A test of the table makes it shorter.
+// patience is how long a test waits for an event. A test of the table shortens it.
 var patience = 10 * time.Second
 
-// newStore returns a store in memory that fails when it is told to.
+// newStore returns a store in memory that fails on command.
 func newStore(t *testing.T) *storetest.Faulty {
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })
 	return storetest.NewFaulty(store)
 }
 
-// must returns what a constructor has built.
+// must returns the value of a constructor, and panics on an error.
 func must[T any](t *testing.T, v T, err error) T {
 	t.Helper()
 	if err != nil {
@@ -100,7 +100,7 @@ func (s server) request(method, id, body string, header ...string) answer {
 	return answer{s.t, resp.StatusCode, resp.Header, string(text)}
 }
 
-// hides checks that no field is there that only middleware may see.
+// hides checks that the answer has no field that only middleware may see.
 func (s server) hides(h http.Header) {
 	s.t.Helper()
 	for name, values := range h {
@@ -118,11 +118,11 @@ func (s server) sending(id string, header ...string) <-chan answer {
 		defer close(done)
 		answers <- s.send(id, "", header...)
 	}()
-	s.t.Cleanup(func() { <-done }) // a test that has ended must not be told of anything
+	s.t.Cleanup(func() { <-done }) // no reports to a test that has ended
 	return answers
 }
 
-// comes returns an answer that must come.
+// comes waits for an answer.
 func comes(t *testing.T, answers <-chan answer) answer {
 	t.Helper()
 	select {
@@ -182,7 +182,7 @@ func (a answer) has(name, want string) answer {
 	return a
 }
 
-// secret is in the errors of key functions, and in no answer.
+// secret is in the errors of key functions, and must not be in answers.
 const secret = "do-not-tell"
 
 var errKey = errors.New(secret)
@@ -212,7 +212,7 @@ func (c *counter) ran(t *testing.T, want int) {
 	}
 }
 
-// gate is a handler that tells when it runs, and goes on when it is let.
+// gate is a handler that reports when it runs, and blocks until it is released.
 type gate struct {
 	entered chan struct{}
 	leave   chan struct{}
@@ -254,11 +254,10 @@ func (g gate) let() { g.leave <- struct{}{} }
 // onDenial answers denials with a text of its own.
 func onDenial(d policy.Denial) (int, string) { return http.StatusTeapot, "denied: " + string(d.Reason) }
 
-// skipping leaves requests alone that ask for it.
+// skipping skips requests with a header field for it.
 func skipping(r *http.Request) bool { return r.Header.Get("X-Skip") != "" }
 
-// keyRows are the rows about keys, which all policies share: wire returns the middleware with that
-// key.
+// keyRows are the rows about keys of all policies: wire returns the middleware with a key.
 func keyRows(wire func(t *testing.T, by Key, hooks Hooks) Middleware, header ...string) []row {
 	send := func(s server, more ...string) answer {
 		return s.send("1", "", append(append([]string(nil), header...), more...)...)
@@ -273,12 +272,12 @@ func keyRows(wire func(t *testing.T, by Key, hooks Hooks) Middleware, header ...
 			c.ran(t, 0)
 			send(s, "X-Key", "a").is(http.StatusCreated, "run 1")
 		}},
-		{"a key function that fails is the server's fault", func(t *testing.T, f Framework) {
+		{"a failing key function is refused as an internal error", func(t *testing.T, f Framework) {
 			var c counter
 			send(serve(t, f, c.handle, wire(t, Key{Kind: Failing, Err: errKey}, Hooks{}))).denies(policy.InternalError)
 			c.ran(t, 0)
 		}},
-		{"who is skipped is left alone", func(t *testing.T, f Framework) {
+		{"a skipped request passes", func(t *testing.T, f Framework) {
 			var c counter
 			s := serve(t, f, c.handle, wire(t, Key{Kind: Failing, Err: errKey}, Hooks{Skip: skipping}))
 			for n := range 3 {
@@ -286,24 +285,24 @@ func keyRows(wire func(t *testing.T, by Key, hooks Hooks) Middleware, header ...
 			}
 			send(s).denies(policy.InternalError)
 		}},
-		{"denials can be answered otherwise", func(t *testing.T, f Framework) {
+		{"the application can answer denials", func(t *testing.T, f Framework) {
 			var c counter
 			s := serve(t, f, c.handle, wire(t, Key{Kind: ByHeader, Name: "X-Key"}, Hooks{Deny: onDenial}))
 			send(s).is(http.StatusTeapot, "denied: key-missing")
 			send(s, "X-Key", "a").is(http.StatusCreated, "run 1")
 			c.ran(t, 1)
 		}},
-		{"every builder of keys", func(t *testing.T, f Framework) {
+		{"every builder of keys works", func(t *testing.T, f Framework) {
 			for _, by := range []Key{{Kind: ByID, Name: "id"}, {Kind: ByContext, Name: "user"}, {Kind: ByClientIP}, {Kind: Global}} {
 				var c counter
-				send(serve(t, f, c.handle, wire(t, by, Hooks{})), "X-User", "somebody").is(http.StatusCreated, "run 1")
+				send(serve(t, f, c.handle, wire(t, by, Hooks{})), "X-User", "any").is(http.StatusCreated, "run 1")
 			}
 		}},
 	}
 }
 
-// WithUser is for the outermost handler of a Framework: it puts the header X-User into the request's
-// context, where a ByContext key for "user" finds it.
+// WithUser is for the outermost handler of a Framework: it puts the header X-User into the
+// request's context, where a ByContext key for "user" finds it.
 func WithUser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user := r.Header.Get("X-User"); user != "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// silent is a store that does not reply to what is asked for, and says so after a while.
+// silent is a store whose acquisitions time out.
 type silent struct{ store.Store }
 
 func (silent) fail() error {
@@ -30,8 +30,8 @@ func (s silent) AcquirePermits(context.Context, store.PermitRequest) (store.Perm
 	return store.PermitReply{}, s.fail()
 }
 
-// allAtOnce has so many requests for the same key answered at the same time, and returns how many had each
-// status, and how many passed without the store.
+// allAtOnce sends n concurrent requests for the same key, and returns how many had each status, and
+// how many bypassed the store.
 func allAtOnce(t *testing.T, h http.Handler, n int) (statuses map[int]int, bypassed int) {
 	t.Helper()
 	var (
@@ -57,7 +57,7 @@ func allAtOnce(t *testing.T, h http.Handler, n int) (statuses map[int]int, bypas
 
 const silenceSize = 4000
 
-// silenceRow is a row about many requests for a key while the store is silent.
+// silenceRow is a row about concurrent requests for a key while the store does not reply.
 func silenceRow(name string, status int, build func(*testing.T, store.Store) Middleware) row {
 	return row{name, func(t *testing.T, f Framework) {
 		var ran atomic.Int64
@@ -75,30 +75,30 @@ func silenceRow(name string, status int, build func(*testing.T, store.Store) Mid
 	}}
 }
 
-// silenceRows are about requests for the same key that come while the store is silent: none of them is told
-// that others have what it asks for.
+// silenceRows are about concurrent requests for the same key while the store does not reply: none
+// of them is answered that others hold it.
 var silenceRows = []row{
-	silenceRow("many at a lock while the store is silent", http.StatusServiceUnavailable,
+	silenceRow("concurrent requests for a lock while the store does not reply", http.StatusServiceUnavailable,
 		func(t *testing.T, st store.Store) Middleware {
 			return Exclusive{Locker: newLocker(t, st), By: byID}
 		}),
-	silenceRow("many that wait for a lock while the store is silent", http.StatusServiceUnavailable,
+	silenceRow("concurrent waiters for a lock while the store does not reply", http.StatusServiceUnavailable,
 		func(t *testing.T, st store.Store) Middleware {
 			return Exclusive{Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.Wait(5 * time.Millisecond)}}
 		}),
-	silenceRow("many at a lock that run unprotected while the store is silent", http.StatusCreated,
+	silenceRow("concurrent requests run unprotected while the store of a lock does not reply", http.StatusCreated,
 		func(t *testing.T, st store.Store) Middleware {
 			return Exclusive{Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()}}
 		}),
-	silenceRow("many at a semaphore while the store is silent", http.StatusServiceUnavailable,
+	silenceRow("concurrent requests for a permit while the store does not reply", http.StatusServiceUnavailable,
 		func(t *testing.T, st store.Store) Middleware {
 			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID}
 		}),
-	silenceRow("many that wait for a permit while the store is silent", http.StatusServiceUnavailable,
+	silenceRow("concurrent waiters for a permit while the store does not reply", http.StatusServiceUnavailable,
 		func(t *testing.T, st store.Store) Middleware {
 			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID, Options: []policy.ConcurrencyOption{policy.Wait(5 * time.Millisecond)}}
 		}),
-	silenceRow("many at a semaphore that pass while the store is silent", http.StatusCreated,
+	silenceRow("concurrent requests pass while the store of a semaphore does not reply", http.StatusCreated,
 		func(t *testing.T, st store.Store) Middleware {
 			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID, Options: []policy.ConcurrencyOption{policy.FailOpen()}}
 		}),

@@ -13,13 +13,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// ending is what a guard makes of an answer.
+// ending is how a guard settles an answer.
 type ending int
 
 const (
-	kept     ending = iota // a repeat is given the same
+	kept     ending = iota // a repeat gets the same answer
 	released               // a repeat runs
-	dropped                // a repeat is told that it ran
+	dropped                // a repeat is refused: it ran
 )
 
 // endings is the table of docs/idempotency.md.
@@ -38,7 +38,7 @@ var endings = []struct {
 	{statuses: []int{500, 501, 502, 503, 504, 599}, dirty: kept, clean: released},
 }
 
-// answering answers with the status that the request asks for, and counts.
+// answering answers with the status in the request, and counts its runs.
 func answering(t *testing.T, c *counter) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		attempt, ok := guard.FromContext(r.Context())
@@ -61,7 +61,7 @@ func answering(t *testing.T, c *counter) http.HandlerFunc {
 
 // statusRows are about which answers are kept.
 var statusRows = []row{
-	{"which answers are kept", func(t *testing.T, f Framework) {
+	{"answers are kept as documented", func(t *testing.T, f Framework) {
 		var c counter
 		methods := policy.Methods(http.MethodPost, http.MethodGet)
 		options := []policy.IdempotencyOption{methods}
@@ -102,7 +102,7 @@ var statusRows = []row{
 			}
 		}
 	}},
-	{"the application says which answers are kept", func(t *testing.T, f Framework) {
+	{"the application can choose which answers are kept", func(t *testing.T, f Framework) {
 		var c counter
 		s := orders(t, f, answering(t, &c), policy.KeepStatus(206, 401), policy.ReleaseStatus(200, 409))
 		for status, runs := range map[string]int{"206": 1, "401": 1, "200": 3, "409": 3} {
@@ -115,7 +115,7 @@ var statusRows = []row{
 			}
 		}
 	}},
-	{"a time-out middleware answers while the handler goes on", func(t *testing.T, f Framework) {
+	{"a timeout middleware answers while the handler still runs", func(t *testing.T, f Framework) {
 		for _, status := range []int{http.StatusRequestTimeout, http.StatusForbidden, http.StatusConflict, http.StatusServiceUnavailable} {
 			g := newGate()
 			var effects counter
@@ -141,7 +141,7 @@ var statusRows = []row{
 			effects.ran(t, 1)
 		}
 	}},
-	{"a server that is busy is asked again, after a clean attempt", func(t *testing.T, f Framework) {
+	{"a busy answer of a clean attempt is retried", func(t *testing.T, f Framework) {
 		store := newStore(t)
 		var c counter
 		shed := answering(t, &c)
@@ -155,7 +155,7 @@ var statusRows = []row{
 				if err := attempt.MarkDirty(r.Context()); err == nil {
 					t.Error("marked")
 				}
-				if err := attempt.Abandon(r.Context()); err != nil { // and does not go on to the effect
+				if err := attempt.Abandon(r.Context()); err != nil { // and stops before the effect
 					t.Error(err)
 				}
 			}
@@ -175,13 +175,13 @@ var statusRows = []row{
 			}
 		}
 	}},
-	{"an answer that is not confirmed says so if told", func(t *testing.T, f Framework) {
-		for _, told := range []bool{false, true} {
+	{"an unconfirmed answer is marked if configured", func(t *testing.T, f Framework) {
+		for _, marked := range []bool{false, true} {
 			store := newStore(t)
 			var c counter
 			want := ""
 			var options []policy.IdempotencyOption
-			if told {
+			if marked {
 				options, want = append(options, policy.StatusHeaders()), "unconfirmed"
 			}
 			s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, store), By: byUser, Options: options})

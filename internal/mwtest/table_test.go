@@ -27,7 +27,7 @@ func (bare) Serve(handler http.HandlerFunc, _ ...Middleware) http.Handler {
 	return WithUser(mux)
 }
 
-// careless is a framework whose middleware is in the way of all that a handler does with a connection.
+// careless is a framework whose middleware hides the connection from handlers.
 type careless struct{}
 
 func (careless) Serve(handler http.HandlerFunc, middleware ...Middleware) http.Handler {
@@ -37,14 +37,14 @@ func (careless) Serve(handler http.HandlerFunc, middleware ...Middleware) http.H
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hidden := &hiding{w: w, header: http.Header{}}
-		next.ServeHTTP(hidden, r.WithContext(r.Context())) // a form that is parsed is the copy's
+		next.ServeHTTP(hidden, r.WithContext(r.Context())) // a parsed form belongs to the copy
 		if hidden.status == 0 {
 			hidden.WriteHeader(http.StatusOK)
 		}
 	})
 }
 
-// frameworks are those that pass no row but harmless ones, each in a process of its own.
+// frameworks are those that pass only harmless rows, each in a process of its own.
 var frameworks = map[string]Framework{"bare": bare{}, "careless": careless{}}
 
 const frameworkEnv = "MWTEST_FRAMEWORK"
@@ -58,7 +58,7 @@ func TestTable(t *testing.T) {
 	Run(t, f)
 }
 
-// results are which rows a framework passes, of those whose names match a pattern.
+// results returns which rows a framework passes, of those whose names match a pattern.
 func results(t *testing.T, framework, rows string) map[string]bool {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTable$/"+rows, "-test.v", "-test.timeout=1m") //nolint:gosec // the test's own binary
@@ -74,14 +74,15 @@ func results(t *testing.T, framework, rows string) map[string]bool {
 	return passed
 }
 
-// harmless are the rows that ask for nothing more than that a middleware does no harm.
+// harmless are the rows that only require that a middleware does no harm.
 var harmless = []string{
 	"idempotency/other_methods_pass", "idempotency/the_handler_reads_the_body",
-	"ratelimit/every_builder_of_keys", "idempotency/every_builder_of_keys", "exclusive/every_builder_of_keys",
-	"concurrency/every_builder_of_keys", "fenced/every_builder_of_keys", "exclusive/a_panic_releases_the_lock", "order/what_a_handler_sends_within_the_process", "concurrency/a_panic_gives_the_permit_back",
+	"ratelimit/every_builder_of_keys_works", "idempotency/every_builder_of_keys_works", "exclusive/every_builder_of_keys_works",
+	"concurrency/every_builder_of_keys_works", "fenced/every_builder_of_keys_works", "exclusive/a_panic_releases_the_lock",
+	"order/a_request_within_the_process_is_independent", "concurrency/a_panic_releases_the_permit",
 }
 
-// A table that finds nothing wrong with a framework that does nothing proves nothing.
+// The table must fail for a framework that does nothing.
 func TestTheTableFindsWhatIsMissing(t *testing.T) {
 	rows := results(t, "bare", "")
 	if len(rows) < 50 {
@@ -94,7 +95,7 @@ func TestTheTableFindsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// What goes through a middleware must be stopped by one that is in the way.
+// The transparency rows must fail for a middleware that hides the connection.
 func TestTheTableFindsWhatIsHidden(t *testing.T) {
 	for name, passed := range results(t, "careless", "through") {
 		if passed {

@@ -23,15 +23,14 @@ type Traced interface {
 	ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...Middleware) http.Handler
 }
 
-// tracedRows are about what the server's span says. A denial is what a middleware is there for, and no
-// error; that it cannot decide is one.
+// tracedRows are about the server's span. A denial is not an error; a failure to decide is one.
 var tracedRows = []row{
-	{"what is allowed", func(t *testing.T, f Framework) {
+	{"an allowed request has no error", func(t *testing.T, f Framework) {
 		s := serveTraced(t, f, passing(t)...)
 		s.send(keyHeader, "k").is(http.StatusOK, "hello")
 		s.spanSays(http.StatusOK, codes.Unset)
 	}},
-	{"over the limit", func(t *testing.T, f Framework) {
+	{"a request over the limit is denied", func(t *testing.T, f Framework) {
 		s := serveTraced(t, f, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), By: byID})
 		s.send().is(http.StatusOK, "hello")
 		s.send().denies(policy.QuotaExceeded)
@@ -45,7 +44,7 @@ var tracedRows = []row{
 		s.send().denies(policy.Locked)
 		s.spanSays(http.StatusConflict, codes.Unset)
 	}},
-	{"too many at once", func(t *testing.T, f Framework) {
+	{"a request over the capacity has no error", func(t *testing.T, f Framework) {
 		sem := newSemaphore(t, newStore(t), 1)
 		permit, err := sem.TryAcquire(t.Context(), "1")
 		must(t, permit, err)
@@ -53,7 +52,7 @@ var tracedRows = []row{
 		s.send().denies(policy.TooManyAtOnce)
 		s.spanSays(http.StatusTooManyRequests, codes.Unset)
 	}},
-	{"an idempotency key that is malformed, or another request's", func(t *testing.T, f Framework) {
+	{"a malformed or reused idempotency key has no error", func(t *testing.T, f Framework) {
 		s := serveTraced(t, f, Idempotency{Guard: newGuard(t, newStore(t))})
 		s.send(keyHeader, "").denies(policy.KeyMalformed)
 		s.spanSays(http.StatusBadRequest, codes.Unset)
@@ -61,7 +60,7 @@ var tracedRows = []row{
 		s.send(keyHeader, "k", "Content-Type", "text/plain").denies(policy.KeyReused)
 		s.spanSays(http.StatusUnprocessableEntity, codes.Unset)
 	}},
-	{"without a key", func(t *testing.T, f Framework) {
+	{"a missing key is allowed unless required", func(t *testing.T, f Framework) {
 		store := newStore(t)
 		for _, m := range []Middleware{
 			RateLimit{Limiter: newLimiter(t, store, apiPlan), By: byHeader},
@@ -74,7 +73,7 @@ var tracedRows = []row{
 			s.spanSays(http.StatusBadRequest, codes.Unset)
 		}
 	}},
-	{"the store is unavailable", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
 		store := newStore(t)
 		store.Break(storetest.Any, storetest.Down)
 		for _, m := range []Middleware{
@@ -108,7 +107,8 @@ func serveTraced(t *testing.T, f Framework, middleware ...Middleware) traced {
 	return traced{t, s.ServeTraced(provider, hello, middleware...), spans}
 }
 
-// send sends a request with these header fields: name, value, name, value. Its span has ended with it.
+// send sends a request with these header fields: name, value, name, value. Its span has ended with
+// it.
 func (s traced) send(header ...string) answer {
 	s.t.Helper()
 	req := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, Path+"1", strings.NewReader("body"))
@@ -133,7 +133,7 @@ func (s traced) spanSays(status int, code codes.Code) {
 	}
 }
 
-// statusOf is the status of the answer, which has had two names.
+// statusOf returns the status attribute of the answer, which has had two names.
 func statusOf(span sdk.ReadOnlySpan) int64 {
 	for _, a := range span.Attributes() {
 		if a.Key == "http.response.status_code" || a.Key == "http.status_code" {

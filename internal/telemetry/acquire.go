@@ -17,14 +17,14 @@ const (
 	semaphoreResultKey = attribute.Key("lockkeeper.semaphore.result")
 )
 
-// AcquireResult is what became of a request for a lock, or for a permit.
+// AcquireResult is the result of a request for a lock or a permit.
 type AcquireResult string
 
 // The results of a request.
 const (
 	Acquired     AcquireResult = "acquired"
-	Busy         AcquireResult = "busy"     // others have it
-	Canceled     AcquireResult = "canceled" // whoever asked has left
+	Busy         AcquireResult = "busy"     // others hold it
+	Canceled     AcquireResult = "canceled" // the caller stopped waiting
 	AcquireError AcquireResult = "error"
 )
 
@@ -40,13 +40,13 @@ const (
 	Expired  HoldEnd = "expired"
 )
 
-// acquisitions is what locks and semaphores have in common.
+// acquisitions is shared by locks and semaphores.
 type acquisitions struct {
 	policy    attribute.KeyValue
 	resultKey attribute.Key
 	durations *Durations[AcquireResult]
 	tracer    trace.Tracer
-	name      string // of spans
+	name      string // of the spans
 }
 
 func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute.Key) acquisitions {
@@ -60,14 +60,14 @@ func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute
 	return a
 }
 
-// Acquisition is a request under way. The zero value is one that nobody looks at.
+// Acquisition is a request in flight. The zero value records nothing.
 type Acquisition struct {
 	began time.Time
-	span  trace.Span // nil if there is none
+	span  trace.Span // may be nil
 }
 
-// Begin is called before a request, and End after it. A request that may wait has a span of its own if the
-// current one records.
+// Begin is called before a request, and End after it. A request that may wait has a span of its own
+// if the current one is recording.
 func (a *acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
 	x := Acquisition{began: a.durations.Begin(ctx)}
 	if waits && trace.SpanFromContext(ctx).IsRecording() {
@@ -76,8 +76,8 @@ func (a *acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
 	return x
 }
 
-// End records a request that has ended. The error counts if the result is [AcquireError]: that others have
-// it, or that whoever asked has left, is none.
+// End records a request that has ended. The error counts only if the result is [AcquireError]: a
+// busy or canceled request is no failure.
 func (a *acquisitions) End(ctx context.Context, x Acquisition, result AcquireResult, err error) {
 	if result != AcquireError {
 		err = nil
@@ -103,8 +103,8 @@ func (a *acquisitions) End(ctx context.Context, x Acquisition, result AcquireRes
 // Traced reports whether the request has a span.
 func (x Acquisition) Traced() bool { return x.span != nil }
 
-// Behind has the span of a request say whom it waits for, and link to the span under which that one got
-// what it holds.
+// Behind sets the holder that the request waits for on its span, with a link to the span of the
+// holder's request.
 func (x Acquisition) Behind(holder string, span trace.SpanContext) {
 	if x.span == nil {
 		return
@@ -123,7 +123,7 @@ type Lock struct {
 	holds *Durations[HoldEnd]
 }
 
-// NewLock returns that of the Locker with this name.
+// NewLock returns the telemetry of the Locker with this name.
 func NewLock(p Providers, scope, policy string) *Lock {
 	t := &Lock{acquisitions: newAcquisitions(p, scope, policy, "lock", lockResultKey)}
 	t.holds = newDurations(p, durationsSpec[HoldEnd]{
@@ -134,7 +134,7 @@ func NewLock(p Providers, scope, policy string) *Lock {
 	return t
 }
 
-// Hold begins the time for which a lock is held, and Ended ends it.
+// Hold starts the time for which a lock is held, and Ended ends it.
 func (t *Lock) Hold(ctx context.Context) time.Time { return t.holds.Begin(ctx) }
 
 // Ended records that a lock was held until now.
@@ -149,7 +149,7 @@ type Semaphore struct {
 	add    []metric.AddOption
 }
 
-// NewSemaphore returns that of the Semaphore with this name.
+// NewSemaphore returns the telemetry of the Semaphore with this name.
 func NewSemaphore(p Providers, scope, policy string) *Semaphore {
 	t := &Semaphore{acquisitions: newAcquisitions(p, scope, policy, "semaphore", semaphoreResultKey)}
 	t.active = must(p.meter(scope).Int64UpDownCounter("lockkeeper.semaphore.permit.active",
@@ -158,7 +158,7 @@ func NewSemaphore(p Providers, scope, policy string) *Semaphore {
 	return t
 }
 
-// Active records that this process has more permits, or less.
+// Active records that the permits of this process have changed by n.
 func (t *Semaphore) Active(ctx context.Context, n int) {
 	if t.active.Enabled(ctx) {
 		t.active.Add(ctx, int64(n), t.add...)

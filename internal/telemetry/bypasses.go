@@ -17,8 +17,8 @@ type Bypasses struct {
 	adds    map[store.Cause][]metric.AddOption
 }
 
-// NewBypasses returns the count of the middleware with this policy and mechanism. The policy is empty
-// for a middleware without a name.
+// NewBypasses returns the counter of the middleware with this policy and mechanism. The policy is
+// empty for a middleware without a name.
 func NewBypasses(p Providers, scope, policy, mechanism string) *Bypasses {
 	b := &Bypasses{
 		counter: must(p.meter(scope).Int64Counter("lockkeeper.policy.bypasses",

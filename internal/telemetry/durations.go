@@ -8,22 +8,21 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Bounds of histograms, in seconds. The default ones are made for milliseconds.
+// Bounds of histograms, in seconds. The default ones are for milliseconds.
 var (
-	// StoreBounds are for what takes a round trip to a store, or none.
+	// StoreBounds are for calls with at most one round trip to a store.
 	StoreBounds = []float64{0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 5}
-	// WaitBounds are for what may wait for others.
+	// WaitBounds are for calls that may wait.
 	WaitBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
 )
 
-// Durations is a histogram of how long something takes, by how it ends. A set of attributes is made for
-// each end beforehand.
+// Durations is a histogram of durations by end. The attributes of each end are computed in advance.
 type Durations[E ~string] struct {
 	histogram metric.Float64Histogram
-	ends      []end[E] // few, and the usual ones first: a map would take longer
+	ends      []end[E] // few, and the usual ones first: faster than a map
 }
 
-// end is how something ends: with an error type if it is an error.
+// end is an outcome, with an error type if it is an error.
 type end[E ~string] struct {
 	name      E
 	errorType string
@@ -46,11 +45,11 @@ func (d *Durations[E]) options(name E, errorType string) []metric.RecordOption {
 	return nil
 }
 
-// durationsSpec says what a histogram is of.
+// durationsSpec describes a histogram.
 type durationsSpec[E ~string] struct {
 	scope, name, description string
 	bounds                   []float64
-	attributes               []attribute.KeyValue // that all ends have
+	attributes               []attribute.KeyValue // of all ends
 	key                      attribute.Key        // of the end
 	ends                     []E
 	failed                   E // the end that has an error type
@@ -74,7 +73,7 @@ func newDurations[E ~string](p Providers, s durationsSpec[E]) *Durations[E] {
 	return d
 }
 
-// Begin returns the time if anybody wants to know how long it takes, and zero if nobody does.
+// Begin returns the time if the histogram is enabled, and zero otherwise.
 func (d *Durations[E]) Begin(ctx context.Context) time.Time {
 	if !d.histogram.Enabled(ctx) {
 		return time.Time{}
@@ -82,7 +81,7 @@ func (d *Durations[E]) Begin(ctx context.Context) time.Time {
 	return time.Now()
 }
 
-// End records how long something took that has begun then. The error is that of a failed one.
+// End records the duration since began. The error is that of a failed call.
 func (d *Durations[E]) End(ctx context.Context, began time.Time, name E, err error) {
 	if began.IsZero() {
 		return

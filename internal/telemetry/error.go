@@ -10,14 +10,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// ErrorTypes are all values of error.type. The last is that of the semantic conventions for what has no
-// name.
+// ErrorTypes are all values of error.type. The last is that of the semantic conventions for other
+// errors.
 var ErrorTypes = []string{
 	"store_unavailable", "store_unconfirmed", "store_full", "store_closed", "store_misconfigured", "timeout", "canceled",
 	"_OTHER",
 }
 
-// ErrorType is the value of error.type for an error.
+// ErrorType returns the value of error.type for an error.
 func ErrorType(err error) string {
 	switch {
 	case errors.Is(err, store.ErrFull):
@@ -38,8 +38,8 @@ func ErrorType(err error) string {
 	return "_OTHER"
 }
 
-// Fail has the current span, if it records, say that what it stands for has failed for this error: a
-// request that is refused for the server's sake. Mere denials are no failures.
+// Fail sets the status of the current span, if it is recording, to this error: for a request that
+// is refused because of a failure on the server's side. Denials are not failures.
 func Fail(ctx context.Context, err error) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(errorTypeKey.String(ErrorType(err)))

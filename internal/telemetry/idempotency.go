@@ -13,24 +13,24 @@ import (
 
 const idempotencyResultKey = attribute.Key("lockkeeper.idempotency.result")
 
-// IdempotencyResult is what became of a request to begin an operation, and of an attempt that began.
+// IdempotencyResult is the result of a request to begin an operation, and of an attempt.
 type IdempotencyResult string
 
 // The results of a guard.
 const (
 	Started          IdempotencyResult = "started"      // on spans only: an attempt has begun
 	Executed         IdempotencyResult = "executed"     // an attempt ended, and its result is recorded
-	Abandoned        IdempotencyResult = "abandoned"    // an attempt ended as if it had not been
+	Abandoned        IdempotencyResult = "abandoned"    // an attempt ended without a trace
 	Failed           IdempotencyResult = "failed"       // an attempt ended, and its outcome is unknown
 	Overtaken        IdempotencyResult = "overtaken"    // an attempt ended after it had lost the operation
 	Unconfirmed      IdempotencyResult = "unconfirmed"  // an attempt ended, and recording its end is retried
-	Dropped          IdempotencyResult = "dropped"      // an attempt ended, and recording its end was given up
-	Replayed         IdempotencyResult = "replayed"     // an earlier result was given
-	InProgress       IdempotencyResult = "in_progress"  // another attempt runs
+	Dropped          IdempotencyResult = "dropped"      // an attempt ended, and recording its end is no longer retried
+	Replayed         IdempotencyResult = "replayed"     // an earlier result was returned
+	InProgress       IdempotencyResult = "in_progress"  // another attempt is running
 	Mismatch         IdempotencyResult = "mismatch"     // the key belongs to another request
 	Unknown          IdempotencyResult = "unknown"      // an earlier attempt is of unknown outcome
 	NotRetained      IdempotencyResult = "not_retained" // an earlier result was not kept
-	ScopeFull        IdempotencyResult = "scope_full"   // the scope has as many records as it may have
+	ScopeFull        IdempotencyResult = "scope_full"   // the scope has its maximum of records
 	IdempotencyError IdempotencyResult = "error"
 )
 
@@ -43,12 +43,12 @@ type Idempotency struct {
 	logger    *slog.Logger
 
 	mu      sync.Mutex
-	pending int // completions that the store has not confirmed
-	// since the first of them
+	pending int // unconfirmed completions
+	// since the first pending one
 	confirmed, dropped int
 }
 
-// NewIdempotency returns that of the guard with this name.
+// NewIdempotency returns the telemetry of the guard with this name.
 func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string) *Idempotency {
 	t := &Idempotency{policy: policyKey.String(policy), tracer: p.tracer(scope), name: "begin " + policy}
 	t.logger = logger.With("mechanism", "idempotency", "policy", policy)
@@ -80,8 +80,8 @@ func (t *Idempotency) Begin(ctx context.Context) Beginning {
 	return b
 }
 
-// Begun records what a request to begin came to. A replay's span links to that of the attempt that did
-// the work. The error is that of a failed one.
+// Begun records the result of a request to begin. A replay's span links to that of the attempt that
+// did the work. The error is that of a failed request.
 func (t *Idempotency) Begun(ctx context.Context, b Beginning, result IdempotencyResult, worked trace.SpanContext, err error) {
 	if result != Started {
 		t.durations.End(ctx, b.began, result, err)
@@ -107,8 +107,9 @@ func (t *Idempotency) End(ctx context.Context, b Beginning, result IdempotencyRe
 	t.durations.End(ctx, b.began, result, err)
 }
 
-// Unconfirmed is called for a completion that the store did not confirm. Confirmed or Dropped follows.
-// The first one is logged, and when none is left, how many there were: an outage is two lines.
+// Unconfirmed is called for a completion that the store did not confirm. Confirmed or Dropped
+// follows. The first one is logged, and when none is pending, their numbers: an outage is two
+// lines.
 func (t *Idempotency) Unconfirmed(ctx context.Context, err error) {
 	t.mu.Lock()
 	t.pending++
@@ -119,10 +120,10 @@ func (t *Idempotency) Unconfirmed(ctx context.Context, err error) {
 	}
 }
 
-// Confirmed is called when the store has confirmed a completion after all.
+// Confirmed is called when the store has confirmed a pending completion.
 func (t *Idempotency) Confirmed(ctx context.Context) { t.ended(ctx, &t.confirmed) }
 
-// Dropped is called when a completion is given up. Of an outage's the first one is logged by itself.
+// Dropped is called when a completion is dropped. The first one of an outage is logged.
 func (t *Idempotency) Dropped(ctx context.Context, err error) {
 	t.mu.Lock()
 	first := t.dropped == 0
@@ -134,7 +135,7 @@ func (t *Idempotency) Dropped(ctx context.Context, err error) {
 	t.ended(ctx, &t.dropped)
 }
 
-// ended counts a completion that is not pending any more.
+// ended counts a completion that is no longer pending.
 func (t *Idempotency) ended(ctx context.Context, count *int) {
 	t.mu.Lock()
 	*count++

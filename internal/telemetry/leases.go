@@ -15,11 +15,11 @@ const (
 	leaseEndKey  = attribute.Key("lockkeeper.lease.end")
 )
 
-// lostEvent is what happens to the span under which a lease was asked for, when it is lost.
+// lostEvent is the event on the span of a lease's request when the lease is lost.
 const lostEvent = "lockkeeper.lease.lost"
 
-// Leases tells of what becomes of a mechanism's leases: of renewals that fail, and of leases that are lost.
-// An outage is logged when it begins and when it is over, not with each renewal.
+// Leases records failing renewals and lost leases of a mechanism. An outage is logged when it
+// begins and when it ends, not with each renewal.
 type Leases struct {
 	failures metric.Int64Counter
 	add      []metric.AddOption
@@ -30,7 +30,7 @@ type Leases struct {
 	failing  atomic.Bool
 }
 
-// NewLeases returns that of the mechanism with this name.
+// NewLeases returns the telemetry of the leases of the mechanism with this name.
 func NewLeases(p Providers, logger *slog.Logger, scope, policy, mechanism string) *Leases {
 	meter := p.meter(scope)
 	both := []attribute.KeyValue{policyKey.String(policy), mechanismKey.String(mechanism)}
@@ -51,7 +51,7 @@ func NewLeases(p Providers, logger *slog.Logger, scope, policy, mechanism string
 	return l
 }
 
-// Renewed is told what a store said of a batch of renewals.
+// Renewed records a store's reply to a batch of renewals.
 func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error) {
 	failed := of
 	for _, ok := range renewed {
@@ -59,7 +59,7 @@ func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error)
 			failed--
 		}
 	}
-	if err == nil { // perhaps because nothing was left to ask for
+	if err == nil { // also if there was nothing to renew
 		if failed < of && l.failing.Swap(false) {
 			l.logger.InfoContext(ctx, "lockkeeper: leases are renewed again")
 		}
@@ -73,8 +73,8 @@ func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error)
 	}
 }
 
-// Lost is told of a lease that others may have had while its holder believed in it: once, with the context
-// under which it was asked for, whose span says so if it has not ended.
+// Lost records a lease that was lost before its holder released it. It is called once, with the
+// context of the lease's request, whose span gets an event if it has not ended.
 func (l *Leases) Lost(ctx context.Context, how HoldEnd) {
 	if l.losses.Enabled(ctx) {
 		l.losses.Add(ctx, 1, l.adds[how]...)

@@ -1,6 +1,6 @@
-// Package telemetry says, to OpenTelemetry, what the mechanisms and the stores did. It never tells keys,
-// scopes or tokens: the only names in it are those that the application gave its mechanisms. What it
-// would say is computed only where somebody listens.
+// Package telemetry emits OpenTelemetry metrics and spans, and logs, of mechanisms and stores. It
+// never emits keys, scopes or tokens: the only names in it are those that the application gave its
+// mechanisms. Attributes are computed only if they are recorded.
 package telemetry
 
 import (
@@ -10,16 +10,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Version is that of this module, as the scopes of its telemetry have it.
+// Version is the version of this module in the scopes of its telemetry.
 const Version = "0.1.0"
 
-// policyKey has the name that the user gave a mechanism.
+// policyKey is the name that the user gave a mechanism.
 const policyKey = attribute.Key("lockkeeper.policy")
 
 // errorTypeKey is that of the semantic conventions.
 const errorTypeKey = attribute.Key("error.type")
 
-// Providers are where telemetry goes: to the global ones, where nil.
+// Providers are the providers of telemetry. A nil one means the global one.
 type Providers struct {
 	Meter  metric.MeterProvider
 	Tracer trace.TracerProvider
@@ -41,8 +41,8 @@ func (p Providers) tracer(scope string) trace.Tracer {
 	return provider.Tracer(scope, trace.WithInstrumentationVersion(Version))
 }
 
-// must returns an instrument. The API gives one that works, or does nothing, beside any error; that goes
-// to the global handler, since no program should fail for its telemetry.
+// must returns an instrument. With an error, the API still returns a usable one; the error goes to
+// the global handler, since no program should fail because of its telemetry.
 func must[T any](instrument T, err error) T {
 	if err != nil {
 		otel.Handle(err)

@@ -14,7 +14,7 @@ import (
 
 const rateLimitResultKey = attribute.Key("lockkeeper.rate_limit.result")
 
-// RateLimitResult is what became of a question to a limiter.
+// RateLimitResult is the result of a decision.
 type RateLimitResult string
 
 // The results of a limiter.
@@ -22,7 +22,7 @@ const (
 	RateLimitAcquired RateLimitResult = "acquired"
 	RateLimitDenied   RateLimitResult = "denied"
 	RateLimitError    RateLimitResult = "error"
-	RateLimitCanceled RateLimitResult = "canceled" // on spans only: whoever waited has left
+	RateLimitCanceled RateLimitResult = "canceled" // on spans only: the caller stopped waiting
 )
 
 // RateLimit is the telemetry of a limiter.
@@ -33,7 +33,7 @@ type RateLimit struct {
 	name      string // of spans
 }
 
-// NewRateLimit returns that of the limiter with this name.
+// NewRateLimit returns the telemetry of the limiter with this name.
 func NewRateLimit(p Providers, scope, policy string) *RateLimit {
 	t := &RateLimit{policy: policyKey.String(policy), tracer: p.tracer(scope), name: "acquire " + policy}
 	t.decisions = newDurations(p, durationsSpec[RateLimitResult]{
@@ -47,8 +47,8 @@ func NewRateLimit(p Providers, scope, policy string) *RateLimit {
 // Begin is called before a decision, and End after it with what it returned.
 func (t *RateLimit) Begin(ctx context.Context) time.Time { return t.decisions.Begin(ctx) }
 
-// End records a decision, and annotates the current span if it records. A denial is no error, and whether
-// a failure is one for the request is not the limiter's to say.
+// End records a decision, and annotates the current span if it is recording. It does not set the
+// span's status: a denial is no error, and a failure may not be one for the request.
 func (t *RateLimit) End(ctx context.Context, began time.Time, result RateLimitResult, err error) {
 	t.decisions.End(ctx, began, result, err)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
@@ -57,10 +57,10 @@ func (t *RateLimit) End(ctx context.Context, began time.Time, result RateLimitRe
 }
 
 // Waiting is a caller that waits for tokens.
-type Waiting struct{ span trace.Span } // nil if there is none
+type Waiting struct{ span trace.Span } // may be nil
 
-// Wait is called before tokens are waited for, which has a span if the current one records, and End after
-// that.
+// Wait is called before a wait for tokens, which has a span if the current one is recording, and
+// End after it.
 func (t *RateLimit) Wait(ctx context.Context) (w Waiting) {
 	if trace.SpanFromContext(ctx).IsRecording() {
 		_, w.span = t.tracer.Start(ctx, t.name, trace.WithAttributes(t.policy)) //nolint:spancheck // End ends it
@@ -68,8 +68,8 @@ func (t *RateLimit) Wait(ctx context.Context) (w Waiting) {
 	return w
 }
 
-// End ends the span with what came of the waiting: that the tokens would come after the context's deadline
-// is a denial, and no error.
+// End ends the span with the result of the wait: if the tokens would come after the context's
+// deadline, that is a denial and no error.
 func (w Waiting) End(ctx context.Context, err error) {
 	if w.span == nil {
 		return

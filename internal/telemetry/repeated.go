@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// repeatEvery is how often what was logged is logged again at most.
+// repeatEvery is the minimum interval of log lines of a Repeated.
 const repeatEvery = time.Minute
 
 // DamagedRecord is the message for a record that cannot be read.
 const DamagedRecord = "lockkeeper: a record is damaged"
 
-// Repeated logs what may happen with every request: the first time at once, and then once a minute at
-// most, with the count since.
+// Repeated logs a condition that may affect every request: the first occurrence at once, and then
+// at most once a minute, with the count since.
 type Repeated struct {
 	logger  *slog.Logger
 	message string
 
 	mu    sync.Mutex
-	found int // since it was logged last
+	found int // since the last log line
 	next  time.Time
 }
 
-// NewRepeated returns one that logs this message at level ERROR.
+// NewRepeated returns a Repeated that logs this message at level ERROR.
 func NewRepeated(logger *slog.Logger, message string) *Repeated {
 	return &Repeated{logger: logger, message: message}
 }
 
-// Found counts one occurrence. The attributes are logged if it is.
+// Found counts one occurrence. The attributes are used if it is logged.
 func (r *Repeated) Found(ctx context.Context, attributes ...any) {
 	now := time.Now()
 	r.mu.Lock()

@@ -14,7 +14,7 @@ const (
 	kindKey      = attribute.Key("lockkeeper.store.kind")
 )
 
-// Store is the telemetry of a store that asks a server.
+// Store is the telemetry of a store with a server.
 type Store struct {
 	calls      map[string]*Durations[callEnd]
 	batches    metric.Int64Histogram
@@ -24,7 +24,7 @@ type Store struct {
 	unregister func()
 }
 
-// callEnd is how a call ended. It is no attribute of its own: error.type says it.
+// callEnd is the outcome of a call. It is not an attribute of its own: error.type has it.
 type callEnd string
 
 const (
@@ -32,8 +32,8 @@ const (
 	callFailed callEnd = "failed"
 )
 
-// NewStore returns that of a store of this kind, with these operations. Its breaker is open while open
-// says so.
+// NewStore returns the telemetry of a store of this kind, with these operations. open reports
+// whether its breaker is open.
 func NewStore(p Providers, scope, store string, operations []string, open func() bool) *Store {
 	meter := p.meter(scope)
 	name := storeKey.String(store)
@@ -59,7 +59,7 @@ func NewStore(p Providers, scope, store string, operations []string, open func()
 		}
 		t.calls[operation] = d
 	}
-	// A sum, so that those of several stores in the process add up.
+	// A sum, so that several stores in the process add up.
 	breakers := must(meter.Int64ObservableUpDownCounter("lockkeeper.store.breaker.open",
 		metric.WithDescription("How many stores of this process take their server to be down, and fail fast."), metric.WithUnit("{store}")))
 	t.unregister = observe(meter, func(o metric.Observer) {
@@ -72,8 +72,7 @@ func NewStore(p Providers, scope, store string, operations []string, open func()
 	return t
 }
 
-// observe has a function called whenever the metrics are read, until the function that it returns is
-// called.
+// observe calls f whenever the metrics are read, until the returned function is called.
 func observe(meter metric.Meter, f func(metric.Observer), instruments ...metric.Observable) func() {
 	registration := must(meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		f(o)
@@ -86,7 +85,7 @@ func observe(meter metric.Meter, f func(metric.Observer), instruments ...metric.
 	}
 }
 
-// Call is a call under way.
+// Call is a call in flight.
 type Call struct {
 	durations *Durations[callEnd]
 	began     time.Time
@@ -117,11 +116,11 @@ func (t *Store) Batch(ctx context.Context, n int) {
 // Reconnect counts a subscription that broke.
 func (t *Store) Reconnect(ctx context.Context) { t.reconnects.Add(ctx, 1, t.add...) }
 
-// Close ends what is observed.
+// Close stops observing the breaker.
 func (t *Store) Close() { t.unregister() }
 
-// Sizes observes how many entries of each kind a store in memory has, until the function that it returns
-// is called.
+// Sizes observes the number of entries of each kind of a store in memory, until the returned
+// function is called.
 func Sizes(p Providers, scope string, sizes map[string]func() int) (end func()) {
 	meter := p.meter(scope)
 	entries := must(meter.Int64ObservableUpDownCounter("lockkeeper.store.entry.count",

@@ -68,7 +68,7 @@ func open(addrs ...string) (*limiters, error) {
 		l.close()
 		return nil, err
 	}
-	if l.asking, err = redisstore.New(l.own, redisstore.WithPrefix("asking"), redisstore.WithoutRememberedDenials()); err != nil {
+	if l.asking, err = redisstore.New(l.own, redisstore.WithPrefix("asking"), redisstore.WithoutDenialCache()); err != nil {
 		l.close()
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func notes(b *bench.B) {
 	b.Note("ulule/limiter counts in a fixed window: at the edge of two windows the same limit admits twice as many.")
 	b.Note("throttled compares and swaps at most ten times (its default); then the decision is an error.")
 	b.Note("Lockkeeper batches concurrent decisions about many keys into one script call, and caches a denial for at most a " +
-		"second. \"Denials from the store\" is with WithoutRememberedDenials.")
+		"second. \"Denials from the store\" is with WithoutDenialCache.")
 	if b.Setting() != bench.Full {
 		b.Note("In this setting a measurement is much shorter than a denial is cached, so its first decisions, which miss the " +
 			"cache, weigh more.")

@@ -1,12 +1,12 @@
-// Package memfence keeps the marks of resources in the memory of a process, which is the only one that
-// works on them:
+// Package memfence keeps the marks of resources in process memory, for resources that only this
+// process writes to:
 //
 //	files, err := memfence.New()
 //	…
 //	mux.Handle("PUT /files/{name}", fenced.New(files, nethttp.ByPathValue("name"))(save))
 //
-// Marks do not survive the process: after a restart the oldest token passes, until a newer one has
-// been seen.
+// Marks end with the process: after a restart the oldest token passes, until a newer one has been
+// seen.
 package memfence
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
-// Fence is a [fence.Checker] that keeps a mark for each key. It starts no goroutine. All methods may be
-// called concurrently.
+// Fence is a [fence.Checker] that keeps a mark for each key. It starts no goroutine. All methods
+// may be called concurrently.
 //
-// A mark lives for [WithTTL] after the last call for its key, refused or not, by the process's
-// monotonic clock. There are at most [WithMaxMarks] of them, and none is forgotten early to make room
+// A mark is kept for [WithTTL] after the last call for its key, refused or not, by the process's
+// monotonic clock. There are at most [WithMaxMarks] of them, and none is removed early to make room
 // for another.
 type Fence struct {
 	start time.Time
@@ -50,16 +50,16 @@ type config struct {
 	maxMarks int
 }
 
-// WithTTL sets for how long a mark is kept after the last call for its key: 24 h if not set, 1 s to
-// 366 days. It must be longer than the longest time for which a holder may be paused, or its request
-// delayed, and then still write: once the mark is forgotten, the oldest token passes.
+// WithTTL sets how long a mark is kept after the last call for its key: 24 h by default, 1 s to 366
+// days. It must be longer than any pause of a holder, or delay of its request, before a write: once
+// the mark has expired, the oldest token passes.
 func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl = d }) }
 
-// WithMaxMarks sets how many marks there are at a time: 1,048,576 if not set. A mark takes up to
-// 90 bytes, and those of its key.
+// WithMaxMarks sets the maximum number of marks: 1,048,576 by default. A mark takes up to 90 bytes
+// and those of its key.
 func WithMaxMarks(n int) Option { return optionFunc(func(c *config) { c.maxMarks = n }) }
 
-// New returns a fence that has seen nothing. It returns an error for an option out of its range.
+// New returns a fence without marks. It returns an error for an option out of its range.
 func New(opts ...Option) (*Fence, error) {
 	c := config{ttl: 24 * time.Hour, maxMarks: 1 << 20}
 	for _, o := range opts {
@@ -76,12 +76,12 @@ func New(opts ...Option) (*Fence, error) {
 	return &Fence{start: time.Now(), ttl: c.ttl, marks: expiry.NewTable[string, fence.Mark](c.maxMarks, nil)}, nil
 }
 
-// Check admits a token or refuses it, by the rule of [fence.Mark]. By the time that the caller acts on
-// it a newer token may have passed: a [fence.Gate] holds that one off until the caller has written.
+// Check admits a token or refuses it, by the rule of [fence.Mark]. A newer token may have passed
+// when the caller acts on it: a [fence.Gate] delays that one until the caller has written.
 //
 // An error matches [fence.ErrStale] or [fence.ErrInvalid]; [fence.ErrInvalidKey] for a key that is
-// empty or longer than 1,024 bytes; store.ErrFull, and so store.ErrUnavailable, for a key without a mark
-// when there is no room for one; or is the context's.
+// empty or longer than 1,024 bytes; store.ErrFull, and so store.ErrUnavailable, for a key without a
+// mark when there is no room for one; or is the context's.
 func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	if err := naming.CheckKey(key); err != nil {
 		return fmt.Errorf("%w: %w", fence.ErrInvalidKey, err)
@@ -98,17 +98,17 @@ func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	now := int64(time.Since(f.start))
 	expires := now + int64(f.ttl)
 	if e := f.marks.Get(key, now); e != nil {
-		e.Expires = expires // old holders are about, even if this is one: forget nothing yet
+		e.Expires = expires // old holders are active: keep the mark
 		e.Value, err = e.Value.Admit(t)
 		return err
 	}
-	if mark == 0 { // a shared token leaves nothing to keep
+	if mark == 0 { // a shared token sets no mark
 		return nil
 	}
 	if !f.marks.Room(1, now) {
 		return fmt.Errorf("%w: %d marks are kept", store.ErrFull, f.marks.Len())
 	}
-	// A key cut out of a request would keep all of its text in memory.
+	// A substring of a request would keep the whole request in memory.
 	f.marks.Add(strings.Clone(key), mark, expires, now)
 	return nil
 }

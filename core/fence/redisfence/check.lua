@@ -2,8 +2,8 @@
 --
 -- KEYS[1]  the mark: the largest number of an exclusive token that was seen, in decimal
 -- KEYS[2]  the value; absent if there is nothing to write
--- ARGV     the token's number in decimal, "1" if it is shared, how long the mark lives in ms;
---          with KEYS[2] also the value and how long it lives in ms, or "0" for ever
+-- ARGV     the token's number in decimal, "1" if it is shared, TTL of the mark in ms; with KEYS[2]
+--          also the value and its TTL in ms, or "0" for no expiry
 --
 -- Returns an empty string if the token passed, or else the mark that it is below.
 --

@@ -1,10 +1,10 @@
-// Package redisfence refuses stale tokens for what is kept in Redis.
+// Package redisfence refuses stale tokens for data in Redis.
 //
 //	carts, err := redisfence.New(client)
 //	…
 //	err = carts.Set(ctx, "cart:42", data, 0, lease.Fence())
 //	if errors.Is(err, fence.ErrStale) {
-//		// somebody else has had the lock since, and may have written; this write did nothing
+//		// another holder has had the lock since, and may have written; this write had no effect
 //	}
 //
 // Readers read "cart:42" as they would any key.
@@ -32,23 +32,23 @@ var checkSource string
 
 var check = redis.NewScript(checkSource)
 
-// ErrInvalidKey is matched by the error of a call whose key is empty, or has braces that leave no
-// way to name a second key in the same slot of a Cluster: a "}" outside of a hash tag. Nothing has
-// been sent. It is [fence.ErrInvalidKey].
+// ErrInvalidKey is matched by the error of a call whose key is empty, or has braces with which no
+// second key can be in the same slot of a Cluster: a "}" outside of a hash tag. Nothing was sent.
+// It is [fence.ErrInvalidKey].
 var ErrInvalidKey = fence.ErrInvalidKey
 
 // Fence keeps a mark for each key, in Redis 6.2 or later or in a Cluster. All methods may be called
 // concurrently, and all processes that use the same Redis and prefix share the marks.
 //
-// [Fence.Set] is what most callers want. Its value and its mark are written in one step and have the
-// same slot, so they are also replicated, and lost, together.
+// Most callers want [Fence.Set]. It writes its value and its mark in one step and in one slot, so
+// they are also replicated, and lost, together.
 //
-// Each call is one round trip and as patient as the client is. After an error that matches
-// store.ErrUnavailable, or is the context's, it is not known whether the token has passed and the
-// value been written. The holder may call again: a call does no harm twice.
+// Each call is one round trip, with the client's timeouts. After an error that matches
+// store.ErrUnavailable, or is the context's, it is unknown whether the token has passed and the
+// value was written. The holder may call again: a call may be repeated.
 //
-// A mark lives for [WithTTL] after the last call for its key, refused or not. Redis must not evict
-// it before: use the maxmemory-policy noeviction.
+// A mark is kept for [WithTTL] after the last call for its key, refused or not. Redis must not
+// evict it before: use the maxmemory-policy noeviction.
 //
 // A Fence is a [fence.Checker], for the middleware that refuse requests whose fence is stale.
 type Fence struct {
@@ -70,19 +70,20 @@ type config struct {
 	ttl    time.Duration
 }
 
-// WithPrefix sets what the Redis keys of marks begin with: "fence" if not set, 1 to 64 bytes without
+// WithPrefix sets the prefix of the Redis keys of marks: "fence" by default, 1 to 64 bytes without
 // braces.
 func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
 
-// WithTTL sets for how long a mark is kept after the last call for its key: 24 h if not set, 1 s to
-// 366 days. It must be longer than the longest time for which a holder may be paused, or its request
-// delayed, and then still write: once the mark is forgotten, the oldest token passes.
+// WithTTL sets how long a mark is kept after the last call for its key: 24 h by default, 1 s to 366
+// days. It must be longer than any pause of a holder, or delay of its request, before a write: once
+// the mark has expired, the oldest token passes.
 func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl = d }) }
 
-// New returns a fence on client, which stays the caller's to close. It talks to nobody yet.
+// New returns a fence on client, which the caller closes. It sends nothing yet.
 //
-// It returns an error for an option out of its range, and for a client that is nil or neither a *redis.Client nor a
-// *redis.ClusterClient. A Ring is refused: it moves a key to another server, without its mark, when its own is away.
+// It returns an error for an option out of its range, and for a client that is nil or neither a
+// *redis.Client nor a *redis.ClusterClient. A Ring is refused: while a server is unreachable, it
+// uses another one for its keys, without their marks.
 func New(client redis.UniversalClient, opts ...Option) (*Fence, error) {
 	if naming.IsNil(client) {
 		return nil, errors.New("redisfence: New: nil client")
@@ -111,11 +112,11 @@ func New(client redis.UniversalClient, opts ...Option) (*Fence, error) {
 }
 
 // Check admits a token or refuses it, by the rule of [fence.Mark], and writes nothing but the mark.
-// By the time that the caller acts on it a newer token may have passed: use it where it saves work,
-// or where the resource is not in Redis and nothing better can be had.
+// A newer token may have passed when the caller acts on it: use it to save work, or if the resource
+// is not in Redis and there is no atomic check.
 //
-// An error matches [fence.ErrStale], [fence.ErrInvalid], [ErrInvalidKey] or store.ErrUnavailable, or
-// is the context's.
+// An error matches [fence.ErrStale], [fence.ErrInvalid], [ErrInvalidKey] or store.ErrUnavailable,
+// or is the context's.
 func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	mark, err := f.markKey(key)
 	if err != nil {
@@ -125,10 +126,11 @@ func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 }
 
 // Set makes value the string under key if the token passes, in one step with its mark. The value
-// lives for ttl, in whole milliseconds, rounded up: for ever if it is 0.
+// expires after ttl, in whole milliseconds, rounded up; never if it is 0.
 //
-// Errors are those of Check, or an error for a negative ttl. But for an outage nothing has been
-// written then. Two writes with the same token are the same holder's, who has to keep them in order.
+// Errors are those of Check, or an error for a negative ttl. Except in an outage, nothing was
+// written then. Writes with the same token are from the same holder, which has to keep them in
+// order.
 func (f *Fence) Set(ctx context.Context, key string, value []byte, ttl time.Duration, t fence.Token) error {
 	mark, err := f.markKey(key)
 	if err != nil {
@@ -150,7 +152,7 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 	}
 	args := append([]any{t.Number, shared, millis(f.config.ttl)}, write...)
 	reply, err := check.EvalSha(ctx, f.client, keys, args...).Text()
-	if err != nil && strings.Contains(err.Error(), "NOSCRIPT") { // which proxies put behind an "ERR"
+	if err != nil && strings.Contains(err.Error(), "NOSCRIPT") { // proxies put "ERR" before it
 		reply, err = check.Eval(ctx, f.client, keys, args...).Text()
 	}
 	switch {
@@ -171,12 +173,13 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// markKey names the mark of a key, in the slot of the key: that of its hash tag, or of all of it.
+// markKey returns the key of a key's mark, in the same slot: that of its hash tag, or of the whole
+// key.
 func (f *Fence) markKey(key string) (string, error) {
 	if key == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidKey)
 	}
-	// Two forms that nothing can be both of: "{a}" and "a" are different keys.
+	// Two disjoint forms, since "{a}" and "a" are different keys.
 	if _, rest, ok := strings.Cut(key, "{"); ok && strings.Index(rest, "}") > 0 {
 		return f.config.prefix + ":t:" + key, nil
 	}

@@ -1,5 +1,5 @@
-// Package sqlfence refuses stale tokens for what is kept in an SQL database. It is two functions and
-// a shape of statement, for any driver of database/sql; placeholders are the driver's own.
+// Package sqlfence refuses stale tokens for data in an SQL database. It has two functions for a
+// form of statement, for any driver of database/sql; placeholders are the driver's own.
 //
 // # One row
 //
@@ -32,8 +32,8 @@
 //	… // return on an error; or else write whatever belongs to order 42
 //	err = tx.Commit()
 //
-// The row of the mark stays locked until the commit, so that writers of a resource take turns, and
-// a newer token cannot come between the check and the writes.
+// The row of the mark stays locked until the commit, so that writers of a resource exclude each
+// other, and a newer token cannot come between the check and the writes.
 //
 // # MySQL
 //
@@ -57,11 +57,11 @@ var (
 	ErrNoRow = errors.New("sqlfence: no such row")
 
 	// ErrShared is returned by [Exec] for a shared token: if its number became a mark, it would
-	// refuse others that are as good. Use [Compare]. Nothing has been sent.
+	// refuse other valid ones. Use [Compare]. Nothing was sent.
 	ErrShared = errors.New("sqlfence: a shared token must not raise a mark")
 
 	// ErrUnfenced is returned by [Exec] if the token's number is not among the arguments: such a
-	// statement compares nothing. Nothing has been sent.
+	// statement compares nothing. Nothing was sent.
 	ErrUnfenced = errors.New("sqlfence: the token's number is not among the arguments")
 )
 
@@ -76,14 +76,14 @@ type RowQueryer interface {
 }
 
 // Exec executes a statement that writes, and sets the mark to t.Number, only where the mark is not
-// above it. The statement is the caller's, in one of the shapes that the package's documentation
-// shows; t.Number is among args. One that is to write several rows by the marks of each may write
-// some and not others: keep one mark for them.
+// above it. The statement has one of the forms in the package's documentation; t.Number is among
+// args. A statement that writes several rows with a mark each may write only some of them: keep one
+// mark for them.
 //
-// An error that matches [fence.ErrStale] says that no row was written, since the mark is above the
-// token or, with an UPDATE, since there is no such row. An error that matches [fence.ErrInvalid],
-// [ErrShared] or [ErrUnfenced] says that nothing was sent. Another is the driver's, and the statement
-// may have been carried out: outside of a transaction the holder may execute it again.
+// If the error matches [fence.ErrStale], no row was written: the mark is above the token or, with
+// an UPDATE, there is no such row. If it matches [fence.ErrInvalid], [ErrShared] or [ErrUnfenced],
+// nothing was sent. Any other is the driver's, and the statement may have been carried out: outside
+// of a transaction the holder may execute it again.
 func Exec(ctx context.Context, db Execer, t fence.Token, query string, args ...any) error {
 	if _, err := fence.Mark(0).Admit(t); err != nil {
 		return err
@@ -113,7 +113,7 @@ func contains(args []any, number int64) bool {
 		if named, ok := arg.(sql.NamedArg); ok {
 			arg = named.Value
 		}
-		// Whatever type of integer it is; what only the driver can convert is none.
+		// Any type of integer, but no value that only the driver can convert.
 		if v, err := driver.DefaultParameterConverter.ConvertValue(arg); err == nil && v == driver.Value(number) {
 			return true
 		}
@@ -121,8 +121,8 @@ func contains(args []any, number int64) bool {
 	return false
 }
 
-// Compare reads a mark with a query that returns one number, and decides about the token by the rule
-// of [fence.Mark]. It raises no mark. It tells what it means that [Exec] has written nothing:
+// Compare reads a mark with a query that returns one number, and checks the token by the rule of
+// [fence.Mark]. It changes no mark. It shows why [Exec] has written nothing:
 //
 //	err = sqlfence.Compare(ctx, db, t, `SELECT fence FROM orders WHERE id = $1`, id)
 //

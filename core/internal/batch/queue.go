@@ -1,4 +1,4 @@
-// Package batch has many small tasks done in few calls, soon and in the background.
+// Package batch runs many small tasks in few calls, in the background.
 package batch
 
 import (
@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// maxBatch bounds what one call is given.
+	// maxBatch is the maximum of tasks in a call.
 	maxBatch = 100
 	// maxPending bounds the memory of a queue; beyond it the newest task is refused.
 	maxPending = 1 << 16
 )
 
-// Queue collects tasks. The first is done at once, and those that come meanwhile are done together
-// when it is done: so a lone one waits for nobody, and many wait for one call. One goroutine does
-// it, and is gone while there is nothing to do.
+// Queue batches tasks. The first is run at once, and those that are added during a call are run
+// together in the next one: a single task does not wait, and concurrent ones wait for one call. One
+// goroutine runs the calls, and ends when there are no tasks.
 type Queue[T any] struct {
 	do func([]T)
 
@@ -26,11 +26,11 @@ type Queue[T any] struct {
 	done chan struct{}
 }
 
-// NewQueue returns a queue that has its tasks done by the given function, up to 100 in a call, one
-// call at a time. The function may keep the slice.
+// NewQueue returns a queue that runs its tasks with do, up to 100 in a call, one call at a time.
+// The function may keep the slice.
 func NewQueue[T any](do func([]T)) *Queue[T] { return &Queue[T]{do: do} }
 
-// Add has a task done soon. It reports false if too many are pending.
+// Add adds a task. It returns false if too many are pending.
 func (q *Queue[T]) Add(task T) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -45,8 +45,8 @@ func (q *Queue[T]) Add(task T) bool {
 	return true
 }
 
-// Wait waits until nothing is left to do, or until ctx ends: then it returns an error that
-// matches ctx's cause, and the queue goes on.
+// Wait blocks until there are no tasks, or until ctx ends: then it returns an error that matches
+// ctx's cause, and the queue continues.
 func (q *Queue[T]) Wait(ctx context.Context) error {
 	q.mu.Lock()
 	done := q.done

@@ -1,5 +1,4 @@
-// Package errand counts what goes on after its caller has left, or may do so, so that whoever closes
-// up can wait for it.
+// Package errand tracks work that may outlive its caller, so that Close can wait for it.
 package errand
 
 import (
@@ -9,13 +8,13 @@ import (
 	"sync/atomic"
 )
 
-// Group is errands that are under way. The zero value has none.
+// Group is a set of running errands. The zero value is empty.
 type Group struct {
 	running atomic.Int64
-	awaited atomic.Bool // there is an idle channel; spares End the mutex otherwise
+	awaited atomic.Bool // there is an idle channel; without one, End skips the mutex
 
 	mu   sync.Mutex
-	idle chan struct{} // closed when none is running; nil if nobody waits for that
+	idle chan struct{} // closed when none is running; nil without waiters
 }
 
 // Run calls f in a goroutine.
@@ -27,7 +26,7 @@ func (g *Group) Run(f func()) {
 	}()
 }
 
-// Begin counts an errand that the caller does itself, until it calls End.
+// Begin counts an errand that the caller runs itself, until it calls End.
 func (g *Group) Begin() { g.running.Add(1) }
 
 // End is called once for each Begin.
@@ -48,11 +47,11 @@ func (g *Group) wake() {
 	}
 }
 
-// Running is how many errands have not ended.
+// Running returns the number of running errands.
 func (g *Group) Running() int { return int(g.running.Load()) }
 
-// Wait waits until none is running, or until ctx ends: then it returns an error
-// that matches ctx's cause. Unlike a WaitGroup it may be called while others begin.
+// Wait blocks until none is running, or until ctx ends: then it returns an error that matches ctx's
+// cause. Unlike a WaitGroup's, it may be called while others begin.
 func (g *Group) Wait(ctx context.Context) error {
 	if g.running.Load() == 0 {
 		return nil
@@ -63,7 +62,7 @@ func (g *Group) Wait(ctx context.Context) error {
 		g.awaited.Store(true)
 	}
 	idle := g.idle
-	if g.running.Load() == 0 { // the last one may have ended before it could know of the channel
+	if g.running.Load() == 0 { // the last one may have ended before it could see the channel
 		g.wake()
 	}
 	g.mu.Unlock()
@@ -71,6 +70,6 @@ func (g *Group) Wait(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("not all that was under way has ended: %w", context.Cause(ctx))
+		return fmt.Errorf("calls are still in flight: %w", context.Cause(ctx))
 	}
 }

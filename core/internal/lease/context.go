@@ -1,4 +1,4 @@
-// Package lease has the context that ends when a hold does.
+// Package lease has contexts that end when a lease does.
 package lease
 
 import (
@@ -10,28 +10,27 @@ import (
 	"time"
 )
 
-// Context ends at a deadline that renewals move on, or when it is ended by hand, whichever is
-// first, or with its parent. Its cause ([context.Cause]) says which it was.
+// Context ends at a deadline that renewals extend, when End is called, or with its parent,
+// whichever is first. Its cause ([context.Cause]) says which it was.
 //
-// Err compares the clock itself: after the deadline it is never nil, whether or not a timer has
-// had its turn. The timer is there for those who cannot ask: it is started for the first of them.
-// The deadline is monotonic.
+// Err reads the clock itself: after the deadline it is never nil, whether or not a timer has fired.
+// The timer closes Done, and is started by its first use. The deadline is monotonic.
 type Context struct {
-	context.Context // the cancellable one that does the ending
+	context.Context // the cancellable context inside
 
 	cancel  context.CancelCauseFunc
 	expired error
 
-	next, prev *Context // of the same Term, whose mu guards them
+	next, prev *Context // of the same Term, guarded by its mu
 
-	watched  atomic.Bool // there is a timer
+	watched  atomic.Bool // the timer was started
 	mu       sync.Mutex
 	deadline time.Time
 	timer    *time.Timer
 }
 
-// NewContext returns a context that ends with the cause expired at the deadline.
-// Callers end it with End, always, so that the timer goes.
+// NewContext returns a context that ends with the cause expired at the deadline. Callers always
+// call End, which stops the timer.
 func NewContext(parent context.Context, deadline time.Time, expired error) *Context {
 	c := new(Context)
 	c.begin(parent, deadline, expired)
@@ -49,7 +48,7 @@ func (c *Context) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// Value has the timer started too: it is how [context.Cause] asks.
+// Value starts the timer too, since [context.Cause] calls it.
 func (c *Context) Value(key any) any {
 	c.watch()
 	return c.Context.Value(key)
@@ -82,18 +81,19 @@ func (c *Context) Err() error {
 	return c.Context.Err()
 }
 
-// Deadline is the parent's: the end of a lease moves, and what was derived from this context must
-// not freeze it.
+// Deadline returns the parent's: the deadline of a lease moves, and derived contexts must not copy
+// it.
 func (c *Context) Deadline() (time.Time, bool) { return c.Context.Deadline() }
 
-// ValidUntil returns the deadline as it stands.
+// ValidUntil returns the current deadline.
 func (c *Context) ValidUntil() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.deadline
 }
 
-// Extend moves the deadline on. It never moves back, and a context that has ended stays ended.
+// Extend extends the deadline. It never moves it back, and does not revive a context that has
+// ended.
 func (c *Context) Extend(deadline time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +106,7 @@ func (c *Context) Extend(deadline time.Time) {
 	}
 }
 
-// End ends the context with this cause, unless it has ended already.
+// End ends the context with this cause, unless it has already ended.
 func (c *Context) End(cause error) {
 	c.cancel(cause)
 	c.mu.Lock()
@@ -128,13 +128,13 @@ func (c *Context) expire() {
 	c.cancel(c.expired)
 }
 
-// ValidUntil is until when a hold that was asked for at a time can be relied on: the clocks of two
-// machines may differ in speed by the margin.
+// ValidUntil returns the local deadline of a hold that was requested at a time. The margin allows
+// for clocks of different speed.
 func ValidUntil(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
 }
 
-// Ended is the error of a context that has ended: it matches both its Err and its cause.
+// Ended returns the error of a context that has ended, which matches both its Err and its cause.
 func Ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Term is for how long a hold is valid, as far as this process can tell, and the contexts of those who
-// have it. Renewals extend it. A context may end before its term does; after [Term.Detach] another one
-// can begin and use the rest of the term.
+// Term is the time for which a hold is valid by the local clock, with the contexts of its holders.
+// Renewals extend it. A context may end before its term does; after [Term.Detach] another one can
+// begin and use the rest of the term.
 //
-// A term that was over for a moment stays over: a caller may have been told so at that moment.
+// A term that has expired stays expired, even if a renewal follows: a caller may have seen its end.
 type Term struct {
 	mu         sync.Mutex
 	validUntil time.Time
-	limit      time.Time // of the present contexts; zero if there is none
-	over       error     // why the term has ended, whatever the clock says
-	contexts   *Context  // the present ones, the last to begin first
+	limit      time.Time // of the current contexts; zero if there is none
+	over       error     // why the term was ended; nil if it was not
+	contexts   *Context  // the current ones, the last to begin first
 }
 
 // Init starts a term that is valid until then. It is called once, before the others.
 func (t *Term) Init(validUntil time.Time) { t.validUntil = validUntil }
 
-// Begin makes a zero Context one that ends with the term, or after longest if that is sooner and not zero,
-// with the cause expired; or when the term is ended by hand.
+// Begin initialises a zero Context, which ends with the cause expired at the end of the term, or
+// after longest if that is sooner and not zero; or when End is called.
 func (t *Term) Begin(parent context.Context, c *Context, longest time.Duration, expired error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,9 +37,9 @@ func (t *Term) Begin(parent context.Context, c *Context, longest time.Duration, 
 	}
 }
 
-// Enter makes a zero Context one more that ends as the present one does, whatever the parents of both
-// are. If the term, or the time of its contexts, is over, it returns why instead: expired, or the cause
-// that [Term.End] was called with.
+// Enter initialises a zero Context, which ends as the current ones do, independent of their
+// parents. If the term, or the time of its contexts, is over, it returns why instead: expired, or
+// the cause of [Term.End].
 func (t *Term) Enter(parent context.Context, c *Context, expired error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *Term) begin(parent context.Context, c *Context, expired error) {
 	t.contexts = c
 }
 
-// Leave ends a context with this cause, unless it has ended already, and forgets it.
+// Leave ends a context with this cause, unless it has already ended, and removes it from the term.
 func (t *Term) Leave(c *Context, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +76,7 @@ func (t *Term) Leave(c *Context, cause error) {
 	c.next, c.prev = nil, nil
 }
 
-// Detach leaves the present contexts as they are, whatever becomes of the term.
+// Detach removes the current contexts from the term, which no longer affects them.
 func (t *Term) Detach() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,8 +88,8 @@ func (t *Term) Detach() {
 	t.contexts, t.limit = nil, time.Time{}
 }
 
-// Ended returns why the term, or the time of its contexts, is over: expired if it is by the clock, or the
-// cause that [Term.End] was called with. It returns nil if it is not over.
+// Ended returns why the term, or the time of its contexts, is over: expired if it is by the clock,
+// or the cause of [Term.End]. It returns nil if it is not over.
 func (t *Term) Ended(expired error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +104,7 @@ func (t *Term) ended(expired error) error {
 	return t.over
 }
 
-// capped is when the present contexts are to end. The caller holds mu.
+// capped returns the deadline of the current contexts. The caller holds mu.
 func (t *Term) capped() time.Time {
 	if !t.limit.IsZero() && t.limit.Before(t.validUntil) {
 		return t.limit
@@ -112,7 +112,7 @@ func (t *Term) capped() time.Time {
 	return t.validUntil
 }
 
-// Extend moves the end of the term on. It never moves back.
+// Extend extends the term. It never moves its end back.
 func (t *Term) Extend(until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +125,7 @@ func (t *Term) Extend(until time.Time) {
 	}
 }
 
-// End ends the term, and the present contexts with this cause, unless they have ended already.
+// End ends the term, and the current contexts with this cause, unless they have already ended.
 func (t *Term) End(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,28 +137,28 @@ func (t *Term) End(cause error) {
 	}
 }
 
-// Valid reports whether nobody else can have what is held.
+// Valid reports whether the hold excludes others: the term has not ended.
 func (t *Term) Valid() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.over == nil && time.Now().Before(t.validUntil)
 }
 
-// Due reports whether the hold is still to be renewed: not when its contexts had their time.
+// Due reports whether to renew the hold: the term, and the time of its contexts, is not over.
 func (t *Term) Due() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ended(context.DeadlineExceeded) == nil
 }
 
-// ValidUntil is when the term ends, unless it is extended, or ended by hand.
+// ValidUntil returns when the term ends, unless it is extended or ended before.
 func (t *Term) ValidUntil() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.validUntil
 }
 
-// Remaining is for how long the term goes on, unless it is extended, or ended by hand.
+// Remaining returns the time until the term ends, unless it is extended or ended before.
 func (t *Term) Remaining() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,16 +1,16 @@
-// Package listeners keeps the functions that a store calls when a hold of a lock is lost.
+// Package listeners has the functions that a store calls when a hold of a lock is lost.
 package listeners
 
 import "sync"
 
-// Listeners are functions that are told of an ID. The zero value has none.
+// Listeners are functions that are called with an ID. The zero value has none.
 type Listeners struct {
 	mu    sync.Mutex
 	next  int
 	funcs map[int]func(id string)
 }
 
-// Add has f called from now on, until it is taken back with the function that it returns.
+// Add adds f, and returns a function that removes it.
 func (n *Listeners) Add(f func(id string)) (remove func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package redo carries out, in the background, what a store did not confirm at the first try.
+// Package redo retries store calls that were not confirmed, in the background.
 package redo
 
 import (
@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// TaskBytes is what a task counts by itself.
+	// TaskBytes is the accounted size of a task without its own Bytes.
 	TaskBytes = 1 << 10
-	// defaultBytes bounds a queue that sets no bound.
+	// defaultBytes is the default of MaxBytes.
 	defaultBytes = 1024 * TaskBytes
-	// tryTimeout bounds one try; stores have shorter deadlines of their own.
+	// tryTimeout bounds one try; stores have shorter timeouts of their own.
 	tryTimeout = 2 * time.Second
-	// minPause and maxPause bound the back-off of a queue none of whose tries succeed.
+	// minPause and maxPause bound the back-off while no try succeeds.
 	minPause, maxPause = 20 * time.Millisecond, 500 * time.Millisecond
-	// A queue makes a few tries at a time while they fail, which probe the store and of which one may
-	// hang, and more and more while they succeed.
+	// The number of concurrent tries: minWidth while they fail, which is enough to probe the store
+	// if one hangs, and doubled with each success up to maxWidth.
 	minWidth, maxWidth = 4, 128
-	// manyTries is the number above which a task's tries no longer count for its place.
+	// manyTries is the number of tries from which on further ones do not change a task's priority.
 	manyTries = 8
 )
 
-// Queue retries tasks until each has succeeded, has run out of time, or the store is closed. The tasks
-// that have failed the least often come first, so that a task that fails for a reason of its own does
-// not hold up the others. A queue whose tries fail backs off as a whole: an outage costs a few tries a
-// second, however many tasks there are, and no goroutine between them. The zero value is ready to use.
+// Queue retries tasks until each has succeeded, has run out of time, or the store is closed. Tasks
+// with the fewest failures come first, so that a task that fails for a reason of its own does not
+// block others. The queue backs off as a whole: an outage costs a few tries a second, however many
+// tasks there are, and no goroutine between them. The zero value is ready to use.
 type Queue struct {
 	// MaxBytes bounds the tasks: each counts TaskBytes and its own Bytes. Zero is 1 MiB.
 	MaxBytes int
@@ -42,34 +42,34 @@ type Queue struct {
 	mu      sync.Mutex
 	tasks   tasks
 	added   uint64
-	left    int // tasks that have not ended, those being tried included
+	left    int // tasks that have not ended, including running ones
 	bytes   int
 	running int // tries
-	width   int // of the tries at a time
+	width   int // maximum of concurrent tries
 	backoff *backoff.ExponentialBackOff
 	timer   *time.Timer   // ends a pause
-	rested  time.Time     // when the pause began
-	idle    chan struct{} // closed when no task is left; nil while none is
+	rested  time.Time     // start of the pause
+	idle    chan struct{} // closed when no task is left; nil without tasks
 
-	resting atomic.Bool // it pauses
+	resting atomic.Bool // in a pause
 }
 
 // Task is something to retry.
 type Task struct {
-	// Until is when it is given up; after that it is tried once more at most.
+	// Until is when the task is given up; after that it is tried at most once more.
 	Until time.Time
-	// Bytes is how much memory it holds.
+	// Bytes is the memory that the task holds.
 	Bytes int
 	// Try is called until it returns nil, by one goroutine at a time.
 	Try func(context.Context) error
-	// After is called when the task is gone, with the last try's error. It may be nil.
+	// After is called when the task has ended, with the last try's error. It may be nil.
 	After func(error)
 
 	tries  int
 	number uint64
 }
 
-// Add has a task tried until it succeeds or its time is over. It reports false if it does not fit.
+// Add adds a task. It returns false if there is no room.
 func (q *Queue) Add(t Task) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -97,29 +97,28 @@ func (q *Queue) max() int {
 	return q.MaxBytes
 }
 
-// Free is how many bytes are left of the bound.
+// Free returns the free bytes.
 func (q *Queue) Free() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.max() - q.bytes
 }
 
-// Left is how many tasks have not ended.
+// Left returns the number of tasks that have not ended.
 func (q *Queue) Left() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.left
 }
 
-// Hurry shortens the pause to the shortest one: the store works. It costs next to nothing unless the
-// queue pauses.
+// Hurry shortens a pause to the minimum, since the store works. It is cheap if there is no pause.
 func (q *Queue) Hurry() {
 	if q.resting.Load() {
 		q.wakeAfter(minPause)
 	}
 }
 
-// wakeAfter has a pause end when it has lasted for d, unless it ends before.
+// wakeAfter ends a pause when it has lasted for d, unless it ends before.
 func (q *Queue) wakeAfter(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -128,8 +127,8 @@ func (q *Queue) wakeAfter(d time.Duration) {
 	}
 }
 
-// Drain tries everything again at once and waits until nothing is left to do, or until ctx ends;
-// then the error says how much is left, and the queue goes on.
+// Drain retries all tasks at once and waits until none is left, or until ctx ends: then the error
+// has their number, and the queue continues.
 func (q *Queue) Drain(ctx context.Context) error {
 	q.wakeAfter(0)
 	q.mu.Lock()
@@ -146,7 +145,7 @@ func (q *Queue) Drain(ctx context.Context) error {
 	}
 }
 
-// fill starts as many tries as there may be. The caller holds mu.
+// fill starts tries up to the maximum. The caller holds mu.
 func (q *Queue) fill() {
 	for !q.resting.Load() && q.running < q.width && len(q.tasks) > 0 {
 		t := heap.Pop(&q.tasks).(*Task)
@@ -197,7 +196,7 @@ func (q *Queue) try(t *Task) {
 	q.fill()
 }
 
-// rest begins a pause, unless there is one. The caller holds mu.
+// rest starts a pause, unless there is one. The caller holds mu.
 func (q *Queue) rest() {
 	if q.resting.Swap(true) {
 		return
@@ -218,7 +217,7 @@ func (q *Queue) wake() {
 	q.fill()
 }
 
-// tasks is a heap, the one that has been tried the least often at its top.
+// tasks is a heap with the least often tried task at its top.
 type tasks []*Task
 
 func (t tasks) Len() int      { return len(t) }

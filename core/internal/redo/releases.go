@@ -9,31 +9,31 @@ import (
 )
 
 const (
-	// maxReleases is how many requests go into one task.
+	// maxReleases is the maximum of requests in a task.
 	maxReleases = 100
-	// releaseBytes bounds the memory of requests to release that the store has not confirmed.
+	// releaseBytes bounds the memory of unconfirmed releases.
 	releaseBytes = 16 << 20
 )
 
-// Releases retries, in the background, what a store has not confirmed to be released, until it does or the
-// lease is over by itself.
+// Releases retries unconfirmed releases in the background, until the store confirms them or the
+// leases have expired.
 type Releases[R any] struct {
 	queue Queue
 	try   func(ctx context.Context, reqs []R) (left []R, err error)
 
 	mu      sync.Mutex
-	left    int       // requests that the store has not confirmed
-	dropped int       // requests for which there was no room
-	until   time.Time // when the last lease of those is over
+	left    int       // unconfirmed requests
+	dropped int       // requests without room in the queue
+	until   time.Time // when the last lease of the dropped ones expires
 }
 
-// NewReleases returns an empty queue of requests that are released by try, which returns with an error
+// NewReleases returns an empty queue of requests that try releases. With an error, try returns
 // those that are left.
 func NewReleases[R any](try func(context.Context, []R) ([]R, error)) *Releases[R] {
 	return &Releases[R]{queue: Queue{MaxBytes: releaseBytes}, try: try}
 }
 
-// Add has requests released whose leases are over by then.
+// Add adds requests whose leases expire by until.
 func (r *Releases[R]) Add(until time.Time, reqs ...R) {
 	for part := range slices.Chunk(reqs, maxReleases) {
 		r.add(until, part)
@@ -53,7 +53,7 @@ func (r *Releases[R]) add(until time.Time, reqs []R) {
 			reqs = left
 			return err
 		},
-		After: func(error) { r.count(-len(reqs)) }, // those that are left are over by themselves
+		After: func(error) { r.count(-len(reqs)) }, // the leases of the rest have expired
 	}
 	if r.queue.Add(task) {
 		return
@@ -76,9 +76,9 @@ func (r *Releases[R]) count(n int) {
 	r.left += n
 }
 
-// Drain retries everything at once, and waits until the store has confirmed it or ctx ends. The error says
-// how many requests are left, or were dropped, so that what they are about may be held until its lease
-// ends.
+// Drain retries all requests at once, and waits until the store has confirmed them or ctx ends. The
+// error has the number of requests that are left or were dropped, whose leases may last until they
+// expire.
 func (r *Releases[R]) Drain(ctx context.Context) error {
 	err := r.queue.Drain(ctx)
 	r.mu.Lock()
@@ -89,10 +89,10 @@ func (r *Releases[R]) Drain(ctx context.Context) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("%d leases may be held until they end by themselves, of which no release is confirmed: %w",
+		return fmt.Errorf("%d unconfirmed releases; their leases may last until they expire: %w",
 			r.left+dropped, context.Cause(ctx))
 	case dropped > 0:
-		return fmt.Errorf("%d leases may be held until they end by themselves, since too many releases were to be retried", dropped)
+		return fmt.Errorf("%d dropped releases; their leases may last until they expire", dropped)
 	}
 	return nil
 }

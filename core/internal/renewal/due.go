@@ -7,9 +7,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Due has a store renew those of a batch that are due, by the requests that are about them, and says
-// for each of the batch whether it is held. Those that are over in this process are not asked for,
-// and not held: a renewal would keep others out for nobody's sake.
+// Due renews the holds of a batch that are due, and reports for each of the batch whether it is
+// held. Holds that have ended in this process are not renewed, and reported as not held: a renewal
+// would block others without a holder.
 func Due[H interface{ Due() bool }, R any](
 	ctx context.Context, batch []H, request func(H) R, renew func(context.Context, []R) ([]bool, error),
 ) ([]bool, error) {
@@ -29,7 +29,7 @@ func Due[H interface{ Due() bool }, R any](
 	}
 	answers, err := renew(ctx, reqs)
 	if err == nil && len(answers) != len(reqs) {
-		err = fmt.Errorf("%w: %d answers to %d renewals", store.ErrUnavailable, len(answers), len(reqs))
+		err = fmt.Errorf("%w: %d replies to %d renewals", store.ErrUnavailable, len(answers), len(reqs))
 	}
 	answers = answers[:min(len(answers), len(reqs))]
 	for i, answer := range answers {

@@ -1,5 +1,5 @@
-// Package renewal keeps leases alive: it renews the holds of a process in batches, each at a third
-// of its time to live or somewhat earlier, with one timer and no goroutine while there is nothing to do.
+// Package renewal renews the leases of a process in batches, each at a third of its TTL or somewhat
+// earlier, with one timer and no goroutine in between.
 package renewal
 
 import (
@@ -10,58 +10,58 @@ import (
 	"time"
 )
 
-// Hold is what a Keeper keeps alive.
+// Hold is a hold with a lease that a Keeper renews.
 type Hold interface {
 	comparable
-	// TTL is the time to live that a renewal gives.
+	// TTL returns the TTL that a renewal sets.
 	TTL() time.Duration
-	// Renewed is called after a renewal that was sent at that time and that the store confirmed.
+	// Renewed is called after a renewal that was sent at this time and confirmed by the store.
 	Renewed(sent time.Time)
-	// Lost is called when the store says that the hold is not held any more. The keeper has
-	// forgotten it by then.
+	// Lost is called when the store reports that the hold has ended. The keeper has removed it
+	// before.
 	Lost()
 }
 
 const (
-	// maxBatch bounds what one call of renew is given.
+	// maxBatch bounds the holds in a call of renew.
 	maxBatch = 100
-	// few batches are in flight at a time, so that a store which has many holds to renew, or was silent
-	// and has many that are overdue, answers each of them in time. If none ends for patience, one more
-	// is sent, up to most: a part of the store may be silent, and hold up the others. After a batch of
-	// which nothing was renewed there is one at a time, and one more after each that was.
+	// few is the usual maximum of batches in flight, so that a store with many due or overdue holds
+	// replies to each of them in time. If none ends for patience, another one is sent, up to most:
+	// a part of the store may not reply, and block the others. After a batch without a single
+	// renewal the maximum is one, and grows by one with each successful batch.
 	few, most = 4, 16
 	patience  = 25 * time.Millisecond
 )
 
-// Parts of a time to live.
+// Parts of a TTL.
 const (
-	// retryPart is when a renewal that failed is tried again, or after a quarter of what is left if that
-	// is sooner, but not before retryLeast.
+	// retryPart is when a failed renewal is retried, or after a quarter of the rest if that is
+	// sooner, but not before retryLeast.
 	retryPart, retryLeast = 12, 60
-	// spreadPart is by how much renewals come earlier at most, so that holds which were acquired together
-	// are not renewed together.
+	// spreadPart is by how much renewals are sent earlier at most, so that holds that were acquired
+	// together are not renewed together.
 	spreadPart = 6
-	// earlyPart is by how much a hold is renewed earlier at most if that fills a batch.
+	// earlyPart is by how much a hold is renewed earlier at most to fill a batch.
 	earlyPart = 24
 )
 
-// Keeper renews holds until they are removed or lost: those first that end first.
+// Keeper renews holds until they are removed or lost, in the order of their ends.
 type Keeper[H Hold] struct {
-	// Renew asks the store to renew the holds of a batch, and says for each whether it is held.
-	// On an error those that it says are held have been renewed, and the others are tried again.
+	// renew renews the holds of a batch in the store, and reports for each whether it is held. With
+	// an error, those reported as held were renewed, and the others are retried.
 	renew func(context.Context, []H) ([]bool, error)
 
 	mu       sync.Mutex
 	holds    map[H]*entry[H]
-	waiting  queue[H] // those that are not due, the first due first
-	ready    queue[H] // those that are due, the first to end first
+	waiting  queue[H] // not due, by due time
+	ready    queue[H] // due, by end
 	inFlight int      // batches
 	started  time.Time
 	limit    int     // of batches in flight, 1 to few
 	added    int     // holds
-	offset   float64 // of the last of them, as a part of the most that there is
+	offset   float64 // of the last hold, as a part of the maximum
 	timer    *time.Timer
-	rings    time.Time // when the timer does, if not zero
+	rings    time.Time // when the timer fires; zero if it is not set
 	spare    sync.Pool // of *entry[H]
 	// running counts batches in flight; Wait waits for it.
 	running sync.WaitGroup
@@ -70,8 +70,8 @@ type Keeper[H Hold] struct {
 type entry[H Hold] struct {
 	hold      H
 	due, ends time.Time
-	watched   bool // it is not renewed, and forgotten when it is due
-	failed    bool // its last renewal has
+	watched   bool // not renewed, and removed when it is due
+	failed    bool // its last renewal failed
 	in        *queue[H]
 	index     int // in that queue; -1 while its batch is in flight
 }
@@ -83,19 +83,19 @@ func NewKeeper[H Hold](renew func(context.Context, []H) ([]bool, error)) *Keeper
 	return k
 }
 
-// Add starts renewing a hold whose present time to live began at the given time.
+// Add starts renewing a hold whose current TTL began at the given time.
 func (k *Keeper[H]) Add(h H, sent time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.added%maxBatch == 0 { // those of a batch stay together
+	if k.added%maxBatch == 0 { // holds of a batch stay together
 		k.offset = rand.Float64()
 	}
 	k.added++
 	k.add(h, sent.Add(h.TTL()/3-k.spread(h, k.offset)), sent.Add(h.TTL()), false)
 }
 
-// spread is how much earlier than at a third of its time to live a hold is renewed. A process with few
-// holds need not spread them. The caller holds mu.
+// spread returns how much earlier than at a third of its TTL a hold is renewed: zero in a process
+// with few holds. The caller holds mu.
 func (k *Keeper[H]) spread(h H, offset float64) time.Duration {
 	if len(k.holds) < maxBatch {
 		return 0
@@ -103,7 +103,7 @@ func (k *Keeper[H]) spread(h H, offset float64) time.Duration {
 	return time.Duration(offset * float64(h.TTL()/spreadPart))
 }
 
-// Watch has a hold that is not renewed forgotten when it ends: it is in a batch then, of which renew says
+// Watch removes a hold that is not renewed when it ends: it is then in a batch, and renew reports
 // that it is not held.
 func (k *Keeper[H]) Watch(h H, end time.Time) {
 	k.mu.Lock()
@@ -123,7 +123,7 @@ func (k *Keeper[H]) add(h H, due, ends time.Time, watched bool) {
 	k.arm(time.Now())
 }
 
-// Remove stops renewing a hold. A renewal that is in flight may still be told to it.
+// Remove stops renewing a hold. Renewed may still be called for a renewal in flight.
 func (k *Keeper[H]) Remove(h H) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -132,25 +132,25 @@ func (k *Keeper[H]) Remove(h H) {
 		return
 	}
 	delete(k.holds, h)
-	if e.index >= 0 { // else its batch has it still
+	if e.index >= 0 { // otherwise its batch still has it
 		heap.Remove(e.in, e.index)
 		*e = entry[H]{}
 		k.spare.Put(e)
 	}
 }
 
-// Len is the number of holds that are kept alive.
+// Len returns the number of holds.
 func (k *Keeper[H]) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.holds)
 }
 
-// Wait waits until no renewal is in flight.
+// Wait blocks until no renewal is in flight.
 func (k *Keeper[H]) Wait() { k.running.Wait() }
 
-// arm sets the timer for the first hold that is due, or for one more batch, unless it rings before that
-// anyway. It is not stopped for a hold that is removed: most are before they are due, and the next hold
+// arm sets the timer for the first due hold, or for another batch, unless it fires before that. It
+// is not stopped when a hold is removed: most are removed before they are due, and the next hold
 // would set it again. The caller holds mu.
 func (k *Keeper[H]) arm(now time.Time) {
 	var next time.Time
@@ -173,7 +173,7 @@ func (k *Keeper[H]) arm(now time.Time) {
 	k.timer.Reset(next.Sub(now))
 }
 
-// Rest stops the timer if nothing is kept alive.
+// Rest stops the timer if there are no holds.
 func (k *Keeper[H]) Rest() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,7 +190,7 @@ func (k *Keeper[H]) tick() {
 	k.send(time.Now())
 }
 
-// send sends batches of what is due, as many as may be in flight. The caller holds mu.
+// send sends batches of due holds, up to the maximum in flight. The caller holds mu.
 func (k *Keeper[H]) send(now time.Time) {
 	for k.waiting.Len() > 0 {
 		first := k.waiting.entries[0]
@@ -235,13 +235,13 @@ func (k *Keeper[H]) renewBatch(batch []*entry[H]) {
 	now := time.Now()
 	for i, e := range batch {
 		if k.holds[e.hold] != e {
-			continue // removed meanwhile
+			continue // removed since
 		}
 		ttl := e.hold.TTL()
 		switch {
 		case i < len(held) && held[i]:
 			next := sent.Add(ttl / 3)
-			if e.failed || sent.Sub(e.due) > ttl/earlyPart { // as were many others, so that they have come together
+			if e.failed || sent.Sub(e.due) > ttl/earlyPart { // late or failed with many others: spread them again
 				next = next.Add(-k.spread(e.hold, offset))
 			}
 			e.due, e.ends, e.failed = next, sent.Add(ttl), false
@@ -272,7 +272,7 @@ func (k *Keeper[H]) renewBatch(batch []*entry[H]) {
 	}
 }
 
-// queue is a heap of entries: the first that is due at its top, or the first that ends.
+// queue is a heap of entries by due time, or by end.
 type queue[H Hold] struct {
 	entries []*entry[H]
 	byEnd   bool

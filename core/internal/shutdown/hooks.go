@@ -1,4 +1,4 @@
-// Package shutdown keeps what must be finished before a store goes.
+// Package shutdown has the hooks of a store's shutdown.
 package shutdown
 
 import (
@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Hooks are functions to be called once, at shutdown. The zero value is ready to use.
+// Hooks are functions that are called at shutdown. The zero value is ready to use.
 type Hooks struct {
 	begun  atomic.Bool
 	closed atomic.Bool
 
 	mu    sync.Mutex
-	over  chan struct{} // closed when the shutdown begins; nil if nobody waits for that
+	over  chan struct{} // closed when the shutdown begins; nil without waiters
 	next  int
 	hooks map[int]func(context.Context) error
 }
@@ -36,7 +36,7 @@ func (h *Hooks) Over() <-chan struct{} {
 	return h.over
 }
 
-// AtShutdown registers f, and returns a function that takes it back.
+// AtShutdown registers f, and returns a function that removes it.
 func (h *Hooks) AtShutdown(f func(context.Context) error) (remove func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,11 +53,10 @@ func (h *Hooks) AtShutdown(f func(context.Context) error) (remove func()) {
 	}
 }
 
-// closeTimeout bounds what Close waits for.
+// closeTimeout bounds the hooks in Close.
 const closeTimeout = time.Second
 
-// Close calls all hooks, for as long as closeTimeout at most, and then close. It does nothing but the first
-// time.
+// Close calls all hooks, for at most closeTimeout, and then close. Later calls do nothing.
 func (h *Hooks) Close(close func()) error {
 	if h.closed.Swap(true) {
 		return nil
@@ -70,7 +69,7 @@ func (h *Hooks) Close(close func()) error {
 }
 
 // Run calls all hooks at once, waits for them, and joins their errors. They stay registered: a
-// second Run finishes what came after the first.
+// second Run finishes what the first has left.
 func (h *Hooks) Run(ctx context.Context) error {
 	h.mu.Lock()
 	if !h.begun.Swap(true) && h.over != nil {

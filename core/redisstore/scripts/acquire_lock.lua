@@ -7,17 +7,19 @@
 --          label, the lock's key or nothing if it is secret, push mode: "P" if a message without a
 --          receiver proves that the process is gone, or "-"
 --
--- Returns "first and last fence" if granted, {"withdrawn"}, or {"queued" or "taken", a holder's label, µs until its
--- lease ends, number of other requests in the queue, place in the queue from 0, µs until the lock may be free}.
+-- Returns "first and last fence" if granted, {"withdrawn"}, or {"queued" or "taken", a holder's
+-- label, µs until its lease ends, number of other requests in the queue, place in the queue from 0,
+-- µs until the lock may be free}.
 --
--- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the holder.
+-- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the
+-- holder.
 
 --#include integers constants
 
 -- The fast paths: a lock without state, and one with a lone hold or an empty queue.
 
--- mint returns the first and the last fence of a grant, as text, and stores the last. stored is the largest so far,
--- from KEYS[7].
+-- mint returns the first and the last fence of a grant, as text, and stores the last. stored is the
+-- largest so far, from KEYS[7].
 local function mint(stored, now)
   local next = stored and string.find(stored, '^%d+$') and tonumber(stored) + 1 or 1
   local first = math.max(next, now)
@@ -63,7 +65,8 @@ if alone and ARGV[3] == '0' and redis.call('EXISTS', KEYS[6]) == 0 then
   end
 end
 
--- The lock is reserved for the caller, which claims it. A release would have removed the reservation.
+-- The lock is reserved for the caller, which claims it. A release would have removed the
+-- reservation.
 local reserved = not alone and redis.call('HGET', KEYS[1], 'h' .. ARGV[1])
 if reserved and string.find(reserved, '^[RP]' .. ARGV[2]) then
   local id, inbox, whole = ARGV[1], ARGV[7], ARGV[4] + ARGV[5]

@@ -6,10 +6,12 @@
 --          semaphore's key or nothing if it is secret, push mode: "P" if a message without a receiver
 --          proves that the process is gone, or "-"
 --
--- Returns the fence as text if granted, {"withdrawn"}, or {"queued", "taken" or "full", weight in use, number of
--- other requests in the queue, µs until the first permit expires, place in the queue from 0}.
+-- Returns the fence as text if granted, {"withdrawn"}, or {"queued", "taken" or "full", weight in
+-- use, number of other requests in the queue, µs until the first permit expires, place in the queue
+-- from 0}.
 --
--- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the use.
+-- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the
+-- use.
 
 --#include integers constants
 

@@ -5,8 +5,8 @@
 -- KEYS[6]  the id's tombstone
 -- ARGV     id, push mode as in the request
 --
--- Returns {"granted"} if the lock is held by or reserved for the id, {"withdrawn"}, {"missing"} if it is not in the
--- queue, or {"queued", place from 0, µs until the lock may be free}.
+-- Returns {"granted"} if the lock is held by or reserved for the id, {"withdrawn"}, {"missing"} if
+-- it is not in the queue, or {"queued", place from 0, µs until the lock may be free}.
 
 --#include integers constants
 

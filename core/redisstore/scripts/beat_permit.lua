@@ -4,8 +4,8 @@
 -- KEYS     as in lib/queue.lua
 -- ARGV     id, push mode as in the request
 --
--- Returns {"granted"} if the permit is held by or reserved for the id, {"withdrawn"}, {"missing"} if it is not in the
--- queue, or {"queued", place from 0, µs until the first permit expires}.
+-- Returns {"granted"} if the permit is held by or reserved for the id, {"withdrawn"}, {"missing"}
+-- if it is not in the queue, or {"queued", place from 0, µs until the first permit expires}.
 
 --#include integers constants queue semaphore
 

@@ -6,12 +6,13 @@
 -- ARGV     owner, fingerprint, lease in µs, retention in ms, "1" if re-runs are allowed, maximum of records in
 --          the scope (0: unlimited), maximum of data in the reply in bytes
 --
--- Returns {outcome, number of the attempt, rest of its lease in µs, state, status, data, bytes of data}; the last
--- five where they apply. Data that is too large for the reply is omitted. If the scope is full, the third is the time
--- until its first record expires.
+-- Returns {outcome, number of the attempt, rest of its lease in µs, state, status, data, bytes of
+-- data}; the last five where they apply. Data that is too large for the reply is omitted. If the
+-- scope is full, the third is the time until its first record expires.
 --
--- It declares no flags: a server that refuses writes, since its memory is full or its disk fails, refuses a script
--- with flags before it has read anything. This one fails only at its first write, and can return existing records.
+-- It declares no flags: a server that refuses writes, since its memory is full or its disk fails,
+-- refuses a script with flags before it has read anything. This one fails only at its first write,
+-- and can return existing records.
 
 --#include integers scope_constants
 
@@ -75,7 +76,8 @@ local state, dirty, prior = string.sub(record, 2, 2), string.sub(record, 3, 3), 
 local number = tonumber(string.sub(record, 70, 77))
 slice = string.sub(record, 114, 126)
 
--- takes over the operation; an attempt that died, or ended with an unknown outcome, may have had effects
+-- takes over the operation; an attempt that died, or ended with an unknown outcome, may have had
+-- effects
 local function take_over(prior)
   local later = scope and slice_of(now_ms, retention) or UNCOUNTED
   local reply = start(number + 1, prior, later)

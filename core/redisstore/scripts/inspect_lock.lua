@@ -4,8 +4,8 @@
 -- KEYS     as in lib/queue.lua and lib/lock.lua
 -- ARGV     an id, or nothing for all
 --
--- Returns {the lock's key or nothing, requests in the queue, id 1, X or S, first fence, last fence, µs until its
--- lease ends, its label, id 2, ...}.
+-- Returns {the lock's key or nothing, requests in the queue, id 1, X or S, first fence, last fence,
+-- µs until its lease ends, its label, id 2, ...}.
 
 --#include integers constants queue lock
 

@@ -4,8 +4,8 @@
 -- KEYS     as in lib/queue.lua
 -- ARGV     maximum of permits to list
 --
--- Returns {the semaphore's key or nothing, requests in the queue, weight in use, fence 1, weight 1, µs until it
--- expires, its label, fence 2, ...}.
+-- Returns {the semaphore's key or nothing, requests in the queue, weight in use, fence 1, weight 1,
+-- µs until it expires, its label, fence 2, ...}.
 
 --#include integers constants queue semaphore
 

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Records whether the attempt in flight may have had effects, unless a later mark has been recorded.
+-- Records whether the attempt in flight may have had effects, unless a later mark has been
+-- recorded.
 --
 -- KEYS[1]  the record; records.go has its layout
 -- ARGV     owner, "1" if it may, Seq of the mark (10 digits)

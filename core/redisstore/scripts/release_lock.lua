@@ -28,8 +28,8 @@ if alone then
   end
 end
 
--- The id has the only hold, and there are no waiters any more, or another request heads a short queue: the lock is
--- reserved for it.
+-- The id has the only hold, and there are no waiters any more, or another request heads a short
+-- queue: the lock is reserved for it.
 local holds = not alone and redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')
 if holds and holds[1] == ARGV[1] and not holds[3] and not redis.call('GET', KEYS[6]) then
   local mine, queue = redis.call('HGET', KEYS[1], 'h' .. ARGV[1]), redis.call('ZRANGE', KEYS[3], 0, 3)
@@ -46,7 +46,8 @@ if holds and holds[1] == ARGV[1] and not holds[3] and not redis.call('GET', KEYS
     redis.call('SET', KEYS[6], held and '1' or '0', 'PX', ARGV[2])
     return held and 1 or 0
   end
-  -- The TTL of the record and the holds was set for this hold, and is longer than the next one needs.
+  -- The TTL of the record and the holds was set for this hold, and is longer than the next one
+  -- needs.
   if ttl and inbox and id ~= ARGV[1] and not queue[4] and alive and tonumber(alive) > now and free - now > CLAIM then
     local message = 'grant ' .. id
     if tells == '-' or redis.pcall('PUBLISH', inbox, message) ~= 0 then

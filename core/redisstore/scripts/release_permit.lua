@@ -8,7 +8,8 @@
 
 --#include integers constants
 
--- The fast paths: a held permit of weight 1, of a semaphore without heavier and without expired ones.
+-- The fast paths: a held permit of weight 1, of a semaphore without heavier and without expired
+-- ones.
 
 if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
   local me = ARGV[1]
@@ -36,7 +37,8 @@ if redis.call('EXISTS', KEYS[5], KEYS[6]) == 0 then
     local alike, capacity, tells, inbox = string.match(asks[1] or '', '^(1:(%d+):F )([P-])(.*)$')
     local alive = living > 0 and redis.call('ZSCORE', KEYS[4], id)
     local used = redis.call('ZCOUNT', KEYS[2], '(' .. string.format(INT, now), '+inf') -- including the caller's, which ends
-    -- The TTL of the record and the holds was set for this hold, and is longer than the next one needs.
+    -- The TTL of the record and the holds was set for this hold, and is longer than the next one
+    -- needs.
     if alike and id ~= me and not queue[4] and used == tonumber(capacity) and alive and tonumber(alive) > now and
       string.sub(asks[2] or '', 1, #alike) == alike and math.min(tonumber(free), now + ttl) - now > CLAIM then
       local message = 'grant ' .. id

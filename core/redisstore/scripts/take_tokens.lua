@@ -11,7 +11,8 @@
 -- A bucket is the server time at which its debt is gone, in ns since 1970. Lua counts integers exactly up to 2^53,
 -- which is 285 years in µs, and 104 days in ns: the capacities of most plans are less, and so are their debts.
 
--- It declares no flags, for the reason that begin_operation.lua gives: at full memory it tells debts and denies.
+-- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns
+-- debts and denials.
 
 --#include integers
 

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// secret is in errors of the server's, and in no answer.
+// secret is in internal errors, and must not be in answers.
 const secret = "do-not-tell"
 
 // refusal is a request that a middleware refuses, and why.
@@ -70,18 +70,18 @@ func unreachable[C Context](t *testing.T) func(C) error {
 	}
 }
 
-// recorder is an HTTPErrorHandler that notes what it is told, and answers with what the error says.
+// recorder is an HTTPErrorHandler that records its errors, and answers with their text.
 type recorder[C Context] struct {
-	told  []error
+	got   []error
 	reply func(C, error)
 }
 
 func (r *recorder[C]) handle(c C, err error) {
-	r.told = append(r.told, err)
+	r.got = append(r.got, err)
 	r.reply(c, err)
 }
 
-// The application's handler is told of a denial, once, and finds in it what it needs.
+// The application's handler gets a denial, once, with everything it needs.
 func denials[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for name, refused := range refusals(t, v) {
 		t.Run(name, func(t *testing.T) {
@@ -93,10 +93,10 @@ func denials[C Context, K ~func(C) (string, error), M any](t *testing.T, v Versi
 				Route: "/", Handler: unreachable[C](t), Use: []M{refused.middleware}, OnError: application.handle,
 			}), http.MethodPost, "/", refused.header...)
 
-			if len(application.told) != 1 {
-				t.Fatalf("the handler of errors ran %d times: %v", len(application.told), application.told)
+			if len(application.got) != 1 {
+				t.Fatalf("the handler of errors ran %d times: %v", len(application.got), application.got)
 			}
-			err := application.told[0]
+			err := application.got[0]
 			d, ok := v.DenialOf(err)
 			if !ok || d.Reason != refused.reason {
 				t.Errorf("the denial is %+v, %v, want %s", d, ok, refused.reason)
@@ -134,8 +134,8 @@ func denials[C Context, K ~func(C) (string, error), M any](t *testing.T, v Versi
 	})
 }
 
-// Echo's own handler answers with a problem, and tells nobody what went wrong inside, even if it has been
-// told to.
+// Echo's own handler answers with a problem, and does not reveal internal errors, even if it is set
+// to show errors.
 func defaultHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for name, refused := range refusals(t, v) {
 		h := v.Serve(App[C, M]{Route: "/", Handler: unreachable[C](t), Use: []M{refused.middleware}})
@@ -164,8 +164,8 @@ func defaultHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, 
 	}
 }
 
-// What an error of the handler's becomes is up to the application, once, whatever is before the handler.
-// A guard keeps what it became.
+// The application answers an error of the handler, once, whatever middleware is before it. A guard
+// keeps that answer.
 func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	st := newStore(t)
 	limit := v.RateLimit(must(tokenbucket.New(st, "limit", tokenbucket.PerHour(100))), v.Global())
@@ -196,12 +196,12 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 					t.Errorf("request %d is replayed: %q", n+1, got)
 				}
 			}
-			if len(application.told) != c.runs {
-				t.Errorf("the handler of errors ran %d times, want %d", len(application.told), c.runs)
+			if len(application.got) != c.runs {
+				t.Errorf("the handler of errors ran %d times, want %d", len(application.got), c.runs)
 			}
-			for _, err := range application.told {
+			for _, err := range application.got {
 				if !errors.Is(err, declined) {
-					t.Errorf("it was told of %v", err)
+					t.Errorf("it got %v", err)
 				}
 			}
 		})
@@ -219,7 +219,8 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 	})
 }
 
-// An application may show the problem in a body of its own kind, which is then not called a problem.
+// An application may show the problem in a body of its own kind, which is then not called a
+// problem.
 func ownHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for name, refused := range refusals(t, v) {
 		t.Run(name, func(t *testing.T) {
@@ -238,32 +239,32 @@ func ownHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Ve
 	}
 }
 
-// An error that is not returned is told to OnError, or else to the application's log, and not to its handler
-// of errors.
+// An error that is not returned goes to OnError, or else to the application's log, and not to its
+// handler of errors.
 func notReturned[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	failing := K(func(C) (string, error) { return "", errors.New(secret) })
 	limiter := must(tokenbucket.New(newStore(t), "limit", tokenbucket.PerHour(1)))
 	deny := v.OnDeny(func(c C, d policy.Denial) error { return c.String(d.Status(), "denied") })
-	var told []error
+	var reported []error
 	for name, c := range map[string]struct {
 		options []policy.RateLimitOption
-		told    int
+		reports int
 	}{
 		"log":     {[]policy.RateLimitOption{deny}, 0},
-		"OnError": {[]policy.RateLimitOption{deny, v.OnError(func(_ C, err error) { told = append(told, err) })}, 1},
+		"OnError": {[]policy.RateLimitOption{deny, v.OnError(func(_ C, err error) { reported = append(reported, err) })}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			told = nil
+			reported = nil
 			w := send(v.Serve(App[C, M]{
 				Route: "/", Handler: unreachable[C](t), Use: []M{v.RateLimit(limiter, failing, c.options...)}, Log: &log,
-				OnError: func(_ C, err error) { t.Errorf("the handler of errors is told of %v", err) },
+				OnError: func(_ C, err error) { t.Errorf("the handler of errors got %v", err) },
 			}), http.MethodGet, "/")
 			if w.Code != http.StatusInternalServerError || w.Body.String() != "denied" {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
-			if len(told) != c.told || strings.Contains(log.String(), secret) != (c.told == 0) {
-				t.Errorf("OnError was told %v, and the log %q", told, &log)
+			if len(reported) != c.reports || strings.Contains(log.String(), secret) != (c.reports == 0) {
+				t.Errorf("OnError got %v, and the log %q", reported, &log)
 			}
 		})
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// asked is what a key function has said.
+// asked is the result of a key function.
 type asked struct {
 	key string
 	err error
 }
 
-// ask runs a key function on a request to /carts/:id, after what is prepared.
+// ask runs a key function on a prepared request to /carts/:id.
 func ask[C Context, K ~func(C) (string, error), M any](v Version[C, K, M], key K, path string, prepare func(C)) asked {
-	a := asked{err: errors.New("the key function was not asked")}
+	a := asked{err: errors.New("the key function was not called")}
 	use := []M{v.Before(func(c C) {
 		if prepare != nil {
 			prepare(c)
@@ -96,7 +96,7 @@ func keys[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[
 	})
 }
 
-// Every way to write a path is the same cart.
+// Every spelling of a path is the same cart.
 func params[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for sent, want := range map[string]string{
 		"a-b":          "a-b",

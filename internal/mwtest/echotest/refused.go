@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// A guard keeps no refusal of what is behind it, whatever the application makes of the error, and keeps
-// what is answered instead of one.
+// A guard does not keep refusals behind it, however the application answers the error, and keeps an
+// answer that replaces one.
 func refusedBehindGuard[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	declined := errors.New("declined")
 	returning := v.OnDeny(func(C, policy.Denial) error { return declined })

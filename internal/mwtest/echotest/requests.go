@@ -16,7 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// A body without a length that exceeds what echo's own limit lets pass is too large, and not broken off.
+// A body without a length that exceeds what echo's own limit lets pass is too large, and not broken
+// off.
 func bodyLimit[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	application := &recorder[C]{reply: func(c C, err error) { _ = c.JSON(http.StatusTeapot, err.Error()) }}
 	h := v.Serve(App[C, M]{
@@ -26,16 +27,16 @@ func bodyLimit[C Context, K ~func(C) (string, error), M any](t *testing.T, v Ver
 	r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat("x", 101)))) // of unknown length
 	r.Header.Set("Idempotency-Key", "k")
 	h.ServeHTTP(httptest.NewRecorder(), r)
-	if len(application.told) != 1 {
-		t.Fatalf("the handler of errors ran %d times: %v", len(application.told), application.told)
+	if len(application.got) != 1 {
+		t.Fatalf("the handler of errors ran %d times: %v", len(application.got), application.got)
 	}
-	if d, _ := v.DenialOf(application.told[0]); d.Reason != policy.BodyTooLarge {
-		t.Errorf("denied as %q: %v", d.Reason, application.told[0])
+	if d, _ := v.DenialOf(application.got[0]); d.Reason != policy.BodyTooLarge {
+		t.Errorf("denied as %q: %v", d.Reason, application.got[0])
 	}
 }
 
-// When a time-out middleware outside has returned before the handler does, echo's context is another
-// request's. Nothing here may put back into it what was there.
+// When a time-out middleware outside has returned before the handler does, echo's context is
+// another request's. Nothing here may put back into it what was there.
 func recycledContexts[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	store := newStore(t)
 	locker := must(lock.New(store, "carts"))

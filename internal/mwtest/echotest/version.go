@@ -1,5 +1,5 @@
-// Package echotest is what the middleware for echo must do beyond the table of behaviour, in each of echo's
-// versions: where its keys come from, and what it says to the application's HTTPErrorHandler.
+// Package echotest tests the middleware for each version of echo beyond the table of behaviour:
+// where its keys come from, and what the application's HTTPErrorHandler gets.
 package echotest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// Context is what the contexts of all versions have in common.
+// Context is the common part of the contexts of all versions.
 type Context interface {
 	Request() *http.Request
 	SetRequest(r *http.Request)
@@ -28,14 +28,14 @@ type Context interface {
 	comparable
 }
 
-// Version is a version of echo, and the middleware for it. C is its context, K its KeyFunc and M its
-// middleware.
+// Version is a version of echo, and the middleware for it. C is its context, K its KeyFunc and M
+// its middleware.
 type Version[C Context, K ~func(C) (string, error), M any] struct {
-	// Serve returns what serves an application.
+	// Serve returns the handler of an application.
 	Serve func(App[C, M]) http.Handler
 	// Before is middleware that calls a function before the handler.
 	Before func(func(C)) M
-	// Around is middleware that has a function answer, which may call the handler.
+	// Around is middleware that calls a function, which may call the handler.
 	Around func(func(c C, next func(C) error) error) M
 	// BodyLimit is echo's own middleware.
 	BodyLimit func(bytes int64) M
@@ -65,10 +65,10 @@ type App[C Context, M any] struct {
 	Route   string
 	Handler func(C) error
 	Use     []M
-	// OnError is its HTTPErrorHandler; nil for echo's own, which is then told to show to clients what
-	// it may.
+	// OnError is its HTTPErrorHandler; nil for echo's own, which is then set to show errors to
+	// clients.
 	OnError func(C, error)
-	// Log is where its logger writes.
+	// Log receives the output of its logger.
 	Log io.Writer
 }
 
@@ -86,7 +86,7 @@ func Run[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C
 	t.Run("what is not returned", func(t *testing.T) { notReturned(t, v) })
 }
 
-// send sends a request to what serves, with these header fields: name, value, name, value.
+// send sends a request to a handler, with these header fields: name, value, name, value.
 func send(h http.Handler, method, path string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader("body"))
 	for i := 0; i < len(header); i += 2 {

@@ -1,4 +1,5 @@
-// Package wiring holds the middleware of a framework to what must not compile, and to what must not start.
+// Package wiring checks which wirings of a framework's middleware must not compile, and which must
+// panic.
 package wiring
 
 import (
@@ -11,18 +12,18 @@ import (
 	"testing"
 )
 
-// Framework is how the middleware of a framework are wired.
+// Framework describes the wiring of a framework's middleware.
 type Framework struct {
 	Package string // the name of the framework's package in this module
 	Other   string // that of another framework's
-	Imports string // what else Request and Deny need
-	Request string // the type that key functions are given
+	Imports string // other imports of Request and Deny
+	Request string // the argument type of key functions
 	Deny    string // a function for OnDeny
-	RPC     bool   // it speaks gRPC, where options of HTTP make no sense
+	RPC     bool   // gRPC, without the options of HTTP
 }
 
-// Compile has the compiler look at every way to wire a middleware with an option, and at the mistakes that
-// would cost money. What belongs together must compile, and nothing else may.
+// Compile compiles every middleware with every option, and the mistakes that would cost money. Only
+// valid combinations may compile.
 func Compile(t *testing.T, f Framework) {
 	t.Helper()
 	if _, err := exec.LookPath("go"); err != nil {
@@ -44,7 +45,8 @@ func Compile(t *testing.T, f Framework) {
 	}
 }
 
-// Panics checks that every function panics with the text that it is listed under: "package: New: reason".
+// Panics checks that every function panics with the text that it is listed under: "package: New:
+// reason".
 func Panics(t *testing.T, mistakes map[string]func()) {
 	for want, wire := range mistakes {
 		t.Run(want, func(t *testing.T) {
@@ -58,13 +60,13 @@ func Panics(t *testing.T, mistakes map[string]func()) {
 	}
 }
 
-// line is a line of code, and what it gets wrong.
+// line is a line of code, and its mistake.
 type line struct {
 	code    string
 	mistake string // an expression that cannot be used there; empty if there is none
 }
 
-// option is an option, and the policies that it makes sense for.
+// option is an option, and the policies that it is for.
 type option struct {
 	code     string
 	policies []string
@@ -72,7 +74,7 @@ type option struct {
 
 var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency", "fenced"}
 
-// ofHTTP are the options that no interceptor has.
+// ofHTTP are the options that interceptors do not have.
 var ofHTTP = []string{
 	"policy.LegacyHeaders()", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.MaxBodies(1)", "policy.Fingerprint(nil)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
 }
@@ -113,7 +115,7 @@ func (f Framework) options() []option {
 	return options
 }
 
-// with is the code of a middleware with an option.
+// with returns the code of a middleware with an option.
 func (f Framework) with(policy, option string) string {
 	by := f.Package + ".Global()"
 	if policy == "idempotency" {
@@ -122,7 +124,7 @@ func (f Framework) with(policy, option string) string {
 	return "_ = " + policy + ".New(" + policy + "State, " + by + ", " + option + ")"
 }
 
-// lines are every option on every middleware, and what else goes wrong.
+// lines returns every option on every middleware, and other mistakes.
 func (f Framework) lines() []line {
 	var lines []line
 	for _, o := range f.options() {
@@ -194,8 +196,8 @@ func wire() {
 	return b.String(), first
 }
 
-// judge compares what a compiler says about lines, of which the first has this number, with what it must
-// say.
+// judge compares the compiler's output for lines, of which the first has this number, with the
+// expected one.
 func judge(lines []line, first int, out string) (complaints []string) {
 	said := make(map[int]string)
 	for text := range strings.Lines(out) {

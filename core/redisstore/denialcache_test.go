@@ -13,7 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// denier has a limiter on a server behind a proxy that counts what is asked, and one of another process.
+// denier has a limiter on a server behind a proxy that counts what is asked, and one of another
+// process.
 type denier struct {
 	t            *testing.T
 	proxy        *redistest.Proxy
@@ -25,7 +26,7 @@ func newDenier(t *testing.T, plan tokenbucket.Plan, opts ...redisstore.Option) *
 	server := redistest.Start(t)
 	d := &denier{t: t, proxy: redistest.NewProxy(t, server.Addr()), plan: plan}
 	d.here = d.limiter(newStore(t, dial(t, d.proxy.Addr(), time.Second), opts...))
-	d.beyond = d.limiter(newStore(t, server.Client(), redisstore.WithoutRememberedDenials()))
+	d.beyond = d.limiter(newStore(t, server.Client(), redisstore.WithoutDenialCache()))
 	return d
 }
 
@@ -57,7 +58,7 @@ func TestDenialsAreRemembered(t *testing.T) {
 	}
 	for range 100 {
 		again, asked := d.allow("k", 1)
-		if again.Allowed || asked != 0 || again.Source != tokenbucket.FromMemory {
+		if again.Allowed || asked != 0 || again.Source != tokenbucket.FromCache {
 			t.Fatalf("denied again: %+v, asked %d times", again, asked)
 		}
 		if again.RetryAfter > first.RetryAfter || again.RetryAfter < first.RetryAfter-time.Second {
@@ -104,7 +105,7 @@ func TestRememberedDenialsAreExact(t *testing.T) {
 		if there.Allowed && !here.Allowed {
 			t.Fatalf("denied what is there: %+v", here)
 		}
-		if here.Source == tokenbucket.FromMemory {
+		if here.Source == tokenbucket.FromCache {
 			remembered++
 		}
 		if here.Allowed {
@@ -151,7 +152,7 @@ func TestResetsAreSeen(t *testing.T) {
 }
 
 func TestWithoutRememberedDenials(t *testing.T) {
-	d := newDenier(t, tokenbucket.PerHour(1).Burst(1), redisstore.WithoutRememberedDenials())
+	d := newDenier(t, tokenbucket.PerHour(1).Burst(1), redisstore.WithoutDenialCache())
 	d.allow("k", 1)
 	for range 3 {
 		if again, asked := d.allow("k", 1); again.Allowed || asked != 1 || again.Source != tokenbucket.FromStore {
@@ -160,8 +161,8 @@ func TestWithoutRememberedDenials(t *testing.T) {
 	}
 }
 
-// What is remembered of a key is as large as the key, not as the request that it was cut out of, and is gone
-// when it is of no use, though nobody asks for that key again.
+// What is remembered of a key is as large as the key, not as the request that it was cut out of,
+// and is gone when it is of no use, though nobody asks for that key again.
 func TestWhatRememberedDenialsTake(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(1))

@@ -13,15 +13,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// passage is something between a handler and its client that a middleware could be in the way of.
+// passage is an interaction of a handler with its client that a middleware could prevent.
 type passage struct {
 	name string
-	// want is what a client sees of net/http. A framework may make something else of it, but then without
-	// a middleware too.
+	// want is what a client sees with net/http. With another framework the result may differ, but
+	// then also without middleware.
 	want string
-	// http1 is set for what HTTP/2 does not have.
+	// http1 is set for features that HTTP/2 does not have.
 	http1 bool
-	// begin returns a handler, and what its client says it sees.
+	// begin returns a handler, and a client function that returns what it sees.
 	begin func() (http.HandlerFunc, func(*testing.T, client) string)
 }
 
@@ -33,7 +33,7 @@ func throughRows() []row {
 	return rows
 }
 
-// row is the passage through each middleware, and through all of them.
+// row tests the passage through each middleware, and through all of them.
 func (p passage) row() row {
 	return row{p.name, func(t *testing.T, f Framework) {
 		for _, version := range p.versions() {
@@ -79,7 +79,7 @@ func (p passage) seen(t *testing.T, f Framework, version string, middleware ...M
 	return see(t, client{ctx, server})
 }
 
-// chain is a chain of middleware that let everybody pass.
+// chain is a chain of middleware that allows every request.
 type chain struct {
 	name       string
 	middleware []Middleware
@@ -111,16 +111,17 @@ func passing(t *testing.T) []Middleware {
 	}
 }
 
-// client is the client of a passage. Its requests end when the test's patience does.
+// client is the client of a passage. Its requests end with the patience of the test.
 type client struct {
 	ctx    context.Context
 	server *httptest.Server
 }
 
-// url is that of the handler.
+// url returns the URL of the handler.
 func (c client) url() string { return c.server.URL + Path + "1" }
 
-// post sends a request with header fields: name, value, name, value. The caller closes the answer's body.
+// post sends a request with header fields: name, value, name, value. The caller closes the answer's
+// body.
 func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body)
@@ -135,7 +136,7 @@ func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Resp
 	return resp, err
 }
 
-// read returns the body of an answer to such a request, or why there is none.
+// read returns the body of an answer to such a request, or the error.
 func (c client) read(t *testing.T, body io.Reader, header ...string) string {
 	t.Helper()
 	resp, err := c.post(t, body, header...)

@@ -1,0 +1,211 @@
+package redisstore
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
+)
+
+// A denial is served from a local cache until Redis could decide otherwise. A debt shrinks only
+// with time, unless the key is charged or reset: while the least possible debt leaves no room for a
+// charge, Redis would deny that too.
+
+const (
+	// denialTTL bounds the life of an entry, so that resets by other processes are seen.
+	denialTTL = time.Second
+	// clockStep is the resolution of Redis's clock: a debt there shrinks in steps, by up to one
+	// more or one less than the elapsed time.
+	clockStep = time.Microsecond
+	// denialShards times denialsPerShard is the capacity, at about 250 bytes and a copy of the key
+	// each.
+	denialShards    = 64
+	denialsPerShard = 1024
+)
+
+// denialCache is a cache of denials. The zero value caches nothing.
+type denialCache struct {
+	seed   maphash.Seed
+	start  time.Time
+	shards []denialShard
+
+	due   atomic.Bool // a sweep is scheduled
+	mu    sync.Mutex
+	timer *time.Timer // runs the sweep; set with the first denial
+	ended bool
+}
+
+type denialShard struct {
+	mu     sync.Mutex
+	table  expiry.Table[denialKey, denial]
+	resets atomic.Uint64
+}
+
+type denialKey struct{ limiter, key string }
+
+// denial is a denial by Redis.
+type denial struct {
+	charges           []store.Charge
+	debts             store.Debts
+	sentAt, repliedAt time.Duration // before and after Redis decided
+}
+
+func (d *denialCache) init() {
+	d.seed, d.start, d.shards = maphash.MakeSeed(), time.Now(), make([]denialShard, denialShards)
+	for i := range d.shards {
+		d.shards[i].clear()
+	}
+}
+
+func (s *denialShard) clear() { s.table = expiry.NewTable[denialKey, denial](denialsPerShard, nil) }
+
+// sweepLater schedules a sweep, unless one is scheduled.
+func (d *denialCache) sweepLater() {
+	if d.due.Load() || d.due.Swap(true) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.ended:
+	case d.timer == nil:
+		d.timer = time.AfterFunc(denialTTL, d.sweep)
+	default:
+		d.timer.Reset(denialTTL)
+	}
+}
+
+// sweep removes expired entries, and frees the memory of empty shards.
+func (d *denialCache) sweep() {
+	d.due.Store(false) // later entries schedule their own sweep
+	left := 0
+	for i := range d.shards {
+		left += d.shards[i].sweep(d.now())
+	}
+	if left > 0 {
+		d.sweepLater()
+	}
+}
+
+func (s *denialShard) sweep(now time.Duration) (left int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.table.Len() == 0 {
+		return 0
+	}
+	s.table.Sweep(s.table.Len(), int64(now))
+	if s.table.Len() == 0 {
+		s.clear()
+	}
+	return s.table.Len()
+}
+
+// stop ends sweeps.
+func (d *denialCache) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+func (d *denialCache) now() time.Duration { return time.Since(d.start) }
+
+func (d *denialCache) shardOf(key string) *denialShard {
+	return &d.shards[maphash.String(d.seed, key)%denialShards]
+}
+
+// lookup returns a denial of charges that Redis would certainly deny. Otherwise it returns a
+// pendingDenial, which stores the reply of Redis.
+func (d *denialCache) lookup(limiter, key string, charges []store.Charge) (store.TakeReply, pendingDenial, bool) {
+	if d.shards == nil {
+		return store.TakeReply{}, pendingDenial{}, false
+	}
+	shard, now := d.shardOf(key), d.now()
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if e := shard.table.Get(denialKey{limiter, key}, int64(now)); e != nil && e.Value.holdsFor(charges, now) {
+		return store.TakeReply{Debts: e.Value.debtsAt(now), Cached: true}, pendingDenial{}, true
+	}
+	return store.TakeReply{}, pendingDenial{d, shard, now, shard.resets.Load()}, false
+}
+
+// pendingDenial is a decision in flight.
+type pendingDenial struct {
+	cache  *denialCache
+	shard  *denialShard
+	sentAt time.Duration
+	resets uint64
+}
+
+// store caches a denial, unless the key may have been reset since, or the cache is full.
+func (q pendingDenial) store(limiter, key string, charges []store.Charge, reply *store.TakeReply) {
+	if q.shard == nil || reply.Allowed {
+		return
+	}
+	now := q.cache.now()
+	kept := denial{charges: charges, debts: reply.Debts, sentAt: q.sentAt, repliedAt: now}
+	expires := int64(q.sentAt + denialTTL)
+	id := denialKey{limiter, key}
+	q.shard.mu.Lock()
+	defer q.shard.mu.Unlock()
+	if q.shard.resets.Load() != q.resets || !kept.holdsFor(charges, now) {
+		return
+	}
+	if e := q.shard.table.Get(id, int64(now)); e != nil {
+		e.Value, e.Expires = kept, expires
+		return
+	}
+	if q.shard.table.Room(1, int64(now)) {
+		id.key = strings.Clone(key) // a substring of a request would keep the whole request in memory
+		q.shard.table.Add(id, kept, expires, int64(now))
+		q.cache.sweepLater()
+	}
+}
+
+// remove removes a key, and invalidates its decisions in flight. It is called after the reset:
+// later decisions see it.
+func (d *denialCache) remove(limiter, key string) {
+	if d.shards == nil {
+		return
+	}
+	shard := d.shardOf(key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	shard.resets.Add(1)
+	shard.table.Remove(denialKey{limiter, key})
+}
+
+// holdsFor reports whether Redis would deny charges to the same buckets at this time.
+func (d *denial) holdsFor(charges []store.Charge, now time.Duration) bool {
+	if !slices.EqualFunc(d.charges, charges, sameBucket) {
+		return false
+	}
+	for i := range charges {
+		c := &charges[i]
+		least := c.Debt(d.debts.At(i) - (now - d.sentAt + clockStep))
+		if c.Cost > 0 && !c.Fits(least) {
+			return true
+		}
+	}
+	return false
+}
+
+func sameBucket(a, b store.Charge) bool {
+	return a.Bucket == b.Bucket && a.Capacity == b.Capacity
+}
+
+// debtsAt returns the largest possible debts of the key, so that callers do not retry too early.
+func (d *denial) debtsAt(now time.Duration) store.Debts {
+	debts := store.MakeDebts(len(d.charges))
+	for i := range d.charges {
+		debts.Set(i, max(d.debts.At(i)-max(now-d.repliedAt-clockStep, 0), 0))
+	}
+	return debts
+}

@@ -1,0 +1,105 @@
+package mwtest
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// logs checks that a text was logged once, and nothing else was.
+func logs(t *testing.T, j *Journal, text string) {
+	t.Helper()
+	logged := j.Records(t)
+	if len(logged) != 1 || !strings.Contains(logged[0]["msg"].(string), text) || logged[0]["mechanism"] != "idempotency" {
+		t.Errorf("logged %v, want once %q", logged, text)
+	}
+}
+
+// orderRows are about mistakes in the order of middleware.
+var orderRows = []row{
+	{"the same guard twice is refused", func(t *testing.T, f Framework) {
+		var j Journal
+		var c counter
+		orders := Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Logger(j.Logger())}}
+		s := serve(t, f, c.handle, orders, orders)
+		for n := range 3 {
+			s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).denies(policy.InternalError)
+		}
+		c.ran(t, 0)
+		logs(t, &j, "twice")
+		s.send("1", "", "X-User", "u").is(http.StatusCreated, "run 1") // nothing guards it
+	}},
+	{"two guards are logged", func(t *testing.T, f Framework) {
+		var j Journal
+		var c counter
+		store := newStore(t)
+		log := []policy.IdempotencyOption{policy.Logger(j.Logger())}
+		payments, err := guard.New(store, "payments")
+		s := serve(t, f, c.handle,
+			Idempotency{Guard: newGuard(t, store), By: byUser, Options: log}, Idempotency{Guard: must(t, payments, err), By: byUser, Options: log})
+		for n := range 3 {
+			for range 2 {
+				s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+			}
+		}
+		logs(t, &j, "two guards")
+	}},
+	{"a lock in front of idempotency is logged", func(t *testing.T, f Framework) {
+		inFront(t, f, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
+	}},
+	{"a permit in front of idempotency is logged", func(t *testing.T, f Framework) {
+		inFront(t, f, Concurrency{Semaphore: newSemaphore(t, newStore(t), 10), By: byID})
+	}},
+	{"a request within the process is independent", func(t *testing.T, f Framework) {
+		var j Journal
+		var c counter
+		store := newStore(t)
+		log := policy.Logger(j.Logger())
+		var all http.Handler
+		all = f.Serve(func(w http.ResponseWriter, r *http.Request) {
+			if _, inner, ok := strings.Cut(r.Header.Get("X-Send"), " "); ok { // an ID, and a key
+				id, key, _ := strings.Cut(inner, " ")
+				sub := httptest.NewRequestWithContext(r.Context(), http.MethodPost, Path+id, nil)
+				sub.Header = http.Header{"X-User": {"u"}, "X-Key": {"sub"}, keyHeader: {key}}
+				if key == "" {
+					sub.Header.Del(keyHeader)
+				}
+				all.ServeHTTP(w, sub)
+				return
+			}
+			c.handle(w, r)
+		},
+			Idempotency{Guard: newGuard(t, store), By: byUser, Options: []policy.IdempotencyOption{log}},
+			Exclusive{Locker: newLocker(t, store), By: byHeader, Options: []policy.ExclusiveOption{log}},
+			Concurrency{Semaphore: newSemaphore(t, store, 10), By: byHeader, Options: []policy.ConcurrencyOption{log}})
+		listening := httptest.NewServer(all)
+		t.Cleanup(listening.Close)
+		s := server{t, listening.URL}
+		for n, send := range []string{"to 2 other", "to 1 another", "to 1 ", "to 2 "} {
+			s.send("1", "", "X-User", "u", "X-Key", "a", keyHeader, "k"+strconv.Itoa(n), "X-Send", send).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+		}
+		if logged := j.Records(t); len(logged) > 0 {
+			t.Errorf("logged %v", logged)
+		}
+	}},
+}
+
+// inFront tests a middleware in front of idempotency: it works, and is logged once.
+func inFront(t *testing.T, f Framework, m Middleware) {
+	t.Helper()
+	var j Journal
+	var c counter
+	s := serve(t, f, c.handle, m,
+		Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Logger(j.Logger())}})
+	for n := range 3 {
+		for range 2 {
+			s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+		}
+	}
+	logs(t, &j, "in front of idempotency")
+}
