@@ -196,7 +196,7 @@ func TestTooSlow(t *testing.T) {
 			p.fail(fault{before: 4 * time.Millisecond}, "acquire", "raise")
 		}
 		_, err := q.AcquireLock(t.Context(), request("k", "me", ttl))
-		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the lease was over") {
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the lease expired") {
 			t.Errorf("8 of %v: %v", ttl, err)
 		}
 		synctest.Wait()
@@ -258,7 +258,7 @@ func TestStart(t *testing.T) {
 		}
 		time.Sleep(time.Minute - time.Second)
 		_, err := q.AcquireLock(t.Context(), request("k", "early", ttl))
-		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "may have forgotten") {
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "may have lost a lease") {
 			t.Fatalf("AcquireLock: %v", err)
 		}
 		time.Sleep(time.Second)
