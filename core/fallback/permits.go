@@ -8,8 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/batch"
-	"github.com/lockkeeper/lockkeeper/core/internal/redo"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
@@ -36,8 +35,8 @@ func Permits(primary, standIn store.Permits, share float64) (store.Permits, erro
 		register: registerOf(primary), primary: primary, standIn: standIn, share: share, began: time.Now(),
 		moved: expiry.NewTable[string, struct{}](maxMoved, nil),
 	}
-	p.withdrawals = batch.NewQueue(p.withdrawAll)
-	p.retries = redo.NewReleases(p.withdrawEach)
+	p.withdrawals = background.NewBatchQueue(p.withdrawAll)
+	p.retries = background.NewReleases(p.withdrawEach)
 	return p, nil
 }
 
@@ -54,8 +53,8 @@ type permits struct {
 	share            float64
 	register
 
-	withdrawals *batch.Queue[store.PermitRef] // on primary, of requests that moved to the stand-in
-	retries     *redo.Releases[store.PermitRef]
+	withdrawals *background.BatchQueue[store.PermitRef] // on primary, of requests that moved to the stand-in
+	retries     *background.Releases[store.PermitRef]
 
 	began time.Time
 	mu    sync.Mutex

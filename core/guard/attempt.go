@@ -209,7 +209,7 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 
 func (a *Attempt) forget() { a.guard.keeper.Remove(keptAttempt{a}) }
 
-// keptAttempt implements renewal.Hold for an attempt.
+// keptAttempt implements lease.Hold for an attempt.
 type keptAttempt struct{ *Attempt }
 
 func (a keptAttempt) TTL() time.Duration { return a.guard.config.ttl }

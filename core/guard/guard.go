@@ -15,11 +15,9 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/errand"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/core/internal/redo"
-	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -46,12 +44,12 @@ type Guard struct {
 	name     string
 	config   config
 	names    digester
-	keeper   *renewal.Keeper[keptAttempt]
+	keeper   *lease.Keeper[keptAttempt]
 	pending  pending
-	abandons redo.Queue   // abandoned attempts that the store has not confirmed
-	calls    errand.Group // of Begin; those that begin an attempt count until it is settled
-	closed   atomic.Bool  // Begin returns ErrClosed
-	detach   func()       // from the store's Shutdown
+	abandons background.RetryQueue // abandoned attempts that the store has not confirmed
+	calls    background.Group      // of Begin; those that begin an attempt count until it is settled
+	closed   atomic.Bool           // Begin returns ErrClosed
+	detach   func()                // from the store's Shutdown
 	namesake *namesake.Member
 	typical  average.Duration // duration of attempts
 
@@ -88,7 +86,7 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name)
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
-	g.keeper = renewal.NewKeeper(g.renew)
+	g.keeper = lease.NewKeeper(g.renew)
 	g.detach = st.AtShutdown(g.shutdown)
 	g.namesake = namesake.Join(st, c.logger, "idempotency", name, c.settings())
 	return g, nil

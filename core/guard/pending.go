@@ -9,14 +9,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/redo"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 const (
 	// maxPendingBytes bounds the memory of unconfirmed completions: their results, and
-	// redo.TaskBytes for each. Results leave a part of it to completions without one, so that at
+	// background.TaskBytes for each. Results leave a part of it to completions without one, so that at
 	// least 16,384 of those are not dropped.
 	maxPendingBytes = 64 << 20
 	withoutResults  = 4 // a quarter
@@ -28,7 +28,7 @@ const (
 // pending are the completions that the store has not confirmed. They are retried for as long as
 // their records would be kept, and Begin returns their results.
 type pending struct {
-	queue redo.Queue
+	queue background.RetryQueue
 	any   atomic.Bool // lets Begin skip the mutex while there are none
 
 	mu      sync.Mutex
@@ -106,7 +106,7 @@ func (a *Attempt) settleLater(req *store.SettleRequest, err error) telemetry.Ide
 // it.
 func (g *Guard) retryCompletion(a *Attempt, req *store.SettleRequest) bool {
 	owned := false
-	task := redo.Task{
+	task := background.Task{
 		Until: time.Now().Add(req.Retention),
 		Bytes: len(req.Data),
 		Try: func(ctx context.Context) (err error) {
@@ -147,7 +147,7 @@ func (g *Guard) dropCompletion(a *Attempt, err error) {
 // abandonLater abandons an attempt in the background. It retries for as long as the record is kept,
 // whose outcome would otherwise become unknown. If there is no room to retry, it logs err.
 func (g *Guard) abandonLater(ctx context.Context, ref store.AttemptRef, err error, after func()) {
-	queued := g.abandons.Add(redo.Task{
+	queued := g.abandons.Add(background.Task{
 		Until: time.Now().Add(g.config.retention),
 		Try: func(ctx context.Context) error {
 			_, err := g.store.AbandonOperation(ctx, ref)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
-	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -93,13 +92,13 @@ func (h *hold) request() store.LockRef {
 	}
 }
 
-// TTL implements renewal.Hold.
+// TTL implements lease.Hold.
 func (h *hold) TTL() time.Duration { return h.config.ttl }
 
-// Renewed implements renewal.Hold.
+// Renewed implements lease.Hold.
 func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.config.ttl)) }
 
-// Lost implements renewal.Hold: the hold has ended in the store, or by the clock.
+// Lost implements lease.Hold: the hold has ended in the store, or by the clock.
 func (h *hold) Lost() {
 	cause := h.endCause()
 	h.term.End(cause)
@@ -125,7 +124,7 @@ func (h *hold) Due() bool { return h.term.Due() }
 
 // renew renews holds in a batch.
 func (c *core) renew(ctx context.Context, holds []*hold) ([]bool, error) {
-	renewed, err := renewal.Due(ctx, holds, (*hold).request, c.store.RenewLocks)
+	renewed, err := lease.Due(ctx, holds, (*hold).request, c.store.RenewLocks)
 	c.leases.Renewed(ctx, renewed, len(holds), err)
 	return renewed, err
 }

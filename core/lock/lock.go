@@ -19,10 +19,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/errand"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/core/internal/redo"
-	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -58,14 +57,14 @@ type Locker struct {
 type core struct {
 	store    store.Locks
 	name     string
-	keeper   *renewal.Keeper[*hold]
-	releases *redo.Releases[store.LockRef]
+	keeper   *lease.Keeper[*hold]
+	releases *background.Releases[store.LockRef]
 	detach   []func()
 
 	closing context.Context // ends when the Locker is closed, or its store is shut down
 	close   context.CancelFunc
-	closed  atomic.Bool  // Close was called
-	calls   errand.Group // calls to acquire and to unlock, and background work
+	closed  atomic.Bool      // Close was called
+	calls   background.Group // calls to acquire and to unlock, and background work
 
 	namesake  *namesake.Member
 	telemetry *telemetry.Lock
@@ -98,8 +97,8 @@ func New(st store.Locks, name string, opts ...Option) (*Locker, error) {
 	c.telemetry = telemetry.NewLock(config.providers, ScopeName, name)
 	c.leases = telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "lock")
 	c.namesake = namesake.Join(st, config.logger, "lock", name, config.settings())
-	c.keeper = renewal.NewKeeper(c.renew)
-	c.releases = redo.NewReleases(c.releaseEach)
+	c.keeper = lease.NewKeeper(c.renew)
+	c.releases = background.NewReleases(c.releaseEach)
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.detach = []func(){st.NotifyLost(c.notifyLost), st.AtShutdown(c.shutdown)}
 	return &Locker{c, config}, nil

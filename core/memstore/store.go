@@ -11,9 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/listeners"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/core/internal/shutdown"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -28,7 +27,7 @@ type Store struct {
 	seed    maphash.Seed
 	closed  atomic.Bool
 	done    chan struct{} // closed with the store
-	hooks   shutdown.Hooks
+	hooks   hooks.Shutdown
 	buckets buckets
 
 	records    []recordShard
@@ -36,7 +35,7 @@ type Store struct {
 
 	locks  shardSet[*lockState, *request]
 	fences fences
-	lost   listeners.Listeners
+	lost   hooks.Listeners
 
 	permits shardSet[*semaphoreState, *permit]
 	latches latches

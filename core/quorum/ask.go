@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/redo"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -24,10 +24,10 @@ func waitFor(ttl time.Duration) time.Duration { return max(min(ttl/10, longestWa
 // member is a member with its pending releases.
 type member struct {
 	Member
-	redo redo.Queue // of its own, so that a member that is down does not block the others
+	retries background.RetryQueue // of its own, so that a member that is down does not block the others
 
 	mu      sync.Mutex
-	pending map[string]bool // the IDs in redo
+	pending map[string]bool // the IDs in retries
 }
 
 // release ends a hold, or a request, on the member. If the member does not confirm it, the release
@@ -59,7 +59,7 @@ func (m *member) releaseLater(req store.LockRef) {
 		defer m.mu.Unlock()
 		delete(m.pending, req.ID)
 	}
-	if m.redo.Add(redo.Task{Until: until, Try: try, After: after}) {
+	if m.retries.Add(background.Task{Until: until, Try: try, After: after}) {
 		if m.pending == nil {
 			m.pending = make(map[string]bool)
 		}

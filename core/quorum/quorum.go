@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/errand"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/core/internal/shutdown"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
@@ -43,8 +43,8 @@ type Store struct {
 	members  []*member
 	majority int
 	longest  atomic.Int64 // the longest lease that a restarted member may have lost, as a duration
-	hooks    shutdown.Hooks
-	calls    errand.Group
+	hooks    hooks.Shutdown
+	calls    background.Group
 	requests requests
 
 	*namesakes
@@ -270,7 +270,7 @@ func (q *Store) Shutdown(ctx context.Context) error {
 		drains = make([]error, len(q.members))
 	)
 	for i, m := range q.members {
-		wg.Go(func() { drains[i] = m.redo.Drain(ctx) })
+		wg.Go(func() { drains[i] = m.retries.Drain(ctx) })
 	}
 	wg.Wait()
 	return errors.Join(append(errs, drains...)...)

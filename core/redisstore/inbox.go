@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/listeners"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 )
 
 // inbox is the channel on which this process receives pushes about its requests. The store
@@ -32,7 +32,7 @@ type inbox struct {
 	echoLost   bool
 	unreceived bool // PUBLISH of the last echo reported no receivers
 
-	lost listeners.Listeners
+	lost hooks.Listeners
 }
 
 // checkEvery is how often the subscription is checked. An echo that takes longer counts as lost.

@@ -27,8 +27,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/core/internal/shutdown"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -61,7 +61,7 @@ type Store struct {
 	poolSize int
 	made     time.Time
 	nodes    nodes
-	hooks    shutdown.Hooks
+	hooks    hooks.Shutdown
 
 	plainScripts atomic.Bool // the server is older than 7
 	deadlines    deadlines

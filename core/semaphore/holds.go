@@ -7,10 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/batch"
-	"github.com/lockkeeper/lockkeeper/core/internal/errand"
-	"github.com/lockkeeper/lockkeeper/core/internal/redo"
-	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -18,10 +16,10 @@ import (
 // pool is the permits that the process has from one store.
 type pool struct {
 	store    store.Permits
-	keeper   *renewal.Keeper[*hold]
-	releases *batch.Queue[store.PermitRef]
-	retries  *redo.Releases[store.PermitRef]
-	calls    errand.Group // to release
+	keeper   *lease.Keeper[*hold]
+	releases *background.BatchQueue[store.PermitRef]
+	retries  *background.Releases[store.PermitRef]
+	calls    background.Group // to release
 
 	telemetry *telemetry.Semaphore
 	leases    *telemetry.Leases
@@ -32,15 +30,15 @@ type pool struct {
 
 func newPool(st store.Permits, t *telemetry.Semaphore, leases *telemetry.Leases) *pool {
 	p := &pool{store: st, telemetry: t, leases: leases}
-	p.keeper = renewal.NewKeeper(p.renew)
-	p.releases = batch.NewQueue(p.releaseAll)
-	p.retries = redo.NewReleases(p.releaseEach)
+	p.keeper = lease.NewKeeper(p.renew)
+	p.releases = background.NewBatchQueue(p.releaseAll)
+	p.retries = background.NewReleases(p.releaseEach)
 	return p
 }
 
 // renew renews permits in a batch.
 func (p *pool) renew(ctx context.Context, holds []*hold) ([]bool, error) {
-	renewed, err := renewal.Due(ctx, holds, func(h *hold) store.PermitRef { return h.req }, p.store.RenewPermits)
+	renewed, err := lease.Due(ctx, holds, func(h *hold) store.PermitRef { return h.req }, p.store.RenewPermits)
 	p.leases.Renewed(ctx, renewed, len(holds), err)
 	return renewed, err
 }

@@ -87,13 +87,13 @@ func (s *Semaphore) newPermit(ctx context.Context, req store.PermitRequest, g st
 	return permit, nil
 }
 
-// TTL implements renewal.Hold.
+// TTL implements lease.Hold.
 func (h *hold) TTL() time.Duration { return h.req.TTL }
 
-// Renewed implements renewal.Hold.
+// Renewed implements lease.Hold.
 func (h *hold) Renewed(sent time.Time) { h.term.Extend(lease.ValidUntil(sent, h.req.TTL)) }
 
-// Lost implements renewal.Hold: the permit has ended in the store, or by the clock.
+// Lost implements lease.Hold: the permit has ended in the store, or by the clock.
 func (h *hold) Lost() {
 	cause := h.endCause()
 	h.term.End(cause)

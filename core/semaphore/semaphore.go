@@ -64,7 +64,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/errand"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -85,7 +85,7 @@ type core struct {
 	name  string
 	pool  *pool
 	size  atomic.Pointer[size]
-	calls errand.Group // calls that may still get a grant
+	calls background.Group // calls that may still get a grant
 
 	closing context.Context // ends when the Semaphore is closed, or its store is shut down
 	close   context.CancelFunc

@@ -1,4 +1,4 @@
-// Package lease has contexts that end when a lease does.
+// Package lease keeps leases alive: it renews them in batches, and ends their contexts when they end.
 package lease
 
 import (

@@ -1,14 +1,14 @@
-package listeners_test
+package hooks_test
 
 import (
 	"slices"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/listeners"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 )
 
 func TestListeners(t *testing.T) {
-	var l listeners.Listeners
+	var l hooks.Listeners
 	l.Call("nobody")
 	var heard []string
 	l.Add(func(id string) { heard = append(heard, "a "+id) })

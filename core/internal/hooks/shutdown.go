@@ -1,5 +1,5 @@
-// Package shutdown has the hooks of a store's shutdown.
-package shutdown
+// Package hooks keeps the functions that a store calls when it shuts down, and when a hold is lost.
+package hooks
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Hooks are functions that are called at shutdown. The zero value is ready to use.
-type Hooks struct {
+// Shutdown are functions that are called at shutdown. The zero value is ready to use.
+type Shutdown struct {
 	begun  atomic.Bool
 	closed atomic.Bool
 
@@ -21,10 +21,10 @@ type Hooks struct {
 }
 
 // Begun reports whether the shutdown has begun.
-func (h *Hooks) Begun() bool { return h.begun.Load() }
+func (h *Shutdown) Begun() bool { return h.begun.Load() }
 
 // Over returns a channel that is closed when the shutdown begins.
-func (h *Hooks) Over() <-chan struct{} {
+func (h *Shutdown) Over() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over == nil {
@@ -37,7 +37,7 @@ func (h *Hooks) Over() <-chan struct{} {
 }
 
 // AtShutdown registers f, and returns a function that removes it.
-func (h *Hooks) AtShutdown(f func(context.Context) error) (remove func()) {
+func (h *Shutdown) AtShutdown(f func(context.Context) error) (remove func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.hooks == nil {
@@ -57,7 +57,7 @@ func (h *Hooks) AtShutdown(f func(context.Context) error) (remove func()) {
 const closeTimeout = time.Second
 
 // Close calls all hooks, for at most closeTimeout, and then close. Later calls do nothing.
-func (h *Hooks) Close(close func()) error {
+func (h *Shutdown) Close(close func()) error {
 	if h.closed.Swap(true) {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (h *Hooks) Close(close func()) error {
 
 // Run calls all hooks at once, waits for them, and joins their errors. They stay registered: a
 // second Run finishes what the first has left.
-func (h *Hooks) Run(ctx context.Context) error {
+func (h *Shutdown) Run(ctx context.Context) error {
 	h.mu.Lock()
 	if !h.begun.Swap(true) && h.over != nil {
 		close(h.over)

@@ -1,4 +1,4 @@
-package renewal_test
+package lease_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 )
 
 // server is one that renews hold after hold, and does so too for callers that have given up.
@@ -69,7 +69,7 @@ func TestManyHoldsOutliveASilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
 		s := &server{busy: make(chan struct{}, 1), cost: 300 * time.Microsecond} // 3 s for all
-		k := renewal.NewKeeper(s.renew)
+		k := lease.NewKeeper(s.renew)
 		for id := range n {
 			k.Add(hold{id, l}, time.Now())
 			if id%100 == 99 {
@@ -121,7 +121,7 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, _ := newKeeper()
 				s := &server{busy: make(chan struct{}, 100), cost: c.cost, fail: c.fail}
-				k := renewal.NewKeeper(s.renew)
+				k := lease.NewKeeper(s.renew)
 				for id := range 10_000 {
 					k.Add(hold{id, l}, l.start.Add(-ttl/3)) // all are overdue
 				}
@@ -147,7 +147,7 @@ func TestTheMostUrgentComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
 		s := &server{busy: make(chan struct{}, 1), cost: 100 * time.Microsecond}
-		k := renewal.NewKeeper(s.renew)
+		k := lease.NewKeeper(s.renew)
 		s.busy <- struct{}{}   // or it would be done with the first before the last is there
 		for id := range 2000 { // in an order that is not that of their ends
 			k.Add(hold{id, l}, l.start.Add(-ttl/3-time.Duration(id*7919%2000)*ttl/8000))
@@ -190,7 +190,7 @@ func TestRenewalsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
 		s := &server{busy: make(chan struct{}, 100), cost: time.Microsecond}
-		k := renewal.NewKeeper(s.renew)
+		k := lease.NewKeeper(s.renew)
 		for id := range 10_000 {
 			k.Add(hold{id, l}, l.start)
 		}

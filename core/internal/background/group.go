@@ -1,5 +1,5 @@
-// Package errand tracks work that may outlive its caller, so that Close can wait for it.
-package errand
+// Package background runs work that outlives its caller, in bounds, and lets Close wait for it.
+package background
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Group is a set of running errands. The zero value is empty.
+// Group counts work that may outlive its caller. The zero value is empty.
 type Group struct {
 	running atomic.Int64
 	awaited atomic.Bool // there is an idle channel; without one, End skips the mutex
@@ -26,7 +26,7 @@ func (g *Group) Run(f func()) {
 	}()
 }
 
-// Begin counts an errand that the caller runs itself, until it calls End.
+// Begin counts work that the caller runs itself, until it calls End.
 func (g *Group) Begin() { g.running.Add(1) }
 
 // End is called once for each Begin.
@@ -47,7 +47,7 @@ func (g *Group) wake() {
 	}
 }
 
-// Running returns the number of running errands.
+// Running returns the number of running pieces of work.
 func (g *Group) Running() int { return int(g.running.Load()) }
 
 // Wait blocks until none is running, or until ctx ends: then it returns an error that matches ctx's

@@ -1,4 +1,4 @@
-package renewal_test
+package lease_test
 
 import (
 	"context"
@@ -9,12 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ttl = 30 * time.Second
 
@@ -47,9 +43,9 @@ func (h hold) Lost() {
 	h.lost = append(h.lost, h.id)
 }
 
-func newKeeper() (*log, *renewal.Keeper[hold]) {
+func newKeeper() (*log, *lease.Keeper[hold]) {
 	l := &log{renewed: map[int][]time.Duration{}, start: time.Now(), answer: func(int) (bool, error) { return true, nil }}
-	return l, renewal.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
+	return l, lease.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.batches = append(l.batches, len(batch))
@@ -181,7 +177,7 @@ func TestRemovedWhileItsBatchIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
 		release := make(chan struct{})
-		k := renewal.NewKeeper(func(context.Context, []hold) ([]bool, error) {
+		k := lease.NewKeeper(func(context.Context, []hold) ([]bool, error) {
 			<-release
 			return []bool{false}, nil
 		})
@@ -204,7 +200,7 @@ func TestPartOfABatchFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
 		tries := 0
-		k := renewal.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
+		k := lease.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
 			tries++
 			held := make([]bool, len(batch))
 			for i, h := range batch {

@@ -1,4 +1,4 @@
-package redo
+package background
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const (
 // Releases retries unconfirmed releases in the background, until the store confirms them or the
 // leases have expired.
 type Releases[R any] struct {
-	queue Queue
+	queue RetryQueue
 	try   func(ctx context.Context, reqs []R) (left []R, err error)
 
 	mu      sync.Mutex
@@ -30,7 +30,7 @@ type Releases[R any] struct {
 // NewReleases returns an empty queue of requests that try releases. With an error, try returns
 // those that are left.
 func NewReleases[R any](try func(context.Context, []R) ([]R, error)) *Releases[R] {
-	return &Releases[R]{queue: Queue{MaxBytes: releaseBytes}, try: try}
+	return &Releases[R]{queue: RetryQueue{MaxBytes: releaseBytes}, try: try}
 }
 
 // Add adds requests whose leases expire by until.

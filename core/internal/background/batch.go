@@ -1,5 +1,4 @@
-// Package batch runs many small tasks in few calls, in the background.
-package batch
+package background
 
 import (
 	"context"
@@ -14,10 +13,10 @@ const (
 	maxPending = 1 << 16
 )
 
-// Queue batches tasks. The first is run at once, and those that are added during a call are run
+// BatchQueue batches tasks. The first is run at once, and those that are added during a call are run
 // together in the next one: a single task does not wait, and concurrent ones wait for one call. One
 // goroutine runs the calls, and ends when there are no tasks.
-type Queue[T any] struct {
+type BatchQueue[T any] struct {
 	do func([]T)
 
 	mu      sync.Mutex
@@ -26,12 +25,12 @@ type Queue[T any] struct {
 	done chan struct{}
 }
 
-// NewQueue returns a queue that runs its tasks with do, up to 100 in a call, one call at a time.
+// NewBatchQueue returns a queue that runs its tasks with do, up to 100 in a call, one call at a time.
 // The function may keep the slice.
-func NewQueue[T any](do func([]T)) *Queue[T] { return &Queue[T]{do: do} }
+func NewBatchQueue[T any](do func([]T)) *BatchQueue[T] { return &BatchQueue[T]{do: do} }
 
 // Add adds a task. It returns false if too many are pending.
-func (q *Queue[T]) Add(task T) bool {
+func (q *BatchQueue[T]) Add(task T) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.pending) >= maxPending {
@@ -47,7 +46,7 @@ func (q *Queue[T]) Add(task T) bool {
 
 // Wait blocks until there are no tasks, or until ctx ends: then it returns an error that matches
 // ctx's cause, and the queue continues.
-func (q *Queue[T]) Wait(ctx context.Context) error {
+func (q *BatchQueue[T]) Wait(ctx context.Context) error {
 	q.mu.Lock()
 	done := q.done
 	q.mu.Unlock()
@@ -62,7 +61,7 @@ func (q *Queue[T]) Wait(ctx context.Context) error {
 	}
 }
 
-func (q *Queue[T]) work(done chan struct{}) {
+func (q *BatchQueue[T]) work(done chan struct{}) {
 	for {
 		q.mu.Lock()
 		n := min(len(q.pending), maxBatch)

@@ -1,4 +1,4 @@
-package renewal_test
+package lease_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/renewal"
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -31,7 +31,7 @@ func TestOnlyWhatIsDueIsRenewed(t *testing.T) {
 		"nothing is known": {[]maybeDue{2, 4}, nil, errAway, []bool{false, false}, errAway},
 	} {
 		t.Run(name, func(t *testing.T) {
-			held, err := renewal.Due(t.Context(), c.batch, func(d maybeDue) int { return int(d) },
+			held, err := lease.Due(t.Context(), c.batch, func(d maybeDue) int { return int(d) },
 				func(_ context.Context, reqs []int) ([]bool, error) {
 					for _, req := range reqs {
 						if req%2 != 0 {

@@ -1,4 +1,4 @@
-package redo_test
+package background_test
 
 import (
 	"context"
@@ -11,13 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/lockkeeper/lockkeeper/core/internal/redo"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errAway = errors.New("away")
 
@@ -34,13 +30,13 @@ func (s *server) try(context.Context) error {
 	return nil
 }
 
-func inAnHour(try func(context.Context) error) redo.Task {
-	return redo.Task{Until: time.Now().Add(time.Hour), Try: try}
+func inAnHour(try func(context.Context) error) background.Task {
+	return background.Task{Until: time.Now().Add(time.Hour), Try: try}
 }
 
 func TestRetriesUntilItSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q redo.Queue
+		var q background.RetryQueue
 		tries, done := 0, errAway
 		task := inAnHour(func(context.Context) error {
 			if tries++; tries < 10 {
@@ -60,10 +56,10 @@ func TestRetriesUntilItSucceeds(t *testing.T) {
 
 func TestGivesUpWhenItsTimeIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q redo.Queue
+		var q background.RetryQueue
 		start := time.Now()
 		var gaveUp time.Duration
-		q.Add(redo.Task{
+		q.Add(background.Task{
 			Until: start.Add(10 * time.Second),
 			Try:   func(context.Context) error { return errAway },
 			After: func(err error) {
@@ -89,7 +85,7 @@ func TestOneFailureDoesNotBlockTheRest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var (
-					q    redo.Queue
+					q    background.RetryQueue
 					mu   sync.Mutex
 					late []time.Duration
 					done int
@@ -123,7 +119,7 @@ func TestOneFailureDoesNotBlockTheRest(t *testing.T) {
 // An outage costs a few tries, however many tasks there are, and when it is over they are all done at once.
 func TestAnOutageIsCheapAndItsEndIsQuick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := redo.Queue{MaxBytes: 1 << 30}
+		q := background.RetryQueue{MaxBytes: 1 << 30}
 		var s server
 		s.away.Store(true)
 		for range 10_000 {
@@ -149,7 +145,7 @@ func TestAnOutageIsCheapAndItsEndIsQuick(t *testing.T) {
 func TestHurry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			q redo.Queue
+			q background.RetryQueue
 			s server
 		)
 		q.Hurry() // nothing to do
@@ -191,7 +187,7 @@ func TestHurry(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			q redo.Queue
+			q background.RetryQueue
 			s server
 		)
 		if err := q.Drain(t.Context()); err != nil {
@@ -219,7 +215,7 @@ func TestDrain(t *testing.T) {
 
 func TestClosedStoreEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q redo.Queue
+		var q background.RetryQueue
 		tries := 0
 		task := inAnHour(func(context.Context) error {
 			tries++
@@ -234,7 +230,7 @@ func TestClosedStoreEndsIt(t *testing.T) {
 	})
 }
 
-func TestIsBounded(t *testing.T) {
+func TestRetryQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct{ max, each, fit int }{
 			{0, 0, 1024},
@@ -242,7 +238,7 @@ func TestIsBounded(t *testing.T) {
 			{2048, 1024, 1},
 			{2048, 1025, 0},
 		} {
-			q := redo.Queue{MaxBytes: c.max}
+			q := background.RetryQueue{MaxBytes: c.max}
 			var s server
 			s.away.Store(true)
 			fit := 0

@@ -1,5 +1,4 @@
-// Package listeners has the functions that a store calls when a hold of a lock is lost.
-package listeners
+package hooks
 
 import "sync"
 

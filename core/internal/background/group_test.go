@@ -1,4 +1,4 @@
-package errand_test
+package background_test
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/errand"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g errand.Group
+		var g background.Group
 		if err := g.Wait(t.Context()); err != nil {
 			t.Fatalf("without any: %v", err)
 		}
@@ -47,7 +47,7 @@ func TestWaitsForAll(t *testing.T) {
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {
-	var g errand.Group
+	var g background.Group
 	g.Begin()
 	defer g.End()
 	ctx, cancel := context.WithCancel(t.Context())

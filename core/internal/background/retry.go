@@ -1,5 +1,4 @@
-// Package redo retries store calls that were not confirmed, in the background.
-package redo
+package background
 
 import (
 	"container/heap"
@@ -31,11 +30,11 @@ const (
 	manyTries = 8
 )
 
-// Queue retries tasks until each has succeeded, has run out of time, or the store is closed. Tasks
+// RetryQueue retries tasks until each has succeeded, has run out of time, or the store is closed. Tasks
 // with the fewest failures come first, so that a task that fails for a reason of its own does not
 // block others. The queue backs off as a whole: an outage costs a few tries a second, however many
 // tasks there are, and no goroutine between them. The zero value is ready to use.
-type Queue struct {
+type RetryQueue struct {
 	// MaxBytes bounds the tasks: each counts TaskBytes and its own Bytes. Zero is 1 MiB.
 	MaxBytes int
 
@@ -70,7 +69,7 @@ type Task struct {
 }
 
 // Add adds a task. It returns false if there is no room.
-func (q *Queue) Add(t Task) bool {
+func (q *RetryQueue) Add(t Task) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.bytes+TaskBytes+t.Bytes > q.max() {
@@ -90,7 +89,7 @@ func (q *Queue) Add(t Task) bool {
 	return true
 }
 
-func (q *Queue) max() int {
+func (q *RetryQueue) max() int {
 	if q.MaxBytes == 0 {
 		return defaultBytes
 	}
@@ -98,28 +97,28 @@ func (q *Queue) max() int {
 }
 
 // Free returns the free bytes.
-func (q *Queue) Free() int {
+func (q *RetryQueue) Free() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.max() - q.bytes
 }
 
 // Left returns the number of tasks that have not ended.
-func (q *Queue) Left() int {
+func (q *RetryQueue) Left() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.left
 }
 
 // Hurry shortens a pause to the minimum, since the store works. It is cheap if there is no pause.
-func (q *Queue) Hurry() {
+func (q *RetryQueue) Hurry() {
 	if q.resting.Load() {
 		q.wakeAfter(minPause)
 	}
 }
 
 // wakeAfter ends a pause when it has lasted for d, unless it ends before.
-func (q *Queue) wakeAfter(d time.Duration) {
+func (q *RetryQueue) wakeAfter(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.resting.Load() && q.timer.Stop() {
@@ -129,7 +128,7 @@ func (q *Queue) wakeAfter(d time.Duration) {
 
 // Drain retries all tasks at once and waits until none is left, or until ctx ends: then the error
 // has their number, and the queue continues.
-func (q *Queue) Drain(ctx context.Context) error {
+func (q *RetryQueue) Drain(ctx context.Context) error {
 	q.wakeAfter(0)
 	q.mu.Lock()
 	idle := q.idle
@@ -146,7 +145,7 @@ func (q *Queue) Drain(ctx context.Context) error {
 }
 
 // fill starts tries up to the maximum. The caller holds mu.
-func (q *Queue) fill() {
+func (q *RetryQueue) fill() {
 	for !q.resting.Load() && q.running < q.width && len(q.tasks) > 0 {
 		t := heap.Pop(&q.tasks).(*Task)
 		q.running++
@@ -154,7 +153,7 @@ func (q *Queue) fill() {
 	}
 }
 
-func (q *Queue) try(t *Task) {
+func (q *RetryQueue) try(t *Task) {
 	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
 	err := t.Try(ctx)
 	cancel()
@@ -197,7 +196,7 @@ func (q *Queue) try(t *Task) {
 }
 
 // rest starts a pause, unless there is one. The caller holds mu.
-func (q *Queue) rest() {
+func (q *RetryQueue) rest() {
 	if q.resting.Swap(true) {
 		return
 	}
@@ -210,7 +209,7 @@ func (q *Queue) rest() {
 	q.timer.Reset(pause)
 }
 
-func (q *Queue) wake() {
+func (q *RetryQueue) wake() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.resting.Store(false)

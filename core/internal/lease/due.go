@@ -1,4 +1,4 @@
-package renewal
+package lease
 
 import (
 	"context"

@@ -1,15 +1,15 @@
-package shutdown_test
+package hooks_test
 
 import (
 	"context"
 	"errors"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/shutdown"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 )
 
 func TestHooks(t *testing.T) {
-	var h shutdown.Hooks
+	var h hooks.Shutdown
 	if err := h.Run(t.Context()); err != nil {
 		t.Errorf("no hooks: %v", err)
 	}

@@ -1,6 +1,4 @@
-// Package renewal renews the leases of a process in batches, each at a third of its TTL or somewhat
-// earlier, with one timer and no goroutine in between.
-package renewal
+package lease
 
 import (
 	"container/heap"

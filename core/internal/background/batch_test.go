@@ -1,4 +1,4 @@
-package batch_test
+package background_test
 
 import (
 	"context"
@@ -7,16 +7,12 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"go.uber.org/goleak"
-
-	"github.com/lockkeeper/lockkeeper/core/internal/batch"
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // slow is a queue whose calls wait to be let go.
 type slow struct {
-	*batch.Queue[int]
+	*background.BatchQueue[int]
 	sizes []int
 	tasks []int
 	next  chan struct{}
@@ -24,7 +20,7 @@ type slow struct {
 
 func newSlow() *slow {
 	s := &slow{next: make(chan struct{})}
-	s.Queue = batch.NewQueue(func(tasks []int) {
+	s.BatchQueue = background.NewBatchQueue(func(tasks []int) {
 		s.sizes = append(s.sizes, len(tasks))
 		s.tasks = append(s.tasks, tasks...)
 		<-s.next
@@ -76,7 +72,7 @@ func TestTasksThatComeMeanwhileAreDoneTogether(t *testing.T) {
 	})
 }
 
-func TestWaitEndsWithItsContext(t *testing.T) {
+func TestBatchQueueWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
 		if err := s.Wait(t.Context()); err != nil {
@@ -92,7 +88,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestIsBounded(t *testing.T) {
+func TestBatchQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
 		s.add(t, 1)
