@@ -46,8 +46,8 @@ func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 // parameter if the path has escapes that it need not have, unless its router has been told to
 // (echo.RouterConfig); here /carts/a%2Db and /carts/a-b are one key with every setting.
 //
-// A route without the parameter is policy.ErrNotProvided. A request that matches no route has none
-// through nobody's mistake, and does not pass either: it is refused with status 400. Where it shall
+// A route without the parameter is policy.ErrNotProvided. A request that matches no route has no
+// parameter either, and is refused with status 400. Where it shall
 // be answered with 404, add the middleware to routes, not to the Echo or to a Group.
 func ByParam(name string) KeyFunc { return httpmw.ByParam(adapter.Echo{}, "echov5mw", name) }
 

@@ -18,7 +18,7 @@ type bucketTable struct {
 	slots []bucketSlot
 	homes int
 	count int
-	hand  int // where the sweep goes on
+	hand  int // where the next sweep begins
 }
 
 // bucketID identifies a bucket.

@@ -31,7 +31,7 @@ const (
 	KeyReused           Reason = "key-reused"                 // 422: the key belongs to another request
 	InFlight            Reason = "in-flight"                  // 409: a request with the same key is running
 	ResponseNotRetained Reason = "response-not-retained"      // 409: it ran, and its answer was not kept
-	OutcomeUnknown      Reason = "outcome-unknown"            // 409: it may have run; nobody knows how it ended
+	OutcomeUnknown      Reason = "outcome-unknown"            // 409: it may have run, and its outcome is unknown
 	Locked              Reason = "locked"                     // 409: requests of the same key run one at a time
 	TooManyAtOnce       Reason = "too-many-at-once"           // 429: as many as may run at a time are running
 	BodyTooLarge        Reason = "body-too-large"             // 413: the request's body cannot be fingerprinted

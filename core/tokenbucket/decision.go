@@ -6,7 +6,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Source is who made a decision.
+// Source is where a decision was made.
 type Source uint8
 
 // The sources of decisions.
@@ -26,12 +26,12 @@ func (s Source) String() string {
 
 // Decision is the answer to one question about a key.
 type Decision struct {
-	// Allowed says whether the cost was charged ([Limiter.Allow]) or could be ([Limiter.Peek]).
+	// Allowed reports whether the cost was charged ([Limiter.Allow]) or could be ([Limiter.Peek]).
 	Allowed bool
-	// Source says who decided.
+	// Source is where it was made.
 	Source Source
-	// RetryAfter is how long to wait until the same cost can be afforded, if nobody else takes
-	// tokens of the key meanwhile. Zero when allowed.
+	// RetryAfter is how long to wait until the same cost can be afforded, if no other caller takes
+	// tokens of the key first. Zero when allowed.
 	RetryAfter time.Duration
 
 	plan  *fixedPlan

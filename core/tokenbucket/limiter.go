@@ -1,8 +1,8 @@
 // Package tokenbucket limits how often something may happen: at most N per time, for each key.
 //
 // The algorithm is the virtual scheduling form of GCRA, the Generic Cell Rate Algorithm (ITU-T
-// I.371, annex A): a key's state is one time, at which its bucket will be full again, and a charge
-// moves it on. All arithmetic is in integers.
+// I.371, annex A): the state of a key is the time at which its bucket will be full again, which every
+// charge postpones. All arithmetic is in integers.
 package tokenbucket
 
 import (
@@ -19,12 +19,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Limiter decides whether a key may go on, at most as often as its plan says.
+// Limiter decides whether a request for a key is within the limits of its plan.
 //
 // Most callers want [Limiter.Allow], or [Limiter.Wait] for work that can wait, or the ratelimit
-// middleware of their framework. Limiters with
-// the same name on the same store share their buckets, in one process as in several. All methods
-// may be called concurrently.
+// middleware of their framework. Limiters with the same name on the same store share their buckets,
+// in one process as in several. All methods may be called concurrently.
 type Limiter struct {
 	store store.Buckets
 	name  string
@@ -41,8 +40,8 @@ type Limiter struct {
 
 // New returns a limiter that keeps the buckets of its keys in store, under name.
 //
-// Limiters of one name should have the same plan: if another of this process has another one, that
-// is logged by slog.Default().
+// Limiters with the same name should have the same plan; different ones in this process are logged to
+// slog.Default().
 //
 // It returns an error that matches [ErrInvalidLimit] if the plan makes no sense, and another one if
 // the store is nil, or if the name is empty, longer than 128 bytes or not printable ASCII.

@@ -24,7 +24,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	return optionFunc(func(c *config) { c.providers.Meter = p })
 }
 
-// WithTracerProvider sets where the spans of those who wait for tokens go: to the global provider if not
+// WithTracerProvider sets where the spans of waiters go: to the global provider if not
 // set, or nil.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return optionFunc(func(c *config) { c.providers.Tracer = p })

@@ -1,4 +1,4 @@
-// Package average keeps an average of how long things take.
+// Package average keeps a moving average of durations.
 package average
 
 import (

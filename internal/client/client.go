@@ -1,4 +1,4 @@
-// Package client keeps the context of a request's client for what runs on after the client has left.
+// Package client carries the context of a request's client for work that outlives the connection.
 package client
 
 import (

@@ -1,18 +1,17 @@
-// Package expiry keeps in memory what is of no use after a while.
+// Package expiry has a map whose entries expire.
 package expiry
 
-// Table is a map whose entries expire and whose number is bounded. What has expired is removed a
-// few entries at a time as others are added, so that neither a goroutine nor a stop of the world
-// is needed. It is not safe for concurrent use.
+// Table is a bounded map whose entries expire. Expired entries are removed a few at a time as others
+// are added, so that it needs no goroutine and no long pause. It is not safe for concurrent use.
 type Table[K comparable, V any] struct {
 	index   map[K]int
 	entries []Entry[K, V]
-	hand    int // where the sweep goes on
+	hand    int // where the next sweep begins
 	limit   int
 	removed func(*V)
 }
 
-// Entry is what a table keeps under a key. It is good until the table is changed.
+// Entry is an entry of a table, valid until the table changes.
 type Entry[K comparable, V any] struct {
 	key     K
 	Value   V
@@ -27,12 +26,12 @@ const (
 	SweepFull = 64
 )
 
-// NewTable returns an empty table. If removed is not nil, it is called for every value that goes.
+// NewTable returns an empty table. If removed is not nil, it is called for every removed value.
 func NewTable[K comparable, V any](limit int, removed func(*V)) Table[K, V] {
 	return Table[K, V]{index: make(map[K]int), limit: limit, removed: removed}
 }
 
-// Len is how many entries there are, expired ones included.
+// Len returns the number of entries, including expired ones.
 func (t *Table[K, V]) Len() int { return len(t.entries) }
 
 // Get returns the entry of k, or nil if there is none or it has expired.

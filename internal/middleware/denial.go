@@ -1,6 +1,6 @@
-// Package middleware is what the middleware of a policy does, whatever the protocol and the
-// framework: it asks the mechanism, waits, runs the handler or refuses, and says what the client
-// and the log are told. How that is written into an answer is the protocol's.
+// Package middleware is the part of each policy's middleware that no protocol and no framework
+// changes: it calls the mechanism, waits, runs the handler or refuses, and decides what the client
+// gets and what is logged. Protocols write that into an answer.
 package middleware
 
 import (

@@ -36,10 +36,10 @@ type mechanism interface {
 type held interface {
 	// Context ends with the hold.
 	Context() context.Context
-	// end gives it back when the handler has returned, whether or not it has done so itself. An
-	// error means that others may have held the key meanwhile.
+	// end releases it when the handler has returned, unless the handler did. An error means that
+	// others may have held the key before that.
 	end(ctx context.Context) error
-	// discard gives it back without a handler having run.
+	// discard releases it when no handler has run.
 	discard(ctx context.Context)
 }
 

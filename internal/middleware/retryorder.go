@@ -10,22 +10,21 @@ import (
 )
 
 const (
-	// maxPlaces bounds how much later than the first token a caller's delay ends. Clients give up
-	// when they are told to wait for too long (grpcmw/retry: 30 s), and one that does not wait as
-	// told must not have the others wait for ever.
+	// maxPlaces bounds how much later than the first token a caller's delay ends. Clients give up if
+	// the delay is too long (grpcmw/retry: 30 s), and one that ignores its delay must not delay the
+	// others without bound.
 	maxPlaces = 20 * time.Second
-	// retryShards times keysPerShard keys have an order, about 60 bytes each. A caller of another
-	// key is told when the first token comes.
+	// retryShards times keysPerShard keys have an order, about 60 bytes each. Callers of further keys
+	// get the time of the first token.
 	retryShards  = 16
 	keysPerShard = 1024
 )
 
-// RetryOrder has callers who are refused by a rate limit come back one after the other: the first
-// when there is a token, and each of the others when there is one more. Callers that are all told
-// the same time come back at that time, and all but one are refused again.
+// RetryOrder spreads the retries of callers that a rate limit refuses: the first gets the time of
+// the next token, and each further one the time of one more. With the same time, all would retry at
+// once, and all but one would be refused again.
 //
-// It keeps a hash of each key, for as long as somebody was told to wait, and is this process's
-// alone.
+// It keeps a hash of each key until the last of these times, in this process alone.
 type RetryOrder struct {
 	seed   maphash.Seed
 	start  time.Time

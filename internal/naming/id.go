@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// NewID returns a random string of 22 characters that nobody else has or will have.
+// NewID returns a random string of 22 characters: 128 bits, never returned again.
 func NewID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails

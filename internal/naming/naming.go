@@ -1,4 +1,4 @@
-// Package naming says which names and keys the mechanisms accept, and makes those that they give.
+// Package naming checks the names and keys that mechanisms accept, and makes their random IDs.
 package naming
 
 import (

@@ -1,4 +1,4 @@
-// Package parts joins texts so that no two lists of them are the same bytes, before they are hashed.
+// Package parts joins texts for hashing, so that different lists never give the same bytes.
 package parts
 
 import "encoding/binary"

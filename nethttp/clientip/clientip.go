@@ -1,9 +1,9 @@
-// Package clientip finds out which address is the client's, without believing the client.
+// Package clientip finds the address of a request's client, without trusting the client.
 //
-// A server sees the address of whoever connected to it. Behind a proxy that is the proxy, and the
-// client's address is in the header X-Forwarded-For, to which every proxy appends the address that
-// connected to it. Anybody can send that header, so only the part of it that one's own proxies
-// wrote, its right end, says anything. Choose exactly one:
+// A server sees the address of its peer. Behind a proxy that is the proxy, and the client's address is
+// in the header X-Forwarded-For, to which every proxy appends the address of its own peer. Any client
+// can send that header, so only its right end, which trusted proxies wrote, is evidence. Choose exactly
+// one:
 //
 //	clientip.Direct()                                             // no proxy in front
 //	clientip.TrustedProxies(netip.MustParsePrefix("10.0.0.0/8"))  // proxies of known addresses
@@ -78,9 +78,9 @@ func TrustedProxies(proxies ...netip.Prefix) Resolver {
 	return Resolver{proxies: newProxySet("TrustedProxies", proxies)}
 }
 
-// TrustedUnixSocket is [TrustedProxies] for a server that a proxy connects to by a Unix socket: whoever
-// does is a trusted proxy, beside those with an address in one of the prefixes, if there are any. The
-// permissions of the socket have to keep everybody else out. A request that comes by TCP is treated as
+// TrustedUnixSocket is [TrustedProxies] for a server that a proxy connects to by a Unix socket: every
+// peer on the socket is a trusted proxy, beside those with an address in one of the prefixes, if there
+// are any. The permissions of the socket must keep other processes out. A request that comes by TCP is treated as
 // by TrustedProxies, or, without prefixes, by [Direct].
 //
 // Without an address in X-Forwarded-For the client is not known: see [Resolver.Key].
@@ -113,7 +113,7 @@ func TrustedHops(n int) Resolver {
 }
 
 // IPv6Prefix returns r with the number of leading bits of an IPv6 address that tell one client from
-// another in [Resolver.Key]. The default is 64, since whoever has one address has all 2^64 of its
+// another in [Resolver.Key]. The default is 64, since a client with one address has all 2^64 of its
 // network. Many customers have a /56 or a /48, with 256 or 65,536 times as many keys. 128 is for
 // networks where IPv4 clients arrive translated into one IPv6 prefix, and would share one key.
 //

@@ -85,8 +85,8 @@ func clientBeyond(n int, remote netip.Addr, lines []string) netip.Addr {
 	return remote
 }
 
-// fromRight yields the entries of all lines, last first. The left part of the list is the
-// client's to fill, so it is not even split before somebody gets there.
+// fromRight yields the entries of all lines, last first. A client can fill the left part of the list,
+// so it is not split before it is reached.
 //
 // Empty entries are entries: were they skipped, a hop could go uncounted.
 func fromRight(lines []string) iter.Seq[string] {

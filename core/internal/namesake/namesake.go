@@ -1,5 +1,5 @@
-// Package namesake finds mechanisms of one name on one store whose settings differ. They share their state, so
-// that what each of them says is true only until the next one says otherwise.
+// Package namesake finds mechanisms with the same name on the same store and different settings. They
+// share their state, so each overrides the others' settings.
 package namesake
 
 import (

@@ -1,4 +1,4 @@
-// Package redisfault says what an error of a Redis client means to whatever keeps its state on Redis.
+// Package redisfault classifies errors of Redis clients, and maps them to the errors of package store.
 package redisfault
 
 import (

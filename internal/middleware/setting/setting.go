@@ -1,6 +1,6 @@
-// Package setting holds what the options of the middleware set, and seals those options: nobody
-// outside this module can name its types. It is a package below core/policy, which package
-// middleware imports.
+// Package setting has the settings of middleware, and seals the options that change them: no code
+// outside this module can name its types. core/policy imports it, and package middleware imports
+// core/policy.
 package setting
 
 import (
