@@ -43,7 +43,7 @@ func wrapping(last *atomic.Pointer[error]) grpcmw.Interceptors {
 // A client is not told of the store's error, nor of a key function's, by an interceptor that wraps the refusal.
 // The interceptor finds both.
 func TestAWrappedRefusalTellsNothing(t *testing.T) {
-	const inside = "was told to fail" // by the store
+	const inside = "fails on command" // by the store
 	builds := map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors{
 		"fenced": func(_ *testing.T, _ store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
 			m := newMarks()
