@@ -5,15 +5,15 @@
 //	partner, err := semaphore.New(permits, "partner", 20)
 //
 // Policies of middleware that let requests pass in an outage (policy.FailOpen) do not apply while the
-// stand-in answers. There is no fallback for locks and guards: one that the first store cannot see would not exclude
-// anything.
+// stand-in answers. There is no fallback for locks and guards: one that the first store cannot see
+// would not exclude anything.
 package fallback
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
@@ -33,7 +33,8 @@ func none(primary, standIn error) error {
 	return fmt.Errorf("%w, and no fallback: %w", primary, standIn)
 }
 
-var errShare = errors.New("the request is for more than its share")
+// errShare is the stand-in's answer to a request that never fits into its share.
+var errShare = fmt.Errorf("%w: the request is for more than the stand-in's share", store.ErrUnavailable)
 
 // register is an alias, so that the field is not exported.
 type register = namesake.Store

@@ -35,8 +35,7 @@ func Permits(primary, standIn store.Permits, share float64) (store.Permits, erro
 		register: registerOf(primary), primary: primary, standIn: standIn, share: share, began: time.Now(),
 		moved: expiry.NewTable[string, struct{}](maxMoved, nil),
 	}
-	p.withdrawals = background.NewBatchQueue(p.withdrawAll)
-	p.retries = background.NewReleases(p.withdrawEach)
+	p.withdrawals = background.NewReleaser(primary.ReleasePermits, func(ref store.PermitRef) time.Duration { return ref.TTL })
 	return p, nil
 }
 
@@ -53,8 +52,8 @@ type permits struct {
 	share            float64
 	register
 
-	withdrawals *background.BatchQueue[store.PermitRef] // on primary, of requests that moved to the stand-in
-	retries     *background.Releases[store.PermitRef]
+	// On primary, of requests that it may have granted or queued, and that moved to the stand-in.
+	withdrawals *background.Releaser[store.PermitRef]
 
 	began time.Time
 	mu    sync.Mutex
@@ -73,7 +72,7 @@ func (p *permits) AcquirePermits(ctx context.Context, req store.PermitRequest) (
 		return reply, err
 	}
 	if errors.Is(err, store.ErrUnconfirmed) {
-		p.withdraw(req.Ref())
+		p.withdrawals.Add(req.Ref())
 	}
 	return p.move(ctx, req, err)
 }
@@ -86,7 +85,7 @@ func (p *permits) AwaitPermits(ctx context.Context, req store.PermitRequest) (st
 		if !store.Down(err) || ctx.Err() != nil {
 			return grant, err
 		}
-		p.withdraw(req.Ref())
+		p.withdrawals.Add(req.Ref())
 		queued := req
 		queued.Queue, queued.MaxWaiting = true, 0 // it had a place
 		reply, moveErr := p.move(ctx, queued, err)
@@ -108,27 +107,31 @@ func (p *permits) AwaitPermits(ctx context.Context, req store.PermitRequest) (st
 
 // move sends a request to the stand-in that primary has failed with an error.
 func (p *permits) move(ctx context.Context, req store.PermitRequest, err error) (store.PermitReply, error) {
-	if part := p.part(req); part.Weight > part.Capacity {
-		return store.PermitReply{}, none(err, errShare)
-	}
 	if !p.keep(req.ID, math.MaxInt64) {
 		return store.PermitReply{}, err
 	}
 	reply, standInErr := p.acquireInstead(ctx, req)
-	if standInErr != nil && errors.Is(standInErr, store.ErrUnavailable) {
+	nothingLeft := reply.Outcome == store.Taken || reply.Outcome == store.Withdrawn
+	if standInErr != nil {
+		nothingLeft = !errors.Is(standInErr, store.ErrUnconfirmed) && ctx.Err() == nil
+	}
+	if nothingLeft {
+		p.forget(req.ID)
+	}
+	if errors.Is(standInErr, store.ErrUnavailable) {
 		return reply, none(err, standInErr)
 	}
 	return reply, standInErr
 }
 
-// acquireInstead sends a request to the stand-in that is known to be its.
+// acquireInstead sends to the stand-in a request that is its own.
 func (p *permits) acquireInstead(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	reply, err := p.standIn.AcquirePermits(ctx, p.part(req))
-	switch {
-	case err != nil && !errors.Is(err, store.ErrUnconfirmed) && ctx.Err() == nil,
-		err == nil && (reply.Outcome == store.Taken || reply.Outcome == store.Withdrawn):
-		p.forget(req.ID)
-	case err == nil && reply.Outcome == store.Granted:
+	part := p.part(req)
+	if part.Weight > part.Capacity {
+		return store.PermitReply{}, errShare
+	}
+	reply, err := p.standIn.AcquirePermits(ctx, part)
+	if err == nil && reply.Outcome == store.Granted {
 		p.keep(req.ID, req.TTL+slack)
 	}
 	return reply, err
@@ -202,7 +205,7 @@ func (p *permits) ListPermits(ctx context.Context, name string) iter.Seq2[store.
 // AtShutdown implements store.Hooks: f is called by primary's Shutdown.
 func (p *permits) AtShutdown(f func(context.Context) error) (remove func()) {
 	return p.primary.AtShutdown(func(ctx context.Context) error {
-		return errors.Join(f(ctx), p.withdrawals.Wait(ctx), p.retries.Drain(ctx))
+		return errors.Join(f(ctx), p.withdrawals.Wait(ctx), p.withdrawals.Drain(ctx))
 	})
 }
 
@@ -213,41 +216,6 @@ func (p *permits) part(req store.PermitRequest) store.PermitRequest {
 		req.Capacity = max(1, int(math.Floor(float64(req.Capacity)*p.share+rounding)))
 	}
 	return req
-}
-
-// withdraw releases on primary, in the background, a request that it may have granted or queued.
-func (p *permits) withdraw(ref store.PermitRef) {
-	if !p.withdrawals.Add(ref) {
-		p.retryLater(ref)
-	}
-}
-
-func (p *permits) withdrawAll(refs []store.PermitRef) {
-	if left, err := p.withdrawEach(context.Background(), refs); err != nil {
-		p.retryLater(left...)
-	}
-}
-
-func (p *permits) withdrawEach(ctx context.Context, refs []store.PermitRef) (left []store.PermitRef, err error) {
-	held, err := p.primary.ReleasePermits(ctx, refs)
-	if err == nil {
-		return nil, nil
-	}
-	for i, ref := range refs {
-		if i >= len(held) || !held[i] {
-			left = append(left, ref)
-		}
-	}
-	return left, err
-}
-
-// retryLater retries releases until primary confirms them or their leases are over.
-func (p *permits) retryLater(refs ...store.PermitRef) {
-	longest := time.Duration(0)
-	for _, ref := range refs {
-		longest = max(longest, ref.TTL)
-	}
-	p.retries.Add(time.Now().Add(longest+time.Second), refs...)
 }
 
 func (p *permits) has(id string) bool {

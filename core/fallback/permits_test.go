@@ -324,6 +324,48 @@ func TestCapacityChangesInTheStandIn(t *testing.T) {
 	})
 }
 
+// A waiter that no longer fits into the share fails, and leaves nothing.
+func TestCapacityShrinksInTheStandIn(t *testing.T) {
+	with(t, 8, 0.5, func(t *testing.T, f fixture) {
+		f.primary.Break(storetest.AcquirePermits, storetest.Down)
+		permit := f.acquire(3)
+		failed := make(chan error)
+		go func() {
+			_, err := f.AcquireN(t.Context(), "k", 2)
+			failed <- err
+		}()
+		synctest.Wait()
+		if err := f.SetCapacity(2); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-failed; !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("2 of 1: %v", err)
+		}
+		f.inUse(0, 3)
+		f.release(permit)
+		f.inUse(0, 0)
+	})
+}
+
+// A waiter whose stand-in fails too leaves no place in either queue.
+func TestStandInFailsWhileWaiting(t *testing.T) {
+	with(t, 4, 0.5, func(t *testing.T, f fixture) {
+		f.primary.Break(storetest.AcquirePermits, storetest.Down)
+		permit := f.acquire(2)
+		waiter := f.wait(t.Context())
+		f.standIn.BreakNext(storetest.AcquirePermits, storetest.Down, 1)
+		if err := f.SetCapacity(6); err != nil { // which repeats the request
+			t.Fatal(err)
+		}
+		<-waiter.done
+		if waiter.err == nil {
+			t.Error("a waiter whose stand-in failed has a permit")
+		}
+		f.inUse(0, 2)
+		f.release(permit)
+	})
+}
+
 // Close, and primary's Shutdown, release permits of both stores.
 func TestClose(t *testing.T) {
 	for name, end := range map[string]func(fixture) error{

@@ -17,8 +17,7 @@ import (
 type pool struct {
 	store    store.Permits
 	keeper   *lease.Keeper[*hold]
-	releases *background.BatchQueue[store.PermitRef]
-	retries  *background.Releases[store.PermitRef]
+	releases *background.Releaser[store.PermitRef]
 	calls    background.Group // to release
 
 	telemetry *telemetry.Semaphore
@@ -31,8 +30,7 @@ type pool struct {
 func newPool(st store.Permits, t *telemetry.Semaphore, leases *telemetry.Leases) *pool {
 	p := &pool{store: st, telemetry: t, leases: leases}
 	p.keeper = lease.NewKeeper(p.renew)
-	p.releases = background.NewBatchQueue(p.releaseAll)
-	p.retries = background.NewReleases(p.releaseEach)
+	p.releases = background.NewReleaser(st.ReleasePermits, func(ref store.PermitRef) time.Duration { return ref.TTL })
 	return p
 }
 
@@ -77,7 +75,7 @@ func (p *pool) release(ctx context.Context, req store.PermitRef) (bool, error) {
 	reqs := []store.PermitRef{req}
 	held, err := p.store.ReleasePermits(context.WithoutCancel(ctx), reqs)
 	if err != nil {
-		p.retryRelease(reqs)
+		p.releases.Retry(reqs, nil)
 		return false, err
 	}
 	return len(held) == 1 && held[0], nil
@@ -85,48 +83,7 @@ func (p *pool) release(ctx context.Context, req store.PermitRef) (bool, error) {
 
 // releaseAsync releases a permit, a place in the queue, or a request without a reply, in the
 // background. If there are too many, they expire.
-func (p *pool) releaseAsync(req store.PermitRef) {
-	if !p.releases.Add(req) {
-		p.retryRelease([]store.PermitRef{req})
-	}
-}
-
-// releaseAll releases a batch of permits.
-func (p *pool) releaseAll(reqs []store.PermitRef) {
-	if held, err := p.store.ReleasePermits(context.Background(), reqs); err != nil {
-		p.retryRelease(unconfirmed(reqs, held))
-	}
-}
-
-// retryRelease retries releases until the store confirms them, or the last of the leases has
-// expired.
-func (p *pool) retryRelease(reqs []store.PermitRef) {
-	longest := time.Duration(0)
-	for _, req := range reqs {
-		longest = max(longest, req.TTL)
-	}
-	p.retries.Add(time.Now().Add(longest+time.Second), reqs...)
-}
-
-// releaseEach releases permits, and returns the rest after an error.
-func (p *pool) releaseEach(ctx context.Context, reqs []store.PermitRef) ([]store.PermitRef, error) {
-	held, err := p.store.ReleasePermits(ctx, reqs)
-	if err != nil {
-		return unconfirmed(reqs, held), err
-	}
-	return nil, nil
-}
-
-// unconfirmed returns the requests that the store, in a reply with an error, has not confirmed.
-func unconfirmed(reqs []store.PermitRef, held []bool) []store.PermitRef {
-	var left []store.PermitRef
-	for i, req := range reqs {
-		if i >= len(held) || !held[i] {
-			left = append(left, req)
-		}
-	}
-	return left
-}
+func (p *pool) releaseAsync(req store.PermitRef) { p.releases.Add(req) }
 
 const (
 	// maxReleases is how many permits shutdown releases in a call, and maxCalls in how many calls
@@ -155,7 +112,7 @@ func (p *pool) shutdown(ctx context.Context) error {
 	)
 	for part := range slices.Chunk(reqs, maxReleases) {
 		if ctx.Err() != nil { // no time left to wait for the store
-			p.retryRelease(part)
+			p.releases.Retry(part, nil)
 			continue
 		}
 		slots <- struct{}{}
@@ -168,11 +125,11 @@ func (p *pool) shutdown(ctx context.Context) error {
 				closed = err
 				mu.Unlock()
 			case err != nil:
-				p.retryRelease(unconfirmed(part, held))
+				p.releases.Retry(part, held)
 			}
 		})
 	}
 	wg.Wait()
 	p.keeper.Rest()
-	return errors.Join(closed, p.calls.Wait(ctx), p.releases.Wait(ctx), p.retries.Drain(ctx))
+	return errors.Join(closed, p.calls.Wait(ctx), p.releases.Wait(ctx), p.releases.Drain(ctx))
 }
