@@ -2,7 +2,6 @@ package redisstore_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,33 +178,51 @@ func TestAMasterIsGone(t *testing.T) {
 				slices.Sort(took)
 				return took
 			}
+			// pings counts round trips to another master, which depend on the machine alone.
+			control := cluster.Servers[1].Client()
+			pings := func(during time.Duration) (n float64) {
+				for end := time.Now().Add(during); time.Now().Before(end); n++ {
+					must(t, control.Ping(ctx()).Err())
+				}
+				return n
+			}
 			var failed, refused atomic.Int64
 			var own []time.Duration
+			var pingsBefore, pingsDuring float64
 			var wg sync.WaitGroup
 			wg.Go(func() { load(2*time.Second, here, 5*time.Millisecond, &failed) })
+			wg.Go(func() { pingsBefore = pings(2 * time.Second) })
 			before := load(2*time.Second, elsewhere, 0, &failed)
 			wg.Wait()
 			lose(t, cluster.Servers[0])
-			wg.Go(func() {
-				load(time.Second, here, 5*time.Millisecond, &refused)
-				refused.Store(0)
-				own = load(4*time.Second, here, 5*time.Millisecond, &refused)
-			})
-			during := load(5*time.Second, elsewhere, 0, &failed)
+			wg.Go(func() { load(time.Second, here, 5*time.Millisecond, new(atomic.Int64)) })
+			first := load(time.Second, elsewhere, 0, &failed)
 			wg.Wait()
-			share := float64(len(during)) / 5 * 2 / float64(len(before))
-			t.Logf("others: %.0f %% of their throughput, p99 %v before, %v since; own: p99 %v, %d of %d refused",
+			var (
+				during []time.Duration
+				share  float64
+			)
+			for range 3 { // the machine may be busier than before; what the lost master costs stays
+				refused.Store(0)
+				wg.Go(func() { pingsDuring = pings(4 * time.Second) })
+				wg.Go(func() { own = load(4*time.Second, here, 5*time.Millisecond, &refused) })
+				during = load(4*time.Second, elsewhere, 0, &failed)
+				wg.Wait()
+				if share = float64(len(during)) / float64(len(before)) / (pingsDuring / pingsBefore); share >= 0.6 {
+					break
+				}
+			}
+			t.Logf("others: %.0f %% of their throughput beside pings, p99 %v before, %v since; own: p99 %v, %d of %d refused",
 				share*100, before[len(before)*99/100], during[len(during)*99/100], own[len(own)*99/100], refused.Load(), len(own))
-			// A busy machine takes throughput and a few milliseconds; a caller that waits for the
-			// lost master waits for its deadline of 250 ms.
-			if p99 := during[len(during)*99/100]; failed.Load() > 0 || p99 > 100*time.Millisecond || share < 0.2 {
+			// A caller that waits for the lost master waits for its deadline of 250 ms.
+			if p99 := max(first[len(first)*99/100], during[len(during)*99/100]); failed.Load() > 0 || p99 > 100*time.Millisecond || share < 0.6 {
 				t.Errorf("%d calls of other shards failed, %.0f %% of their throughput is left, p99 %v",
 					failed.Load(), share*100, p99)
 			}
 			if n := int(refused.Load()); n != len(own) {
 				t.Errorf("%d of %d calls failed without their master", n, len(own))
 			}
-			if p99 := own[len(own)*99/100]; p99 > 50*time.Millisecond { // below 1 ms on an idle machine
+			if p99 := own[len(own)*99/100]; p99 > 5*time.Millisecond { // 1 ms, if the machine does nothing else
 				t.Errorf("its own callers are refused after %v at p99", p99)
 			}
 		})
@@ -226,7 +243,8 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 			l, direct := newLimiter(t, s), server.Client()
 			newClaim("k", "warm").gets(t, s, store.Granted)
 			must(t, direct.Do(ctx(), c.begin...).Err())
-			var slow, failed atomic.Int64
+			var slow, failed, slowReads, reads atomic.Int64
+			late := func(began time.Time) bool { return time.Since(began) > 100*time.Millisecond }
 			under, cancel := context.WithTimeout(ctx(), 4*time.Second)
 			defer cancel()
 			var wg sync.WaitGroup
@@ -239,7 +257,14 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 						case 0:
 							_, err = newClaim("other", fmt.Sprint(i)).acquire(s)
 						case 1:
-							_, _ = s.InspectLock(ctx(), "jobs", "k") // works
+							if _, err := s.InspectLock(ctx(), "jobs", "k"); err == nil { // it mostly works
+								reads.Add(1)
+								if late(began) {
+									slowReads.Add(1)
+								}
+							} else if late(began) {
+								slow.Add(1)
+							}
 						case 2:
 							_, err = newOp(fmt.Sprint("op", i)).begin(s)
 						default:
@@ -247,18 +272,19 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 						}
 						if err != nil {
 							failed.Add(1)
-						}
-						// A refused call takes long only where the machine is busy.
-						if time.Since(began) > 100*time.Millisecond && errors.Is(err, store.ErrUnconfirmed) {
-							slow.Add(1)
+							// A call that the breaker refuses is late only if the machine is busy.
+							if late(began) && !strings.Contains(err.Error(), "taken to be down") {
+								slow.Add(1)
+							}
 						}
 						<-time.After(2 * time.Millisecond)
 					}
 				})
 			}
 			wg.Wait()
-			if slow.Load() > 10 || failed.Load() < 1000 {
-				t.Errorf("%d calls waited for a reply, and %d failed", slow.Load(), failed.Load())
+			if slow.Load() > 10 || failed.Load() < 1000 || slowReads.Load() > 1+reads.Load()/100 {
+				t.Errorf("%d calls were slow, and %d failed; %d of %d reads were slow",
+					slow.Load(), failed.Load(), slowReads.Load(), reads.Load())
 			}
 			must(t, direct.Do(ctx(), c.end...).Err())
 			eventually(t, 2*time.Second, "it works again", func() bool {
