@@ -61,8 +61,8 @@ func renewedLock(t *testing.T, p peer, key string) (renewed *lock.Lease) {
 	return renewed
 }
 
-// Whatever becomes of renewals, the context of a lease ends while the server still keeps the lock
-// for it: nobody else can have had it by then.
+// However renewals fail, the context of a lease ends while the server still keeps the lock for it,
+// before the server can grant it to another.
 func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 	for name, fault := range map[string]func(*redistest.Proxy){
 		"black hole":   (*redistest.Proxy).BlackHole,

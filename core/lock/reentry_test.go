@@ -41,7 +41,8 @@ var ends = map[string]struct {
 	}, lock.ErrReleased},
 }
 
-// A re-entered lease ends with the hold, whatever its parent is, and nobody enters what has ended.
+// A re-entered lease ends with its hold, whatever its parent context is, and a hold that has ended
+// cannot be re-entered.
 func TestReentryOnADetachedContext(t *testing.T) {
 	for name, c := range ends {
 		t.Run(name, func(t *testing.T) {

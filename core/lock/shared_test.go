@@ -116,7 +116,7 @@ func TestReentry(t *testing.T) {
 		wantFree(t, w, "k")
 		mustUnlock(t, between)
 
-		// Nobody enters a lease that was released.
+		// A lease that was released cannot be re-entered.
 		for name, ctx := range map[string]context.Context{
 			"its context": outer.Context(), "a detached one": context.WithoutCancel(shared.Context()),
 		} {

@@ -25,7 +25,7 @@ var endings = map[string]func(*lock.Locker, *wiretap) error{
 	"the store's Close": func(_ *lock.Locker, w *wiretap) error { return w.Close() },
 }
 
-// What is granted while a shutdown goes on is given back before it returns.
+// A request that is granted during a shutdown is released before the shutdown returns.
 func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 	for name, end := range endings {
 		for call, opts := range map[string][]lock.Option{"": nil, "fair": {lock.WithFair()}} {
@@ -97,7 +97,7 @@ func TestCloseWithdrawsFromQueues(t *testing.T) {
 	})
 }
 
-// The error says what is left, and Close goes on with it.
+// The error has the number of unconfirmed releases, which Close retries.
 func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)

@@ -24,8 +24,8 @@ func slowly(w *wiretap, name string, d time.Duration, err error) {
 	}, nil)
 }
 
-// A queue in the process in which nobody has asked the store with success is not a holder: while
-// the store is down, TryLock says that it is down.
+// A local queue whose requests have all failed is not a holder: while the store is down, TryLock
+// returns ErrUnavailable.
 func TestTryLockDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -153,8 +153,7 @@ func TestWhoAskedForOthersLeaves(t *testing.T) {
 	})
 }
 
-// A caller whose time ends while nobody has asked the store with success is not told that others
-// have the lock.
+// A caller whose context ends before any request has reached the store does not get ErrNotAcquired.
 func TestLockEndsDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)

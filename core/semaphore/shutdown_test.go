@@ -23,7 +23,7 @@ var endings = map[string]func(*semaphore.Semaphore, *wiretap) error{
 	"the store's Close": func(_ *semaphore.Semaphore, w *wiretap) error { return w.Close() },
 }
 
-// What is granted while a shutdown goes on is given back before it returns.
+// A request that is granted during a shutdown is released before the shutdown returns.
 func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 	for name, end := range endings {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 	}
 }
 
-// The error says what is left, and Close goes on with it.
+// The error has the number of unconfirmed releases, which Close retries.
 func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 300)

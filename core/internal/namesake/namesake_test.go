@@ -69,7 +69,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// stores know the mechanisms that are built on them. That of Redis talks to nobody here.
+// stores returns a store of each kind. The Redis store sends nothing in these tests.
 func stores(t *testing.T) map[string]store.Store {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ReadTimeout: time.Second, ContextTimeoutEnabled: true})
 	redisStore := must(redisstore.New(client))
