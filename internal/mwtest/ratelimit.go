@@ -55,7 +55,7 @@ var rateLimitRows = append([]row{
 		c.ran(t, 10)
 		s.send("1", "", "X-Key", "b").is(http.StatusCreated, "run 11")
 	}},
-	{"several limits", func(t *testing.T, f Framework) {
+	{"all limits of a plan are in the headers, and the one that denies in the problem", func(t *testing.T, f Framework) {
 		s := serve(t, f, new(counter).handle, RateLimit{
 			Limiter: newLimiter(t, newStore(t), tokenbucket.Limits{
 				tokenbucket.PerMinute(60).Burst(10).Named("burst"), tokenbucket.PerDay(1).Named("daily"),
@@ -70,7 +70,7 @@ var rateLimitRows = append([]row{
 			t.Errorf("denied with %q", a.body)
 		}
 	}},
-	{"several limiters", func(t *testing.T, f Framework) {
+	{"every limiter of a chain adds its policy", func(t *testing.T, f Framework) {
 		var limits []Middleware
 		for name, plan := range map[string]tokenbucket.Limit{"a": tokenbucket.PerMinute(5), "b": tokenbucket.PerMinute(7)} {
 			l, err := tokenbucket.New(newStore(t), name, plan)
@@ -81,7 +81,7 @@ var rateLimitRows = append([]row{
 			t.Errorf("RateLimit-Policy is %s", got)
 		}
 	}},
-	{"what a client says of its address", func(t *testing.T, f Framework) {
+	{"a forwarded address from an untrusted peer is ignored", func(t *testing.T, f Framework) {
 		s := serve(t, f, new(counter).handle, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerHour(1)), By: Key{Kind: ByClientIP}})
 		s.send("1", "", "X-Forwarded-For", "203.0.113.1", "X-Real-IP", "203.0.113.1").is(http.StatusCreated, "run 1")
 		s.send("1", "", "X-Forwarded-For", "203.0.113.2", "X-Real-IP", "203.0.113.2").denies(policy.QuotaExceeded)
@@ -158,7 +158,7 @@ var rateLimitRows = append([]row{
 			t.Errorf("%d bytes for each key", each)
 		}
 	}},
-	{"tokens come back", func(t *testing.T, f Framework) {
+	{"tokens are refilled", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond)), By: Key{Kind: Global}})
 		for deadline := time.Now().Add(patience); s.send("1", "").status != http.StatusTooManyRequests; {

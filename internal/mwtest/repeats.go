@@ -106,7 +106,7 @@ var repeatRows = []row{
 			c.ran(t, 1)
 		}
 	}},
-	{"many twins at once", func(t *testing.T, f Framework) {
+	{"one of many concurrent twins runs", func(t *testing.T, f Framework) {
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t))})
 		var all sync.WaitGroup
@@ -120,7 +120,7 @@ var repeatRows = []row{
 		all.Wait()
 		s.send("1", "", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
 	}},
-	{"a client that comes back", func(t *testing.T, f Framework) {
+	{"a client that disconnects gets its answer when it retries", func(t *testing.T, f Framework) {
 		var c counter
 		g := newGate()
 		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
@@ -155,7 +155,7 @@ var repeatRows = []row{
 		}
 		c.ran(t, 1)
 	}},
-	{"a deadline of the request's own", func(t *testing.T, f Framework) {
+	{"a deadline of the request ends the handler, and its answer is kept", func(t *testing.T, f Framework) {
 		var c counter
 		s := behind(t, func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -177,7 +177,7 @@ var repeatRows = []row{
 		}
 		c.ran(t, 1) // and its answer is kept, after the deadline
 	}},
-	{"what is not guarded does not call the store", func(t *testing.T, f Framework) {
+	{"an unguarded request does not call the store", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, st), By: byUser, Hooks: Hooks{Skip: skipping}})
