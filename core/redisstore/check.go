@@ -27,15 +27,13 @@ const checkPings = 5
 // Settings that the server does not let the client read are not checked. If a node cannot be
 // reached, the error matches store.ErrUnavailable.
 func (s *Store) Check(ctx context.Context) error {
-	masters, err := s.masters(ctx)
+	masters, err := s.redis.Masters(ctx)
 	if err != nil {
 		return err
 	}
 	var found []error
-	for _, m := range masters {
-		if master, ok := m.(*redis.Client); ok {
-			found = append(found, s.checkNode(ctx, master)...)
-		}
+	for _, master := range masters {
+		found = append(found, s.checkNode(ctx, master)...)
 	}
 	return errors.Join(found...)
 }
@@ -44,7 +42,7 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []er
 	// Only the caller's deadline applies, since the time is to be measured.
 	far, err := roundTrip(ctx, master)
 	if err != nil {
-		return []error{explain(err, false)}
+		return []error{redisfault.Explain(err, false)}
 	}
 	at, timeout := master.Options().Addr, s.config.timeout
 	if need := 4 * far; need > timeout {
@@ -55,16 +53,14 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []er
 		found = append(found, fmt.Errorf("redisstore: %s is %v away: set the client's MinIdleConns, so that bursts find connections",
 			at, far.Round(time.Millisecond)))
 	}
-	if !s.config.allowEviction {
-		if err := s.checkPolicy(ctx, master); err != nil {
-			found = append(found, explain(err, false))
-		}
+	if err := s.checkEviction(ctx, master); err != nil {
+		found = append(found, redisfault.Explain(err, false))
 	}
 	role, err := master.Do(ctx, "role").Slice()
 	switch {
 	case isForbidden(err):
 	case err != nil:
-		found = append(found, explain(err, false))
+		found = append(found, redisfault.Explain(err, false))
 	case len(role) > 0 && role[0] != "master":
 		found = append(found, store.Misconfigured(store.ReadOnly, fmt.Errorf("redisstore: %s is a %v, which takes no writes", at, role[0])))
 	}
@@ -91,4 +87,6 @@ func roundTrip(ctx context.Context, client *redis.Client) (time.Duration, error)
 }
 
 // isForbidden reports whether the server refused the command.
-func isForbidden(err error) bool { return isReply(err) && !redisfault.IsUnauthenticated(err) }
+func isForbidden(err error) bool {
+	return redisfault.IsReply(err) && !redisfault.IsUnauthenticated(err)
+}

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -27,6 +28,26 @@ const (
 	denialShards    = 64
 	denialsPerShard = 1024
 )
+
+// TakeTokens implements store.Buckets: one script call, or a part of a batch, or none for a denial
+// from the cache.
+func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
+	if s.hooks.Begun() {
+		return store.TakeReply{}, store.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return store.TakeReply{}, err
+	}
+	denial, pending, denied := s.denials.lookup(limiter, key, charges)
+	if denied {
+		return denial, nil
+	}
+	reply, err := s.takeTokens(ctx, limiter, key, charges)
+	if err == nil {
+		pending.store(limiter, key, charges, &reply)
+	}
+	return reply, err
+}
 
 // denialCache is a cache of denials. The zero value caches nothing.
 type denialCache struct {

@@ -183,9 +183,9 @@ func TestWhatRememberedDenialsTake(t *testing.T) {
 	if each := (heap() - before) / keys; each > 1<<10 {
 		t.Errorf("%d bytes for each key", each)
 	}
-	eventually(t, 4*time.Second, "no denial is in memory", func() bool { return s.RememberedDenials() == 0 })
+	eventually(t, 4*time.Second, "no denial is in memory", func() bool { return s.CachedDenials() == 0 })
 	deny("key-000000") // and later ones are swept too
-	eventually(t, 4*time.Second, "no denial is in memory", func() bool { return s.RememberedDenials() == 0 })
+	eventually(t, 4*time.Second, "no denial is in memory", func() bool { return s.CachedDenials() == 0 })
 	if got, _ := l.Allow(ctx(), "key-000000"); got.Allowed || got.Source != tokenbucket.FromStore {
 		t.Errorf("asked again: %+v", got)
 	}

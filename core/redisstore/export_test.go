@@ -1,25 +1,25 @@
 package redisstore
 
-// Scripts is how many scripts a store loads.
-var Scripts = len(allScripts)
+// Scripts returns the number of scripts that a store loads.
+func Scripts() int { return len(allScripts) }
 
-// MostTakers is how many calls for decisions a store has under way at most.
-func (s *Store) MostTakers() int { return s.mostTakers() }
-
-// Taking is how many calls for decisions are under way.
-func (s *Store) Taking() (n int) {
-	for _, node := range s.nodes.all() {
-		if l := node.decisions; l != nil {
-			l.mu.Lock()
-			n += l.takers
-			l.mu.Unlock()
-		}
-	}
-	return n
+// MaxInFlight returns the maximum of calls for decisions in flight.
+func (s *Store) MaxInFlight() int {
+	_, most := decisionsOf(s.redis.Whole()).InFlight()
+	return most
 }
 
-// RememberedDenials is how many denials are in a store's memory.
-func (s *Store) RememberedDenials() (n int) {
+// InFlight returns the number of calls for decisions in flight.
+func (s *Store) InFlight() (calls int) {
+	for _, n := range s.redis.Nodes() {
+		now, _ := decisionsOf(n).InFlight()
+		calls += now
+	}
+	return calls
+}
+
+// CachedDenials returns the number of denials in a store's cache.
+func (s *Store) CachedDenials() (n int) {
 	for i := range s.denials.shards {
 		shard := &s.denials.shards[i]
 		shard.mu.Lock()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 )
 
 // Methods for core/quorum.
@@ -22,8 +24,8 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 		return errors.New("redisstore: RaiseFence: " + strconv.FormatInt(least, 10) + " is not a fence")
 	}
 	keys := s.lockKeys(name, key, "")
-	st := step{scriptCall: scriptCall{raiseFence, []string{keys.fence()}, []any{least}}, op: opQuorum, begins: true}
-	_, err := run(ctx, s, st, func(r stepReply) (any, error) { return r.value, nil })
+	st := script.Step{Call: raiseFence.Call([]string{keys.fence()}, least), Operation: opQuorum, Begins: true}
+	_, err := script.Run(ctx, s.redis, st, func(r script.Reply) (any, error) { return r.Value, nil })
 	return err
 }
 
@@ -35,7 +37,7 @@ func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 	if _, ok := s.client.(*redis.Client); !ok {
 		return 0, fmt.Errorf("redisstore: Uptime: not a client of a single server: %w", errors.ErrUnsupported)
 	}
-	return call(ctx, s.nodes.whole, opInspect, ordinary, func(ctx context.Context) (time.Duration, error) {
+	return script.Do(ctx, s.redis.Whole(), script.Command{Operation: opInspect}, func(ctx context.Context) (time.Duration, error) {
 		info, err := s.client.Info(ctx, "server").Result()
 		if err != nil {
 			return 0, err

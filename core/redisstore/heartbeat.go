@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -122,7 +123,7 @@ func (s *Store) recordSilence(w *waiter, err error) {
 // keepBeating starts sending heartbeats, unless that is running.
 func (s *Store) keepBeating() {
 	if s.waiters.startBeating() {
-		s.start(s.sendBeats)
+		s.redis.Start(s.sendBeats)
 	}
 }
 
@@ -146,7 +147,7 @@ func (s *Store) sendBeats() {
 		select {
 		case <-timer.C:
 		case <-s.waiters.changed:
-		case <-s.stop:
+		case <-s.redis.Life().Done():
 			return
 		}
 	}
@@ -154,45 +155,31 @@ func (s *Store) sendBeats() {
 
 // beat sends heartbeats, and handles the replies.
 func (s *Store) beat(due []*waiter) {
-	calls := make([]scriptCall, len(due))
+	calls := make([]script.Call, len(due))
 	for i, w := range due {
-		calls[i] = scriptCall{w.beat, w.keys, []any{w.id, s.pushMode(w.fair)}}
+		calls[i] = w.beat.Call(w.keys, w.id, s.pushMode(w.fair))
 	}
-	s.eachBatch(s.life, calls, func(n *node, batch []int) {
-		replies, err := call(s.life, n, opBeat, ordinary, func(ctx context.Context) ([]evaluated, error) {
-			s.telemetry.Batch(ctx, len(batch))
-			replies := s.evalEach(ctx, false, pick(calls, batch))
-			for _, e := range replies {
-				if e.err != nil && (!isReply(e.err) || didNotRun(e.err)) {
-					return replies, e.err
-				}
-			}
-			return replies, nil
-		})
-		for i, w := range pick(due, batch) {
-			switch {
-			case replies == nil:
-				s.recordSilence(w, err)
-			case replies[i].err != nil:
-				s.recordSilence(w, explain(replies[i].err, false))
-			default:
-				s.handleBeat(w, replies[i].reply)
-			}
+	_ = s.redis.RunEach(s.redis.Life(), opBeat, script.Ordinary, calls, func(i int, reply any, err error) error {
+		if err != nil {
+			s.recordSilence(due[i], err)
+		} else {
+			s.handleBeat(due[i], reply)
 		}
+		return nil
 	})
 }
 
 // handleBeat handles the reply to a heartbeat.
 func (s *Store) handleBeat(w *waiter, reply any) {
-	r := fields(reply)
-	switch outcome := r.text(); {
-	case outcome == "queued" && len(r.left) == 2:
-		at := place{int(r.number()), r.micros()}
+	r := script.Fields(reply)
+	switch outcome := r.Text(); {
+	case outcome == "queued" && len(r.Left) == 2:
+		at := place{int(r.Number()), r.Micros()}
 		life := behindLife
 		if at.rank < front {
 			life = frontLife
 		}
-		if r.err == nil {
+		if r.Err == nil {
 			s.recordPlace(w, at, life)
 			return
 		}
@@ -207,5 +194,5 @@ func (s *Store) handleBeat(w *waiter, reply any) {
 		s.waiters.update(w, func() { w.end(w.withdrawn) })
 		return
 	}
-	s.recordSilence(w, errOddReply)
+	s.recordSilence(w, script.ErrOddReply)
 }

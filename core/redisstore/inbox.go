@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 )
 
 // inbox is the channel on which this process receives pushes about its requests. The store
@@ -73,13 +74,13 @@ func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.inbox.l
 // listen starts the subscription, in the background.
 func (s *Store) listen() {
 	s.inbox.once.Do(func() {
-		s.start(func() {
+		s.redis.Start(func() {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				s.subscribe()
 			}()
-			<-s.stop
+			<-s.redis.Life().Done()
 			select { // the client may take longer to close a connection; Close does not wait for it
 			case <-done:
 			case <-time.After(s.config.timeout):
@@ -92,28 +93,28 @@ func (s *Store) listen() {
 func (s *Store) subscribe() {
 	in := s.inbox
 	pause := retryBeat
-	for s.life.Err() == nil {
-		sub := s.subscriber().Subscribe(s.life, in.channel)
+	for s.redis.Life().Err() == nil {
+		sub := s.subscriber().Subscribe(s.redis.Life(), in.channel)
 		in.mu.Lock()
 		in.sub = sub
 		in.mu.Unlock()
-		unhook := context.AfterFunc(s.life, func() { _ = sub.Close() })
+		unhook := context.AfterFunc(s.redis.Life(), func() { _ = sub.Close() })
 		err := s.receive(sub)
 		unhook()
 		_ = sub.Close()
 		if in.subscribed.Swap(false) {
 			pause = retryBeat
-			if s.life.Err() == nil {
-				s.telemetry.Reconnect(s.life)
+			if s.redis.Life().Err() == nil {
+				s.redis.CountReconnect(s.redis.Life())
 			}
 		}
-		if isReply(err) && !didNotRun(err) && !in.warned.Swap(true) {
+		if script.Refused(err) && !in.warned.Swap(true) {
 			s.config.logger.Warn("lockkeeper: cannot subscribe; waiters poll instead", "error", err)
 		}
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, checkEvery)
-		case <-s.stop:
+		case <-s.redis.Life().Done():
 		}
 	}
 }
@@ -121,10 +122,8 @@ func (s *Store) subscribe() {
 // subscriber returns the client to subscribe with. In a Cluster that is a random master, so that
 // another one is used if one is down; the client's own choice is always the same.
 func (s *Store) subscriber() subscriber {
-	if masters, err := s.masters(s.life); err == nil && len(masters) > 1 {
-		if master, ok := masters[mathrand.IntN(len(masters))].(subscriber); ok {
-			return master
-		}
+	if masters, err := s.redis.Masters(s.redis.Life()); err == nil && len(masters) > 1 {
+		return masters[mathrand.IntN(len(masters))]
 	}
 	return s.client
 }
@@ -137,7 +136,7 @@ type subscriber interface {
 func (s *Store) receive(sub *redis.PubSub) error {
 	asked := false
 	for {
-		message, err := sub.ReceiveTimeout(s.life, checkEvery)
+		message, err := sub.ReceiveTimeout(s.redis.Life(), checkEvery)
 		var timeout net.Error
 		switch {
 		case errors.As(err, &timeout) && timeout.Timeout():
@@ -145,7 +144,7 @@ func (s *Store) receive(sub *redis.PubSub) error {
 				return err
 			}
 			asked = true
-			if err := sub.Ping(s.life); err != nil {
+			if err := sub.Ping(s.redis.Life()); err != nil {
 				return err
 			}
 			continue
@@ -226,7 +225,7 @@ func (s *Store) checkInbox() time.Time {
 	in.echoSent, in.unreceived = now, false
 	in.mu.Unlock()
 
-	receivers, err := call(s.life, s.nodes.whole, opEcho, ordinary, func(ctx context.Context) (int64, error) {
+	receivers, err := script.Do(s.redis.Life(), s.redis.Whole(), script.Command{Operation: opEcho}, func(ctx context.Context) (int64, error) {
 		return s.client.Publish(ctx, in.channel, "echo").Result()
 	})
 	if err == nil {
@@ -234,7 +233,7 @@ func (s *Store) checkInbox() time.Time {
 	} else {
 		in.mu.Lock()
 		in.echoSent = time.Time{} // no evidence about the subscription
-		if isReply(err) && !didNotRun(err) {
+		if script.Refused(err) {
 			worsened = worsened || !in.echoLost
 			in.echoLost = true
 		}

@@ -1,6 +1,14 @@
 package redisstore
 
-import "strings"
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
 
 // lockKeys are the Redis keys of a lock and of a request for it, in one slot of a Cluster: the
 // record, the holds, the queue and its heartbeats, of which scripts/queue.lua has the layouts; a
@@ -90,4 +98,58 @@ func (s *Store) tagOf(key, of, name string) (tag string, ok bool) {
 	}
 	tag, rest, ok = strings.Cut(rest, "}")
 	return tag, ok && (rest == ":"+name || rest == "="+name)
+}
+
+// bucketTag is the common start of the Redis keys of a key's buckets: a hash tag, and so a slot of
+// a Cluster.
+type bucketTag struct {
+	text [64 + len(":t:{") + tagSize + len("}")]byte
+	size int
+}
+
+func (s *Store) tagged(limiter, key string) bucketTag {
+	var t bucketTag
+	tag := s.hash(limiter, key)
+	text := append(append(append(append(t.text[:0], s.config.prefix...), ":t:{"...), tag[:]...), '}')
+	t.size = len(text)
+	return t
+}
+
+// key returns the Redis key of a bucket.
+func (t *bucketTag) key(bucket string) string {
+	if bucket == "" {
+		return string(t.text[:t.size])
+	}
+	return string(t.text[:t.size]) + ":" + bucket
+}
+
+// appendBucketKeys appends the Redis keys of the buckets of charges.
+func (s *Store) appendBucketKeys(keys []string, limiter, key string, charges []store.Charge) []string {
+	tag := s.tagged(limiter, key)
+	for i := range charges {
+		keys = append(keys, tag.key(charges[i].Bucket))
+	}
+	return keys
+}
+
+// tag returns the hash of a mechanism's name and a key.
+func (s *Store) tag(name, key string) string {
+	tag := s.hash(name, key)
+	return string(tag[:])
+}
+
+const tagSize = 22
+
+func (s *Store) hash(name, key string) (tag [tagSize]byte) {
+	var room [512]byte // most fit, and need no allocation
+	text := binary.BigEndian.AppendUint64(room[:0], uint64(len(name)))
+	text = append(append(text, name...), key...)
+	sum := sha256.Sum256(text)
+	if len(s.config.secret) > 0 {
+		h := hmac.New(sha256.New, s.config.secret)
+		h.Write([]byte(string(text))) // a copy, so that the array above stays on the stack
+		copy(sum[:], h.Sum(nil))
+	}
+	base64.RawURLEncoding.Encode(tag[:], sum[:16])
+	return tag
 }

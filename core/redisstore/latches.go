@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -96,9 +97,9 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 // InspectLatch implements store.Latches: one round trip.
 func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (int, error) {
 	_, keys := s.latchKeys(req.Name)
-	n := s.nodes.of(ctx, keys[0])
-	return call(ctx, n, opInspect, ordinary, func(ctx context.Context) (int, error) {
-		if err := n.checkEviction(ctx); err != nil {
+	n := s.redis.Node(ctx, keys[0])
+	return script.Do(ctx, n, script.Command{Operation: opInspect}, func(ctx context.Context) (int, error) {
+		if err := n.Check(ctx); err != nil {
 			return 0, err
 		}
 		participants, err := s.client.SCard(ctx, keys[0]).Result()
@@ -132,7 +133,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 			heard = time.Now()
 		case ctx.Err() != nil:
 			return lease.Ended(ctx)
-		case s.closed.Load() || time.Since(heard) > latchSilence:
+		case s.redis.Life().Err() != nil || time.Since(heard) > latchSilence:
 			return err
 		default:
 			pause = retryBeat
@@ -150,13 +151,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 }
 
 // latch runs a script that returns the number of participants of a latch.
-func (s *Store) latch(ctx context.Context, sc *script, keys []string, args ...any) (int, error) {
-	st := step{scriptCall: scriptCall{sc, keys, args}, op: opLatch, begins: true}
-	return run(ctx, s, st, func(r stepReply) (int, error) {
-		n, ok := r.value.(int64)
-		if !ok {
-			return 0, errOddReply
-		}
-		return int(n), nil
-	})
+func (s *Store) latch(ctx context.Context, sc *script.Script, keys []string, args ...any) (int, error) {
+	st := script.Step{Call: sc.Call(keys, args...), Operation: opLatch, Begins: true}
+	return script.Run(ctx, s.redis, st, func(r script.Reply) (int, error) { return script.Int(r.Value) })
 }

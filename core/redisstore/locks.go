@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -99,13 +100,14 @@ func (s *Store) newAcquireCall(req store.LockRequest, keys lockKeys) *acquireCal
 
 // acquire requests a lock, or claims it.
 func (s *Store) acquire(ctx context.Context, req store.LockRequest, c *acquireCall) (acquireReply, error) {
-	st := step{scriptCall: scriptCall{acquireLock, c.keys[:], c.args[:]}, op: opAcquireLock, begins: true, grants: true}
-	reply, err := run(ctx, s, st, func(r stepReply) (acquireReply, error) {
-		a, err := readAcquireReply(r.value)
+	st := script.Step{Call: acquireLock.Call(c.keys[:], c.args[:]...), Operation: opAcquireLock, Begins: true, Grants: true}
+	s.listen()
+	reply, err := script.Run(ctx, s.redis, st, func(r script.Reply) (acquireReply, error) {
+		a, err := readAcquireReply(r.Value)
 		if a.Outcome == store.Granted {
-			a.Sent = r.sent
+			a.Sent = r.Sent
 		}
-		a.acks = r.acks
+		a.acks = r.Acks
 		return a, err
 	})
 	if err == nil && reply.Outcome == store.Granted && reply.acks < s.config.acks {
@@ -121,37 +123,37 @@ func (s *Store) acquire(ctx context.Context, req store.LockRequest, c *acquireCa
 func readAcquireReply(reply any) (acquireReply, error) {
 	var a acquireReply
 	if fences, ok := reply.(string); ok { // a list would cost allocations
-		var r reader
+		var r script.Reader
 		a.Outcome = store.Granted
 		first, last, _ := strings.Cut(fences, " ")
-		a.Fence, a.LastFence = r.parse(first), r.parse(last)
-		return a, r.err
+		a.Fence, a.LastFence = r.Parse(first), r.Parse(last)
+		return a, r.Err
 	}
-	r := fields(reply)
-	switch outcome := r.text(); {
+	r := script.Fields(reply)
+	switch outcome := r.Text(); {
 	case outcome == "withdrawn":
 		a.Outcome = store.Withdrawn
-	case (outcome == "queued" || outcome == "taken") && len(r.left) == 5:
+	case (outcome == "queued" || outcome == "taken") && len(r.Left) == 5:
 		a.Outcome = store.Taken
 		if outcome == "queued" {
 			a.Outcome = store.Queued
 		}
-		a.Holder, a.Remaining, a.Waiting = r.text(), r.micros(), int(r.number())
-		a.place = place{int(r.number()), r.micros()}
+		a.Holder, a.Remaining, a.Waiting = r.Text(), r.Micros(), int(r.Number())
+		a.place = place{int(r.Number()), r.Micros()}
 	default:
-		return a, errOddReply
+		return a, script.ErrOddReply
 	}
-	return a, r.err
+	return a, r.Err
 }
 
 // RenewLocks implements store.Locks: one pipeline for each hundred.
 func (s *Store) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
-	calls := make([]scriptCall, len(reqs))
+	calls := make([]script.Call, len(reqs))
 	for i, r := range reqs {
 		keys := s.lockKeys(r.Name, r.Key, r.ID)
-		calls[i] = scriptCall{renewLock, keys.shared(), []any{r.ID, r.TTL.Microseconds(), r.Delay.Microseconds()}}
+		calls[i] = renewLock.Call(keys.shared(), r.ID, r.TTL.Microseconds(), r.Delay.Microseconds())
 	}
-	return s.renewEach(ctx, opRenewLocks, calls)
+	return s.finishEach(ctx, opRenewLocks, calls, true)
 }
 
 // ReleaseLock implements store.Locks: one script call.
@@ -162,7 +164,7 @@ func (s *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error
 		args [2]any
 	}{keys: s.lockKeys(req.Name, req.Key, req.ID), id: req.ID}
 	c.args = [...]any{&c.id, releasedMillis}
-	held, err := s.owned(ctx, opReleaseLock, scriptCall{releaseLock, c.keys.withID(), c.args[:]})
+	held, err := s.finish(ctx, opReleaseLock, releaseLock.Call(c.keys.withID(), c.args[:]...))
 	if err == nil {
 		s.waiters.withdraw(req.ID)
 	}
@@ -172,7 +174,7 @@ func (s *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error
 // DowngradeLock implements store.Locks: one script call.
 func (s *Store) DowngradeLock(ctx context.Context, req store.LockRef) (bool, error) {
 	keys := s.lockKeys(req.Name, req.Key, req.ID)
-	return s.owned(ctx, opReleaseLock, scriptCall{downgradeLock, keys.shared(), []any{req.ID, req.TTL.Microseconds(), req.Delay.Microseconds()}})
+	return s.finish(ctx, opReleaseLock, downgradeLock.Call(keys.shared(), req.ID, req.TTL.Microseconds(), req.Delay.Microseconds()))
 }
 
 // VerifyLock implements store.Locks: one script call, which changes nothing.
@@ -194,7 +196,7 @@ func (s *Store) ForceUnlock(ctx context.Context, name, key string, fence int64) 
 		}
 		id, me := state.ids[i], rand.Text()
 		keys := s.lockKeys(name, key, id)
-		return s.owned(ctx, opReleaseLock, scriptCall{forceUnlock, keys.withID(), []any{id, fence, me, releasedFor.Milliseconds()}})
+		return s.finish(ctx, opReleaseLock, forceUnlock.Call(keys.withID(), id, fence, me, releasedFor.Milliseconds()))
 	}
 	return false, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -22,29 +23,29 @@ func (s *Store) InspectLock(ctx context.Context, name, key string) (store.LockSt
 
 // inspect returns the holders of a lock, or one of them by its ID.
 func (s *Store) inspect(ctx context.Context, keys lockKeys, id string) (lockState, error) {
-	st := step{scriptCall: scriptCall{inspectLock, keys.shared(), []any{id}}, op: opInspect}
-	return run(ctx, s, st, func(r stepReply) (lockState, error) { return readState(r.value) })
+	st := script.Step{Call: inspectLock.Call(keys.shared(), id), Operation: opInspect}
+	return script.Run(ctx, s.redis, st, func(r script.Reply) (lockState, error) { return readState(r.Value) })
 }
 
 func readState(reply any) (lockState, error) {
-	r := fields(reply)
-	state := lockState{LockState: store.LockState{Key: r.text(), Waiting: int(r.number())}}
-	for len(r.left) > 0 && r.err == nil {
-		state.ids = append(state.ids, r.text())
+	r := script.Fields(reply)
+	state := lockState{LockState: store.LockState{Key: r.Text(), Waiting: int(r.Number())}}
+	for len(r.Left) > 0 && r.Err == nil {
+		state.ids = append(state.ids, r.Text())
 		state.Holders = append(state.Holders, store.LockHolder{
-			Shared: r.text() == "S", Fence: r.number(), LastFence: r.number(), Remaining: r.micros(), Meta: r.text(),
+			Shared: r.Text() == "S", Fence: r.Number(), LastFence: r.Number(), Remaining: r.Micros(), Meta: r.Text(),
 		})
 	}
-	return state, r.err
+	return state, r.Err
 }
 
 // ListLocks implements store.Locks: it scans all keys of every master, a thousand at a time. With
 // WithSecret, the Key of each state is the hash of the lock's key.
 func (s *Store) ListLocks(ctx context.Context, name string) iter.Seq2[store.LockState, error] {
 	return list(ctx, s, ofLocks, name,
-		func(tag string) scriptCall {
+		func(tag string) script.Call {
 			keys := s.lockKeysOf(name, []byte(tag), "")
-			return scriptCall{inspectLock, keys.shared(), []any{""}}
+			return inspectLock.Call(keys.shared(), "")
 		},
 		func(tag string, reply any) (store.LockState, bool, error) {
 			state, err := readState(reply)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -76,13 +77,14 @@ func (s *Store) acquirePermit(ctx context.Context, req store.PermitRequest, keys
 		req.ID, req.Weight, req.Capacity, queue, barges, req.MaxWaiting, req.TTL.Microseconds(),
 		s.inbox.channel, req.Holder, key, s.pushMode(false),
 	}
-	st := step{scriptCall: scriptCall{acquirePermit, keys, args}, op: opAcquirePermits, begins: true, grants: true}
-	reply, err := run(ctx, s, st, func(r stepReply) (permitReply, error) {
-		a, err := readPermitReply(r.value)
+	st := script.Step{Call: acquirePermit.Call(keys, args...), Operation: opAcquirePermits, Begins: true, Grants: true}
+	s.listen()
+	reply, err := script.Run(ctx, s.redis, st, func(r script.Reply) (permitReply, error) {
+		a, err := readPermitReply(r.Value)
 		if a.Outcome == store.Granted {
-			a.Sent = r.sent
+			a.Sent = r.Sent
 		}
-		a.acks = r.acks
+		a.acks = r.Acks
 		return a, err
 	})
 	if err == nil && reply.Outcome == store.Granted && reply.acks < s.config.acks {
@@ -98,49 +100,49 @@ func (s *Store) acquirePermit(ctx context.Context, req store.PermitRequest, keys
 func readPermitReply(reply any) (permitReply, error) {
 	var a permitReply
 	if fence, ok := reply.(string); ok { // a list would cost allocations
-		var r reader
-		a.Outcome, a.Fence = store.Granted, r.parse(fence)
-		return a, r.err
+		var r script.Reader
+		a.Outcome, a.Fence = store.Granted, r.Parse(fence)
+		return a, r.Err
 	}
-	r := fields(reply)
-	switch outcome := r.text(); {
+	r := script.Fields(reply)
+	switch outcome := r.Text(); {
 	case outcome == "withdrawn":
 		a.Outcome = store.Withdrawn
-	case (outcome == "queued" || outcome == "taken" || outcome == "full") && len(r.left) == 4:
+	case (outcome == "queued" || outcome == "taken" || outcome == "full") && len(r.Left) == 4:
 		a.Outcome = store.Taken
 		if outcome == "queued" {
 			a.Outcome = store.Queued
 		}
 		a.QueueFull = outcome == "full"
-		a.InUse, a.Waiting, a.Remaining = int(r.number()), int(r.number()), r.micros()
-		a.place = place{int(r.number()), a.Remaining}
+		a.InUse, a.Waiting, a.Remaining = int(r.Number()), int(r.Number()), r.Micros()
+		a.place = place{int(r.Number()), a.Remaining}
 	default:
-		return a, errOddReply
+		return a, script.ErrOddReply
 	}
-	return a, r.err
+	return a, r.Err
 }
 
 // RenewPermits implements store.Permits: one pipeline for each hundred.
 func (s *Store) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
-	calls := make([]scriptCall, len(reqs))
+	calls := make([]script.Call, len(reqs))
 	for i, r := range reqs {
-		calls[i] = scriptCall{renewPermit, s.permitKeys(r.Name, r.Key, r.ID), []any{r.ID, r.TTL.Microseconds()}}
+		calls[i] = renewPermit.Call(s.permitKeys(r.Name, r.Key, r.ID), r.ID, r.TTL.Microseconds())
 	}
-	return s.renewEach(ctx, opRenewPermits, calls)
+	return s.finishEach(ctx, opRenewPermits, calls, true)
 }
 
 // ReleasePermits implements store.Permits: one script call for one permit, and one pipeline for
 // each hundred of many.
 func (s *Store) ReleasePermits(ctx context.Context, reqs []store.PermitRef) (held []bool, err error) {
-	calls := make([]scriptCall, len(reqs))
+	calls := make([]script.Call, len(reqs))
 	for i, r := range reqs {
-		calls[i] = scriptCall{releasePermit, s.permitKeys(r.Name, r.Key, r.ID), []any{r.ID, releasedMillis}}
+		calls[i] = releasePermit.Call(s.permitKeys(r.Name, r.Key, r.ID), r.ID, releasedMillis)
 	}
 	if len(calls) == 1 {
 		held = make([]bool, 1)
-		held[0], err = s.owned(ctx, opReleasePermits, calls[0])
+		held[0], err = s.finish(ctx, opReleasePermits, calls[0])
 	} else {
-		held, err = s.finishEach(ctx, opReleasePermits, calls, func(error) bool { return false })
+		held, err = s.finishEach(ctx, opReleasePermits, calls, false)
 	}
 	if err == nil {
 		for _, r := range reqs {
@@ -153,29 +155,29 @@ func (s *Store) ReleasePermits(ctx context.Context, reqs []store.PermitRef) (hel
 // InspectPermits implements store.Permits: one script call, which changes nothing.
 func (s *Store) InspectPermits(ctx context.Context, name, key string) (store.SemaphoreState, error) {
 	keys := s.permitKeys(name, key, "")
-	st := step{scriptCall: scriptCall{inspectPermits, keys, []any{store.MaxHolders}}, op: opInspect}
-	state, err := run(ctx, s, st, func(r stepReply) (store.SemaphoreState, error) { return readPermits(r.value) })
+	st := script.Step{Call: inspectPermits.Call(keys, store.MaxHolders), Operation: opInspect}
+	state, err := script.Run(ctx, s.redis, st, func(r script.Reply) (store.SemaphoreState, error) { return readPermits(r.Value) })
 	state.Key = key
 	return state, err
 }
 
 func readPermits(reply any) (store.SemaphoreState, error) {
-	r := fields(reply)
-	state := store.SemaphoreState{Key: r.text(), Waiting: int(r.number()), InUse: int(r.number())}
-	for len(r.left) > 0 && r.err == nil {
+	r := script.Fields(reply)
+	state := store.SemaphoreState{Key: r.Text(), Waiting: int(r.Number()), InUse: int(r.Number())}
+	for len(r.Left) > 0 && r.Err == nil {
 		state.Holders = append(state.Holders, store.PermitHolder{
-			Fence: r.number(), Weight: int(r.number()), Remaining: r.micros(), Meta: r.text(),
+			Fence: r.Number(), Weight: int(r.Number()), Remaining: r.Micros(), Meta: r.Text(),
 		})
 	}
-	return state, r.err
+	return state, r.Err
 }
 
 // ListPermits implements store.Permits: it scans all keys of every master, a thousand at a time. Of
 // a store with WithSecret the Key of each state is the hash of the semaphore's key.
 func (s *Store) ListPermits(ctx context.Context, name string) iter.Seq2[store.SemaphoreState, error] {
 	return list(ctx, s, ofSemaphores, name,
-		func(tag string) scriptCall {
-			return scriptCall{inspectPermits, s.permitKeysOf(name, []byte(tag), ""), []any{store.MaxHolders}}
+		func(tag string) script.Call {
+			return inspectPermits.Call(s.permitKeysOf(name, []byte(tag), ""), store.MaxHolders)
 		},
 		func(tag string, reply any) (store.SemaphoreState, bool, error) {
 			state, err := readPermits(reply)

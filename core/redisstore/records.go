@@ -2,14 +2,11 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -69,9 +66,9 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 	args := []any{
 		&req.Owner, &req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun, req.MaxRecords, maxInline,
 	}
-	call := scriptCall{beginOperation, s.operationKeys(&req.AttemptRef, true), args}
-	st := step{scriptCall: call, op: opBeginOperation, begins: true, replySize: maxInline}
-	reply, err := run(ctx, s, st, func(r stepReply) (beginReply, error) { return readBeginReply(r.value) })
+	call := beginOperation.Call(s.operationKeys(&req.AttemptRef, true), args...)
+	st := script.Step{Call: call, Operation: opBeginOperation, Begins: true, ReplySize: maxInline}
+	reply, err := script.Run(ctx, s.redis, st, func(r script.Reply) (beginReply, error) { return readBeginReply(r.Value) })
 	if err == nil && reply.bytes > len(reply.Data) {
 		reply.Data, err = s.readResult(ctx, &req.AttemptRef, reply)
 	}
@@ -88,14 +85,11 @@ type beginReply struct {
 // change, but may have expired since.
 func (s *Store) readResult(ctx context.Context, ref *store.AttemptRef, of beginReply) ([]byte, error) {
 	key := s.recordKey(ref)
-	n := s.nodes.of(ctx, key)
-	timing := s.telemetry.Begin(ctx, string(opBeginOperation))
-	data, err := callUntraced(ctx, n, of.bytes, 0, ordinary, false, func(ctx context.Context) ([]byte, error) {
-		sent := wireOf(ctx)
-		if err := sent.write(); err != nil { // starts the time for the reply
+	read := script.Command{Operation: opReadResult, Bytes: of.bytes}
+	return script.Do(ctx, s.redis.Node(ctx, key), read, func(ctx context.Context) ([]byte, error) {
+		if err := script.Sent(ctx); err != nil { // starts the time for the reply
 			return nil, err
 		}
-		defer sent.settle(0) // it only reads
 		record, err := s.client.GetRange(ctx, key, 0, -1).Bytes()
 		if err == nil && len(record) != recordHead+of.bytes {
 			err = store.Unavailable(store.OtherCause, "redis: the record has expired while it was read")
@@ -105,8 +99,6 @@ func (s *Store) readResult(ctx context.Context, ref *store.AttemptRef, of beginR
 		}
 		return record[recordHead:], nil
 	})
-	timing.End(ctx, err)
-	return data, err
 }
 
 // recordHead is the size of a record's head in bytes.
@@ -121,12 +113,12 @@ func readBeginReply(reply any) (beginReply, error) {
 	var b beginReply
 	fields, ok := reply.([]any)
 	if !ok || len(fields) < 2 {
-		return b, errOddReply
+		return b, script.ErrOddReply
 	}
 	name, _ := fields[0].(string)
 	number, isNumber := fields[1].(int64)
 	if b.Outcome, ok = outcomes[name]; !ok || !isNumber {
-		return b, errOddReply
+		return b, script.ErrOddReply
 	}
 	b.Number = int(number)
 	switch {
@@ -139,11 +131,11 @@ func readBeginReply(reply any) (beginReply, error) {
 		data, _ := fields[5].(string)
 		bytes, _ := fields[6].(int64)
 		if b.State, ok = states[letter]; !ok {
-			return b, errOddReply
+			return b, script.ErrOddReply
 		}
 		b.Status, b.Data, b.bytes = int(status), []byte(data), int(bytes)
 	case b.Outcome == store.Busy, b.Outcome == store.ScopeFull, b.Outcome == store.Settled:
-		return b, errOddReply
+		return b, script.ErrOddReply
 	}
 	return b, nil
 }
@@ -164,23 +156,23 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 		return s.settle(ctx, settleSmall, &req, letter, nil)
 	}
 	settled, err := s.settle(ctx, settleOperation, &req, letter, req.Data)
-	if isOutOfMemory(err) {
+	if redisfault.IsOutOfMemory(err) {
 		settled, err = s.settle(ctx, settleSmall, &req, letters[store.NotRetained], nil)
 	}
 	return settled, err
 }
 
-func (s *Store) settle(ctx context.Context, sc *script, req *store.SettleRequest, letter string, data []byte) (bool, error) {
-	return s.owned(ctx, opSettleOperation, scriptCall{sc, s.operationKeys(&req.AttemptRef, false), []any{
+func (s *Store) settle(ctx context.Context, sc *script.Script, req *store.SettleRequest, letter string, data []byte) (bool, error) {
+	return s.finish(ctx, opSettleOperation, sc.Call(s.operationKeys(&req.AttemptRef, false),
 		&req.Owner, &req.Fingerprint, letter, fmt.Sprintf("%08d%032d%04d", req.Number, 0, req.Status),
 		req.Retention.Milliseconds(), data, req.MaxBytes,
-	}})
+	))
 }
 
 // AbandonOperation implements store.Records.
 func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
 	args := []any{&ref.Owner, abandonedFor.Milliseconds()}
-	return s.owned(ctx, opSettleOperation, scriptCall{abandonOperation, s.operationKeys(&ref, true), args})
+	return s.finish(ctx, opSettleOperation, abandonOperation.Call(s.operationKeys(&ref, true), args...))
 }
 
 // MarkOperation implements store.Records.
@@ -190,76 +182,15 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 		bit = "1"
 	}
 	args := []any{&req.Owner, bit, fmt.Sprintf("%010d", min(req.Seq, store.MaxSeq))}
-	return s.owned(ctx, opSettleOperation, scriptCall{markOperation, []string{s.recordKey(&req.AttemptRef)}, args})
-}
-
-// owned runs a script that finishes something, and reports whether it returned 1: the caller owned
-// it.
-func (s *Store) owned(ctx context.Context, op operation, call scriptCall) (bool, error) {
-	return run(ctx, s, step{scriptCall: call, op: op, urgency: finishing}, func(r stepReply) (bool, error) {
-		n, ok := r.value.(int64)
-		if !ok {
-			return false, errOddReply
-		}
-		return n == 1, nil
-	})
+	return s.finish(ctx, opSettleOperation, markOperation.Call([]string{s.recordKey(&req.AttemptRef)}, args...))
 }
 
 // RenewOperations implements store.Records: one pipeline for each hundred.
 func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) ([]bool, error) {
-	calls := make([]scriptCall, len(reqs))
+	calls := make([]script.Call, len(reqs))
 	for i := range reqs {
 		r := &reqs[i]
-		calls[i] = scriptCall{
-			renewOperation, s.operationKeys(&r.AttemptRef, false), []any{&r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds()},
-		}
+		calls[i] = renewOperation.Call(s.operationKeys(&r.AttemptRef, false), &r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds())
 	}
-	return s.renewEach(ctx, opRenewOperations, calls)
-}
-
-// checkEviction returns an error for a node that may evict locks and records. It checks each node
-// once.
-func (n *node) checkEviction(ctx context.Context) error {
-	if n.safe.Load() {
-		return nil
-	}
-	if !n.store.config.allowEviction {
-		if err := n.eachClient(ctx, n.store.checkPolicy); err != nil {
-			return err
-		}
-	}
-	n.safe.Store(true)
-	return nil
-}
-
-// checkPolicy returns an error for a server that may evict. It reads the policy from INFO, since
-// managed services forbid CONFIG. A server whose INFO does not have it is accepted with a warning.
-func (s *Store) checkPolicy(ctx context.Context, client *redis.Client) error {
-	info, err := client.Info(ctx, "memory").Result()
-	if err != nil && (!isReply(err) || didNotRun(err) || redisfault.IsUnauthenticated(err)) {
-		return err
-	}
-	policy, known := infoField(info, "maxmemory_policy")
-	if !known {
-		if err == nil {
-			err = errors.New("INFO does not have it")
-		}
-		s.config.logger.Warn("lockkeeper: cannot read maxmemory-policy of redis; locks and guards assume noeviction", "error", err)
-		return nil
-	}
-	if policy != "noeviction" {
-		return store.Misconfigured(store.Eviction, fmt.Errorf("redisstore: maxmemory-policy is %s, which may evict a held lock, "+
-			"or the record of an operation that has run; set noeviction, or accept it with redisstore.AllowEviction", policy))
-	}
-	return nil
-}
-
-// infoField returns the value of a field of a reply to INFO.
-func infoField(info, field string) (value string, ok bool) {
-	for line := range strings.SplitSeq(info, "\r\n") {
-		if name, value, ok := strings.Cut(line, ":"); ok && name == field {
-			return value, true
-		}
-	}
-	return "", false
+	return s.finishEach(ctx, opRenewOperations, calls, true)
 }

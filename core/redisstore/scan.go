@@ -5,20 +5,24 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 )
+
+// maxInspected is how many records a listing inspects at a time.
+const maxInspected = 100
 
 // list yields the states of all records with a name, as inspected by scripts. It scans all keys of
 // every master, a thousand at a time, and inspects up to a hundred records at a time. Damaged ones
 // are omitted. read reports whether to yield a reply.
 func list[T any](
-	ctx context.Context, s *Store, of, name string, inspect func(tag string) scriptCall, read func(tag string, reply any) (T, bool, error),
+	ctx context.Context, s *Store, of, name string, inspect func(tag string) script.Call, read func(tag string, reply any) (T, bool, error),
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
-		masters, err := s.masters(ctx)
+		masters, err := s.redis.Masters(ctx)
 		if err != nil {
 			yield(none, err)
 			return
@@ -29,11 +33,11 @@ func list[T any](
 					yield(none, err)
 					return
 				}
-				calls := make([]scriptCall, len(tags))
+				calls := make([]script.Call, len(tags))
 				for i, tag := range tags {
 					calls[i] = inspect(tag)
 				}
-				replies, err := s.evalAll(ctx, calls)
+				replies, err := s.inspectAll(ctx, calls)
 				if err != nil {
 					yield(none, err)
 					return
@@ -57,7 +61,7 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 	return func(yield func([]string, error) bool) {
 		pattern := s.withName(of, name)
 		for cursor, more := uint64(0), true; more; more = cursor != 0 {
-			p, err := call(ctx, s.nodes.whole, opInspect, ordinary, func(ctx context.Context) (p page, err error) {
+			p, err := script.Do(ctx, s.redis.Whole(), script.Command{Operation: opInspect}, func(ctx context.Context) (p page, err error) {
 				p.keys, p.cursor, err = master.Scan(ctx, cursor, pattern, 1000).Result()
 				return p, err
 			})
@@ -71,7 +75,7 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 					tags = append(tags, tag)
 				}
 			}
-			for batch := range slices.Chunk(tags, maxBatch) {
+			for batch := range slices.Chunk(tags, maxInspected) {
 				if !yield(batch, nil) {
 					return
 				}
@@ -81,45 +85,22 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 	}
 }
 
-// evalAll returns the replies of scripts that inspect, in one pipeline: nil for damaged records.
-func (s *Store) evalAll(ctx context.Context, calls []scriptCall) ([]any, error) {
-	return call(ctx, s.nodes.whole, opInspect, ordinary, func(ctx context.Context) ([]any, error) {
-		replies := make([]any, len(calls))
-		s.telemetry.Batch(ctx, len(calls))
-		for i, e := range s.evalEach(ctx, false, calls) {
-			if e.err != nil && !isWrongType(e.err) {
-				return nil, e.err
-			}
-			replies[i] = e.reply
+// inspectAll returns the replies of scripts that inspect: nil for damaged records.
+func (s *Store) inspectAll(ctx context.Context, calls []script.Call) ([]any, error) {
+	replies := make([]any, len(calls))
+	err := s.redis.RunEach(ctx, opInspect, script.Ordinary, calls, func(i int, reply any, err error) error {
+		if script.IsWrongType(err) {
+			return nil
 		}
-		return replies, nil
+		replies[i] = reply
+		return err
 	})
+	return replies, err
 }
 
 type page struct {
 	keys   []string
 	cursor uint64
-}
-
-// masters returns a client for each master.
-func (s *Store) masters(ctx context.Context) ([]redis.Cmdable, error) {
-	cluster, ok := s.client.(*redis.ClusterClient)
-	if !ok {
-		return []redis.Cmdable{s.client}, nil
-	}
-	return call(ctx, s.nodes.whole, opRoute, ordinary, func(ctx context.Context) ([]redis.Cmdable, error) {
-		var (
-			mu      sync.Mutex
-			masters []redis.Cmdable
-		)
-		err := cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
-			mu.Lock()
-			defer mu.Unlock()
-			masters = append(masters, master)
-			return nil
-		})
-		return masters, err
-	})
 }
 
 // glob escapes special characters in the pattern of a SCAN.

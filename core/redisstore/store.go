@@ -11,17 +11,11 @@ package redisstore
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,6 +23,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -56,34 +51,17 @@ import (
 // "lk:inbox:" and a random text. If an ACL forbids that, or PUBLISH in scripts, a hand-off takes up
 // to a second more.
 type Store struct {
-	client   redis.UniversalClient
-	config   config
-	poolSize int
-	made     time.Time
-	nodes    nodes
-	hooks    hooks.Shutdown
-
-	plainScripts atomic.Bool // the server is older than 7
-	deadlines    deadlines
+	config config
+	client redis.UniversalClient
+	redis  *script.Client // runs scripts and commands on client
+	hooks  hooks.Shutdown
 
 	spareDecisions sync.Pool // of *decision that have ended
-	spareSteps     sync.Pool // of *companion that have ended
 	denials        denialCache
-
-	telemetry *telemetry.Store
-
-	damage, misconfigured *telemetry.Repeated
 
 	waiters waiters
 	latches latches
 	inbox   *inbox
-
-	closing    sync.Mutex // guards changes of closed and background together
-	closed     atomic.Bool
-	stop       chan struct{}
-	life       context.Context // ends when stop is closed
-	end        context.CancelFunc
-	background sync.WaitGroup
 
 	*namesakes
 }
@@ -133,11 +111,6 @@ func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c
 func WithSecret(secret []byte) Option {
 	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
 }
-
-// AllowEviction lets locks and guards work on a server whose maxmemory-policy may evict a held
-// lock, so that two can hold it, or the record of an operation that has run. Without it they refuse
-// to.
-func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEviction = true }) }
 
 // WithoutDenialCache sends every decision to Redis. Without this option, a denied key is denied
 // again from a local cache until Redis could decide otherwise, and for at most a second: resets by
@@ -192,20 +165,19 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if err := c.checkAcks(readTimeout); err != nil {
 		return nil, err
 	}
-	s := &Store{namesakes: new(namesakes), client: client, poolSize: poolSize, config: c, made: time.Now(), stop: make(chan struct{})}
+	s := &Store{namesakes: new(namesakes), client: client, config: c}
 	if !c.noDenialCache {
 		s.denials.init()
 	}
-	s.life, s.end = context.WithCancel(context.Background())
 	s.waiters.init()
 	s.inbox = newInbox(c.prefix)
-	s.nodes.init(s)
-	s.telemetry = telemetry.NewStore(c.providers, ScopeName, "redis", operations, func() bool {
-		return slices.ContainsFunc(s.nodes.all(), (*node).isDown)
+	s.redis = script.New(script.Config{
+		Redis: client, PoolSize: poolSize, Scripts: allScripts, Timeout: c.timeout, ProbeKey: c.prefix + ":probe",
+		Acks: c.acks, AckTimeout: c.ackTimeout,
+		CheckServer: s.checkEviction,
+		Attach:      func(n *script.Node) any { return s.newDecisions(n) },
+		Logger:      c.logger, Providers: c.providers, ScopeName: ScopeName, Operations: operations,
 	})
-	faults := c.logger.With("store", "redis")
-	s.damage = telemetry.NewRepeated(faults, telemetry.DamagedRecord)
-	s.misconfigured = telemetry.NewRepeated(faults.With("address", addressOf(client)), "lockkeeper: redis is misconfigured")
 	return s, nil
 }
 
@@ -233,21 +205,10 @@ func checkClient(client redis.UniversalClient) (poolSize int, readTimeout time.D
 	return poolSize, readTimeout, nil
 }
 
-// start runs f in the background; Close waits for it. If the store is closed, it returns false
-// instead.
-func (s *Store) start(f func()) bool {
-	s.closing.Lock()
-	defer s.closing.Unlock()
-	if s.closed.Load() {
-		return false
-	}
-	s.background.Go(f)
-	return true
-}
-
 // Ping checks that Redis replies, even if the breaker is open.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := call(ctx, s.nodes.whole, opPing, finishing, func(ctx context.Context) (string, error) {
+	ping := script.Command{Operation: opPing, Urgency: script.Finishing}
+	_, err := script.Do(ctx, s.redis.Whole(), ping, func(ctx context.Context) (string, error) {
 		return s.client.Ping(ctx).Result()
 	})
 	return err
@@ -265,59 +226,6 @@ func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 func (s *Store) Close() error { return s.hooks.Close(s.closeNow) }
 
 func (s *Store) closeNow() {
-	s.closing.Lock()
-	s.closed.Store(true)
-	s.closing.Unlock()
-	close(s.stop)
-	s.nodes.stop()
-	s.end()
-	s.background.Wait()
-	s.deadlines.stop()
+	s.redis.Close()
 	s.denials.stop()
-	s.telemetry.Close()
-}
-
-// bucketTag is the common start of the Redis keys of a key's buckets: a hash tag, and so a slot of
-// a Cluster.
-type bucketTag struct {
-	text [64 + len(":t:{") + tagSize + len("}")]byte
-	size int
-}
-
-func (s *Store) tagged(limiter, key string) bucketTag {
-	var t bucketTag
-	tag := s.hash(limiter, key)
-	text := append(append(append(append(t.text[:0], s.config.prefix...), ":t:{"...), tag[:]...), '}')
-	t.size = len(text)
-	return t
-}
-
-// key returns the Redis key of a bucket.
-func (t *bucketTag) key(bucket string) string {
-	if bucket == "" {
-		return string(t.text[:t.size])
-	}
-	return string(t.text[:t.size]) + ":" + bucket
-}
-
-// tag returns the hash of a mechanism's name and a key.
-func (s *Store) tag(name, key string) string {
-	tag := s.hash(name, key)
-	return string(tag[:])
-}
-
-const tagSize = 22
-
-func (s *Store) hash(name, key string) (tag [tagSize]byte) {
-	var room [512]byte // most fit, and need no allocation
-	text := binary.BigEndian.AppendUint64(room[:0], uint64(len(name)))
-	text = append(append(text, name...), key...)
-	sum := sha256.Sum256(text)
-	if len(s.config.secret) > 0 {
-		h := hmac.New(sha256.New, s.config.secret)
-		h.Write([]byte(string(text))) // a copy, so that the array above stays on the stack
-		copy(sum[:], h.Sum(nil))
-	}
-	base64.RawURLEncoding.Encode(tag[:], sum[:16])
-	return tag
 }

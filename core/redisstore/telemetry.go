@@ -1,47 +1,33 @@
 package redisstore
 
+import "github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
+
 // ScopeName is the instrumentation scope of the store's telemetry.
 const ScopeName = "github.com/lockkeeper/lockkeeper/core/redisstore"
 
-// operation is the purpose of a call in telemetry.
-type operation string
-
-const (
-	opTakeTokens      operation = "take_tokens"
-	opResetTokens     operation = "reset_tokens"
-	opBeginOperation  operation = "begin_operation"
-	opSettleOperation operation = "settle_operation" // or abandon, or mark
-	opRenewOperations operation = "renew_operations"
-	opAcquireLock     operation = "acquire_lock" // a claim too
-	opReleaseLock     operation = "release_lock" // or downgrade, or force
-	opRenewLocks      operation = "renew_locks"
-	opAcquirePermits  operation = "acquire_permits" // a claim too
-	opReleasePermits  operation = "release_permits"
-	opRenewPermits    operation = "renew_permits"
-	opBeat            operation = "beat" // of waiters
-	opLatch           operation = "latch"
-	opInspect         operation = "inspect"
-	opEcho            operation = "echo" // to the store's own inbox
-	opPing            operation = "ping"
-	opRoute           operation = "route" // finds the server of a key
-	opQuorum          operation = "quorum"
+// The operations of the store in telemetry.
+var (
+	opTakeTokens      = script.Operation{Name: "take_tokens"}
+	opResetTokens     = script.Operation{Name: "reset_tokens"}
+	opBeginOperation  = script.Operation{Name: "begin_operation"}
+	opReadResult      = script.Operation{Name: "begin_operation", Reads: true} // the second call of begin
+	opSettleOperation = script.Operation{Name: "settle_operation"}             // or abandon, or mark
+	opRenewOperations = script.Operation{Name: "renew_operations"}
+	opAcquireLock     = script.Operation{Name: "acquire_lock"} // a claim too
+	opReleaseLock     = script.Operation{Name: "release_lock"} // or downgrade, or force
+	opRenewLocks      = script.Operation{Name: "renew_locks"}
+	opAcquirePermits  = script.Operation{Name: "acquire_permits"} // a claim too
+	opReleasePermits  = script.Operation{Name: "release_permits"}
+	opRenewPermits    = script.Operation{Name: "renew_permits"}
+	opBeat            = script.Operation{Name: "beat", AnyOutcome: true} // of waiters
+	opLatch           = script.Operation{Name: "latch"}
+	opInspect         = script.Operation{Name: "inspect", Reads: true}
+	opEcho            = script.Operation{Name: "echo", Reads: true} // to the store's own inbox
+	opPing            = script.Operation{Name: "ping", Reads: true}
+	opQuorum          = script.Operation{Name: "quorum"}
 )
 
-// reads reports whether an operation only reads, so that its success does not prove that writes
-// work.
-func (op operation) reads() bool {
-	switch op {
-	case opInspect, opEcho, opPing, opRoute:
-		return true
-	default:
-		return false
-	}
-}
-
-// operations are all values.
-var operations = []string{
-	string(opTakeTokens), string(opResetTokens), string(opBeginOperation), string(opSettleOperation), string(opRenewOperations),
-	string(opAcquireLock), string(opReleaseLock), string(opRenewLocks), string(opAcquirePermits), string(opReleasePermits),
-	string(opRenewPermits), string(opBeat), string(opLatch), string(opInspect), string(opEcho), string(opPing), string(opRoute),
-	string(opQuorum),
+var operations = []script.Operation{
+	opTakeTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLock, opReleaseLock,
+	opRenewLocks, opAcquirePermits, opReleasePermits, opRenewPermits, opBeat, opLatch, opInspect, opEcho, opPing, opQuorum,
 }

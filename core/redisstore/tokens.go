@@ -2,69 +2,34 @@ package redisstore
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// TakeTokens implements store.Buckets: one script call, or a part of a batch, or none for a denial
-// from the cache. It is retried only if it has certainly not run.
-func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	if s.hooks.Begun() {
-		return store.TakeReply{}, store.ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return store.TakeReply{}, err
-	}
-	denial, q, denied := s.denials.lookup(limiter, key, charges)
-	if denied {
-		return denial, nil
-	}
-	reply, err := s.takeTokens(ctx, limiter, key, charges)
-	if err == nil {
-		q.store(limiter, key, charges, &reply)
-	}
-	return reply, err
-}
-
-// takeTokens makes a decision in a call of its own, or in a batch if enough calls are in flight.
+// takeTokens makes a decision: one script call, or a part of a batch. It is retried only if it has
+// certainly not run.
 func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	var few [1]string
-	keys, n := few[:0], s.nodes.whole
-	tag := s.tagged(limiter, key)
-	for i := range charges {
-		keys = append(keys, tag.key(charges[i].Bucket))
+	if len(charges) == 0 {
+		return store.TakeReply{Allowed: true}, nil
 	}
-	if len(keys) > 0 {
-		n = s.nodes.of(ctx, keys[0])
-		if l := n.decisions; l != nil {
-			if !l.begin() {
-				return s.takeTogether(ctx, n, charges, keys)
-			}
-			defer l.end()
-		}
+	d, _ := s.spareDecisions.Get().(*decision)
+	if d == nil {
+		d = new(decision)
 	}
-	return s.takeAlone(ctx, n, charges, slices.Clone(keys))
-}
-
-// takeAlone makes a decision in a call of its own.
-func (s *Store) takeAlone(ctx context.Context, n *node, charges []store.Charge, keys []string) (store.TakeReply, error) {
-	args := appendPlan(append(make([]any, 0, 2+2*len(charges)), 1), charges)
-	return call(ctx, n, opTakeTokens, ordinary, func(ctx context.Context) (store.TakeReply, error) {
-		reply, err := s.eval(ctx, true, takeTokens, keys, args...)
-		if err != nil {
-			return store.TakeReply{}, err
-		}
-		s.nodes.recordMap()
-		replies, err := readDecisions(reply, 1)
-		if err != nil {
-			return store.TakeReply{}, err
-		}
-		return readDecision(replies[0], len(keys))
-	})
+	d.charges, d.keys = charges, s.appendBucketKeys(d.keys[:0], limiter, key, charges)
+	n := s.redis.Node(ctx, d.keys[0])
+	if err := decisionsOf(n).Do(ctx, d, script.Ordinary); err != nil {
+		return store.TakeReply{}, err // the client may still read d
+	}
+	reply := d.reply
+	d.reply, d.charges = store.TakeReply{}, nil
+	s.spareDecisions.Put(d)
+	return reply, nil
 }
 
 // appendPlan appends the arguments for the charges of a decision: their number, and the nanoseconds
@@ -82,7 +47,7 @@ func appendPlan(args []any, charges []store.Charge) []any {
 func readDecisions(reply any, decisions int) ([]any, error) {
 	replies, ok := reply.([]any)
 	if !ok || len(replies) != decisions {
-		return nil, errOddReply
+		return nil, script.ErrOddReply
 	}
 	return replies, nil
 }
@@ -94,7 +59,7 @@ func readDecision(reply any, charges int) (store.TakeReply, error) {
 	case int64:
 		switch {
 		case charges != 1:
-			return store.TakeReply{}, errOddReply
+			return store.TakeReply{}, script.ErrOddReply
 		case r < 0:
 			return store.TakeReply{Debts: store.OneDebt(time.Duration(-1 - r))}, nil
 		default:
@@ -105,22 +70,22 @@ func readDecision(reply any, charges int) (store.TakeReply, error) {
 			return readDebts(r, charges)
 		}
 		if text, ok := r[0].(string); ok {
-			return store.TakeReply{}, explain(scriptError(text), false)
+			return store.TakeReply{}, redisfault.Explain(scriptError(text), false)
 		}
 	}
-	return store.TakeReply{}, errOddReply
+	return store.TakeReply{}, script.ErrOddReply
 }
 
 // readDebts reads the long form: whether it is allowed, and each debt in microseconds and remaining
 // nanoseconds.
 func readDebts(reply []any, charges int) (store.TakeReply, error) {
-	r := &reader{left: reply}
-	take := store.TakeReply{Allowed: r.number() == 1, Debts: store.MakeDebts(charges)}
+	r := &script.Reader{Left: reply}
+	take := store.TakeReply{Allowed: r.Number() == 1, Debts: store.MakeDebts(charges)}
 	for i := range charges {
-		take.Debts.Set(i, r.micros()+time.Duration(r.number()))
+		take.Debts.Set(i, r.Micros()+time.Duration(r.Number()))
 	}
-	if r.err != nil || len(r.left) > 0 {
-		return store.TakeReply{}, errOddReply
+	if r.Err != nil || len(r.Left) > 0 {
+		return store.TakeReply{}, script.ErrOddReply
 	}
 	return take, nil
 }
@@ -145,8 +110,9 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 	if len(keys) == 0 {
 		return nil
 	}
-	_, err := call(ctx, s.nodes.of(ctx, keys[0]), opResetTokens, ordinary, func(ctx context.Context) (int64, error) {
-		if err := wireOf(ctx).write(); err != nil {
+	del := script.Command{Operation: opResetTokens}
+	_, err := script.Do(ctx, s.redis.Node(ctx, keys[0]), del, func(ctx context.Context) (int64, error) {
+		if err := script.Sent(ctx); err != nil {
 			return 0, err
 		}
 		return s.client.Del(ctx, keys...).Result()

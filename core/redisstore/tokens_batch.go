@@ -2,8 +2,10 @@ package redisstore
 
 import (
 	"context"
-	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -12,92 +14,107 @@ import (
 // several buckets, each counts two.
 const maxDecisions = 128
 
-// decision is a batched decision.
+// decision is a decision that may be batched with others.
 type decision struct {
-	turn
-	lane     *lane[*decision]
-	charges  []store.Charge
-	keys     []string
-	reply    store.TakeReply
-	deadline deadline
+	script.Queued
+	charges []store.Charge
+	keys    []string // of the charges' buckets
+	reply   store.TakeReply
 }
 
-func (d *decision) work() int {
+// Work implements script.Request.
+func (d *decision) Work() int {
 	if len(d.keys) == 1 {
 		return 1
 	}
 	return 2 * len(d.keys)
 }
 
-func (d *decision) expire() { d.lane.expire(d) }
-
-// newDecisions returns the lane of a node's decisions.
-func (s *Store) newDecisions(n *node) *lane[*decision] {
-	take := s.takeMany
-	if s.nodes.cluster != nil {
-		take = s.takeEach
+// newDecisions returns the batcher of a node's decisions.
+func (s *Store) newDecisions(n *script.Node) *script.Batcher[*decision] {
+	send := sendDecisions
+	if _, cluster := s.client.(*redis.ClusterClient); cluster {
+		send = sendDecisionsByKey
 	}
-	l := newLane(s, func(l *lane[*decision], batch []*decision) { take(n, l, batch) })
-	l.maxWork = maxDecisions
-	return l
+	return script.NewBatcher(n, maxDecisions, func(ctx context.Context, batch []*decision) bool { return send(ctx, n, batch) })
 }
 
-// takeTogether makes a decision in a batch. It returns when the decision is made, when it was not
-// sent within the store's timeout, or when ctx ends.
-func (s *Store) takeTogether(ctx context.Context, n *node, charges []store.Charge, keys []string) (store.TakeReply, error) {
-	if n.isDown() {
-		return store.TakeReply{}, n.downError()
-	}
-	l := n.decisions
-	d, _ := s.spareDecisions.Get().(*decision)
-	if d == nil {
-		d = &decision{turn: turn{ended: make(chan struct{}, 1)}}
-	}
-	d.charges, d.keys, d.lane, d.state = charges, append(d.keys[:0], keys...), l, turnWaits
-	d.deadline.of, d.since = d, time.Now()
-	s.deadlines.begin(&d.deadline, s.config.timeout)
-	if !l.add(d) {
-		s.deadlines.end(&d.deadline)
-		return store.TakeReply{}, errQueueFull
-	}
-	select {
-	case <-d.ended:
-	case <-ctx.Done():
-		if l.leave(d, context.Cause(ctx)) {
-			s.deadlines.end(&d.deadline)
-			return store.TakeReply{}, d.err
-		}
-		<-d.ended // both at once: the reply counts
-	}
-	s.deadlines.end(&d.deadline)
-	reply, err := d.reply, d.err
-	if isDamage(err) { // of this caller's buckets: the call itself succeeded
-		s.damage.Found(ctx)
-	}
-	if err == nil { // otherwise the client may still read it
-		d.reply, d.charges = store.TakeReply{}, nil
-		s.spareDecisions.Put(d)
-	}
-	return reply, err
+func decisionsOf(n *script.Node) *script.Batcher[*decision] {
+	return n.Attached.(*script.Batcher[*decision])
 }
 
-// takeMany makes the decisions of a batch in one call of the script, and ends them.
-func (s *Store) takeMany(n *node, l *lane[*decision], batch []*decision) {
+// sendDecisions makes the decisions of a batch in one call of the script.
+func sendDecisions(ctx context.Context, n *script.Node, batch []*decision) (replied bool) {
 	keys, args := batchArgs(batch)
-	replies, err := call(context.Background(), n, opTakeTokens, ordinary, func(ctx context.Context) ([]any, error) {
-		s.telemetry.Batch(ctx, len(batch))
-		reply, err := s.eval(ctx, true, takeTokens, keys, args...)
-		if err != nil {
-			return nil, err
+	replies, err := script.EvalOnce(ctx, n, opTakeTokens, takeTokens.Call(keys, args...),
+		func(reply any) ([]any, error) { return readDecisions(reply, len(batch)) })
+	setReplies(ctx, n, batch, replies, err)
+	return err == nil
+}
+
+// sendDecisionsByKey makes the decisions of a batch in one pipeline with a call for each key: in a
+// Cluster, a script has keys of one slot only. A call that fails fails the decisions of its key
+// alone.
+func sendDecisionsByKey(ctx context.Context, n *script.Node, batch []*decision) (replied bool) {
+	if len(batch) == 1 {
+		return sendDecisions(ctx, n, batch)
+	}
+	batches := byKey(batch)
+	calls := make([]script.Call, len(batches))
+	for i, b := range batches {
+		keys, args := batchArgs(b)
+		calls[i] = takeTokens.Call(keys, args...)
+	}
+	results, err := script.EvalEachOnce(ctx, n, opTakeTokens, calls)
+	for i, b := range batches {
+		var replies []any
+		failed := err
+		if results != nil {
+			if failed = results[i].Err; failed == nil {
+				replies, failed = readDecisions(results[i].Reply, len(b))
+			}
 		}
-		return readDecisions(reply, len(batch))
-	})
-	l.answer(batch, err == nil, results(replies, err))
+		setReplies(ctx, n, b, replies, failed)
+		replied = replied || failed == nil
+	}
+	return replied
+}
+
+// byKey splits a batch into one for each key.
+func byKey(batch []*decision) [][]*decision {
+	var batches [][]*decision
+	at := make(map[string]int, len(batch))
+	for _, d := range batch {
+		i, known := at[d.keys[0]]
+		if !known {
+			i = len(batches)
+			at[d.keys[0]] = i
+			batches = append(batches, nil)
+		}
+		batches[i] = append(batches[i], d)
+	}
+	return batches
+}
+
+// setReplies gives each decision of a batch its reply, or the error.
+func setReplies(ctx context.Context, n *script.Node, batch []*decision, replies []any, err error) {
+	for i, d := range batch {
+		failed := err
+		if err == nil {
+			d.reply, failed = readDecision(replies[i], len(d.keys))
+			n.LogFault(ctx, failed)
+		}
+		d.Fail(failed)
+	}
 }
 
 // batchArgs returns the keys and the arguments of the script for a batch. Decisions whose charges
 // are the same slice, as those of a limiter are, share a plan.
 func batchArgs(batch []*decision) (keys []string, args []any) {
+	if len(batch) == 1 {
+		d := batch[0]
+		return d.keys, appendPlan(append(make([]any, 0, 2+2*len(d.charges)), 1), d.charges)
+	}
 	type plan struct {
 		charges *store.Charge
 		n       int
@@ -119,78 +136,4 @@ func batchArgs(batch []*decision) (keys []string, args []any) {
 		args = append(args, numbers...)
 	}
 	return keys, args
-}
-
-// results returns a function that gives decision i of a batch its reply, and returns its error.
-func results(replies []any, err error) func(int, *decision) error {
-	return func(i int, d *decision) (failed error) {
-		if err != nil {
-			return err
-		}
-		d.reply, failed = readDecision(replies[i], len(d.keys))
-		return failed
-	}
-}
-
-// keyCall is a call of the script with all decisions of a batch about one key.
-type keyCall struct {
-	batch   []*decision
-	keys    []string
-	args    []any
-	replies []any
-	err     error
-}
-
-// takeEach makes the decisions of a batch in one pipeline, and ends them: in a Cluster, a script
-// has keys of one slot only. A call that fails fails the decisions of its key alone.
-func (s *Store) takeEach(n *node, l *lane[*decision], batch []*decision) {
-	calls := callsByKey(batch)
-	_, err := call(context.Background(), n, opTakeTokens, ordinary, func(ctx context.Context) (struct{}, error) {
-		s.telemetry.Batch(ctx, len(batch))
-		return struct{}{}, s.takePipelined(ctx, calls)
-	})
-	for i := range calls {
-		c := &calls[i]
-		if c.replies == nil && c.err == nil { // no call was made
-			c.err = err
-		}
-		l.answer(c.batch, c.err == nil, results(c.replies, c.err))
-	}
-}
-
-func callsByKey(batch []*decision) []keyCall {
-	var calls []keyCall
-	at := make(map[string]int, len(batch))
-	for _, d := range batch {
-		i, known := at[d.keys[0]]
-		if !known {
-			i = len(calls)
-			at[d.keys[0]] = i
-			calls = append(calls, keyCall{})
-		}
-		calls[i].batch = append(calls[i].batch, d)
-	}
-	for i := range calls {
-		calls[i].keys, calls[i].args = batchArgs(calls[i].batch)
-	}
-	return calls
-}
-
-// takePipelined makes calls in one pipeline. It returns an error, beside those of the calls, if
-// there was no reply.
-func (s *Store) takePipelined(ctx context.Context, calls []keyCall) (failed error) {
-	scripts := make([]scriptCall, len(calls))
-	for i, c := range calls {
-		scripts[i] = scriptCall{takeTokens, c.keys, c.args}
-	}
-	for i, e := range s.evalEach(ctx, true, scripts) {
-		c := &calls[i]
-		if e.err == nil {
-			c.replies, e.err = readDecisions(e.reply, len(c.batch))
-		} else if !isReply(e.err) {
-			failed = e.err
-		}
-		c.err = explain(e.err, e.open)
-	}
-	return failed
 }

@@ -51,7 +51,7 @@ func (c *rush) busy() {
 	c.t.Helper()
 	before := c.proxy.Seen("evalsha")
 	c.proxy.Delay(300 * time.Millisecond)
-	for i := range c.store.MostTakers() {
+	for i := range c.store.MaxInFlight() {
 		l := c.limiter("busy", 100)
 		c.first.Go(func() { _, _ = l.Allow(context.Background(), fmt.Sprint(i)) })
 		eventually(c.t, 10*time.Second, "a call is under way", func() bool { return c.proxy.Seen("evalsha") == before+i+1 })

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 )
 
 // waiters are the queued requests of this process.
@@ -22,7 +24,7 @@ type waiters struct {
 // waiter is a request in a queue. waiters.mu guards the fields that change.
 type waiter struct {
 	id                 string
-	beat               *script
+	beat               *script.Script
 	keys               []string // of the heartbeat
 	fair               bool     // not passed over, see pushMode
 	queuedWithoutInbox bool     // without a working subscription
@@ -47,7 +49,7 @@ func (ws *waiters) init() {
 	ws.changed = make(chan struct{}, 1)
 }
 
-func (ws *waiters) newWaiter(id string, beat *script, keys []string, withdrawn error) *waiter {
+func (ws *waiters) newWaiter(id string, beat *script.Script, keys []string, withdrawn error) *waiter {
 	w, _ := ws.spare.Get().(*waiter)
 	if w == nil {
 		w = &waiter{woken: make(chan struct{}, 1)}

@@ -1,4 +1,4 @@
-package redisstore
+package script
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// A channel serves for one call after the other as long as it is not closed. Calls that have ended
-// have nothing to do with what becomes of it.
-func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
-	n := &node{store: new(Store)}
-	d := &n.store.deadlines
+// Calls reuse the channels of calls that ended in time. The contexts of the earlier calls must not
+// change with that.
+func TestContextsOfEndedCallsDoNotChange(t *testing.T) {
+	n := &Node{owner: new(Client)}
+	d := &n.owner.deadlines
 	defer d.stop()
-	const timeout = time.Second // they all have as long
+	const timeout = time.Second // of all
 	inTime := d.context(t.Context(), n, timeout, timeout)
 	d.release(inTime)
 	late := d.context(t.Context(), n, timeout, timeout)
@@ -37,21 +37,20 @@ func TestTheContextsOfCallsThatEndedStayAsTheyWere(t *testing.T) {
 	}
 
 	parent, cancel := context.WithCancel(t.Context())
-	left := d.context(parent, n, timeout, timeout)
+	canceled := d.context(parent, n, timeout, timeout)
 	cancel()
-	<-left.Done()
-	if !errors.Is(left.Err(), context.Canceled) {
-		t.Errorf("got %v", left.Err())
+	<-canceled.Done()
+	if !errors.Is(canceled.Err(), context.Canceled) {
+		t.Errorf("got %v", canceled.Err())
 	}
-	d.release(left)
+	d.release(canceled)
 }
 
-// The time for the reply begins when the request is written: what it took to have a connection is
-// not part of it.
-func TestTheTimeForAReplyBeginsWithTheRequest(t *testing.T) {
+// The timeout of the reply begins when the request is written, without the time for a connection.
+func TestReplyTimeoutBeginsWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{store: new(Store)}
-		d := &n.store.deadlines
+		n := &Node{owner: new(Client)}
+		d := &n.owner.deadlines
 		ended := func(c *callContext) bool {
 			synctest.Wait()
 			return c.Err() != nil
@@ -70,7 +69,7 @@ func TestTheTimeForAReplyBeginsWithTheRequest(t *testing.T) {
 		if !ended(unsent) || ended(slow) || ended(sent) || ended(large) {
 			t.Errorf("after 300 ms: %v, %v, %v, %v", unsent.Err(), slow.Err(), sent.Err(), large.Err())
 		}
-		if err := sent.sent.write(); err != nil { // again, which gives no more time
+		if err := sent.sent.write(); err != nil { // again, which does not extend the timeout
 			t.Fatal(err)
 		}
 		time.Sleep(160 * time.Millisecond)

@@ -1,4 +1,4 @@
-package redisstore
+package script
 
 import (
 	"context"
@@ -23,12 +23,12 @@ const redials = 2
 
 // dialWatch is a redis.Hook on the client of a node, which cannot be removed: once stopped it does
 // nothing.
-type dialWatch struct{ node atomic.Pointer[node] }
+type dialWatch struct{ node atomic.Pointer[Node] }
 
-func (n *node) watchDials() {
+func (n *Node) watchDials() {
 	n.dials = new(dialWatch)
 	n.dials.node.Store(n)
-	n.client.AddHook(n.dials)
+	n.server.AddHook(n.dials)
 }
 
 func (w *dialWatch) stop() {
@@ -52,7 +52,7 @@ func (w *dialWatch) DialHook(dial redis.DialHook) redis.DialHook {
 			}
 		}
 		if !n.answered.Load() { // on another connection
-			n.store.deadlines.refuse(n, err)
+			n.owner.deadlines.refuse(n, err)
 		}
 		return nil, err
 	}

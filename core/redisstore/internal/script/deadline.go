@@ -1,4 +1,4 @@
-package redisstore
+package script
 
 import (
 	"context"
@@ -36,8 +36,8 @@ type deadline struct {
 // connection by the first deadline. The first write sets a new deadline for the reply.
 type callContext struct {
 	context.Context // the caller's
-	node            *node
-	sent            wire
+	node            *Node
+	sent            inFlight
 	deadline        deadline
 	replyIn         time.Duration
 	large           bool // may take long
@@ -58,7 +58,7 @@ const (
 )
 
 // context returns the context of a call of a node. Callers always release it.
-func (d *deadlines) context(ctx context.Context, n *node, connectIn, replyIn time.Duration) *callContext {
+func (d *deadlines) context(ctx context.Context, n *Node, connectIn, replyIn time.Duration) *callContext {
 	c := &callContext{Context: ctx, node: n, replyIn: replyIn}
 	c.sent.call = c
 	if c.done, _ = d.spare.Get().(chan struct{}); c.done == nil {
@@ -92,7 +92,7 @@ func (c *callContext) Value(key any) any {
 
 // written starts the time for the reply.
 func (c *callContext) written() {
-	d := &c.node.store.deadlines
+	d := &c.node.owner.deadlines
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !c.deadline.over {
@@ -199,7 +199,7 @@ func (d *deadlines) ring() {
 }
 
 // refuse ends the calls of a node that have sent nothing, since its server is unreachable.
-func (d *deadlines) refuse(n *node, err error) {
+func (d *deadlines) refuse(n *Node, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for l := d.first; l != nil; {
@@ -213,7 +213,7 @@ func (d *deadlines) refuse(n *node, err error) {
 }
 
 // countSilent returns how many calls of a node have been waiting for a reply for longer than this.
-func (d *deadlines) countSilent(n *node, longer time.Duration) int {
+func (d *deadlines) countSilent(n *Node, longer time.Duration) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	calls := int(n.overdue.Load())
@@ -252,7 +252,7 @@ func (c *callContext) refuse(err error) {
 // Deadline returns the earlier of the caller's deadline and the call's, which moves with the first
 // write.
 func (c *callContext) Deadline() (time.Time, bool) {
-	d := &c.node.store.deadlines
+	d := &c.node.owner.deadlines
 	d.mu.Lock()
 	own := c.deadline.at
 	d.mu.Unlock()

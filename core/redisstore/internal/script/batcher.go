@@ -1,0 +1,388 @@
+package script
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// Requests to one server are batched while other calls to it are in flight: a batch costs the
+// server, and the client, a fraction of single calls. A request without concurrent ones is sent at
+// once, by its caller.
+
+const (
+	// minInFlight is the number of calls in flight from which on requests are batched: at least one
+	// that the server is working on, and one on its way.
+	minInFlight = 2
+	// patience is how long a request waits for an in-flight call before another call is started;
+	// the estimated server time of the work in flight, at most slowWork per unit, is added. To a
+	// distant server another call saves a round trip; to a busy one it would not be faster.
+	patience = time.Millisecond
+	slowWork = 10 * time.Microsecond
+	// maxQueued bounds the number of queued requests.
+	maxQueued = 1 << 16
+)
+
+var errQueueFull = store.Unavailable(store.Timeout, "redis: too many queued requests")
+
+// Request is a request that may be batched: it embeds Queued.
+type Request interface {
+	queued() *Queued
+	// Work returns its share of the maximum work of a batch.
+	Work() int
+}
+
+// Queued is the state of a request in a Batcher.
+type Queued struct {
+	failed error // as the sender of the batch reports
+
+	urgency  Urgency
+	state    queuedState // guarded by the batcher's mu, as is err until the request has ended
+	err      error
+	since    time.Time     // of the wait
+	sent     time.Time     // or about to be sent; zero if neither
+	ended    chan struct{} // has room for one
+	deadline deadline
+	batcher  interface{ expire(*Queued) }
+}
+
+func (q *Queued) queued() *Queued { return q }
+
+func (q *Queued) expire() { q.batcher.expire(q) }
+
+// Fail is called by the sender of a batch for a request that has failed.
+func (q *Queued) Fail(err error) { q.failed = err }
+
+type queuedState int
+
+const (
+	stateQueued queuedState = iota
+	stateSent               // or about to be sent
+	stateEnded              // with a reply, or at its deadline
+	stateCanceled
+)
+
+// Batcher batches requests to one node, and limits the calls in flight.
+type Batcher[R Request] struct {
+	// node is nil in tests only.
+	node    *Node
+	start   func(func()) bool // starts a background call that Close waits for
+	send    func(context.Context, []R) (replied bool)
+	few     int // calls in flight from which on requests are batched
+	most    int // calls in flight
+	maxWork int // maximum of a batch, since others wait for it
+	// timeout, if there is one, is how long a request is queued before it fails.
+	timeout time.Duration
+	// A request is queued for limit at most, and for half of silence while the server has not
+	// replied for silence. Zero is no bound.
+	silence, limit time.Duration
+
+	mu       sync.Mutex
+	inFlight int // calls
+	working  int // their work
+	queue    []R
+	heard    time.Time   // last reply of the server, or the first call without one
+	timer    *time.Timer // for the first queued request
+	timed    bool        // it runs
+}
+
+// NewBatcher returns a batcher of requests to a node, which are queued for the client's timeout at
+// most. send sends a batch of at most maxWork, calls Fail for each request that has failed, and
+// reports whether the server has replied. For a Cluster as a whole, every request is sent alone.
+func NewBatcher[R Request](n *Node, maxWork int, send func(context.Context, []R) (replied bool)) *Batcher[R] {
+	b := &Batcher[R]{
+		node: n, start: n.owner.Start, send: send, few: minInFlight, most: n.maxInFlight(), maxWork: maxWork,
+		timeout: n.owner.config.Timeout,
+	}
+	if n.server == nil {
+		b.few = math.MaxInt
+	}
+	return b
+}
+
+// Do sends a request, alone in the caller's goroutine, or in a batch if enough calls are in flight.
+// It returns when there is a reply, when the request was not sent in time, or when ctx ends.
+// Afterwards the request may be used again if there was no error.
+func (b *Batcher[R]) Do(ctx context.Context, r R, u Urgency) error {
+	if b.begin() {
+		defer b.end()
+		q := r.queued()
+		q.failed, q.sent, q.state = nil, time.Now(), stateEnded
+		if b.send(ctx, []R{r}) {
+			b.hear()
+		}
+		return q.failed
+	}
+	switch {
+	case b.node.owner.closed.Load():
+		return store.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case u == Ordinary && b.node.isDown():
+		return b.node.downError()
+	}
+	r.queued().urgency = u
+	return b.wait(ctx, r)
+}
+
+// wait queues a request, and waits for its end.
+func (b *Batcher[R]) wait(ctx context.Context, r R) error {
+	q, deadlines := r.queued(), &b.node.owner.deadlines
+	if q.ended == nil {
+		q.ended = make(chan struct{}, 1)
+	}
+	q.state, q.failed, q.err, q.since, q.sent = stateQueued, nil, nil, time.Now(), time.Time{}
+	if b.timeout > 0 {
+		q.batcher, q.deadline.of = b, q
+		deadlines.begin(&q.deadline, b.timeout)
+		defer deadlines.end(&q.deadline)
+	}
+	if !b.add(r) {
+		return errQueueFull
+	}
+	select {
+	case <-q.ended:
+	case <-ctx.Done():
+		if b.cancel(r, context.Cause(ctx)) {
+			b.node.recordMiss()
+			return q.err
+		}
+		<-q.ended // both at once: the reply counts
+	}
+	if q.sent.IsZero() {
+		b.node.recordMiss()
+	}
+	return q.err
+}
+
+// begin reports whether a caller may make a call of its own, which it then ends with end.
+func (b *Batcher[R]) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.inFlight >= b.few {
+		return false
+	}
+	b.count()
+	return true
+}
+
+// count counts one more call in flight. Without calls in flight, the server is not silent. The
+// caller holds mu.
+func (b *Batcher[R]) count() {
+	if b.inFlight == 0 && b.silence > 0 {
+		b.heard = time.Now()
+	}
+	b.inFlight++
+}
+
+// end ends a call. If requests are queued, the call continues with a batch of them in the
+// background.
+func (b *Batcher[R]) end() {
+	if batch, work := b.next(0); batch != nil {
+		b.sendAll(batch, work)
+	}
+}
+
+// hear records a reply of the server.
+func (b *Batcher[R]) hear() {
+	if b.silence > 0 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.heard = time.Now()
+	}
+}
+
+// sendAll sends batches in the background, until none is left.
+func (b *Batcher[R]) sendAll(batch []R, work int) {
+	all := func() {
+		for ; batch != nil; batch, work = b.next(work) {
+			if b.node != nil {
+				b.node.owner.telemetry.Batch(context.Background(), len(batch))
+			}
+			b.finish(batch, b.send(context.Background(), batch))
+			runtime.Gosched() // callers with a reply may be about to send again
+		}
+	}
+	if !b.start(all) { // the client is closed: the calls return ErrClosed
+		all()
+	}
+}
+
+// next returns the next batch and its work, after a call with this much work is done. Without
+// queued requests it returns nil, and the call has ended.
+func (b *Batcher[R]) next(done int) (batch []R, work int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, now, down := 0, time.Now(), b.node != nil && b.node.isDown()
+	for ; n < len(b.queue); n++ {
+		r := b.queue[n]
+		q := r.queued()
+		if q.state != stateQueued {
+			continue
+		}
+		if down && q.urgency == Ordinary {
+			q.end(b.node.downError())
+			continue
+		}
+		if b.silent(now) && now.Sub(q.since) >= b.silence/2 { // a reply would be too late
+			q.end(late(context.DeadlineExceeded, false))
+			continue
+		}
+		if work+r.Work() > b.maxWork && len(batch) > 0 {
+			break
+		}
+		work += r.Work()
+		q.state, q.sent = stateSent, now
+		batch = append(batch, r)
+	}
+	clear(b.queue[:n])
+	if b.queue = b.queue[n:]; len(b.queue) == 0 {
+		b.queue = nil
+	}
+	if batch == nil {
+		b.inFlight--
+	}
+	b.working += work - done
+	return batch, work
+}
+
+// patience returns how long a request waits for a call to end: at most a part of its limit, which
+// is then checked too. The caller holds mu.
+func (b *Batcher[R]) patience() time.Duration {
+	busy := patience + time.Duration(b.working)*slowWork
+	if b.limit > 0 {
+		return min(busy, max(patience, b.limit/4))
+	}
+	return busy
+}
+
+// add queues a request for the next batch. It returns false if too many are queued. If fewer calls
+// than few are in flight, it starts one.
+func (b *Batcher[R]) add(r R) bool {
+	b.mu.Lock()
+	if len(b.queue) >= maxQueued {
+		b.mu.Unlock()
+		return false
+	}
+	b.queue = append(b.queue, r)
+	idle := b.inFlight < b.few
+	if idle {
+		b.count()
+	} else {
+		b.watch(b.patience())
+	}
+	b.mu.Unlock()
+	if idle {
+		b.end()
+	}
+	return true
+}
+
+// watch starts the timer that checks queued requests. The caller holds mu.
+func (b *Batcher[R]) watch(in time.Duration) {
+	switch {
+	case b.timed:
+		return
+	case b.timer == nil:
+		b.timer = time.AfterFunc(in, b.check)
+	default:
+		b.timer.Reset(in)
+	}
+	b.timed = true
+}
+
+// check starts another call if a request has waited for too long, and ends requests that have
+// reached their limit.
+func (b *Batcher[R]) check() {
+	b.mu.Lock()
+	b.timed = false
+	now, begin := time.Now(), false
+	for len(b.queue) > 0 {
+		q := b.queue[0].queued()
+		waited := now.Sub(q.since)
+		if q.state == stateQueued && (b.limit == 0 || waited < b.limit) {
+			enough := b.patience()
+			if waited >= enough {
+				if begin = b.inFlight < b.most; begin {
+					b.count()
+				}
+				waited = 0 // for the next check
+			}
+			b.watch(enough - waited)
+			break
+		}
+		if q.state == stateQueued {
+			q.end(late(context.DeadlineExceeded, false))
+		}
+		clear(b.queue[:1])
+		b.queue = b.queue[1:]
+	}
+	b.mu.Unlock()
+	if begin {
+		b.end()
+	}
+}
+
+// silent reports whether calls have been in flight without any reply for too long.
+func (b *Batcher[R]) silent(now time.Time) bool {
+	return b.silence > 0 && now.Sub(b.heard) >= b.silence
+}
+
+// finish ends the requests of a batch that were not canceled.
+func (b *Batcher[R]) finish(batch []R, replied bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if replied {
+		b.heard = time.Now()
+	}
+	for _, r := range batch {
+		if q := r.queued(); q.state == stateSent {
+			q.end(q.failed)
+		}
+	}
+}
+
+// expire ends a request that was not sent in time. One that was sent ends with its call.
+func (b *Batcher[R]) expire(q *Queued) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if q.state == stateQueued {
+		q.end(late(context.DeadlineExceeded, false))
+	}
+}
+
+// cancel cancels a request for its caller. It returns false if the request has ended.
+func (b *Batcher[R]) cancel(r R, why error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := r.queued()
+	if q.state == stateEnded {
+		return false
+	}
+	q.err = late(why, q.state == stateSent)
+	q.state = stateCanceled
+	return true
+}
+
+// end ends a request. The caller holds the batcher's mu.
+func (q *Queued) end(err error) {
+	q.state, q.err = stateEnded, err
+	q.ended <- struct{}{} // the receiver may use the request again
+}
+
+func late(why error, sent bool) error {
+	return redisfault.Explain(fmt.Errorf("no reply in time: %w", why), sent)
+}
+
+// InFlight returns the number of calls in flight, and their maximum.
+func (b *Batcher[R]) InFlight() (now, most int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.inFlight, b.most
+}

@@ -1,0 +1,82 @@
+package script
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// weight is a request with this much work.
+type weight struct {
+	Queued
+	n int
+}
+
+func (w *weight) Work() int { return w.n }
+
+// A request that has been queued for too long is sent by one more call: later if the work in flight
+// keeps the server busy, which one more call would not change.
+func TestOneMoreCall(t *testing.T) {
+	for name, test := range map[string]struct {
+		inFlight []int
+		limit    time.Duration
+		after    time.Duration
+	}{
+		"a distant server":                   {[]int{1, 1}, 0, patience + 2*slowWork},
+		"a busy server":                      {[]int{100, 28}, 0, patience + 128*slowWork},
+		"a busy server, and a long limit":    {[]int{100, 28}, time.Second, patience + 128*slowWork},
+		"a busy server, and a short limit":   {[]int{100, 28}, 8 * time.Millisecond, 2 * time.Millisecond},
+		"a busy server, and a minimal limit": {[]int{100, 28}, 2 * time.Millisecond, patience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				calls, release := 0, make(chan struct{})
+				b := &Batcher[*weight]{few: len(test.inFlight), most: len(test.inFlight) + 1, maxWork: 128, limit: test.limit}
+				b.start = func(f func()) bool { go f(); return true }
+				b.send = func(context.Context, []*weight) bool {
+					b.mu.Lock()
+					calls++
+					b.mu.Unlock()
+					<-release
+					return true
+				}
+				state := func() (sent, working int) {
+					synctest.Wait()
+					b.mu.Lock()
+					defer b.mu.Unlock()
+					return calls, b.working
+				}
+				add := func(n int) *weight {
+					w := &weight{Queued{since: time.Now(), ended: make(chan struct{}, 1)}, n}
+					if !b.add(w) {
+						t.Fatal("the queue is full")
+					}
+					return w
+				}
+				var all []*weight
+				for _, n := range test.inFlight {
+					all = append(all, add(n))
+				}
+				all = append(all, add(1))
+				time.Sleep(test.after - 1)
+				if n, _ := state(); n != len(test.inFlight) {
+					t.Errorf("%d calls are in flight before %v", n, test.after)
+				}
+				time.Sleep(time.Nanosecond)
+				if n, _ := state(); n != len(test.inFlight)+1 {
+					t.Errorf("%d calls are in flight after %v", n, test.after)
+				}
+				close(release)
+				for _, w := range all {
+					if <-w.ended; w.err != nil {
+						t.Error(w.err)
+					}
+				}
+				if _, working := state(); working != 0 || b.inFlight != 0 {
+					t.Errorf("in the end %d calls with %d work", b.inFlight, working)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// Operation is the purpose of a call.
+type Operation struct {
+	Name string // in telemetry
+	// Reads is set if it only reads, so that its success does not prove that writes work.
+	Reads bool
+	// AnyOutcome is set if it does not matter whether it has run, as of what only reads: its errors
+	// are never unconfirmed.
+	AnyOutcome bool
+}
+
+func (op *Operation) anyOutcome() bool { return op.Reads || op.AnyOutcome }
+
+// route finds the servers of a Cluster.
+var route = Operation{Name: "route", Reads: true}
+
+// Urgency is whether a call is made even if the breaker is open.
+type Urgency int
+
+const (
+	// Ordinary calls fail at once while the breaker is open.
+	Ordinary Urgency = iota
+	// Finishing calls end something that was begun: they are always tried.
+	Finishing
+)
+
+// largeBytes is the size from which on a timeout is no evidence against a node: the network may be
+// slow.
+const largeBytes = 256 << 10
+
+// Command is a call that runs no script.
+type Command struct {
+	Operation
+	Urgency
+	Bytes int // of the reply, if it may be large
+}
+
+// Do runs f, which sends a command to a node, in the caller's goroutine. The context of f ends with
+// the caller's, and if there is no connection, or no reply, within the timeout.
+func Do[T any](ctx context.Context, n *Node, cmd Command, f func(context.Context) (T, error)) (T, error) {
+	timing := n.owner.telemetry.Begin(ctx, cmd.Name)
+	a := attempt{node: n, urgency: cmd.Urgency, bytes: cmd.Bytes, writes: !cmd.Reads, anyOutcome: cmd.anyOutcome()}
+	err := a.begin(ctx)
+	var value T
+	if err == nil {
+		value, err = f(a.context)
+		err = a.finish(ctx, err)
+	}
+	timing.End(ctx, err)
+	n.LogFault(ctx, err)
+	return value, err
+}
+
+// attempt is a call of a node: its admission, its deadline, and the verdict for the breaker.
+type attempt struct {
+	node    *Node
+	urgency Urgency
+	writes  bool // it may write
+	// anyOutcome is set if it does not matter whether it has run.
+	anyOutcome bool
+	// bytes is the size of the request, replyBytes that of the largest possible reply.
+	bytes, replyBytes int
+
+	report  report
+	context *callContext
+}
+
+// begin admits the call, or returns why not. The call then uses a.context, and ends with finish.
+func (a *attempt) begin(ctx context.Context) error {
+	n := a.node
+	a.report.node = n
+	if n.owner.closed.Load() {
+		return store.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if a.urgency == Ordinary {
+		if n.isDown() {
+			return n.downError()
+		}
+		done, err := n.breaker.Allow()
+		if err != nil {
+			return n.downError()
+		}
+		a.report.done = done
+	}
+	timeout := n.owner.config.Timeout
+	a.context = n.owner.deadlines.context(ctx, n, timeout, timeout+n.owner.timeFor(a.bytes+a.replyBytes))
+	a.context.writes, a.context.large = a.writes, a.bytes >= largeBytes
+	return nil
+}
+
+// finish ends the call, reports its result to the breaker, and returns its error for the caller.
+func (a *attempt) finish(caller context.Context, err error) error {
+	n, c := a.node, a.context
+	if isTimeout(err) {
+		if end, ok := c.Deadline(); ok && !time.Now().Before(end) {
+			<-c.Done() // the connection timed out a moment earlier
+		}
+	}
+	n.owner.deadlines.release(c)
+	late := err != nil && c.Err() != nil && !redisfault.IsReply(err)
+	if late && c.refused != nil {
+		err, late = c.refused, false
+	}
+	n.reportResult(caller, c, a.report, err)
+	if late {
+		if !c.sent.wasWritten() {
+			n.warm()
+		}
+		err = tooLate(c, &c.sent)
+	}
+	return redisfault.Explain(err, c.sent.open() && !a.anyOutcome)
+}
+
+// tooLate returns the error of a call whose context ended before there was a reply.
+func tooLate(ctx context.Context, sent *inFlight) error {
+	what := "no connection in time"
+	if sent.wasWritten() {
+		what = "no reply in time"
+	}
+	return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+}
+
+// LogFault logs errors that do not end by themselves: damage and misconfiguration.
+func (n *Node) LogFault(ctx context.Context, err error) {
+	switch {
+	case err == nil:
+	case isDamage(err):
+		n.owner.damage.Found(ctx)
+	case errors.Is(err, store.ErrMisconfigured):
+		if store.CauseOf(err) == store.Authentication {
+			n.loaded.Store(false) // load checks whether that has changed
+		}
+		n.owner.misconfigured.Found(ctx, "cause", string(store.CauseOf(err)), "error", err)
+	}
+}

@@ -1,0 +1,61 @@
+package script
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// ErrOddReply is a reply that no script of the store gives.
+var ErrOddReply = fmt.Errorf("%w: redis: unexpected reply", store.ErrUnconfirmed)
+
+// Refused reports whether the server has refused a command for a reason that will not be gone in a
+// moment. A script that is refused has failed before its first write.
+func Refused(err error) bool { return redisfault.IsReply(err) && !didNotRun(err) }
+
+// notNow are the error replies of a server that has not begun the command.
+var notNow = []string{
+	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED", "ASK", "NOREPLICAS", "ERR max number of clients",
+}
+
+// didNotRun reports whether the error proves that the command was not carried out, for a reason
+// that may soon be gone: there was no connection, or the server was not ready.
+func didNotRun(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed) {
+		return true
+	}
+	for _, prefix := range notNow {
+		if redisfault.Says(err, prefix) || redisfault.IsReply(err) && strings.HasPrefix(err.Error(), prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// isNoScript also knows the spelling of proxies, "ERR NOSCRIPT".
+func isNoScript(err error) bool { return replyContains(err, "NOSCRIPT") }
+
+// isNoShebang reports whether a server does not understand a script's first line.
+func isNoShebang(err error) bool { return replyContains(err, "Error compiling script") }
+
+// IsWrongType reports whether a key has a type that the store does not write there.
+func IsWrongType(err error) bool { return replyContains(err, "WRONGTYPE") }
+
+// isDamage reports whether a key of the store has a value that the store does not write.
+func isDamage(err error) bool {
+	return errors.Is(err, ErrOddReply) || IsWrongType(err) || replyContains(err, "record of an unknown layout")
+}
+
+func replyContains(err error, text string) bool {
+	return redisfault.IsReply(err) && strings.Contains(err.Error(), text)
+}

@@ -1,0 +1,114 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// inFlight records whether a call may have been carried out. The client's last error does not show
+// that: the client may re-send by itself and then fail to connect, or reach the deadline before it
+// has a connection.
+type inFlight struct {
+	mu      sync.Mutex
+	sends   int  // requests written without a known outcome
+	written bool // one was written, with any outcome
+	last    time.Time
+	gaveUp  bool
+	call    *callContext // whose time for the reply begins with the first write; may be nil
+}
+
+// errGaveUp prevents the write of a request that was reported to its caller as not sent.
+var errGaveUp = errors.New("redis: not sent, the caller has left")
+
+// write is called as a request is written.
+func (f *inFlight) write() error {
+	f.mu.Lock()
+	if f.gaveUp {
+		f.mu.Unlock()
+		return errGaveUp
+	}
+	first := !f.written
+	f.sends++
+	f.written = true
+	f.last = time.Now()
+	f.mu.Unlock()
+	if first && f.call != nil {
+		f.call.written()
+	}
+	return nil
+}
+
+// since returns when a request was last written: zero if none was.
+func (f *inFlight) since() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
+}
+
+// silence returns the time since the last write without a reply; zero if there is none.
+func (f *inFlight) silence() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sends == 0 {
+		return 0
+	}
+	return time.Since(f.last)
+}
+
+// wasWritten reports whether a request was written, with any outcome.
+func (f *inFlight) wasWritten() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.written
+}
+
+// settle resets the count of requests without a known outcome, since the server has reported that
+// it did not run the later ones.
+func (f *inFlight) settle(sends int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sends = sends
+}
+
+func (f *inFlight) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sends
+}
+
+func (f *inFlight) open() bool { return f.count() > 0 }
+
+// giveUpUnsent prevents later writes if no request was written. It reports whether one was.
+func (f *inFlight) giveUpUnsent() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.written {
+		f.gaveUp = true
+	}
+	return f.written
+}
+
+// tracked is an argument of a request, a script or its hash, that records in the inFlight when it is
+// written. The client marshals an argument each time that it sends it, and not before.
+type tracked struct {
+	script   []byte
+	inFlight *inFlight
+}
+
+func (a *tracked) MarshalBinary() ([]byte, error) { return a.script, a.inFlight.write() }
+
+func (a *tracked) String() string { return string(a.script) } // in traces
+
+// inFlightOf returns the inFlight of the call that a context belongs to.
+func inFlightOf(ctx context.Context) *inFlight {
+	if c := callOf(ctx); c != nil {
+		return &c.sent
+	}
+	return new(inFlight)
+}
+
+// Sent is called by a command that has effects, as it is about to be sent: its outcome is then
+// unknown until there is a reply, and the time for the reply begins.
+func Sent(ctx context.Context) error { return inFlightOf(ctx).write() }

@@ -1,0 +1,96 @@
+package script
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
+)
+
+// Node is one server: the only one, or a master of a Cluster. Nodes fail independently, so each has
+// a breaker, batchers and loaded scripts of its own.
+type Node struct {
+	// Attached is what Config.Attach returned for the node.
+	Attached any
+
+	owner   *Client
+	server  *redis.Client // nil for a Cluster as a whole
+	address string        // for logs
+	probed  string        // the key that the probe writes
+
+	breaker       *gobreaker.TwoStepCircuitBreaker[struct{}]
+	trip          atomic.Bool           // the next failure opens the breaker
+	down          atomic.Pointer[error] // the error of calls while the breaker is open
+	heard         atomic.Int64          // last reply to a step that may write: see Client.clock
+	missed        atomic.Int64          // calls in a row that ended without a reply
+	probingMisses atomic.Bool           // a probe is in flight because of them
+	overdue       atomic.Int64          // calls past their deadline for the reply that have not ended yet
+	warming       atomic.Int64          // connections that warm is opening
+	gone          atomic.Bool           // no longer a master
+
+	dials    *dialWatch
+	answered atomic.Bool // it has replied since a connection was refused
+
+	loading  sync.Mutex
+	nextLoad time.Time             // no earlier; loading guards it
+	refusal  atomic.Pointer[error] // of the client's password, on loading scripts
+	loaded   atomic.Bool           // it has the scripts
+	checked  atomic.Bool           // by Config.CheckServer
+
+	steps *Batcher[*stepRequest]
+}
+
+func (c *Client) newNode(server *redis.Client, key string) *Node {
+	n := &Node{owner: c, server: server, address: addressOf(c.config.Redis), probed: c.config.ProbeKey}
+	n.breaker, n.steps = n.newBreaker(), n.newSteps()
+	n.Attached = c.config.Attach(n)
+	if server == nil {
+		return n
+	}
+	n.address = server.Options().Addr
+	if tag := hashTag(key); tag != "" { // the probe must be in a slot of the node
+		n.probed += ":{" + tag + "}"
+	}
+	n.watchDials()
+	return n
+}
+
+// hashTag returns the part of a key that determines its slot.
+func hashTag(key string) string {
+	_, rest, _ := strings.Cut(key, "{")
+	tag, _, _ := strings.Cut(rest, "}")
+	return tag
+}
+
+// Check returns why the node must not be used for what begins something: see Config.CheckServer.
+func (n *Node) Check(ctx context.Context) error {
+	if n.checked.Load() {
+		return nil
+	}
+	if err := n.eachServer(ctx, n.owner.config.CheckServer); err != nil {
+		return err
+	}
+	n.checked.Store(true)
+	return nil
+}
+
+// eachServer calls f for the node's server; for every master of a Cluster whose map was not known.
+func (n *Node) eachServer(ctx context.Context, f func(context.Context, *redis.Client) error) error {
+	if n.server == nil {
+		return n.owner.nodes.cluster.ForEachMaster(ctx, f)
+	}
+	return f(ctx, n.server)
+}
+
+// maxInFlight returns the maximum of calls in flight of a batcher: half of the connections.
+func (n *Node) maxInFlight() int { return max(minInFlight, n.owner.config.PoolSize/2) }
+
+// retire ends the background work of a node that is no longer a master.
+func (n *Node) retire() {
+	n.gone.Store(true)
+	n.dials.stop()
+}

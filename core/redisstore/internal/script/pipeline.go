@@ -1,0 +1,211 @@
+package script
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+)
+
+// maxPipeline is how many script calls one pipeline has.
+const maxPipeline = 100
+
+// Result is the result of a call of a pipeline.
+type Result struct {
+	Reply any
+	Err   error
+	open  bool // the script may have run
+}
+
+// EvalEachOnce runs scripts that must not run twice on a node, in one pipeline. An error that it
+// returns without results concerns all of them.
+func EvalEachOnce(ctx context.Context, n *Node, op Operation, calls []Call) ([]Result, error) {
+	timing := n.owner.telemetry.Begin(ctx, op.Name)
+	results, err := n.evalTogether(ctx, true, attempt{writes: true}, calls)
+	timing.End(ctx, err)
+	n.LogFault(ctx, err)
+	return results, err
+}
+
+// evalTogether runs scripts in one pipeline. For the breaker it is one call, which has failed unless
+// the server has replied to all of them.
+func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []Call) ([]Result, error) {
+	a.node = n
+	if err := a.begin(ctx); err != nil {
+		return nil, err
+	}
+	var failed error
+	results := n.evalEach(a.context, once, calls)
+	for i := range results {
+		e := &results[i]
+		if e.Err != nil && (!redisfault.IsReply(e.Err) || didNotRun(e.Err)) {
+			failed = e.Err
+			if a.context.Err() != nil && !redisfault.IsReply(e.Err) {
+				e.Err = tooLate(a.context, &a.context.sent)
+			}
+		}
+		e.Err = redisfault.Explain(e.Err, e.open && !a.anyOutcome)
+	}
+	return results, a.finish(ctx, failed)
+}
+
+// RunEach runs scripts in pipelines of at most a hundred, concurrently for several nodes, so that one
+// without a reply does not delay the others. read gets each result, and returns the error that
+// counts; it may be called concurrently. RunEach returns the first of these errors.
+func (c *Client) RunEach(ctx context.Context, op Operation, u Urgency, calls []Call, read func(i int, reply any, err error) error) error {
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		failed error
+	)
+	for n, all := range c.byNode(ctx, calls) {
+		wg.Go(func() {
+			for batch := range slices.Chunk(all, maxPipeline) {
+				err := n.runEach(ctx, op, u, calls, batch, read)
+				mu.Lock()
+				if failed == nil {
+					failed = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// byNode groups the indexes of calls by the nodes of their keys, as far as they are known.
+func (c *Client) byNode(ctx context.Context, calls []Call) map[*Node][]int {
+	nodes := make(map[*Node][]int)
+	for i, call := range calls {
+		n := c.nodes.of(ctx, call.Keys[0])
+		nodes[n] = append(nodes[n], i)
+	}
+	return nodes
+}
+
+// runEach runs the calls with these indexes in one pipeline.
+func (n *Node) runEach(ctx context.Context, op Operation, u Urgency, calls []Call, batch []int, read func(int, any, error) error) error {
+	timing := n.owner.telemetry.Begin(ctx, op.Name)
+	n.owner.telemetry.Batch(ctx, len(batch))
+	results, err := n.evalTogether(ctx, false, attempt{urgency: u, writes: !op.Reads, anyOutcome: op.anyOutcome()}, pick(calls, batch))
+	if results == nil {
+		results = slices.Repeat([]Result{{Err: err}}, len(batch))
+	}
+	for i, e := range results {
+		if failed := read(batch[i], e.Reply, e.Err); err == nil {
+			err = failed
+		}
+	}
+	timing.End(ctx, err)
+	n.LogFault(ctx, err)
+	return err
+}
+
+// evalEach runs scripts in one pipeline, and retries failed ones in further pipelines: see eval.
+func (n *Node) evalEach(ctx context.Context, once bool, calls []Call) []Result {
+	if err := n.load(ctx); err != nil {
+		return slices.Repeat([]Result{{Err: err}}, len(calls))
+	}
+	all := n.evalPipelined(ctx, once, calls)
+	var tries retries
+	for {
+		var failed []int
+		for i := range all {
+			if all[i].Err != nil && worthRetry(all[i].Err, once) {
+				failed = append(failed, i)
+			}
+		}
+		if len(failed) == 0 || !tries.again(ctx, all[failed[0]].Err, once) {
+			return all
+		}
+		for i, e := range n.evalPipelined(ctx, once, pick(calls, failed)) {
+			e.open = e.Err != nil && (e.open || all[failed[i]].open)
+			all[failed[i]] = e
+		}
+	}
+}
+
+// evalPipelined runs scripts in one pipeline, and those that the server does not have in a second
+// one.
+func (n *Node) evalPipelined(ctx context.Context, once bool, calls []Call) []Result {
+	all := n.pipeline(ctx, calls, func(i int) (any, []byte) { return byHash, calls[i].Script.in(n.owner).sha })
+	var missing []int
+	for i := range all {
+		if isNoScript(all[i].Err) {
+			missing = append(missing, i)
+		}
+	}
+	if len(missing) == 0 {
+		return all
+	}
+	n.loaded.Store(false)
+	again := pick(calls, missing)
+	known := make(map[*Script]bool) // the server has the text, which is sent first
+	for i, e := range n.pipeline(ctx, again, func(i int) (any, []byte) {
+		form := again[i].Script.in(n.owner)
+		if known[again[i].Script] {
+			return byHash, form.sha
+		}
+		known[again[i].Script] = true
+		return byText, form.text
+	}) {
+		if isNoScript(e.Err) || isNoShebang(e.Err) { // several servers, or an old one
+			sent := inFlightOf(ctx)
+			before := sent.count()
+			e.Reply, e.Err = n.eval(ctx, once, again[i])
+			e.open = e.Err != nil && sent.count() > before
+		}
+		e.open = e.Err != nil && (e.open || all[missing[i]].open)
+		all[missing[i]] = e
+	}
+	return all
+}
+
+// pipeline sends scripts, each by its hash or its text.
+func (n *Node) pipeline(ctx context.Context, calls []Call, as func(i int) (command any, script []byte)) []Result {
+	sent := inFlightOf(ctx)
+	cmds := make([]*redis.Cmd, len(calls))
+	scripts := make([]trackedEach, len(calls))
+	pipe := n.owner.config.Redis.Pipeline()
+	for i, call := range calls {
+		command, text := as(i)
+		scripts[i].tracked = tracked{text, sent}
+		cmds[i] = newEvalOf(ctx, command, &scripts[i], call)
+		_ = pipe.Process(ctx, onceCmd{cmds[i]})
+	}
+	_, _ = pipe.Exec(ctx)
+	all := make([]Result, len(calls))
+	for i, cmd := range cmds {
+		reply, err := cmd.Result()
+		all[i] = Result{reply, err, err != nil && scripts[i].writes.Load() > 0 && !redisfault.IsReply(err)}
+	}
+	return all
+}
+
+// trackedEach is a tracked argument that also counts its own writes.
+type trackedEach struct {
+	tracked
+	writes atomic.Int32
+}
+
+func (a *trackedEach) MarshalBinary() ([]byte, error) {
+	script, err := a.tracked.MarshalBinary()
+	if err == nil {
+		a.writes.Add(1)
+	}
+	return script, err
+}
+
+// pick returns the elements of a list with these indexes.
+func pick[T any](list []T, indexes []int) []T {
+	picked := make([]T, len(indexes))
+	for i, n := range indexes {
+		picked[i] = list[n]
+	}
+	return picked
+}

@@ -1,0 +1,183 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+)
+
+// Batched steps are a pipeline: each is a script call of its own, and each may be sent twice.
+
+// maxSteps bounds a pipeline, since other requests wait for it: a step counts one, plus one for
+// each stepBytes of its arguments.
+const (
+	maxSteps  = maxPipeline
+	stepBytes = 4 << 10
+)
+
+// stepsInFlight is the number of calls in flight from which on steps are batched. It is larger than
+// minInFlight, since a step in a pipeline costs the server as much as a single one.
+const stepsInFlight = 4
+
+// Step is one run of a script that may be sent twice.
+type Step struct {
+	Call
+	Operation
+	Urgency
+	// Begins is set if the step begins something that a server must not lose: see
+	// Config.CheckServer.
+	Begins bool
+	// Grants is set if replicas may have to confirm the step.
+	Grants bool
+	// ReplySize is the maximum size of data in the reply in bytes.
+	ReplySize int
+}
+
+// Reply is the reply to a step.
+type Reply struct {
+	Value any
+	Sent  time.Time // at or before the sending
+	Acks  int       // of replicas
+}
+
+// Run runs a step alone, or in a batch if enough calls are in flight, and reads the reply.
+func Run[T any](ctx context.Context, c *Client, st Step, read func(Reply) (T, error)) (value T, err error) {
+	n := c.nodes.of(ctx, st.Keys[0])
+	timing := c.telemetry.Begin(ctx, st.Name)
+	r, _ := c.spareSteps.Get().(*stepRequest)
+	if r == nil {
+		r = new(stepRequest)
+	}
+	r.Step, r.size = st, sizeOf(st.Args)
+	if n.runsAlone(&st) {
+		n.runAlone(ctx, r)
+		err = r.failed
+	} else {
+		err = n.steps.Do(ctx, r, st.Urgency)
+	}
+	if err == nil {
+		value, err = read(r.reply)
+	}
+	if r.state != stateCanceled { // otherwise it is still in a batch
+		r.Step, r.reply = Step{}, Reply{}
+		c.spareSteps.Put(r)
+	}
+	timing.End(ctx, err)
+	n.LogFault(ctx, err)
+	return value, err
+}
+
+// stepRequest is a step that may be batched.
+type stepRequest struct {
+	Queued
+	Step
+	size  int // of its arguments in bytes
+	reply Reply
+}
+
+// Work implements Request.
+func (r *stepRequest) Work() int { return 1 + r.size/stepBytes }
+
+func (r *stepRequest) isOrdinary() bool { return r.Urgency == Ordinary }
+
+// newSteps returns the batcher of a node's steps. The timeout applies to a sent pipeline. A step is
+// queued for up to three times that while the server is replying, and is not sent after half of it
+// if the server does not reply: in a burst on a working server, a late reply is better than none.
+func (n *Node) newSteps() *Batcher[*stepRequest] {
+	b := NewBatcher(n, maxSteps, n.sendSteps)
+	b.few = max(b.few, min(stepsInFlight, b.most))
+	b.timeout, b.silence, b.limit = 0, n.owner.config.Timeout, 3*n.owner.config.Timeout
+	return b
+}
+
+// runsAlone reports whether a step must not be batched.
+func (n *Node) runsAlone(st *Step) bool {
+	return st.Begins && !n.checked.Load() || st.Grants && n.owner.config.Acks > 0
+}
+
+// runAlone runs one step, and reports whether the server has replied.
+func (n *Node) runAlone(ctx context.Context, r *stepRequest) (replied bool) {
+	a := attempt{node: n, urgency: r.Urgency, writes: !r.Reads, anyOutcome: r.anyOutcome(), bytes: r.size, replyBytes: r.ReplySize}
+	err := a.begin(ctx)
+	if err == nil {
+		r.reply, err = n.evalStep(a.context, &r.Step)
+		replied = err == nil || redisfault.IsReply(err)
+		err = a.finish(ctx, err)
+	}
+	r.failed = err
+	return replied
+}
+
+func (n *Node) evalStep(ctx context.Context, st *Step) (reply Reply, err error) {
+	if st.Begins {
+		if err := n.Check(ctx); err != nil {
+			return reply, err
+		}
+	}
+	reply.Sent = time.Now()
+	if st.Grants && n.owner.config.Acks > 0 {
+		reply.Value, reply.Acks, err = n.evalAcked(ctx, st.Call)
+	} else {
+		reply.Value, err = n.eval(ctx, false, st.Call)
+	}
+	return reply, err
+}
+
+// sendSteps runs a batch of steps, and reports whether the server has replied.
+func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied bool) {
+	if len(batch) == 1 {
+		return n.runAlone(ctx, batch[0])
+	}
+	a := attempt{urgency: Finishing}
+	calls := make([]Call, len(batch))
+	for i, r := range batch {
+		calls[i] = r.Call
+		a.bytes += r.size
+		a.replyBytes += r.ReplySize
+		a.writes = a.writes || !r.Reads
+		if r.isOrdinary() {
+			a.urgency = Ordinary
+		}
+	}
+	results, err := n.evalTogether(ctx, false, a, calls)
+	if results == nil {
+		return n.failSteps(ctx, batch, a.urgency, err)
+	}
+	for i, r := range batch {
+		r.reply = Reply{Value: results[i].Reply, Sent: r.sent}
+		r.Fail(results[i].Err)
+		replied = replied || r.failed == nil || redisfault.IsReply(r.failed)
+	}
+	return replied
+}
+
+// failSteps ends a batch of which nothing was sent. If only the breaker prevented that, it sends
+// those steps that finish something.
+func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, err error) (replied bool) {
+	for _, r := range batch {
+		r.Fail(err)
+	}
+	if u == Ordinary && errors.Is(err, errDown) {
+		if finishing := slices.DeleteFunc(slices.Clone(batch), (*stepRequest).isOrdinary); len(finishing) > 0 {
+			return n.sendSteps(ctx, finishing)
+		}
+	}
+	return false
+}
+
+func sizeOf(args []any) (size int) {
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			size += len(arg)
+		case *string:
+			size += len(*arg)
+		case []byte:
+			size += len(arg)
+		}
+	}
+	return size
+}
