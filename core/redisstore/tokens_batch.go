@@ -2,9 +2,12 @@ package redisstore
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -14,22 +17,6 @@ import (
 // several buckets, each counts two.
 const maxDecisions = 128
 
-// decision is a decision that may be batched with others.
-type decision struct {
-	script.Queued
-	charges []store.Charge
-	keys    []string // of the charges' buckets
-	reply   store.TakeReply
-}
-
-// Work implements script.Request.
-func (d *decision) Work() int {
-	if len(d.keys) == 1 {
-		return 1
-	}
-	return 2 * len(d.keys)
-}
-
 // newDecisions returns the batcher of a node's decisions.
 func (s *Store) newDecisions(n *script.Node) *script.Batcher[*decision] {
 	send := sendDecisions
@@ -37,10 +24,6 @@ func (s *Store) newDecisions(n *script.Node) *script.Batcher[*decision] {
 		send = sendDecisionsByKey
 	}
 	return script.NewBatcher(n, maxDecisions, func(ctx context.Context, batch []*decision) bool { return send(ctx, n, batch) })
-}
-
-func decisionsOf(n *script.Node) *script.Batcher[*decision] {
-	return n.Attached.(*script.Batcher[*decision])
 }
 
 // sendDecisions makes the decisions of a batch in one call of the script.
@@ -104,7 +87,7 @@ func setReplies(ctx context.Context, n *script.Node, batch []*decision, replies 
 			d.reply, failed = readDecision(replies[i], len(d.keys))
 			n.LogFault(ctx, failed)
 		}
-		d.Fail(failed)
+		d.Finish(failed)
 	}
 }
 
@@ -113,7 +96,8 @@ func setReplies(ctx context.Context, n *script.Node, batch []*decision, replies 
 func batchArgs(batch []*decision) (keys []string, args []any) {
 	if len(batch) == 1 {
 		d := batch[0]
-		return d.keys, appendPlan(append(make([]any, 0, 2+2*len(d.charges)), 1), d.charges)
+		// A copy, since hooks of the client may keep the command for longer than the call.
+		return slices.Clone(d.keys), appendPlan(append(make([]any, 0, 2+2*len(d.charges)), 1), d.charges)
 	}
 	type plan struct {
 		charges *store.Charge
@@ -137,3 +121,71 @@ func batchArgs(batch []*decision) (keys []string, args []any) {
 	}
 	return keys, args
 }
+
+// appendPlan appends the arguments for the charges of a decision: their number, and the nanoseconds
+// of each.
+func appendPlan(args []any, charges []store.Charge) []any {
+	args = append(args, len(charges))
+	for i := range charges {
+		c := &charges[i] // immutable, and a pointer in an interface does not allocate
+		args = append(args, (*int64)(&c.Cost), (*int64)(&c.Capacity))
+	}
+	return args
+}
+
+// readDecisions splits the script's reply into one for each decision.
+func readDecisions(reply any, decisions int) ([]any, error) {
+	replies, ok := reply.([]any)
+	if !ok || len(replies) != decisions {
+		return nil, script.ErrOddReply
+	}
+	return replies, nil
+}
+
+// readDecision reads one of those replies. Its short form is a debt, or -1 less the debt of a
+// denial.
+func readDecision(reply any, charges int) (store.TakeReply, error) {
+	switch r := reply.(type) {
+	case int64:
+		switch {
+		case charges != 1:
+			return store.TakeReply{}, script.ErrOddReply
+		case r < 0:
+			return store.TakeReply{Debts: store.OneDebt(time.Duration(-1 - r))}, nil
+		default:
+			return store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Duration(r))}, nil
+		}
+	case []any:
+		if len(r) != 1 {
+			return readDebts(r, charges)
+		}
+		if text, ok := r[0].(string); ok {
+			return store.TakeReply{}, redisfault.Explain(scriptError(text), false)
+		}
+	}
+	return store.TakeReply{}, script.ErrOddReply
+}
+
+// readDebts reads the long form: whether it is allowed, and each debt in microseconds and remaining
+// nanoseconds.
+func readDebts(reply []any, charges int) (store.TakeReply, error) {
+	r := &script.Reader{Left: reply}
+	take := store.TakeReply{Allowed: r.Number() == 1, Debts: store.MakeDebts(charges)}
+	for i := range charges {
+		take.Debts.Set(i, r.Micros()+time.Duration(r.Number()))
+	}
+	if r.Err != nil || len(r.Left) > 0 {
+		return store.TakeReply{}, script.ErrOddReply
+	}
+	return take, nil
+}
+
+// scriptError is the error of one of the decisions of a call.
+type scriptError string
+
+func (e scriptError) Error() string { return string(e) }
+
+// RedisError marks it as a reply of the server for go-redis.
+func (scriptError) RedisError() {}
+
+var _ redis.Error = scriptError("")

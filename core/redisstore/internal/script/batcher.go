@@ -2,13 +2,11 @@ package script
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"runtime"
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -30,43 +28,6 @@ const (
 )
 
 var errQueueFull = store.Unavailable(store.Timeout, "redis: too many queued requests")
-
-// Request is a request that may be batched: it embeds Queued.
-type Request interface {
-	queued() *Queued
-	// Work returns its share of the maximum work of a batch.
-	Work() int
-}
-
-// Queued is the state of a request in a Batcher.
-type Queued struct {
-	failed error // as the sender of the batch reports
-
-	urgency  Urgency
-	state    queuedState // guarded by the batcher's mu, as is err until the request has ended
-	err      error
-	since    time.Time     // of the wait
-	sent     time.Time     // or about to be sent; zero if neither
-	ended    chan struct{} // has room for one
-	deadline deadline
-	batcher  interface{ expire(*Queued) }
-}
-
-func (q *Queued) queued() *Queued { return q }
-
-func (q *Queued) expire() { q.batcher.expire(q) }
-
-// Fail is called by the sender of a batch for a request that has failed.
-func (q *Queued) Fail(err error) { q.failed = err }
-
-type queuedState int
-
-const (
-	stateQueued queuedState = iota
-	stateSent               // or about to be sent
-	stateEnded              // with a reply, or at its deadline
-	stateCanceled
-)
 
 // Batcher batches requests to one node, and limits the calls in flight.
 type Batcher[R Request] struct {
@@ -93,7 +54,7 @@ type Batcher[R Request] struct {
 }
 
 // NewBatcher returns a batcher of requests to a node, which are queued for the client's timeout at
-// most. send sends a batch of at most maxWork, calls Fail for each request that has failed, and
+// most. send sends a batch of at most maxWork, calls Finish for each request, and
 // reports whether the server has replied. For a Cluster as a whole, every request is sent alone.
 func NewBatcher[R Request](n *Node, maxWork int, send func(context.Context, []R) (replied bool)) *Batcher[R] {
 	b := &Batcher[R]{
@@ -114,7 +75,12 @@ func (b *Batcher[R]) Do(ctx context.Context, r R, u Urgency) error {
 		defer b.end()
 		q := r.queued()
 		q.failed, q.sent, q.state = nil, time.Now(), stateEnded
-		if b.send(ctx, []R{r}) {
+		alone, _ := q.alone.([]R)
+		if alone == nil {
+			alone = []R{r}
+			q.alone = alone
+		}
+		if b.send(ctx, alone) {
 			b.hear()
 		}
 		return q.failed
@@ -368,16 +334,6 @@ func (b *Batcher[R]) cancel(r R, why error) bool {
 	q.err = late(why, q.state == stateSent)
 	q.state = stateCanceled
 	return true
-}
-
-// end ends a request. The caller holds the batcher's mu.
-func (q *Queued) end(err error) {
-	q.state, q.err = stateEnded, err
-	q.ended <- struct{}{} // the receiver may use the request again
-}
-
-func late(why error, sent bool) error {
-	return redisfault.Explain(fmt.Errorf("no reply in time: %w", why), sent)
 }
 
 // InFlight returns the number of calls in flight, and their maximum.

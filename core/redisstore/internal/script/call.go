@@ -62,6 +62,23 @@ func Do[T any](ctx context.Context, n *Node, cmd Command, f func(context.Context
 	return value, err
 }
 
+// EvalOnce runs a script that must not run twice on a node: it is repeated only if it has certainly
+// not run. read reads the reply.
+func EvalOnce[T any](ctx context.Context, n *Node, op Operation, call Call, read func(any) (T, error)) (value T, err error) {
+	timing := n.owner.telemetry.Begin(ctx, op.Name)
+	a := attempt{node: n, writes: true}
+	if err = a.begin(ctx); err == nil {
+		var reply any
+		reply, err = n.eval(a.context, true, call)
+		if err = a.finish(ctx, err); err == nil {
+			value, err = read(reply)
+		}
+	}
+	timing.End(ctx, err)
+	n.LogFault(ctx, err)
+	return value, err
+}
+
 // attempt is a call of a node: its admission, its deadline, and the verdict for the breaker.
 type attempt struct {
 	node    *Node

@@ -19,23 +19,6 @@ type Call struct {
 // Call returns a run of the script.
 func (s *Script) Call(keys []string, args ...any) Call { return Call{s, keys, args} }
 
-// EvalOnce runs a script that must not run twice on a node: it is repeated only if it has certainly
-// not run. read reads the reply.
-func EvalOnce[T any](ctx context.Context, n *Node, op Operation, call Call, read func(any) (T, error)) (value T, err error) {
-	timing := n.owner.telemetry.Begin(ctx, op.Name)
-	a := attempt{node: n, writes: true}
-	if err = a.begin(ctx); err == nil {
-		var reply any
-		reply, err = n.eval(a.context, true, call)
-		if err = a.finish(ctx, err); err == nil {
-			value, err = read(reply)
-		}
-	}
-	timing.End(ctx, err)
-	n.LogFault(ctx, err)
-	return value, err
-}
-
 // eval runs a script on the node. It is repeated, while there is time, if it has not run for a
 // reason that may soon be gone; unless once, also if the connection broke.
 func (n *Node) eval(ctx context.Context, once bool, call Call) (reply any, err error) {

@@ -148,7 +148,7 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 	}
 	for i, r := range batch {
 		r.reply = Reply{Value: results[i].Reply, Sent: r.sent}
-		r.Fail(results[i].Err)
+		r.Finish(results[i].Err)
 		replied = replied || r.failed == nil || redisfault.IsReply(r.failed)
 	}
 	return replied
@@ -158,7 +158,7 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 // those steps that finish something.
 func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, err error) (replied bool) {
 	for _, r := range batch {
-		r.Fail(err)
+		r.Finish(err)
 	}
 	if u == Ordinary && errors.Is(err, errDown) {
 		if finishing := slices.DeleteFunc(slices.Clone(batch), (*stepRequest).isOrdinary); len(finishing) > 0 {

@@ -1,0 +1,56 @@
+package script
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+)
+
+// Request is a request that may be batched: it embeds Queued.
+type Request interface {
+	queued() *Queued
+	// Work returns its share of the maximum work of a batch.
+	Work() int
+}
+
+// Queued is the state of a request in a Batcher.
+type Queued struct {
+	failed error // as the sender of the batch reports
+	alone  any   // a batch of this request alone, which saves allocations when it is used again
+
+	urgency  Urgency
+	state    queuedState // guarded by the batcher's mu, as is err until the request has ended
+	err      error
+	since    time.Time     // of the wait
+	sent     time.Time     // or about to be sent; zero if neither
+	ended    chan struct{} // has room for one
+	deadline deadline
+	batcher  interface{ expire(*Queued) }
+}
+
+func (q *Queued) queued() *Queued { return q }
+
+func (q *Queued) expire() { q.batcher.expire(q) }
+
+// Finish records the error of a request, if any. The sender of a batch calls it for each.
+func (q *Queued) Finish(err error) { q.failed = err }
+
+type queuedState int
+
+const (
+	stateQueued queuedState = iota
+	stateSent               // or about to be sent
+	stateEnded              // with a reply, or at its deadline
+	stateCanceled
+)
+
+// end ends a request. The caller holds the batcher's mu.
+func (q *Queued) end(err error) {
+	q.state, q.err = stateEnded, err
+	q.ended <- struct{}{} // the receiver may use the request again
+}
+
+func late(why error, sent bool) error {
+	return redisfault.Explain(fmt.Errorf("no reply in time: %w", why), sent)
+}
