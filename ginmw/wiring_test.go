@@ -57,6 +57,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
 
 		"idempotency: New: no scope; use ginmw.ScopeBy or ginmw.Unscoped": func() { idempotency.New(orders, ginmw.ScopeFunc{}) },
+		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
+			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
+		},
 		"idempotency: New: policy.MaxBodies (9) is less than one request may take (10)": func() {
 			idempotency.New(orders, anyone, policy.MaxBody(10), policy.MaxBodies(9))
 		},

@@ -63,6 +63,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"retry: WithMaxDelay: 5ns is neither 0 nor at least 1ms":  func() { retry.WithMaxDelay(5) },
 
 		"idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped": func() { idempotency.New(orders, grpcmw.ScopeFunc{}) },
+		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
+			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
+		},
 
 		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
 		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },

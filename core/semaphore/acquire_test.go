@@ -3,6 +3,7 @@ package semaphore_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,6 +109,25 @@ func TestTryAcquireSaysWhyNot(t *testing.T) {
 		}
 		mustRelease(t, permit, mustAcquire(t, s, 1))
 		wantState(t, s, 0, 0)
+	})
+}
+
+func TestDefaultMaxWaiting(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		permit := mustAcquire(t, s, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for range 1024 {
+			waiting.Go(func() { _, _ = s.Acquire(ctx, "k") })
+		}
+		wantState(t, s, 1, 1024)
+		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrQueueFull) {
+			t.Errorf("Acquire: %v", err)
+		}
+		cancel()
+		waiting.Wait()
+		mustRelease(t, permit)
 	})
 }
 

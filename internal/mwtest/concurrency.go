@@ -59,10 +59,8 @@ var concurrencyRows = append([]row{
 	}},
 	{"a waiting request is served in order, up to the maximum of waiters", func(t *testing.T, f Framework) {
 		g := newGate()
-		sem := newSemaphore(t, newStore(t), 1)
-		s := serve(t, f, g.handle, Concurrency{
-			Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(patience), policy.MaxWaiting(1)},
-		})
+		sem := newSemaphore(t, newStore(t), 1, semaphore.WithMaxWaiting(1))
+		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(patience)}})
 		first := s.sending("1")
 		g.runs(t)
 		second := s.sending("1")

@@ -23,9 +23,9 @@ func newLocker(t *testing.T, st store.Locks) *lock.Locker {
 	return l
 }
 
-func newSemaphore(t *testing.T, st store.Permits, capacity int) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(st, "reports", capacity)
+	s, err := semaphore.New(st, "reports", capacity, opts...)
 	must(t, s, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
