@@ -16,14 +16,13 @@ import (
 
 var query = strings.Repeat("q", 258<<10)
 
-// cut returns a key of ten bytes that is a piece of a long request line, as a router cuts it.
+// cut returns a key of ten bytes that is a substring of a long request line, as of a router.
 func cut(i int) string {
 	line := fmt.Sprintf("key-%06d?", i) + query
 	return line[:10]
 }
 
-// What a store keeps under a key is as large as the key, and not as the request that the key was
-// cut out of.
+// A key in the store does not keep the request in memory that it is a substring of.
 func TestKeysDoNotKeepTheirRequests(t *testing.T) {
 	allow := func(t *testing.T, s *memstore.Store, plan tokenbucket.Plan) func(string) any {
 		l, err := tokenbucket.New(s, "api", plan)
