@@ -25,14 +25,8 @@ import (
 func TestOneAnswerUnderOtelecho(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()
-	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerHour(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	orders, err := guard.New(store, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	limiter := must(tokenbucket.New(store, "api", tokenbucket.PerHour(1)))
+	orders := must(guard.New(store, "orders"))
 	fails := func(echo.Context) error { return errors.New("it fails") }
 	for name, c := range map[string]struct {
 		middleware echo.MiddlewareFunc

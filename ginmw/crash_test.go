@@ -64,10 +64,7 @@ func TestCrashingProcess(t *testing.T) {
 	if addr == "" {
 		t.Skip("runs as a process of TestProcessKilled")
 	}
-	h, err := instance(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr}), os.Getenv(crashRerun) != "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must(instance(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr}), os.Getenv(crashRerun) != ""))
 	server := httptest.NewServer(h)
 	fmt.Println("listening on", server.URL)
 	select {}
@@ -95,10 +92,7 @@ func testProcessKilled(t *testing.T, rerun bool) {
 	kill()
 	<-hung
 
-	h, err := instance(client, rerun)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must(instance(client, rerun))
 	ask := func(status int, body string) *httptest.ResponseRecorder {
 		t.Helper()
 		w := httptest.NewRecorder()
@@ -146,10 +140,7 @@ func startCrashing(t *testing.T, redisAddr string, rerun bool) (kill func(), url
 	if rerun {
 		cmd.Env = append(cmd.Env, crashRerun+"=1")
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(cmd.StdoutPipe())
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -73,19 +73,10 @@ func (anyFence) Check(context.Context, string, fence.Token) error { return nil }
 func TestContextsThatGinHasRecycled(t *testing.T) {
 	store := storetest.NewFaulty(memstore.New())
 	defer func() { _ = store.Close() }()
-	orders, err := guard.New(store, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locker, err := lock.New(store, "carts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	orders := must(guard.New(store, "orders"))
+	locker := must(lock.New(store, "carts"))
 	defer func() { _ = locker.Close() }()
-	reports, err := semaphore.New(store, "reports", 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reports := must(semaphore.New(store, "reports", 1000))
 	defer func() { _ = reports.Close() }()
 	// What goes wrong after the handler is reported to gin, as a rule: a lock that was lost, a completion
 	// that is not confirmed.

@@ -295,10 +295,7 @@ func (timedOut) TakeTokens(context.Context, string, string, []store.Charge) (sto
 
 // A store that is out of time is an outage, and not a call that is.
 func TestAClientsStoreThatTimesOut(t *testing.T) {
-	limiter, err := tokenbucket.New(timedOut{}, "psp", tokenbucket.PerSecond(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limiter := must(tokenbucket.New(timedOut{}, "psp", tokenbucket.PerSecond(1)))
 	k := refusingFirst(0, nil)
 	for want, opts := range map[codes.Code][]policy.RPCRateLimitOption{
 		codes.Unavailable: nil,

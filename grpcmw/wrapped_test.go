@@ -91,10 +91,7 @@ func TestAWrappedRefusalTellsNothing(t *testing.T) {
 				}
 				_, err := client.Make(ctx, &things.MakeRequest{Id: "1"})
 				check(err)
-				stream, err := client.Watch(ctx, &things.MakeRequest{Id: "1"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				stream := must(client.Watch(ctx, &things.MakeRequest{Id: "1"}))
 				if _, err = stream.Recv(); errors.Is(err, io.EOF) {
 					t.Fatal("the stream was served")
 				}

@@ -18,24 +18,15 @@ import (
 func TestACookieKeepsNothingElseOfItsRequest(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()
-	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerHour(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limiter := must(tokenbucket.New(store, "api", tokenbucket.PerHour(1)))
 	handler := ratelimit.New(limiter, nethttp.ByCookie("session"))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	send := func(session string) int {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody))
 		req.Header.Set("Cookie", "session="+session+"; other="+strings.Repeat("c", 250<<10))
-		resp, err := server.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must(server.Client().Do(req))
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}

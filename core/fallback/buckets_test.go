@@ -25,10 +25,7 @@ func TestBucketsContract(t *testing.T) {
 					if down {
 						primary.Break(storetest.TakeTokens, storetest.Down)
 					}
-					buckets, err := fallback.Buckets(primary, standIn, 1)
-					if err != nil {
-						t.Fatal(err)
-					}
+					buckets := must(fallback.Buckets(primary, standIn, 1))
 					test(t, storetest.Harness[store.Buckets]{Store: buckets, Advance: time.Sleep})
 				})
 			})
@@ -48,14 +45,8 @@ func limited(t *testing.T, plan tokenbucket.Plan, share float64, test func(t *te
 
 func newLimiter(t *testing.T, primary, standIn store.Buckets, plan tokenbucket.Plan, share float64) *tokenbucket.Limiter {
 	t.Helper()
-	buckets, err := fallback.Buckets(primary, standIn, share)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := tokenbucket.New(buckets, "api", plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buckets := must(fallback.Buckets(primary, standIn, share))
+	l := must(tokenbucket.New(buckets, "api", plan))
 	return l
 }
 

@@ -104,10 +104,7 @@ func TestContract(t *testing.T) {
 			primary, standIn := memstore.New(), memstore.New()
 			defer primary.Close()
 			defer standIn.Close()
-			permits, err := fallback.Permits(primary, standIn, 0.5)
-			if err != nil {
-				t.Fatal(err)
-			}
+			permits := must(fallback.Permits(primary, standIn, 0.5))
 			test(t, storetest.Harness[store.Permits]{Store: permits, Advance: time.Sleep})
 		})
 	})
@@ -122,10 +119,7 @@ func TestContractInAnOutage(t *testing.T) {
 			defer standIn.Close()
 			primary.Break(storetest.AcquirePermits, storetest.Down)
 			primary.Break(storetest.AwaitPermits, storetest.Down)
-			permits, err := fallback.Permits(primary, standIn, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			permits := must(fallback.Permits(primary, standIn, 1))
 			if strings.HasSuffix(t.Name(), "an_acquire_after_its_own_release_is_refused") {
 				t.Skip("the tombstone is primary's")
 			}
@@ -408,4 +402,12 @@ func TestPermitsRefuses(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -61,10 +61,7 @@ func TestParentEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
-		lease, err := l.Lock(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must(l.Lock(ctx, "k"))
 		cancel()
 		wantEnded(t, lease, context.Canceled)
 		time.Sleep(3 * ttl)

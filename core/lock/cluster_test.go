@@ -16,10 +16,7 @@ import (
 func TestOneMasterDown(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	store, err := redisstore.New(cluster.Client(), redisstore.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(cluster.Client(), redisstore.WithTimeout(time.Second)))
 	defer store.Close()
 	l := newLocker(t, store, lock.WithTTL(3*time.Second))
 	var leases []*lock.Lease

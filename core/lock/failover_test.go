@@ -16,10 +16,7 @@ import (
 func behindSentinel(t *testing.T, sentinel *redistest.Sentinel, opts ...lock.Option) peer {
 	t.Helper()
 	client := sentinel.Client()
-	store, err := redisstore.New(client, redisstore.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	return peer{newLocker(t, store, opts...), store, client}
 }

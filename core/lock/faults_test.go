@@ -25,10 +25,7 @@ func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
 	server := redistest.Start(t)
 	proxy = redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
-	st, err := redisstore.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must(redisstore.New(client))
 	t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
 	return peer{newLocker(t, st, lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
 }
@@ -99,10 +96,7 @@ func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 			if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrExpired) {
 				t.Errorf("cause %v", cause)
 			}
-			next, err := direct.Lock(t.Context(), "k") // after the lease, and not never
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := must(direct.Lock(t.Context(), "k")) // after the lease, and not never
 			if next.Fence().Number <= lease.Fence().Number {
 				t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
 			}

@@ -226,10 +226,7 @@ func TestHandOnKeepsTheDeadline(t *testing.T) {
 func TestVariantsHaveLinesOfTheirOwn(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		short, err := l.With(lock.WithTTL(time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		short := must(l.With(lock.WithTTL(time.Second)))
 		first := mustLock(t, l, "k")
 		next := start(func() (*lock.Lease, error) { return short.Lock(t.Context(), "k") })
 		mustUnlock(t, first)

@@ -134,10 +134,7 @@ func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
 
 func newLockerNamed(t *testing.T, st store.Locks, name string, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(st, name, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(lock.New(st, name, opts...))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -223,4 +220,12 @@ func holdOf(t *testing.T, w *wiretap, key string) store.LockRef {
 		t.Fatalf("nobody has %q", key)
 	}
 	return req
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -115,19 +115,13 @@ func TestHistoryProcess(t *testing.T) {
 	child := history.NewChild(t)
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: os.Getenv(historyRedis), ReadTimeout: time.Second})
 	defer func() { _ = client.Close() }()
-	redisStore, err := redisstore.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	redisStore := must(redisstore.New(client))
 	defer redisStore.Close()
 	st := store.Locks(redisStore)
 	if os.Getenv(historyStore) == brokenly {
 		st = stealing{redisStore}
 	}
-	l, err := lock.New(st, "history", lock.WithTTL(historyTTL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(lock.New(st, "history", lock.WithTTL(historyTTL)))
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {

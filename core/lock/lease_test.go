@@ -65,10 +65,7 @@ func TestTryLock(t *testing.T) {
 			t.Errorf("another key: %v", err)
 		}
 		mustUnlock(t, lease)
-		lease, err := other.TryLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease = must(other.TryLock(t.Context(), "k"))
 		mustUnlock(t, lease)
 	})
 }

@@ -37,10 +37,7 @@ func TestManyLocksOutliveASilence(t *testing.T) {
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	store, err := redisstore.New(client, redisstore.WithTimeout(timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(timeout)))
 	t.Cleanup(func() { _ = store.Close() })
 	l := newLocker(t, store, lock.WithTTL(ttl))
 

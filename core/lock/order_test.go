@@ -25,10 +25,7 @@ type peer struct {
 func newPeer(t *testing.T, server *redistest.Server, opts ...lock.Option) peer {
 	t.Helper()
 	client := server.Client()
-	store, err := redisstore.New(client, redisstore.WithTimeout(5*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(5*time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	return peer{newLocker(t, store, opts...), store, client}
 }

@@ -33,22 +33,10 @@ func TestPausedProcess(t *testing.T) {
 		t.Skip("runs as a process of TestPause")
 	}
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr, ReadTimeout: time.Second})
-	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := lock.New(store, "pause", lock.WithTTL(pauseTTL))
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := redisfence.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := l.Lock(context.Background(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
+	l := must(lock.New(store, "pause", lock.WithTTL(pauseTTL)))
+	data := must(redisfence.New(client))
+	lease := must(l.Lock(context.Background(), "k"))
 	fmt.Println("holding")
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // it wakes
 		t.Fatal(err)
@@ -66,14 +54,8 @@ func TestPause(t *testing.T) {
 	server := redistest.Start(t)
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestPausedProcess$", "-test.timeout", "60s", "-test.v")
 	cmd.Env = append(os.Environ(), pauseRedis+"="+server.Addr())
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := must(cmd.StdinPipe())
+	stdout := must(cmd.StdoutPipe())
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,16 +79,10 @@ func TestPause(t *testing.T) {
 	}
 
 	client := server.Client()
-	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
 	defer store.Close()
 	l := newLockerNamed(t, store, "pause", lock.WithTTL(pauseTTL))
-	data, err := redisfence.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must(redisfence.New(client))
 	lease := mustLock(t, l, "k") // when the lease of the paused one is over
 	if err := data.Set(t.Context(), "data", []byte("of the next"), 0, lease.Fence()); err != nil {
 		t.Fatal(err)

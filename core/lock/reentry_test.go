@@ -50,14 +50,8 @@ func TestReentryOnADetachedContext(t *testing.T) {
 				l := newLocker(t, w, lock.WithMaxHold(2*ttl))
 				outer := mustLock(t, l, "k")
 				detached := context.WithoutCancel(outer.Context())
-				inner, err := l.Lock(detached, "k")
-				if err != nil {
-					t.Fatal(err)
-				}
-				innermost, err := l.RLock(context.WithoutCancel(inner.Context()), "k")
-				if err != nil {
-					t.Fatal(err)
-				}
+				inner := must(l.Lock(detached, "k"))
+				innermost := must(l.RLock(context.WithoutCancel(inner.Context()), "k"))
 				time.Sleep(ttl + time.Second) // renewals reach them too
 				for _, lease := range []*lock.Lease{outer, inner, innermost} {
 					wantValid(t, lease)
@@ -105,10 +99,7 @@ func TestReentryAtTheDeadline(t *testing.T) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		outer := mustLock(t, l, "k")
 		detached := context.WithoutCancel(outer.Context())
-		inner, err := l.Lock(detached, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(l.Lock(detached, "k"))
 		if !inner.ValidUntil().Equal(outer.ValidUntil()) {
 			t.Errorf("valid until %v, the hold until %v", inner.ValidUntil(), outer.ValidUntil())
 		}
@@ -133,15 +124,9 @@ func TestReentryAfterTheParentHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
-		outer, err := l.Lock(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		outer := must(l.Lock(ctx, "k"))
 		cancel()
-		inner, err := l.Lock(context.WithoutCancel(outer.Context()), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(l.Lock(context.WithoutCancel(outer.Context()), "k"))
 		time.Sleep(2 * ttl)
 		wantEnded(t, outer, context.Canceled)
 		wantValid(t, inner)
@@ -165,14 +150,8 @@ func TestReleasedReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		outer := mustLock(t, l, "k")
-		inner, err := l.Lock(outer.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		innermost, err := l.Lock(inner.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(l.Lock(outer.Context(), "k"))
+		innermost := must(l.Lock(inner.Context(), "k"))
 		if got, ok := lock.FromContext(innermost.Context()); !ok || got != innermost {
 			t.Errorf("the lease in the context: %v, %v", got, ok)
 		}

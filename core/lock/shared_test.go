@@ -11,14 +11,8 @@ import (
 func TestSharedAndExclusiveTakeTurns(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		r1, err := l.RLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		r2, err := l.TryRLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r1 := must(l.RLock(t.Context(), "k"))
+		r2 := must(l.TryRLock(t.Context(), "k"))
 		if !r1.Shared() || !r1.Fence().Shared || r1.Fence() == r2.Fence() {
 			t.Errorf("fences %+v and %+v", r1.Fence(), r2.Fence())
 		}
@@ -85,18 +79,9 @@ func TestReentry(t *testing.T) {
 		outer := mustLock(t, l, "k")
 		between := mustLock(t, l, "another")
 		type own struct{}
-		inner, err := l.Lock(context.WithValue(outer.Context(), own{}, 1), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared, err := l.RLock(inner.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		tried, err := l.TryLock(shared.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(l.Lock(context.WithValue(outer.Context(), own{}, 1), "k"))
+		shared := must(l.RLock(inner.Context(), "k"))
+		tried := must(l.TryLock(shared.Context(), "k"))
 		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.count("acquire") != 2 {
 			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.count("acquire"))
 		}
@@ -135,19 +120,13 @@ func TestReentry(t *testing.T) {
 func TestUpgradeIsADeadlock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		reader, err := l.RLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		reader := must(l.RLock(t.Context(), "k"))
 		for name, upgrade := range map[string]func(context.Context, string) (*lock.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 			if _, err := upgrade(reader.Context(), "k"); !errors.Is(err, lock.ErrDeadlock) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		again, err := l.RLock(reader.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must(l.RLock(reader.Context(), "k"))
 		mustUnlock(t, again)
 		mustUnlock(t, reader)
 		wantFree(t, w, "k")
@@ -157,10 +136,7 @@ func TestUpgradeIsADeadlock(t *testing.T) {
 func TestLockAll(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		all, err := l.LockAll(t.Context(), []string{"c", "a", "b", "a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(l.LockAll(t.Context(), []string{"c", "a", "b", "a"}))
 		if keys := all.Keys(); len(keys) != 3 || keys[0] != "a" || keys[2] != "c" {
 			t.Errorf("keys %v", keys)
 		}
@@ -179,10 +155,7 @@ func TestLockAll(t *testing.T) {
 		if _, err := l.LockAll(ctx, []string{"0", "d"}); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("out of order: %v", err)
 		}
-		more, err := l.LockAll(ctx, []string{"d", "b"}) // b is held already
-		if err != nil {
-			t.Fatal(err)
-		}
+		more := must(l.LockAll(ctx, []string{"d", "b"})) // b is held already
 		if err := more.Unlock(t.Context()); err != nil {
 			t.Errorf("Unlock: %v", err)
 		}

@@ -244,10 +244,7 @@ func TestExpiredLeasesAreForgotten(t *testing.T) {
 		var leases []weak.Pointer[lock.Lease]
 		for _, key := range []string{"a", "b", "c"} {
 			leases = append(leases, weak.Make(mustLock(t, l, key)))
-			shared, err := l.RLock(t.Context(), "shared")
-			if err != nil {
-				t.Fatal(err)
-			}
+			shared := must(l.RLock(t.Context(), "shared"))
 			leases = append(leases, weak.Make(shared))
 		}
 		time.Sleep(ttl)

@@ -20,10 +20,7 @@ import (
 func TestFullOfBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(10), memstore.RefuseNewBuckets())
-		l, err := tokenbucket.New(s, "api", tokenbucket.Per(1, time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", tokenbucket.Per(1, time.Minute)))
 		allow := func(key int) (tokenbucket.Decision, error) { return l.Allow(t.Context(), fmt.Sprint(key)) }
 		for key := range 10 {
 			if d, err := allow(key); err != nil || !d.Allowed {
@@ -62,10 +59,7 @@ func TestFloodOfNewKeys(t *testing.T) {
 	)
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(room))
-		l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(burst))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", tokenbucket.PerHour(burst)))
 		pass := func(key string) bool {
 			t.Helper()
 			d, err := l.Allow(t.Context(), key)
@@ -101,17 +95,11 @@ func TestFloodOfKeysAtTheirLimit(t *testing.T) {
 	const room, flood = 1000, 30_000
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(room))
-		l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", tokenbucket.PerHour(1)))
 		passed := 0
 		for i := range flood {
 			for _, key := range []string{fmt.Sprint("flood-", i), "victim"} {
-				d, err := l.Allow(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := must(l.Allow(t.Context(), key))
 				if key == "victim" && d.Allowed {
 					passed++
 				}
@@ -129,10 +117,7 @@ func TestFloodOfKeysAtTheirLimit(t *testing.T) {
 // panic.
 func TestFewerBucketsThanLimits(t *testing.T) {
 	s := memstore.New(memstore.WithMaxBuckets(1))
-	l, err := tokenbucket.New(s, "api", tokenbucket.Limits{tokenbucket.PerHour(1), tokenbucket.PerMinute(1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(tokenbucket.New(s, "api", tokenbucket.Limits{tokenbucket.PerHour(1), tokenbucket.PerMinute(1)}))
 	for range 2 {
 		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrFull) {
 			t.Errorf("got %v, want store.ErrFull", err)
@@ -144,10 +129,7 @@ func TestFewerBucketsThanLimits(t *testing.T) {
 func TestExpiredBucketsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(100))
-		l, err := tokenbucket.New(s, "api", tokenbucket.Per(1, time.Millisecond))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", tokenbucket.Per(1, time.Millisecond)))
 		for key := range 10_000 {
 			if _, err := l.Allow(t.Context(), fmt.Sprint(key)); err != nil {
 				t.Fatalf("key %d: %v", key, err)
@@ -225,10 +207,7 @@ func TestLargeScope(t *testing.T) {
 	for name, attacker := range map[string]string{"a scope": "mallory", "no scope": ""} {
 		t.Run(name, func(t *testing.T) {
 			s := memstore.New(memstore.WithMaxRecordBytes(32 << 20))
-			g, err := guard.New(s, "g", guard.WithMaxResult(1<<20), guard.WithMaxScopeBytes(1<<30))
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := must(guard.New(s, "g", guard.WithMaxResult(1<<20), guard.WithMaxScopeBytes(1<<30)))
 			run := func(op guard.Operation, size int) {
 				t.Helper()
 				a, _, err := g.Begin(t.Context(), op)
@@ -334,10 +313,7 @@ func TestRecordBytes(t *testing.T) {
 func TestExpiredResultsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxRecordBytes(8192))
-		g, err := guard.New(s, "g", guard.WithRetention(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := must(guard.New(s, "g", guard.WithRetention(time.Minute)))
 		for i := range 100 {
 			op := guard.Operation{Key: fmt.Sprint(i)}
 			a, _, err := g.Begin(t.Context(), op)
@@ -356,10 +332,7 @@ func TestExpiredResultsMakeRoom(t *testing.T) {
 }
 
 func TestResultsAreCopies(t *testing.T) {
-	g, err := guard.New(memstore.New(), "g")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must(guard.New(memstore.New(), "g"))
 	data := []byte("good")
 	a, _, err := g.Begin(t.Context(), guard.Operation{Key: "k"})
 	if err != nil {

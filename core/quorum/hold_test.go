@@ -114,10 +114,7 @@ func TestRenewal(t *testing.T) {
 
 func renewNothing(t *testing.T) ([]bool, error) {
 	t.Helper()
-	q, err := quorum.New(memstore.New(), memstore.New(), memstore.New())
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must(quorum.New(memstore.New(), memstore.New(), memstore.New()))
 	return q.RenewLocks(t.Context(), nil)
 }
 

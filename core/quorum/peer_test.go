@@ -134,10 +134,7 @@ func (p *peer) has(t *testing.T, key string) bool {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, err := p.store.InspectLock(context.Background(), "q", key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(p.store.InspectLock(context.Background(), "q", key))
 	return len(s.Holders) > 0
 }
 

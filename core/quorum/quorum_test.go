@@ -24,10 +24,7 @@ func newQuorum(t *testing.T, peers []*peer) *quorum.Store {
 	for i, p := range peers {
 		members[i] = p
 	}
-	q, err := quorum.New(members...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must(quorum.New(members...))
 	return q
 }
 

@@ -31,10 +31,7 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quo
 		for _, s := range servers {
 			members = append(members, newRedisStore(t, s))
 		}
-		q, err := quorum.New(members...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must(quorum.New(members...))
 		t.Cleanup(func() { // before the members are closed
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
@@ -48,10 +45,7 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quo
 
 func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
 	t.Helper()
-	st, err := redisstore.New(s.Client(), redisstore.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must(redisstore.New(s.Client(), redisstore.WithTimeout(time.Second)))
 	t.Cleanup(func() { _ = st.Close() })
 	return st
 }

@@ -59,10 +59,7 @@ func TestLocker(t *testing.T) {
 		if !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("Do: %v", err)
 		}
-		all, err := l.LockAll(t.Context(), []string{"a", "b", "c"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(l.LockAll(t.Context(), []string{"a", "b", "c"}))
 		if err := all.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -230,10 +227,7 @@ func TestWithdrawal(t *testing.T) {
 		peers[0].seize(t, "k", time.Second)
 		peers[1].seize(t, "k", time.Second)
 		again := queue("again")
-		grant, err := q.AwaitLock(t.Context(), again)
-		if err != nil {
-			t.Fatal(err)
-		}
+		grant := must(q.AwaitLock(t.Context(), again))
 		if second, err := q.AwaitLock(t.Context(), again); err != nil || second != grant {
 			t.Errorf("AwaitLock, again: %+v, %v", second, err)
 		}

@@ -36,10 +36,7 @@ func TestKeysHavePermitsOfTheirOwn(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		permit := mustAcquire(t, s, 1)
-		other, err := s.TryAcquire(t.Context(), "other")
-		if err != nil {
-			t.Fatal(err)
-		}
+		other := must(s.TryAcquire(t.Context(), "other"))
 		if other.Fence().Number <= 0 || !other.Fence().Shared || other.Key() != "other" {
 			t.Errorf("permit of %q, fence %v", other.Key(), other.Fence())
 		}
@@ -70,10 +67,7 @@ func TestSmallRequestsWaitBehindALargeOne(t *testing.T) {
 func TestBarging(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 4)
-		barging, err := s.With(semaphore.WithBarging())
-		if err != nil {
-			t.Fatal(err)
-		}
+		barging := must(s.With(semaphore.WithBarging()))
 		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
 		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1), start(t.Context(), barging, 1)}
 		wantGot(t, calls, 2) // at once
@@ -148,10 +142,7 @@ func TestMaxWaiting(t *testing.T) {
 		if _, err := s.TryAcquire(t.Context(), "k"); errors.Is(err, semaphore.ErrQueueFull) || !errors.Is(err, semaphore.ErrNotAcquired) {
 			t.Errorf("TryAcquire, which would not have waited: %v", err)
 		}
-		unbounded, err := s.With(semaphore.WithMaxWaiting(0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		unbounded := must(s.With(semaphore.WithMaxWaiting(0)))
 		calls = append(calls, start(t.Context(), unbounded, 1))
 		wantState(t, s, 1, 3)
 		cancel()
@@ -174,10 +165,7 @@ func TestAnotherPermitFromAPermitsContext(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 2)
 		outer := mustAcquire(t, s, 1)
-		inner, err := s.Acquire(outer.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(s.Acquire(outer.Context(), "k"))
 		if p, ok := semaphore.FromContext(inner.Context()); !ok || p != inner || p == outer {
 			t.Error("the innermost permit is another")
 		}

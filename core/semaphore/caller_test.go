@@ -108,10 +108,7 @@ func TestParentEnds(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		permit, err := s.Acquire(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		permit := must(s.Acquire(ctx, "k"))
 		cancel()
 		wantEnded(t, permit, context.Canceled)
 		time.Sleep(3 * ttl)

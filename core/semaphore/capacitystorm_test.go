@@ -16,15 +16,9 @@ import (
 func TestNeverMoreThanTheCapacity(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()
-	s, err := semaphore.New(store, "test", 5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(semaphore.New(store, "test", 5))
 	defer func() { _ = s.Close() }()
-	barging, err := s.With(semaphore.WithBarging())
-	if err != nil {
-		t.Fatal(err)
-	}
+	barging := must(s.With(semaphore.WithBarging()))
 	var (
 		wg     sync.WaitGroup
 		inUse  [3]atomic.Int64
@@ -64,10 +58,7 @@ func TestNeverMoreThanTheCapacity(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d of %d left", leaves.Load(), 16*300)
 	for key := range inUse { // what is given back in the background is given back soon
-		permit, err := s.AcquireN(t.Context(), fmt.Sprint(key), 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		permit := must(s.AcquireN(t.Context(), fmt.Sprint(key), 5))
 		mustRelease(t, permit)
 	}
 	for state, err := range s.List(t.Context()) {

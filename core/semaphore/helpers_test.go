@@ -171,10 +171,7 @@ func making(t *testing.T, test func(t *testing.T, make maker)) {
 
 func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(st, "test", capacity, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(semaphore.New(st, "test", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -272,3 +269,11 @@ func wantGot(t *testing.T, calls []*pending, want ...int) {
 var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -109,23 +109,14 @@ func TestHistoryProcess(t *testing.T) {
 	child := history.NewChild(t)
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: os.Getenv(historyRedis), ReadTimeout: time.Second, PoolSize: 20})
 	defer func() { _ = client.Close() }()
-	redisStore, err := redisstore.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	redisStore := must(redisstore.New(client))
 	defer redisStore.Close()
 	st := store.Permits(redisStore)
 	if os.Getenv(historyStore) == brokenly {
 		st = generous{redisStore}
 	}
-	capacity, err := strconv.Atoi(os.Getenv(historyCapacity))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := semaphore.New(st, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	capacity := must(strconv.Atoi(os.Getenv(historyCapacity)))
+	s := must(semaphore.New(st, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name)))
 	var wg sync.WaitGroup
 	for g := range 16 {
 		wg.Go(func() {
@@ -168,10 +159,7 @@ func TestHistoryProcess(t *testing.T) {
 func record(t *testing.T, st string, capacity, kills int) []history.Event {
 	t.Helper()
 	server := redistest.Start(t)
-	watcher, err := redisstore.New(server.Client())
-	if err != nil {
-		t.Fatal(err)
-	}
+	watcher := must(redisstore.New(server.Client()))
 	t.Cleanup(func() { _ = watcher.Close() })
 	state := func() store.SemaphoreState {
 		for began := time.Now(); ; { // the machine may be busy

@@ -16,10 +16,7 @@ import (
 
 func newLatch(t *testing.T, st store.Latches, count int, opts ...semaphore.LatchOption) *semaphore.Latch {
 	t.Helper()
-	l, err := semaphore.NewLatch(st, "latch", count, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(semaphore.NewLatch(st, "latch", count, opts...))
 	return l
 }
 

@@ -85,10 +85,7 @@ func TestWhatCannotBeIsNotSent(t *testing.T) {
 	if n := w.count("acquire"); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
-	permit, err := base.AcquireN(t.Context(), strings.Repeat("k", 1024), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	permit := must(base.AcquireN(t.Context(), strings.Repeat("k", 1024), 3))
 	mustRelease(t, permit)
 }
 
@@ -132,10 +129,7 @@ func TestDo(t *testing.T) {
 func TestClose(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 2)
-		variant, err := s.With(semaphore.WithHolder("variant"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		variant := must(s.With(semaphore.WithHolder("variant")))
 		one, two := mustAcquire(t, s, 1), mustAcquire(t, variant, 1)
 		waiter, large := start(t.Context(), variant, 1), start(t.Context(), s, 2)
 		if err := variant.Close(); err != nil {
@@ -253,10 +247,7 @@ func TestList(t *testing.T) {
 		s := make(t, 5, semaphore.WithHolder("me"))
 		var permits []*semaphore.Permit
 		for key, n := range map[string]int{"a": 1, "b": 2, "c": 5} {
-			p, err := s.AcquireN(t.Context(), key, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must(s.AcquireN(t.Context(), key, n))
 			permits = append(permits, p)
 		}
 		found := map[string]int{}

@@ -81,10 +81,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 func TestShutdownOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	newProcess := func() (*semaphore.Semaphore, *redisstore.Store) {
-		st, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := must(redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second)))
 		t.Cleanup(func() { _ = st.Close() })
 		return newSemaphore(t, st, 2), st
 	}

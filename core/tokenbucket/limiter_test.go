@@ -22,10 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newLimiter(t testing.TB, plan tokenbucket.Plan) (*tokenbucket.Limiter, *storetest.Faulty) {
 	t.Helper()
 	st := storetest.NewFaulty(memstore.New())
-	l, err := tokenbucket.New(st, "api", plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(tokenbucket.New(st, "api", plan))
 	return l, st
 }
 
@@ -58,10 +55,7 @@ func TestNamesOfLimits(t *testing.T) {
 	l, _ := newLimiter(t, tokenbucket.Limits{
 		tokenbucket.PerSecond(5), tokenbucket.PerHour(50).Named("hourly"), tokenbucket.Per(9, 90*time.Minute),
 	})
-	d, err := l.Allow(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must(l.Allow(t.Context(), "k"))
 	var names []string
 	for _, limit := range d.Limits() {
 		names = append(names, limit.Name)
@@ -223,4 +217,12 @@ func TestWhatAPlanFuncAllocates(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { _, _ = l.Allow(t.Context(), "k") }); n > 4 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

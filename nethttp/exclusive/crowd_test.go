@@ -25,15 +25,9 @@ const patience = 30 * time.Second
 // held is a locker, and a lease of the key that all requests have.
 func held(t *testing.T) (*lock.Locker, *lock.Lease) {
 	t.Helper()
-	locker, err := lock.New(memstore.New(), "carts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	locker := must(lock.New(memstore.New(), "carts"))
 	t.Cleanup(func() { _ = locker.Close() })
-	lease, err := locker.Lock(t.Context(), "global")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must(locker.Lock(t.Context(), "global"))
 	return locker, lease
 }
 
@@ -117,10 +111,7 @@ func TestACrowdThatLeaves(t *testing.T) {
 			var runs atomic.Int64
 			h := exclusive.New(locker, nethttp.Global(), policy.Wait(time.Minute))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs.Add(1) }))
 			if guarded {
-				g, err := guard.New(memstore.New(), "orders")
-				if err != nil {
-					t.Fatal(err)
-				}
+				g := must(guard.New(memstore.New(), "orders"))
 				h = idempotency.New(g, nethttp.ScopeBy(nethttp.ByHeader("X-User")))(h)
 			}
 			server := httptest.NewServer(h)
@@ -155,4 +146,12 @@ func TestACrowdThatLeaves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

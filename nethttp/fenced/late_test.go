@@ -77,10 +77,7 @@ func newService(t *testing.T, client *redis.Client, guarded bool) (url string) {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	if guarded {
-		marks, err := redisfence.New(client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		marks := must(redisfence.New(client))
 		handler = fenced.New(marks, nethttp.ByPathValue("id"))(handler)
 	}
 	mux := http.NewServeMux()
@@ -98,10 +95,7 @@ type holder struct {
 
 func newHolder(t *testing.T, client *redis.Client, opts ...lock.Option) *holder {
 	t.Helper()
-	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
@@ -110,14 +104,8 @@ func newHolder(t *testing.T, client *redis.Client, opts ...lock.Option) *holder 
 
 func (h *holder) put(ctx context.Context, t *testing.T, url, text string, status int) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/accounts/7", strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := h.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(ctx, http.MethodPut, url+"/accounts/7", strings.NewReader(text)))
+	resp := must(h.client.Do(r))
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != status {

@@ -35,10 +35,7 @@ func (w *wire) CloseIdleConnections() { w.idle++ }
 
 func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(st, "accounts", opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(lock.New(st, "accounts", opts...))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -53,10 +50,7 @@ func inMemory(t *testing.T) *lock.Locker {
 // held returns a lease that a lock function has given.
 func held(ctx context.Context, t *testing.T, take func(context.Context, string) (*lock.Lease, error), key string) *lock.Lease {
 	t.Helper()
-	lease, err := take(ctx, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must(take(ctx, key))
 	t.Cleanup(func() { _ = lease.Unlock(context.Background()) })
 	return lease
 }
@@ -64,10 +58,7 @@ func held(ctx context.Context, t *testing.T, take func(context.Context, string) 
 // request returns a request with these fences in its header; nil leaves the field out.
 func request(ctx context.Context, t *testing.T, fences []string) *http.Request {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://accounts.example/7", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(ctx, http.MethodPut, "http://accounts.example/7", http.NoBody))
 	r.Header.Set("X-Other", "stays")
 	if fences != nil {
 		r.Header[fence.Header] = fences
@@ -103,10 +94,7 @@ func TestTransportSendsTheFenceOfTheLease(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var w wire
 			r := request(c.ctx, t, c.set)
-			resp, err := fenced.Transport(&w).RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must(fenced.Transport(&w).RoundTrip(r))
 			_ = resp.Body.Close()
 			got, ok := w.sent[0].Header[fence.Header]
 			if !slices.Equal(got, c.want) || ok != (c.want != nil) {
@@ -128,10 +116,7 @@ func TestTransportOfARequestWithoutAHeader(t *testing.T) {
 	var w wire
 	r := request(lease.Context(), t, nil)
 	r.Header = nil
-	resp, err := fenced.Transport(&w).RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must(fenced.Transport(&w).RoundTrip(r))
 	_ = resp.Body.Close()
 	if got := w.sent[0].Header.Get(fence.Header); got != lease.Fence().String() || r.Header != nil {
 		t.Errorf("sent %q, and the caller's request has the header %v", got, r.Header)
@@ -149,4 +134,12 @@ func TestTransportHidesNothing(t *testing.T) {
 	if w.idle != 1 {
 		t.Errorf("idle connections were closed %d times", w.idle)
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
