@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 // Whose context ends does not get the lock, and whoever is granted it too late gives it back.
@@ -18,14 +19,14 @@ func TestContextEnds(t *testing.T) {
 		gone, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("the reason")
 		cancel(why)
-		if _, err := l.Lock(gone, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) || w.count("acquire") != 0 {
-			t.Errorf("an ended context: %v, %d requests", err, w.count("acquire"))
+		if _, err := l.Lock(gone, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) || w.Calls(storetest.AcquireLock) != 0 {
+			t.Errorf("an ended context: %v, %d requests", err, w.Calls(storetest.AcquireLock))
 		}
 
 		// While the request is under way.
 		ctx, cancel2 := context.WithCancel(t.Context())
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
+		w.Hook(nil, func(op storetest.Op) error {
+			if op == storetest.AcquireLock {
 				cancel2()
 				return context.Canceled
 			}
@@ -34,7 +35,7 @@ func TestContextEnds(t *testing.T) {
 		if _, err := l.Lock(ctx, "k"); !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled while under way: %v", err)
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		synctest.Wait()
 		wantFree(t, w, "k")
 
@@ -79,13 +80,13 @@ func TestParentEnds(t *testing.T) {
 func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		w.set(func(call string) error {
-			if call == "release" {
+		w.Hook(func(op storetest.Op) error {
+			if op == storetest.ReleaseLock {
 				return errDown
 			}
 			return nil
-		}, func(call string) error {
-			if call == "acquire" {
+		}, func(op storetest.Op) error {
+			if op == storetest.AcquireLock {
 				return store.ErrUnconfirmed
 			}
 			return nil
@@ -94,10 +95,10 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 			t.Fatalf("Lock: %v", err)
 		}
 		synctest.Wait()
-		if n := w.count("release"); n == 0 {
+		if n := w.Calls(storetest.ReleaseLock); n == 0 {
 			t.Error("nobody tried to give it back")
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantFree(t, w, "k")
 	})
@@ -107,11 +108,11 @@ func TestReleaseIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), nil)
 		if err := lease.Unlock(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Unlock: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantFree(t, w, "k")
 	})
@@ -121,8 +122,8 @@ func TestReleaseIsRepeated(t *testing.T) {
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithTTL(time.Second), lock.WithoutRenewal())
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
+		w.Hook(nil, func(op storetest.Op) error {
+			if op == storetest.AcquireLock {
 				time.Sleep(time.Second)
 			}
 			return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 // The goroutines of a process hand a lock on among themselves, in the order in which they came, and
@@ -46,7 +47,7 @@ func TestHandOn(t *testing.T) {
 			}
 			last = fences[i]
 		}
-		if got, want := w.count("release"), (waiters+1+15)/16; got != want {
+		if got, want := w.Calls(storetest.ReleaseLock), (waiters+1+15)/16; got != want {
 			t.Errorf("the store was asked to release %d times for %d leases, want %d", got, waiters+1, want)
 		}
 		wantFree(t, w, "k")
@@ -211,8 +212,8 @@ func TestHandOnKeepsTheDeadline(t *testing.T) {
 		time.Sleep(40 * time.Millisecond)
 		until := first.ValidUntil()
 		mustUnlock(t, first)
-		if !next.returned() || w.count("acquire") != 1 {
-			t.Fatalf("handed on: %v, %d requests", next.returned(), w.count("acquire"))
+		if !next.returned() || w.Calls(storetest.AcquireLock) != 1 {
+			t.Fatalf("handed on: %v, %d requests", next.returned(), w.Calls(storetest.AcquireLock))
 		}
 		if !next.lease.ValidUntil().Equal(until) {
 			t.Errorf("valid for %v, the hold for %v", time.Until(next.lease.ValidUntil()), time.Until(until))
@@ -261,7 +262,7 @@ func TestOutageInLine(t *testing.T) {
 				return lease, err
 			}))
 		}
-		w.fail(errDown, "acquire", "release", "renew")
+		w.Hook(storetest.Failing(errDown, storetest.AcquireLock, storetest.ReleaseLock, storetest.RenewLocks), nil)
 		_ = lease.Unlock(t.Context())
 		failed := 0
 		for _, p := range waiting {
@@ -275,7 +276,7 @@ func TestOutageInLine(t *testing.T) {
 		if failed != 25 { // all but the fifteen that it was handed on to
 			t.Errorf("%d have failed", failed)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		mustUnlock(t, mustLock(t, l, "k"))
 	})

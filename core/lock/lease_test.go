@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
@@ -25,7 +26,7 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 		if err := lease.Verify(t.Context()); err != nil {
 			t.Errorf("Verify: %v", err)
 		}
-		if n := w.count("renew"); n < 29 || n > 31 {
+		if n := w.Calls(storetest.RenewLocks); n < 29 || n > 31 {
 			t.Errorf("renewed %d times in 10 leases, want 30", n)
 		}
 		mustUnlock(t, lease)
@@ -37,9 +38,9 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrReleased) {
 			t.Errorf("Verify of what was released: %v", err)
 		}
-		renewals := w.count("renew")
+		renewals := w.Calls(storetest.RenewLocks)
 		time.Sleep(10 * ttl)
-		if n := w.count("renew"); n != renewals {
+		if n := w.Calls(storetest.RenewLocks); n != renewals {
 			t.Errorf("renewed %d times after the release", n-renewals)
 		}
 	})
@@ -82,7 +83,7 @@ func TestWithoutRenewal(t *testing.T) {
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
-		if n := w.count("renew"); n != 0 {
+		if n := w.Calls(storetest.RenewLocks); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})
@@ -110,7 +111,7 @@ func TestSilentStore(t *testing.T) {
 			<-other.done
 			granted = time.Now()
 		}()
-		w.fail(errDown, "renew", "release")
+		w.Hook(storetest.Failing(errDown, storetest.RenewLocks, storetest.ReleaseLock), nil)
 		<-lease.Context().Done()
 		ended := time.Now()
 		wantEnded(t, lease, lock.ErrExpired)
@@ -122,7 +123,7 @@ func TestSilentStore(t *testing.T) {
 		if !granted.After(ended) {
 			t.Errorf("granted %v after the end of the lease", granted.Sub(ended))
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
@@ -136,8 +137,8 @@ func TestRenewalIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
 		n := 0
-		w.set(func(call string) error {
-			if call != "renew" {
+		w.Hook(func(op storetest.Op) error {
+			if op != storetest.RenewLocks {
 				return nil
 			}
 			if n++; n%4 != 0 {

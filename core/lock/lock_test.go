@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -64,7 +65,7 @@ func TestBadKeysAreNotSent(t *testing.T) {
 	if _, err := l.LockAll(t.Context(), nil); !errors.Is(err, lock.ErrInvalidKey) {
 		t.Errorf("LockAll without keys: %v", err)
 	}
-	if n := w.count("acquire"); n != 0 {
+	if n := w.Calls(storetest.AcquireLock); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
 	mustUnlock(t, mustLock(t, l, strings.Repeat("k", 1024)))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 // ends are the ways in which a hold ends, and the cause that its contexts give.
@@ -27,9 +28,9 @@ var ends = map[string]struct {
 		time.Sleep(ttl/3 + time.Second)
 	}, lock.ErrLost},
 	"expired": {func(_ *testing.T, w *wiretap, _ *lock.Locker, _ *lock.Lease) {
-		w.fail(errDown, "renew")
+		w.Hook(storetest.Failing(errDown, storetest.RenewLocks), nil)
 		time.Sleep(ttl)
-		w.fail(nil)
+		w.Hook(nil, nil)
 	}, lock.ErrExpired},
 	"held for too long": {func(_ *testing.T, _ *wiretap, _ *lock.Locker, _ *lock.Lease) {
 		time.Sleep(2 * ttl)

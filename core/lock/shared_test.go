@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestSharedAndExclusiveTakeTurns(t *testing.T) {
@@ -82,8 +83,8 @@ func TestReentry(t *testing.T) {
 		inner := must(l.Lock(context.WithValue(outer.Context(), own{}, 1), "k"))
 		shared := must(l.RLock(inner.Context(), "k"))
 		tried := must(l.TryLock(shared.Context(), "k"))
-		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.count("acquire") != 2 {
-			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.count("acquire"))
+		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.Calls(storetest.AcquireLock) != 2 {
+			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.Calls(storetest.AcquireLock))
 		}
 		if err := outer.Downgrade(t.Context()); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("Downgrade beneath others: %v", err)

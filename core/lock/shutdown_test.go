@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -32,8 +33,8 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 			t.Run(name+call, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, w *wiretap) {
 					l := newLocker(t, w, opts...)
-					w.set(nil, func(call string) error { // the store has granted it, and its reply is on the way
-						if call == "acquire" {
+					w.Hook(nil, func(op storetest.Op) error { // the store has granted it, and its reply is on the way
+						if op == storetest.AcquireLock {
 							time.Sleep(100 * time.Millisecond)
 						}
 						return nil
@@ -104,7 +105,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		for i := range 300 {
 			mustLock(t, l, string(rune('a'+i)))
 		}
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
@@ -115,7 +116,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		if err := l.Close(); err == nil || !strings.Contains(err.Error(), "300 unconfirmed releases") {
 			t.Errorf("Close: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(2 * time.Second)
 		for i := range 300 {
 			wantFree(t, w, string(rune('a'+i)))

@@ -11,12 +11,13 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// slowly has calls of this name take d, and then return err if it is not nil.
-func slowly(w *wiretap, name string, d time.Duration, err error) {
-	w.set(func(call string) error {
-		if call != name {
+// slowly makes calls of an operation take d, and then return err if it is not nil.
+func slowly(w *wiretap, slow storetest.Op, d time.Duration, err error) {
+	w.Hook(func(op storetest.Op) error {
+		if op != slow {
 			return nil
 		}
 		time.Sleep(d)
@@ -29,7 +30,7 @@ func slowly(w *wiretap, name string, d time.Duration, err error) {
 func TestTryLockDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, "acquire", 250*time.Millisecond, errDown)
+		slowly(w, storetest.AcquireLock, 250*time.Millisecond, errDown)
 		var tries []*pending
 		for i := range 4000 {
 			tries = append(tries, start(func() (*lock.Lease, error) {
@@ -48,10 +49,10 @@ func TestTryLockDuringAnOutage(t *testing.T) {
 				t.Fatalf("call %d: %v", i, p.err)
 			}
 		}
-		if n := w.count("acquire"); n > 410 {
+		if n := w.Calls(storetest.AcquireLock); n > 410 {
 			t.Errorf("the store was asked %d times", n)
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		mustUnlock(t, mustLock(t, l, "k"))
 	})
 }
@@ -60,7 +61,7 @@ func TestTryLockDuringAnOutage(t *testing.T) {
 func TestConcurrentTryLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, "acquire", time.Millisecond, nil)
+		slowly(w, storetest.AcquireLock, time.Millisecond, nil)
 		tryAll := func() (got []*lock.Lease) {
 			t.Helper()
 			var tries []*pending
@@ -82,17 +83,17 @@ func TestConcurrentTryLock(t *testing.T) {
 			return got
 		}
 		got := tryAll()
-		if len(got) != 1 || w.count("acquire") != 1 {
-			t.Fatalf("%d leases, %d requests", len(got), w.count("acquire"))
+		if len(got) != 1 || w.Calls(storetest.AcquireLock) != 1 {
+			t.Fatalf("%d leases, %d requests", len(got), w.Calls(storetest.AcquireLock))
 		}
-		if more := tryAll(); len(more) != 0 || w.count("acquire") != 1 {
-			t.Errorf("%d more leases, %d requests", len(more), w.count("acquire"))
+		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLock) != 1 {
+			t.Errorf("%d more leases, %d requests", len(more), w.Calls(storetest.AcquireLock))
 		}
 		mustUnlock(t, got[0])
 		other := mustLock(t, newLocker(t, w), "k")
-		before := w.count("acquire")
-		if more := tryAll(); len(more) != 0 || w.count("acquire") != before+1 {
-			t.Errorf("%d leases of what another has, %d requests", len(more), w.count("acquire")-before)
+		before := w.Calls(storetest.AcquireLock)
+		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLock) != before+1 {
+			t.Errorf("%d leases of what another has, %d requests", len(more), w.Calls(storetest.AcquireLock)-before)
 		}
 		mustUnlock(t, other)
 	})
@@ -103,7 +104,7 @@ func TestTryLockDuringARelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
-		slowly(w, "release", time.Second, nil)
+		slowly(w, storetest.ReleaseLock, time.Second, nil)
 		go func() { _ = lease.Unlock(t.Context()) }()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -117,7 +118,7 @@ func TestTryLockDuringARelease(t *testing.T) {
 		if !stays.returned() || stays.err != nil {
 			t.Fatalf("TryLock: %v", stays.err)
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		mustUnlock(t, stays.lease)
 		wantFree(t, w, "k")
 	})
@@ -128,8 +129,8 @@ func TestWhoAskedForOthersLeaves(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
-		w.set(func(call string) error {
-			if call == "acquire" && ctx.Err() == nil {
+		w.Hook(func(op storetest.Op) error {
+			if op == storetest.AcquireLock && ctx.Err() == nil {
 				<-ctx.Done()
 				return ctx.Err()
 			}
@@ -157,7 +158,7 @@ func TestWhoAskedForOthersLeaves(t *testing.T) {
 func TestLockEndsDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, "acquire", time.Second, errDown)
+		slowly(w, storetest.AcquireLock, time.Second, errDown)
 		asks := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
@@ -208,12 +209,12 @@ func TestTryLockAtTheDeadline(t *testing.T) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		stuck := mustLock(t, l, "k")
 		time.Sleep(time.Until(stuck.ValidUntil()) - time.Nanosecond)
-		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.count("acquire") != 1 {
-			t.Errorf("before the end: %v, %d requests", err, w.count("acquire"))
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLock) != 1 {
+			t.Errorf("before the end: %v, %d requests", err, w.Calls(storetest.AcquireLock))
 		}
 		time.Sleep(time.Nanosecond)
-		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.count("acquire") != 2 {
-			t.Errorf("at the end: %v, %d requests; want the store's answer", err, w.count("acquire"))
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLock) != 2 {
+			t.Errorf("at the end: %v, %d requests; want the store's answer", err, w.Calls(storetest.AcquireLock))
 		}
 	})
 }
@@ -231,7 +232,7 @@ func TestDowngradeWithoutRenewal(t *testing.T) {
 		wantValid(t, lease)
 		time.Sleep(time.Second)
 		wantEnded(t, lease, lock.ErrExpired)
-		if n := w.count("renew"); n != 0 {
+		if n := w.Calls(storetest.RenewLocks); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestRequestsAreGrantedInOrder(t *testing.T) {
@@ -198,7 +199,7 @@ func TestUnexpectedAnswer(t *testing.T) {
 			t.Errorf("Acquire: %v, %v", p, err)
 		}
 		wantState(t, s, 0, 0)
-		if w.count("release") != 1 {
+		if w.Calls(storetest.ReleasePermits) != 1 {
 			t.Error("it was not given back")
 		}
 	})

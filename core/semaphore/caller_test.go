@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestAnEndedContextAsksForNothing(t *testing.T) {
@@ -20,7 +21,7 @@ func TestAnEndedContextAsksForNothing(t *testing.T) {
 		if _, err := base.Acquire(ctx, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire: %v", err)
 		}
-		if n := w.count("acquire"); n != 0 {
+		if n := w.Calls(storetest.AcquirePermits); n != 0 {
 			t.Errorf("%d requests were sent", n)
 		}
 	})
@@ -67,8 +68,8 @@ func TestContextEndsWhileTheRequestIsUnderWay(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 1)
 				ctx, cancel := context.WithCancel(t.Context())
-				w.set(nil, func(call string) error {
-					if call == "acquire" {
+				w.Hook(nil, func(op storetest.Op) error {
+					if op == storetest.AcquirePermits {
 						cancel()
 						return after
 					}
@@ -88,8 +89,8 @@ func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		w.set(nil, func(call string) error {
-			if call == "await" {
+		w.Hook(nil, func(op storetest.Op) error {
+			if op == storetest.AwaitPermits {
 				cancel()
 			}
 			return nil
@@ -126,15 +127,15 @@ func TestParentEnds(t *testing.T) {
 func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		w.set(failing(errDown, "release"), failing(store.ErrUnconfirmed, "acquire"))
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), storetest.Failing(store.ErrUnconfirmed, storetest.AcquirePermits))
 		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
 		synctest.Wait()
-		if n := w.count("release"); n == 0 {
+		if n := w.Calls(storetest.ReleasePermits); n == 0 {
 			t.Error("nobody tried to give it back")
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantState(t, s, 0, 0)
 	})
@@ -144,17 +145,17 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 func TestRefusedAcquireIsNotGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		w.fail(errDown, "acquire")
+		w.Hook(storetest.Failing(errDown, storetest.AcquirePermits), nil)
 		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		permit := mustAcquire(t, s, 1)
 		if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
 			t.Fatalf("TryAcquire: %v", err)
 		}
 		synctest.Wait()
-		if n := w.count("release"); n != 0 {
+		if n := w.Calls(storetest.ReleasePermits); n != 0 {
 			t.Errorf("%d releases", n)
 		}
 		mustRelease(t, permit)
@@ -166,7 +167,7 @@ func TestOutageWhileWaiting(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.set(nil, failing(errDown, "await"))
+		w.Hook(nil, storetest.Failing(errDown, storetest.AwaitPermits))
 		call := start(t.Context(), s, 1)
 		if call.returned() {
 			t.Fatal(call.err)
@@ -183,8 +184,8 @@ func TestOutageWhileWaiting(t *testing.T) {
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1, semaphore.WithTTL(time.Second), semaphore.WithoutRenewal())
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
+		w.Hook(nil, func(op storetest.Op) error {
+			if op == storetest.AcquirePermits {
 				time.Sleep(time.Second)
 			}
 			return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func setCapacity(t *testing.T, s *semaphore.Semaphore, n int) {
@@ -100,9 +101,9 @@ func TestPlacesAreKeptWhenTheCapacityChanges(t *testing.T) {
 		for range 6 {
 			calls = append(calls, start(t.Context(), s, 1))
 		}
-		asked := w.count("acquire")
+		asked := w.Calls(storetest.AcquirePermits)
 		setCapacity(t, s, 2)
-		if n := w.count("acquire"); n != asked {
+		if n := w.Calls(storetest.AcquirePermits); n != asked {
 			t.Errorf("asked %d times for nothing", n-asked)
 		}
 		for _, n := range []int{1, 3, 2, 1, 2} {
@@ -162,7 +163,7 @@ func TestCapacityFunc(t *testing.T) {
 				t.Errorf("the capacity of %q is %d, %v; want %d", key, n, err, want)
 			}
 		}
-		asked := w.count("acquire")
+		asked := w.Calls(storetest.AcquirePermits)
 		for _, key := range []string{"negative", "too many"} {
 			if _, err := s.Capacity(key); !errors.Is(err, semaphore.ErrInvalidCapacity) {
 				t.Errorf("Capacity(%q): %v", key, err)
@@ -171,7 +172,7 @@ func TestCapacityFunc(t *testing.T) {
 				t.Errorf("Acquire(%q): %v", key, err)
 			}
 		}
-		if n := w.count("acquire"); n != asked {
+		if n := w.Calls(storetest.AcquirePermits); n != asked {
 			t.Errorf("%d requests were sent", n-asked)
 		}
 
@@ -199,7 +200,7 @@ func TestOutageWhenTheCapacityChanges(t *testing.T) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		call := start(t.Context(), s, 1)
-		w.fail(errDown, "acquire")
+		w.Hook(storetest.Failing(errDown, storetest.AcquirePermits), nil)
 		setCapacity(t, s, 2)
 		if !call.returned() || !errors.Is(call.err, errDown) {
 			t.Errorf("one who waits: %v", call.err)

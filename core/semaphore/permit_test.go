@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
@@ -23,7 +24,7 @@ func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
 		if left := time.Until(permit.ValidUntil()); left <= ttl/2 || left >= ttl {
 			t.Errorf("valid for %v", left)
 		}
-		if n := w.count("renew"); n < 29 || n > 31 {
+		if n := w.Calls(storetest.RenewPermits); n < 29 || n > 31 {
 			t.Errorf("renewed %d times in 10 leases, want 30", n)
 		}
 		mustRelease(t, permit)
@@ -32,9 +33,9 @@ func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrReleased) {
 			t.Errorf("Release again: %v", err)
 		}
-		renewals := w.count("renew")
+		renewals := w.Calls(storetest.RenewPermits)
 		time.Sleep(10 * ttl)
-		if n := w.count("renew"); n != renewals {
+		if n := w.Calls(storetest.RenewPermits); n != renewals {
 			t.Errorf("renewed %d times after the release", n-renewals)
 		}
 	})
@@ -47,7 +48,7 @@ func TestRenewalsGoInBatches(t *testing.T) {
 			mustAcquire(t, s, 1)
 		}
 		time.Sleep(ttl/3 + time.Second)
-		if n := w.count("renew"); n != 1 {
+		if n := w.Calls(storetest.RenewPermits); n != 1 {
 			t.Errorf("renewed 100 permits in %d calls", n)
 		}
 	})
@@ -66,7 +67,7 @@ func TestWithoutRenewal(t *testing.T) {
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
 			t.Errorf("Release: %v", err)
 		}
-		if n := w.count("renew"); n != 0 {
+		if n := w.Calls(storetest.RenewPermits); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})
@@ -102,7 +103,7 @@ func TestSilentStore(t *testing.T) {
 			<-other.done
 			granted <- time.Now()
 		}()
-		w.fail(errDown, "renew", "release")
+		w.Hook(storetest.Failing(errDown, storetest.RenewPermits, storetest.ReleasePermits), nil)
 		<-permit.Context().Done()
 		ended := time.Now()
 		wantEnded(t, permit, semaphore.ErrExpired)
@@ -112,7 +113,7 @@ func TestSilentStore(t *testing.T) {
 		if at := <-granted; other.err != nil || !at.After(ended) {
 			t.Errorf("granted %v after the end of the permit, %v", at.Sub(ended), other.err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
 			t.Errorf("Release: %v", err)
 		}
@@ -126,8 +127,8 @@ func TestRenewalIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		permit := mustAcquire(t, newSemaphore(t, w, 1), 1)
 		n := 0
-		w.set(func(call string) error {
-			if call != "renew" {
+		w.Hook(func(op storetest.Op) error {
+			if op != storetest.RenewPermits {
 				return nil
 			}
 			if n++; n%4 != 0 {
@@ -173,7 +174,7 @@ func TestPermitsOfADeadProcess(t *testing.T) {
 		other := newWiretap()
 		other.Store = w.Store
 		call := start(t.Context(), newSemaphore(t, other, 2), 2)
-		w.fail(errDown, "renew")
+		w.Hook(storetest.Failing(errDown, storetest.RenewPermits), nil)
 		time.Sleep(ttl + time.Second)
 		synctest.Wait()
 		if !call.got() {

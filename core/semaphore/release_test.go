@@ -10,13 +10,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 // slowRelease has releases wait until it is told to go on.
 func slowRelease(w *wiretap) (goOn func()) {
 	slow := make(chan struct{})
-	w.set(func(call string) error {
-		if call == "release" {
+	w.Hook(func(op storetest.Op) error {
+		if op == storetest.ReleasePermits {
 			<-slow
 		}
 		return nil
@@ -48,11 +49,11 @@ func TestReleaseIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		if err := permit.Release(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Release: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantState(t, s, 0, 0)
 	})
@@ -110,18 +111,18 @@ func TestReleaseSoonIsRepeated(t *testing.T) {
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		w.fail(store.ErrUnconfirmed, "release")
+		w.Hook(storetest.Failing(store.ErrUnconfirmed, storetest.ReleasePermits), nil)
 		for _, p := range permits {
 			p.ReleaseAsync()
 		}
 		time.Sleep(ttl / 2)
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantState(t, s, 0, 0)
 		time.Sleep(ttl)
-		tries := w.count("release")
+		tries := w.Calls(storetest.ReleasePermits)
 		time.Sleep(10 * ttl)
-		if n := w.count("release"); n != tries {
+		if n := w.Calls(storetest.ReleasePermits); n != tries {
 			t.Errorf("released %d times after it was confirmed", n-tries)
 		}
 	})
@@ -132,12 +133,12 @@ func TestReleaseIsGivenUpWithTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		permit.ReleaseAsync()
 		time.Sleep(ttl + 5*time.Second)
-		tries := w.count("release")
+		tries := w.Calls(storetest.ReleasePermits)
 		time.Sleep(10 * ttl)
-		if n := w.count("release"); n != tries {
+		if n := w.Calls(storetest.ReleasePermits); n != tries {
 			t.Errorf("released %d times after the lease", n-tries)
 		}
 		wantState(t, s, 0, 0)
@@ -188,8 +189,8 @@ func TestCloseFinishesReleases(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 10)
 				for range 5 {
-					w.set(func(call string) error {
-						if call == "release" {
+					w.Hook(func(op storetest.Op) error {
+						if op == storetest.ReleasePermits {
 							time.Sleep(100 * time.Millisecond)
 						}
 						return nil

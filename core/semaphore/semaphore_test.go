@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -82,7 +83,7 @@ func TestWhatCannotBeIsNotSent(t *testing.T) {
 			}
 		}
 	}
-	if n := w.count("acquire"); n != 0 {
+	if n := w.Calls(storetest.AcquirePermits); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
 	permit := must(base.AcquireN(t.Context(), strings.Repeat("k", 1024), 3))
@@ -165,8 +166,8 @@ func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		slow := make(chan struct{})
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
+		w.Hook(nil, func(op storetest.Op) error {
+			if op == storetest.AcquirePermits {
 				<-slow
 			}
 			return nil
@@ -192,22 +193,22 @@ func TestCloseSaysWhatIsNotConfirmed(t *testing.T) {
 		for range 150 {
 			mustAcquire(t, s, 1)
 		}
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		began := time.Now()
 		if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
 			t.Errorf("Close: %v after %v", err, time.Since(began))
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(2 * time.Second) // it is still tried
 		wantState(t, s, 0, 0)
 
 		closed := newSemaphore(t, w, 200)
 		mustAcquire(t, closed, 1)
-		w.fail(memstoreClosed(), "release")
+		w.Hook(storetest.Failing(memstoreClosed(), storetest.ReleasePermits), nil)
 		if err := closed.Close(); !errors.Is(err, errDown) {
 			t.Errorf("Close with a closed store: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 	})
 }
 
@@ -232,7 +233,7 @@ func TestStoreShutdownReleasesPermits(t *testing.T) {
 		for _, p := range permits {
 			wantEnded(t, p, semaphore.ErrReleased)
 		}
-		if n := w.count("release"); n != 4 {
+		if n := w.Calls(storetest.ReleasePermits); n != 4 {
 			t.Errorf("released in %d calls, want one for the place in the queue and 3 for the permits", n)
 		}
 		if !next.returned() || !errors.Is(next.err, semaphore.ErrClosed) {

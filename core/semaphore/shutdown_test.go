@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -29,8 +30,8 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 4)
-				w.set(nil, func(call string) error { // the store has granted it, and its reply is on the way
-					if call == "acquire" {
+				w.Hook(nil, func(op storetest.Op) error { // the store has granted it, and its reply is on the way
+					if op == storetest.AcquirePermits {
 						time.Sleep(100 * time.Millisecond)
 					}
 					return nil
@@ -62,7 +63,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		for range 300 {
 			mustAcquire(t, s, 1)
 		}
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := w.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 unconfirmed releases") {
@@ -71,7 +72,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "300 unconfirmed releases") {
 			t.Errorf("Close: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(2 * time.Second)
 		wantState(t, s, 0, 0)
 	})
