@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// Whose context ends does not get the lock, and whoever is granted it too late gives it back.
+// A caller whose context ends gets no lock, and a late grant is released.
 func TestContextEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -23,24 +23,21 @@ func TestContextEnds(t *testing.T) {
 			t.Errorf("an ended context: %v, %d requests", err, w.Calls(storetest.AcquireLock))
 		}
 
-		// While the request is under way.
+		// While the request is in flight.
 		ctx, cancel2 := context.WithCancel(t.Context())
-		w.Hook(nil, func(op storetest.Op) error {
-			if op == storetest.AcquireLock {
-				cancel2()
-				return context.Canceled
-			}
-			return nil
-		})
+		w.Hook(nil, storetest.On(storetest.AcquireLock, func() error {
+			cancel2()
+			return context.Canceled
+		}))
 		if _, err := l.Lock(ctx, "k"); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled while under way: %v", err)
+			t.Errorf("cancelled in flight: %v", err)
 		}
 		w.Hook(nil, nil)
 		synctest.Wait()
 		wantFree(t, w, "k")
 
-		// While it waits, here and in the store.
-		for name, waiter := range map[string]*lock.Locker{"in line": l, "in the store": newLocker(t, w)} {
+		// While it waits, in the process and in the store.
+		for name, waiter := range map[string]*lock.Locker{"in the process": l, "in the store": newLocker(t, w)} {
 			lease := mustLock(t, l, "k")
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_, err := waiter.Lock(ctx, "k")
@@ -57,7 +54,7 @@ func TestContextEnds(t *testing.T) {
 	})
 }
 
-// The end of the context that a lock was asked for with ends the lease's, and not the hold.
+// The end of the caller's context ends the lease's context, and does not release the lock.
 func TestParentEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -76,16 +73,11 @@ func TestParentEnds(t *testing.T) {
 	})
 }
 
-// An acquire of which nothing is known is given back.
-func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
+// An unconfirmed acquire is released.
+func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		w.Hook(func(op storetest.Op) error {
-			if op == storetest.ReleaseLock {
-				return errDown
-			}
-			return nil
-		}, func(op storetest.Op) error {
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), func(op storetest.Op) error {
 			if op == storetest.AcquireLock {
 				return store.ErrUnconfirmed
 			}
@@ -96,7 +88,7 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := w.Calls(storetest.ReleaseLock); n == 0 {
-			t.Error("nobody tried to give it back")
+			t.Error("no release was sent")
 		}
 		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
@@ -104,7 +96,7 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 	})
 }
 
-func TestReleaseIsRepeated(t *testing.T) {
+func TestReleaseIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
@@ -118,16 +110,14 @@ func TestReleaseIsRepeated(t *testing.T) {
 	})
 }
 
-// A reply that is later than the lease's end is no lease.
+// A reply after the end of the lease grants nothing.
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithTTL(time.Second), lock.WithoutRenewal())
-		w.Hook(nil, func(op storetest.Op) error {
-			if op == storetest.AcquireLock {
-				time.Sleep(time.Second)
-			}
+		w.Hook(nil, storetest.On(storetest.AcquireLock, func() error {
+			time.Sleep(time.Second)
 			return nil
-		})
+		}))
 		if lease, err := l.Lock(t.Context(), "k"); lease != nil || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Lock: %v, %v", lease, err)
 		}

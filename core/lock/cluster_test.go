@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// A master of a Cluster that is down ends the leases that it keeps, and no others.
+// The outage of a master of a Cluster ends its leases, and no others.
 func TestOneMasterDown(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

@@ -36,7 +36,7 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 			t.Errorf("Unlock again: %v", err)
 		}
 		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrReleased) {
-			t.Errorf("Verify of what was released: %v", err)
+			t.Errorf("Verify of a released lease: %v", err)
 		}
 		renewals := w.Calls(storetest.RenewLocks)
 		time.Sleep(10 * ttl)
@@ -96,12 +96,12 @@ func TestWithMaxHold(t *testing.T) {
 		wantValid(t, lease)
 		time.Sleep(time.Nanosecond)
 		wantEnded(t, lease, lock.ErrExpired)
-		time.Sleep(ttl + time.Second) // nobody renews it any more
+		time.Sleep(ttl + time.Second) // it is not renewed any more
 		wantFree(t, w, "k")
 	})
 }
 
-// A store that is silent: the lease ends before the store may give the lock to others.
+// If the store does not reply, a lease ends before the store may grant the lock to others.
 func TestSilentStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
@@ -116,7 +116,7 @@ func TestSilentStore(t *testing.T) {
 		ended := time.Now()
 		wantEnded(t, lease, lock.ErrExpired)
 		if other.returned() {
-			t.Fatal("the lock was given to another before the lease's context ended")
+			t.Fatal("the lock was granted to another before the lease's context ended")
 		}
 		<-other.done
 		synctest.Wait()
@@ -132,7 +132,7 @@ func TestSilentStore(t *testing.T) {
 	})
 }
 
-// A store that fails now and then costs no lease.
+// Renewals that fail are retried in time.
 func TestRenewalIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
@@ -155,7 +155,7 @@ func TestRenewalIsRepeated(t *testing.T) {
 func TestLostWithoutNotice(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
-		// The lock is gone from the store, as after a flush: the next renewal finds out.
+		// The store has lost the lock, as after a flush: the next renewal reports it.
 		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestLostWithoutNotice(t *testing.T) {
 	})
 }
 
-func TestVerifyFindsALossBeforeARenewalDoes(t *testing.T) {
+func TestVerifyReportsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
 		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {

@@ -95,7 +95,7 @@ func TestDo(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() != "panic" {
-					t.Error("the panic did not go on")
+					t.Error("Do did not panic")
 				}
 			}()
 			_ = l.Do(t.Context(), "k", func(context.Context) error { panic("panic") })
@@ -115,14 +115,14 @@ func TestClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease, shared := mustLock(t, l, "k"), mustLock(t, l, "other")
-		inLine := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		inProcess := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		foreign := mustLock(t, newLocker(t, w), "third")
 		inStore := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "third") })
 		reader := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "third") })
 		if err := l.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
-		for name, p := range map[string]*pending{"in line": inLine, "in the store": inStore, "reader": reader} {
+		for name, p := range map[string]*pending{"in the process": inProcess, "in the store": inStore, "reader": reader} {
 			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) {
 				t.Errorf("%s: %v", name, p.err)
 			}
@@ -153,7 +153,7 @@ func TestStoreShutdownReleasesLocks(t *testing.T) {
 		}
 		wantEnded(t, lease, lock.ErrReleased)
 		if !next.returned() || !errors.Is(next.err, lock.ErrClosed) {
-			t.Fatalf("the next in line: %v", next.err)
+			t.Fatalf("the next waiter: %v", next.err)
 		}
 		wantFree(t, w, "k")
 	})

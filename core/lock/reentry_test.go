@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// ends are the ways in which a hold ends, and the cause that its contexts give.
+// ends are the ends of a lease, and the causes of its contexts.
 var ends = map[string]struct {
 	end   func(t *testing.T, w *wiretap, l *lock.Locker, lease *lock.Lease)
 	cause error
@@ -42,8 +42,8 @@ var ends = map[string]struct {
 	}, lock.ErrReleased},
 }
 
-// A re-entered lease ends with its hold, whatever its parent context is, and a hold that has ended
-// cannot be re-entered.
+// A re-entered lease ends with the outer one, whatever its parent context is, and cannot be
+// re-entered after that.
 func TestReentryOnADetachedContext(t *testing.T) {
 	for name, c := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestReentryOnADetachedContext(t *testing.T) {
 				detached := context.WithoutCancel(outer.Context())
 				inner := must(l.Lock(detached, "k"))
 				innermost := must(l.RLock(context.WithoutCancel(inner.Context()), "k"))
-				time.Sleep(ttl + time.Second) // renewals reach them too
+				time.Sleep(ttl + time.Second) // renewals extend them too
 				for _, lease := range []*lock.Lease{outer, inner, innermost} {
 					wantValid(t, lease)
 				}
@@ -71,7 +71,7 @@ func TestReentryOnADetachedContext(t *testing.T) {
 					t.Error("the context is not done")
 				}
 				if !errors.Is(context.Cause(child), c.cause) {
-					t.Errorf("a context that derives from it ended because of %v", context.Cause(child))
+					t.Errorf("a derived context ended because of %v", context.Cause(child))
 				}
 				want := c.cause
 				if name == "closed" {
@@ -94,7 +94,7 @@ func TestReentryOnADetachedContext(t *testing.T) {
 	}
 }
 
-// Validity is compared with the clock, not with a timer that may not have fired.
+// The end of a lease is read from the clock, and does not depend on a timer.
 func TestReentryAtTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
@@ -102,7 +102,7 @@ func TestReentryAtTheDeadline(t *testing.T) {
 		detached := context.WithoutCancel(outer.Context())
 		inner := must(l.Lock(detached, "k"))
 		if !inner.ValidUntil().Equal(outer.ValidUntil()) {
-			t.Errorf("valid until %v, the hold until %v", inner.ValidUntil(), outer.ValidUntil())
+			t.Errorf("valid until %v, the outer lease until %v", inner.ValidUntil(), outer.ValidUntil())
 		}
 		time.Sleep(time.Until(outer.ValidUntil()))
 		if lease, err := l.Lock(detached, "k"); lease != nil || !errors.Is(err, lock.ErrExpired) {
@@ -110,17 +110,17 @@ func TestReentryAtTheDeadline(t *testing.T) {
 		}
 		wantEnded(t, inner, lock.ErrExpired)
 		if err := inner.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Unlock of what was lost: %v", err)
+			t.Errorf("Unlock of a lost lease: %v", err)
 		}
 		time.Sleep(time.Second)
 		if err := outer.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Unlock of what was lost: %v", err)
+			t.Errorf("Unlock of a lost lease: %v", err)
 		}
 	})
 }
 
-// The end of the context that a lock was asked for with does not release it, so that who cleans up
-// may enter it still.
+// The end of the caller's context does not release the lock, so that clean-up can still re-enter
+// it.
 func TestReentryAfterTheParentHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -145,8 +145,8 @@ func TestReentryAfterTheParentHasEnded(t *testing.T) {
 	})
 }
 
-// The context of a re-entered lease ends when it is released, and those that derive from it are
-// too: a hold that is entered often keeps nothing of that.
+// The context of a re-entered lease ends when it and all leases within it are released, so that a
+// lease that is re-entered often keeps nothing.
 func TestReleasedReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -164,7 +164,7 @@ func TestReleasedReentry(t *testing.T) {
 		wantValid(t, outer)
 		again, err := l.Lock(context.WithoutCancel(innermost.Context()), "k")
 		if err != nil {
-			t.Fatalf("within what is held: %v", err)
+			t.Fatalf("within the outer lease: %v", err)
 		}
 		mustUnlock(t, again)
 		mustUnlock(t, outer)

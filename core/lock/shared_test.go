@@ -24,15 +24,15 @@ func TestSharedAndExclusiveTakeTurns(t *testing.T) {
 		}
 		mustUnlock(t, r1)
 		if writer.returned() {
-			t.Fatal("did not wait for the last of them")
+			t.Fatal("did not wait for the last reader")
 		}
 		mustUnlock(t, r2)
 		if !writer.returned() || late.returned() {
-			t.Fatalf("the exclusive one has it: %v, the late one: %v", writer.returned(), late.returned())
+			t.Fatalf("the writer has it: %v, the late reader: %v", writer.returned(), late.returned())
 		}
 		mustUnlock(t, writer.lease)
 		if !late.returned() || late.err != nil {
-			t.Fatalf("the late one: %v", late.err)
+			t.Fatalf("the late reader: %v", late.err)
 		}
 		mustUnlock(t, late.lease)
 		wantFree(t, w, "k")
@@ -50,7 +50,7 @@ func TestDowngrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reader.returned() || reader.err != nil || writer.returned() {
-			t.Fatalf("the shared one has it: %v; the exclusive one: %v", reader.returned(), writer.returned())
+			t.Fatalf("the reader has it: %v; the writer: %v", reader.returned(), writer.returned())
 		}
 		if f := lease.Fence(); !f.Shared || f.Number != number || !lease.Shared() {
 			t.Errorf("fence %+v, was %d", f, number)
@@ -64,11 +64,11 @@ func TestDowngrade(t *testing.T) {
 		mustUnlock(t, lease)
 		mustUnlock(t, reader.lease)
 		if !writer.returned() || writer.err != nil {
-			t.Fatalf("the exclusive one: %v", writer.err)
+			t.Fatalf("the writer: %v", writer.err)
 		}
 		mustUnlock(t, writer.lease)
 		if err := writer.lease.Downgrade(t.Context()); !errors.Is(err, lock.ErrReleased) {
-			t.Errorf("of what was released: %v", err)
+			t.Errorf("of a released lease: %v", err)
 		}
 		wantFree(t, w, "k")
 	})
@@ -150,7 +150,7 @@ func TestLockAll(t *testing.T) {
 			}
 		}
 		if _, ok := all.Fence("d"); ok {
-			t.Error("a fence of what is not held")
+			t.Error("a fence of a key that is not held")
 		}
 		ctx := all.Context()
 		if _, err := l.LockAll(ctx, []string{"0", "d"}); !errors.Is(err, lock.ErrDeadlock) {

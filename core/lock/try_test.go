@@ -16,13 +16,10 @@ import (
 
 // slowly makes calls of an operation take d, and then return err if it is not nil.
 func slowly(w *wiretap, slow storetest.Op, d time.Duration, err error) {
-	w.Hook(func(op storetest.Op) error {
-		if op != slow {
-			return nil
-		}
+	w.Hook(storetest.On(slow, func() error {
 		time.Sleep(d)
 		return err
-	}, nil)
+	}), nil)
 }
 
 // A local queue whose requests have all failed is not a holder: while the store is down, TryLock
@@ -50,14 +47,14 @@ func TestTryLockDuringAnOutage(t *testing.T) {
 			}
 		}
 		if n := w.Calls(storetest.AcquireLock); n > 410 {
-			t.Errorf("the store was asked %d times", n)
+			t.Errorf("the store was called %d times", n)
 		}
 		w.Hook(nil, nil)
 		mustUnlock(t, mustLock(t, l, "k"))
 	})
 }
 
-// Concurrent calls of TryLock share one request, and what came of it.
+// Concurrent calls of TryLock share one request and its reply.
 func TestConcurrentTryLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -93,13 +90,13 @@ func TestConcurrentTryLock(t *testing.T) {
 		other := mustLock(t, newLocker(t, w), "k")
 		before := w.Calls(storetest.AcquireLock)
 		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLock) != before+1 {
-			t.Errorf("%d leases of what another has, %d requests", len(more), w.Calls(storetest.AcquireLock)-before)
+			t.Errorf("%d leases of a lock that is held, %d requests", len(more), w.Calls(storetest.AcquireLock)-before)
 		}
 		mustUnlock(t, other)
 	})
 }
 
-// What the process is about to release may be had at once.
+// TryLock waits for a release in flight, and is granted the lock.
 func TestTryLockDuringARelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
@@ -108,24 +105,24 @@ func TestTryLockDuringARelease(t *testing.T) {
 		go func() { _ = lease.Unlock(t.Context()) }()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
-		leaves := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
-		stays := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+		cancelled := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
+		waits := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 		cancel()
-		if !leaves.returned() || !errors.Is(leaves.err, context.Canceled) || errors.Is(leaves.err, lock.ErrNotAcquired) {
-			t.Errorf("whose caller has left: %v", leaves.err)
+		if !cancelled.returned() || !errors.Is(cancelled.err, context.Canceled) || errors.Is(cancelled.err, lock.ErrNotAcquired) {
+			t.Errorf("cancelled: %v", cancelled.err)
 		}
 		time.Sleep(time.Second)
-		if !stays.returned() || stays.err != nil {
-			t.Fatalf("TryLock: %v", stays.err)
+		if !waits.returned() || waits.err != nil {
+			t.Fatalf("TryLock: %v", waits.err)
 		}
 		w.Hook(nil, nil)
-		mustUnlock(t, stays.lease)
+		mustUnlock(t, waits.lease)
 		wantFree(t, w, "k")
 	})
 }
 
-// A caller that leaves while it asks the store leaves the question to the next.
-func TestWhoAskedForOthersLeaves(t *testing.T) {
+// If the context of a caller with a shared request in flight ends, the next caller sends its own.
+func TestSharedRequestIsCancelled(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -136,12 +133,12 @@ func TestWhoAskedForOthersLeaves(t *testing.T) {
 			}
 			return nil
 		}, nil)
-		leaves := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
+		cancelled := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
 		first := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 		second := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 		cancel()
-		if !leaves.returned() || !errors.Is(leaves.err, context.Canceled) {
-			t.Errorf("who asked: %v", leaves.err)
+		if !cancelled.returned() || !errors.Is(cancelled.err, context.Canceled) {
+			t.Errorf("cancelled: %v", cancelled.err)
 		}
 		if !first.returned() || first.err != nil {
 			t.Fatalf("the next: %v", first.err)
@@ -159,7 +156,7 @@ func TestLockEndsDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		slowly(w, storetest.AcquireLock, time.Second, errDown)
-		asks := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		first := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := l.Lock(ctx, "k")
@@ -167,13 +164,13 @@ func TestLockEndsDuringAnOutage(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		time.Sleep(2 * time.Second)
-		if !asks.returned() || !errors.Is(asks.err, store.ErrUnavailable) {
-			t.Errorf("%v", asks.err)
+		if !first.returned() || !errors.Is(first.err, store.ErrUnavailable) {
+			t.Errorf("%v", first.err)
 		}
 	})
 }
 
-// Once per period: a lease that is not renewed, and that nobody unlocks, is over when it is over.
+// A lease that is neither renewed nor unlocked allows one run per period.
 func TestOncePerPeriod(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{
 		"": nil, "fair": {lock.WithFair()}, "short": {lock.WithMaxHold(ttl / 3)},
@@ -203,7 +200,7 @@ func TestOncePerPeriod(t *testing.T) {
 	}
 }
 
-// The clock says that a lease is over, whether or not a timer has fired.
+// The end of a lease is read from the clock, and does not depend on a timer.
 func TestTryLockAtTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
@@ -214,12 +211,12 @@ func TestTryLockAtTheDeadline(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLock) != 2 {
-			t.Errorf("at the end: %v, %d requests; want the store's answer", err, w.Calls(storetest.AcquireLock))
+			t.Errorf("at the end: %v, %d requests; want the store's reply", err, w.Calls(storetest.AcquireLock))
 		}
 	})
 }
 
-// A downgrade starts the lease anew, and nobody renews it.
+// A downgrade extends the lease, which is not renewed.
 func TestDowngradeWithoutRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
@@ -238,7 +235,7 @@ func TestDowngradeWithoutRenewal(t *testing.T) {
 	})
 }
 
-// A Locker keeps nothing of leases that are over, though nobody unlocks them.
+// A Locker keeps nothing of expired leases, even if they are not unlocked.
 func TestExpiredLeasesAreForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())

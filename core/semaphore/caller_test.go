@@ -68,13 +68,10 @@ func TestContextEndsWhileTheRequestIsUnderWay(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 1)
 				ctx, cancel := context.WithCancel(t.Context())
-				w.Hook(nil, func(op storetest.Op) error {
-					if op == storetest.AcquirePermits {
-						cancel()
-						return after
-					}
-					return nil
-				})
+				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
+					cancel()
+					return after
+				}))
 				if _, err := s.Acquire(ctx, "k"); !errors.Is(err, context.Canceled) {
 					t.Errorf("Acquire: %v", err)
 				}
@@ -89,12 +86,10 @@ func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		w.Hook(nil, func(op storetest.Op) error {
-			if op == storetest.AwaitPermits {
-				cancel()
-			}
+		w.Hook(nil, storetest.On(storetest.AwaitPermits, func() error {
+			cancel()
 			return nil
-		})
+		}))
 		call := start(ctx, s, 1)
 		mustRelease(t, permit)
 		if !call.returned() || !errors.Is(call.err, context.Canceled) {
@@ -184,12 +179,10 @@ func TestOutageWhileWaiting(t *testing.T) {
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1, semaphore.WithTTL(time.Second), semaphore.WithoutRenewal())
-		w.Hook(nil, func(op storetest.Op) error {
-			if op == storetest.AcquirePermits {
-				time.Sleep(time.Second)
-			}
+		w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
+			time.Sleep(time.Second)
 			return nil
-		})
+		}))
 		if permit, err := s.Acquire(t.Context(), "k"); permit != nil || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Acquire: %v, %v", permit, err)
 		}

@@ -16,12 +16,10 @@ import (
 // slowRelease has releases wait until it is told to go on.
 func slowRelease(w *wiretap) (goOn func()) {
 	slow := make(chan struct{})
-	w.Hook(func(op storetest.Op) error {
-		if op == storetest.ReleasePermits {
-			<-slow
-		}
+	w.Hook(storetest.On(storetest.ReleasePermits, func() error {
+		<-slow
 		return nil
-	}, nil)
+	}), nil)
 	return func() { close(slow) }
 }
 
@@ -189,12 +187,10 @@ func TestCloseFinishesReleases(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 10)
 				for range 5 {
-					w.Hook(func(op storetest.Op) error {
-						if op == storetest.ReleasePermits {
-							time.Sleep(100 * time.Millisecond)
-						}
+					w.Hook(storetest.On(storetest.ReleasePermits, func() error {
+						time.Sleep(100 * time.Millisecond)
 						return nil
-					}, nil)
+					}), nil)
 					mustAcquire(t, s, 1).ReleaseAsync()
 				}
 				if err := finish(s, w); err != nil {

@@ -166,12 +166,10 @@ func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		slow := make(chan struct{})
-		w.Hook(nil, func(op storetest.Op) error {
-			if op == storetest.AcquirePermits {
-				<-slow
-			}
+		w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
+			<-slow
 			return nil
-		})
+		}))
 		call := start(t.Context(), s, 1)
 		go func() {
 			time.Sleep(time.Second)

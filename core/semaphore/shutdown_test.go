@@ -30,12 +30,10 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 4)
-				w.Hook(nil, func(op storetest.Op) error { // the store has granted it, and its reply is on the way
-					if op == storetest.AcquirePermits {
-						time.Sleep(100 * time.Millisecond)
-					}
+				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error { // the store has granted it, and its reply is on the way
+					time.Sleep(100 * time.Millisecond)
 					return nil
-				})
+				}))
 				calls := []*pending{start(t.Context(), s, 4), start(t.Context(), s, 4)}
 				if err := end(s, w); err != nil {
 					t.Errorf("%v", err)

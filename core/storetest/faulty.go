@@ -124,6 +124,16 @@ func (f *Faulty) Hook(before, after func(Op) error) {
 	f.before, f.after = before, after
 }
 
+// On returns a function for Hook that calls do for one operation.
+func On(op Op, do func() error) func(Op) error {
+	return func(called Op) error {
+		if called == op {
+			return do()
+		}
+		return nil
+	}
+}
+
 // Failing returns a function for Hook that fails calls of some operations.
 func Failing(err error, ops ...Op) func(Op) error {
 	return func(op Op) error {
