@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -121,35 +120,13 @@ func TestHistoryProcess(t *testing.T) {
 		st = stealing{redisStore}
 	}
 	l := must(lock.New(st, "history", lock.WithTTL(historyTTL)))
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-child.Leave:
-					return
-				default:
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
-				lease, err := l.Lock(ctx, "k")
-				if err != nil {
-					cancel()
-					continue
-				}
-				name := fmt.Sprintf("%d.%d", g, n)
-				if child.Begin(name, lease.Fence().Number, lease.ValidUntil()) {
-					select {
-					case <-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond):
-					case <-lease.Context().Done():
-					}
-					child.End(name, lease.Fence().Number, lease.ValidUntil())
-				}
-				_ = lease.Unlock(ctx)
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
+	child.Compete(8, 3*time.Millisecond, func(ctx context.Context) (history.Hold, int64, func(), error) {
+		lease, err := l.Lock(ctx, "k")
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		return lease, lease.Fence().Number, func() { _ = lease.Unlock(ctx) }, nil
+	})
 	_ = l.Close()
 }
 
@@ -167,16 +144,7 @@ func TestHistories(t *testing.T) {
 		t.Skip("kills processes for seconds")
 	}
 	events := record(t, "", 10)
-	grants := 0
-	for _, e := range events {
-		if e.What == history.Granted {
-			grants++
-		}
-	}
-	t.Logf("%d grants", grants)
-	if grants < 100 {
-		t.Errorf("only %d grants", grants)
-	}
+	history.WantGrants(t, events, 100)
 	for _, wrong := range check(events, historyTTL+time.Second+500*time.Millisecond) {
 		t.Error(wrong)
 	}

@@ -12,59 +12,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func TestRequestsAreGrantedInOrder(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s, other := make(t, 2), make(t, 2)
-		held := []*semaphore.Permit{mustAcquire(t, s, 1), mustAcquire(t, other, 1)}
-		var calls []*pending
-		for i := range 10 {
-			calls = append(calls, start(t.Context(), []*semaphore.Semaphore{s, other}[i%2], 1))
-		}
-		wantState(t, s, 2, 10)
-		var granted []int
-		for i := range calls {
-			mustRelease(t, held[0])
-			granted = append(granted, i)
-			wantGot(t, calls, granted...)
-			held = append(held[1:], calls[i].permit)
-		}
-		mustRelease(t, held...)
-		wantState(t, s, 0, 0)
-	})
-}
-
-func TestKeysHavePermitsOfTheirOwn(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1)
-		permit := mustAcquire(t, s, 1)
-		other := must(s.TryAcquire(t.Context(), "other"))
-		if other.Fence().Number <= 0 || !other.Fence().Shared || other.Key() != "other" {
-			t.Errorf("permit of %q, fence %v", other.Key(), other.Fence())
-		}
-		mustRelease(t, permit, other)
-	})
-}
-
-// A large request is not starved by small ones, which wait behind it although there is room.
-func TestSmallRequestsWaitBehindALargeOne(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 4)
-		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
-		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1)}
-		wantGot(t, calls)
-		var full *semaphore.BusyError
-		if _, err := s.TryAcquire(t.Context(), "k"); !errors.As(err, &full) || full.InUse != 3 || full.Capacity != 4 || full.Waiting != 2 {
-			t.Errorf("TryAcquire: %+v", err)
-		}
-		mustRelease(t, first)
-		wantGot(t, calls)
-		mustRelease(t, second)
-		wantGot(t, calls, 0, 1)
-		mustRelease(t, calls[0].permit, calls[1].permit)
-		wantState(t, s, 0, 0)
-	})
-}
-
 func TestBarging(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 4)
@@ -75,9 +22,9 @@ func TestBarging(t *testing.T) {
 		calls = append(calls, start(t.Context(), barging, 2), start(t.Context(), barging, 1))
 		wantGot(t, calls, 2)
 		mustRelease(t, first)
-		wantGot(t, calls, 2, 4) // from within the queue
+		wantGot(t, calls, 2, 4) // from behind others
 		mustRelease(t, calls[4].permit, second)
-		wantGot(t, calls, 0, 2, 4) // what waits longest has room
+		wantGot(t, calls, 0, 2, 4) // the first waiter fits
 		mustRelease(t, calls[0].permit)
 		wantGot(t, calls, 0, 1, 2, 3, 4)
 		for _, i := range []int{1, 2, 3} {
@@ -87,7 +34,7 @@ func TestBarging(t *testing.T) {
 	})
 }
 
-func TestTryAcquireSaysWhyNot(t *testing.T) {
+func TestBusyError(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 3)
 		permit := mustAcquire(t, s, 2)
@@ -161,8 +108,8 @@ func TestMaxWaiting(t *testing.T) {
 	})
 }
 
-// There is no re-entry: whoever asks again with a permit's context asks for another one.
-func TestAnotherPermitFromAPermitsContext(t *testing.T) {
+// There is no re-entry: a call with a permit's context acquires another permit.
+func TestNoReentry(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 2)
 		outer := mustAcquire(t, s, 1)
@@ -185,14 +132,14 @@ func TestAnotherPermitFromAPermitsContext(t *testing.T) {
 			t.Errorf("a third of two: %v", err)
 		}
 		mustRelease(t, outer)
-		wantEnded(t, inner, semaphore.ErrReleased) // it derives from the outer one's
+		wantEnded(t, inner, semaphore.ErrReleased) // derived from the outer one
 		mustRelease(t, inner)
 		wantState(t, s, 0, 0)
 	})
 }
 
-// A store that answers what was not asked for.
-func TestUnexpectedAnswer(t *testing.T) {
+// An unexpected reply grants nothing, and the request is released.
+func TestUnexpectedReply(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, oddStore{w}, 1)
 		if p, err := s.Acquire(t.Context(), "k"); p != nil || !errors.Is(err, errDown) {
@@ -200,7 +147,7 @@ func TestUnexpectedAnswer(t *testing.T) {
 		}
 		wantState(t, s, 0, 0)
 		if w.Calls(storetest.ReleasePermits) != 1 {
-			t.Error("it was not given back")
+			t.Error("the request was not released")
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func TestAnEndedContextAsksForNothing(t *testing.T) {
+func TestEndedContextSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		base := newSemaphore(t, w, 1)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -27,7 +27,7 @@ func TestAnEndedContextAsksForNothing(t *testing.T) {
 	})
 }
 
-// Whoever stops waiting is out of the queue at once, and the next moves up.
+// A waiter whose context ends leaves the queue at once, and the next is granted its permit.
 func TestContextEndsWhileWaiting(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s, other := make(t, 2), make(t, 2)
@@ -61,8 +61,8 @@ func TestContextEndsWhileWaiting(t *testing.T) {
 	})
 }
 
-// What is granted to somebody who has left is given back.
-func TestContextEndsWhileTheRequestIsUnderWay(t *testing.T) {
+// A grant after the end of its context is released.
+func TestContextEndsInFlight(t *testing.T) {
 	for name, after := range map[string]error{"no reply": context.Canceled, "granted": nil} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
@@ -81,7 +81,7 @@ func TestContextEndsWhileTheRequestIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
+func TestContextEndsAtTheGrant(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
@@ -99,7 +99,7 @@ func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
 	})
 }
 
-// The end of the context that a permit was asked for with ends the permit's, and not the permit.
+// The end of the caller's context ends the permit's context, and does not release it.
 func TestParentEnds(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
@@ -118,8 +118,8 @@ func TestParentEnds(t *testing.T) {
 	})
 }
 
-// A request of which nothing is known is given back.
-func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
+// An unconfirmed acquire is released.
+func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), storetest.Failing(store.ErrUnconfirmed, storetest.AcquirePermits))
@@ -128,7 +128,7 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := w.Calls(storetest.ReleasePermits); n == 0 {
-			t.Error("nobody tried to give it back")
+			t.Error("no release was sent")
 		}
 		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
@@ -136,8 +136,8 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 	})
 }
 
-// What has certainly not been granted is not given back: an outage costs no second request.
-func TestRefusedAcquireIsNotGivenBack(t *testing.T) {
+// A failed request that granted nothing is not released: an outage costs no second request.
+func TestFailedAcquireIsNotReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		w.Hook(storetest.Failing(errDown, storetest.AcquirePermits), nil)
@@ -157,7 +157,7 @@ func TestRefusedAcquireIsNotGivenBack(t *testing.T) {
 	})
 }
 
-// The store falls silent while a request waits.
+// The store becomes unavailable while a request waits.
 func TestOutageWhileWaiting(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
@@ -167,7 +167,7 @@ func TestOutageWhileWaiting(t *testing.T) {
 		if call.returned() {
 			t.Fatal(call.err)
 		}
-		mustRelease(t, permit) // which it is not told of
+		mustRelease(t, permit) // whose push is lost
 		if !call.returned() || !errors.Is(call.err, errDown) {
 			t.Errorf("the call: %v", call.err)
 		}
@@ -175,7 +175,7 @@ func TestOutageWhileWaiting(t *testing.T) {
 	})
 }
 
-// A reply that is later than the permit's end is no permit.
+// A reply after the end of the lease grants nothing.
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1, semaphore.WithTTL(time.Second), semaphore.WithoutRenewal())

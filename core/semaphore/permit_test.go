@@ -84,7 +84,7 @@ func TestWithMaxHold(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		wantEnded(t, permit, semaphore.ErrExpired)
 		wantEnded(t, released, semaphore.ErrReleased)
-		time.Sleep(ttl + time.Second) // nobody renews it any more
+		time.Sleep(ttl + time.Second) // it is not renewed any more
 		wantState(t, s, 0, 0)
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
 			t.Errorf("Release: %v", err)
@@ -92,7 +92,7 @@ func TestWithMaxHold(t *testing.T) {
 	})
 }
 
-// A store that is silent: the permit ends before the store may give its room to others.
+// If the store does not reply, a permit ends before the store may grant it to others.
 func TestSilentStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 2)
@@ -108,7 +108,7 @@ func TestSilentStore(t *testing.T) {
 		ended := time.Now()
 		wantEnded(t, permit, semaphore.ErrExpired)
 		if other.returned() {
-			t.Fatal("the room was given to another before the permit's context ended")
+			t.Fatal("the permit was granted to another before the permit's context ended")
 		}
 		if at := <-granted; other.err != nil || !at.After(ended) {
 			t.Errorf("granted %v after the end of the permit, %v", at.Sub(ended), other.err)
@@ -122,7 +122,7 @@ func TestSilentStore(t *testing.T) {
 	})
 }
 
-// A store that fails now and then costs no permit.
+// Renewals that fail are retried in time.
 func TestRenewalIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		permit := mustAcquire(t, newSemaphore(t, w, 1), 1)
@@ -157,7 +157,7 @@ func TestLostPermit(t *testing.T) {
 
 		permit = mustAcquire(t, s, 1)
 		w.lose(t)
-		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) { // before a renewal finds out
+		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) { // before a renewal reports it
 			t.Errorf("Release: %v", err)
 		}
 		wantEnded(t, permit, semaphore.ErrReleased)
@@ -165,46 +165,7 @@ func TestLostPermit(t *testing.T) {
 	})
 }
 
-// The permits of a process that is gone are given back when their leases are over.
-func TestPermitsOfADeadProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *wiretap) {
-		s := newSemaphore(t, w, 2)
-		mustAcquire(t, s, 1)
-		mustAcquire(t, s, 1)
-		other := newWiretap()
-		other.Store = w.Store
-		call := start(t.Context(), newSemaphore(t, other, 2), 2)
-		w.Hook(storetest.Failing(errDown, storetest.RenewPermits), nil)
-		time.Sleep(ttl + time.Second)
-		synctest.Wait()
-		if !call.got() {
-			t.Fatalf("after a lease: %v", call.err)
-		}
-		mustRelease(t, call.permit)
-	})
-}
-
-// Once per period: a permit that is not renewed, and that nobody releases, is over when it is over.
-func TestOncePerPeriod(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1, semaphore.WithoutRenewal())
-		n := 0
-		for range 6 {
-			if _, err := s.TryAcquire(t.Context(), "k"); err == nil {
-				n++
-			}
-			if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
-				t.Errorf("twice in a period: %v", err)
-			}
-			<-time.After(ttl + time.Millisecond)
-		}
-		if n != 6 {
-			t.Errorf("%d of 6", n)
-		}
-	})
-}
-
-// A Semaphore keeps nothing of permits that are over, though nobody releases them.
+// A Semaphore keeps nothing of expired permits, even if they are not released.
 func TestExpiredPermitsAreForgotten(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 3, semaphore.WithoutRenewal())

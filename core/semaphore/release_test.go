@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// slowRelease has releases wait until it is told to go on.
-func slowRelease(w *wiretap) (goOn func()) {
+// slowRelease blocks releases until finish is called.
+func slowRelease(w *wiretap) (finish func()) {
 	slow := make(chan struct{})
 	w.Hook(storetest.On(storetest.ReleasePermits, func() error {
 		<-slow
@@ -27,15 +27,15 @@ func TestReleaseRunsToItsEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		goOn := slowRelease(w)
+		finish := slowRelease(w)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- permit.Release(ctx) }()
 		synctest.Wait()
-		wantEnded(t, permit, semaphore.ErrReleased) // before the store knows
+		wantEnded(t, permit, semaphore.ErrReleased) // before the store has replied
 		cancel()
 		synctest.Wait()
-		goOn()
+		finish()
 		if err := <-done; err != nil {
 			t.Errorf("Release: %v", err)
 		}
@@ -43,7 +43,7 @@ func TestReleaseRunsToItsEnd(t *testing.T) {
 	})
 }
 
-func TestReleaseIsRepeated(t *testing.T) {
+func TestReleaseIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
@@ -57,7 +57,7 @@ func TestReleaseIsRepeated(t *testing.T) {
 	})
 }
 
-func TestReleaseSoon(t *testing.T) {
+func TestReleaseAsync(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		permit := mustAcquire(t, s, 1)
@@ -74,15 +74,15 @@ func TestReleaseSoon(t *testing.T) {
 	})
 }
 
-// A lone release goes out at once, and those that come meanwhile go together.
-func TestReleaseSoonGoesInBatches(t *testing.T) {
+// A lone release is sent at once, and releases during it are sent in batches.
+func TestReleaseAsyncInBatches(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 300)
 		permits := make([]*semaphore.Permit, 251)
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		goOn := slowRelease(w)
+		finish := slowRelease(w)
 		for i, p := range permits {
 			p.ReleaseAsync()
 			wantEnded(t, p, semaphore.ErrReleased)
@@ -92,9 +92,9 @@ func TestReleaseSoonGoesInBatches(t *testing.T) {
 		}
 		synctest.Wait()
 		if want := []int{1}; !slices.Equal(w.batches(), want) {
-			t.Errorf("batches of %v under way, want %v", w.batches(), want)
+			t.Errorf("batches of %v in flight, want %v", w.batches(), want)
 		}
-		goOn()
+		finish()
 		wantState(t, s, 0, 0)
 		if want := []int{1, 100, 100, 50}; !slices.Equal(w.batches(), want) {
 			t.Errorf("batches of %v, want %v", w.batches(), want)
@@ -102,7 +102,7 @@ func TestReleaseSoonGoesInBatches(t *testing.T) {
 	})
 }
 
-func TestReleaseSoonIsRepeated(t *testing.T) {
+func TestReleaseAsyncIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 20)
 		permits := make([]*semaphore.Permit, 20)
@@ -126,8 +126,8 @@ func TestReleaseSoonIsRepeated(t *testing.T) {
 	})
 }
 
-// When the lease is over there is nothing to release.
-func TestReleaseIsGivenUpWithTheLease(t *testing.T) {
+// A release is not retried after the end of the lease.
+func TestReleaseAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
@@ -143,22 +143,22 @@ func TestReleaseIsGivenUpWithTheLease(t *testing.T) {
 	})
 }
 
-// Of a batch that fails in part, only the rest is sent again.
-func TestOnlyWhatIsNotConfirmedIsReleasedAgain(t *testing.T) {
+// The unconfirmed part of a batch is sent again.
+func TestUnconfirmedReleasesAreRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, halfStore{w}, 10)
 		permits := make([]*semaphore.Permit, 9)
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		goOn := slowRelease(w)
+		finish := slowRelease(w)
 		for i, p := range permits {
 			p.ReleaseAsync()
 			if i == 0 {
 				synctest.Wait()
 			}
 		}
-		goOn()
+		finish()
 		time.Sleep(10 * time.Second)
 		wantState(t, s, 0, 0)
 		if want := []int{1, 8, 4, 2, 1}; !slices.Equal(w.batches(), want) {
@@ -167,7 +167,7 @@ func TestOnlyWhatIsNotConfirmedIsReleasedAgain(t *testing.T) {
 	})
 }
 
-// halfStore confirms the first half of what it releases.
+// halfStore confirms the first half of each batch of releases.
 type halfStore struct{ *wiretap }
 
 func (s halfStore) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {

@@ -55,39 +55,36 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeIsNotSent(t *testing.T) {
+func TestInvalidRequestsAreNotSent(t *testing.T) {
 	w := newWiretap()
-	base := newSemaphore(t, w, 3)
-	for _, s := range []*semaphore.Semaphore{base} {
-		calls := map[string]func(ctx context.Context, key string, n int) (*semaphore.Permit, error){
-			"AcquireN": s.AcquireN, "TryAcquireN": s.TryAcquireN,
-		}
-		for name, key := range map[string]string{"empty": "", "1,025 bytes": strings.Repeat("k", 1025)} {
-			for call, f := range calls {
-				if p, err := f(t.Context(), key, 1); p != nil || !errors.Is(err, semaphore.ErrInvalidKey) {
-					t.Errorf("%s, %s: %v", call, name, err)
-				}
-			}
-			if _, err := s.Inspect(t.Context(), key); !errors.Is(err, semaphore.ErrInvalidKey) {
-				t.Errorf("Inspect, %s: %v", name, err)
-			}
-			if _, err := s.Capacity(key); !errors.Is(err, semaphore.ErrInvalidKey) {
-				t.Errorf("Capacity, %s: %v", name, err)
+	s := newSemaphore(t, w, 3)
+	calls := map[string]func(ctx context.Context, key string, n int) (*semaphore.Permit, error){
+		"AcquireN": s.AcquireN, "TryAcquireN": s.TryAcquireN,
+	}
+	for name, key := range map[string]string{"empty": "", "1,025 bytes": strings.Repeat("k", 1025)} {
+		for call, f := range calls {
+			if p, err := f(t.Context(), key, 1); p != nil || !errors.Is(err, semaphore.ErrInvalidKey) {
+				t.Errorf("%s, %s: %v", call, name, err)
 			}
 		}
-		for _, n := range []int{0, -1, math.MinInt, 4, math.MaxInt} {
-			for call, f := range calls {
-				if p, err := f(t.Context(), "k", n); p != nil || !errors.Is(err, semaphore.ErrInvalidWeight) {
-					t.Errorf("%s, weight %d: %v", call, n, err)
-				}
+		if _, err := s.Inspect(t.Context(), key); !errors.Is(err, semaphore.ErrInvalidKey) {
+			t.Errorf("Inspect, %s: %v", name, err)
+		}
+		if _, err := s.Capacity(key); !errors.Is(err, semaphore.ErrInvalidKey) {
+			t.Errorf("Capacity, %s: %v", name, err)
+		}
+	}
+	for _, n := range []int{0, -1, math.MinInt, 4, math.MaxInt} {
+		for call, f := range calls {
+			if p, err := f(t.Context(), "k", n); p != nil || !errors.Is(err, semaphore.ErrInvalidWeight) {
+				t.Errorf("%s, weight %d: %v", call, n, err)
 			}
 		}
 	}
 	if n := w.Calls(storetest.AcquirePermits); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
-	permit := must(base.AcquireN(t.Context(), strings.Repeat("k", 1024), 3))
-	mustRelease(t, permit)
+	mustRelease(t, must(s.AcquireN(t.Context(), strings.Repeat("k", 1024), 3)))
 }
 
 func TestDo(t *testing.T) {
@@ -113,7 +110,7 @@ func TestDo(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() != "panic" {
-					t.Error("the panic did not go on")
+					t.Error("Do did not panic")
 				}
 			}()
 			_ = s.Do(t.Context(), "k", func(context.Context) error { panic("panic") })
@@ -138,7 +135,7 @@ func TestClose(t *testing.T) {
 		}
 		for _, p := range []*pending{waiter, large} {
 			if !p.returned() || !errors.Is(p.err, semaphore.ErrClosed) {
-				t.Errorf("one who waited: %v", p.err)
+				t.Errorf("a waiter: %v", p.err)
 			}
 		}
 		wantEnded(t, one, semaphore.ErrReleased)
@@ -161,31 +158,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// What is granted while Close goes on is given back before it returns.
-func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *wiretap) {
-		s := newSemaphore(t, w, 1)
-		slow := make(chan struct{})
-		w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
-			<-slow
-			return nil
-		}))
-		call := start(t.Context(), s, 1)
-		go func() {
-			time.Sleep(time.Second)
-			close(slow)
-		}()
-		if err := s.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-		if !call.returned() || !errors.Is(call.err, semaphore.ErrClosed) {
-			t.Errorf("the call: %v", call.err)
-		}
-		wantState(t, s, 0, 0)
-	})
-}
-
-func TestCloseSaysWhatIsNotConfirmed(t *testing.T) {
+func TestCloseWithoutReplies(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 200)
 		for range 150 {
@@ -197,7 +170,7 @@ func TestCloseSaysWhatIsNotConfirmed(t *testing.T) {
 			t.Errorf("Close: %v after %v", err, time.Since(began))
 		}
 		w.Hook(nil, nil)
-		time.Sleep(2 * time.Second) // it is still tried
+		time.Sleep(2 * time.Second) // the releases are retried
 		wantState(t, s, 0, 0)
 
 		closed := newSemaphore(t, w, 200)
@@ -246,8 +219,7 @@ func TestList(t *testing.T) {
 		s := make(t, 5, semaphore.WithHolder("me"))
 		var permits []*semaphore.Permit
 		for key, n := range map[string]int{"a": 1, "b": 2, "c": 5} {
-			p := must(s.AcquireN(t.Context(), key, n))
-			permits = append(permits, p)
+			permits = append(permits, must(s.AcquireN(t.Context(), key, n)))
 		}
 		found := map[string]int{}
 		for state, err := range s.List(t.Context()) {

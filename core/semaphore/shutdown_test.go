@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// endings are the ways to end a Semaphore in an orderly way.
+// endings are the orderly ends of a Semaphore.
 var endings = map[string]func(*semaphore.Semaphore, *wiretap) error{
 	"Close":       func(s *semaphore.Semaphore, _ *wiretap) error { return s.Close() },
 	"the store's": func(_ *semaphore.Semaphore, w *wiretap) error { return w.Shutdown(context.Background()) },
@@ -30,7 +30,7 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 4)
-				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error { // the store has granted it, and its reply is on the way
+				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error { // granted, and its reply is in flight
 					time.Sleep(100 * time.Millisecond)
 					return nil
 				}))
@@ -55,7 +55,7 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 }
 
 // The error has the number of unconfirmed releases, which Close retries.
-func TestShutdownSaysWhatIsLeft(t *testing.T) {
+func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 300)
 		for range 300 {
@@ -76,7 +76,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	})
 }
 
-// On real servers, with requests in flight, waiters in the queue, and another process that waits.
+// On real servers, with requests in flight, waiters in the queue, and a waiter of another process.
 func TestShutdownOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	newProcess := func() (*semaphore.Semaphore, *redisstore.Store) {
@@ -138,7 +138,7 @@ func TestShutdownOnRedis(t *testing.T) {
 	case permit := <-next:
 		mustRelease(t, permit)
 	case <-time.After(5 * time.Second): // a lease is six times as long
-		t.Fatal("the other process waits for the permits of one that has gone")
+		t.Fatal("the other process waits for the expiry of the permits")
 	}
 	if err := st.Close(); err != nil {
 		t.Errorf("Close: %v", err)
