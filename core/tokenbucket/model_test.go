@@ -34,8 +34,8 @@ func TestTokensOfAnHour(t *testing.T) {
 	}
 }
 
-// What headers say in whole seconds does not show the nanoseconds that are added to intervals.
-func TestASecondsTokensComeBackInASecond(t *testing.T) {
+// Resets do not show the nanoseconds that are added to intervals.
+func TestResetOfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newLimiter(t, tokenbucket.PerSecond(300).Burst(600))
 		d := must(l.AllowN(t.Context(), "k", 300))
