@@ -20,8 +20,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
 )
 
-// Otelecho calls the application's error handler, and returns the error, so that echo calls it again. A
-// handler that looks whether the answer has begun, as echo asks of it, answers once.
+// Otelecho calls the application's error handler and returns the error, so that echo calls it
+// again. A handler that checks whether the answer has begun, as echo documents, answers once.
 func TestOneAnswerUnderOtelecho(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()

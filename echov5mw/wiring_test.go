@@ -21,7 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
-// The wiring mistakes that would cost money do not compile. The likeliest is to take what is for the other
+// The wiring mistakes that would cost money do not compile. The likeliest is a value for the other
 // version of echo.
 func TestWiring(t *testing.T) {
 	wiring.Compile(t, wiring.Framework{
@@ -32,7 +32,7 @@ func TestWiring(t *testing.T) {
 	})
 }
 
-// What the compiler cannot see ends the program when it starts, not when a request comes.
+// Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })

@@ -30,7 +30,7 @@ func TestWiring(t *testing.T) {
 	})
 }
 
-// What the compiler cannot see ends the program when it starts, not when a request comes.
+// Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	st := newStore(t)
 	limiter := must(tokenbucket.New(st, "limit", tokenbucket.PerMinute(1000)))
@@ -66,7 +66,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"idempotency: New: policy.MaxBodies (19) is less than one request may take (20)": func() {
 			idempotency.New(orders, anyone, policy.MaxBody(10), policy.MaxBodies(19), noFingerprint)
 		},
-		"idempotency: New: policy.Fingerprint says nothing with policy.KeyAlone": func() {
+		"idempotency: New: policy.Fingerprint has no effect with policy.KeyAlone": func() {
 			idempotency.New(orders, anyone, noFingerprint, policy.KeyAlone())
 		},
 

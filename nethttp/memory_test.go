@@ -14,8 +14,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// A cookie's value is a piece of all cookies of its request. The limit of each keeps no more than the value.
-func TestACookieKeepsNothingElseOfItsRequest(t *testing.T) {
+// A cookie's value is a substring of all cookies of its request. A limit keeps no more than the
+// value.
+func TestCookieDoesNotKeepItsRequest(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()
 	limiter := must(tokenbucket.New(store, "api", tokenbucket.PerHour(1)))

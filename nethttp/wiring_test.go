@@ -33,7 +33,7 @@ func TestWiring(t *testing.T) {
 	})
 }
 
-// What the compiler cannot see ends the program when it starts, not when a request comes.
+// Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })

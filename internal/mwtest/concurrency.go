@@ -53,7 +53,7 @@ var concurrencyRows = append([]row{
 			g.let()
 		}
 		for _, r := range running {
-			comes(t, r).is(http.StatusOK, "done")
+			awaitAnswer(t, r).is(http.StatusOK, "done")
 		}
 		stands(t, sem, 0, 0)
 	}},
@@ -68,10 +68,10 @@ var concurrencyRows = append([]row{
 		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
 		g.idle(t)
 		g.let()
-		comes(t, first).is(http.StatusOK, "done")
+		awaitAnswer(t, first).is(http.StatusOK, "done")
 		g.runs(t)
 		g.let()
-		comes(t, second).is(http.StatusOK, "done")
+		awaitAnswer(t, second).is(http.StatusOK, "done")
 		stands(t, sem, 0, 0)
 	}},
 	{"a request that has waited for the maximum time is refused", func(t *testing.T, f Framework) {
@@ -82,7 +82,7 @@ var concurrencyRows = append([]row{
 		g.runs(t)
 		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
 		g.let()
-		comes(t, first)
+		awaitAnswer(t, first)
 		stands(t, sem, 0, 0)
 	}},
 	{"the handler finds its permit", func(t *testing.T, f Framework) {

@@ -42,7 +42,7 @@ func Example_perTenant() {
 }
 
 // A pool of eight connections serves eight requests of this process at a time. 16 more wait for up to
-// half a second, in the order in which they came. Others are refused at once.
+// half a second, in the order of arrival. Others are refused at once.
 func Example_inFrontOfAPool() {
 	pool, err := semaphore.New(memstore.New(), "pool", 8, semaphore.WithMaxWaiting(16))
 	if err != nil {

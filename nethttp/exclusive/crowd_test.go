@@ -22,7 +22,7 @@ import (
 
 const patience = 30 * time.Second
 
-// held is a locker, and a lease of the key that all requests have.
+// held returns a locker, and a lease of the key of all requests.
 func held(t *testing.T) (*lock.Locker, *lock.Lease) {
 	t.Helper()
 	locker := must(lock.New(memstore.New(), "carts"))
@@ -31,7 +31,7 @@ func held(t *testing.T) (*lock.Locker, *lock.Lease) {
 	return locker, lease
 }
 
-// reaches waits until so many wait for the lock.
+// reaches waits until there are that many waiters for the lock.
 func reaches(t *testing.T, locker *lock.Locker, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; <-time.After(time.Millisecond) {
@@ -45,8 +45,8 @@ func reaches(t *testing.T, locker *lock.Locker, want int) {
 	}
 }
 
-// 5,000 requests for a key that is held: as many wait as may, and the others are refused at once.
-func TestACrowdIsRefused(t *testing.T) {
+// Of 5,000 requests for a locked key the maximum waits, and the others are refused at once.
+func TestManyRequests(t *testing.T) {
 	const crowd, most = 5_000, 1_024
 	locker, lease := held(t)
 	var runs atomic.Int64
@@ -102,8 +102,8 @@ func TestACrowdIsRefused(t *testing.T) {
 	}
 }
 
-// 300 clients that leave while their requests wait, behind a guard and without one.
-func TestACrowdThatLeaves(t *testing.T) {
+// 300 clients disconnect while their requests wait, behind a guard and without one.
+func TestManyClientsDisconnect(t *testing.T) {
 	const crowd = 300
 	for name, guarded := range map[string]bool{"alone": false, "behind a guard": true} {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
 
-// wire is a RoundTripper that remembers what it was given.
+// wire is a RoundTripper that records its request.
 type wire struct {
 	sent []*http.Request
 	err  error
@@ -47,7 +47,7 @@ func inMemory(t *testing.T) *lock.Locker {
 	return newLocker(t, st)
 }
 
-// held returns a lease that a lock function has given.
+// held returns a lease from a lock function.
 func held(ctx context.Context, t *testing.T, take func(context.Context, string) (*lock.Lease, error), key string) *lock.Lease {
 	t.Helper()
 	lease := must(take(ctx, key))
@@ -110,7 +110,7 @@ func TestTransportSendsTheFenceOfTheLease(t *testing.T) {
 	}
 }
 
-// A RoundTripper may be given a request that no Client has seen to.
+// A RoundTripper may get a request without a header, since no Client has prepared it.
 func TestTransportOfARequestWithoutAHeader(t *testing.T) {
 	lease := held(t.Context(), t, inMemory(t).Lock, "1")
 	var w wire
@@ -123,7 +123,7 @@ func TestTransportOfARequestWithoutAHeader(t *testing.T) {
 	}
 }
 
-// The wire's errors are the caller's to see, and a Client can close what is idle.
+// The caller gets the wire's errors, and a Client can close idle connections.
 func TestTransportHidesNothing(t *testing.T) {
 	w := wire{err: errors.New("unplugged")}
 	client := http.Client{Transport: fenced.Transport(&w)}
