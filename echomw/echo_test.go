@@ -24,7 +24,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
 )
 
-// serve serves an application.
+// serve returns the handler of an application.
 func serve(a echotest.App[echo.Context, echo.MiddlewareFunc]) http.Handler {
 	e := echo.New()
 	e.Debug = true
@@ -71,9 +71,9 @@ func TestEcho(t *testing.T) {
 	})
 }
 
-// What is said in the documentation of errors for echo v4: an application that knows nothing of this module
-// answers with a problem too.
-func TestADenialIsAnHTTPError(t *testing.T) {
+// As documented for echo v4, an application that does not know this module answers with a problem
+// too.
+func TestDenialIsAnHTTPError(t *testing.T) {
 	e := echo.New()
 	e.HTTPErrorHandler = func(err error, c echo.Context) {
 		var httpError *echo.HTTPError
@@ -91,15 +91,15 @@ func TestADenialIsAnHTTPError(t *testing.T) {
 	}
 }
 
-// jsonEqual compares JSON, whatever its indentation is.
+// jsonEqual compares JSON without its indentation.
 func jsonEqual(got []byte, want string) bool {
 	var compact bytes.Buffer
 	return json.Compact(&compact, got) == nil && compact.String() == want
 }
 
-// A request that matches no route lacks parameters through nobody's mistake. A group with middleware has a
-// route of its own for those.
-func TestAParamOfNoRoute(t *testing.T) {
+// A request that matches no route has no parameters. A group with middleware has its own route for
+// such requests.
+func TestParamWithoutARoute(t *testing.T) {
 	e := echo.New()
 	var errs []error
 	use := func(next echo.HandlerFunc) echo.HandlerFunc {

@@ -26,7 +26,7 @@ func do(e *echo.Echo, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// An application whose errors all look alike, those of this module too.
+// An application with one form for all its errors, and for those of this module.
 func ExampleDenialOf_inAnErrorHandler() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
 	if err != nil {
@@ -39,7 +39,7 @@ func ExampleDenialOf_inAnErrorHandler() {
 			e.DefaultHTTPErrorHandler(err, c)
 			return
 		}
-		// Retry-After is set already. What denial.Err says is for a log, and not for the client.
+		// Retry-After is set already. denial.Err is for a log, and not for the client.
 		_ = c.JSON(denial.Status(), map[string]any{"error": denial.Reason, "ok": false})
 	}
 	e.GET("/", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, ratelimit.New(limiter, echomw.Global()))
@@ -54,7 +54,7 @@ func ExampleDenialOf_inAnErrorHandler() {
 	// 404 {"message":"Not Found"}
 }
 
-// Two spellings of a path are one cart, and so one lock.
+// Two spellings of a path are the same cart, and the same lock.
 func ExampleByParam_twoSpellings() {
 	key := echomw.ByParam("id")
 	e := echo.New()
@@ -69,7 +69,7 @@ func ExampleByParam_twoSpellings() {
 	// a-b <nil>
 }
 
-// Whoever is known has a limit of their own, and the others share that of their address.
+// Each authenticated user has a limit, and other clients share that of their address.
 func ExampleFirstOf_userOrAddress() {
 	key := echomw.FirstOf(echomw.ByContext("user"), echomw.ByClientIP(clientip.Direct()))
 	e := echo.New()
@@ -87,8 +87,8 @@ func ExampleFirstOf_userOrAddress() {
 	// 0:7 <nil>
 }
 
-// A lock that does without its store, and tells of it: the answer is the handler's, so the error goes
-// nowhere else.
+// A lock that runs requests without its store, and reports the error: the answer is the handler's,
+// so the error appears nowhere else.
 func ExampleOnError_bypassed() {
 	st := storetest.NewFaulty(memstore.New())
 	carts, err := lock.New(st, "carts")
@@ -109,8 +109,8 @@ func ExampleOnError_bypassed() {
 	// 204 bypassed
 }
 
-// A page for the refusals of a route. For those of the whole application, use an HTTPErrorHandler: see
-// [echomw.DenialOf].
+// A page for the refusals of a route. For those of the whole application, use an HTTPErrorHandler:
+// see [echomw.DenialOf].
 func ExampleOnDeny() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
 	if err != nil {

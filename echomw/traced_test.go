@@ -20,19 +20,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
 )
 
-// Otelecho calls the application's error handler, and returns the error, so that echo calls it again. A
-// handler that looks whether the answer has begun, as echo asks of it, answers once.
+// Otelecho calls the application's error handler and returns the error, so that echo calls it
+// again. A handler that checks whether the answer has begun, as echo documents, answers once.
 func TestOneAnswerUnderOtelecho(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()
-	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerHour(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	orders, err := guard.New(store, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	limiter := must(tokenbucket.New(store, "api", tokenbucket.PerHour(1)))
+	orders := must(guard.New(store, "orders"))
 	fails := func(echo.Context) error { return errors.New("it fails") }
 	for name, c := range map[string]struct {
 		middleware echo.MiddlewareFunc

@@ -78,8 +78,7 @@ func version(router echo.RouterConfig) echotest.Version[*echo.Context, echov5mw.
 
 func TestEcho(t *testing.T) { echotest.Run(t, version(echo.RouterConfig{})) }
 
-// A router can be told to decode what it takes from the path. Nothing is decoded twice: the key is what the
-// handler is told.
+// A router that decodes path parameters: the key is decoded once, as the handler's parameter.
 func TestParamsThatTheRouterHasDecoded(t *testing.T) {
 	for name, router := range map[string]echo.RouterConfig{
 		"path":   {UseEscapedPathForMatching: true},
@@ -87,16 +86,16 @@ func TestParamsThatTheRouterHasDecoded(t *testing.T) {
 	} {
 		for sent, want := range map[string]string{"a-b": "a-b", "a%2Db": "a-b", "%2D%2541": "-%41", "%2D%2541/x": "-%41"} {
 			t.Run(name+" "+sent, func(t *testing.T) {
-				asked := false
+				called := false
 				h := serve(router)(app{Route: "/carts/:id/*", Handler: func(c *echo.Context) error {
-					asked = true
+					called = true
 					if key, err := echov5mw.ByParam("id")(c); key != want || key != c.Param("id") || err != nil {
 						t.Errorf("got %q, %v; want %q, and the parameter is %q", key, err, want, c.Param("id"))
 					}
 					return nil
 				}})
 				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, "/carts/"+sent+"/", nil))
-				if !asked {
+				if !called {
 					t.Error("the handler did not run")
 				}
 			})
@@ -104,7 +103,7 @@ func TestParamsThatTheRouterHasDecoded(t *testing.T) {
 	}
 }
 
-// What is said in the documentation of errors for echo v5.
+// The documentation of errors for echo v5.
 func TestStatusCodeOfADenial(t *testing.T) {
 	e := echo.New()
 	var status int
@@ -117,9 +116,9 @@ func TestStatusCodeOfADenial(t *testing.T) {
 	}
 }
 
-// A request that matches no route lacks parameters through nobody's mistake. A group with middleware has a
-// route of its own for those.
-func TestAParamOfNoRoute(t *testing.T) {
+// A request that matches no route has no parameters. A group with middleware has its own route for
+// such requests.
+func TestParamWithoutARoute(t *testing.T) {
 	e := echo.New()
 	var errs []error
 	use := func(next echo.HandlerFunc) echo.HandlerFunc {

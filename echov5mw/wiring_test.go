@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
@@ -20,7 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
-// The wiring mistakes that would cost money do not compile. The likeliest is to take what is for the other
+// The wiring mistakes that would cost money do not compile. The likeliest is a value for the other
 // version of echo.
 func TestWiring(t *testing.T) {
 	wiring.Compile(t, wiring.Framework{
@@ -31,7 +32,7 @@ func TestWiring(t *testing.T) {
 	})
 }
 
-// What the compiler cannot see ends the program when it starts, not when a request comes.
+// Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })
@@ -57,6 +58,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
 
 		"idempotency: New: no scope; use echov5mw.ScopeBy or echov5mw.Unscoped": func() { idempotency.New(orders, echov5mw.ScopeFunc{}) },
+		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
+			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
+		},
 
 		"ratelimit: New: an option of another framework (func(*http.Request) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
 		"idempotency: New: an option of another framework (func(*http.Request) bool)": func() { idempotency.New(orders, anyone, unless) },

@@ -31,8 +31,8 @@ const (
 
 const crashLease = 800 * time.Millisecond
 
-// instance is a server with a guarded route that counts its runs in Redis; the first run of all
-// never ends.
+// instance is a server with a guarded route that counts its runs in Redis; the first run never
+// ends.
 func instance(client *redis.Client, rerun bool) (http.Handler, error) {
 	store, err := redisstore.New(client)
 	if err != nil {
@@ -64,10 +64,7 @@ func TestCrashingProcess(t *testing.T) {
 	if addr == "" {
 		t.Skip("runs as a process of TestProcessKilled")
 	}
-	h, err := instance(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr}), os.Getenv(crashRerun) != "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must(instance(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr}), os.Getenv(crashRerun) != ""))
 	server := httptest.NewServer(h)
 	fmt.Println("listening on", server.URL)
 	select {}
@@ -95,11 +92,8 @@ func testProcessKilled(t *testing.T, rerun bool) {
 	kill()
 	<-hung
 
-	h, err := instance(client, rerun)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ask := func(status int, body string) *httptest.ResponseRecorder {
+	h := must(instance(client, rerun))
+	repeat := func(status int, body string) *httptest.ResponseRecorder {
 		t.Helper()
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, pay("http://other"))
@@ -108,17 +102,17 @@ func testProcessKilled(t *testing.T, rerun bool) {
 		}
 		return w
 	}
-	if ask(http.StatusConflict, "in-flight").Header().Get("Retry-After") == "" {
-		t.Error("no Retry-After while the dead attempt's lease lives")
+	if repeat(http.StatusConflict, "in-flight").Header().Get("Retry-After") == "" {
+		t.Error("no Retry-After before the dead attempt's lease has expired")
 	}
 	<-time.After(crashLease)
 	if rerun {
-		if isReplay(ask(http.StatusCreated, "attempt 2")) || !isReplay(ask(http.StatusCreated, "attempt 2")) {
+		if isReplay(repeat(http.StatusCreated, "attempt 2")) || !isReplay(repeat(http.StatusCreated, "attempt 2")) {
 			t.Error("the second attempt is a replay, or is not replayed")
 		}
 	} else {
 		for range 3 {
-			ask(http.StatusConflict, "outcome-unknown")
+			repeat(http.StatusConflict, "outcome-unknown")
 			<-time.After(crashLease / 2)
 		}
 	}
@@ -146,10 +140,7 @@ func startCrashing(t *testing.T, redisAddr string, rerun bool) (kill func(), url
 	if rerun {
 		cmd.Env = append(cmd.Env, crashRerun+"=1")
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(cmd.StdoutPipe())
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

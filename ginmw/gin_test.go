@@ -62,8 +62,8 @@ func policies(t *testing.T, st store.Store, by ginmw.KeyFunc) map[string]gin.Han
 	}
 }
 
-// A failure of the store, or of a key function, is an error of gin's request; a mere denial is none. Outside,
-// gin's context has the request and the writer that it had before.
+// A failure of the store, or of a key function, is an error of gin's request; a denial is none.
+// After the middleware, gin's context has its former request and writer.
 func TestErrorsOfTheRequest(t *testing.T) {
 	errKey := errors.New("no directory")
 	failing := func(err error) ginmw.KeyFunc { return func(*gin.Context) (string, error) { return "", err } }
@@ -107,8 +107,8 @@ func TestErrorsOfTheRequest(t *testing.T) {
 	}
 }
 
-// A panic passes every middleware as it is.
-func TestPanicsGoOn(t *testing.T) {
+// A panic passes every middleware unchanged.
+func TestPanicsPass(t *testing.T) {
 	for name, m := range policies(t, newStore(t), ginmw.Global()) {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -137,7 +137,7 @@ func isReplay(w *httptest.ResponseRecorder) bool {
 	return w.Header().Get("Idempotency-Replayed") == "true"
 }
 
-// A request that matches no route is gin's to answer, and not recorded.
+// A request that matches no route is answered by gin, and not recorded.
 func TestNoRouteIsNotGuarded(t *testing.T) {
 	r := guarded(t, func(*gin.Context) {})
 	for range 2 {
@@ -147,7 +147,7 @@ func TestNoRouteIsNotGuarded(t *testing.T) {
 	}
 }
 
-// Answers that gin builds in different ways are replayed as they were.
+// Answers of all of gin's renderers are replayed as they were.
 func TestShapesOfAnswers(t *testing.T) {
 	for name, handler := range map[string]gin.HandlerFunc{
 		"nothing":        func(*gin.Context) {},
@@ -201,7 +201,7 @@ func TestShapesOfAnswers(t *testing.T) {
 	}
 }
 
-// Gin notes a status that net/http then refuses. It is not recorded, and the handler's failure is its own.
+// An invalid status, which gin accepts and net/http refuses, is not recorded.
 func TestNoStatus(t *testing.T) {
 	for name, handler := range map[string]gin.HandlerFunc{
 		"without a body": func(c *gin.Context) { c.Status(42) },
@@ -219,8 +219,8 @@ func TestNoStatus(t *testing.T) {
 	}
 }
 
-// buffering is a writer with a header of its own that gin's other methods pass by, as time-out middleware
-// has it.
+// buffering is a writer with its own header, which gin's other methods bypass, as in timeout
+// middleware.
 type buffering struct {
 	gin.ResponseWriter
 	header http.Header
@@ -232,7 +232,7 @@ func (b *buffering) Header() http.Header         { return b.header }
 func (b *buffering) WriteHeader(status int)      { b.status = status }
 func (b *buffering) Write(p []byte) (int, error) { b.body = append(b.body, p...); return len(p), nil }
 
-// An answer with a body reaches the outer writer as gin's renderers write it, and in no other way.
+// An answer with a body reaches the outer writer through gin's renderers alone.
 func TestOuterWriterThatBuffers(t *testing.T) {
 	r := guarded(t, func(c *gin.Context) {
 		c.Header("Location", "/orders/1")
@@ -267,7 +267,7 @@ func (r refusing) Read([]byte) (int, error) {
 
 func (r refusing) Close() error { return nil }
 
-// Middleware outside that has refused the body has answered.
+// Outer middleware that refuses the body has answered.
 func TestBodiesThatAreRefusedOutside(t *testing.T) {
 	r := guarded(t, func(*gin.Context) { t.Error("the handler runs") }, func(c *gin.Context) { c.Request.Body = refusing{c} })
 	if w := post(r, "/pay"); w.Code != http.StatusRequestEntityTooLarge || w.Body.String() != "too large" || isReplay(w) {

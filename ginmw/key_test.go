@@ -17,8 +17,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// ask runs a key function on a request to GET /carts/42.
-func ask(t *testing.T, key ginmw.KeyFunc, prepare func(*gin.Context)) (string, error) {
+// keyOf runs a key function on a request to GET /carts/42.
+func keyOf(t *testing.T, key ginmw.KeyFunc, prepare func(*gin.Context)) (string, error) {
 	t.Helper()
 	gin.SetMode(gin.TestMode)
 	var (
@@ -86,7 +86,7 @@ func TestKeyFuncs(t *testing.T) {
 		"first of, first fails":       {key: ginmw.FirstOf(failing(boom), fixed("a")), err: boom},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := ask(t, c.key, c.prepare)
+			got, err := keyOf(t, c.key, c.prepare)
 			if got != c.want || !errors.Is(err, c.err) {
 				t.Errorf("got %q, %v; want %q, %v", got, err, c.want, c.err)
 			}
@@ -99,26 +99,26 @@ func withValue(c *gin.Context) {
 }
 
 func TestByContextRefusesOtherTypes(t *testing.T) {
-	_, err := ask(t, ginmw.ByContext("user"), func(c *gin.Context) { c.Set("user", []string{"a"}) })
+	_, err := keyOf(t, ginmw.ByContext("user"), func(c *gin.Context) { c.Set("user", []string{"a"}) })
 	if err == nil || errors.Is(err, policy.ErrNoKey) {
 		t.Errorf("got %v, want an error of the server's", err)
 	}
 }
 
-// Two lists of keys are never joined to one text.
+// Different lists of keys have different joined keys.
 func TestJoinIsUnambiguous(t *testing.T) {
-	a, _ := ask(t, ginmw.Join(fixed("1:a"), fixed("b")), nil)
-	b, _ := ask(t, ginmw.Join(fixed("1"), fixed("ab")), nil)
-	c, _ := ask(t, ginmw.Join(fixed("1:a1"), fixed("b")), nil)
+	a, _ := keyOf(t, ginmw.Join(fixed("1:a"), fixed("b")), nil)
+	b, _ := keyOf(t, ginmw.Join(fixed("1"), fixed("ab")), nil)
+	c, _ := keyOf(t, ginmw.Join(fixed("1:a1"), fixed("b")), nil)
 	if a == b || b == c || a == c {
 		t.Errorf("joined to the same text: %q, %q, %q", a, b, c)
 	}
 }
 
-// A client that sends as its API key what is another's address does not pass for the other.
+// A client whose API key is another client's address has another key.
 func TestFirstOfKeepsKindsApart(t *testing.T) {
-	a, _ := ask(t, ginmw.FirstOf(fixed("203.0.113.7"), fixed("x")), nil)
-	b, _ := ask(t, ginmw.FirstOf(fixed(""), fixed("203.0.113.7")), nil)
+	a, _ := keyOf(t, ginmw.FirstOf(fixed("203.0.113.7"), fixed("x")), nil)
+	b, _ := keyOf(t, ginmw.FirstOf(fixed(""), fixed("203.0.113.7")), nil)
 	if a == b {
 		t.Errorf("both are %q", a)
 	}
@@ -128,7 +128,7 @@ func TestScopes(t *testing.T) {
 	if !(ginmw.ScopeFunc{}).IsZero() || ginmw.Unscoped().IsZero() || ginmw.ScopeBy(ginmw.Global()).IsZero() {
 		t.Error("IsZero is wrong")
 	}
-	of := func(s ginmw.ScopeFunc) (string, error) { return ask(t, s.Of, nil) }
+	of := func(s ginmw.ScopeFunc) (string, error) { return keyOf(t, s.Of, nil) }
 	if none, err := of(ginmw.Unscoped()); err != nil || none != "" {
 		t.Errorf("no scope is %q, %v; want the empty one, which guards do not bound", none, err)
 	}
@@ -137,9 +137,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// A request that matches no route lacks parameters through nobody's mistake, and yet does not pass: NoRoute
-// may have a handler.
-func TestAParamOfNoRoute(t *testing.T) {
+// A request that matches no route has no parameters, and does not pass: NoRoute may have a handler.
+func TestParamWithoutARoute(t *testing.T) {
 	r := gin.New()
 	r.HandleMethodNotAllowed = true
 	var errs []error

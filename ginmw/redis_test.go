@@ -36,7 +36,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// process is the locks and permits of a process on Redis.
+// process has the locks and permits of a process on Redis.
 type process struct {
 	carts   *lock.Locker
 	reports *semaphore.Semaphore
@@ -51,7 +51,7 @@ func newProcess(t *testing.T, server *redistest.Server, capacity int) process {
 	return p
 }
 
-// middleware are those of both policies, keyed by everything.
+// middleware returns those of both policies, with one key for all requests.
 func (p process) middleware(wait time.Duration) map[string]gin.HandlerFunc {
 	return map[string]gin.HandlerFunc{
 		"exclusive":   exclusive.New(p.carts, ginmw.Global(), policy.Wait(wait)),
@@ -65,7 +65,7 @@ func engine(m gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engine {
 	return r
 }
 
-// Requests of two processes take turns on Redis, each lock with a larger fence than the one before.
+// Requests of two processes exclude each other on Redis, and fences grow.
 func TestTwoProcessesOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	for name, capacity := range map[string]int{"exclusive": 1, "concurrency": 3} {
@@ -108,8 +108,8 @@ func TestTwoProcessesOnRedis(t *testing.T) {
 	}
 }
 
-// What a request of one process holds on Redis excludes those of another, of which a client that leaves waits
-// no longer.
+// Requests of one process exclude those of another on Redis, and a client that disconnects leaves
+// the queue.
 func TestWaitingOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	here, there := newProcess(t, server, 1), newProcess(t, server, 1)
@@ -120,7 +120,7 @@ func TestWaitingOnRedis(t *testing.T) {
 	for name, status := range map[string]int{"exclusive": http.StatusConflict, "concurrency": http.StatusTooManyRequests} {
 		t.Run(name, func(t *testing.T) {
 			refusing := engine(there.middleware(0)[name], func(*gin.Context) { t.Error("a refused request runs") })
-			patient := engine(there.middleware(time.Minute)[name], func(*gin.Context) { t.Error("a request runs whose client has left") })
+			patient := engine(there.middleware(time.Minute)[name], func(*gin.Context) { t.Error("a request of a disconnected client runs") })
 			w := post(engine(here.middleware(0)[name], func(*gin.Context) {
 				if w := post(refusing, "/"); w.Code != status {
 					t.Errorf("%d %s", w.Code, w.Body)
@@ -134,7 +134,7 @@ func TestWaitingOnRedis(t *testing.T) {
 				eventually(t, "it waits", func() bool { return waiting[name]() == 1 })
 				leave()
 				<-left
-				eventually(t, "nobody waits", func() bool { return waiting[name]() == 0 })
+				eventually(t, "no request waits", func() bool { return waiting[name]() == 0 })
 			}), "/")
 			if w.Code != http.StatusOK {
 				t.Errorf("%d %s", w.Code, w.Body)
@@ -146,7 +146,7 @@ func TestWaitingOnRedis(t *testing.T) {
 	}
 }
 
-// The handler learns from Redis that its lock is lost, and gin is told.
+// A lock that is lost on Redis ends the handler's context, and is an error of gin's request.
 func TestLostOnRedis(t *testing.T) {
 	p := newProcess(t, redistest.Start(t), 1)
 	m := p.middleware(0)["exclusive"]

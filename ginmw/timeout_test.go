@@ -25,7 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 )
 
-// slow is a request whose time is up while its handler runs.
+// slow is a request that times out while its handler runs.
 type slow struct {
 	own     bool          // the chain has a context of its own, not gin's
 	entered chan struct{} // the handler runs
@@ -38,8 +38,8 @@ func newSlow(own bool) *slow {
 	return &slow{own: own, entered: make(chan struct{}), leave: make(chan struct{}), done: make(chan struct{})}
 }
 
-// timeout is time-out middleware, which answers and returns while the rest of the chain runs. Gin's context
-// then is another request's.
+// timeout is timeout middleware: it answers and returns while the rest of the chain runs. Gin's
+// context is another request's after that.
 func (s *slow) timeout(c *gin.Context) {
 	s.context = c
 	ctx, cancel := context.WithCancel(c.Request.Context())
@@ -48,7 +48,7 @@ func (s *slow) timeout(c *gin.Context) {
 	w, chain := c.Writer, c
 	if s.own {
 		chain = new(gin.Context)
-		reflect.ValueOf(chain).Elem().Set(reflect.ValueOf(c).Elem()) // *chain = *c, with a mutex that nobody has
+		reflect.ValueOf(chain).Elem().Set(reflect.ValueOf(c).Elem()) // *chain = *c, with a mutex that is not locked
 		c.Abort()
 	}
 	go func() {
@@ -68,24 +68,15 @@ type anyFence struct{}
 
 func (anyFence) Check(context.Context, string, fence.Token) error { return nil }
 
-// When a time-out middleware outside has returned before the handler does, gin's context is another
-// request's. Nothing here may read it then, or put back into it what was there.
-func TestContextsThatGinHasRecycled(t *testing.T) {
+// If outer timeout middleware returns before the handler, gin's context is another request's, and
+// must be neither read nor changed after that.
+func TestRecycledContexts(t *testing.T) {
 	store := storetest.NewFaulty(memstore.New())
 	defer func() { _ = store.Close() }()
-	orders, err := guard.New(store, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locker, err := lock.New(store, "carts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	orders := must(guard.New(store, "orders"))
+	locker := must(lock.New(store, "carts"))
 	defer func() { _ = locker.Close() }()
-	reports, err := semaphore.New(store, "reports", 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reports := must(semaphore.New(store, "reports", 1000))
 	defer func() { _ = reports.Close() }()
 	// What goes wrong after the handler is reported to gin, as a rule: a lock that was lost, a completion
 	// that is not confirmed.

@@ -30,7 +30,7 @@ func TestWiring(t *testing.T) {
 	})
 }
 
-// What the compiler cannot see ends the program when it starts, not when a request comes.
+// Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	st := newStore(t)
 	limiter := must(tokenbucket.New(st, "limit", tokenbucket.PerMinute(1000)))
@@ -57,13 +57,16 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
 
 		"idempotency: New: no scope; use ginmw.ScopeBy or ginmw.Unscoped": func() { idempotency.New(orders, ginmw.ScopeFunc{}) },
+		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
+			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
+		},
 		"idempotency: New: policy.MaxBodies (9) is less than one request may take (10)": func() {
 			idempotency.New(orders, anyone, policy.MaxBody(10), policy.MaxBodies(9))
 		},
 		"idempotency: New: policy.MaxBodies (19) is less than one request may take (20)": func() {
 			idempotency.New(orders, anyone, policy.MaxBody(10), policy.MaxBodies(19), noFingerprint)
 		},
-		"idempotency: New: policy.Fingerprint says nothing with policy.KeyAlone": func() {
+		"idempotency: New: policy.Fingerprint has no effect with policy.KeyAlone": func() {
 			idempotency.New(orders, anyone, noFingerprint, policy.KeyAlone())
 		},
 

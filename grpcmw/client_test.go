@@ -29,7 +29,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// keys is a service that remembers the idempotency keys of its calls, and fails the first n of them.
+// keys is a service that records the idempotency keys of its calls, and fails the first n of them.
 type keys struct {
 	service
 	seen []string
@@ -50,7 +50,7 @@ func refusingFirst(n int, refusal error) *keys {
 	return k
 }
 
-// later is a refusal that asks to come back.
+// later returns a refusal with a delay.
 func later(after time.Duration) error {
 	st, err := status.New(codes.ResourceExhausted, "later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
 	if err != nil {
@@ -59,14 +59,14 @@ func later(after time.Duration) error {
 	return st.Err()
 }
 
-func TestAKeyPerCallThatItsRetriesKeep(t *testing.T) {
+func TestRetriesKeepTheKeyOfTheirCall(t *testing.T) {
 	k := refusingFirst(2, later(10*time.Millisecond))
 	client := dial(t, listen(t, &k.service), grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor(), retry.UnaryClientInterceptor()))
 	start := time.Now()
 	thing, err := client.Make(t.Context(), &things.MakeRequest{})
 	is(t, thing, err, "made")
 	if waited := time.Since(start); waited < 20*time.Millisecond {
-		t.Errorf("came back after %v", waited)
+		t.Errorf("retried after %v", waited)
 	}
 	thing, err = client.Make(t.Context(), &things.MakeRequest{})
 	is(t, thing, err, "made")
@@ -75,8 +75,8 @@ func TestAKeyPerCallThatItsRetriesKeep(t *testing.T) {
 	}
 }
 
-// gRPC's own retries, by service config, are below all interceptors, and wait as the server says.
-func TestGRPCsOwnRetriesKeepTheKey(t *testing.T) {
+// gRPC's own retries, by service config, are below all interceptors, and use the server's delay.
+func TestRetriesOfGRPCKeepTheKey(t *testing.T) {
 	k := refusingFirst(0, nil)
 	var refused atomic.Bool
 	chain := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -94,14 +94,14 @@ func TestGRPCsOwnRetriesKeepTheKey(t *testing.T) {
 	thing, err := client.Make(t.Context(), &things.MakeRequest{})
 	is(t, thing, err, "made")
 	if waited := time.Since(start); waited < 50*time.Millisecond {
-		t.Errorf("came back after %v", waited)
+		t.Errorf("retried after %v", waited)
 	}
 	if len(k.seen) != 2 || k.seen[0] != k.seen[1] {
 		t.Errorf("keys %q", k.seen)
 	}
 }
 
-func TestCallsThatHaveAKeyKeepIt(t *testing.T) {
+func TestKeyOfTheCallerIsKept(t *testing.T) {
 	k := refusingFirst(0, nil)
 	client := dial(t, listen(t, &k.service), grpc.WithUnaryInterceptor(idempotency.UnaryClientInterceptor()))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-other", "stays")
@@ -119,7 +119,7 @@ func TestCallsThatHaveAKeyKeepIt(t *testing.T) {
 	}
 }
 
-// A client and a server of this module: what the client repeats runs once.
+// A call that a client of this module repeats runs once on a server of this module.
 func TestARepeatedCallRunsOnce(t *testing.T) {
 	var s service
 	st := newStore(t)
@@ -136,7 +136,7 @@ func TestARepeatedCallRunsOnce(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestWhatIsNotRepeated(t *testing.T) {
+func TestCallsThatAreNotRetried(t *testing.T) {
 	for name, c := range map[string]struct {
 		refusal error
 		tries   int
@@ -161,7 +161,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesIsNotWaitedFor(t *testing.T) {
+func TestCanceledCallIsNotRetried(t *testing.T) {
 	k := refusingFirst(100, later(20*time.Second))
 	ctx, cancel := context.WithCancel(t.Context())
 	client := dial(t, listen(t, &k.service), grpc.WithChainUnaryInterceptor(retry.UnaryClientInterceptor(),
@@ -175,7 +175,7 @@ func TestAClientThatLeavesIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestACallIsSentWhenItsTokenComes(t *testing.T) {
+func TestCallWaitsForItsToken(t *testing.T) {
 	var s service
 	limiter := newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond))
 	addr := listen(t, &s)
@@ -202,12 +202,12 @@ func TestACallIsSentWhenItsTokenComes(t *testing.T) {
 	defer cancel()
 	_, err := client.Make(ctx, &things.MakeRequest{})
 	if status.Code(err) != codes.ResourceExhausted || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a token that comes too late: %v", err)
+		t.Errorf("a token after the deadline: %v", err)
 	}
 	leaving, leave := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, leave)
 	if _, err := client.Make(leaving, &things.MakeRequest{}); status.Code(err) != codes.Canceled {
-		t.Errorf("who leaves: %v", err)
+		t.Errorf("a cancelled call: %v", err)
 	}
 	s.ran(t, 5)
 }
@@ -233,8 +233,8 @@ func TestPacingWithoutAStore(t *testing.T) {
 	s.ran(t, 2)
 }
 
-// A client that is itself serving a call is refused a token: that is no refusal of the call it serves,
-// which a guard would otherwise not keep.
+// A refused token of a client within a handler is no refusal of the call that the handler serves,
+// so that a guard keeps its answer.
 func TestPacingInsideAHandler(t *testing.T) {
 	var inner, outer service
 	limiter := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
@@ -248,7 +248,7 @@ func TestPacingInsideAHandler(t *testing.T) {
 			_, err := backend.Make(short, &things.MakeRequest{})
 			cancel()
 			if err != nil {
-				return &things.Thing{Text: "paced"}, nil //nolint:nilerr // as the test wants it
+				return &things.Thing{Text: "paced"}, nil //nolint:nilerr // as the test requires
 			}
 		}
 	}
@@ -272,7 +272,7 @@ func TestStreamsArePaced(t *testing.T) {
 		client := dial(t, addr, grpc.WithStreamInterceptor(ratelimit.StreamClientInterceptor(limiter, grpcmw.ByMethod(), opts...)))
 		start := time.Now()
 		for range 2 {
-			if n, err := say(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
+			if n, err := sendMessages(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
 				t.Fatalf("%d messages, %v", n, err)
 			}
 		}
@@ -286,19 +286,16 @@ func TestStreamsArePaced(t *testing.T) {
 	}
 }
 
-// timedOut is a store whose server does not answer in time.
+// timedOut is a store whose server does not reply in time.
 type timedOut struct{ store.Buckets }
 
 func (timedOut) TakeTokens(context.Context, string, string, []store.Charge) (store.TakeReply, error) {
 	return store.TakeReply{}, fmt.Errorf("%w: no reply in time: %w", store.ErrUnavailable, context.DeadlineExceeded)
 }
 
-// A store that is out of time is an outage, and not a call that is.
-func TestAClientsStoreThatTimesOut(t *testing.T) {
-	limiter, err := tokenbucket.New(timedOut{}, "psp", tokenbucket.PerSecond(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+// A timeout of the store is an outage, and no timeout of the call.
+func TestClientWhoseStoreTimesOut(t *testing.T) {
+	limiter := must(tokenbucket.New(timedOut{}, "psp", tokenbucket.PerSecond(1)))
 	k := refusingFirst(0, nil)
 	for want, opts := range map[codes.Code][]policy.RPCRateLimitOption{
 		codes.Unavailable: nil,

@@ -42,14 +42,14 @@ func newLocker(t *testing.T, st store.Locks) *lock.Locker {
 	return l
 }
 
-func newSemaphore(t *testing.T, st store.Permits, capacity int) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s := must(semaphore.New(st, "reports", capacity))
+	s := must(semaphore.New(st, "reports", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-// policies build the interceptors of each policy on a store, with what all of them can be told.
+// policies build the interceptors of each policy on a store, with their common options.
 var policies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors{
 	"ratelimit": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors {
 		var all []policy.RPCRateLimitOption
@@ -83,7 +83,7 @@ var policies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, 
 
 var stores = []storetest.Op{storetest.TakeTokens, storetest.BeginOperation, storetest.AcquireLock, storetest.AcquirePermits}
 
-// What all policies do alike.
+// The common behaviour of all policies.
 func TestEveryPolicy(t *testing.T) {
 	failing := func(*grpcmw.Call) (string, error) { return "", errKey }
 	for name, build := range policies {
@@ -112,20 +112,20 @@ func TestEveryPolicy(t *testing.T) {
 			})
 			t.Run("a key function that fails is the server's fault", func(t *testing.T) {
 				var s service
-				var told []error
+				var errs []error
 				client := serve(t, &s, build(t, newStore(t), failing, grpcmw.OnError(func(call *grpcmw.Call, err error) {
-					told = append(told, err)
+					errs = append(errs, err)
 					if call.FullMethod() != things.Things_Make_FullMethodName {
-						t.Errorf("told of %s", call.FullMethod())
+						t.Errorf("reported for %s", call.FullMethod())
 					}
 				})))
 				denies(t, call(client), policy.InternalError)
 				s.ran(t, 0)
-				if len(told) != 1 || !errors.Is(told[0], errKey) {
-					t.Errorf("told %v", told)
+				if len(errs) != 1 || !errors.Is(errs[0], errKey) {
+					t.Errorf("reported %v", errs)
 				}
 			})
-			t.Run("who is skipped is left alone", func(t *testing.T) {
+			t.Run("skipped calls pass", func(t *testing.T) {
 				var s service
 				skip := grpcmw.Unless(func(call *grpcmw.Call) bool { return call.Context().Value(userKey{}) == "admin" })
 				client := serve(t, &s, build(t, newStore(t), failing, skip))
@@ -162,7 +162,7 @@ func TestEveryPolicy(t *testing.T) {
 				}
 				denies(t, call(client, "x-key", "a"), policy.ReducedCapacity)
 				if d, ok := grpcmw.DenialOf(behind); !ok || d.Reason != policy.ReducedCapacity || !errors.Is(behind, store.ErrUnavailable) {
-					t.Errorf("an interceptor outside sees %v", behind)
+					t.Errorf("an outer interceptor gets %v", behind)
 				}
 				denies(t, call(client), policy.KeyMissing) // whatever the store's state
 				s.ran(t, 0)
@@ -176,7 +176,7 @@ func TestEveryPolicy(t *testing.T) {
 					grpcmw.ByField("id"), grpcmw.ByContext(userKey{}), grpcmw.ByPeer(), grpcmw.ByMethod(), grpcmw.Global(),
 				} {
 					var s service
-					if err := call(serve(t, &s, build(t, newStore(t), by)), "x-user", "somebody"); err != nil {
+					if err := call(serve(t, &s, build(t, newStore(t), by)), "x-user", "another"); err != nil {
 						t.Error(err)
 					}
 					s.ran(t, 1)
@@ -205,7 +205,7 @@ func TestPoliciesTogether(t *testing.T) {
 	}
 }
 
-func TestAGuardKeepsNoRefusalOfWhatIsBehindIt(t *testing.T) {
+func TestGuardKeepsNoRefusalBehindIt(t *testing.T) {
 	g := newGate()
 	s := service{make: g.make}
 	st := newStore(t)
@@ -217,7 +217,7 @@ func TestAGuardKeepsNoRefusalOfWhatIsBehindIt(t *testing.T) {
 	_, err := client.Make(second, &things.MakeRequest{Id: "1"})
 	denies(t, err, policy.Locked)
 	g.let()
-	is(t, comes(t, first).thing, nil, "done")
+	is(t, result(t, first).thing, nil, "done")
 	g.let()
 	thing, err := client.Make(second, &things.MakeRequest{Id: "1"})
 	is(t, thing, err, "done")

@@ -17,8 +17,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// Callers who are refused together come back one after the other, and not all for the same token.
-func TestACrowdComesBackOneAfterTheOther(t *testing.T) {
+// Callers that are refused at the same time retry one after the other, and not all for the same
+// token.
+func TestRetriesOfRefusedCallsAreSpread(t *testing.T) {
 	for _, c := range []struct {
 		callers int
 		rate    int64

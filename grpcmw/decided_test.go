@@ -19,21 +19,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// unary is an interceptor of somebody else.
+// unary is an interceptor of another module.
 func unary(f func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error)) grpcmw.Interceptors {
 	return grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		return f(ctx, req, handler)
 	}}
 }
 
-// odd is an error whose status gRPC makes nothing of.
+// odd is an error whose status has a code that gRPC does not know.
 type odd struct{ code codes.Code }
 
 func (o odd) Error() string { return "odd" }
 
 func (o odd) GRPCStatus() *status.Status { return status.New(o.code, "odd") }
 
-func TestACodeThatIsNoneIsUnknown(t *testing.T) {
+func TestInvalidCodeIsUnknown(t *testing.T) {
 	for _, err := range []error{status.Error(17, "odd"), status.Error(4_000_000_000, "odd"), odd{codes.OK}, odd{99}} {
 		s := service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) { return nil, err }}
 		client := guarded(t, &s)
@@ -48,7 +48,7 @@ func TestACodeThatIsNoneIsUnknown(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsBusyIsAskedAgainAfterACleanAttempt(t *testing.T) {
+func TestCleanAttemptIsRetried(t *testing.T) {
 	busy := must(status.New(codes.Unavailable, "busy").WithDetails(&errdetails.RetryInfo{}))
 	var s service
 	shedding := unary(func(ctx context.Context, _ any, _ grpc.UnaryHandler) (any, error) {
@@ -68,7 +68,7 @@ func TestAServerThatIsBusyIsAskedAgainAfterACleanAttempt(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNotConfirmedSaysSoIfTold(t *testing.T) {
+func TestStatusOfAnUnconfirmedAnswer(t *testing.T) {
 	for want, opts := range map[string][]policy.RPCIdempotencyOption{"": nil, "unconfirmed": {policy.StatusHeaders()}} {
 		var s service
 		store := newStore(t)
@@ -84,7 +84,7 @@ func TestAnAnswerThatIsNotConfirmedSaysSoIfTold(t *testing.T) {
 	}
 }
 
-func TestAHandlerEndsAtMaxRun(t *testing.T) {
+func TestHandlerEndsAtMaxRun(t *testing.T) {
 	s := service{make: func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
 		select {
 		case <-ctx.Done():

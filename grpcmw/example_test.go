@@ -47,7 +47,7 @@ func ExampleServerOptions() {
 	// Output: 0 services so far
 }
 
-// The user whom authentication has put into the context, or else the client's address.
+// The authenticated user, or else the client's address.
 func ExampleFirstOf() {
 	type user struct{}
 	key := grpcmw.FirstOf(grpcmw.ByContext(user{}), grpcmw.ByPeer())
@@ -61,7 +61,7 @@ func ExampleFirstOf() {
 	// 1:203.0.113.7 <nil>
 }
 
-// What a client reads in a refusal.
+// The details of a refusal, for a client.
 func ExampleStatusOf() {
 	st := grpcmw.StatusOf(policy.Denial{Reason: policy.QuotaExceeded, RetryAfter: 6e9, ViolatedPolicies: []string{"api"}})
 	fmt.Println(st.Code())

@@ -18,10 +18,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// A holder is paused for longer than its lease, between its last look at it and its write. With the
-// interceptors on every server of the resource, the write is refused, and without them the write wins:
-// that is what they are for.
-func TestTheLateWriteOfAPausedHolder(t *testing.T) {
+// A holder is paused for longer than its lease, after its last check of the lease and before its
+// write. With the interceptors on every server of the resource, the write is refused; without them
+// it overwrites a later one.
+func TestLateWriteOfAPausedHolder(t *testing.T) {
 	server := redistest.Start(t)
 	for name, c := range map[string]struct {
 		guarded bool
@@ -41,7 +41,7 @@ func TestTheLateWriteOfAPausedHolder(t *testing.T) {
 			a := newHolderOn(t, server.Client(), lock.WithoutRenewal(), lock.WithTTL(200*time.Millisecond))
 			b := newHolderOn(t, server.Client())
 			leaseOfA := must(a.Lock(t.Context(), "7"))
-			asked := context.WithoutCancel(leaseOfA.Context()) // A has seen that its lease holds, and is paused
+			before := context.WithoutCancel(leaseOfA.Context()) // A has checked its lease, and is paused
 			leaseOfB := must(b.Lock(t.Context(), "7"))
 			t.Cleanup(func() { _ = leaseOfB.Unlock(context.Background()) })
 			if leaseOfA.Context().Err() == nil || leaseOfB.Fence().Number <= leaseOfA.Fence().Number {
@@ -52,7 +52,7 @@ func TestTheLateWriteOfAPausedHolder(t *testing.T) {
 			thing, err := one.Make(leaseOfB.Context(), byB)
 			is(t, thing, err, "written")
 			for _, instance := range []things.ThingsClient{two, one} {
-				thing, err = instance.Make(asked, late)
+				thing, err = instance.Make(before, late)
 				if c.guarded {
 					denies(t, err, policy.StaleFence)
 				} else {
@@ -62,14 +62,14 @@ func TestTheLateWriteOfAPausedHolder(t *testing.T) {
 			if got := client.Get(t.Context(), "account:7").Val(); got != c.account {
 				t.Errorf("the account is %q's, want %q's", got, c.account)
 			}
-			thing, err = two.Make(leaseOfB.Context(), byB) // B goes on, wherever it is sent
+			thing, err = two.Make(leaseOfB.Context(), byB) // B writes on any instance
 			is(t, thing, err, "written")
 		})
 	}
 }
 
-// listenForAccounts starts an instance of a service that keeps accounts in Redis, where whoever writes
-// last wins, and returns a client of it that sends the fences of its callers' leases.
+// listenForAccounts starts an instance of a service that keeps accounts in Redis, where the last
+// write wins, and returns a client that sends the fences of its callers' leases.
 func listenForAccounts(t *testing.T, client *redis.Client, guarded bool) things.ThingsClient {
 	t.Helper()
 	s := service{make: func(ctx context.Context, r *things.MakeRequest) (*things.Thing, error) {
@@ -85,7 +85,7 @@ func listenForAccounts(t *testing.T, client *redis.Client, guarded bool) things.
 	return dial(t, listen(t, &s, chain...), grpc.WithUnaryInterceptor(fenced.UnaryClientInterceptor()))
 }
 
-// newHolderOn returns the locks of a process of its own.
+// newHolderOn returns a Locker of another process.
 func newHolderOn(t *testing.T, client *redis.Client, opts ...lock.Option) *lock.Locker {
 	t.Helper()
 	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))

@@ -32,10 +32,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// fenceMetadata is the name under which a fence is sent.
+// fenceMetadata is the name of a fence in metadata.
 const fenceMetadata = "lock-fence"
 
-// marks is a fence.Checker that fails when it is told to.
+// marks is a fence.Checker that fails on command.
 type marks struct {
 	*memfence.Fence
 	mu  sync.Mutex
@@ -61,8 +61,8 @@ func (m *marks) Check(ctx context.Context, key string, t fence.Token) error {
 	return m.Fence.Check(ctx, key, t)
 }
 
-// sayToken is a service whose handlers answer with the token that they find.
-func sayToken() *service {
+// answerToken is a service whose handlers answer with their token.
+func answerToken() *service {
 	text := func(ctx context.Context) string {
 		if token, ok := fence.FromContext(ctx); ok {
 			return token.String()
@@ -79,7 +79,7 @@ func sayToken() *service {
 	}
 }
 
-// kinds of calls: each returns the text of the first answer.
+// kinds are the kinds of calls: each returns the text of the first answer.
 var kinds = map[string]func(ctx context.Context, client things.ThingsClient, id string, opts ...grpc.CallOption) (string, error){
 	"unary": func(ctx context.Context, client things.ThingsClient, id string, opts ...grpc.CallOption) (string, error) {
 		thing, err := client.Make(ctx, &things.MakeRequest{Id: id}, opts...)
@@ -112,7 +112,7 @@ type fencing struct {
 
 func serveFenced(t *testing.T, kind string, c fence.Checker, by grpcmw.KeyFunc, opts ...policy.FencedOption) fencing {
 	t.Helper()
-	s := sayToken()
+	s := answerToken()
 	return fencing{t, s, serve(t, s, fenced.New(c, by, opts...)), kind}
 }
 
@@ -146,33 +146,33 @@ func (f fencing) denied(reason policy.Reason, tokens ...string) *status.Status {
 func TestFenced(t *testing.T) {
 	for kind := range kinds {
 		for name, row := range map[string]func(t *testing.T, kind string){
-			"who is behind is refused":                 whoIsBehind,
-			"requests without a fence":                 withoutAFence,
-			"fences that cannot be read":               unreadable,
-			"keys":                                     fencedKeys,
-			"the checker's store is unavailable":       fencedOutage,
-			"without the store, and told to run":       fencedUnprotected,
-			"the checker fails":                        checkerFails,
-			"who is skipped, and denials of one's own": fencedHooks,
+			"an older fence is refused":          olderFence,
+			"requests without a fence":           withoutAFence,
+			"fences that cannot be read":         unreadable,
+			"keys":                               fencedKeys,
+			"the checker's store is unavailable": fencedOutage,
+			"without the store, unprotected":     fencedUnprotected,
+			"the checker fails":                  checkerFails,
+			"skipped calls, and OnDeny":          fencedHooks,
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) { row(t, kind) })
 		}
 	}
 }
 
-// hears returns an error that a server must be told of.
-func hears(t *testing.T, told <-chan error) error {
+// reported returns an error that was reported to the server.
+func reported(t *testing.T, errs <-chan error) error {
 	t.Helper()
 	select {
-	case err := <-told:
+	case err := <-errs:
 		return err
 	case <-time.After(patience):
-		t.Fatal("the server is told of nothing")
+		t.Fatal("nothing was reported")
 		return nil
 	}
 }
 
-func whoIsBehind(t *testing.T, kind string) {
+func olderFence(t *testing.T, kind string) {
 	s := serveFenced(t, kind, newMarks(), byID)
 	s.passes("1", "33")
 	s.passes("1", "33")
@@ -188,7 +188,7 @@ func whoIsBehind(t *testing.T, kind string) {
 func withoutAFence(t *testing.T, kind string) {
 	s := serveFenced(t, kind, newMarks(), byID)
 	if st := s.denied(policy.FenceMissing); !strings.Contains(st.Message(), "Lock-Fence") {
-		t.Errorf("it does not say what to send: %v", st)
+		t.Errorf("it does not name the field to send: %v", st)
 	}
 	s = serveFenced(t, kind, newMarks(), byID, policy.AllowUnfenced())
 	s.passes("1", "50")
@@ -227,37 +227,37 @@ func fencedKeys(t *testing.T, kind string) {
 	c.fail(fence.ErrInvalidKey)
 	serveFenced(t, kind, c, byID).denied(policy.KeyMalformed, "1")
 
-	told := make(chan error, 1)
+	errs := make(chan error, 1)
 	s = serveFenced(t, kind, newMarks(), func(*grpcmw.Call) (string, error) { return "", errKey },
-		grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err }))
+		grpcmw.OnError(func(_ *grpcmw.Call, err error) { errs <- err }))
 	s.denied(policy.InternalError, "1")
-	if err := hears(t, told); !errors.Is(err, errKey) {
-		t.Errorf("told %v", err)
+	if err := reported(t, errs); !errors.Is(err, errKey) {
+		t.Errorf("reported %v", err)
 	}
 }
 
 func fencedOutage(t *testing.T, kind string) {
-	c, told := newMarks(), make(chan error, 1)
-	s := serveFenced(t, kind, c, byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err }))
+	c, errs := newMarks(), make(chan error, 1)
+	s := serveFenced(t, kind, c, byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { errs <- err }))
 	for _, err := range []error{store.ErrUnavailable, store.ErrFull, store.ErrUnconfirmed} {
 		c.fail(err)
 		s.denied(policy.ReducedCapacity, "1")
-		if got := hears(t, told); !errors.Is(got, err) {
-			t.Errorf("told %v, want %v", got, err)
+		if got := reported(t, errs); !errors.Is(got, err) {
+			t.Errorf("reported %v, want %v", got, err)
 		}
 	}
 	s.denied(policy.FenceMissing) // whatever the store's state
 	s.denied(policy.KeyMalformed, "x")
 	c.fail(nil)
 	s.passes("1", "1")
-	if len(told) > 0 {
-		t.Errorf("a mere denial is an error: %v", <-told)
+	if len(errs) > 0 {
+		t.Errorf("a denial is an error: %v", <-errs)
 	}
 }
 
 func fencedUnprotected(t *testing.T, kind string) {
-	c, told := newMarks(), make(chan error, 1)
-	s := serveFenced(t, kind, c, byID, policy.RunUnprotected(), grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err }))
+	c, errs := newMarks(), make(chan error, 1)
+	s := serveFenced(t, kind, c, byID, policy.RunUnprotected(), grpcmw.OnError(func(_ *grpcmw.Call, err error) { errs <- err }))
 	call := func(token string) []string {
 		t.Helper()
 		var header metadata.MD
@@ -273,8 +273,8 @@ func fencedUnprotected(t *testing.T, kind string) {
 	if got := call("40"); !slices.Equal(got, []string{"bypassed"}) {
 		t.Errorf("fence-status is %q", got)
 	}
-	if err := hears(t, told); !errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("told %v", err)
+	if err := reported(t, errs); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("reported %v", err)
 	}
 	s.denied(policy.FenceMissing)
 	c.fail(nil)
@@ -304,29 +304,29 @@ func fencedHooks(t *testing.T, kind string) {
 	s.service.ran(t, 1)
 }
 
-// A key function cannot know what a client that streams its requests will send.
+// A key function has no request of a client stream.
 func TestFencedClientStreams(t *testing.T) {
 	var s service
-	told := make(chan error, 1)
-	client := serve(t, &s, fenced.New(newMarks(), byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err })))
-	_, err := say(with(t, fenceMetadata, "1"), t, client, 1)
+	errs := make(chan error, 1)
+	client := serve(t, &s, fenced.New(newMarks(), byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { errs <- err })))
+	_, err := sendMessages(with(t, fenceMetadata, "1"), t, client, 1)
 	denies(t, err, policy.InternalError)
-	if err := hears(t, told); !strings.Contains(err.Error(), "Talk") {
-		t.Errorf("told %v", err)
+	if err := reported(t, errs); !strings.Contains(err.Error(), "Talk") {
+		t.Errorf("reported %v", err)
 	}
 	s.ran(t, 0)
 
 	client = serve(t, &s, fenced.New(newMarks(), grpcmw.ByMetadata("x-key")))
-	if n, _ := say(with(t, fenceMetadata, "2", "x-key", "k"), t, client, 3); n != 3 {
+	if n, _ := sendMessages(with(t, fenceMetadata, "2", "x-key", "k"), t, client, 3); n != 3 {
 		t.Errorf("%d answers to three messages", n)
 	}
-	_, err = say(with(t, fenceMetadata, "1", "x-key", "k"), t, client, 1)
+	_, err = sendMessages(with(t, fenceMetadata, "1", "x-key", "k"), t, client, 1)
 	denies(t, err, policy.StaleFence)
 }
 
-// Who has lost the lock is given the answer to what was done before, and what was refused may be done
-// under the lock.
-func TestAGuardKeepsNoRefusalOfAFence(t *testing.T) {
+// A holder that has lost its lock gets replays of earlier calls, and a refused call runs once the
+// lock is held again.
+func TestGuardKeepsNoRefusalOfAFence(t *testing.T) {
 	var s service
 	client := serve(t, &s,
 		idempotency.New(newGuard(t, newStore(t)), grpcmw.ScopeBy(grpcmw.ByContext(userKey{}))), fenced.New(newMarks(), byID))
@@ -343,15 +343,15 @@ func TestAGuardKeepsNoRefusalOfAFence(t *testing.T) {
 	is(t, thing, err, "run 1")
 }
 
-// A refusal is the client's affair and no error of the server's span; an outage is one.
-func TestAFenceOnTheSpan(t *testing.T) {
+// A refusal is no error of the server's span; an outage is one.
+func TestFenceOnTheSpan(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 	c := newMarks()
 	server := grpc.NewServer(append(grpcmw.ServerOptions(fenced.New(c, byID)),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(provider))))...)
-	things.RegisterThingsServer(server, sayToken())
+	things.RegisterThingsServer(server, answerToken())
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	done := make(chan struct{})
 	go func() {
@@ -395,7 +395,7 @@ func TestAFenceOnTheSpan(t *testing.T) {
 	}
 }
 
-// A call goes with the fence of the lease that its context derives from, and with none but that.
+// A call is sent with the fence of the lease that its context derives from, and with no other.
 func TestClientsSendTheFenceOfTheirLease(t *testing.T) {
 	locker := newLocker(t, newStore(t))
 	outer := must(locker.Lock(t.Context(), "1"))
@@ -411,7 +411,7 @@ func TestClientsSendTheFenceOfTheirLease(t *testing.T) {
 			_ = lease.Unlock(context.Background())
 		}
 	})
-	s := sayToken()
+	s := answerToken()
 	texts := make(chan string, 1)
 	spy := func(ctx context.Context) {
 		texts <- strings.Join(metadata.ValueFromIncomingContext(ctx, fenceMetadata), "|") + " " + strings.Join(metadata.ValueFromIncomingContext(ctx, "x-other"), "|")

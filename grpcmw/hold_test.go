@@ -24,7 +24,7 @@ import (
 
 var byID = grpcmw.ByField("id")
 
-func TestOneAtATimeForEachKey(t *testing.T) {
+func TestCallsOfAKeyExcludeEachOther(t *testing.T) {
 	g := newGate()
 	s := service{make: g.make}
 	locker := newLocker(t, newStore(t))
@@ -40,14 +40,14 @@ func TestOneAtATimeForEachKey(t *testing.T) {
 	g.runs(t)
 	g.let()
 	g.let()
-	is(t, comes(t, first).thing, nil, "done")
-	is(t, comes(t, other).thing, nil, "done")
+	is(t, result(t, first).thing, nil, "done")
+	is(t, result(t, other).thing, nil, "done")
 	g.let()
 	thing, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
 	is(t, thing, err, "done")
 }
 
-func TestAsManyAtATimeAsThereIsRoomFor(t *testing.T) {
+func TestCallsAreLimitedToTheCapacity(t *testing.T) {
 	g := newGate()
 	s := service{make: g.make}
 	client := serve(t, &s, concurrency.New(newSemaphore(t, newStore(t), 2), byID))
@@ -60,11 +60,11 @@ func TestAsManyAtATimeAsThereIsRoomFor(t *testing.T) {
 	denies(t, err, policy.TooManyAtOnce)
 	for _, a := range answers {
 		g.let()
-		is(t, comes(t, a).thing, nil, "done")
+		is(t, result(t, a).thing, nil, "done")
 	}
 }
 
-func TestWhoWaitsHasItsTurn(t *testing.T) {
+func TestWaitingCallIsServed(t *testing.T) {
 	for name, c := range map[string]func(opt policy.WaitOption) (grpcmw.Interceptors, func() int){
 		"exclusive": func(opt policy.WaitOption) (grpcmw.Interceptors, func() int) {
 			l := newLocker(t, newStore(t))
@@ -99,31 +99,31 @@ func TestWhoWaitsHasItsTurn(t *testing.T) {
 			second := making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
 			for deadline := time.Now().Add(patience); waiting() != 1; {
 				if time.Now().After(deadline) {
-					t.Fatal("nobody waits")
+					t.Fatal("no call waits")
 				}
 			}
 			g.idle(t)
 			g.let()
-			is(t, comes(t, first).thing, nil, "done")
+			is(t, result(t, first).thing, nil, "done")
 			g.runs(t)
 			g.let()
-			is(t, comes(t, second).thing, nil, "done")
+			is(t, result(t, second).thing, nil, "done")
 
 			chain, _ = c(policy.Wait(50 * time.Millisecond))
 			client = serve(t, &s, chain)
 			first = making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
 			g.runs(t)
 			if _, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"}); status.Code(err) != codes.Aborted && status.Code(err) != codes.ResourceExhausted {
-				t.Errorf("who has waited for long enough: %v", err)
+				t.Errorf("a call that has waited for the maximum: %v", err)
 			}
 			g.let()
-			comes(t, first)
+			result(t, first)
 		})
 	}
 }
 
 // A stream has its lock, or permit, from its beginning to its end.
-func TestAStreamHoldsForItsLife(t *testing.T) {
+func TestStreamHoldsUntilItsEnd(t *testing.T) {
 	l, sem := newLocker(t, newStore(t)), newSemaphore(t, newStore(t), 1)
 	for name, chain := range map[string]grpcmw.Interceptors{
 		"exclusive": exclusive.New(l, byID), "concurrency": concurrency.New(sem, byID),
@@ -154,7 +154,7 @@ func TestAStreamHoldsForItsLife(t *testing.T) {
 				thing, err := stream.Recv()
 				is(t, thing, err, "done tag")
 				if _, err := stream.Recv(); err == nil {
-					t.Error("the stream goes on")
+					t.Error("the stream has not ended")
 				}
 				for deadline := time.Now().Add(patience); name == "concurrency"; { // it is given back after the answer
 					if permit, err := sem.TryAcquire(t.Context(), "1"); err == nil {
@@ -170,7 +170,7 @@ func TestAStreamHoldsForItsLife(t *testing.T) {
 	}
 }
 
-func TestTheHandlerFindsItsLease(t *testing.T) {
+func TestHandlerFindsItsLease(t *testing.T) {
 	s := service{make: func(ctx context.Context, r *things.MakeRequest) (*things.Thing, error) {
 		lease, ok := lock.FromContext(ctx)
 		if !ok || lease.Key() != r.GetId() || lease.Fence().Number <= 0 {
@@ -184,11 +184,11 @@ func TestTheHandlerFindsItsLease(t *testing.T) {
 	}
 }
 
-// What is lost while the handler runs ends its context, and is told to the server, not to the client.
-func TestALockThatIsLost(t *testing.T) {
+// A loss during the handler ends its context, and is reported to the server, not to the client.
+func TestLostLock(t *testing.T) {
 	store := newStore(t)
 	locker := newLocker(t, store)
-	told := make(chan error, 1)
+	errs := make(chan error, 1)
 	s := service{make: func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
 		lease, _ := lock.FromContext(ctx)
 		if ok, err := locker.ForceUnlock(ctx, "1", lease.Fence().Number); !ok {
@@ -197,15 +197,15 @@ func TestALockThatIsLost(t *testing.T) {
 		<-ctx.Done()
 		return &things.Thing{Text: context.Cause(ctx).Error()}, nil
 	}}
-	client := serve(t, &s, exclusive.New(locker, byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { told <- err })))
+	client := serve(t, &s, exclusive.New(locker, byID, grpcmw.OnError(func(_ *grpcmw.Call, err error) { errs <- err })))
 	thing, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
 	is(t, thing, err, lock.ErrLost.Error())
-	if err := <-told; !errors.Is(err, lock.ErrLost) {
-		t.Errorf("told %v", err)
+	if err := <-errs; !errors.Is(err, lock.ErrLost) {
+		t.Errorf("reported %v", err)
 	}
 }
 
-func TestAPanicReleasesTheHold(t *testing.T) {
+func TestPanicReleasesTheLock(t *testing.T) {
 	s := service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) { panic("boom") }}
 	client := serve(t, &s, exclusive.New(newLocker(t, newStore(t)), byID))
 	for range 2 {
@@ -215,7 +215,7 @@ func TestAPanicReleasesTheHold(t *testing.T) {
 	}
 }
 
-func TestCallsRunWithoutAHoldIfTold(t *testing.T) {
+func TestCallsBypassTheStore(t *testing.T) {
 	store := newStore(t)
 	store.Break(storetest.AcquireLock, storetest.Down)
 	store.Break(storetest.AcquirePermits, storetest.Down)

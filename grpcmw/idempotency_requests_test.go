@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-func TestAFingerprintOfTheApplications(t *testing.T) {
+func TestFingerprintOption(t *testing.T) {
 	var s service
 	client := guarded(t, &s, idempotency.Fingerprint(func(call *grpcmw.Call) ([]byte, error) {
 		request, err := call.Request()
@@ -44,7 +44,7 @@ func TestAFingerprintOfTheApplications(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestTheKeyAlone(t *testing.T) {
+func TestKeyAlone(t *testing.T) {
 	var s service
 	client := guarded(t, &s, policy.KeyAlone())
 	for _, id := range []string{"1", "2"} {
@@ -54,11 +54,11 @@ func TestTheKeyAlone(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestAKeyFromElsewhere(t *testing.T) {
+func TestKeyFrom(t *testing.T) {
 	var s service
 	client := guarded(t, &s, idempotency.KeyFrom(grpcmw.ByField("id")))
 	for n, r := range []*things.MakeRequest{{Id: "e"}, {Id: "e"}, {Id: "f", RequestId: "k"}, {RequestId: "k"}, {RequestId: "k"}} {
-		thing, err := client.Make(keyed(t, "k"), r) // whose key does not count
+		thing, err := client.Make(keyed(t, "k"), r) // whose key is ignored
 		is(t, thing, err, "run "+[]string{"1", "1", "2", "3", "4"}[n])
 	}
 	_, err := client.Make(keyed(t, "k"), &things.MakeRequest{Id: strings.Repeat("e", 256)})

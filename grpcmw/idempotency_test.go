@@ -33,13 +33,13 @@ func keyed(t *testing.T, key string) context.Context {
 	return with(t, "x-user", "u", "idempotency-key", key)
 }
 
-// replayed reports whether an answer's header says so.
+// replayed reports whether an answer is a replay.
 func replayed(header metadata.MD) bool {
 	values := header.Get("idempotency-replayed")
 	return len(values) == 1 && values[0] == "true"
 }
 
-func TestATwinIsGivenTheSameAnswer(t *testing.T) {
+func TestTwinGetsTheSameAnswer(t *testing.T) {
 	s := service{}
 	s.make = func(ctx context.Context, r *things.MakeRequest) (*things.Thing, error) {
 		_ = grpc.SetHeader(ctx, metadata.Pairs("x-made", r.GetId(), "x-made", "again", "x-bin", "a, b"))
@@ -86,7 +86,7 @@ func TestAnErrorIsReplayedWithItsDetails(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestNobodyIsGivenAnothersAnswer(t *testing.T) {
+func TestScopesAreSeparate(t *testing.T) {
 	var s service
 	client := guarded(t, &s)
 	thing, err := client.Make(with(t, "x-user", "u", "idempotency-key", "k"), &things.MakeRequest{})
@@ -104,7 +104,7 @@ func TestNobodyIsGivenAnothersAnswer(t *testing.T) {
 	}
 }
 
-func TestAKeyOfAnotherCall(t *testing.T) {
+func TestKeyOfAnotherCall(t *testing.T) {
 	var s service
 	client := guarded(t, &s)
 	if _, err := client.Make(keyed(t, "k"), &things.MakeRequest{Id: "1"}); err != nil {
@@ -115,7 +115,7 @@ func TestAKeyOfAnotherCall(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestAFullScope(t *testing.T) {
+func TestFullScope(t *testing.T) {
 	var s service
 	client := serve(t, &s, idempotency.New(newGuard(t, newStore(t), guard.WithMaxPerScope(1)), byUser, policy.RunUnprotected()))
 	call := func(user, key, want string) {
@@ -133,7 +133,7 @@ func TestAFullScope(t *testing.T) {
 	call("v", "k2", "run 2")
 }
 
-func TestATwinInFlight(t *testing.T) {
+func TestTwinInFlight(t *testing.T) {
 	g := newGate()
 	s := service{make: g.make}
 	client := guarded(t, &s)
@@ -142,14 +142,14 @@ func TestATwinInFlight(t *testing.T) {
 	_, err := client.Make(keyed(t, "k"), &things.MakeRequest{})
 	denies(t, err, policy.InFlight)
 	g.let()
-	a := comes(t, first)
+	a := result(t, first)
 	is(t, a.thing, a.err, "done")
 	thing, err := client.Make(keyed(t, "k"), &things.MakeRequest{})
 	is(t, thing, err, "done")
 	g.idle(t)
 }
 
-func TestTheKeyCanBeTheFieldOfAIP155(t *testing.T) {
+func TestKeyInTheFieldOfAIP155(t *testing.T) {
 	var s service
 	client := guarded(t, &s, policy.Required())
 	user := with(t, "x-user", "u")
@@ -179,7 +179,7 @@ func TestTheKeyCanBeTheFieldOfAIP155(t *testing.T) {
 	denies(t, err, policy.KeyMissing)
 }
 
-func TestWithoutAKeyOrWithABadOne(t *testing.T) {
+func TestMissingAndMalformedKeys(t *testing.T) {
 	var s service
 	client := guarded(t, &s)
 	for n := range 2 {
@@ -197,7 +197,7 @@ func TestWithoutAKeyOrWithABadOne(t *testing.T) {
 	s.ran(t, 2)
 }
 
-func TestMethodsWithoutSideEffectsAreLeftAlone(t *testing.T) {
+func TestMethodsWithoutSideEffectsPass(t *testing.T) {
 	var s service
 	client := guarded(t, &s, policy.Required())
 	for _, ctx := range []context.Context{keyed(t, "k"), keyed(t, "k"), t.Context()} {
@@ -208,7 +208,7 @@ func TestMethodsWithoutSideEffectsAreLeftAlone(t *testing.T) {
 	s.ran(t, 3)
 }
 
-func TestAnAnswerThatIsTooLargeToKeep(t *testing.T) {
+func TestTooLargeAnswer(t *testing.T) {
 	s := service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) {
 		return &things.Thing{Text: strings.Repeat("x", 200)}, nil
 	}}
@@ -273,7 +273,7 @@ func TestWhichErrorsAreKept(t *testing.T) {
 	}
 }
 
-func TestAPanicLeavesAnUnknownOutcome(t *testing.T) {
+func TestPanicLeavesAnUnknownOutcome(t *testing.T) {
 	s := service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) { panic("boom") }}
 	client := guarded(t, &s)
 	if _, err := client.Make(keyed(t, "k"), &things.MakeRequest{}); status.Code(err) != codes.Internal {
@@ -284,9 +284,8 @@ func TestAPanicLeavesAnUnknownOutcome(t *testing.T) {
 	s.ran(t, 1)
 }
 
-// A client that cancels changes nothing: the handler runs to its end, and the next call is given its
-// answer.
-func TestAHandlerOutlivesItsClient(t *testing.T) {
+// The handler runs to its end if its client cancels, and the next call gets its answer.
+func TestHandlerOutlivesItsClient(t *testing.T) {
 	g := newGate()
 	s := service{make: func(ctx context.Context, r *things.MakeRequest) (*things.Thing, error) {
 		thing, _ := g.make(ctx, r)
@@ -303,7 +302,7 @@ func TestAHandlerOutlivesItsClient(t *testing.T) {
 	first := making(ctx, t, client, &things.MakeRequest{})
 	g.runs(t)
 	cancel()
-	if a := comes(t, first); status.Code(a.err) != codes.Canceled {
+	if a := result(t, first); status.Code(a.err) != codes.Canceled {
 		t.Errorf("%v", a.err)
 	}
 	<-gone
@@ -321,7 +320,7 @@ func TestAHandlerOutlivesItsClient(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestCallsRunUnprotectedIfTold(t *testing.T) {
+func TestRunUnprotected(t *testing.T) {
 	var s service
 	store := newStore(t)
 	client := serve(t, &s, idempotency.New(newGuard(t, store), byUser, policy.RunUnprotected()))

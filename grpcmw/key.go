@@ -1,4 +1,4 @@
-// Package grpcmw has what the gRPC interceptors of all policies share: functions that say by what a
+// Package grpcmw has what the gRPC interceptors of all policies share: functions that sendMessages by what a
 // call is limited, locked or scoped, which calls an interceptor leaves alone, and what a refusal
 // looks like. The interceptors themselves are in its subpackages.
 //

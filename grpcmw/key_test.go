@@ -56,7 +56,7 @@ func TestKeyFuncs(t *testing.T) {
 		"peer":                        {key: grpcmw.ByPeer(), ctx: from(t.Context(), "203.0.113.7:1234"), want: "203.0.113.7"},
 		"peer, IPv6":                  {key: grpcmw.ByPeer(), ctx: from(t.Context(), "[2001:db8:1:2:3::4]:1234"), want: "2001:db8:1:2::/64"},
 		"no peer":                     {key: grpcmw.ByPeer(), err: clientip.ErrNoAddress},
-		"peer believes nothing":       {key: grpcmw.ByPeer(), ctx: from(sent("x-forwarded-for", "198.51.100.1"), "10.0.0.1:1"), want: "10.0.0.1"},
+		"peer ignores metadata":       {key: grpcmw.ByPeer(), ctx: from(sent("x-forwarded-for", "198.51.100.1"), "10.0.0.1:1"), want: "10.0.0.1"},
 		"behind a proxy":              {key: grpcmw.ByClientIP(proxies), ctx: from(sent("x-forwarded-for", "198.51.100.1, 203.0.113.7"), "10.0.0.1:1"), want: "203.0.113.7"},
 		"not behind the proxy":        {key: grpcmw.ByClientIP(proxies), ctx: from(sent("x-forwarded-for", "198.51.100.1"), "203.0.113.9:1"), want: "203.0.113.9"},
 		"method":                      {key: grpcmw.ByMethod(), want: things.Things_Make_FullMethodName},
@@ -118,8 +118,8 @@ func TestKeyFuncs(t *testing.T) {
 	}
 }
 
-// A stream to which the client sends one message is keyed by it; the handler finds it all the same.
-func TestAStreamIsKeyedByItsOnlyRequest(t *testing.T) {
+// A stream to which the client sends one message is keyed by it, and the handler receives it too.
+func TestStreamIsKeyedByItsOnlyRequest(t *testing.T) {
 	var s service
 	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), grpcmw.ByField("id")))
 	for _, c := range []struct {
@@ -153,8 +153,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// All clients of a Unix socket are one, whatever they call themselves and whatever they send, unless the one at
-// its other end is said to be a proxy.
+// All clients of a Unix socket are one, whatever they send, unless its other end is a trusted
+// proxy.
 func TestByPeerOverAUnixSocket(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, c := range []struct {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// Mistakes in the order of interceptors are logged once, and the one that could not work is refused.
+// Mistakes in the order of interceptors are logged once, and an order that cannot work is refused.
 func TestOrder(t *testing.T) {
 	byUser, byID := grpcmw.ScopeBy(grpcmw.ByContext(userKey{})), grpcmw.ByField("id")
 	for name, c := range map[string]struct {

@@ -26,7 +26,8 @@ type downChecker struct{}
 
 func (downChecker) Check(context.Context, string, fence.Token) error { return store.ErrUnavailable }
 
-// openPolicies build the interceptors of each policy on a store that is down. Calls pass without it.
+// openPolicies build the interceptors of each policy on a store that is down. Calls pass without
+// it.
 var openPolicies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors{
 	"ratelimit": func(t *testing.T, st store.Store, by grpcmw.KeyFunc, l *slog.Logger) grpcmw.Interceptors {
 		return ratelimit.New(newLimiter(t, st, tokenbucket.PerMinute(10)), by, policy.FailOpen(), policy.Logger(l))
@@ -45,9 +46,9 @@ var openPolicies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFu
 	},
 }
 
-// What the application did not provide is its mistake, and is logged once; what the client did not send is
-// the client's. No outage hides either.
-func TestWhatCallsAreKeyedByAndIsNotThere(t *testing.T) {
+// A value that the application did not provide is an internal error, and logged once; one that the
+// client did not send is the client's error. No outage policy hides either.
+func TestMissingKeys(t *testing.T) {
 	sent := []string{"idempotency-key", "k", "lock-fence", "1"}
 	for name, build := range openPolicies {
 		for _, c := range []struct {
@@ -86,8 +87,8 @@ func TestWhatCallsAreKeyedByAndIsNotThere(t *testing.T) {
 	}
 }
 
-// A stream of requests cannot be keyed by them, which is logged as a mistake in the wiring.
-func TestAStreamOfRequestsIsNotProvided(t *testing.T) {
+// A client stream cannot be keyed by its requests, which is logged as a mistake in the wiring.
+func TestClientStreamHasNoRequest(t *testing.T) {
 	var j mwtest.Journal
 	var s service
 	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), grpcmw.ByField("id"), policy.Logger(j.Logger())))

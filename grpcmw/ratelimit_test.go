@@ -51,7 +51,7 @@ func TestOverTheLimit(t *testing.T) {
 	}
 }
 
-func TestALimitFailsOpenIfItIsTold(t *testing.T) {
+func TestFailOpen(t *testing.T) {
 	var s service
 	store := newStore(t)
 	client := serve(t, &s, ratelimit.New(newLimiter(t, store, tokenbucket.PerMinute(10)), grpcmw.ByMetadata("x-key"), policy.FailOpen(), policy.StatusHeaders()))
@@ -62,15 +62,15 @@ func TestALimitFailsOpenIfItIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := header.Get("ratelimit-status"); len(got) != 1 || got[0] != "bypassed" {
-			t.Errorf("the header says %q", got)
+			t.Errorf("the header is %q", got)
 		}
 	}
 	_, err := client.Make(t.Context(), &things.MakeRequest{})
 	denies(t, err, policy.KeyMissing)
 }
 
-// say sends messages on a stream and returns how many were answered before an error.
-func say(ctx context.Context, t *testing.T, client things.ThingsClient, n int) (answered int, err error) {
+// sendMessages sends messages on a stream and returns how many were answered before an error.
+func sendMessages(ctx context.Context, t *testing.T, client things.ThingsClient, n int) (answered int, err error) {
 	t.Helper()
 	stream := must(client.Talk(ctx))
 	for range n {
@@ -89,15 +89,15 @@ func say(ctx context.Context, t *testing.T, client things.ThingsClient, n int) (
 	return answered, err
 }
 
-func TestAStreamIsChargedOnce(t *testing.T) {
+func TestStreamIsChargedOnce(t *testing.T) {
 	var s service
 	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(2)), grpcmw.Global()))
 	for range 2 {
-		if n, err := say(t.Context(), t, client, 5); n != 5 || !errors.Is(err, io.EOF) {
+		if n, err := sendMessages(t.Context(), t, client, 5); n != 5 || !errors.Is(err, io.EOF) {
 			t.Fatalf("%d messages, %v", n, err)
 		}
 	}
-	n, err := say(t.Context(), t, client, 5)
+	n, err := sendMessages(t.Context(), t, client, 5)
 	denies(t, err, policy.QuotaExceeded)
 	if n != 0 {
 		t.Errorf("%d messages", n)
@@ -105,7 +105,7 @@ func TestAStreamIsChargedOnce(t *testing.T) {
 	s.ran(t, 2)
 }
 
-func TestAStreamIsChargedPerMessageIfAskedFor(t *testing.T) {
+func TestPerMessage(t *testing.T) {
 	refusals := make(chan error, 2)
 	s := service{talk: func(stream grpc.BidiStreamingServer[things.MakeRequest, things.Thing]) error {
 		for {
@@ -125,10 +125,10 @@ func TestAStreamIsChargedPerMessageIfAskedFor(t *testing.T) {
 		}
 	}}
 	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(4)), grpcmw.Global(), ratelimit.PerMessage()))
-	if n, err := say(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
+	if n, err := sendMessages(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
 		t.Fatalf("%d messages, %v", n, err)
 	}
-	n, err := say(t.Context(), t, client, 3) // one is left
+	n, err := sendMessages(t.Context(), t, client, 3) // one is left
 	if n != 1 {
 		t.Errorf("%d messages, want 1", n)
 	}
@@ -136,7 +136,7 @@ func TestAStreamIsChargedPerMessageIfAskedFor(t *testing.T) {
 	for range 2 {
 		denies(t, <-refusals, policy.QuotaExceeded)
 	}
-	n, err = say(t.Context(), t, client, 3) // none for the stream itself
+	n, err = sendMessages(t.Context(), t, client, 3) // none for the stream itself
 	if n != 0 {
 		t.Errorf("%d messages, want none", n)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// locked are interceptors that refuse calls for the thing 1, until it is let.
+// locked returns interceptors that refuse calls for the thing 1 until it is released.
 func locked(t *testing.T, opts ...policy.ExclusiveOption) (chain grpcmw.Interceptors, let func()) {
 	t.Helper()
 	l := newLocker(t, newStore(t))
@@ -29,14 +29,14 @@ func locked(t *testing.T, opts ...policy.ExclusiveOption) (chain grpcmw.Intercep
 
 var errBusy = errors.New("busy")
 
-// denyHooks are ways to answer a refusal.
+// denyHooks are OnDeny hooks.
 var denyHooks = map[string][]policy.ExclusiveOption{
 	"none":     nil,
 	"a status": {grpcmw.OnDeny(func(*grpcmw.Call, policy.Denial) error { return status.Error(codes.PermissionDenied, "busy") })},
 	"an error": {grpcmw.OnDeny(func(*grpcmw.Call, policy.Denial) error { return errBusy })},
 }
 
-func TestARefusalOfAPartIsNotTheCalls(t *testing.T) {
+func TestRefusalOfAnInnerCall(t *testing.T) {
 	chain, _ := locked(t)
 	info := &grpc.UnaryServerInfo{FullMethod: things.Things_Make_FullMethodName}
 	part := func(ctx context.Context) error {
@@ -70,7 +70,7 @@ func TestARefusalOfAPartIsNotTheCalls(t *testing.T) {
 	}
 }
 
-func TestARefusalIsNotKept(t *testing.T) {
+func TestRefusalIsNotKept(t *testing.T) {
 	between := map[string]grpcmw.Interceptors{
 		"nothing": unary(func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) { return handler(ctx, req) }),
 		"wraps": unary(func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
@@ -105,7 +105,7 @@ func TestARefusalIsNotKept(t *testing.T) {
 	}
 }
 
-func TestARefusalThatWasSwallowedIsNone(t *testing.T) {
+func TestSwallowedRefusal(t *testing.T) {
 	for hook, opts := range denyHooks {
 		for _, answer := range []error{nil, status.Error(codes.Aborted, "charged, but not shipped"), status.Error(codes.Unavailable, "later")} {
 			var s service

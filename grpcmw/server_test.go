@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for an event.
 const patience = 10 * time.Second
 
 func must[T any](v T, err error) T {
@@ -37,7 +37,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// newStore returns a store in memory that fails when it is told to.
+// newStore returns a store in memory that fails on command.
 func newStore(t *testing.T) *storetest.Faulty {
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })
@@ -82,7 +82,7 @@ func (s *service) Talk(stream grpc.BidiStreamingServer[things.MakeRequest, thing
 	for {
 		r, err := stream.Recv()
 		if err != nil {
-			return nil //nolint:nilerr // the client has said all it wants to
+			return nil //nolint:nilerr // the client has closed its side
 		}
 		if err := stream.Send(&things.Thing{Id: r.GetId()}); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (s *service) ran(t *testing.T, want int64) {
 
 type userKey struct{}
 
-// authenticate believes the metadata x-user.
+// authenticate trusts the metadata x-user.
 func authenticate(ctx context.Context) context.Context {
 	if user := metadata.ValueFromIncomingContext(ctx, "x-user"); len(user) == 1 {
 		return context.WithValue(ctx, userKey{}, user[0])
@@ -177,8 +177,8 @@ func is(t *testing.T, got *things.Thing, err error, text string) {
 	}
 }
 
-// secret is in the errors of key functions, and in no answer.
-const secret = "do-not-tell"
+// secret is in the errors of key functions, and must not be in answers.
+const secret = "do-not-reveal"
 
 var errKey = errors.New(secret)
 
@@ -224,12 +224,12 @@ func denies(t *testing.T, err error, reason policy.Reason) *status.Status {
 		}
 	}
 	if strings.Contains(st.String(), secret) {
-		t.Errorf("the client is told %v", st)
+		t.Errorf("the client gets %v", st)
 	}
 	return st
 }
 
-// gate is a handler that tells when it runs, and goes on when it is let.
+// gate is a handler that reports when it runs, and blocks until it is released.
 type gate struct{ entered, leave chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}, 100), make(chan struct{}, 100)} }
@@ -267,7 +267,7 @@ func (g gate) idle(t *testing.T) {
 
 func (g gate) let() { g.leave <- struct{}{} }
 
-// answer is what became of a call.
+// answer is the result of a call.
 type answer struct {
 	thing *things.Thing
 	err   error
@@ -286,7 +286,8 @@ func making(ctx context.Context, t *testing.T, client things.ThingsClient, r *th
 	return answers
 }
 
-func comes(t *testing.T, answers <-chan answer) answer {
+// result waits for the result of a call.
+func result(t *testing.T, answers <-chan answer) answer {
 	t.Helper()
 	select {
 	case a := <-answers:

@@ -27,9 +27,9 @@ type ends struct {
 
 func (e ends) OnEnd(span trace.ReadOnlySpan) { e.ended <- span }
 
-// Under otelgrpc, which is a stats handler and so comes before all interceptors, a denial is no error on
-// the server's span, and a store that is unavailable is.
-func TestADenialIsNoErrorOnTheSpan(t *testing.T) {
+// With otelgrpc, a stats handler and so before all interceptors, a denial is no error on the
+// server's span, and an unavailable store is one.
+func TestDenialIsNoErrorOnTheSpan(t *testing.T) {
 	store := newStore(t)
 	spans := ends{tracetest.NewSpanRecorder(), make(chan trace.ReadOnlySpan, 100)}
 	provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
@@ -87,7 +87,7 @@ func TestADenialIsNoErrorOnTheSpan(t *testing.T) {
 		}
 	}
 	g.let()
-	comes(t, first)
+	result(t, first)
 	if span := next(); span.Status().Code != codes.Unset {
 		t.Errorf("a call that ran: status %v", span.Status())
 	}

@@ -22,37 +22,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// waits says how many wait for the thing 1.
-type waits struct {
+// crowd has interceptors, what counts the calls that wait for the thing 1, and what releases it.
+type crowd struct {
 	chain   grpcmw.Interceptors
 	waiting func() int
 	let     func()
 }
 
-// waiters build interceptors whose thing 1 others have.
-var waiters = map[string]func(t *testing.T, opts ...policy.WaitOption) waits{
-	"exclusive": func(t *testing.T, opts ...policy.WaitOption) waits {
+// crowds build interceptors whose thing 1 is held, and at most so many calls wait for.
+var crowds = []func(t *testing.T, most int) crowd{
+	func(t *testing.T, most int) crowd {
 		l := newLocker(t, newStore(t))
 		lease := must(l.Lock(t.Context(), "1"))
-		var all []policy.ExclusiveOption
-		for _, o := range opts {
-			all = append(all, o)
-		}
-		return waits{exclusive.New(l, byID, all...), func() int {
+		return crowd{exclusive.New(l, byID, policy.Wait(time.Minute), policy.MaxWaiting(most)), func() int {
 			var held *lock.HeldError
 			_, err := l.TryLock(t.Context(), "1")
 			errors.As(err, &held)
 			return held.Waiting
 		}, func() { _ = lease.Unlock(t.Context()) }}
 	},
-	"concurrency": func(t *testing.T, opts ...policy.WaitOption) waits {
-		s := newSemaphore(t, newStore(t), 1)
+	func(t *testing.T, most int) crowd {
+		s := newSemaphore(t, newStore(t), 1, semaphore.WithMaxWaiting(most))
 		permit := must(s.Acquire(t.Context(), "1"))
-		var all []policy.ConcurrencyOption
-		for _, o := range opts {
-			all = append(all, o)
-		}
-		return waits{concurrency.New(s, byID, all...), func() int {
+		return crowd{concurrency.New(s, byID, policy.Wait(time.Minute)), func() int {
 			var busy *semaphore.BusyError
 			_, err := s.TryAcquire(t.Context(), "1")
 			errors.As(err, &busy)
@@ -70,11 +62,11 @@ func reaches(t *testing.T, waiting func() int, want int) {
 	}
 }
 
-func TestAClientThatLeavesWaitsNoLonger(t *testing.T) {
-	for _, build := range waiters {
+func TestACanceledCallLeavesTheQueue(t *testing.T) {
+	for _, build := range crowds {
 		for _, isGuarded := range []bool{false, true} {
 			var s service
-			w := build(t, policy.Wait(time.Minute))
+			w := build(t, 1024)
 			chain := []grpcmw.Interceptors{w.chain}
 			if isGuarded {
 				chain = append([]grpcmw.Interceptors{idempotency.New(newGuard(t, newStore(t)), byUser)}, chain...)
@@ -97,10 +89,10 @@ func TestAClientThatLeavesWaitsNoLonger(t *testing.T) {
 	}
 }
 
-func TestAsManyWaitAsMay(t *testing.T) {
-	for _, build := range waiters {
+func TestMaximumOfWaiters(t *testing.T) {
+	for _, build := range crowds {
 		var s service
-		w := build(t, policy.Wait(time.Minute), policy.MaxWaiting(3))
+		w := build(t, 3)
 		client := serve(t, &s, w.chain)
 		answers := make(chan error, 20)
 		for range cap(answers) {

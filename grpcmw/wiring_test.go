@@ -30,7 +30,7 @@ func TestWiring(t *testing.T) {
 	})
 }
 
-// What the compiler cannot see ends the program when it starts, not when a call comes.
+// Mistakes that the compiler cannot find panic when the program starts, not at a call.
 func TestWiringMistakesPanic(t *testing.T) {
 	store := newStore(t)
 	limiter := newLimiter(t, store, tokenbucket.PerMinute(1))
@@ -48,7 +48,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"idempotency: New: nil guard":                    func() { idempotency.New(nil, anyone) },
 		"idempotency: KeyFrom: nil key":                  func() { idempotency.KeyFrom(nil) },
 		"idempotency: Fingerprint: nil function":         func() { idempotency.Fingerprint(nil) },
-		"idempotency: New: Fingerprint says nothing with policy.KeyAlone": func() {
+		"idempotency: New: Fingerprint has no effect with policy.KeyAlone": func() {
 			idempotency.New(orders, anyone, policy.KeyAlone(), idempotency.Fingerprint(func(*grpcmw.Call) ([]byte, error) { return nil, nil }))
 		},
 		"idempotency: KeepCodes: 17 is no code":                   func() { idempotency.KeepCodes(codes.OK, 17) },
@@ -63,6 +63,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"retry: WithMaxDelay: 5ns is neither 0 nor at least 1ms":  func() { retry.WithMaxDelay(5) },
 
 		"idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped": func() { idempotency.New(orders, grpcmw.ScopeFunc{}) },
+		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
+			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
+		},
 
 		"exclusive: New: an option of another framework (func(*http.Request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
 		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },

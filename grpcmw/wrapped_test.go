@@ -21,7 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
-// wrapping is an interceptor that wraps every error, as many do, and notes the one that it was returned.
+// wrapping is an interceptor that wraps every error, and records the original one.
 func wrapping(last *atomic.Pointer[error]) grpcmw.Interceptors {
 	wrap := func(err error) error {
 		if last.Store(&err); err == nil {
@@ -40,9 +40,9 @@ func wrapping(last *atomic.Pointer[error]) grpcmw.Interceptors {
 	}
 }
 
-// A client is not told of the store's error, nor of a key function's, by an interceptor that wraps the refusal.
-// The interceptor finds both.
-func TestAWrappedRefusalTellsNothing(t *testing.T) {
+// An interceptor that wraps refusals reveals no error of the store or of a key function to the
+// client, and finds both itself.
+func TestWrappedRefusalHidesItsCause(t *testing.T) {
 	const inside = "fails on command" // by the store
 	builds := map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors{
 		"fenced": func(_ *testing.T, _ store.Store, by grpcmw.KeyFunc) grpcmw.Interceptors {
@@ -80,7 +80,7 @@ func TestAWrappedRefusalTellsNothing(t *testing.T) {
 						t.Fatalf("the refusal was not wrapped: %v", st)
 					}
 					if strings.Contains(st.String(), c.text) || strings.Contains(fmt.Sprint(st.Details()), c.text) {
-						t.Errorf("the client is told %v", st)
+						t.Errorf("the client gets %v", st)
 					}
 					denies(t, err, c.reason)
 					last := *returned.Load()
@@ -91,10 +91,7 @@ func TestAWrappedRefusalTellsNothing(t *testing.T) {
 				}
 				_, err := client.Make(ctx, &things.MakeRequest{Id: "1"})
 				check(err)
-				stream, err := client.Watch(ctx, &things.MakeRequest{Id: "1"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				stream := must(client.Watch(ctx, &things.MakeRequest{Id: "1"}))
 				if _, err = stream.Recv(); errors.Is(err, io.EOF) {
 					t.Fatal("the stream was served")
 				}
@@ -107,7 +104,7 @@ func TestAWrappedRefusalTellsNothing(t *testing.T) {
 	}
 }
 
-// An interceptor's OnDeny hook finds the application's problem types, for messages of its own.
+// OnDeny hooks get the application's problem types.
 func TestProblemTypesInHooks(t *testing.T) {
 	for name, build := range policies {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// What needs no route goes round the mux, and what does goes round the handler.
+// Middleware that needs no route wraps the mux, and others wrap the handler.
 func Example_roundTheMuxAndRoundAHandler() {
 	st := memstore.New()
 	limiter, err := tokenbucket.New(st, "api", tokenbucket.PerMinute(100))
@@ -53,8 +53,8 @@ func Example_roundTheMuxAndRoundAHandler() {
 
 type userKey struct{}
 
-// The user whom authentication has put into the context, or else the client's address. A user who is called
-// like an address does not pass for who has that address.
+// The authenticated user, or else the client's address. A user whose name is an address has another
+// key than a client with that address.
 func ExampleFirstOf_userOrAddress() {
 	key := nethttp.FirstOf(nethttp.ByContext(userKey{}), nethttp.ByClientIP(clientip.Direct()))
 
@@ -71,7 +71,7 @@ func ExampleFirstOf_userOrAddress() {
 
 type tenantKey struct{}
 
-// Each tenant has a limit for each route. The tenant is what authentication has put into the context.
+// Each tenant has a limit for each route. Authentication has put the tenant into the context.
 func ExampleJoin_perTenantAndRoute() {
 	key := nethttp.Join(nethttp.ByContext(tenantKey{}), nethttp.ByPattern())
 
@@ -85,7 +85,7 @@ func ExampleJoin_perTenantAndRoute() {
 	// Output: 4:acme19:GET /reports/{year} <nil>
 }
 
-// A key function of one's own, for what gorilla/mux knows of the route.
+// A custom key function, for a route variable of gorilla/mux.
 func ExampleKeyFunc_gorillaMux() {
 	byCart := nethttp.KeyFunc(func(r *http.Request) (string, error) { return mux.Vars(r)["id"], nil })
 
@@ -116,7 +116,7 @@ func ExampleUnless_healthChecks() {
 	// / 429
 }
 
-// A log is told why the answer is 503. The client is not.
+// The reason of a 503 is for the log, and not for the client.
 func ExampleOnError_log() {
 	st := memstore.New()
 	orders, err := guard.New(st, "checkout")

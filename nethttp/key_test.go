@@ -109,9 +109,9 @@ func TestKeyFuncs(t *testing.T) {
 	}
 }
 
-// What a key function finds depends on where the middleware stands: round the router, before it has
-// chosen a route, or round the handler.
-func TestWhatRoutersTellOfTheRoute(t *testing.T) {
+// The result of a key function depends on whether the middleware wraps the router, before it has
+// chosen a route, or the handler.
+func TestKeysBeforeAndAfterRouting(t *testing.T) {
 	type found struct{ id, pattern string }
 	var outside, inside found
 	look := func(at *found) func(http.Handler) http.Handler {
@@ -152,7 +152,7 @@ func TestWhatRoutersTellOfTheRoute(t *testing.T) {
 		}(), found{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			outside, inside = found{"not", "asked"}, found{"not", "asked"}
+			outside, inside = found{"not", "called"}, found{"not", "called"}
 			c.router.ServeHTTP(httptest.NewRecorder(), get())
 			if outside != (found{}) {
 				t.Errorf("round the router: %+v, want nothing", outside)

@@ -14,28 +14,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// A cookie's value is a piece of all cookies of its request. The limit of each keeps no more than the value.
-func TestACookieKeepsNothingElseOfItsRequest(t *testing.T) {
+// A cookie's value is a substring of all cookies of its request. A limit keeps no more than the
+// value.
+func TestCookieDoesNotKeepItsRequest(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()
-	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerHour(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limiter := must(tokenbucket.New(store, "api", tokenbucket.PerHour(1)))
 	handler := ratelimit.New(limiter, nethttp.ByCookie("session"))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	send := func(session string) int {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody))
 		req.Header.Set("Cookie", "session="+session+"; other="+strings.Repeat("c", 250<<10))
-		resp, err := server.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must(server.Client().Do(req))
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}

@@ -24,9 +24,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// The policies that let requests pass while the store is down, on a Redis that is up and not as it must
-// be: nothing passes, and the log of the store says why.
-func TestNoOpenPolicyAppliesToAServerThatIsSetUpWrongly(t *testing.T) {
+// Policies that fail open while the store is down fail closed while Redis is misconfigured, and the
+// store logs the reason.
+func TestMisconfiguredServerFailsClosed(t *testing.T) {
 	for name, c := range map[string]struct {
 		setUp    func(t *testing.T, server *redis.Client)
 		password string
@@ -93,8 +93,8 @@ func configure(t *testing.T, server *redis.Client, setting, value string) {
 	}
 }
 
-// A refused connection is an outage, and says so.
-func TestWhatPassesWhileNothingAnswersIsLogged(t *testing.T) {
+// A refused connection is an outage, and logged as one.
+func TestRefusedConnectionIsAnOutage(t *testing.T) {
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })

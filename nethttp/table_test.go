@@ -57,7 +57,7 @@ var frameworks = map[string]framework{
 	}},
 }
 
-// byVar is how the documentation of ByPathValue has it for gorilla/mux.
+// byVar is the example for gorilla/mux in the documentation of ByPathValue.
 func byVar(name string) nethttp.KeyFunc {
 	return func(r *http.Request) (string, error) {
 		value, ok := mux.Vars(r)[name]
@@ -68,7 +68,7 @@ func byVar(name string) nethttp.KeyFunc {
 	}
 }
 
-// wrap puts a chain round a handler, its first outermost.
+// wrap wraps a handler in a chain, whose first is outermost.
 func wrap(handler http.Handler, chain []func(http.Handler) http.Handler) http.Handler {
 	for i := len(chain) - 1; i >= 0; i-- {
 		handler = chain[i](handler)

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
@@ -32,7 +33,7 @@ func TestWiring(t *testing.T) {
 	})
 }
 
-// What the compiler cannot see ends the program when it starts, not when a request comes.
+// Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })
@@ -64,6 +65,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"fenced: New: nil handler":        func() { fenced.New(marks, anyKey)(none) },
 
 		"idempotency: New: no scope; use nethttp.ScopeBy or nethttp.Unscoped": func() { idempotency.New(orders, nethttp.ScopeFunc{}) },
+		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
+			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
+		},
 
 		"ratelimit: New: an option of another framework (func(*echo.Context) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
 		"idempotency: New: an option of another framework (func(*echo.Context) bool)": func() { idempotency.New(orders, anyone, unless) },

@@ -25,10 +25,7 @@ func TestBucketsContract(t *testing.T) {
 					if down {
 						primary.Break(storetest.TakeTokens, storetest.Down)
 					}
-					buckets, err := fallback.Buckets(primary, standIn, 1)
-					if err != nil {
-						t.Fatal(err)
-					}
+					buckets := must(fallback.Buckets(primary, standIn, 1))
 					test(t, storetest.Harness[store.Buckets]{Store: buckets, Advance: time.Sleep})
 				})
 			})
@@ -36,7 +33,7 @@ func TestBucketsContract(t *testing.T) {
 	}
 }
 
-// limited runs a test with a limiter on a primary and a stand-in, on fake time.
+// limited runs a test with a limiter on a primary and a stand-in, with faked time.
 func limited(t *testing.T, plan tokenbucket.Plan, share float64, test func(t *testing.T, primary, standIn *storetest.Faulty, l *tokenbucket.Limiter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,15 +45,7 @@ func limited(t *testing.T, plan tokenbucket.Plan, share float64, test func(t *te
 
 func newLimiter(t *testing.T, primary, standIn store.Buckets, plan tokenbucket.Plan, share float64) *tokenbucket.Limiter {
 	t.Helper()
-	buckets, err := fallback.Buckets(primary, standIn, share)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := tokenbucket.New(buckets, "api", plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return must(tokenbucket.New(must(fallback.Buckets(primary, standIn, share)), "api", plan))
 }
 
 func allow(t *testing.T, l *tokenbucket.Limiter, n int64) tokenbucket.Decision {
@@ -89,7 +78,7 @@ func TestShareOfABurst(t *testing.T) {
 		}
 		time.Sleep(time.Microsecond)
 		if d := allow(t, l, 1); !d.Allowed || d.Limits()[0].Remaining != 0 {
-			t.Errorf("after the time it said: %+v", d)
+			t.Errorf("after that time: %+v", d)
 		}
 		primary.Mend(storetest.Any)
 		if d := allow(t, l, 1); !d.Allowed || d.Limits()[0].Remaining != 19 {
@@ -98,7 +87,7 @@ func TestShareOfABurst(t *testing.T) {
 	})
 }
 
-// Four processes whose shares add up to one admit no more than one burst and the rate, and not much less.
+// Four processes whose shares add up to one admit one burst and the rate, and not much less.
 func TestSharesAddUp(t *testing.T) {
 	for name, plan := range map[string]tokenbucket.Plan{
 		"one limit": tokenbucket.PerSecond(100).Burst(40),
@@ -131,7 +120,7 @@ func TestSharesAddUp(t *testing.T) {
 	}
 }
 
-// A share of less than one decision still lets one pass, and the next after as long as the rate says.
+// A share of less than one token admits one request, and the next at the rate of the share.
 func TestSmallShare(t *testing.T) {
 	limited(t, tokenbucket.PerSecond(1).Burst(1), 0.1, func(t *testing.T, primary, _ *storetest.Faulty, l *tokenbucket.Limiter) {
 		primary.Break(storetest.TakeTokens, storetest.Down)
@@ -181,7 +170,7 @@ func TestNoFallbackOfBuckets(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a caller that has left: %v", err)
+			t.Errorf("an ended context: %v", err)
 		}
 		if n := standIn.Calls(storetest.Any); n != 0 {
 			t.Errorf("%d calls of the stand-in", n)

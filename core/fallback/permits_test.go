@@ -23,11 +23,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ttl = 30 * time.Second // the default of a permit
 
-// fixture is a Semaphore with a stand-in, on fake time.
+// fixture is a Semaphore with a stand-in and faked time.
 type fixture struct {
 	*testing.T
 	primary, standIn *storetest.Faulty
-	permits          store.Permits
 	*semaphore.Semaphore
 }
 
@@ -36,13 +35,7 @@ func with(t *testing.T, capacity int, share float64, test func(t *testing.T, f f
 	synctest.Test(t, func(t *testing.T) {
 		f := fixture{T: t, primary: storetest.NewFaulty(memstore.New()), standIn: storetest.NewFaulty(memstore.New())}
 		t.Cleanup(func() { _, _ = f.primary.Close(), f.standIn.Close() })
-		var err error
-		if f.permits, err = fallback.Permits(f.primary, f.standIn, share); err != nil {
-			t.Fatal(err)
-		}
-		if f.Semaphore, err = semaphore.New(f.permits, "test", capacity); err != nil {
-			t.Fatal(err)
-		}
+		f.Semaphore = must(semaphore.New(must(fallback.Permits(f.primary, f.standIn, share)), "test", capacity))
 		t.Cleanup(func() { _ = f.Close() })
 		test(t, f)
 	})
@@ -66,29 +59,43 @@ func (f fixture) release(permits ...*semaphore.Permit) {
 	}
 }
 
-// inUse checks what is in use in both stores, and that neither has a queue.
+// inUse mends both stores, and checks the weight in use, and that neither has a queue.
 func (f fixture) inUse(primary, standIn int) {
 	f.Helper()
-	synctest.Wait()
 	f.primary.Mend(storetest.Any)
 	f.standIn.Mend(storetest.Any)
-	for st, want := range map[*storetest.Faulty]int{f.primary: primary, f.standIn: standIn} {
-		state, err := st.InspectPermits(f.Context(), "test", "k")
-		if err != nil || state.InUse != want || state.Waiting != 0 {
-			f.Errorf("%+v, %v, want %d in use", state, err, want)
-		}
+	f.waiting(primary, standIn, 0)
+}
+
+// waiting checks the weight in use in both stores, and the number of waiters in the stand-in.
+func (f fixture) waiting(primary, standIn, waiting int) {
+	f.Helper()
+	synctest.Wait()
+	p, err1 := f.primary.InspectPermits(f.Context(), "test", "k")
+	s, err2 := f.standIn.InspectPermits(f.Context(), "test", "k")
+	if err := errors.Join(err1, err2); err != nil || p.InUse != primary || p.Waiting != 0 || s.InUse != standIn || s.Waiting != waiting {
+		f.Errorf("%+v and %+v, %v, want %d and %d in use, %d waiting", p, s, err, primary, standIn, waiting)
 	}
 }
 
-// waiting is a call that waits for a permit.
-type waiting struct {
+// waiter is a call that waits for a permit.
+type waiter struct {
 	done   chan struct{}
 	permit *semaphore.Permit
 	err    error
 }
 
-func (f fixture) wait(ctx context.Context) *waiting {
-	w := &waiting{done: make(chan struct{})}
+// granted waits for the permit, and returns it.
+func (w *waiter) granted(t *testing.T) *semaphore.Permit {
+	t.Helper()
+	if <-w.done; w.err != nil {
+		t.Fatalf("a waiter: %v", w.err)
+	}
+	return w.permit
+}
+
+func (f fixture) wait(ctx context.Context) *waiter {
+	w := &waiter{done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
 		w.permit, w.err = f.Acquire(ctx, "k")
@@ -97,23 +104,20 @@ func (f fixture) wait(ctx context.Context) *waiting {
 	return w
 }
 
-// Without an outage the store is primary's.
+// Without an outage the store behaves as primary.
 func TestContract(t *testing.T) {
 	storetest.Permits(t, func(t *testing.T, test func(*testing.T, storetest.Harness[store.Permits])) {
 		synctest.Test(t, func(t *testing.T) {
 			primary, standIn := memstore.New(), memstore.New()
 			defer primary.Close()
 			defer standIn.Close()
-			permits, err := fallback.Permits(primary, standIn, 0.5)
-			if err != nil {
-				t.Fatal(err)
-			}
+			permits := must(fallback.Permits(primary, standIn, 0.5))
 			test(t, storetest.Harness[store.Permits]{Store: permits, Advance: time.Sleep})
 		})
 	})
 }
 
-// With primary down for good, the stand-in keeps the contract but for what primary reports.
+// While primary is down, the stand-in keeps the contract. Only the state is primary's.
 func TestContractInAnOutage(t *testing.T) {
 	storetest.Permits(t, func(t *testing.T, test func(*testing.T, storetest.Harness[store.Permits])) {
 		synctest.Test(t, func(t *testing.T) {
@@ -122,10 +126,7 @@ func TestContractInAnOutage(t *testing.T) {
 			defer standIn.Close()
 			primary.Break(storetest.AcquirePermits, storetest.Down)
 			primary.Break(storetest.AwaitPermits, storetest.Down)
-			permits, err := fallback.Permits(primary, standIn, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			permits := must(fallback.Permits(primary, standIn, 1))
 			if strings.HasSuffix(t.Name(), "an_acquire_after_its_own_release_is_refused") {
 				t.Skip("the tombstone is primary's")
 			}
@@ -152,7 +153,7 @@ func TestPermitsOfAnOutage(t *testing.T) {
 	with(t, 5, 0.5, func(t *testing.T, f fixture) {
 		before := f.acquire(5)
 		if _, err := f.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
-			t.Errorf("a full semaphore is no outage: %v", err)
+			t.Errorf("a full semaphore: %v", err)
 		}
 		if n := f.standIn.Calls(storetest.Any); n != 0 {
 			t.Errorf("%d calls of the stand-in without an outage", n)
@@ -171,18 +172,15 @@ func TestPermitsOfAnOutage(t *testing.T) {
 			t.Errorf("not renewed in the stand-in: %v", context.Cause(one.Context()))
 		}
 		f.release(one)
-		<-waiter.done
-		if waiter.err != nil {
-			t.Fatalf("a waiter: %v", waiter.err)
-		}
+		moved := waiter.granted(t)
 		f.primary.Mend(storetest.Any)
-		after := f.acquire(5) // the lease of the first is over
+		after := f.acquire(5) // the first lease has expired
 		two.ReleaseAsync()
 		f.inUse(5, 1)
-		f.release(waiter.permit, after)
+		f.release(moved, after)
 		f.inUse(0, 0)
 		if err := before.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
-			t.Errorf("the permit that the outage ended: %v", err)
+			t.Errorf("a permit that expired in the outage: %v", err)
 		}
 	})
 }
@@ -232,7 +230,7 @@ func TestUnconfirmedRequestIsWithdrawn(t *testing.T) {
 	})
 }
 
-// The withdrawal is retried for as long as primary is silent.
+// The withdrawal is retried until primary replies.
 func TestWithdrawalIsRetried(t *testing.T) {
 	with(t, 1, 1, func(t *testing.T, f fixture) {
 		f.primary.Break(storetest.AcquirePermits, storetest.LostReply)
@@ -244,40 +242,22 @@ func TestWithdrawalIsRetried(t *testing.T) {
 	})
 }
 
-// A request that waits when the store falls silent continues in the stand-in, and leaves primary's queue.
+// A request that waits when the outage begins moves to the stand-in, and leaves primary's queue.
 func TestWaitersMove(t *testing.T) {
 	with(t, 1, 1, func(t *testing.T, f fixture) {
 		permit := f.acquire(1)
 		f.primary.Break(storetest.AwaitPermits, storetest.Down)
-		waiter := f.wait(t.Context())
-		<-waiter.done
-		if waiter.err != nil {
-			t.Fatal(waiter.err)
-		}
+		moved := f.wait(t.Context()).granted(t)
 		behind := f.wait(t.Context())
-		f.inUse2(1, 1, 1)
-		f.release(waiter.permit)
-		<-behind.done
-		if behind.err != nil {
-			t.Fatal(behind.err)
-		}
-		f.release(permit, behind.permit)
+		f.waiting(1, 1, 1)
+		f.release(moved)
+		f.release(permit, behind.granted(t))
 		f.inUse(0, 0)
 	})
 }
 
-// inUse2 checks what is in use in both stores, and how many wait in the stand-in alone.
-func (f fixture) inUse2(primary, standIn, waiting int) {
-	f.Helper()
-	p, err1 := f.primary.InspectPermits(f.Context(), "test", "k")
-	s, err2 := f.standIn.InspectPermits(f.Context(), "test", "k")
-	if err := errors.Join(err1, err2); err != nil || p.InUse != primary || p.Waiting != 0 || s.InUse != standIn || s.Waiting != waiting {
-		f.Errorf("%+v and %+v, %v, want %d and %d in use, %d waiting", p, s, err, primary, standIn, waiting)
-	}
-}
-
-// The end of the caller's own time is no outage.
-func TestNoFallbackForACallerWhoHasLeft(t *testing.T) {
+// The end of the caller's context is no outage.
+func TestNoFallbackForAnEndedContext(t *testing.T) {
 	with(t, 1, 1, func(t *testing.T, f fixture) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -316,11 +296,7 @@ func TestCapacityChangesInTheStandIn(t *testing.T) {
 		if err := f.SetCapacity(4); err != nil {
 			t.Fatal(err)
 		}
-		<-waiter.done
-		if waiter.err != nil {
-			t.Fatalf("2 of 4: %v", waiter.err)
-		}
-		f.release(permit, waiter.permit)
+		f.release(permit, waiter.granted(t))
 	})
 }
 
@@ -408,4 +384,12 @@ func TestPermitsRefuses(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -32,7 +32,7 @@ func ExampleGate() {
 	paused, next := fence.Token{Number: 33}, fence.Token{Number: 34} // of two leases
 	save(paused, "draft")
 	save(next, "final")
-	save(paused, "the rest of the draft") // it wakes, and knows nothing
+	save(paused, "the rest of the draft") // after its pause
 	save(next, "final, with a date")
 	// Output:
 	// saved: draft
@@ -72,13 +72,13 @@ func TestAdmit(t *testing.T) {
 				t.Errorf("Mark(%d).Admit(%+v) = %d, %v; want %d, %v", c.mark, c.token, got, err, c.want, c.err)
 			}
 			if errors.Is(err, fence.ErrStale) && errors.Is(err, fence.ErrInvalid) {
-				t.Errorf("%v is two things at once", err)
+				t.Errorf("%v matches two errors", err)
 			}
 		})
 	}
 }
 
-// The rule, said without a mark: who passes depends on the exclusive tokens before, and on no others.
+// The rule without a mark: a token passes unless a larger exclusive one has passed before.
 func TestAdmitIsTheRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (
@@ -115,7 +115,7 @@ func TestAdmitIsTheRule(t *testing.T) {
 func TestGateUnderConcurrency(t *testing.T) {
 	var (
 		gate   fence.Gate
-		passed []int64 // gate guards it: that is what is tested
+		passed []int64 // guarded by gate
 		wg     sync.WaitGroup
 		most   int64
 	)
@@ -146,7 +146,7 @@ func TestGateUnderConcurrency(t *testing.T) {
 	}
 }
 
-func TestGateKeepsWhatItSaw(t *testing.T) {
+func TestGateAfterFailures(t *testing.T) {
 	var gate fence.Gate
 	failed := errors.New("disk full")
 	if err := gate.Do(fence.Token{Number: 5}, func() error { return failed }); err != failed {

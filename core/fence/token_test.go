@@ -32,7 +32,7 @@ func TestTokenText(t *testing.T) {
 }
 
 // A token has one spelling, so every other one is refused.
-func TestTextThatIsNoToken(t *testing.T) {
+func TestInvalidTokenText(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "0", "00", "01", "-0", "-1", "+1", " 1", "1 ", "1\n", "1\x00", "1_000", "1,000", "1.0", "1e3", "0x1", "１", "x",
 		"1, 2", "1;", "1;share", "1;Shared", "1; shared", "1 ;shared", "1;shared ", "1;shared;shared", "1;shared=?1", ";shared", "0;shared", "-1;shared",
@@ -44,7 +44,7 @@ func TestTextThatIsNoToken(t *testing.T) {
 			continue
 		}
 		if len(text) > 5 && strings.Contains(err.Error(), text) {
-			t.Errorf("the error says what a stranger wrote: %v", err)
+			t.Errorf("the error has the client's text: %v", err)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestTokenRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		token := fence.Token{Number: rapid.Int64Range(1, math.MaxInt64).Draw(t, "number"), Shared: rapid.Bool().Draw(t, "shared")}
 		if got, err := fence.ParseToken(token.String()); got != token || err != nil {
-			t.Fatalf("%+v goes over the wire as %q, and comes as %+v, %v", token, token, got, err)
+			t.Fatalf("%+v is written as %q, and read as %+v, %v", token, token, got, err)
 		}
 	})
 }

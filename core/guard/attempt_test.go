@@ -28,7 +28,7 @@ type fixture struct {
 	guard *guard.Guard
 }
 
-// inBubble runs a test with a fake clock.
+// inBubble runs a test with faked time.
 func inBubble(t *testing.T, test func(f fixture), opts ...guard.Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,7 +36,7 @@ func inBubble(t *testing.T, test func(f fixture), opts ...guard.Option) {
 		f := fixture{t, st, newGuard(t, st, opts...)}
 		test(f)
 		st.Mend(storetest.Any)
-		if err := st.Close(); err != nil && !strings.HasPrefix(err.Error(), "guard: ") { // what tests leave unsettled
+		if err := st.Close(); err != nil && !strings.HasPrefix(err.Error(), "guard: ") { // of unsettled attempts
 			t.Error(err)
 		}
 	})
@@ -44,10 +44,7 @@ func inBubble(t *testing.T, test func(f fixture), opts ...guard.Option) {
 
 func newGuard(t *testing.T, st store.Records, opts ...guard.Option) *guard.Guard {
 	t.Helper()
-	g, err := guard.New(st, "orders", opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must(guard.New(st, "orders", opts...))
 	return g
 }
 
@@ -117,7 +114,7 @@ func TestComplete(t *testing.T) {
 	})
 }
 
-// A settling step is not the caller's to cancel.
+// A cancelled context does not prevent Complete.
 func TestCompleteWithACancelledContext(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		ctx, cancel := context.WithCancel(f.Context())
@@ -130,7 +127,7 @@ func TestCompleteWithACancelledContext(t *testing.T) {
 	})
 }
 
-func TestRenewalKeepsALongAttempt(t *testing.T) {
+func TestLongAttemptIsRenewed(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()
 		f.sleep(20 * lease)
@@ -152,7 +149,7 @@ func TestContextEndsBeforeTheLease(t *testing.T) {
 		if ran := time.Since(start); ran >= lease || ran < lease*9/10 {
 			t.Errorf("ended after %v of a lease of %v", ran, lease)
 		}
-		_ = f.refused(guard.ErrInFlight) // by the store's clock the lease still lives
+		_ = f.refused(guard.ErrInFlight) // the store's lease has not expired
 		f.sleep(lease)
 		second := f.attempt()
 		if second.OperationID() != a.OperationID() {
@@ -171,7 +168,7 @@ func TestContextEndsBeforeTheLease(t *testing.T) {
 	}, guard.WithRerun())
 }
 
-func TestContextEndsWhenTheRecordIsGone(t *testing.T) {
+func TestContextEndsWithoutTheRecord(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		wrapped := &recorder{Records: f.store}
 		f.guard = newGuard(t, wrapped)
@@ -184,7 +181,7 @@ func TestContextEndsWhenTheRecordIsGone(t *testing.T) {
 	})
 }
 
-func TestCompletionIsRepeatedUntilConfirmed(t *testing.T) {
+func TestCompletionIsRetried(t *testing.T) {
 	for name, how := range map[string]storetest.Fault{"down": storetest.Down, "reply lost": storetest.LostReply, "hung": storetest.Hung} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(f fixture) {
@@ -192,8 +189,8 @@ func TestCompletionIsRepeatedUntilConfirmed(t *testing.T) {
 				f.store.Break(storetest.SettleOperation, how)
 				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), store.ErrUnavailable)
 				if how != storetest.LostReply {
-					f.sleep(lease + lease/2) // the lease goes on being renewed meanwhile
-					f.replay()               // by the process that has the result
+					f.sleep(lease + lease/2) // the lease is renewed
+					f.replay()               // in the process that has the result
 					other := f
 					other.guard = newGuard(f.T, f.store)
 					_ = other.refused(guard.ErrInFlight)
@@ -227,11 +224,11 @@ func TestShutdownFinishesCompletions(t *testing.T) {
 	})
 }
 
-// Shutdown waits for attempts and for what the store has not confirmed, begins nothing new, and
-// says how much is left when its context ends.
-func TestShutdownSaysWhatIsLeft(t *testing.T) {
+// Shutdown waits for attempts and for confirmations of the store, begins nothing new, and reports the
+// number of both when its context ends.
+func TestShutdownReportsPending(t *testing.T) {
 	inBubble(t, func(f fixture) {
-		const completed, abandoned, unheard, running = 3000, 7, 12, 2
+		const completed, abandoned, unconfirmed, running = 3000, 7, 12, 2
 		var all []*guard.Attempt
 		for i := range completed + abandoned + running {
 			a, _, err := f.guard.Begin(f.Context(), guard.Operation{Key: fmt.Sprint(i)})
@@ -241,8 +238,8 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		f.store.Break(storetest.BeginOperation, storetest.LostReply)
 		f.store.Break(storetest.AbandonOperation, storetest.Down)
 		f.store.Break(storetest.SettleOperation, storetest.Down)
-		for i := range unheard {
-			_, _, err := f.guard.Begin(f.Context(), guard.Operation{Key: fmt.Sprint("unheard", i)})
+		for i := range unconfirmed {
+			_, _, err := f.guard.Begin(f.Context(), guard.Operation{Key: fmt.Sprint("unconfirmed", i)})
 			f.want(err, store.ErrUnconfirmed)
 		}
 		for i, a := range all[running:] {
@@ -252,7 +249,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 				f.want(a.Complete(f.Context(), guard.Result{Data: []byte("charged")}), store.ErrUnavailable)
 			}
 		}
-		says := func(what string) {
+		reports := func(what string) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(f.Context(), time.Second)
 			defer cancel()
@@ -260,17 +257,17 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 				t.Errorf("Shutdown: %v, want %s", err, what)
 			}
 		}
-		says("2 attempts are not settled, 3000 completions are not confirmed, 19 abandoned attempts are not confirmed")
+		reports("2 attempts are not settled, 3000 completions are not confirmed, 19 abandoned attempts are not confirmed")
 		_ = f.refused(store.ErrClosed)
 		f.store.Mend(storetest.BeginOperation)
 		_ = f.refused(store.ErrClosed)
 		f.store.Mend(storetest.AbandonOperation)
-		says("2 attempts are not settled, 3000 completions are not confirmed")
+		reports("2 attempts are not settled, 3000 completions are not confirmed")
 		f.store.Mend(storetest.SettleOperation)
-		says("2 attempts are not settled")
+		reports("2 attempts are not settled")
 		f.want(all[0].MarkDirty(f.Context()), nil)
 		f.want(all[0].Complete(f.Context(), guard.Result{}), nil)
-		says("1 attempts are not settled")
+		reports("1 attempts are not settled")
 		time.AfterFunc(time.Minute, func() { _ = all[1].Complete(f.Context(), guard.Result{}) })
 		f.want(f.store.Shutdown(f.Context()), nil)
 		f.want(all[1].Context().Err(), context.Canceled)
@@ -292,9 +289,8 @@ func TestShutdownWaitsForTheStepsOfAttempts(t *testing.T) {
 	})
 }
 
-// When the answer to Begin does not arrive, nobody waits for the lease of an attempt that nobody
-// runs.
-func TestUnheardBeginIsTakenBack(t *testing.T) {
+// If the reply to Begin is lost, its attempt is abandoned, and blocks no caller for a lease.
+func TestLostReplyToBegin(t *testing.T) {
 	for name, how := range map[string]storetest.Fault{"reply lost": storetest.LostReply, "hung": storetest.Hung} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(f fixture) {
@@ -314,13 +310,13 @@ func TestUnheardBeginIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestBeginThatReachedNobodyLeavesNothing(t *testing.T) {
+func TestFailedBeginLeavesNothing(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.store.Break(storetest.BeginOperation, storetest.Down)
 		_ = f.refused(store.ErrUnavailable)
 		f.sleep(time.Minute)
 		if n := f.store.Calls(storetest.AbandonOperation); n != 0 {
-			t.Errorf("took back %d times what was not begun", n)
+			t.Errorf("%d calls of AbandonOperation", n)
 		}
 	})
 }
@@ -330,7 +326,7 @@ func TestAbandon(t *testing.T) {
 		f.want(f.attempt().Abandon(f.Context()), nil)
 		f.store.BreakNext(storetest.AbandonOperation, storetest.Down, 1)
 		f.want(f.attempt().Abandon(f.Context()), store.ErrUnavailable)
-		f.sleep(time.Second) // repeated in the background
+		f.sleep(time.Second) // retried in the background
 		f.want(f.attempt().Abandon(f.Context()), nil)
 	})
 }
@@ -345,12 +341,12 @@ func TestMarks(t *testing.T) {
 		}
 		f.want(a.MarkClean(f.Context()), nil)
 		if a.Dirty() {
-			t.Error("dirty once marked clean")
+			t.Error("dirty after MarkClean")
 		}
 		f.store.BreakNext(storetest.MarkOperation, storetest.Down, 1)
 		f.want(a.MarkDirty(f.Context()), store.ErrUnavailable)
 		if !a.Dirty() {
-			t.Error("clean after an attempt to say otherwise")
+			t.Error("clean after a failed MarkDirty")
 		}
 		f.want(a.Complete(f.Context(), guard.Result{}), nil)
 	})
@@ -361,7 +357,7 @@ type lateMarks struct {
 	store.Records
 	hold    bool
 	late    []store.MarkRequest
-	replied chan struct{} // if it is not nil, replies to marks that say clean wait for it
+	replied chan struct{} // if it is not nil, replies to MarkClean wait for it
 }
 
 func (s *lateMarks) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
@@ -376,12 +372,12 @@ func (s *lateMarks) MarkOperation(ctx context.Context, req store.MarkRequest) (b
 	return held, err
 }
 
-// A MarkClean is held back on its way, MarkDirty succeeds, and then the MarkClean arrives: the
-// attempt stays dirty, or another would run the operation a second time.
-func TestALateMarkCleanUndoesNoMarkDirty(t *testing.T) {
+// If a MarkClean arrives after a later MarkDirty, the attempt stays dirty; otherwise another would run
+// the operation again.
+func TestLateMarkClean(t *testing.T) {
 	for name, marks := range map[string]func(f fixture, a *guard.Attempt, s *lateMarks){
 		"once": func(fixture, *guard.Attempt, *lateMarks) {},
-		"after a MarkClean that was confirmed": func(f fixture, a *guard.Attempt, s *lateMarks) {
+		"after a confirmed MarkClean": func(f fixture, a *guard.Attempt, s *lateMarks) {
 			s.hold = false
 			f.want(a.MarkClean(f.Context()), nil)
 			s.hold = true
@@ -404,7 +400,7 @@ func TestALateMarkCleanUndoesNoMarkDirty(t *testing.T) {
 					_, err := s.MarkOperation(f.Context(), req)
 					f.want(err, nil)
 				}
-				f.store.Break(storetest.RenewOperations, storetest.Down) // as good as dead
+				f.store.Break(storetest.RenewOperations, storetest.Down) // as if dead
 				f.sleep(lease + time.Second)
 				_ = f.refused(guard.ErrOutcomeUnknown)
 				_ = a.Abandon(f.Context())
@@ -413,9 +409,9 @@ func TestALateMarkCleanUndoesNoMarkDirty(t *testing.T) {
 	}
 }
 
-// The reply to a MarkClean that comes after MarkDirty was called does not make the attempt clean,
-// or a failure would give the operation back after its effect.
-func TestALateReplyToMarkClean(t *testing.T) {
+// A reply to MarkClean after a call of MarkDirty does not make the attempt clean; otherwise a failure
+// would release the operation after its effect.
+func TestLateReplyToMarkClean(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		s := &lateMarks{Records: f.store, replied: make(chan struct{})}
 		f.guard = newGuard(t, s)
@@ -433,7 +429,7 @@ func TestALateReplyToMarkClean(t *testing.T) {
 	})
 }
 
-// What becomes of an attempt whose process dies.
+// An attempt whose process dies stays undecided if it was dirty, unless re-runs are allowed.
 func TestDeadAttempts(t *testing.T) {
 	for name, c := range map[string]struct {
 		clean  bool
@@ -450,7 +446,7 @@ func TestDeadAttempts(t *testing.T) {
 				if c.clean {
 					f.want(a.MarkClean(f.Context()), nil)
 				}
-				f.store.Break(storetest.RenewOperations, storetest.Down) // as good as dead
+				f.store.Break(storetest.RenewOperations, storetest.Down) // as if dead
 				f.sleep(lease + time.Second)
 				if c.second {
 					if n := f.attempt().Number(); n != 2 {
@@ -504,13 +500,21 @@ func TestRetryAfter(t *testing.T) {
 		a := f.attempt()
 		var inFlight *guard.InFlightError
 		if err := f.refused(guard.ErrInFlight); !errors.As(err, &inFlight) || inFlight.RetryAfter != 200*time.Millisecond || inFlight.Remaining != lease {
-			t.Errorf("got %#v, want what attempts have taken", inFlight)
+			t.Errorf("got %#v, want the duration of attempts", inFlight)
 		}
 		f.store.Break(storetest.RenewOperations, storetest.Down)
 		f.sleep(lease - 50*time.Millisecond)
 		if err := f.refused(guard.ErrInFlight); !errors.As(err, &inFlight) || inFlight.RetryAfter != 50*time.Millisecond {
-			t.Errorf("got %#v, want no more than what remains of the lease", inFlight)
+			t.Errorf("got %#v, want at most the rest of the lease", inFlight)
 		}
 		_ = a.Abandon(f.Context())
 	}, guard.WithRerun())
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

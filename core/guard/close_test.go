@@ -30,8 +30,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// What Close leaves, the store's Shutdown continues with.
-func TestCloseSaysWhatIsLeft(t *testing.T) {
+// After a Close that times out, the store's Shutdown completes the work.
+func TestCloseReportsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := storetest.NewFaulty(memstore.New())
 		g := newGuard(t, st)
@@ -59,13 +59,13 @@ func TestCloseSaysWhatIsLeft(t *testing.T) {
 	})
 }
 
-// A closed guard costs its store nothing.
+// Close removes the hooks in the store.
 func TestCloseDetaches(t *testing.T) {
 	st := hookCounter{memstore.New(), new(int)}
 	defer st.Close()
 	g := newGuard(t, st)
 	if err := g.Close(); err != nil || *st.hooks != 0 {
-		t.Errorf("Close: %v, %d hooks are left", err, *st.hooks)
+		t.Errorf("Close: %v, %d hooks remain", err, *st.hooks)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestDoPanics(t *testing.T) {
 	})
 }
 
-func TestDoWithValuesThatAreNotKept(t *testing.T) {
+func TestDoWithValuesThatCannotBeKept(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		_, _, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (string, error) { return strings.Repeat("x", 50), nil })
 		f.want(err, nil)
@@ -104,7 +104,7 @@ func TestDoWithValuesThatAreNotKept(t *testing.T) {
 	})
 }
 
-// The value is good, whether or not the store has confirmed it yet.
+// The value is returned before the store has confirmed the completion.
 func TestDoWhenCompletionFails(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.store.BreakNext(storetest.SettleOperation, storetest.Down, 3)

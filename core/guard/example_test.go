@@ -11,9 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 )
 
-// Run a job once for each tick among all processes, each of which has the same timetable. The tick
-// is part of the key: the first process that comes runs the job, and the others find that it runs,
-// or has run. A lock would not do, since it is free again when the first one is done.
+// Run a job once for each tick among all processes, which have the same timetable. The tick is part
+// of the key: the first process runs the job, and the others get its result or ErrInFlight. A lock
+// does not suffice, since it is free again after the first run.
 func ExampleDo_jobOncePerTick() {
 	ctx := context.Background()
 	store := memstore.New() // or redisstore.New, for several processes

@@ -1,4 +1,4 @@
 package guard
 
-// SetMaxPending sets how many bytes of pending completions a guard keeps.
+// SetMaxPending sets the limit of the bytes of pending completions.
 func (g *Guard) SetMaxPending(bytes int) { g.pending.queue.MaxBytes = bytes }

@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// recorder keeps what reaches a store.
+// recorder records the requests to a store.
 type recorder struct {
 	store.Records
 	begun []store.BeginRequest
@@ -64,18 +64,15 @@ func TestInvalidOperations(t *testing.T) {
 		}
 	}
 	if len(r.begun) != 0 {
-		t.Error("the store was asked")
+		t.Error("the store was called")
 	}
 }
 
-// Nothing that a user chose reaches the store, and every part of an operation's name counts.
+// The store gets no text of a client, and every part of an operation's name counts.
 func TestNamesOfRecords(t *testing.T) {
 	st := &recorder{Records: memstore.New()}
 	secret := guard.WithSecret([]byte("pepper"))
-	other, err := guard.New(st, "refunds")
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must(guard.New(st, "refunds"))
 	plain, keyed := newGuard(t, st), newGuard(t, st, secret)
 	ids := map[string]string{}
 	for name, begin := range map[string]func() (*guard.Attempt, *guard.Result, error){
@@ -118,7 +115,7 @@ func TestNamesOfRecords(t *testing.T) {
 	}
 }
 
-func TestScopesAreApart(t *testing.T) {
+func TestScopesAreSeparate(t *testing.T) {
 	g := newGuard(t, memstore.New())
 	alice, _, err := g.Begin(t.Context(), op)
 	if err != nil {
@@ -129,7 +126,7 @@ func TestScopesAreApart(t *testing.T) {
 	}
 	bob, result, err := g.Begin(t.Context(), guard.Operation{Scope: "bob", Key: op.Key, Fingerprint: op.Fingerprint})
 	if bob == nil || result != nil || err != nil {
-		t.Fatalf("bob was given %v, %v, %v", bob, result, err)
+		t.Fatalf("bob got %v, %v, %v", bob, result, err)
 	}
 	_ = bob.Abandon(t.Context())
 	changed := op

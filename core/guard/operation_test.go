@@ -2,9 +2,8 @@ package guard
 
 import "testing"
 
-// Records are found by these names, also after an update: with others, what is finished would run
-// again.
-func TestTheNamesOfOperationsStay(t *testing.T) {
+// The names of records do not change with an update; otherwise completed operations would run again.
+func TestNamesOfOperationsAreStable(t *testing.T) {
 	op := Operation{Scope: "alice", Key: "k1", Fingerprint: []byte("what is asked for")}
 	for _, c := range []struct{ secret, scope, id, fingerprint string }{
 		{"", "K3eBU5-c4EB2r0CIgSCnHg", "chNKH-13ypPaDuo2apnc8Q", "SoVR6-besNplGeD-GDQbUTt0PLnIu92eCM5Hn0q8Zog"},

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// unconfirmed begins an attempt and settles it on a store that is down, and stays so.
+// unconfirmed begins an attempt, and settles it after the store has gone down.
 func (f fixture) unconfirmed(settle func(context.Context, *guard.Attempt) error) {
 	f.Helper()
 	a := f.attempt()
@@ -28,16 +28,15 @@ func completed(ctx context.Context, a *guard.Attempt) error {
 	return a.Complete(ctx, guard.Result{Status: 201, Data: []byte("charged")})
 }
 
-// other is another process that uses the guard.
+// other returns the fixture of another process.
 func (f fixture) other(opts ...guard.Option) fixture {
 	f.guard = newGuard(f.T, f.store, opts...)
 	return f
 }
 
-// A process that has a result does not run the operation again while the store is away: not once
-// the lease is over, and not where that is allowed. When the store is back, every other process has
-// the result too.
-func TestAResultOutlivesItsLease(t *testing.T) {
+// A process that has a result replays it during an outage, even after the lease and with WithRerun.
+// After the outage other processes replay it too.
+func TestResultOutlivesItsLease(t *testing.T) {
 	for name, opts := range map[string][]guard.Option{"": nil, "with rerun": {guard.WithRerun()}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(f fixture) {
@@ -68,8 +67,8 @@ func TestAResultOutlivesItsLease(t *testing.T) {
 	}
 }
 
-// What is pending answers as the record will.
-func TestEveryPendingEndAnswers(t *testing.T) {
+// A pending end of an attempt is the result of later calls, as its record will be.
+func TestPendingEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		settle func(context.Context, *guard.Attempt) error
 		opts   []guard.Option
@@ -81,7 +80,7 @@ func TestEveryPendingEndAnswers(t *testing.T) {
 		"unknown": {
 			func(ctx context.Context, a *guard.Attempt) error { return a.CompleteUnknown(ctx) }, nil, guard.ErrOutcomeUnknown,
 		},
-		"unknown, may rerun": { // the store has the say
+		"unknown, may rerun": { // the store decides
 			func(ctx context.Context, a *guard.Attempt) error { return a.CompleteUnknown(ctx) },
 			[]guard.Option{guard.WithRerun()}, store.ErrUnavailable,
 		},
@@ -108,13 +107,13 @@ func TestEveryPendingEndAnswers(t *testing.T) {
 	}
 }
 
-// A pending completion does not count, and ends, if another attempt has taken over.
-func TestAPendingCompletionThatIsOvertaken(t *testing.T) {
+// A pending completion is dropped if another attempt has taken over.
+func TestPendingCompletionOfALostAttempt(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.unconfirmed(completed)
 		f.sleep(2 * lease)
 		f.store.Mend(storetest.Any)
-		f.store.Break(storetest.SettleOperation, storetest.Down) // so that another comes first
+		f.store.Break(storetest.SettleOperation, storetest.Down) // so that another attempt is first
 		f.store.Break(storetest.RenewOperations, storetest.Down)
 		second := f.other(guard.WithRerun())
 		a := second.attempt()
@@ -131,9 +130,9 @@ func TestAPendingCompletionThatIsOvertaken(t *testing.T) {
 	}, guard.WithRerun())
 }
 
-// The reply to Begin was lost, and the store is unavailable for longer than the lease. The attempt,
-// which never ran, is abandoned all the same, or its operation would be of unknown outcome.
-func TestUnheardBeginIsTakenBackAfterItsLease(t *testing.T) {
+// If the reply to Begin is lost and the store is unavailable for longer than the lease, the attempt,
+// which did not run, is abandoned; otherwise its outcome would be unknown.
+func TestUnconfirmedBeginIsAbandoned(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.store.BreakNext(storetest.BeginOperation, storetest.LostReply, 1)
 		f.store.Break(storetest.AbandonOperation, storetest.Down)
@@ -145,8 +144,8 @@ func TestUnheardBeginIsTakenBackAfterItsLease(t *testing.T) {
 	})
 }
 
-// What is pending is bounded by its bytes. A result that has no room is not retained, and only if
-// there is no room for that is the completion dropped, which Shutdown says.
+// Pending completions are limited by their bytes. A result beyond that is not retained, and without
+// room for that the completion is dropped, which Shutdown reports.
 func TestPendingCompletionsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct{ max, all, kept, dropped int }{
 		"by bytes":            {64 << 20, 1200, 756, 0}, // 65 KiB each, in three quarters
@@ -183,24 +182,24 @@ func TestPendingCompletionsAreBounded(t *testing.T) {
 					return kept, notRetained, others
 				}
 				if kept, small, others := count(f.guard); kept != c.kept || others != c.dropped || small != c.all-kept-others {
-					t.Errorf("while the store is away, %d are kept, %d not retained and %d unknown", kept, small, others)
+					t.Errorf("during the outage, %d are kept, %d not retained and %d unknown", kept, small, others)
 				}
 				f.store.Mend(storetest.Any)
 				err := f.store.Shutdown(f.Context())
 				if (err != nil) != (c.dropped > 0) || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("%d completions were dropped", c.dropped)) {
 					t.Errorf("Shutdown: %v", err)
 				}
-				f.sleep(2 * lease) // those of the dropped ones are over
+				f.sleep(2 * lease) // the leases of dropped ones have expired
 				if kept, small, others := count(newGuard(t, f.store)); kept != c.kept || others != c.dropped || small != c.all-kept-others {
-					t.Errorf("afterwards, %d are kept, %d not retained and %d unknown", kept, small, others)
+					t.Errorf("after the outage, %d are kept, %d not retained and %d unknown", kept, small, others)
 				}
 			})
 		})
 	}
 }
 
-// A completion is given up when its record would have ended.
-func TestACompletionIsGivenUpAtTheEndOfItsRetention(t *testing.T) {
+// A completion is dropped when its record would have expired.
+func TestCompletionIsDroppedAfterItsRetention(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.unconfirmed(completed)
 		f.sleep(time.Hour + time.Minute)
@@ -208,7 +207,7 @@ func TestACompletionIsGivenUpAtTheEndOfItsRetention(t *testing.T) {
 		calls := f.store.Calls(storetest.SettleOperation)
 		f.sleep(time.Hour)
 		if n := f.store.Calls(storetest.SettleOperation) - calls; n > 0 {
-			t.Errorf("%d tries after that", n)
+			t.Errorf("%d retries after that", n)
 		}
 		if err := f.store.Shutdown(f.Context()); err == nil || !strings.Contains(err.Error(), "1 completions were dropped") {
 			t.Errorf("Shutdown: %v", err)
@@ -216,8 +215,8 @@ func TestACompletionIsGivenUpAtTheEndOfItsRetention(t *testing.T) {
 	}, guard.WithRetention(time.Hour))
 }
 
-// Close ends what is pending, and leaves nothing behind.
-func TestCloseEndsWhatIsPending(t *testing.T) {
+// Close ends pending completions, and leaks nothing.
+func TestCloseEndsPendingCompletions(t *testing.T) {
 	st := storetest.NewFaulty(memstore.New())
 	g := newGuard(t, st)
 	var all []*guard.Attempt
@@ -244,5 +243,5 @@ func TestCloseEndsWhatIsPending(t *testing.T) {
 	if err := st.Close(); err == nil || !strings.Contains(err.Error(), "completions are not confirmed") {
 		t.Errorf("Close: %v", err)
 	}
-	st.Mend(storetest.Any) // and the store's own answer is heard: it is closed
+	st.Mend(storetest.Any) // so that the store itself replies: it is closed
 }

@@ -9,37 +9,35 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// Whose context ends does not get the lock, and whoever is granted it too late gives it back.
+// A caller whose context ends gets no lock, and a late grant is released.
 func TestContextEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		gone, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("the reason")
 		cancel(why)
-		if _, err := l.Lock(gone, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) || w.count("acquire") != 0 {
-			t.Errorf("an ended context: %v, %d requests", err, w.count("acquire"))
+		if _, err := l.Lock(gone, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) || w.Calls(storetest.AcquireLock) != 0 {
+			t.Errorf("an ended context: %v, %d requests", err, w.Calls(storetest.AcquireLock))
 		}
 
-		// While the request is under way.
+		// While the request is in flight.
 		ctx, cancel2 := context.WithCancel(t.Context())
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
-				cancel2()
-				return context.Canceled
-			}
-			return nil
-		})
+		w.Hook(nil, storetest.On(storetest.AcquireLock, func() error {
+			cancel2()
+			return context.Canceled
+		}))
 		if _, err := l.Lock(ctx, "k"); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled while under way: %v", err)
+			t.Errorf("cancelled in flight: %v", err)
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		synctest.Wait()
 		wantFree(t, w, "k")
 
-		// While it waits, here and in the store.
-		for name, waiter := range map[string]*lock.Locker{"in line": l, "in the store": newLocker(t, w)} {
+		// While it waits, in the process and in the store.
+		for name, waiter := range map[string]*lock.Locker{"in the process": l, "in the store": newLocker(t, w)} {
 			lease := mustLock(t, l, "k")
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_, err := waiter.Lock(ctx, "k")
@@ -56,15 +54,12 @@ func TestContextEnds(t *testing.T) {
 	})
 }
 
-// The end of the context that a lock was asked for with ends the lease's, and not the hold.
+// The end of the caller's context ends the lease's context, and does not release the lock.
 func TestParentEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
-		lease, err := l.Lock(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must(l.Lock(ctx, "k"))
 		cancel()
 		wantEnded(t, lease, context.Canceled)
 		time.Sleep(3 * ttl)
@@ -78,17 +73,12 @@ func TestParentEnds(t *testing.T) {
 	})
 }
 
-// An acquire of which nothing is known is given back.
-func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
+// An unconfirmed acquire is released.
+func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		w.set(func(call string) error {
-			if call == "release" {
-				return errDown
-			}
-			return nil
-		}, func(call string) error {
-			if call == "acquire" {
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), func(op storetest.Op) error {
+			if op == storetest.AcquireLock {
 				return store.ErrUnconfirmed
 			}
 			return nil
@@ -97,39 +87,37 @@ func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
 			t.Fatalf("Lock: %v", err)
 		}
 		synctest.Wait()
-		if n := w.count("release"); n == 0 {
-			t.Error("nobody tried to give it back")
+		if n := w.Calls(storetest.ReleaseLock); n == 0 {
+			t.Error("no release was sent")
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantFree(t, w, "k")
 	})
 }
 
-func TestReleaseIsRepeated(t *testing.T) {
+func TestReleaseIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), nil)
 		if err := lease.Unlock(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Unlock: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantFree(t, w, "k")
 	})
 }
 
-// A reply that is later than the lease's end is no lease.
+// A reply after the end of the lease grants nothing.
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithTTL(time.Second), lock.WithoutRenewal())
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
-				time.Sleep(time.Second)
-			}
+		w.Hook(nil, storetest.On(storetest.AcquireLock, func() error {
+			time.Sleep(time.Second)
 			return nil
-		})
+		}))
 		if lease, err := l.Lock(t.Context(), "k"); lease != nil || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Lock: %v, %v", lease, err)
 		}

@@ -12,14 +12,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// A master of a Cluster that is down ends the leases that it keeps, and no others.
+// The outage of a master of a Cluster ends its leases, and no others.
 func TestOneMasterDown(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	store, err := redisstore.New(cluster.Client(), redisstore.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(cluster.Client(), redisstore.WithTimeout(time.Second)))
 	defer store.Close()
 	l := newLocker(t, store, lock.WithTTL(3*time.Second))
 	var leases []*lock.Lease

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 )
 
-// Change something one at a time: all callers run, one after the other. What is to run once among
-// many processes, such as a job, needs guard.Do, whose record outlives the first run.
+// Run one caller at a time: all of them run, one after the other. A job that shall run once among
+// many processes needs guard.Do, whose record outlives the first run.
 func ExampleLocker_Do() {
 	ctx := context.Background()
 	store := memstore.New() // or redisstore.New, for several processes
@@ -39,7 +39,7 @@ func ExampleLocker_Do() {
 	// Output: 0 left
 }
 
-// Leave it to whoever has it.
+// Do nothing if the lock is held.
 func ExampleLocker_TryLock() {
 	ctx := context.Background()
 	store := memstore.New()
@@ -61,7 +61,7 @@ func ExampleLocker_TryLock() {
 	// Output: held by web-1 for at most 30s
 }
 
-// Have the resource refuse the writes of a holder that has lost its lock.
+// The resource refuses the writes of a holder that has lost its lock.
 func ExampleLease_Fence() {
 	ctx := context.Background()
 	store := memstore.New()
@@ -85,7 +85,7 @@ func ExampleLease_Fence() {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := files.ForceUnlock(ctx, "a.txt", paused.Fence().Number); err != nil { // as if its lease were over
+	if _, err := files.ForceUnlock(ctx, "a.txt", paused.Fence().Number); err != nil { // as if its lease had expired
 		panic(err)
 	}
 	next, err := files.Lock(ctx, "a.txt")

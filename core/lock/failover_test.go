@@ -12,19 +12,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// behindSentinel returns a peer whose client finds its master by the sentinel.
+// behindSentinel returns a peer whose client gets the master's address from the sentinel.
 func behindSentinel(t *testing.T, sentinel *redistest.Sentinel, opts ...lock.Option) peer {
 	t.Helper()
 	client := sentinel.Client()
-	store, err := redisstore.New(client, redisstore.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	return peer{newLocker(t, store, opts...), store, client}
 }
 
-// A failover to a replica that has everything costs no lease: it is renewed there, and handed on.
+// A failover to an up-to-date replica costs no lease: it is renewed there, and handed on.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	sentinel := redistest.StartSentinel(t)
@@ -35,7 +32,7 @@ func TestFailover(t *testing.T) {
 		if lease, err := other.Lock(context.Background(), "k"); err == nil {
 			waiting <- lease
 		} else {
-			t.Errorf("the one who waited: %v", err)
+			t.Errorf("the waiter: %v", err)
 			close(waiting)
 		}
 	}()
@@ -66,12 +63,12 @@ func TestFailover(t *testing.T) {
 		}
 		mustUnlock(t, next)
 	case <-time.After(20 * time.Second):
-		t.Fatal("the one who waited was not served within 20s")
+		t.Fatal("the waiter was not granted the lock within 20s")
 	}
 }
 
-// A failover to a replica that lacks the last writes forgets a lock. Its holder is told at its next
-// renewal, or when it asks; until then there may be two, of whom the fence of the second is larger.
+// A failover to a replica without the last writes loses a lock. The next renewal or Verify reports it
+// to its holder; until then there may be two, and the fence of the second is larger.
 func TestFailoverThatForgets(t *testing.T) {
 	t.Parallel()
 	sentinel := redistest.StartSentinel(t)
@@ -97,7 +94,7 @@ func TestFailoverThatForgets(t *testing.T) {
 	select {
 	case <-lease.Context().Done():
 	case <-time.After(8 * time.Second):
-		t.Fatal("the holder was not told within its lease")
+		t.Fatal("the holder's context did not end within its lease")
 	}
 	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) && !errors.Is(cause, lock.ErrExpired) {
 		t.Errorf("cause %v", cause)

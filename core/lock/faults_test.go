@@ -18,17 +18,13 @@ import (
 
 const faultTTL = 900 * time.Millisecond
 
-// behindProxy returns a peer that reaches its server through a proxy, and one that does so
-// directly.
+// behindProxy returns a peer with a proxy before its server, and one without.
 func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
 	t.Helper()
 	server := redistest.Start(t)
 	proxy = redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
-	st, err := redisstore.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must(redisstore.New(client))
 	t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
 	return peer{newLocker(t, st, lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
 }
@@ -61,14 +57,14 @@ func renewedLock(t *testing.T, p peer, key string) (renewed *lock.Lease) {
 	return renewed
 }
 
-// However renewals fail, the context of a lease ends while the server still keeps the lock for it,
-// before the server can grant it to another.
+// However renewals fail, the context of a lease ends before the server may grant the lock to
+// another.
 func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 	for name, fault := range map[string]func(*redistest.Proxy){
 		"black hole":   (*redistest.Proxy).BlackHole,
 		"cut":          func(p *redistest.Proxy) { p.BlackHole(); p.CutAll() },
 		"late replies": func(p *redistest.Proxy) { p.Delay(2 * time.Second) },
-		"renewed, and not told": func(p *redistest.Proxy) {
+		"lost replies": func(p *redistest.Proxy) {
 			p.LoseReplies("evalsha", -1, redistest.Silence)
 		},
 	} {
@@ -77,32 +73,29 @@ func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 			proxied, direct, proxy := behindProxy(t)
 			lease := renewedLock(t, proxied, "k")
 			fault(proxy)
-			// What the server says of the hold is true of some moment after it was asked, so this
-			// is no later than when the hold ends there, however busy the machine is.
+			// The reply describes the lease at some time after the request was sent, so kept is not
+			// after its end on the server, however busy the machine is.
 			var kept time.Time
 			eventually(t, "the lease's context ends", func() bool {
-				asked := time.Now()
+				sent := time.Now()
 				state, err := direct.Inspect(t.Context(), "k")
 				if err != nil {
 					t.Error(err)
 				}
 				if len(state.Holders) == 1 && state.Holders[0].Fence <= lease.Fence().Number {
-					if until := asked.Add(state.Holders[0].Remaining); until.After(kept) {
+					if until := sent.Add(state.Holders[0].Remaining); until.After(kept) {
 						kept = until
 					}
 				}
 				return lease.Context().Err() != nil
 			})
 			if end := lease.ValidUntil(); !end.Before(kept) {
-				t.Errorf("the context ended %v after the server had ended the hold", end.Sub(kept))
+				t.Errorf("the context ended %v after the lease on the server", end.Sub(kept))
 			}
 			if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrExpired) {
 				t.Errorf("cause %v", cause)
 			}
-			next, err := direct.Lock(t.Context(), "k") // after the lease, and not never
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := must(direct.Lock(t.Context(), "k")) // after the lease
 			if next.Fence().Number <= lease.Fence().Number {
 				t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
 			}
@@ -113,8 +106,7 @@ func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 	}
 }
 
-// Replies that are lost after the server has acted: nobody blocks itself, and nothing is left for
-// longer than a lease.
+// Lost replies block no caller for longer than a lease.
 func TestLostRepliesLeaveNoOrphans(t *testing.T) {
 	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "silence": redistest.Silence} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +160,7 @@ func TestTryLockWhileTheServerIsSilent(t *testing.T) {
 	}
 	wg.Wait()
 	if n := held.Load(); n > 0 {
-		t.Errorf("%d of 4000 calls do not say that the store is unavailable", n)
+		t.Errorf("%d of 4000 calls do not return ErrUnavailable", n)
 	}
 	proxy.Mend()
 }

@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// The goroutines of a process hand a lock on among themselves, in the order in which they came, and
-// the store sees one in sixteen.
-func TestHandOn(t *testing.T) {
+// A process hands a lock on among its own waiters, in the order of arrival, and releases it to the
+// store after sixteen leases.
+func TestHandOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		const waiters = 100
@@ -28,7 +29,7 @@ func TestHandOn(t *testing.T) {
 		for i := range waiters {
 			wg.Go(func() {
 				lease := mustLock(t, l, "k")
-				order = append(order, i) // the lock is what makes this no race
+				order = append(order, i) // the lock prevents a race
 				fences = append(fences, lease.Fence().Number)
 				mustUnlock(t, lease)
 			})
@@ -46,30 +47,30 @@ func TestHandOn(t *testing.T) {
 			}
 			last = fences[i]
 		}
-		if got, want := w.count("release"), (waiters+1+15)/16; got != want {
-			t.Errorf("the store was asked to release %d times for %d leases, want %d", got, waiters+1, want)
+		if got, want := w.Calls(storetest.ReleaseLock), (waiters+1+15)/16; got != want {
+			t.Errorf("%d releases in the store for %d leases, want %d", got, waiters+1, want)
 		}
 		wantFree(t, w, "k")
 	})
 }
 
-// A process that has the lock gives it up for another after sixteen passes, or 50 ms.
-func TestHandOnIsBounded(t *testing.T) {
+// A process hands a lock on to another after sixteen passes, or 50 ms.
+func TestHandOffIsBounded(t *testing.T) {
 	for name, holding := range map[string]time.Duration{"passes": 0, "time": 20 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				mine, other := newLocker(t, w), newLocker(t, w)
 				var (
 					mu    sync.Mutex
-					turns []string
+					order []string
 					wg    sync.WaitGroup
 				)
-				work := func(who string, l *lock.Locker) {
+				work := func(process string, l *lock.Locker) {
 					wg.Go(func() {
 						lease := mustLock(t, l, "k")
 						time.Sleep(holding)
 						mu.Lock()
-						turns = append(turns, who)
+						order = append(order, process)
 						mu.Unlock()
 						mustUnlock(t, lease)
 					})
@@ -83,12 +84,12 @@ func TestHandOnIsBounded(t *testing.T) {
 				mustUnlock(t, first)
 				wg.Wait()
 				before := 0
-				for turns[before] != "other" {
+				for order[before] != "other" {
 					before++
 				}
-				want := map[string]int{"passes": 15, "time": 3}[name] // and the first one's
+				want := map[string]int{"passes": 15, "time": 3}[name] // and the first lease
 				if before != want {
-					t.Errorf("the other process had its turn after %d, want %d", before, want)
+					t.Errorf("the other process was granted the lock after %d, want %d", before, want)
 				}
 			})
 		})
@@ -121,22 +122,23 @@ func TestFairIsInOrderOfArrival(t *testing.T) {
 	})
 }
 
-// The place in the store's queue is the line's: it does not go with the one who asked for it.
-func TestWhoAskedLeaves(t *testing.T) {
+// The place in the store's queue belongs to the local queue: the end of the first waiter's context
+// does not withdraw it.
+func TestFirstWaiterIsCancelled(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		holder, l, rival := newLocker(t, w), newLocker(t, w), newLocker(t, w)
 		lease := mustLock(t, holder, "k")
-		asked, cancel := context.WithCancel(t.Context())
-		first := start(func() (*lock.Lease, error) { return l.Lock(asked, "k") })
+		ctx, cancel := context.WithCancel(t.Context())
+		first := start(func() (*lock.Lease, error) { return l.Lock(ctx, "k") })
 		second := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		behind := start(func() (*lock.Lease, error) { return rival.Lock(t.Context(), "k") })
 		cancel()
 		if !first.returned() || !errors.Is(first.err, context.Canceled) {
-			t.Fatalf("who asked: %v", first.err)
+			t.Fatalf("the first waiter: %v", first.err)
 		}
 		mustUnlock(t, lease)
 		if !second.returned() || behind.returned() {
-			t.Fatalf("the second in line: %v, the rival: %v", second.returned(), behind.returned())
+			t.Fatalf("the second waiter: %v, the rival: %v", second.returned(), behind.returned())
 		}
 		mustUnlock(t, second.lease)
 		if !behind.returned() {
@@ -147,8 +149,8 @@ func TestWhoAskedLeaves(t *testing.T) {
 	})
 }
 
-// When all have left, the line's place goes too.
-func TestEverybodyLeaves(t *testing.T) {
+// When no waiter is left, the place of the local queue is withdrawn.
+func TestAllWaitersAreCancelled(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		holder, l := newLocker(t, w), newLocker(t, w)
 		lease := mustLock(t, holder, "k")
@@ -158,11 +160,11 @@ func TestEverybodyLeaves(t *testing.T) {
 			waiting = append(waiting, start(func() (*lock.Lease, error) { return l.Lock(ctx, "k") }))
 		}
 		if s, _ := l.Inspect(t.Context(), "k"); s.Waiting != 1 {
-			t.Errorf("%d places in the store's queue, want one for the line", s.Waiting)
+			t.Errorf("%d places in the store's queue, want one for the process", s.Waiting)
 		}
 		var held *lock.HeldError
 		if _, err := l.TryLock(t.Context(), "k"); !errors.As(err, &held) || held.Waiting != 5 {
-			t.Errorf("TryLock behind them: %+v", held)
+			t.Errorf("TryLock: %+v", held)
 		}
 		cancel()
 		for _, p := range waiting {
@@ -179,15 +181,15 @@ func TestEverybodyLeaves(t *testing.T) {
 	})
 }
 
-// A holder that does not release what has expired does not stop its process.
-func TestExpiredHolderInLine(t *testing.T) {
+// A holder that does not release an expired lease does not block the waiters of its process.
+func TestExpiredHolderWithLocalWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		stuck := mustLock(t, l, "k")
 		next := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		time.Sleep(ttl + time.Second)
 		if !next.returned() || next.err != nil {
-			t.Fatalf("the next in line: %v", next.err)
+			t.Fatalf("the next waiter: %v", next.err)
 		}
 		wantEnded(t, stuck, lock.ErrExpired)
 		if next.lease.Fence().Number <= stuck.Fence().Number {
@@ -202,8 +204,8 @@ func TestExpiredHolderInLine(t *testing.T) {
 	})
 }
 
-// A hand-on takes the remaining validity with it.
-func TestHandOnKeepsTheDeadline(t *testing.T) {
+// A hand-off keeps the deadline of the lease.
+func TestHandOffKeepsTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal(), lock.WithTTL(time.Second))
 		first := mustLock(t, l, "k")
@@ -211,25 +213,22 @@ func TestHandOnKeepsTheDeadline(t *testing.T) {
 		time.Sleep(40 * time.Millisecond)
 		until := first.ValidUntil()
 		mustUnlock(t, first)
-		if !next.returned() || w.count("acquire") != 1 {
-			t.Fatalf("handed on: %v, %d requests", next.returned(), w.count("acquire"))
+		if !next.returned() || w.Calls(storetest.AcquireLock) != 1 {
+			t.Fatalf("handed on: %v, %d requests", next.returned(), w.Calls(storetest.AcquireLock))
 		}
 		if !next.lease.ValidUntil().Equal(until) {
-			t.Errorf("valid for %v, the hold for %v", time.Until(next.lease.ValidUntil()), time.Until(until))
+			t.Errorf("valid for %v, the first lease for %v", time.Until(next.lease.ValidUntil()), time.Until(until))
 		}
 		time.Sleep(time.Until(until))
 		wantEnded(t, next.lease, lock.ErrExpired)
 	})
 }
 
-// Variants do not hand on to each other what would not suit them.
-func TestVariantsHaveLinesOfTheirOwn(t *testing.T) {
+// Variants with different settings have separate local queues.
+func TestVariantsHaveSeparateQueues(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		short, err := l.With(lock.WithTTL(time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		short := must(l.With(lock.WithTTL(time.Second)))
 		first := mustLock(t, l, "k")
 		next := start(func() (*lock.Lease, error) { return short.Lock(t.Context(), "k") })
 		mustUnlock(t, first)
@@ -249,8 +248,8 @@ func TestVariantsHaveLinesOfTheirOwn(t *testing.T) {
 	})
 }
 
-// An outage fails those who wait in line one by one, and the line goes on after it.
-func TestOutageInLine(t *testing.T) {
+// An outage fails local waiters one by one, and later ones are granted the lock.
+func TestOutageWithLocalWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
@@ -264,7 +263,7 @@ func TestOutageInLine(t *testing.T) {
 				return lease, err
 			}))
 		}
-		w.fail(errDown, "acquire", "release", "renew")
+		w.Hook(storetest.Failing(errDown, storetest.AcquireLock, storetest.ReleaseLock, storetest.RenewLocks), nil)
 		_ = lease.Unlock(t.Context())
 		failed := 0
 		for _, p := range waiting {
@@ -275,17 +274,17 @@ func TestOutageInLine(t *testing.T) {
 				failed++
 			}
 		}
-		if failed != 25 { // all but the fifteen that it was handed on to
+		if failed != 25 { // all but the fifteen hand-offs
 			t.Errorf("%d have failed", failed)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		mustUnlock(t, mustLock(t, l, "k"))
 	})
 }
 
-// Many processes with many goroutines that come, leave and die: one holder at a time, fences that
-// grow, and nothing left behind.
+// Lockers with many goroutines that wait and time out: one holder at a time, growing fences, and
+// nothing left in the store.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(20) {
 		inBubble(t, func(t *testing.T, w *wiretap) {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,14 +19,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// check returns what is wrong with a history of one lock, whose events are in the order of time:
-// leases that overlap, fences that do not grow, and gaps between a lease's end and the next grant
-// that are longer than they may be.
+// check returns the errors in a history of one lock, whose events are in the order of time: leases
+// that overlap, fences that do not grow, and too long gaps between a lease's end and the next grant.
 func check(events []history.Event, longest time.Duration) []string {
 	var (
 		wrong []string
 		live  = map[string]bool{}
-		dead  = map[string]bool{} // processes: what they still said before they were gone counts no more
+		dead  = map[string]bool{} // killed processes, whose late events do not count
 		last  int64
 		free  time.Time
 	)
@@ -44,7 +42,7 @@ func check(events []history.Event, longest time.Duration) []string {
 				wrong = append(wrong, fmt.Sprintf("fence %d after %d", e.N, last))
 			}
 			if gap := e.At.Sub(free); !free.IsZero() && gap > longest {
-				wrong = append(wrong, fmt.Sprintf("nobody had the lock for %v", gap))
+				wrong = append(wrong, fmt.Sprintf("no process had the lock for %v", gap))
 			}
 			live[e.Hold], last = true, e.N
 		case history.Ended:
@@ -64,7 +62,7 @@ func check(events []history.Event, longest time.Duration) []string {
 }
 
 // The check itself can fail.
-func TestCheckFindsWhatIsWrong(t *testing.T) {
+func TestCheckFindsErrors(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
 	right := []history.Event{
 		{At: at(0), What: history.Granted, Hold: "1/1", N: 5}, {At: at(10), What: history.Ended, Hold: "1/1", N: 5},
@@ -96,7 +94,7 @@ const (
 	brokenly   = "broken"
 )
 
-// stealing is a store that is broken: it grants a lock that another has.
+// stealing is a broken store: it grants a lock that is held.
 type stealing struct{ *redisstore.Store }
 
 func (s stealing) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
@@ -115,48 +113,20 @@ func TestHistoryProcess(t *testing.T) {
 	child := history.NewChild(t)
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: os.Getenv(historyRedis), ReadTimeout: time.Second})
 	defer func() { _ = client.Close() }()
-	redisStore, err := redisstore.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	redisStore := must(redisstore.New(client))
 	defer redisStore.Close()
 	st := store.Locks(redisStore)
 	if os.Getenv(historyStore) == brokenly {
 		st = stealing{redisStore}
 	}
-	l, err := lock.New(st, "history", lock.WithTTL(historyTTL))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-child.Leave:
-					return
-				default:
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
-				lease, err := l.Lock(ctx, "k")
-				if err != nil {
-					cancel()
-					continue
-				}
-				name := fmt.Sprintf("%d.%d", g, n)
-				if child.Begin(name, lease.Fence().Number, lease.ValidUntil()) {
-					select {
-					case <-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond):
-					case <-lease.Context().Done():
-					}
-					child.End(name, lease.Fence().Number, lease.ValidUntil())
-				}
-				_ = lease.Unlock(ctx)
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
+	l := must(lock.New(st, "history", lock.WithTTL(historyTTL)))
+	child.Compete(8, 3*time.Millisecond, func(ctx context.Context) (history.Hold, int64, func(), error) {
+		lease, err := l.Lock(ctx, "k")
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		return lease, lease.Fence().Number, func() { _ = lease.Unlock(ctx) }, nil
+	})
 	_ = l.Close()
 }
 
@@ -167,23 +137,14 @@ func record(t *testing.T, st string, kills int) []history.Event {
 	return r.Run(t, 8, kills)
 }
 
-// 8 processes with 8 goroutines each, of which one after the other is killed: the leases of the
-// living never overlap, fences grow, and a death costs no more than a lease and a heartbeat.
+// 8 processes with 8 goroutines each, which are killed one after the other: the leases of live ones
+// never overlap, fences grow, and a death costs at most a lease and a heartbeat.
 func TestHistories(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}
 	events := record(t, "", 10)
-	grants := 0
-	for _, e := range events {
-		if e.What == history.Granted {
-			grants++
-		}
-	}
-	t.Logf("%d grants", grants)
-	if grants < 100 {
-		t.Errorf("only %d grants", grants)
-	}
+	history.WantGrants(t, events, 100)
 	for _, wrong := range check(events, historyTTL+time.Second+500*time.Millisecond) {
 		t.Error(wrong)
 	}

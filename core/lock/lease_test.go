@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
@@ -25,7 +26,7 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 		if err := lease.Verify(t.Context()); err != nil {
 			t.Errorf("Verify: %v", err)
 		}
-		if n := w.count("renew"); n < 29 || n > 31 {
+		if n := w.Calls(storetest.RenewLocks); n < 29 || n > 31 {
 			t.Errorf("renewed %d times in 10 leases, want 30", n)
 		}
 		mustUnlock(t, lease)
@@ -35,11 +36,11 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 			t.Errorf("Unlock again: %v", err)
 		}
 		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrReleased) {
-			t.Errorf("Verify of what was released: %v", err)
+			t.Errorf("Verify of a released lease: %v", err)
 		}
-		renewals := w.count("renew")
+		renewals := w.Calls(storetest.RenewLocks)
 		time.Sleep(10 * ttl)
-		if n := w.count("renew"); n != renewals {
+		if n := w.Calls(storetest.RenewLocks); n != renewals {
 			t.Errorf("renewed %d times after the release", n-renewals)
 		}
 	})
@@ -65,10 +66,7 @@ func TestTryLock(t *testing.T) {
 			t.Errorf("another key: %v", err)
 		}
 		mustUnlock(t, lease)
-		lease, err := other.TryLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease = must(other.TryLock(t.Context(), "k"))
 		mustUnlock(t, lease)
 	})
 }
@@ -85,7 +83,7 @@ func TestWithoutRenewal(t *testing.T) {
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
-		if n := w.count("renew"); n != 0 {
+		if n := w.Calls(storetest.RenewLocks); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})
@@ -98,12 +96,12 @@ func TestWithMaxHold(t *testing.T) {
 		wantValid(t, lease)
 		time.Sleep(time.Nanosecond)
 		wantEnded(t, lease, lock.ErrExpired)
-		time.Sleep(ttl + time.Second) // nobody renews it any more
+		time.Sleep(ttl + time.Second) // it is not renewed any more
 		wantFree(t, w, "k")
 	})
 }
 
-// A store that is silent: the lease ends before the store may give the lock to others.
+// If the store does not reply, a lease ends before the store may grant the lock to others.
 func TestSilentStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
@@ -113,19 +111,19 @@ func TestSilentStore(t *testing.T) {
 			<-other.done
 			granted = time.Now()
 		}()
-		w.fail(errDown, "renew", "release")
+		w.Hook(storetest.Failing(errDown, storetest.RenewLocks, storetest.ReleaseLock), nil)
 		<-lease.Context().Done()
 		ended := time.Now()
 		wantEnded(t, lease, lock.ErrExpired)
 		if other.returned() {
-			t.Fatal("the lock was given to another before the lease's context ended")
+			t.Fatal("the lock was granted to another before the lease's context ended")
 		}
 		<-other.done
 		synctest.Wait()
 		if !granted.After(ended) {
 			t.Errorf("granted %v after the end of the lease", granted.Sub(ended))
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
@@ -134,13 +132,13 @@ func TestSilentStore(t *testing.T) {
 	})
 }
 
-// A store that fails now and then costs no lease.
+// Renewals that fail are retried in time.
 func TestRenewalIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
 		n := 0
-		w.set(func(call string) error {
-			if call != "renew" {
+		w.Hook(func(op storetest.Op) error {
+			if op != storetest.RenewLocks {
 				return nil
 			}
 			if n++; n%4 != 0 {
@@ -157,7 +155,7 @@ func TestRenewalIsRepeated(t *testing.T) {
 func TestLostWithoutNotice(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
-		// The lock is gone from the store, as after a flush: the next renewal finds out.
+		// The store has lost the lock, as after a flush: the next renewal reports it.
 		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +167,7 @@ func TestLostWithoutNotice(t *testing.T) {
 	})
 }
 
-func TestVerifyFindsALossBeforeARenewalDoes(t *testing.T) {
+func TestVerifyReportsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
 		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {

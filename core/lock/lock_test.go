@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -64,7 +65,7 @@ func TestBadKeysAreNotSent(t *testing.T) {
 	if _, err := l.LockAll(t.Context(), nil); !errors.Is(err, lock.ErrInvalidKey) {
 		t.Errorf("LockAll without keys: %v", err)
 	}
-	if n := w.count("acquire"); n != 0 {
+	if n := w.Calls(storetest.AcquireLock); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
 	mustUnlock(t, mustLock(t, l, strings.Repeat("k", 1024)))
@@ -94,7 +95,7 @@ func TestDo(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() != "panic" {
-					t.Error("the panic did not go on")
+					t.Error("Do did not panic")
 				}
 			}()
 			_ = l.Do(t.Context(), "k", func(context.Context) error { panic("panic") })
@@ -114,14 +115,14 @@ func TestClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease, shared := mustLock(t, l, "k"), mustLock(t, l, "other")
-		inLine := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		inProcess := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		foreign := mustLock(t, newLocker(t, w), "third")
 		inStore := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "third") })
 		reader := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "third") })
 		if err := l.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
-		for name, p := range map[string]*pending{"in line": inLine, "in the store": inStore, "reader": reader} {
+		for name, p := range map[string]*pending{"in the process": inProcess, "in the store": inStore, "reader": reader} {
 			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) {
 				t.Errorf("%s: %v", name, p.err)
 			}
@@ -152,7 +153,7 @@ func TestStoreShutdownReleasesLocks(t *testing.T) {
 		}
 		wantEnded(t, lease, lock.ErrReleased)
 		if !next.returned() || !errors.Is(next.err, lock.ErrClosed) {
-			t.Fatalf("the next in line: %v", next.err)
+			t.Fatalf("the next waiter: %v", next.err)
 		}
 		wantFree(t, w, "k")
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// peer is a Locker with a store and connections of its own, as another process has it.
+// peer is a Locker with its own store and connections, as of another process.
 type peer struct {
 	*lock.Locker
 	store  *redisstore.Store
@@ -25,18 +25,14 @@ type peer struct {
 func newPeer(t *testing.T, server *redistest.Server, opts ...lock.Option) peer {
 	t.Helper()
 	client := server.Client()
-	store, err := redisstore.New(client, redisstore.WithTimeout(5*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(5*time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	return peer{newLocker(t, store, opts...), store, client}
 }
 
-// die ends a peer as the death of its process would: it releases nothing, and is not heard of
-// again.
+// die ends a peer as the death of its process does: it releases nothing.
 func (p peer) die() {
-	_ = p.client.Close() // first, or the store would release what it has
+	_ = p.client.Close() // first, so that the store cannot release its leases
 	_ = p.store.Close()
 }
 
@@ -54,7 +50,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// 64 fair requests from 8 processes are granted in the order in which they came, though some leave
+// 64 fair requests from 8 processes are granted in the order of arrival, though some are cancelled
 // and a process dies.
 func TestFairOrderAcrossProcesses(t *testing.T) {
 	t.Parallel()
@@ -73,19 +69,19 @@ func TestFairOrderAcrossProcesses(t *testing.T) {
 		want  []int
 	)
 	ctx := context.Background()
-	leaving, leave := context.WithCancel(ctx)
+	cancelled, cancel := context.WithCancel(ctx)
 	const dies = 3
 	for i := range 64 {
-		who := i % len(peers)
+		process := i % len(peers)
 		mine := ctx
 		switch {
 		case i%5 == 4:
-			mine = leaving
-		case who != dies:
+			mine = cancelled
+		case process != dies:
 			want = append(want, i)
 		}
 		wg.Go(func() {
-			lease, err := peers[who].Lock(mine, "k")
+			lease, err := peers[process].Lock(mine, "k")
 			if err != nil {
 				return
 			}
@@ -99,7 +95,7 @@ func TestFairOrderAcrossProcesses(t *testing.T) {
 			return err == nil && s.Waiting == i+1
 		})
 	}
-	leave()
+	cancel()
 	peers[dies].die()
 	mustUnlock(t, lease)
 	wg.Wait()

@@ -33,82 +33,58 @@ func TestPausedProcess(t *testing.T) {
 		t.Skip("runs as a process of TestPause")
 	}
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr, ReadTimeout: time.Second})
-	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := lock.New(store, "pause", lock.WithTTL(pauseTTL))
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := redisfence.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := l.Lock(context.Background(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
+	l := must(lock.New(store, "pause", lock.WithTTL(pauseTTL)))
+	data := must(redisfence.New(client))
+	lease := must(l.Lock(context.Background(), "k"))
 	fmt.Println("holding")
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // it wakes
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // after SIGCONT
 		t.Fatal(err)
 	}
 	ended, cause := lease.Context().Err(), context.Cause(lease.Context())
-	written := data.Set(context.Background(), "data", []byte("of the one who was paused"), 0, lease.Fence())
+	written := data.Set(context.Background(), "data", []byte("of the paused process"), 0, lease.Fence())
 	fmt.Println("ended:", ended != nil && (errors.Is(cause, lock.ErrExpired) || errors.Is(cause, lock.ErrLost)))
 	fmt.Println("refused:", errors.Is(written, fence.ErrStale))
 	fmt.Println("unlock:", errors.Is(lease.Unlock(context.Background()), lock.ErrLost))
 }
 
-// A holder that is stopped for longer than its lease: another has the lock meanwhile, and what the
-// first writes after it has woken is refused.
+// If a holder is stopped for longer than its lease, another gets the lock, and a late write of the
+// first is refused by its fence.
 func TestPause(t *testing.T) {
 	server := redistest.Start(t)
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestPausedProcess$", "-test.timeout", "60s", "-test.v")
 	cmd.Env = append(os.Environ(), pauseRedis+"="+server.Addr())
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := must(cmd.StdinPipe())
+	stdout := must(cmd.StdoutPipe())
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	lines := bufio.NewScanner(stdout)
-	said := func(want string) {
+	prints := func(want string) {
 		t.Helper()
 		for lines.Scan() {
 			if strings.HasPrefix(lines.Text(), strings.SplitAfter(want, ":")[0]) {
 				if lines.Text() != want {
-					t.Errorf("the process says %q, want %q", lines.Text(), want)
+					t.Errorf("the process prints %q, want %q", lines.Text(), want)
 				}
 				return
 			}
 		}
-		t.Errorf("the process did not say %q", want)
+		t.Errorf("the process did not print %q", want)
 	}
-	said("holding")
+	prints("holding")
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 
 	client := server.Client()
-	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
 	defer store.Close()
 	l := newLockerNamed(t, store, "pause", lock.WithTTL(pauseTTL))
-	data, err := redisfence.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease := mustLock(t, l, "k") // when the lease of the paused one is over
-	if err := data.Set(t.Context(), "data", []byte("of the next"), 0, lease.Fence()); err != nil {
+	data := must(redisfence.New(client))
+	lease := mustLock(t, l, "k") // after the lease of the paused process
+	if err := data.Set(t.Context(), "data", []byte("of the next process"), 0, lease.Fence()); err != nil {
 		t.Fatal(err)
 	}
 
@@ -118,13 +94,13 @@ func TestPause(t *testing.T) {
 	if _, err := fmt.Fprintln(stdin); err != nil {
 		t.Fatal(err)
 	}
-	said("ended: true")
-	said("refused: true")
-	said("unlock: true")
+	prints("ended: true")
+	prints("refused: true")
+	prints("unlock: true")
 	if err := lease.Verify(t.Context()); err != nil {
-		t.Errorf("the next one's lease: %v", err)
+		t.Errorf("the next process's lease: %v", err)
 	}
-	if got := client.Get(t.Context(), "data").Val(); got != "of the next" {
+	if got := client.Get(t.Context(), "data").Val(); got != "of the next process" {
 		t.Errorf("the data is %q", got)
 	}
 	mustUnlock(t, lease)

@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// ends are the ways in which a hold ends, and the cause that its contexts give.
+// ends are the ends of a lease, and the causes of its contexts.
 var ends = map[string]struct {
 	end   func(t *testing.T, w *wiretap, l *lock.Locker, lease *lock.Lease)
 	cause error
@@ -27,9 +28,9 @@ var ends = map[string]struct {
 		time.Sleep(ttl/3 + time.Second)
 	}, lock.ErrLost},
 	"expired": {func(_ *testing.T, w *wiretap, _ *lock.Locker, _ *lock.Lease) {
-		w.fail(errDown, "renew")
+		w.Hook(storetest.Failing(errDown, storetest.RenewLocks), nil)
 		time.Sleep(ttl)
-		w.fail(nil)
+		w.Hook(nil, nil)
 	}, lock.ErrExpired},
 	"held for too long": {func(_ *testing.T, _ *wiretap, _ *lock.Locker, _ *lock.Lease) {
 		time.Sleep(2 * ttl)
@@ -41,8 +42,8 @@ var ends = map[string]struct {
 	}, lock.ErrReleased},
 }
 
-// A re-entered lease ends with its hold, whatever its parent context is, and a hold that has ended
-// cannot be re-entered.
+// A re-entered lease ends with the outer one, whatever its parent context is, and cannot be
+// re-entered after that.
 func TestReentryOnADetachedContext(t *testing.T) {
 	for name, c := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -50,15 +51,9 @@ func TestReentryOnADetachedContext(t *testing.T) {
 				l := newLocker(t, w, lock.WithMaxHold(2*ttl))
 				outer := mustLock(t, l, "k")
 				detached := context.WithoutCancel(outer.Context())
-				inner, err := l.Lock(detached, "k")
-				if err != nil {
-					t.Fatal(err)
-				}
-				innermost, err := l.RLock(context.WithoutCancel(inner.Context()), "k")
-				if err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(ttl + time.Second) // renewals reach them too
+				inner := must(l.Lock(detached, "k"))
+				innermost := must(l.RLock(context.WithoutCancel(inner.Context()), "k"))
+				time.Sleep(ttl + time.Second) // renewals extend them too
 				for _, lease := range []*lock.Lease{outer, inner, innermost} {
 					wantValid(t, lease)
 				}
@@ -76,7 +71,7 @@ func TestReentryOnADetachedContext(t *testing.T) {
 					t.Error("the context is not done")
 				}
 				if !errors.Is(context.Cause(child), c.cause) {
-					t.Errorf("a context that derives from it ended because of %v", context.Cause(child))
+					t.Errorf("a derived context ended because of %v", context.Cause(child))
 				}
 				want := c.cause
 				if name == "closed" {
@@ -99,18 +94,15 @@ func TestReentryOnADetachedContext(t *testing.T) {
 	}
 }
 
-// Validity is compared with the clock, not with a timer that may not have fired.
+// The end of a lease is read from the clock, and does not depend on a timer.
 func TestReentryAtTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		outer := mustLock(t, l, "k")
 		detached := context.WithoutCancel(outer.Context())
-		inner, err := l.Lock(detached, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(l.Lock(detached, "k"))
 		if !inner.ValidUntil().Equal(outer.ValidUntil()) {
-			t.Errorf("valid until %v, the hold until %v", inner.ValidUntil(), outer.ValidUntil())
+			t.Errorf("valid until %v, the outer lease until %v", inner.ValidUntil(), outer.ValidUntil())
 		}
 		time.Sleep(time.Until(outer.ValidUntil()))
 		if lease, err := l.Lock(detached, "k"); lease != nil || !errors.Is(err, lock.ErrExpired) {
@@ -118,30 +110,24 @@ func TestReentryAtTheDeadline(t *testing.T) {
 		}
 		wantEnded(t, inner, lock.ErrExpired)
 		if err := inner.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Unlock of what was lost: %v", err)
+			t.Errorf("Unlock of a lost lease: %v", err)
 		}
 		time.Sleep(time.Second)
 		if err := outer.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Unlock of what was lost: %v", err)
+			t.Errorf("Unlock of a lost lease: %v", err)
 		}
 	})
 }
 
-// The end of the context that a lock was asked for with does not release it, so that who cleans up
-// may enter it still.
+// The end of the caller's context does not release the lock, so that clean-up can still re-enter
+// it.
 func TestReentryAfterTheParentHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
-		outer, err := l.Lock(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		outer := must(l.Lock(ctx, "k"))
 		cancel()
-		inner, err := l.Lock(context.WithoutCancel(outer.Context()), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(l.Lock(context.WithoutCancel(outer.Context()), "k"))
 		time.Sleep(2 * ttl)
 		wantEnded(t, outer, context.Canceled)
 		wantValid(t, inner)
@@ -159,20 +145,14 @@ func TestReentryAfterTheParentHasEnded(t *testing.T) {
 	})
 }
 
-// The context of a re-entered lease ends when it is released, and those that derive from it are
-// too: a hold that is entered often keeps nothing of that.
+// The context of a re-entered lease ends when it and all leases within it are released, so that a
+// lease that is re-entered often keeps nothing.
 func TestReleasedReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		outer := mustLock(t, l, "k")
-		inner, err := l.Lock(outer.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		innermost, err := l.Lock(inner.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(l.Lock(outer.Context(), "k"))
+		innermost := must(l.Lock(inner.Context(), "k"))
 		if got, ok := lock.FromContext(innermost.Context()); !ok || got != innermost {
 			t.Errorf("the lease in the context: %v, %v", got, ok)
 		}
@@ -184,7 +164,7 @@ func TestReleasedReentry(t *testing.T) {
 		wantValid(t, outer)
 		again, err := l.Lock(context.WithoutCancel(innermost.Context()), "k")
 		if err != nil {
-			t.Fatalf("within what is held: %v", err)
+			t.Fatalf("within the outer lease: %v", err)
 		}
 		mustUnlock(t, again)
 		mustUnlock(t, outer)

@@ -6,19 +6,14 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestSharedAndExclusiveTakeTurns(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		r1, err := l.RLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		r2, err := l.TryRLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r1 := must(l.RLock(t.Context(), "k"))
+		r2 := must(l.TryRLock(t.Context(), "k"))
 		if !r1.Shared() || !r1.Fence().Shared || r1.Fence() == r2.Fence() {
 			t.Errorf("fences %+v and %+v", r1.Fence(), r2.Fence())
 		}
@@ -29,15 +24,15 @@ func TestSharedAndExclusiveTakeTurns(t *testing.T) {
 		}
 		mustUnlock(t, r1)
 		if writer.returned() {
-			t.Fatal("did not wait for the last of them")
+			t.Fatal("did not wait for the last reader")
 		}
 		mustUnlock(t, r2)
 		if !writer.returned() || late.returned() {
-			t.Fatalf("the exclusive one has it: %v, the late one: %v", writer.returned(), late.returned())
+			t.Fatalf("the writer has it: %v, the late reader: %v", writer.returned(), late.returned())
 		}
 		mustUnlock(t, writer.lease)
 		if !late.returned() || late.err != nil {
-			t.Fatalf("the late one: %v", late.err)
+			t.Fatalf("the late reader: %v", late.err)
 		}
 		mustUnlock(t, late.lease)
 		wantFree(t, w, "k")
@@ -55,7 +50,7 @@ func TestDowngrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reader.returned() || reader.err != nil || writer.returned() {
-			t.Fatalf("the shared one has it: %v; the exclusive one: %v", reader.returned(), writer.returned())
+			t.Fatalf("the reader has it: %v; the writer: %v", reader.returned(), writer.returned())
 		}
 		if f := lease.Fence(); !f.Shared || f.Number != number || !lease.Shared() {
 			t.Errorf("fence %+v, was %d", f, number)
@@ -69,11 +64,11 @@ func TestDowngrade(t *testing.T) {
 		mustUnlock(t, lease)
 		mustUnlock(t, reader.lease)
 		if !writer.returned() || writer.err != nil {
-			t.Fatalf("the exclusive one: %v", writer.err)
+			t.Fatalf("the writer: %v", writer.err)
 		}
 		mustUnlock(t, writer.lease)
 		if err := writer.lease.Downgrade(t.Context()); !errors.Is(err, lock.ErrReleased) {
-			t.Errorf("of what was released: %v", err)
+			t.Errorf("of a released lease: %v", err)
 		}
 		wantFree(t, w, "k")
 	})
@@ -85,20 +80,11 @@ func TestReentry(t *testing.T) {
 		outer := mustLock(t, l, "k")
 		between := mustLock(t, l, "another")
 		type own struct{}
-		inner, err := l.Lock(context.WithValue(outer.Context(), own{}, 1), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared, err := l.RLock(inner.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		tried, err := l.TryLock(shared.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.count("acquire") != 2 {
-			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.count("acquire"))
+		inner := must(l.Lock(context.WithValue(outer.Context(), own{}, 1), "k"))
+		shared := must(l.RLock(inner.Context(), "k"))
+		tried := must(l.TryLock(shared.Context(), "k"))
+		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.Calls(storetest.AcquireLock) != 2 {
+			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.Calls(storetest.AcquireLock))
 		}
 		if err := outer.Downgrade(t.Context()); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("Downgrade beneath others: %v", err)
@@ -135,19 +121,13 @@ func TestReentry(t *testing.T) {
 func TestUpgradeIsADeadlock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		reader, err := l.RLock(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		reader := must(l.RLock(t.Context(), "k"))
 		for name, upgrade := range map[string]func(context.Context, string) (*lock.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 			if _, err := upgrade(reader.Context(), "k"); !errors.Is(err, lock.ErrDeadlock) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		again, err := l.RLock(reader.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must(l.RLock(reader.Context(), "k"))
 		mustUnlock(t, again)
 		mustUnlock(t, reader)
 		wantFree(t, w, "k")
@@ -157,10 +137,7 @@ func TestUpgradeIsADeadlock(t *testing.T) {
 func TestLockAll(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		all, err := l.LockAll(t.Context(), []string{"c", "a", "b", "a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(l.LockAll(t.Context(), []string{"c", "a", "b", "a"}))
 		if keys := all.Keys(); len(keys) != 3 || keys[0] != "a" || keys[2] != "c" {
 			t.Errorf("keys %v", keys)
 		}
@@ -173,16 +150,13 @@ func TestLockAll(t *testing.T) {
 			}
 		}
 		if _, ok := all.Fence("d"); ok {
-			t.Error("a fence of what is not held")
+			t.Error("a fence of a key that is not held")
 		}
 		ctx := all.Context()
 		if _, err := l.LockAll(ctx, []string{"0", "d"}); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("out of order: %v", err)
 		}
-		more, err := l.LockAll(ctx, []string{"d", "b"}) // b is held already
-		if err != nil {
-			t.Fatal(err)
-		}
+		more := must(l.LockAll(ctx, []string{"d", "b"})) // b is held already
 		if err := more.Unlock(t.Context()); err != nil {
 			t.Errorf("Unlock: %v", err)
 		}

@@ -9,10 +9,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// endings are the ways to end a Locker in an orderly way.
+// endings are the orderly ends of a Locker.
 var endings = map[string]func(*lock.Locker, *wiretap) error{
 	"Close":       func(l *lock.Locker, _ *wiretap) error { return l.Close() },
 	"the store's": func(_ *lock.Locker, w *wiretap) error { return w.Shutdown(context.Background()) },
@@ -32,13 +33,11 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 			t.Run(name+call, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, w *wiretap) {
 					l := newLocker(t, w, opts...)
-					w.set(nil, func(call string) error { // the store has granted it, and its reply is on the way
-						if call == "acquire" {
-							time.Sleep(100 * time.Millisecond)
-						}
+					w.Hook(nil, storetest.On(storetest.AcquireLock, func() error { // granted, and its reply is in flight
+						time.Sleep(100 * time.Millisecond)
 						return nil
-					})
-					asks := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+					}))
+					sends := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 					joins := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 					waits := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 					reads := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "other") })
@@ -49,9 +48,9 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 						wantFree(t, w, "k")
 						wantFree(t, w, "other")
 					}
-					for name, p := range map[string]*pending{"asks": asks, "joins": joins, "waits": waits, "reads": reads} {
+					for name, p := range map[string]*pending{"sends": sends, "joins": joins, "waits": waits, "reads": reads} {
 						if !p.returned() || !errors.Is(p.err, lock.ErrClosed) && !errors.Is(p.err, lock.ErrNotAcquired) {
-							t.Errorf("who %s: %v", name, p.err)
+							t.Errorf("%s: %v", name, p.err)
 						}
 					}
 				})
@@ -60,8 +59,8 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 	}
 }
 
-// Places in queues go before the holds, so that nothing is granted to a Locker that is going, and
-// another has the lock at once.
+// Close withdraws from queues before it releases leases, so that nothing is granted to the closing
+// Locker, and another has the lock at once.
 func TestCloseWithdrawsFromQueues(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l, other := newLocker(t, w), newLocker(t, w.Store)
@@ -85,7 +84,7 @@ func TestCloseWithdrawsFromQueues(t *testing.T) {
 		}
 		wantEnded(t, lease, lock.ErrReleased)
 		if len(w.granted) != grants {
-			t.Error("a Locker that is going was granted a lock")
+			t.Error("a closing Locker was granted a lock")
 		}
 		if !next.returned() || next.err != nil {
 			t.Fatalf("the other: %v", next.err)
@@ -98,13 +97,13 @@ func TestCloseWithdrawsFromQueues(t *testing.T) {
 }
 
 // The error has the number of unconfirmed releases, which Close retries.
-func TestShutdownSaysWhatIsLeft(t *testing.T) {
+func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		for i := range 300 {
 			mustLock(t, l, string(rune('a'+i)))
 		}
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
@@ -115,7 +114,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		if err := l.Close(); err == nil || !strings.Contains(err.Error(), "300 unconfirmed releases") {
 			t.Errorf("Close: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(2 * time.Second)
 		for i := range 300 {
 			wantFree(t, w, string(rune('a'+i)))
@@ -123,7 +122,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	})
 }
 
-// After a shutdown everything returns the same error, also where an outage lets requests pass.
+// After a shutdown all calls return the same error, which is not that of an outage.
 func TestCallsAfterShutdown(t *testing.T) {
 	for name, end := range endings {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +146,7 @@ func TestCallsAfterShutdown(t *testing.T) {
 	}
 }
 
-// On real servers, with a request in flight, waiters in the queue, and another process that waits.
+// On real servers, with a request in flight, waiters in the queue, and a waiter of another process.
 func TestShutdownOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	mine, other := newPeer(t, server), newPeer(t, server)
@@ -200,7 +199,7 @@ func TestShutdownOnRedis(t *testing.T) {
 		if r := <-results; r.err != nil && !errors.Is(r.err, store.ErrClosed) && !errors.Is(r.err, lock.ErrNotAcquired) {
 			t.Errorf("%v, %v", r.lease, r.err)
 		} else if r.err == nil {
-			wantEnded(t, r.lease, lock.ErrReleased) // it had it just before
+			wantEnded(t, r.lease, lock.ErrReleased) // granted just before
 		}
 	}
 	wantEnded(t, held, lock.ErrReleased)
@@ -211,7 +210,7 @@ func TestShutdownOnRedis(t *testing.T) {
 		}
 		mustUnlock(t, r.lease)
 	case <-time.After(5 * time.Second): // a lease is six times as long
-		t.Fatal("the other process waits for the lease of one that has gone")
+		t.Fatal("the other process waits for the expiry of the lease")
 	}
 	mustUnlock(t, foreign)
 	if err := mine.store.Close(); err != nil {

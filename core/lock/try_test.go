@@ -11,17 +11,15 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// slowly has calls of this name take d, and then return err if it is not nil.
-func slowly(w *wiretap, name string, d time.Duration, err error) {
-	w.set(func(call string) error {
-		if call != name {
-			return nil
-		}
+// slowly makes calls of an operation take d, and then return err if it is not nil.
+func slowly(w *wiretap, slow storetest.Op, d time.Duration, err error) {
+	w.Hook(storetest.On(slow, func() error {
 		time.Sleep(d)
 		return err
-	}, nil)
+	}), nil)
 }
 
 // A local queue whose requests have all failed is not a holder: while the store is down, TryLock
@@ -29,7 +27,7 @@ func slowly(w *wiretap, name string, d time.Duration, err error) {
 func TestTryLockDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, "acquire", 250*time.Millisecond, errDown)
+		slowly(w, storetest.AcquireLock, 250*time.Millisecond, errDown)
 		var tries []*pending
 		for i := range 4000 {
 			tries = append(tries, start(func() (*lock.Lease, error) {
@@ -48,19 +46,19 @@ func TestTryLockDuringAnOutage(t *testing.T) {
 				t.Fatalf("call %d: %v", i, p.err)
 			}
 		}
-		if n := w.count("acquire"); n > 410 {
-			t.Errorf("the store was asked %d times", n)
+		if n := w.Calls(storetest.AcquireLock); n > 410 {
+			t.Errorf("the store was called %d times", n)
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		mustUnlock(t, mustLock(t, l, "k"))
 	})
 }
 
-// Concurrent calls of TryLock share one request, and what came of it.
+// Concurrent calls of TryLock share one request and its reply.
 func TestConcurrentTryLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, "acquire", time.Millisecond, nil)
+		slowly(w, storetest.AcquireLock, time.Millisecond, nil)
 		tryAll := func() (got []*lock.Lease) {
 			t.Helper()
 			var tries []*pending
@@ -82,65 +80,65 @@ func TestConcurrentTryLock(t *testing.T) {
 			return got
 		}
 		got := tryAll()
-		if len(got) != 1 || w.count("acquire") != 1 {
-			t.Fatalf("%d leases, %d requests", len(got), w.count("acquire"))
+		if len(got) != 1 || w.Calls(storetest.AcquireLock) != 1 {
+			t.Fatalf("%d leases, %d requests", len(got), w.Calls(storetest.AcquireLock))
 		}
-		if more := tryAll(); len(more) != 0 || w.count("acquire") != 1 {
-			t.Errorf("%d more leases, %d requests", len(more), w.count("acquire"))
+		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLock) != 1 {
+			t.Errorf("%d more leases, %d requests", len(more), w.Calls(storetest.AcquireLock))
 		}
 		mustUnlock(t, got[0])
 		other := mustLock(t, newLocker(t, w), "k")
-		before := w.count("acquire")
-		if more := tryAll(); len(more) != 0 || w.count("acquire") != before+1 {
-			t.Errorf("%d leases of what another has, %d requests", len(more), w.count("acquire")-before)
+		before := w.Calls(storetest.AcquireLock)
+		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLock) != before+1 {
+			t.Errorf("%d leases of a lock that is held, %d requests", len(more), w.Calls(storetest.AcquireLock)-before)
 		}
 		mustUnlock(t, other)
 	})
 }
 
-// What the process is about to release may be had at once.
+// TryLock waits for a release in flight, and is granted the lock.
 func TestTryLockDuringARelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
-		slowly(w, "release", time.Second, nil)
+		slowly(w, storetest.ReleaseLock, time.Second, nil)
 		go func() { _ = lease.Unlock(t.Context()) }()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
-		leaves := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
-		stays := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
+		cancelled := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
+		waits := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 		cancel()
-		if !leaves.returned() || !errors.Is(leaves.err, context.Canceled) || errors.Is(leaves.err, lock.ErrNotAcquired) {
-			t.Errorf("whose caller has left: %v", leaves.err)
+		if !cancelled.returned() || !errors.Is(cancelled.err, context.Canceled) || errors.Is(cancelled.err, lock.ErrNotAcquired) {
+			t.Errorf("cancelled: %v", cancelled.err)
 		}
 		time.Sleep(time.Second)
-		if !stays.returned() || stays.err != nil {
-			t.Fatalf("TryLock: %v", stays.err)
+		if !waits.returned() || waits.err != nil {
+			t.Fatalf("TryLock: %v", waits.err)
 		}
-		w.set(nil, nil)
-		mustUnlock(t, stays.lease)
+		w.Hook(nil, nil)
+		mustUnlock(t, waits.lease)
 		wantFree(t, w, "k")
 	})
 }
 
-// A caller that leaves while it asks the store leaves the question to the next.
-func TestWhoAskedForOthersLeaves(t *testing.T) {
+// If the context of a caller with a shared request in flight ends, the next caller sends its own.
+func TestSharedRequestIsCancelled(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
-		w.set(func(call string) error {
-			if call == "acquire" && ctx.Err() == nil {
+		w.Hook(func(op storetest.Op) error {
+			if op == storetest.AcquireLock && ctx.Err() == nil {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
 		}, nil)
-		leaves := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
+		cancelled := start(func() (*lock.Lease, error) { return l.TryLock(ctx, "k") })
 		first := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 		second := start(func() (*lock.Lease, error) { return l.TryLock(t.Context(), "k") })
 		cancel()
-		if !leaves.returned() || !errors.Is(leaves.err, context.Canceled) {
-			t.Errorf("who asked: %v", leaves.err)
+		if !cancelled.returned() || !errors.Is(cancelled.err, context.Canceled) {
+			t.Errorf("cancelled: %v", cancelled.err)
 		}
 		if !first.returned() || first.err != nil {
 			t.Fatalf("the next: %v", first.err)
@@ -157,8 +155,8 @@ func TestWhoAskedForOthersLeaves(t *testing.T) {
 func TestLockEndsDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, "acquire", time.Second, errDown)
-		asks := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
+		slowly(w, storetest.AcquireLock, time.Second, errDown)
+		first := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := l.Lock(ctx, "k")
@@ -166,13 +164,13 @@ func TestLockEndsDuringAnOutage(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		time.Sleep(2 * time.Second)
-		if !asks.returned() || !errors.Is(asks.err, store.ErrUnavailable) {
-			t.Errorf("%v", asks.err)
+		if !first.returned() || !errors.Is(first.err, store.ErrUnavailable) {
+			t.Errorf("%v", first.err)
 		}
 	})
 }
 
-// Once per period: a lease that is not renewed, and that nobody unlocks, is over when it is over.
+// A lease that is neither renewed nor unlocked allows one run per period.
 func TestOncePerPeriod(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{
 		"": nil, "fair": {lock.WithFair()}, "short": {lock.WithMaxHold(ttl / 3)},
@@ -202,23 +200,23 @@ func TestOncePerPeriod(t *testing.T) {
 	}
 }
 
-// The clock says that a lease is over, whether or not a timer has fired.
+// The end of a lease is read from the clock, and does not depend on a timer.
 func TestTryLockAtTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		stuck := mustLock(t, l, "k")
 		time.Sleep(time.Until(stuck.ValidUntil()) - time.Nanosecond)
-		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.count("acquire") != 1 {
-			t.Errorf("before the end: %v, %d requests", err, w.count("acquire"))
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLock) != 1 {
+			t.Errorf("before the end: %v, %d requests", err, w.Calls(storetest.AcquireLock))
 		}
 		time.Sleep(time.Nanosecond)
-		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.count("acquire") != 2 {
-			t.Errorf("at the end: %v, %d requests; want the store's answer", err, w.count("acquire"))
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLock) != 2 {
+			t.Errorf("at the end: %v, %d requests; want the store's reply", err, w.Calls(storetest.AcquireLock))
 		}
 	})
 }
 
-// A downgrade starts the lease anew, and nobody renews it.
+// A downgrade extends the lease, which is not renewed.
 func TestDowngradeWithoutRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
@@ -231,23 +229,20 @@ func TestDowngradeWithoutRenewal(t *testing.T) {
 		wantValid(t, lease)
 		time.Sleep(time.Second)
 		wantEnded(t, lease, lock.ErrExpired)
-		if n := w.count("renew"); n != 0 {
+		if n := w.Calls(storetest.RenewLocks); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})
 }
 
-// A Locker keeps nothing of leases that are over, though nobody unlocks them.
+// A Locker keeps nothing of expired leases, even if they are not unlocked.
 func TestExpiredLeasesAreForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		var leases []weak.Pointer[lock.Lease]
 		for _, key := range []string{"a", "b", "c"} {
 			leases = append(leases, weak.Make(mustLock(t, l, key)))
-			shared, err := l.RLock(t.Context(), "shared")
-			if err != nil {
-				t.Fatal(err)
-			}
+			shared := must(l.RLock(t.Context(), "shared"))
 			leases = append(leases, weak.Make(shared))
 		}
 		time.Sleep(ttl)

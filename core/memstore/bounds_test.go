@@ -16,36 +16,33 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// A full store that may evict no bucket refuses new keys rather than forget what an old one owes.
+// A full store that may evict no bucket refuses new keys, and keeps the debts of old ones.
 func TestFullOfBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(10), memstore.RefuseNewBuckets())
-		l, err := tokenbucket.New(s, "api", tokenbucket.Per(1, time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ask := func(key int) (tokenbucket.Decision, error) { return l.Allow(t.Context(), fmt.Sprint(key)) }
+		l := must(tokenbucket.New(s, "api", tokenbucket.Per(1, time.Minute)))
+		allow := func(key int) (tokenbucket.Decision, error) { return l.Allow(t.Context(), fmt.Sprint(key)) }
 		for key := range 10 {
-			if d, err := ask(key); err != nil || !d.Allowed {
+			if d, err := allow(key); err != nil || !d.Allowed {
 				t.Fatalf("key %d: %+v, %v", key, d, err)
 			}
 		}
 		for range 3 {
-			if _, err := ask(10); !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrUnavailable) {
+			if _, err := allow(10); !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrUnavailable) {
 				t.Fatalf("an eleventh key: %v", err)
 			}
 		}
 		for key := range 10 {
-			if d, err := ask(key); err != nil || d.Allowed {
+			if d, err := allow(key); err != nil || d.Allowed {
 				t.Fatalf("key %d was forgotten: %+v, %v", key, d, err)
 			}
 		}
 		if _, err := l.Peek(t.Context(), "10"); err != nil {
-			t.Errorf("a question that keeps nothing: %v", err)
+			t.Errorf("Peek, which keeps nothing: %v", err)
 		}
 		time.Sleep(time.Minute)
 		for key := range 10 { // what is full again makes room
-			if d, err := ask(key + 100); err != nil || !d.Allowed {
+			if d, err := allow(key + 100); err != nil || !d.Allowed {
 				t.Fatalf("new key %d: %+v, %v", key, d, err)
 			}
 		}
@@ -54,7 +51,7 @@ func TestFullOfBuckets(t *testing.T) {
 
 // A flood of keys that are used once each displaces none that is at its limit: not one more request
 // of those passes. The newest key is limited too.
-func TestAFloodOfKeysLiftsNoLimit(t *testing.T) {
+func TestFloodOfNewKeys(t *testing.T) {
 	const (
 		room    = 1000
 		victims = 50
@@ -62,10 +59,7 @@ func TestAFloodOfKeysLiftsNoLimit(t *testing.T) {
 	)
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(room))
-		l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(burst))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", tokenbucket.PerHour(burst)))
 		pass := func(key string) bool {
 			t.Helper()
 			d, err := l.Allow(t.Context(), key)
@@ -95,30 +89,24 @@ func TestAFloodOfKeysLiftsNoLimit(t *testing.T) {
 	})
 }
 
-// What eviction gives away: where a single request uses up a limit, a flood displaces all keys
-// alike. A key then passes about once for as many new keys as the store holds.
-func TestAFloodOfKeysAtTheirLimit(t *testing.T) {
+// The cost of eviction: if a single request uses up a limit, a flood displaces all keys alike. A key
+// then passes about once per as many new keys as the store holds.
+func TestFloodOfKeysAtTheirLimit(t *testing.T) {
 	const room, flood = 1000, 30_000
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(room))
-		l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", tokenbucket.PerHour(1)))
 		passed := 0
 		for i := range flood {
 			for _, key := range []string{fmt.Sprint("flood-", i), "victim"} {
-				d, err := l.Allow(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := must(l.Allow(t.Context(), key))
 				if key == "victim" && d.Allowed {
 					passed++
 				}
 			}
 			time.Sleep(time.Microsecond)
 		}
-		t.Logf("the victim, with a limit of 1, passed %d times while %d new keys came to a store of %d", passed, flood, room)
+		t.Logf("the victim, with a limit of 1, passed %d times during %d new keys in a store of %d", passed, flood, room)
 		if passed > 2*flood/room {
 			t.Errorf("the victim passed %d times", passed)
 		}
@@ -129,10 +117,7 @@ func TestAFloodOfKeysAtTheirLimit(t *testing.T) {
 // panic.
 func TestFewerBucketsThanLimits(t *testing.T) {
 	s := memstore.New(memstore.WithMaxBuckets(1))
-	l, err := tokenbucket.New(s, "api", tokenbucket.Limits{tokenbucket.PerHour(1), tokenbucket.PerMinute(1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(tokenbucket.New(s, "api", tokenbucket.Limits{tokenbucket.PerHour(1), tokenbucket.PerMinute(1)}))
 	for range 2 {
 		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrFull) {
 			t.Errorf("got %v, want store.ErrFull", err)
@@ -140,14 +125,11 @@ func TestFewerBucketsThanLimits(t *testing.T) {
 	}
 }
 
-// Keys that come once do not pile up, though nobody sweeps in the background.
+// Expired buckets leave room without a sweep in the background.
 func TestExpiredBucketsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(100))
-		l, err := tokenbucket.New(s, "api", tokenbucket.Per(1, time.Millisecond))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", tokenbucket.Per(1, time.Millisecond)))
 		for key := range 10_000 {
 			if _, err := l.Allow(t.Context(), fmt.Sprint(key)); err != nil {
 				t.Fatalf("key %d: %v", key, err)
@@ -187,14 +169,13 @@ func TestFullOfRecords(t *testing.T) {
 	if owned, err := settle("a", bytes.Repeat([]byte("x"), 300)); !owned || err != nil {
 		t.Fatalf("a result that fits: %v, %v", owned, err)
 	}
-	// There is room for 212 bytes more: not for a result of 300, for which none that is as large
-	// goes.
+	// The free 212 bytes are too few for a result of 300, which evicts no other of its size.
 	if owned, err := settle("b", bytes.Repeat([]byte("x"), 300)); !owned || err != nil {
 		t.Fatalf("a result that does not fit: %v, %v", owned, err)
 	}
 	wantState("a", store.Completed)
 	wantState("b", store.NotRetained)
-	// For a new operation a result goes, and no operation that has run.
+	// A new operation evicts a result, and no operation that has run.
 	if reply, err := begin("d"); err != nil || reply.Outcome != store.Started {
 		t.Fatalf("a fourth operation: %+v, %v", reply, err)
 	}
@@ -221,15 +202,12 @@ func TestFullOfRecords(t *testing.T) {
 	}
 }
 
-// Whoever fills the store with large answers blocks nobody, and is not run again either.
-func TestOneScopeDoesNotBlockTheOthers(t *testing.T) {
+// A scope with many large results does not block others, and its own operations do not run again.
+func TestLargeScope(t *testing.T) {
 	for name, attacker := range map[string]string{"a scope": "mallory", "no scope": ""} {
 		t.Run(name, func(t *testing.T) {
 			s := memstore.New(memstore.WithMaxRecordBytes(32 << 20))
-			g, err := guard.New(s, "g", guard.WithMaxResult(1<<20), guard.WithMaxScopeBytes(1<<30))
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := must(guard.New(s, "g", guard.WithMaxResult(1<<20), guard.WithMaxScopeBytes(1<<30)))
 			run := func(op guard.Operation, size int) {
 				t.Helper()
 				a, _, err := g.Begin(t.Context(), op)
@@ -242,13 +220,13 @@ func TestOneScopeDoesNotBlockTheOthers(t *testing.T) {
 			}
 			attack := func(i int) guard.Operation { return guard.Operation{Scope: attacker, Key: fmt.Sprint(i)} }
 			victim := func(i int) guard.Operation { return guard.Operation{Scope: fmt.Sprint("user", i), Key: "k"} }
-			for i := range 100 { // of users who were there before
+			for i := range 100 { // earlier users
 				run(victim(i), 1000)
 			}
 			for i := range 1000 {
 				run(attack(i), 65<<10)
 			}
-			for i := range 10_000 { // and what is left, in small pieces
+			for i := range 10_000 { // the rest, in small results
 				if a, _, err := g.Begin(t.Context(), attack(1000+i)); err == nil {
 					_ = a.Complete(t.Context(), guard.Result{Data: []byte("x")})
 				}
@@ -258,7 +236,7 @@ func TestOneScopeDoesNotBlockTheOthers(t *testing.T) {
 					run(victim(i), 1000)
 				}
 				if _, r, err := g.Begin(t.Context(), victim(i)); err != nil || len(r.Data) != 1000 {
-					t.Fatalf("the answer of user %d: %v", i, err)
+					t.Fatalf("the result of user %d: %v", i, err)
 				}
 			}
 			kept := 0
@@ -278,8 +256,8 @@ func TestOneScopeDoesNotBlockTheOthers(t *testing.T) {
 	}
 }
 
-// The store counts what it holds, whatever is done to it.
-func TestRecordsGiveBackTheirRoom(t *testing.T) {
+// The count of bytes is exact after any sequence of calls.
+func TestRecordBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxRecordBytes(200 << 10))
 		g, err := guard.New(s, "g", guard.WithRetention(time.Minute), guard.WithRerun(), guard.WithTTL(time.Second),
@@ -320,25 +298,22 @@ func TestRecordsGiveBackTheirRoom(t *testing.T) {
 				time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
 			}
 			if used, counted := s.RecordBytes(); used != counted || used > 200<<10 {
-				t.Fatalf("after %d attempts %d bytes are taken, and %d are there", began, used, counted)
+				t.Fatalf("after %d attempts %d bytes are counted, want %d", began, used, counted)
 			}
 		}
 		time.Sleep(time.Minute)
 		s.SweepRecords()
 		if used, counted := s.RecordBytes(); used != 0 || counted != 0 {
-			t.Errorf("%d bytes are taken by nothing, and %d are there", used, counted)
+			t.Errorf("without records %d bytes are counted, want %d", used, counted)
 		}
 	})
 }
 
-// The bytes of results that are gone are free again.
+// Expired results leave their bytes free.
 func TestExpiredResultsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxRecordBytes(8192))
-		g, err := guard.New(s, "g", guard.WithRetention(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := must(guard.New(s, "g", guard.WithRetention(time.Minute)))
 		for i := range 100 {
 			op := guard.Operation{Key: fmt.Sprint(i)}
 			a, _, err := g.Begin(t.Context(), op)
@@ -357,10 +332,7 @@ func TestExpiredResultsMakeRoom(t *testing.T) {
 }
 
 func TestResultsAreCopies(t *testing.T) {
-	g, err := guard.New(memstore.New(), "g")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must(guard.New(memstore.New(), "g"))
 	data := []byte("good")
 	a, _, err := g.Begin(t.Context(), guard.Operation{Key: "k"})
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/bucketmodel"
 )
 
-// Decisions are those of exact fractions, but for a nanosecond each token, and debts are exact.
+// Decisions are those of exact fractions, within a nanosecond for each token, and debts are exact.
 func TestBucketsAgainstModels(t *testing.T) {
 	check := func(model func(t *rapid.T, s *Store, pass func(time.Duration))) func(*testing.T) {
 		return func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // no time passes but as the model says
+			synctest.Test(t, func(t *testing.T) { // time passes only as the model says
 				rapid.Check(forever{t}, func(t *rapid.T) {
 					s := New()
 					defer s.Close()
@@ -31,7 +31,7 @@ func TestBucketsAgainstModels(t *testing.T) {
 	}))
 }
 
-// forever is a test without a deadline, which a bubble cannot ask for.
+// forever is a test without a deadline, since the real one means nothing in a bubble.
 type forever struct{ rapid.TB }
 
 func (forever) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }

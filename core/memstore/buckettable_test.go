@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// check holds a table against what it should have, and against the order that its searches rely on.
+// check compares a table with its expected buckets, and checks the order that its searches rely on.
 func (t *bucketTable) check(tt *testing.T, want map[bucketID]time.Duration, hash func(bucketID) uint32) {
 	tt.Helper()
 	n, last := 0, uint32(0)
@@ -93,7 +93,7 @@ func TestTableAgainstAMap(t *testing.T) {
 	}
 }
 
-// What is full again goes while others come, so that a table is as large as what is live.
+// A table removes full buckets while others are added, so that its size is that of the live ones.
 func TestTableSweeps(t *testing.T) {
 	var table bucketTable
 	for now := range time.Duration(100_000) {
@@ -158,8 +158,8 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 	}
 }
 
-// What an eviction looks at is bounded, whatever it finds.
-func TestAnEvictionLooksAtFew(t *testing.T) {
+// An eviction reads a bounded number of slots.
+func TestEvictionIsBounded(t *testing.T) {
 	var table bucketTable
 	if table.evict("crowd") {
 		t.Fatal("a bucket of an empty table was evicted")
@@ -232,7 +232,7 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// Goroutines that want different shards are not to wait for each other's caches.
+// Different shards share no cache line.
 func TestShardsAndSlotsInCacheLines(t *testing.T) {
 	if math.MaxInt == math.MaxInt32 {
 		t.Skip("sizes are of 64 bits")

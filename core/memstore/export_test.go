@@ -2,8 +2,8 @@ package memstore
 
 import "math"
 
-// RecordBytes returns what the store counts for its records, and what they come to. It panics if
-// what it knows of a scope is not what the scope has.
+// RecordBytes returns the store's count of the bytes of its records, and their actual sum. It panics
+// if the counts of a scope are wrong.
 func (s *Store) RecordBytes() (used, counted int) {
 	for i := range s.records {
 		r := &s.records[i]

@@ -16,20 +16,16 @@ import (
 
 var query = strings.Repeat("q", 258<<10)
 
-// cut returns a key of ten bytes that is a piece of a long request line, as a router cuts it.
+// cut returns a key of ten bytes that is a substring of a long request line, as of a router.
 func cut(i int) string {
 	line := fmt.Sprintf("key-%06d?", i) + query
 	return line[:10]
 }
 
-// What a store keeps under a key is as large as the key, and not as the request that the key was
-// cut out of.
+// A key in the store does not keep the request in memory that it is a substring of.
 func TestKeysDoNotKeepTheirRequests(t *testing.T) {
 	allow := func(t *testing.T, s *memstore.Store, plan tokenbucket.Plan) func(string) any {
-		l, err := tokenbucket.New(s, "api", plan)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(s, "api", plan))
 		return func(key string) any {
 			if d, err := l.Allow(t.Context(), key); err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
@@ -57,53 +53,32 @@ func TestKeysDoNotKeepTheirRequests(t *testing.T) {
 			}
 		}},
 		"lock": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
-			l, err := lock.New(s, "carts")
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must(lock.New(s, "carts"))
 			t.Cleanup(func() { _ = l.Close() })
 			return func(key string) any {
-				lease, err := l.Lock(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				lease := must(l.Lock(t.Context(), key))
 				return lease
 			}
 		}},
 		"shared lock": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
-			l, err := lock.New(s, "carts")
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must(lock.New(s, "carts"))
 			t.Cleanup(func() { _ = l.Close() })
 			return func(key string) any {
-				lease, err := l.RLock(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				lease := must(l.RLock(t.Context(), key))
 				return lease
 			}
 		}},
 		"permit": {8 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
-			l, err := semaphore.New(s, "reports", 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must(semaphore.New(s, "reports", 1))
 			t.Cleanup(func() { _ = l.Close() })
 			return func(key string) any {
-				permit, err := l.Acquire(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				permit := must(l.Acquire(t.Context(), key))
 				return permit
 			}
 		}},
 		"latch, and its participant": {4 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
 			return func(key string) any {
-				l, err := semaphore.NewLatch(s, key, 2)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := must(semaphore.NewLatch(s, key, 2))
 				if _, err := l.CountDown(t.Context(), key); err != nil {
 					t.Fatal(err)
 				}

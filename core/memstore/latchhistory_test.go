@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// However latches are counted down and awaited, all who wait are told, and in the end nothing is
-// remembered of them.
+// All waiters of open latches return, in any sequence of calls, and the store keeps nothing after
+// the latches have expired.
 func TestLatchHistories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := New(), rand.New(rand.NewPCG(1, 1))
@@ -40,7 +40,7 @@ func TestLatchHistories(t *testing.T) {
 		}
 		wg.Wait()
 		if n := len(s.latches.gates); n != 0 {
-			t.Errorf("%d gates at which nobody waits", n)
+			t.Errorf("%d gates without waiters", n)
 		}
 		sum := 0
 		for set := range s.latches.sets.Values {
@@ -57,9 +57,9 @@ func TestLatchHistories(t *testing.T) {
 	})
 }
 
-// A latch that expires before those who waited for it have noticed that it was open is another one
-// to whoever comes then, and stays that when they leave.
-func TestAnOpenGateIsNotUsedAgain(t *testing.T) {
+// If a latch expires before its waiters have left its gate, new waiters get a gate of the next
+// latch, and keep it when the old ones leave.
+func TestExpiredLatchHasANewGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
 		req := store.LatchRequest{Name: "l", Count: 1, TTL: time.Second}
@@ -68,7 +68,7 @@ func TestAnOpenGateIsNotUsedAgain(t *testing.T) {
 			g := s.latches.enter(req, s.now)
 			select {
 			case <-g.open:
-				t.Fatal("nobody has come to this latch")
+				t.Fatal("this latch has no participants")
 			default:
 			}
 			if last != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Clients that do what they like, and die as they like, never see two of them with a lock that
-// excludes; each gets its turn; and when all of that is over the store remembers nothing.
+// Clients that wait, die and release at random never hold a lock together with a writer; every
+// waiter is granted its lock; and the store keeps nothing after their expiry.
 func TestLockHistories(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -32,8 +32,7 @@ func TestLockHistories(t *testing.T) {
 	}
 }
 
-// nothingLeft checks that, once all of it has expired, nothing is remembered of locks or
-// semaphores.
+// nothingLeft checks that a store keeps nothing of locks or semaphores that have expired.
 func nothingLeft[T resource, R any](t *testing.T, s *Store, all *shardSet[T, R]) {
 	for i := range all.shards {
 		shard := &all.shards[i]
@@ -81,10 +80,10 @@ func (h *history) client(r *rand.Rand, n int) {
 			continue
 		case store.Queued:
 			if r.IntN(6) == 0 {
-				continue // it died
+				continue // a dead client
 			}
 			time.Sleep(ms(100))
-			patience := time.Hour // enough for everybody
+			patience := time.Hour // enough for all waiters
 			if r.IntN(3) == 0 {
 				patience = ms(500)
 			}
@@ -104,7 +103,7 @@ func (h *history) client(r *rand.Rand, n int) {
 		}
 		h.granted(req, grant)
 		if r.IntN(4) == 0 {
-			continue // it died
+			continue // a dead client
 		}
 		time.Sleep(ms(60))
 		switch r.IntN(5) {
@@ -120,7 +119,7 @@ func (h *history) client(r *rand.Rand, n int) {
 	}
 }
 
-// granted checks what is true at each grant.
+// granted checks the state at a grant.
 func (h *history) granted(req store.LockRequest, grant store.Grant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

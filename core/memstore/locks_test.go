@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// request is a request for a lock that queues, and that has an ID that tells what it is about.
+// request returns a request for a lock that queues.
 func request(key, id string) store.LockRequest {
 	return store.LockRequest{Name: "n", Key: key, ID: id, Queue: true, TTL: time.Minute, Fences: 1}
 }
@@ -78,8 +78,7 @@ func TestFullOfLocks(t *testing.T) {
 	})
 }
 
-// Locks that are forgotten do not pile up, though nobody sweeps in the background; not in a store
-// of many parts either.
+// Expired locks leave room without a sweep in the background, also in a store of many shards.
 func TestExpiredLocksMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limit := range []int{100, 20_000} {
@@ -100,7 +99,7 @@ func TestExpiredLocksMakeRoom(t *testing.T) {
 	})
 }
 
-func TestTombstonesGo(t *testing.T) {
+func TestTombstonesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxLocks(3))
 		released := func(i int) store.LockRequest { return request(fmt.Sprint("k", i), fmt.Sprint(i)) }
@@ -118,7 +117,7 @@ func TestTombstonesGo(t *testing.T) {
 	})
 }
 
-// A place is kept for three seconds after somebody cared, and a turn for two.
+// A place is kept for three seconds after its last call, and a reservation for two.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -132,7 +131,7 @@ func TestPlaces(t *testing.T) {
 		if _, err := s.AwaitLock(ctx, first); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("AwaitLock: %v", err)
 		}
-		time.Sleep(2900 * time.Millisecond) // the second's place is lost now, the first's is not yet
+		time.Sleep(2900 * time.Millisecond) // the second place has expired, the first has not
 		acquire(t, s, second, store.Queued)
 		release(t, s, holder, true)
 		granted := time.Now()
@@ -142,12 +141,12 @@ func TestPlaces(t *testing.T) {
 		}
 		state, err := s.InspectLock(t.Context(), "n", "k")
 		if err != nil || len(state.Holders) != 1 || state.Holders[0].Remaining != time.Minute || state.Waiting != 0 {
-			t.Errorf("%+v, %v, want one holder and nobody waiting", state, err)
+			t.Errorf("%+v, %v, want one holder and no waiters", state, err)
 		}
 	})
 }
 
-// A request may be awaited by several, as after a retry, and all of them are told.
+// Several calls may await a request, as after a retry, and all of them return its grant.
 func TestAwaitedBySeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -176,11 +175,11 @@ func TestAwaitedBySeveral(t *testing.T) {
 	})
 }
 
-// However the first of those who wait leaves, the others notice an expiry when it happens.
-func TestSomebodyWatchesTheClock(t *testing.T) {
+// However the wait of the first waiter ends, the others are granted the lock when it expires.
+func TestExpiryWithoutTheFirstWaiter(t *testing.T) {
 	for name, leave := range map[string]func(*memstore.Store, store.LockRequest, context.CancelFunc){
-		"nobody leaves": func(*memstore.Store, store.LockRequest, context.CancelFunc) {},
-		"its wait ends": func(_ *memstore.Store, _ store.LockRequest, cancel context.CancelFunc) { cancel() },
+		"it is granted":         func(*memstore.Store, store.LockRequest, context.CancelFunc) {},
+		"its wait is cancelled": func(_ *memstore.Store, _ store.LockRequest, cancel context.CancelFunc) { cancel() },
 		"it is withdrawn": func(s *memstore.Store, req store.LockRequest, _ context.CancelFunc) {
 			_, _ = s.ReleaseLock(context.Background(), store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID})
 		},
@@ -198,7 +197,7 @@ func TestSomebodyWatchesTheClock(t *testing.T) {
 				var wg sync.WaitGroup
 				wg.Go(func() {
 					if _, err := s.AwaitLock(ctx, first); err == nil {
-						time.Sleep(time.Second) // holds it for so long
+						time.Sleep(time.Second)
 						_, _ = s.ReleaseLock(t.Context(), store.LockRef{Name: "n", Key: "k", ID: "first"})
 					}
 				})
@@ -209,7 +208,7 @@ func TestSomebodyWatchesTheClock(t *testing.T) {
 						if _, err := s.AwaitLock(t.Context(), req); err != nil {
 							t.Errorf("AwaitLock: %v", err)
 						}
-						// and then it is forgotten: the next one has to wait for the expiry
+						// it is not released, so that the next one waits for its expiry
 					})
 				}
 				synctest.Wait()
@@ -217,7 +216,7 @@ func TestSomebodyWatchesTheClock(t *testing.T) {
 				leave(s, first, cancel)
 				wg.Wait()
 				want := 3 * time.Minute
-				if name == "nobody leaves" {
+				if name == "it is granted" {
 					want += time.Second
 				}
 				if got := time.Since(start); got != want {
@@ -228,7 +227,7 @@ func TestSomebodyWatchesTheClock(t *testing.T) {
 	}
 }
 
-// A hold whose lease gets shorter is over when that is.
+// A renewal with a shorter TTL shortens the lease.
 func TestShorterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -250,40 +249,21 @@ func TestShorterLease(t *testing.T) {
 	})
 }
 
-func TestCloseWakesAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := memstore.New()
-		acquire(t, s, request("k", "holder"), store.Granted)
-		start := time.Now()
-		var wg sync.WaitGroup
-		for i := range 3 {
-			wg.Go(func() {
-				if _, err := s.AwaitLock(t.Context(), request("k", fmt.Sprint(i))); !errors.Is(err, store.ErrClosed) || time.Since(start) != 0 {
-					t.Errorf("AwaitLock after %v: %v", time.Since(start), err)
-				}
-			})
-		}
-		synctest.Wait()
-		s.Close()
-		wg.Wait()
-	})
-}
-
-// Whoever is told that a hold is lost may ask the store about it.
+// A function for lost holds may call the store.
 func TestNotifiedWithoutAMutex(t *testing.T) {
 	s := memstore.New()
 	holder := request("k", "holder")
-	var told []string
+	var calls []string
 	s.NotifyLost(func(id string) {
 		held, err := s.VerifyLock(t.Context(), store.LockRef{Name: "n", Key: "k", ID: id})
-		told = append(told, fmt.Sprintf("%s: %v, %v", id, held, err))
+		calls = append(calls, fmt.Sprintf("%s: %v, %v", id, held, err))
 	})
 	grant := acquire(t, s, holder, store.Granted)
 	if ended, err := s.ForceUnlock(t.Context(), "n", "k", grant.Fence); !ended || err != nil {
 		t.Fatalf("ForceUnlock: %v, %v", ended, err)
 	}
-	if len(told) != 1 || told[0] != "holder: false, <nil>" {
-		t.Errorf("told %q", told)
+	if len(calls) != 1 || calls[0] != "holder: false, <nil>" {
+		t.Errorf("called with %q", calls)
 	}
 }
 
@@ -308,7 +288,7 @@ func TestFences(t *testing.T) {
 		if first.LastFence-first.Fence != store.MaxFences-1 {
 			t.Errorf("the first block is %+v", first)
 		}
-		// Another store that is made soon after has larger fences.
+		// A store that is created later has larger fences.
 		if lead := last - time.Now().UnixMicro(); lead > 15_000 {
 			t.Errorf("the fences are %d µs ahead of the clock", lead)
 		}
@@ -338,7 +318,7 @@ func TestFences(t *testing.T) {
 	})
 }
 
-func TestListStopsWhenTold(t *testing.T) {
+func TestListStopsWithItsContext(t *testing.T) {
 	s := memstore.New()
 	for i := range 1000 {
 		acquire(t, s, request(strings.Repeat("k", i+1), fmt.Sprint(i)), store.Granted)

@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Clients that do what they like, and die as they like, never have more in use than the largest
-// capacity; each gets its turn; and when all of that is over the store remembers nothing.
+// Clients that wait, die and release at random never have more in use than the largest capacity;
+// every waiter is granted its permits; and the store keeps nothing after their expiry.
 func TestPermitHistories(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -36,7 +36,7 @@ type permitHistory struct {
 	t      *testing.T
 	s      *Store
 	mu     sync.Mutex
-	fences map[int64]string // whose it is
+	fences map[int64]string // by the ID of its request
 }
 
 func (h *permitHistory) client(r *rand.Rand, n int) {
@@ -60,10 +60,10 @@ func (h *permitHistory) client(r *rand.Rand, n int) {
 			continue
 		case store.Queued:
 			if r.IntN(6) == 0 {
-				continue // it died
+				continue // a dead client
 			}
 			time.Sleep(ms(100))
-			patience := time.Hour // enough for everybody
+			patience := time.Hour // enough for all waiters
 			if r.IntN(3) == 0 {
 				patience = ms(500)
 			}
@@ -88,7 +88,7 @@ func (h *permitHistory) client(r *rand.Rand, n int) {
 		}
 		h.granted(req, grant)
 		if r.IntN(4) == 0 {
-			continue // it died
+			continue // a dead client
 		}
 		time.Sleep(ms(60))
 		if r.IntN(3) == 0 {
@@ -99,7 +99,7 @@ func (h *permitHistory) client(r *rand.Rand, n int) {
 	}
 }
 
-// granted checks what is true at each grant.
+// granted checks the state at a grant.
 func (h *permitHistory) granted(req store.PermitRequest, grant store.Grant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,8 +122,7 @@ func (h *permitHistory) granted(req store.PermitRequest, grant store.Grant) {
 	sound(h.t, h.s)
 }
 
-// Those who wait, and do not barge, are granted in the order in which they came, whatever they
-// weigh.
+// Requests that do not barge are granted in the order of arrival, whatever their weights.
 func TestPermitsAreGrantedInOrder(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
@@ -161,14 +160,14 @@ func TestPermitsAreGrantedInOrder(t *testing.T) {
 	}
 }
 
-// However many permits have expired, the next call finds that they have, exactly, and soon.
+// A call after many permits have expired finds exactly those, in little time.
 func TestTenThousandPermitsExpire(t *testing.T) {
 	const n = 10_000
 	best := time.Hour
 	for range 5 {
 		s := New(WithMaxPermits(4 * n))
 		shard := shardOf(s, s.permits.shards, "k")
-		ask := func(id string, weight int, now time.Duration, want store.AcquireOutcome) {
+		acquire := func(id string, weight int, now time.Duration, want store.AcquireOutcome) {
 			t.Helper()
 			req := store.PermitRequest{Name: "n", Key: "k", ID: id, Weight: weight, Capacity: 2 * n, TTL: time.Minute}
 			reply, _, err := acquirePermit(shard, req, now.Microseconds())
@@ -178,19 +177,19 @@ func TestTenThousandPermitsExpire(t *testing.T) {
 		}
 		at := func(i int) time.Duration { return time.Duration(i*7919%n) * time.Microsecond }
 		for i := range n {
-			ask(fmt.Sprint(i), 1, at(i), store.Granted)
+			acquire(fmt.Sprint(i), 1, at(i), store.Granted)
 		}
-		ask("lives on", n, time.Minute-time.Microsecond, store.Granted)
-		ask("too early", 1, time.Minute-time.Microsecond, store.Taken)
-		ask("one", 1, time.Minute, store.Granted) // since one has ended
-		ask("two", 1, time.Minute, store.Taken)
+		acquire("renewed", n, time.Minute-time.Microsecond, store.Granted)
+		acquire("too early", 1, time.Minute-time.Microsecond, store.Taken)
+		acquire("one", 1, time.Minute, store.Granted) // since one has ended
+		acquire("two", 1, time.Minute, store.Taken)
 		start := time.Now()
-		ask("most", n-2, time.Minute+n*time.Microsecond-2*time.Microsecond, store.Granted) // since all but one have
+		acquire("most", n-2, time.Minute+n*time.Microsecond-2*time.Microsecond, store.Granted) // since all but one have
 		best = min(best, time.Since(start))
-		ask("late", 1, time.Minute+n*time.Microsecond-2*time.Microsecond, store.Taken)
+		acquire("late", 1, time.Minute+n*time.Microsecond-2*time.Microsecond, store.Taken)
 		sound(t, s)
 		if got := s.permits.requests.Load(); got != 4 {
-			t.Errorf("%d requests are counted, want those that live: 4", got)
+			t.Errorf("%d requests are counted, want the live ones: 4", got)
 		}
 	}
 	t.Logf("the call that found %d permits expired took %v", n-2, best)

@@ -48,7 +48,7 @@ func (m *permitModel) hold(p *modelPermit) {
 	p.stage, p.until = holding, time.Now().Add(p.req.TTL)
 }
 
-// soonest is when time does the next thing.
+// soonest returns when the next lease or place expires.
 func (m *permitModel) soonest() (first time.Time) {
 	first = time.Now().Add(24 * time.Hour)
 	for _, p := range append(slices.Clone(m.queue), m.permits...) {
@@ -136,7 +136,7 @@ func (m *permitModel) release(id string) (held bool) {
 	return p.stage == holding
 }
 
-// sleep lets time pass. Somebody watches the clock only if somebody waits.
+// sleep lets time pass. A store finds an expiry when it happens only while a call awaits a request.
 func (m *permitModel) sleep(d time.Duration) {
 	until := time.Now().Add(d)
 	for slices.ContainsFunc(m.queue, func(p *modelPermit) bool { return p.awaited }) && m.soonest().Before(until) {
@@ -146,14 +146,14 @@ func (m *permitModel) sleep(d time.Duration) {
 	time.Sleep(time.Until(until))
 }
 
-// modelRun does the same to a store and to the model.
+// modelRun makes the same calls of a store and of the model.
 type modelRun struct {
 	t        *testing.T
 	s        *Store
 	r        *rand.Rand
 	m        permitModel
 	reqs     []store.PermitRequest
-	released map[string]bool // what the first release answered
+	released map[string]bool // the reply to the first release
 	waits    map[string]*modelWait
 }
 
@@ -165,8 +165,8 @@ type modelWait struct {
 
 const mostCapacity = 8
 
-// However a semaphore is used, it answers as one does that is too simple to be wrong.
-func TestPermitsAreAsInTheModel(t *testing.T) {
+// A semaphore replies as the model does, in any sequence of calls.
+func TestPermitsAgainstAModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestPermitsAreAsInTheModel(t *testing.T) {
 	}
 }
 
-// some is one of the requests, mostly of those that came last.
+// some returns one of the last requests.
 func (run *modelRun) some() store.PermitRequest {
 	if len(run.reqs) == 0 {
 		return run.fresh()
@@ -215,7 +215,7 @@ func (run *modelRun) fresh() store.PermitRequest {
 func (run *modelRun) step(step int) {
 	ctx, r := context.Background(), run.r
 	switch op := r.IntN(12); op {
-	case 0, 1, 2, 3, 4: // ask, or ask again with another capacity
+	case 0, 1, 2, 3, 4: // a new request, or a repeat, also with another capacity
 		req := run.some()
 		if op < 3 {
 			req = run.fresh()
@@ -230,11 +230,11 @@ func (run *modelRun) step(step int) {
 		}
 		got.Grant = store.Grant{}
 		if got != want {
-			run.t.Errorf("step %d: asked for %+v, answered %+v, want %+v", step, req, got, want)
+			run.t.Errorf("step %d: request %+v, reply %+v, want %+v", step, req, got, want)
 		}
 	case 5, 6: // await
 		run.await(run.some())
-	case 7: // wait no more
+	case 7: // end a wait
 		if ids := slices.Sorted(maps.Keys(run.waits)); len(ids) > 0 {
 			id := ids[r.IntN(len(ids))]
 			run.waits[id].cancel()
@@ -280,14 +280,13 @@ func (run *modelRun) await(req store.PermitRequest) {
 		return
 	}
 	run.m.advance()
-	p := run.m.known(req.ID)
-	if p != nil {
-		req.Capacity = p.req.Capacity // an await does not change it
-	} else {
-		req.Queue, req.MaxWaiting = true, 0
+	known := req
+	known.Queue, known.MaxWaiting = true, 0
+	if p := run.m.known(req.ID); p != nil {
+		known.Capacity = p.req.Capacity // an await does not change it
 	}
-	run.m.acquire(req, false)
-	if p = run.m.known(req.ID); p.stage == queued {
+	run.m.acquire(known, false)
+	if p := run.m.known(req.ID); p.stage == queued {
 		p.awaited = true
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -299,7 +298,7 @@ func (run *modelRun) await(req store.PermitRequest) {
 	}()
 }
 
-// compare looks at the whole state, inside and out.
+// compare compares the state of the store with that of the model.
 func (run *modelRun) compare(step int) {
 	synctest.Wait()
 	run.m.advance()
@@ -337,7 +336,7 @@ func (run *modelRun) compare(step int) {
 	sound(t, run.s)
 }
 
-// sound checks that what a store has noted of its semaphores is true.
+// sound checks the invariants of a store's semaphores.
 func sound(t *testing.T, s *Store) {
 	t.Helper()
 	for i := range s.permits.shards {
@@ -351,7 +350,7 @@ func sound(t *testing.T, s *Store) {
 			for i, p := range l.permits.all {
 				weight += p.req.Weight
 				if p.index != i || i > 0 && p.until < l.permits.all[(i-1)/2].until {
-					t.Errorf("permit %d of %d is not in its place", i, len(l.permits.all))
+					t.Errorf("permit %d of %d is out of order in the heap", i, len(l.permits.all))
 				}
 			}
 			for e := l.queue.places.Front(); e != nil; e = e.Next() {
@@ -365,7 +364,7 @@ func sound(t *testing.T, s *Store) {
 				t.Errorf("the permits weigh %d, not %d", weight, l.permits.weight)
 			}
 			if n := l.queue.awaited.Len() + l.queue.unawaited.Len(); n != l.queue.len() || barging != l.barging.Len() || most > l.maxCapacity {
-				t.Errorf("of %d in the queue %d live or die, %d barge, not %d; the capacities reach %d, not %d",
+				t.Errorf("of %d in the queue %d are awaited or not, %d barge, not %d; the largest capacity is %d, not %d",
 					l.queue.len(), n, barging, l.barging.Len(), most, l.maxCapacity)
 			}
 		}

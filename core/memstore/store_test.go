@@ -20,3 +20,11 @@ func TestContract(t *testing.T) {
 		})
 	})
 }
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -151,16 +151,16 @@ func Wait(d time.Duration) WaitOption {
 	return setting.Func(func(s *setting.Settings) { s.Wait = d })
 }
 
-// MaxWaiting lets at most n requests of each key wait at the same time: 1,024 if not set. One more
-// is refused at once. Without [Wait] no request waits, and it has no effect. It panics if n is less
-// than 1.
+// MaxWaiting lets at most n requests of each key wait for its lock at the same time: 1,024 if not
+// set. One more is refused at once. It panics if n is less than 1, and New without [Wait], since
+// then no request waits. The queue of a semaphore is limited by semaphore.WithMaxWaiting.
 //
-// concurrency counts the waiters of all processes exactly. exclusive counts those of its own
-// process exactly, and also refuses a request that finds n waiters in all processes together.
+// The waiters of this process are counted exactly. A request that finds n waiters in all processes
+// together is refused too.
 //
 // The last in the queue should get its turn within the time that it may wait: more than that many
 // cost connections, and are refused all the same.
-func MaxWaiting(n int) WaitOption {
+func MaxWaiting(n int) ExclusiveOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxWaiting: %d is less than 1", n))
 	}

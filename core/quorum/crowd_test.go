@@ -12,11 +12,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/quorum"
 )
 
-// Eight processes and five members that fail at random: there are never two holders, and fences grow.
+// Eight processes with five members that fail at random: never two holders, and growing fences.
 func TestContention(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		restart bool // members forget everything, now and then
+		restart bool // members lose all state at times
 		ahead   bool // some members' fences are far ahead; they would be lost in a restart
 	}{{"restarts", true, false}, {"fences apart", false, true}} {
 		for seed := range uint64(4) {
@@ -67,7 +67,7 @@ func TestContention(t *testing.T) {
 	}
 }
 
-// crowd has lockers of eight processes contend for a key for two minutes.
+// crowd runs lockers of eight processes that compete for a key for two minutes.
 func crowd(t *testing.T, peers []*peer, restart bool, upTo func(time.Duration) time.Duration) {
 	const ttl = 500 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

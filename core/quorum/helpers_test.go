@@ -18,10 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
 
 func newLocker(t *testing.T, st store.Locks, name string, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(st, name, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(lock.New(st, name, opts...))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -98,4 +95,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("not within 20s: %s", what)
 		}
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

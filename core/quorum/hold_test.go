@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/quorum"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -37,7 +36,7 @@ func TestRenewal(t *testing.T) {
 				}
 			}
 			if peers[0].has(t, "a") {
-				t.Error("a renewal made a hold")
+				t.Error("a renewal granted the lock")
 			}
 		})
 	})
@@ -66,7 +65,7 @@ func TestRenewal(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a majority is silent", func(t *testing.T) {
+	t.Run("a majority does not reply", func(t *testing.T) {
 		inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
 			mustAcquire(t, q, "a", "a", ttl)
 			synctest.Wait()
@@ -89,11 +88,11 @@ func TestRenewal(t *testing.T) {
 			}
 		})
 	})
-	t.Run("one of many cannot be told", func(t *testing.T) {
+	t.Run("one of many is unknown", func(t *testing.T) {
 		inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 			mustAcquire(t, q, "a", "a", ttl)
 			mustAcquire(t, q, "c", "c", ttl)
-			synctest.Wait() // a majority is enough for a grant, and the third member has not been asked yet
+			synctest.Wait() // a grant does not wait for the third member
 			peers[2].fail(fault{down: true})
 			mustAcquire(t, q, "b", "b", ttl)
 			synctest.Wait()
@@ -107,21 +106,16 @@ func TestRenewal(t *testing.T) {
 			}
 		})
 	})
-	if held, err := renewNothing(t); err != nil || len(held) != 0 {
-		t.Errorf("RenewLocks of nothing: %v, %v", held, err)
-	}
+	t.Run("nothing", func(t *testing.T) {
+		inQuorum(t, 3, func(t *testing.T, q *quorum.Store, _ []*peer) {
+			if held, err := renew(t, q); err != nil || len(held) != 0 {
+				t.Errorf("RenewLocks: %v, %v", held, err)
+			}
+		})
+	})
 }
 
-func renewNothing(t *testing.T) ([]bool, error) {
-	t.Helper()
-	q, err := quorum.New(memstore.New(), memstore.New(), memstore.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return q.RenewLocks(t.Context(), nil)
-}
-
-// A release that a member does not confirm is repeated until it does, or until the lease is over.
+// A release is retried until every member has confirmed it, or the lease has expired.
 func TestReleasesUntilConfirmed(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = time.Minute
@@ -136,7 +130,7 @@ func TestReleasesUntilConfirmed(t *testing.T) {
 		peers[0].mend()
 		time.Sleep(5 * time.Second)
 		if peers[0].has(t, "k") {
-			t.Error("the member that was hung was not told")
+			t.Error("the lock was not released on the hung member")
 		}
 
 		mustAcquire(t, q, "k", "again", ttl)
@@ -151,14 +145,14 @@ func TestReleasesUntilConfirmed(t *testing.T) {
 		tries := peers[0].count("release")
 		time.Sleep(time.Hour)
 		if n := peers[0].count("release"); n != tries {
-			t.Errorf("it was tried %d times after the lease", n-tries)
+			t.Errorf("%d retries after the lease", n-tries)
 		}
 	})
 }
 
-// A release is asked of every member though its caller has gone, and is repeated once for each, however
-// often it is called.
-func TestReleaseOfOneWhoLeaves(t *testing.T) {
+// A release is sent to every member even if its context has ended. There is one retry per member,
+// however often it is called.
+func TestReleaseWithAnEndedContext(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = time.Minute
 		mustAcquire(t, q, "k", "me", ttl)
@@ -176,7 +170,7 @@ func TestReleaseOfOneWhoLeaves(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for i, p := range peers {
 			if n := p.count("release"); n < 101 || n > 110 {
-				t.Errorf("member %d was asked %d times", i, n)
+				t.Errorf("%[2]d releases on member %[1]d", i, n)
 			}
 			p.mend()
 		}
@@ -194,7 +188,7 @@ func TestReleaseOfOneWhoLeaves(t *testing.T) {
 		time.Sleep(time.Second)
 		for i, p := range peers {
 			if n := p.count("release"); n > 113 {
-				t.Errorf("member %d was asked %d times: the caller's end has ended a request", i, n)
+				t.Errorf("%[2]d releases on member %[1]d: the end of the context has ended a request", i, n)
 			}
 		}
 		if n := holders(t, peers, "k"); n != 0 {
@@ -203,7 +197,7 @@ func TestReleaseOfOneWhoLeaves(t *testing.T) {
 	})
 }
 
-func TestCallerLeaves(t *testing.T) {
+func TestContextEnds(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		peers[1].fail(fault{hung: true}, "acquire")
 		peers[2].fail(fault{before: time.Second}, "acquire")

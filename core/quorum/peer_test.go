@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// peer is a member that fails when it is told to. Call names are acquire, uptime, raise, renew,
-// release and verify.
+// peer is a member that fails on command. Call names are acquire, uptime, raise, renew, release and
+// verify.
 type peer struct {
 	mu    sync.Mutex
 	store *memstore.Store
@@ -23,18 +23,17 @@ type peer struct {
 	calls map[string]int
 }
 
-// fault is what happens to a call: it is held up, then lost or carried out, and then held up
-// again or its reply lost.
+// fault delays a call, loses or carries it out, and delays or loses its reply.
 type fault struct {
-	before, after time.Duration // these do not end with the call's context
-	hung          bool          // nothing happens until the context ends
-	down          bool          // it does not arrive
-	lost          bool          // it is carried out, and nobody is told
+	before, after time.Duration // whatever the call's context
+	hung          bool          // blocks until the context ends
+	down          bool          // the request is lost
+	lost          bool          // the reply is lost
 }
 
 var (
-	errDown = fmt.Errorf("%w: told to fail", store.ErrUnavailable)
-	errLost = fmt.Errorf("%w: told to lose the reply", store.ErrUnconfirmed)
+	errDown = fmt.Errorf("%w: fails on command", store.ErrUnavailable)
+	errLost = fmt.Errorf("%w: loses its reply on command", store.ErrUnconfirmed)
 )
 
 func peerCall[T any](ctx context.Context, p *peer, name string, do func(*memstore.Store) (T, error)) (T, error) {
@@ -68,9 +67,9 @@ func peerCall[T any](ctx context.Context, p *peer, name string, do func(*memstor
 func (p *peer) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
 	return peerCall(ctx, p, "acquire", func(s *memstore.Store) (store.LockReply, error) {
 		if req.Fences != 1 || req.Queue {
-			return store.LockReply{}, errors.New("asked for more than a member is to give")
+			return store.LockReply{}, errors.New("a request that a member must not get")
 		}
-		return s.AcquireLock(context.Background(), req) // a call that has left the client arrives
+		return s.AcquireLock(context.Background(), req) // a sent request arrives
 	})
 }
 
@@ -97,7 +96,7 @@ func (p *peer) Uptime(ctx context.Context) (time.Duration, error) {
 	return peerCall(ctx, p, "uptime", func(s *memstore.Store) (time.Duration, error) { return s.Uptime(context.Background()) })
 }
 
-// fail has calls of these names fail like that; all calls, if there are no names.
+// fail sets the fault of calls of these names, or of all calls without names.
 func (p *peer) fail(f fault, names ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +114,7 @@ func (p *peer) mend() {
 	p.fault = nil
 }
 
-// restart has the member forget everything.
+// restart deletes all state of the member.
 func (p *peer) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,19 +128,15 @@ func (p *peer) count(call string) int {
 	return p.calls[call]
 }
 
-// has reports whether somebody holds the lock on this member.
+// has reports whether the lock is held on this member.
 func (p *peer) has(t *testing.T, key string) bool {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, err := p.store.InspectLock(context.Background(), "q", key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(s.Holders) > 0
+	return len(must(p.store.InspectLock(context.Background(), "q", key)).Holders) > 0
 }
 
-// seize gives the lock of a key to a stranger, on this member.
+// seize grants the lock of a key to a stranger, on this member.
 func (p *peer) seize(t *testing.T, key string, ttl time.Duration) {
 	t.Helper()
 	req := request(key, fmt.Sprintf("stranger-%d", rand.Int64()), ttl)

@@ -24,18 +24,14 @@ func newQuorum(t *testing.T, peers []*peer) *quorum.Store {
 	for i, p := range peers {
 		members[i] = p
 	}
-	q, err := quorum.New(members...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return q
+	return must(quorum.New(members...))
 }
 
-// inQuorum runs a test on fake time with n members that have been up for an hour.
+// inQuorum runs a test with faked time and n members that have been up for an hour.
 func inQuorum(t *testing.T, n int, test func(t *testing.T, q *quorum.Store, peers []*peer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(3 * time.Minute) }) // what goes on in the background is over by then
+		t.Cleanup(func() { time.Sleep(3 * time.Minute) }) // longer than retries in the background
 		peers := make([]*peer, n)
 		for i := range peers {
 			peers[i] = &peer{store: memstore.New(), calls: map[string]int{}}

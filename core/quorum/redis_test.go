@@ -13,11 +13,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// redisTTL is short, since a server that was started may not vote for as long.
+// redisTTL is short, since a server may not vote for as long after its start.
 const redisTTL = 2 * time.Second
 
-// startQuorum starts five servers, and waits until they may vote. Each call of the function that it
-// returns is another process, with clients of its own.
+// startQuorum starts five servers, and waits until they may vote. Each call of process returns the
+// store of another process, with its own clients.
 func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quorum.Store) {
 	t.Helper()
 	for range 5 {
@@ -31,10 +31,7 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quo
 		for _, s := range servers {
 			members = append(members, newRedisStore(t, s))
 		}
-		q, err := quorum.New(members...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must(quorum.New(members...))
 		t.Cleanup(func() { // before the members are closed
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
@@ -48,20 +45,17 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quo
 
 func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
 	t.Helper()
-	st, err := redisstore.New(s.Client(), redisstore.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must(redisstore.New(s.Client(), redisstore.WithTimeout(time.Second)))
 	t.Cleanup(func() { _ = st.Close() })
 	return st
 }
 
-// awaitHolds waits until a lock is held on all servers, or on none: Lock and Unlock wait for a majority, and
-// what three of five hold survives no server's end.
+// awaitHolds waits until a lock is held on all servers, or on none. Lock and Unlock wait for a
+// majority, and a lock on three of five does not survive the end of one.
 func awaitHolds(t *testing.T, servers []*redistest.Server, held bool) {
 	t.Helper()
 	for _, s := range servers {
-		eventually(t, "all servers have heard", func() bool {
+		eventually(t, "all servers agree", func() bool {
 			records, err := s.Client().Keys(t.Context(), "*}[:=]q").Result()
 			return err == nil && (len(records) > 0) == held
 		})
@@ -82,7 +76,7 @@ func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 	}
 }
 
-// It is not parallel to others: with two of five servers down, each of the other three has 200 ms to answer.
+// It is not parallel to others: with two of five servers down, each of the others must reply in 200 ms.
 func TestRedis(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds")
@@ -93,7 +87,7 @@ func TestRedis(t *testing.T) {
 
 	lease := mustLock(t, one, "k")
 	if _, err := two.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Fatalf("TryLock of what is held: %v", err)
+		t.Fatalf("TryLock of a held lock: %v", err)
 	}
 	if err := lease.Verify(t.Context()); err != nil {
 		t.Errorf("Verify: %v", err)
@@ -108,7 +102,7 @@ func TestRedis(t *testing.T) {
 		waits <- result{lease, err}
 	}()
 	select {
-	case <-time.After(redisTTL * 3 / 2): // renewed meanwhile
+	case <-time.After(redisTTL * 3 / 2): // renewed
 	case got := <-waits:
 		t.Fatalf("a second holder: %+v", got)
 	}
@@ -123,7 +117,7 @@ func TestRedis(t *testing.T) {
 	}
 	mustUnlock(t, got.lease)
 
-	// Two servers of five may go, also while a lock is held.
+	// Two servers of five may stop, also while a lock is held.
 	awaitHolds(t, servers, false)
 	lease = mustLock(t, one, "k")
 	awaitHolds(t, servers, true)
@@ -132,7 +126,7 @@ func TestRedis(t *testing.T) {
 	time.Sleep(redisTTL)
 	wantValid(t, lease)
 	if _, err := two.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("TryLock of what is held: %v", err)
+		t.Errorf("TryLock of a held lock: %v", err)
 	}
 	mustUnlock(t, lease)
 	next := mustLock(t, two, "k")
@@ -140,7 +134,7 @@ func TestRedis(t *testing.T) {
 		t.Errorf("the fence went from %d to %d", lease.Fence().Number, next.Fence().Number)
 	}
 
-	// The third is one too many: the lease ends in time, and there is no other.
+	// Without the third, the lease ends in time, and no other is granted.
 	servers[2].Stop()
 	select {
 	case <-next.Context().Done():
@@ -148,7 +142,7 @@ func TestRedis(t *testing.T) {
 			t.Errorf("the lease ended with %v", cause)
 		}
 	case <-time.After(2 * redisTTL):
-		t.Error("the lease goes on without a majority")
+		t.Error("the lease is valid without a majority")
 	}
 	began := time.Now()
 	if _, err := one.TryLock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
@@ -158,17 +152,17 @@ func TestRedis(t *testing.T) {
 		t.Errorf("Lock without a majority: %v", err)
 	}
 	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("it took %v to say so", took)
+		t.Errorf("it took %v", took)
 	}
 	if err := next.Unlock(t.Context()); err == nil {
-		t.Error("Unlock has confirmed what it cannot know")
+		t.Error("Unlock succeeded without a majority")
 	}
-	for _, s := range servers[:3] { // what is pending can be finished
+	for _, s := range servers[:3] { // so that pending releases succeed
 		s.Restart()
 	}
 }
 
-// A server that has forgotten a lock does not help another to it.
+// A restarted server, which has lost a lock, does not vote for another holder.
 func TestRedisRestart(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -180,7 +174,7 @@ func TestRedisRestart(t *testing.T) {
 	one := newLocker(t, process(), "q", lock.WithTTL(redisTTL), lock.WithoutRenewal())
 	lease := mustLock(t, one, "k") // on 0, 1 and 2
 
-	servers[2].Restart() // 2, 3 and 4 are a majority, and know of no holder
+	servers[2].Restart() // 2, 3 and 4 are a majority without a holder
 	servers[3].Restart()
 	servers[4].Restart()
 	restarted := time.Now()

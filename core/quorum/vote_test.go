@@ -81,14 +81,14 @@ func TestMajority(t *testing.T) {
 							t.Fatalf("got %+v, %v; want an outage", reply, err)
 						}
 						if errors.Is(err, context.DeadlineExceeded) {
-							t.Errorf("%v is taken for the end of the caller's context", err)
+							t.Errorf("%v is an error of the caller's context", err)
 						}
 					case err != nil || reply.Outcome != tt.want:
 						t.Fatalf("got %+v, %v; want outcome %v", reply, err, tt.want)
 					case reply.Outcome == store.Granted && (reply.Fence == 0 || reply.Fence != reply.LastFence || !reply.Sent.Equal(began)):
 						t.Errorf("got the grant %+v at %v", reply.Grant, began)
 					case reply.Outcome == store.Taken && (reply.Holder != "a stranger" || reply.Remaining <= 0 || reply.Fence != 0):
-						t.Errorf("got the refusal %+v", reply)
+						t.Errorf("got %+v", reply)
 					}
 					if tt.fails || reply.Outcome != store.Granted {
 						for _, p := range peers {
@@ -105,7 +105,7 @@ func TestMajority(t *testing.T) {
 	}
 }
 
-// Two that have split the votes give back what they have, and one of them has the lock soon after.
+// Two callers that split the vote release their votes, and one of them gets the lock soon after.
 func TestSplitVote(t *testing.T) {
 	inQuorum(t, 4, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = 30 * time.Second
@@ -148,7 +148,7 @@ func TestSplitVote(t *testing.T) {
 	})
 }
 
-// What members grant after the attempt has failed is given back.
+// Grants of members after the attempt has failed are released.
 func TestLateGrant(t *testing.T) {
 	inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = time.Minute
@@ -167,7 +167,7 @@ func TestLateGrant(t *testing.T) {
 	})
 }
 
-// A grant that comes late, but to an attempt that has not failed, is part of the hold.
+// A late grant of a member is part of the lease if the attempt has not failed.
 func TestLateVote(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = time.Minute
@@ -183,12 +183,12 @@ func TestLateVote(t *testing.T) {
 			t.Errorf("%d members are held, want all", n)
 		}
 		if n := peers[2].count("raise"); n != 1 {
-			t.Errorf("the late member was told the fence %d times", n)
+			t.Errorf("the fence was raised %d times on the late member", n)
 		}
 	})
 }
 
-// A majority that answers when the lease is all but over is no use.
+// A majority that replies when the lease is almost expired grants nothing.
 func TestTooSlow(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = 10 * time.Millisecond
@@ -221,7 +221,7 @@ func TestForgetfulMember(t *testing.T) {
 		peers[2].mend()
 		restarted := time.Now()
 
-		// Members 1 and 2 are a majority, and know of no holder.
+		// Members 1 and 2 are a majority without a holder.
 		second := newLocker(t, newQuorum(t, peers), "q", lock.WithTTL(ttl))
 		var other *lock.Lease
 		for other == nil {
@@ -237,7 +237,7 @@ func TestForgetfulMember(t *testing.T) {
 		}
 		// Member 0's lease ends a second before member 1 may vote.
 		if waited := time.Since(restarted); waited < ttl-time.Second || waited > ttl {
-			t.Errorf("it was closed for %v", waited)
+			t.Errorf("granted after %v", waited)
 		}
 		if other.Fence().Number <= lease.Fence().Number {
 			t.Errorf("the fence went from %d to %d", lease.Fence().Number, other.Fence().Number)
@@ -247,8 +247,8 @@ func TestForgetfulMember(t *testing.T) {
 	})
 }
 
-// After a start of everything, nothing is granted for one longest lease.
-func TestStart(t *testing.T) {
+// After a restart of all members, no lock is granted for the longest lease.
+func TestRestartOfAllMembers(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = 10 * time.Second
 		q.ExpectTTL(time.Minute)
@@ -264,8 +264,7 @@ func TestStart(t *testing.T) {
 		time.Sleep(time.Second)
 		mustAcquire(t, q, "k", "me", ttl)
 
-		// What is asked of Uptime counts from before the request: a member may have been started after
-		// the grant that it reports.
+		// An uptime is that at the sending of the request: a member may restart before it replies.
 		peers[0].restart()
 		peers[1].restart()
 		time.Sleep(time.Minute - 50*time.Millisecond)
@@ -278,7 +277,7 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// The fence grows though the member with the largest is in one majority and not in the next.
+// Fences grow, even if the member with the largest one is in one majority and not in the next.
 func TestFences(t *testing.T) {
 	inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = 10 * time.Second
@@ -302,7 +301,7 @@ func TestFences(t *testing.T) {
 			for _, d := range dead {
 				peers[d].mend()
 			}
-			time.Sleep(5 * time.Second) // for what is repeated in the background
+			time.Sleep(5 * time.Second) // for retries in the background
 		}
 	})
 }

@@ -43,12 +43,12 @@ func TestLocker(t *testing.T) {
 		mustUnlock(t, lease)
 		time.Sleep(250 * time.Millisecond)
 		if !p.returned() || p.err != nil {
-			t.Fatalf("the one who waits has got %v", p.err)
+			t.Fatalf("the waiter: %v", p.err)
 		}
 		if p.lease.Fence().Number <= lease.Fence().Number {
 			t.Errorf("the fence went from %d to %d", lease.Fence().Number, p.lease.Fence().Number)
 		}
-		time.Sleep(time.Hour) // its hold has another ID than its request
+		time.Sleep(time.Hour) // the ID of a lease is not that of its request
 		wantValid(t, p.lease)
 		mustUnlock(t, p.lease)
 
@@ -59,21 +59,18 @@ func TestLocker(t *testing.T) {
 		if !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("Do: %v", err)
 		}
-		all, err := l.LockAll(t.Context(), []string{"a", "b", "c"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(l.LockAll(t.Context(), []string{"a", "b", "c"}))
 		if err := all.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
 
-		// One member fewer changes nothing.
+		// The outage of one member changes nothing.
 		peers[1].fail(fault{hung: true})
 		lease = mustLock(t, l, "k")
 		time.Sleep(time.Hour)
 		wantValid(t, lease)
 		mustUnlock(t, lease)
-		// Two fewer, and the lease ends in time.
+		// The outage of two ends the lease in time.
 		lease = mustLock(t, l, "k")
 		peers[0].fail(fault{hung: true})
 		time.Sleep(ttl)
@@ -107,11 +104,11 @@ func TestWaitsThroughShortOutages(t *testing.T) {
 		fail(fault{down: true})
 		time.Sleep(2 * time.Second)
 		if p.returned() {
-			t.Fatalf("it gave up: %v", p.err)
+			t.Fatalf("Lock: %v", p.err)
 		}
 		time.Sleep(2 * time.Second)
 		if !p.returned() || !errors.Is(p.err, store.ErrUnavailable) {
-			t.Errorf("it goes on: %v", p.err)
+			t.Errorf("Lock: %v", p.err)
 		}
 		fail(fault{})
 		mustUnlock(t, lease)
@@ -141,7 +138,7 @@ func TestLockerClosed(t *testing.T) {
 				t.Error(err)
 			}
 			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) {
-				t.Errorf("the one who waits has got %v", p.err)
+				t.Errorf("the waiter: %v", p.err)
 			}
 			if err := holder.Close(); err != nil {
 				t.Error(err)
@@ -225,15 +222,12 @@ func TestWithdrawal(t *testing.T) {
 			t.Errorf("%d members are held, want the stranger's", n)
 		}
 
-		// Asked again after it was granted.
+		// A repeat after the grant.
 		time.Sleep(ttl)
 		peers[0].seize(t, "k", time.Second)
 		peers[1].seize(t, "k", time.Second)
 		again := queue("again")
-		grant, err := q.AwaitLock(t.Context(), again)
-		if err != nil {
-			t.Fatal(err)
-		}
+		grant := must(q.AwaitLock(t.Context(), again))
 		if second, err := q.AwaitLock(t.Context(), again); err != nil || second != grant {
 			t.Errorf("AwaitLock, again: %+v, %v", second, err)
 		}
@@ -243,7 +237,7 @@ func TestWithdrawal(t *testing.T) {
 	})
 }
 
-// What is remembered of requests goes in time; what is held, or awaited, does not.
+// Requests are forgotten in time, unless they are held or awaited.
 func TestForgetsRequests(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = 10 * time.Second
@@ -269,7 +263,7 @@ func TestForgetsRequests(t *testing.T) {
 		}()
 		var left []store.LockRequest
 		for range 3 {
-			for i := range 100 { // places that nobody awaits, and nobody withdraws
+			for i := range 100 { // places that are neither awaited nor withdrawn
 				left = append(left, queue(fmt.Sprintf("leaves-%d-%v", i, time.Now())))
 			}
 			for range 40 {
@@ -284,7 +278,7 @@ func TestForgetsRequests(t *testing.T) {
 			if _, err := q.AcquireLock(t.Context(), req); err != nil {
 				t.Error(err)
 			}
-			synctest.Wait() // two of the members decide; the third may be asked after that
+			synctest.Wait() // two of the members decide; the third may be called after that
 			if known, want := peers[2].count("acquire") == before, i == 2; known != want {
 				t.Errorf("request %d is remembered: %v, want %v", i, known, want)
 			}

@@ -3,85 +3,28 @@ package semaphore_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
-
-func TestRequestsAreGrantedInOrder(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s, other := make(t, 2), make(t, 2)
-		held := []*semaphore.Permit{mustAcquire(t, s, 1), mustAcquire(t, other, 1)}
-		var calls []*pending
-		for i := range 10 {
-			calls = append(calls, start(t.Context(), []*semaphore.Semaphore{s, other}[i%2], 1))
-		}
-		wantState(t, s, 2, 10)
-		var granted []int
-		for i := range calls {
-			mustRelease(t, held[0])
-			granted = append(granted, i)
-			wantGot(t, calls, granted...)
-			held = append(held[1:], calls[i].permit)
-		}
-		mustRelease(t, held...)
-		wantState(t, s, 0, 0)
-	})
-}
-
-func TestKeysHavePermitsOfTheirOwn(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1)
-		permit := mustAcquire(t, s, 1)
-		other, err := s.TryAcquire(t.Context(), "other")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if other.Fence().Number <= 0 || !other.Fence().Shared || other.Key() != "other" {
-			t.Errorf("permit of %q, fence %v", other.Key(), other.Fence())
-		}
-		mustRelease(t, permit, other)
-	})
-}
-
-// A large request is not starved by small ones, which wait behind it although there is room.
-func TestSmallRequestsWaitBehindALargeOne(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 4)
-		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
-		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1)}
-		wantGot(t, calls)
-		var full *semaphore.BusyError
-		if _, err := s.TryAcquire(t.Context(), "k"); !errors.As(err, &full) || full.InUse != 3 || full.Capacity != 4 || full.Waiting != 2 {
-			t.Errorf("TryAcquire: %+v", err)
-		}
-		mustRelease(t, first)
-		wantGot(t, calls)
-		mustRelease(t, second)
-		wantGot(t, calls, 0, 1)
-		mustRelease(t, calls[0].permit, calls[1].permit)
-		wantState(t, s, 0, 0)
-	})
-}
 
 func TestBarging(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 4)
-		barging, err := s.With(semaphore.WithBarging())
-		if err != nil {
-			t.Fatal(err)
-		}
+		barging := must(s.With(semaphore.WithBarging()))
 		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
 		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1), start(t.Context(), barging, 1)}
 		wantGot(t, calls, 2) // at once
 		calls = append(calls, start(t.Context(), barging, 2), start(t.Context(), barging, 1))
 		wantGot(t, calls, 2)
 		mustRelease(t, first)
-		wantGot(t, calls, 2, 4) // from within the queue
+		wantGot(t, calls, 2, 4) // from behind others
 		mustRelease(t, calls[4].permit, second)
-		wantGot(t, calls, 0, 2, 4) // what waits longest has room
+		wantGot(t, calls, 0, 2, 4) // the first waiter fits
 		mustRelease(t, calls[0].permit)
 		wantGot(t, calls, 0, 1, 2, 3, 4)
 		for _, i := range []int{1, 2, 3} {
@@ -91,7 +34,7 @@ func TestBarging(t *testing.T) {
 	})
 }
 
-func TestTryAcquireSaysWhyNot(t *testing.T) {
+func TestBusyError(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 3)
 		permit := mustAcquire(t, s, 2)
@@ -108,6 +51,25 @@ func TestTryAcquireSaysWhyNot(t *testing.T) {
 		}
 		mustRelease(t, permit, mustAcquire(t, s, 1))
 		wantState(t, s, 0, 0)
+	})
+}
+
+func TestDefaultMaxWaiting(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
+		permit := mustAcquire(t, s, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for range 1024 {
+			waiting.Go(func() { _, _ = s.Acquire(ctx, "k") })
+		}
+		wantState(t, s, 1, 1024)
+		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrQueueFull) {
+			t.Errorf("Acquire: %v", err)
+		}
+		cancel()
+		waiting.Wait()
+		mustRelease(t, permit)
 	})
 }
 
@@ -128,10 +90,7 @@ func TestMaxWaiting(t *testing.T) {
 		if _, err := s.TryAcquire(t.Context(), "k"); errors.Is(err, semaphore.ErrQueueFull) || !errors.Is(err, semaphore.ErrNotAcquired) {
 			t.Errorf("TryAcquire, which would not have waited: %v", err)
 		}
-		unbounded, err := s.With(semaphore.WithMaxWaiting(0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		unbounded := must(s.With(semaphore.WithMaxWaiting(0)))
 		calls = append(calls, start(t.Context(), unbounded, 1))
 		wantState(t, s, 1, 3)
 		cancel()
@@ -149,15 +108,12 @@ func TestMaxWaiting(t *testing.T) {
 	})
 }
 
-// There is no re-entry: whoever asks again with a permit's context asks for another one.
-func TestAnotherPermitFromAPermitsContext(t *testing.T) {
+// There is no re-entry: a call with a permit's context acquires another permit.
+func TestNoReentry(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 2)
 		outer := mustAcquire(t, s, 1)
-		inner, err := s.Acquire(outer.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must(s.Acquire(outer.Context(), "k"))
 		if p, ok := semaphore.FromContext(inner.Context()); !ok || p != inner || p == outer {
 			t.Error("the innermost permit is another")
 		}
@@ -176,22 +132,22 @@ func TestAnotherPermitFromAPermitsContext(t *testing.T) {
 			t.Errorf("a third of two: %v", err)
 		}
 		mustRelease(t, outer)
-		wantEnded(t, inner, semaphore.ErrReleased) // it derives from the outer one's
+		wantEnded(t, inner, semaphore.ErrReleased) // derived from the outer one
 		mustRelease(t, inner)
 		wantState(t, s, 0, 0)
 	})
 }
 
-// A store that answers what was not asked for.
-func TestUnexpectedAnswer(t *testing.T) {
+// An unexpected reply grants nothing, and the request is released.
+func TestUnexpectedReply(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, oddStore{w}, 1)
 		if p, err := s.Acquire(t.Context(), "k"); p != nil || !errors.Is(err, errDown) {
 			t.Errorf("Acquire: %v, %v", p, err)
 		}
 		wantState(t, s, 0, 0)
-		if w.count("release") != 1 {
-			t.Error("it was not given back")
+		if w.Calls(storetest.ReleasePermits) != 1 {
+			t.Error("the request was not released")
 		}
 	})
 }

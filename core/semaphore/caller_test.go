@@ -9,9 +9,10 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func TestAnEndedContextAsksForNothing(t *testing.T) {
+func TestEndedContextSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		base := newSemaphore(t, w, 1)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -20,13 +21,13 @@ func TestAnEndedContextAsksForNothing(t *testing.T) {
 		if _, err := base.Acquire(ctx, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire: %v", err)
 		}
-		if n := w.count("acquire"); n != 0 {
+		if n := w.Calls(storetest.AcquirePermits); n != 0 {
 			t.Errorf("%d requests were sent", n)
 		}
 	})
 }
 
-// Whoever stops waiting is out of the queue at once, and the next moves up.
+// A waiter whose context ends leaves the queue at once, and the next is granted its permit.
 func TestContextEndsWhileWaiting(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s, other := make(t, 2), make(t, 2)
@@ -60,20 +61,17 @@ func TestContextEndsWhileWaiting(t *testing.T) {
 	})
 }
 
-// What is granted to somebody who has left is given back.
-func TestContextEndsWhileTheRequestIsUnderWay(t *testing.T) {
+// A grant after the end of its context is released.
+func TestContextEndsInFlight(t *testing.T) {
 	for name, after := range map[string]error{"no reply": context.Canceled, "granted": nil} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 1)
 				ctx, cancel := context.WithCancel(t.Context())
-				w.set(nil, func(call string) error {
-					if call == "acquire" {
-						cancel()
-						return after
-					}
-					return nil
-				})
+				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
+					cancel()
+					return after
+				}))
 				if _, err := s.Acquire(ctx, "k"); !errors.Is(err, context.Canceled) {
 					t.Errorf("Acquire: %v", err)
 				}
@@ -83,17 +81,15 @@ func TestContextEndsWhileTheRequestIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
+func TestContextEndsAtTheGrant(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		w.set(nil, func(call string) error {
-			if call == "await" {
-				cancel()
-			}
+		w.Hook(nil, storetest.On(storetest.AwaitPermits, func() error {
+			cancel()
 			return nil
-		})
+		}))
 		call := start(ctx, s, 1)
 		mustRelease(t, permit)
 		if !call.returned() || !errors.Is(call.err, context.Canceled) {
@@ -103,15 +99,12 @@ func TestContextEndsWhenTheTurnHasCome(t *testing.T) {
 	})
 }
 
-// The end of the context that a permit was asked for with ends the permit's, and not the permit.
+// The end of the caller's context ends the permit's context, and does not release it.
 func TestParentEnds(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		permit, err := s.Acquire(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		permit := must(s.Acquire(ctx, "k"))
 		cancel()
 		wantEnded(t, permit, context.Canceled)
 		time.Sleep(3 * ttl)
@@ -125,56 +118,56 @@ func TestParentEnds(t *testing.T) {
 	})
 }
 
-// A request of which nothing is known is given back.
-func TestUnconfirmedAcquireIsGivenBack(t *testing.T) {
+// An unconfirmed acquire is released.
+func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		w.set(failing(errDown, "release"), failing(store.ErrUnconfirmed, "acquire"))
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), storetest.Failing(store.ErrUnconfirmed, storetest.AcquirePermits))
 		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
 		synctest.Wait()
-		if n := w.count("release"); n == 0 {
-			t.Error("nobody tried to give it back")
+		if n := w.Calls(storetest.ReleasePermits); n == 0 {
+			t.Error("no release was sent")
 		}
-		w.set(nil, nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantState(t, s, 0, 0)
 	})
 }
 
-// What has certainly not been granted is not given back: an outage costs no second request.
-func TestRefusedAcquireIsNotGivenBack(t *testing.T) {
+// A failed request that granted nothing is not released: an outage costs no second request.
+func TestFailedAcquireIsNotReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		w.fail(errDown, "acquire")
+		w.Hook(storetest.Failing(errDown, storetest.AcquirePermits), nil)
 		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		permit := mustAcquire(t, s, 1)
 		if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
 			t.Fatalf("TryAcquire: %v", err)
 		}
 		synctest.Wait()
-		if n := w.count("release"); n != 0 {
+		if n := w.Calls(storetest.ReleasePermits); n != 0 {
 			t.Errorf("%d releases", n)
 		}
 		mustRelease(t, permit)
 	})
 }
 
-// The store falls silent while a request waits.
+// The store becomes unavailable while a request waits.
 func TestOutageWhileWaiting(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.set(nil, failing(errDown, "await"))
+		w.Hook(nil, storetest.Failing(errDown, storetest.AwaitPermits))
 		call := start(t.Context(), s, 1)
 		if call.returned() {
 			t.Fatal(call.err)
 		}
-		mustRelease(t, permit) // which it is not told of
+		mustRelease(t, permit) // whose push is lost
 		if !call.returned() || !errors.Is(call.err, errDown) {
 			t.Errorf("the call: %v", call.err)
 		}
@@ -182,16 +175,14 @@ func TestOutageWhileWaiting(t *testing.T) {
 	})
 }
 
-// A reply that is later than the permit's end is no permit.
+// A reply after the end of the lease grants nothing.
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1, semaphore.WithTTL(time.Second), semaphore.WithoutRenewal())
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
-				time.Sleep(time.Second)
-			}
+		w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
+			time.Sleep(time.Second)
 			return nil
-		})
+		}))
 		if permit, err := s.Acquire(t.Context(), "k"); permit != nil || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Acquire: %v, %v", permit, err)
 		}

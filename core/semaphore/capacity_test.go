@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func setCapacity(t *testing.T, s *semaphore.Semaphore, n int) {
@@ -19,13 +20,13 @@ func setCapacity(t *testing.T, s *semaphore.Semaphore, n int) {
 	synctest.Wait()
 }
 
-// sized runs a test on a Semaphore whose capacity is its own.
+// sized runs a test on a Semaphore of a capacity.
 func sized(t *testing.T, capacity int, test func(t *testing.T, w *wiretap, s *semaphore.Semaphore)) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, w *wiretap) { test(t, w, newSemaphore(t, w, capacity)) })
 }
 
-func TestMoreCapacityServesThoseWhoWait(t *testing.T) {
+func TestMoreCapacityServesWaiters(t *testing.T) {
 	sized(t, 1, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
 		permit := mustAcquire(t, s, 1)
 		var calls []*pending
@@ -48,7 +49,7 @@ func TestMoreCapacityServesThoseWhoWait(t *testing.T) {
 	})
 }
 
-// Below what is in use it drains.
+// With less capacity than is in use, waiters wait until enough was released.
 func TestLessCapacityDrains(t *testing.T) {
 	sized(t, 4, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
 		held := []*semaphore.Permit{mustAcquire(t, s, 1), mustAcquire(t, s, 1), mustAcquire(t, s, 2)}
@@ -77,8 +78,8 @@ func TestLessCapacityDrains(t *testing.T) {
 	})
 }
 
-// A request that is withdrawn lets the next one have its place.
-func TestLessCapacityUncoversTheNext(t *testing.T) {
+// A request that exceeds the new capacity leaves the queue, and the next is granted its permit.
+func TestLessCapacityRefusesAWaiter(t *testing.T) {
 	sized(t, 3, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
 		permit := mustAcquire(t, s, 1)
 		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1)}
@@ -92,7 +93,7 @@ func TestLessCapacityUncoversTheNext(t *testing.T) {
 	})
 }
 
-// The order stays, however often the capacity changes, and a change that is none sends nothing.
+// Changes of the capacity keep the order, and SetCapacity with the same one sends nothing.
 func TestPlacesAreKeptWhenTheCapacityChanges(t *testing.T) {
 	sized(t, 2, func(t *testing.T, w *wiretap, s *semaphore.Semaphore) {
 		permit := mustAcquire(t, s, 2)
@@ -100,10 +101,10 @@ func TestPlacesAreKeptWhenTheCapacityChanges(t *testing.T) {
 		for range 6 {
 			calls = append(calls, start(t.Context(), s, 1))
 		}
-		asked := w.count("acquire")
+		sent := w.Calls(storetest.AcquirePermits)
 		setCapacity(t, s, 2)
-		if n := w.count("acquire"); n != asked {
-			t.Errorf("asked %d times for nothing", n-asked)
+		if n := w.Calls(storetest.AcquirePermits); n != sent {
+			t.Errorf("%d requests for the same capacity", n-sent)
 		}
 		for _, n := range []int{1, 3, 2, 1, 2} {
 			setCapacity(t, s, n)
@@ -120,25 +121,6 @@ func TestPlacesAreKeptWhenTheCapacityChanges(t *testing.T) {
 			mustRelease(t, calls[i].permit)
 		}
 		wantState(t, s, 0, 0)
-	})
-}
-
-// During a rollout each process has its own capacity: what is in use never exceeds the largest, and
-// whoever has a smaller one waits.
-func TestProcessesWithDifferentCapacities(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		before, after := make(t, 2), make(t, 4)
-		held := []*semaphore.Permit{mustAcquire(t, after, 1), mustAcquire(t, after, 1), mustAcquire(t, after, 1)}
-		if _, err := before.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
-			t.Errorf("a fourth of two: %v", err)
-		}
-		calls := []*pending{start(t.Context(), before, 1), start(t.Context(), after, 1)}
-		mustRelease(t, held[0])
-		wantGot(t, calls) // in order, though there is room for the second
-		mustRelease(t, held[1])
-		wantGot(t, calls, 0, 1)
-		wantState(t, before, 3, 0)
-		mustRelease(t, held[2], calls[0].permit, calls[1].permit)
 	})
 }
 
@@ -162,7 +144,7 @@ func TestCapacityFunc(t *testing.T) {
 				t.Errorf("the capacity of %q is %d, %v; want %d", key, n, err, want)
 			}
 		}
-		asked := w.count("acquire")
+		sent := w.Calls(storetest.AcquirePermits)
 		for _, key := range []string{"negative", "too many"} {
 			if _, err := s.Capacity(key); !errors.Is(err, semaphore.ErrInvalidCapacity) {
 				t.Errorf("Capacity(%q): %v", key, err)
@@ -171,19 +153,19 @@ func TestCapacityFunc(t *testing.T) {
 				t.Errorf("Acquire(%q): %v", key, err)
 			}
 		}
-		if n := w.count("acquire"); n != asked {
-			t.Errorf("%d requests were sent", n-asked)
+		if n := w.Calls(storetest.AcquirePermits); n != sent {
+			t.Errorf("%d requests were sent", n-sent)
 		}
 
 		permit := mustAcquire(t, s, 3)
 		calls := []*pending{start(t.Context(), s, 1), start(t.Context(), s, 3)}
 		vip.Store(4)
-		setCapacity(t, s, 1) // asks again
+		setCapacity(t, s, 1) // sends the requests again
 		wantGot(t, calls, 0)
 		vip.Store(-1)
 		setCapacity(t, s, 1)
 		if !calls[1].returned() || !errors.Is(calls[1].err, semaphore.ErrInvalidCapacity) {
-			t.Errorf("one who waits: %v", calls[1].err)
+			t.Errorf("a waiter: %v", calls[1].err)
 		}
 		mustRelease(t, permit, calls[0].permit)
 		wantState(t, s, 0, 0)
@@ -193,16 +175,16 @@ func TestCapacityFunc(t *testing.T) {
 	})
 }
 
-// The store does not answer when it is told of the new capacity.
+// The store is unavailable when the capacity changes.
 func TestOutageWhenTheCapacityChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		call := start(t.Context(), s, 1)
-		w.fail(errDown, "acquire")
+		w.Hook(storetest.Failing(errDown, storetest.AcquirePermits), nil)
 		setCapacity(t, s, 2)
 		if !call.returned() || !errors.Is(call.err, errDown) {
-			t.Errorf("one who waits: %v", call.err)
+			t.Errorf("a waiter: %v", call.err)
 		}
 		wantState(t, s, 1, 0)
 		mustRelease(t, permit)

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
 
-// Make at most two reports of a tenant at a time, on all servers together.
+// Run at most two reports of a tenant at a time, on all servers together.
 func ExampleSemaphore_Do() {
 	ctx := context.Background()
 	store := memstore.New() // or redisstore.New, for several processes
@@ -30,7 +30,7 @@ func ExampleSemaphore_Do() {
 	// <nil>
 }
 
-// Wait for room for a while, and then say what is in the way.
+// Wait for a permit for some time, and then report the holders.
 func ExampleSemaphore_Acquire() {
 	ctx := context.Background()
 	store := memstore.New()
@@ -51,14 +51,14 @@ func ExampleSemaphore_Acquire() {
 	var busy *semaphore.BusyError
 	if errors.As(err, &busy) {
 		fmt.Println(busy.InUse, "of", busy.Capacity, "in use")
-		fmt.Println("gave up:", errors.Is(err, context.DeadlineExceeded))
+		fmt.Println("timed out:", errors.Is(err, context.DeadlineExceeded))
 	}
 	// Output:
 	// 1 of 1 in use
-	// gave up: true
+	// timed out: true
 }
 
-// Let a large import count for more than a small one.
+// A large import takes a permit of a larger weight.
 func ExampleSemaphore_AcquireN() {
 	ctx := context.Background()
 	store := memstore.New()
@@ -89,7 +89,7 @@ func ExampleSemaphore_AcquireN() {
 	// semaphore: invalid weight: 9 is more than the capacity of 8
 }
 
-// Give some customers more than others, and change the rest while the program runs.
+// Set capacities of single customers, and change the default at run time.
 func ExampleWithCapacityFunc() {
 	store := memstore.New()
 	defer store.Close()
@@ -97,14 +97,14 @@ func ExampleWithCapacityFunc() {
 		if key == "big-customer" {
 			return 20
 		}
-		return 0 // what the semaphore has
+		return 0 // that of the semaphore
 	}))
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println(exports.Capacity("big-customer"))
 	fmt.Println(exports.Capacity("customer"))
-	if err := exports.SetCapacity(1); err != nil { // it is a busy day
+	if err := exports.SetCapacity(1); err != nil {
 		panic(err)
 	}
 	fmt.Println(exports.Capacity("customer"))
@@ -114,8 +114,8 @@ func ExampleWithCapacityFunc() {
 	// 1 <nil>
 }
 
-// Keep one slow dependency from taking all the goroutines of a process: a semaphore in memory
-// counts this process alone.
+// Limit the goroutines that wait for a slow dependency: a semaphore in memory counts this process
+// alone.
 func Example_bulkhead() {
 	store := memstore.New()
 	defer store.Close()
@@ -132,7 +132,7 @@ func Example_bulkhead() {
 	// Output: searching
 }
 
-// Wait until three jobs are done, wherever they run.
+// Wait until three jobs are done, in any process.
 func ExampleLatch() {
 	ctx := context.Background()
 	store := memstore.New() // or redisstore.New
@@ -154,7 +154,7 @@ func ExampleLatch() {
 	if err := imported.Wait(ctx); err != nil {
 		panic(err)
 	}
-	fmt.Println("all is there")
+	fmt.Println("all imported")
 	jobs.Wait()
-	// Output: all is there
+	// Output: all imported
 }

@@ -13,57 +13,51 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// wiretap is a store that counts what it is asked, and does otherwise when told to.
+// wiretap is a store with faults that records requests and grants, and can lose a permit.
 type wiretap struct {
-	*memstore.Store
+	*storetest.Faulty
 
 	mu       sync.Mutex
-	calls    map[string]int
 	released []int             // how many in each call
 	sent     []int             // the capacity of each request
 	granted  []store.PermitRef // in order
 	lost     map[string]bool   // by ID
-	// before is asked before each call: an error is the answer, without the call.
-	before func(call string) error
-	// after is asked after each call: an error replaces the answer.
-	after func(call string) error
 }
 
 func newWiretap() *wiretap {
-	return &wiretap{Store: memstore.New(), calls: map[string]int{}, lost: map[string]bool{}}
+	return &wiretap{Faulty: storetest.NewFaulty(memstore.New()), lost: map[string]bool{}}
 }
 
-func (w *wiretap) set(before, after func(string) error) {
+func (w *wiretap) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
+	reply, err := w.Faulty.AcquirePermits(ctx, req)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.before, w.after = before, after
-}
-
-// fail has calls of these names fail, without having been made.
-func (w *wiretap) fail(err error, names ...string) { w.set(failing(err, names...), nil) }
-
-func failing(err error, names ...string) func(string) error {
-	return func(call string) error {
-		for _, name := range names {
-			if name == call {
-				return err
-			}
-		}
-		return nil
+	w.sent = append(w.sent, req.Capacity)
+	if err == nil && reply.Outcome == store.Granted {
+		w.granted = append(w.granted, store.PermitRef{Name: req.Name, Key: req.Key, ID: req.ID})
 	}
+	return reply, err
 }
 
-func (w *wiretap) count(call string) int {
+func (w *wiretap) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
+	w.mu.Lock()
+	w.released = append(w.released, len(reqs))
+	w.mu.Unlock()
+	held, err := w.Faulty.ReleasePermits(ctx, reqs)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.calls[call]
+	for i := range held { // for the store, the release of a lost permit is a repeat
+		held[i] = held[i] && !w.lost[reqs[i].ID]
+	}
+	return held, err
 }
 
-// batches returns how many permits each call to release was about.
+// batches returns the number of permits of each release.
 func (w *wiretap) batches() []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,8 +71,7 @@ func (w *wiretap) capacities() []int {
 	return append([]int(nil), w.sent...)
 }
 
-// lose takes the last permit that was granted from its holder, as the loss of the store's state
-// does.
+// lose ends the last granted permit, as the loss of the store's state does.
 func (w *wiretap) lose(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -90,63 +83,7 @@ func (w *wiretap) lose(t *testing.T) {
 	w.lost[last[0].ID] = true
 }
 
-func tapped[T any](w *wiretap, call string, do func() (T, error)) (T, error) {
-	var none T
-	w.mu.Lock()
-	w.calls[call]++
-	before, after := w.before, w.after
-	w.mu.Unlock()
-	if before != nil {
-		if err := before(call); err != nil {
-			return none, err
-		}
-	}
-	v, err := do()
-	if after != nil {
-		if err := after(call); err != nil {
-			return none, err
-		}
-	}
-	return v, err
-}
-
-func (w *wiretap) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	return tapped(w, "acquire", func() (store.PermitReply, error) {
-		reply, err := w.Store.AcquirePermits(ctx, req)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.sent = append(w.sent, req.Capacity)
-		if err == nil && reply.Outcome == store.Granted {
-			w.granted = append(w.granted, store.PermitRef{Name: req.Name, Key: req.Key, ID: req.ID})
-		}
-		return reply, err
-	})
-}
-
-func (w *wiretap) AwaitPermits(ctx context.Context, req store.PermitRequest) (store.Grant, error) {
-	return tapped(w, "await", func() (store.Grant, error) { return w.Store.AwaitPermits(ctx, req) })
-}
-
-func (w *wiretap) RenewPermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
-	return tapped(w, "renew", func() ([]bool, error) { return w.Store.RenewPermits(ctx, reqs) })
-}
-
-func (w *wiretap) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
-	w.mu.Lock()
-	w.released = append(w.released, len(reqs))
-	w.mu.Unlock()
-	return tapped(w, "release", func() ([]bool, error) {
-		held, err := w.Store.ReleasePermits(ctx, reqs)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for i := range held { // the store takes the release of what was lost for a repeated one
-			held[i] = held[i] && !w.lost[reqs[i].ID]
-		}
-		return held, err
-	})
-}
-
-// inBubble runs a test on fake time, with a store that is closed after its Semaphores.
+// inBubble runs a test with faked time, on a store that is closed after its Semaphores.
 func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +96,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 // maker makes Semaphores that share their permits.
 type maker func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore
 
-// making runs a test with what makes its Semaphores.
+// making runs a test with a maker of its Semaphores.
 func making(t *testing.T, test func(t *testing.T, make maker)) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, w *wiretap) {
@@ -171,10 +108,7 @@ func making(t *testing.T, test func(t *testing.T, make maker)) {
 
 func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(st, "test", capacity, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(semaphore.New(st, "test", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -212,7 +146,7 @@ func wantValid(t *testing.T, p *semaphore.Permit) {
 	}
 }
 
-// wantState checks how much is in use, and how many wait.
+// wantState checks the weight in use and the number of waiters.
 func wantState(t *testing.T, s *semaphore.Semaphore, inUse, waiting int) {
 	t.Helper()
 	synctest.Wait()
@@ -222,14 +156,14 @@ func wantState(t *testing.T, s *semaphore.Semaphore, inUse, waiting int) {
 	}
 }
 
-// pending is a call that goes on.
+// pending is a call in flight.
 type pending struct {
 	permit *semaphore.Permit
 	err    error
 	done   chan struct{}
 }
 
-// start calls AcquireN, and returns when it waits or has returned.
+// start calls AcquireN, and returns when that waits or has returned.
 func start(ctx context.Context, s *semaphore.Semaphore, n int) *pending {
 	p := &pending{done: make(chan struct{})}
 	go func() {
@@ -252,7 +186,7 @@ func (p *pending) returned() bool {
 
 func (p *pending) got() bool { return p.returned() && p.err == nil }
 
-// wantGot checks which of some calls have their permits, and that the others wait.
+// wantGot checks which calls have their permits, and that the others wait.
 func wantGot(t *testing.T, calls []*pending, want ...int) {
 	t.Helper()
 	got := make([]bool, len(calls))
@@ -272,3 +206,11 @@ func wantGot(t *testing.T, calls []*pending, want ...int) {
 var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,13 +20,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// check returns what is wrong with a history of one semaphore, whose events are in the order of
-// time: more in use than its capacity, or, at the end, something still in use.
+// check returns the errors in a history of one semaphore, whose events are in the order of time: more
+// in use than its capacity, and permits in use at the end.
 func check(events []history.Event, capacity int64) []string {
 	var (
 		wrong []string
 		live  = map[string]int64{}
-		dead  = map[string]bool{} // processes: what they still said before they were gone counts no more
+		dead  = map[string]bool{} // killed processes, whose late events do not count
 		inUse int64
 	)
 	end := func(hold string) {
@@ -62,7 +61,7 @@ func check(events []history.Event, capacity int64) []string {
 }
 
 // The check itself can fail.
-func TestCheckFindsWhatIsWrong(t *testing.T) {
+func TestCheckFindsErrors(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
 	right := []history.Event{
 		{At: at(0), What: history.Granted, Hold: "1/1", N: 2}, {At: at(1), What: history.Granted, Hold: "2/1", N: 1},
@@ -96,7 +95,7 @@ const (
 	brokenly   = "broken"
 )
 
-// generous is a store that is broken: it grants one more than there is.
+// generous is a broken store: it grants one permit more than the capacity.
 type generous struct{ *redisstore.Store }
 
 func (s generous) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
@@ -109,69 +108,34 @@ func TestHistoryProcess(t *testing.T) {
 	child := history.NewChild(t)
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: os.Getenv(historyRedis), ReadTimeout: time.Second, PoolSize: 20})
 	defer func() { _ = client.Close() }()
-	redisStore, err := redisstore.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	redisStore := must(redisstore.New(client))
 	defer redisStore.Close()
 	st := store.Permits(redisStore)
 	if os.Getenv(historyStore) == brokenly {
 		st = generous{redisStore}
 	}
-	capacity, err := strconv.Atoi(os.Getenv(historyCapacity))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := semaphore.New(st, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for g := range 16 {
-		wg.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-child.Leave:
-					return
-				default:
-				}
-				weight := min(1+rand.IntN(3), capacity)
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
-				permit, err := s.AcquireN(ctx, "k", weight)
-				if err != nil {
-					cancel()
-					continue
-				}
-				name := fmt.Sprintf("%d.%d", g, n)
-				if child.Begin(name, int64(weight), permit.ValidUntil()) {
-					select {
-					case <-time.After(time.Duration(rand.IntN(5000)) * time.Microsecond):
-					case <-permit.Context().Done():
-					}
-					child.End(name, int64(weight), permit.ValidUntil())
-				}
-				if n%2 == 0 {
-					permit.ReleaseAsync()
-				} else {
-					_ = permit.Release(ctx)
-				}
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
+	capacity := must(strconv.Atoi(os.Getenv(historyCapacity)))
+	s := must(semaphore.New(st, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name)))
+	child.Compete(16, 5*time.Millisecond, func(ctx context.Context) (history.Hold, int64, func(), error) {
+		permit, err := s.AcquireN(ctx, "k", min(1+rand.IntN(3), capacity))
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		release := permit.ReleaseAsync
+		if rand.IntN(2) == 0 {
+			release = func() { _ = permit.Release(ctx) }
+		}
+		return permit, int64(permit.Weight()), release, nil
+	})
 	_ = s.Close()
 }
 
-// record has 4 processes with 16 goroutines each compete for permits of weight 1 to 3, of which one
-// after the other is killed. What a dead process had is to be had again within the lease.
+// record runs 4 processes with 16 goroutines each, which compete for permits of weight 1 to 3 and are
+// killed one after the other. The permits of a killed process expire within the lease.
 func record(t *testing.T, st string, capacity, kills int) []history.Event {
 	t.Helper()
 	server := redistest.Start(t)
-	watcher, err := redisstore.New(server.Client())
-	if err != nil {
-		t.Fatal(err)
-	}
+	watcher := must(redisstore.New(server.Client()))
 	t.Cleanup(func() { _ = watcher.Close() })
 	state := func() store.SemaphoreState {
 		for began := time.Now(); ; { // the machine may be busy
@@ -195,7 +159,7 @@ func record(t *testing.T, st string, capacity, kills int) []history.Event {
 				return slices.ContainsFunc(state().Holders, func(h store.PermitHolder) bool { return h.Meta == process })
 			}
 			for held() {
-				if time.Since(died) > historyTTL+time.Second { // the second is for the machine
+				if time.Since(died) > historyTTL+time.Second { // a second for a busy machine
 					t.Errorf("%s is dead, and still holds permits", process)
 					return
 				}
@@ -208,7 +172,7 @@ func record(t *testing.T, st string, capacity, kills int) []history.Event {
 		if left.InUse == 0 {
 			return events
 		}
-		if time.Since(died) > 2500*time.Millisecond { // what is reserved for who has been killed
+		if time.Since(died) > 2500*time.Millisecond { // reservations of killed processes
 			t.Errorf("left: %+v", left)
 			return events
 		}
@@ -222,16 +186,7 @@ func TestHistories(t *testing.T) {
 	for _, capacity := range []int{1, 5, 100} {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			events := record(t, "", capacity, 4)
-			grants := 0
-			for _, e := range events {
-				if e.What == history.Granted {
-					grants++
-				}
-			}
-			t.Logf("%d grants", grants)
-			if grants < 100 {
-				t.Errorf("only %d grants", grants)
-			}
+			history.WantGrants(t, events, 100)
 			for _, wrong := range check(events, int64(capacity)) {
 				t.Error(wrong)
 			}

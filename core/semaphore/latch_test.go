@@ -16,11 +16,7 @@ import (
 
 func newLatch(t *testing.T, st store.Latches, count int, opts ...semaphore.LatchOption) *semaphore.Latch {
 	t.Helper()
-	l, err := semaphore.NewLatch(st, "latch", count, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return must(semaphore.NewLatch(st, "latch", count, opts...))
 }
 
 func TestNewLatchRefuses(t *testing.T) {
@@ -68,14 +64,14 @@ func TestLatch(t *testing.T) {
 			participant string
 			remaining   int
 		}{{"a", 2}, {"a", 2}, {"b", 1}, {"a", 1}} {
-			who := []*semaphore.Latch{l, same}[i%2]
-			if n, err := who.CountDown(t.Context(), c.participant); n != c.remaining || err != nil {
+			one := []*semaphore.Latch{l, same}[i%2]
+			if n, err := one.CountDown(t.Context(), c.participant); n != c.remaining || err != nil {
 				t.Errorf("%q: %d remain, %v; want %d", c.participant, n, err, c.remaining)
 			}
 		}
 		synctest.Wait()
 		if len(done) != 0 {
-			t.Error("open before all have come")
+			t.Error("open before the last participant")
 		}
 		if n, err := l.Remaining(t.Context()); n != 1 || err != nil {
 			t.Errorf("%d remain, %v", n, err)
@@ -96,7 +92,7 @@ func TestLatch(t *testing.T) {
 	})
 }
 
-func TestLatchIsForgottenAfterItsLastParticipant(t *testing.T) {
+func TestLatchExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		defer st.Close()

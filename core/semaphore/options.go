@@ -41,7 +41,9 @@ type config struct {
 }
 
 func defaults() config {
-	return config{ttl: 30 * time.Second, renew: true, holder: naming.Process(), logger: slog.Default()}
+	return config{
+		ttl: 30 * time.Second, renew: true, maxWaiting: 1024, holder: naming.Process(), logger: slog.Default(),
+	}
 }
 
 func (c config) with(opts []Option) config {
@@ -96,8 +98,11 @@ func WithHolder(meta string) Option { return optionFunc(func(c *config) { c.hold
 func WithBarging() Option { return optionFunc(func(c *config) { c.barging = true }) }
 
 // WithMaxWaiting limits the queue: a request that would have to wait fails with an error that
-// matches [ErrQueueFull] if n requests of all processes already wait for the same key. Without it,
-// or with zero, there is no limit.
+// matches [ErrQueueFull] if n requests of all processes already wait for the same key: 1,024 by
+// default. With zero there is no limit.
+//
+// The last in the queue should get its permit within the time that it may wait: a longer queue
+// costs memory and connections, and its end is refused all the same.
 func WithMaxWaiting(n int) Option { return optionFunc(func(c *config) { c.maxWaiting = n }) }
 
 // WithCapacityFunc sets the capacity of each key: 1 to [MaxCapacity], or 0 for that of the

@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
@@ -23,7 +24,7 @@ func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
 		if left := time.Until(permit.ValidUntil()); left <= ttl/2 || left >= ttl {
 			t.Errorf("valid for %v", left)
 		}
-		if n := w.count("renew"); n < 29 || n > 31 {
+		if n := w.Calls(storetest.RenewPermits); n < 29 || n > 31 {
 			t.Errorf("renewed %d times in 10 leases, want 30", n)
 		}
 		mustRelease(t, permit)
@@ -32,9 +33,9 @@ func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrReleased) {
 			t.Errorf("Release again: %v", err)
 		}
-		renewals := w.count("renew")
+		renewals := w.Calls(storetest.RenewPermits)
 		time.Sleep(10 * ttl)
-		if n := w.count("renew"); n != renewals {
+		if n := w.Calls(storetest.RenewPermits); n != renewals {
 			t.Errorf("renewed %d times after the release", n-renewals)
 		}
 	})
@@ -47,7 +48,7 @@ func TestRenewalsGoInBatches(t *testing.T) {
 			mustAcquire(t, s, 1)
 		}
 		time.Sleep(ttl/3 + time.Second)
-		if n := w.count("renew"); n != 1 {
+		if n := w.Calls(storetest.RenewPermits); n != 1 {
 			t.Errorf("renewed 100 permits in %d calls", n)
 		}
 	})
@@ -66,7 +67,7 @@ func TestWithoutRenewal(t *testing.T) {
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
 			t.Errorf("Release: %v", err)
 		}
-		if n := w.count("renew"); n != 0 {
+		if n := w.Calls(storetest.RenewPermits); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})
@@ -83,7 +84,7 @@ func TestWithMaxHold(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		wantEnded(t, permit, semaphore.ErrExpired)
 		wantEnded(t, released, semaphore.ErrReleased)
-		time.Sleep(ttl + time.Second) // nobody renews it any more
+		time.Sleep(ttl + time.Second) // it is not renewed any more
 		wantState(t, s, 0, 0)
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
 			t.Errorf("Release: %v", err)
@@ -91,7 +92,7 @@ func TestWithMaxHold(t *testing.T) {
 	})
 }
 
-// A store that is silent: the permit ends before the store may give its room to others.
+// If the store does not reply, a permit ends before the store may grant it to others.
 func TestSilentStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 2)
@@ -102,17 +103,17 @@ func TestSilentStore(t *testing.T) {
 			<-other.done
 			granted <- time.Now()
 		}()
-		w.fail(errDown, "renew", "release")
+		w.Hook(storetest.Failing(errDown, storetest.RenewPermits, storetest.ReleasePermits), nil)
 		<-permit.Context().Done()
 		ended := time.Now()
 		wantEnded(t, permit, semaphore.ErrExpired)
 		if other.returned() {
-			t.Fatal("the room was given to another before the permit's context ended")
+			t.Fatal("the permit was granted to another before the permit's context ended")
 		}
 		if at := <-granted; other.err != nil || !at.After(ended) {
 			t.Errorf("granted %v after the end of the permit, %v", at.Sub(ended), other.err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
 			t.Errorf("Release: %v", err)
 		}
@@ -121,13 +122,13 @@ func TestSilentStore(t *testing.T) {
 	})
 }
 
-// A store that fails now and then costs no permit.
+// Renewals that fail are retried in time.
 func TestRenewalIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		permit := mustAcquire(t, newSemaphore(t, w, 1), 1)
 		n := 0
-		w.set(func(call string) error {
-			if call != "renew" {
+		w.Hook(func(op storetest.Op) error {
+			if op != storetest.RenewPermits {
 				return nil
 			}
 			if n++; n%4 != 0 {
@@ -156,7 +157,7 @@ func TestLostPermit(t *testing.T) {
 
 		permit = mustAcquire(t, s, 1)
 		w.lose(t)
-		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) { // before a renewal finds out
+		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) { // before a renewal reports it
 			t.Errorf("Release: %v", err)
 		}
 		wantEnded(t, permit, semaphore.ErrReleased)
@@ -164,46 +165,7 @@ func TestLostPermit(t *testing.T) {
 	})
 }
 
-// The permits of a process that is gone are given back when their leases are over.
-func TestPermitsOfADeadProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *wiretap) {
-		s := newSemaphore(t, w, 2)
-		mustAcquire(t, s, 1)
-		mustAcquire(t, s, 1)
-		other := newWiretap()
-		other.Store = w.Store
-		call := start(t.Context(), newSemaphore(t, other, 2), 2)
-		w.fail(errDown, "renew")
-		time.Sleep(ttl + time.Second)
-		synctest.Wait()
-		if !call.got() {
-			t.Fatalf("after a lease: %v", call.err)
-		}
-		mustRelease(t, call.permit)
-	})
-}
-
-// Once per period: a permit that is not renewed, and that nobody releases, is over when it is over.
-func TestOncePerPeriod(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1, semaphore.WithoutRenewal())
-		n := 0
-		for range 6 {
-			if _, err := s.TryAcquire(t.Context(), "k"); err == nil {
-				n++
-			}
-			if _, err := s.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
-				t.Errorf("twice in a period: %v", err)
-			}
-			<-time.After(ttl + time.Millisecond)
-		}
-		if n != 6 {
-			t.Errorf("%d of 6", n)
-		}
-	})
-}
-
-// A Semaphore keeps nothing of permits that are over, though nobody releases them.
+// A Semaphore keeps nothing of expired permits, even if they are not released.
 func TestExpiredPermitsAreForgotten(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 3, semaphore.WithoutRenewal())

@@ -10,17 +10,16 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// slowRelease has releases wait until it is told to go on.
-func slowRelease(w *wiretap) (goOn func()) {
+// slowRelease blocks releases until finish is called.
+func slowRelease(w *wiretap) (finish func()) {
 	slow := make(chan struct{})
-	w.set(func(call string) error {
-		if call == "release" {
-			<-slow
-		}
+	w.Hook(storetest.On(storetest.ReleasePermits, func() error {
+		<-slow
 		return nil
-	}, nil)
+	}), nil)
 	return func() { close(slow) }
 }
 
@@ -28,15 +27,15 @@ func TestReleaseRunsToItsEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		goOn := slowRelease(w)
+		finish := slowRelease(w)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- permit.Release(ctx) }()
 		synctest.Wait()
-		wantEnded(t, permit, semaphore.ErrReleased) // before the store knows
+		wantEnded(t, permit, semaphore.ErrReleased) // before the store has replied
 		cancel()
 		synctest.Wait()
-		goOn()
+		finish()
 		if err := <-done; err != nil {
 			t.Errorf("Release: %v", err)
 		}
@@ -44,21 +43,21 @@ func TestReleaseRunsToItsEnd(t *testing.T) {
 	})
 }
 
-func TestReleaseIsRepeated(t *testing.T) {
+func TestReleaseIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		if err := permit.Release(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Release: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantState(t, s, 0, 0)
 	})
 }
 
-func TestReleaseSoon(t *testing.T) {
+func TestReleaseAsync(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 1)
 		permit := mustAcquire(t, s, 1)
@@ -75,15 +74,15 @@ func TestReleaseSoon(t *testing.T) {
 	})
 }
 
-// A lone release goes out at once, and those that come meanwhile go together.
-func TestReleaseSoonGoesInBatches(t *testing.T) {
+// A lone release is sent at once, and releases during it are sent in batches.
+func TestReleaseAsyncInBatches(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 300)
 		permits := make([]*semaphore.Permit, 251)
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		goOn := slowRelease(w)
+		finish := slowRelease(w)
 		for i, p := range permits {
 			p.ReleaseAsync()
 			wantEnded(t, p, semaphore.ErrReleased)
@@ -93,9 +92,9 @@ func TestReleaseSoonGoesInBatches(t *testing.T) {
 		}
 		synctest.Wait()
 		if want := []int{1}; !slices.Equal(w.batches(), want) {
-			t.Errorf("batches of %v under way, want %v", w.batches(), want)
+			t.Errorf("batches of %v in flight, want %v", w.batches(), want)
 		}
-		goOn()
+		finish()
 		wantState(t, s, 0, 0)
 		if want := []int{1, 100, 100, 50}; !slices.Equal(w.batches(), want) {
 			t.Errorf("batches of %v, want %v", w.batches(), want)
@@ -103,63 +102,63 @@ func TestReleaseSoonGoesInBatches(t *testing.T) {
 	})
 }
 
-func TestReleaseSoonIsRepeated(t *testing.T) {
+func TestReleaseAsyncIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 20)
 		permits := make([]*semaphore.Permit, 20)
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		w.fail(store.ErrUnconfirmed, "release")
+		w.Hook(storetest.Failing(store.ErrUnconfirmed, storetest.ReleasePermits), nil)
 		for _, p := range permits {
 			p.ReleaseAsync()
 		}
 		time.Sleep(ttl / 2)
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(3 * time.Second)
 		wantState(t, s, 0, 0)
 		time.Sleep(ttl)
-		tries := w.count("release")
+		tries := w.Calls(storetest.ReleasePermits)
 		time.Sleep(10 * ttl)
-		if n := w.count("release"); n != tries {
+		if n := w.Calls(storetest.ReleasePermits); n != tries {
 			t.Errorf("released %d times after it was confirmed", n-tries)
 		}
 	})
 }
 
-// When the lease is over there is nothing to release.
-func TestReleaseIsGivenUpWithTheLease(t *testing.T) {
+// A release is not retried after the end of the lease.
+func TestReleaseAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		permit.ReleaseAsync()
 		time.Sleep(ttl + 5*time.Second)
-		tries := w.count("release")
+		tries := w.Calls(storetest.ReleasePermits)
 		time.Sleep(10 * ttl)
-		if n := w.count("release"); n != tries {
+		if n := w.Calls(storetest.ReleasePermits); n != tries {
 			t.Errorf("released %d times after the lease", n-tries)
 		}
 		wantState(t, s, 0, 0)
 	})
 }
 
-// Of a batch that fails in part, only the rest is sent again.
-func TestOnlyWhatIsNotConfirmedIsReleasedAgain(t *testing.T) {
+// The unconfirmed part of a batch is sent again.
+func TestUnconfirmedReleasesAreRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, halfStore{w}, 10)
 		permits := make([]*semaphore.Permit, 9)
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		goOn := slowRelease(w)
+		finish := slowRelease(w)
 		for i, p := range permits {
 			p.ReleaseAsync()
 			if i == 0 {
 				synctest.Wait()
 			}
 		}
-		goOn()
+		finish()
 		time.Sleep(10 * time.Second)
 		wantState(t, s, 0, 0)
 		if want := []int{1, 8, 4, 2, 1}; !slices.Equal(w.batches(), want) {
@@ -168,7 +167,7 @@ func TestOnlyWhatIsNotConfirmedIsReleasedAgain(t *testing.T) {
 	})
 }
 
-// halfStore confirms the first half of what it releases.
+// halfStore confirms the first half of each batch of releases.
 type halfStore struct{ *wiretap }
 
 func (s halfStore) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
@@ -188,12 +187,10 @@ func TestCloseFinishesReleases(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 10)
 				for range 5 {
-					w.set(func(call string) error {
-						if call == "release" {
-							time.Sleep(100 * time.Millisecond)
-						}
+					w.Hook(storetest.On(storetest.ReleasePermits, func() error {
+						time.Sleep(100 * time.Millisecond)
 						return nil
-					}, nil)
+					}), nil)
 					mustAcquire(t, s, 1).ReleaseAsync()
 				}
 				if err := finish(s, w); err != nil {

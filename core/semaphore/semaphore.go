@@ -23,8 +23,8 @@
 // Requests are granted in the order in which they reached the store, across all processes. The
 // first one that does not fit blocks those behind it, even if they would fit: otherwise small ones
 // would starve a large one. With [WithBarging] they may go ahead, which uses more of the capacity,
-// and may starve large requests. [WithMaxWaiting] limits the queue. A caller that stops waiting
-// leaves the queue, and the next moves up at once.
+// and may starve large requests. The queue of a key has room for 1,024 requests ([WithMaxWaiting]).
+// A caller that stops waiting leaves the queue, and the next moves up at once.
 //
 // There is no re-entry: a call with a permit's context acquires another permit. A caller that waits
 // for more permits while it holds some can wait for itself, or for another that does the same,

@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -54,42 +55,36 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeIsNotSent(t *testing.T) {
+func TestInvalidRequestsAreNotSent(t *testing.T) {
 	w := newWiretap()
-	base := newSemaphore(t, w, 3)
-	for _, s := range []*semaphore.Semaphore{base} {
-		calls := map[string]func(ctx context.Context, key string, n int) (*semaphore.Permit, error){
-			"AcquireN": s.AcquireN, "TryAcquireN": s.TryAcquireN,
-		}
-		for name, key := range map[string]string{"empty": "", "1,025 bytes": strings.Repeat("k", 1025)} {
-			for call, f := range calls {
-				if p, err := f(t.Context(), key, 1); p != nil || !errors.Is(err, semaphore.ErrInvalidKey) {
-					t.Errorf("%s, %s: %v", call, name, err)
-				}
-			}
-			if _, err := s.Inspect(t.Context(), key); !errors.Is(err, semaphore.ErrInvalidKey) {
-				t.Errorf("Inspect, %s: %v", name, err)
-			}
-			if _, err := s.Capacity(key); !errors.Is(err, semaphore.ErrInvalidKey) {
-				t.Errorf("Capacity, %s: %v", name, err)
+	s := newSemaphore(t, w, 3)
+	calls := map[string]func(ctx context.Context, key string, n int) (*semaphore.Permit, error){
+		"AcquireN": s.AcquireN, "TryAcquireN": s.TryAcquireN,
+	}
+	for name, key := range map[string]string{"empty": "", "1,025 bytes": strings.Repeat("k", 1025)} {
+		for call, f := range calls {
+			if p, err := f(t.Context(), key, 1); p != nil || !errors.Is(err, semaphore.ErrInvalidKey) {
+				t.Errorf("%s, %s: %v", call, name, err)
 			}
 		}
-		for _, n := range []int{0, -1, math.MinInt, 4, math.MaxInt} {
-			for call, f := range calls {
-				if p, err := f(t.Context(), "k", n); p != nil || !errors.Is(err, semaphore.ErrInvalidWeight) {
-					t.Errorf("%s, weight %d: %v", call, n, err)
-				}
+		if _, err := s.Inspect(t.Context(), key); !errors.Is(err, semaphore.ErrInvalidKey) {
+			t.Errorf("Inspect, %s: %v", name, err)
+		}
+		if _, err := s.Capacity(key); !errors.Is(err, semaphore.ErrInvalidKey) {
+			t.Errorf("Capacity, %s: %v", name, err)
+		}
+	}
+	for _, n := range []int{0, -1, math.MinInt, 4, math.MaxInt} {
+		for call, f := range calls {
+			if p, err := f(t.Context(), "k", n); p != nil || !errors.Is(err, semaphore.ErrInvalidWeight) {
+				t.Errorf("%s, weight %d: %v", call, n, err)
 			}
 		}
 	}
-	if n := w.count("acquire"); n != 0 {
+	if n := w.Calls(storetest.AcquirePermits); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
-	permit, err := base.AcquireN(t.Context(), strings.Repeat("k", 1024), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustRelease(t, permit)
+	mustRelease(t, must(s.AcquireN(t.Context(), strings.Repeat("k", 1024), 3)))
 }
 
 func TestDo(t *testing.T) {
@@ -115,7 +110,7 @@ func TestDo(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() != "panic" {
-					t.Error("the panic did not go on")
+					t.Error("Do did not panic")
 				}
 			}()
 			_ = s.Do(t.Context(), "k", func(context.Context) error { panic("panic") })
@@ -132,10 +127,7 @@ func TestDo(t *testing.T) {
 func TestClose(t *testing.T) {
 	making(t, func(t *testing.T, make maker) {
 		s := make(t, 2)
-		variant, err := s.With(semaphore.WithHolder("variant"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		variant := must(s.With(semaphore.WithHolder("variant")))
 		one, two := mustAcquire(t, s, 1), mustAcquire(t, variant, 1)
 		waiter, large := start(t.Context(), variant, 1), start(t.Context(), s, 2)
 		if err := variant.Close(); err != nil {
@@ -143,7 +135,7 @@ func TestClose(t *testing.T) {
 		}
 		for _, p := range []*pending{waiter, large} {
 			if !p.returned() || !errors.Is(p.err, semaphore.ErrClosed) {
-				t.Errorf("one who waited: %v", p.err)
+				t.Errorf("a waiter: %v", p.err)
 			}
 		}
 		wantEnded(t, one, semaphore.ErrReleased)
@@ -166,54 +158,28 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// What is granted while Close goes on is given back before it returns.
-func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *wiretap) {
-		s := newSemaphore(t, w, 1)
-		slow := make(chan struct{})
-		w.set(nil, func(call string) error {
-			if call == "acquire" {
-				<-slow
-			}
-			return nil
-		})
-		call := start(t.Context(), s, 1)
-		go func() {
-			time.Sleep(time.Second)
-			close(slow)
-		}()
-		if err := s.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-		if !call.returned() || !errors.Is(call.err, semaphore.ErrClosed) {
-			t.Errorf("the call: %v", call.err)
-		}
-		wantState(t, s, 0, 0)
-	})
-}
-
-func TestCloseSaysWhatIsNotConfirmed(t *testing.T) {
+func TestCloseWithoutReplies(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 200)
 		for range 150 {
 			mustAcquire(t, s, 1)
 		}
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		began := time.Now()
 		if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
 			t.Errorf("Close: %v after %v", err, time.Since(began))
 		}
-		w.fail(nil)
-		time.Sleep(2 * time.Second) // it is still tried
+		w.Hook(nil, nil)
+		time.Sleep(2 * time.Second) // the releases are retried
 		wantState(t, s, 0, 0)
 
 		closed := newSemaphore(t, w, 200)
 		mustAcquire(t, closed, 1)
-		w.fail(memstoreClosed(), "release")
+		w.Hook(storetest.Failing(memstoreClosed(), storetest.ReleasePermits), nil)
 		if err := closed.Close(); !errors.Is(err, errDown) {
 			t.Errorf("Close with a closed store: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 	})
 }
 
@@ -238,7 +204,7 @@ func TestStoreShutdownReleasesPermits(t *testing.T) {
 		for _, p := range permits {
 			wantEnded(t, p, semaphore.ErrReleased)
 		}
-		if n := w.count("release"); n != 4 {
+		if n := w.Calls(storetest.ReleasePermits); n != 4 {
 			t.Errorf("released in %d calls, want one for the place in the queue and 3 for the permits", n)
 		}
 		if !next.returned() || !errors.Is(next.err, semaphore.ErrClosed) {
@@ -253,11 +219,7 @@ func TestList(t *testing.T) {
 		s := make(t, 5, semaphore.WithHolder("me"))
 		var permits []*semaphore.Permit
 		for key, n := range map[string]int{"a": 1, "b": 2, "c": 5} {
-			p, err := s.AcquireN(t.Context(), key, n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			permits = append(permits, p)
+			permits = append(permits, must(s.AcquireN(t.Context(), key, n)))
 		}
 		found := map[string]int{}
 		for state, err := range s.List(t.Context()) {

@@ -10,10 +10,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// endings are the ways to end a Semaphore in an orderly way.
+// endings are the orderly ends of a Semaphore.
 var endings = map[string]func(*semaphore.Semaphore, *wiretap) error{
 	"Close":       func(s *semaphore.Semaphore, _ *wiretap) error { return s.Close() },
 	"the store's": func(_ *semaphore.Semaphore, w *wiretap) error { return w.Shutdown(context.Background()) },
@@ -29,12 +30,10 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 4)
-				w.set(nil, func(call string) error { // the store has granted it, and its reply is on the way
-					if call == "acquire" {
-						time.Sleep(100 * time.Millisecond)
-					}
+				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error { // granted, and its reply is in flight
+					time.Sleep(100 * time.Millisecond)
 					return nil
-				})
+				}))
 				calls := []*pending{start(t.Context(), s, 4), start(t.Context(), s, 4)}
 				if err := end(s, w); err != nil {
 					t.Errorf("%v", err)
@@ -56,13 +55,13 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 }
 
 // The error has the number of unconfirmed releases, which Close retries.
-func TestShutdownSaysWhatIsLeft(t *testing.T) {
+func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 300)
 		for range 300 {
 			mustAcquire(t, s, 1)
 		}
-		w.fail(errDown, "release")
+		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := w.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 unconfirmed releases") {
@@ -71,20 +70,17 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "300 unconfirmed releases") {
 			t.Errorf("Close: %v", err)
 		}
-		w.fail(nil)
+		w.Hook(nil, nil)
 		time.Sleep(2 * time.Second)
 		wantState(t, s, 0, 0)
 	})
 }
 
-// On real servers, with requests in flight, waiters in the queue, and another process that waits.
+// On real servers, with requests in flight, waiters in the queue, and a waiter of another process.
 func TestShutdownOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	newProcess := func() (*semaphore.Semaphore, *redisstore.Store) {
-		st, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := must(redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second)))
 		t.Cleanup(func() { _ = st.Close() })
 		return newSemaphore(t, st, 2), st
 	}
@@ -142,7 +138,7 @@ func TestShutdownOnRedis(t *testing.T) {
 	case permit := <-next:
 		mustRelease(t, permit)
 	case <-time.After(5 * time.Second): // a lease is six times as long
-		t.Fatal("the other process waits for the permits of one that has gone")
+		t.Fatal("the other process waits for the expiry of the permits")
 	}
 	if err := st.Close(); err != nil {
 		t.Errorf("Close: %v", err)

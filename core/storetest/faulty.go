@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -67,9 +68,10 @@ const (
 type Faulty struct {
 	store.Store
 
-	mu     sync.Mutex
-	faults map[Op]*fault
-	calls  map[Op]int
+	mu            sync.Mutex
+	faults        map[Op]*fault
+	calls         map[Op]int
+	before, after func(Op) error
 }
 
 type fault struct {
@@ -113,6 +115,35 @@ func (f *Faulty) mend(op Op) {
 	}
 }
 
+// Hook calls a function before each call of an operation and another one after it, until the next
+// Hook; nil is none. An error of before is the result of the call, which is not made; an error of
+// after replaces its result.
+func (f *Faulty) Hook(before, after func(Op) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before, f.after = before, after
+}
+
+// On returns a function for Hook that calls do for one operation.
+func On(op Op, do func() error) func(Op) error {
+	return func(called Op) error {
+		if called == op {
+			return do()
+		}
+		return nil
+	}
+}
+
+// Failing returns a function for Hook that fails calls of some operations.
+func Failing(err error, ops ...Op) func(Op) error {
+	return func(op Op) error {
+		if slices.Contains(ops, op) {
+			return err
+		}
+		return nil
+	}
+}
+
 // Calls returns how often an operation was called, including failed calls.
 func (f *Faulty) Calls(op Op) int {
 	f.mu.Lock()
@@ -127,11 +158,18 @@ func (f *Faulty) Calls(op Op) int {
 	return f.calls[op]
 }
 
-// next counts a call and returns its fault, if any.
-func (f *Faulty) next(op Op) *fault {
+// hooks counts a call and returns its hooks, which are nil if there are none.
+func (f *Faulty) hooks(op Op) (before, after func(Op) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls[op]++
+	return f.before, f.after
+}
+
+// next returns the fault of a call, if any.
+func (f *Faulty) next(op Op) *fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, op := range []Op{op, Any} {
 		found := f.faults[op]
 		if found == nil || found.left == 0 {
@@ -144,6 +182,24 @@ func (f *Faulty) next(op Op) *fault {
 }
 
 func disturb[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error)) (T, error) {
+	var none T
+	before, after := f.hooks(op)
+	if before != nil {
+		if err := before(op); err != nil {
+			return none, err
+		}
+	}
+	v, err := fail(ctx, f, op, do)
+	if after != nil {
+		if err := after(op); err != nil {
+			return none, err
+		}
+	}
+	return v, err
+}
+
+// fail makes a call, unless a fault prevents it.
+func fail[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error)) (T, error) {
 	var none T
 	found := f.next(op)
 	if found == nil {

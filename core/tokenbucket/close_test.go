@@ -16,10 +16,7 @@ func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		defer st.Close()
-		l, err := tokenbucket.New(st, "api", tokenbucket.PerHour(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(tokenbucket.New(st, "api", tokenbucket.PerHour(1)))
 		if _, err := l.Allow(t.Context(), "k"); err != nil {
 			t.Fatal(err)
 		}
@@ -52,10 +49,7 @@ func TestClose(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		again, err := tokenbucket.New(st, "api", tokenbucket.PerHour(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must(tokenbucket.New(st, "api", tokenbucket.PerHour(1)))
 		defer func() { _ = again.Close() }()
 		if d, err := again.Allow(t.Context(), "k"); err != nil || d.Allowed {
 			t.Errorf("the bucket was lost: %+v, %v", d, err)

@@ -42,7 +42,7 @@ func TestTextMarshaling(t *testing.T) {
 	text, err := tokenbucket.PerMinute(7).MarshalText()
 	var l tokenbucket.Limit
 	if err != nil || l.UnmarshalText(text) != nil || l != tokenbucket.PerMinute(7) {
-		t.Errorf("%q came back as %v", text, l)
+		t.Errorf("%q was read as %v", text, l)
 	}
 	if err := l.UnmarshalText([]byte("7/never")); !errors.Is(err, tokenbucket.ErrInvalidLimit) || l != tokenbucket.PerMinute(7) {
 		t.Errorf("bad text: %v, and the limit is %v", err, l)
@@ -61,8 +61,8 @@ func TestBadText(t *testing.T) {
 	}
 }
 
-// New refuses, with a text that says why, what could not be kept exactly.
-func TestLimitsThatMakeNoSense(t *testing.T) {
+// New refuses limits that cannot be kept exactly, with the reason.
+func TestInvalidLimits(t *testing.T) {
 	store := memstore.New()
 	for _, c := range []struct {
 		plan tokenbucket.Plan

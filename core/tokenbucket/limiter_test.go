@@ -22,11 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newLimiter(t testing.TB, plan tokenbucket.Plan) (*tokenbucket.Limiter, *storetest.Faulty) {
 	t.Helper()
 	st := storetest.NewFaulty(memstore.New())
-	l, err := tokenbucket.New(st, "api", plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l, st
+	return must(tokenbucket.New(st, "api", plan)), st
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -58,10 +54,7 @@ func TestNamesOfLimits(t *testing.T) {
 	l, _ := newLimiter(t, tokenbucket.Limits{
 		tokenbucket.PerSecond(5), tokenbucket.PerHour(50).Named("hourly"), tokenbucket.Per(9, 90*time.Minute),
 	})
-	d, err := l.Allow(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must(l.Allow(t.Context(), "k"))
 	var names []string
 	for _, limit := range d.Limits() {
 		names = append(names, limit.Name)
@@ -71,7 +64,7 @@ func TestNamesOfLimits(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotSent(t *testing.T) {
+func TestInvalidRequestsAreNotSent(t *testing.T) {
 	l, st := newLimiter(t, tokenbucket.Limits{tokenbucket.PerSecond(10), tokenbucket.PerHour(5).Named("hourly")})
 	var tooMuch *tokenbucket.CostError
 	if _, err := l.AllowN(t.Context(), "k", 6); !errors.As(err, &tooMuch) || !errors.Is(err, tokenbucket.ErrCostExceedsBurst) ||
@@ -90,11 +83,11 @@ func TestWhatIsNotSent(t *testing.T) {
 		}
 	}
 	if n := st.Calls(storetest.Any); n != 0 {
-		t.Errorf("the store was asked %d times", n)
+		t.Errorf("the store was called %d times", n)
 	}
 }
 
-func TestStoreErrorsAreTheCallers(t *testing.T) {
+func TestErrorsOfTheStore(t *testing.T) {
 	l, st := newLimiter(t, tokenbucket.PerHour(2))
 	st.BreakNext(storetest.TakeTokens, storetest.LostReply, 1)
 	if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, store.ErrUnconfirmed) {
@@ -146,12 +139,12 @@ func TestSetPlan(t *testing.T) {
 		t.Errorf("a bad plan: %v", err)
 	}
 	if d, _ := l.AllowN(t.Context(), "k", 10); !d.Allowed {
-		t.Error("the refused plan is in force")
+		t.Error("the refused plan is used")
 	}
 	if err := l.SetPlan(tokenbucket.PerHour(20)); err != nil {
 		t.Fatal(err)
 	}
-	// What the key owes is an hour; under the new plan too.
+	// The debt of the key is an hour, under the new plan too.
 	if d, _ := l.Allow(t.Context(), "k"); d.Allowed || d.Limits()[0].Capacity != 20 {
 		t.Errorf("%+v", d)
 	}
@@ -168,7 +161,7 @@ func ExampleLimiter_Allow() {
 	// Output: true 19 <nil>
 }
 
-// Two limits on one key: what one of them denies costs nothing of the other.
+// Two limits on one key: a denial by one of them costs no token of the other.
 func ExampleLimits() {
 	limiter, err := tokenbucket.New(memstore.New(), "mail", tokenbucket.Limits{
 		tokenbucket.PerSecond(10).Named("burst"),
@@ -201,17 +194,17 @@ func ExamplePlanFunc() {
 	if err != nil {
 		panic(err)
 	}
-	for _, customer := range []string{"gold", "somebody"} {
+	for _, customer := range []string{"gold", "anyone"} {
 		d, _ := limiter.Allow(context.Background(), customer)
 		fmt.Println(customer, d.Limits()[0].Capacity)
 	}
 	// Output:
 	// gold 100
-	// somebody 1
+	// anyone 1
 }
 
-// A PlanFunc's limits are compiled for every decision: the limit, its meter, its charge and what holds them.
-func TestWhatAPlanFuncAllocates(t *testing.T) {
+// A PlanFunc's limits are compiled for every decision: the limit, its meter, its charge and their slice.
+func TestAllocationsOfAPlanFunc(t *testing.T) {
 	st := memstore.New()
 	defer st.Close()
 	l, err := tokenbucket.New(st, "api", tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) {
@@ -223,4 +216,12 @@ func TestWhatAPlanFuncAllocates(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { _, _ = l.Allow(t.Context(), "k") }); n > 4 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// waitingFor returns a limiter whose bucket of key k is empty: its next token comes after a second.
+// waitingFor returns a limiter whose bucket of key k has its next token after a second.
 func waitingFor(t *testing.T) (*tokenbucket.Limiter, *storetest.Faulty) {
 	t.Helper()
 	l, st := newLimiter(t, tokenbucket.PerSecond(1))
@@ -24,7 +24,7 @@ func waitingFor(t *testing.T) (*tokenbucket.Limiter, *storetest.Faulty) {
 	return l, st
 }
 
-func TestWaitReturnsWhenTheTokenComes(t *testing.T) {
+func TestWaitReturnsWithTheToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newLimiter(t, tokenbucket.PerSecond(1))
 		start := time.Now()
@@ -39,8 +39,8 @@ func TestWaitReturnsWhenTheTokenComes(t *testing.T) {
 	})
 }
 
-// Who waits is served in order of arrival, and one of them asks the store.
-func TestThoseWhoWaitAreServedInOrder(t *testing.T) {
+// Waiters are served in order of arrival, and one of them calls the store.
+func TestWaitersAreServedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, st := waitingFor(t)
 		before := st.Calls(storetest.TakeTokens)
@@ -71,7 +71,7 @@ func TestThoseWhoWaitAreServedInOrder(t *testing.T) {
 	})
 }
 
-func TestWaitFailsAtOnceIfTheTokensComeTooLate(t *testing.T) {
+func TestWaitFailsAtOnceIfTheDeadlineIsTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := waitingFor(t)
 		start := time.Now()
@@ -90,28 +90,28 @@ func TestWaitFailsAtOnceIfTheTokensComeTooLate(t *testing.T) {
 			t.Errorf("after %v", waited)
 		}
 		if err := l.WaitN(t.Context(), "k", 2); !errors.Is(err, tokenbucket.ErrCostExceedsBurst) {
-			t.Errorf("more than there will ever be: %v", err)
+			t.Errorf("more than the burst: %v", err)
 		}
 		wg.Wait()
-		// What failed was charged nothing: the next token is there a second after the last.
+		// The failed calls were charged nothing: the next token is available a second after the last.
 		if err := l.Wait(t.Context(), "k"); err != nil || time.Since(start) > 2001*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 	})
 }
 
-// Whoever leaves lets the others through.
+// A waiter whose context ends does not delay the others.
 func TestWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := waitingFor(t)
 		start := time.Now()
-		first, leave := context.WithCancel(t.Context())
-		second, alsoLeave := context.WithCancel(t.Context())
+		first, cancel := context.WithCancel(t.Context())
+		second, alsoCancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for _, ctx := range []context.Context{first, second} {
 			wg.Go(func() {
 				if err := l.Wait(ctx, "k"); !errors.Is(err, context.Canceled) {
-					t.Errorf("who left is told %v", err)
+					t.Errorf("cancelled: %v", err)
 				}
 			})
 			synctest.Wait()
@@ -122,8 +122,8 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		alsoLeave()
-		leave()
+		alsoCancel()
+		cancel()
 		wg.Wait()
 		if waited := time.Since(start); waited > 1001*time.Millisecond {
 			t.Errorf("the third waited %v", waited)
@@ -131,7 +131,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestAStoreThatIsUnavailableIsNotWaitedFor(t *testing.T) {
+func TestWaitDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, st := waitingFor(t)
 		failed := make(chan error, 1)
@@ -139,7 +139,7 @@ func TestAStoreThatIsUnavailableIsNotWaitedFor(t *testing.T) {
 		synctest.Wait()
 		st.Break(storetest.TakeTokens, storetest.Down)
 		if err := <-failed; !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("in the middle of waiting: %v", err)
+			t.Errorf("while waiting: %v", err)
 		}
 		if err := l.Wait(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("at the beginning: %v", err)

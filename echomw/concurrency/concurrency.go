@@ -22,8 +22,8 @@ import (
 // The application's HTTPErrorHandler answers with it; echo's own with a problem body (RFC 9457):
 //
 //   - 429 with Retry-After and type too-many-at-once if no permit is free, or others wait for one.
-//     With policy.Wait, if the request got none within that time, or at once if policy.MaxWaiting
-//     requests (1,024 if not set) are waiting already;
+//     With policy.Wait, if the request got none within that time, or at once if the queue is full
+//     (semaphore.WithMaxWaiting);
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer has "Concurrency-Status: bypassed", and
@@ -33,8 +33,7 @@ import (
 //
 // Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
 // leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a
-// bulkhead. Waiters are served in the order in which they came. policy.MaxWaiting bounds the queue,
-// whatever semaphore.WithMaxWaiting sets for sem.
+// bulkhead. Waiters are served in the order in which they came.
 //
 // Retry-After is computed from the recent duration of handlers, the number of waiters and the
 // capacity: 1 s to 1 h.
@@ -57,8 +56,8 @@ import (
 //
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, echomw.Unless,
-// echomw.OnError and echomw.OnDeny. New panics if sem or key is nil.
+// Options are policy.Wait, policy.FailOpen, echomw.Unless, echomw.OnError and echomw.OnDeny. New
+// panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key echomw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

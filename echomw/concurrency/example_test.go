@@ -24,7 +24,7 @@ func get(e *echo.Echo, path string) *httptest.ResponseRecorder {
 // Four reports of a tenant at a time, on all instances together. Up to ten more wait, for up to two
 // seconds.
 func Example_perTenant() {
-	reports, err := semaphore.New(memstore.New(), "reports", 4)
+	reports, err := semaphore.New(memstore.New(), "reports", 4, semaphore.WithMaxWaiting(10))
 	if err != nil {
 		panic(err)
 	}
@@ -32,7 +32,7 @@ func Example_perTenant() {
 	e.GET("/reports/:tenant", func(c echo.Context) error {
 		permit, _ := semaphore.FromContext(c.Request().Context())
 		return c.String(http.StatusOK, "the report of "+permit.Key())
-	}, concurrency.New(reports, echomw.ByParam("tenant"), policy.Wait(2*time.Second), policy.MaxWaiting(10)))
+	}, concurrency.New(reports, echomw.ByParam("tenant"), policy.Wait(2*time.Second)))
 	fmt.Println(get(e, "/reports/acme").Body)
 	// Output: the report of acme
 }

@@ -21,8 +21,8 @@ func put(e *echo.Echo, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Requests that change the same cart of the same user take turns, and wait for theirs for up to two
-// seconds. Nobody is held up by whoever has a cart of the same number.
+// Requests for the same cart of a user run one after the other, and wait for up to two seconds.
+// Carts of other users with the same number are other locks.
 func Example_takeTurns() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {
@@ -45,7 +45,7 @@ func Example_takeTurns() {
 	// Output: locked: 5:alice2:42
 }
 
-// Reading needs no lock.
+// Reads take no lock.
 func Example_onlyWrites() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {

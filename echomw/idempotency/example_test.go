@@ -54,8 +54,8 @@ func Example_checkout() {
 	// 201 order 1 replayed: true
 }
 
-// An error that the handler returns is an answer too: what the HTTPErrorHandler makes of it is kept, and
-// the card is not tried again.
+// An error that the handler returns is an answer too: the answer of the HTTPErrorHandler is kept,
+// and the card is not charged again.
 func Example_errorOfTheHandler() {
 	orders, err := guard.New(memstore.New(), "checkout")
 	if err != nil {
@@ -80,8 +80,8 @@ func Example_errorOfTheHandler() {
 	// tries: 1
 }
 
-// An import reads and checks before it writes, and says so: until it writes, its death leaves nothing
-// behind, and another request may run it.
+// An import validates before it writes, and is clean until then: if it dies before the write,
+// another request may run it.
 func Example_markTheEffect() {
 	imports, err := guard.New(memstore.New(), "imports")
 	if err != nil {

@@ -23,8 +23,8 @@ func get(e *echo.Echo, path string) *httptest.ResponseRecorder {
 
 func hello(c echo.Context) error { return c.String(http.StatusOK, "hello") }
 
-// Before authentication, every address has a burst of two. What the limit is, and what is left of it, is in the
-// answer's header.
+// Before authentication, every address has a burst of two. The header of an answer has the limit
+// and its remaining tokens.
 func Example_perClientAddress() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(60).Burst(2))
 	if err != nil {
@@ -42,8 +42,8 @@ func Example_perClientAddress() {
 	// "api";q=2;w=2 and "api";r=1;t=1
 }
 
-// Searches are dear, so a group of routes has a tighter limit, for each route of it. Health checks are
-// left alone.
+// Searches are expensive, so a group of routes has a lower limit, for each of its routes. Health
+// checks pass.
 func Example_groupOfRoutes() {
 	limiter, err := tokenbucket.New(memstore.New(), "search", tokenbucket.PerMinute(1))
 	if err != nil {

@@ -23,8 +23,8 @@ func put(e *echo.Echo, path, token string) *httptest.ResponseRecorder {
 	return w
 }
 
-// The request of a holder that was paused comes when the next holder has written already. The handler
-// finds the fence, for the database to compare once more.
+// The request of a paused holder arrives after the next holder has written. The handler gets the
+// fence, so that the database can compare it again.
 func Example_lateRequest() {
 	carts, err := memfence.New() // redisfence, where several processes work on the carts
 	if err != nil {

@@ -43,7 +43,7 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	if err != nil {
 		return nil, err
 	}
-	places, err := semaphore.New(st, "reports", reportsAtOnce, semaphore.WithTTL(c.lease))
+	places, err := semaphore.New(st, "reports", reportsAtOnce, semaphore.WithTTL(c.lease), semaphore.WithMaxWaiting(reportsWaiting))
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	// A few reports are made at a time, on all instances together, and a few more requests wait,
 	// for a second at most. Later requests are refused at once instead of waiting in vain.
 	r.GET("/api/report", authenticate, reports.count,
-		concurrency.New(places, oneKey, policy.Wait(reportWait), policy.MaxWaiting(reportsWaiting)), reports.report)
+		concurrency.New(places, oneKey, policy.Wait(reportWait)), reports.report)
 	return r, nil
 }
 

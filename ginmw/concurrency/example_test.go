@@ -24,19 +24,19 @@ func get(h http.Handler, path string) *httptest.ResponseRecorder {
 // Four reports of a tenant at a time, on all instances together. Up to ten more wait, for up to two
 // seconds.
 func Example_atMostFourAtATime() {
-	reports, err := semaphore.New(memstore.New(), "reports", 4)
+	reports, err := semaphore.New(memstore.New(), "reports", 4, semaphore.WithMaxWaiting(10))
 	if err != nil {
 		panic(err)
 	}
 	r := gin.New()
-	r.GET("/reports/:tenant", concurrency.New(reports, ginmw.ByParam("tenant"), policy.Wait(2*time.Second), policy.MaxWaiting(10)),
+	r.GET("/reports/:tenant", concurrency.New(reports, ginmw.ByParam("tenant"), policy.Wait(2*time.Second)),
 		func(c *gin.Context) { c.String(http.StatusOK, "the report of %s", c.Param("tenant")) })
 	fmt.Println(get(r, "/reports/acme").Body)
 	// Output: the report of acme
 }
 
-// A bulkhead: however many requests come, this process resizes two pictures at a time, and the rest of
-// it goes on.
+// A bulkhead: this process resizes two pictures at a time, so that a burst of requests does not slow
+// its other handlers.
 func Example_bulkhead() {
 	pictures, err := semaphore.New(memstore.New(), "pictures", 2) // in memory: it counts this process alone
 	if err != nil {

@@ -21,7 +21,7 @@ func put(h http.Handler, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Requests that change the same cart take turns, and wait for theirs for up to two seconds.
+// Requests for the same cart run one after the other, and wait for up to two seconds.
 func Example_takeTurns() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {
@@ -32,13 +32,13 @@ func Example_takeTurns() {
 		ctx := c.Request.Context()
 		lease, _ := lock.FromContext(ctx)
 		// save(ctx, cart, lease.Fence())
-		c.String(http.StatusOK, "cart %s, and nobody else has it: %t", c.Param("id"), lease.Fence().Number > 0)
+		c.String(http.StatusOK, "cart %s, locked: %t", c.Param("id"), lease.Fence().Number > 0)
 	})
 	fmt.Println(put(r, "/carts/42").Body)
-	// Output: cart 42, and nobody else has it: true
+	// Output: cart 42, locked: true
 }
 
-// Reading needs no lock, and a probe gets none.
+// Reads take no lock, nor do probes.
 func Example_onlyWrites() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {

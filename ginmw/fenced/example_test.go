@@ -24,8 +24,8 @@ func put(h http.Handler, path, token string) *httptest.ResponseRecorder {
 	return w
 }
 
-// The request of a holder that was paused comes when the next holder has written already. The handler
-// finds the fence, for the database to compare once more.
+// The request of a paused holder arrives after the next holder has written. The handler gets the
+// fence, so that the database can compare it again.
 func Example_lateRequest() {
 	carts, err := memfence.New() // redisfence, where several processes work on the carts
 	if err != nil {
@@ -46,7 +46,7 @@ func Example_lateRequest() {
 	// without a lock: 428
 }
 
-// While clients learn to send their fence one after the other, those that do not yet are let through.
+// During a rollout, requests of clients that do not send fences yet pass.
 func Example_rollout() {
 	carts, err := memfence.New()
 	if err != nil {

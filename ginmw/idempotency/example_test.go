@@ -51,7 +51,7 @@ func Example_checkout() {
 	// charges: 1
 }
 
-// A handler says from when on its death would leave something behind.
+// A handler marks where its effects begin.
 func Example_markTheEffect() {
 	orders, err := guard.New(memstore.New(), "checkout")
 	if err != nil {

@@ -36,7 +36,7 @@ func Example_perClientAddress() {
 	// Output: 200 200 429
 }
 
-// Behind a load balancer, the address is what the balancer reports.
+// Behind a load balancer, the address is that which the balancer reports.
 func Example_behindALoadBalancer() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerMinute(100))
 	if err != nil {

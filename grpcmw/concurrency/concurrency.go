@@ -7,8 +7,6 @@
 package concurrency
 
 import (
-	"fmt"
-
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -20,9 +18,9 @@ import (
 // New returns interceptors that run the handler while it holds a permit, of weight 1, of the
 // semaphore of the call's key, and answer without it if it does not get one:
 //
-//   - RESOURCE_EXHAUSTED with RetryInfo if there is no room, or others wait for it. With
-//     policy.Wait, if the call's turn has not come within that time, or at once if as many wait
-//     already as policy.MaxWaiting says (1,024 if not set);
+//   - RESOURCE_EXHAUSTED with RetryInfo if no permit is free, or others wait for one. With
+//     policy.Wait, if the call got none within that time, or at once if the queue is full
+//     (semaphore.WithMaxWaiting);
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer's header has "concurrency-status: bypassed", and
@@ -32,9 +30,8 @@ import (
 //
 // Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
 // leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a
-// bulkhead. Waiters are served in the order in which they came. How many may wait is the
-// interceptor's to say, whatever semaphore.WithMaxWaiting says of sem. A stream has its permit for
-// its whole life.
+// bulkhead. Waiters are served in the order in which they came. A stream has its permit for its whole
+// life.
 //
 // The delay in RetryInfo is computed from the recent duration of handlers, the number of waiters
 // and the capacity: 1 s to 1 h.
@@ -54,8 +51,8 @@ import (
 //
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.FailOpen, grpcmw.Unless,
-// grpcmw.OnError and grpcmw.OnDeny. New panics if sem or key is nil.
+// Options are policy.Wait, policy.FailOpen, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New
+// panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
 	if sem == nil {
 		panic("concurrency: New: nil semaphore")
@@ -64,12 +61,8 @@ func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.Concurrenc
 		panic("concurrency: New: nil key")
 	}
 	settings := setting.Of(opts)
-	hold, err := middleware.NewConcurrency(sem, settings)
-	if err != nil {
-		panic(fmt.Sprintf("concurrency: New: %v", err))
-	}
 	h := &adapter.Holder{
-		Hold:   hold,
+		Hold:   middleware.NewConcurrency(sem, settings),
 		Key:    key,
 		Hooks:  adapter.HooksOf("concurrency", settings),
 		Status: "concurrency-status",

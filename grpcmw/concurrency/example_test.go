@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 )
 
-// A bulkhead: at most two calls of each method at a time in this process, whatever others do.
+// A bulkhead: at most two calls of each method at a time in this process.
 func Example_bulkhead() {
 	calls, err := semaphore.New(memstore.New(), "calls", 2)
 	if err != nil {
@@ -22,9 +22,9 @@ func Example_bulkhead() {
 	bulkhead := concurrency.New(calls, grpcmw.ByMethod()).Unary
 
 	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Shop/Report"}
-	report := func(meanwhile func()) {
+	report := func(during func()) {
 		_, err := bulkhead(context.Background(), nil, info, func(context.Context, any) (any, error) {
-			meanwhile()
+			during()
 			return nil, nil
 		})
 		fmt.Println(status.Code(err))

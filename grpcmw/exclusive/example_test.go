@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 )
 
-// Calls for the same cart take turns, with each other and with whatever else takes the cart's lock.
+// Calls for the same cart run one after the other, also with other holders of the cart's lock.
 func Example_cart() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {
@@ -45,5 +45,5 @@ func Example_cart() {
 	// <nil>
 }
 
-// write stands in for a database, which refuses a fence that is lower than one it has seen.
+// write stands in for a database, which refuses a fence that is lower than its last one.
 func write(int64) error { return nil }

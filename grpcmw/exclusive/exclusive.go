@@ -19,8 +19,8 @@ import (
 // answer without it if it does not get the lock:
 //
 //   - ABORTED with RetryInfo if the lock is held. With policy.Wait, if it was not released within
-//     that time, or at once if as many calls wait already as policy.MaxWaiting says (1,024 if not
-//     set);
+//     that time, or at once if policy.MaxWaiting calls (1,024 if not set) are waiting
+//     already;
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the
 //     handler runs without the lock instead, the answer's header has "lock-status: bypassed", and

@@ -17,8 +17,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
 )
 
-// The call of a holder that was paused comes when the next holder has written already. The handler finds
-// the fence, for the database to compare once more.
+// The call of a paused holder arrives after the next holder has written. The handler gets the
+// fence, so that the database can compare it again.
 func Example_lateCall() {
 	carts, err := memfence.New() // redisfence, where several processes work on the carts
 	if err != nil {
@@ -43,10 +43,10 @@ func Example_lateCall() {
 	// cart 43 with fence 33 OK
 }
 
-// write stands in for a database, which refuses a fence that is lower than one it has seen.
+// write stands in for a database, which refuses a fence that is lower than its last one.
 func write(fence.Token) error { return nil }
 
-// A client whose calls carry the fence of the lock under which they are made.
+// A client whose calls carry the fence of the lock that they are made under.
 func ExampleUnaryClientInterceptor() {
 	carts, err := lock.New(memstore.New(), "carts")
 	if err != nil {

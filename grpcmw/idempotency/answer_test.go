@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-func TestAnswersComeBackAsTheyWere(t *testing.T) {
+func TestAnswerRoundTrip(t *testing.T) {
 	for _, md := range []metadata.MD{{}, {"a": {"b"}, "multi": {"a, b", "", "c"}, "x-bin": {"\x00\xff"}}} {
 		for _, message := range []proto.Message{&emptypb.Empty{}, wrapperspb.String("text"), wrapperspb.Bytes(make([]byte, 1000))} {
 			a := answerOf(message, nil)
@@ -46,7 +46,7 @@ func TestAnswersThatCannotBeKept(t *testing.T) {
 	}
 }
 
-func TestAMessageThatThisProgramDoesNotKnow(t *testing.T) {
+func TestUnknownMessage(t *testing.T) {
 	a := answerOf(wrapperspb.String("text"), nil)
 	a.name = "shop.Gone"
 	got, err := decodeAnswer(a.encode())

@@ -96,7 +96,7 @@ func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOp
 	}
 	settings := setting.Of(opts)
 	if settings.KeyAlone && settings.CallFingerprint != nil {
-		panic("idempotency: New: Fingerprint says nothing with policy.KeyAlone")
+		panic("idempotency: New: Fingerprint has no effect with policy.KeyAlone")
 	}
 	i := &interceptor{
 		decider:  middleware.NewIdempotency(g, settings),

@@ -40,7 +40,7 @@ func (server) Make(context.Context, *things.MakeRequest) (*things.Thing, error) 
 	return &things.Thing{}, nil
 }
 
-// What an interceptor adds to a handler, without gRPC.
+// The cost of an interceptor, without gRPC.
 func BenchmarkInterceptor(b *testing.B) {
 	ctx := peer.NewContext(b.Context(), &peer.Peer{Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.7:1234"))})
 	info := &grpc.UnaryServerInfo{FullMethod: things.Things_Make_FullMethodName}
@@ -63,7 +63,7 @@ func BenchmarkInterceptor(b *testing.B) {
 	}
 }
 
-// What a call costs as a whole, from a client in the same process.
+// The cost of a whole call, from a client in the same process.
 func BenchmarkCall(b *testing.B) {
 	for _, c := range []struct {
 		name  string

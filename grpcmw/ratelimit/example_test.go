@@ -16,7 +16,7 @@ import (
 
 type userKey struct{}
 
-// call calls a method behind an interceptor, as a server does whose authentication knows the user.
+// call calls a method behind an interceptor as an authenticated user.
 func call(limited grpc.UnaryServerInterceptor, method, user string) codes.Code {
 	ctx := context.WithValue(context.Background(), userKey{}, user)
 	_, err := limited(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, nil })

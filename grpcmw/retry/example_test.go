@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
 )
 
-// A call that a server has refused for now is sent again when the server says.
+// A refused call is sent again after the server's delay.
 func ExampleUnaryClientInterceptor() {
 	repeat := retry.UnaryClientInterceptor(retry.WithMaxTries(3))
 	tries := 0

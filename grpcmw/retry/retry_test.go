@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pauses sends a call that is always refused with this delay, and returns how long it waited before each try
-// but the first, and in the end.
+// pauses sends a call that is always refused with this delay, and returns how long it waited before
+// each retry, and in total.
 func pauses(ctx context.Context, delay time.Duration, opts ...retry.Option) (waited []time.Duration, err error) {
 	last := time.Now()
 	first := true
@@ -35,8 +35,8 @@ func pauses(ctx context.Context, delay time.Duration, opts ...retry.Option) (wai
 	return waited, err
 }
 
-// Nobody comes earlier than the server says; who comes again comes ever later, spread over a time that grows.
-func TestThePausesGrow(t *testing.T) {
+// No retry is before the server's delay; pauses grow, and are spread.
+func TestPausesGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay, tries, runs = time.Second, 5, 400
 		longest := make([]time.Duration, tries-1)
@@ -48,11 +48,11 @@ func TestThePausesGrow(t *testing.T) {
 			}
 			for n, w := range waited {
 				if w < delay {
-					t.Errorf("try %d came after %v", n+2, w)
+					t.Errorf("try %d was after %v", n+2, w)
 				}
 				spread := delay / 2 << n
 				if w > delay+spread {
-					t.Errorf("try %d came after %v", n+2, w)
+					t.Errorf("try %d was after %v", n+2, w)
 				}
 				if longest[n] = max(longest[n], w); w < delay+spread/2 {
 					below[n]++
@@ -61,14 +61,14 @@ func TestThePausesGrow(t *testing.T) {
 		}
 		for n := range longest {
 			if spread := delay / 2 << n; longest[n] < delay+spread*9/10 || below[n] < runs/4 || below[n] > runs*3/4 {
-				t.Errorf("try %d came after %v at most, and %d of %d times in the lower half", n+2, longest[n], below[n], runs)
+				t.Errorf("try %d was after %v at most, and %d of %d times in the lower half", n+2, longest[n], below[n], runs)
 			}
 		}
 	})
 }
 
-// A pause is never longer than the client allows, and short ones of the server's are spread too.
-func TestThePausesAreBounded(t *testing.T) {
+// No pause is longer than the client's maximum, and short delays of the server are spread too.
+func TestPausesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const longest = 3 * time.Second
 		for range 100 {
@@ -97,9 +97,9 @@ func TestThePausesAreBounded(t *testing.T) {
 	})
 }
 
-// A call whose next try cannot be in time fails at once, and one whose next try can be is tried before its
+// A call whose next try would be after its deadline fails at once, and another is tried before its
 // deadline.
-func TestTheDeadlineIsRespected(t *testing.T) {
+func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 200 {
 			ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)

@@ -1,11 +1,12 @@
-// Package history has tests record what several processes say of what they hold, while one after the
-// other is killed.
+// Package history records the holds of several competing processes, which are killed one after the
+// other.
 //
-// The clock is the machine's, which all processes read; tests last for seconds.
+// All processes read the machine's clock; tests last for seconds.
 package history
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,17 +20,17 @@ import (
 	"time"
 )
 
-// Kind is what happened.
+// Kind is the kind of an event.
 type Kind string
 
 // What happens to a hold, or to a process.
 const (
-	Granted Kind = "granted" // at the moment at which the caller had it
-	Ended   Kind = "ended"   // just before its release was asked for, or when it was not valid any more
-	Killed  Kind = "killed"  // just before the process was killed, with all that it held
+	Granted Kind = "granted" // when the call had returned
+	Ended   Kind = "ended"   // just before its release, or when it expired
+	Killed  Kind = "killed"  // just before the process was killed, with all its holds
 )
 
-// Event is one thing that happened.
+// Event is the beginning or the end of a hold, or of a process.
 type Event struct {
 	At   time.Time
 	What Kind
@@ -37,7 +38,7 @@ type Event struct {
 	N    int64  // a fence, or a weight
 }
 
-// Process is the name of the process that the event is of.
+// Process returns the name of the event's process.
 func (e Event) Process() string {
 	process, _, _ := strings.Cut(e.Hold, "/")
 	return process
@@ -59,13 +60,12 @@ func parse(line string) (Event, error) {
 
 const nameEnv = "LOCKKEEPER_TEST_HISTORY"
 
-// Child is a process of a recording, as it sees itself.
+// Child is this process, if it is one of a recording.
 type Child struct {
 	Name string
-	// Leave is closed when the process is to end.
-	Leave <-chan struct{}
 
-	mu sync.Mutex
+	leave <-chan struct{} // closed when the process is to end
+	mu    sync.Mutex
 }
 
 // NewChild skips a test that does not run as a process of a recording.
@@ -80,36 +80,78 @@ func NewChild(t *testing.T) *Child {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		close(leave)
 	}()
-	return &Child{Name: name, Leave: leave}
+	return &Child{Name: name, leave: leave}
 }
 
-// Begin tells the parent that the process has a hold, which is valid until then. It reports whether it is
-// still: on a busy machine the hold may have run out before its caller got to run.
-func (c *Child) Begin(hold string, n int64, until time.Time) bool {
+// Hold is a lock or a permit of a process.
+type Hold interface {
+	Context() context.Context
+	ValidUntil() time.Time
+}
+
+// Compete makes goroutines acquire, hold for up to a time, and release, until the process is to end.
+// acquire returns a hold, its fence or weight, and what releases it.
+func (c *Child) Compete(goroutines int, longest time.Duration, acquire func(context.Context) (Hold, int64, func(), error)) {
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-c.leave:
+					return
+				default:
+				}
+				c.compete(fmt.Sprintf("%d.%d", g, i), longest, acquire)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (c *Child) compete(name string, longest time.Duration, acquire func(context.Context) (Hold, int64, func(), error)) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
+	defer cancel()
+	hold, n, release, err := acquire(ctx)
+	if err != nil {
+		return
+	}
+	if c.begin(name, n, hold.ValidUntil()) {
+		select {
+		case <-time.After(rand.N(longest)):
+		case <-hold.Context().Done():
+		}
+		c.end(name, n, hold.ValidUntil())
+	}
+	release()
+}
+
+// begin reports a hold to the parent, and whether it is still valid: on a busy machine it may have
+// expired before its caller ran.
+func (c *Child) begin(hold string, n int64, until time.Time) bool {
 	now := time.Now()
 	if !now.Before(until) {
 		return false
 	}
-	c.tell(Event{now, Granted, c.Name + "/" + hold, n})
+	c.report(Event{now, Granted, c.Name + "/" + hold, n})
 	return true
 }
 
-// End tells the parent that a hold has ended: now, or when it was valid until, if its caller got to run later.
-func (c *Child) End(hold string, n int64, until time.Time) {
+// end reports the end of a hold to the parent: now, or its expiry if that was before.
+func (c *Child) end(hold string, n int64, until time.Time) {
 	now := time.Now()
 	if until.Before(now) {
 		now = until
 	}
-	c.tell(Event{now, Ended, c.Name + "/" + hold, n})
+	c.report(Event{now, Ended, c.Name + "/" + hold, n})
 }
 
-func (c *Child) tell(e Event) {
+func (c *Child) report(e Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, _ = fmt.Println(e) // in one write: a death leaves no half of it
+	_, _ = fmt.Println(e) // in one write, so that a death leaves no half of it
 }
 
-// Recording runs processes and collects what they say.
+// Recording runs processes and collects their events.
 type Recording struct {
 	Test string   // the name of the test that is one of the processes
 	Env  []string // of the processes, beside this one's
@@ -126,7 +168,7 @@ type process struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.Closer
-	read  chan struct{} // closed when its last word has been read
+	read  chan struct{} // closed when its last event has been read
 }
 
 func (r *Recording) add(e Event) {
@@ -180,8 +222,8 @@ func (r *Recording) end(p *process) {
 	_ = p.cmd.Wait()
 }
 
-// Run has processes compete for a while, of which some are killed and replaced, and returns what they
-// said in the order of time.
+// Run starts processes, kills and replaces some of them, and returns their events in the order of
+// time.
 func (r *Recording) Run(t *testing.T, processes, kills int) []Event {
 	t.Helper()
 	r.t = t
@@ -201,4 +243,18 @@ func (r *Recording) Run(t *testing.T, processes, kills int) []Event {
 	}
 	slices.SortStableFunc(r.events, func(a, b Event) int { return a.At.Compare(b.At) })
 	return r.events
+}
+
+// WantGrants checks that there are so many grants.
+func WantGrants(t *testing.T, events []Event, least int) {
+	t.Helper()
+	grants := 0
+	for _, e := range events {
+		if e.What == Granted {
+			grants++
+		}
+	}
+	if t.Logf("%d grants", grants); grants < least {
+		t.Errorf("only %d grants", grants)
+	}
 }

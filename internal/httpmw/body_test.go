@@ -121,3 +121,11 @@ func (h *hesitant) Read(p []byte) (int, error) {
 	}
 	return h.r.Read(p)
 }
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -2,7 +2,6 @@ package httpmw
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -38,13 +37,9 @@ func Concurrency[C any](
 		panic("concurrency: New: nil key")
 	}
 	settings := setting.Of(opts)
-	held, err := middleware.NewConcurrency(s, settings)
-	if err != nil {
-		panic(fmt.Sprintf("concurrency: New: %v", err))
-	}
 	m := &hold[C]{
 		base: newBase(a, "concurrency", settings), key: key,
-		hold: held, status: "Concurrency-Status",
+		hold: middleware.NewConcurrency(s, settings), status: "Concurrency-Status",
 	}
 	return m.serve
 }

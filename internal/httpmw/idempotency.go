@@ -43,7 +43,7 @@ func newIdempotency[C any](
 	}
 	s := setting.Of(opts)
 	if s.KeyAlone && s.Fingerprint != nil {
-		panic("idempotency: New: policy.Fingerprint says nothing with policy.KeyAlone")
+		panic("idempotency: New: policy.Fingerprint has no effect with policy.KeyAlone")
 	}
 	one := s.MaxBody
 	if s.Fingerprint != nil { // which is passed a copy

@@ -23,10 +23,7 @@ func guarded(t *testing.T, next http.HandlerFunc, opts ...policy.IdempotencyOpti
 	t.Helper()
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })
-	g, err := guard.New(store, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must(guard.New(store, "orders"))
 	m := newIdempotency(netHTTP{}, "nethttp", g, everybody{}, opts)
 	return m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { _ = recover() }()
@@ -107,12 +104,9 @@ func TestSlowClientsTakeBoundedMemory(t *testing.T) {
 	sent := strings.Repeat("x", 1<<20-1)
 	refused := make(chan struct{}, clients)
 	for i := range clients {
-		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(net.Dial("tcp", server.Listener.Addr().String()))
 		defer conn.Close() //nolint:errcheck // a test's
-		_, err = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nIdempotency-Key: %d\r\nContent-Length: %d\r\n\r\n", i, 1<<20)
+		_, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nIdempotency-Key: %d\r\nContent-Length: %d\r\n\r\n", i, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,15 +29,9 @@ func TestHead(t *testing.T) {
 				server.StartTLS()
 				defer server.Close()
 				for n := range 2 {
-					r, err := http.NewRequestWithContext(t.Context(), http.MethodHead, server.URL, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					r := must(http.NewRequestWithContext(t.Context(), http.MethodHead, server.URL, nil))
 					r.Header.Set("Idempotency-Key", "k")
-					resp, err := server.Client().Do(r)
-					if err != nil {
-						t.Fatal(err)
-					}
+					resp := must(server.Client().Do(r))
 					_ = resp.Body.Close()
 					replayed := resp.Header.Get("Idempotency-Replayed") == "true"
 					if resp.ContentLength != 5000 || replayed != (n == 1) || (resp.ProtoMajor == 2) != http2 {
@@ -61,10 +55,7 @@ func TestRecordsThatCannotBeReplayed(t *testing.T) {
 			m, h := guarded(t, func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })
 			r := httptest.NewRequest(http.MethodPost, "/", nil)
 			r.Header.Set("Idempotency-Key", "k")
-			sum, err := fingerprint(r, unbounded(), &setting.Settings{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			sum := must(fingerprint(r, unbounded(), &setting.Settings{}))
 			attempt, _, err := m.decider.Guard.Begin(t.Context(), guard.Operation{Scope: "everybody", Key: "k", Fingerprint: sum})
 			if err != nil {
 				t.Fatal(err)

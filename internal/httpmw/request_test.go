@@ -16,10 +16,7 @@ func TestKeepForm(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
 			var form bytes.Buffer
 			w := multipart.NewWriter(&form)
-			part, err := w.CreateFormFile("upload", "a.txt")
-			if err != nil {
-				t.Fatal(err)
-			}
+			part := must(w.CreateFormFile("upload", "a.txt"))
 			_, _ = part.Write(make([]byte, 100_000))
 			_ = w.Close()
 			ctx, cancel := context.WithCancel(t.Context())

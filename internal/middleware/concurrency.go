@@ -13,15 +13,11 @@ import (
 // maxRetryAfter bounds the estimate from an average and a long queue.
 const maxRetryAfter = time.Hour
 
-// NewConcurrency returns what has at most as many requests of a key run at a time as a semaphore,
-// which is not nil, has room for. The error is that of the semaphore's With.
-func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) (*Hold, error) {
-	s, err := s.With(semaphore.WithMaxWaiting(set.MaxWaiting))
-	if err != nil {
-		return nil, err
-	}
+// NewConcurrency returns a Hold that limits the running requests of a key, with a semaphore that is
+// not nil.
+func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) *Hold {
 	watch := newWatch(set, "semaphore", s.Name())
-	return &Hold{Watch: watch, mechanism: permits{s}, kind: "semaphore", name: s.Name(), wait: set.Wait}, nil
+	return &Hold{Watch: watch, mechanism: permits{s}, kind: "semaphore", name: s.Name(), wait: set.Wait}
 }
 
 type permits struct{ semaphore *semaphore.Semaphore }

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,11 +11,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
+// maxWaiting is the default of policy.MaxWaiting.
+const maxWaiting = 1024
+
 // NewExclusive returns a Hold that runs the requests of a key one at a time, with a locker that is
-// not nil.
+// not nil. It panics, as exclusive.New, if the settings limit the waiters and let none wait.
 func NewExclusive(l *lock.Locker, s setting.Settings) *Hold {
+	if s.MaxWaiting > 0 && s.Wait == 0 {
+		panic("exclusive: New: policy.MaxWaiting has no effect without policy.Wait")
+	}
 	return &Hold{
-		Watch: newWatch(s, "lock", l.Name()), mechanism: locks{l, newWaiters(s.MaxWaiting)},
+		Watch: newWatch(s, "lock", l.Name()), mechanism: locks{l, newWaiters(cmp.Or(s.MaxWaiting, maxWaiting))},
 		kind: "lock", name: l.Name(), wait: s.Wait,
 	}
 }

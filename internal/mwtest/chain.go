@@ -45,11 +45,11 @@ var jointRows = []row{
 		g.runs(t)
 		s.send("1", "", "X-User", "u", keyHeader, "second").denies(policy.Locked)
 		g.let()
-		comes(t, first).is(http.StatusOK, "done")
+		awaitAnswer(t, first).is(http.StatusOK, "done")
 		second := s.sending("1", "X-User", "u", keyHeader, "second")
 		g.runs(t)
 		g.let()
-		comes(t, second).is(http.StatusOK, "done")
+		awaitAnswer(t, second).is(http.StatusOK, "done")
 	}},
 	{"all policies work over HTTP/2", func(t *testing.T, f Framework) {
 		var c counter

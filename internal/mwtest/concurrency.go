@@ -53,16 +53,14 @@ var concurrencyRows = append([]row{
 			g.let()
 		}
 		for _, r := range running {
-			comes(t, r).is(http.StatusOK, "done")
+			awaitAnswer(t, r).is(http.StatusOK, "done")
 		}
 		stands(t, sem, 0, 0)
 	}},
 	{"a waiting request is served in order, up to the maximum of waiters", func(t *testing.T, f Framework) {
 		g := newGate()
-		sem := newSemaphore(t, newStore(t), 1)
-		s := serve(t, f, g.handle, Concurrency{
-			Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(patience), policy.MaxWaiting(1)},
-		})
+		sem := newSemaphore(t, newStore(t), 1, semaphore.WithMaxWaiting(1))
+		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(patience)}})
 		first := s.sending("1")
 		g.runs(t)
 		second := s.sending("1")
@@ -70,10 +68,10 @@ var concurrencyRows = append([]row{
 		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
 		g.idle(t)
 		g.let()
-		comes(t, first).is(http.StatusOK, "done")
+		awaitAnswer(t, first).is(http.StatusOK, "done")
 		g.runs(t)
 		g.let()
-		comes(t, second).is(http.StatusOK, "done")
+		awaitAnswer(t, second).is(http.StatusOK, "done")
 		stands(t, sem, 0, 0)
 	}},
 	{"a request that has waited for the maximum time is refused", func(t *testing.T, f Framework) {
@@ -84,7 +82,7 @@ var concurrencyRows = append([]row{
 		g.runs(t)
 		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
 		g.let()
-		comes(t, first)
+		awaitAnswer(t, first)
 		stands(t, sem, 0, 0)
 	}},
 	{"the handler finds its permit", func(t *testing.T, f Framework) {

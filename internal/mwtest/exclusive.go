@@ -23,9 +23,9 @@ func newLocker(t *testing.T, st store.Locks) *lock.Locker {
 	return l
 }
 
-func newSemaphore(t *testing.T, st store.Permits, capacity int) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(st, "reports", capacity)
+	s, err := semaphore.New(st, "reports", capacity, opts...)
 	must(t, s, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -51,12 +51,12 @@ var exclusiveRows = append([]row{
 		g.runs(t)
 		g.let()
 		g.let()
-		comes(t, first).is(http.StatusOK, "done")
-		comes(t, other).is(http.StatusOK, "done")
+		awaitAnswer(t, first).is(http.StatusOK, "done")
+		awaitAnswer(t, other).is(http.StatusOK, "done")
 		again := s.sending("1")
 		g.runs(t)
 		g.let()
-		comes(t, again).is(http.StatusOK, "done")
+		awaitAnswer(t, again).is(http.StatusOK, "done")
 	}},
 	{"a waiting request is served in order", func(t *testing.T, f Framework) {
 		g := newGate()
@@ -75,10 +75,10 @@ var exclusiveRows = append([]row{
 		}
 		g.idle(t)
 		g.let()
-		comes(t, first).is(http.StatusOK, "done")
+		awaitAnswer(t, first).is(http.StatusOK, "done")
 		g.runs(t)
 		g.let()
-		comes(t, second).is(http.StatusOK, "done")
+		awaitAnswer(t, second).is(http.StatusOK, "done")
 	}},
 	{"a request that has waited for the maximum time is refused", func(t *testing.T, f Framework) {
 		g := newGate()
@@ -89,7 +89,7 @@ var exclusiveRows = append([]row{
 		g.runs(t)
 		retries(t, s.send("1", "").denies(policy.Locked))
 		g.let()
-		comes(t, first)
+		awaitAnswer(t, first)
 	}},
 	{"the handler finds its lease", func(t *testing.T, f Framework) {
 		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {

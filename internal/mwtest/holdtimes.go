@@ -24,15 +24,6 @@ func timedRow(name string, test func(*testing.T, Framework)) row {
 	}}
 }
 
-// semaphoreWith returns a semaphore with options.
-func semaphoreWith(t *testing.T, st *storetest.Faulty, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
-	t.Helper()
-	s, err := semaphore.New(st, "reports", capacity, opts...)
-	must(t, s, err)
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
 // waiters calls wait so often that n calls wait, until end is called.
 func waiters(t *testing.T, n int, wait func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,7 +59,7 @@ var timeRows = []row{
 		refused("1s", 10).has("Retry-After", "30") // by then the lease of a dead holder has ended
 	}),
 	timedRow("Retry-After of a permit", func(t *testing.T, f Framework) {
-		sem := semaphoreWith(t, newStore(t), 2, semaphore.WithTTL(24*time.Hour)) // renewed seldom
+		sem := newSemaphore(t, newStore(t), 2, semaphore.WithTTL(24*time.Hour)) // renewed seldom
 		s := serveLocal(t, f, nil, Concurrency{Semaphore: sem, By: byID})
 		refused := func(take string, waiting int) answer {
 			first := s.later(t.Context(), "X-Take", take)
@@ -182,8 +173,8 @@ var timeRows = []row{
 		servers := make([]local, 2)
 		for i := range servers {
 			servers[i] = serveLocal(t, f, nil, Concurrency{
-				Semaphore: newSemaphore(t, st, 1), By: byID,
-				Options: []policy.ConcurrencyOption{policy.Wait(time.Minute), policy.MaxWaiting(2)},
+				Semaphore: newSemaphore(t, st, 1, semaphore.WithMaxWaiting(2)), By: byID,
+				Options: []policy.ConcurrencyOption{policy.Wait(time.Minute)},
 			})
 		}
 		var answers []<-chan answer
@@ -202,20 +193,16 @@ var timeRows = []row{
 			(<-a).is(http.StatusOK, "done")
 		}
 	}),
-	timedRow("the queue of a semaphore is bounded by default", func(t *testing.T, f Framework) {
-		for _, opts := range [][]semaphore.Option{nil, {semaphore.WithMaxWaiting(7)}} {
+	timedRow("the queue of a semaphore is bounded by the semaphore", func(t *testing.T, f Framework) {
+		for want, opts := range map[int][]semaphore.Option{1024: nil, 7: {semaphore.WithMaxWaiting(7)}} {
 			st := &recording{Store: newStore(t)}
-			sem, err := semaphore.New(st, "reports", 1, opts...)
-			must(t, sem, err)
+			sem := newSemaphore(t, st, 1, opts...)
 			s := serveLocal(t, f, nil, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(time.Minute)}})
 			first := s.later(t.Context(), "X-Take", "1s")
 			s.send(t.Context(), "1").is(http.StatusOK, "done")
 			(<-first).is(http.StatusOK, "done")
-			if last := st.last(); !last.Queue || last.MaxWaiting != 1024 || last.Weight != 1 {
+			if last := st.last(); !last.Queue || last.MaxWaiting != want || last.Weight != 1 {
 				t.Errorf("the store was called with %+v", last)
-			}
-			if err := sem.Close(); err != nil {
-				t.Error(err)
 			}
 		}
 	}),
@@ -252,7 +239,7 @@ var timeRows = []row{
 	timedRow("a permit that is held for too long", func(t *testing.T, f Framework) {
 		var reported reports
 		s := serveLocal(t, f, nil, Concurrency{
-			Semaphore: semaphoreWith(t, newStore(t), 1, semaphore.WithMaxHold(time.Second)), By: byID, Hooks: reported.hooks(),
+			Semaphore: newSemaphore(t, newStore(t), 1, semaphore.WithMaxHold(time.Second)), By: byID, Hooks: reported.hooks(),
 		})
 		s.send(t.Context(), "1", "X-Take", "2s").is(http.StatusOK, "done")
 		reported.are(t, semaphore.ErrExpired)
@@ -275,7 +262,7 @@ var timeRows = []row{
 	}),
 	timedRow("a capacity that is invalid", func(t *testing.T, f Framework) {
 		s := serveLocal(t, f, nil, Concurrency{
-			Semaphore: semaphoreWith(t, newStore(t), 1, semaphore.WithCapacityFunc(func(string) int { return -1 })), By: byID,
+			Semaphore: newSemaphore(t, newStore(t), 1, semaphore.WithCapacityFunc(func(string) int { return -1 })), By: byID,
 			Options: []policy.ConcurrencyOption{policy.FailOpen()},
 		})
 		s.send(t.Context(), "1").denies(policy.InternalError)

@@ -76,7 +76,7 @@ var idempotencyRows = append([]row{
 		}
 		s.send("1", "other", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
 		g.let()
-		comes(t, first).is(http.StatusOK, "done")
+		awaitAnswer(t, first).is(http.StatusOK, "done")
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "true")
 		g.idle(t)
 	}},

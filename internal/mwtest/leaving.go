@@ -14,22 +14,25 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
 
 // crowd is a middleware with requests that wait for the key "1".
 type crowd struct {
 	name string
-	wire func(t *testing.T, opts ...policy.WaitOption) (m Middleware, waiting func() int, let func())
+	// wire returns the middleware, and what counts its waiters and releases the key. Requests wait
+	// for up to the duration, and at most that many of them; zero is the default.
+	wire func(t *testing.T, wait time.Duration, most int) (m Middleware, waiting func() int, let func())
 }
 
 var crowds = []crowd{
-	{"exclusive", func(t *testing.T, opts ...policy.WaitOption) (Middleware, func() int, func()) {
+	{"exclusive", func(t *testing.T, wait time.Duration, most int) (Middleware, func() int, func()) {
 		l := newLocker(t, newStore(t))
 		lease, err := l.Lock(t.Context(), "1")
 		must(t, lease, err)
-		m := Exclusive{Locker: l, By: byID}
-		for _, o := range opts {
-			m.Options = append(m.Options, o)
+		m := Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(wait)}}
+		if most > 0 {
+			m.Options = append(m.Options, policy.MaxWaiting(most))
 		}
 		waiting := func() int {
 			_, err := l.TryLock(t.Context(), "1")
@@ -37,14 +40,15 @@ var crowds = []crowd{
 		}
 		return m, waiting, func() { _ = lease.Unlock(t.Context()) }
 	}},
-	{"concurrency", func(t *testing.T, opts ...policy.WaitOption) (Middleware, func() int, func()) {
-		s := newSemaphore(t, newStore(t), 1)
+	{"concurrency", func(t *testing.T, wait time.Duration, most int) (Middleware, func() int, func()) {
+		var opts []semaphore.Option
+		if most > 0 {
+			opts = append(opts, semaphore.WithMaxWaiting(most))
+		}
+		s := newSemaphore(t, newStore(t), 1, opts...)
 		permit, err := s.Acquire(t.Context(), "1")
 		must(t, permit, err)
-		m := Concurrency{Semaphore: s, By: byID}
-		for _, o := range opts {
-			m.Options = append(m.Options, o)
-		}
+		m := Concurrency{Semaphore: s, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(wait)}}
 		waiting := func() int {
 			state, err := s.Inspect(t.Context(), "1")
 			must(t, s, err)
@@ -85,7 +89,7 @@ var leavingRows = []row{
 			for _, guarded := range []bool{false, true} {
 				for _, http2 := range []bool{false, true} {
 					var runs counter
-					m, waiting, let := c.wire(t, policy.Wait(time.Minute))
+					m, waiting, let := c.wire(t, time.Minute, 0)
 					chain := []Middleware{m}
 					if guarded {
 						chain = []Middleware{Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, m}
@@ -118,7 +122,7 @@ var leavingRows = []row{
 	}},
 	{"the handler reads the body of a request that waited", func(t *testing.T, f Framework) {
 		for _, c := range crowds {
-			m, waiting, let := c.wire(t, policy.Wait(patience))
+			m, waiting, let := c.wire(t, patience, 0)
 			large := strings.Repeat("x", 100_000)
 			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
 				body, err := io.ReadAll(r.Body)
@@ -154,7 +158,7 @@ var leavingRows = []row{
 	{"the maximum of waiters is exact", func(t *testing.T, f Framework) {
 		for _, c := range crowds {
 			var runs counter
-			m, waiting, let := c.wire(t, policy.Wait(patience), policy.MaxWaiting(3))
+			m, waiting, let := c.wire(t, patience, 3)
 			s := serve(t, f, runs.handle, m)
 			answers := make(chan answer, 20)
 			for range cap(answers) {

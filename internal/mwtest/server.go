@@ -122,8 +122,8 @@ func (s server) sending(id string, header ...string) <-chan answer {
 	return answers
 }
 
-// comes waits for an answer.
-func comes(t *testing.T, answers <-chan answer) answer {
+// awaitAnswer waits for an answer.
+func awaitAnswer(t *testing.T, answers <-chan answer) answer {
 	t.Helper()
 	select {
 	case a := <-answers:
@@ -183,7 +183,7 @@ func (a answer) has(name, want string) answer {
 }
 
 // secret is in the errors of key functions, and must not be in answers.
-const secret = "do-not-tell"
+const secret = "do-not-reveal"
 
 var errKey = errors.New(secret)
 

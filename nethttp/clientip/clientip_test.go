@@ -88,7 +88,7 @@ func TestAddr(t *testing.T) {
 		{"spoof: all addresses below the prefix", proxies("10.0.0.1/32"), trusted, lines("198.51.100.1, 10.0.0.2"), "10.0.0.2"},
 
 		{"garbage ends at the remote address", private, trusted, lines("203.0.113.7, unknown"), "10.0.0.1"},
-		{"garbage ends at who reported it", private, trusted, lines("203.0.113.7, unknown, 10.0.0.3, 10.0.0.2"), "10.0.0.3"},
+		{"garbage ends at its reporter", private, trusted, lines("203.0.113.7, unknown, 10.0.0.3, 10.0.0.2"), "10.0.0.3"},
 		{"garbage: empty header", private, trusted, lines(""), "10.0.0.1"},
 		{"garbage: empty entry", private, trusted, lines("203.0.113.7, , 10.0.0.2"), "10.0.0.2"},
 		{"garbage: empty line", private, trusted, lines("203.0.113.7", ""), "10.0.0.1"},
@@ -244,8 +244,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// Without a proxy most keys are cut out of RemoteAddr, and must be what they would be otherwise.
-func TestKeyIsTheAddressHoweverItIsWritten(t *testing.T) {
+// Without a proxy most keys are substrings of RemoteAddr, and equal to those of other spellings.
+func TestSpellingsOfAnAddress(t *testing.T) {
 	for _, remote := range []string{
 		"203.0.113.7:1234", "203.0.113.7:0", "203.0.113.7:65536", "203.0.113.7:", "203.0.113.7:x", "203.0.113.7", " 203.0.113.7:1 ",
 		"203.0.113.07:1", "203.0.113:1", "203.0.113.256:1", "203.0.113.7.1:1", ":1", "", "localhost:1", "2001:db8", "::1:1",

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is cut off by hand is what the library reads, and it is the address's only spelling.
+// checkCut checks that a cut address is that of the library, in its only spelling.
 func checkCut(t *testing.T, s string) {
 	t.Helper()
 	got, ok := cutIPv4(s)

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// Clients connect to this server themselves, so the header can only be a lie.
+// Clients connect to this server directly, so the header is forged.
 func ExampleDirect_noProxyInFront() {
 	client := clientip.Direct()
 
@@ -20,8 +20,8 @@ func ExampleDirect_noProxyInFront() {
 	// Output: 203.0.113.7 <nil>
 }
 
-// A load balancer in 10.0.0.0/8 appends who connected to it. The client tried to pass for somebody
-// else, which is to the left of its own address.
+// A load balancer in 10.0.0.0/8 appends the address that has connected to it. The client has forged
+// another address, which is to the left of its own.
 func ExampleTrustedProxies_behindALoadBalancer() {
 	client := clientip.TrustedProxies(
 		netip.MustParsePrefix("10.0.0.0/8"),
@@ -41,8 +41,8 @@ func ExampleTrustedProxies_behindALoadBalancer() {
 	// 203.0.113.99 <nil>
 }
 
-// A content delivery network, whose addresses change, and an ingress stand in front. The ingress
-// appended the network's address, and the network the client's.
+// Behind a content delivery network, whose addresses change, and an ingress: the ingress appends
+// the network's address, and the network the client's.
 func ExampleTrustedHops_behindACDNAndAnIngress() {
 	client := clientip.TrustedHops(2)
 
@@ -54,7 +54,7 @@ func ExampleTrustedHops_behindACDNAndAnIngress() {
 	// Output: 203.0.113.7 <nil>
 }
 
-// Customers who are given a /56 have 256 networks to send from. They are one client.
+// A customer with a /56 has 256 networks, and is one client.
 func ExampleResolver_IPv6Prefix_oneKeyPerCustomer() {
 	client := clientip.Direct().IPv6Prefix(56)
 

@@ -97,7 +97,7 @@ func checkNormal(t *testing.T, addr netip.Addr, key string) {
 	}
 }
 
-// walk and hop are what TrustedProxies and TrustedHops say, at any price.
+// walk and hop are simple versions of TrustedProxies and TrustedHops.
 func walk(trusted netip.Prefix, addr netip.Addr, entries []string) netip.Addr {
 	if !trusted.Contains(addr) || len(entries) == 0 {
 		return addr
@@ -121,5 +121,5 @@ func hop(n int, remote netip.Addr, entries []string) netip.Addr {
 	return addr
 }
 
-// parsed reads an entry as Direct reads a RemoteAddr, which has tests of its own.
+// parsed reads an entry as Direct reads a RemoteAddr, which other tests check.
 func parsed(entry string) (netip.Addr, error) { return clientip.Direct().Addr(request(entry)) }

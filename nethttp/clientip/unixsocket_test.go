@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// overUnixSocket returns what a resolver finds in a request that comes by a Unix socket, from a client
-// that has bound its end to a name.
+// overUnixSocket returns the address that a resolver finds in a request over a Unix socket, from a
+// client that has bound its end to a name.
 func overUnixSocket(t *testing.T, r clientip.Resolver, name string, forwarded ...string) (key string, addr netip.Addr, err error) {
 	t.Helper()
 	ln, err := net.Listen("unix", "server.sock")
@@ -69,7 +69,7 @@ func TestUnixSocket(t *testing.T) {
 		want      string
 	}{
 		"Direct":                                {clientip.Direct(), nil, "unix"},
-		"Direct believes nobody":                {clientip.Direct(), []string{"203.0.113.7"}, "unix"},
+		"Direct trusts no field":                {clientip.Direct(), []string{"203.0.113.7"}, "unix"},
 		"TrustedProxies":                        {clientip.TrustedProxies(anywhere...), nil, "unix"},
 		"TrustedProxies are none by a socket":   {clientip.TrustedProxies(anywhere...), []string{"203.0.113.7"}, "unix"},
 		"TrustedUnixSocket":                     {clientip.TrustedUnixSocket(), []string{"203.0.113.7"}, "203.0.113.7"},
@@ -86,7 +86,7 @@ func TestUnixSocket(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			// The last two are files, which a client may call as it likes.
+			// The last two are files, whose names a client may choose.
 			for _, bound := range []string{"", "@abstract", "203.0.113.99:1234", "10.0.0.1"} {
 				key, addr, err := overUnixSocket(t, c.resolver, bound, c.forwarded...)
 				if key != c.want || err != nil || addr.IsValid() != (c.want != "unix") {
@@ -97,7 +97,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// By TCP nothing changes with a Unix socket that is trusted.
+// A trusted Unix socket changes nothing for TCP.
 func TestTrustedUnixSocketByTCP(t *testing.T) {
 	for _, c := range []struct {
 		resolver clientip.Resolver
@@ -112,7 +112,7 @@ func TestTrustedUnixSocketByTCP(t *testing.T) {
 			t.Errorf("from %s: %q, %v; want %q", c.remote, key, err, c.want)
 		}
 	}
-	// Nor does a RemoteAddr that only looks like that of a Unix socket.
+	// Nor does a RemoteAddr that resembles that of a Unix socket.
 	for _, remote := range []string{"", "@", "@203.0.113.7", "/run/client.sock"} {
 		if key, err := clientip.TrustedUnixSocket().Key(request(remote, "203.0.113.7")); !errors.Is(err, clientip.ErrNoAddress) {
 			t.Errorf("from %q: %q, %v", remote, key, err)

@@ -20,8 +20,7 @@ func get(h http.Handler, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// No tenant has more than one export made at a time, on all instances together, so none keeps the others
-// from theirs.
+// Each tenant has one export at a time, on all instances together, so that no tenant delays another.
 func Example_perTenant() {
 	exports, err := semaphore.New(memstore.New(), "exports", 1)
 	if err != nil {
@@ -31,7 +30,7 @@ func Example_perTenant() {
 	oneEach := concurrency.New(exports, nethttp.ByPathValue("tenant"))
 	mux.Handle("GET /exports/{tenant}", oneEach(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.PathValue("tenant") == "acme" {
-			// Meanwhile:
+			// During the export:
 			fmt.Println("acme", get(mux, "/exports/acme").Code)
 			fmt.Println("zenith", get(mux, "/exports/zenith").Code)
 		}
@@ -42,16 +41,15 @@ func Example_perTenant() {
 	// zenith 200
 }
 
-// A pool of eight connections serves eight requests of this process at a time. A few more wait in line for
-// half a second, in the order in which they came; a crowd is turned away at once.
+// A pool of eight connections serves eight requests of this process at a time. 16 more wait for up to
+// half a second, in the order of arrival. Others are refused at once.
 func Example_inFrontOfAPool() {
-	pool, err := semaphore.New(memstore.New(), "pool", 8)
+	pool, err := semaphore.New(memstore.New(), "pool", 8, semaphore.WithMaxWaiting(16))
 	if err != nil {
 		panic(err)
 	}
-	h := concurrency.New(pool, nethttp.Global(),
-		policy.Wait(500*time.Millisecond), policy.MaxWaiting(16),
-	)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "42 rows") }))
+	h := concurrency.New(pool, nethttp.Global(), policy.Wait(500*time.Millisecond))(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "42 rows") }))
 	fmt.Println(get(h, "/rows").Body)
 	// Output: 42 rows
 }

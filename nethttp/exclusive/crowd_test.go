@@ -22,22 +22,16 @@ import (
 
 const patience = 30 * time.Second
 
-// held is a locker, and a lease of the key that all requests have.
+// held returns a locker, and a lease of the key of all requests.
 func held(t *testing.T) (*lock.Locker, *lock.Lease) {
 	t.Helper()
-	locker, err := lock.New(memstore.New(), "carts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	locker := must(lock.New(memstore.New(), "carts"))
 	t.Cleanup(func() { _ = locker.Close() })
-	lease, err := locker.Lock(t.Context(), "global")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must(locker.Lock(t.Context(), "global"))
 	return locker, lease
 }
 
-// reaches waits until so many wait for the lock.
+// reaches waits until there are that many waiters for the lock.
 func reaches(t *testing.T, locker *lock.Locker, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; <-time.After(time.Millisecond) {
@@ -51,8 +45,8 @@ func reaches(t *testing.T, locker *lock.Locker, want int) {
 	}
 }
 
-// 5,000 requests for a key that is held: as many wait as may, and the others are refused at once.
-func TestACrowdIsRefused(t *testing.T) {
+// Of 5,000 requests for a locked key the maximum waits, and the others are refused at once.
+func TestManyRequests(t *testing.T) {
 	const crowd, most = 5_000, 1_024
 	locker, lease := held(t)
 	var runs atomic.Int64
@@ -108,8 +102,8 @@ func TestACrowdIsRefused(t *testing.T) {
 	}
 }
 
-// 300 clients that leave while their requests wait, behind a guard and without one.
-func TestACrowdThatLeaves(t *testing.T) {
+// 300 clients disconnect while their requests wait, behind a guard and without one.
+func TestManyClientsDisconnect(t *testing.T) {
 	const crowd = 300
 	for name, guarded := range map[string]bool{"alone": false, "behind a guard": true} {
 		t.Run(name, func(t *testing.T) {
@@ -117,10 +111,7 @@ func TestACrowdThatLeaves(t *testing.T) {
 			var runs atomic.Int64
 			h := exclusive.New(locker, nethttp.Global(), policy.Wait(time.Minute))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs.Add(1) }))
 			if guarded {
-				g, err := guard.New(memstore.New(), "orders")
-				if err != nil {
-					t.Fatal(err)
-				}
+				g := must(guard.New(memstore.New(), "orders"))
 				h = idempotency.New(g, nethttp.ScopeBy(nethttp.ByHeader("X-User")))(h)
 			}
 			server := httptest.NewServer(h)
@@ -155,4 +146,12 @@ func TestACrowdThatLeaves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -20,9 +20,9 @@ func put(h http.Handler, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Requests that change the same account take turns, and wait for theirs for up to two seconds. The
-// database refuses a write whose fence is not the newest: that of a handler which was paused, and has
-// lost the lock meanwhile.
+// Requests for the same account run one after the other, and wait for up to two seconds. The
+// database refuses a write with an older fence: that of a handler that was paused and has lost its
+// lock.
 func Example_waitForTheTurn() {
 	accounts, err := lock.New(memstore.New(), "accounts")
 	if err != nil {
@@ -39,8 +39,7 @@ func Example_waitForTheTurn() {
 	// Output: account 7, with a fence: true
 }
 
-// What runs without a request, such as a nightly job, takes the same lock, and requests keep away from
-// what it works on.
+// A nightly job takes the same lock, and excludes requests for its account.
 func Example_sharedWithAJob() {
 	accounts, err := lock.New(memstore.New(), "accounts")
 	if err != nil {

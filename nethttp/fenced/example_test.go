@@ -24,8 +24,8 @@ func put(h http.Handler, path, token string) *httptest.ResponseRecorder {
 	return w
 }
 
-// The request of a holder that was paused comes when the next holder has written already. The handler
-// finds the fence, for the database to compare once more.
+// The request of a paused holder arrives after the next holder has written. The handler gets the
+// fence, so that the database can compare it again.
 func Example_lateRequest() {
 	accounts, err := memfence.New() // redisfence, where several processes work on the accounts
 	if err != nil {
@@ -47,7 +47,7 @@ func Example_lateRequest() {
 	// without a lock: 428
 }
 
-// A client whose requests carry the fence of the lock under which they are sent.
+// A client whose requests carry the fence of the lock that they are sent under.
 func ExampleTransport() {
 	accounts, err := memfence.New()
 	if err != nil {

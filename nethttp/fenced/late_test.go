@@ -21,10 +21,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
 )
 
-// A holder is paused for longer than its lease, between its last look at it and its write. With the
-// middleware on every server of the resource, the write is refused, and without it the write wins: that
-// is what the middleware is for.
-func TestTheLateWriteOfAPausedHolder(t *testing.T) {
+// A holder is paused for longer than its lease, after its last check of the lease and before its
+// write. With the middleware on every server of the resource, the write is refused; without it, it
+// overwrites a later one.
+func TestLateWriteOfAPausedHolder(t *testing.T) {
 	server := redistest.Start(t)
 	for name, c := range map[string]struct {
 		guarded bool
@@ -46,23 +46,24 @@ func TestTheLateWriteOfAPausedHolder(t *testing.T) {
 			b := newHolder(t, server.Client())
 
 			leaseOfA := held(t.Context(), t, a.locker.Lock, "7")
-			asked := context.WithoutCancel(leaseOfA.Context()) // A has seen that its lease holds, and is paused
+			before := context.WithoutCancel(leaseOfA.Context()) // A has checked its lease, and is paused
 			leaseOfB := held(t.Context(), t, b.locker.Lock, "7")
 			if leaseOfA.Context().Err() == nil || leaseOfB.Fence().Number <= leaseOfA.Fence().Number {
 				t.Fatalf("B has the lock with fence %v while A holds it with %v", leaseOfB.Fence(), leaseOfA.Fence())
 			}
 			b.put(leaseOfB.Context(), t, one, "B", http.StatusNoContent)
-			a.put(asked, t, two, "A", c.status)
+			a.put(before, t, two, "A", c.status)
 			if got := client.Get(t.Context(), "account:7").Val(); got != c.account {
 				t.Errorf("the account is %q's, want %q's", got, c.account)
 			}
-			b.put(leaseOfB.Context(), t, two, "B", http.StatusNoContent) // B goes on, wherever it is sent
-			a.put(asked, t, one, "A", c.status)
+			b.put(leaseOfB.Context(), t, two, "B", http.StatusNoContent) // B writes on any instance
+			a.put(before, t, one, "A", c.status)
 		})
 	}
 }
 
-// newService starts an instance of a service that keeps accounts in Redis, where whoever writes last wins.
+// newService starts an instance of a service that keeps accounts in Redis, where the last write
+// wins.
 func newService(t *testing.T, client *redis.Client, guarded bool) (url string) {
 	t.Helper()
 	var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -77,10 +78,7 @@ func newService(t *testing.T, client *redis.Client, guarded bool) (url string) {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	if guarded {
-		marks, err := redisfence.New(client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		marks := must(redisfence.New(client))
 		handler = fenced.New(marks, nethttp.ByPathValue("id"))(handler)
 	}
 	mux := http.NewServeMux()
@@ -98,10 +96,7 @@ type holder struct {
 
 func newHolder(t *testing.T, client *redis.Client, opts ...lock.Option) *holder {
 	t.Helper()
-	store, err := redisstore.New(client, redisstore.WithTimeout(2*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
@@ -110,14 +105,8 @@ func newHolder(t *testing.T, client *redis.Client, opts ...lock.Option) *holder 
 
 func (h *holder) put(ctx context.Context, t *testing.T, url, text string, status int) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/accounts/7", strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := h.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(ctx, http.MethodPut, url+"/accounts/7", strings.NewReader(text)))
+	resp := must(h.client.Do(r))
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != status {
@@ -130,6 +119,6 @@ func (h *holder) put(ctx context.Context, t *testing.T, url, text string, status
 		Type string `json:"type"`
 	}
 	if err := json.Unmarshal(body, &problem); err != nil || problem.Type != (policy.Denial{Reason: policy.StaleFence}).Type() {
-		t.Errorf("%s is told %s", text, body)
+		t.Errorf("%s gets %s", text, body)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
 
-// wire is a RoundTripper that remembers what it was given.
+// wire is a RoundTripper that records its request.
 type wire struct {
 	sent []*http.Request
 	err  error
@@ -35,10 +35,7 @@ func (w *wire) CloseIdleConnections() { w.idle++ }
 
 func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(st, "accounts", opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(lock.New(st, "accounts", opts...))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -50,13 +47,10 @@ func inMemory(t *testing.T) *lock.Locker {
 	return newLocker(t, st)
 }
 
-// held returns a lease that a lock function has given.
+// held returns a lease from a lock function.
 func held(ctx context.Context, t *testing.T, take func(context.Context, string) (*lock.Lease, error), key string) *lock.Lease {
 	t.Helper()
-	lease, err := take(ctx, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must(take(ctx, key))
 	t.Cleanup(func() { _ = lease.Unlock(context.Background()) })
 	return lease
 }
@@ -64,10 +58,7 @@ func held(ctx context.Context, t *testing.T, take func(context.Context, string) 
 // request returns a request with these fences in its header; nil leaves the field out.
 func request(ctx context.Context, t *testing.T, fences []string) *http.Request {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://accounts.example/7", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(ctx, http.MethodPut, "http://accounts.example/7", http.NoBody))
 	r.Header.Set("X-Other", "stays")
 	if fences != nil {
 		r.Header[fence.Header] = fences
@@ -103,10 +94,7 @@ func TestTransportSendsTheFenceOfTheLease(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var w wire
 			r := request(c.ctx, t, c.set)
-			resp, err := fenced.Transport(&w).RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must(fenced.Transport(&w).RoundTrip(r))
 			_ = resp.Body.Close()
 			got, ok := w.sent[0].Header[fence.Header]
 			if !slices.Equal(got, c.want) || ok != (c.want != nil) {
@@ -122,23 +110,20 @@ func TestTransportSendsTheFenceOfTheLease(t *testing.T) {
 	}
 }
 
-// A RoundTripper may be given a request that no Client has seen to.
+// A RoundTripper may get a request without a header, since no Client has prepared it.
 func TestTransportOfARequestWithoutAHeader(t *testing.T) {
 	lease := held(t.Context(), t, inMemory(t).Lock, "1")
 	var w wire
 	r := request(lease.Context(), t, nil)
 	r.Header = nil
-	resp, err := fenced.Transport(&w).RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must(fenced.Transport(&w).RoundTrip(r))
 	_ = resp.Body.Close()
 	if got := w.sent[0].Header.Get(fence.Header); got != lease.Fence().String() || r.Header != nil {
 		t.Errorf("sent %q, and the caller's request has the header %v", got, r.Header)
 	}
 }
 
-// The wire's errors are the caller's to see, and a Client can close what is idle.
+// The caller gets the wire's errors, and a Client can close idle connections.
 func TestTransportHidesNothing(t *testing.T) {
 	w := wire{err: errors.New("unplugged")}
 	client := http.Client{Transport: fenced.Transport(&w)}
@@ -149,4 +134,12 @@ func TestTransportHidesNothing(t *testing.T) {
 	if w.idle != 1 {
 		t.Errorf("idle connections were closed %d times", w.idle)
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

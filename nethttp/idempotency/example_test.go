@@ -18,10 +18,10 @@ import (
 
 type userKey struct{}
 
-// byUser scopes by what authentication has put into the context.
+// byUser scopes by the authenticated user.
 var byUser = nethttp.ScopeBy(nethttp.ByContext(userKey{}))
 
-// post sends an order of a user whom authentication has verified.
+// post sends an order of an authenticated user.
 func post(h http.Handler, user, key, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/checkout", strings.NewReader(body))
 	r.Header.Set("Idempotency-Key", key)
@@ -31,8 +31,8 @@ func post(h http.Handler, user, key, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Whoever sends an order again is told what came of it, and nobody else is. Another order needs another
-// key.
+// An order that is sent again gets the first answer, for the same user alone. Another order needs
+// another key.
 func Example_checkout() {
 	orders, err := guard.New(memstore.New(), "checkout")
 	if err != nil {
@@ -57,8 +57,8 @@ func Example_checkout() {
 	// other:  422
 }
 
-// The payment provider is given a key of ours, which is the same in every attempt, so that it charges
-// once as well. An attempt that fails is then safe to repeat: the guard is built WithRerun.
+// The payment provider gets a key that is the same in every attempt, so that it charges once. A
+// failed attempt is then safe to repeat: the guard is built WithRerun.
 func Example_safeToRepeat() {
 	orders, err := guard.New(memstore.New(), "checkout", guard.WithRerun())
 	if err != nil {
@@ -83,9 +83,9 @@ func Example_safeToRepeat() {
 	// 2 charges, with one key: true
 }
 
-// A payment provider delivers an event until it is told that the event has arrived, each time with another
-// timestamp in the body. The event's id is the key, so each event is handled once. Events are remembered
-// for as long as the provider delivers them again.
+// A payment provider delivers an event until it is confirmed, each time with another timestamp in
+// the body. The event's ID is the key, so each event is handled once. Events are remembered for as
+// long as the provider delivers them again.
 func ExampleKeyFrom_webhook() {
 	events, err := guard.New(memstore.New(), "payments", guard.WithRetention(72*time.Hour))
 	if err != nil {

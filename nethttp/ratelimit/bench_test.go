@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// discard is a ResponseWriter with a header, and nothing else.
+// discard is a ResponseWriter with a header alone.
 type discard struct{ header http.Header }
 
 func (d *discard) Header() http.Header         { return d.header }
@@ -30,7 +30,7 @@ var (
 	hello     = []byte("hello")
 )
 
-// exchanges are a bare handler and what it is behind a limit in memory that lets everybody pass.
+// exchanges are a handler alone, and behind a limit in memory that allows all requests.
 func exchanges(tb testing.TB) map[string]http.Handler {
 	store := memstore.New()
 	tb.Cleanup(func() { _ = store.Close() })

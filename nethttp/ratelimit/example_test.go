@@ -17,7 +17,7 @@ import (
 
 var hello200 = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "hello") })
 
-// getAs sends a request of a tenant. Real ones are known by their authentication.
+// getAs sends a request of a tenant, without authentication.
 func getAs(h http.Handler, tenant string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	w := httptest.NewRecorder()
@@ -27,7 +27,7 @@ func getAs(h http.Handler, tenant string) *httptest.ResponseRecorder {
 
 type tenantKey struct{}
 
-// Each tenant has its own tokens, whatever the others do.
+// Each tenant has its own tokens.
 func Example_perTenant() {
 	limiter, err := tokenbucket.New(memstore.New(), "tenant", tokenbucket.PerMinute(100).Burst(2))
 	if err != nil {
@@ -42,8 +42,8 @@ func Example_perTenant() {
 	// 200
 }
 
-// What a tenant pays for decides what it may use. The plan is looked up for each request, so an upgrade
-// counts at once.
+// Each tenant has the limit of its plan, which is looked up for each request, so that an upgrade
+// applies at once.
 func Example_tiers() {
 	plan := func(_ context.Context, tenant string) (tokenbucket.Plan, error) {
 		if tenant == "acme" {
@@ -64,7 +64,7 @@ func Example_tiers() {
 	// "free";q=5;w=1
 }
 
-// A limit that would rather let everybody pass than nobody.
+// A limit that lets all requests pass during an outage.
 func Example_failOpen() {
 	store := storetest.NewFaulty(memstore.New())
 	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerMinute(100))

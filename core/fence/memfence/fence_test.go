@@ -21,8 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Two requests for the same file, of which the first was on its way for so long that its sender has lost
-// the lock.
+// Of two requests for the same file, the first arrives after its sender has lost the lock.
 func Example() {
 	files, err := memfence.New()
 	if err != nil {
@@ -42,10 +41,7 @@ func Example() {
 
 func newFence(t testing.TB, opts ...memfence.Option) *memfence.Fence {
 	t.Helper()
-	f, err := memfence.New(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(memfence.New(opts...))
 	return f
 }
 
@@ -53,8 +49,8 @@ func exclusive(n int64) fence.Token { return fence.Token{Number: n} }
 
 func shared(n int64) fence.Token { return fence.Token{Number: n, Shared: true} }
 
-// wants checks what becomes of a token: nil, or the error that it matches.
-func wants(t *testing.T, f *memfence.Fence, key string, token fence.Token, want error) {
+// wantCheck checks the result for a token: nil, or an error that matches.
+func wantCheck(t *testing.T, f *memfence.Fence, key string, token fence.Token, want error) {
 	t.Helper()
 	err := f.Check(t.Context(), key, token)
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
@@ -62,13 +58,10 @@ func wants(t *testing.T, f *memfence.Fence, key string, token fence.Token, want 
 	}
 }
 
-// Every key has a mark of its own, with the rule of fence.Mark.
+// Every key has its own mark, with the rule of fence.Mark.
 func TestRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f, err := memfence.New()
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must(memfence.New())
 		marks := make(map[string]fence.Mark)
 		for range rapid.IntRange(1, 30).Draw(t, "checks") {
 			key := rapid.SampledFrom([]string{"a", "b", "{a}"}).Draw(t, "key")
@@ -85,71 +78,70 @@ func TestRule(t *testing.T) {
 func TestRefusedCalls(t *testing.T) {
 	f := newFence(t)
 	longest := strings.Repeat("k", 1024)
-	wants(t, f, "", exclusive(1), fence.ErrInvalidKey)
-	wants(t, f, longest+"k", exclusive(1), fence.ErrInvalidKey)
-	wants(t, f, longest, exclusive(1), nil)
-	wants(t, f, "key", fence.Token{}, fence.ErrInvalid)
-	wants(t, f, "key", shared(-1), fence.ErrInvalid)
+	wantCheck(t, f, "", exclusive(1), fence.ErrInvalidKey)
+	wantCheck(t, f, longest+"k", exclusive(1), fence.ErrInvalidKey)
+	wantCheck(t, f, longest, exclusive(1), nil)
+	wantCheck(t, f, "key", fence.Token{}, fence.ErrInvalid)
+	wantCheck(t, f, "key", shared(-1), fence.ErrInvalid)
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := f.Check(ended, "key", exclusive(9)); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("an ended context: %v", err)
 	}
-	wants(t, f, "key", exclusive(1), nil) // none of them has left a mark
+	wantCheck(t, f, "key", exclusive(1), nil) // none has set a mark
 }
 
 // A mark lives from the last call for its key, refused or not.
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFence(t, memfence.WithTTL(time.Minute))
-		wants(t, f, "key", exclusive(5), nil)
+		wantCheck(t, f, "key", exclusive(5), nil)
 		for _, c := range []struct {
 			token fence.Token
 			err   error
 		}{{exclusive(5), nil}, {exclusive(4), fence.ErrStale}, {shared(6), nil}, {shared(4), fence.ErrStale}, {exclusive(4), fence.ErrStale}} {
 			time.Sleep(time.Minute - 1)
-			wants(t, f, "key", c.token, c.err)
+			wantCheck(t, f, "key", c.token, c.err)
 		}
 		time.Sleep(time.Minute)
-		wants(t, f, "key", exclusive(1), nil)
-		wants(t, f, "key", exclusive(2), nil)
-		wants(t, f, "key", exclusive(1), fence.ErrStale)
+		wantCheck(t, f, "key", exclusive(1), nil)
+		wantCheck(t, f, "key", exclusive(2), nil)
+		wantCheck(t, f, "key", exclusive(1), fence.ErrStale)
 	})
 }
 
 func TestDefaultTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFence(t)
-		wants(t, f, "key", exclusive(5), nil)
+		wantCheck(t, f, "key", exclusive(5), nil)
 		time.Sleep(24*time.Hour - 1)
-		wants(t, f, "key", exclusive(4), fence.ErrStale)
+		wantCheck(t, f, "key", exclusive(4), fence.ErrStale)
 		time.Sleep(24 * time.Hour)
-		wants(t, f, "key", exclusive(4), nil)
+		wantCheck(t, f, "key", exclusive(4), nil)
 	})
 }
 
-// Where there is no room for another mark, nothing is known of a key without one, and nothing else is
-// forgotten.
+// A full fence refuses keys without a mark, and keeps all marks.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFence(t, memfence.WithTTL(time.Minute), memfence.WithMaxMarks(2))
-		wants(t, f, "a", exclusive(5), nil)
+		wantCheck(t, f, "a", exclusive(5), nil)
 		time.Sleep(time.Second)
-		wants(t, f, "b", exclusive(5), nil)
-		wants(t, f, "c", exclusive(5), store.ErrFull)
-		wants(t, f, "c", exclusive(5), store.ErrUnavailable)
-		wants(t, f, "c", shared(5), nil) // it needs no room
-		wants(t, f, "a", exclusive(6), nil)
-		wants(t, f, "a", exclusive(5), fence.ErrStale)
-		wants(t, f, "b", exclusive(4), fence.ErrStale)
+		wantCheck(t, f, "b", exclusive(5), nil)
+		wantCheck(t, f, "c", exclusive(5), store.ErrFull)
+		wantCheck(t, f, "c", exclusive(5), store.ErrUnavailable)
+		wantCheck(t, f, "c", shared(5), nil) // it needs no room
+		wantCheck(t, f, "a", exclusive(6), nil)
+		wantCheck(t, f, "a", exclusive(5), fence.ErrStale)
+		wantCheck(t, f, "b", exclusive(4), fence.ErrStale)
 
 		time.Sleep(time.Minute - time.Second)
-		wants(t, f, "a", exclusive(6), nil) // kept; b is older by now
+		wantCheck(t, f, "a", exclusive(6), nil) // kept; b is older by now
 		time.Sleep(time.Second)
-		wants(t, f, "c", exclusive(1), nil)
-		wants(t, f, "b", exclusive(1), store.ErrFull)
-		wants(t, f, "a", exclusive(5), fence.ErrStale)
+		wantCheck(t, f, "c", exclusive(1), nil)
+		wantCheck(t, f, "b", exclusive(1), store.ErrFull)
+		wantCheck(t, f, "a", exclusive(5), fence.ErrStale)
 	})
 }
 
@@ -166,7 +158,7 @@ func TestConcurrentChecks(t *testing.T) {
 			key := fmt.Sprint("key-", i)
 			err := f.Check(context.Background(), key, exclusive(n))
 			switch {
-			case err == nil: // whoever has passed keeps out who is below
+			case err == nil: // keeps out smaller ones
 				if err := f.Check(context.Background(), key, shared(n-1)); n > 1 && !errors.Is(err, fence.ErrStale) {
 					t.Errorf("%d passed after %d had: %v", n-1, n, err)
 				}
@@ -179,10 +171,10 @@ func TestConcurrentChecks(t *testing.T) {
 	for i, n := range most {
 		key := fmt.Sprint("key-", i)
 		if n > 1 {
-			wants(t, f, key, exclusive(n-1), fence.ErrStale)
+			wantCheck(t, f, key, exclusive(n-1), fence.ErrStale)
 		}
 		if n > 0 {
-			wants(t, f, key, exclusive(n), nil)
+			wantCheck(t, f, key, exclusive(n), nil)
 		}
 	}
 }
@@ -193,13 +185,21 @@ func TestNew(t *testing.T) {
 		"less than a second": memfence.WithTTL(time.Second - 1),
 		"for too long":       memfence.WithTTL(366*24*time.Hour + 1),
 		"no marks":           memfence.WithMaxMarks(0),
-		"less than none":     memfence.WithMaxMarks(-1),
+		"a negative number":  memfence.WithMaxMarks(-1),
 	} {
 		if f, err := memfence.New(opt); err == nil || f != nil || !strings.HasPrefix(err.Error(), "memfence: New: ") {
 			t.Errorf("%s: %v, %v", name, f, err)
 		}
 	}
 	if _, err := memfence.New(nil, memfence.WithTTL(time.Second), memfence.WithMaxMarks(1)); err != nil {
-		t.Errorf("the least that there is: %v", err)
+		t.Errorf("the smallest settings: %v", err)
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

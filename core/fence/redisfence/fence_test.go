@@ -66,14 +66,11 @@ func onEach(t *testing.T, test func(*testing.T, *redis.Client)) {
 
 func newFence(t testing.TB, client redis.UniversalClient, opts ...redisfence.Option) *redisfence.Fence {
 	t.Helper()
-	f, err := redisfence.New(client, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(redisfence.New(client, opts...))
 	return f
 }
 
-// The script has the rule of fence.Mark, to the last digit.
+// The script has the rule of fence.Mark, for all numbers.
 func TestRule(t *testing.T) {
 	onEach(t, func(t *testing.T, client *redis.Client) {
 		var (
@@ -150,7 +147,7 @@ func TestConcurrentWriters(t *testing.T) {
 						break
 					}
 				}
-				// Whoever is refused now must not have been the last to write.
+				// A refused token is not that of the last write.
 				value, err := client.Get(ctx, "key").Int64()
 				if err != nil || value < n {
 					t.Errorf("the value is %d, %v, after a write of %d", value, err, n)
@@ -170,8 +167,7 @@ func TestConcurrentWriters(t *testing.T) {
 	})
 }
 
-// Whatever middleware knows of a fence is a Checker. Two processes have the same marks by the same prefix,
-// and other marks by another.
+// A Fence is a Checker. Processes share their marks with the same prefix, and not with another.
 func TestCheckersOfSeveralProcesses(t *testing.T) {
 	onEach(t, func(t *testing.T, client *redis.Client) {
 		other := clientOf(t, client.Options().Addr)
@@ -188,7 +184,7 @@ func TestCheckersOfSeveralProcesses(t *testing.T) {
 		}{
 			{"below the other's mark", two, 4, fence.ErrStale},
 			{"above it", two, 6, nil},
-			{"overtaken meanwhile", one, 5, fence.ErrStale},
+			{"overtaken since", one, 5, fence.ErrStale},
 			{"by another prefix", apart, 1, nil},
 		} {
 			if err := c.by.Check(ctx, "key", fence.Token{Number: c.number}); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
@@ -196,12 +192,12 @@ func TestCheckersOfSeveralProcesses(t *testing.T) {
 			}
 		}
 		if err := one.Check(ctx, "a}b", fence.Token{Number: 1}); !errors.Is(err, fence.ErrInvalidKey) {
-			t.Errorf("a key that it has no place for: %v", err)
+			t.Errorf("a key with a brace: %v", err)
 		}
 	})
 }
 
-func TestNothingStaysForEver(t *testing.T) {
+func TestMarksExpire(t *testing.T) {
 	server := miniredis.RunT(t)
 	client := clientOf(t, server.Addr())
 	ctx := t.Context()
@@ -209,7 +205,7 @@ func TestNothingStaysForEver(t *testing.T) {
 	mark := "marks:k:{key}"
 
 	if err := f.Check(ctx, "key", fence.Token{Number: 5, Shared: true}); err != nil || len(server.Keys()) != 0 {
-		t.Errorf("a shared token: %v, and left %v", err, server.Keys())
+		t.Errorf("a shared token: %v, keys %v", err, server.Keys())
 	}
 	if err := f.Set(ctx, "key", []byte("v"), 1500*time.Microsecond, fence.Token{Number: 5}); err != nil {
 		t.Fatal(err)
@@ -217,7 +213,7 @@ func TestNothingStaysForEver(t *testing.T) {
 	if got := server.TTL("key"); got != 2*time.Millisecond {
 		t.Errorf("the value lives for %v; want 2ms", got)
 	}
-	for _, n := range []int64{5, 4, 6} { // every call keeps the mark, a refused one too
+	for _, n := range []int64{5, 4, 6} { // every call extends the mark, a refused one too
 		server.FastForward(40 * time.Second)
 		_ = f.Check(ctx, "key", fence.Token{Number: n})
 		if got := server.TTL(mark); got != time.Minute {
@@ -229,7 +225,7 @@ func TestNothingStaysForEver(t *testing.T) {
 	}
 	server.FastForward(time.Minute)
 	if got := server.Keys(); len(got) != 1 || got[0] != "key" || server.TTL("key") != 0 {
-		t.Errorf("left are %v; want the value alone, which does not expire", got)
+		t.Errorf("keys %v; want the value alone, which does not expire", got)
 	}
 }
 
@@ -290,7 +286,7 @@ func TestOutage(t *testing.T) {
 		return f.Set(ctx, "key", []byte("new"), 0, fence.Token{Number: n})
 	}
 
-	t.Run("scripts forgotten", func(t *testing.T) {
+	t.Run("scripts flushed", func(t *testing.T) {
 		if err := set(t, 5); err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +337,7 @@ func TestOutage(t *testing.T) {
 			}
 		}
 		if got := client.Get(ctx, "key").Val(); got != "new" {
-			t.Errorf("written all the same: %q", got)
+			t.Errorf("written: %q", got)
 		}
 	})
 
@@ -364,7 +360,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// The reply to a write may be lost, and the client sends it again.
+// A write whose reply is lost is sent again.
 func TestLostReply(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -406,14 +402,11 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A server that is full, or that refuses the password, is not down: no open policy applies to it.
-func TestAServerThatIsFullOrSetUpWronglyIsNotDown(t *testing.T) {
+// A server that is full, or that refuses the password, is not down: requests fail closed.
+func TestFullOrMisconfiguredIsNotDown(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
-	carts, err := redisfence.New(clientOf(t, server.Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	carts := must(redisfence.New(clientOf(t, server.Addr())))
 	if err := direct.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -426,11 +419,16 @@ func TestAServerThatIsFullOrSetUpWronglyIsNotDown(t *testing.T) {
 	}
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Password: "another"})
 	t.Cleanup(func() { _ = client.Close() })
-	if carts, err = redisfence.New(client); err != nil {
-		t.Fatal(err)
-	}
-	err = carts.Check(t.Context(), "cart:42", fence.Token{Number: 1})
+	err := must(redisfence.New(client)).Check(t.Context(), "cart:42", fence.Token{Number: 1})
 	if !errors.Is(err, store.ErrMisconfigured) || store.CauseOf(err) != store.Authentication {
 		t.Errorf("another password: %v", err)
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

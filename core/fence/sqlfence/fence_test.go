@@ -43,10 +43,7 @@ func open() (*sql.DB, error) {
 
 func openT(t *testing.T) *sql.DB {
 	t.Helper()
-	db, err := open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must(open())
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -134,7 +131,7 @@ func TestExec(t *testing.T) {
 		token  fence.Token
 		id     string
 		err    error
-		reason error // as Compare says
+		reason error // of Compare
 		mark   int64
 	}{
 		{fence.Token{Number: 5}, "42", nil, nil, 5},
@@ -164,7 +161,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-func TestExecWantsTheNumber(t *testing.T) {
+func TestExecNeedsTheNumber(t *testing.T) {
 	db := openT(t)
 	token := fence.Token{Number: 5}
 	for _, args := range [][]any{
@@ -193,7 +190,7 @@ func TestExecWantsTheNumber(t *testing.T) {
 	}
 }
 
-func TestExecPassesErrorsOn(t *testing.T) {
+func TestExecReturnsErrors(t *testing.T) {
 	db := openT(t)
 	if err := sqlfence.Exec(t.Context(), db, fence.Token{Number: 5}, `UPDATE nothing SET fence = $1`, 5); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("a broken statement: %v", err)
@@ -247,10 +244,7 @@ func TestTransactionsUnderConcurrency(t *testing.T) {
 	}
 	wg.Wait()
 
-	rows, err := db.Query(`SELECT CAST(item AS INTEGER) FROM lines ORDER BY rowid`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must(db.Query(`SELECT CAST(item AS INTEGER) FROM lines ORDER BY rowid`))
 	defer func() { _ = rows.Close() }()
 	var written []int64
 	for rows.Next() {
@@ -269,4 +263,12 @@ func TestTransactionsUnderConcurrency(t *testing.T) {
 	if len(written)%2 != 0 || written[len(written)-1] != most {
 		t.Errorf("written: %v; want whole transactions, the last with %d", written, most)
 	}
+}
+
+// must returns v, and panics on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
 )
 
-// slow is a queue whose calls wait to be let go.
+// slow is a queue whose calls block until next.
 type slow struct {
 	*background.BatchQueue[int]
 	sizes []int
@@ -38,7 +38,7 @@ func (s *slow) add(t *testing.T, n int) {
 	synctest.Wait()
 }
 
-func TestALoneTaskIsDoneAtOnce(t *testing.T) {
+func TestLoneTaskRunsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
 		for range 3 {
@@ -54,7 +54,7 @@ func TestALoneTaskIsDoneAtOnce(t *testing.T) {
 	})
 }
 
-func TestTasksThatComeMeanwhileAreDoneTogether(t *testing.T) {
+func TestTasksDuringACallAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
 		s.add(t, 1)
@@ -94,7 +94,7 @@ func TestBatchQueueIsBounded(t *testing.T) {
 		s.add(t, 1)
 		s.add(t, 1<<16)
 		if s.Add(0) {
-			t.Error("one more was taken")
+			t.Error("one more was accepted")
 		}
 		close(s.next)
 		if err := s.Wait(t.Context()); err != nil || len(s.tasks) != 1<<16+1 {

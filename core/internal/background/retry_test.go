@@ -15,17 +15,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var errAway = errors.New("away")
+var errDown = errors.New("down")
 
-// server is what tasks try to reach.
+// server is called by tasks.
 type server struct {
-	away  atomic.Bool
+	down  atomic.Bool
 	tries atomic.Int64
 }
 
 func (s *server) try(context.Context) error {
-	if s.tries.Add(1); s.away.Load() {
-		return errAway
+	if s.tries.Add(1); s.down.Load() {
+		return errDown
 	}
 	return nil
 }
@@ -37,10 +37,10 @@ func inAnHour(try func(context.Context) error) background.Task {
 func TestRetriesUntilItSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q background.RetryQueue
-		tries, done := 0, errAway
+		tries, done := 0, errDown
 		task := inAnHour(func(context.Context) error {
 			if tries++; tries < 10 {
-				return errAway
+				return errDown
 			}
 			return nil
 		})
@@ -54,32 +54,32 @@ func TestRetriesUntilItSucceeds(t *testing.T) {
 	})
 }
 
-func TestGivesUpWhenItsTimeIsOver(t *testing.T) {
+func TestEndsAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q background.RetryQueue
 		start := time.Now()
-		var gaveUp time.Duration
+		var ended time.Duration
 		q.Add(background.Task{
 			Until: start.Add(10 * time.Second),
-			Try:   func(context.Context) error { return errAway },
+			Try:   func(context.Context) error { return errDown },
 			After: func(err error) {
-				if gaveUp = time.Since(start); !errors.Is(err, errAway) {
-					t.Errorf("gave up with %v", err)
+				if ended = time.Since(start); !errors.Is(err, errDown) {
+					t.Errorf("ended with %v", err)
 				}
 			},
 		})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if gaveUp < 10*time.Second || gaveUp > 11*time.Second {
-			t.Errorf("gave up after %v, want 10s and at most one pause", gaveUp)
+		if ended < 10*time.Second || ended > 11*time.Second {
+			t.Errorf("ended after %v, want 10s and at most one pause", ended)
 		}
 	})
 }
 
-// Tasks that fail, or hang, for a reason of their own do not hold up the others, which may come later.
+// A task that always fails, or hangs, does not delay others.
 func TestOneFailureDoesNotBlockTheRest(t *testing.T) {
 	for name, bad := range map[string]func(context.Context) error{
-		"fails": func(context.Context) error { return errAway },
+		"fails": func(context.Context) error { return errDown },
 		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,12 +116,12 @@ func TestOneFailureDoesNotBlockTheRest(t *testing.T) {
 	}
 }
 
-// An outage costs a few tries, however many tasks there are, and when it is over they are all done at once.
-func TestAnOutageIsCheapAndItsEndIsQuick(t *testing.T) {
+// An outage costs few tries, however many tasks there are, and after it all of them succeed at once.
+func TestOutageOfManyTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := background.RetryQueue{MaxBytes: 1 << 30}
 		var s server
-		s.away.Store(true)
+		s.down.Store(true)
 		for range 10_000 {
 			q.Add(inAnHour(func(ctx context.Context) error {
 				time.Sleep(time.Millisecond) // a round trip
@@ -133,7 +133,7 @@ func TestAnOutageIsCheapAndItsEndIsQuick(t *testing.T) {
 			t.Errorf("%d tries in a minute of outage", n)
 		}
 		time.Sleep(10 * time.Minute) // the pauses are long by now
-		s.away.Store(false)
+		s.down.Store(false)
 		start := time.Now()
 		if err := q.Drain(t.Context()); err != nil || time.Since(start) > time.Second {
 			t.Errorf("10,000 tasks are done %v after the outage: %v", time.Since(start), err)
@@ -141,7 +141,7 @@ func TestAnOutageIsCheapAndItsEndIsQuick(t *testing.T) {
 	})
 }
 
-// A call that succeeds shortens the pause.
+// A successful call shortens the pause.
 func TestHurry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -149,7 +149,7 @@ func TestHurry(t *testing.T) {
 			s server
 		)
 		q.Hurry() // nothing to do
-		s.away.Store(true)
+		s.down.Store(true)
 		q.Add(inAnHour(s.try))
 		time.Sleep(time.Minute)
 		for s.tries.Load() > 0 { // right after a try
@@ -159,17 +159,17 @@ func TestHurry(t *testing.T) {
 		for s.tries.Load() == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		s.away.Store(false)
+		s.down.Store(false)
 		start := time.Now()
 		q.Hurry()
 		for q.Left() > 0 {
 			time.Sleep(time.Millisecond)
 		}
 		if took := time.Since(start); took > 25*time.Millisecond {
-			t.Errorf("done %v after the store was known to work", took)
+			t.Errorf("done %v after the successful call", took)
 		}
 
-		s.away.Store(true)
+		s.down.Store(true)
 		q.Add(inAnHour(s.try))
 		s.tries.Store(0)
 		for range 1000 {
@@ -177,9 +177,9 @@ func TestHurry(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if n := s.tries.Load(); n > 60 {
-			t.Errorf("%d tries within a second of calls that succeed: it does not pause at all", n)
+			t.Errorf("%d tries in a second of successful calls: there is no pause", n)
 		}
-		s.away.Store(false)
+		s.down.Store(false)
 		time.Sleep(time.Second)
 	})
 }
@@ -193,19 +193,19 @@ func TestDrain(t *testing.T) {
 		if err := q.Drain(t.Context()); err != nil {
 			t.Fatalf("of an empty queue: %v", err)
 		}
-		s.away.Store(true)
+		s.down.Store(true)
 		q.Add(inAnHour(s.try))
 		time.Sleep(time.Minute) // the pauses are long by now
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		before := s.tries.Load()
 		if err := q.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "1 unconfirmed") {
-			t.Errorf("with the store away: %v", err)
+			t.Errorf("with the store down: %v", err)
 		}
 		if s.tries.Load() == before {
 			t.Error("Drain did not try at once")
 		}
-		s.away.Store(false)
+		s.down.Store(false)
 		start := time.Now()
 		if err := q.Drain(t.Context()); err != nil || time.Since(start) > time.Second {
 			t.Errorf("with the store back: %v after %v", err, time.Since(start))
@@ -213,7 +213,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-func TestClosedStoreEndsIt(t *testing.T) {
+func TestClosedStoreEndsATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q background.RetryQueue
 		tries := 0
@@ -240,7 +240,7 @@ func TestRetryQueueIsBounded(t *testing.T) {
 		} {
 			q := background.RetryQueue{MaxBytes: c.max}
 			var s server
-			s.away.Store(true)
+			s.down.Store(true)
 			fit := 0
 			for range 2000 {
 				task := inAnHour(s.try)
@@ -252,14 +252,14 @@ func TestRetryQueueIsBounded(t *testing.T) {
 			if fit != c.fit || q.Left() != fit {
 				t.Errorf("%+v: %d tasks fit, %d are left", c, fit, q.Left())
 			}
-			s.away.Store(false)
+			s.down.Store(false)
 			if err := q.Drain(t.Context()); err != nil {
 				t.Error(err)
 			}
 			again := inAnHour(s.try)
 			again.Bytes = c.each
 			if q.Add(again) != (c.fit > 0) {
-				t.Errorf("%+v: what is done still takes room", c)
+				t.Errorf("%+v: completed tasks take room", c)
 			}
 			if err := q.Drain(t.Context()); err != nil {
 				t.Error(err)

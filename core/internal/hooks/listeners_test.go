@@ -9,16 +9,16 @@ import (
 
 func TestListeners(t *testing.T) {
 	var l hooks.Listeners
-	l.Call("nobody")
-	var heard []string
-	l.Add(func(id string) { heard = append(heard, "a "+id) })
-	remove := l.Add(func(id string) { heard = append(heard, "b "+id) })
+	l.Call("0")
+	var calls []string
+	l.Add(func(id string) { calls = append(calls, "a "+id) })
+	remove := l.Add(func(id string) { calls = append(calls, "b "+id) })
 	l.Call("1")
 	remove()
 	remove()
 	l.Call("2")
-	slices.Sort(heard)
-	if want := []string{"a 1", "a 2", "b 1"}; !slices.Equal(heard, want) {
-		t.Errorf("heard %v, want %v", heard, want)
+	slices.Sort(calls)
+	if want := []string{"a 1", "a 2", "b 1"}; !slices.Equal(calls, want) {
+		t.Errorf("called with %v, want %v", calls, want)
 	}
 }

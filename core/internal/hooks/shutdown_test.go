@@ -18,7 +18,7 @@ func TestHooks(t *testing.T) {
 	h.AtShutdown(func(context.Context) error { meet <- struct{}{}; return first })
 	h.AtShutdown(func(context.Context) error { <-meet; return second }) // neither waits for the other
 	h.AtShutdown(func(ctx context.Context) error { return ctx.Err() })
-	remove := h.AtShutdown(func(context.Context) error { t.Error("called after it was taken back"); return nil })
+	remove := h.AtShutdown(func(context.Context) error { t.Error("called after its removal"); return nil })
 	remove()
 	remove()
 	for range 2 {

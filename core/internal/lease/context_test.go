@@ -54,7 +54,7 @@ func TestEndsAtTheDeadline(t *testing.T) {
 	})
 }
 
-// Err looks at the clock itself: a timer that has not had its turn makes no expired hold valid.
+// Err reads the clock, so that a lease is expired before its timer has fired.
 func TestErrDoesNotDependOnATimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lease.NewContext(t.Context(), time.Now(), errExpired)
@@ -67,8 +67,8 @@ func TestErrDoesNotDependOnATimer(t *testing.T) {
 	})
 }
 
-// Nobody has asked before the deadline, so there has been no timer.
-func TestWhoeverAsksFirstAfterTheDeadlineIsToldSo(t *testing.T) {
+// A context that was not used before its deadline, and has no timer, ends at the deadline too.
+func TestFirstUseAfterTheDeadline(t *testing.T) {
 	for name, ended := range map[string]func(context.Context) bool{
 		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
 		"Cause": func(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errExpired) },
@@ -90,7 +90,7 @@ func TestWhoeverAsksFirstAfterTheDeadlineIsToldSo(t *testing.T) {
 			c := start(t.Context(), time.Second)
 			time.Sleep(time.Second)
 			if !ended(c) {
-				t.Errorf("%s does not say that it has ended", name)
+				t.Errorf("%s does not report the end", name)
 			}
 			wantCause(c, t, errExpired)
 			c.End(errEnded)
@@ -110,7 +110,7 @@ func TestExtend(t *testing.T) {
 			t.Fatalf("%v left, %v", left, c.Err())
 		}
 		time.Sleep(time.Second)
-		c.Extend(time.Now().Add(time.Second)) // what has ended is not revived
+		c.Extend(time.Now().Add(time.Second)) // an ended context is not revived
 		synctest.Wait()
 		wantCause(c, t, errExpired)
 	})

@@ -14,14 +14,14 @@ import (
 
 const ttl = 30 * time.Second
 
-// log is what a keeper did, by hold.
+// log records the calls of a keeper.
 type log struct {
 	mu      sync.Mutex
 	batches []int
 	renewed map[int][]time.Duration // when each renewal was sent, since the start
 	lost    []int
 	start   time.Time
-	answer  func(id int) (bool, error)
+	reply   func(id int) (bool, error)
 }
 
 type hold struct {
@@ -44,7 +44,7 @@ func (h hold) Lost() {
 }
 
 func newKeeper() (*log, *lease.Keeper[hold]) {
-	l := &log{renewed: map[int][]time.Duration{}, start: time.Now(), answer: func(int) (bool, error) { return true, nil }}
+	l := &log{renewed: map[int][]time.Duration{}, start: time.Now(), reply: func(int) (bool, error) { return true, nil }}
 	return l, lease.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -52,7 +52,7 @@ func newKeeper() (*log, *lease.Keeper[hold]) {
 		held := make([]bool, len(batch))
 		for i, h := range batch {
 			var err error
-			if held[i], err = l.answer(h.id); err != nil {
+			if held[i], err = l.reply(h.id); err != nil {
 				return nil, err
 			}
 		}
@@ -70,7 +70,7 @@ func TestRenewsAtAThird(t *testing.T) {
 		time.Sleep(10 * ttl)
 		synctest.Wait()
 		if want := []time.Duration{ttl / 3, 2 * ttl / 3, ttl}; !slices.Equal(l.renewed[1], want) {
-			t.Errorf("renewed at %v, want %v and no more once removed", l.renewed[1], want)
+			t.Errorf("renewed at %v, want %v and no more after the removal", l.renewed[1], want)
 		}
 		if k.Len() != 0 {
 			t.Errorf("keeps %d holds", k.Len())
@@ -78,8 +78,8 @@ func TestRenewsAtAThird(t *testing.T) {
 	})
 }
 
-// The timer is not stopped for a hold that is removed, and yet is set anew for one that is due sooner.
-func TestHoldsThatComeAndGo(t *testing.T) {
+// The timer is not stopped for a removed hold, and is reset for one that is due sooner.
+func TestAddAndRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, k := newKeeper()
 		began := time.Now()
@@ -104,7 +104,7 @@ func TestHoldsThatComeAndGo(t *testing.T) {
 		time.Sleep(ttl/3 + time.Second)
 		synctest.Wait()
 		if want := []time.Duration{again}; !slices.Equal(l.renewed[4], want) || len(l.renewed[1]) > 0 {
-			t.Errorf("after a rest renewed at %v, want %v", l.renewed[4], want)
+			t.Errorf("after Rest renewed at %v, want %v", l.renewed[4], want)
 		}
 		k.Remove(hold{4, l})
 	})
@@ -128,37 +128,37 @@ func TestBatchesAreBounded(t *testing.T) {
 	})
 }
 
-// While the store is away, a hold has several chances before its time to live ends.
-func TestErrorsAreTriedAgainSoon(t *testing.T) {
+// While the store is down, a renewal is tried several times before the TTL ends.
+func TestErrorsAreRetriedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, k := newKeeper()
 		tries := 0
-		l.answer = func(int) (bool, error) {
+		l.reply = func(int) (bool, error) {
 			tries++
-			return true, errors.New("away")
+			return true, errors.New("down")
 		}
 		k.Add(hold{1, l}, time.Now())
 		time.Sleep(ttl)
 		synctest.Wait()
 		if tries < 5 || len(l.lost) > 0 || len(l.renewed) > 0 {
-			t.Errorf("%d tries in one time to live, lost %v, renewed %v", tries, l.lost, l.renewed)
+			t.Errorf("%d tries in one TTL, lost %v, renewed %v", tries, l.lost, l.renewed)
 		}
 		l.mu.Lock()
-		l.answer = func(int) (bool, error) { return true, nil }
+		l.reply = func(int) (bool, error) { return true, nil }
 		l.mu.Unlock()
 		time.Sleep(ttl / 4)
 		synctest.Wait()
 		if len(l.renewed[1]) != 1 {
-			t.Errorf("not renewed once the store was back")
+			t.Errorf("not renewed after the outage")
 		}
 		k.Remove(hold{1, l})
 	})
 }
 
-func TestLostIsToldOnce(t *testing.T) {
+func TestLostIsCalledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, k := newKeeper()
-		l.answer = func(id int) (bool, error) { return id != 2, nil }
+		l.reply = func(id int) (bool, error) { return id != 2, nil }
 		for id := range 4 {
 			k.Add(hold{id, l}, time.Now())
 		}
@@ -173,7 +173,7 @@ func TestLostIsToldOnce(t *testing.T) {
 	})
 }
 
-func TestRemovedWhileItsBatchIsUnderWay(t *testing.T) {
+func TestRemovedInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
 		release := make(chan struct{})
@@ -195,7 +195,7 @@ func TestRemovedWhileItsBatchIsUnderWay(t *testing.T) {
 	})
 }
 
-// With an error, what is known to be renewed is renewed, and the rest is tried again soon.
+// If a batch fails in part, confirmed renewals count, and the rest is retried soon.
 func TestPartOfABatchFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
@@ -206,7 +206,7 @@ func TestPartOfABatchFails(t *testing.T) {
 			for i, h := range batch {
 				held[i] = h.id == 1
 			}
-			return held, errors.New("of the other nothing is known")
+			return held, errors.New("no reply for the other")
 		})
 		k.Add(hold{1, l}, time.Now())
 		k.Add(hold{2, l}, time.Now())

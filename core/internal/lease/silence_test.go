@@ -12,9 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 )
 
-// server is one that renews hold after hold, and does so too for callers that have given up.
+// server renews hold after hold, also for callers that have timed out.
 type server struct {
-	busy        chan struct{} // has something while it works, or is silent
+	busy        chan struct{} // full while it works, or is silent
 	cost        time.Duration // of a hold
 	mu          sync.Mutex
 	flying, max int
@@ -47,7 +47,7 @@ func (s *server) renew(_ context.Context, batch []hold) ([]bool, error) {
 	select {
 	case <-done:
 		if fail {
-			return nil, errors.New("away")
+			return nil, errors.New("down")
 		}
 		return slices.Repeat([]bool{true}, len(batch)), nil
 	case <-time.After(replyTimeout):
@@ -55,15 +55,23 @@ func (s *server) renew(_ context.Context, batch []hold) ([]bool, error) {
 	}
 }
 
-// silence has it do nothing for a while.
+// silence stops the server for some time.
 func (s *server) silence(d time.Duration) {
 	s.busy <- struct{}{}
 	time.Sleep(d)
 	<-s.busy
 }
 
-// All of many holds outlive a server's silence at the time when they are due, though it needs seconds for
-// all of them.
+// removeAll removes n holds from a keeper, and lets its goroutines end.
+func removeAll(k *lease.Keeper[hold], l *log, n int) {
+	for id := range n {
+		k.Remove(hold{id, l})
+	}
+	k.Wait()
+	time.Sleep(time.Minute)
+}
+
+// Many holds outlive a silence of the server when they are due, even if renewing all takes seconds.
 func TestManyHoldsOutliveASilence(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +81,7 @@ func TestManyHoldsOutliveASilence(t *testing.T) {
 		for id := range n {
 			k.Add(hold{id, l}, time.Now())
 			if id%100 == 99 {
-				time.Sleep(30 * time.Millisecond) // it took as long to acquire them
+				time.Sleep(30 * time.Millisecond) // they were acquired over three seconds
 			}
 		}
 		time.Sleep(time.Until(l.start.Add(ttl / 3)))
@@ -98,11 +106,7 @@ func TestManyHoldsOutliveASilence(t *testing.T) {
 		if lost > 0 {
 			t.Errorf("%d of %d are lost", lost, n)
 		}
-		for id := range n {
-			k.Remove(hold{id, l})
-		}
-		k.Wait()
-		time.Sleep(time.Minute)
+		removeAll(k, l, n)
 	})
 }
 
@@ -115,7 +119,7 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 	}{
 		"quick": {10 * time.Microsecond, false, 4},
 		"slow":  {2 * time.Millisecond, false, 16},
-		"away":  {10 * time.Microsecond, true, 4},
+		"down":  {10 * time.Microsecond, true, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -132,24 +136,20 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 					t.Errorf("%d batches in flight, want %d at most; %d in all", s.max, c.max, len(s.sent))
 				}
 				s.mu.Unlock()
-				for id := range 10_000 {
-					k.Remove(hold{id, l})
-				}
-				k.Wait()
-				time.Sleep(time.Minute)
+				removeAll(k, l, 10_000)
 			})
 		})
 	}
 }
 
-// Those that end first are renewed first.
-func TestTheMostUrgentComeFirst(t *testing.T) {
+// Holds that expire first are renewed first.
+func TestMostUrgentFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newKeeper()
 		s := &server{busy: make(chan struct{}, 1), cost: 100 * time.Microsecond}
 		k := lease.NewKeeper(s.renew)
-		s.busy <- struct{}{}   // or it would be done with the first before the last is there
-		for id := range 2000 { // in an order that is not that of their ends
+		s.busy <- struct{}{}   // so that all are added before the first renewal
+		for id := range 2000 { // not in the order of their ends
 			k.Add(hold{id, l}, l.start.Add(-ttl/3-time.Duration(id*7919%2000)*ttl/8000))
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -177,11 +177,7 @@ func TestTheMostUrgentComeFirst(t *testing.T) {
 		if pairs := (len(all) / 4) * (len(all) / 4); len(all) < 1000 || early > pairs/3 {
 			t.Errorf("of %d renewed, %d of %d pairs in the wrong order", len(all), early, pairs)
 		}
-		for id := range 2000 {
-			k.Remove(hold{id, l})
-		}
-		k.Wait()
-		time.Sleep(time.Minute)
+		removeAll(k, l, 2000)
 	})
 }
 
@@ -209,9 +205,6 @@ func TestRenewalsAreSpread(t *testing.T) {
 		if most > 3000 || all > 10_000*18 {
 			t.Errorf("%d of 10,000 holds are renewed within a twentieth of the period; %d renewals in 15 periods", most, all)
 		}
-		for id := range 10_000 {
-			k.Remove(hold{id, l})
-		}
-		k.Wait()
+		removeAll(k, l, 10_000)
 	})
 }

@@ -21,13 +21,13 @@ func newTerm(ttl time.Duration) *lease.Term {
 	return t
 }
 
-func TestATermIsExtended(t *testing.T) {
+func TestExtendTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		term := newTerm(time.Second)
 		ctx := begin(t.Context(), term, 0)
 		defer term.End(nil)
 		time.Sleep(time.Second - 1)
-		term.Extend(time.Now().Add(-time.Minute)) // late news
+		term.Extend(time.Now().Add(-time.Minute)) // a late reply
 		if !term.Valid() || !term.Due() || term.Remaining() != 1 {
 			t.Errorf("valid %v, due %v, for %v", term.Valid(), term.Due(), term.Remaining())
 		}
@@ -40,13 +40,13 @@ func TestATermIsExtended(t *testing.T) {
 		wantCause(ctx, t, errExpired)
 		term.Extend(time.Now().Add(time.Second))
 		if term.Valid() || term.Due() || term.Remaining() != 0 {
-			t.Error("came back to life")
+			t.Error("valid after its end")
 		}
 	})
 }
 
-// A context that may not last as long as its term is over: there is nothing to renew any more.
-func TestTheLongestTimeOfAContext(t *testing.T) {
+// A term whose context has reached its longest time is not renewed.
+func TestLongestTimeOfAContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		term := newTerm(time.Minute)
 		ctx := begin(t.Context(), term, time.Second)
@@ -60,12 +60,12 @@ func TestTheLongestTimeOfAContext(t *testing.T) {
 		term.Detach()
 		next := begin(t.Context(), term, 0)
 		if next.Err() != nil || !term.Due() {
-			t.Error("the next context has not the whole term")
+			t.Error("the next context does not have the whole term")
 		}
 	})
 }
 
-func TestATermIsEnded(t *testing.T) {
+func TestEndTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		term := newTerm(time.Minute)
 		first := begin(t.Context(), term, 0)
@@ -85,8 +85,8 @@ func TestATermIsEnded(t *testing.T) {
 	})
 }
 
-// Contexts that enter a term end with it, whatever their parents are, until they leave it.
-func TestContextsThatEnterATerm(t *testing.T) {
+// Contexts within a term end with it, whatever their parents are, until they leave it.
+func TestEnterTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		term := newTerm(time.Second)
 		parent, cancel := context.WithCancel(t.Context())
@@ -99,7 +99,7 @@ func TestContextsThatEnterATerm(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, i := range []int{1, 3} { // one in the middle, and the last
+		for _, i := range []int{1, 3} { // one between others, and the last
 			term.Leave(&entered[i], errEnded)
 			wantCause(&entered[i], t, errEnded)
 		}

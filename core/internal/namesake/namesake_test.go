@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logbook is what is logged, also by default.
+// logbook records all log lines.
 type logbook struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -46,7 +46,7 @@ func newLog(t *testing.T) (*logbook, *slog.Logger) {
 	return l, logger
 }
 
-// records returns what has been logged since the last call.
+// records returns the log lines since the last call.
 func (l *logbook) records(t *testing.T) (records []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
@@ -78,7 +78,7 @@ func stores(t *testing.T) map[string]store.Store {
 	return map[string]store.Store{"redisstore": redisStore, "memstore": memory}
 }
 
-// built are mechanisms by kind: variant 0 is what others are compared with.
+// built builds mechanisms by kind. Others are compared with variant 0.
 var built = map[string]func(st store.Store, logger *slog.Logger, name string, variant int){
 	"rate_limit": func(st store.Store, _ *slog.Logger, name string, variant int) {
 		must(tokenbucket.New(st, name, []tokenbucket.Plan{
@@ -138,7 +138,7 @@ func TestOtherSettingsAreLogged(t *testing.T) {
 	}
 }
 
-// Mechanisms of one name and of different kinds, or on different stores, have nothing to do with each other.
+// Mechanisms of different kinds, or on different stores, are not compared.
 func TestOthersAreNotCompared(t *testing.T) {
 	log, logger := newLog(t)
 	variant := 0
@@ -148,7 +148,7 @@ func TestOthersAreNotCompared(t *testing.T) {
 		}
 		variant++
 	}
-	// What the same limit is written like does not matter.
+	// Spellings of the same limit are equal.
 	st := memstore.New()
 	defer st.Close()
 	must(tokenbucket.New(st, "api", tokenbucket.PerMinute(100)))
@@ -158,8 +158,8 @@ func TestOthersAreNotCompared(t *testing.T) {
 	}
 }
 
-// What is changed on purpose is what the next one is compared with.
-func TestChangesAreMeant(t *testing.T) {
+// The next mechanism is compared with the changed settings.
+func TestChangedSettings(t *testing.T) {
 	log, logger := newLog(t)
 	st := memstore.New()
 	defer st.Close()
@@ -182,7 +182,7 @@ func TestChangesAreMeant(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	must(lock.New(st, "carts", lock.WithTTL(time.Second), lock.WithLogger(logger))) // the other one is gone
+	must(lock.New(st, "carts", lock.WithTTL(time.Second), lock.WithLogger(logger))) // the other is closed
 	if logged := log.records(t); len(logged) > 0 {
 		t.Errorf("logged %v", logged)
 	}
@@ -192,7 +192,7 @@ func TestChangesAreMeant(t *testing.T) {
 	}
 }
 
-// Names are not kept without end, and a store that has no register is none's concern.
+// The number of names is bounded, and a store without a register is ignored.
 func TestBounds(t *testing.T) {
 	log, logger := newLog(t)
 	st := memstore.New()

@@ -61,7 +61,8 @@ type Settings struct {
 
 	// Wait is how long a request may wait; zero refuses it at once.
 	Wait time.Duration
-	// MaxWaiting is how many requests may wait for a key at the same time.
+	// MaxWaiting is how many requests may wait for a lock at the same time; zero stands for the
+	// default.
 	MaxWaiting int
 	// AllowUnfenced lets requests without a fence pass.
 	AllowUnfenced bool
@@ -76,12 +77,11 @@ type Open struct {
 // Of returns the defaults with options applied; nil options are ignored.
 func Of[O option](options []O) Settings {
 	s := Settings{
-		Methods:    []string{http.MethodPost, http.MethodPatch},
-		MaxBody:    1 << 20,
-		MaxRun:     5 * time.Minute,
-		Keep:       map[int]bool{},
-		KeyField:   "request_id",
-		MaxWaiting: 1024,
+		Methods:  []string{http.MethodPost, http.MethodPatch},
+		MaxBody:  1 << 20,
+		MaxRun:   5 * time.Minute,
+		Keep:     map[int]bool{},
+		KeyField: "request_id",
 	}
 	for _, o := range options {
 		if any(o) != nil {

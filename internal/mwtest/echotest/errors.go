@@ -19,7 +19,7 @@ import (
 )
 
 // secret is in internal errors, and must not be in answers.
-const secret = "do-not-tell"
+const secret = "do-not-reveal"
 
 // refusal is a request that a middleware refuses, and why.
 type refusal[M any] struct {

@@ -95,7 +95,7 @@ func (f Framework) options() []option {
 		{"policy.RunUnprotected()", []string{"idempotency", "exclusive", "fenced"}},
 		{"policy.AllowUnfenced()", []string{"fenced"}},
 		{"policy.Wait(time.Second)", []string{"exclusive", "concurrency"}},
-		{"policy.MaxWaiting(4)", []string{"exclusive", "concurrency"}},
+		{"policy.MaxWaiting(4)", []string{"exclusive"}},
 		{"policy.MaxRun(time.Second)", []string{"idempotency"}},
 		{"policy.StatusHeaders()", []string{"idempotency", "ratelimit"}},
 		{f.Package + ".Unless(skip)", policies},
