@@ -225,6 +225,7 @@ func TestACrowdDoesNotTripTheBreaker(t *testing.T) {
 
 // A server that answers nobody from the start is found to be down, though no request was ever sent.
 func TestASilentServerIsFoundDown(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	log := new(logbook)
@@ -302,6 +303,7 @@ func TestAKeyOfAnotherTypeFailsItsCallersOnly(t *testing.T) {
 
 // An ACL may leave an application no PING; the answer still says that the server is there.
 func TestTheBreakerClosesWherePingIsForbidden(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, "--user", "app", "on", ">secret", "~*", "&*", "+@all", "-ping")
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{

@@ -99,6 +99,7 @@ func TestAnUnknownHostIsNamed(t *testing.T) {
 }
 
 func TestATimeoutIsNamed(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	log := new(logbook)
@@ -196,6 +197,7 @@ func wantMisconfigured(t *testing.T, err error, cause store.Cause) {
 
 // A password that is mended needs no restart of the process.
 func TestAMendedPasswordIsFound(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
 	configure(t, direct, "requirepass", "secret")
@@ -246,6 +248,7 @@ func TestAnOutageThatBecomesAMisconfiguration(t *testing.T) {
 }
 
 func TestAClientOfOneServerOnACluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := dial(t, cluster.Addrs()[0], time.Second)
 	l := newLimiter(t, newStore(t, client, new(logbook).option()))

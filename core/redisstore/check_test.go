@@ -59,6 +59,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckACluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	s := newStore(t, cluster.Client())
 	must(t, s.Check(ctx()))

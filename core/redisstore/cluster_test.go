@@ -5,9 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -15,13 +13,6 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client()
-	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
-		test(t, storetest.Harness[*redisstore.Store]{
-			Store:   newStore(t, client),
-			Advance: func(d time.Duration) { <-time.After(d) },
-		})
-	})
-
 	t.Run("renewals in many slots", func(t *testing.T) {
 		s := newStore(t, client)
 		var renewals []store.RenewRequest

@@ -15,6 +15,7 @@ import (
 // A process that has a result gives it, and settles with it, however long Redis was away: several
 // times the lease here. Nobody runs the operation a second time, also where that is allowed.
 func TestACompletionOutlivesItsLease(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]guard.Option{"": nil, "with rerun": {guard.WithRerun()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +43,7 @@ func TestACompletionOutlivesItsLease(t *testing.T) {
 			if err := attempt.Complete(ctx(), guard.Result{Status: 201, Data: []byte("charged")}); !errors.Is(err, store.ErrUnavailable) {
 				t.Fatalf("Complete without Redis: %v", err)
 			}
-			for until := time.Now().Add(5 * time.Second); time.Now().Before(until); <-time.After(200 * time.Millisecond) {
+			for until := time.Now().Add(3 * time.Second); time.Now().Before(until); <-time.After(200 * time.Millisecond) {
 				replayed(g)
 			}
 			goesOn(t, server)

@@ -69,6 +69,7 @@ func app(t *testing.T, rules ...string) *redis.Client {
 }
 
 func TestLocksWorkWithoutPushes(t *testing.T) {
+	t.Parallel()
 	for name, rule := range map[string]string{
 		"PUBLISH forbidden": "-publish", "SUBSCRIBE forbidden": "-subscribe", "channels forbidden": "resetchannels",
 	} {

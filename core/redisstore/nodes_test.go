@@ -42,6 +42,7 @@ func keysOn(t *testing.T, client *redis.ClusterClient, master *redistest.Server,
 // A master of a Cluster is lost, and its replica takes over: nobody loses a lease of ten seconds,
 // and the shard works as soon as there is a master again.
 func TestAMasterIsLost(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(*testing.T, *redistest.Server){
 		"killed":  func(_ *testing.T, master *redistest.Server) { master.Stop() },
 		"stopped": stopped,
@@ -133,15 +134,19 @@ func TestAMasterIsLost(t *testing.T) {
 	}
 }
 
-// One of three masters is gone for five seconds: callers of the others notice nothing, and its own
+// One of three masters is gone for three seconds: callers of the others notice nothing, and its own
 // are refused at once.
 func TestAMasterIsGone(t *testing.T) {
+	var one sync.Mutex // is measured at a time
 	for name, lose := range map[string]func(*testing.T, *redistest.Server){
 		"killed":  func(_ *testing.T, master *redistest.Server) { master.Stop() },
 		"stopped": stopped,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cluster := redistest.StartCluster(t)
+			one.Lock()
+			defer one.Unlock()
 			client := cluster.Client()
 			log := new(logbook)
 			s := newStore(t, client, hasty, log.option(), redisstore.WithoutDenialCache())
@@ -190,9 +195,9 @@ func TestAMasterIsGone(t *testing.T) {
 			var own []time.Duration
 			var pingsBefore, pingsDuring float64
 			var wg sync.WaitGroup
-			wg.Go(func() { load(2*time.Second, here, 5*time.Millisecond, &failed) })
-			wg.Go(func() { pingsBefore = pings(2 * time.Second) })
-			before := load(2*time.Second, elsewhere, 0, &failed)
+			wg.Go(func() { load(time.Second, here, 5*time.Millisecond, &failed) })
+			wg.Go(func() { pingsBefore = pings(time.Second) })
+			before := load(time.Second, elsewhere, 0, &failed)
 			wg.Wait()
 			lose(t, cluster.Servers[0])
 			wg.Go(func() { load(time.Second, here, 5*time.Millisecond, new(atomic.Int64)) })
@@ -204,9 +209,9 @@ func TestAMasterIsGone(t *testing.T) {
 			)
 			for range 3 { // the machine may be busier than before; what the lost master costs stays
 				refused.Store(0)
-				wg.Go(func() { pingsDuring = pings(4 * time.Second) })
-				wg.Go(func() { own = load(4*time.Second, here, 5*time.Millisecond, &refused) })
-				during = load(4*time.Second, elsewhere, 0, &failed)
+				wg.Go(func() { pingsDuring = pings(2 * time.Second) })
+				wg.Go(func() { own = load(2*time.Second, here, 5*time.Millisecond, &refused) })
+				during = load(2*time.Second, elsewhere, 0, &failed)
 				wg.Wait()
 				if share = float64(len(during)) / float64(len(before)) / (pingsDuring / pingsBefore); share >= 0.6 {
 					break
@@ -245,7 +250,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 			must(t, direct.Do(ctx(), c.begin...).Err())
 			var slow, failed, slowReads, reads atomic.Int64
 			late := func(began time.Time) bool { return time.Since(began) > 100*time.Millisecond }
-			under, cancel := context.WithTimeout(ctx(), 4*time.Second)
+			under, cancel := context.WithTimeout(ctx(), 3*time.Second)
 			defer cancel()
 			var wg sync.WaitGroup
 			for i := range 8 {
@@ -282,7 +287,9 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if slow.Load() > 10 || failed.Load() < 1000 || slowReads.Load() > 1+reads.Load()/100 {
+			// The six callers that write are slow once, and again if replies to the others excuse the
+			// server. If the breaker closed, they would be after each of twelve probes.
+			if slow.Load() > 20 || failed.Load() < 1000 || slowReads.Load() > 1+reads.Load()/100 {
 				t.Errorf("%d calls were slow, and %d failed; %d of %d reads were slow",
 					slow.Load(), failed.Load(), slowReads.Load(), reads.Load())
 			}
@@ -311,7 +318,7 @@ func TestAServerFarAway(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 64 {
 			wg.Go(func() {
-				for time.Since(begin) < 5*time.Second {
+				for time.Since(begin) < 3500*time.Millisecond {
 					_, err := l.AllowN(ctx(), fmt.Sprint("k", i), 0)
 					if time.Since(begin) > 2*time.Second {
 						all.Add(1)

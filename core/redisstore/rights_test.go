@@ -122,8 +122,9 @@ func wantForbidden(t *testing.T, server *redistest.Server) {
 
 func TestAScriptMeetsAForbiddenCommand(t *testing.T) { wantForbidden(t, redistest.Start(t)) }
 
-// The documented rights are enough for all that a store does, and each of them is used.
-func TestDocumentedRights(t *testing.T) {
+// The contract, by a user who has the documented rights alone: they are enough for all that a store
+// does, and each of them is used.
+func TestContractOnRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	grant(t, server, serverRights(t)...)
@@ -145,7 +146,7 @@ func TestDocumentedRights(t *testing.T) {
 	wantSufficient(t, serverRights(t), server)
 }
 
-func TestDocumentedRightsOnACluster(t *testing.T) {
+func TestContractOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	for _, server := range cluster.Servers {

@@ -31,9 +31,9 @@ type convoy struct {
 
 func newConvoy(t *testing.T, server *redistest.Server) *convoy {
 	c := &convoy{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook), sizes: new(pipelineSizes)}
-	redisClient := pooled(t, c.proxy.Addr(), 2*time.Second, 10)
+	redisClient := pooled(t, c.proxy.Addr(), 5*time.Second, 10)
 	redisClient.AddHook(c.sizes)
-	c.store = newStore(t, redisClient, redisstore.WithTimeout(2*time.Second), c.log.option())
+	c.store = newStore(t, redisClient, redisstore.WithTimeout(5*time.Second), c.log.option())
 	warm(t, c.proxy, redisClient)
 	newClaim("warm", "warm").gets(t, c.store, store.Granted) // loads the scripts, and finds that nothing is evicted
 	return c
@@ -108,6 +108,7 @@ func nothing() {}
 // Steps of every kind that are asked for at once go in few pipelines, and each is answered as it
 // would be alone.
 func TestStepsGoTogether(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newConvoy(t, server)
 	var held [60]claim
@@ -181,6 +182,7 @@ func TestALoneStepHasACallOfItsOwn(t *testing.T) {
 
 // A key that holds what the store did not put there fails whoever asks about it, and nobody else.
 func TestADamagedKeyFailsItsOwnStepAlone(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newConvoy(t, server)
 	bad := newClaim("bad", "bad")
@@ -232,6 +234,7 @@ func TestWhoLeavesTheConvoyHoldsNothing(t *testing.T) {
 
 // Steps may be sent twice, and together too they are when a reply is lost.
 func TestALostReplyOfAConvoyIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newConvoy(t, server)
 	var steps []func()
@@ -256,6 +259,7 @@ func TestALostReplyOfAConvoyIsAskedForAgain(t *testing.T) {
 
 // The server has forgotten the scripts, and nobody notices.
 func TestAConvoyWithoutScripts(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newConvoy(t, server)
 	var steps []func()
@@ -267,6 +271,7 @@ func TestAConvoyWithoutScripts(t *testing.T) {
 
 // Results of the largest size go in pipelines that are still short.
 func TestLargeResultsGoInShortPipelines(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newConvoy(t, server)
 	data := strings.Repeat("x", 64<<10)

@@ -12,6 +12,7 @@ import (
 )
 
 func TestAnAttemptThatNobodyHeardOfIsTakenBack(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	g := newGuard(t, newStore(t, server.Client()))
 	first, _, err := g.Begin(ctx(), guard.Operation{Key: "first"}) // connects, and loads the scripts

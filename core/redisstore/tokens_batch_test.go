@@ -31,7 +31,9 @@ type rush struct {
 
 func newRush(t *testing.T, server *redistest.Server) *rush {
 	c := &rush{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook)}
-	c.store = newStore(t, dial(t, c.proxy.Addr(), 2*time.Second), redisstore.WithTimeout(2*time.Second), c.log.option())
+	client := pooled(t, c.proxy.Addr(), 5*time.Second, 10)
+	warm(t, c.proxy, client)
+	c.store = newStore(t, client, redisstore.WithTimeout(5*time.Second), c.log.option())
 	if _, err := c.limiter("warm", 1).Allow(t.Context(), "up"); err != nil { // loads the scripts
 		t.Fatal(err)
 	}
@@ -73,6 +75,7 @@ func (c *rush) ask(decisions ...func()) {
 
 // Many who ask at once are answered by few calls, each as it would be alone.
 func TestDecisionsGoTogether(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newRush(t, server)
 	one, other := c.limiter("one", 10), c.limiter("other", 3)
@@ -118,6 +121,7 @@ func TestDecisionsGoTogether(t *testing.T) {
 // Those of the common kind are read and written together, whatever is in the buckets, and whoever
 // may not read several at once is served as well.
 func TestQuickDecisionsGoTogether(t *testing.T) {
+	t.Parallel()
 	for name, forbidden := range map[string]string{"": "", "without MGET": "-mget"} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
@@ -205,6 +209,7 @@ func TestQuickDecisionsGoTogether(t *testing.T) {
 
 // A bucket that another plan has charged counts in a batch as it does alone, to the nanosecond.
 func TestAnotherPlansBucketInABatch(t *testing.T) {
+	t.Parallel()
 	c := newRush(t, redistest.Start(t))
 	l := c.limiter("changed", 10)
 	must(t, l.SetPlan(tokenbucket.Per(7, 90*time.Minute)))
@@ -232,6 +237,7 @@ func TestAnotherPlansBucketInABatch(t *testing.T) {
 // A clock that stepped back locks nobody out for longer than a burst takes, and who is denied is
 // told for how long.
 func TestACrowdIsNotLockedOut(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newRush(t, server)
 	l := c.limiter("l", 10)
@@ -270,6 +276,7 @@ func TestALoneCallerHasACallOfItsOwn(t *testing.T) {
 
 // A key that holds what is no bucket fails whoever asks about it, and nobody else.
 func TestADamagedBucketFailsItsOwnCallerAlone(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newRush(t, server)
 	l := c.limiter("l", 100)
@@ -332,6 +339,7 @@ func TestWhoLeavesTheQueueIsNotCharged(t *testing.T) {
 
 // A reply that is lost leaves everybody who was in the call in doubt, and nobody charged twice.
 func TestALostReplyOfManyIsUnconfirmedAndChargedOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := newRush(t, server)
 	l := c.limiter("l", 100)

@@ -18,102 +18,88 @@ type Cluster struct {
 	Replicas []*Server // of the masters with the same index; none unless AddReplicas was called
 	t        testing.TB
 	args     []string
-	bus      int // of the first master
 }
 
-const slots = 16384
+const (
+	masters = 3
+	slots   = 16384
+)
 
 // StartCluster starts three masters that share the slots, and that live until the test ends. It
-// skips or fails the test as [Start] does.
+// skips or fails the test as [Start] does. It takes two seconds, for which a master waits before it
+// accepts writes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, args: args}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("redis cluster: %v", err)
-		}
-	}
-	const masters = 3
-	var (
-		buses   []int
-		clients []*redis.Client
-	)
+	c, ctx := &Cluster{t: t, args: args}, t.Context()
+	var buses []int
 	for i := range masters {
 		server, bus := c.startNode()
-		client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr()})
-		defer func() { _ = client.Close() }()
-		c.Servers, buses, clients = append(c.Servers, server), append(buses, bus), append(clients, client)
-		must(client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
-		must(client.ClusterAddSlotsRange(ctx, i*slots/masters, (i+1)*slots/masters-1).Err())
+		client := server.Client()
+		c.must(client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		c.must(client.ClusterAddSlotsRange(ctx, i*slots/masters, (i+1)*slots/masters-1).Err())
+		c.Servers, buses = append(c.Servers, server), append(buses, bus)
 	}
-	for i, server := range c.Servers[1:] {
-		must(clients[0].Do(ctx, "cluster", "meet", "127.0.0.1", server.port, buses[i+1]).Err())
+	for i, server := range c.Servers {
+		c.introduce(server, buses[i], c.Servers[:i]...)
 	}
-	c.bus = buses[0]
-	for _, client := range clients {
-		for {
-			info, err := client.ClusterInfo(ctx).Result()
-			must(err)
-			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots)) {
-				break
-			}
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-ctx.Done():
-				must(ctx.Err())
-			}
-		}
+	for _, server := range c.Servers {
+		client := server.Client()
+		until(t, "all slots are served", func() bool {
+			info := client.ClusterInfo(ctx).Val()
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots))
+		})
 	}
 	return c
 }
 
-// startNode starts a server that knows no other one yet.
+// startNode starts a server that knows no other one yet, and returns its port for other nodes.
 func (c *Cluster) startNode() (server *Server, bus int) {
 	c.t.Helper()
 	bus, err := freePort()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	c.must(err)
 	return Start(c.t, append([]string{
 		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "2000",
-		"--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0",
+		"--cluster-require-full-coverage", "no",
 	}, c.args...)...), bus
+}
+
+// introduce makes a server known to others. They would know it by gossip otherwise, after seconds.
+func (c *Cluster) introduce(server *Server, bus int, others ...*Server) {
+	c.t.Helper()
+	for _, other := range others {
+		c.must(other.Client().Do(c.t.Context(), "cluster", "meet", "127.0.0.1", server.port, bus).Err())
+	}
+}
+
+func (c *Cluster) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatalf("redis cluster: %v", err)
+	}
 }
 
 // AddReplicas gives every master a replica, and returns when each has all that its master has.
 func (c *Cluster) AddReplicas() {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	until := func(what string, done func() bool) {
-		c.t.Helper()
-		for !done() {
-			select {
-			case <-time.After(20 * time.Millisecond):
-			case <-ctx.Done():
-				c.t.Fatalf("redis cluster: %s: %v", what, ctx.Err())
-			}
-		}
-	}
-	first := c.Servers[0]
-	for _, master := range c.Servers {
-		replica, _ := c.startNode()
-		client, id := replica.Client(), master.Client().ClusterMyID(ctx).Val()
-		if err := client.Do(ctx, "cluster", "meet", "127.0.0.1", first.port, c.bus).Err(); err != nil {
-			c.t.Fatalf("redis cluster: %v", err)
-		}
-		until("the replica knows its master", func() bool { return client.ClusterReplicate(ctx, id).Err() == nil })
-		until("the replica is in step", func() bool {
-			return strings.Contains(client.Info(ctx, "replication").Val(), "master_link_status:up")
-		})
+	ctx := c.t.Context()
+	for range c.Servers {
+		replica, bus := c.startNode()
+		c.introduce(replica, bus, slices.Concat(c.Servers, c.Replicas)...)
 		c.Replicas = append(c.Replicas, replica)
 	}
-	for _, server := range append(slices.Clone(c.Servers), c.Replicas...) {
+	for i, replica := range c.Replicas {
+		client, id := replica.Client(), c.Servers[i].Client().ClusterMyID(ctx).Val()
+		until(c.t, "the replica knows its master", func() bool { return client.ClusterReplicate(ctx, id).Err() == nil })
+	}
+	for _, replica := range c.Replicas {
+		client := replica.Client()
+		until(c.t, "the replica is in step", func() bool {
+			return strings.Contains(client.Info(ctx, "replication").Val(), "master_link_status:up")
+		})
+	}
+	for _, server := range slices.Concat(c.Servers, c.Replicas) {
 		client := server.Client()
-		until("everybody knows the replicas", func() bool {
+		until(c.t, "every node knows the replicas", func() bool {
 			ranges, err := client.Do(ctx, "cluster", "slots").Slice() // each with first, last, master and replicas
 			return err == nil && len(ranges) == len(c.Servers) && !slices.ContainsFunc(ranges, func(r any) bool {
 				fields, ok := r.([]any)

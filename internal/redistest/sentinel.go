@@ -1,7 +1,6 @@
 package redistest
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,9 +45,9 @@ func StartSentinel(t testing.TB) *Sentinel {
 		t.Fatalf("redis sentinel: %v", err)
 	}
 	replica, sentinel := s.Replica.Client(), s.sentinel.Client()
-	s.until("the replica is in step, and known", func(ctx context.Context) bool {
-		known, err := sentinel.Do(ctx, "sentinel", "replicas", masterName).Slice()
-		return err == nil && len(known) == 1 && strings.Contains(replica.Info(ctx, "replication").Val(), "master_link_status:up")
+	until(t, "the replica is in step, and known", func() bool {
+		known, err := sentinel.Do(t.Context(), "sentinel", "replicas", masterName).Slice()
+		return err == nil && len(known) == 1 && strings.Contains(replica.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
 	return s
 }
@@ -70,22 +69,7 @@ func (s *Sentinel) Failover() {
 	s.t.Helper()
 	s.Master.Stop()
 	replica := s.Replica.Client()
-	s.until("the replica is the master", func(ctx context.Context) bool {
-		return strings.Contains(replica.Info(ctx, "replication").Val(), "role:master")
+	until(s.t, "the replica is the master", func() bool {
+		return strings.Contains(replica.Info(s.t.Context(), "replication").Val(), "role:master")
 	})
-}
-
-func (s *Sentinel) until(what string, ok func(context.Context) bool) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok(ctx) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			s.t.Fatalf("redis sentinel: not within 30s: %s", what)
-		}
-	}
 }

@@ -117,6 +117,7 @@ func (s *Server) start() error {
 	defer func() { _ = log.Close() }()
 	args := append([]string{
 		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir,
+		"--repl-diskless-sync-delay", "0",
 	}, s.args...)
 	if s.conf != "" {
 		args = []string{s.conf, "--sentinel"}
@@ -143,7 +144,8 @@ func (s *Server) start() error {
 
 // await waits until the server answers.
 func (s *Server) await(exited <-chan struct{}) error {
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), MaxRetries: -1})
+	// By default the client dials again after 100 ms, by when the server has long been ready.
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1})
 	defer func() { _ = client.Close() }()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -167,4 +169,16 @@ func freePort() (int, error) {
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// until polls until a condition holds, and fails the test if it does not within 30 seconds.
+func until(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("redis: not within 30s: %s", what)
+		}
+	}
 }
