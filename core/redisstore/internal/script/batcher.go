@@ -54,8 +54,8 @@ type Batcher[R Request] struct {
 }
 
 // NewBatcher returns a batcher of requests to a node, which are queued for the client's timeout at
-// most. send sends a batch of at most maxWork, calls Finish for each request, and
-// reports whether the server has replied. For a Cluster as a whole, every request is sent alone.
+// most. send sends a batch of at most maxWork, calls Finish for each request, and reports whether
+// the server has replied. For a Cluster as a whole, every request is sent alone.
 func NewBatcher[R Request](n *Node, maxWork int, send func(context.Context, []R) (replied bool)) *Batcher[R] {
 	b := &Batcher[R]{
 		node: n, start: n.owner.Start, send: send, few: minInFlight, most: n.maxInFlight(), maxWork: maxWork,

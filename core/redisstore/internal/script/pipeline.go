@@ -42,7 +42,7 @@ func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []C
 	results := n.evalEach(a.context, once, calls)
 	for i := range results {
 		e := &results[i]
-		if e.Err != nil && (!redisfault.IsReply(e.Err) || didNotRun(e.Err)) {
+		if e.Err != nil && (!Refused(e.Err) || redisfault.IsUnauthenticated(e.Err)) {
 			failed = e.Err
 			if a.context.Err() != nil && !redisfault.IsReply(e.Err) {
 				e.Err = tooLate(a.context, &a.context.sent)

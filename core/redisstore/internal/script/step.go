@@ -60,10 +60,8 @@ func Run[T any](ctx context.Context, c *Client, st Step, read func(Reply) (T, er
 	}
 	if err == nil {
 		value, err = read(r.reply)
-	}
-	if r.state != stateCanceled { // otherwise it is still in a batch
 		r.Step, r.reply = Step{}, Reply{}
-		c.spareSteps.Put(r)
+		c.spareSteps.Put(r) // after an error, it may still be in a batch
 	}
 	timing.End(ctx, err)
 	n.LogFault(ctx, err)
