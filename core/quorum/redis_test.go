@@ -78,6 +78,7 @@ func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 
 // It is not parallel to others: with two of five servers down, each of the others must reply in 200 ms.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}

@@ -185,6 +185,7 @@ func TestHistories(t *testing.T) {
 	}
 	for _, capacity := range []int{1, 5, 100} {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
+			t.Parallel()
 			events := record(t, "", capacity, 4)
 			history.WantGrants(t, events, 100)
 			for _, wrong := range check(events, int64(capacity)) {

@@ -144,13 +144,12 @@ func (s *Server) start() error {
 
 // await waits until the server answers.
 func (s *Server) await(exited <-chan struct{}) error {
-	// By default the client dials again after 100 ms, by when the server has long been ready.
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), MaxRetries: -1})
 	defer func() { _ = client.Close() }()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(10 * time.Second)
-	for client.Ping(context.Background()).Err() != nil {
+	for !s.accepts() || client.Ping(context.Background()).Err() != nil {
 		select {
 		case <-exited:
 			return errors.New("exited at once")
@@ -160,6 +159,17 @@ func (s *Server) await(exited <-chan struct{}) error {
 		}
 	}
 	return nil
+}
+
+// accepts reports whether the server accepts connections. The client would dial again only after
+// 100 ms, by when the server has long been ready.
+func (s *Server) accepts() bool {
+	conn, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 func freePort() (int, error) {
