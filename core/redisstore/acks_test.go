@@ -76,7 +76,7 @@ func TestReplicaAcksOnACluster(t *testing.T) {
 	slot := client.ClusterKeySlot(ctx(), key).Val()
 	id := to.Client().ClusterMyID(ctx()).Val()
 	must(t, from.Client().FlushAll(ctx()).Err())
-	// As a migration does it: otherwise the others may go on believing the old master.
+	// As a migration does it: otherwise other nodes may keep the old master.
 	must(t, to.Client().Do(ctx(), "cluster", "setslot", slot, "importing", from.Client().ClusterMyID(ctx()).Val()).Err())
 	for _, server := range []*redistest.Server{to, from} {
 		must(t, server.Client().Do(ctx(), "cluster", "setslot", slot, "node", id).Err())
@@ -90,7 +90,7 @@ func TestReplicaAcksOnACluster(t *testing.T) {
 }
 
 func TestNewRefusesReplicaAcks(t *testing.T) {
-	client := dial(t, nobody(t), 200*time.Millisecond)
+	client := dial(t, unusedAddr(t), 200*time.Millisecond)
 	for name, o := range map[string]redisstore.Option{
 		"no replicas":               redisstore.WithReplicaAcks(0, time.Millisecond),
 		"fewer than none":           redisstore.WithReplicaAcks(-1, 0),

@@ -42,7 +42,7 @@ func TestAnOutageCostsLittleAndEnds(t *testing.T) {
 	}
 	before := goroutines()
 	server.Stop()
-	eventually(t, 3*time.Second, "the store notices", func() bool { return log.has(tripped) })
+	eventually(t, 3*time.Second, "the breaker opens", func() bool { return log.has(tripped) })
 
 	took := make([]time.Duration, 200)
 	most := 0
@@ -69,7 +69,7 @@ func TestAnOutageCostsLittleAndEnds(t *testing.T) {
 }
 
 func TestCloseDuringAnOutage(t *testing.T) {
-	// Nothing answers, and the client would wait for it for a minute.
+	// There is no reply, and the client would wait for one for a minute.
 	_, proxy, client, s := behindProxy(t, time.Minute, redisstore.WithTimeout(50*time.Millisecond))
 	l := newLimiter(t, s)
 	if _, err := newLimiter(t, newStore(t, client)).Allow(ctx(), "k"); err != nil {
@@ -84,7 +84,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	})
 	pinged := func() int { return proxy.Seen("ping") + proxy.Seen("hello") }
 	before := pinged()
-	eventually(t, 3*time.Second, "the probe waits for an answer", func() bool { return pinged() > before })
+	eventually(t, 3*time.Second, "the probe waits for a reply", func() bool { return pinged() > before })
 	sent := time.Now()
 	_ = s.Close()
 	if took := time.Since(sent); took > slack {
@@ -94,7 +94,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 	_ = client.Close()
-	eventually(t, 3*time.Second, "the goroutines are gone", func() bool { return goroutines() <= base })
+	eventually(t, 3*time.Second, "the goroutines end", func() bool { return goroutines() <= base })
 }
 
 func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
@@ -136,14 +136,14 @@ func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
 	abandoned.by("other").started(t, direct)
 }
 
-func TestCallersWhoLeaveDoNotTripTheBreaker(t *testing.T) {
+func TestCanceledCallsDoNotTripTheBreaker(t *testing.T) {
 	log := new(logbook)
 	_, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(5*time.Second), log.option())
 	l := newLimiter(t, s)
 	if _, err := l.Allow(ctx(), "k"); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Delay(50 * time.Millisecond) // the server is slow, and well
+	proxy.Delay(50 * time.Millisecond) // the server is slow, not down
 	for range 20 {
 		short, cancel := context.WithTimeout(ctx(), 5*time.Millisecond)
 		_, err := l.Allow(short, "k")
@@ -152,7 +152,7 @@ func TestCallersWhoLeaveDoNotTripTheBreaker(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	eventually(t, 3*time.Second, "a patient caller is served", func() bool {
+	eventually(t, 3*time.Second, "a call without a deadline succeeds", func() bool {
 		_, err := l.Allow(ctx(), "k")
 		return err == nil
 	})
@@ -161,8 +161,8 @@ func TestCallersWhoLeaveDoNotTripTheBreaker(t *testing.T) {
 	}
 }
 
-// Where every caller is in more of a hurry than the store, the client's time-outs must tell.
-func TestHurriedCallersFindAnOutage(t *testing.T) {
+// If every caller's deadline is before the store's, the client's timeouts open the breaker.
+func TestShortDeadlinesOpenTheBreaker(t *testing.T) {
 	log := new(logbook)
 	_, proxy, _, s := behindProxy(t, 200*time.Millisecond, redisstore.WithTimeout(5*time.Second), log.option())
 	l := newLimiter(t, s)
@@ -190,9 +190,9 @@ func TestHurriedCallersFindAnOutage(t *testing.T) {
 	})
 }
 
-// More callers at once than there are connections for are no outage, though most of them have none
-// in time.
-func TestACrowdDoesNotTripTheBreaker(t *testing.T) {
+// More concurrent calls than connections do not open the breaker, though most get no connection in
+// time.
+func TestManyCallsDoNotTripTheBreaker(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	log := new(logbook)
@@ -223,8 +223,8 @@ func TestACrowdDoesNotTripTheBreaker(t *testing.T) {
 	c.ends(t, s, true)
 }
 
-// A server that answers nobody from the start is found to be down, though no request was ever sent.
-func TestASilentServerIsFoundDown(t *testing.T) {
+// The breaker opens if the server never replies, though no request was sent.
+func TestASilentServerOpensTheBreaker(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -301,7 +301,7 @@ func TestAKeyOfAnotherTypeFailsItsCallersOnly(t *testing.T) {
 	}
 }
 
-// An ACL may leave an application no PING; the answer still says that the server is there.
+// An ACL may forbid PING; the refusal still proves that the server replies.
 func TestTheBreakerClosesWherePingIsForbidden(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--user", "app", "on", ">secret", "~*", "&*", "+@all", "-ping")

@@ -14,11 +14,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// A refused connection is an answer: calls do not wait for the client to dial again and again.
+// After a refused connection, calls do not wait for the client to dial again.
 func TestARefusedConnectionFailsAtOnce(t *testing.T) {
 	t.Run("from the start", func(t *testing.T) {
 		log := new(logbook)
-		address := nobody(t)
+		address := unusedAddr(t)
 		s := newStore(t, dial(t, address, time.Second), log.option())
 		refusedAtOnce(t, s, log, address)
 	})
@@ -64,7 +64,7 @@ func refusedAtOnce(t *testing.T, s *redisstore.Store, log *logbook, address stri
 	}
 }
 
-// A few refused connections of a pool that works, as behind a load balancer, disturb nobody.
+// A few refused connections, as behind a load balancer, fail no call.
 func TestRefusedConnectionsOfAPoolThatWorks(t *testing.T) {
 	server := redistest.Start(t)
 	log := new(logbook)
@@ -122,7 +122,7 @@ func TestATimeoutIsNamed(t *testing.T) {
 	}
 }
 
-// What somebody has to mend is told from an outage, by every mechanism, and logged with its cause.
+// Every mechanism distinguishes a misconfiguration from an outage, and logs its cause.
 func TestMisconfigurations(t *testing.T) {
 	for name, c := range map[string]struct {
 		client func(t *testing.T) redis.UniversalClient
@@ -138,7 +138,7 @@ func TestMisconfigurations(t *testing.T) {
 			configure(t, server.Client(), "requirepass", "secret")
 			return withPassword(t, server, "", "wrong")
 		}, store.Authentication},
-		"a password that nobody asked for": {func(t *testing.T) redis.UniversalClient {
+		"a password that is not required": {func(t *testing.T) redis.UniversalClient {
 			return withPassword(t, redistest.Start(t), "nobody", "wrong")
 		}, store.Authentication},
 		"no permission": {func(t *testing.T) redis.UniversalClient {
@@ -195,8 +195,8 @@ func wantMisconfigured(t *testing.T, err error, cause store.Cause) {
 	}
 }
 
-// A password that is mended needs no restart of the process.
-func TestAMendedPasswordIsFound(t *testing.T) {
+// The store works after a password was corrected, without a restart.
+func TestACorrectedPasswordWorks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
@@ -213,14 +213,14 @@ func TestAMendedPasswordIsFound(t *testing.T) {
 		_, err := l.Allow(ctx(), "k")
 		return err == nil
 	})
-	// The look at the eviction policy was not answered before, and is not taken for granted now.
+	// The eviction policy could not be read before, and is read now.
 	configure(t, withPassword(t, server, "", "late"), "maxmemory-policy", "allkeys-lru")
 	_, err := newOp("o").begin(s)
 	wantMisconfigured(t, err, store.Eviction)
 }
 
-// A server that was gone, and comes back with another password, is no outage any more: an open
-// policy would let everything pass for as long as nobody looks.
+// If a server comes back with another password, the outage has become a misconfiguration: a policy
+// that fails open must not let all requests pass any longer.
 func TestAnOutageThatBecomesAMisconfiguration(t *testing.T) {
 	server := redistest.Start(t)
 	server.Stop()
@@ -265,7 +265,7 @@ func TestAClientOfOneServerOnACluster(t *testing.T) {
 	}
 }
 
-// A full server answers about what it has: that is no outage.
+// A full server is not down: it serves reads.
 func TestAFullServerIsNotDown(t *testing.T) {
 	server := redistest.Start(t)
 	s := newStore(t, server.Client(), new(logbook).option())

@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// What the tests of locks share.
+// Helpers of the tests of locks.
 
 // claim is a request for the lock "jobs" of a key.
 type claim store.LockRequest

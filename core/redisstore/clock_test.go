@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// eachClock runs a test with stores whose server's clock can be stepped: set has it differ by that
-// much from the time of day.
+// eachClock runs a test with stores whose server's clock can be stepped: set sets its difference
+// from the time of day.
 func eachClock(t *testing.T, test func(t *testing.T, s *redisstore.Store, set func(time.Duration))) {
 	t.Run("miniredis", func(t *testing.T) {
 		server, now := miniredis.RunT(t), time.Now()
@@ -33,8 +33,8 @@ func eachClock(t *testing.T, test func(t *testing.T, s *redisstore.Store, set fu
 	})
 }
 
-// moveTimes has all times that a server has kept be later: as if its clock had stepped back by that
-// much.
+// moveTimes adds a duration to all times that a server keeps, as if its clock had stepped back by
+// it.
 func moveTimes(t *testing.T, server *redis.Client, by time.Duration) {
 	t.Helper()
 	moved := func(text string) string {
@@ -69,9 +69,9 @@ func moveTimes(t *testing.T, server *redis.Client, by time.Duration) {
 	}
 }
 
-// What dead processes hold when the server's clock steps back an hour is free once their leases are
-// over by the clock as it goes on, also for those who only try.
-func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
+// If the server's clock steps back an hour, the leases of dead processes end after their TTL by the
+// stepped clock, also for requests that do not queue.
+func TestLeasesEndAfterTheClockSteppedBack(t *testing.T) {
 	const ttl = 10 * time.Second
 	taken := func(c claim) func(*testing.T, *redisstore.Store, bool) {
 		return func(t *testing.T, s *redisstore.Store, free bool) {
@@ -136,7 +136,7 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 		"a lock with a delay": {func(t *testing.T, s *redisstore.Store) {
 			newClaim("k", "dead").ttl(ttl/2).delay(ttl/2).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries"))},
-		"a lock that others wanted": {func(t *testing.T, s *redisstore.Store) {
+		"a lock after a waiter withdrew": {func(t *testing.T, s *redisstore.Store) {
 			newClaim("k", "dead").ttl(ttl).gets(t, s, store.Granted)
 			left(t, s, newClaim("k", "left").queued())
 		}, taken(newClaim("k", "tries"))},
@@ -147,7 +147,7 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 			newClaim("k", "dead").shared().ttl(ttl).gets(t, s, store.Granted)
 			newClaim("k", "dead too").shared().ttl(ttl/2).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries"))},
-		"a lock, for those who share it": {func(t *testing.T, s *redisstore.Store) {
+		"a lock, for a shared request": {func(t *testing.T, s *redisstore.Store) {
 			newClaim("k", "dead").ttl(ttl).gets(t, s, store.Granted)
 		}, taken(newClaim("k", "tries").shared())},
 		"a permit": {func(t *testing.T, s *redisstore.Store) {
@@ -181,9 +181,9 @@ func TestWhatTheDeadHoldIsFreeAfterTheClockSteppedBack(t *testing.T) {
 	}
 }
 
-// The same is true of places in the queue: nobody waits for the dead in it for longer than for one
-// that has just died.
-func TestTheDeadInAQueueAreForgottenAfterTheClockSteppedBack(t *testing.T) {
+// The same holds for places in the queue: dead waiters delay others for no longer than one that has
+// just died.
+func TestDeadWaitersExpireAfterTheClockSteppedBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue func(t *testing.T, s *redisstore.Store)
 		free  func(t *testing.T, s *redisstore.Store) bool

@@ -54,7 +54,8 @@ func TestCluster(t *testing.T) {
 		s := newStore(t, client, hasty)
 		l := newLimiter(t, s)
 		cluster.Servers[0].Stop()
-		// A new process finds the scripts of one master out of reach; the others must serve it.
+		// A new process finds the scripts of one master out of reach; the others must serve its
+		// calls.
 		worked, failed := 0, 0
 		eventually(t, 10*time.Second, "most keys are served", func() bool {
 			for i := range 30 {

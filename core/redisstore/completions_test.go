@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// A process that has a result gives it, and settles with it, however long Redis was away: several
-// times the lease here. Nobody runs the operation a second time, also where that is allowed.
+// A process that has a result replays it, and completes with it, however long Redis was
+// unavailable: three leases here. The operation does not run again, even if that is allowed.
 func TestACompletionOutlivesItsLease(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]guard.Option{"": nil, "with rerun": {guard.WithRerun()}} {
@@ -47,7 +47,7 @@ func TestACompletionOutlivesItsLease(t *testing.T) {
 				replayed(g)
 			}
 			goesOn(t, server)
-			eventually(t, 2*time.Second, "the store finds that Redis is back", func() bool {
+			eventually(t, 2*time.Second, "the breaker closes", func() bool {
 				a, r, err := g.Begin(ctx(), op)
 				if a != nil || r == nil && !errors.Is(err, store.ErrUnavailable) {
 					t.Fatalf("Begin: %+v, %+v, %v; want the result", a, r, err)

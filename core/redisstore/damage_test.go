@@ -15,8 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// FuzzDamagedBucket: whatever is found where a bucket should be, a decision is an error or a sane
-// one.
+// FuzzDamagedBucket checks that a decision about a damaged bucket is an error, or plausible.
 func FuzzDamagedBucket(f *testing.F) {
 	now := time.Now().Add(time.Hour)
 	micros, nanos := now.UnixMicro(), now.UnixNano()
@@ -69,8 +68,8 @@ func FuzzDamagedBucket(f *testing.F) {
 	})
 }
 
-// FuzzDamagedRecord: whatever is found where a record should be, nobody is given a result that is
-// not in a whole record of the very request.
+// FuzzDamagedRecord checks that a result is replayed only from an undamaged record of the same
+// request.
 func FuzzDamagedRecord(f *testing.F) {
 	o := newOp("damaged")
 	record := func(head, digits, data string) string { return head + o.owner + o.fingerprint + digits + data }
@@ -136,7 +135,7 @@ func FuzzDamagedRecord(f *testing.F) {
 				t.Fatalf("%s of %q: %v", name, value, err)
 			}
 			if err == nil && owned && value != "" && !strings.HasPrefix(value[min(4, len(value)):], o.owner) {
-				t.Fatalf("%s of %q, which is another's, was taken", name, value)
+				t.Fatalf("%s of %q, which is another's, succeeded", name, value)
 			}
 			if ttl := direct.PTTL(ctx(), "lk:g:{"+o.id+"}").Val(); ttl == -1 {
 				t.Fatalf("%s of %q: the record does not expire any more", name, value)
@@ -148,7 +147,7 @@ func FuzzDamagedRecord(f *testing.F) {
 	})
 }
 
-// What can be no fence is given to nobody as one.
+// A damaged fence is not granted.
 func TestADamagedFence(t *testing.T) {
 	server := redistest.Start(t)
 	direct, s := server.Client(), newStore(t, server.Client())
@@ -202,7 +201,7 @@ func TestADamagedFence(t *testing.T) {
 				damaged = true
 			}
 			if !damaged {
-				t.Fatalf("%s nothing is there to be damaged: %q", of, keys)
+				t.Fatalf("%s no fence was found: %q", of, keys)
 			}
 			if fence, err := acquire(); err == nil && fence < time.Now().Add(-time.Hour).UnixMicro() {
 				t.Errorf("%s %q: fence %d", of, value, fence)

@@ -59,12 +59,12 @@ func TestACallersDeadlineIsKept(t *testing.T) {
 	}
 }
 
-// What was not written by the deadline is not written after it: an error that is not unconfirmed
-// would be a lie otherwise.
+// A request that was not written by the deadline is not written later: its error does not match
+// ErrUnconfirmed.
 func TestAChargeThatWasNotSentInTimeIsNeverSent(t *testing.T) {
 	server, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
 	l := newLimiter(t, s)
-	proxy.Delay(80 * time.Millisecond) // for the client's greeting alone, the deadline is over
+	proxy.Delay(80 * time.Millisecond) // the client's HELLO alone takes longer than the deadline
 	_, err := l.Allow(ctx(), "k")
 	wantUnavailable(t, err, false)
 	<-time.After(300 * time.Millisecond)
@@ -97,12 +97,12 @@ func TestConcurrentCallsInABlackHoleLeaveNothing(t *testing.T) {
 	if took := time.Since(sent); took > 100*time.Millisecond+2*slack {
 		t.Errorf("took %v", took)
 	}
-	// Those that had no connection are gone with their callers; the others are no more than the
-	// pool, each with a goroutine of the call, one that watches it, and what the client needs.
-	eventually(t, 2*time.Second, "no more goroutines than connections warrant", func() bool {
+	// Calls without a connection have ended with their callers. There are at most as many others as
+	// connections, each with a goroutine of the call, one that watches it, and those of the client.
+	eventually(t, 2*time.Second, "three goroutines for each connection at most", func() bool {
 		return goroutines() <= base+10*3+5
 	})
 	_ = s.Close()
 	_ = client.Close()
-	eventually(t, 3*time.Second, "the goroutines are gone", func() bool { return goroutines() <= base })
+	eventually(t, 3*time.Second, "the goroutines end", func() bool { return goroutines() <= base })
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// obedient returns a client that waits for long where a context does not end.
+// obedient returns a client that ends calls by their contexts alone: its own timeouts are long.
 func obedient(t testing.TB, addr string, poolSize int) *redis.Client {
 	t.Helper()
 	return pooled(t, addr, time.Minute, poolSize)
 }
 
 // Calls with a context that never ends have no goroutine of their own with such a client.
-func TestCallsThatNobodyCanLeaveEndAtTheStoresDeadline(t *testing.T) {
+func TestCallsWithoutACancelableContextEndAtTheStoresDeadline(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := obedient(t, proxy.Addr(), 10)
@@ -50,7 +50,7 @@ func TestCallsThatNobodyCanLeaveEndAtTheStoresDeadline(t *testing.T) {
 	c.ends(t, patient, true)
 }
 
-// All wait for the one connection, which waits for a reply.
+// All calls wait for the one connection, which waits for a reply.
 func TestCallsThatWaitForAConnectionEndAtTheStoresDeadline(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -73,10 +73,10 @@ func TestCallsThatWaitForAConnectionEndAtTheStoresDeadline(t *testing.T) {
 	if took := time.Since(sent); took > 100*time.Millisecond+slack {
 		t.Errorf("took %v", took)
 	}
-	eventually(t, 2*time.Second, "nothing goes on", func() bool { return goroutines() <= base+2 })
+	eventually(t, 2*time.Second, "the goroutines end", func() bool { return goroutines() <= base+2 })
 }
 
-// The timer that such calls share ends each of them in its turn, however they come and go.
+// The timer that such calls share ends each of them at its own deadline.
 func TestDeadlinesOfOverlappingCalls(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

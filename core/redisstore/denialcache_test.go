@@ -13,8 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// denier has a limiter on a server behind a proxy that counts what is asked, and one of another
-// process.
+// denier has a limiter on a server behind a proxy that counts requests, and one of another process.
 type denier struct {
 	t            *testing.T
 	proxy        *redistest.Proxy
@@ -38,7 +37,7 @@ func (d *denier) limiter(s store.Buckets) *tokenbucket.Limiter {
 	return l
 }
 
-// allow asks for n tokens, and reports how often the server was asked for them.
+// allow requests n tokens, and returns the number of script calls.
 func (d *denier) allow(key string, n int64) (tokenbucket.Decision, int) {
 	d.t.Helper()
 	before := d.proxy.Seen("evalsha")
@@ -49,17 +48,17 @@ func (d *denier) allow(key string, n int64) (tokenbucket.Decision, int) {
 	return decision, d.proxy.Seen("evalsha") - before
 }
 
-func TestDenialsAreRemembered(t *testing.T) {
+func TestDenialsAreCached(t *testing.T) {
 	d := newDenier(t, tokenbucket.PerHour(60).Burst(5))
 	d.allow("k", 5)
 	first, asked := d.allow("k", 1)
 	if first.Allowed || asked != 1 || first.Source != tokenbucket.FromStore {
-		t.Fatalf("the first denial: %+v, asked %d times", first, asked)
+		t.Fatalf("the first denial: %+v, sent %d times", first, asked)
 	}
 	for range 100 {
 		again, asked := d.allow("k", 1)
 		if again.Allowed || asked != 0 || again.Source != tokenbucket.FromCache {
-			t.Fatalf("denied again: %+v, asked %d times", again, asked)
+			t.Fatalf("denied again: %+v, sent %d times", again, asked)
 		}
 		if again.RetryAfter > first.RetryAfter || again.RetryAfter < first.RetryAfter-time.Second {
 			t.Errorf("retry after %v, and then %v", first.RetryAfter, again.RetryAfter)
@@ -69,30 +68,30 @@ func TestDenialsAreRemembered(t *testing.T) {
 		}
 	}
 	if more, asked := d.allow("k", 3); more.Allowed || asked != 0 || more.RetryAfter <= first.RetryAfter {
-		t.Errorf("who asks for more is denied too: %+v, asked %d times", more, asked)
+		t.Errorf("a larger cost is denied too: %+v, sent %d times", more, asked)
 	}
 	if _, asked := d.allow("other", 1); asked != 1 {
-		t.Errorf("another key asked %d times", asked)
+		t.Errorf("another key: sent %d times", asked)
 	}
 	if peek, err := d.here.Peek(ctx(), "k"); err != nil || peek.Source != tokenbucket.FromStore {
-		t.Errorf("a question that charges nothing: %+v, %v", peek, err)
+		t.Errorf("a peek: %+v, %v", peek, err)
 	}
 }
 
-// What was denied to who asked for much may be there for who asks for less.
+// The denial of a large cost does not deny a smaller one.
 func TestADenialIsOfItsCost(t *testing.T) {
 	d := newDenier(t, tokenbucket.PerHour(60).Burst(5))
 	d.allow("k", 3)
 	if much, asked := d.allow("k", 4); much.Allowed || asked != 1 {
-		t.Fatalf("%+v, asked %d times", much, asked)
+		t.Fatalf("%+v, sent %d times", much, asked)
 	}
 	if little, asked := d.allow("k", 2); !little.Allowed || asked != 1 {
-		t.Errorf("%+v, asked %d times", little, asked)
+		t.Errorf("%+v, sent %d times", little, asked)
 	}
 }
 
-// While nobody else takes tokens, what Redis would allow is never denied from memory.
-func TestRememberedDenialsAreExact(t *testing.T) {
+// Without other callers, the denial cache never denies what Redis would allow.
+func TestCachedDenialsAreExact(t *testing.T) {
 	d := newDenier(t, tokenbucket.Limits{tokenbucket.PerSecond(300).Burst(2), tokenbucket.Per(7, 50*time.Millisecond)})
 	remembered, allowed := 0, 0
 	enough := func() bool { return remembered >= 100 && allowed >= 100 }
@@ -103,7 +102,7 @@ func TestRememberedDenialsAreExact(t *testing.T) {
 		}
 		here, _ := d.allow("k", 1)
 		if there.Allowed && !here.Allowed {
-			t.Fatalf("denied what is there: %+v", here)
+			t.Fatalf("denied what Redis allows: %+v", here)
 		}
 		if here.Source == tokenbucket.FromCache {
 			remembered++
@@ -124,7 +123,7 @@ func TestResetsAreSeen(t *testing.T) {
 		d.allow("k", 1)
 		d.allow("k", 1)
 		if again, asked := d.allow("k", 1); again.Allowed || asked != 0 {
-			t.Fatalf("%+v, asked %d times", again, asked)
+			t.Fatalf("%+v, sent %d times", again, asked)
 		}
 	}
 	exhaust()
@@ -147,23 +146,23 @@ func TestResetsAreSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after, asked := d.allow("k", 1); !after.Allowed || asked != 1 {
-		t.Errorf("under a larger plan: %+v, asked %d times", after, asked)
+		t.Errorf("under a larger plan: %+v, sent %d times", after, asked)
 	}
 }
 
-func TestWithoutRememberedDenials(t *testing.T) {
+func TestWithoutDenialCache(t *testing.T) {
 	d := newDenier(t, tokenbucket.PerHour(1).Burst(1), redisstore.WithoutDenialCache())
 	d.allow("k", 1)
 	for range 3 {
 		if again, asked := d.allow("k", 1); again.Allowed || asked != 1 || again.Source != tokenbucket.FromStore {
-			t.Errorf("%+v, asked %d times", again, asked)
+			t.Errorf("%+v, sent %d times", again, asked)
 		}
 	}
 }
 
-// What is remembered of a key is as large as the key, not as the request that it was cut out of,
-// and is gone when it is of no use, though nobody asks for that key again.
-func TestWhatRememberedDenialsTake(t *testing.T) {
+// A cached denial takes the memory of its key, not of the request that the key is part of, and is
+// removed when it expires, also without another request for its key.
+func TestMemoryOfCachedDenials(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	l, err := tokenbucket.New(s, "api", tokenbucket.PerHour(1))
 	must(t, err)
@@ -188,7 +187,7 @@ func TestWhatRememberedDenialsTake(t *testing.T) {
 	deny("key-000000") // and later ones are swept too
 	eventually(t, 4*time.Second, "no denial is in memory", func() bool { return s.CachedDenials() == 0 })
 	if got, _ := l.Allow(ctx(), "key-000000"); got.Allowed || got.Source != tokenbucket.FromStore {
-		t.Errorf("asked again: %+v", got)
+		t.Errorf("after the cache was swept: %+v", got)
 	}
 }
 

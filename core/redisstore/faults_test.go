@@ -20,7 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// What the fault tests share.
+// Helpers of the fault tests.
 
 func ctx() context.Context { return context.Background() }
 
@@ -32,8 +32,8 @@ func dial(t testing.TB, addr string, readTimeout time.Duration) *redis.Client {
 	return c
 }
 
-// nobody returns an address where nobody listens.
-func nobody(t testing.TB) string {
+// unusedAddr returns an address that refuses connections.
+func unusedAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,7 +61,7 @@ func newGuard(t testing.TB, s *redisstore.Store, opts ...guard.Option) *guard.Gu
 	return g
 }
 
-// remaining is how many of the 100 tokens of newLimiter a key has, seen without faults.
+// remaining returns how many of the 100 tokens of newLimiter a key has, read without faults.
 func remaining(t testing.TB, server redis.UniversalClient, key string) int64 {
 	t.Helper()
 	d, err := newLimiter(t, newStore(t, server)).Peek(ctx(), key)
@@ -162,7 +162,7 @@ func eventually(t testing.TB, within time.Duration, what string, holds func() bo
 	}
 }
 
-// goroutines is how many there are, without those of proxies: the far side does not count.
+// goroutines returns the number of goroutines, without those of proxies.
 func goroutines() int {
 	buf := make([]byte, 4<<20)
 	n := 0

@@ -61,7 +61,7 @@ func hashTag(key string) string {
 	return tag
 }
 
-// mixture does a bit of everything, with user's bytes in all places that take them.
+// mixture calls most steps, with text of users in all places that take it.
 func mixture(t *testing.T, s *redisstore.Store) {
 	t.Helper()
 	limits := tokenbucket.Limits{tokenbucket.PerMinute(7).Burst(3), tokenbucket.PerDay(100).Named("daily")}
@@ -173,7 +173,7 @@ func TestPrefixesAndSecretsKeepStoresApart(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	var none *redis.Client
-	client := dial(t, nobody(t), time.Second)
+	client := dial(t, unusedAddr(t), time.Second)
 	long := strings.Repeat("p", 65)
 	for name, build := range map[string]func() (*redisstore.Store, error){
 		"nil client":       func() (*redisstore.Store, error) { return redisstore.New(nil) },
@@ -199,7 +199,7 @@ func TestNewRefuses(t *testing.T) {
 type wrapped struct{ redis.UniversalClient }
 
 func TestNewRefusesClients(t *testing.T) {
-	addr := nobody(t)
+	addr := unusedAddr(t)
 	obedient := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true})
 	for name, c := range map[string]struct {
 		client redis.UniversalClient

@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// Each goroutine has a lock of its own, which nobody else wants.
+// Each goroutine has a lock of its own, without contention.
 func BenchmarkLock(b *testing.B) {
 	server := redistest.Start(b)
 	for _, goroutines := range []int{1, 4, 16, 64, 256} {

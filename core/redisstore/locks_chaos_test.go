@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// crowd is 64 waiters for one lock in two stores, behind a holder that goes without a word.
-func crowd(t *testing.T, client redis.UniversalClient, lease time.Duration) (waits []*wait, stores [2]*redisstore.Store) {
+// startWaiters starts 64 waiters for one lock in two stores, behind a holder that dies.
+func startWaiters(t *testing.T, client redis.UniversalClient, lease time.Duration) (waits []*wait, stores [2]*redisstore.Store) {
 	t.Helper()
 	stores = [2]*redisstore.Store{newStore(t, client), newStore(t, client)}
 	newClaim("k", "first").ttl(lease).gets(t, stores[0], store.Granted)
@@ -28,14 +28,14 @@ func crowd(t *testing.T, client redis.UniversalClient, lease time.Duration) (wai
 	}
 	subscribed(t, client, 2)
 	behind := newOp("w63").id
-	eventually(t, 5*time.Second, "those behind beat seldom", func() bool {
+	eventually(t, 5*time.Second, "waiters behind the front send few heartbeats", func() bool {
 		lives := client.ZScore(ctx(), client.Keys(ctx(), "*}w").Val()[0], behind).Val()
 		return time.UnixMicro(int64(lives)).After(time.Now().Add(20 * time.Second))
 	})
 	return waits, stores
 }
 
-// allServed has every waiter of a crowd release the lock as soon as it has it.
+// allServed waits until every waiter was granted the lock, which each releases at once.
 func allServed(t *testing.T, waits []*wait, stores [2]*redisstore.Store, within time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -87,7 +87,7 @@ func TestWaitersSurviveDamage(t *testing.T) {
 		"DEL of the queue": func(t *testing.T, direct *redis.Client) {
 			must(t, direct.Del(ctx(), keysOf(t, direct, "*}q")...).Err())
 		},
-		"DEL of the living": func(t *testing.T, direct *redis.Client) {
+		"DEL of the heartbeats": func(t *testing.T, direct *redis.Client) {
 			must(t, direct.Del(ctx(), keysOf(t, direct, "*}w")...).Err())
 		},
 		"DEL of the fence": func(t *testing.T, direct *redis.Client) {
@@ -98,7 +98,7 @@ func TestWaitersSurviveDamage(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			direct := server.Client()
-			waits, stores := crowd(t, server.Client(), lease)
+			waits, stores := startWaiters(t, server.Client(), lease)
 			damage(t, direct)
 			allServed(t, waits, stores, 10*time.Second+lease)
 			for _, key := range keysOf(t, direct, "*") {
@@ -110,11 +110,11 @@ func TestWaitersSurviveDamage(t *testing.T) {
 	}
 }
 
-// A server that restarts empty has forgotten the holder, and all who wait.
+// A server that restarts empty has neither the holder nor the waiters.
 func TestWaitersSurviveARestart(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	waits, stores := crowd(t, server.Client(), time.Minute)
+	waits, stores := startWaiters(t, server.Client(), time.Minute)
 	server.Restart()
 	allServed(t, waits, stores, 12*time.Second)
 }
@@ -126,7 +126,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// keysOf returns the keys that a pattern matches, of which there must be some.
+// keysOf returns the keys that match a pattern. It fails the test if there are none.
 func keysOf(t testing.TB, server *redis.Client, pattern string) []string {
 	t.Helper()
 	keys, err := server.Keys(ctx(), pattern).Result()
@@ -136,8 +136,8 @@ func keysOf(t testing.TB, server *redis.Client, pattern string) []string {
 	return keys
 }
 
-// Cut connections, lost replies, lost scripts and lost subscriptions: one at a time has the lock
-// all the same, fences grow, and nothing is left.
+// With cut connections, lost replies, lost scripts and lost subscriptions, the lock has one holder
+// at a time, fences grow, and no key is left.
 func TestALockInAStorm(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -256,7 +256,7 @@ func TestAMasterThatIsDownCostsTheOthersNothing(t *testing.T) {
 		}
 	}
 	cluster.Servers[0].Stop()
-	eventually(t, 10*time.Second, "the others are renewed", func() bool {
+	eventually(t, 10*time.Second, "the other leases are renewed", func() bool {
 		held, err := s.RenewLocks(ctx(), holds)
 		if err == nil || len(held) != len(holds) {
 			return false

@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// lockSteps are the steps of a hold, each with what it must have left.
+// lockSteps are the steps of a hold, each with a check of its effect.
 var lockSteps = []struct {
 	name  string
 	take  func(claim, *redisstore.Store) (bool, error)
@@ -80,7 +80,7 @@ func TestLostRepliesOfALock(t *testing.T) {
 	}
 }
 
-func TestALostReplyOfAForcedUnlockIsRecognised(t *testing.T) {
+func TestALostReplyOfAForcedUnlockIsRecognized(t *testing.T) {
 	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(2*time.Second))
 	c := newClaim("k", "holder")
 	grant := c.gets(t, s, store.Granted)
@@ -89,7 +89,7 @@ func TestALostReplyOfAForcedUnlockIsRecognised(t *testing.T) {
 	wantOwned(t, "force", done, err)
 }
 
-// onSecond is a hook that does something before the second script call that it sees.
+// onSecond returns a hook that calls do before the second script call.
 func onSecond(do func()) redis.Hook {
 	n := 0
 	return processHook(func(cmd redis.Cmder) {
@@ -116,7 +116,7 @@ func (h processHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func TestEveryStepOfALockCanBeTakenTwice(t *testing.T) {
+func TestEveryStepOfALockCanBeSentTwice(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	for _, step := range lockSteps[:4] {
 		t.Run(step.name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestEveryStepOfALockCanBeTakenTwice(t *testing.T) {
 	}
 }
 
-func TestAWaiterInSilenceGivesUp(t *testing.T) {
+func TestAWaiterGivesUpWithoutReplies(t *testing.T) {
 	t.Parallel()
 	_, proxy, _, s := behindProxy(t, 500*time.Millisecond)
 	newClaim("k", "holder").gets(t, s, store.Granted)
@@ -143,15 +143,15 @@ func TestAWaiterInSilenceGivesUp(t *testing.T) {
 	select {
 	case <-w.done:
 	case <-time.After(10 * time.Second):
-		t.Fatal("it waits on")
+		t.Fatal("it still waits")
 	}
 	if took := time.Since(began); took < 2*time.Second {
-		t.Errorf("gave up after %v, while its place was still there", took)
+		t.Errorf("gave up after %v, before its place expired", took)
 	}
 	wantUnavailable(t, w.err, errors.Is(w.err, redisstore.ErrNotReplicated))
 }
 
-func TestAWaiterBridgesAShortSilence(t *testing.T) {
+func TestAWaiterOutlivesAShortSilence(t *testing.T) {
 	t.Parallel()
 	server, proxy, _, s := behindProxy(t, 500*time.Millisecond)
 	direct := newStore(t, server.Client())
@@ -161,13 +161,13 @@ func TestAWaiterBridgesAShortSilence(t *testing.T) {
 	w := c.await(t, s)
 	proxy.BlackHole()
 	holder.ends(t, direct, true)
-	<-time.After(1200 * time.Millisecond) // longer than a beat, shorter than its life
+	<-time.After(1200 * time.Millisecond) // longer than a heartbeat interval, shorter than the TTL of its place
 	w.waits(t)
 	proxy.Mend()
 	w.granted(t, 10*time.Second)
 }
 
-// A waiter that is gone costs what its reservation does.
+// A dead waiter delays the next one for no longer than its reservation.
 func TestADeadWaiterPassesTheLockOn(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -193,8 +193,8 @@ func TestADeadWaiterPassesTheLockOn(t *testing.T) {
 	t.Logf("%v for two dead waiters", time.Since(began))
 }
 
-// A lock is not handed to a process that is gone: who waits behind it has the lock at once.
-func TestADeadProcessIsHandedNoLock(t *testing.T) {
+// A lock is not granted to a waiter whose process has ended: the next waiter is granted it at once.
+func TestADeadProcessIsGrantedNoLock(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	alive, dead := newStore(t, client), newStore(t, client)
@@ -203,7 +203,7 @@ func TestADeadProcessIsHandedNoLock(t *testing.T) {
 	newClaim("k", "knock").gets(t, dead, store.Taken)
 	subscribed(t, client, 2)
 	try, record, ghost := 0, "", claim{}
-	eventually(t, 5*time.Second, "a waiter that can be told of", func() bool {
+	eventually(t, 5*time.Second, "a waiter whose inbox is known", func() bool {
 		try++
 		ghost = newClaim("k", fmt.Sprint("ghost", try)).queued()
 		ghost.gets(t, dead, store.Queued)
@@ -218,12 +218,12 @@ func TestADeadProcessIsHandedNoLock(t *testing.T) {
 	next := newClaim("k", "next").queued()
 	next.gets(t, alive, store.Queued)
 	w := next.await(t, alive)
-	eventually(t, 5*time.Second, "the dead have no inbox", func() bool {
+	eventually(t, 5*time.Second, "the dead process has no inbox", func() bool {
 		return len(client.PubSubChannels(ctx(), "*").Val()) == 1
 	})
 	holder.ends(t, alive, true)
 	if client.HExists(ctx(), record, "h"+ghost.ID).Val() {
-		t.Error("it is reserved for the dead")
+		t.Error("it is reserved for the dead process")
 	}
 	w.granted(t, 900*time.Millisecond)
 }
@@ -279,9 +279,9 @@ func TestTheEndOfAWaitHasTheContextsCause(t *testing.T) {
 	}
 }
 
-// Whoever comes to the front of a queue is to beat more often from then on, so that its death is
-// noticed: until it does, it lives for no longer than the next of its rare beats may take.
-func TestWhoComesToTheFrontLivesForLess(t *testing.T) {
+// A waiter that comes to the front sends heartbeats more often, so that its death is detected.
+// Until the first of these, its place expires when the next of its rare heartbeats would be late.
+func TestAPlaceAtTheFrontExpiresSooner(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -292,32 +292,32 @@ func TestWhoComesToTheFrontLivesForLess(t *testing.T) {
 		c := newClaim("k", fmt.Sprint("n", i)).queued()
 		c.gets(t, s, store.Queued)
 		queue = append(queue, c)
-		if i > 0 { // the first claims, and ends what is to be seen
+		if i > 0 { // the first claims the lock, which would end the test
 			c.await(t, s)
 		}
 	}
 	living := func(c claim) time.Duration {
 		return time.Until(time.UnixMicro(int64(direct.ZScore(ctx(), keysOf(t, direct, "*}w")[0], c.ID).Val())))
 	}
-	eventually(t, 5*time.Second, "two have beaten as those who are not at the front", func() bool {
+	eventually(t, 5*time.Second, "two have sent heartbeats from behind the front", func() bool {
 		return living(queue[3]) > 20*time.Second && living(queue[4]) > 20*time.Second
 	})
 	holder.ends(t, s, true)
 	if left := living(queue[3]); left > 13*time.Second {
-		t.Errorf("at the front it lives for %v", left)
+		t.Errorf("at the front, its place expires after %v", left)
 	}
 	if left := living(queue[4]); left < 13*time.Second {
-		t.Errorf("behind the front it lives for %v", left)
+		t.Errorf("behind the front, its place expires after %v", left)
 	}
 }
 
-// Whoever has stopped to beat is passed over, though nothing else tells that its process is gone.
-func TestWhoHasStoppedBeatingIsPassedOver(t *testing.T) {
+// A waiter without heartbeats is passed over, though no message has shown that its process ended.
+func TestAWaiterWithoutHeartbeatsIsPassedOver(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
 	holder, dead, next := newClaim("k", "holder"), newClaim("k", "dead").queued(), newClaim("k", "next").queued()
-	dead.Fair, next.Fair = true, true // so that messages tell nothing
+	dead.Fair, next.Fair = true, true // so that a message without a receiver proves nothing
 	holder.gets(t, s, store.Granted)
 	dead.gets(t, s, store.Queued)
 	next.gets(t, s, store.Queued)

@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// dump is all that a server holds, as text.
+// dump returns all that a server keeps, as text.
 func dump(t testing.TB, server *redis.Client) string {
 	t.Helper()
 	var all strings.Builder
@@ -97,7 +97,7 @@ func testKeysOfLocksExpire(t *testing.T, opts ...redisstore.Option) {
 	}
 }
 
-// What expires by the server's clock is as good as gone.
+// The keys of a lock live as long as its lease and delay, also if these are longer than a queue.
 func TestALongLeaseOutlivesTheQueue(t *testing.T) {
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
@@ -146,7 +146,7 @@ func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 			bad.gets(t, s, store.Granted)
 			stem := stemOf(t, direct, "bad")
 			if suffix != "=jobs" {
-				waiter := newClaim("bad", "somebody").queued()
+				waiter := newClaim("bad", "waiter").queued()
 				waiter.gets(t, s, store.Queued) // so that it is not a lone one
 				waiter.ends(t, s, false)
 			}
@@ -182,7 +182,7 @@ func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 	}
 }
 
-// stemOf is what the Redis keys of a lone hold of that key begin with.
+// stemOf returns the common prefix of the Redis keys of a lone hold.
 func stemOf(t testing.TB, server *redis.Client, key string) string {
 	t.Helper()
 	for _, name := range keysOf(t, server, "*=jobs") {
@@ -190,12 +190,12 @@ func stemOf(t testing.TB, server *redis.Client, key string) string {
 			return strings.TrimSuffix(name, "=jobs")
 		}
 	}
-	t.Fatalf("nothing is known of the lock %q", key)
+	t.Fatalf("no lone hold of the lock %q", key)
 	return ""
 }
 
-// A lone hold does not need the other keys, and whoever else comes finds what is wrong with them
-// before it has changed anything.
+// A lone hold does not need the other keys. Another request reports the damaged one before it has
+// changed anything.
 func TestALoneHoldAmongKeysOfAnotherType(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
@@ -221,7 +221,7 @@ func TestALoneHoldAmongKeysOfAnotherType(t *testing.T) {
 	}
 }
 
-// A text that is no lone hold is in nobody's way.
+// A text that is no lone hold does not prevent a grant.
 func TestADamagedLoneHold(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
@@ -245,8 +245,8 @@ func TestADamagedLoneHold(t *testing.T) {
 	}
 }
 
-// What one has alone, and what others want too, are the same hold.
-func TestALoneHoldIsAHoldLikeOthers(t *testing.T) {
+// A lone hold behaves as one with waiters does.
+func TestALoneHoldBehavesLikeOthers(t *testing.T) {
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	steps := map[string]func(*testing.T, claim){
@@ -400,7 +400,7 @@ func TestAClockThatStepsBackStretchesNoLease(t *testing.T) {
 		}
 		newClaim(key, "dead").queued().gets(t, s, store.Queued)
 	}
-	server.SetTime(now.Add(11 * time.Second)) // and whoever waited is dead
+	server.SetTime(now.Add(11 * time.Second)) // and the waiter has expired
 	second := newClaim("k", "c").gets(t, s, store.Granted)
 	if second.Fence <= first.LastFence || second.LastFence != second.Fence {
 		t.Errorf("fences %d to %d, after %d and ahead of the clock", second.Fence, second.LastFence, first.LastFence)

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// handOver has a lock go from one store to a waiter in another, and says how long that took.
+// handOver passes a lock from one store to a waiter in another, and returns how long that took.
 func handOver(t *testing.T, from, to *redisstore.Store, key string) time.Duration {
 	t.Helper()
 	holder, next := newClaim(key, "h"+rand.Text()), newClaim(key, "n"+rand.Text()).queued()
@@ -55,10 +55,10 @@ func TestPushesAcrossACluster(t *testing.T) {
 	}
 }
 
-// frontBeat is how often the first in a queue find out without pushes.
+// frontBeat is the heartbeat interval at the front of a queue, and so the delay without pushes.
 const frontBeat = time.Second
 
-// app is a client whose user may do everything but what the rules say.
+// app returns a client of a user who may do everything except what the rules forbid.
 func app(t *testing.T, rules ...string) *redis.Client {
 	t.Helper()
 	args := append([]string{"--user", "app", "on", ">secret", "~*", "&*", "+@all"}, rules...)
@@ -83,7 +83,7 @@ func TestLocksWorkWithoutPushes(t *testing.T) {
 					t.Errorf("took %v", took)
 				}
 			}
-			// Those at the end of the queue find out as soon as those at its head.
+			// Waiters at the end of the queue are granted the lock as soon as those at its front.
 			holder := newClaim("many", "holder")
 			holder.gets(t, s, store.Granted)
 			var waits []*wait
@@ -107,7 +107,7 @@ func TestLocksWorkWithoutPushes(t *testing.T) {
 	}
 }
 
-// The client connects to another master; the subscription stays behind, on a connection that works.
+// The client connects to another master, while the connection of the subscription still works.
 func TestTheInboxFollowsTheMaster(t *testing.T) {
 	t.Parallel()
 	old, promoted := redistest.Start(t), redistest.Start(t)
@@ -142,18 +142,18 @@ func TestTheInboxFollowsTheMaster(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsSoNothingIsSent(t *testing.T) {
+func TestNothingIsSentWithoutWaiters(t *testing.T) {
 	t.Parallel()
 	_, proxy, _, s := behindProxy(t, time.Second)
 	handOver(t, s, s, "k")
 	seen := func() int { return proxy.Seen("evalsha") + proxy.Seen("publish") }
 	sent := seen()
 	<-time.After(1500 * time.Millisecond)
-	if seen() != sent { // what was on its way when the lock was handed over
+	if seen() != sent { // requests that were in flight when the lock was handed over
 		sent = seen()
 		<-time.After(1500 * time.Millisecond)
 	}
 	if got := seen(); got != sent {
-		t.Errorf("%d commands while nobody waits", got-sent)
+		t.Errorf("%d commands without waiters", got-sent)
 	}
 }

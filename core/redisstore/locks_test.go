@@ -17,9 +17,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// What a lock and an unlock allocate. The context is one that may be canceled, as those of requests
-// are.
-func TestWhatALockAllocates(t *testing.T) {
+// A lock and an unlock allocate little, with a context that can be canceled, as those of requests
+// can.
+func TestAllocationsOfALock(t *testing.T) {
 	server := redistest.Start(t)
 	client := obedient(t, server.Addr(), 10)
 	locker, err := lock.New(newStore(t, client), "jobs")
@@ -127,7 +127,7 @@ func TestSharedLocksArePhaseFair(t *testing.T) {
 	})
 }
 
-func TestAnExclusiveRequestThatIsWithdrawnLetsReadersIn(t *testing.T) {
+func TestAWithdrawnExclusiveRequestAdmitsReaders(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	newClaim("k", "r1").shared().gets(t, s, store.Granted)
 	writer, reader := newClaim("k", "w").queued(), newClaim("k", "r2").shared().queued()
@@ -164,7 +164,7 @@ func TestAnExpiredLockIsTakenAfterItsDelay(t *testing.T) {
 	wantOwned(t, "verify", held, err)
 }
 
-func TestAnExpiredLockIsNotRenewedThoughNobodyTookIt(t *testing.T) {
+func TestAnExpiredLockIsNotRenewedThoughItIsFree(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	holder := newClaim("k", "holder").ttl(50 * time.Millisecond).delay(time.Minute)
 	holder.gets(t, s, store.Granted)
@@ -176,7 +176,7 @@ func TestAnExpiredLockIsNotRenewedThoughNobodyTookIt(t *testing.T) {
 		t.Errorf("renewed: %v, %v", held, err)
 	}
 	newClaim("k", "next").gets(t, s, store.Taken)
-	holder.ends(t, s, false) // and ends the delay, since its holder says that it is done
+	holder.ends(t, s, false) // which ends the delay, since the holder has finished
 	newClaim("k", "next").gets(t, s, store.Granted)
 }
 
@@ -204,7 +204,7 @@ func TestForceUnlockAndList(t *testing.T) {
 			t.Errorf("listed %d locks", seen)
 		}
 		if done, err := b.ForceUnlock(ctx(), "jobs", "*[k]", grant.LastFence+1); err != nil || done {
-			t.Errorf("unlocked by a fence that it has not: %v, %v", done, err)
+			t.Errorf("unlocked by another fence: %v, %v", done, err)
 		}
 		subscribed(t, client, 2)
 		done, err := b.ForceUnlock(ctx(), "jobs", "*[k]", grant.LastFence)
@@ -216,7 +216,7 @@ func TestForceUnlockAndList(t *testing.T) {
 				t.Errorf("lost %q", id)
 			}
 		case <-time.After(time.Second):
-			t.Error("the holder has not been told")
+			t.Error("the holder was not notified")
 		}
 		holder.gets(t, a, store.Withdrawn)
 		holder.ends(t, a, false)
@@ -226,7 +226,7 @@ func TestForceUnlockAndList(t *testing.T) {
 	})
 }
 
-// subscribed waits until so many stores have their inboxes.
+// subscribed waits until n stores have subscribed to their inboxes.
 func subscribed(t testing.TB, client redis.UniversalClient, n int) {
 	t.Helper()
 	eventually(t, 5*time.Second, "subscriptions", func() bool {

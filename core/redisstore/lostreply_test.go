@@ -78,14 +78,14 @@ func TestLostReplyOfAChargeOnACluster(t *testing.T) {
 	o.started(t, newStore(t, client, redisstore.WithTimeout(2*time.Second)))
 }
 
-// The default client dials five times, 100 ms apart, and so is still at it at the store's deadline.
+// The default client dials five times, 100 ms apart, and has not finished at the store's deadline.
 func TestARefusedDialIsNotUnconfirmed(t *testing.T) {
 	for name, options := range map[string]redis.Options{
 		"default client": {ContextTimeoutEnabled: true},
 		"quick client":   {ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			options.Addr = nobody(t)
+			options.Addr = unusedAddr(t)
 			client := redis.NewClient(&options)
 			t.Cleanup(func() { _ = client.Close() })
 			s := newStore(t, client, hasty)
@@ -100,7 +100,7 @@ func TestARefusedDialIsNotUnconfirmed(t *testing.T) {
 	}
 }
 
-// The client sends again by itself; its last error then says nothing of what came before.
+// The client sends again by itself; its last error does not describe the earlier attempts.
 func TestABeginThatWasSentBeforeTheDialWasRefusedIsUnconfirmed(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -153,7 +153,7 @@ func TestLostRepliesOfAGuard(t *testing.T) {
 	}
 }
 
-func TestEveryStepOfAGuardCanBeTakenTwice(t *testing.T) {
+func TestEveryStepOfAGuardCanBeSentTwice(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	for _, step := range guardSteps {
 		t.Run(step.name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestEveryStepOfAGuardCanBeTakenTwice(t *testing.T) {
 	}
 }
 
-// guardSteps are the steps of an attempt, each with what it must have left.
+// guardSteps are the steps of an attempt, each with a check of its effect.
 var guardSteps = []struct {
 	name  string
 	take  func(op, *redisstore.Store) (bool, error)

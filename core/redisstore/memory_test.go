@@ -22,11 +22,11 @@ func configure(t testing.TB, server *redis.Client, setting, value string) {
 	}
 }
 
-func TestWhatWasBegunEndsThoughMemoryIsFull(t *testing.T) {
+func TestOperationsEndThoughMemoryIsFull(t *testing.T) {
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
-				whatWasBegunEndsThoughMemoryIsFull(t, server, client, scope)
+				operationsEndThoughMemoryIsFull(t, server, client, scope)
 			})
 		})
 	}
@@ -47,7 +47,7 @@ func eachForm(t *testing.T, test func(t *testing.T, server *redistest.Server, cl
 	}
 }
 
-func whatWasBegunEndsThoughMemoryIsFull(t *testing.T, server *redistest.Server, client *redis.Client, scope string) {
+func operationsEndThoughMemoryIsFull(t *testing.T, server *redistest.Server, client *redis.Client, scope string) {
 	direct := server.Client()
 	log := new(logbook)
 	s := newStore(t, client, log.option())
@@ -66,7 +66,7 @@ func whatWasBegunEndsThoughMemoryIsFull(t *testing.T, server *redistest.Server, 
 	_, err := newOp("new").in(scope).begin(s)
 	wantUnavailable(t, err, false)
 
-	for range 2 { // sent twice, all the same
+	for range 2 { // also sent twice
 		owned, err := marked.mark(s)
 		wantOwned(t, "mark", owned, err)
 		owned, err = marked.renew(s)
@@ -95,9 +95,9 @@ func whatWasBegunEndsThoughMemoryIsFull(t *testing.T, server *redistest.Server, 
 	}
 }
 
-// A server that refuses to write, since its memory is full, answers about the operations that it
-// has. Only what would have to be written fails, with store.ErrFull.
-func TestAFullServerAnswersAboutWhatItHas(t *testing.T) {
+// A server with full memory replies about operations that it has. Only a step that has to write
+// fails, with store.ErrFull.
+func TestAFullServerReadsOperations(t *testing.T) {
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
@@ -281,7 +281,7 @@ func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
 	})
 }
 
-// lasting are the keys that do not expire.
+// lasting returns the keys that do not expire.
 func lasting(t *testing.T, server *redis.Client) (found []string) {
 	t.Helper()
 	keys, err := server.Keys(ctx(), "*").Result()
@@ -296,9 +296,8 @@ func lasting(t *testing.T, server *redis.Client) (found []string) {
 	return found
 }
 
-// What counts a scope is lost, or is something else: no attempt is stuck for that, and no key
-// lasts.
-func TestWhatCountsAScopeIsGone(t *testing.T) {
+// If the counts of a scope are lost or damaged, attempts still end, and every key expires.
+func TestLostCountsOfAScope(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -347,7 +346,7 @@ func TestWhatCountsAScopeIsGone(t *testing.T) {
 			if keys := lasting(t, direct); len(keys) > 0 {
 				t.Errorf("%q do not expire", keys)
 			}
-			if c.wrong { // until somebody mends it, or it expires
+			if c.wrong { // until it is deleted, or expires
 				_, err := newOp("new").in("alice").begin(s)
 				wantUnavailable(t, err, false)
 				newOp("new").in("bob").started(t, s)
@@ -374,7 +373,7 @@ func TestEvictionIsRefusedByGuardsOnly(t *testing.T) {
 		_, err := o.begin(s)
 		wantUnavailable(t, err, false)
 		if err == nil || !strings.Contains(err.Error(), "allkeys-lru") || !strings.Contains(err.Error(), "AllowEviction") {
-			t.Fatalf("%v does not say what is wrong and what to do", err)
+			t.Fatalf("%v names neither the setting nor the option", err)
 		}
 		if _, err := l.Allow(ctx(), "k"); err != nil {
 			t.Errorf("a token bucket: %v", err)
@@ -402,9 +401,9 @@ func TestEvictionIsRefusedWhereConfigIsForbidden(t *testing.T) {
 	}
 }
 
-func TestGuardsWarnWhereTheEvictionPolicyIsSecret(t *testing.T) {
+func TestGuardsWarnIfTheEvictionPolicyIsUnknown(t *testing.T) {
 	for name, client := range map[string]*redis.Client{
-		"forbidden": app(t, "-info"), "not said": dial(t, miniredis.RunT(t).Addr(), time.Second),
+		"forbidden": app(t, "-info"), "not reported": dial(t, miniredis.RunT(t).Addr(), time.Second),
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := new(logbook)

@@ -19,7 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// keysOn returns so many keys of newLimiter that a master has, and as many that others have.
+// keysOn returns n keys of newLimiter that a master has, and n that others have.
 func keysOn(t *testing.T, client *redis.ClusterClient, master *redistest.Server, n int) (here, elsewhere []string) {
 	t.Helper()
 	direct := newStore(t, client, redisstore.WithPrefix("where"))
@@ -39,8 +39,8 @@ func keysOn(t *testing.T, client *redis.ClusterClient, master *redistest.Server,
 	return here[:n], elsewhere[:n]
 }
 
-// A master of a Cluster is lost, and its replica takes over: nobody loses a lease of ten seconds,
-// and the shard works as soon as there is a master again.
+// A master of a Cluster is lost, and its replica takes over: no lease of ten seconds is lost, and
+// the shard works as soon as it has a master again.
 func TestAMasterIsLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(*testing.T, *redistest.Server){
@@ -60,7 +60,7 @@ func TestAMasterIsLost(t *testing.T) {
 			var leases []*lock.Lease
 			var attempts []*guard.Attempt
 			for i := range n {
-				eventually(t, 5*time.Second, "it is held", func() bool { // on a busy machine, too
+				eventually(t, 5*time.Second, "it is held", func() bool { // also on a busy machine
 					l, err := locks.Lock(ctx(), fmt.Sprint("k", i))
 					leases = append(leases, l)
 					return err == nil
@@ -134,10 +134,10 @@ func TestAMasterIsLost(t *testing.T) {
 	}
 }
 
-// One of three masters is gone for three seconds: callers of the others notice nothing, and its own
-// are refused at once.
-func TestAMasterIsGone(t *testing.T) {
-	var one sync.Mutex // is measured at a time
+// One of three masters is down for three seconds: calls to the others are as fast as before, and
+// its own calls fail at once.
+func TestAMasterIsDown(t *testing.T) {
+	var measuring sync.Mutex // only one at a time
 	for name, lose := range map[string]func(*testing.T, *redistest.Server){
 		"killed":  func(_ *testing.T, master *redistest.Server) { master.Stop() },
 		"stopped": stopped,
@@ -145,8 +145,8 @@ func TestAMasterIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := redistest.StartCluster(t)
-			one.Lock()
-			defer one.Unlock()
+			measuring.Lock()
+			defer measuring.Unlock()
 			client := cluster.Client()
 			log := new(logbook)
 			s := newStore(t, client, hasty, log.option(), redisstore.WithoutDenialCache())
@@ -156,7 +156,7 @@ func TestAMasterIsGone(t *testing.T) {
 				_, err := l.AllowN(ctx(), key, 0)
 				must(t, err)
 			}
-			// load has 8 callers ask about some keys, and returns how long each call took.
+			// load makes 8 callers decide about some keys, and returns how long each call took.
 			load := func(during time.Duration, keys []string, pause time.Duration, failed *atomic.Int64) (took []time.Duration) {
 				var mu sync.Mutex
 				end := time.Now().Add(during)
@@ -207,7 +207,7 @@ func TestAMasterIsGone(t *testing.T) {
 				during []time.Duration
 				share  float64
 			)
-			for range 3 { // the machine may be busier than before; what the lost master costs stays
+			for range 3 { // the machine may be busier than before; the cost of a lost master would stay
 				refused.Store(0)
 				wg.Go(func() { pingsDuring = pings(2 * time.Second) })
 				wg.Go(func() { own = load(2*time.Second, here, 5*time.Millisecond, &refused) })
@@ -234,8 +234,8 @@ func TestAMasterIsGone(t *testing.T) {
 	}
 }
 
-// A server that takes no writes answers PING, and must not be taken to work because of that.
-func TestAServerThatTakesNoWrites(t *testing.T) {
+// A server that refuses writes replies to PING, which must not close the breaker.
+func TestAServerThatRefusesWrites(t *testing.T) {
 	for name, c := range map[string]struct{ begin, end []any }{
 		"a replica":    {[]any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}},
 		"writes pause": {[]any{"client", "pause", "60000", "write"}, []any{"client", "unpause"}},
@@ -287,8 +287,8 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			// The six callers that write are slow once, and again if replies to the others excuse the
-			// server. If the breaker closed, they would be after each of twelve probes.
+			// The six callers that write are slow once, and again if replies to the others excuse
+			// the server. If the breaker closed, they would be after each of twelve probes.
 			if slow.Load() > 20 || failed.Load() < 1000 || slowReads.Load() > 1+reads.Load()/100 {
 				t.Errorf("%d calls were slow, and %d failed; %d of %d reads were slow",
 					slow.Load(), failed.Load(), slowReads.Load(), reads.Load())
@@ -302,8 +302,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-// While Redis is far away for a while, or from the start, calls fail for as long as it takes to
-// make connections, and not for as long as it is far away.
+// If Redis becomes far away, or is from the start, calls fail only until connections are made.
 func TestAServerFarAway(t *testing.T) {
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
@@ -364,7 +363,7 @@ func TestAServerFarAway(t *testing.T) {
 	}
 }
 
-// A burst of waiters keeps a server busy, which is no reason to take it to be down.
+// A burst of waiters keeps a server busy, which does not open the breaker.
 func TestABurstOfWaiters(t *testing.T) {
 	server := redistest.Start(t)
 	log := new(logbook)
@@ -376,13 +375,13 @@ func TestABurstOfWaiters(t *testing.T) {
 			failed.Add(1)
 		}
 	})
-	t.Logf("%d of 20000 had no answer in time", failed.Load())
+	t.Logf("%d of 20000 had no reply in time", failed.Load())
 	if log.has(tripped) {
 		t.Error("the breaker opened")
 	}
 }
 
-// Large results take their time, in both directions, and others notice nothing of it.
+// Large results take longer than the timeout, in both directions, and do not delay other calls.
 func TestLargeResults(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

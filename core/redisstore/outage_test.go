@@ -37,7 +37,7 @@ func (h *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// counted returns a client that does not go on dialing for long after it was closed, and counts.
+// counted returns a client that stops dialing soon after it was closed, and counts its round trips.
 func counted(t *testing.T, server *redistest.Server) (*redis.Client, *trips) {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{
@@ -53,7 +53,7 @@ func numbered(i int) guard.Operation {
 	return guard.Operation{Scope: fmt.Sprint("user", i%100), Key: fmt.Sprint(i), Fingerprint: []byte("tea")}
 }
 
-// atOnce calls f for every number below n, in so many goroutines.
+// atOnce calls f for every number below n, in this many goroutines.
 func atOnce(goroutines, n int, f func(i int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -90,8 +90,8 @@ func statesOf(t *testing.T, server *redistest.Server, n int) map[string]int {
 	return found
 }
 
-// However long Redis is away, and whatever becomes of the leases meanwhile, what a living process
-// knows of 3,000 operations is recorded.
+// The results of 3,000 operations are recorded after an outage, also if it is longer than the
+// leases.
 func TestCompletionsOutliveAnOutage(t *testing.T) {
 	const n = 3000
 	for name, c := range map[string]struct{ lease, away time.Duration }{
@@ -121,7 +121,7 @@ func TestCompletionsOutliveAnOutage(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx(), 100*time.Millisecond)
 			defer cancel()
 			if err := s.Shutdown(short); err == nil || !strings.Contains(err.Error(), "3000 completions are not confirmed") {
-				t.Errorf("Shutdown in the middle of the outage: %v", err)
+				t.Errorf("Shutdown during the outage: %v", err)
 			}
 			<-time.After(time.Until(began.Add(c.away)))
 			before := sent.Load()
@@ -141,9 +141,9 @@ func TestCompletionsOutliveAnOutage(t *testing.T) {
 	}
 }
 
-// Redis is silent for longer than the lease while operations begin. Some of them begin on the
-// server, and run nowhere: they are given back.
-func TestUnheardBeginsAreGivenBackAfterAnOutage(t *testing.T) {
+// Redis does not reply for longer than the lease while operations begin. Attempts that began on the
+// server, and run nowhere, are given back.
+func TestUnconfirmedBeginsAreGivenBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	const n, lease = 200, 500 * time.Millisecond
 	server := redistest.Start(t)

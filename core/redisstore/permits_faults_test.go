@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// permitSteps are the steps of a permit of weight 2 of 3, each with what it must have left.
+// permitSteps are the steps of a permit of weight 2 of 3, each with the weight in use after it.
 var permitSteps = []struct {
 	name  string
 	take  func(request, *redisstore.Store) (bool, error)
@@ -49,8 +49,8 @@ func TestLostRepliesOfAPermit(t *testing.T) {
 	}
 }
 
-// A release that is lost on its way to the caller, and sent again by it, says the same again; and a
-// delayed acquire of what was released does nothing.
+// A release whose reply is lost, and that is sent again, has the same reply. A delayed acquire
+// after it does nothing.
 func TestEveryStepOfAPermitCanBeSentTwice(t *testing.T) {
 	for weight, capacity := range map[int]int{1: 1, 2: 3} {
 		t.Run(fmt.Sprint("weight ", weight), func(t *testing.T) { everyStepTwice(t, weight, capacity) })
@@ -86,7 +86,7 @@ func everyStepTwice(t *testing.T, weight, capacity int) {
 	waiter.gets(t, s, store.Withdrawn)
 }
 
-// A waiter's process gives its turn up, and another asks for more than there is now.
+// The capacity changes while requests wait, each of which has its own.
 func TestACapacityThatChangesInTheQueue(t *testing.T) {
 	client := redistest.Start(t).Client()
 	s := newStore(t, client)
@@ -98,7 +98,7 @@ func TestACapacityThatChangesInTheQueue(t *testing.T) {
 	behind.gets(t, s, store.Queued)
 	w := behind.await(t, s)
 	subscribed(t, client, 1)
-	w.waits(t) // there is room for it, but not for who is before it
+	w.waits(t) // there is room for it, but not for the one before it
 	waiter.Capacity = 4
 	waiter.gets(t, s, store.Granted)
 	w.granted(t, 1500*time.Millisecond)
@@ -119,18 +119,18 @@ func TestPermitWaitersSurviveDamage(t *testing.T) {
 		"CLIENT KILL": func(t *testing.T, direct *redis.Client) {
 			must(t, direct.ClientKillByFilter(ctx(), "type", "pubsub").Err())
 		},
-		"DEL of the record": del("*:pool"),
-		"DEL of the holds":  del("*}h"),
-		"DEL of the queue":  del("*}q"),
-		"DEL of the living": del("*}w"),
-		"DEL of the heavy":  del("*}v"),
+		"DEL of the record":     del("*:pool"),
+		"DEL of the holds":      del("*}h"),
+		"DEL of the queue":      del("*}q"),
+		"DEL of the heartbeats": del("*}w"),
+		"DEL of the heavy":      del("*}v"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			client, direct := server.Client(), server.Client()
 			stores := [2]*redisstore.Store{newStore(t, client), newStore(t, client)}
-			for i := range 3 { // who goes without a word
+			for i := range 3 { // holders that die
 				newRequest("k", fmt.Sprint("first", i), 1+i%2, 4).ttl(lease).gets(t, stores[0], store.Granted)
 			}
 			var waits []*permitWait
@@ -141,7 +141,7 @@ func TestPermitWaitersSurviveDamage(t *testing.T) {
 			}
 			subscribed(t, client, 2)
 			damage(t, direct)
-			late := time.AfterFunc(10*time.Second+lease, func() { // a beat of those behind, and the lease
+			late := time.AfterFunc(10*time.Second+lease, func() { // a heartbeat from behind the front, and the lease
 				for _, w := range waits {
 					w.stop()
 				}
@@ -168,7 +168,7 @@ func TestPermitWaitersSurviveDamage(t *testing.T) {
 	}
 }
 
-// inUseAtLast waits for what was there before the damage to expire.
+// inUseAtLast waits until the permits from before the damage have expired.
 func inUseAtLast(t *testing.T, s *redisstore.Store, want int) {
 	t.Helper()
 	eventually(t, 5*time.Second, "nothing is in use", func() bool {
@@ -186,7 +186,7 @@ func TestALatchWhosePushIsLost(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.AwaitLatch(ctx(), latch) }()
 	keys := func(pattern string) int { return len(direct.Keys(ctx(), pattern).Val()) }
-	eventually(t, time.Second, "somebody waits", func() bool { return keys("*}w") == 1 })
+	eventually(t, time.Second, "a waiter", func() bool { return keys("*}w") == 1 })
 	if n, err := b.CountDownLatch(ctx(), latch, "one"); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
@@ -201,6 +201,6 @@ func TestALatchWhosePushIsLost(t *testing.T) {
 		t.Error("not woken")
 	}
 	if n := keys("*}w"); n != 0 {
-		t.Error("the server still knows who waited")
+		t.Error("the server still has the waiter")
 	}
 }

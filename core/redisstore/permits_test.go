@@ -29,7 +29,7 @@ func TestPermitsAcrossProcesses(t *testing.T) {
 		w1, w2 := first.await(t, a), second.await(t, b)
 		subscribed(t, client, 2)
 		light.ends(t, a, true)
-		newRequest("k", "greedy", 1, 3).gets(t, a, store.Taken) // there is room for it, and others were first
+		newRequest("k", "greedy", 1, 3).gets(t, a, store.Taken) // there is room for it, but others were first
 		w1.waits(t)
 		w2.waits(t)
 		heavy.ends(t, b, true)
@@ -42,14 +42,15 @@ func TestPermitsAcrossProcesses(t *testing.T) {
 	})
 }
 
-// A process whose waiters are gone holds up nobody for longer than its reserved turn.
-func TestTheDeadAreOverlooked(t *testing.T) {
+// A process that has ended delays other waiters for no longer than its reservation.
+func TestADeadProcessIsPassedOver(t *testing.T) {
 	for name, ghosts := range map[string][]int{"one": {1}, "a light and a heavy one": {1, 2}} {
 		t.Run(name, func(t *testing.T) { overlook(t, ghosts) })
 	}
 }
 
-// overlook has a permit of the greatest of the weights go past those of a dead process.
+// overlook checks that a waiter for the greatest of the weights overtakes waiters of a dead
+// process.
 func overlook(t *testing.T, weights []int) {
 	client := redistest.Start(t).Client()
 	alive, dead := newStore(t, client), newStore(t, client)
@@ -61,7 +62,7 @@ func overlook(t *testing.T, weights []int) {
 	var ghosts []request
 	for _, weight := range weights {
 		try := 0
-		eventually(t, time.Second, "a waiter that can be told of", func() bool {
+		eventually(t, time.Second, "a waiter whose inbox is known", func() bool {
 			try++
 			ghost := newRequest("k", fmt.Sprint("ghost", weight, try), weight, most).queued()
 			ghost.gets(t, dead, store.Queued)
@@ -77,19 +78,19 @@ func overlook(t *testing.T, weights []int) {
 	last := newRequest("k", "last", most, most).queued()
 	last.gets(t, alive, store.Queued)
 	w := last.await(t, alive)
-	eventually(t, time.Second, "the dead have no inbox", func() bool {
+	eventually(t, time.Second, "the dead process has no inbox", func() bool {
 		return len(client.PubSubChannels(ctx(), "*").Val()) == 1
 	})
 	holder.ends(t, alive, true)
 	for _, ghost := range ghosts {
 		if client.HExists(ctx(), keysOf(t, client, "*:pool")[0], "h"+ghost.ID).Val() {
-			t.Error("a permit is reserved for the dead")
+			t.Error("a permit is reserved for the dead process")
 		}
 	}
 	w.granted(t, 900*time.Millisecond)
 }
 
-// There are more permits than a waiter takes to be possible: it waits until there are fewer.
+// More is in use than a waiter's capacity: it waits until less is.
 func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		s := newStore(t, client)
@@ -109,8 +110,8 @@ func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
 	})
 }
 
-// The first in the queue has a permit, and the next one too, for whom there is more room.
-func TestWhoeverFitsBesideTheFirstHasAPermitToo(t *testing.T) {
+// The first in the queue is granted a permit, and so is the next one, which has a larger capacity.
+func TestSeveralWaitersAreGrantedAtOnce(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	holder, other := newRequest("k", "holder", 1, 2), newRequest("k", "other", 1, 2)
 	holder.gets(t, s, store.Granted)
@@ -121,8 +122,8 @@ func TestWhoeverFitsBesideTheFirstHasAPermitToo(t *testing.T) {
 	inUse(t, s, "k", 3)
 }
 
-// What has expired is no more than noted by a request that comes then: whose turn it is has it.
-func TestAPermitThatExpiresIsTheNextOnes(t *testing.T) {
+// A request that meets an expired permit does not get it: the first in the queue does.
+func TestAnExpiredPermitIsGrantedToTheNextWaiter(t *testing.T) {
 	client := redistest.Start(t).Client()
 	s := newStore(t, client)
 	newRequest("k", "dead", 1, 1).ttl(200*time.Millisecond).gets(t, s, store.Granted)
@@ -134,7 +135,7 @@ func TestAPermitThatExpiresIsTheNextOnes(t *testing.T) {
 	newRequest("k", "second", 1, 1).queued().gets(t, s, store.Queued)
 	inUse(t, s, "k", 1)
 
-	// And it is forgotten, though others come and go who are not in its way.
+	// And it is removed by other requests, which did not need its room.
 	stays, passes := newRequest("other", "stays", 1, 3), newRequest("other", "passes", 1, 3)
 	newRequest("other", "dead", 1, 3).ttl(100*time.Millisecond).gets(t, s, store.Granted)
 	stays.gets(t, s, store.Granted)
@@ -153,7 +154,7 @@ func TestAPermitThatExpiresIsTheNextOnes(t *testing.T) {
 	}
 }
 
-// So many may wait, and no more.
+// A queue takes MaxWaiting requests.
 func TestAQueueForLightPermitsIsBounded(t *testing.T) {
 	s := newStore(t, redistest.Start(t).Client())
 	newRequest("k", "holder", 1, 1).gets(t, s, store.Granted)
@@ -165,8 +166,8 @@ func TestAQueueForLightPermitsIsBounded(t *testing.T) {
 	}
 }
 
-// A permit is not reserved for whoever has stopped to beat, though it tells nobody that it is gone.
-func TestWhoHasStoppedBeatingHasNoPermit(t *testing.T) {
+// No permit is reserved for a waiter without heartbeats, though it did not withdraw.
+func TestAWaiterWithoutHeartbeatsHasNoPermit(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -179,7 +180,7 @@ func TestWhoHasStoppedBeatingHasNoPermit(t *testing.T) {
 	next.gets(t, s, store.Granted)
 }
 
-// Whatever becomes of permits of weight 1, every key expires, and none before what it has.
+// Every key of permits of weight 1 expires, and none before the permits in it.
 func TestKeysOfLightPermitsOutliveThem(t *testing.T) {
 	client := redistest.Start(t).Client()
 	s := newStore(t, client)
@@ -240,7 +241,7 @@ func TestFencesOfPermitsGrow(t *testing.T) {
 	}
 }
 
-// However many permits have expired, no call takes long, and all is to be had at once.
+// After many permits have expired, no call takes long, and the whole capacity is free at once.
 func TestTenThousandExpiredPermits(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
@@ -265,7 +266,7 @@ func TestTenThousandExpiredPermits(t *testing.T) {
 		t.Errorf("an acquire took %v", took)
 	}
 	whole.ends(t, s, true)
-	// What has expired is forgotten by and by.
+	// Expired permits are removed in batches.
 	for range n / 200 {
 		r := newRequest("k", "next", 1, 2*n)
 		r.ID += fmt.Sprint(time.Now().UnixNano())[10:]
@@ -384,7 +385,7 @@ func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A full server grants nothing new, and lets go of what there is.
+// A full server grants no new permits, and releases those that it has.
 func TestPermitsWhenMemoryIsFull(t *testing.T) { eachForm(t, permitsWhenMemoryIsFull) }
 
 func permitsWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *redis.Client) {
@@ -396,7 +397,7 @@ func permitsWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *red
 	waiter := newRequest("k", "waiter", 1, 2).queued()
 	waiter.gets(t, s, store.Queued)
 	configure(t, direct, "maxmemory", "1")
-	newRequest("k", "new", 1, 9).gets(t, s, store.Taken) // somebody waits
+	newRequest("k", "new", 1, 9).gets(t, s, store.Taken) // others wait
 	for _, weight := range []int{1, 2} {
 		_, err := newRequest("new", "new", weight, 9).acquire(s)
 		wantUnavailable(t, err, false)

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// What the tests of semaphores share.
+// Helpers of the tests of semaphores.
 
 // request is one for a permit of the semaphore "pool" of a key.
 type request store.PermitRequest
@@ -105,7 +105,7 @@ func (w *permitWait) waits(t testing.TB) {
 	}
 }
 
-// inUse fails the test unless so much of the semaphore of a key is.
+// inUse fails the test unless the permits in use have this weight.
 func inUse(t testing.TB, s *redisstore.Store, key string, want int) {
 	t.Helper()
 	if state, err := s.InspectPermits(ctx(), "pool", key); err != nil || state.InUse != want {

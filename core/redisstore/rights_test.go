@@ -22,7 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// The rights of a Redis user, as docs/redis.md has them.
+// The rights of a Redis user in docs/redis.md.
 
 // documentation returns the part of docs/redis.md between two texts.
 func documentation(t testing.TB, after, before string) string {
@@ -45,7 +45,7 @@ func serverRights(t testing.TB) []string {
 	return strings.Fields(documentation(t, "ACL SETUSER lockkeeper on >password ", "```"))
 }
 
-// clusterRights returns those that it lists for the nodes of a Cluster.
+// clusterRights returns the rights that it lists for the nodes of a Cluster.
 func clusterRights(t testing.TB) []string {
 	t.Helper()
 	return append(serverRights(t), strings.Fields("+"+documentation(t, "ACL SETUSER lockkeeper +", "```"))...)
@@ -159,8 +159,7 @@ func TestContractOnACluster(t *testing.T) {
 	wantSufficient(t, clusterRights(t)[len(serverRights(t)):], cluster.Servers...)
 }
 
-// decideWhileASlotMoves returns the error of a decision about a key that is not at its master any
-// more.
+// decideWhileASlotMoves returns the error of a decision about a key whose slot migrates.
 func decideWhileASlotMoves(t *testing.T, cluster *redistest.Cluster, l *tokenbucket.Limiter) error {
 	t.Helper()
 	if _, err := l.Allow(ctx(), "k"); err != nil {
@@ -181,7 +180,7 @@ func decideWhileASlotMoves(t *testing.T, cluster *redistest.Cluster, l *tokenbuc
 	must(t, source.Del(ctx(), key).Err())
 	_, err := l.Allow(ctx(), "k")
 	if err == nil && onlyKey(t, target) != key {
-		t.Error("the decision was not made where the slot moves to")
+		t.Error("the decision was not made on the target of the migration")
 	}
 	must(t, target.FlushAll(ctx()).Err())
 	state(source, "STABLE")
@@ -232,7 +231,7 @@ func commands(t testing.TB, server *redistest.Server) map[string]bool {
 	return used
 }
 
-// What a store does, each as a user sees it.
+// operations are what users call, by name.
 var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 	"decision": func(t testing.TB, s *redisstore.Store) error {
 		_, err := newLimiter(t, s).Allow(ctx(), "k")
@@ -288,7 +287,7 @@ var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 	"uptime": func(_ testing.TB, s *redisstore.Store) error { _, err := s.Uptime(ctx()); return err },
 }
 
-// missing says what a store cannot do whose user lacks a right.
+// missing is what fails without a right.
 type missing struct {
 	fails  []string // operations, and no others
 	logged string
@@ -333,7 +332,7 @@ var missingOnServer = map[string]missing{
 	"&lk:inbox:*": {check: wantPolling, logged: "cannot subscribe"},
 }
 
-// wantPolling checks that waiters notice in time what nobody tells them.
+// wantPolling checks that waiters are granted a lock, and see a latch open, in time without pushes.
 func wantPolling(t *testing.T, _ *redistest.Server, s *redisstore.Store) {
 	t.Helper()
 	latch := store.LatchRequest{Name: "polled", Count: 1, TTL: time.Minute}
@@ -352,7 +351,7 @@ func wantPolling(t *testing.T, _ *redistest.Server, s *redisstore.Store) {
 	}
 }
 
-// The documentation says what each right that a user lacks costs.
+// Without a right, those operations fail that the documentation names.
 func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	for right, want := range missingOnServer {
@@ -386,7 +385,7 @@ func TestMissingRights(t *testing.T) {
 	}
 }
 
-// Where a Cluster does not answer COMMAND, the client asks again before each call.
+// If the nodes of a Cluster refuse COMMAND, the client sends it again before each call.
 func TestMissingRightsOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -427,7 +426,7 @@ func TestMissingRightsOnACluster(t *testing.T) {
 	}
 }
 
-// Rights and rows of the table of what they cost are the same.
+// The table of missing rights in the documentation has a row for each right, and no others.
 func TestEachMissingRightIsDocumented(t *testing.T) {
 	rows := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(documentation(t, "## What a missing right costs", "\n## "), -1)
 	documented := make(map[string]bool)

@@ -93,7 +93,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	}
 }
 
-// oldServer is a hook that makes a server look like one before Redis 7.
+// oldServer is a hook that makes a server behave like one before Redis 7.
 type oldServer struct{ modern atomic.Int64 }
 
 type replyError string
@@ -103,7 +103,7 @@ func (replyError) RedisError()     {}
 
 const noShebang = replyError("ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'")
 
-// refuses reports whether the server does not understand a command, and counts it.
+// refuses reports whether a server before Redis 7 refuses a command, and counts those.
 func (h *oldServer) refuses(cmd redis.Cmder) bool {
 	for _, arg := range cmd.Args() {
 		if strings.HasPrefix(fmt.Sprint(arg), "#!lua") {
@@ -149,7 +149,8 @@ func TestContractBeforeRedis7(t *testing.T) {
 		client, hook := server.Client(), new(oldServer)
 		client.AddHook(hook)
 		st := newStore(t, client)
-		// The first call learns what the server is; none after it may send what the server refuses.
+		// The first call detects the server's version; later ones must send nothing that it
+		// refuses.
 		if _, err := newLimiter(t, st).Allow(ctx(), "first"); err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +165,7 @@ func TestContractBeforeRedis7(t *testing.T) {
 	})
 }
 
-// Every one of many first calls may find out for itself what the server is.
+// Concurrent first calls may each detect the server's version.
 func TestManyFirstCallsBeforeRedis7(t *testing.T) {
 	client := redistest.Start(t).Client()
 	client.AddHook(new(oldServer))
@@ -193,7 +194,7 @@ func TestScriptsLoadInOneRoundTrip(t *testing.T) {
 	}
 }
 
-// Where SCRIPT LOAD is forbidden, calls do without, and do not ask each time.
+// If SCRIPT LOAD is forbidden, calls succeed without it, and do not try it each time.
 func TestScriptsThatCannotBeLoaded(t *testing.T) {
 	server := redistest.Start(t, "--user", "app", "on", ">secret", "~*", "&*", "+@all", "-script")
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -208,7 +209,7 @@ func TestScriptsThatCannotBeLoaded(t *testing.T) {
 	}
 	tries := 1 + int(time.Since(began)/time.Second)
 	if got := proxy.Seen("script"); got > redisstore.Scripts()*tries {
-		t.Errorf("asked %d times to load %d scripts", got, redisstore.Scripts())
+		t.Errorf("sent %d times to load %d scripts", got, redisstore.Scripts())
 	}
 	if got := proxy.Seen("eval"); got != 1 {
 		t.Errorf("sent the text %d times, want once", got)

@@ -18,9 +18,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// convoy is a store whose calls take a while, and as many under way as may be, so that the steps
-// that come next wait and go together.
-type convoy struct {
+// stepBatch is a store with slow calls, of which as many are in flight as may be, so that further
+// steps wait and share a batch.
+type stepBatch struct {
 	t     *testing.T
 	proxy *redistest.Proxy
 	store *redisstore.Store
@@ -29,8 +29,8 @@ type convoy struct {
 	first sync.WaitGroup
 }
 
-func newConvoy(t *testing.T, server *redistest.Server) *convoy {
-	c := &convoy{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook), sizes: new(pipelineSizes)}
+func newStepBatch(t *testing.T, server *redistest.Server) *stepBatch {
+	c := &stepBatch{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook), sizes: new(pipelineSizes)}
 	redisClient := pooled(t, c.proxy.Addr(), 5*time.Second, 10)
 	redisClient.AddHook(c.sizes)
 	c.store = newStore(t, redisClient, redisstore.WithTimeout(5*time.Second), c.log.option())
@@ -54,27 +54,27 @@ func warm(t *testing.T, proxy *redistest.Proxy, client *redis.Client) {
 	proxy.Delay(0)
 }
 
-// ask takes steps that all wait until as many calls are over as may be under way.
-func (c *convoy) ask(meanwhile func(), steps ...func()) {
+// ask runs steps concurrently, which all wait until calls in flight have ended.
+func (c *stepBatch) ask(during func(), steps ...func()) {
 	c.t.Helper()
 	before := c.proxy.Seen("evalsha")
 	c.proxy.Delay(300 * time.Millisecond)
 	for i := range c.store.MaxInFlight() {
 		c.first.Go(func() { _, _ = newClaim(fmt.Sprint("busy", i), "busy").acquire(c.store) })
-		eventually(c.t, 10*time.Second, "a call is under way", func() bool { return c.proxy.Seen("evalsha") == before+i+1 })
+		eventually(c.t, 10*time.Second, "a call is in flight", func() bool { return c.proxy.Seen("evalsha") == before+i+1 })
 	}
 	c.sizes.reset()
 	var wg sync.WaitGroup
 	for _, step := range steps {
 		wg.Go(step)
 	}
-	meanwhile()
+	during()
 	wg.Wait()
 	c.first.Wait()
 	c.proxy.Delay(0)
 }
 
-// pipelineSizes notes how many scripts the pipelines of a client have.
+// pipelineSizes records the numbers of commands in a client's pipelines.
 type pipelineSizes struct {
 	mu    sync.Mutex
 	sizes []int
@@ -105,12 +105,12 @@ func (p *pipelineSizes) seen() []int {
 
 func nothing() {}
 
-// Steps of every kind that are asked for at once go in few pipelines, and each is answered as it
-// would be alone.
+// Concurrent steps of every kind share few pipelines, and each has the reply that it would have
+// alone.
 func TestStepsGoTogether(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newConvoy(t, server)
+	c := newStepBatch(t, server)
 	var held [60]claim
 	for i := range held {
 		held[i] = newClaim(fmt.Sprint("held", i), "holder")
@@ -135,14 +135,14 @@ func TestStepsGoTogether(t *testing.T) {
 			ok, err := held[i].release(c.store)
 			wantOwned(t, "release", ok, err)
 		}, func() {
-			one, err := newClaim("one of them", fmt.Sprint("n", i)).queued().acquire(c.store)
+			one, err := newClaim("contended", fmt.Sprint("n", i)).queued().acquire(c.store)
 			switch {
 			case err == nil && one.Outcome == store.Granted:
 				granted.Add(1)
 			case err == nil && one.Outcome == store.Queued:
 				queued.Add(1)
 			default:
-				t.Errorf("a lock that all want: %+v, %v", one, err)
+				t.Errorf("a contended lock: %+v, %v", one, err)
 			}
 		}, func() { newOp(fmt.Sprint("op", i)).started(t, c.store) })
 	}
@@ -152,7 +152,7 @@ func TestStepsGoTogether(t *testing.T) {
 	})
 	c.ask(nothing, steps...)
 	if granted.Load() != 1 || queued.Load() != int64(len(held)-1) {
-		t.Errorf("%d were granted the lock that all want, and %d wait for it", granted.Load(), queued.Load())
+		t.Errorf("%d were granted the contended lock, and %d wait for it", granted.Load(), queued.Load())
 	}
 	total := 0
 	sizes := c.sizes.seen()
@@ -168,7 +168,7 @@ func TestStepsGoTogether(t *testing.T) {
 }
 
 func TestALoneStepHasACallOfItsOwn(t *testing.T) {
-	c := newConvoy(t, redistest.Start(t))
+	c := newStepBatch(t, redistest.Start(t))
 	c.sizes.reset()
 	for i := range 10 {
 		one := newClaim(fmt.Sprint(i), "one")
@@ -180,11 +180,11 @@ func TestALoneStepHasACallOfItsOwn(t *testing.T) {
 	}
 }
 
-// A key that holds what the store did not put there fails whoever asks about it, and nobody else.
+// A damaged key fails its own steps, and no others.
 func TestADamagedKeyFailsItsOwnStepAlone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newConvoy(t, server)
+	c := newStepBatch(t, server)
 	bad := newClaim("bad", "bad")
 	bad.gets(t, c.store, store.Granted)
 	key := stemOf(t, server.Client(), "bad") + "=jobs"
@@ -201,17 +201,18 @@ func TestADamagedKeyFailsItsOwnStepAlone(t *testing.T) {
 	}
 	c.ask(nothing, steps...)
 	if !c.log.has("a record is damaged") {
-		t.Error("nobody is told")
+		t.Error("it was not logged")
 	}
 	if c.log.has(tripped) {
 		t.Error("the breaker opened")
 	}
 }
 
-// Whoever leaves before its step was sent holds nothing, is told at once, and keeps nobody waiting.
-func TestWhoLeavesTheConvoyHoldsNothing(t *testing.T) {
+// A call that is canceled before its step was sent holds nothing, returns at once, and delays no
+// other.
+func TestACanceledStepHoldsNothing(t *testing.T) {
 	server := redistest.Start(t)
-	c := newConvoy(t, server)
+	c := newStepBatch(t, server)
 	leaving, leave := context.WithCancel(t.Context())
 	var steps []func()
 	for i := range 20 {
@@ -219,7 +220,7 @@ func TestWhoLeavesTheConvoyHoldsNothing(t *testing.T) {
 			start := time.Now()
 			_, err := c.store.AcquireLock(leaving, newClaim(fmt.Sprint("left", i), "leaver").request())
 			if !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
-				t.Errorf("who left is told %v", err)
+				t.Errorf("a canceled call: %v", err)
 			}
 			if took := time.Since(start); took > 200*time.Millisecond {
 				t.Errorf("after %v", took)
@@ -232,11 +233,11 @@ func TestWhoLeavesTheConvoyHoldsNothing(t *testing.T) {
 	}
 }
 
-// Steps may be sent twice, and together too they are when a reply is lost.
-func TestALostReplyOfAConvoyIsAskedForAgain(t *testing.T) {
+// Steps of a batch are sent again after a lost reply.
+func TestABatchIsSentAgainAfterALostReply(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newConvoy(t, server)
+	c := newStepBatch(t, server)
 	var steps []func()
 	for i := range 20 {
 		steps = append(steps, func() {
@@ -257,11 +258,11 @@ func TestALostReplyOfAConvoyIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// The server has forgotten the scripts, and nobody notices.
-func TestAConvoyWithoutScripts(t *testing.T) {
+// A batch succeeds after the server lost the scripts.
+func TestABatchAfterScriptFlush(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newConvoy(t, server)
+	c := newStepBatch(t, server)
 	var steps []func()
 	for i := range 20 {
 		steps = append(steps, func() { newClaim(fmt.Sprint(i), "holder").gets(t, c.store, store.Granted) })
@@ -273,7 +274,7 @@ func TestAConvoyWithoutScripts(t *testing.T) {
 func TestLargeResultsGoInShortPipelines(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newConvoy(t, server)
+	c := newStepBatch(t, server)
 	data := strings.Repeat("x", 64<<10)
 	var steps []func()
 	for i := range 40 {
@@ -291,8 +292,8 @@ func TestLargeResultsGoInShortPipelines(t *testing.T) {
 	}
 }
 
-// In a burst the last are served late, even after the store's own deadline, while the server
-// answers others.
+// In a burst, the last calls are served even after the store's own deadline, while the server
+// replies to others.
 func TestABurstIsServedLate(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -311,12 +312,12 @@ func TestABurstIsServedLate(t *testing.T) {
 		}
 	})
 	if late.Load() == 0 {
-		t.Error("nobody was late: the test does not test what it says")
+		t.Error("no call was late: the test does not test what it says")
 	}
 }
 
-// If the server answers nobody, those who wait for their turn are told at the store's own deadline.
-func TestASilentServerKeepsNoConvoyWaiting(t *testing.T) {
+// If the server does not reply, waiting steps fail at the store's own deadline.
+func TestWaitingStepsFailAtTheDeadline(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	const timeout = time.Second
@@ -345,8 +346,8 @@ func TestASilentServerKeepsNoConvoyWaiting(t *testing.T) {
 	proxy.Mend()
 }
 
-// What finishes something goes, in company too, though the store takes the server to be down.
-func TestAConvoyOfReleasesPassesTheBreaker(t *testing.T) {
+// Releases are sent although the breaker is open, also in batches.
+func TestABatchOfReleasesPassesTheBreaker(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	log := new(logbook)
@@ -364,7 +365,8 @@ func TestAConvoyOfReleasesPassesTheBreaker(t *testing.T) {
 	proxy.Mend()
 	proxy.Delay(20 * time.Millisecond)
 	together(len(held), func(i int) {
-		// A quarter of the connections are for these, of which each may still be stuck.
+		// A quarter of the connections are for releases, and each of these may still wait for a
+		// reply.
 		eventually(t, 5*time.Second, "released", func() bool { ok, err := held[i].release(s); return ok && err == nil })
 	})
 }

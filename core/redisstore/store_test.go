@@ -16,7 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // such tests wait; those that measure are not parallel
+	// Parallel tests wait for servers and leases, and need little CPU time. Tests that measure
+	// latencies, or count timeouts or goroutines, are not parallel.
+	_ = flag.Set("test.parallel", "8")
 	goleak.VerifyTestMain(m, redistest.Redialing())
 }
 

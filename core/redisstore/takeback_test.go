@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestAnAttemptThatNobodyHeardOfIsTakenBack(t *testing.T) {
+func TestAnUnconfirmedAttemptIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	g := newGuard(t, newStore(t, server.Client()))
@@ -40,7 +40,7 @@ func TestAnAttemptThatNobodyHeardOfIsTakenBack(t *testing.T) {
 	signal(syscall.SIGCONT)
 	stopped = false
 
-	// The server wakes, and carries the request out. The lease would last for 30 s.
+	// The server continues, and carries the request out. The lease would last for 30 s.
 	eventually(t, 3*time.Second, "another attempt may begin", func() bool {
 		attempt, _, err := g.Begin(ctx(), operation)
 		if err != nil {

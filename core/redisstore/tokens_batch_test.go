@@ -19,9 +19,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// rush is a store whose calls take a while, and as many under way as may be, so that what is asked
-// for next waits and goes together.
-type rush struct {
+// decisionBatch is a store with slow calls, of which as many are in flight as may be, so that
+// further decisions wait and share a batch.
+type decisionBatch struct {
 	t     *testing.T
 	proxy *redistest.Proxy
 	store *redisstore.Store
@@ -29,8 +29,8 @@ type rush struct {
 	first sync.WaitGroup
 }
 
-func newRush(t *testing.T, server *redistest.Server) *rush {
-	c := &rush{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook)}
+func newDecisionBatch(t *testing.T, server *redistest.Server) *decisionBatch {
+	c := &decisionBatch{t: t, proxy: redistest.NewProxy(t, server.Addr()), log: new(logbook)}
 	client := pooled(t, c.proxy.Addr(), 5*time.Second, 10)
 	warm(t, c.proxy, client)
 	c.store = newStore(t, client, redisstore.WithTimeout(5*time.Second), c.log.option())
@@ -40,7 +40,7 @@ func newRush(t *testing.T, server *redistest.Server) *rush {
 	return c
 }
 
-func (c *rush) limiter(name string, burst int64) *tokenbucket.Limiter {
+func (c *decisionBatch) limiter(name string, burst int64) *tokenbucket.Limiter {
 	l, err := tokenbucket.New(c.store, name, tokenbucket.PerHour(1).Burst(burst))
 	if err != nil {
 		c.t.Fatal(err)
@@ -48,20 +48,21 @@ func (c *rush) limiter(name string, burst int64) *tokenbucket.Limiter {
 	return l
 }
 
-// busy has as many calls under way as there may be until the server is mended.
-func (c *rush) busy() {
+// busy starts as many calls as may be in flight, whose replies are delayed until the proxy has no
+// delay.
+func (c *decisionBatch) busy() {
 	c.t.Helper()
 	before := c.proxy.Seen("evalsha")
 	c.proxy.Delay(300 * time.Millisecond)
 	for i := range c.store.MaxInFlight() {
 		l := c.limiter("busy", 100)
 		c.first.Go(func() { _, _ = l.Allow(context.Background(), fmt.Sprint(i)) })
-		eventually(c.t, 10*time.Second, "a call is under way", func() bool { return c.proxy.Seen("evalsha") == before+i+1 })
+		eventually(c.t, 10*time.Second, "a call is in flight", func() bool { return c.proxy.Seen("evalsha") == before+i+1 })
 	}
 }
 
-// ask asks for decisions, all of which wait until those calls are over.
-func (c *rush) ask(decisions ...func()) {
+// ask makes decisions concurrently, which all wait until calls in flight have ended.
+func (c *decisionBatch) ask(decisions ...func()) {
 	c.t.Helper()
 	c.busy()
 	var wg sync.WaitGroup
@@ -73,11 +74,11 @@ func (c *rush) ask(decisions ...func()) {
 	c.proxy.Delay(0)
 }
 
-// Many who ask at once are answered by few calls, each as it would be alone.
+// Concurrent decisions share few calls, and each is as it would be alone.
 func TestDecisionsGoTogether(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newRush(t, server)
+	c := newDecisionBatch(t, server)
 	one, other := c.limiter("one", 10), c.limiter("other", 3)
 	both, err := tokenbucket.New(c.store, "both", tokenbucket.Limits{
 		tokenbucket.PerHour(5).Named("hourly"), tokenbucket.Per(7, 90*time.Minute).Named("odd"),
@@ -109,7 +110,7 @@ func TestDecisionsGoTogether(t *testing.T) {
 			t.Errorf("limiter %d allowed %d, want %d", n, got, want)
 		}
 	}
-	// The store's own memory of what was charged is the same as if each had gone alone.
+	// The debts are the same as if each had been sent alone.
 	for l, want := range map[*tokenbucket.Limiter]int64{one: 0, other: 0, both: 0} {
 		d, err := l.Peek(t.Context(), "key")
 		if err != nil || d.Limits()[0].Remaining != want || d.Allowed {
@@ -118,8 +119,8 @@ func TestDecisionsGoTogether(t *testing.T) {
 	}
 }
 
-// Those of the common kind are read and written together, whatever is in the buckets, and whoever
-// may not read several at once is served as well.
+// Common decisions of a batch are read and written together, also with damaged buckets among them,
+// and by a user without the right to MGET.
 func TestQuickDecisionsGoTogether(t *testing.T) {
 	t.Parallel()
 	for name, forbidden := range map[string]string{"": "", "without MGET": "-mget"} {
@@ -129,7 +130,7 @@ func TestQuickDecisionsGoTogether(t *testing.T) {
 			if forbidden != "" {
 				must(t, direct.Do(t.Context(), "ACL", "SETUSER", "default", forbidden).Err())
 			}
-			c := newRush(t, server)
+			c := newDecisionBatch(t, server)
 			one, other := c.limiter("one", 10), c.limiter("other", 3)
 			type question struct {
 				limiter *tokenbucket.Limiter
@@ -157,7 +158,7 @@ func TestQuickDecisionsGoTogether(t *testing.T) {
 				}
 				return decisions
 			}
-			// What is no bucket, under the name of one.
+			// Damaged buckets.
 			must(t, direct.FlushAll(t.Context()).Err())
 			if _, err := other.Allow(t.Context(), "spoilt"); err != nil {
 				t.Fatal(err)
@@ -173,7 +174,7 @@ func TestQuickDecisionsGoTogether(t *testing.T) {
 
 			questions := map[question]int{
 				{one, "key", false}: 50, {other, "key", false}: 50, {other, "spoilt", false}: 10, {other, "spoilt", true}: 5,
-				{one, "looked at", true}: 10, {other, "spoilt too", true}: 5,
+				{one, "peeked at", true}: 10, {other, "spoilt too", true}: 5,
 			}
 			for i := range 20 {
 				questions[question{one, fmt.Sprint(i), false}] = 1
@@ -196,7 +197,7 @@ func TestQuickDecisionsGoTogether(t *testing.T) {
 				}
 			}
 			if v := direct.HGet(t.Context(), spoilt, "f").Val(); v != "v" {
-				t.Errorf("what is no bucket has been written: %q", v)
+				t.Errorf("a damaged bucket was written: %q", v)
 			}
 			for _, key := range keysOf(t, direct, "lk:t:*") {
 				if ttl := direct.PTTL(t.Context(), key).Val(); direct.Type(t.Context(), key).Val() == "string" && (ttl <= 0 || ttl > 10*time.Hour+time.Second) {
@@ -210,7 +211,7 @@ func TestQuickDecisionsGoTogether(t *testing.T) {
 // A bucket that another plan has charged counts in a batch as it does alone, to the nanosecond.
 func TestAnotherPlansBucketInABatch(t *testing.T) {
 	t.Parallel()
-	c := newRush(t, redistest.Start(t))
+	c := newDecisionBatch(t, redistest.Start(t))
 	l := c.limiter("changed", 10)
 	must(t, l.SetPlan(tokenbucket.Per(7, 90*time.Minute)))
 	if _, err := l.Allow(t.Context(), "k"); err != nil { // a debt of 771.428571429 s
@@ -234,12 +235,12 @@ func TestAnotherPlansBucketInABatch(t *testing.T) {
 	}
 }
 
-// A clock that stepped back locks nobody out for longer than a burst takes, and who is denied is
-// told for how long.
-func TestACrowdIsNotLockedOut(t *testing.T) {
+// After the clock stepped back, decisions are denied for no longer than a burst takes to refill,
+// with the right RetryAfter.
+func TestABatchAfterTheClockSteppedBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newRush(t, server)
+	c := newDecisionBatch(t, server)
 	l := c.limiter("l", 10)
 	must(t, server.Client().FlushAll(t.Context()).Err())
 	if _, err := l.Allow(t.Context(), "k"); err != nil {
@@ -261,7 +262,7 @@ func TestACrowdIsNotLockedOut(t *testing.T) {
 
 func TestALoneCallerHasACallOfItsOwn(t *testing.T) {
 	server := redistest.Start(t)
-	c := newRush(t, server)
+	c := newDecisionBatch(t, server)
 	l := c.limiter("l", 100)
 	before := c.proxy.Seen("evalsha")
 	for range 10 {
@@ -274,11 +275,11 @@ func TestALoneCallerHasACallOfItsOwn(t *testing.T) {
 	}
 }
 
-// A key that holds what is no bucket fails whoever asks about it, and nobody else.
+// A damaged bucket fails its own decisions, and no others.
 func TestADamagedBucketFailsItsOwnCallerAlone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newRush(t, server)
+	c := newDecisionBatch(t, server)
 	l := c.limiter("l", 100)
 	if _, err := l.Allow(t.Context(), "damaged"); err != nil {
 		t.Fatal(err)
@@ -303,14 +304,14 @@ func TestADamagedBucketFailsItsOwnCallerAlone(t *testing.T) {
 	}
 	c.ask(decisions...)
 	if !c.log.has("a record is damaged") {
-		t.Error("nobody is told")
+		t.Error("it was not logged")
 	}
 }
 
-// Whoever leaves before its decision was sent is not charged, and keeps nobody waiting.
-func TestWhoLeavesTheQueueIsNotCharged(t *testing.T) {
+// A call that is canceled before its decision was sent is not charged, and delays no other.
+func TestACanceledDecisionIsNotCharged(t *testing.T) {
 	server := redistest.Start(t)
-	c := newRush(t, server)
+	c := newDecisionBatch(t, server)
 	l := c.limiter("l", 100)
 	leaving, leave := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, leave)
@@ -320,7 +321,7 @@ func TestWhoLeavesTheQueueIsNotCharged(t *testing.T) {
 			start := time.Now()
 			_, err := l.Allow(leaving, "k")
 			if !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
-				t.Errorf("who left is told %v", err)
+				t.Errorf("a canceled call: %v", err)
 			}
 			if took := time.Since(start); took > 150*time.Millisecond {
 				t.Errorf("after %v", took)
@@ -337,11 +338,11 @@ func TestWhoLeavesTheQueueIsNotCharged(t *testing.T) {
 	}
 }
 
-// A reply that is lost leaves everybody who was in the call in doubt, and nobody charged twice.
+// If the reply of a batch is lost, its decisions are unconfirmed, and charged once.
 func TestALostReplyOfManyIsUnconfirmedAndChargedOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newRush(t, server)
+	c := newDecisionBatch(t, server)
 	l := c.limiter("l", 100)
 	var decisions []func()
 	var unconfirmed atomic.Int64
@@ -369,7 +370,7 @@ func TestALostReplyOfManyIsUnconfirmedAndChargedOnce(t *testing.T) {
 }
 
 // With many goroutines on few keys, none is allowed more than its burst.
-func TestNoOvershootInACrowd(t *testing.T) {
+func TestNoOvershootUnderContention(t *testing.T) {
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	l, err := tokenbucket.New(s, "l", tokenbucket.PerHour(1).Burst(50))
@@ -400,7 +401,7 @@ func TestNoOvershootInACrowd(t *testing.T) {
 	}
 }
 
-// However many ask at once, for however many limits, a call keeps the server for less than a
+// With many concurrent decisions over several limits, a call takes the server less than a
 // millisecond.
 func TestABatchIsShort(t *testing.T) {
 	server := redistest.Start(t)
@@ -434,7 +435,7 @@ func TestABatchIsShort(t *testing.T) {
 	t.Error("no call was counted")
 }
 
-// redisCPU is what a server has used.
+// redisCPU returns the CPU time that a server has used.
 func redisCPU(client *redis.Client) (used time.Duration) {
 	for line := range strings.Lines(client.Info(ctx(), "cpu").Val()) {
 		for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
@@ -447,10 +448,10 @@ func redisCPU(client *redis.Client) (used time.Duration) {
 	return used
 }
 
-// Where a round trip is long, nobody waits for a second one.
+// If round trips are long, no decision waits for a second one.
 func TestDecisionsFarAway(t *testing.T) {
 	server := redistest.Start(t)
-	c := newRush(t, server)
+	c := newDecisionBatch(t, server)
 	l := c.limiter("far", 1000)
 	const trip = 100 * time.Millisecond
 	c.proxy.Delay(trip / 2)
@@ -473,8 +474,7 @@ func TestDecisionsFarAway(t *testing.T) {
 	}
 }
 
-// A server that became a replica refuses to write: that is said of the server, and not of a
-// decision.
+// A server that became a replica refuses to write: the cause names that.
 func TestDecisionsOnAReplica(t *testing.T) {
 	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
 		s := newStore(t, client, redisstore.WithoutDenialCache())

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// together has many ask at once, so that most of them go together.
+// together calls ask n times concurrently, so that most calls share batches.
 func together(n int, ask func(i int)) {
 	var wg sync.WaitGroup
 	begin := make(chan struct{})
@@ -32,7 +32,7 @@ func together(n int, ask func(i int)) {
 	wg.Wait()
 }
 
-// evals is how many scripts the masters have run.
+// evals returns how many scripts the masters have run.
 func evals(t *testing.T, cluster *redistest.Cluster) (n int) {
 	t.Helper()
 	for _, server := range cluster.Servers {
@@ -120,7 +120,7 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 			}
 		}
 		var spoilt int64
-		for _, server := range cluster.Servers[:1] { // whatever it has of this limiter, and of others
+		for _, server := range cluster.Servers[:1] { // all that it has
 			direct := server.Client()
 			for _, key := range direct.Keys(ctx(), "*").Val() {
 				direct.Del(ctx(), key)
@@ -144,8 +144,8 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 		}
 	})
 
-	t.Run("who leaves is not charged", func(t *testing.T) {
-		l := limiter("leavers", tokenbucket.PerHour(1).Burst(1000))
+	t.Run("canceled decisions are not charged", func(t *testing.T) {
+		l := limiter("canceled", tokenbucket.PerHour(1).Burst(1000))
 		seen := func() (n int) {
 			for _, p := range proxies {
 				n += p.Seen("evalsha")
@@ -171,13 +171,13 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 			}
 		}
 		defer release()
-		for _, p := range proxies { // one call more would take all who are about to leave
+		for _, p := range proxies { // a further call would send the decisions that are about to be canceled
 			p.Hold()
 		}
 		var patient sync.WaitGroup
 		for i := range s.MaxInFlight() {
 			patient.Go(func() { _, _ = l.Allow(ctx(), "k") })
-			eventually(t, 3*time.Second, "a call is under way", func() bool { return seen() == before+i+1 })
+			eventually(t, 3*time.Second, "a call is in flight", func() bool { return seen() == before+i+1 })
 		}
 		var left atomic.Int64
 		together(100, func(i int) {
@@ -189,20 +189,20 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 		})
 		release()
 		patient.Wait()
-		eventually(t, 3*time.Second, "a call is still in flight", func() bool { return s.InFlight() == 0 })
+		eventually(t, 3*time.Second, "no call is in flight", func() bool { return s.InFlight() == 0 })
 		if left.Load() != 100 {
-			t.Fatalf("%d left", left.Load())
+			t.Fatalf("%d were canceled", left.Load())
 		}
 		d, err := l.Allow(ctx(), "k")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if used := 1000 - d.Limits()[0].Remaining; used != int64(s.MaxInFlight())+1 {
-			t.Errorf("%d tokens were used by %d", used, s.MaxInFlight()+1)
+			t.Errorf("%d tokens were charged by %d", used, s.MaxInFlight()+1)
 		}
 	})
 
-	t.Run("what may have run is not sent again", func(t *testing.T) {
+	t.Run("charges that may have run are not sent again", func(t *testing.T) {
 		l := limiter("lossy", tokenbucket.PerHour(1).Burst(1000))
 		if _, err := l.Allow(ctx(), "k"); err != nil {
 			t.Fatal(err)
@@ -230,11 +230,11 @@ func TestDecisionsGoTogetherInACluster(t *testing.T) {
 			return err == nil
 		})
 		if used := 1000 - d.Limits()[0].Remaining - 1; used > 100 || used < confirmed.Load() || confirmed.Load() == 100 {
-			t.Errorf("100 asked, %d were told of their token, and %d were used", confirmed.Load(), used)
+			t.Errorf("of 100 decisions, %d were confirmed, and %d charged", confirmed.Load(), used)
 		}
 	})
 
-	t.Run("a master that is silent holds up its own keys only", func(t *testing.T) {
+	t.Run("a master without replies delays its own keys only", func(t *testing.T) {
 		l := limiter("split", tokenbucket.PerHour(1).Burst(1000))
 		for i := range 30 {
 			if _, err := l.Allow(ctx(), fmt.Sprint("k", i)); err != nil {
