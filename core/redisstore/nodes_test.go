@@ -195,9 +195,9 @@ func TestAMasterIsDown(t *testing.T) {
 			var own []time.Duration
 			var pingsBefore, pingsDuring float64
 			var wg sync.WaitGroup
-			wg.Go(func() { load(time.Second, here, 5*time.Millisecond, &failed) })
-			wg.Go(func() { pingsBefore = pings(time.Second) })
-			before := load(time.Second, elsewhere, 0, &failed)
+			wg.Go(func() { load(2*time.Second, here, 5*time.Millisecond, &failed) })
+			wg.Go(func() { pingsBefore = pings(2 * time.Second) })
+			before := load(2*time.Second, elsewhere, 0, &failed)
 			wg.Wait()
 			lose(t, cluster.Servers[0])
 			wg.Go(func() { load(time.Second, here, 5*time.Millisecond, new(atomic.Int64)) })
@@ -207,7 +207,7 @@ func TestAMasterIsDown(t *testing.T) {
 				during []time.Duration
 				share  float64
 			)
-			for range 3 { // the machine may be busier than before; the cost of a lost master would stay
+			for range 5 { // the machine may be busier than before; the cost of a lost master would stay
 				refused.Store(0)
 				wg.Go(func() { pingsDuring = pings(2 * time.Second) })
 				wg.Go(func() { own = load(2*time.Second, here, 5*time.Millisecond, &refused) })
