@@ -20,8 +20,8 @@ import (
 var broken = map[string]func(store.Store) store.Store{
 	"charges denied requests":    func(s store.Store) store.Store { return chargesDenied{s} },
 	"charges limit by limit":     func(s store.Store) store.Store { return oneByOne{s} },
-	"settles for anybody":        func(s store.Store) store.Store { return settlesAnybody{s, new(sync.Map)} },
-	"lets a dead attempt be":     func(s store.Store) store.Store { return alwaysReruns{s} },
+	"settles for any owner":      func(s store.Store) store.Store { return settlesAnyOwner{s, new(sync.Map)} },
+	"never takes over":           func(s store.Store) store.Store { return alwaysReruns{s} },
 	"begins what was abandoned":  func(s store.Store) store.Store { return forgetsAbandons{s} },
 	"forgets what the result is": func(s store.Store) store.Store { return truncates{s} },
 	"does not bound a scope":     func(s store.Store) store.Store { return boundsNoScope{s} },
@@ -36,19 +36,19 @@ var broken = map[string]func(store.Store) store.Store{
 	"grants what was released":            func(s store.Store) store.Store { return forgetsReleases{s.(locks)} },
 	"revives what has expired":            func(s store.Store) store.Store { return revives{s.(locks)} },
 	"gives all holds one fence":           func(s store.Store) store.Store { return oneFence{s.(locks)} },
-	"gives more fences than were asked":   func(s store.Store) store.Store { return moreFences{s.(locks)} },
+	"grants more fences than requested":   func(s store.Store) store.Store { return moreFences{s.(locks)} },
 	"has no delay":                        func(s store.Store) store.Store { return noDelay{s.(locks)} },
 	"gives readers one lease":             func(s store.Store) store.Store { return readersShareLease{s.(locks)} },
 	"keeps readers out after a downgrade": func(s store.Store) store.Store { return halfDowngrades{s.(locks)} },
 	"lets readers pass a writer":          func(s store.Store) store.Store { return readersPass{s.(locks)} },
 	"forces whatever the fence":           func(s store.Store) store.Store { return forcesAny{s.(locks)} },
 	"forces without telling":              func(s store.Store) store.Store { return tellsNobody{s.(locks)} },
-	"answers for all locks at once":       func(s store.Store) store.Store { return renewsAllOrNone{s.(locks)} },
+	"renews all locks or none":            func(s store.Store) store.Store { return renewsAllOrNone{s.(locks)} },
 
 	"has room for one more":                func(s store.Store) store.Store { return roomForOneMore{s} },
 	"takes every permit to weigh one":      func(s store.Store) store.Store { return weighsNothing{s} },
 	"lets everybody barge":                 func(s store.Store) store.Store { return allBarge{s} },
-	"lets nobody barge":                    func(s store.Store) store.Store { return noneBarges{s} },
+	"does not barge":                       func(s store.Store) store.Store { return noneBarges{s} },
 	"has no bound for the queue":           func(s store.Store) store.Store { return queuesAll{s} },
 	"keeps the first capacity":             func(s store.Store) store.Store { return firstCapacity{s, new(sync.Map)} },
 	"queues a repeated permit again":       func(s store.Store) store.Store { return queuesPermitTwice{s} },
@@ -100,12 +100,12 @@ func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges [
 	return all, nil
 }
 
-type settlesAnybody struct {
+type settlesAnyOwner struct {
 	store.Store
 	owners *sync.Map
 }
 
-func (s settlesAnybody) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+func (s settlesAnyOwner) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	reply, err := s.Store.BeginOperation(ctx, req)
 	if err == nil && reply.Outcome == store.Started {
 		s.owners.Store(req.ID, req.Owner)
@@ -113,7 +113,7 @@ func (s settlesAnybody) BeginOperation(ctx context.Context, req store.BeginReque
 	return reply, err
 }
 
-func (s settlesAnybody) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
+func (s settlesAnyOwner) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	if owner, ok := s.owners.Load(req.ID); ok {
 		req.Owner = owner.(string)
 	}

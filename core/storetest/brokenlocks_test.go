@@ -131,7 +131,7 @@ func (s halfDowngrades) DowngradeLock(ctx context.Context, req store.LockRef) (b
 	return err == nil && held[0], err
 }
 
-// readersPass has readers of a name and a key beside those who wait, as if these were not there.
+// readersPass grants readers the lock although others wait for it.
 type readersPass struct{ locks }
 
 func (s readersPass) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {

@@ -283,7 +283,7 @@ type looksFirst struct{ store.Store }
 func (s looksFirst) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	state, err := s.InspectPermits(ctx, req.Name, req.Key)
 	if err == nil && state.Waiting == 0 && state.InUse+req.Weight <= req.Capacity {
-		time.Sleep(time.Nanosecond) // until all who are about to look have looked
+		time.Sleep(time.Nanosecond) // until all concurrent calls have read the queue
 		req.Capacity++
 	}
 	return s.Store.AcquirePermits(ctx, req)

@@ -125,7 +125,7 @@ func (l lockCase) checkGrant(req store.LockRequest, grant store.Grant, before ti
 	for _, holder := range l.inspect().Holders {
 		// The holder's deadline must not be after the store's.
 		if ends := grant.Sent.Add(req.TTL); holder.Fence == grant.Fence && holder.Remaining < time.Until(ends)-clocks {
-			l.t.Errorf("the lease ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
+			l.t.Errorf("the lease ends in %v, for its holder in %v", holder.Remaining, time.Until(ends))
 		}
 	}
 }

@@ -133,7 +133,7 @@ func (p permitCase) checkGrant(req store.PermitRequest, grant store.Grant, befor
 		}
 		// The holder's deadline must not be after the store's.
 		if ends := grant.Sent.Add(req.TTL); holder.Remaining < time.Until(ends)-clocks {
-			p.t.Errorf("the permit ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
+			p.t.Errorf("the permit ends in %v, for its holder in %v", holder.Remaining, time.Until(ends))
 		}
 	}
 	if found != 1 {

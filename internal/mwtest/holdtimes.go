@@ -56,7 +56,7 @@ var timeRows = []row{
 		refused("12s", 0).has("Retry-After", "4")
 		refused("1ms", 0).has("Retry-After", "5")  // an eighth of the way to 12 s
 		refused("1s", 2).has("Retry-After", "14")  // 4.375 s each
-		refused("1s", 10).has("Retry-After", "30") // by then the lease of a dead holder has ended
+		refused("1s", 10).has("Retry-After", "30") // the lease of a dead holder
 	}),
 	timedRow("Retry-After of a permit", func(t *testing.T, f Framework) {
 		sem := newSemaphore(t, newStore(t), 2, semaphore.WithTTL(24*time.Hour)) // renewed seldom
@@ -87,7 +87,7 @@ var timeRows = []row{
 		refused("100h", 0)
 		refused("1ms", 9).has("Retry-After", "3600") // the maximum
 	}),
-	timedRow("a denial says who holds the key", func(t *testing.T, f Framework) {
+	timedRow("a denial has the state of the key", func(t *testing.T, f Framework) {
 		denials := make(chan policy.Denial, 1)
 		hooks := Hooks{Deny: func(d policy.Denial) (int, string) {
 			denials <- d
@@ -103,8 +103,8 @@ var timeRows = []row{
 				held *lock.HeldError
 				busy *semaphore.BusyError
 			)
-			says := errors.As(d.Err, &held) && held.Remaining > 0 || errors.As(d.Err, &busy) && busy.InUse == 1 && busy.Capacity == 1
-			if d.Reason != h.busy || d.RetryAfter != time.Second || !says {
+			matches := errors.As(d.Err, &held) && held.Remaining > 0 || errors.As(d.Err, &busy) && busy.InUse == 1 && busy.Capacity == 1
+			if d.Reason != h.busy || d.RetryAfter != time.Second || !matches {
 				t.Errorf("%+v", d)
 			}
 			if err := release(t.Context()); err != nil {
@@ -184,7 +184,7 @@ var timeRows = []row{
 		began := time.Now()
 		for _, s := range servers {
 			s.send(t.Context(), "1").denies(policy.TooManyAtOnce).has("Retry-After", "1")
-			s.send(t.Context(), "2").is(http.StatusOK, "done") // another key has a queue of its own
+			s.send(t.Context(), "2").is(http.StatusOK, "done") // each key has its own queue
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the refusals took %v", took)

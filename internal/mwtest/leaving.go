@@ -182,15 +182,15 @@ var leavingRows = []row{
 		}
 	}},
 	{"a handler can see that its client has disconnected", func(t *testing.T, f Framework) {
-		knows := make(chan bool, 1)
+		ended := make(chan bool, 1)
 		entered := make(chan struct{})
 		server := httptest.NewServer(f.Serve(func(_ http.ResponseWriter, r *http.Request) {
 			close(entered)
 			select {
 			case <-guard.ClientContext(r.Context()).Done():
-				knows <- r.Context().Err() == nil
+				ended <- r.Context().Err() == nil
 			case <-time.After(patience):
-				knows <- false
+				ended <- false
 			}
 		}, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Idempotency{Guard: inner(t), By: byUser}))
 		defer server.Close()
@@ -207,7 +207,7 @@ var leavingRows = []row{
 			t.Fatal("the handler does not run")
 		}
 		leave()
-		if !<-knows {
+		if !<-ended {
 			t.Error("it cannot see that, or its own context has ended")
 		}
 	}},

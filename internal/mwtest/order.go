@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// logs checks that a text was logged once, and nothing else was.
+// logs checks that a text was logged once, and no other.
 func logs(t *testing.T, j *Journal, text string) {
 	t.Helper()
 	logged := j.Records(t)

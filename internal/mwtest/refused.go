@@ -76,7 +76,7 @@ func writing(w func(http.ResponseWriter) http.ResponseWriter) func(http.Handler)
 var wrappers = []wrapper{
 	{"nothing", func(next http.Handler) http.Handler { return next }},
 	{"TimeoutHandler", func(next http.Handler) http.Handler { return http.TimeoutHandler(next, time.Minute, "") }},
-	{"a header of its own", writing(func(w http.ResponseWriter) http.ResponseWriter { return &hiding{w: w, header: http.Header{}} })},
+	{"another header", writing(func(w http.ResponseWriter) http.ResponseWriter { return &hiding{w: w, header: http.Header{}} })},
 	{"a buffer", writing(func(w http.ResponseWriter) http.ResponseWriter { return &buffering{w: w} })},
 	{"flushes", writing(func(w http.ResponseWriter) http.ResponseWriter { return flushing{w} })},
 	{"hints", writing(func(w http.ResponseWriter) http.ResponseWriter { return hinting{w} })},
@@ -262,7 +262,7 @@ var refusedRows = []row{
 		_, _ = io.WriteString(conn, "POST "+Path+"1 HTTP/1.1\r\nHost: x\r\nX-User: u\r\nIdempotency-Key: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		raw, _ := io.ReadAll(conn)
 		if !strings.Contains(string(raw), " 409 ") || strings.Contains(string(raw), markPrefix) {
-			t.Errorf("the client sees %q", raw)
+			t.Errorf("the client gets %q", raw)
 		}
 	}},
 	{"a refusal of a part that panics does not count", func(t *testing.T, f Framework) {

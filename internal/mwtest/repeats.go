@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// behind returns a server behind middleware that the framework knows nothing of.
+// behind returns a server behind middleware that the framework does not know.
 func behind(t *testing.T, outer func(http.Handler) http.Handler, h http.Handler) server {
 	s := httptest.NewServer(outer(h))
 	t.Cleanup(s.Close)
