@@ -159,9 +159,7 @@ func (w *world) checkAlerts(t *testing.T) {
 		}
 	}
 	text := must(os.ReadFile(alertsPath))
-	if err := yaml.UnmarshalWithOptions(text, &rules, yaml.Strict()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, yaml.UnmarshalWithOptions(text, &rules, yaml.Strict()))
 	var documented, found []string
 	for _, row := range readTable(t, "Alert") {
 		documented = append(documented, words(row["Alert"])[0])
@@ -207,9 +205,7 @@ func (w *world) checkDashboard(t *testing.T) {
 			List []struct{ Name, Type, Definition string }
 		}
 	}
-	if err := json.Unmarshal(must(os.ReadFile(dashboardPath)), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, json.Unmarshal(must(os.ReadFile(dashboardPath)), &dashboard))
 	s := scrape(t, w.registry)
 	for _, variable := range dashboard.Templating.List {
 		if variable.Type == "query" && !s.hasLabel(variable.Definition) {

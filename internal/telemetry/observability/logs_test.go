@@ -57,9 +57,7 @@ func TestUnconfirmedCompletionsAreLoggedOnce(t *testing.T) {
 		}
 	}
 	st.Mend(storetest.Any)
-	if err := st.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, st.Shutdown(t.Context()))
 	begins, ends := w.log.records(t, "are unconfirmed"), w.log.records(t, "no completions are pending")
 	if len(begins) != 1 || len(ends) != 1 || ends[0]["confirmed"] != 100.0 || ends[0]["dropped"] != 0.0 || len(w.log.records(t, "")) != 2 {
 		t.Errorf("100 unconfirmed completions are logged as\n%s", w.log.String())

@@ -123,9 +123,7 @@ func (l *logbook) records(t testing.TB, message string) (found []map[string]any)
 	t.Helper()
 	for line := range strings.Lines(l.String()) {
 		var record map[string]any
-		if err := json.Unmarshal([]byte(line), &record); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, json.Unmarshal([]byte(line), &record))
 		if strings.Contains(record["msg"].(string), message) {
 			found = append(found, record)
 		}
@@ -187,5 +185,13 @@ func until(t testing.TB, what string, so func() bool) {
 		case <-deadline:
 			t.Fatalf("not within %v: %s", patience, what)
 		}
+	}
+}
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
