@@ -36,8 +36,7 @@ type checker struct {
 
 func newChecker(t *testing.T) *checker {
 	t.Helper()
-	f, err := memfence.New()
-	must(t, f, err)
+	f := must(memfence.New())
 	return &checker{Fence: f}
 }
 

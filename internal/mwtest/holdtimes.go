@@ -63,8 +63,7 @@ var timeRows = []row{
 		s := serveLocal(t, f, nil, Concurrency{Semaphore: sem, By: byID})
 		refused := func(take string, waiting int) answer {
 			first := s.later(t.Context(), "X-Take", take)
-			permit, err := sem.Acquire(t.Context(), "1")
-			must(t, permit, err)
+			permit := must(sem.Acquire(t.Context(), "1"))
 			end := waiters(t, waiting, func(ctx context.Context) { _, _ = sem.AcquireN(ctx, "1", 2) })
 			a := s.send(t.Context(), "1").denies(policy.TooManyAtOnce)
 			end()
@@ -129,7 +128,10 @@ var timeRows = []row{
 		}, m, m)
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		lease, err := l.TryLock(t.Context(), "1")
-		_ = must(t, lease, err).Unlock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = lease.Unlock(t.Context())
 	}),
 	timedRow("two middleware take two permits", func(t *testing.T, f Framework) {
 		sem := newSemaphore(t, newStore(t), 2)
@@ -247,10 +249,9 @@ var timeRows = []row{
 	timedRow("a stand-in limits while the store is unavailable", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		st.Break(storetest.AcquirePermits, storetest.Down)
-		permits, err := fallback.Permits(st, newStore(t), 0.5)
 		var reported reports
 		s := serveLocal(t, f, nil, Concurrency{
-			Semaphore: newSemaphore(t, must(t, permits, err), 4), By: byID,
+			Semaphore: newSemaphore(t, must(fallback.Permits(st, newStore(t), 0.5)), 4), By: byID,
 			Options: []policy.ConcurrencyOption{policy.FailOpen()}, Hooks: reported.hooks(),
 		})
 		inside := []<-chan answer{s.later(t.Context(), "X-Take", "1s"), s.later(t.Context(), "X-Take", "1s")}

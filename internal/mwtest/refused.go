@@ -30,20 +30,17 @@ type refusal struct {
 var refusals = []refusal{
 	{"exclusive", http.StatusConflict, func(t *testing.T, hooks Hooks) (Middleware, func()) {
 		l := newLocker(t, newStore(t))
-		lease, err := l.Lock(t.Context(), "1")
-		must(t, lease, err)
+		lease := must(l.Lock(t.Context(), "1"))
 		return Exclusive{Locker: l, By: byID, Hooks: hooks}, func() { _ = lease.Unlock(t.Context()) }
 	}},
 	{"concurrency", http.StatusTooManyRequests, func(t *testing.T, hooks Hooks) (Middleware, func()) {
 		s := newSemaphore(t, newStore(t), 1)
-		permit, err := s.Acquire(t.Context(), "1")
-		must(t, permit, err)
+		permit := must(s.Acquire(t.Context(), "1"))
 		return Concurrency{Semaphore: s, By: byID, Hooks: hooks}, func() { _ = permit.Release(t.Context()) }
 	}},
 	{"ratelimit", http.StatusTooManyRequests, func(t *testing.T, hooks Hooks) (Middleware, func()) {
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
-		_, err := l.Allow(t.Context(), "1")
-		must(t, l, err)
+		must(l.Allow(t.Context(), "1"))
 		return RateLimit{Limiter: l, By: byID, Hooks: hooks}, func() { _ = l.Reset(t.Context(), "1") }
 	}},
 }
@@ -167,8 +164,7 @@ func swallowing(c *counter, share bool) func(http.Handler) http.Handler {
 // inner is a guard behind another one.
 func inner(t *testing.T) *guard.Guard {
 	t.Helper()
-	g, err := guard.New(newStore(t), "inner")
-	return must(t, g, err)
+	return must(guard.New(newStore(t), "inner"))
 }
 
 // refusedRows are about refusals behind a guard.
@@ -256,8 +252,7 @@ var refusedRows = []row{
 				_ = conn.Close()
 			}
 		})
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://"))
-		must(t, conn, err)
+		conn := must((&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://")))
 		defer conn.Close() //nolint:errcheck // it has been read
 		_, _ = io.WriteString(conn, "POST "+Path+"1 HTTP/1.1\r\nHost: x\r\nX-User: u\r\nIdempotency-Key: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		raw, _ := io.ReadAll(conn)

@@ -30,10 +30,9 @@ func newStore(t *testing.T) *storetest.Faulty {
 }
 
 // must returns the value of a constructor, and panics on an error.
-func must[T any](t *testing.T, v T, err error) T {
-	t.Helper()
+func must[T any](v T, err error) T {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return v
 }

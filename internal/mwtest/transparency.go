@@ -124,8 +124,7 @@ func (c client) url() string { return c.server.URL + Path + "1" }
 // body.
 func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Response, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body)
-	must(t, req, err)
+	req := must(http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body))
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
