@@ -32,9 +32,7 @@ func TestLateWriteOfAPausedHolder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := server.Client()
-			if err := client.FlushDB(t.Context()).Err(); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, client.FlushDB(t.Context()).Err())
 			// Two instances of a service: nothing in their memory is shared.
 			one, two := listenForAccounts(t, server.Client(), c.guarded), listenForAccounts(t, server.Client(), c.guarded)
 

@@ -403,9 +403,7 @@ func TestClientsSendTheFenceOfTheirLease(t *testing.T) {
 	reader := must(locker.RLock(t.Context(), "3"))
 	over := must(locker.Lock(t.Context(), "4"))
 	late := context.WithoutCancel(over.Context())
-	if err := over.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, over.Unlock(t.Context()))
 	t.Cleanup(func() {
 		for _, lease := range []*lock.Lease{inner, outer, reader} {
 			_ = lease.Unlock(context.Background())

@@ -82,9 +82,7 @@ func sendMessages(ctx context.Context, t *testing.T, client things.ThingsClient,
 		}
 		answered++
 	}
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, stream.CloseSend())
 	_, err = stream.Recv()
 	return answered, err
 }

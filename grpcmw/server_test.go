@@ -297,3 +297,11 @@ func result(t *testing.T, answers <-chan answer) answer {
 		return answer{}
 	}
 }
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -109,9 +109,7 @@ func TestMaximumOfWaiters(t *testing.T) {
 		reaches(t, w.waiting, 3)
 		w.let()
 		for range 3 {
-			if err := <-answers; err != nil {
-				t.Error(err)
-			}
+			ok(t, <-answers)
 		}
 		s.ran(t, 3)
 	}

@@ -108,14 +108,10 @@ func TestFailoverThatForgets(t *testing.T) {
 
 func pause(t *testing.T, s *redistest.Server) {
 	t.Helper()
-	if err := s.Process().Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Process().Signal(syscall.SIGSTOP))
 }
 
 func resume(t *testing.T, s *redistest.Server) {
 	t.Helper()
-	if err := s.Process().Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Process().Signal(syscall.SIGCONT))
 }

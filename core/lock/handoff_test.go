@@ -239,9 +239,7 @@ func TestVariantsHaveSeparateQueues(t *testing.T) {
 			t.Errorf("valid for %v", left)
 		}
 		mustUnlock(t, next.lease)
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		ok(t, l.Close())
 		if _, err := short.Lock(t.Context(), "k"); !errors.Is(err, lock.ErrClosed) {
 			t.Errorf("a variant of a closed Locker: %v", err)
 		}

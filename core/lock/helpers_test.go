@@ -78,9 +78,7 @@ func mustLock(t *testing.T, l *lock.Locker, key string) *lock.Lease {
 
 func mustUnlock(t *testing.T, lease *lock.Lease) {
 	t.Helper()
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Errorf("Unlock: %v", err)
-	}
+	ok(t, lease.Unlock(t.Context()))
 }
 
 // wantEnded checks that a lease's context has ended, and why.
@@ -156,4 +154,12 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -119,9 +119,7 @@ func TestClose(t *testing.T) {
 		foreign := mustLock(t, newLocker(t, w), "third")
 		inStore := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "third") })
 		reader := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "third") })
-		if err := l.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		ok(t, l.Close())
 		for name, p := range map[string]*pending{"in the process": inProcess, "in the store": inStore, "reader": reader} {
 			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) {
 				t.Errorf("%s: %v", name, p.err)
@@ -148,9 +146,7 @@ func TestStoreShutdownReleasesLocks(t *testing.T) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
 		next := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
-		if err := w.Shutdown(t.Context()); err != nil {
-			t.Errorf("Shutdown: %v", err)
-		}
+		ok(t, w.Shutdown(t.Context()))
 		wantEnded(t, lease, lock.ErrReleased)
 		if !next.returned() || !errors.Is(next.err, lock.ErrClosed) {
 			t.Fatalf("the next waiter: %v", next.err)

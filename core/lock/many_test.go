@@ -61,13 +61,9 @@ func TestManyLocksOutliveASilence(t *testing.T) {
 	wg.Wait()
 	acquired := time.Since(began)
 	<-time.After(time.Until(began.Add(ttl / 3)))
-	if err := server.Process().Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Process().Signal(syscall.SIGSTOP))
 	<-time.After(silence)
-	if err := server.Process().Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Process().Signal(syscall.SIGCONT))
 	<-time.After(ttl)
 	lost := 0
 	for _, lease := range leases {
@@ -79,9 +75,7 @@ func TestManyLocksOutliveASilence(t *testing.T) {
 		t.Errorf("%d of %d are lost", lost, n)
 	}
 	began = time.Now()
-	if err := l.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	ok(t, l.Close())
 	closed := time.Since(began)
 	if closed > 10*time.Second {
 		t.Errorf("Close took %v", closed)

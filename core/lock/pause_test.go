@@ -56,9 +56,7 @@ func TestPause(t *testing.T) {
 	cmd.Env = append(os.Environ(), pauseRedis+"="+server.Addr())
 	stdin := must(cmd.StdinPipe())
 	stdout := must(cmd.StdoutPipe())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	lines := bufio.NewScanner(stdout)
 	prints := func(want string) {
@@ -74,9 +72,7 @@ func TestPause(t *testing.T) {
 		t.Errorf("the process did not print %q", want)
 	}
 	prints("holding")
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, cmd.Process.Signal(syscall.SIGSTOP))
 
 	client := server.Client()
 	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
@@ -84,13 +80,9 @@ func TestPause(t *testing.T) {
 	l := newLockerNamed(t, store, "pause", lock.WithTTL(pauseTTL))
 	data := must(redisfence.New(client))
 	lease := mustLock(t, l, "k") // after the lease of the paused process
-	if err := data.Set(t.Context(), "data", []byte("of the next process"), 0, lease.Fence()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, data.Set(t.Context(), "data", []byte("of the next process"), 0, lease.Fence()))
 
-	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, cmd.Process.Signal(syscall.SIGCONT))
 	if _, err := fmt.Fprintln(stdin); err != nil {
 		t.Fatal(err)
 	}

@@ -36,9 +36,7 @@ var ends = map[string]struct {
 		time.Sleep(2 * ttl)
 	}, lock.ErrExpired},
 	"closed": {func(t *testing.T, _ *wiretap, l *lock.Locker, _ *lock.Lease) {
-		if err := l.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		ok(t, l.Close())
 	}, lock.ErrReleased},
 }
 
@@ -131,9 +129,7 @@ func TestReentryAfterTheParentHasEnded(t *testing.T) {
 		time.Sleep(2 * ttl)
 		wantEnded(t, outer, context.Canceled)
 		wantValid(t, inner)
-		if err := inner.Verify(t.Context()); err != nil {
-			t.Errorf("Verify: %v", err)
-		}
+		ok(t, inner.Verify(t.Context()))
 		if err := outer.Verify(t.Context()); !errors.Is(err, context.Canceled) {
 			t.Errorf("Verify with an ended context: %v", err)
 		}

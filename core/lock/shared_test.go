@@ -46,18 +46,14 @@ func TestDowngrade(t *testing.T) {
 		number := lease.Fence().Number
 		reader := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "k") })
 		writer := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, lease.Downgrade(t.Context()))
 		if !reader.returned() || reader.err != nil || writer.returned() {
 			t.Fatalf("the reader has it: %v; the writer: %v", reader.returned(), writer.returned())
 		}
 		if f := lease.Fence(); !f.Shared || f.Number != number || !lease.Shared() {
 			t.Errorf("fence %+v, was %d", f, number)
 		}
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Errorf("again: %v", err)
-		}
+		ok(t, lease.Downgrade(t.Context()))
 		if _, err := l.Lock(lease.Context(), "k"); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("upgrade: %v", err)
 		}
@@ -157,9 +153,7 @@ func TestLockAll(t *testing.T) {
 			t.Errorf("out of order: %v", err)
 		}
 		more := must(l.LockAll(ctx, []string{"d", "b"})) // b is held already
-		if err := more.Unlock(t.Context()); err != nil {
-			t.Errorf("Unlock: %v", err)
-		}
+		ok(t, more.Unlock(t.Context()))
 		if ctx.Err() != nil {
 			t.Errorf("ended: %v", context.Cause(ctx))
 		}

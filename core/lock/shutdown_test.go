@@ -74,9 +74,7 @@ func TestCloseWithdrawsFromQueues(t *testing.T) {
 		}
 		next := start(func() (*lock.Lease, error) { return other.Lock(t.Context(), "mine") })
 		grants := len(w.granted)
-		if err := l.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		ok(t, l.Close())
 		for i, p := range waiting {
 			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) || !errors.Is(p.err, store.ErrClosed) {
 				t.Errorf("waiter %d: %v", i, p.err)
@@ -186,9 +184,7 @@ func TestShutdownOnRedis(t *testing.T) {
 	for range 8 {
 		acquire(mine.TryLock, "k2") // in flight
 	}
-	if err := mine.store.Shutdown(t.Context()); err != nil {
-		t.Errorf("Shutdown: %v", err)
-	}
+	ok(t, mine.store.Shutdown(t.Context()))
 	if f, err := other.Inspect(t.Context(), "foreign"); err != nil || f.Waiting != 0 || len(f.Holders) != 1 {
 		t.Errorf("%+v, %v", f, err)
 	}
@@ -213,7 +209,5 @@ func TestShutdownOnRedis(t *testing.T) {
 		t.Fatal("the other process waits for the expiry of the lease")
 	}
 	mustUnlock(t, foreign)
-	if err := mine.store.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	ok(t, mine.store.Close())
 }

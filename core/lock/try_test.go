@@ -222,9 +222,7 @@ func TestDowngradeWithoutRenewal(t *testing.T) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		lease := mustLock(t, l, "k")
 		time.Sleep(ttl / 2)
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, lease.Downgrade(t.Context()))
 		time.Sleep(ttl - time.Second)
 		wantValid(t, lease)
 		time.Sleep(time.Second)

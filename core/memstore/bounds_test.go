@@ -320,9 +320,7 @@ func TestExpiredResultsMakeRoom(t *testing.T) {
 			if err != nil {
 				t.Fatalf("operation %d: %v", i, err)
 			}
-			if err := a.Complete(t.Context(), guard.Result{Data: bytes.Repeat([]byte("x"), 1000)}); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, a.Complete(t.Context(), guard.Result{Data: bytes.Repeat([]byte("x"), 1000)}))
 			if _, r, err := g.Begin(t.Context(), op); err != nil || len(r.Data) != 1000 {
 				t.Fatalf("operation %d is not replayed: %v", i, err)
 			}
@@ -338,9 +336,7 @@ func TestResultsAreCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Complete(t.Context(), guard.Result{Data: data}); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, a.Complete(t.Context(), guard.Result{Data: data}))
 	copy(data, "evil")
 	for range 2 {
 		_, r, err := g.Begin(t.Context(), guard.Operation{Key: "k"})

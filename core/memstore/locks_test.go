@@ -294,12 +294,8 @@ func TestFences(t *testing.T) {
 		}
 
 		least := last + 1_000_000
-		if err := s.RaiseFence(t.Context(), "n", "k", least); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.RaiseFence(t.Context(), "n", "k", 1); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.RaiseFence(t.Context(), "n", "k", least))
+		ok(t, s.RaiseFence(t.Context(), "n", "k", 1))
 		if grant := acquire(t, s, request("k", "raised"), store.Granted); grant.Fence != least+1 {
 			t.Errorf("fence %d, want %d", grant.Fence, least+1)
 		}

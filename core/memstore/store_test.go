@@ -28,3 +28,11 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -233,9 +233,7 @@ func TestShutdown(t *testing.T) {
 		}
 		wantEnded(t, lease, lock.ErrReleased)
 		peers[0].mend()
-		if err := q.Shutdown(t.Context()); err != nil {
-			t.Errorf("Shutdown: %v", err)
-		}
+		ok(t, q.Shutdown(t.Context()))
 		if n := holders(t, peers, "k"); n != 0 {
 			t.Errorf("%d members are held", n)
 		}

@@ -90,9 +90,7 @@ func TestRedis(t *testing.T) {
 	if _, err := two.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Fatalf("TryLock of a held lock: %v", err)
 	}
-	if err := lease.Verify(t.Context()); err != nil {
-		t.Errorf("Verify: %v", err)
-	}
+	ok(t, lease.Verify(t.Context()))
 	type result struct {
 		lease *lock.Lease
 		err   error

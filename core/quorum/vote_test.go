@@ -281,9 +281,7 @@ func TestRestartOfAllMembers(t *testing.T) {
 func TestFences(t *testing.T) {
 	inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = 10 * time.Second
-		if err := peers[0].RaiseFence(t.Context(), "q", "k", 1<<52); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, peers[0].RaiseFence(t.Context(), "q", "k", 1<<52))
 		var last int64
 		for i, dead := range [][2]int{{3, 4}, {0, 1}, {1, 2}, {0, 3}, {2, 4}, {0, 1}} {
 			for _, d := range dead {

@@ -21,9 +21,7 @@ func TestLocker(t *testing.T) {
 		if _, err := other.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("TryLock: %v", err)
 		}
-		if err := lease.Verify(t.Context()); err != nil {
-			t.Errorf("Verify: %v", err)
-		}
+		ok(t, lease.Verify(t.Context()))
 		time.Sleep(time.Hour) // renewed
 		wantValid(t, lease)
 
@@ -60,9 +58,7 @@ func TestLocker(t *testing.T) {
 			t.Errorf("Do: %v", err)
 		}
 		all := must(l.LockAll(t.Context(), []string{"a", "b", "c"}))
-		if err := all.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		ok(t, all.Unlock(t.Context()))
 
 		// The outage of one member changes nothing.
 		peers[1].fail(fault{hung: true})
@@ -134,15 +130,11 @@ func TestLockerClosed(t *testing.T) {
 			mustLock(t, holder, "k")
 			p := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 			time.Sleep(time.Second)
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
+			ok(t, l.Close())
 			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) {
 				t.Errorf("the waiter: %v", p.err)
 			}
-			if err := holder.Close(); err != nil {
-				t.Error(err)
-			}
+			ok(t, holder.Close())
 			synctest.Wait()
 			if n := holders(t, peers, "k"); n != 0 {
 				t.Errorf("%d members are held", n)
@@ -286,8 +278,6 @@ func TestForgetsRequests(t *testing.T) {
 		if held, err := q.ReleaseLock(t.Context(), req2hold(holder)); err != nil || !held {
 			t.Errorf("ReleaseLock: %v, %v", held, err)
 		}
-		if err := <-done; err != nil {
-			t.Errorf("AwaitLock: %v", err)
-		}
+		ok(t, <-done)
 	})
 }

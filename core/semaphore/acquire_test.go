@@ -13,8 +13,8 @@ import (
 )
 
 func TestBarging(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 4)
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 4)
 		barging := must(s.With(semaphore.WithBarging()))
 		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
 		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1), start(t.Context(), barging, 1)}
@@ -74,8 +74,8 @@ func TestDefaultMaxWaiting(t *testing.T) {
 }
 
 func TestMaxWaiting(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1, semaphore.WithMaxWaiting(2))
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1, semaphore.WithMaxWaiting(2))
 		permit := mustAcquire(t, s, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		calls := []*pending{start(ctx, s, 1), start(t.Context(), s, 1)}
@@ -110,8 +110,8 @@ func TestMaxWaiting(t *testing.T) {
 
 // There is no re-entry: a call with a permit's context acquires another permit.
 func TestNoReentry(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 2)
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 2)
 		outer := mustAcquire(t, s, 1)
 		inner := must(s.Acquire(outer.Context(), "k"))
 		if p, ok := semaphore.FromContext(inner.Context()); !ok || p != inner || p == outer {

@@ -29,8 +29,8 @@ func TestEndedContextSendsNothing(t *testing.T) {
 
 // A waiter whose context ends leaves the queue at once, and the next is granted its permit.
 func TestContextEndsWhileWaiting(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s, other := make(t, 2), make(t, 2)
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s, other := newSemaphore(t, w, 2), newSemaphore(t, w, 2)
 		permit := mustAcquire(t, s, 1)
 		why := errors.New("the reason")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -101,8 +101,8 @@ func TestContextEndsAtTheGrant(t *testing.T) {
 
 // The end of the caller's context ends the permit's context, and does not release it.
 func TestParentEnds(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1)
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		permit := must(s.Acquire(ctx, "k"))
 		cancel()

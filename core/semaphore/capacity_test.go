@@ -14,20 +14,13 @@ import (
 
 func setCapacity(t *testing.T, s *semaphore.Semaphore, n int) {
 	t.Helper()
-	if err := s.SetCapacity(n); err != nil {
-		t.Fatalf("SetCapacity: %v", err)
-	}
+	ok(t, s.SetCapacity(n))
 	synctest.Wait()
 }
 
-// sized runs a test on a Semaphore of a capacity.
-func sized(t *testing.T, capacity int, test func(t *testing.T, w *wiretap, s *semaphore.Semaphore)) {
-	t.Helper()
-	inBubble(t, func(t *testing.T, w *wiretap) { test(t, w, newSemaphore(t, w, capacity)) })
-}
-
 func TestMoreCapacityServesWaiters(t *testing.T) {
-	sized(t, 1, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		var calls []*pending
 		for range 5 {
@@ -51,7 +44,8 @@ func TestMoreCapacityServesWaiters(t *testing.T) {
 
 // With less capacity than is in use, waiters wait until enough was released.
 func TestLessCapacityDrains(t *testing.T) {
-	sized(t, 4, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 4)
 		held := []*semaphore.Permit{mustAcquire(t, s, 1), mustAcquire(t, s, 1), mustAcquire(t, s, 2)}
 		calls := []*pending{start(t.Context(), s, 1), start(t.Context(), s, 2), start(t.Context(), s, 3)}
 		setCapacity(t, s, 2)
@@ -80,7 +74,8 @@ func TestLessCapacityDrains(t *testing.T) {
 
 // A request that exceeds the new capacity leaves the queue, and the next is granted its permit.
 func TestLessCapacityRefusesAWaiter(t *testing.T) {
-	sized(t, 3, func(t *testing.T, _ *wiretap, s *semaphore.Semaphore) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 3)
 		permit := mustAcquire(t, s, 1)
 		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1)}
 		setCapacity(t, s, 2)
@@ -95,7 +90,8 @@ func TestLessCapacityRefusesAWaiter(t *testing.T) {
 
 // Changes of the capacity keep the order, and SetCapacity with the same one sends nothing.
 func TestPlacesAreKeptWhenTheCapacityChanges(t *testing.T) {
-	sized(t, 2, func(t *testing.T, w *wiretap, s *semaphore.Semaphore) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 2)
 		permit := mustAcquire(t, s, 2)
 		var calls []*pending
 		for range 6 {

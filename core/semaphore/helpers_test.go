@@ -93,19 +93,6 @@ func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 	})
 }
 
-// maker makes Semaphores that share their permits.
-type maker func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore
-
-// making runs a test with a maker of its Semaphores.
-func making(t *testing.T, test func(t *testing.T, make maker)) {
-	t.Helper()
-	inBubble(t, func(t *testing.T, w *wiretap) {
-		test(t, func(t *testing.T, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
-			return newSemaphore(t, w, capacity, opts...)
-		})
-	})
-}
-
 func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
 	s := must(semaphore.New(st, "test", capacity, opts...))
@@ -125,9 +112,7 @@ func mustAcquire(t *testing.T, s *semaphore.Semaphore, n int) *semaphore.Permit 
 func mustRelease(t *testing.T, permits ...*semaphore.Permit) {
 	t.Helper()
 	for _, p := range permits {
-		if err := p.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
-		}
+		ok(t, p.Release(t.Context()))
 	}
 }
 
@@ -213,4 +198,12 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -83,9 +83,7 @@ func TestLatch(t *testing.T) {
 		}
 		<-done
 		<-done
-		if err := errors.Join(opened[0], opened[1], l.Wait(t.Context())); err != nil {
-			t.Errorf("Wait: %v", err)
-		}
+		ok(t, errors.Join(opened[0], opened[1], l.Wait(t.Context())))
 		if n, err := newLatch(t, st, 1).Remaining(t.Context()); n != 0 || err != nil {
 			t.Errorf("%d remain of fewer, %v", n, err)
 		}

@@ -74,8 +74,8 @@ func TestWithoutRenewal(t *testing.T) {
 }
 
 func TestWithMaxHold(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1, semaphore.WithMaxHold(4*ttl))
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1, semaphore.WithMaxHold(4*ttl))
 		released := mustAcquire(t, s, 1)
 		mustRelease(t, released)
 		permit := mustAcquire(t, s, 1)
@@ -167,8 +167,8 @@ func TestLostPermit(t *testing.T) {
 
 // A Semaphore keeps nothing of expired permits, even if they are not released.
 func TestExpiredPermitsAreForgotten(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 3, semaphore.WithoutRenewal())
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 3, semaphore.WithoutRenewal())
 		var permits []weak.Pointer[semaphore.Permit]
 		for range 3 {
 			permits = append(permits, weak.Make(mustAcquire(t, s, 1)))

@@ -36,9 +36,7 @@ func TestReleaseRunsToItsEnd(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		finish()
-		if err := <-done; err != nil {
-			t.Errorf("Release: %v", err)
-		}
+		ok(t, <-done)
 		wantState(t, s, 0, 0)
 	})
 }
@@ -58,8 +56,8 @@ func TestReleaseIsRetried(t *testing.T) {
 }
 
 func TestReleaseAsync(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 1)
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
 		permit.ReleaseAsync()
 		wantEnded(t, permit, semaphore.ErrReleased)
@@ -193,9 +191,7 @@ func TestCloseFinishesReleases(t *testing.T) {
 					}), nil)
 					mustAcquire(t, s, 1).ReleaseAsync()
 				}
-				if err := finish(s, w); err != nil {
-					t.Error(err)
-				}
+				ok(t, finish(s, w))
 				state, err := w.InspectPermits(t.Context(), "test", "k") // without waiting
 				if err != nil || state.InUse != 0 {
 					t.Errorf("%+v, %v", state, err)

@@ -125,14 +125,12 @@ func TestDo(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 2)
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 2)
 		variant := must(s.With(semaphore.WithHolder("variant")))
 		one, two := mustAcquire(t, s, 1), mustAcquire(t, variant, 1)
 		waiter, large := start(t.Context(), variant, 1), start(t.Context(), s, 2)
-		if err := variant.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		ok(t, variant.Close())
 		for _, p := range []*pending{waiter, large} {
 			if !p.returned() || !errors.Is(p.err, semaphore.ErrClosed) {
 				t.Errorf("a waiter: %v", p.err)
@@ -198,9 +196,7 @@ func TestStoreShutdownReleasesPermits(t *testing.T) {
 			permits[i] = mustAcquire(t, s, 1)
 		}
 		next := start(t.Context(), s, 250)
-		if err := w.Shutdown(t.Context()); err != nil {
-			t.Errorf("Shutdown: %v", err)
-		}
+		ok(t, w.Shutdown(t.Context()))
 		for _, p := range permits {
 			wantEnded(t, p, semaphore.ErrReleased)
 		}
@@ -215,8 +211,8 @@ func TestStoreShutdownReleasesPermits(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	making(t, func(t *testing.T, make maker) {
-		s := make(t, 5, semaphore.WithHolder("me"))
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s := newSemaphore(t, w, 5, semaphore.WithHolder("me"))
 		var permits []*semaphore.Permit
 		for key, n := range map[string]int{"a": 1, "b": 2, "c": 5} {
 			permits = append(permits, must(s.AcquireN(t.Context(), key, n)))

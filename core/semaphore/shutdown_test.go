@@ -122,9 +122,7 @@ func TestShutdownOnRedis(t *testing.T) {
 			errs <- err
 		}()
 	}
-	if err := st.Shutdown(t.Context()); err != nil {
-		t.Errorf("Shutdown: %v", err)
-	}
+	ok(t, st.Shutdown(t.Context()))
 	if state, err := other.Inspect(t.Context(), "k2"); err != nil || state.InUse != 0 {
 		t.Errorf("%+v, %v", state, err)
 	}
@@ -140,7 +138,5 @@ func TestShutdownOnRedis(t *testing.T) {
 	case <-time.After(5 * time.Second): // a lease is six times as long
 		t.Fatal("the other process waits for the expiry of the permits")
 	}
-	if err := st.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	ok(t, st.Close())
 }

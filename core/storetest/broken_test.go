@@ -18,17 +18,17 @@ import (
 
 // The broken stores each break one promise of the contract.
 var broken = map[string]func(store.Store) store.Store{
-	"charges denied requests":    func(s store.Store) store.Store { return chargesDenied{s} },
-	"charges limit by limit":     func(s store.Store) store.Store { return oneByOne{s} },
-	"settles for anybody":        func(s store.Store) store.Store { return settlesAnybody{s, new(sync.Map)} },
-	"lets a dead attempt be":     func(s store.Store) store.Store { return alwaysReruns{s} },
-	"begins what was abandoned":  func(s store.Store) store.Store { return forgetsAbandons{s} },
-	"forgets what the result is": func(s store.Store) store.Store { return truncates{s} },
-	"does not bound a scope":     func(s store.Store) store.Store { return boundsNoScope{s} },
-	"does not bound results":     func(s store.Store) store.Store { return boundsNoResults{s} },
-	"has one scope for all":      func(s store.Store) store.Store { return oneScope{s} },
-	"lets a late mark count":     func(s store.Store) store.Store { return lastMarkCounts{s, new(atomic.Int64)} },
-	"is full of what it has":     func(s store.Store) store.Store { return looksAtBoundFirst{s, new(sync.Map)} },
+	"charges denied requests":          func(s store.Store) store.Store { return chargesDenied{s} },
+	"charges limit by limit":           func(s store.Store) store.Store { return oneByOne{s} },
+	"settles for any owner":            func(s store.Store) store.Store { return settlesAnyOwner{s, new(sync.Map)} },
+	"never takes over":                 changesBegin(func(req *store.BeginRequest) { req.Rerun = true }),
+	"begins what was abandoned":        func(s store.Store) store.Store { return forgetsAbandons{s} },
+	"truncates results":                changesSettle(func(req *store.SettleRequest) { req.Data = req.Data[:min(len(req.Data), 1000)] }),
+	"does not bound a scope":           changesBegin(func(req *store.BeginRequest) { req.MaxRecords = 0 }),
+	"does not bound results":           changesSettle(func(req *store.SettleRequest) { req.MaxBytes = 0 }),
+	"has one scope for all":            func(s store.Store) store.Store { return oneScope{s} },
+	"lets a late mark count":           func(s store.Store) store.Store { return lastMarkCounts{s, new(atomic.Int64)} },
+	"refuses known operations if full": func(s store.Store) store.Store { return looksAtBoundFirst{s, new(sync.Map)} },
 
 	"has no queue":                        func(s store.Store) store.Store { return noQueue{s.(locks)} },
 	"queues a repeat again":               func(s store.Store) store.Store { return queuesTwice{s.(locks)} },
@@ -36,20 +36,20 @@ var broken = map[string]func(store.Store) store.Store{
 	"grants what was released":            func(s store.Store) store.Store { return forgetsReleases{s.(locks)} },
 	"revives what has expired":            func(s store.Store) store.Store { return revives{s.(locks)} },
 	"gives all holds one fence":           func(s store.Store) store.Store { return oneFence{s.(locks)} },
-	"gives more fences than were asked":   func(s store.Store) store.Store { return moreFences{s.(locks)} },
-	"has no delay":                        func(s store.Store) store.Store { return noDelay{s.(locks)} },
+	"grants more fences than requested":   changesLock(func(req *store.LockRequest) { req.Fences = store.MaxFences }),
+	"has no delay":                        changesLock(func(req *store.LockRequest) { req.Delay = 0 }),
 	"gives readers one lease":             func(s store.Store) store.Store { return readersShareLease{s.(locks)} },
 	"keeps readers out after a downgrade": func(s store.Store) store.Store { return halfDowngrades{s.(locks)} },
 	"lets readers pass a writer":          func(s store.Store) store.Store { return readersPass{s.(locks)} },
 	"forces whatever the fence":           func(s store.Store) store.Store { return forcesAny{s.(locks)} },
-	"forces without telling":              func(s store.Store) store.Store { return tellsNobody{s.(locks)} },
-	"answers for all locks at once":       func(s store.Store) store.Store { return renewsAllOrNone{s.(locks)} },
+	"forces without a notice":             func(s store.Store) store.Store { return notifiesNone{s.(locks)} },
+	"renews all locks or none":            func(s store.Store) store.Store { return renewsAllOrNone{s.(locks)} },
 
-	"has room for one more":                func(s store.Store) store.Store { return roomForOneMore{s} },
-	"takes every permit to weigh one":      func(s store.Store) store.Store { return weighsNothing{s} },
-	"lets everybody barge":                 func(s store.Store) store.Store { return allBarge{s} },
-	"lets nobody barge":                    func(s store.Store) store.Store { return noneBarges{s} },
-	"has no bound for the queue":           func(s store.Store) store.Store { return queuesAll{s} },
+	"has room for one more":                changesPermit(func(req *store.PermitRequest) { req.Capacity++ }),
+	"takes every permit to weigh one":      changesPermit(func(req *store.PermitRequest) { req.Weight = 1 }),
+	"always barges":                        changesPermit(func(req *store.PermitRequest) { req.Barging = true }),
+	"does not barge":                       changesPermit(func(req *store.PermitRequest) { req.Barging = false }),
+	"has no bound for the queue":           changesPermit(func(req *store.PermitRequest) { req.MaxWaiting = 0 }),
 	"keeps the first capacity":             func(s store.Store) store.Store { return firstCapacity{s, new(sync.Map)} },
 	"queues a repeated permit again":       func(s store.Store) store.Store { return queuesPermitTwice{s} },
 	"ends the permit's place with a wait":  func(s store.Store) store.Store { return permitPlaceEndsWithWait{s} },
@@ -65,9 +65,62 @@ var broken = map[string]func(store.Store) store.Store{
 	"bounds what is in the queue already":  func(s store.Store) store.Store { return boundsAgain{s} },
 	"grants one too many in a storm":       func(s store.Store) store.Store { return looksFirst{s} },
 	"counts a participant twice":           func(s store.Store) store.Store { return countsTwice{s, new(atomic.Int64)} },
-	"wakes one of those at a latch":        func(s store.Store) store.Store { return wakesOne{s, make(chan struct{}, 1)} },
+	"wakes one waiter of a latch":          func(s store.Store) store.Store { return wakesOne{s, make(chan struct{}, 1)} },
 	"keeps a latch from its first change":  func(s store.Store) store.Store { return latchNeverExtended{s, new(sync.Map)} },
 	"opens a latch at the first count":     func(s store.Store) store.Store { return oneCount{s, new(sync.Map)} },
+}
+
+// changes is a store that changes requests.
+type changes struct {
+	store.Store
+	begin  func(*store.BeginRequest)
+	settle func(*store.SettleRequest)
+	lock   func(*store.LockRequest)
+	permit func(*store.PermitRequest)
+}
+
+func changesBegin(f func(*store.BeginRequest)) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return changes{Store: s, begin: f} }
+}
+
+func changesSettle(f func(*store.SettleRequest)) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return changes{Store: s, settle: f} }
+}
+
+func changesLock(f func(*store.LockRequest)) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return changes{Store: s, lock: f} }
+}
+
+func changesPermit(f func(*store.PermitRequest)) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return changes{Store: s, permit: f} }
+}
+
+func (s changes) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+	if s.begin != nil {
+		s.begin(&req)
+	}
+	return s.Store.BeginOperation(ctx, req)
+}
+
+func (s changes) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
+	if s.settle != nil {
+		s.settle(&req)
+	}
+	return s.Store.SettleOperation(ctx, req)
+}
+
+func (s changes) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
+	if s.lock != nil {
+		s.lock(&req)
+	}
+	return s.Store.AcquireLock(ctx, req)
+}
+
+func (s changes) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
+	if s.permit != nil {
+		s.permit(&req)
+	}
+	return s.Store.AcquirePermits(ctx, req)
 }
 
 type chargesDenied struct{ store.Store }
@@ -100,12 +153,12 @@ func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges [
 	return all, nil
 }
 
-type settlesAnybody struct {
+type settlesAnyOwner struct {
 	store.Store
 	owners *sync.Map
 }
 
-func (s settlesAnybody) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+func (s settlesAnyOwner) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	reply, err := s.Store.BeginOperation(ctx, req)
 	if err == nil && reply.Outcome == store.Started {
 		s.owners.Store(req.ID, req.Owner)
@@ -113,18 +166,11 @@ func (s settlesAnybody) BeginOperation(ctx context.Context, req store.BeginReque
 	return reply, err
 }
 
-func (s settlesAnybody) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
+func (s settlesAnyOwner) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
 	if owner, ok := s.owners.Load(req.ID); ok {
 		req.Owner = owner.(string)
 	}
 	return s.Store.SettleOperation(ctx, req)
-}
-
-type alwaysReruns struct{ store.Store }
-
-func (s alwaysReruns) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
-	req.Rerun = true
-	return s.Store.BeginOperation(ctx, req)
 }
 
 type forgetsAbandons struct{ store.Store }
@@ -136,27 +182,6 @@ func (s forgetsAbandons) BeginOperation(ctx context.Context, req store.BeginRequ
 		return s.Store.BeginOperation(ctx, req)
 	}
 	return reply, err
-}
-
-type truncates struct{ store.Store }
-
-func (s truncates) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
-	req.Data = req.Data[:min(len(req.Data), 1000)]
-	return s.Store.SettleOperation(ctx, req)
-}
-
-type boundsNoScope struct{ store.Store }
-
-func (s boundsNoScope) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
-	req.MaxRecords = 0
-	return s.Store.BeginOperation(ctx, req)
-}
-
-type boundsNoResults struct{ store.Store }
-
-func (s boundsNoResults) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
-	req.MaxBytes = 0
-	return s.Store.SettleOperation(ctx, req)
 }
 
 type oneScope struct{ store.Store }

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// locks is what the broken lock stores are made from.
+// locks is a store that broken ones wrap.
 type locks interface {
 	store.Store
 	store.Locks
@@ -95,20 +95,6 @@ func (s oneFence) AcquireLock(ctx context.Context, req store.LockRequest) (store
 	return reply, err
 }
 
-type moreFences struct{ locks }
-
-func (s moreFences) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	req.Fences = store.MaxFences
-	return s.locks.AcquireLock(ctx, req)
-}
-
-type noDelay struct{ locks }
-
-func (s noDelay) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	req.Delay = 0
-	return s.locks.AcquireLock(ctx, req)
-}
-
 type readersShareLease struct{ locks }
 
 func (s readersShareLease) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
@@ -131,7 +117,7 @@ func (s halfDowngrades) DowngradeLock(ctx context.Context, req store.LockRef) (b
 	return err == nil && held[0], err
 }
 
-// readersPass has readers of a name and a key beside those who wait, as if these were not there.
+// readersPass grants readers the lock although others wait for it.
 type readersPass struct{ locks }
 
 func (s readersPass) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
@@ -157,9 +143,9 @@ func (s forcesAny) ForceUnlock(ctx context.Context, name, key string, fence int6
 	return s.locks.ForceUnlock(ctx, name, key, fence)
 }
 
-type tellsNobody struct{ locks }
+type notifiesNone struct{ locks }
 
-func (s tellsNobody) NotifyLost(func(string)) (remove func()) { return func() {} }
+func (s notifiesNone) NotifyLost(func(string)) (remove func()) { return func() {} }
 
 type renewsAllOrNone struct{ locks }
 

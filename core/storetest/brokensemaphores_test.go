@@ -11,41 +11,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-type roomForOneMore struct{ store.Store }
-
-func (s roomForOneMore) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	req.Capacity++
-	return s.Store.AcquirePermits(ctx, req)
-}
-
-type weighsNothing struct{ store.Store }
-
-func (s weighsNothing) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	req.Weight = 1
-	return s.Store.AcquirePermits(ctx, req)
-}
-
-type allBarge struct{ store.Store }
-
-func (s allBarge) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	req.Barging = true
-	return s.Store.AcquirePermits(ctx, req)
-}
-
-type noneBarges struct{ store.Store }
-
-func (s noneBarges) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	req.Barging = false
-	return s.Store.AcquirePermits(ctx, req)
-}
-
-type queuesAll struct{ store.Store }
-
-func (s queuesAll) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	req.MaxWaiting = 0
-	return s.Store.AcquirePermits(ctx, req)
-}
-
 type firstCapacity struct {
 	store.Store
 	of *sync.Map // by ID
@@ -225,7 +190,7 @@ func (s countsRenewed) RenewPermits(ctx context.Context, reqs []store.PermitRef)
 	return held, err
 }
 
-// keepsWeight gives back one of what a permit weighs, whatever that is.
+// keepsWeight releases a weight of one, whatever the permit's weight is.
 type keepsWeight struct {
 	store.Store
 	requests *sync.Map // by ID
@@ -266,7 +231,7 @@ func (s renewsTogether) RenewPermits(ctx context.Context, reqs []store.PermitRef
 	return held, err
 }
 
-// boundsAgain refuses a request that has its place already, if the queue is full.
+// boundsAgain refuses a queued request if the queue is full.
 type boundsAgain struct{ store.Store }
 
 func (s boundsAgain) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
@@ -277,13 +242,13 @@ func (s boundsAgain) AcquirePermits(ctx context.Context, req store.PermitRequest
 	return reply, err
 }
 
-// looksFirst looks whether there is room, and then takes it, by when others may have.
+// looksFirst reads the state before it acquires, so that concurrent calls exceed the capacity.
 type looksFirst struct{ store.Store }
 
 func (s looksFirst) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
 	state, err := s.InspectPermits(ctx, req.Name, req.Key)
 	if err == nil && state.Waiting == 0 && state.InUse+req.Weight <= req.Capacity {
-		time.Sleep(time.Nanosecond) // until all who are about to look have looked
+		time.Sleep(time.Nanosecond) // until all concurrent calls have read the queue
 		req.Capacity++
 	}
 	return s.Store.AcquirePermits(ctx, req)

@@ -87,40 +87,16 @@ func (l latchCase) inspect() int {
 
 // latchWaiter is a waiter for a latch.
 type latchWaiter struct {
-	l      latchCase
-	cancel context.CancelFunc
-	done   chan struct{}
-	err    error
+	*call
+	l latchCase
 }
 
-// await starts a waiter, which ends with the test. With faked time, AwaitLatch is blocked when
-// await returns; otherwise it may be.
+// await starts a waiter, which ends with the test.
 func (l latchCase) await(count int) *latchWaiter {
-	ctx, cancel := context.WithCancel(background())
-	w := &latchWaiter{l: l, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		w.err = l.store.AwaitLatch(ctx, l.request(count))
-	}()
-	l.t.Cleanup(func() {
-		cancel()
-		<-w.done
-	})
-	l.h.Advance(2 * time.Millisecond)
-	return w
-}
-
-// ended waits for the end of a wait, which is an error or nil.
-func (w *latchWaiter) ended(want error) {
-	w.l.t.Helper()
-	select {
-	case <-w.done:
-	case <-time.After(eventually):
-		w.l.t.Fatalf("AwaitLatch did not return within %v", eventually)
+	await := func(ctx context.Context) (store.Grant, error) {
+		return store.Grant{}, l.store.AwaitLatch(ctx, l.request(count))
 	}
-	if !errors.Is(w.err, want) {
-		w.l.t.Fatalf("AwaitLatch: %v, want %v", w.err, want)
-	}
+	return &latchWaiter{begin(l.t, l.h.Advance, "AwaitLatch", func() any { return l.inspect() }, await), l}
 }
 
 // opens waits for the end of a wait for a latch that is kept for a period since it began. It
@@ -134,7 +110,7 @@ func (w *latchWaiter) opens(began time.Time) (late bool) {
 	}
 	select {
 	case <-w.done:
-		w.ended(nil)
+		w.fails(nil)
 		return false
 	default:
 		return expect(w.l.t, "AwaitLatch of an open latch returned", false, true, began, w.l.ttl)
@@ -146,11 +122,7 @@ func (l latchCase) waiting(ws ...*latchWaiter) {
 	l.t.Helper()
 	l.h.Advance(2 * time.Millisecond)
 	for _, w := range ws {
-		select {
-		case <-w.done:
-			l.t.Fatalf("AwaitLatch: %v, and the latch is not open", w.err)
-		default:
-		}
+		w.waits()
 	}
 }
 
@@ -176,7 +148,7 @@ func countsOnce(t *testing.T, h Harness[store.Latches]) {
 	l.waiting(w)
 	l.arrived(2)
 	l.countDown("c", 3)
-	w.ended(nil)
+	w.fails(nil)
 	l.countDown("c", 3)
 }
 
@@ -192,7 +164,7 @@ func lastWakesAll(t *testing.T, h Harness[store.Latches]) {
 	before := time.Now()
 	l.countDown("c", 3)
 	for _, w := range waiters {
-		w.ended(nil)
+		w.fails(nil)
 	}
 	if d := time.Since(before); d > eventually/2 {
 		t.Errorf("they were woken after %v", d)
@@ -204,8 +176,8 @@ func openLatch(t *testing.T, h Harness[store.Latches]) {
 	for i, participant := range []string{"a", "b", "c", "d"} {
 		l.countDown(participant, i+1)
 		if i >= 2 {
-			l.await(3).ended(nil)
-			l.await(3).ended(nil)
+			l.await(3).fails(nil)
+			l.await(3).fails(nil)
 		}
 	}
 	l.arrived(4)
@@ -216,18 +188,18 @@ func latchCounts(t *testing.T, h Harness[store.Latches]) {
 	four, two, one, three := l.await(4), l.await(2), l.await(1), l.await(3)
 	l.waiting(four, two, one, three)
 	l.countDown("a", 1)
-	one.ended(nil)
+	one.fails(nil)
 	l.waiting(four, two, three)
 	l.countDown("b", 2)
-	two.ended(nil)
-	l.await(2).ended(nil)
-	l.await(1).ended(nil)
+	two.fails(nil)
+	l.await(2).fails(nil)
+	l.await(1).fails(nil)
 	l.waiting(four, three)
 	l.countDown("c", 3)
-	three.ended(nil)
+	three.fails(nil)
 	l.waiting(four)
 	l.countDown("d", 4)
-	four.ended(nil)
+	four.fails(nil)
 }
 
 func largestCount(t *testing.T, h Harness[store.Latches]) {
@@ -266,7 +238,7 @@ func latchesApart(t *testing.T, h Harness[store.Latches]) {
 	l.waiting(w)
 	l.arrived(1)
 	l.countDown("b", 2)
-	w.ended(nil)
+	w.fails(nil)
 }
 
 func oddParticipants(t *testing.T, h Harness[store.Latches]) {
@@ -281,7 +253,7 @@ func oddParticipants(t *testing.T, h Harness[store.Latches]) {
 			l.countDown(participant, i+1)
 			l.countDown(participant, i+1)
 		}
-		w.ended(nil)
+		w.fails(nil)
 	}
 }
 
@@ -312,7 +284,7 @@ func concurrentParticipants(t *testing.T, h Harness[store.Latches]) {
 			t.Errorf("number %d was not returned", n+1)
 		}
 	}
-	w.ended(nil)
+	w.fails(nil)
 	l.arrived(participants)
 }
 
@@ -386,7 +358,7 @@ func latchExpires(t *testing.T, h Harness[store.Latches]) {
 		l.countDown("a", 2)
 		l.waiting(w)
 		l.countDown("b", 3)
-		w.ended(nil)
+		w.fails(nil)
 		return false
 	})
 }
@@ -403,7 +375,7 @@ func waitOutlivesLatch(t *testing.T, h Harness[store.Latches]) {
 	l.waiting(w)
 	l.countDown("b", 1)
 	l.countDown("a", 2)
-	w.ended(nil)
+	w.fails(nil)
 }
 
 func endedLatchWait(t *testing.T, h Harness[store.Latches]) {
@@ -411,13 +383,13 @@ func endedLatchWait(t *testing.T, h Harness[store.Latches]) {
 	l.countDown("a", 1)
 	first, second, third := l.await(2), l.await(2), l.await(2)
 	first.cancel()
-	first.ended(context.Canceled)
+	first.fails(context.Canceled)
 	third.cancel()
-	third.ended(context.Canceled)
+	third.fails(context.Canceled)
 	l.waiting(second)
 	l.arrived(1)
 	l.countDown("b", 2)
-	second.ended(nil)
+	second.fails(nil)
 
 	l = newLatch(t, h)
 	ctx, cancel := context.WithTimeout(background(), 20*time.Millisecond)

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -125,7 +124,7 @@ func (l lockCase) checkGrant(req store.LockRequest, grant store.Grant, before ti
 	for _, holder := range l.inspect().Holders {
 		// The holder's deadline must not be after the store's.
 		if ends := grant.Sent.Add(req.TTL); holder.Fence == grant.Fence && holder.Remaining < time.Until(ends)-clocks {
-			l.t.Errorf("the lease ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
+			l.t.Errorf("the lease ends in %v, for its holder in %v", holder.Remaining, time.Until(ends))
 		}
 	}
 }
@@ -192,29 +191,15 @@ func (l lockCase) inspect() store.LockState {
 
 // waiter is an awaited request.
 type waiter struct {
-	l      lockCase
-	req    store.LockRequest
-	cancel context.CancelFunc
-	done   chan struct{}
-	grant  store.Grant
-	err    error
+	*call
+	l   lockCase
+	req store.LockRequest
 }
 
-// await awaits a request until the test ends. With faked time, AwaitLock is blocked when await
-// returns; otherwise it may be.
+// await awaits a request until the test ends.
 func (l lockCase) await(req store.LockRequest) *waiter {
-	ctx, cancel := context.WithCancel(background())
-	w := &waiter{l: l, req: req, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		w.grant, w.err = l.store.AwaitLock(ctx, req)
-	}()
-	l.t.Cleanup(func() {
-		cancel()
-		<-w.done
-	})
-	l.h.Advance(2 * time.Millisecond)
-	return w
+	await := func(ctx context.Context) (store.Grant, error) { return l.store.AwaitLock(ctx, req) }
+	return &waiter{begin(l.t, l.h.Advance, "AwaitLock", func() any { return l.inspect() }, await), l, req}
 }
 
 // waits queues and awaits a request.
@@ -224,34 +209,14 @@ func (l lockCase) waits(req store.LockRequest) *waiter {
 	return l.await(req)
 }
 
-func (w *waiter) ended() {
-	w.l.t.Helper()
-	select {
-	case <-w.done:
-	case <-time.After(eventually):
-		w.l.t.Fatalf("AwaitLock did not return within %v; the lock: %+v", eventually, w.l.inspect())
-	}
-}
-
 func (w *waiter) granted() store.Grant {
 	w.l.t.Helper()
-	w.ended()
-	if w.err != nil {
-		w.l.t.Fatalf("AwaitLock: %v", w.err)
-	}
+	w.fails(nil)
 	w.l.checkGrant(w.req, w.grant, w.l.since)
 	if w.req.TTL == longLease {
 		w.l.verify(w.req, true)
 	}
 	return w.grant
-}
-
-func (w *waiter) fails(want error) {
-	w.l.t.Helper()
-	w.ended()
-	if !errors.Is(w.err, want) {
-		w.l.t.Fatalf("AwaitLock: %+v, %v, want %v", w.grant, w.err, want)
-	}
 }
 
 // wait checks that all of the waiters still wait.
@@ -264,10 +229,6 @@ func (l lockCase) wait(ws ...*waiter) {
 		l.t.Fatalf("%d wait, want %d", got, len(ws))
 	}
 	for _, w := range ws {
-		select {
-		case <-w.done:
-			l.t.Fatalf("AwaitLock: %+v, %v, while another has the lock", w.grant, w.err)
-		default:
-		}
+		w.waits()
 	}
 }

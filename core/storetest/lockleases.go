@@ -72,7 +72,7 @@ func delayAfterExpiry(t *testing.T, h Harness[store.Locks]) {
 	l.renew(dies, false)
 	l.downgrade(dies, false)
 	if state := l.inspect(); len(state.Holders) != 0 {
-		t.Errorf("who holds a lock in its delay: %+v", state.Holders)
+		t.Errorf("holders of a lock in its delay: %+v", state.Holders)
 	}
 	l.queued(l.exclusive())
 
@@ -303,7 +303,7 @@ func downgrades(t *testing.T, h Harness[store.Locks]) {
 		}
 	}
 	if !kept {
-		t.Errorf("the fence %d is gone: %+v", grant.Fence, l.inspect())
+		t.Errorf("no holder with fence %d: %+v", grant.Fence, l.inspect())
 	}
 	l.taken(l.shared())
 	l.release(r1.req, true)

@@ -128,7 +128,7 @@ func withdrawn(t *testing.T, h Harness[store.Locks]) {
 	l.release(third.req, true)
 	l.granted(once(l.exclusive()))
 
-	// One may also withdraw when its turn has come.
+	// A request may also be withdrawn after it was granted.
 	l = newLock(t, h)
 	holder = l.exclusive()
 	l.granted(holder)

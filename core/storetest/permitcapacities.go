@@ -73,7 +73,7 @@ func largerCapacityGoesOn(t *testing.T, h Harness[store.Permits]) {
 	p.waiting(2, head, second, third)
 	grant := p.acquire(of(4, head.req), store.Granted).Grant
 	if woken := head.granted(); woken.Fence != grant.Fence {
-		t.Errorf("granted %+v, and who awaits it %+v", grant, woken)
+		t.Errorf("granted %+v, and its waiter %+v", grant, woken)
 	}
 	second.granted() // nothing else blocked it
 	p.waiting(5, third)

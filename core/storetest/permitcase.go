@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -133,7 +132,7 @@ func (p permitCase) checkGrant(req store.PermitRequest, grant store.Grant, befor
 		}
 		// The holder's deadline must not be after the store's.
 		if ends := grant.Sent.Add(req.TTL); holder.Remaining < time.Until(ends)-clocks {
-			p.t.Errorf("the permit ends in %v, its holder believes in %v", holder.Remaining, time.Until(ends))
+			p.t.Errorf("the permit ends in %v, for its holder in %v", holder.Remaining, time.Until(ends))
 		}
 	}
 	if found != 1 {
@@ -206,29 +205,15 @@ func (p permitCase) state(inUse, waiting int) store.SemaphoreState {
 
 // permitWaiter is an awaited request.
 type permitWaiter struct {
-	p      permitCase
-	req    store.PermitRequest
-	cancel context.CancelFunc
-	done   chan struct{}
-	grant  store.Grant
-	err    error
+	*call
+	p   permitCase
+	req store.PermitRequest
 }
 
-// await awaits a request until the test ends. With faked time, AwaitPermits is blocked when await
-// returns; otherwise it may be.
+// await awaits a request until the test ends.
 func (p permitCase) await(req store.PermitRequest) *permitWaiter {
-	ctx, cancel := context.WithCancel(background())
-	w := &permitWaiter{p: p, req: req, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		w.grant, w.err = p.store.AwaitPermits(ctx, req)
-	}()
-	p.t.Cleanup(func() {
-		cancel()
-		<-w.done
-	})
-	p.h.Advance(2 * time.Millisecond)
-	return w
+	await := func(ctx context.Context) (store.Grant, error) { return p.store.AwaitPermits(ctx, req) }
+	return &permitWaiter{begin(p.t, p.h.Advance, "AwaitPermits", func() any { return p.inspect() }, await), p, req}
 }
 
 // waits queues and awaits a request.
@@ -238,34 +223,14 @@ func (p permitCase) waits(req store.PermitRequest) *permitWaiter {
 	return p.await(req)
 }
 
-func (w *permitWaiter) ended() {
-	w.p.t.Helper()
-	select {
-	case <-w.done:
-	case <-time.After(eventually):
-		w.p.t.Fatalf("AwaitPermits did not return within %v; the semaphore: %+v", eventually, w.p.inspect())
-	}
-}
-
 func (w *permitWaiter) granted() store.Grant {
 	w.p.t.Helper()
-	w.ended()
-	if w.err != nil {
-		w.p.t.Fatalf("AwaitPermits: %v", w.err)
-	}
+	w.fails(nil)
 	w.p.checkGrant(w.req, w.grant, w.p.since)
 	if w.req.TTL == longLease {
 		w.p.renew(w.req, true)
 	}
 	return w.grant
-}
-
-func (w *permitWaiter) fails(want error) {
-	w.p.t.Helper()
-	w.ended()
-	if !errors.Is(w.err, want) {
-		w.p.t.Fatalf("AwaitPermits: %+v, %v, want %v", w.grant, w.err, want)
-	}
 }
 
 // waiting checks that exactly these waiters still wait, with this weight in use.
@@ -276,10 +241,6 @@ func (p permitCase) waiting(inUse int, ws ...*permitWaiter) {
 	}
 	p.state(inUse, len(ws))
 	for _, w := range ws {
-		select {
-		case <-w.done:
-			p.t.Fatalf("AwaitPermits: %+v, %v, while there is no room", w.grant, w.err)
-		default:
-		}
+		w.waits()
 	}
 }

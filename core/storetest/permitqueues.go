@@ -26,7 +26,7 @@ var permitQueueCases = []testCase[store.Permits]{
 	{"a withdrawn request for a permit is skipped", withdrawnPermit},
 	{"requests behind a withdrawn one move up", withdrawnHeavy},
 	{"the end of a wait for a permit keeps the place", endedWaitKeepsTurn},
-	{"the end of a wait delays no other", endedWaitDelaysNobody},
+	{"the end of a wait delays no other", endedWaitDelaysNoOther},
 	{"places and reservations without calls that await them expire", deadPermitWaiters},
 }
 
@@ -132,7 +132,7 @@ func permitsNotOvertaken(t *testing.T, h Harness[store.Permits]) {
 	p.taken(p.request(1))
 	p.state(1, 1)
 	p.release(two, true)
-	p.taken(p.request(1)) // it is the other's turn, although no call awaits it yet
+	p.taken(p.request(1)) // reserved for the other, although no call awaits it yet
 	p.taken(barges(p.request(1)))
 	behind := p.waits(p.request(1))
 	if state := p.inspect(); state.InUse != 2 || state.Waiting != 1 || len(state.Holders) != 0 {
@@ -144,7 +144,7 @@ func permitsNotOvertaken(t *testing.T, h Harness[store.Permits]) {
 	p.release(first, true)
 	behind.granted()
 
-	// Asking again claims a permit too.
+	// A repeat claims a permit too.
 	claims := p.request(2)
 	p.queued(claims)
 	p.release(behind.req, true)
@@ -351,7 +351,7 @@ func withdrawnPermit(t *testing.T, h Harness[store.Permits]) {
 	p.release(third.req, true)
 	p.granted(tries(p.request(2)))
 
-	// One may also withdraw when its turn has come.
+	// A request may also be withdrawn after it was granted.
 	p = newPermits(t, h, 2)
 	held = p.request(2)
 	p.granted(held)
@@ -398,7 +398,7 @@ func endedWaitKeepsTurn(t *testing.T, h Harness[store.Permits]) {
 	second.granted()
 }
 
-func endedWaitDelaysNobody(t *testing.T, h Harness[store.Permits]) {
+func endedWaitDelaysNoOther(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	held := p.request(3)
 	p.granted(held)
@@ -407,7 +407,7 @@ func endedWaitDelaysNobody(t *testing.T, h Harness[store.Permits]) {
 		w.cancel()
 		w.fails(context.Canceled)
 	}
-	// One withdraws before its turn, the other when it has come.
+	// One is withdrawn before its grant, the other after it.
 	p.release(first.req, false)
 	p.release(held, true)
 	p.release(second.req, false)
@@ -435,7 +435,7 @@ func (p permitCase) eventuallyGranted(w *permitWaiter) {
 }
 
 func deadPermitWaiters(t *testing.T, h Harness[store.Permits]) {
-	// Two semaphores, so that it takes as long as one of them: in the first a turn is lost,
+	// Two semaphores, so that it takes as long as one of them: in the first a reservation expires,
 	turn := newPermits(t, h, 3)
 	held, absent := turn.request(3), turn.request(2)
 	turn.granted(held)

@@ -17,7 +17,7 @@ func Permits[S store.Permits](t *testing.T, run Runner[S]) {
 	runAll(t, run, []testCase[store.Permits]{
 		{"permits are granted up to the capacity", permitsUpToCapacity},
 		{"a request that does not fit is busy", fullIsTaken},
-		{"the remaining time of a full semaphore is that of its first permit", firstExpiryIsTold},
+		{"the remaining time of a full semaphore is that of its first permit", remainingTime},
 		{"the largest capacity can be used up", largestCapacity},
 		{"acquire recognises its own repeat", acquirePermitTwice},
 		{"the repeat of an acquire returns no more than its lease", acquirePermitLater},
@@ -100,7 +100,7 @@ func fullIsTaken(t *testing.T, h Harness[store.Permits]) {
 	p.state(4, 3)
 }
 
-func firstExpiryIsTold(t *testing.T, h Harness[store.Permits]) {
+func remainingTime(t *testing.T, h Harness[store.Permits]) {
 	p := newPermits(t, h, 3)
 	first, second, third := p.request(1), p.request(1), p.request(1)
 	second.TTL = longLease / 2
@@ -266,7 +266,7 @@ func releaseBatch(t *testing.T, h Harness[store.Permits]) {
 		add(dead[i], false)
 		add(held, true) // twice in one call
 		if i%2 == 1 {
-			add(queued, false) // its turn has come, but it has not claimed its permit
+			add(queued, false) // its permit is reserved, but not claimed
 		}
 	}
 	p.checkAll("ReleasePermits", reqs, want)

@@ -14,7 +14,7 @@ var errLeft = errors.New("left")
 
 type name struct{}
 
-// detached is the context of a handler, of a request that leave ends.
+// detached returns the context of a handler, whose request's context is ended by leave.
 func detached(t *testing.T) (ctx context.Context, leave, release func()) {
 	t.Helper()
 	request, left := context.WithCancelCause(context.WithValue(t.Context(), name{}, "n"))
@@ -24,7 +24,7 @@ func detached(t *testing.T) (ctx context.Context, leave, release func()) {
 	return ctx, func() { left(errLeft) }, release
 }
 
-func TestAClientThatLeaves(t *testing.T) {
+func TestDisconnectedClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave, release := detached(t)
 		defer release()
@@ -34,7 +34,7 @@ func TestAClientThatLeaves(t *testing.T) {
 		defer cancel()
 		for _, ctx := range []context.Context{ctx, inner} {
 			if client.Context(ctx).Err() != nil || client.Context(ctx).Value(name{}) != "n" {
-				t.Error("the client has left before it leaves, or its values are gone")
+				t.Error("the context has ended too early, or has lost its values")
 			}
 		}
 		leave()
@@ -47,9 +47,9 @@ func TestAClientThatLeaves(t *testing.T) {
 	})
 }
 
-// The server ends the context of a request that was answered. What runs on does not take that for the
-// client's leaving.
-func TestARequestThatWasAnswered(t *testing.T) {
+// The server ends the context of an answered request, which is no disconnection for work that
+// continues.
+func TestAnsweredRequest(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, leave, release := detached(t)
@@ -66,7 +66,7 @@ func TestARequestThatWasAnswered(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoClient(t *testing.T) {
+func TestContextWithoutAClient(t *testing.T) {
 	ctx, leave, release := detached(t)
 	defer release()
 	leave()
@@ -80,7 +80,7 @@ func TestWhatHasNoClient(t *testing.T) {
 	}
 }
 
-func TestTheDeadlineOfTheRequest(t *testing.T) {
+func TestDeadlineOfTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		request, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

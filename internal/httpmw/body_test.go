@@ -17,8 +17,8 @@ import (
 // unbounded is a body without a bound on the sum of bodies.
 func unbounded() *body { return &body{budget: &budget{max: 1 << 40}} }
 
-// A client that repeats a request after an update of the server is not refused with a mismatch.
-func TestTheFingerprintOfARequestStays(t *testing.T) {
+// A request that is repeated after an update of the server is no mismatch.
+func TestFingerprintIsStable(t *testing.T) {
 	with := httptest.NewRequest("POST", "/pay%20now?a=1&b=", strings.NewReader(`{"amount":450}`))
 	with.Header.Set("Content-Type", "application/json")
 	without := httptest.NewRequest("DELETE", "/order/1", nil)
@@ -27,7 +27,7 @@ func TestTheFingerprintOfARequestStays(t *testing.T) {
 	conditional := httptest.NewRequest("PUT", "/order/1", nil)
 	conditional.Header.Set("If-Match", `"v1"`)
 	conditional.Header.Set("Range", "bytes=0-9")
-	wants := []string{
+	want := []string{
 		"6e6d7504d2b8be735d6ac9832674620e31835c64a9d85a89a762ea8087e5b7bc",
 		"1540097718f1ec8e257b197fe11df446afc82bf955ee592560794d0c022c26c7",
 		"28a79b960c3297c93d36afa12eb51c781f494aa8b5aa999052bc2966426a4345",
@@ -40,13 +40,13 @@ func TestTheFingerprintOfARequestStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := fingerprint(r, b, &setting.Settings{})
-		if err != nil || hex.EncodeToString(got) != wants[i] {
-			t.Errorf("%s %s: %x, %v, want %s", r.Method, r.URL, got, err, wants[i])
+		if err != nil || hex.EncodeToString(got) != want[i] {
+			t.Errorf("%s %s: %x, %v, want %s", r.Method, r.URL, got, err, want[i])
 		}
 	}
 }
 
-// A body is read as it is, however it arrives, and takes as much memory as is accounted for.
+// A body is read as it is, in any pieces, and takes the memory that is accounted for.
 func TestReadBody(t *testing.T) {
 	text := make([]byte, 1<<20)
 	for i := range text {

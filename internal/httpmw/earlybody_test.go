@@ -9,26 +9,26 @@ import (
 	"testing"
 )
 
-// request has a body of this length, and says that it is as long as said.
-func request(length int, said int64) *http.Request {
+// request returns a request with a body of a length, and another Content-Length.
+func request(length int, announced int64) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", length)))
-	r.ContentLength = said
+	r.ContentLength = announced
 	return r
 }
 
-// What was read early is the handler's to read, with what comes after it, and any error.
-func TestABodyThatWasReadEarly(t *testing.T) {
+// The handler reads what was read early, then the rest, and any error.
+func TestEarlyBody(t *testing.T) {
 	for name, c := range map[string]struct {
 		r     *http.Request
 		taken int64
 		want  int
 	}{
-		"small":                {request(100, 100), 100, 100},
-		"none":                 {request(0, 0), 0, 0},
-		"of unknown length":    {request(100, -1), 0, 100},
-		"large":                {request(maxEarly+1, maxEarly+1), 0, maxEarly + 1},
-		"longer than it said":  {request(maxEarly, 10), 10, maxEarly},
-		"shorter than it said": {request(10, 1000), 1000, 10},
+		"small":                  {request(100, 100), 100, 100},
+		"none":                   {request(0, 0), 0, 0},
+		"of unknown length":      {request(100, -1), 0, 100},
+		"large":                  {request(maxEarly+1, maxEarly+1), 0, maxEarly + 1},
+		"longer than announced":  {request(maxEarly, 10), 10, maxEarly},
+		"shorter than announced": {request(10, 1000), 1000, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b earlyBodies
@@ -54,8 +54,8 @@ func TestABodyThatWasReadEarly(t *testing.T) {
 	})
 }
 
-// All bodies together have a bound, beyond which they are left alone.
-func TestBodiesHaveABound(t *testing.T) {
+// The sum of all early bodies is bounded; others are not read early.
+func TestEarlyBodiesAreBounded(t *testing.T) {
 	var b earlyBodies
 	read := 0
 	for range 2 * maxEarlyBodies / maxEarly {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// states is a decision over n limits that no other number has.
+// states returns a decision over n limits, different for each n.
 func states(n int) []tokenbucket.LimitState {
 	list := make([]tokenbucket.LimitState, n%3+1)
 	for i := range list {
@@ -29,7 +29,7 @@ func states(n int) []tokenbucket.LimitState {
 	return list
 }
 
-// wantFields reads the fields with the library for them.
+// wantFields parses the fields with a structured-field library.
 func wantFields(t *testing.T, h http.Header, want []tokenbucket.LimitState) {
 	t.Helper()
 	policies, err := httpsfv.UnmarshalList(h["Ratelimit-Policy"])
@@ -66,7 +66,7 @@ func checkItem(t *testing.T, member httpsfv.Member, name string, params map[stri
 	}
 }
 
-// There are more plans than an encoder keeps, and requests of all of them at the same time.
+// More plans than an encoder keeps, with concurrent requests of all of them.
 func TestEveryPlanHasItsOwnFields(t *testing.T) {
 	e := new(draft11)
 	var wg sync.WaitGroup
@@ -103,7 +103,7 @@ func TestFieldsAreAddedToThoseOfOthers(t *testing.T) {
 	}
 }
 
-func TestANameThatNoFieldCanHaveIsLeftOut(t *testing.T) {
+func TestInvalidNameIsOmitted(t *testing.T) {
 	h := http.Header{}
 	new(draft11).encode(h, []tokenbucket.LimitState{{Name: strings.Repeat("ü", 3)}})
 	if len(h) > 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// guarded returns a middleware, and a handler that is behind it.
+// guarded returns a middleware, and a handler behind it.
 func guarded(t *testing.T, next http.HandlerFunc, opts ...policy.IdempotencyOption) (*idempotency[pair], http.Handler) {
 	t.Helper()
 	store := memstore.New()
@@ -34,8 +34,8 @@ func guarded(t *testing.T, next http.HandlerFunc, opts ...policy.IdempotencyOpti
 	})
 }
 
-// However a request ends, it gives back what its body has taken.
-func TestTheRoomOfABodyIsGivenBack(t *testing.T) {
+// Every end of a request returns the budget of its body.
+func TestBudgetOfABodyIsReturned(t *testing.T) {
 	own := policy.Fingerprint(func(*http.Request, []byte) ([]byte, error) { return nil, nil })
 	failing := policy.Fingerprint(func(*http.Request, []byte) ([]byte, error) { return nil, errors.New("no") })
 	panicking := policy.Fingerprint(func(*http.Request, []byte) ([]byte, error) { panic("no") })
@@ -93,8 +93,7 @@ func TestTheRoomOfABodyIsGivenBack(t *testing.T) {
 	}
 }
 
-// Clients that do not end their bodies take no more memory than they may, and what a body takes is what it
-// has.
+// Clients that do not end their bodies take bounded memory, and a body counts as its bytes.
 func TestSlowClientsTakeBoundedMemory(t *testing.T) {
 	const bodies, clients = 8 << 20, 40
 	m, h := guarded(t, func(http.ResponseWriter, *http.Request) {}, policy.MaxBodies(bodies))

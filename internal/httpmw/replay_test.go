@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// The length of what HEAD does not send is replayed, too.
+// The Content-Length of an answer to HEAD is replayed, too.
 func TestHead(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"without a body": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "5000") },
@@ -43,8 +43,8 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// A record that cannot be replayed, as one of an earlier version, is answered as one that was not kept, and
-// nothing runs.
+// A record that cannot be replayed, as of an earlier version, is answered as one that was not
+// retained, and nothing runs.
 func TestRecordsThatCannotBeReplayed(t *testing.T) {
 	for name, result := range map[string]guard.Result{
 		"an earlier version": {Status: 200, Data: []byte{1, 0, 'b'}},

@@ -22,12 +22,12 @@ func TestResponseRoundTrip(t *testing.T) {
 	} {
 		got, err := decodeResponse(r.encode())
 		if err != nil || !reflect.DeepEqual(got.header, r.header) || !reflect.DeepEqual(got.trailer, r.trailer) || !bytes.Equal(got.body, r.body) {
-			t.Errorf("%v came back as %v, %v", r, got, err)
+			t.Errorf("%v was decoded as %v, %v", r, got, err)
 		}
 	}
 }
 
-// What is recorded is replayed, or is refused as damaged, and never panics.
+// A record is replayed, or refused as damaged, and never panics.
 func FuzzReplay(f *testing.F) {
 	f.Add(200, []byte(nil))
 	f.Add(0, response{}.encode())

@@ -16,15 +16,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// answering is a fence.Checker that answers all the same.
+// answering is a fence.Checker that replies with an error.
 type answering struct{ err error }
 
 func (a answering) Check(context.Context, string, fence.Token) error { return a.err }
 
 func anyKey() (string, error) { return "key", nil }
 
-// A client that has left is not worked for, and no outage is blamed for that.
-func TestNobodyRunsUnfencedForAClientThatHasLeft(t *testing.T) {
+// A request of a disconnected client does not run, and is no outage.
+func TestDisconnectedClientDoesNotRunUnfenced(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	m := middleware.NewFence(answering{store.ErrUnavailable}, setting.Settings{Open: setting.Open{Passes: true}})
@@ -40,7 +40,7 @@ func TestNobodyRunsUnfencedForAClientThatHasLeft(t *testing.T) {
 	}
 }
 
-// The span that a refusal is on fails for what is the server's affair, whatever answer a Deny hook gives.
+// The span of a refusal fails for a server error, whatever the answer of a Deny hook.
 func TestFenceOnTheSpan(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error

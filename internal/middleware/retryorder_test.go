@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// fiveASecond is a limit whose next token comes after that time.
+// fiveASecond returns a limit whose next token is available after that time.
 func fiveASecond(retryAfter time.Duration) tokenbucket.LimitState {
 	return tokenbucket.LimitState{Name: "api", Capacity: 5, Window: time.Second, RetryAfter: retryAfter}
 }
@@ -19,54 +19,54 @@ func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
 		o := NewRetryOrder()
-		tell := func(key string, retryAfter, want time.Duration) {
+		check := func(key string, retryAfter, want time.Duration) {
 			t.Helper()
 			if got := o.Delay(key, fiveASecond(retryAfter)); got != want {
-				t.Errorf("%s is told %v, want %v", key, got, want)
+				t.Errorf("%s gets %v, want %v", key, got, want)
 			}
 		}
 		for k := range 10 {
-			tell("k", 200*ms, time.Duration(1+k)*200*ms)
+			check("k", 200*ms, time.Duration(1+k)*200*ms)
 		}
-		tell("other", 150*ms, 150*ms)
+		check("other", 150*ms, 150*ms)
 		time.Sleep(500 * ms) // two have come back, and each has its token
-		tell("k", 100*ms, 1700*ms)
-		tell("k", 1900*ms, 1900*ms) // a later token is told as it is
+		check("k", 100*ms, 1700*ms)
+		check("k", 1900*ms, 1900*ms) // the time of a later token
 		time.Sleep(1900 * ms)
-		tell("k", 200*ms, 200*ms) // nobody waits any more
+		check("k", 200*ms, 200*ms) // no waiters are left
 	})
 }
 
-// A caller that asks again and again, and does not wait, cannot have others wait for ever. A limit whose tokens
-// come rarely has its callers come back about when the first one does.
-func TestTheOrderIsBounded(t *testing.T) {
+// A caller that retries at once, again and again, does not delay others without bound. With a rare
+// token, all callers retry at about its time.
+func TestRetryOrderIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := NewRetryOrder()
 		for range 10_000 {
 			if got := o.Delay("k", fiveASecond(time.Second)); got > time.Second+maxPlaces {
-				t.Fatalf("told %v", got)
+				t.Fatalf("got %v", got)
 			}
 		}
 		time.Sleep(maxPlaces + 2*time.Second)
 		if got := o.Delay("k", fiveASecond(time.Second)); got != time.Second {
-			t.Errorf("told %v when nobody waits any more", got)
+			t.Errorf("%v without waiters", got)
 		}
 		hourly := tokenbucket.LimitState{Capacity: 1, Window: time.Hour, RetryAfter: time.Minute}
 		if first, second := o.Delay("hourly", hourly), o.Delay("hourly", hourly); first != time.Minute || second != time.Minute+maxPlaces {
-			t.Errorf("told %v and %v", first, second)
+			t.Errorf("got %v and %v", first, second)
 		}
 	})
 }
 
-// Keys that are refused once, as those of an attacker, take bounded memory, and none after a while. They are not
-// kept themselves.
+// Keys that are refused once, as an attacker's, take bounded memory for a bounded time, and are not
+// kept as text.
 func TestManyKeysInOrder(t *testing.T) {
 	o := NewRetryOrder()
 	before := heap()
 	for i := range 200_000 {
 		key := fmt.Sprintf("key-%d", i)
 		if got := o.Delay(key, fiveASecond(time.Hour)); got != time.Hour {
-			t.Fatalf("%s is told %v", key, got)
+			t.Fatalf("%s gets %v", key, got)
 		}
 	}
 	kept := 0

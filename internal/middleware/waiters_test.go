@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAsManyWaitForEachKeyAsMay(t *testing.T) {
+func TestWaitersAreLimited(t *testing.T) {
 	w := newWaiters(2)
 	for key, want := range map[string][]bool{"a": {true, true, false}, "b": {true, true, false}} {
 		for n, want := range want {
@@ -20,7 +20,7 @@ func TestAsManyWaitForEachKeyAsMay(t *testing.T) {
 	}
 }
 
-func TestNobodyWhoWaitsLeavesNothing(t *testing.T) {
+func TestNoWaitersLeaveNothing(t *testing.T) {
 	w := newWaiters(3)
 	var all sync.WaitGroup
 	for range 100 {

@@ -23,8 +23,8 @@ import (
 
 var errRefused = fmt.Errorf("%w: dial: %w", store.ErrUnavailable, syscall.ECONNREFUSED)
 
-// The time in which requests pass is logged when it begins, when its cause changes and when it is over,
-// with how many passed. A store that answers now and then does not end it.
+// Bypassing is logged at its beginning, when its cause changes, and at its end, with the number of
+// requests. A single reply of the store does not end it.
 func TestWatchLogsTheTimeInWhichRequestsPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -79,7 +79,7 @@ func TestWatchOfAClosedPolicy(t *testing.T) {
 	}
 }
 
-// Each request that passes is counted by cause, also when many do at once.
+// Each bypassing request is counted by cause, also concurrently.
 func TestWatchCounts(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
@@ -110,7 +110,7 @@ func TestWatchCounts(t *testing.T) {
 	}
 }
 
-// What the application did not provide is the server's mistake, and logged once.
+// A value that the application did not provide is the server's mistake, and logged once.
 func TestWatchLogsWhatIsMissing(t *testing.T) {
 	var log bytes.Buffer
 	w := newWatch(setting.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil)), Open: setting.Open{Passes: true}}, "lock", "carts")

@@ -58,13 +58,14 @@ var jointRows = []row{
 		secure.StartTLS()
 		t.Cleanup(secure.Close)
 		for range 2 {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, secure.URL+Path+"1", strings.NewReader("body"))
-			must(t, req, err)
+			req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, secure.URL+Path+"1", strings.NewReader("body")))
 			for name, value := range map[string]string{"X-Key": "a", "X-User": "u", keyHeader: "k"} {
 				req.Header.Set(name, value)
 			}
 			resp, err := secure.Client().Do(req)
-			must(t, resp, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			body, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
 			if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != http.StatusCreated || string(body) != "run 1" {

@@ -17,16 +17,14 @@ import (
 
 func newLocker(t *testing.T, st store.Locks) *lock.Locker {
 	t.Helper()
-	l, err := lock.New(st, "carts")
-	must(t, l, err)
+	l := must(lock.New(st, "carts"))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
 func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
-	s, err := semaphore.New(st, "reports", capacity, opts...)
-	must(t, s, err)
+	s := must(semaphore.New(st, "reports", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

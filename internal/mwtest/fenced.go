@@ -36,8 +36,7 @@ type checker struct {
 
 func newChecker(t *testing.T) *checker {
 	t.Helper()
-	f, err := memfence.New()
-	must(t, f, err)
+	f := must(memfence.New())
 	return &checker{Fence: f}
 }
 
@@ -58,8 +57,8 @@ func (c *checker) Check(ctx context.Context, key string, t fence.Token) error {
 	return c.Fence.Check(ctx, key, t)
 }
 
-// sayToken is a handler that answers with its token.
-func sayToken(w http.ResponseWriter, r *http.Request) {
+// answerToken is a handler that answers with its token.
+func answerToken(w http.ResponseWriter, r *http.Request) {
 	text := "none"
 	if token, ok := fence.FromContext(r.Context()); ok {
 		text = token.String()
@@ -70,7 +69,7 @@ func sayToken(w http.ResponseWriter, r *http.Request) {
 // serveFenced starts a server whose handler answers with its token.
 func serveFenced(t *testing.T, f Framework, c fence.Checker, opts ...policy.FencedOption) server {
 	t.Helper()
-	return serve(t, f, sayToken, Fenced{Checker: c, By: byID, Options: opts})
+	return serve(t, f, answerToken, Fenced{Checker: c, By: byID, Options: opts})
 }
 
 // passes sends a request with a fence, and checks that its handler gets it.
@@ -153,7 +152,7 @@ var fencedRows = append([]row{
 		s.passes("1", "1")
 	}},
 	{"a key that is too long is refused", func(t *testing.T, f Framework) {
-		s := serve(t, f, sayToken, Fenced{Checker: newChecker(t), By: byHeader})
+		s := serve(t, f, answerToken, Fenced{Checker: newChecker(t), By: byHeader})
 		s.send("1", "", fence.Header, "1", "X-Key", strings.Repeat("k", 1024)).is(http.StatusOK, "1")
 		s.send("1", "", fence.Header, "1", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 	}},

@@ -1,4 +1,4 @@
-// Package mwtest is the table of behaviour that every framework has in common: what a client sees
+// Package mwtest is the table of behaviour that every framework has in common: the answers to a client
 // of each policy, over a real server. A framework implements [Framework] and calls [Run].
 package mwtest
 
@@ -32,7 +32,7 @@ type Middleware interface{ middleware() }
 type Hooks struct {
 	// Skip is for Unless; nil for none.
 	Skip func(*http.Request) bool
-	// Deny answers denials, with status and body of its own; nil for none.
+	// Deny answers denials with another status and body; nil for none.
 	Deny func(policy.Denial) (status int, body string)
 	// Report is for OnError, or is called with the errors that the framework records; nil for none.
 	Report func(error)

@@ -53,7 +53,7 @@ var guardRows = []row{
 				t.Errorf("Retry-After is %q, want when the first record ends", a.header.Get("Retry-After"))
 			}
 			if !strings.Contains(a.body, `"violated-policies":["orders"]`) {
-				t.Errorf("it says %q", a.body)
+				t.Errorf("the body is %q", a.body)
 			}
 			send("u", "k1").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
 		}

@@ -134,7 +134,7 @@ func openSemaphore(t *testing.T, st store.Store) holder {
 	}
 }
 
-// recording is a store that records what permits are asked for.
+// recording is a store that records requests for permits.
 type recording struct {
 	store.Store
 	mu  sync.Mutex
@@ -161,7 +161,7 @@ type local struct {
 	runs *counter
 }
 
-// serveLocal returns a server whose handler takes as long as X-Take says, and then calls handle, if
+// serveLocal returns a server whose handler takes the time in X-Take, and then calls handle, if
 // that is not nil.
 func serveLocal(t *testing.T, f Framework, handle http.HandlerFunc, middleware ...Middleware) local {
 	runs := new(counter)
@@ -234,9 +234,12 @@ func (h holder) isFree(t *testing.T) {
 	}
 }
 
-// holds returns how to give back the key "1", which it holds.
+// holds acquires the key "1", and returns its release.
 func (h holder) holds(t *testing.T) func(context.Context) error {
 	t.Helper()
 	release, err := h.try(t.Context())
-	return must(t, release, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release
 }

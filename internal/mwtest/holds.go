@@ -29,7 +29,7 @@ func holdRow(name string, test func(*testing.T, Framework, holding)) row {
 }
 
 var holdRows = []row{
-	holdRow("a request waits for its turn, and no longer than it may", func(t *testing.T, f Framework, h holding) {
+	holdRow("a request waits for the key, up to the maximum", func(t *testing.T, f Framework, h holding) {
 		p := h.open(t, newStore(t))
 		var reported reports
 		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ var holdRows = []row{
 			t.Errorf("served in the order %s", got)
 		}
 	}),
-	holdRow("a turn that comes when the time is up", func(t *testing.T, f Framework, h holding) {
+	holdRow("a grant at the end of the maximum wait", func(t *testing.T, f Framework, h holding) {
 		p := h.open(t, newStore(t))
 		s := serveLocal(t, f, nil, p.wire(false, Hooks{}, policy.Wait(time.Second)))
 		s.later(t.Context(), "X-Take", "2s")
@@ -82,7 +82,7 @@ var holdRows = []row{
 			p.isFree(t)
 		}
 	}),
-	holdRow("a client that leaves holds the key until its handler returns", func(t *testing.T, f Framework, h holding) {
+	holdRow("a disconnected client holds the key until its handler returns", func(t *testing.T, f Framework, h holding) {
 		p := h.open(t, newStore(t))
 		var reported reports
 		var cause error
@@ -232,7 +232,7 @@ var holdRows = []row{
 		for _, s := range servers {
 			a := s.send(t.Context(), "1").denies(h.busy).has("Retry-After", "1")
 			if strings.Contains(a.body, "carts") || strings.Contains(a.body, "reports") {
-				t.Errorf("the client sees a name: %s", a.body)
+				t.Errorf("the answer has a name: %s", a.body)
 			}
 		}
 		if _, err := there.try(t.Context()); err == nil {
@@ -247,7 +247,7 @@ var holdRows = []row{
 		}
 		servers[1].send(t.Context(), "1").is(http.StatusOK, "done")
 	}),
-	holdRow("a client of another process that leaves waits no longer", func(t *testing.T, f Framework, h holding) {
+	holdRow("a disconnected client of another process leaves the queue", func(t *testing.T, f Framework, h holding) {
 		st := newStore(t)
 		here, there := h.open(t, st), h.open(t, st)
 		release := here.holds(t)

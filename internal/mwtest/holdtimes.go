@@ -56,15 +56,14 @@ var timeRows = []row{
 		refused("12s", 0).has("Retry-After", "4")
 		refused("1ms", 0).has("Retry-After", "5")  // an eighth of the way to 12 s
 		refused("1s", 2).has("Retry-After", "14")  // 4.375 s each
-		refused("1s", 10).has("Retry-After", "30") // by then the lease of a dead holder has ended
+		refused("1s", 10).has("Retry-After", "30") // the lease of a dead holder
 	}),
 	timedRow("Retry-After of a permit", func(t *testing.T, f Framework) {
 		sem := newSemaphore(t, newStore(t), 2, semaphore.WithTTL(24*time.Hour)) // renewed seldom
 		s := serveLocal(t, f, nil, Concurrency{Semaphore: sem, By: byID})
 		refused := func(take string, waiting int) answer {
 			first := s.later(t.Context(), "X-Take", take)
-			permit, err := sem.Acquire(t.Context(), "1")
-			must(t, permit, err)
+			permit := must(sem.Acquire(t.Context(), "1"))
 			end := waiters(t, waiting, func(ctx context.Context) { _, _ = sem.AcquireN(ctx, "1", 2) })
 			a := s.send(t.Context(), "1").denies(policy.TooManyAtOnce)
 			end()
@@ -87,7 +86,7 @@ var timeRows = []row{
 		refused("100h", 0)
 		refused("1ms", 9).has("Retry-After", "3600") // the maximum
 	}),
-	timedRow("a denial says who holds the key", func(t *testing.T, f Framework) {
+	timedRow("a denial has the state of the key", func(t *testing.T, f Framework) {
 		denials := make(chan policy.Denial, 1)
 		hooks := Hooks{Deny: func(d policy.Denial) (int, string) {
 			denials <- d
@@ -103,8 +102,8 @@ var timeRows = []row{
 				held *lock.HeldError
 				busy *semaphore.BusyError
 			)
-			says := errors.As(d.Err, &held) && held.Remaining > 0 || errors.As(d.Err, &busy) && busy.InUse == 1 && busy.Capacity == 1
-			if d.Reason != h.busy || d.RetryAfter != time.Second || !says {
+			matches := errors.As(d.Err, &held) && held.Remaining > 0 || errors.As(d.Err, &busy) && busy.InUse == 1 && busy.Capacity == 1
+			if d.Reason != h.busy || d.RetryAfter != time.Second || !matches {
 				t.Errorf("%+v", d)
 			}
 			if err := release(t.Context()); err != nil {
@@ -129,7 +128,10 @@ var timeRows = []row{
 		}, m, m)
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		lease, err := l.TryLock(t.Context(), "1")
-		_ = must(t, lease, err).Unlock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = lease.Unlock(t.Context())
 	}),
 	timedRow("two middleware take two permits", func(t *testing.T, f Framework) {
 		sem := newSemaphore(t, newStore(t), 2)
@@ -184,7 +186,7 @@ var timeRows = []row{
 		began := time.Now()
 		for _, s := range servers {
 			s.send(t.Context(), "1").denies(policy.TooManyAtOnce).has("Retry-After", "1")
-			s.send(t.Context(), "2").is(http.StatusOK, "done") // another key has a queue of its own
+			s.send(t.Context(), "2").is(http.StatusOK, "done") // each key has its own queue
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the refusals took %v", took)
@@ -247,10 +249,9 @@ var timeRows = []row{
 	timedRow("a stand-in limits while the store is unavailable", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		st.Break(storetest.AcquirePermits, storetest.Down)
-		permits, err := fallback.Permits(st, newStore(t), 0.5)
 		var reported reports
 		s := serveLocal(t, f, nil, Concurrency{
-			Semaphore: newSemaphore(t, must(t, permits, err), 4), By: byID,
+			Semaphore: newSemaphore(t, must(fallback.Permits(st, newStore(t), 0.5)), 4), By: byID,
 			Options: []policy.ConcurrencyOption{policy.FailOpen()}, Hooks: reported.hooks(),
 		})
 		inside := []<-chan answer{s.later(t.Context(), "X-Take", "1s"), s.later(t.Context(), "X-Take", "1s")}

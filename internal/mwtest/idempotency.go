@@ -15,8 +15,7 @@ import (
 
 func newGuard(t *testing.T, st store.Records, opts ...guard.Option) *guard.Guard {
 	t.Helper()
-	g, err := guard.New(st, "orders", opts...)
-	return must(t, g, err)
+	return must(guard.New(st, "orders", opts...))
 }
 
 const keyHeader = "Idempotency-Key"

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Journal keeps what is logged.
+// Journal records log lines.
 type Journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer

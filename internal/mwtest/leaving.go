@@ -28,8 +28,7 @@ type crowd struct {
 var crowds = []crowd{
 	{"exclusive", func(t *testing.T, wait time.Duration, most int) (Middleware, func() int, func()) {
 		l := newLocker(t, newStore(t))
-		lease, err := l.Lock(t.Context(), "1")
-		must(t, lease, err)
+		lease := must(l.Lock(t.Context(), "1"))
 		m := Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(wait)}}
 		if most > 0 {
 			m.Options = append(m.Options, policy.MaxWaiting(most))
@@ -46,13 +45,10 @@ var crowds = []crowd{
 			opts = append(opts, semaphore.WithMaxWaiting(most))
 		}
 		s := newSemaphore(t, newStore(t), 1, opts...)
-		permit, err := s.Acquire(t.Context(), "1")
-		must(t, permit, err)
+		permit := must(s.Acquire(t.Context(), "1"))
 		m := Concurrency{Semaphore: s, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(wait)}}
 		waiting := func() int {
-			state, err := s.Inspect(t.Context(), "1")
-			must(t, s, err)
-			return state.Waiting
+			return must(s.Inspect(t.Context(), "1")).Waiting
 		}
 		return m, waiting, func() { _ = permit.Release(t.Context()) }
 	}},
@@ -134,8 +130,7 @@ var leavingRows = []row{
 			answers := make(chan string, 3)
 			for _, body := range []io.Reader{strings.NewReader("small"), strings.NewReader(large), io.MultiReader(strings.NewReader("chunked"))} {
 				go func() {
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+Path+"1", body)
-					must(t, req, err)
+					req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+Path+"1", body))
 					resp, err := http.DefaultClient.Do(req)
 					if err != nil {
 						answers <- err.Error()
@@ -182,15 +177,15 @@ var leavingRows = []row{
 		}
 	}},
 	{"a handler can see that its client has disconnected", func(t *testing.T, f Framework) {
-		knows := make(chan bool, 1)
+		ended := make(chan bool, 1)
 		entered := make(chan struct{})
 		server := httptest.NewServer(f.Serve(func(_ http.ResponseWriter, r *http.Request) {
 			close(entered)
 			select {
 			case <-guard.ClientContext(r.Context()).Done():
-				knows <- r.Context().Err() == nil
+				ended <- r.Context().Err() == nil
 			case <-time.After(patience):
-				knows <- false
+				ended <- false
 			}
 		}, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Idempotency{Guard: inner(t), By: byUser}))
 		defer server.Close()
@@ -207,7 +202,7 @@ var leavingRows = []row{
 			t.Fatal("the handler does not run")
 		}
 		leave()
-		if !<-knows {
+		if !<-ended {
 			t.Error("it cannot see that, or its own context has ended")
 		}
 	}},

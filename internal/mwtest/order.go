@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// logs checks that a text was logged once, and nothing else was.
+// logs checks that a text was logged once, and no other.
 func logs(t *testing.T, j *Journal, text string) {
 	t.Helper()
 	logged := j.Records(t)
@@ -39,9 +39,8 @@ var orderRows = []row{
 		var c counter
 		store := newStore(t)
 		log := []policy.IdempotencyOption{policy.Logger(j.Logger())}
-		payments, err := guard.New(store, "payments")
 		s := serve(t, f, c.handle,
-			Idempotency{Guard: newGuard(t, store), By: byUser, Options: log}, Idempotency{Guard: must(t, payments, err), By: byUser, Options: log})
+			Idempotency{Guard: newGuard(t, store), By: byUser, Options: log}, Idempotency{Guard: must(guard.New(store, "payments")), By: byUser, Options: log})
 		for n := range 3 {
 			for range 2 {
 				s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).is(http.StatusCreated, "run "+strconv.Itoa(n+1))

@@ -27,8 +27,8 @@ var passages = []passage{
 	{"early hints are sent", "103 </style.css>; 200 body", false, earlyHints},
 	{"trailers", `body, then "4" and "yes"`, false, trailers},
 	{"the files of a form are removed", "removed", false, formFiles},
-	{"a connection can be hijacked", "you said hello\n", true, takeover},
-	{"a WebSocket works", "you said one, you said two", true, webSocket},
+	{"a connection can be hijacked", "received hello\n", true, takeover},
+	{"a WebSocket works", "received one, received two", true, webSocket},
 }
 
 // controller tests that a http.ResponseController, and a http.Flusher, reach the connection.
@@ -151,7 +151,7 @@ func trailers() (http.HandlerFunc, func(*testing.T, client) string) {
 }
 
 // formFiles tests that the server removes temporary files although a copy of its request parsed the
-// form. Chi and gorilla/mux make copies of their own, whose files they leave.
+// form. Chi and gorilla/mux copy the request, and do not remove its files.
 func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, r *http.Request) {
 			if err := r.ParseMultipartForm(0); err != nil {
@@ -167,8 +167,7 @@ func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 			t.Setenv("TMPDIR", t.TempDir())
 			var form bytes.Buffer
 			writer := multipart.NewWriter(&form)
-			part, err := writer.CreateFormFile("upload", "a.txt")
-			must(t, part, err)
+			part := must(writer.CreateFormFile("upload", "a.txt"))
 			// Independent of its limit, the server keeps up to 10 MiB of fields in memory, and no
 			// files.
 			_, _ = io.WriteString(part, strings.Repeat("x", 100_000))
@@ -186,18 +185,18 @@ func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-// takeover uses a protocol of its own on the connection.
+// takeover uses another protocol on the connection.
 func takeover() (http.HandlerFunc, func(*testing.T, client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			conn, rw, err := w.(http.Hijacker).Hijack()
 			if err != nil {
 				panic(err)
 			}
-			defer conn.Close() //nolint:errcheck // the test's client has what it wants
+			defer conn.Close() //nolint:errcheck // the client has the answer
 			_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 			_ = rw.Flush()
 			line, _ := rw.ReadString('\n')
-			_, _ = rw.WriteString("you said " + line)
+			_, _ = rw.WriteString("received " + line)
 			_ = rw.Flush()
 		}, func(t *testing.T, c client) string {
 			resp, err := c.post(t, nil, keyHeader, "k", "Connection", "Upgrade", "Upgrade", "echo")
@@ -223,13 +222,13 @@ func webSocket() (http.HandlerFunc, func(*testing.T, client) string) {
 			if err != nil {
 				return // it has been answered
 			}
-			defer conn.CloseNow() //nolint:errcheck // the test's client has what it wants
+			defer conn.CloseNow() //nolint:errcheck // the client has the answer
 			for {
 				kind, text, err := conn.Read(r.Context())
 				if err != nil {
 					return
 				}
-				if err := conn.Write(r.Context(), kind, append([]byte("you said "), text...)); err != nil {
+				if err := conn.Write(r.Context(), kind, append([]byte("received "), text...)); err != nil {
 					return
 				}
 			}
@@ -241,7 +240,7 @@ func webSocket() (http.HandlerFunc, func(*testing.T, client) string) {
 				return "no WebSocket"
 			}
 			defer conn.CloseNow() //nolint:errcheck // it has been closed, or there is nothing left to say
-			var said []string
+			var answers []string
 			for _, text := range []string{"one", "two"} {
 				if err := conn.Write(c.ctx, websocket.MessageText, []byte(text)); err != nil {
 					return "closed"
@@ -250,9 +249,9 @@ func webSocket() (http.HandlerFunc, func(*testing.T, client) string) {
 				if err != nil {
 					return "closed"
 				}
-				said = append(said, string(answer))
+				answers = append(answers, string(answer))
 			}
 			_ = conn.Close(websocket.StatusNormalClosure, "")
-			return strings.Join(said, ", ")
+			return strings.Join(answers, ", ")
 		}
 }

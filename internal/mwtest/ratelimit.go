@@ -20,8 +20,7 @@ var apiPlan = tokenbucket.PerMinute(10)
 
 func newLimiter(t *testing.T, st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Limiter {
 	t.Helper()
-	l, err := tokenbucket.New(st, "api", plan)
-	return must(t, l, err)
+	return must(tokenbucket.New(st, "api", plan))
 }
 
 var byHeader = Key{Kind: ByHeader, Name: "X-Key"}
@@ -73,8 +72,7 @@ var rateLimitRows = append([]row{
 	{"every limiter of a chain adds its policy", func(t *testing.T, f Framework) {
 		var limits []Middleware
 		for name, plan := range map[string]tokenbucket.Limit{"a": tokenbucket.PerMinute(5), "b": tokenbucket.PerMinute(7)} {
-			l, err := tokenbucket.New(newStore(t), name, plan)
-			limits = append(limits, RateLimit{Limiter: must(t, l, err), By: Key{Kind: Global}})
+			limits = append(limits, RateLimit{Limiter: must(tokenbucket.New(newStore(t), name, plan)), By: Key{Kind: Global}})
 		}
 		got := strings.Join(serve(t, f, new(counter).handle, limits...).send("1", "").header.Values("RateLimit-Policy"), ", ")
 		if got != `"a";q=5;w=60, "b";q=7;w=60` && got != `"b";q=7;w=60, "a";q=5;w=60` {

@@ -30,20 +30,17 @@ type refusal struct {
 var refusals = []refusal{
 	{"exclusive", http.StatusConflict, func(t *testing.T, hooks Hooks) (Middleware, func()) {
 		l := newLocker(t, newStore(t))
-		lease, err := l.Lock(t.Context(), "1")
-		must(t, lease, err)
+		lease := must(l.Lock(t.Context(), "1"))
 		return Exclusive{Locker: l, By: byID, Hooks: hooks}, func() { _ = lease.Unlock(t.Context()) }
 	}},
 	{"concurrency", http.StatusTooManyRequests, func(t *testing.T, hooks Hooks) (Middleware, func()) {
 		s := newSemaphore(t, newStore(t), 1)
-		permit, err := s.Acquire(t.Context(), "1")
-		must(t, permit, err)
+		permit := must(s.Acquire(t.Context(), "1"))
 		return Concurrency{Semaphore: s, By: byID, Hooks: hooks}, func() { _ = permit.Release(t.Context()) }
 	}},
 	{"ratelimit", http.StatusTooManyRequests, func(t *testing.T, hooks Hooks) (Middleware, func()) {
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
-		_, err := l.Allow(t.Context(), "1")
-		must(t, l, err)
+		must(l.Allow(t.Context(), "1"))
 		return RateLimit{Limiter: l, By: byID, Hooks: hooks}, func() { _ = l.Reset(t.Context(), "1") }
 	}},
 }
@@ -76,7 +73,7 @@ func writing(w func(http.ResponseWriter) http.ResponseWriter) func(http.Handler)
 var wrappers = []wrapper{
 	{"nothing", func(next http.Handler) http.Handler { return next }},
 	{"TimeoutHandler", func(next http.Handler) http.Handler { return http.TimeoutHandler(next, time.Minute, "") }},
-	{"a header of its own", writing(func(w http.ResponseWriter) http.ResponseWriter { return &hiding{w: w, header: http.Header{}} })},
+	{"another header", writing(func(w http.ResponseWriter) http.ResponseWriter { return &hiding{w: w, header: http.Header{}} })},
 	{"a buffer", writing(func(w http.ResponseWriter) http.ResponseWriter { return &buffering{w: w} })},
 	{"flushes", writing(func(w http.ResponseWriter) http.ResponseWriter { return flushing{w} })},
 	{"hints", writing(func(w http.ResponseWriter) http.ResponseWriter { return hinting{w} })},
@@ -167,8 +164,7 @@ func swallowing(c *counter, share bool) func(http.Handler) http.Handler {
 // inner is a guard behind another one.
 func inner(t *testing.T) *guard.Guard {
 	t.Helper()
-	g, err := guard.New(newStore(t), "inner")
-	return must(t, g, err)
+	return must(guard.New(newStore(t), "inner"))
 }
 
 // refusedRows are about refusals behind a guard.
@@ -256,13 +252,12 @@ var refusedRows = []row{
 				_ = conn.Close()
 			}
 		})
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://"))
-		must(t, conn, err)
+		conn := must((&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://")))
 		defer conn.Close() //nolint:errcheck // it has been read
 		_, _ = io.WriteString(conn, "POST "+Path+"1 HTTP/1.1\r\nHost: x\r\nX-User: u\r\nIdempotency-Key: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		raw, _ := io.ReadAll(conn)
 		if !strings.Contains(string(raw), " 409 ") || strings.Contains(string(raw), markPrefix) {
-			t.Errorf("the client sees %q", raw)
+			t.Errorf("the client gets %q", raw)
 		}
 	}},
 	{"a refusal of a part that panics does not count", func(t *testing.T, f Framework) {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// behind returns a server behind middleware that the framework knows nothing of.
+// behind returns a server behind middleware that the framework does not know.
 func behind(t *testing.T, outer func(http.Handler) http.Handler, h http.Handler) server {
 	s := httptest.NewServer(outer(h))
 	t.Cleanup(s.Close)
@@ -144,7 +144,9 @@ var repeatRows = []row{
 		g.let()
 		for deadline := time.Now().Add(patience); ; {
 			resp, err := posting(t.Context(), http.DefaultClient, s.url, "", keyHeader, "k")
-			must(t, resp, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			body, replayed := readAll(resp), resp.Header.Get("Idempotency-Replayed")
 			if resp.StatusCode == http.StatusCreated && body == "run 1" && replayed == "true" {
 				break

@@ -30,10 +30,9 @@ func newStore(t *testing.T) *storetest.Faulty {
 }
 
 // must returns the value of a constructor, and panics on an error.
-func must[T any](t *testing.T, v T, err error) T {
-	t.Helper()
+func must[T any](v T, err error) T {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return v
 }
@@ -52,7 +51,7 @@ func serve(t *testing.T, f Framework, handler http.HandlerFunc, middleware ...Mi
 	return server{t, s.URL}
 }
 
-// answer is what a client sees.
+// answer is the answer to a client.
 type answer struct {
 	t      *testing.T
 	status int
@@ -105,7 +104,7 @@ func (s server) hides(h http.Header) {
 	s.t.Helper()
 	for name, values := range h {
 		if strings.HasPrefix(name, markPrefix) {
-			s.t.Errorf("the client sees %s: %q", name, values)
+			s.t.Errorf("the client gets %s: %q", name, values)
 		}
 	}
 }
@@ -168,7 +167,7 @@ func (a answer) denies(reason policy.Reason) answer {
 		}
 	}
 	if strings.Contains(a.body, secret) {
-		a.t.Errorf("the body says %q", a.body)
+		a.t.Errorf("the body is %q", a.body)
 	}
 	return a
 }
@@ -251,7 +250,7 @@ func (g gate) idle(t *testing.T) {
 
 func (g gate) let() { g.leave <- struct{}{} }
 
-// onDenial answers denials with a text of its own.
+// onDenial answers denials with another text.
 func onDenial(d policy.Denial) (int, string) { return http.StatusTeapot, "denied: " + string(d.Reason) }
 
 // skipping skips requests with a header field for it.

@@ -44,7 +44,7 @@ func (careless) Serve(handler http.HandlerFunc, middleware ...Middleware) http.H
 	})
 }
 
-// frameworks are those that pass only harmless rows, each in a process of its own.
+// frameworks are those that pass only harmless rows, each in a separate process.
 var frameworks = map[string]Framework{"bare": bare{}, "careless": careless{}}
 
 const frameworkEnv = "MWTEST_FRAMEWORK"
@@ -104,8 +104,8 @@ func TestTheTableFindsWhatIsHidden(t *testing.T) {
 	}
 }
 
-// What is said of net/http is so.
-func TestWhatIsWantedIsWhatNetHTTPDoes(t *testing.T) {
+// The expected results of passages are those of net/http alone.
+func TestExpectationsAreThoseOfNetHTTP(t *testing.T) {
 	for _, p := range passages {
 		for _, version := range p.versions() {
 			if got := p.seen(t, bare{}, version); got != p.want {

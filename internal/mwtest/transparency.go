@@ -16,12 +16,12 @@ import (
 // passage is an interaction of a handler with its client that a middleware could prevent.
 type passage struct {
 	name string
-	// want is what a client sees with net/http. With another framework the result may differ, but
+	// want is the result of a client with net/http. With another framework the result may differ, but
 	// then also without middleware.
 	want string
 	// http1 is set for features that HTTP/2 does not have.
 	http1 bool
-	// begin returns a handler, and a client function that returns what it sees.
+	// begin returns a handler, and a client function that returns its result.
 	begin func() (http.HandlerFunc, func(*testing.T, client) string)
 }
 
@@ -59,7 +59,7 @@ func (p passage) versions() []string {
 	return []string{"HTTP/1.1", "HTTP/2.0"}
 }
 
-// seen is what a client sees of the handler behind the middleware.
+// seen returns the result of a client of the handler behind the middleware.
 func (p passage) seen(t *testing.T, f Framework, version string, middleware ...Middleware) string {
 	t.Helper()
 	handler, see := p.begin()
@@ -124,14 +124,13 @@ func (c client) url() string { return c.server.URL + Path + "1" }
 // body.
 func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Response, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body)
-	must(t, req, err)
+	req := must(http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body))
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := c.server.Client().Do(req)
 	if err == nil && (resp.ProtoMajor == 2) != c.server.EnableHTTP2 {
-		t.Fatalf("the client speaks %s", resp.Proto)
+		t.Fatalf("the protocol is %s", resp.Proto)
 	}
 	return resp, err
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/parts"
 )
 
-func TestNoTwoListsAreAlike(t *testing.T) {
+func TestListsAreUnambiguous(t *testing.T) {
 	lists := [][]string{{}, {""}, {"", ""}, {"ab"}, {"a", "b"}, {"", "ab"}, {"ab", ""}, {"a\x00\x00\x00\x00\x00\x00\x00\x01b"}}
 	for i, a := range lists {
 		for _, b := range lists[:i] {
@@ -18,8 +18,8 @@ func TestNoTwoListsAreAlike(t *testing.T) {
 	}
 }
 
-// Records of operations are found by what is hashed, also after an update.
-func TestTheBytesStay(t *testing.T) {
+// Records of operations are found by these hashes, also after an update.
+func TestBytesAreStable(t *testing.T) {
 	const want = "x\x00\x00\x00\x00\x00\x00\x00\x02ab\x00\x00\x00\x00\x00\x00\x00\x00"
 	if got := parts.Append([]byte("x"), "ab", ""); string(got) != want {
 		t.Errorf("%q, want %q", got, want)

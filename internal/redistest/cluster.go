@@ -25,9 +25,9 @@ const (
 	slots   = 16384
 )
 
-// StartCluster starts three masters that share the slots, and that live until the test ends. It
-// skips or fails the test as [Start] does. It takes two seconds, for which a master waits before it
-// accepts writes.
+// StartCluster starts three masters that share the slots, and ends them with the test. It skips or
+// fails the test as [Start] does. It takes two seconds, for which a master waits before it accepts
+// writes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c, ctx := &Cluster{t: t, args: args}, t.Context()
@@ -52,7 +52,7 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 	return c
 }
 
-// startNode starts a server that knows no other one yet, and returns its port for other nodes.
+// startNode starts a server without other nodes, and returns its port for them.
 func (c *Cluster) startNode() (server *Server, bus int) {
 	c.t.Helper()
 	bus, err := freePort()
@@ -63,7 +63,7 @@ func (c *Cluster) startNode() (server *Server, bus int) {
 	}, c.args...)...), bus
 }
 
-// introduce makes a server known to others. They would know it by gossip otherwise, after seconds.
+// introduce joins a server to other nodes, which would find it by gossip after seconds.
 func (c *Cluster) introduce(server *Server, bus int, others ...*Server) {
 	c.t.Helper()
 	for _, other := range others {
@@ -78,7 +78,7 @@ func (c *Cluster) must(err error) {
 	}
 }
 
-// AddReplicas gives every master a replica, and returns when each has all that its master has.
+// AddReplicas gives every master a replica, and returns when each is in sync.
 func (c *Cluster) AddReplicas() {
 	c.t.Helper()
 	ctx := c.t.Context()
@@ -89,7 +89,7 @@ func (c *Cluster) AddReplicas() {
 	}
 	for i, replica := range c.Replicas {
 		client, id := replica.Client(), c.Servers[i].Client().ClusterMyID(ctx).Val()
-		until(c.t, "the replica knows its master", func() bool { return client.ClusterReplicate(ctx, id).Err() == nil })
+		until(c.t, "the replica has its master", func() bool { return client.ClusterReplicate(ctx, id).Err() == nil })
 	}
 	for _, replica := range c.Replicas {
 		client := replica.Client()

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Proxy stands between clients and a server and does what networks do: it loses replies to
-// commands that have been carried out, delays, falls silent and cuts connections. It reads
-// commands, so faults are exact.
+// Proxy is between clients and a server, and makes faults of a network: it loses replies to
+// commands that have run, delays them, does not reply, and cuts connections. It parses commands, so
+// faults are exact.
 type Proxy struct {
 	t        testing.TB
 	target   string
@@ -41,7 +41,7 @@ type Loss int
 const (
 	// Cut closes the connection.
 	Cut Loss = iota
-	// Silence keeps it, and no reply comes on it any more.
+	// Silence keeps it, and no later reply arrives on it.
 	Silence
 )
 
@@ -89,21 +89,21 @@ func (p *Proxy) LoseReplies(command string, n int, how Loss) {
 	p.losses[command] = &loss{n, how}
 }
 
-// Delay has every reply come that much later.
+// Delay makes every reply arrive later by d.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// Throttle bounds how many bytes a second pass each way of a connection; 0 is no bound.
+// Throttle limits the bytes per second in each direction of a connection; 0 is no limit.
 func (p *Proxy) Throttle(rate int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rate = rate
 }
 
-// pass writes to one side, no faster than the connection is.
+// pass writes to one side, at the limit of the connection.
 func (p *Proxy) pass(to net.Conn, text []byte) error {
 	p.mu.Lock()
 	rate := p.rate
@@ -122,7 +122,7 @@ func (p *Proxy) pass(to net.Conn, text []byte) error {
 	return nil
 }
 
-// Hold holds back every reply from now on, until Release or Mend.
+// Hold keeps every reply until Release or Mend.
 func (p *Proxy) Hold() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +131,7 @@ func (p *Proxy) Hold() {
 	}
 }
 
-// Release passes on the replies that were held back.
+// Release sends the kept replies.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,7 @@ func (p *Proxy) Rewrite(old, new string) {
 	p.old, p.new = old, new
 }
 
-// BlackHole accepts connections and commands, and passes nothing on, until Mend.
+// BlackHole accepts connections and commands, and forwards nothing until Mend.
 func (p *Proxy) BlackHole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +162,7 @@ func (p *Proxy) BlackHole() {
 	}
 }
 
-// Mend ends all faults. Connections that met a black hole are cut.
+// Mend ends all faults, and cuts connections with commands in a black hole.
 func (p *Proxy) Mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +175,7 @@ func (p *Proxy) Mend() {
 	}
 }
 
-// CutAll closes the connections that are open now.
+// CutAll closes all open connections.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,7 +184,7 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// Seen is how many commands of a name (in lower case) have arrived.
+// Seen returns the number of commands of a name (in lower case).
 func (p *Proxy) Seen(command string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,7 +232,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// forward passes commands on, one by one.
+// forward sends commands to the server, one by one.
 func (p *Proxy) forward(l *link) {
 	in := bufio.NewReader(l.client)
 	for {
@@ -250,8 +250,8 @@ func (p *Proxy) forward(l *link) {
 	}
 }
 
-// arrived counts a command and arms the fault that it meets, if any. It returns the end of the
-// black hole that it fell into.
+// arrived counts a command and applies its fault, if any. It returns the end of the black hole that
+// has the command.
 func (p *Proxy) arrived(l *link, name string) (hole chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,10 +266,10 @@ func (p *Proxy) arrived(l *link, name string) (hole chan struct{}) {
 	return nil
 }
 
-// back passes replies back.
+// back sends replies to the client.
 func (p *Proxy) back(l *link) {
 	defer l.close()
-	// A delay is the network's, not the server's: replies are under way at the same time.
+	// A delay is the network's, not the server's: several replies are in flight.
 	underway := make(chan reply, 256)
 	defer close(underway)
 	p.running.Go(func() {
@@ -308,14 +308,14 @@ func (p *Proxy) back(l *link) {
 	}
 }
 
-// reply is what the server sent, and when the client is to have it: not before it is not held back any more.
+// reply is a reply of the server, and the earliest time for the client to get it.
 type reply struct {
 	text []byte
 	due  time.Time
 	held <-chan struct{}
 }
 
-// readCommand reads one command: as it was sent, and its name in lower case.
+// readCommand reads one command, and returns its bytes and its name in lower case.
 func readCommand(in *bufio.Reader) (raw []byte, name string, err error) {
 	length := func() (int, error) {
 		line, err := in.ReadBytes('\n')

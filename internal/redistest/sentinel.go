@@ -13,7 +13,7 @@ import (
 )
 
 // Sentinel is a master with a replica, and a sentinel that promotes the replica when the master is
-// gone.
+// down.
 type Sentinel struct {
 	Master, Replica *Server
 	sentinel        *Server
@@ -22,8 +22,8 @@ type Sentinel struct {
 
 const masterName = "lockkeeper"
 
-// StartSentinel starts the three, that live until the test ends. It skips or fails the test as [Start]
-// does. When it returns, the replica has all that the master has, and the sentinel knows it.
+// StartSentinel starts the three, and ends them with the test. It skips or fails the test as
+// [Start] does. When it returns, the replica is in sync, and the sentinel monitors it.
 func StartSentinel(t testing.TB) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, Master: Start(t)}
@@ -52,8 +52,8 @@ func StartSentinel(t testing.TB) *Sentinel {
 	return s
 }
 
-// Client returns a client that asks the sentinel for the master, with a short time-out, closed when
-// the test ends.
+// Client returns a client that gets the master's address from the sentinel, with a short timeout.
+// It is closed when the test ends.
 func (s *Sentinel) Client() *redis.Client {
 	client := redis.NewFailoverClient(&redis.FailoverOptions{
 		ContextTimeoutEnabled: true,
@@ -64,7 +64,7 @@ func (s *Sentinel) Client() *redis.Client {
 	return client
 }
 
-// Failover kills the master, and returns when the replica has taken its place.
+// Failover kills the master, and returns when the replica is the master.
 func (s *Sentinel) Failover() {
 	s.t.Helper()
 	s.Master.Stop()

@@ -20,7 +20,7 @@ import (
 // Require turns a missing redis-server from a skipped test into a failed one when it is set to 1.
 const Require = "LOCKKEEPER_REQUIRE_REDIS"
 
-// Server is a redis-server process of the test's own.
+// Server is a redis-server process of a test.
 type Server struct {
 	t    testing.TB
 	path string
@@ -35,7 +35,7 @@ type Server struct {
 }
 
 // Start starts a server that lives until the test ends. It skips the test if redis-server is not
-// installed, unless the variable Require says that it must be.
+// installed, unless the variable Require demands it.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
@@ -142,7 +142,7 @@ func (s *Server) start() error {
 	return nil
 }
 
-// await waits until the server answers.
+// await waits until the server replies.
 func (s *Server) await(exited <-chan struct{}) error {
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), MaxRetries: -1})
 	defer func() { _ = client.Close() }()

@@ -25,9 +25,9 @@ func messages(f func(*slog.Logger)) []string {
 	return strings.Split(strings.TrimSpace(text.String()), "\n")
 }
 
-// Renewals that fail are logged when that begins, and when one is confirmed again: not when leases have
-// ended meanwhile, so that nothing was asked for.
-func TestRenewalsAreLoggedWhenTheyFailAndWorkAgain(t *testing.T) {
+// Failing renewals are logged at the first failure, and at the next confirmed renewal, but not if
+// no lease is left to renew.
+func TestFailingRenewalsAreLogged(t *testing.T) {
 	got := messages(func(logger *slog.Logger) {
 		l := telemetry.NewLeases(telemetry.Providers{}, logger, "scope", "carts", "lock")
 		ctx := context.Background()
@@ -36,19 +36,19 @@ func TestRenewalsAreLoggedWhenTheyFailAndWorkAgain(t *testing.T) {
 			l.Renewed(ctx, []bool{true, false}, 2, store.ErrUnavailable)
 		}
 		l.Renewed(ctx, []bool{false, false}, 2, nil)
-		logger.Info("nothing was left to ask for")
+		logger.Info("no request was left")
 		l.Renewed(ctx, []bool{true, false}, 2, nil)
 		l.Renewed(ctx, []bool{true, true}, 2, nil)
 	})
 	if len(got) != 3 ||
 		got[0] != `level=WARN msg="lockkeeper: lease renewals fail; leases end unless one succeeds" mechanism=lock policy=carts leases=1 error.type=store_unavailable` ||
-		got[1] != `level=INFO msg="nothing was left to ask for"` ||
+		got[1] != `level=INFO msg="no request was left"` ||
 		got[2] != `level=INFO msg="lockkeeper: leases are renewed again" mechanism=lock policy=carts` {
 		t.Errorf("logged:\n%s", strings.Join(got, "\n"))
 	}
 }
 
-// Damage is logged at once, and then once a minute with how often it was met since.
+// Damage is logged at once, and then once a minute with the number of occurrences.
 func TestDamageIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := messages(func(logger *slog.Logger) {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// The current span says what was decided, and nothing of what about.
+// The current span has the decision, and nothing of its key.
 func TestCurrentSpan(t *testing.T) {
 	const secret = "marked-secret"
 	exporter := tracetest.NewInMemoryExporter()
@@ -81,7 +81,7 @@ func TestCurrentSpan(t *testing.T) {
 		for _, a := range exporter.GetSpans()[0].Attributes {
 			got[string(a.Key)] = a.Value.AsString()
 			if strings.Contains(a.Value.AsString(), secret) {
-				t.Errorf("%s tells %q", a.Key, a.Value.AsString())
+				t.Errorf("%s has %q", a.Key, a.Value.AsString())
 			}
 		}
 		if !maps.Equal(got, step.want) {

@@ -1,23 +1,19 @@
 package exclusive_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
-	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 )
 
 const patience = 30 * time.Second
@@ -25,9 +21,15 @@ const patience = 30 * time.Second
 // held returns a locker, and a lease of the key of all requests.
 func held(t *testing.T) (*lock.Locker, *lock.Lease) {
 	t.Helper()
-	locker := must(lock.New(memstore.New(), "carts"))
+	locker, err := lock.New(memstore.New(), "carts")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = locker.Close() })
-	lease := must(locker.Lock(t.Context(), "global"))
+	lease, err := locker.Lock(t.Context(), "global")
+	if err != nil {
+		t.Fatal(err)
+	}
 	return locker, lease
 }
 
@@ -100,58 +102,4 @@ func TestManyRequests(t *testing.T) {
 	if runs.Load() != most {
 		t.Errorf("%d ran", runs.Load())
 	}
-}
-
-// 300 clients disconnect while their requests wait, behind a guard and without one.
-func TestManyClientsDisconnect(t *testing.T) {
-	const crowd = 300
-	for name, guarded := range map[string]bool{"alone": false, "behind a guard": true} {
-		t.Run(name, func(t *testing.T) {
-			locker, lease := held(t)
-			var runs atomic.Int64
-			h := exclusive.New(locker, nethttp.Global(), policy.Wait(time.Minute))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs.Add(1) }))
-			if guarded {
-				g := must(guard.New(memstore.New(), "orders"))
-				h = idempotency.New(g, nethttp.ScopeBy(nethttp.ByHeader("X-User")))(h)
-			}
-			server := httptest.NewServer(h)
-			ctx, leave := context.WithCancel(t.Context())
-			var left sync.WaitGroup
-			for n := range crowd {
-				left.Go(func() {
-					req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(`{"n":1}`))
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					req.Header.Set("Content-Type", "application/json")
-					req.Header.Set("Idempotency-Key", "k")
-					req.Header.Set("X-User", strings.Repeat("u", n+1))
-					if resp, err := server.Client().Do(req); err == nil {
-						_ = resp.Body.Close()
-						t.Errorf("an answer: %s", resp.Status)
-					}
-				})
-			}
-			reaches(t, locker, crowd)
-			leave()
-			left.Wait()
-			reaches(t, locker, 0)
-			if err := lease.Unlock(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			server.Close()
-			if runs.Load() != 0 {
-				t.Errorf("%d ran", runs.Load())
-			}
-		})
-	}
-}
-
-// must returns v, and panics on an error.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }

@@ -173,9 +173,7 @@ func TestCheckersOfSeveralProcesses(t *testing.T) {
 		other := clientOf(t, client.Options().Addr)
 		var one, two, apart fence.Checker = newFence(t, client), newFence(t, other), newFence(t, other, redisfence.WithPrefix("apart"))
 		ctx := t.Context()
-		if err := one.Check(ctx, "key", fence.Token{Number: 5}); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, one.Check(ctx, "key", fence.Token{Number: 5}))
 		for _, c := range []struct {
 			name   string
 			by     fence.Checker
@@ -207,9 +205,7 @@ func TestMarksExpire(t *testing.T) {
 	if err := f.Check(ctx, "key", fence.Token{Number: 5, Shared: true}); err != nil || len(server.Keys()) != 0 {
 		t.Errorf("a shared token: %v, keys %v", err, server.Keys())
 	}
-	if err := f.Set(ctx, "key", []byte("v"), 1500*time.Microsecond, fence.Token{Number: 5}); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, f.Set(ctx, "key", []byte("v"), 1500*time.Microsecond, fence.Token{Number: 5}))
 	if got := server.TTL("key"); got != 2*time.Millisecond {
 		t.Errorf("the value lives for %v; want 2ms", got)
 	}
@@ -220,9 +216,7 @@ func TestMarksExpire(t *testing.T) {
 			t.Errorf("after a check of %d the mark lives for %v; want 1m", n, got)
 		}
 	}
-	if err := f.Set(ctx, "key", []byte("v"), 0, fence.Token{Number: 6}); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, f.Set(ctx, "key", []byte("v"), 0, fence.Token{Number: 6}))
 	server.FastForward(time.Minute)
 	if got := server.Keys(); len(got) != 1 || got[0] != "key" || server.TTL("key") != 0 {
 		t.Errorf("keys %v; want the value alone, which does not expire", got)
@@ -287,29 +281,19 @@ func TestOutage(t *testing.T) {
 	}
 
 	t.Run("scripts flushed", func(t *testing.T) {
-		if err := set(t, 5); err != nil {
-			t.Fatal(err)
-		}
-		if err := client.ScriptFlush(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := set(t, 5); err != nil {
-			t.Error(err)
-		}
+		ok(t, set(t, 5))
+		ok(t, client.ScriptFlush(ctx).Err())
+		ok(t, set(t, 5))
 	})
 
 	t.Run("memory full", func(t *testing.T) {
 		for setting, value := range map[string]string{"maxmemory": "1", "maxmemory-policy": "noeviction"} {
-			if err := client.ConfigSet(ctx, setting, value).Err(); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, client.ConfigSet(ctx, setting, value).Err())
 		}
 		if err := f.Set(ctx, "key", []byte("unseen"), 0, fence.Token{Number: 9}); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("on a full server: %v", err)
 		}
-		if err := client.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, client.ConfigSet(ctx, "maxmemory", "0").Err())
 		if got := client.Get(ctx, "key").Val(); got != "new" {
 			t.Errorf("the refused value was written: %q", got)
 		}
@@ -329,9 +313,7 @@ func TestOutage(t *testing.T) {
 			},
 		}
 		for name, damage := range damage {
-			if err := damage(); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, damage())
 			if err := f.Set(ctx, "key", []byte("damaged"), 0, token); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, fence.ErrStale) {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -407,9 +389,7 @@ func TestFullOrMisconfiguredIsNotDown(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client()
 	carts := must(redisfence.New(clientOf(t, server.Addr())))
-	if err := direct.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, direct.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	if err := carts.Check(t.Context(), "cart:42", fence.Token{Number: 1}); !errors.Is(err, store.ErrFull) || store.Down(err) {
 		t.Errorf("a full server: %v", err)
 	}
@@ -431,4 +411,12 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -44,9 +44,7 @@ func TestLoneTaskRunsAtOnce(t *testing.T) {
 		for range 3 {
 			s.add(t, 1)
 			s.next <- struct{}{}
-			if err := s.Wait(t.Context()); err != nil {
-				t.Errorf("Wait: %v", err)
-			}
+			ok(t, s.Wait(t.Context()))
 		}
 		if want := []int{1, 1, 1}; !slices.Equal(s.sizes, want) {
 			t.Errorf("batches of %v, want %v", s.sizes, want)
@@ -60,9 +58,7 @@ func TestTasksDuringACallAreBatched(t *testing.T) {
 		s.add(t, 1)
 		s.add(t, 250)
 		close(s.next)
-		if err := s.Wait(t.Context()); err != nil {
-			t.Errorf("Wait: %v", err)
-		}
+		ok(t, s.Wait(t.Context()))
 		if want := []int{1, 100, 100, 50}; !slices.Equal(s.sizes, want) {
 			t.Errorf("batches of %v, want %v", s.sizes, want)
 		}

@@ -40,9 +40,7 @@ func TestWaitsForAll(t *testing.T) {
 		for range waited {
 			<-done
 		}
-		if err := errors.Join(waited[:]...); err != nil {
-			t.Error(err)
-		}
+		ok(t, errors.Join(waited[:]...))
 	})
 }
 
@@ -54,5 +52,13 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	cancel()
 	if err := g.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait: %v", err)
+	}
+}
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -253,17 +253,13 @@ func TestRetryQueueIsBounded(t *testing.T) {
 				t.Errorf("%+v: %d tasks fit, %d are left", c, fit, q.Left())
 			}
 			s.down.Store(false)
-			if err := q.Drain(t.Context()); err != nil {
-				t.Error(err)
-			}
+			ok(t, q.Drain(t.Context()))
 			again := inAnHour(s.try)
 			again.Bytes = c.each
 			if q.Add(again) != (c.fit > 0) {
 				t.Errorf("%+v: completed tasks take room", c)
 			}
-			if err := q.Drain(t.Context()); err != nil {
-				t.Error(err)
-			}
+			ok(t, q.Drain(t.Context()))
 		}
 	})
 }

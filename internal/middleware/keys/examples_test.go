@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// chosen is a limit, a scope, or the first of several keys, by what clients choose.
+// chosen matches a limit, a scope, or the first of several keys, by a value of the client.
 var chosen = regexp.MustCompile(`(ScopeBy|FirstOf|ratelimit\.New|idempotency\.New)\([^\n]*By(Header|Cookie|Metadata)\(`)
 
-// No documentation, and no example, has clients choose what limits or scopes them.
+// No documentation and no example limits or scopes by a value that clients choose.
 func TestExamplesDoNotLetClientsChooseTheirKey(t *testing.T) {
 	const root = "../../.."
 	read := 0

@@ -219,8 +219,8 @@ func (s *served) answer(t *testing.T, path string) (string, bool) {
 	return string(body), resp.StatusCode == http.StatusOK
 }
 
-// spell returns a spelling of a value: the bits of how say which bytes are escaped that need not be, and in
-// which case.
+// spell returns a spelling of a value: the bits of how choose the bytes that are escaped without
+// need, and the case.
 func spell(value, how string, plus bool) string {
 	var b strings.Builder
 	for i := range len(value) {
@@ -241,7 +241,7 @@ func spell(value, how string, plus bool) string {
 	return b.String()
 }
 
-// check sends a value in a spelling, and wants it to be the key. It reports whether a handler has run.
+// check sends a value in a spelling, which must be the key. It reports whether a handler has run.
 func (s *served) check(t *testing.T, value, how, other string) bool {
 	t.Helper()
 	if s.decodesTwice {
@@ -289,8 +289,7 @@ func FuzzPathValues(f *testing.F) {
 	})
 }
 
-// Where a path and its pattern do not belong together, no spelling of a value has a key of its own, and
-// nothing panics.
+// If a path does not match its pattern, no spelling of a value has its own key, and nothing panics.
 func TestPathValueOfARewrittenPath(t *testing.T) {
 	value := func(v string) func(string) string { return func(string) string { return v } }
 	for _, pattern := range []keys.Pattern{nil, keys.Braced("/elsewhere/{id}"), keys.Braced("/{other}"), keys.Coloned("/x/:id"), keys.Braced("{"), keys.Braced("/{id")} {

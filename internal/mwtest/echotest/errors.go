@@ -110,7 +110,7 @@ func denials[C Context, K ~func(C) (string, error), M any](t *testing.T, v Versi
 			if d.Err != nil { // a handler may show the text of an error, and of one that wraps it
 				text := fmt.Errorf("wrapped: %w", err).Error()
 				if strings.Contains(text, d.Err.Error()) || strings.Contains(text, "storetest") {
-					t.Errorf("the text tells of the error behind the denial: %s", text)
+					t.Errorf("the text reveals the error behind the denial: %s", text)
 				}
 			}
 			if got := errors.Is(err, store.ErrUnavailable); got != (refused.reason == policy.ReducedCapacity) {
@@ -149,7 +149,7 @@ func defaultHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, 
 				t.Errorf("a problem of type %q", got)
 			}
 			if refused.err != nil && (strings.Contains(w.Body.String(), refused.err.Error()) || strings.Contains(w.Body.String(), "storetest")) {
-				t.Errorf("the body tells of the error: %s", w.Body)
+				t.Errorf("the body reveals the error: %s", w.Body)
 			}
 		})
 		t.Run(name+", HEAD", func(t *testing.T) {
@@ -219,7 +219,7 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 	})
 }
 
-// An application may show the problem in a body of its own kind, which is then not called a
+// An application may answer with the problem in another body, which is then not called a
 // problem.
 func ownHandler[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for name, refused := range refusals(t, v) {

@@ -12,15 +12,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// asked is the result of a key function.
-type asked struct {
+// found is the result of a key function.
+type found struct {
 	key string
 	err error
 }
 
-// ask runs a key function on a prepared request to /carts/:id.
-func ask[C Context, K ~func(C) (string, error), M any](v Version[C, K, M], key K, path string, prepare func(C)) asked {
-	a := asked{err: errors.New("the key function was not called")}
+// keyOf runs a key function on a prepared request to /carts/:id.
+func keyOf[C Context, K ~func(C) (string, error), M any](v Version[C, K, M], key K, path string, prepare func(C)) found {
+	a := found{err: errors.New("the key function was not called")}
 	use := []M{v.Before(func(c C) {
 		if prepare != nil {
 			prepare(c)
@@ -84,13 +84,13 @@ func keys[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[
 			if path == "" {
 				path = "/carts/42"
 			}
-			if a := ask(v, c.key, path, c.prepare); a.key != c.want || !errors.Is(a.err, c.err) {
+			if a := keyOf(v, c.key, path, c.prepare); a.key != c.want || !errors.Is(a.err, c.err) {
 				t.Errorf("got %q, %v; want %q, %v", a.key, a.err, c.want, c.err)
 			}
 		})
 	}
 	t.Run("a value of another type is the server's fault", func(t *testing.T) {
-		if a := ask(v, v.ByContext("user"), "/carts/42", set([]string{"a"})); a.err == nil || errors.Is(a.err, policy.ErrNoKey) {
+		if a := keyOf(v, v.ByContext("user"), "/carts/42", set([]string{"a"})); a.err == nil || errors.Is(a.err, policy.ErrNoKey) {
 			t.Errorf("got %v", a.err)
 		}
 	})
@@ -112,7 +112,7 @@ func params[C Context, K ~func(C) (string, error), M any](t *testing.T, v Versio
 		"%2D%2541":     "-%41",
 	} {
 		t.Run(sent, func(t *testing.T) {
-			if a := ask(v, v.ByParam("id"), "/carts/"+sent, nil); a.key != want || a.err != nil {
+			if a := keyOf(v, v.ByParam("id"), "/carts/"+sent, nil); a.key != want || a.err != nil {
 				t.Errorf("got %q, %v; want %q", a.key, a.err, want)
 			}
 		})

@@ -56,7 +56,7 @@ func refusedBehindGuard[C Context, K ~func(C) (string, error), M any](t *testing
 					t.Errorf("time %d: %d %v", n, w.Code, w.Header())
 				}
 				if mark := w.Header().Get("Lockkeeper-Refusal"); mark != "" {
-					t.Errorf("the client sees %q", mark)
+					t.Errorf("the client gets %q", mark)
 				}
 			}
 			if c.kept && effects != 1 {

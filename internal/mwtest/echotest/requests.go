@@ -103,7 +103,7 @@ func recycledContexts[C Context, K ~func(C) (string, error), M any](t *testing.T
 				t.Error("echo has recycled no context")
 			}
 			if log.Len() > 0 {
-				t.Errorf("the log of another request says %s", log.String())
+				t.Errorf("the log of another request has %s", log.String())
 			}
 		})
 	}

@@ -35,7 +35,7 @@ func Compile(t *testing.T, f Framework) {
 	if err := os.WriteFile(path, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// All mistakes are in one file, and -e has the compiler go on after the tenth.
+	// All mistakes are in one file, and -e makes the compiler report more than ten.
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", path).CombinedOutput() //nolint:gosec // the test's own file
 	if err == nil {
 		t.Fatal("everything compiles")
@@ -199,20 +199,20 @@ func wire() {
 // judge compares the compiler's output for lines, of which the first has this number, with the
 // expected one.
 func judge(lines []line, first int, out string) (complaints []string) {
-	said := make(map[int]string)
+	messages := make(map[int]string)
 	for text := range strings.Lines(out) {
 		text = strings.TrimSpace(text)
 		if _, after, ok := strings.Cut(text, "wiring.go:"); ok {
 			number, message, _ := strings.Cut(after, ":")
 			n, _ := strconv.Atoi(number)
-			said[n] += message
+			messages[n] += message
 		} else if text != "" && !strings.HasPrefix(text, "# ") && !strings.HasPrefix(text, "have ") && !strings.HasPrefix(text, "want ") {
-			complaints = append(complaints, "the compiler says "+text)
+			complaints = append(complaints, "the compiler reports "+text)
 		}
 	}
 	for i, l := range lines {
-		message := said[first+i]
-		delete(said, first+i)
+		message := messages[first+i]
+		delete(messages, first+i)
 		switch {
 		case l.mistake == "" && message != "":
 			complaints = append(complaints, "does not compile: "+l.code+"\n\t"+message)
@@ -222,7 +222,7 @@ func judge(lines []line, first int, out string) (complaints []string) {
 			complaints = append(complaints, "fails for another reason than "+l.mistake+": "+l.code+"\n\t"+message)
 		}
 	}
-	for n, message := range said {
+	for n, message := range messages {
 		complaints = append(complaints, "does not compile: "+strconv.Itoa(n)+":"+message)
 	}
 	return complaints

@@ -53,8 +53,8 @@ var outages = []error{
 	store.Misconfigured(store.WrongServer, context.Canceled),
 }
 
-// driveBypasses has requests pass without the store, for every cause and through every middleware, until
-// it decides again, and has one keyed by what the application did not provide.
+// driveBypasses makes requests bypass the store, for every cause and through every middleware,
+// until the store replies again, and sends one without the application's key.
 func driveBypasses(w *world, st store.Store, broken *storetest.Faulty) {
 	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
 	failOpen, unprotected := policy.FailOpen(policy.EvenMisconfigured()), policy.RunUnprotected(policy.EvenMisconfigured())
@@ -97,11 +97,11 @@ func driveBypasses(w *world, st store.Store, broken *storetest.Faulty) {
 	})
 	missing := nethttp.KeyFunc(func(*http.Request) (string, error) { return "", policy.ErrNotProvided })
 	if status := send(ratelimit.New(w.limiter(st, tokenbucket.PerHour(1)), missing, logs, meters)(handler)); status != http.StatusInternalServerError {
-		w.t.Errorf("a key that nobody provided: status %d", status)
+		w.t.Errorf("a key that the application did not provide: status %d", status)
 	}
 }
 
-// driveMistakes has requests meet middleware in every order that is logged.
+// driveMistakes sends requests through middleware in every wrong order that is logged.
 func driveMistakes(w *world, st store.Store) {
 	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
 	key := nethttp.KeyFunc(func(*http.Request) (string, error) { return secretKey + " in the wrong order", nil })
@@ -117,9 +117,9 @@ func driveMistakes(w *world, st store.Store) {
 	}
 }
 
-// driveMisconfiguration has a store meet a server that wants a password.
+// driveMisconfiguration uses a server that requires a password.
 func driveMisconfiguration(w *world, server *redistest.Server) {
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "nobody", Password: secretHeader, ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "stranger", Password: secretHeader, ContextTimeoutEnabled: true})
 	defer func() { _ = client.Close() }()
 	st := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
 	defer func() { _ = st.Close() }()

@@ -18,11 +18,11 @@ import (
 )
 
 // The bounds of what the telemetry of a decision costs on a machine of our days: 20 ns without an SDK, and
-// 400 ns with one that does not sample the request. Benchmarks tell; tests would fail for the machine.
+// 400 ns with one that does not sample the request. Benchmarks measure it; a test would depend on the machine.
 //
 //	go test -run '^$' -bench Cost ./internal/telemetry/observability
 
-// setting is what a program may have set up.
+// setting is a program's telemetry setup.
 type setting struct {
 	name      string
 	providers func(testing.TB) telemetry.Providers
@@ -90,7 +90,7 @@ func TestCostOfADecisionInAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkCostOfADecision is the telemetry of a decision alone.
+// BenchmarkCostOfADecision measures the telemetry of a decision alone.
 func BenchmarkCostOfADecision(b *testing.B) {
 	for _, s := range settings {
 		b.Run(s.name, func(b *testing.B) {
@@ -104,7 +104,7 @@ func BenchmarkCostOfADecision(b *testing.B) {
 	}
 }
 
-// BenchmarkCostInAllow is a whole decision on a store in memory, for comparison.
+// BenchmarkCostInAllow measures a whole decision on a store in memory, for comparison.
 func BenchmarkCostInAllow(b *testing.B) {
 	for _, s := range settings {
 		b.Run(s.name, func(b *testing.B) {
@@ -118,8 +118,8 @@ func BenchmarkCostInAllow(b *testing.B) {
 	}
 }
 
-// BenchmarkCostOfTheClock is what asking for the time twice costs, which no histogram of durations is
-// without.
+// BenchmarkCostOfTheClock measures two readings of the clock, which every histogram of durations
+// needs.
 func BenchmarkCostOfTheClock(b *testing.B) {
 	var sum time.Duration
 	for b.Loop() {

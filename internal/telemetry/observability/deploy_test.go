@@ -21,7 +21,7 @@ const (
 // scraped is the time series that Prometheus would scrape: for each name, the values of its labels.
 type scraped map[string]map[string]set
 
-// scrape reads a registry. Histograms have the three names that queries know them by.
+// scrape reads a registry. Histograms have their three names in queries.
 func scrape(t *testing.T, registry *prometheus.Registry) scraped {
 	s := make(scraped)
 	for _, family := range must(registry.Gather()) {
@@ -62,7 +62,7 @@ var (
 
 var functions = []string{"sum", "max", "rate", "increase", "histogram_quantile", "or", "unless"}
 
-// check checks that a query asks for what there is.
+// check checks that the metrics and labels of a query exist.
 func (s scraped) check(t *testing.T, where, query string) (names []string) {
 	t.Helper()
 	text := duration.ReplaceAllString(variables.ReplaceAllString(query, ""), "")
@@ -91,7 +91,7 @@ func (s scraped) check(t *testing.T, where, query string) (names []string) {
 		}
 	}
 	if len(names) == 0 {
-		t.Errorf("%s: %q asks for nothing", where, query)
+		t.Errorf("%s: %q names no metric", where, query)
 	}
 	for _, label := range grouped {
 		for _, name := range names {
@@ -109,7 +109,7 @@ func (s scraped) check(t *testing.T, where, query string) (names []string) {
 	return names
 }
 
-// hasLabel reports whether a query for the values of a label asks for one that a metric has.
+// hasLabel reports whether a query for the values of a label names an existing one.
 func (s scraped) hasLabel(query string) bool {
 	for _, labels := range s {
 		for label := range labels {
@@ -159,9 +159,7 @@ func (w *world) checkAlerts(t *testing.T) {
 		}
 	}
 	text := must(os.ReadFile(alertsPath))
-	if err := yaml.UnmarshalWithOptions(text, &rules, yaml.Strict()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, yaml.UnmarshalWithOptions(text, &rules, yaml.Strict()))
 	var documented, found []string
 	for _, row := range readTable(t, "Alert") {
 		documented = append(documented, words(row["Alert"])[0])
@@ -207,9 +205,7 @@ func (w *world) checkDashboard(t *testing.T) {
 			List []struct{ Name, Type, Definition string }
 		}
 	}
-	if err := json.Unmarshal(must(os.ReadFile(dashboardPath)), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, json.Unmarshal(must(os.ReadFile(dashboardPath)), &dashboard))
 	s := scrape(t, w.registry)
 	for _, variable := range dashboard.Templating.List {
 		if variable.Type == "query" && !s.hasLabel(variable.Definition) {

@@ -12,7 +12,7 @@ import (
 
 const documentPath = "../../../docs/observability.md"
 
-// table is one of a document: rows of cells by the title of their column.
+// table has the rows of a table in a document: cells by the title of their column.
 type table []map[string]string
 
 // readTable returns the table of a document whose first column has a title.
@@ -56,7 +56,7 @@ func cells(line string) (all []string) {
 
 var quoted = regexp.MustCompile("`([^`]*)`")
 
-// words are what is between backticks, sorted.
+// words returns the texts between backticks, sorted.
 func words(cell string) (all []string) {
 	for _, m := range quoted.FindAllStringSubmatch(cell, -1) {
 		all = append(all, m[1])
@@ -65,7 +65,7 @@ func words(cell string) (all []string) {
 	return all
 }
 
-// same compares what a document says with what was exported, both ways.
+// same compares a document with the exported signals, both ways.
 func same[T any](t *testing.T, what string, documented, exported map[string]T) {
 	t.Helper()
 	for name, want := range documented {
@@ -82,7 +82,7 @@ func same[T any](t *testing.T, what string, documented, exported map[string]T) {
 	}
 }
 
-// checkDocument compares the document with what was exported.
+// checkDocument compares the document with the exported signals.
 func (e exported) checkDocument(t *testing.T) {
 	instruments, buckets := make(map[string]instrument), make(map[string]string)
 	for _, row := range readTable(t, "Instrument") {
@@ -142,7 +142,7 @@ func (e exported) checkDocument(t *testing.T) {
 	same(t, "event", events, e.events)
 }
 
-// checkLog compares the document with what was logged.
+// checkLog compares the document with the log.
 func (w *world) checkLog(t *testing.T) {
 	documented, logged := make(map[string]string), make(map[string]string)
 	for _, row := range readTable(t, "Message") {

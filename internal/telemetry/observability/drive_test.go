@@ -26,11 +26,11 @@ const (
 	secretAddress     = "203.0.113.77"
 	mark              = "sEcReT"
 
-	// holder is what the application says of itself to others, and those who wait have it in their span.
+	// holder is the label of holders, which is in the spans of waiters.
 	holder = "hOlDeR-of-the-lock"
 )
 
-// tokens are what holders and attempts prove with that they are who they are.
+// tokens are the secrets of holders and attempts.
 type tokens struct {
 	mu  sync.Mutex
 	all []string
@@ -42,7 +42,7 @@ func (k *tokens) add(made ...string) {
 	k.all = append(k.all, made...)
 }
 
-// tapped is a store whose requests are read for the tokens in them.
+// tapped is a store that records the tokens in its requests.
 type tapped struct {
 	store.Store
 	tokens *tokens
@@ -63,24 +63,24 @@ func (s tapped) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 	return s.Store.BeginOperation(ctx, req)
 }
 
-// driveLimiter has a limiter come to every result, under a span each.
+// driveLimiter makes a limiter return every result, under a span each.
 func driveLimiter(w *world, st store.Store, broken *storetest.Faulty) {
 	l := w.limiter(st, tokenbucket.PerHour(1))
 	allow := func(ctx context.Context) { _, _ = l.Allow(ctx, secretKey) }
 	w.request(allow)
 	w.request(allow) // is denied
 	w.request(func(ctx context.Context) {
-		_ = l.Wait(ctx, secretKey+" of one who waits")
+		_ = l.Wait(ctx, secretKey+" of a waiter")
 		soon, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		_ = l.Wait(soon, secretKey) // is denied
 		gone, cancel := context.WithCancel(ctx)
 		cancel()
 		_ = l.Wait(gone, secretKey)
-		_, _ = l.Allow(gone, secretKey+" of one who left")
+		_, _ = l.Allow(gone, secretKey+" of a cancelled caller")
 		late, cancel := context.WithTimeout(ctx, 0)
 		defer cancel()
-		_, _ = l.Allow(late, secretKey+" of one who is late")
+		_, _ = l.Allow(late, secretKey+" of a late caller")
 		_ = l.Reset(ctx, secretKey)
 	})
 	for _, fault := range []storetest.Fault{storetest.Down, storetest.LostReply} {
@@ -91,7 +91,7 @@ func driveLimiter(w *world, st store.Store, broken *storetest.Faulty) {
 	}
 }
 
-// driveFullAndClosed has limiters meet stores that have no room, and that are closed.
+// driveFullAndClosed uses limiters on stores that are full, and that are closed.
 func driveFullAndClosed(w *world) {
 	full := memstore.New(memstore.WithMaxBuckets(1), memstore.RefuseNewBuckets())
 	l := w.limiter(full, tokenbucket.PerHour(1))
@@ -102,7 +102,7 @@ func driveFullAndClosed(w *world) {
 	_, _ = l.Allow(w.t.Context(), secretKey)
 }
 
-// driveNamesakes has two mechanisms of one name differ.
+// driveNamesakes creates two mechanisms with one name and different settings.
 func driveNamesakes(w *world) {
 	st := memstore.New()
 	w.t.Cleanup(func() { _ = st.Close() })
@@ -110,7 +110,7 @@ func driveNamesakes(w *world) {
 	w.locker(st, lock.WithFair())
 }
 
-// driveLocks has a lock acquired, found busy, waited for, released, lost and expired.
+// driveLocks makes a lock be acquired, busy, awaited, released, lost and expired.
 func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
 	l, other := w.locker(st, lock.WithHolder(holder)), w.locker(st, lock.WithHolder(holder))
@@ -120,14 +120,14 @@ func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 		got := make(chan *lock.Lease)
 		w.request(func(ctx context.Context) {
 			go func() { got <- must(other.Lock(ctx, secretKey)) }()
-			until(t, "somebody waits", func() bool { return must(l.Inspect(ctx, secretKey)).Waiting == 1 })
+			until(t, "there is a waiter", func() bool { return must(l.Inspect(ctx, secretKey)).Waiting == 1 })
 			_ = lease.Unlock(ctx)
 			lease = <-got
 		})
 		gone, cancel := context.WithCancel(ctx)
 		left := make(chan error)
 		go func() { _, err := l.Lock(gone, secretKey); left <- err }()
-		until(t, "somebody waits", func() bool { return must(l.Inspect(ctx, secretKey)).Waiting == 1 })
+		until(t, "there is a waiter", func() bool { return must(l.Inspect(ctx, secretKey)).Waiting == 1 })
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
@@ -156,7 +156,7 @@ func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 	})
 }
 
-// driveSemaphore has permits acquired, found busy, waited for and expired.
+// driveSemaphore makes permits be acquired, busy, awaited and expired.
 func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
 	s := w.semaphore(st, semaphore.WithHolder(holder))
@@ -166,7 +166,7 @@ func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 		gone, cancel := context.WithCancel(ctx)
 		left := make(chan error)
 		go func() { _, err := s.Acquire(gone, secretKey); left <- err }()
-		until(t, "somebody waits", func() bool { return must(s.Inspect(ctx, secretKey)).Waiting == 1 })
+		until(t, "there is a waiter", func() bool { return must(s.Inspect(ctx, secretKey)).Waiting == 1 })
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
@@ -188,7 +188,7 @@ func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 	})
 }
 
-// expires waits until a lease of a mechanism has been told to have expired.
+// expires waits until a lease of a mechanism is reported as expired.
 func expires(w *world, mechanism string) {
 	until(w.t, "a lease expires", func() bool {
 		for _, record := range w.log.records(w.t, "a lease was lost") {
@@ -204,7 +204,7 @@ func operation(key string) guard.Operation {
 	return guard.Operation{Scope: secretScope, Key: secretIdempotency + key, Fingerprint: []byte(secretRequest)}
 }
 
-// driveGuard has a guard come to every result, under a span each.
+// driveGuard makes a guard return every result, under a span each.
 func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *tokens) {
 	g := w.guard(st)
 	begin := func(key string) (a *guard.Attempt) {
@@ -265,7 +265,7 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	})
 }
 
-// driveUnreadable has a guard find, again and again, a result that no guard has written.
+// driveUnreadable makes a guard read, again and again, a result that no guard has written.
 func driveUnreadable(w *world, g *guard.Guard, st store.Store) {
 	ctx := w.t.Context()
 	tap := &lastBegun{Store: st}
@@ -286,7 +286,7 @@ func driveUnreadable(w *world, g *guard.Guard, st store.Store) {
 	}
 }
 
-// lastBegun is a store that keeps the request of the last operation that was begun.
+// lastBegun is a store that records the request of the last operation.
 type lastBegun struct {
 	store.Store
 	last store.BeginRequest

@@ -22,20 +22,20 @@ type set map[string]bool
 
 func (s set) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
-// instrument is one that has been recorded with.
+// instrument is an instrument with records.
 type instrument struct {
 	Kind, Unit, Scope string
 	Attributes        []string
 }
 
-// span is what spans of a name and scope, or those of others, have on them.
+// span has the attributes, events and links of the spans of a name and scope.
 type span struct {
 	Kind               string
 	Attributes, Events []string
 	Linked             bool
 }
 
-// exported is what has left a program, in short.
+// exported is a summary of all signals of a program.
 type exported struct {
 	instruments map[string]instrument
 	buckets     map[string]string
@@ -44,7 +44,7 @@ type exported struct {
 	events      map[string][]string // their attributes
 }
 
-// summarize checks what an instrument needs besides, and says in short what was exported.
+// summarize checks the other properties of instruments, and returns the summary.
 func (w *world) summarize() exported {
 	w.t.Helper()
 	e := exported{make(map[string]instrument), make(map[string]string), make(map[string]set), make(map[string]span), make(map[string][]string)}

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// An outage is logged when it begins and when it is over, however many requests meet it.
-func TestAnOutageIsLoggedOnce(t *testing.T) {
+// An outage is logged at its beginning and at its end, however many requests fail.
+func TestOutageIsLoggedOnce(t *testing.T) {
 	server := redistest.Start(t)
 	w := newWorld(t)
 	l := w.limiter(w.redisstore(server), tokenbucket.PerSecond(1000))
@@ -37,8 +37,7 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// Completions that are not confirmed are logged when that begins and when it is over, with how many there
-// were.
+// Unconfirmed completions are logged at the first and when all are confirmed, with their number.
 func TestUnconfirmedCompletionsAreLoggedOnce(t *testing.T) {
 	w := newWorld(t)
 	st := w.memstore()
@@ -58,17 +57,15 @@ func TestUnconfirmedCompletionsAreLoggedOnce(t *testing.T) {
 		}
 	}
 	st.Mend(storetest.Any)
-	if err := st.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, st.Shutdown(t.Context()))
 	begins, ends := w.log.records(t, "are unconfirmed"), w.log.records(t, "no completions are pending")
 	if len(begins) != 1 || len(ends) != 1 || ends[0]["confirmed"] != 100.0 || ends[0]["dropped"] != 0.0 || len(w.log.records(t, "")) != 2 {
 		t.Errorf("100 unconfirmed completions are logged as\n%s", w.log.String())
 	}
 }
 
-// checkOnce checks that what lasts was logged once for the store, and once for the guard, that met it ten
-// times.
+// checkOnce checks that a condition that ten requests met was logged once by the store, and once by
+// the guard.
 func (w *world) checkOnce(t *testing.T) {
 	by := make(map[any]int)
 	for _, record := range w.log.records(t, "a record is damaged") {

@@ -66,7 +66,7 @@ func (s site) send(user, key, body string) int {
 	return rw.Code
 }
 
-// driveHTTP has requests allowed, replayed, refused and failed.
+// driveHTTP makes requests be allowed, replayed, refused and failed.
 func driveHTTP(w *world, st store.Store, broken *storetest.Faulty) {
 	s := w.site(st)
 	user := secretScope + " of the web"
@@ -102,7 +102,7 @@ func (maker) Make(context.Context, *things.MakeRequest) (*things.Thing, error) {
 	return &things.Thing{Text: secretResult}, nil
 }
 
-// driveRPC has calls allowed, replayed, refused and failed.
+// driveRPC makes calls be allowed, replayed, refused and failed.
 func driveRPC(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
 	traced := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {

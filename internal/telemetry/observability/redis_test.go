@@ -19,7 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// driveRedis has a store on a real Redis do all that it can do, and meet what it can meet.
+// driveRedis makes all calls of a store on a real Redis, with all results.
 func driveRedis(w *world, server *redistest.Server, known *tokens) {
 	st := w.redisstore(server)
 	faulty := storetest.NewFaulty(tapped{st, known})
@@ -38,7 +38,7 @@ func driveRedis(w *world, server *redistest.Server, known *tokens) {
 	driveOutage(w, st, server)
 }
 
-// driveRestricted has stores log what is wrong with their client, and with what they may do.
+// driveRestricted makes stores log problems of their client, and of its permissions.
 func driveRestricted(w *world, server *redistest.Server) {
 	ctx := w.t.Context()
 	if err := server.Client().Do(ctx, "acl", "setuser", "few", "on", ">few", "~*", "&*", "+@all", "-info", "-subscribe").Err(); err != nil {
@@ -53,7 +53,7 @@ func driveRestricted(w *world, server *redistest.Server) {
 	_ = lease.Unlock(ctx)
 }
 
-// driveLostReply loses the reply to a charge, which may have been made then.
+// driveLostReply loses the reply to a charge.
 func driveLostReply(w *world, server *redistest.Server) {
 	proxy := redistest.NewProxy(w.t, server.Addr())
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr(), ReadTimeout: 500 * time.Millisecond})
@@ -68,7 +68,7 @@ func driveLostReply(w *world, server *redistest.Server) {
 	}
 }
 
-// driveCluster has a store on a Cluster find out which server has what. It stays beside the other one.
+// driveCluster makes a store on a Cluster follow redirections. It stays beside the other one.
 func driveCluster(w *world, cluster *redistest.Cluster) {
 	st := must(redisstore.New(cluster.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
 	w.t.Cleanup(func() { _ = st.Close() })
@@ -77,7 +77,7 @@ func driveCluster(w *world, cluster *redistest.Cluster) {
 	}
 }
 
-// driveOperations makes the calls that nothing else makes.
+// driveOperations makes the remaining calls.
 func driveOperations(w *world, st *redisstore.Store) {
 	ctx := w.t.Context()
 	latch := must(semaphore.NewLatch(st, "start", 1))
@@ -88,7 +88,7 @@ func driveOperations(w *world, st *redisstore.Store) {
 	}
 }
 
-// driveBatches has many ask at once.
+// driveBatches makes many concurrent calls.
 func driveBatches(w *world, st *redisstore.Store) {
 	l := w.limiter(st, tokenbucket.PerSecond(1000))
 	var all sync.WaitGroup
@@ -98,7 +98,7 @@ func driveBatches(w *world, st *redisstore.Store) {
 	all.Wait()
 }
 
-// driveLosses has the server lose what is held, and a renewal find out.
+// driveLosses makes the server lose leases, and renewals report it.
 func driveLosses(w *world, st *redisstore.Store, server *redistest.Server) {
 	const ttl = 300 * time.Millisecond
 	l, s, g := w.locker(st, lock.WithTTL(ttl)), w.semaphore(st, semaphore.WithTTL(ttl)), w.guard(st, guard.WithTTL(ttl))
@@ -141,7 +141,7 @@ func driveReconnect(w *world, st *redisstore.Store, server *redistest.Server) {
 	_ = (<-other).Unlock(ctx)
 }
 
-// driveDamage has the store find, again and again, a record that it did not write.
+// driveDamage makes the store read, again and again, a record that it did not write.
 func driveDamage(w *world, st *redisstore.Store, server *redistest.Server, known *tokens) {
 	ctx := w.t.Context()
 	g := w.guard(tapped{st, known})
@@ -159,8 +159,8 @@ func driveDamage(w *world, st *redisstore.Store, server *redistest.Server, known
 	}
 }
 
-// driveOutage stops the server until the store takes it to be down, asks a hundred times, and starts it
-// again.
+// driveOutage stops the server until the breaker opens, calls the store a hundred times, and starts
+// the server again.
 func driveOutage(w *world, st *redisstore.Store, server *redistest.Server) {
 	ctx := w.t.Context()
 	l := w.limiter(st, tokenbucket.PerSecond(1000))

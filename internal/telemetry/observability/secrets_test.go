@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// everything is the text of all that has left the program: metrics, as OpenTelemetry and as Prometheus
-// have them, spans with their events and links, and the log.
+// everything returns the text of all signals: metrics in both formats, spans with their events and
+// links, and the log.
 func (w *world) everything() string {
 	w.t.Helper()
 	var all strings.Builder
@@ -28,7 +28,7 @@ func (w *world) everything() string {
 		all.Write(text)
 	}
 	for _, s := range w.spans.GetSpans() {
-		// The one text of the application's in it, where the document says that it is.
+		// The only text of the application, documented there.
 		if strings.HasSuffix(s.InstrumentationScope.Name, "core/lock") {
 			s.Attributes = without(s.Attributes, "lockkeeper.lock.holder")
 		}
@@ -44,11 +44,11 @@ func (w *world) everything() string {
 		}
 	}
 	for _, record := range w.log.records(w.t, "") {
-		// The one place of a server's address, where the document says that it is.
+		// The only place of a server's address, documented there.
 		if record["cause"] != nil || record["msg"] == "lockkeeper: redis replies again" {
 			for _, secret := range []string{mark, secretAddress} {
 				if strings.Contains(fmt.Sprint(record), secret) {
-					w.t.Errorf("%q is told: %v", secret, record)
+					w.t.Errorf("%q is exported: %v", secret, record)
 				}
 			}
 			delete(record, "address")
@@ -73,7 +73,7 @@ func without(attributes []attribute.KeyValue, key attribute.Key) (left []attribu
 	return left
 }
 
-// checkSecrets searches everything for what must not be in it.
+// checkSecrets searches all signals for secrets.
 func (w *world) checkSecrets(t *testing.T, known *tokens, server *redistest.Server, cluster *redistest.Cluster) {
 	everything := w.everything()
 	for _, expected := range []string{"carts", "lockkeeper.lease.lost", "redis replies again", "lockkeeper_lock_hold_duration_seconds"} {
@@ -95,7 +95,7 @@ func (w *world) checkSecrets(t *testing.T, known *tokens, server *redistest.Serv
 	for _, secret := range forbidden {
 		// A port may be the beginning of a longer number, such as a hash.
 		if at := regexp.MustCompile(regexp.QuoteMeta(secret) + `(?:\D|$)`).FindStringIndex(everything); at != nil {
-			t.Errorf("%q is told: …%s…", secret, everything[max(0, at[0]-200):min(len(everything), at[0]+100)])
+			t.Errorf("%q is exported: …%s…", secret, everything[max(0, at[0]-200):min(len(everything), at[0]+100)])
 		}
 	}
 }

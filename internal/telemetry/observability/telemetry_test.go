@@ -6,8 +6,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// TestTelemetry drives all mechanisms into every result, on both stores, and compares what leaves the
-// program with what the documents say.
+// TestTelemetry makes all mechanisms return every result, on both stores, and compares the signals
+// with the documents.
 func TestTelemetry(t *testing.T) {
 	server, cluster := redistest.Start(t), redistest.StartCluster(t)
 	w := newWorld(t)

@@ -33,9 +33,9 @@ func onBothStores(t *testing.T, test func(t *testing.T, w *world, st store.Store
 	})
 }
 
-// The span of who waits for a lock says for whom, and links to the span under which that one asked for it,
+// The span of a waiter for a lock has the holder's label, and links to the span of its acquisition,
 // in the same process and in another.
-func TestWhoWaitsSaysForWhom(t *testing.T) {
+func TestSpanOfAWaiter(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world, st store.Store) {
 		l := w.locker(st, lock.WithHolder("teller 1"))
 		other := w.locker(st, lock.WithHolder("teller 2"))
@@ -45,7 +45,7 @@ func TestWhoWaitsSaysForWhom(t *testing.T) {
 			waits := w.request(func(ctx context.Context) {
 				got := make(chan *lock.Lease)
 				go func() { got <- must(waiting.Lock(ctx, "k")) }()
-				until(t, "somebody waits", func() bool {
+				until(t, "there is a waiter", func() bool {
 					if waiting != l {
 						return must(l.Inspect(ctx, "k")).Waiting == 1
 					}
@@ -56,8 +56,8 @@ func TestWhoWaitsSaysForWhom(t *testing.T) {
 				_ = (<-got).Unlock(ctx)
 			})
 			span := w.last("acquire carts")
-			if who, _ := value(span, "lockkeeper.lock.holder"); who != "teller 1" {
-				t.Errorf("%s: it waits for %q", name, who)
+			if holder, _ := value(span, "lockkeeper.lock.holder"); holder != "teller 1" {
+				t.Errorf("%s: it waits for %q", name, holder)
 			}
 			if len(span.Links) != 1 || span.Links[0].SpanContext.SpanID() != holds.SpanContext.SpanID() ||
 				span.Links[0].SpanContext.TraceID() != holds.SpanContext.TraceID() {
@@ -88,7 +88,7 @@ func TestReplayLinksToTheWork(t *testing.T) {
 	})
 }
 
-// A lease that is lost is one event, on the span under which it was asked for.
+// A lost lease is one event, on the span of its acquisition.
 func TestLossIsAnEventOfTheHolder(t *testing.T) {
 	const ttl = 200 * time.Millisecond
 	for mechanism, hold := range map[string]func(ctx context.Context, w *world, st store.Store) (ends func(context.Context)){
@@ -136,8 +136,8 @@ func TestLossIsAnEventOfTheHolder(t *testing.T) {
 	}
 }
 
-// A loss that nobody finds out before the end is told then, once.
-func TestLossThatIsFoundOutAtTheEnd(t *testing.T) {
+// A loss that no renewal has found is an event at the release, once.
+func TestLossFoundAtTheRelease(t *testing.T) {
 	for mechanism, lose := range map[string]func(ctx context.Context, w *world, st store.Store) error{
 		"semaphore": func(ctx context.Context, w *world, st store.Store) error {
 			return must(w.semaphore(forgetful{st}).Acquire(ctx, "k")).Release(ctx)
@@ -167,7 +167,7 @@ func TestLossThatIsFoundOutAtTheEnd(t *testing.T) {
 	}
 }
 
-// forgetful is a store that has lost the permits that are given back.
+// forgetful is a store that has lost the permits that are released.
 type forgetful struct{ store.Store }
 
 func (s forgetful) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
@@ -175,8 +175,8 @@ func (s forgetful) ReleasePermits(ctx context.Context, reqs []store.PermitRef) (
 	return make([]bool, len(reqs)), err
 }
 
-// A denial leaves the status of the server's span alone. That the store does not answer is an error, and
-// error.type says which. Package mwtest has that for every framework's own tracing.
+// A denial does not change the status of the server's span. An outage is an error with error.type.
+// Package mwtest tests every framework's own tracing.
 func TestStatusOfTheServersSpan(t *testing.T) {
 	w := newWorld(t)
 	st := w.memstore()
@@ -193,13 +193,14 @@ func TestStatusOfTheServersSpan(t *testing.T) {
 	}
 	st.Break(storetest.Any, storetest.Down)
 	s.send("bob", "k", "")
-	st.Mend(storetest.Any) // or what is under way could not be finished
+	st.Mend(storetest.Any) // so that calls in flight can finish
 	if kind, _ := value(last(), "error.type"); kind != "store_unavailable" || last().Status.Code != codes.Error {
 		t.Errorf("without a store: status %v, error.type %q", last().Status, kind)
 	}
 }
 
-// Whoever waits for tokens has a span, whose status is an error if the store fails, and not at a denial.
+// A waiter for tokens has a span, whose status is an error if the store fails, and not for a
+// denial.
 func TestWaitingForTokensHasASpan(t *testing.T) {
 	w := newWorld(t)
 	st := w.memstore()

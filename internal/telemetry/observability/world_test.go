@@ -32,10 +32,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for an event.
 const patience = 20 * time.Second
 
-// world is a program's telemetry: all that leaves it.
+// world has all signals of a program.
 type world struct {
 	t        testing.TB
 	reader   *metric.ManualReader
@@ -100,7 +100,7 @@ func (w *world) collect() metricdata.ResourceMetrics {
 	return all
 }
 
-// logbook keeps what is logged, as JSON.
+// logbook records the log, as JSON.
 type logbook struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -118,14 +118,12 @@ func (l *logbook) String() string {
 	return l.text.String()
 }
 
-// records are those whose message contains a text.
+// records returns the lines whose message contains a text.
 func (l *logbook) records(t testing.TB, message string) (found []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(l.String()) {
 		var record map[string]any
-		if err := json.Unmarshal([]byte(line), &record); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, json.Unmarshal([]byte(line), &record))
 		if strings.Contains(record["msg"].(string), message) {
 			found = append(found, record)
 		}
@@ -176,7 +174,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// until waits for what must come to be so.
+// until waits for a condition.
 func until(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -187,5 +185,13 @@ func until(t testing.TB, what string, so func() bool) {
 		case <-deadline:
 			t.Fatalf("not within %v: %s", patience, what)
 		}
+	}
+}
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
