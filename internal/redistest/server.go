@@ -51,7 +51,7 @@ func Start(t testing.TB, args ...string) *Server {
 // Start starts a server from this binary that lives until the test ends.
 func (b Binary) Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, path: string(b), args: args, dir: t.TempDir()}
+	s := &Server{t: t, path: string(b), args: args, dir: memoryDir(t)}
 	t.Cleanup(s.Stop)
 	var err error
 	for range 10 { // another process may take the free port first
@@ -191,4 +191,16 @@ func until(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("redis: not within 30s: %s", what)
 		}
 	}
+}
+
+// memoryDir returns a directory in memory, where there is one. A node of a Cluster writes its
+// configuration to disk when another one fails, and does not reply until that is done: on a busy
+// disk for hundreds of milliseconds.
+func memoryDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "redistest")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
