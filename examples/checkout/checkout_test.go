@@ -40,8 +40,8 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// storm sends the same purchase many times at once, in turn to each instance, and checks that
-// there is one answer.
+// storm sends the same purchase many times at once, to each instance in turn, and checks that there
+// is one answer.
 func storm(t *testing.T, n int, instances ...*instance) {
 	t.Helper()
 	answers := make([]answer, n)
@@ -123,7 +123,7 @@ func TestOrder(t *testing.T) {
 	i.do(look).wantProblem(t, http.StatusUnauthorized, "")
 }
 
-func TestWhoseKeyForWhat(t *testing.T) {
+func TestScopesOfKeys(t *testing.T) {
 	i := start(t)
 	first := i.do(purchase("k1")).want(t, http.StatusCreated, false)
 	i.do(purchase(`"k1"`)).want(t, http.StatusCreated, true)
@@ -242,9 +242,9 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// An instance that dies in the middle of a payment: another one takes over, once the first must be
-// dead, and the customer is charged once.
-func TestKilledInTheMiddleOfAPayment(t *testing.T) {
+// If an instance dies during a payment, another takes over after its lease, and the customer is
+// charged once.
+func TestKilledDuringAPayment(t *testing.T) {
 	const lease = 1500 * time.Millisecond
 	server := redistest.Start(t)
 	args := append([]string{"-redis", server.URL(), "-lease", lease.String()}, unlimited...)
@@ -278,7 +278,7 @@ func TestKilledInTheMiddleOfAPayment(t *testing.T) {
 	}
 }
 
-// Redis goes away and comes back.
+// Redis stops and starts again.
 func TestRedisStopped(t *testing.T) {
 	server := redistest.Start(t)
 	i := start(t, append([]string{"-redis", server.URL()}, unlimited...)...)
@@ -318,7 +318,7 @@ func TestRedisStopped(t *testing.T) {
 		}
 	}
 	if quick < 95 {
-		t.Errorf("with the breaker open, %d of 100 refusals came within 5ms", quick)
+		t.Errorf("with the breaker open, %d of 100 refusals were within 5ms", quick)
 	}
 
 	server.Restart()

@@ -48,7 +48,7 @@ type instance struct {
 	client *http.Client
 }
 
-// unlimited keeps the rate limit out of a test's way.
+// unlimited turns off the rate limit.
 var unlimited = []string{"-rate", "100000", "-burst", "100000"}
 
 func start(t testing.TB, args ...string) *instance {
@@ -109,14 +109,14 @@ func (i *instance) stop(s syscall.Signal) int {
 	return i.cmd.ProcessState.ExitCode()
 }
 
-// answer is a response that has been read.
+// answer is a response with its body.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// call is a request that tests vary.
+// call is a request.
 type call struct {
 	method, path, user, body string
 	keys                     []string

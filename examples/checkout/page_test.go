@@ -21,10 +21,10 @@ import (
 // requireBrowser turns a missing browser from a skipped test into a failed one when it is 1.
 const requireBrowser = "LOCKKEEPER_REQUIRE_BROWSER"
 
-// screenshots names a folder in which the test leaves pictures of the page.
+// screenshots names a folder for pictures of the page.
 const screenshots = "LOCKKEEPER_SCREENSHOTS"
 
-// browser starts a headless browser with a profile of its own.
+// browser starts a headless browser with its own profile.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	var path string
@@ -52,7 +52,7 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// visit is a look at the page of an instance.
+// visit is the page of an instance in the browser.
 type visit struct {
 	*testing.T
 	ctx context.Context
@@ -79,7 +79,7 @@ func (v visit) counter(id string) int {
 	return v.number(fmt.Sprintf(`Number(document.querySelector("#%s").textContent)`, id))
 }
 
-// press presses a button and waits until the page has its answers.
+// press presses a button and waits until the page shows its answers.
 func (v visit) press(id string) {
 	v.Helper()
 	v.click(id)
@@ -102,12 +102,12 @@ func (v visit) tiles(outcome string) int {
 	return v.number(fmt.Sprintf(`document.querySelectorAll("#tiles li.%s").length`, outcome))
 }
 
-// says checks the summary.
-func (v visit) says(want string) {
+// summary checks the text of the summary.
+func (v visit) summary(want string) {
 	v.Helper()
 	got, err := chromedp.Run(v.ctx, chromedp.Evaluate[string](`document.querySelector("#summary").textContent`))
 	if err != nil || got != want {
-		v.Errorf("the page says %q, %v; want %q", got, err, want)
+		v.Errorf("the page summary %q, %v; want %q", got, err, want)
 	}
 }
 
@@ -173,8 +173,8 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	}
 
 	v.press("car-1")
-	v.says("1 car: 1 served.")
-	v.do("the car leaves", chromedp.Poll[chromedp.Void](empty))
+	v.summary("1 car: 1 served.")
+	v.do("the car has left", chromedp.Poll[chromedp.Void](empty))
 	v.click("car-12")
 	v.do("the car park fills", chromedp.Poll[chromedp.Void](filled))
 	v.picture(fmt.Sprintf("%d-%s-cars", width, scheme))
@@ -182,7 +182,7 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	if served, away := v.tiles("served"), v.tiles("away"); served != 6 || away != 6 {
 		t.Errorf("12 cars: %d tiles served, %d turned away", served, away)
 	}
-	v.says("12 cars: 6 served, two at a time, and 6 turned away.")
+	v.summary("12 cars: 6 served, two at a time, and 6 turned away.")
 	v.do("the car park empties", chromedp.Poll[chromedp.Void](empty))
 	if served, away := v.counter("served"), v.counter("away"); served != 7 || away != 6 {
 		t.Errorf("13 cars: %d served, %d turned away", served, away)
@@ -199,14 +199,14 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	if sold, over := v.tiles("sold"), v.tiles("over"); sold <= 50 || over != sold-50 || sold+v.tiles("soldout") != 200 {
 		t.Errorf("a sale without the lock: %d tiles sold, %d of them too many, %d sold out", sold, over, v.tiles("soldout"))
 	}
-	v.says(fmt.Sprintf("200 buyers, 50 items: %d sold. %d too many.", v.tiles("sold"), v.tiles("over")))
+	v.summary(fmt.Sprintf("200 buyers, 50 items: %d sold. %d too many.", v.tiles("sold"), v.tiles("over")))
 	v.picture(fmt.Sprintf("%d-%s-oversale", width, scheme))
 
 	v.press("sale")
 	if sold, over := v.tiles("sold"), v.tiles("over"); sold != 50 || over != 0 || v.tiles("soldout") != 150 {
 		t.Errorf("a sale: %d tiles sold, %d of them too many, %d sold out", sold, over, v.tiles("soldout"))
 	}
-	v.says("200 buyers, 50 items: 50 sold, and not one too many.")
+	v.summary("200 buyers, 50 items: 50 sold, and not one too many.")
 	v.picture(fmt.Sprintf("%d-%s-sale", width, scheme))
 
 	if over := v.number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {

@@ -49,8 +49,8 @@ func (i *instance) wantEmpty() {
 	})
 }
 
-// crowd has 12 requests for a report come at once, to each instance in turn. Two are served at a time,
-// four wait for that, and the others are turned away.
+// crowd sends 12 requests for a report at once, to each instance in turn. Two are served at a time,
+// four wait, and the others are refused.
 func crowd(t *testing.T, instances ...*instance) {
 	t.Helper()
 	const requests = 12
@@ -142,9 +142,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A client that disconnects makes room, whether it waits or is served, since making a report stops
-// then.
-func TestWhoeverLeavesMakesRoom(t *testing.T) {
+// A client that disconnects makes room, whether it waits or is served, since its report ends then.
+func TestDisconnectedClientsMakeRoom(t *testing.T) {
 	i := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -205,7 +204,7 @@ func TestRush(t *testing.T) {
 	i.do(anonymous).wantProblem(t, http.StatusUnauthorized, "")
 }
 
-// A client that requests many at once meets the limit by address.
+// A client with many requests at once is limited by its address.
 func TestRushIsLimited(t *testing.T) {
 	i := start(t, "-rate", "1", "-burst", "1")
 	i.do(rush(1)).want(t, http.StatusOK, false)
@@ -215,9 +214,8 @@ func TestRushIsLimited(t *testing.T) {
 	}
 }
 
-// An instance that dies while it makes reports keeps their places until its lease is over, and no
-// longer.
-func TestKilledWhileItMakesReports(t *testing.T) {
+// The places of an instance that dies during its reports are free after its lease.
+func TestKilledDuringReports(t *testing.T) {
 	const lease = time.Second
 	server := redistest.Start(t)
 	args := []string{"-redis", server.URL(), "-lease", lease.String()}

@@ -34,8 +34,8 @@ func (i *instance) stock(sku string) int {
 	return *s.Left
 }
 
-// sale has 200 buyers take one of 50 items each, all at once, from each instance in turn. It returns
-// how many were sold.
+// sale sends requests of 200 buyers for one of 50 items each, all at once, to each instance in
+// turn. It returns the number of sold items.
 func sale(t *testing.T, query string, instances ...*instance) int {
 	t.Helper()
 	const buyers = 200
@@ -69,7 +69,7 @@ func sale(t *testing.T, query string, instances ...*instance) int {
 	return sold
 }
 
-// soldOut checks that as much was sold as there was.
+// soldOut checks that all items were sold, and no more.
 func soldOut(t *testing.T, instances ...*instance) {
 	t.Helper()
 	for range 3 { // the next sale begins where an earlier one has ended
@@ -97,7 +97,7 @@ func TestFlashSaleOnTwoInstances(t *testing.T) {
 	soldOut(t, start(t, args...), start(t, args...))
 }
 
-// The shop does need its lock.
+// Without its lock the shop sells too many.
 func TestFlashSaleWithoutTheLock(t *testing.T) {
 	for name, args := range map[string][]string{"memory": nil, "redis": {"-redis", redistest.Start(t).URL()}} {
 		t.Run(name, func(t *testing.T) {
@@ -180,9 +180,8 @@ func testStock(t *testing.T, i *instance) {
 	}
 }
 
-// An instance that dies while it has the lock keeps the others out until its lease is over, and no
-// longer.
-func TestKilledWhileItHasTheLock(t *testing.T) {
+// The lock of an instance that dies is free after its lease.
+func TestKilledWithTheLock(t *testing.T) {
 	const lease = time.Second
 	server := redistest.Start(t)
 	args := []string{"-redis", server.URL(), "-lease", lease.String()}

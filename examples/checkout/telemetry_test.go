@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// scrape returns the value of each series with these words in it, summed.
+// scrape returns the sum of the series with these words.
 func (i *instance) scrape(words ...string) (sum float64) {
 	i.t.Helper()
 	a := i.do(call{method: http.MethodGet, path: "/metrics"})
@@ -76,7 +76,7 @@ func TestMetricsCanBeFetched(t *testing.T) {
 	}
 }
 
-// Buyers of the same article wait for each other, and the metrics show that.
+// Buyers of the same article wait for each other, which the metrics show.
 func TestMetricsOfAContendedLock(t *testing.T) {
 	i := start(t)
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":50}`)).want(t, http.StatusOK, false)
@@ -102,7 +102,7 @@ func TestMetricsOfAContendedLock(t *testing.T) {
 	}
 }
 
-// Whatever a client makes up, there are no more series.
+// The number of series does not depend on clients.
 func TestClientsMakeNoSeries(t *testing.T) {
 	i := start(t)
 	for port := range 5 {
@@ -125,7 +125,7 @@ func TestClientsMakeNoSeries(t *testing.T) {
 	}
 }
 
-// span is one as the program prints it.
+// span is a printed span.
 type span struct {
 	Name        string
 	SpanContext struct{ SpanID string }
@@ -182,7 +182,7 @@ func TestSignalsOnStdout(t *testing.T) {
 	}
 }
 
-// collector receives what is sent by OTLP.
+// collector receives signals over OTLP.
 type collector struct {
 	mu      sync.Mutex
 	spans   map[string]int
@@ -250,8 +250,9 @@ func TestSignalsByOTLP(t *testing.T) {
 	}
 }
 
-// A missing collector does not affect customers, and delays the program's end by a bounded time.
-func TestACollectorThatIsDown(t *testing.T) {
+// A collector that is down does not affect customers, and delays the program's end by a bounded
+// time.
+func TestCollectorDown(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	i := start(t, "-otel", "otlp")
 	if a := i.do(purchase("1")); a.status != http.StatusCreated {
@@ -264,8 +265,8 @@ func TestACollectorThatIsDown(t *testing.T) {
 	}
 }
 
-// Nor does one that never answers.
-func TestACollectorThatHangs(t *testing.T) {
+// Nor does one that does not reply.
+func TestCollectorHangs(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()

@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// overEach runs a test with a client of each protocol. The handler is on a server of its own each time.
+// overEach runs a test with a client of each protocol, each time on a new server.
 func overEach(t *testing.T, newHandler func(t *testing.T) http.Handler, test func(t *testing.T, c client)) {
 	for protocol, opts := range map[string][]connect.ClientOption{
 		"Connect": nil, "Connect with JSON": {connect.WithProtoJSON()}, "gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()},
@@ -137,7 +137,7 @@ func TestTooManyCallsOfAnAddress(t *testing.T) {
 	})
 }
 
-func TestACallRunsOnce(t *testing.T) {
+func TestCallRunsOnce(t *testing.T) {
 	runs := 0
 	counting := func(ctx context.Context, r *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {
 		runs++
@@ -160,7 +160,7 @@ func TestACallRunsOnce(t *testing.T) {
 	})
 }
 
-func TestCallsOfAUserTakeTurns(t *testing.T) {
+func TestCallsOfAUserExcludeEachOther(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	gated := func(ctx context.Context, r *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {
 		entered <- struct{}{}
@@ -193,7 +193,7 @@ func TestCallsOfAUserTakeTurns(t *testing.T) {
 	})
 }
 
-func TestAnOutageIsUnavailable(t *testing.T) {
+func TestOutageIsUnavailable(t *testing.T) {
 	var store *storetest.Faulty
 	overEach(t, func(t *testing.T) http.Handler {
 		store = newStore(t)

@@ -99,8 +99,8 @@ func as(t *testing.T, user string, pairs ...string) context.Context {
 	return metadata.AppendToOutgoingContext(t.Context(), append(pairs, "x-user", user)...)
 }
 
-// What is checked out at one instance is not checked out again at another.
-func TestACheckoutRunsOnce(t *testing.T) {
+// A checkout on one instance is replayed by another.
+func TestCheckoutRunsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	one, two := start(t, "-redis", server.Addr()), start(t, "-redis", server.Addr())
 	first := one.run(t, "-key", "k")
@@ -120,7 +120,7 @@ func TestACheckoutRunsOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	i := start(t)
 	checkout := func(ctx context.Context, cart string) error {
 		_, err := i.shop.Checkout(ctx, &shop.CheckoutRequest{CartId: cart})
@@ -154,8 +154,8 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// A user watches twice at the same time, and not three times, until one of the two has seen enough.
-func TestAsManyWatchAsThereIsRoomFor(t *testing.T) {
+// A user has two concurrent streams, and a third after the end of one.
+func TestWatchersAreLimited(t *testing.T) {
 	i := start(t)
 	watch := func(ctx context.Context) error {
 		stream, err := i.shop.WatchStock(ctx, &shop.WatchStockRequest{})
@@ -186,7 +186,7 @@ func TestAsManyWatchAsThereIsRoomFor(t *testing.T) {
 	t.Errorf("when there is room again: %v", err)
 }
 
-func TestItEndsWhenItIsTold(t *testing.T) {
+func TestSignal(t *testing.T) {
 	i := start(t)
 	i.run(t)
 	if err := i.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -52,12 +52,12 @@ func check(t *testing.T, rows []row) {
 		t.Fatalf("%d rows; want %d", len(rows), len(want))
 	}
 	for i, r := range rows {
-		for _, side := range []struct{ who, got, want string }{
+		for _, side := range []struct{ by, got, want string }{
 			{"the scheme", r.classic.String(), want[i].classic},
 			{"Lockkeeper", r.keeper.String(), want[i].keeper},
 		} {
 			if !regexp.MustCompile("^" + side.want + "$").MatchString(side.got) {
-				t.Errorf("%s, %s: %s: %q; want %q", r.trial.scheme, r.trial.name, side.who, side.got, side.want)
+				t.Errorf("%s, %s: %s: %q; want %q", r.trial.scheme, r.trial.name, side.by, side.got, side.want)
 			}
 		}
 	}
@@ -178,11 +178,11 @@ func TestProcess(t *testing.T) {
 	}
 	p.dieBefore("get")
 	if err := p.client.Ping(t.Context()).Err(); err != nil {
-		t.Errorf("it dies too early: %v", err)
+		t.Errorf("it ends too early: %v", err)
 	}
 	for range 2 {
 		if err := p.client.Get(t.Context(), "key").Err(); err != errDied {
-			t.Errorf("a dead process answers: %v", err)
+			t.Errorf("a dead process replies: %v", err)
 		}
 	}
 }

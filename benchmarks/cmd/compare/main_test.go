@@ -22,8 +22,8 @@ func TestSectionsAreComplete(t *testing.T) {
 	}
 }
 
-// The command of a run has the flags that another run needs, and not the directory of its results.
-func TestTheCommandOfARun(t *testing.T) {
+// The command of a run has the flags to repeat it, without the directory of its results.
+func TestCommandOfARun(t *testing.T) {
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	flags.Bool("quick", false, "")
 	flags.Int("rounds", 0, "")

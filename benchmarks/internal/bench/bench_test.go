@@ -279,7 +279,7 @@ func TestLoad(t *testing.T) {
 	var calls [workers]atomic.Int64
 	r := Load(context.Background(), workers, 20*time.Millisecond, func(_ context.Context, worker, i int) error {
 		if n := calls[worker].Add(1) - 1; int(n) != i {
-			t.Errorf("worker %d is told %d as its call %d", worker, i, n)
+			t.Errorf("worker %d gets %d as its call %d", worker, i, n)
 		}
 		<-time.After(time.Millisecond)
 		if i%2 == 1 {
@@ -327,7 +327,7 @@ func TestSpin(t *testing.T) {
 	var calls [2]int64
 	r := Spin(context.Background(), 2, 10*time.Millisecond, func(worker, i int) error {
 		if int64(i) != calls[worker] {
-			t.Errorf("told %d as call %d", i, calls[worker])
+			t.Errorf("got %d as call %d", i, calls[worker])
 		}
 		calls[worker]++
 		return nil

@@ -116,7 +116,7 @@ func (t *Table) Order(rows ...string) {
 	t.order = rows
 }
 
-// Reference says which rows only show what is possible: they are no contenders, and not among the
+// Reference marks rows that only show what is possible: they are no contenders, and not among the
 // best of a column.
 func (t *Table) Reference(rows ...string) {
 	t.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/delayproxy"
 )
 
-// echo sends back what every connection sends.
+// echo sends back the data of every connection.
 func echo(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -32,7 +32,7 @@ func echo(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func TestWhatIsUnderWayTogetherIsDelayedTogether(t *testing.T) {
+func TestConcurrentDataIsDelayedOnce(t *testing.T) {
 	const delay = 50 * time.Millisecond
 	p, err := delayproxy.Start(echo(t), delay)
 	if err != nil {

@@ -57,11 +57,11 @@ func contest(ctx context.Context, clients []Client, n, first int, held, d time.D
 func compete(ctx context.Context, client Client, worker int, held time.Duration) record {
 	var r record
 	for ctx.Err() == nil {
-		asked := time.Now()
+		sent := time.Now()
 		lock, err := client.Lock(ctx, "contested")
 		granted := time.Now()
 		if ctx.Err() != nil {
-			r.Waits = append(r.Waits, int64(granted.Sub(asked)))
+			r.Waits = append(r.Waits, int64(granted.Sub(sent)))
 			if err == nil {
 				_ = lock.Unlock(context.WithoutCancel(ctx))
 			}
@@ -79,7 +79,7 @@ func compete(ctx context.Context, client Client, worker int, held time.Duration)
 			r.Error = err.Error()
 		}
 		r.Holds = append(r.Holds, hold{worker, granted.UnixNano(), releasing.UnixNano()})
-		r.Waits = append(r.Waits, int64(granted.Sub(asked)))
+		r.Waits = append(r.Waits, int64(granted.Sub(sent)))
 	}
 	return r
 }

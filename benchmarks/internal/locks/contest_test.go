@@ -27,7 +27,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestJudgeSeesBrokenExclusion(t *testing.T) {
+func TestJudgeFindsBrokenExclusion(t *testing.T) {
 	r := judge([]record{{Holds: []hold{{Worker: 0, Granted: 0, Releasing: 1000}, {Worker: 1, Granted: 999, Releasing: 2000}}}}, 2, time.Second)
 	if r.overlaps != 1 {
 		t.Errorf("%d overlaps, want 1", r.overlaps)

@@ -149,7 +149,7 @@ func (c contender) measure(ctx context.Context, names []string, l limit, d time.
 	}
 	defer end()
 	for i, name := range names {
-		if !take(i, strings.Clone(name)) { // each request has a string of its own
+		if !take(i, strings.Clone(name)) { // a new string for each request
 			return result{}, fmt.Errorf("key %d of %d was not allowed", i, len(names))
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkRequest measures each framework bare and with each middleware, for go test -bench: the
-// difference is what a middleware adds.
+// BenchmarkRequest measures each framework alone and with each middleware, for go test -bench: the
+// difference is the cost of the middleware.
 func BenchmarkRequest(b *testing.B) {
 	for _, g := range groups() {
 		for _, c := range g.contenders {
@@ -28,8 +28,8 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// A middleware that refuses requests would be measured as a very fast one, so measure counts the
-// runs of the handler.
+// A middleware that refuses requests would seem to be a very fast one, so measure counts the runs
+// of the handler.
 func TestMeasure(t *testing.T) {
 	for _, g := range groups() {
 		for _, c := range g.contenders {
@@ -46,7 +46,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-func TestMeasureNoticesRefusals(t *testing.T) {
+func TestMeasureFindsRefusals(t *testing.T) {
 	c := contender{"refuses", bareHTTP, func(r requests) (site, error) {
 		s, err := bareHTTP(r)
 		s.call = func(int) {}

@@ -51,7 +51,7 @@ type requests int
 const (
 	limited  requests = iota // all have a client, and no key
 	ordinary                 // the same, at an ordinary rate
-	fresh                    // each has a key of its own
+	fresh                    // each has its own key
 	same                     // all have one key
 )
 

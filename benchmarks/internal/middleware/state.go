@@ -20,7 +20,7 @@ const (
 // ordinaryRate is a limit of 300 a second with a burst that no measurement uses up.
 func ordinaryRate() tokenbucket.Limit { return tokenbucket.PerSecond(300).Burst(limit) }
 
-// The header fields of requests. fiber's middleware has a name of its own for the key.
+// The header fields of requests. fiber's middleware has another name for the key.
 const (
 	clientField   = "X-Api-Key"
 	client        = "client-1"

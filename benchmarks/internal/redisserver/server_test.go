@@ -73,7 +73,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-func TestStartSaysWhatServerSays(t *testing.T) {
+func TestErrorOfTheServer(t *testing.T) {
 	installed(t)
 	if _, err := Start(context.Background(), "--no-such-option", "1"); err == nil {
 		t.Error("a server has started")

@@ -157,9 +157,9 @@ func crowd(
 		counts = make([]int, waiters)
 	)
 	r := bench.Load(ctx, waiters, b.Time(1500*time.Millisecond), func(ctx context.Context, worker, _ int) error {
-		asked := time.Now()
+		sent := time.Now()
 		release, err := acquire(ctx)
-		waited := time.Since(asked)
+		waited := time.Since(sent)
 		if err == nil {
 			if n := inside.Add(1); n > int64(capacity) {
 				err = fmt.Errorf("%d held a permit of %d", n, capacity)

@@ -66,7 +66,7 @@ func TestUnknownRow(t *testing.T) {
 	}
 }
 
-// The script for many keys decides like the one for a single key.
+// The script for many keys decides as the one for a single key.
 func TestScriptsDecideAlike(t *testing.T) {
 	server := start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})

@@ -64,7 +64,7 @@ func (j Job) serve(in io.Reader, out io.Writer) error {
 			return err
 		}
 		if word, err := orders.ReadString('\n'); err != nil || word != start {
-			return fmt.Errorf("told %q instead of to start: %w", word, err)
+			return fmt.Errorf("got %q instead of the start: %w", word, err)
 		}
 		go func() { // the other end stays open until it has the result
 			_, _ = io.Copy(io.Discard, orders)
@@ -137,7 +137,7 @@ func run(ctx context.Context, job string, args, result any, wait func()) error {
 		}
 		answers := bufio.NewReader(out)
 		if word, err := answers.ReadString('\n'); err != nil || word != ready {
-			return fmt.Errorf("said %q instead of being ready: %w", word, err)
+			return fmt.Errorf("got %q instead of ready: %w", word, err)
 		}
 		wait()
 		if _, err := io.WriteString(in, start); err != nil {

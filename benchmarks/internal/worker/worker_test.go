@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestGroupRunsInProcessesOfTheirOwn(t *testing.T) {
+func TestGroupRunsInSeparateProcesses(t *testing.T) {
 	var began int
 	got, err := worker.Group[square](t.Context(), 3, "square", func(i int) any { return i + 1 }, func() { began++ })
 	if err != nil {
@@ -61,14 +61,14 @@ func TestGroupRunsInProcessesOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestAnErrorEndsTheGroup(t *testing.T) {
+func TestErrorEndsTheGroup(t *testing.T) {
 	_, err := worker.Group[square](t.Context(), 2, "second fails", func(i int) any { return i }, func() {})
 	if err == nil || !strings.Contains(err.Error(), "second fails") {
 		t.Fatalf("got %v, want the failure of the second worker", err)
 	}
 }
 
-func TestAnUnknownJobIsAnError(t *testing.T) {
+func TestUnknownJob(t *testing.T) {
 	if _, err := worker.Group[square](t.Context(), 1, "none", func(int) any { return 0 }, func() {}); err == nil {
 		t.Fatal("no error")
 	}
