@@ -144,7 +144,7 @@ func TestLostRepliesLeaveNoOrphans(t *testing.T) {
 func TestTryLockWhileTheServerIsSilent(t *testing.T) {
 	t.Parallel()
 	proxied, _, proxy := behindProxy(t)
-	mustUnlock(t, mustLock(t, proxied.Locker, "k"))
+	_ = renewedLock(t, proxied, "k").Unlock(t.Context())
 	proxy.BlackHole()
 	var (
 		wg   sync.WaitGroup

@@ -90,6 +90,7 @@ func New(st store.Locks, name string, opts ...Option) (*Locker, error) {
 		return nil, fmt.Errorf("lock: New: %w", err)
 	}
 	config := defaults().with(opts)
+	config.ofNew = false
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("lock: New: %w", err)
 	}
@@ -108,9 +109,12 @@ func New(st store.Locks, name string, opts ...Option) (*Locker, error) {
 func (l *Locker) Name() string { return l.name }
 
 // With returns a Locker of the same locks with some settings changed. It is closed together with l.
+// Options for providers and loggers are of [New] alone, and an error here.
 func (l *Locker) With(opts ...Option) (*Locker, error) {
 	config := l.config.with(opts)
-	config.providers, config.logger = l.config.providers, l.config.logger
+	if config.ofNew {
+		return nil, errors.New("lock: With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")
+	}
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("lock: With: %w", err)
 	}

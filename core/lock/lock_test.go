@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,9 @@ func TestNewRefuses(t *testing.T) {
 		"long delay":        with(lock.WithLockDelay(time.Hour + 1)),
 		"long holder":       with(lock.WithHolder(strings.Repeat("h", 257))),
 		"a variant's lease": func() (*lock.Locker, error) { return l.With(lock.WithTTL(0)) },
+		"a variant's log":   func() (*lock.Locker, error) { return l.With(lock.WithLogger(slog.Default())) },
+		"a variant's meter": func() (*lock.Locker, error) { return l.With(lock.WithMeterProvider(nil)) },
+		"a variant's spans": func() (*lock.Locker, error) { return l.With(lock.WithTracerProvider(nil)) },
 	} {
 		if l, err := build(); l != nil || err == nil || !strings.HasPrefix(err.Error(), "lock: ") {
 			t.Errorf("%s: %v, %v", name, l, err)

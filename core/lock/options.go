@@ -32,9 +32,10 @@ type config struct {
 	fair    bool
 	holder  string
 
-	// Set by New; With does not change them.
+	// Of New alone.
 	providers telemetry.Providers
 	logger    *slog.Logger
+	ofNew     bool // one of them was given
 }
 
 // maxMeta is the maximum size of a holder's label in bytes.
@@ -100,21 +101,22 @@ func WithFair() Option { return optionFunc(func(c *config) { c.fair = true }) }
 func WithHolder(meta string) Option { return optionFunc(func(c *config) { c.holder = meta }) }
 
 // WithMeterProvider sets the provider of the metrics of a Locker and its variants. The default,
-// also for nil, is the global one. It is for [New]; With ignores it.
+// also for nil, is the global one. With refuses it.
 func WithMeterProvider(p metric.MeterProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Meter = p })
+	return optionFunc(func(c *config) { c.providers.Meter, c.ofNew = p, true })
 }
 
 // WithTracerProvider sets the provider of the spans of a Locker and its variants. The default, also
-// for nil, is the global one. It is for [New]; With ignores it.
+// for nil, is the global one. With refuses it.
 func WithTracerProvider(p trace.TracerProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Tracer = p })
+	return optionFunc(func(c *config) { c.providers.Tracer, c.ofNew = p, true })
 }
 
 // WithLogger sets the logger of a Locker and its variants for failing renewals and lost leases:
-// slog.Default() by default. It is for [New]; With ignores it. Keys are never logged.
+// slog.Default() by default. With refuses it. Keys are never logged.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) {
+		c.ofNew = true
 		if l != nil {
 			c.logger = l
 		}

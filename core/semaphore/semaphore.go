@@ -116,6 +116,7 @@ func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphor
 		return nil, err
 	}
 	config := defaults().with(opts)
+	config.ofNew = false
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("semaphore: New: %w", err)
 	}
@@ -135,10 +136,13 @@ func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphor
 func (s *Semaphore) Name() string { return s.name }
 
 // With returns a Semaphore of the same permits with some settings changed. It shares the capacity
-// of s, which either of them can change, and is closed together with it.
+// of s, which either of them can change, and is closed together with it. Options for providers and
+// loggers are of [New] alone, and an error here.
 func (s *Semaphore) With(opts ...Option) (*Semaphore, error) {
 	config := s.config.with(opts)
-	config.providers, config.logger = s.config.providers, s.config.logger
+	if config.ofNew {
+		return nil, errors.New("semaphore: With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")
+	}
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("semaphore: With: %w", err)
 	}

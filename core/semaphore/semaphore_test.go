@@ -3,6 +3,7 @@ package semaphore_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
@@ -37,6 +38,9 @@ func TestNewRefuses(t *testing.T) {
 		"long holder":       with(semaphore.WithHolder(strings.Repeat("h", 257))),
 		"negative queue":    with(semaphore.WithMaxWaiting(-1)),
 		"a variant's lease": func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithTTL(0)) },
+		"a variant's log":   func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithLogger(slog.Default())) },
+		"a variant's meter": func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithMeterProvider(nil)) },
+		"a variant's spans": func() (*semaphore.Semaphore, error) { return s.With(semaphore.WithTracerProvider(nil)) },
 	} {
 		if s, err := build(); s != nil || err == nil || !strings.HasPrefix(err.Error(), "semaphore: ") {
 			t.Errorf("%s: %v, %v", name, s, err)
