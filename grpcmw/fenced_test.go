@@ -433,10 +433,10 @@ func TestClientsSendTheFenceOfTheirLease(t *testing.T) {
 			"a lease":                {outer.Context(), outer.Fence().String()},
 			"the innermost of two":   {inner.Context(), inner.Fence().String()},
 			"a shared lease":         {reader.Context(), reader.Fence().String()},
-			"a lease that is over":   {late, over.Fence().String()},
+			"an expired lease":       {late, over.Fence().String()},
 			"no lease":               {t.Context(), ""},
-			"what is set":            {metadata.AppendToOutgoingContext(outer.Context(), "Lock-Fence", "7"), "7"},
-			"what is set to nothing": {metadata.AppendToOutgoingContext(outer.Context(), fenceMetadata, ""), ""},
+			"a fence that is set":    {metadata.AppendToOutgoingContext(outer.Context(), "Lock-Fence", "7"), "7"},
+			"a fence set to nothing": {metadata.AppendToOutgoingContext(outer.Context(), fenceMetadata, ""), ""},
 			"set, and no lease":      {with(t, fenceMetadata, "7"), "7"},
 		} {
 			if _, err := call(metadata.AppendToOutgoingContext(c.ctx, "x-other", "stays"), client, "1"); err != nil {

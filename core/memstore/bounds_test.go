@@ -41,7 +41,7 @@ func TestFullOfBuckets(t *testing.T) {
 			t.Errorf("Peek, which keeps nothing: %v", err)
 		}
 		time.Sleep(time.Minute)
-		for key := range 10 { // what is full again makes room
+		for key := range 10 { // full buckets leave room
 			if d, err := allow(key + 100); err != nil || !d.Allowed {
 				t.Fatalf("new key %d: %+v, %v", key, d, err)
 			}

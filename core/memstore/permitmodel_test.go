@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// modelPermit is a request as the model sees it.
+// modelPermit is a request in the model.
 type modelPermit struct {
 	req     store.PermitRequest
 	stage   stage

@@ -20,7 +20,7 @@ func TestMethodsAreMeantInUpperCase(t *testing.T) {
 	}
 }
 
-// What is no method, or has lost its unit, is refused when the program starts.
+// A value that is no method, or has no unit, is refused when the program starts.
 func TestMistakesPanic(t *testing.T) {
 	for want, f := range map[string]func(){
 		"policy: Methods: no methods":                                         func() { Methods() },

@@ -11,7 +11,7 @@ import (
 )
 
 func TestKeepForm(t *testing.T) {
-	for name, over := range map[string]bool{"while the request lasts": false, "when it is over": true} {
+	for name, over := range map[string]bool{"during the request": false, "after the request": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
 			var form bytes.Buffer

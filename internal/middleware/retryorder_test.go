@@ -81,7 +81,7 @@ func TestManyKeysInOrder(t *testing.T) {
 	}
 	runtime.KeepAlive(o)
 
-	synctest.Test(t, func(t *testing.T) { // what is over is removed as others come
+	synctest.Test(t, func(t *testing.T) { // expired keys are removed as others are added
 		o := NewRetryOrder()
 		for i := range 100_000 {
 			o.Delay(fmt.Sprint(i), fiveASecond(time.Millisecond))

@@ -26,7 +26,7 @@ type holding struct {
 	status                  string // the header field of an answer that ran without
 	acquire, await, release storetest.Op
 	lost                    error // the cause with which the context of a hold that is lost ends
-	unreleased              error // what is reported when the store does not confirm a release
+	unreleased              error // the reported error if the store does not confirm a release
 	open                    func(t *testing.T, st store.Store) holder
 }
 

@@ -271,7 +271,7 @@ var holdRows = []row{
 	}),
 	holdRow("many requests of two processes", func(t *testing.T, f Framework, h holding) {
 		st := newStore(t)
-		var inside, runs int // what is held guards them
+		var inside, runs int // guarded by the lock or the permit
 		var mu sync.Mutex
 		count := func(n int) {
 			mu.Lock()

@@ -99,7 +99,7 @@ func (c *Cluster) AddReplicas() {
 	}
 	for _, server := range slices.Concat(c.Servers, c.Replicas) {
 		client := server.Client()
-		until(c.t, "every node knows the replicas", func() bool {
+		until(c.t, "every node has the replicas", func() bool {
 			ranges, err := client.Do(ctx, "cluster", "slots").Slice() // each with first, last, master and replicas
 			return err == nil && len(ranges) == len(c.Servers) && !slices.ContainsFunc(ranges, func(r any) bool {
 				fields, ok := r.([]any)

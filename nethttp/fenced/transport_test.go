@@ -85,7 +85,7 @@ func TestTransportSendsTheFenceOfTheLease(t *testing.T) {
 		{"a lease", outer.Context(), nil, []string{outer.Fence().String()}},
 		{"the innermost of two", inner.Context(), nil, []string{inner.Fence().String()}},
 		{"a shared lease", reader.Context(), nil, []string{reader.Fence().String()}},
-		{"a lease that is over", late, nil, []string{over.Fence().String()}},
+		{"an expired lease", late, nil, []string{over.Fence().String()}},
 		{"no lease", t.Context(), nil, nil},
 		{"a field that is set", outer.Context(), []string{"7"}, []string{"7"}},
 		{"a field without a value", outer.Context(), []string{}, []string{}},

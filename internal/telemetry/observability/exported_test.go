@@ -90,7 +90,7 @@ func (e exported) value(a attribute.KeyValue) {
 	e.values[string(a.Key)][a.Value.String()] = true
 }
 
-// span adds a span to what is known of its name. The name of a mechanism stands for any.
+// span adds a span to the summary of its name. The name of a mechanism stands for any.
 func (e exported) span(s tracetest.SpanStub) {
 	name := "the current span"
 	if scope, ours := strings.CutPrefix(s.InstrumentationScope.Name, module); ours {
