@@ -7,7 +7,6 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.opentelemetry.io/contrib/instrumentation/github.com/labstack/echo/otelecho"
 	"go.opentelemetry.io/otel/trace"
-	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echomw"
@@ -16,11 +15,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw/fenced"
 	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/labstack/echo/v5"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/trace"
-	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
@@ -16,11 +15,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/echov5mw/fenced"
 	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 

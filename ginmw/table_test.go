@@ -7,7 +7,6 @@ import (
 	"github.com/gin-gonic/gin"
 	"go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin"
 	"go.opentelemetry.io/otel/trace"
-	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/ginmw"
@@ -16,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw/fenced"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.TestMode)
-	goleak.VerifyTestMain(m, redistest.Redialing())
+	leaktest.Main(m, redistest.Redialing)
 }
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }

@@ -10,14 +10,14 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite" // the driver of the tests
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/fence/sqlfence"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const (
 	schema = `

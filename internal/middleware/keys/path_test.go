@@ -14,18 +14,18 @@ import (
 	chimiddleware "github.com/go-chi/chi/v5/middleware"
 	echov4 "github.com/labstack/echo/v4"
 	echov5 "github.com/labstack/echo/v5"
-	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/ginmw"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.ReleaseMode)
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // site is a router with a route whose parameter "id" is the key.
