@@ -2,7 +2,13 @@ module github.com/lockkeeper/lockkeeper/benchmarks
 
 go 1.26.0
 
-replace github.com/lockkeeper/lockkeeper => ../
+replace (
+	github.com/lockkeeper/lockkeeper => ../
+	github.com/lockkeeper/lockkeeper/echomw => ../echomw
+	github.com/lockkeeper/lockkeeper/echov5mw => ../echov5mw
+	github.com/lockkeeper/lockkeeper/ginmw => ../ginmw
+	github.com/lockkeeper/lockkeeper/grpcmw => ../grpcmw
+)
 
 require (
 	github.com/bsm/redislock v0.9.4
@@ -12,8 +18,12 @@ require (
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/labstack/echo/v4 v4.16.0
-	github.com/labstack/echo/v5 v5.3.1
-	github.com/lockkeeper/lockkeeper v0.0.0-00010101000000-000000000000
+	github.com/labstack/echo/v5 v5.4.4
+	github.com/lockkeeper/lockkeeper v0.1.0
+	github.com/lockkeeper/lockkeeper/echomw v0.1.0
+	github.com/lockkeeper/lockkeeper/echov5mw v0.1.0
+	github.com/lockkeeper/lockkeeper/ginmw v0.1.0
+	github.com/lockkeeper/lockkeeper/grpcmw v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/sethvargo/go-limiter v0.7.1
@@ -31,7 +41,6 @@ require (
 	github.com/bytedance/gopkg v0.1.3 // indirect
 	github.com/bytedance/sonic v1.15.0 // indirect
 	github.com/bytedance/sonic/loader v0.5.0 // indirect
-	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cloudwego/base64x v0.1.6 // indirect
 	github.com/dunglas/httpsfv v1.1.2 // indirect

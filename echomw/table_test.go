@@ -5,9 +5,6 @@ import (
 	"testing"
 
 	"github.com/labstack/echo/v4"
-	"go.opentelemetry.io/contrib/instrumentation/github.com/labstack/echo/otelecho"
-	"go.opentelemetry.io/otel/trace"
-	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/echomw"
@@ -16,11 +13,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw/fenced"
 	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
-	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 
@@ -30,17 +28,7 @@ func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
 type framework struct{}
 
 func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
-	return serveOn(echo.New(), handler, middleware)
-}
-
-// ServeTraced implements mwtest.Traced.
-func (framework) ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
 	e := echo.New()
-	e.Use(otelecho.Middleware("things", otelecho.WithTracerProvider(provider)))
-	return serveOn(e, handler, middleware)
-}
-
-func serveOn(e *echo.Echo, handler http.HandlerFunc, middleware []mwtest.Middleware) http.Handler {
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			defer func() {
@@ -53,52 +41,25 @@ func serveOn(e *echo.Echo, handler http.HandlerFunc, middleware []mwtest.Middlew
 	})
 	chain := make([]echo.MiddlewareFunc, 0, len(middleware))
 	for _, m := range middleware {
-		chain = append(chain, build(m))
+		chain = append(chain, cells.Build(m))
 	}
 	e.Match([]string{http.MethodPost, http.MethodGet}, mwtest.Path+":id", echo.WrapHandler(handler), chain...)
 	return mwtest.WithUser(e)
 }
 
-func build(m mwtest.Middleware) echo.MiddlewareFunc {
-	switch m := m.(type) {
-	case mwtest.RateLimit:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return ratelimit.New(m.Limiter, key(m.By), m.Options...)
-	case mwtest.Idempotency:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		scope := echomw.Unscoped()
-		if m.By.Kind != mwtest.None {
-			scope = echomw.ScopeBy(key(m.By))
-		}
-		if m.KeyFrom.Kind != mwtest.None {
-			m.Options = append(m.Options, idempotency.KeyFrom(key(m.KeyFrom)))
-		}
-		return idempotency.New(m.Guard, scope, m.Options...)
-	case mwtest.Exclusive:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return exclusive.New(m.Locker, key(m.By), m.Options...)
-	case mwtest.Concurrency:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return concurrency.New(m.Semaphore, key(m.By), m.Options...)
-	case mwtest.Fenced:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return fenced.New(m.Checker, key(m.By), m.Options...)
-	}
-	panic("unknown middleware")
+// cells are the middleware of echomw.
+var cells = mwtest.Cells[echo.MiddlewareFunc, echomw.KeyFunc, echomw.ScopeFunc]{
+	RateLimit: ratelimit.New, Idempotency: idempotency.New, Exclusive: exclusive.New, Concurrency: concurrency.New, Fenced: fenced.New,
+	KeyFrom: idempotency.KeyFrom, ByHeader: echomw.ByHeader, ByParam: echomw.ByParam, ByContext: echomw.ByContext,
+	ByClientIP: echomw.ByClientIP, Global: echomw.Global, ScopeBy: echomw.ScopeBy, Unscoped: echomw.Unscoped,
+	ByRequest: func(key func(*http.Request) (string, error)) echomw.KeyFunc {
+		return func(c echo.Context) (string, error) { return key(c.Request()) }
+	},
+	Options: options,
 }
 
-// hooks returns the options for the hooks.
-func hooks(h mwtest.Hooks) (options []echomw.Option) {
+// options returns the options for hooks.
+func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	if h.Skip != nil {
 		options = append(options, echomw.Unless(func(c echo.Context) bool { return h.Skip(c.Request()) }))
 	}
@@ -115,24 +76,5 @@ func deny(h mwtest.Hooks) func(echo.Context, policy.Denial) error {
 	return func(c echo.Context, d policy.Denial) error {
 		status, body := h.Deny(d)
 		return c.String(status, body)
-	}
-}
-
-func key(k mwtest.Key) echomw.KeyFunc {
-	switch k.Kind {
-	case mwtest.ByHeader:
-		return echomw.ByHeader(k.Name)
-	case mwtest.ByID:
-		return echomw.ByParam(k.Name)
-	case mwtest.ByContext:
-		return echomw.ByContext(k.ContextKey())
-	case mwtest.ByClientIP:
-		return echomw.ByClientIP(clientip.Direct())
-	case mwtest.Global:
-		return echomw.Global()
-	case mwtest.InBody:
-		return func(c echo.Context) (string, error) { return mwtest.EventID(c.Request()) }
-	default:
-		return func(echo.Context) (string, error) { return "", k.Err }
 	}
 }

@@ -21,17 +21,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
-// The wiring mistakes that would cost money do not compile. The likeliest is a value for the other
-// version of echo.
-func TestWiring(t *testing.T) {
-	wiring.Compile(t, wiring.Framework{
-		Package: "echov5mw", Other: "echomw",
-		Imports: `"github.com/labstack/echo/v5"`,
-		Request: "*echo.Context",
-		Deny:    "func(*echo.Context, policy.Denial) error { return nil }",
-	})
-}
-
 // Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	store := memstore.New()

@@ -20,16 +20,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
-// The wiring mistakes that would cost money do not compile.
-func TestWiring(t *testing.T) {
-	wiring.Compile(t, wiring.Framework{
-		Package: "ginmw", Other: "nethttp",
-		Imports: `"github.com/gin-gonic/gin"`,
-		Request: "*gin.Context",
-		Deny:    "func(*gin.Context, policy.Denial) {}",
-	})
-}
-
 // Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
 	st := newStore(t)

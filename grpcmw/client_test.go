@@ -24,9 +24,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
 // keys is a service that records the idempotency keys of its calls, and fails the first n of them.

@@ -21,8 +21,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
 func newLimiter(t *testing.T, st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Limiter {

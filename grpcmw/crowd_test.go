@@ -12,9 +12,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
 // Callers that are refused at the same time retry one after the other, and not all for the same

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 )
 
 // unary is an interceptor of another module.

@@ -5,17 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
-	otel "go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -29,7 +24,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 )
 
 // fenceMetadata is the name of a fence in metadata.
@@ -341,58 +336,6 @@ func TestGuardKeepsNoRefusalOfAFence(t *testing.T) {
 	is(t, thing, err, "run 2")
 	thing, err = send("a", "40")
 	is(t, thing, err, "run 1")
-}
-
-// A refusal is no error of the server's span; an outage is one.
-func TestFenceOnTheSpan(t *testing.T) {
-	spans := tracetest.NewSpanRecorder()
-	provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
-	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-	c := newMarks()
-	server := grpc.NewServer(append(grpcmw.ServerOptions(fenced.New(c, byID)),
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(provider))))...)
-	things.RegisterThingsServer(server, answerToken())
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(listener)
-	}()
-	t.Cleanup(func() {
-		server.Stop()
-		<-done
-	})
-	client := dial(t, listener.Addr().String())
-
-	seen := 0
-	for _, call := range []struct {
-		token, outage string
-		code          codes.Code
-		span          otel.Code
-	}{
-		{token: "2", code: codes.OK, span: otel.Unset},
-		{token: "1", code: codes.FailedPrecondition, span: otel.Unset},
-		{token: "x", code: codes.InvalidArgument, span: otel.Unset},
-		{token: "3", outage: "down", code: codes.Unavailable, span: otel.Error},
-	} {
-		for kind, send := range kinds {
-			if call.outage != "" {
-				c.fail(store.ErrUnavailable)
-			}
-			if _, err := send(with(t, fenceMetadata, call.token), client, "1"); status.Code(err) != call.code {
-				t.Errorf("%s, %s: %v", kind, call.token, err)
-			}
-			for deadline := time.Now().Add(patience); len(spans.Ended()) == seen; {
-				if time.Now().After(deadline) {
-					t.Fatal("no span has ended")
-				}
-			}
-			if span := spans.Ended()[seen]; span.Status().Code != call.span {
-				t.Errorf("%s, %s: the span's status is %v, want %v", kind, call.token, span.Status(), call.span)
-			}
-			seen++
-		}
-	}
 }
 
 // A call is sent with the fence of the lease that its context derives from, and with no other.

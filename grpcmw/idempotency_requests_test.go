@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 )
 
 func TestFingerprintOption(t *testing.T) {

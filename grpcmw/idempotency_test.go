@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 )
 
 var byUser = grpcmw.ScopeBy(grpcmw.ByContext(userKey{}))

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
 // Mistakes in the order of interceptors are logged once, and an order that cannot work is refused.

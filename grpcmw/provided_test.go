@@ -16,9 +16,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 )
 
 // downChecker is a fence.Checker whose store is down.

@@ -19,7 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 )
 
 // crowd has interceptors, what counts the calls that wait for the thing 1, and what releases it.

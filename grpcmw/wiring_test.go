@@ -20,16 +20,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
-// The wiring mistakes that would cost money do not compile.
-func TestWiring(t *testing.T) {
-	wiring.Compile(t, wiring.Framework{
-		Package: "grpcmw", Other: "nethttp",
-		Request: "*grpcmw.Call",
-		Deny:    "func(*grpcmw.Call, policy.Denial) error { return nil }",
-		RPC:     true,
-	})
-}
-
 // Mistakes that the compiler cannot find panic when the program starts, not at a call.
 func TestWiringMistakesPanic(t *testing.T) {
 	store := newStore(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
+	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 )
 
 // wrapping is an interceptor that wraps every error, and records the original one.

@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 
-	"github.com/gorilla/mux"
-
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -83,16 +81,6 @@ func ExampleJoin_perTenantAndRoute() {
 	r = r.WithContext(context.WithValue(r.Context(), tenantKey{}, "acme"))
 	routes.ServeHTTP(httptest.NewRecorder(), r)
 	// Output: 4:acme19:GET /reports/{year} <nil>
-}
-
-// A custom key function, for a route variable of gorilla/mux.
-func ExampleKeyFunc_gorillaMux() {
-	byCart := nethttp.KeyFunc(func(r *http.Request) (string, error) { return mux.Vars(r)["id"], nil })
-
-	routes := mux.NewRouter()
-	routes.HandleFunc("/carts/{id}", func(_ http.ResponseWriter, r *http.Request) { fmt.Println(byCart(r)) })
-	routes.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, "/carts/42", nil))
-	// Output: 42 <nil>
 }
 
 // Health checks count for no limit and take no lock.

@@ -10,16 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-	"github.com/gorilla/mux"
-	"go.uber.org/goleak"
-
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 type user struct{}
 
@@ -106,61 +103,6 @@ func TestKeyFuncs(t *testing.T) {
 	_, err := nethttp.ByContext(user{})(get(as([]string{"a"})))
 	if err == nil || errors.Is(err, policy.ErrNoKey) {
 		t.Errorf("a value of another type: %v, want an error of the server's", err)
-	}
-}
-
-// The result of a key function depends on whether the middleware wraps the router, before it has
-// chosen a route, or the handler.
-func TestKeysBeforeAndAfterRouting(t *testing.T) {
-	type found struct{ id, pattern string }
-	var outside, inside found
-	look := func(at *found) func(http.Handler) http.Handler {
-		return func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				at.id, _ = nethttp.ByPathValue("id")(r)
-				at.pattern, _ = nethttp.ByPattern()(r)
-				next.ServeHTTP(w, r)
-			})
-		}
-	}
-	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	for name, c := range map[string]struct {
-		router http.Handler
-		inside found
-	}{
-		"ServeMux": {func() http.Handler {
-			m := http.NewServeMux()
-			m.Handle("GET /carts/{id}", look(&inside)(handler))
-			return look(&outside)(m)
-		}(), found{"42", "GET /carts/{id}"}},
-		"ServeMux, any method": {func() http.Handler {
-			m := http.NewServeMux()
-			m.Handle("/carts/{id}", look(&inside)(handler))
-			return look(&outside)(m)
-		}(), found{"42", "/carts/{id}"}},
-		"chi": {func() http.Handler {
-			r := chi.NewRouter()
-			r.Use(look(&outside))
-			r.With(look(&inside)).Get("/carts/{id}", handler)
-			return r
-		}(), found{"42", "/carts/{id}"}},
-		"gorilla": {func() http.Handler {
-			r := mux.NewRouter()
-			r.Use(look(&inside))
-			r.Handle("/carts/{id}", handler)
-			return look(&outside)(r)
-		}(), found{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			outside, inside = found{"not", "called"}, found{"not", "called"}
-			c.router.ServeHTTP(httptest.NewRecorder(), get())
-			if outside != (found{}) {
-				t.Errorf("round the router: %+v, want nothing", outside)
-			}
-			if inside != c.inside {
-				t.Errorf("round the handler: %+v, want %+v", inside, c.inside)
-			}
-		})
 	}
 }
 

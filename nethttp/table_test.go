@@ -1,19 +1,14 @@
 package nethttp_test
 
 import (
-	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
-	"github.com/go-chi/chi/v5"
-	"github.com/gorilla/mux"
-	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
 	"github.com/lockkeeper/lockkeeper/nethttp"
-	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
 	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
 	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
@@ -21,78 +16,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-func TestTableOfBehaviour(t *testing.T) {
-	for name, f := range frameworks {
-		t.Run(name, func(t *testing.T) { mwtest.Run(t, f) })
+func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
+
+func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
+
+// framework is a mwtest.Framework on http.ServeMux.
+type framework struct{}
+
+func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
+	served := http.Handler(handler)
+	for _, m := range slices.Backward(middleware) {
+		served = cells.Build(m)(served)
 	}
-}
-
-func BenchmarkRateLimit(b *testing.B) {
-	for name, f := range frameworks {
-		b.Run(name, func(b *testing.B) { mwtest.Benchmark(b, f) })
-	}
-}
-
-// frameworks are net/http's routers.
-var frameworks = map[string]framework{
-	"ServeMux": {nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
-		m := http.NewServeMux()
-		m.Handle("POST "+mwtest.Path+"{id}", wrap(handler, chain))
-		m.Handle("GET "+mwtest.Path+"{id}", wrap(handler, chain))
-		return m
-	}},
-	"chi": {nethttp.ByPathValue, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
-		r := chi.NewRouter()
-		r.With(chain...).Method(http.MethodPost, mwtest.Path+"{id}", handler)
-		r.With(chain...).Method(http.MethodGet, mwtest.Path+"{id}", handler)
-		return r
-	}},
-	"gorilla": {byVar, func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler {
-		r := mux.NewRouter()
-		for _, middleware := range chain {
-			r.Use(middleware)
-		}
-		r.Handle(mwtest.Path+"{id}", handler).Methods(http.MethodPost, http.MethodGet)
-		return r
-	}},
-}
-
-// byVar is the example for gorilla/mux in the documentation of ByPathValue.
-func byVar(name string) nethttp.KeyFunc {
-	return func(r *http.Request) (string, error) {
-		value, ok := mux.Vars(r)[name]
-		if !ok {
-			return "", fmt.Errorf("%w: no variable %q", policy.ErrNotProvided, name)
-		}
-		return value, nil
-	}
-}
-
-// wrap wraps a handler in a chain, whose first is outermost.
-func wrap(handler http.Handler, chain []func(http.Handler) http.Handler) http.Handler {
-	for i := len(chain) - 1; i >= 0; i-- {
-		handler = chain[i](handler)
-	}
-	return handler
-}
-
-// framework is a mwtest.Framework on net/http and a router.
-type framework struct {
-	byID  func(name string) nethttp.KeyFunc
-	route func(handler http.Handler, chain ...func(http.Handler) http.Handler) http.Handler
-}
-
-func (f framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
-	chain := []func(http.Handler) http.Handler{recovering}
-	for _, m := range middleware {
-		chain = append(chain, f.build(m))
-	}
-	return mwtest.WithUser(f.route(handler, chain...))
-}
-
-// ServeTraced implements mwtest.Traced.
-func (f framework) ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...mwtest.Middleware) http.Handler {
-	return otelhttp.NewHandler(f.Serve(handler, middleware...), "things", otelhttp.WithTracerProvider(provider))
+	mux := http.NewServeMux()
+	mux.Handle("POST "+mwtest.Path+"{id}", recovering(served))
+	mux.Handle("GET "+mwtest.Path+"{id}", recovering(served))
+	return mwtest.WithUser(mux)
 }
 
 func recovering(next http.Handler) http.Handler {
@@ -106,46 +45,17 @@ func recovering(next http.Handler) http.Handler {
 	})
 }
 
-func (f framework) build(m mwtest.Middleware) func(http.Handler) http.Handler {
-	switch m := m.(type) {
-	case mwtest.RateLimit:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return ratelimit.New(m.Limiter, f.key(m.By), m.Options...)
-	case mwtest.Idempotency:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		scope := nethttp.Unscoped()
-		if m.By.Kind != mwtest.None {
-			scope = nethttp.ScopeBy(f.key(m.By))
-		}
-		if m.KeyFrom.Kind != mwtest.None {
-			m.Options = append(m.Options, idempotency.KeyFrom(f.key(m.KeyFrom)))
-		}
-		return idempotency.New(m.Guard, scope, m.Options...)
-	case mwtest.Exclusive:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return exclusive.New(m.Locker, f.key(m.By), m.Options...)
-	case mwtest.Concurrency:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return concurrency.New(m.Semaphore, f.key(m.By), m.Options...)
-	case mwtest.Fenced:
-		for _, o := range hooks(m.Hooks) {
-			m.Options = append(m.Options, o)
-		}
-		return fenced.New(m.Checker, f.key(m.By), m.Options...)
-	}
-	panic("unknown middleware")
+// cells are the middleware of nethttp.
+var cells = mwtest.Cells[func(http.Handler) http.Handler, nethttp.KeyFunc, nethttp.ScopeFunc]{
+	RateLimit: ratelimit.New, Idempotency: idempotency.New, Exclusive: exclusive.New, Concurrency: concurrency.New, Fenced: fenced.New,
+	KeyFrom: idempotency.KeyFrom, ByHeader: nethttp.ByHeader, ByParam: nethttp.ByPathValue, ByContext: nethttp.ByContext,
+	ByClientIP: nethttp.ByClientIP, Global: nethttp.Global, ScopeBy: nethttp.ScopeBy, Unscoped: nethttp.Unscoped,
+	ByRequest: func(key func(*http.Request) (string, error)) nethttp.KeyFunc { return key },
+	Options:   options,
 }
 
-// hooks returns the options for the hooks.
-func hooks(h mwtest.Hooks) (options []nethttp.Option) {
+// options returns the options for hooks.
+func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	if h.Skip != nil {
 		options = append(options, nethttp.Unless(h.Skip))
 	}
@@ -163,24 +73,5 @@ func deny(h mwtest.Hooks) func(http.ResponseWriter, *http.Request, policy.Denial
 		status, body := h.Deny(d)
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
-	}
-}
-
-func (f framework) key(k mwtest.Key) nethttp.KeyFunc {
-	switch k.Kind {
-	case mwtest.ByHeader:
-		return nethttp.ByHeader(k.Name)
-	case mwtest.ByID:
-		return f.byID(k.Name)
-	case mwtest.ByContext:
-		return nethttp.ByContext(k.ContextKey())
-	case mwtest.ByClientIP:
-		return nethttp.ByClientIP(clientip.Direct())
-	case mwtest.Global:
-		return nethttp.Global()
-	case mwtest.InBody:
-		return mwtest.EventID
-	default:
-		return func(*http.Request) (string, error) { return "", k.Err }
 	}
 }

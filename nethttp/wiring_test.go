@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/labstack/echo/v5"
-
 	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -13,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/echov5mw"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
@@ -22,16 +20,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
-
-// The wiring mistakes that would cost money do not compile.
-func TestWiring(t *testing.T) {
-	wiring.Compile(t, wiring.Framework{
-		Package: "nethttp", Other: "ginmw",
-		Imports: `"net/http"`,
-		Request: "*http.Request",
-		Deny:    "func(http.ResponseWriter, *http.Request, policy.Denial) {}",
-	})
-}
 
 // Mistakes that the compiler cannot find panic when the program starts, not at a request.
 func TestWiringMistakesPanic(t *testing.T) {
@@ -43,8 +31,9 @@ func TestWiringMistakesPanic(t *testing.T) {
 	reports := must(semaphore.New(store, "reports", 10))
 	marks := must(memfence.New())
 	anyKey, anyone := nethttp.Global(), nethttp.Unscoped()
-	unless := echov5mw.Unless(func(*echo.Context) bool { return false })
-	onError := echov5mw.OnError(func(*echo.Context, error) {})
+	type request struct{} // of another framework
+	unless := httpmw.Unless("othermw", func(*request) bool { return false })
+	onError := httpmw.OnError("othermw", func(*request, error) {})
 	var none http.Handler
 
 	wiring.Panics(t, map[string]func(){
@@ -69,12 +58,12 @@ func TestWiringMistakesPanic(t *testing.T) {
 			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
 		},
 
-		"ratelimit: New: an option of another framework (func(*echo.Context) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
-		"idempotency: New: an option of another framework (func(*echo.Context) bool)": func() { idempotency.New(orders, anyone, unless) },
-		"exclusive: New: an option of another framework (func(*echo.Context) bool)":   func() { exclusive.New(carts, anyKey, unless) },
-		"concurrency: New: an option of another framework (func(*echo.Context) bool)": func() { concurrency.New(reports, anyKey, unless) },
-		"fenced: New: an option of another framework (func(*echo.Context) bool)":      func() { fenced.New(marks, anyKey, unless) },
-		"exclusive: New: an option of another framework (func(*echo.Context, error))": func() { exclusive.New(carts, anyKey, onError) },
+		"ratelimit: New: an option of another framework (func(*nethttp_test.request) bool)":   func() { ratelimit.New(limiter, anyKey, unless) },
+		"idempotency: New: an option of another framework (func(*nethttp_test.request) bool)": func() { idempotency.New(orders, anyone, unless) },
+		"exclusive: New: an option of another framework (func(*nethttp_test.request) bool)":   func() { exclusive.New(carts, anyKey, unless) },
+		"concurrency: New: an option of another framework (func(*nethttp_test.request) bool)": func() { concurrency.New(reports, anyKey, unless) },
+		"fenced: New: an option of another framework (func(*nethttp_test.request) bool)":      func() { fenced.New(marks, anyKey, unless) },
+		"exclusive: New: an option of another framework (func(*nethttp_test.request, error))": func() { exclusive.New(carts, anyKey, onError) },
 
 		"nethttp: Unless: nil function":  func() { nethttp.Unless(nil) },
 		"nethttp: OnDeny: nil function":  func() { nethttp.OnDeny(nil) },

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func ExampleGate() {
 	var gate fence.Gate // beside the file that it protects

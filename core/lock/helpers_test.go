@@ -9,18 +9,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "6") // parallel tests wait for time to pass, on any machine
-	goleak.VerifyTestMain(m, redistest.Redialing())
+	leaktest.Main(m, redistest.Redialing)
 }
 
 // wiretap is a store with faults that records its grants.

@@ -7,14 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
+func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
 
 func newLocker(t *testing.T, st store.Locks, name string, opts ...lock.Option) *lock.Locker {
 	t.Helper()

@@ -104,20 +104,22 @@ func TestARefusedDialIsNotUnconfirmed(t *testing.T) {
 func TestABeginThatWasSentBeforeTheDialWasRefusedIsUnconfirmed(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	var dials atomic.Int64
+	var refused atomic.Bool
 	client := redis.NewClient(&redis.Options{
 		ContextTimeoutEnabled: true,
 		Addr:                  proxy.Addr(), DialerRetries: 1, MinRetryBackoff: time.Millisecond, MaxRetryBackoff: time.Millisecond,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if dials.Add(1) > 2 { // one for each of the client's pools
+			if refused.Load() {
 				return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 			}
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		},
 	})
 	t.Cleanup(func() { _ = client.Close() })
-	proxy.LoseReplies("evalsha", 1, redistest.Cut)
 	s := newStore(t, client)
+	newOp("first").started(t, s)
+	refused.Store(true)
+	proxy.LoseReplies("evalsha", 1, redistest.Cut)
 	o := newOp("sent")
 	_, err := o.begin(s)
 	wantUnavailable(t, err, true)

@@ -8,10 +8,10 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	// Parallel tests wait for servers and leases, and need little CPU time. Tests that measure
 	// latencies, or count timeouts or goroutines, are not parallel.
 	_ = flag.Set("test.parallel", "8")
-	goleak.VerifyTestMain(m, redistest.Redialing())
+	leaktest.Main(m, redistest.Redialing)
 }
 
 // hasty is the deadline that a store has by default. A busy machine may take longer than that for

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/dunglas/httpsfv"
-	"go.uber.org/goleak"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // states returns a decision over n limits, different for each n.
 func states(n int) []tokenbucket.LimitState {

@@ -7,14 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -76,37 +72,6 @@ func TestWatchOfAClosedPolicy(t *testing.T) {
 		if passes {
 			t.Errorf("%s: it passes", name)
 		}
-	}
-}
-
-// Each bypassing request is counted by cause, also concurrently.
-func TestWatchCounts(t *testing.T) {
-	reader := metric.NewManualReader()
-	provider := metric.NewMeterProvider(metric.WithReader(reader))
-	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-	w := newWatch(setting.Settings{Meter: provider, Logger: slog.New(slog.DiscardHandler), Open: setting.Open{Passes: true, EvenMisconfigured: true}}, "lock", "carts")
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 100 {
-				w.Passes(t.Context(), errRefused)
-				w.Passes(t.Context(), store.Misconfigured(store.Authentication, errors.New("WRONGPASS")))
-				w.Decided(t.Context())
-			}
-		})
-	}
-	wg.Wait()
-	var all metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
-	counted := make(map[string]int64)
-	for _, point := range all.ScopeMetrics[0].Metrics[0].Data.(metricdata.Sum[int64]).DataPoints {
-		cause, _ := point.Attributes.Value("lockkeeper.outage.cause")
-		counted[cause.AsString()] = point.Value
-	}
-	if all.ScopeMetrics[0].Scope.Name != policy.ScopeName || counted["connection_refused"] != 800 || counted["authentication"] != 800 {
-		t.Errorf("%s counted %v", all.ScopeMetrics[0].Scope.Name, counted)
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"go.opentelemetry.io/otel/codes"
-
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -24,8 +22,6 @@ type Fenced struct {
 	Options []policy.FencedOption
 	Hooks
 }
-
-func (Fenced) middleware() {}
 
 // checker is a fence.Checker that fails on command.
 type checker struct {
@@ -202,19 +198,6 @@ var fencedRows = append([]row{
 		send("b", "50").is(http.StatusCreated, "run 2") // under the lock again
 		send("a", "40").is(http.StatusCreated, "run 1") // what was done before
 		c.ran(t, 2)
-	}},
-	{"the server's span has the result", func(t *testing.T, f Framework) {
-		c := newChecker(t)
-		s := serveTraced(t, f, Fenced{Checker: c, By: byID})
-		s.send(fence.Header, "2").is(http.StatusOK, "hello")
-		s.spanSays(http.StatusOK, codes.Unset)
-		s.send(fence.Header, "1").denies(policy.StaleFence)
-		s.spanSays(http.StatusPreconditionFailed, codes.Unset)
-		s.send().denies(policy.FenceMissing)
-		s.spanSays(http.StatusPreconditionRequired, codes.Unset)
-		c.fail(store.ErrUnavailable)
-		s.send(fence.Header, "2").denies(policy.ReducedCapacity)
-		s.spanSays(http.StatusServiceUnavailable, codes.Error)
 	}},
 }, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
 	return Fenced{Checker: newChecker(t), By: by, Hooks: hooks}

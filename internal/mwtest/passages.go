@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 )
 
 // passages are the ways in which a handler can use a connection.
@@ -28,7 +26,6 @@ var passages = []passage{
 	{"trailers", `body, then "4" and "yes"`, false, trailers},
 	{"the files of a form are removed", "removed", false, formFiles},
 	{"a connection can be hijacked", "received hello\n", true, takeover},
-	{"a WebSocket works", "received one, received two", true, webSocket},
 }
 
 // controller tests that a http.ResponseController, and a http.Flusher, reach the connection.
@@ -211,47 +208,5 @@ func takeover() (http.HandlerFunc, func(*testing.T, client) string) {
 			_, _ = io.WriteString(conn, "hello\n")
 			line, _ := bufio.NewReader(conn).ReadString('\n')
 			return line
-		}
-}
-
-// webSocket uses a library that answers the upgrade with WriteHeader and then hijacks the
-// connection.
-func webSocket() (http.HandlerFunc, func(*testing.T, client) string) {
-	return func(w http.ResponseWriter, r *http.Request) {
-			conn, err := websocket.Accept(w, r, nil)
-			if err != nil {
-				return // it has been answered
-			}
-			defer conn.CloseNow() //nolint:errcheck // the client has the answer
-			for {
-				kind, text, err := conn.Read(r.Context())
-				if err != nil {
-					return
-				}
-				if err := conn.Write(r.Context(), kind, append([]byte("received "), text...)); err != nil {
-					return
-				}
-			}
-		}, func(_ *testing.T, c client) string {
-			conn, _, err := websocket.Dial(c.ctx, c.url(), &websocket.DialOptions{ //nolint:bodyclose // it is the connection
-				HTTPClient: c.server.Client(), HTTPHeader: http.Header{keyHeader: {"k"}},
-			})
-			if err != nil {
-				return "no WebSocket"
-			}
-			defer conn.CloseNow() //nolint:errcheck // it has been closed, or there is nothing left to say
-			var answers []string
-			for _, text := range []string{"one", "two"} {
-				if err := conn.Write(c.ctx, websocket.MessageText, []byte(text)); err != nil {
-					return "closed"
-				}
-				_, answer, err := conn.Read(c.ctx)
-				if err != nil {
-					return "closed"
-				}
-				answers = append(answers, string(answer))
-			}
-			_ = conn.Close(websocket.StatusNormalClosure, "")
-			return strings.Join(answers, ", ")
 		}
 }

@@ -7,50 +7,67 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/codes"
-	sdk "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// Traced is a Framework that can be traced.
+// Traced is a framework with tracing middleware.
 type Traced interface {
-	Framework
-	// ServeTraced is Serve with the framework's tracing middleware outermost.
-	ServeTraced(provider trace.TracerProvider, handler http.HandlerFunc, middleware ...Middleware) http.Handler
+	// ServeTraced is Serve of a Framework with the tracing middleware outermost. It returns also a
+	// function that returns the last span of the server; false if no span has ended.
+	ServeTraced(handler http.HandlerFunc, middleware ...Middleware) (http.Handler, func() (Span, bool))
+}
+
+// Span is what is checked of a span.
+type Span struct {
+	Kind   trace.SpanKind
+	Code   codes.Code
+	Status int64 // the attribute with the answer's status
+}
+
+// RunTraced runs the rows about the server's span, which tracing middleware makes.
+func RunTraced(t *testing.T, f Traced) {
+	for _, r := range tracedRows {
+		t.Run(r.name, func(t *testing.T) { r.test(t, f) })
+	}
 }
 
 // tracedRows are about the server's span. A denial is not an error; a failure to decide is one.
-var tracedRows = []row{
-	{"an allowed request has no error", func(t *testing.T, f Framework) {
+var tracedRows = []struct {
+	name string
+	test func(*testing.T, Traced)
+}{
+	{"an allowed request has no error", func(t *testing.T, f Traced) {
 		s := serveTraced(t, f, passing(t)...)
 		s.send(keyHeader, "k").is(http.StatusOK, "hello")
 		s.spanSays(http.StatusOK, codes.Unset)
 	}},
-	{"a request over the limit is denied", func(t *testing.T, f Framework) {
+	{"a request over the limit is denied", func(t *testing.T, f Traced) {
 		s := serveTraced(t, f, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), By: byID})
 		s.send().is(http.StatusOK, "hello")
 		s.send().denies(policy.QuotaExceeded)
 		s.spanSays(http.StatusTooManyRequests, codes.Unset)
 	}},
-	{"locked", func(t *testing.T, f Framework) {
+	{"locked", func(t *testing.T, f Traced) {
 		l := newLocker(t, newStore(t))
 		must(l.TryLock(t.Context(), "1"))
 		s := serveTraced(t, f, Exclusive{Locker: l, By: byID})
 		s.send().denies(policy.Locked)
 		s.spanSays(http.StatusConflict, codes.Unset)
 	}},
-	{"a request over the capacity has no error", func(t *testing.T, f Framework) {
+	{"a request over the capacity has no error", func(t *testing.T, f Traced) {
 		sem := newSemaphore(t, newStore(t), 1)
 		must(sem.TryAcquire(t.Context(), "1"))
 		s := serveTraced(t, f, Concurrency{Semaphore: sem, By: byID})
 		s.send().denies(policy.TooManyAtOnce)
 		s.spanSays(http.StatusTooManyRequests, codes.Unset)
 	}},
-	{"a malformed or reused idempotency key has no error", func(t *testing.T, f Framework) {
+	{"a malformed or reused idempotency key has no error", func(t *testing.T, f Traced) {
 		s := serveTraced(t, f, Idempotency{Guard: newGuard(t, newStore(t))})
 		s.send(keyHeader, "").denies(policy.KeyMalformed)
 		s.spanSays(http.StatusBadRequest, codes.Unset)
@@ -58,7 +75,7 @@ var tracedRows = []row{
 		s.send(keyHeader, "k", "Content-Type", "text/plain").denies(policy.KeyReused)
 		s.spanSays(http.StatusUnprocessableEntity, codes.Unset)
 	}},
-	{"a missing key is allowed unless required", func(t *testing.T, f Framework) {
+	{"a missing key is allowed unless required", func(t *testing.T, f Traced) {
 		store := newStore(t)
 		for _, m := range []Middleware{
 			RateLimit{Limiter: newLimiter(t, store, apiPlan), By: byHeader},
@@ -71,7 +88,7 @@ var tracedRows = []row{
 			s.spanSays(http.StatusBadRequest, codes.Unset)
 		}
 	}},
-	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *testing.T, f Traced) {
 		store := newStore(t)
 		store.Break(storetest.Any, storetest.Down)
 		for _, m := range []Middleware{
@@ -85,24 +102,32 @@ var tracedRows = []row{
 			s.spanSays(http.StatusServiceUnavailable, codes.Error)
 		}
 	}},
+	{"a late request is no error of the server", func(t *testing.T, f Traced) {
+		c := newChecker(t)
+		s := serveTraced(t, f, Fenced{Checker: c, By: byID})
+		s.send(fence.Header, "2").is(http.StatusOK, "hello")
+		s.spanSays(http.StatusOK, codes.Unset)
+		s.send(fence.Header, "1").denies(policy.StaleFence)
+		s.spanSays(http.StatusPreconditionFailed, codes.Unset)
+		s.send().denies(policy.FenceMissing)
+		s.spanSays(http.StatusPreconditionRequired, codes.Unset)
+		c.fail(store.ErrUnavailable)
+		s.send(fence.Header, "2").denies(policy.ReducedCapacity)
+		s.spanSays(http.StatusServiceUnavailable, codes.Error)
+	}},
 }
 
-// traced is a server and its spans.
+// traced is a server and its last span.
 type traced struct {
 	t       *testing.T
 	handler http.Handler
-	spans   *tracetest.SpanRecorder
+	last    func() (Span, bool)
 }
 
-func serveTraced(t *testing.T, f Framework, middleware ...Middleware) traced {
+func serveTraced(t *testing.T, f Traced, middleware ...Middleware) traced {
 	t.Helper()
-	s, ok := f.(Traced)
-	if !ok {
-		t.Skip("it cannot be traced")
-	}
-	spans := tracetest.NewSpanRecorder()
-	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))
-	return traced{t, s.ServeTraced(provider, hello, middleware...), spans}
+	handler, last := f.ServeTraced(hello, middleware...)
+	return traced{t, handler, last}
 }
 
 // send sends a request with these header fields: name, value, name, value. Its span has ended with
@@ -121,22 +146,11 @@ func (s traced) send(header ...string) answer {
 // spanSays checks the span that the server ended last.
 func (s traced) spanSays(status int, code codes.Code) {
 	s.t.Helper()
-	ended := s.spans.Ended()
-	if len(ended) == 0 {
+	got, ok := s.last()
+	if !ok {
 		s.t.Fatal("no span has ended")
 	}
-	span := ended[len(ended)-1]
-	if span.SpanKind() != trace.SpanKindServer || statusOf(span) != int64(status) || span.Status().Code != code {
-		s.t.Errorf("%s span with status %d: %v; want %d and %s", span.SpanKind(), statusOf(span), span.Status(), status, code)
+	if want := (Span{trace.SpanKindServer, code, int64(status)}); got != want {
+		s.t.Errorf("the span is %+v, want %+v", got, want)
 	}
-}
-
-// statusOf returns the status attribute of the answer, which has had two names.
-func statusOf(span sdk.ReadOnlySpan) int64 {
-	for _, a := range span.Attributes() {
-		if a.Key == "http.response.status_code" || a.Key == "http.status_code" {
-			return a.Value.AsInt64()
-		}
-	}
-	return 0
 }

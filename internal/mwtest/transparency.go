@@ -25,6 +25,14 @@ type passage struct {
 	begin func() (http.HandlerFunc, func(*testing.T, client) string)
 }
 
+// RunThrough tests that a handler which takes over its connection works behind each middleware. See
+// is the client; it returns what it sees, which is want with net/http.
+func RunThrough(t *testing.T, f Framework, want string, handler http.HandlerFunc, see func(ctx context.Context, c *http.Client, url string) string) {
+	passage{want: want, http1: true, begin: func() (http.HandlerFunc, func(*testing.T, client) string) {
+		return handler, func(_ *testing.T, c client) string { return see(c.ctx, c.server.Client(), c.url()) }
+	}}.row().test(t, f)
+}
+
 func throughRows() []row {
 	rows := make([]row, len(passages))
 	for i, p := range passages {

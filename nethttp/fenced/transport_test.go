@@ -7,17 +7,16 @@ import (
 	"slices"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.Redialing()) }
+func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
 
 // wire is a RoundTripper that records its request.
 type wire struct {

@@ -117,6 +117,7 @@ func Columns(per string) []bench.Column {
 	}
 }
 
+// Micros returns a duration in microseconds.
 func Micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // Percentile sorts the values and returns the one that the share p of them does not exceed, 0 if there are none.

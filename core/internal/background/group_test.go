@@ -6,12 +6,11 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"go.uber.org/goleak"
-
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

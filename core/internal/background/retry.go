@@ -9,8 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
+	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -45,7 +44,7 @@ type RetryQueue struct {
 	bytes   int
 	running int // tries
 	width   int // maximum of concurrent tries
-	backoff *backoff.ExponentialBackOff
+	pause   pause.Growing
 	timer   *time.Timer   // ends a pause
 	rested  time.Time     // start of the pause
 	idle    chan struct{} // closed when no task is left; nil without tasks
@@ -79,8 +78,7 @@ func (q *RetryQueue) Add(t Task) bool {
 	if q.left++; q.left == 1 {
 		q.idle = make(chan struct{})
 		q.width = minWidth
-		q.backoff = backoff.NewExponentialBackOff()
-		q.backoff.InitialInterval, q.backoff.MaxInterval = minPause, maxPause
+		q.pause = pause.Growing{Min: minPause, Max: maxPause}
 	}
 	q.added++
 	t.number = q.added
@@ -168,7 +166,7 @@ func (q *RetryQueue) try(t *Task) {
 	switch {
 	case err == nil || closed:
 		q.width = min(2*q.width, maxWidth)
-		q.backoff.Reset()
+		q.pause.Reset()
 		if q.resting.Load() && q.timer.Stop() {
 			q.resting.Store(false)
 		}
@@ -201,12 +199,12 @@ func (q *RetryQueue) rest() {
 		return
 	}
 	q.rested = time.Now()
-	pause := q.backoff.NextBackOff()
+	next := q.pause.Next()
 	if q.timer == nil {
-		q.timer = time.AfterFunc(pause, q.wake)
+		q.timer = time.AfterFunc(next, q.wake)
 		return
 	}
-	q.timer.Reset(pause)
+	q.timer.Reset(next)
 }
 
 func (q *RetryQueue) wake() {

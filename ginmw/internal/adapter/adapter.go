@@ -96,5 +96,15 @@ func (Gin) Routed(c *gin.Context) bool { return c.FullPath() != "" }
 // Param implements httpmw.RouteAdapter.
 func (Gin) Param(c *gin.Context, name string) (string, bool) { return c.Params.Get(name) }
 
-// Value implements httpmw.RouteAdapter.
-func (Gin) Value(c *gin.Context, key any) (any, bool) { return c.Get(key) }
+// Value implements httpmw.RouteAdapter. Before gin 1.11, the keys of c.Set are strings.
+func (Gin) Value(c *gin.Context, key any) (any, bool) {
+	switch c := any(c).(type) {
+	case interface{ Get(key any) (any, bool) }:
+		return c.Get(key)
+	case interface{ Get(key string) (any, bool) }:
+		if name, ok := key.(string); ok {
+			return c.Get(name)
+		}
+	}
+	return nil, false
+}

@@ -8,14 +8,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
+	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
 // retries is the state of the retries of one call.
 type retries struct {
-	pause  *backoff.ExponentialBackOff
+	pause  *pause.Growing
 	broken int // connections
 }
 
@@ -42,11 +41,9 @@ func (r *retries) again(ctx context.Context, err error, once bool) bool {
 		return true
 	}
 	if r.pause == nil {
-		r.pause = backoff.NewExponentialBackOff()
-		r.pause.InitialInterval = 5 * time.Millisecond
-		r.pause.MaxInterval = 50 * time.Millisecond
+		r.pause = &pause.Growing{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond}
 	}
-	next := r.pause.NextBackOff()
+	next := r.pause.Next()
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= next {
 		return false
 	}

@@ -1,4 +1,4 @@
-package echomw_test
+package middleware_test
 
 import (
 	"errors"

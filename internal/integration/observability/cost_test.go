@@ -20,16 +20,16 @@ import (
 // The bounds of what the telemetry of a decision costs on a machine of our days: 20 ns without an SDK, and
 // 400 ns with one that does not sample the request. Benchmarks measure it; a test would depend on the machine.
 //
-//	go test -run '^$' -bench Cost ./internal/telemetry/observability
+//	go test -run '^$' -bench Cost ./internal/integration/observability
 
-// setting is a program's telemetry setup.
-type setting struct {
+// setup is a program's telemetry setup.
+type setup struct {
 	name      string
 	providers func(testing.TB) telemetry.Providers
 	traced    bool // requests have a span, which is not sampled
 }
 
-var settings = []setting{
+var setups = []setup{
 	{"no SDK", func(testing.TB) telemetry.Providers {
 		return telemetry.Providers{Meter: otel.GetMeterProvider(), Tracer: otel.GetTracerProvider()}
 	}, false},
@@ -48,7 +48,7 @@ var settings = []setting{
 }
 
 // context is that of a request.
-func (s setting) context(p telemetry.Providers) context.Context {
+func (s setup) context(p telemetry.Providers) context.Context {
 	ctx := context.Background()
 	if s.traced {
 		ctx, _ = p.Tracer.Tracer("application").Start(ctx, "request") //nolint:spancheck // is not sampled
@@ -56,7 +56,7 @@ func (s setting) context(p telemetry.Providers) context.Context {
 	return ctx
 }
 
-func (s setting) limiter(t testing.TB, p telemetry.Providers) *tokenbucket.Limiter {
+func (s setup) limiter(t testing.TB, p telemetry.Providers) *tokenbucket.Limiter {
 	store := memstore.New(memstore.WithMeterProvider(p.Meter))
 	t.Cleanup(func() { _ = store.Close() })
 	return must(tokenbucket.New(store, "api", tokenbucket.PerSecond(1_000_000_000),
@@ -65,7 +65,7 @@ func (s setting) limiter(t testing.TB, p telemetry.Providers) *tokenbucket.Limit
 
 // The telemetry of a decision allocates nothing, unless an SDK listens.
 func TestCostOfADecisionInAllocations(t *testing.T) {
-	for _, s := range settings[:2] {
+	for _, s := range setups[:2] {
 		p := s.providers(t)
 		ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api")
 		if n := testing.AllocsPerRun(1000, func() { one.End(ctx, one.Begin(ctx), telemetry.RateLimitAcquired, nil) }); n != 0 {
@@ -92,7 +92,7 @@ func TestCostOfADecisionInAllocations(t *testing.T) {
 
 // BenchmarkCostOfADecision measures the telemetry of a decision alone.
 func BenchmarkCostOfADecision(b *testing.B) {
-	for _, s := range settings {
+	for _, s := range setups {
 		b.Run(s.name, func(b *testing.B) {
 			p := s.providers(b)
 			ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api")
@@ -106,7 +106,7 @@ func BenchmarkCostOfADecision(b *testing.B) {
 
 // BenchmarkCostInAllow measures a whole decision on a store in memory, for comparison.
 func BenchmarkCostInAllow(b *testing.B) {
-	for _, s := range settings {
+	for _, s := range setups {
 		b.Run(s.name, func(b *testing.B) {
 			p := s.providers(b)
 			ctx, l := s.context(p), s.limiter(b, p)

@@ -10,14 +10,14 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite" // the driver of the tests
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/fence/sqlfence"
+	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const (
 	schema = `
@@ -49,7 +49,7 @@ func openT(t *testing.T) *sql.DB {
 }
 
 // The mark is a column of the row that is written.
-func ExampleExec() {
+func Example_column() {
 	db, err := open() // yours goes here
 	if err != nil {
 		panic(err)
@@ -79,7 +79,7 @@ func ExampleExec() {
 }
 
 // The mark is in a table of its own, for a transaction that writes several rows.
-func ExampleExec_transaction() {
+func Example_transaction() {
 	db, err := open() // yours goes here
 	if err != nil {
 		panic(err)

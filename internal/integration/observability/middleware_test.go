@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -23,7 +24,6 @@ import (
 	rpcexclusive "github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	rpcidempotency "github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	rpcratelimit "github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/rpctest/things"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
@@ -93,14 +93,24 @@ func driveHTTP(w *world, st store.Store, broken *storetest.Faulty) {
 	broken.Mend(storetest.Any)
 }
 
-// maker is a service behind the interceptors of every policy.
-type maker struct {
-	things.UnimplementedThingsServer
+// making is a service with one method, Make.
+var making = grpc.ServiceDesc{
+	ServiceName: "things.Things",
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{
+		MethodName: "Make",
+		Handler: func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+			var req wrapperspb.StringValue
+			if err := decode(&req); err != nil {
+				return nil, err
+			}
+			handle := func(context.Context, any) (any, error) { return wrapperspb.String(secretResult), nil }
+			return intercept(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: makeMethod}, handle)
+		},
+	}},
 }
 
-func (maker) Make(context.Context, *things.MakeRequest) (*things.Thing, error) {
-	return &things.Thing{Text: secretResult}, nil
-}
+const makeMethod = "/things.Things/Make"
 
 // driveRPC makes calls be allowed, replayed, refused and failed.
 func driveRPC(w *world, st store.Store, broken *storetest.Faulty) {
@@ -117,7 +127,7 @@ func driveRPC(w *world, st store.Store, broken *storetest.Faulty) {
 		rpcexclusive.New(w.locker(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)).Unary,
 		rpcconcurrency.New(w.semaphore(st), grpcmw.ByMetadata("x-cart"), policy.Wait(patience)).Unary,
 	))
-	things.RegisterThingsServer(server, maker{})
+	server.RegisterService(&making, nil)
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
@@ -129,7 +139,7 @@ func driveRPC(w *world, st store.Store, broken *storetest.Faulty) {
 		"idempotency-key", secretIdempotency, "authorization", secretHeader)
 	failed := 0
 	call := func() {
-		if _, err := things.NewThingsClient(conn).Make(ctx, &things.MakeRequest{Id: secretRequest}); err != nil {
+		if err := conn.Invoke(ctx, makeMethod, wrapperspb.String(secretRequest), new(wrapperspb.StringValue)); err != nil {
 			failed++
 		}
 	}

@@ -360,7 +360,7 @@ const file_things_proto_rawDesc = "" +
 	"\x03Get\x12\x1b.lockkeeper.test.GetRequest\x1a\x16.lockkeeper.test.Thing\"\x03\x90\x02\x01\x12?\n" +
 	"\x05Watch\x12\x1c.lockkeeper.test.MakeRequest\x1a\x16.lockkeeper.test.Thing0\x01\x12@\n" +
 	"\x04Talk\x12\x1c.lockkeeper.test.MakeRequest\x1a\x16.lockkeeper.test.Thing(\x010\x01\x12>\n" +
-	"\x04Load\x12\x1c.lockkeeper.test.MakeRequest\x1a\x16.lockkeeper.test.Thing(\x01B:Z8github.com/lockkeeper/lockkeeper/internal/rpctest/thingsb\x06proto3"
+	"\x04Load\x12\x1c.lockkeeper.test.MakeRequest\x1a\x16.lockkeeper.test.Thing(\x01B9Z7github.com/lockkeeper/lockkeeper/grpcmw/internal/thingsb\x06proto3"
 
 var (
 	file_things_proto_rawDescOnce sync.Once

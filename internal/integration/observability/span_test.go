@@ -1,4 +1,4 @@
-package telemetry_test
+package observability_test
 
 import (
 	"context"

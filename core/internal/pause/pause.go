@@ -1,0 +1,24 @@
+// Package pause has the pauses between tries.
+package pause
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Growing are pauses between tries. Each is half as long again as the one before, from Min to Max,
+// and varied by up to half of that at random, so that processes do not try in step.
+type Growing struct {
+	Min, Max time.Duration
+	next     time.Duration
+}
+
+// Next returns the next pause.
+func (p *Growing) Next() time.Duration {
+	length := max(p.next, p.Min)
+	p.next = min(length+length/2, p.Max)
+	return length/2 + rand.N(length) //nolint:gosec // any number will do
+}
+
+// Reset makes the next pause the first.
+func (p *Growing) Reset() { p.next = 0 }
