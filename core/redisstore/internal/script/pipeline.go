@@ -62,17 +62,23 @@ func (c *Client) RunEach(ctx context.Context, op Operation, u Urgency, calls []C
 		mu     sync.Mutex
 		failed error
 	)
-	for n, all := range c.byNode(ctx, calls) {
-		wg.Go(func() {
-			for batch := range slices.Chunk(all, maxPipeline) {
-				err := n.runEach(ctx, op, u, calls, batch, read)
-				mu.Lock()
-				if failed == nil {
-					failed = err
-				}
-				mu.Unlock()
+	each := func(n *Node, all []int) {
+		for batch := range slices.Chunk(all, maxPipeline) {
+			err := n.runEach(ctx, op, u, calls, batch, read)
+			mu.Lock()
+			if failed == nil {
+				failed = err
 			}
-		})
+			mu.Unlock()
+		}
+	}
+	nodes := c.byNode(ctx, calls)
+	for n, all := range nodes {
+		if len(nodes) == 1 { // without another goroutine
+			each(n, all)
+		} else {
+			wg.Go(func() { each(n, all) })
+		}
 	}
 	wg.Wait()
 	return failed

@@ -1,0 +1,115 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// newTestClient returns a client of a server.
+func newTestClient(t *testing.T, server redis.UniversalClient) *Client {
+	c := New(Config{
+		Redis: server, PoolSize: 4, Timeout: time.Second, ProbeKey: "probe",
+		CheckServer: func(context.Context, *redis.Client) error { return nil },
+		Attach:      func(*Node) any { return nil },
+		Logger:      slog.New(slog.DiscardHandler), ScopeName: "test", Operations: []Operation{{Name: "test"}},
+	})
+	t.Cleanup(c.Close)
+	return c
+}
+
+// A refused password opens the breaker as well if all calls of a pipeline have it: every call fails,
+// and each costs a connection.
+func TestRefusedPasswordInAPipeline(t *testing.T) {
+	script := NewScript("#!lua\nreturn 1")
+	for name, password := range map[string]string{"refused": "secret", "not required": ""} {
+		t.Run(name, func(t *testing.T) {
+			process := redistest.Start(t)
+			if err := process.Client().ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
+				t.Fatal(err)
+			}
+			server := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: process.Addr()})
+			t.Cleanup(func() { _ = server.Close() })
+			c := newTestClient(t, server)
+			n := c.Whole()
+			n.loaded.Store(true) // otherwise loading finds the password
+			results, _ := EvalEachOnce(t.Context(), n, Operation{Name: "test"}, []Call{script.Call([]string{"a"}), script.Call([]string{"b"})})
+			for _, r := range results {
+				if refused := store.CauseOf(r.Err) == store.Authentication; refused != (password != "") {
+					t.Errorf("replied %v, %v", r.Reply, r.Err)
+				}
+			}
+			if down := n.isDown(); down != (password != "") || len(results) != 2 {
+				t.Errorf("%d results, the breaker is open: %v", len(results), down)
+			}
+		})
+	}
+}
+
+// named is a request of this urgency.
+type named struct {
+	Queued
+	name    string
+	urgency Urgency
+}
+
+func (*named) Work() int { return 1 }
+
+// Queued requests fail at once when the breaker opens, but for those that finish something.
+func TestQueuedRequestsWhenTheBreakerOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := redis.NewClient(&redis.Options{
+			ContextTimeoutEnabled: true, Addr: "127.0.0.1:1", // a name would be looked up
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no network") },
+		})
+		t.Cleanup(func() { _ = server.Close() })
+		n := newTestClient(t, server).Whole()
+		release := make(chan struct{})
+		var sent []string
+		b := NewBatcher(n, 10, func(_ context.Context, batch []*named) bool {
+			for _, r := range batch {
+				sent = append(sent, r.name)
+				r.Finish(nil)
+			}
+			<-release
+			return false
+		})
+		b.few, b.most = 1, 1
+		ended := make(map[string]chan error)
+		start := func(name string, u Urgency) {
+			result := make(chan error, 1)
+			ended[name] = result
+			go func() { result <- b.Do(context.Background(), &named{name: name, urgency: u}, u) }()
+			synctest.Wait()
+		}
+		start("in flight", Ordinary)
+		start("ordinary", Ordinary)
+		start("finishing", Finishing)
+
+		done, err := n.breaker.Allow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.trip.Store(true)
+		done(errors.New("down"))
+		close(release)
+		for name, want := range map[string]error{"in flight": nil, "ordinary": errDown, "finishing": nil} {
+			if err := <-ended[name]; !errors.Is(err, want) {
+				t.Errorf("%s: got %v, want %v", name, err, want)
+			}
+		}
+		if !slices.Equal(sent, []string{"in flight", "finishing"}) {
+			t.Errorf("sent %q", sent)
+		}
+	})
+}
