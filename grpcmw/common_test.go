@@ -35,14 +35,14 @@ func newGuard(t *testing.T, st store.Records, opts ...guard.Option) *guard.Guard
 	return must(guard.New(st, "orders", opts...))
 }
 
-func newLocker(t *testing.T, st store.Locks) *lock.Locker {
+func newLocker(t *testing.T, st store.Leases) *lock.Locker {
 	t.Helper()
 	l := must(lock.New(st, "carts"))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Leases, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
 	s := must(semaphore.New(st, "reports", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
@@ -81,7 +81,7 @@ var policies = map[string]func(t *testing.T, st store.Store, by grpcmw.KeyFunc, 
 	},
 }
 
-var stores = []storetest.Op{storetest.TakeTokens, storetest.BeginOperation, storetest.AcquireLock, storetest.AcquirePermits}
+var stores = []storetest.Op{storetest.TakeTokens, storetest.BeginOperation, storetest.AcquireLease, storetest.AcquireLease}
 
 // The common behaviour of all policies.
 func TestEveryPolicy(t *testing.T) {
@@ -192,8 +192,8 @@ func TestPoliciesTogether(t *testing.T) {
 		is(t, thing, err, "run 1")
 	}
 	s.ran(t, 1)
-	if locks, permits := st.Calls(storetest.AcquireLock), st.Calls(storetest.AcquirePermits); locks != 1 || permits != 1 {
-		t.Errorf("%d locks and %d permits, of which a replay needs none", locks, permits)
+	if n := st.Calls(storetest.AcquireLease); n != 2 {
+		t.Errorf("%d leases, want a lock and a permit, of which a replay needs none", n)
 	}
 }
 

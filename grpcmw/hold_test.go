@@ -217,8 +217,8 @@ func TestPanicReleasesTheLock(t *testing.T) {
 
 func TestCallsBypassTheStore(t *testing.T) {
 	store := newStore(t)
-	store.Break(storetest.AcquireLock, storetest.Down)
-	store.Break(storetest.AcquirePermits, storetest.Down)
+	store.Break(storetest.AcquireLease, storetest.Down)
+	store.Break(storetest.AcquireLease, storetest.Down)
 	for name, chain := range map[string]grpcmw.Interceptors{
 		"lock-status":        exclusive.New(newLocker(t, store), byID, policy.RunUnprotected()),
 		"concurrency-status": concurrency.New(newSemaphore(t, store, 1), byID, policy.FailOpen()),

@@ -12,18 +12,18 @@ import (
 )
 
 // Continue with this process's share while the store cannot be reached.
-func ExamplePermits() {
+func ExampleLeases() {
 	ctx := context.Background()
 	remote, local := memstore.New(), memstore.New()
 	defer remote.Close()
 	defer local.Close()
 	primary := storetest.NewFaulty(remote)
 	const processes = 4
-	permits, err := fallback.Permits(primary, local, 1.0/processes)
+	leases, err := fallback.Leases(primary, local, 1.0/processes)
 	if err != nil {
 		panic(err)
 	}
-	partner, err := semaphore.New(permits, "partner", 20)
+	partner, err := semaphore.New(leases, "partner", 20)
 	if err != nil {
 		panic(err)
 	}

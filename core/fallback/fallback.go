@@ -1,12 +1,12 @@
 // Package fallback puts a stand-in store behind another one, to answer while that is unavailable:
 //
-//	permits, err := fallback.Permits(redis, memstore.New(), 1.0/processes)
+//	leases, err := fallback.Leases(redis, memstore.New(), 1.0/processes)
 //	…
-//	partner, err := semaphore.New(permits, "partner", 20)
+//	partner, err := semaphore.New(leases, "partner", 20)
 //
 // Policies of middleware that let requests pass in an outage (policy.FailOpen) do not apply while the
 // stand-in answers. There is no fallback for locks and guards: one that the first store cannot see
-// would not exclude anything.
+// would not exclude anything. The locks of a store with a fallback are those of the first.
 package fallback
 
 import (

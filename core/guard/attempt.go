@@ -28,6 +28,7 @@ type Attempt struct {
 	start        time.Time
 	lease        *lease.Context
 	ctx          context.Context // the lease with the attempt as a value
+	kept         lease.Entry[keptAttempt]
 	settled      atomic.Bool
 	lossReported atomic.Bool // the loss was reported
 
@@ -209,10 +210,12 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 
 func (a *Attempt) forget() { a.guard.keeper.Remove(keptAttempt{a}) }
 
-// keptAttempt implements lease.Hold for an attempt.
+// keptAttempt implements lease.Kept for an attempt.
 type keptAttempt struct{ *Attempt }
 
-func (a keptAttempt) TTL() time.Duration { return a.guard.config.ttl }
+func (a keptAttempt) TTL() time.Duration               { return a.guard.config.ttl }
+func (a keptAttempt) Due() bool                        { return true } // it may still own its operation
+func (a keptAttempt) Entry() *lease.Entry[keptAttempt] { return &a.kept }
 
 func (a keptAttempt) Renewed(sent time.Time) {
 	a.lease.Extend(lease.ValidUntil(sent, a.guard.config.ttl))

@@ -255,7 +255,7 @@ func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, erro
 	}
 	renewed, err := g.store.RenewOperations(ctx, reqs)
 	g.leases.Renewed(ctx, renewed, len(reqs), err)
-	for _, a := range attempts { // renewals continue: they may still own their operations
+	for _, a := range attempts {
 		if a.expired() && !a.settled.Load() {
 			a.recordLoss(true)
 		}

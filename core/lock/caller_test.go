@@ -19,13 +19,13 @@ func TestContextEnds(t *testing.T) {
 		gone, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("the reason")
 		cancel(why)
-		if _, err := l.Lock(gone, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) || w.Calls(storetest.AcquireLock) != 0 {
-			t.Errorf("an ended context: %v, %d requests", err, w.Calls(storetest.AcquireLock))
+		if _, err := l.Lock(gone, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) || w.Calls(storetest.AcquireLease) != 0 {
+			t.Errorf("an ended context: %v, %d requests", err, w.Calls(storetest.AcquireLease))
 		}
 
 		// While the request is in flight.
 		ctx, cancel2 := context.WithCancel(t.Context())
-		w.Hook(nil, storetest.On(storetest.AcquireLock, func() error {
+		w.Hook(nil, storetest.On(storetest.AcquireLease, func() error {
 			cancel2()
 			return context.Canceled
 		}))
@@ -77,8 +77,8 @@ func TestParentEnds(t *testing.T) {
 func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), func(op storetest.Op) error {
-			if op == storetest.AcquireLock {
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), func(op storetest.Op) error {
+			if op == storetest.AcquireLease {
 				return store.ErrUnconfirmed
 			}
 			return nil
@@ -87,7 +87,7 @@ func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 			t.Fatalf("Lock: %v", err)
 		}
 		synctest.Wait()
-		if n := w.Calls(storetest.ReleaseLock); n == 0 {
+		if n := w.Calls(storetest.ReleaseLeases); n == 0 {
 			t.Error("no release was sent")
 		}
 		w.Hook(nil, nil)
@@ -100,7 +100,7 @@ func TestReleaseIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
-		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), nil)
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), nil)
 		if err := lease.Unlock(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Unlock: %v", err)
 		}
@@ -114,7 +114,7 @@ func TestReleaseIsRetried(t *testing.T) {
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w, lock.WithTTL(time.Second), lock.WithoutRenewal())
-		w.Hook(nil, storetest.On(storetest.AcquireLock, func() error {
+		w.Hook(nil, storetest.On(storetest.AcquireLease, func() error {
 			time.Sleep(time.Second)
 			return nil
 		}))

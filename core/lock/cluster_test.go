@@ -18,7 +18,7 @@ func TestOneMasterDown(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	store := must(redisstore.New(cluster.Client(), redisstore.WithTimeout(time.Second)))
 	defer store.Close()
-	l := newLocker(t, store, lock.WithTTL(3*time.Second))
+	l := newLocker(t, leasesOf(t, store), lock.WithTTL(3*time.Second))
 	var leases []*lock.Lease
 	for i := range 30 {
 		leases = append(leases, mustLock(t, l, fmt.Sprint("k", i)))

@@ -18,7 +18,7 @@ func behindSentinel(t *testing.T, sentinel *redistest.Sentinel, opts ...lock.Opt
 	client := sentinel.Client()
 	store := must(redisstore.New(client, redisstore.WithTimeout(time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
-	return peer{newLocker(t, store, opts...), store, client}
+	return peer{newLocker(t, leasesOf(t, store), opts...), store, client}
 }
 
 // A failover to an up-to-date replica costs no lease: it is renewed there, and handed on.

@@ -26,7 +26,7 @@ func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
 	st := must(redisstore.New(client))
 	t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
-	return peer{newLocker(t, st, lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
+	return peer{newLocker(t, leasesOf(t, st), lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
 }
 
 // renewedLock returns a lease that the store has renewed. On a busy machine a call may be too slow

@@ -47,7 +47,7 @@ func TestHandOff(t *testing.T) {
 			}
 			last = fences[i]
 		}
-		if got, want := w.Calls(storetest.ReleaseLock), (waiters+1+15)/16; got != want {
+		if got, want := w.Calls(storetest.ReleaseLeases), (waiters+1+15)/16; got != want {
 			t.Errorf("%d releases in the store for %d leases, want %d", got, waiters+1, want)
 		}
 		wantFree(t, w, "k")
@@ -213,8 +213,8 @@ func TestHandOffKeepsTheDeadline(t *testing.T) {
 		time.Sleep(40 * time.Millisecond)
 		until := first.ValidUntil()
 		mustUnlock(t, first)
-		if !next.returned() || w.Calls(storetest.AcquireLock) != 1 {
-			t.Fatalf("handed on: %v, %d requests", next.returned(), w.Calls(storetest.AcquireLock))
+		if !next.returned() || w.Calls(storetest.AcquireLease) != 1 {
+			t.Fatalf("handed on: %v, %d requests", next.returned(), w.Calls(storetest.AcquireLease))
 		}
 		if !next.lease.ValidUntil().Equal(until) {
 			t.Errorf("valid for %v, the first lease for %v", time.Until(next.lease.ValidUntil()), time.Until(until))
@@ -261,7 +261,7 @@ func TestOutageWithLocalWaiters(t *testing.T) {
 				return lease, err
 			}))
 		}
-		w.Hook(storetest.Failing(errDown, storetest.AcquireLock, storetest.ReleaseLock, storetest.RenewLocks), nil)
+		w.Hook(storetest.Failing(errDown, storetest.AcquireLease, storetest.ReleaseLeases, storetest.RenewLeases), nil)
 		_ = lease.Unlock(t.Context())
 		failed := 0
 		for _, p := range waiting {

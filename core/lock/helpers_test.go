@@ -27,21 +27,32 @@ type wiretap struct {
 	*storetest.Faulty
 
 	mu      sync.Mutex
-	granted map[string]store.LockRef // the last of each key
+	granted []store.LeaseRef
 }
 
 func newWiretap() *wiretap {
-	return &wiretap{Faulty: storetest.NewFaulty(memstore.New()), granted: map[string]store.LockRef{}}
+	return &wiretap{Faulty: storetest.NewFaulty(memstore.New())}
 }
 
-func (w *wiretap) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	reply, err := w.Faulty.AcquireLock(ctx, req)
+func (w *wiretap) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	reply, err := w.Faulty.AcquireLease(ctx, req)
 	if err == nil && reply.Outcome == store.Granted {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.granted[req.Key] = store.LockRef{Name: req.Name, Key: req.Key, ID: req.ID, Shared: req.Shared, TTL: req.TTL}
+		w.granted = append(w.granted, req.Ref(reply.Fence))
 	}
 	return reply, err
+}
+
+// lose ends the last hold that was granted at once, as the loss of the store's state does.
+func (w *wiretap) lose(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	last := w.granted[len(w.granted)-1:]
+	w.mu.Unlock()
+	if was, err := w.Store.ReleaseLeases(t.Context(), last); err != nil || was[0] != store.Released {
+		t.Fatalf("ReleaseLeases: %v, %v", was, err)
+	}
 }
 
 // inBubble runs a test with faked time, on a store that is closed after its Lockers.
@@ -54,12 +65,12 @@ func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 	})
 }
 
-func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
+func newLocker(t *testing.T, st store.Leases, opts ...lock.Option) *lock.Locker {
 	t.Helper()
 	return newLockerNamed(t, st, "test", opts...)
 }
 
-func newLockerNamed(t *testing.T, st store.Locks, name string, opts ...lock.Option) *lock.Locker {
+func newLockerNamed(t *testing.T, st store.Leases, name string, opts ...lock.Option) *lock.Locker {
 	t.Helper()
 	l := must(lock.New(st, name, opts...))
 	t.Cleanup(func() { _ = l.Close() })
@@ -96,9 +107,9 @@ func wantValid(t *testing.T, lease *lock.Lease) {
 }
 
 // wantFree checks that the store has no holder of a lock, and no waiter.
-func wantFree(t *testing.T, st store.Locks, key string) {
+func wantFree(t *testing.T, st store.Leases, key string) {
 	t.Helper()
-	s, err := st.InspectLock(context.Background(), "test", key)
+	s, err := st.InspectLease(context.Background(), store.LockKind+"test", key)
 	if err != nil || len(s.Holders) != 0 || s.Waiting != 0 {
 		t.Errorf("the lock has state %+v, %v; want it free", s, err)
 	}
@@ -135,16 +146,14 @@ var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default
 
-// holdOf returns the store's reference to the last grant of a lock.
-func holdOf(t *testing.T, w *wiretap, key string) store.LockRef {
+// leasesOf returns the leases of a store.
+func leasesOf(t *testing.T, st any) store.Leases {
 	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	req, ok := w.granted[key]
+	leases, ok := st.(store.Leases)
 	if !ok {
-		t.Fatalf("%q was not granted", key)
+		t.Skipf("%T keeps no leases", st)
 	}
-	return req
+	return leases
 }
 
 // must returns v, and panics on an error.

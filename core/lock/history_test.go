@@ -95,14 +95,14 @@ const (
 )
 
 // stealing is a broken store: it grants a lock that is held.
-type stealing struct{ *redisstore.Store }
+type stealing struct{ store.Leases }
 
-func (s stealing) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	reply, err := s.Store.AcquireLock(ctx, req)
+func (s stealing) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	reply, err := s.Leases.AcquireLease(ctx, req)
 	if err == nil && reply.Outcome != store.Granted && rand.IntN(4) == 0 {
-		state, err := s.InspectLock(ctx, req.Name, req.Key)
+		state, err := s.InspectLease(ctx, req.Name, req.Key)
 		if err == nil && len(state.Holders) > 0 {
-			return store.LockReply{Outcome: store.Granted, Grant: store.Grant{Sent: time.Now(), Fence: state.Holders[0].LastFence + 1}}, nil
+			return store.LeaseReply{Outcome: store.Granted, Grant: store.Grant{Sent: time.Now(), Fence: state.Holders[0].LastFence + 1}}, nil
 		}
 	}
 	return reply, err
@@ -115,9 +115,9 @@ func TestHistoryProcess(t *testing.T) {
 	defer func() { _ = client.Close() }()
 	redisStore := must(redisstore.New(client))
 	defer redisStore.Close()
-	st := store.Locks(redisStore)
+	st := leasesOf(t, redisStore)
 	if os.Getenv(historyStore) == brokenly {
-		st = stealing{redisStore}
+		st = stealing{st}
 	}
 	l := must(lock.New(st, "history", lock.WithTTL(historyTTL)))
 	child.Compete(8, 3*time.Millisecond, func(ctx context.Context) (history.Hold, int64, func(), error) {
@@ -131,6 +131,8 @@ func TestHistoryProcess(t *testing.T) {
 }
 
 func record(t *testing.T, st string, kills int) []history.Event {
+	t.Helper()
+	leasesOf(t, (*redisstore.Store)(nil))
 	r := &history.Recording{
 		Test: "TestHistoryProcess", Env: []string{historyRedis + "=" + redistest.Start(t).Addr(), historyStore + "=" + st},
 	}

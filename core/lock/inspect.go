@@ -2,46 +2,52 @@ package lock
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
 // State is the state of a lock.
 type State struct {
 	Key     string
-	Holders []Holder // one exclusive or any number of shared ones
+	Holders []Holder // one exclusive or any number of shared ones; 100 of them at most
 	Waiting int      // requests in the queue
+	Waiters []Waiter // the first 100 of them
 }
 
 // Holder is one hold of a lock.
 type Holder struct {
 	Fence, LastFence int64         // of an exclusive hold, the fences that it may use
 	Shared           bool          // a shared hold has one fence, which only tells it from others
-	Meta             string        // the holder's label ([WithHolder])
+	Label            string        // of the holder ([WithHolder])
+	Age              time.Duration // since it was granted; it may have been handed on since
 	Remaining        time.Duration // until it expires, unless it is renewed
 }
 
-// stateOf returns a store's state with the labels that users set.
-func stateOf(s store.LockState) State {
+// Waiter is one request in the queue. It stands for all waiters of its process with the same
+// settings, unless it is shared or fair.
+type Waiter struct {
+	Label  string // of the waiter ([WithHolder])
+	Shared bool
+	Age    time.Duration // since it joined the queue
+}
+
+func stateOf(s store.LeaseState) State {
 	state := State{Key: s.Key, Waiting: s.Waiting}
 	for _, h := range s.Holders {
-		h.Meta, _ = cutSpan(h.Meta)
-		state.Holders = append(state.Holders, Holder(h))
+		state.Holders = append(state.Holders, Holder{h.Fence, h.LastFence, h.Weight == shared, h.Label, h.Age, h.Remaining})
+	}
+	for _, w := range s.Waiters {
+		state.Waiters = append(state.Waiters, Waiter{w.Label, w.Weight == shared, w.Age})
 	}
 	return state
 }
 
-// Inspect returns the holders of the lock of a key, and the number of waiters. It is for operators
-// and tests: the state may have changed when the caller reads it.
+// Inspect returns the holders of the lock of a key, and the requests in its queue. It is for
+// operators and tests: the state may have changed when the caller reads it.
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
-	if err := naming.CheckKey(key); err != nil {
-		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
-	}
-	state, err := l.store.InspectLock(ctx, l.name, key)
+	state, err := l.pool.Inspect(ctx, key)
 	return stateOf(state), err
 }
 
@@ -50,11 +56,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 // error. On Redis it scans all keys of the database, so it is for operators.
 func (l *Locker) List(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
-		for state, err := range l.store.ListLocks(ctx, l.name) {
-			if !yield(stateOf(state), err) {
-				return
-			}
-		}
+		l.pool.List(ctx, func(s store.LeaseState, err error) bool { return yield(stateOf(s), err) })
 	}
 }
 
@@ -63,8 +65,5 @@ func (l *Locker) List(ctx context.Context) iter.Seq2[State, error] {
 // renewal. It reports whether there was such a hold. The former holder runs until it checks its
 // context; only the fence stops its writes.
 func (l *Locker) ForceUnlock(ctx context.Context, key string, fence int64) (bool, error) {
-	if err := naming.CheckKey(key); err != nil {
-		return false, fmt.Errorf("%w: %w", ErrInvalidKey, err)
-	}
-	return l.store.ForceUnlock(ctx, l.name, key, fence)
+	return l.pool.Revoke(ctx, key, fence)
 }

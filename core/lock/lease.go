@@ -2,9 +2,7 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
@@ -13,21 +11,11 @@ import (
 
 // Lease is a held lock. Always call Unlock.
 type Lease struct {
-	ctx      leaseContext
-	state    *sharedLease
-	parent   *Lease // the lease that it re-entered; nil for the first
-	entries  int    // unreleased leases that derive from this one, itself included; guarded by state.mu
-	released atomic.Bool
-}
-
-// sharedLease is the state that a lease shares with those that re-enter it.
-type sharedLease struct {
-	hold   *hold
-	first  *Lease
-	number int64
-	outer  *Lease // the lease on another hold that its context derives from; may be nil
-
-	mu sync.Mutex
+	lease   lease.Lease
+	first   *Lease // on the same hold
+	parent  *Lease // the lease that it re-entered; nil for the first
+	entries int    // unreleased leases that derive from this one, itself included; guarded by first.mu
+	mu      sync.Mutex
 }
 
 type contextKey struct{}
@@ -38,97 +26,107 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 	return l, ok
 }
 
-// leaseContext is the context of a lease, with the lease as a value.
-type leaseContext struct {
-	lease.Context
-	of *Lease
-}
-
-func (c *leaseContext) Value(key any) any {
-	if key == (contextKey{}) {
-		return c.of
+// newLease returns memory for a lease, and for its hold if it is the first one.
+func newLease(first bool) (*lease.Lease, *lease.Hold) {
+	var (
+		l *Lease
+		h *lease.Hold
+	)
+	if first { // one allocation instead of two
+		both := new(struct {
+			Lease
+			lease.Hold
+		})
+		l, h = &both.Lease, &both.Hold
+	} else {
+		l = new(Lease)
 	}
-	return c.Context.Value(key)
+	l.first, l.entries = l, 1
+	l.lease.Init(l)
+	return &l.lease, h
 }
 
-// newLease returns a lease on a hold, for a caller whose context has not ended.
-func newLease(ctx context.Context, h *hold) *Lease {
-	outer, _ := FromContext(ctx)
-	all := new(struct { // one allocation instead of two
-		lease Lease
-		grip  sharedLease
-	})
-	l := &all.lease
-	l.ctx.of, l.state, l.entries = l, &all.grip, 1
-	h.term.Begin(ctx, &l.ctx.Context, h.config.maxHold, ErrExpired)
-	h.mu.Lock()
-	all.grip = sharedLease{hold: h, first: l, number: h.fence, outer: outer}
-	h.requestCtx, h.heldSince = ctx, h.core.telemetry.Hold(ctx)
-	h.mu.Unlock()
-	return l
+// outer returns the lease on another hold that this one's context derives from; nil if there is none.
+func (l *Lease) outer() *Lease {
+	outer, _ := l.first.lease.Parent().Value(contextKey{}).(*Lease)
+	return outer
+}
+
+// reenter returns a lease on the hold of the lock that ctx already has, or an error if that hold
+// has ended: the work of ctx may have been interrupted then. Without such a hold it returns
+// neither.
+func (l *Locker) reenter(ctx context.Context, key string, weight int) (*lease.Lease, error) {
+	for held, _ := FromContext(ctx); held != nil; held = held.outer() {
+		if !held.lease.Of(l.pool) || held.Key() != key {
+			continue
+		}
+		if held.Shared() && weight != shared {
+			if err := held.ended(); err != nil {
+				return nil, err
+			}
+			return nil, ErrDeadlock
+		}
+		return held.enter(ctx)
+	}
+	return nil, nil
 }
 
 // enter returns another lease on the same hold, whose context ends with ctx and with the hold, or
 // the reason why the hold has ended.
-func (l *Lease) enter(ctx context.Context) (*Lease, error) {
-	g := l.state
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (l *Lease) enter(ctx context.Context) (*lease.Lease, error) {
+	l.first.mu.Lock()
+	defer l.first.mu.Unlock()
 	from := l
 	for from.entries == 0 { // it was released; an outer lease may not be
 		if from = from.parent; from == nil {
 			return nil, ErrReleased
 		}
 	}
-	entered := &Lease{state: g, parent: from}
-	entered.ctx.of = entered
-	if err := g.hold.term.Enter(ctx, &entered.ctx.Context, ErrExpired); err != nil {
+	entered := &Lease{first: l.first, parent: from}
+	entered.lease.Init(entered)
+	if err := from.lease.Enter(ctx, &entered.lease); err != nil {
 		return nil, err
 	}
 	for n := entered; n != nil; n = n.parent {
 		n.entries++
 	}
-	return entered, nil
+	return &entered.lease, nil
 }
 
 // ended returns why the lease has ended; nil if it has not.
-func (g *sharedLease) ended() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.first.entries == 0 {
+func (l *Lease) ended() error {
+	l.first.mu.Lock()
+	defer l.first.mu.Unlock()
+	if l.first.entries == 0 {
 		return ErrReleased
 	}
-	return g.hold.term.Ended(ErrExpired)
+	return l.lease.Ended()
 }
 
 // exit removes the lease, and ends its context and those of the leases that it re-entered, unless
 // other leases derive from them. It reports whether it was the last lease on the hold.
 func (l *Lease) exit() bool {
-	g := l.state
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	l.first.mu.Lock()
+	defer l.first.mu.Unlock()
 	for n := l; n != nil; n = n.parent {
 		if n.entries--; n.entries == 0 {
-			g.hold.term.Leave(&n.ctx.Context, ErrReleased)
+			n.lease.Leave()
 		}
 	}
-	return g.first.entries == 0
+	return l.first.entries == 0
 }
 
 // Key returns the key of the lock.
-func (l *Lease) Key() string { return l.state.hold.key }
+func (l *Lease) Key() string { return l.lease.Key() }
 
 // Shared reports whether others may hold the lock as well ([Locker.RLock], [Lease.Downgrade]).
-func (l *Lease) Shared() bool {
-	h := l.state.hold
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.shared
-}
+func (l *Lease) Shared() bool { return l.lease.Weight() == shared }
 
 // Fence returns the number of this grant. That of an exclusive lease is larger than those of all
 // earlier exclusive leases of the same key; re-entry and renewal do not change it.
-func (l *Lease) Fence() fence.Token { return fence.Token{Number: l.state.number, Shared: l.Shared()} }
+func (l *Lease) Fence() fence.Token {
+	return fence.Token{Number: l.lease.Fence(), Shared: l.Shared()}
+}
 
 // Context ends when its holder must stop, before the store may grant the lock to others. Its cause
 // ([context.Cause]) is [ErrExpired] if the lease was not renewed in time or was held for too long
@@ -138,31 +136,17 @@ func (l *Lease) Fence() fence.Token { return fence.Token{Number: l.state.number,
 //
 // The deadline is computed from the process's own clock at the time before the request was sent,
 // and Err reads the clock itself. A paused process cannot: see the package's documentation.
-func (l *Lease) Context() context.Context { return &l.ctx }
+func (l *Lease) Context() context.Context { return &l.lease }
 
 // ValidUntil returns when the lease ends if it is not renewed, by the clock of the process. After
 // it, others may hold the lock.
-func (l *Lease) ValidUntil() time.Time { return l.ctx.ValidUntil() }
+func (l *Lease) ValidUntil() time.Time { return l.lease.ValidUntil() }
 
 // Verify checks in the store that the lock is still held, in one round trip. It returns nil if it
 // is, [ErrLost] if it is not, the cause of the lease's context if that has ended, ctx's error, or
 // one that matches store.ErrUnavailable. The reply is as old as its way back: this shortens the
 // time in which a paused holder can do harm, and only the fence removes it.
-func (l *Lease) Verify(ctx context.Context) error {
-	if l.ctx.Err() != nil {
-		return context.Cause(&l.ctx)
-	}
-	h := l.state.hold
-	held, err := h.core.store.VerifyLock(ctx, h.request())
-	if err != nil {
-		return err
-	}
-	if !held {
-		h.Lost()
-		return ErrLost
-	}
-	return nil
-}
+func (l *Lease) Verify(ctx context.Context) error { return l.lease.Verify(ctx) }
 
 // Downgrade turns an exclusive lease into a shared one, without another exclusive one in between:
 // others may then hold the lock shared. The fence keeps its number, and is marked as shared.
@@ -171,59 +155,37 @@ func (l *Lease) Verify(ctx context.Context) error {
 // not all of those leases are released, the cause of the lease's context if that has ended, or an
 // error that matches store.ErrUnavailable: then the lease counts as exclusive, and may be shared.
 func (l *Lease) Downgrade(ctx context.Context) error {
-	if l.ctx.Err() != nil {
-		return context.Cause(&l.ctx)
+	if l.lease.Err() != nil {
+		return context.Cause(&l.lease)
 	}
-	l.state.mu.Lock()
-	alone := l.state.first.entries == 1
-	l.state.mu.Unlock()
-	if !alone {
+	l.first.mu.Lock()
+	alone := l.first.entries == 1
+	l.first.mu.Unlock()
+	switch {
+	case !alone:
 		return ErrDeadlock
-	}
-	h := l.state.hold
-	req := h.request()
-	if req.Shared {
+	case l.Shared():
 		return nil
 	}
-	sent := time.Now()
-	held, err := h.core.store.DowngradeLock(context.WithoutCancel(ctx), req)
-	if err != nil {
-		return err
-	}
-	if !held {
-		h.Lost()
-		return ErrLost
-	}
-	h.mu.Lock()
-	h.shared = true
-	h.mu.Unlock()
-	h.term.Extend(lease.ValidUntil(sent, h.config.ttl))
-	if !h.config.renew { // its end has moved
-		h.core.keeper.Remove(h)
-		h.core.keeper.Watch(h, h.term.ValidUntil())
-	}
-	if h.queue != nil { // others of the process may wait for an exclusive lease
-		h.core.holdEnded(h.queue, h)
-	}
-	return nil
+	return l.lease.Downgrade(ctx, shared)
 }
 
 // Unlock releases the lease. If the lock was re-entered, it is released with the last of its
 // leases. Unlock runs to its end even if ctx is cancelled.
 //
 // It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have
-// held it; [ErrReleased] if this lease was released before; or an error that matches
+// held it; [ErrExpired] if the lease has a lock-delay ([WithLockDelay]) and ran out before, whatever
+// the store still kept; [ErrReleased] if this lease was released before; or an error that matches
 // store.ErrUnavailable: then the release is retried in the background, and the lock is free when
 // the lease expires at the latest.
 func (l *Lease) Unlock(ctx context.Context) error {
-	if !l.released.CompareAndSwap(false, true) {
+	if !l.lease.Close() {
 		return ErrReleased
 	}
-	h := l.state.hold
-	lost := !h.term.Valid() && !errors.Is(h.term.Ended(ErrExpired), ErrReleased)
+	lost := l.lease.Lost()
 	switch {
 	case l.exit():
-		return h.core.endLease(ctx, h)
+		return l.lease.End(ctx)
 	case lost:
 		return ErrLost
 	}

@@ -24,7 +24,7 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 			t.Errorf("valid for %v", left)
 		}
 		ok(t, lease.Verify(t.Context()))
-		if n := w.Calls(storetest.RenewLocks); n < 29 || n > 31 {
+		if n := w.Calls(storetest.RenewLeases); n < 29 || n > 31 {
 			t.Errorf("renewed %d times in 10 leases, want 30", n)
 		}
 		mustUnlock(t, lease)
@@ -36,9 +36,9 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrReleased) {
 			t.Errorf("Verify of a released lease: %v", err)
 		}
-		renewals := w.Calls(storetest.RenewLocks)
+		renewals := w.Calls(storetest.RenewLeases)
 		time.Sleep(10 * ttl)
-		if n := w.Calls(storetest.RenewLocks); n != renewals {
+		if n := w.Calls(storetest.RenewLeases); n != renewals {
 			t.Errorf("renewed %d times after the release", n-renewals)
 		}
 	})
@@ -81,7 +81,7 @@ func TestWithoutRenewal(t *testing.T) {
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
-		if n := w.Calls(storetest.RenewLocks); n != 0 {
+		if n := w.Calls(storetest.RenewLeases); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})
@@ -109,7 +109,7 @@ func TestSilentStore(t *testing.T) {
 			<-other.done
 			granted = time.Now()
 		}()
-		w.Hook(storetest.Failing(errDown, storetest.RenewLocks, storetest.ReleaseLock), nil)
+		w.Hook(storetest.Failing(errDown, storetest.RenewLeases, storetest.ReleaseLeases), nil)
 		<-lease.Context().Done()
 		ended := time.Now()
 		wantEnded(t, lease, lock.ErrExpired)
@@ -136,7 +136,7 @@ func TestRenewalIsRepeated(t *testing.T) {
 		lease := mustLock(t, newLocker(t, w), "k")
 		n := 0
 		w.Hook(func(op storetest.Op) error {
-			if op != storetest.RenewLocks {
+			if op != storetest.RenewLeases {
 				return nil
 			}
 			if n++; n%4 != 0 {
@@ -153,9 +153,7 @@ func TestRenewalIsRepeated(t *testing.T) {
 func TestVerifyReportsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
-		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {
-			t.Fatal(err)
-		}
+		w.lose(t)
 		wantValid(t, lease)
 		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Verify: %v", err)
@@ -169,7 +167,7 @@ func TestForceUnlock(t *testing.T) {
 		l, operator := newLocker(t, w, lock.WithHolder("stuck")), newLocker(t, w)
 		lease := mustLock(t, l, "k")
 		state, err := operator.Inspect(t.Context(), "k")
-		if err != nil || len(state.Holders) != 1 || state.Holders[0].Meta != "stuck" {
+		if err != nil || len(state.Holders) != 1 || state.Holders[0].Label != "stuck" {
 			t.Fatalf("%+v, %v", state, err)
 		}
 		found := 0

@@ -11,19 +11,10 @@ package lock
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -49,30 +40,9 @@ import (
 //
 // All methods may be called concurrently.
 type Locker struct {
-	*core
-	config config
-}
-
-// core is shared by a Locker and its variants ([Locker.With]).
-type core struct {
-	store    store.Locks
-	name     string
-	keeper   *lease.Keeper[*hold]
-	releases *background.Releases[store.LockRef]
-	detach   []func()
-
-	closing context.Context // ends when the Locker is closed, or its store is shut down
-	close   context.CancelFunc
-	closed  atomic.Bool      // Close was called
-	calls   background.Group // calls to acquire and to unlock, and background work
-
-	namesake  *namesake.Member
-	telemetry *telemetry.Lock
-	leases    *telemetry.Leases
-
-	mu     sync.Mutex
-	holds  map[string]*hold // by ID
-	queues map[queueKey]*localQueue
+	pool     *lease.Pool // shared with the variants
+	config   *lease.Config
+	namesake *namesake.Member
 }
 
 // New returns a Locker that keeps its locks in store, under name.
@@ -82,43 +52,38 @@ type core struct {
 //
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
-func New(st store.Locks, name string, opts ...Option) (*Locker, error) {
-	if naming.IsNil(st) {
-		return nil, errors.New("lock: New: nil store")
+func New(st store.Leases, name string, opts ...Option) (*Locker, error) {
+	config, err := lease.NewConfig("lock", st, name, lease.Config{}, opts)
+	if err != nil {
+		return nil, err
 	}
-	if err := naming.CheckName(name); err != nil {
-		return nil, fmt.Errorf("lock: New: %w", err)
-	}
-	config := defaults().with(opts)
-	config.ofNew = false
-	if err := config.check(); err != nil {
-		return nil, fmt.Errorf("lock: New: %w", err)
-	}
-	c := &core{store: st, name: name, holds: make(map[string]*hold), queues: make(map[queueKey]*localQueue)}
-	c.telemetry = telemetry.NewLock(config.providers, ScopeName, name)
-	c.leases = telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "lock")
-	c.namesake = namesake.Join(st, config.logger, "lock", name, config.settings())
-	c.keeper = lease.NewKeeper(c.renew)
-	c.releases = background.NewReleases(c.releaseEach)
-	c.closing, c.close = context.WithCancel(context.Background())
-	c.detach = []func(){st.NotifyLost(c.notifyLost), st.AtShutdown(c.shutdown)}
-	return &Locker{c, config}, nil
+	l := &Locker{config: config, namesake: namesake.Join(st, config.Logger, "lock", name, settings(config))}
+	l.pool = lease.NewPool(st, lease.Mechanism{
+		Kind: store.LockKind, Name: name, Key: contextKey{},
+		ErrReleased: ErrReleased, ErrExpired: ErrExpired, ErrLost: ErrLost, ErrInvalidKey: ErrInvalidKey, ErrNotAcquired: ErrNotAcquired,
+		Busy: func(b lease.Busy) error {
+			return &HeldError{Holder: b.Holder, Remaining: b.Remaining, Waiting: b.Waiting, cause: b.Cause}
+		},
+		Capacity:  func(*lease.Config, string, int) (int, error) { return store.MaxCapacity, nil },
+		Alloc:     newLease,
+		Reenter:   l.reenter,
+		Telemetry: telemetry.NewLock(config.Providers, ScopeName, name),
+		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "lock"),
+	})
+	return l, nil
 }
 
 // Name returns the name that the Locker was built with.
-func (l *Locker) Name() string { return l.name }
+func (l *Locker) Name() string { return l.pool.Name }
 
 // With returns a Locker of the same locks with some settings changed. It is closed together with l.
 // Options for providers and loggers are of [New] alone, and an error here.
 func (l *Locker) With(opts ...Option) (*Locker, error) {
-	config := l.config.with(opts)
-	if config.ofNew {
-		return nil, errors.New("lock: With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")
+	config, err := lease.Vary("lock", l.config, opts)
+	if err != nil {
+		return nil, err
 	}
-	if err := config.check(); err != nil {
-		return nil, fmt.Errorf("lock: With: %w", err)
-	}
-	return &Locker{l.core, config}, nil
+	return &Locker{l.pool, config, l.namesake}, nil
 }
 
 // Do runs fn while it holds the lock of key. fn's context is the lease's. It returns the error of
@@ -143,68 +108,6 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 //
 // The store's Shutdown does the same for every Locker on it; Close then finishes the rest.
 func (l *Locker) Close() error {
-	if l.closed.Swap(true) {
-		return nil
-	}
 	l.namesake.Leave()
-	for _, f := range l.detach {
-		f()
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	return l.shutdown(ctx)
+	return l.pool.Close()
 }
-
-// shutdown first ends the process's own requests, so that it gets no more grants, and then releases
-// its holds.
-func (c *core) shutdown(ctx context.Context) error {
-	c.close()
-	inFlight := c.calls.Wait(ctx)
-	c.mu.Lock()
-	holds := slices.Collect(maps.Values(c.holds))
-	c.mu.Unlock()
-	for _, h := range holds {
-		h.term.End(ErrReleased)
-		h.recordEnd(telemetry.Released)
-	}
-	var (
-		wg   sync.WaitGroup
-		room = make(chan struct{}, maxReleases)
-	)
-	for _, h := range holds {
-		room <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-room }()
-			if ctx.Err() == nil {
-				_, _ = c.release(ctx, h)
-			} else { // no time left to wait for the store
-				c.forget(h)
-				c.retryRelease(h.request())
-			}
-			if h.queue != nil {
-				c.holdEnded(h.queue, h)
-			}
-		})
-	}
-	wg.Wait()
-	c.keeper.Rest()
-	return errors.Join(inFlight, c.releases.Drain(ctx))
-}
-
-// notifyLost is called by the store when a hold has ended.
-func (c *core) notifyLost(id string) {
-	c.mu.Lock()
-	h := c.holds[id]
-	c.mu.Unlock()
-	if h != nil {
-		h.Lost()
-	}
-}
-
-const (
-	// closeTimeout is how long Close waits for releases.
-	closeTimeout = 5 * time.Second
-	// maxReleases is how many locks a shutdown releases at a time. Stores batch them into few
-	// calls.
-	maxReleases = 256
-)

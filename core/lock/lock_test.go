@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -22,7 +21,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	for name, build := range map[string]func() (*lock.Locker, error){
 		"nil store":         func() (*lock.Locker, error) { return lock.New(nil, "l") },
-		"typed nil store":   func() (*lock.Locker, error) { return lock.New((*redisstore.Store)(nil), "l") },
+		"typed nil store":   func() (*lock.Locker, error) { return lock.New((*memstore.Store)(nil), "l") },
 		"no name":           func() (*lock.Locker, error) { return lock.New(store, "") },
 		"odd name":          func() (*lock.Locker, error) { return lock.New(store, "a\nb") },
 		"long name":         func() (*lock.Locker, error) { return lock.New(store, strings.Repeat("n", 1025)) },
@@ -69,7 +68,7 @@ func TestBadKeysAreNotSent(t *testing.T) {
 	if _, err := l.LockAll(t.Context(), nil); !errors.Is(err, lock.ErrInvalidKey) {
 		t.Errorf("LockAll without keys: %v", err)
 	}
-	if n := w.Calls(storetest.AcquireLock); n != 0 {
+	if n := w.Calls(storetest.AcquireLease); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
 	mustUnlock(t, mustLock(t, l, strings.Repeat("k", 1024)))

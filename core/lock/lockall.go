@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
 // Leases are several locks that are held at once. Always call Unlock.
@@ -31,8 +30,8 @@ func (l *Locker) LockAll(ctx context.Context, keys []string) (*Leases, error) {
 		return nil, fmt.Errorf("%w: no keys", ErrInvalidKey)
 	}
 	for _, key := range sorted {
-		if err := naming.CheckKey(key); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+		if err := l.pool.CheckKey(key); err != nil {
+			return nil, err
 		}
 	}
 	if err := l.checkOrder(ctx, sorted); err != nil {
@@ -55,8 +54,8 @@ func (l *Locker) LockAll(ctx context.Context, keys []string) (*Leases, error) {
 func (l *Locker) checkOrder(ctx context.Context, sorted []string) error {
 	var last string
 	has := make(map[string]bool)
-	for held, _ := FromContext(ctx); held != nil; held = held.state.outer {
-		if held.state.hold.core == l.core && held.state.ended() == nil {
+	for held, _ := FromContext(ctx); held != nil; held = held.outer() {
+		if held.lease.Of(l.pool) && held.ended() == nil {
 			has[held.Key()] = true
 			last = max(last, held.Key())
 		}

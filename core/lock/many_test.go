@@ -38,7 +38,7 @@ func TestManyLocksOutliveASilence(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	store := must(redisstore.New(client, redisstore.WithTimeout(timeout)))
 	t.Cleanup(func() { _ = store.Close() })
-	l := newLocker(t, store, lock.WithTTL(ttl))
+	l := newLocker(t, leasesOf(t, store), lock.WithTTL(ttl))
 
 	began := time.Now()
 	var (
@@ -81,7 +81,7 @@ func TestManyLocksOutliveASilence(t *testing.T) {
 		t.Errorf("Close took %v", closed)
 	}
 	left := 0
-	for state, err := range newLocker(t, store).List(t.Context()) {
+	for state, err := range newLocker(t, leasesOf(t, store)).List(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ func newPeer(t *testing.T, server *redistest.Server, opts ...lock.Option) peer {
 	client := server.Client()
 	store := must(redisstore.New(client, redisstore.WithTimeout(5*time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
-	return peer{newLocker(t, store, opts...), store, client}
+	return peer{newLocker(t, leasesOf(t, store), opts...), store, client}
 }
 
 // die ends a peer as the death of its process does: it releases nothing.

@@ -34,7 +34,7 @@ func TestPausedProcess(t *testing.T) {
 	}
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr, ReadTimeout: time.Second})
 	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
-	l := must(lock.New(store, "pause", lock.WithTTL(pauseTTL)))
+	l := must(lock.New(leasesOf(t, store), "pause", lock.WithTTL(pauseTTL)))
 	data := must(redisfence.New(client))
 	lease := must(l.Lock(context.Background(), "k"))
 	fmt.Println("holding")
@@ -51,6 +51,7 @@ func TestPausedProcess(t *testing.T) {
 // If a holder is stopped for longer than its lease, another gets the lock, and a late write of the
 // first is refused by its fence.
 func TestPause(t *testing.T) {
+	leasesOf(t, (*redisstore.Store)(nil))
 	server := redistest.Start(t)
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestPausedProcess$", "-test.timeout", "60s", "-test.v")
 	cmd.Env = append(os.Environ(), pauseRedis+"="+server.Addr())
@@ -77,7 +78,7 @@ func TestPause(t *testing.T) {
 	client := server.Client()
 	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
 	defer store.Close()
-	l := newLockerNamed(t, store, "pause", lock.WithTTL(pauseTTL))
+	l := newLockerNamed(t, leasesOf(t, store), "pause", lock.WithTTL(pauseTTL))
 	data := must(redisfence.New(client))
 	lease := mustLock(t, l, "k") // after the lease of the paused process
 	ok(t, data.Set(t.Context(), "data", []byte("of the next process"), 0, lease.Fence()))

@@ -22,13 +22,11 @@ var ends = map[string]struct {
 		}
 	}, lock.ErrLost},
 	"lost without notice": {func(t *testing.T, w *wiretap, _ *lock.Locker, _ *lock.Lease) {
-		if _, err := w.Store.ReleaseLock(t.Context(), holdOf(t, w, "k")); err != nil {
-			t.Fatal(err)
-		}
+		w.lose(t)
 		time.Sleep(ttl/3 + time.Second)
 	}, lock.ErrLost},
 	"expired": {func(_ *testing.T, w *wiretap, _ *lock.Locker, _ *lock.Lease) {
-		w.Hook(storetest.Failing(errDown, storetest.RenewLocks), nil)
+		w.Hook(storetest.Failing(errDown, storetest.RenewLeases), nil)
 		time.Sleep(ttl)
 		w.Hook(nil, nil)
 	}, lock.ErrExpired},

@@ -79,8 +79,8 @@ func TestReentry(t *testing.T) {
 		inner := must(l.Lock(context.WithValue(outer.Context(), own{}, 1), "k"))
 		shared := must(l.RLock(inner.Context(), "k"))
 		tried := must(l.TryLock(shared.Context(), "k"))
-		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.Calls(storetest.AcquireLock) != 2 {
-			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.Calls(storetest.AcquireLock))
+		if inner.Fence() != outer.Fence() || shared.Fence() != outer.Fence() || w.Calls(storetest.AcquireLease) != 2 {
+			t.Errorf("fences %v, %v, %v; %d requests", outer.Fence(), inner.Fence(), shared.Fence(), w.Calls(storetest.AcquireLease))
 		}
 		if err := outer.Downgrade(t.Context()); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("Downgrade beneath others: %v", err)

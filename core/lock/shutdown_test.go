@@ -33,7 +33,7 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 			t.Run(name+call, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, w *wiretap) {
 					l := newLocker(t, w, opts...)
-					w.Hook(nil, storetest.On(storetest.AcquireLock, func() error { // granted, and its reply is in flight
+					w.Hook(nil, storetest.On(storetest.AcquireLease, func() error { // granted, and its reply is in flight
 						time.Sleep(100 * time.Millisecond)
 						return nil
 					}))
@@ -101,7 +101,7 @@ func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 		for i := range 300 {
 			mustLock(t, l, string(rune('a'+i)))
 		}
-		w.Hook(storetest.Failing(errDown, storetest.ReleaseLock), nil)
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()

@@ -27,7 +27,7 @@ func slowly(w *wiretap, slow storetest.Op, d time.Duration, err error) {
 func TestTryLockDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, storetest.AcquireLock, 250*time.Millisecond, errDown)
+		slowly(w, storetest.AcquireLease, 250*time.Millisecond, errDown)
 		var tries []*pending
 		for i := range 4000 {
 			tries = append(tries, start(func() (*lock.Lease, error) {
@@ -46,7 +46,7 @@ func TestTryLockDuringAnOutage(t *testing.T) {
 				t.Fatalf("call %d: %v", i, p.err)
 			}
 		}
-		if n := w.Calls(storetest.AcquireLock); n > 410 {
+		if n := w.Calls(storetest.AcquireLease); n > 410 {
 			t.Errorf("the store was called %d times", n)
 		}
 		w.Hook(nil, nil)
@@ -58,7 +58,7 @@ func TestTryLockDuringAnOutage(t *testing.T) {
 func TestConcurrentTryLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, storetest.AcquireLock, time.Millisecond, nil)
+		slowly(w, storetest.AcquireLease, time.Millisecond, nil)
 		tryAll := func() (got []*lock.Lease) {
 			t.Helper()
 			var tries []*pending
@@ -80,17 +80,17 @@ func TestConcurrentTryLock(t *testing.T) {
 			return got
 		}
 		got := tryAll()
-		if len(got) != 1 || w.Calls(storetest.AcquireLock) != 1 {
-			t.Fatalf("%d leases, %d requests", len(got), w.Calls(storetest.AcquireLock))
+		if len(got) != 1 || w.Calls(storetest.AcquireLease) != 1 {
+			t.Fatalf("%d leases, %d requests", len(got), w.Calls(storetest.AcquireLease))
 		}
-		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLock) != 1 {
-			t.Errorf("%d more leases, %d requests", len(more), w.Calls(storetest.AcquireLock))
+		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLease) != 1 {
+			t.Errorf("%d more leases, %d requests", len(more), w.Calls(storetest.AcquireLease))
 		}
 		mustUnlock(t, got[0])
 		other := mustLock(t, newLocker(t, w), "k")
-		before := w.Calls(storetest.AcquireLock)
-		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLock) != before+1 {
-			t.Errorf("%d leases of a lock that is held, %d requests", len(more), w.Calls(storetest.AcquireLock)-before)
+		before := w.Calls(storetest.AcquireLease)
+		if more := tryAll(); len(more) != 0 || w.Calls(storetest.AcquireLease) != before+1 {
+			t.Errorf("%d leases of a lock that is held, %d requests", len(more), w.Calls(storetest.AcquireLease)-before)
 		}
 		mustUnlock(t, other)
 	})
@@ -101,7 +101,7 @@ func TestTryLockDuringARelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
 		lease := mustLock(t, l, "k")
-		slowly(w, storetest.ReleaseLock, time.Second, nil)
+		slowly(w, storetest.ReleaseLeases, time.Second, nil)
 		go func() { _ = lease.Unlock(t.Context()) }()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -127,7 +127,7 @@ func TestSharedRequestIsCancelled(t *testing.T) {
 		l := newLocker(t, w)
 		ctx, cancel := context.WithCancel(t.Context())
 		w.Hook(func(op storetest.Op) error {
-			if op == storetest.AcquireLock && ctx.Err() == nil {
+			if op == storetest.AcquireLease && ctx.Err() == nil {
 				<-ctx.Done()
 				return ctx.Err()
 			}
@@ -155,7 +155,7 @@ func TestSharedRequestIsCancelled(t *testing.T) {
 func TestLockEndsDuringAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, w)
-		slowly(w, storetest.AcquireLock, time.Second, errDown)
+		slowly(w, storetest.AcquireLease, time.Second, errDown)
 		first := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
@@ -206,12 +206,12 @@ func TestTryLockAtTheDeadline(t *testing.T) {
 		l := newLocker(t, w, lock.WithoutRenewal())
 		stuck := mustLock(t, l, "k")
 		time.Sleep(time.Until(stuck.ValidUntil()) - time.Nanosecond)
-		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLock) != 1 {
-			t.Errorf("before the end: %v, %d requests", err, w.Calls(storetest.AcquireLock))
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLease) != 1 {
+			t.Errorf("before the end: %v, %d requests", err, w.Calls(storetest.AcquireLease))
 		}
 		time.Sleep(time.Nanosecond)
-		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLock) != 2 {
-			t.Errorf("at the end: %v, %d requests; want the store's reply", err, w.Calls(storetest.AcquireLock))
+		if _, err := l.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) || w.Calls(storetest.AcquireLease) != 2 {
+			t.Errorf("at the end: %v, %d requests; want the store's reply", err, w.Calls(storetest.AcquireLease))
 		}
 	})
 }
@@ -227,7 +227,7 @@ func TestDowngradeWithoutRenewal(t *testing.T) {
 		wantValid(t, lease)
 		time.Sleep(time.Second)
 		wantEnded(t, lease, lock.ErrExpired)
-		if n := w.Calls(storetest.RenewLocks); n != 0 {
+		if n := w.Calls(storetest.RenewLeases); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})

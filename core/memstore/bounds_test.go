@@ -351,8 +351,7 @@ func TestOptionsPanic(t *testing.T) {
 	for want, build := range map[string]func(){
 		"memstore: WithMaxBuckets: 0":       func() { memstore.WithMaxBuckets(0) },
 		"memstore: WithMaxRecordBytes: 511": func() { memstore.WithMaxRecordBytes(511) },
-		"memstore: WithMaxLocks: 0":         func() { memstore.WithMaxLocks(0) },
-		"memstore: WithMaxPermits: 0":       func() { memstore.WithMaxPermits(0) },
+		"memstore: WithMaxLeases: 0":        func() { memstore.WithMaxLeases(0) },
 		"memstore: WithMaxParticipants: 0":  func() { memstore.WithMaxParticipants(0) },
 	} {
 		func() {

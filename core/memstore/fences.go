@@ -16,7 +16,7 @@ func (s *Store) Uptime(ctx context.Context) (time.Duration, error) {
 }
 
 // RaiseFence makes every later fence larger than least. A quorum of stores calls it with the
-// largest fence of a grant. In this store all locks share a counter, so it raises the fences of
+// largest fence of a grant. In this store all leases share a counter, so it raises the fences of
 // others too.
 func (s *Store) RaiseFence(ctx context.Context, _, _ string, least int64) error {
 	if err := s.ready(ctx); err != nil {

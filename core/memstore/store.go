@@ -26,18 +26,17 @@ type Store struct {
 	start   time.Time
 	seed    maphash.Seed
 	closed  atomic.Bool
-	done    chan struct{} // closed with the store
 	hooks   hooks.Shutdown
 	buckets buckets
 
 	records    []recordShard
 	recordRoom recordRoom
 
-	locks  shardSet[*lockState, *request]
+	leases leaseShards
 	fences fences
+	places fences // numbers in queues
 	lost   hooks.Listeners
 
-	permits shardSet[*semaphoreState, *permit]
 	latches latches
 
 	unobserve func()
@@ -63,8 +62,7 @@ type config struct {
 	maxBuckets      int
 	refuseBuckets   bool
 	maxRecordBytes  int
-	maxLocks        int
-	maxPermits      int
+	maxLeases       int
 	maxParticipants int
 	providers       telemetry.Providers
 }
@@ -107,24 +105,13 @@ func WithMaxRecordBytes(n int) Option {
 	return optionFunc(func(c *config) { c.maxRecordBytes = n })
 }
 
-// WithMaxLocks sets the maximum number of lock holds and waiters: 262,144 by default, about 700
-// bytes each. In addition the store keeps up to as many tombstones of the last minute's releases,
-// about 200 bytes each. It panics if n is not positive.
-func WithMaxLocks(n int) Option {
+// WithMaxLeases sets the maximum number of holds and waiters of all locks and semaphores: 524,288
+// by default, about 700 bytes each. It panics if n is not positive.
+func WithMaxLeases(n int) Option {
 	if n < 1 {
-		panic(fmt.Sprintf("memstore: WithMaxLocks: %d is not positive", n))
+		panic(fmt.Sprintf("memstore: WithMaxLeases: %d is not positive", n))
 	}
-	return optionFunc(func(c *config) { c.maxLocks = n })
-}
-
-// WithMaxPermits sets the maximum number of permits and of waiters for them: 262,144 by default,
-// about 750 bytes each. In addition the store keeps up to as many tombstones of the last minute's
-// releases, about 200 bytes each. It panics if n is not positive.
-func WithMaxPermits(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("memstore: WithMaxPermits: %d is not positive", n))
-	}
-	return optionFunc(func(c *config) { c.maxPermits = n })
+	return optionFunc(func(c *config) { c.maxLeases = n })
 }
 
 // WithMaxParticipants sets the maximum number of participants of all latches: a million by default,
@@ -139,14 +126,14 @@ func WithMaxParticipants(n int) Option {
 // New returns an empty store.
 func New(opts ...Option) *Store {
 	c := config{
-		maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLocks: 1 << 18, maxPermits: 1 << 18, maxParticipants: 1 << 20,
+		maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLeases: 1 << 19, maxParticipants: 1 << 20,
 	}
 	for _, o := range opts {
 		if o != nil {
 			o.apply(&c)
 		}
 	}
-	s := &Store{namesakes: new(namesakes), start: time.Now(), seed: maphash.MakeSeed(), done: make(chan struct{})}
+	s := &Store{namesakes: new(namesakes), start: time.Now(), seed: maphash.MakeSeed()}
 	s.buckets.init(c.maxBuckets, c.refuseBuckets)
 	s.records = make([]recordShard, min(max(c.maxRecordBytes>>22, 1), 64))
 	s.recordRoom.max = int64(c.maxRecordBytes)
@@ -154,8 +141,8 @@ func New(opts ...Option) *Store {
 		s.records[i].init(&s.recordRoom, c.maxRecordBytes/len(s.records)/recordBytes)
 	}
 	s.fences.epoch = s.start.UnixMicro()
-	s.locks.init(s, c.maxLocks)
-	s.permits.init(s, c.maxPermits)
+	s.places.epoch = s.fences.epoch
+	s.leases.init(s, c.maxLeases)
 	s.latches.init(c.maxParticipants)
 	s.unobserve = s.observeSizes(c.providers)
 	return s
@@ -176,7 +163,6 @@ func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 func (s *Store) Close() error {
 	return s.hooks.Close(func() {
 		s.closed.Store(true)
-		close(s.done)
 		s.unobserve()
 	})
 }
@@ -198,6 +184,19 @@ func (s *Store) ready(ctx context.Context) error {
 
 // now returns the time of the store's clock in µs.
 func (s *Store) now() int64 { return int64(time.Since(s.start) / time.Microsecond) }
+
+// micros returns a duration in µs, rounded up, so that a hold does not end before its holder's
+// deadline.
+func micros(d time.Duration) int64 {
+	m := d.Microseconds()
+	if time.Duration(m)*time.Microsecond < d {
+		m++
+	}
+	return m
+}
+
+// duration is of a time in µs.
+func duration(micros int64) time.Duration { return time.Duration(micros) * time.Microsecond }
 
 func shardOf[S any](s *Store, shards []S, key string) *S {
 	return &shards[maphash.String(s.seed, key)%uint64(len(shards))]

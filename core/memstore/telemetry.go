@@ -21,8 +21,7 @@ func (s *Store) observeSizes(p telemetry.Providers) (end func()) {
 	return telemetry.Sizes(p, ScopeName, map[string]func() int{
 		"bucket":            s.buckets.count,
 		"operation":         s.countRecords,
-		"lock_request":      func() int { return int(s.locks.requests.Load()) },
-		"permit_request":    func() int { return int(s.permits.requests.Load()) },
+		"lease_request":     func() int { return int(s.leases.requests.Load()) },
 		"latch_participant": s.latches.count,
 	})
 }

@@ -32,52 +32,63 @@ type member struct {
 
 // release ends a hold, or a request, on the member. If the member does not confirm it, the release
 // is retried in the background.
-func (m *member) release(ctx context.Context, req store.LockRef) (bool, error) {
-	held, err := m.ReleaseLock(ctx, req)
-	if err != nil {
-		m.releaseLater(req)
+func (m *member) release(ctx context.Context, ref store.LeaseRef) (store.ReleaseOutcome, error) {
+	outcomes, err := m.ReleaseLeases(ctx, []store.LeaseRef{ref})
+	if err == nil && len(outcomes) != 1 {
+		err = fmt.Errorf("%w: %d replies to a release", store.ErrUnconfirmed, len(outcomes))
 	}
-	return held, err
+	if err != nil {
+		m.releaseLater(ref)
+		return store.ReleaseUnknown, err
+	}
+	return outcomes[0], nil
 }
 
-func (m *member) releaseLater(req store.LockRef) {
+func (m *member) releaseLater(ref store.LeaseRef) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.pending[req.ID] {
+	if m.pending[ref.ID] {
 		return
 	}
-	until := time.Now().Add(req.TTL + time.Second)
+	ref.Repeated = true
+	until := time.Now().Add(ref.TTL + time.Second)
 	try := func(ctx context.Context) error {
 		if !time.Now().Before(until) {
 			return nil // the lease has expired
 		}
-		_, err := m.ReleaseLock(ctx, req)
+		_, err := m.ReleaseLeases(ctx, []store.LeaseRef{ref})
 		return err
 	}
 	after := func(error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.pending, req.ID)
+		delete(m.pending, ref.ID)
 	}
 	if m.retries.Add(background.Task{Until: until, Try: try, After: after}) {
 		if m.pending == nil {
 			m.pending = make(map[string]bool)
 		}
-		m.pending[req.ID] = true
+		m.pending[ref.ID] = true
 	}
 }
 
-// releaseAsync releases a request on some members in the background. The channel is closed when
-// each has confirmed it or timed out.
-func (q *Store) releaseAsync(req store.LockRef, members []*member) (done <-chan struct{}) {
+// releaseAsync releases a request in the background, on the members that are not clear of it. The
+// channel is closed when each has confirmed it or timed out.
+func (q *Store) releaseAsync(ref store.LeaseRef, h *hold, clear []bool) (done <-chan struct{}) {
 	given := make(chan struct{})
 	q.calls.Run(func() {
 		defer close(given)
 		ctx, cancel := context.WithTimeout(context.Background(), longestWait)
 		defer cancel()
 		var wg sync.WaitGroup
-		for _, m := range members {
-			wg.Go(func() { _, _ = m.release(ctx, req) })
+		for i, m := range q.members {
+			if clear != nil && clear[i] {
+				continue
+			}
+			wg.Go(func() {
+				h.settle(ctx, q, i, func() { m.releaseLater(ref) })
+				_, _ = m.release(ctx, ref)
+			})
 		}
 		wg.Wait()
 	})
@@ -91,14 +102,14 @@ type answer[T any] struct {
 
 // callMembers calls f for all members concurrently. The caller need not wait for all of them, and
 // the end of ctx does not cancel them.
-func callMembers[T any](ctx context.Context, q *Store, wait time.Duration, f func(context.Context, *member) (T, error)) <-chan answer[T] {
+func callMembers[T any](ctx context.Context, q *Store, wait time.Duration, f func(ctx context.Context, i int, m *member) (T, error)) <-chan answer[T] {
 	ctx = context.WithoutCancel(ctx)
 	answers := make(chan answer[T], len(q.members))
-	for _, m := range q.members {
+	for i, m := range q.members {
 		q.calls.Run(func() {
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
-			value, err := f(ctx, m)
+			value, err := f(ctx, i, m)
 			answers <- answer[T]{value, err}
 		})
 	}
@@ -162,30 +173,44 @@ func (q *Store) unavailable(kind error, errs []error) error {
 	return fmt.Errorf("%w: quorum: %d of %d members failed: %s", kind, len(errs), len(q.members), errs[0].Error())
 }
 
-// RenewLocks implements store.Locks. A hold is renewed if a majority has renewed it, and lost if so
-// many members do not have it that a majority is impossible: they never get it again. If some holds
-// are undecided because of missing replies, the error matches store.ErrUnavailable, and the caller
-// may retry during the lease.
-func (q *Store) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
-	if len(reqs) == 0 {
-		return nil, nil
+// RenewLeases implements store.Leases. A hold is renewed if a majority has renewed it, and lost if
+// so many members do not have it that a majority is impossible: they never get it again. If some
+// holds are undecided because of missing replies, the error matches store.ErrUnavailable, and the
+// caller may retry during the lease.
+func (q *Store) RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool, error) {
+	var (
+		holds []*hold
+		batch []store.LeaseRef
+		index []int
+		wait  = longestWait
+		held  = make([]bool, len(refs))
+	)
+	for i, ref := range refs {
+		q.ExpectTTL(ref.TTL)
+		if h := q.requests.holdOf(ref); h != nil {
+			holds, batch, index = append(holds, h), append(batch, ref), append(index, i)
+			wait = min(wait, waitFor(ref.TTL))
+		}
 	}
-	memberReqs := make([]store.LockRef, len(reqs))
-	wait := longestWait
-	for i, req := range reqs {
-		q.ExpectTTL(req.TTL + req.Delay)
-		wait = min(wait, waitFor(req.TTL))
-		memberReqs[i] = req
-		memberReqs[i].ID = q.requests.memberID(req)
+	if len(batch) == 0 {
+		return held, nil
 	}
-	held := make([]bool, len(reqs))
-	return held, q.renew(ctx, memberReqs, wait, held)
+	renewed := make([]bool, len(batch))
+	err := q.renew(ctx, holds, batch, wait, renewed)
+	for i, yes := range renewed {
+		held[index[i]] = yes
+	}
+	return held, err
 }
 
 // renew renews a batch on the members, and sets which holds are held.
-func (q *Store) renew(ctx context.Context, batch []store.LockRef, wait time.Duration, held []bool) error {
-	answers := callMembers(ctx, q, wait, func(ctx context.Context, m *member) ([]bool, error) {
-		answer, err := m.RenewLocks(ctx, batch)
+func (q *Store) renew(ctx context.Context, holds []*hold, batch []store.LeaseRef, wait time.Duration, held []bool) error {
+	answers := callMembers(ctx, q, wait, func(ctx context.Context, i int, m *member) ([]bool, error) {
+		refs := make([]store.LeaseRef, len(batch))
+		for n, h := range holds {
+			refs[n] = h.on(i, batch[n])
+		}
+		answer, err := m.RenewLeases(ctx, refs)
 		if err == nil && len(answer) != len(batch) {
 			err = fmt.Errorf("%w: %d replies to %d renewals", store.ErrUnconfirmed, len(answer), len(batch))
 		}

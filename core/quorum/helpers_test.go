@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
 
-func newLocker(t *testing.T, st store.Locks, name string, opts ...lock.Option) *lock.Locker {
+func newLocker(t *testing.T, st store.Leases, name string, opts ...lock.Option) *lock.Locker {
 	t.Helper()
 	l := must(lock.New(st, name, opts...))
 	t.Cleanup(func() { _ = l.Close() })

@@ -17,11 +17,11 @@ func TestRenewal(t *testing.T) {
 	const ttl = 10 * time.Second
 	renew := func(t *testing.T, q *quorum.Store, keys ...string) ([]bool, error) {
 		t.Helper()
-		var reqs []store.LockRef
+		var reqs []store.LeaseRef
 		for _, key := range keys {
 			reqs = append(reqs, ref(key, key, ttl))
 		}
-		return q.RenewLocks(t.Context(), reqs)
+		return renew(t.Context(), q, reqs)
 	}
 	t.Run("a minority is lost", func(t *testing.T) {
 		inQuorum(t, 5, func(t *testing.T, q *quorum.Store, peers []*peer) {
@@ -32,7 +32,7 @@ func TestRenewal(t *testing.T) {
 			for range 5 {
 				time.Sleep(5 * time.Second)
 				if held, err := renew(t, q, "a"); err != nil || !held[0] {
-					t.Fatalf("RenewLocks: %v, %v", held, err)
+					t.Fatalf("RenewLeases: %v, %v", held, err)
 				}
 			}
 			if peers[0].has(t, "a") {
@@ -49,10 +49,10 @@ func TestRenewal(t *testing.T) {
 			}
 			peers[3].fail(fault{down: true})
 			if held, err := renew(t, q, "a"); err != nil || held[0] {
-				t.Errorf("RenewLocks: %v, %v", held, err)
+				t.Errorf("RenewLeases: %v, %v", held, err)
 			}
-			if held, err := q.VerifyLock(t.Context(), ref("a", "a", ttl)); err != nil || held {
-				t.Errorf("VerifyLock: %v, %v", held, err)
+			if held, err := verify(t.Context(), q, ref("a", "a", ttl)); err != nil || held {
+				t.Errorf("VerifyLease: %v, %v", held, err)
 			}
 		})
 	})
@@ -61,7 +61,7 @@ func TestRenewal(t *testing.T) {
 			mustAcquire(t, q, "a", "a", ttl)
 			time.Sleep(ttl)
 			if held, err := renew(t, q, "a"); err != nil || held[0] {
-				t.Errorf("RenewLocks: %v, %v", held, err)
+				t.Errorf("RenewLeases: %v, %v", held, err)
 			}
 		})
 	})
@@ -74,17 +74,17 @@ func TestRenewal(t *testing.T) {
 			}
 			began := time.Now()
 			if held, err := renew(t, q, "a"); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("RenewLocks: %v, %v", held, err)
+				t.Errorf("RenewLeases: %v, %v", held, err)
 			}
 			if took := time.Since(began); took > 200*time.Millisecond {
-				t.Errorf("RenewLocks took %v", took)
+				t.Errorf("RenewLeases took %v", took)
 			}
-			if held, err := q.VerifyLock(t.Context(), ref("a", "a", ttl)); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("VerifyLock: %v, %v", held, err)
+			if held, err := verify(t.Context(), q, ref("a", "a", ttl)); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("VerifyLease: %v, %v", held, err)
 			}
 			peers[0].mend()
 			if held, err := renew(t, q, "a"); err != nil || !held[0] {
-				t.Errorf("RenewLocks: %v, %v", held, err)
+				t.Errorf("RenewLeases: %v, %v", held, err)
 			}
 		})
 	})
@@ -99,17 +99,17 @@ func TestRenewal(t *testing.T) {
 			peers[2].mend()
 			peers[1].fail(fault{down: true})
 			if held, err := renew(t, q, "a", "b", "c"); !errors.Is(err, store.ErrUnavailable) || !slices.Equal(held, []bool{true, false, true}) {
-				t.Errorf("RenewLocks: %v, %v", held, err)
+				t.Errorf("RenewLeases: %v, %v", held, err)
 			}
 			if held, err := renew(t, q, "b"); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("RenewLocks: %v, %v", held, err)
+				t.Errorf("RenewLeases: %v, %v", held, err)
 			}
 		})
 	})
 	t.Run("nothing", func(t *testing.T) {
 		inQuorum(t, 3, func(t *testing.T, q *quorum.Store, _ []*peer) {
 			if held, err := renew(t, q); err != nil || len(held) != 0 {
-				t.Errorf("RenewLocks: %v, %v", held, err)
+				t.Errorf("RenewLeases: %v, %v", held, err)
 			}
 		})
 	})
@@ -123,8 +123,8 @@ func TestReleasesUntilConfirmed(t *testing.T) {
 		synctest.Wait()
 		peers[0].fail(fault{hung: true}, "release")
 		began := time.Now()
-		if held, err := q.ReleaseLock(t.Context(), ref("k", "me", ttl)); err != nil || !held || time.Since(began) != 0 {
-			t.Fatalf("ReleaseLock: %v, %v after %v", held, err, time.Since(began))
+		if held, err := release(t.Context(), q, ref("k", "me", ttl)); err != nil || !held || time.Since(began) != 0 {
+			t.Fatalf("ReleaseLeases: %v, %v after %v", held, err, time.Since(began))
 		}
 		time.Sleep(10 * time.Second)
 		peers[0].mend()
@@ -138,8 +138,8 @@ func TestReleasesUntilConfirmed(t *testing.T) {
 		for _, p := range peers[:2] {
 			p.fail(fault{down: true}, "release")
 		}
-		if held, err := q.ReleaseLock(t.Context(), ref("k", "again", ttl)); !errors.Is(err, store.ErrUnconfirmed) {
-			t.Fatalf("ReleaseLock: %v, %v; want an outage", held, err)
+		if held, err := release(t.Context(), q, ref("k", "again", ttl)); !errors.Is(err, store.ErrUnconfirmed) {
+			t.Fatalf("ReleaseLeases: %v, %v; want an outage", held, err)
 		}
 		time.Sleep(ttl + 5*time.Second)
 		tries := peers[0].count("release")
@@ -163,8 +163,8 @@ func TestReleaseWithAnEndedContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 100 {
-			if held, err := q.ReleaseLock(ctx, ref("k", "me", ttl)); !errors.Is(err, context.Canceled) {
-				t.Fatalf("ReleaseLock: %v, %v", held, err)
+			if held, err := release(ctx, q, ref("k", "me", ttl)); !errors.Is(err, context.Canceled) {
+				t.Fatalf("ReleaseLeases: %v, %v", held, err)
 			}
 		}
 		time.Sleep(10 * time.Second)
@@ -184,7 +184,7 @@ func TestReleaseWithAnEndedContext(t *testing.T) {
 		for _, p := range peers {
 			p.fail(fault{before: 100 * time.Millisecond}, "release")
 		}
-		_, _ = q.ReleaseLock(ctx, ref("k", "again", ttl))
+		_, _ = release(ctx, q, ref("k", "again", ttl))
 		time.Sleep(time.Second)
 		for i, p := range peers {
 			if n := p.count("release"); n > 113 {
@@ -204,13 +204,13 @@ func TestContextEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		if _, err := q.AcquireLock(ctx, request("k", "me", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := acquire(ctx, q, request("k", "me", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("got %v", err)
 		}
 		if took := time.Since(began); took != 50*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
-		if _, err := q.AcquireLock(ctx, request("k", "again", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := acquire(ctx, q, request("k", "again", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		time.Sleep(2 * time.Second)
@@ -255,12 +255,10 @@ func TestNotSupported(t *testing.T) {
 		check("RLock", err)
 		_, err = l.TryRLock(t.Context(), "other")
 		check("TryRLock", err)
-		_, err = q.AwaitLock(t.Context(), store.LockRequest{Shared: true})
-		check("AwaitLock", err)
-		_, err = q.ReleaseLock(t.Context(), store.LockRef{Shared: true})
-		check("ReleaseLock", err)
-		_, err = q.VerifyLock(t.Context(), store.LockRef{Shared: true})
-		check("VerifyLock", err)
+		_, err = awaitLease(t.Context(), q, store.LeaseRequest{Weight: 1, Capacity: 2})
+		check("AwaitLease", err)
+		_, err = acquire(t.Context(), q, store.LeaseRequest{Name: store.SemaphoreKind + "q", Weight: 1, Capacity: 1})
+		check("AcquireLease of a semaphore", err)
 		check("Downgrade", lease.Downgrade(t.Context()))
 		_, err = l.Inspect(t.Context(), "k")
 		check("Inspect", err)

@@ -64,25 +64,27 @@ func peerCall[T any](ctx context.Context, p *peer, name string, do func(*memstor
 	return v, err
 }
 
-func (p *peer) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	return peerCall(ctx, p, "acquire", func(s *memstore.Store) (store.LockReply, error) {
+func (p *peer) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	return peerCall(ctx, p, "acquire", func(s *memstore.Store) (store.LeaseReply, error) {
 		if req.Fences != 1 || req.Queue {
-			return store.LockReply{}, errors.New("a request that a member must not get")
+			return store.LeaseReply{}, errors.New("a request that a member must not get")
 		}
-		return s.AcquireLock(context.Background(), req) // a sent request arrives
+		return s.AcquireLease(context.Background(), req) // a sent request arrives
 	})
 }
 
-func (p *peer) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
-	return peerCall(ctx, p, "renew", func(s *memstore.Store) ([]bool, error) { return s.RenewLocks(context.Background(), reqs) })
+func (p *peer) RenewLeases(ctx context.Context, reqs []store.LeaseRef) ([]bool, error) {
+	return peerCall(ctx, p, "renew", func(s *memstore.Store) ([]bool, error) { return s.RenewLeases(context.Background(), reqs) })
 }
 
-func (p *peer) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
-	return peerCall(ctx, p, "release", func(s *memstore.Store) (bool, error) { return s.ReleaseLock(context.Background(), req) })
+func (p *peer) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
+	return peerCall(ctx, p, "release", func(s *memstore.Store) ([]store.ReleaseOutcome, error) {
+		return s.ReleaseLeases(context.Background(), refs)
+	})
 }
 
-func (p *peer) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
-	return peerCall(ctx, p, "verify", func(s *memstore.Store) (bool, error) { return s.VerifyLock(context.Background(), req) })
+func (p *peer) VerifyLease(ctx context.Context, req store.LeaseRef) (bool, error) {
+	return peerCall(ctx, p, "verify", func(s *memstore.Store) (bool, error) { return s.VerifyLease(context.Background(), req) })
 }
 
 func (p *peer) RaiseFence(ctx context.Context, name, key string, least int64) error {
@@ -133,15 +135,15 @@ func (p *peer) has(t *testing.T, key string) bool {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(must(p.store.InspectLock(context.Background(), "q", key)).Holders) > 0
+	return len(must(p.store.InspectLease(context.Background(), store.LockKind+"q", key)).Holders) > 0
 }
 
 // seize grants the lock of a key to a stranger, on this member.
 func (p *peer) seize(t *testing.T, key string, ttl time.Duration) {
 	t.Helper()
 	req := request(key, fmt.Sprintf("stranger-%d", rand.Int64()), ttl)
-	req.Fences, req.Holder = 1, "a stranger"
-	if reply, err := p.store.AcquireLock(context.Background(), req); err != nil || reply.Outcome != store.Granted {
+	req.Fences, req.Label = 1, "a stranger"
+	if reply, err := acquire(context.Background(), p.store, req); err != nil || reply.Outcome != store.Granted {
 		t.Fatalf("the stranger got %+v, %v", reply, err)
 	}
 }

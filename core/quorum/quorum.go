@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,12 +24,12 @@ import (
 // Member is one of the stores of a quorum. The stores of core/memstore and core/redisstore are
 // such.
 //
-// All methods return soon after their context has ended. Those of [store.Locks] keep its contract.
+// All methods return soon after their context has ended. Those of [store.Leases] keep its contract.
 type Member interface {
-	AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error)
-	RenewLocks(ctx context.Context, refs []store.LockRef) ([]bool, error)
-	ReleaseLock(ctx context.Context, ref store.LockRef) (bool, error)
-	VerifyLock(ctx context.Context, ref store.LockRef) (bool, error)
+	AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error)
+	RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool, error)
+	ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error)
+	VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error)
 
 	// RaiseFence makes every fence that the member grants for the lock from now on larger than
 	// least.
@@ -55,7 +56,7 @@ type namesakes = namesake.Register
 
 var _ namesake.Store = (*Store)(nil)
 
-var _ store.Locks = (*Store)(nil)
+var _ store.Leases = (*Store)(nil)
 
 // New returns a store that keeps every lock on a majority of its members: two of five may fail.
 //
@@ -75,8 +76,8 @@ var _ store.Locks = (*Store)(nil)
 // back.
 //
 // It can lock exclusively, renew, release and verify. There is no queue: a waiter polls with random
-// delays, so callers in different processes are served in no order. Shared locks, downgrades,
-// Inspect, List and ForceUnlock return [store.ErrNotSupported]. A lock takes three round trips to
+// delays, so callers in different processes are served in no order. Shared locks, semaphores,
+// downgrades, Inspect, List and ForceUnlock return [store.ErrNotSupported]. A lock takes three round trips to
 // all members at once: the votes, the age of the members that voted, and the fence.
 //
 // A member that has lost its data could help a second holder to a majority. Its votes do not count
@@ -119,23 +120,34 @@ func (q *Store) ExpectTTL(ttl time.Duration) {
 	}
 }
 
-// AcquireLock implements store.Locks. The lock is granted if a majority grants it within the lease.
-// Otherwise grants of a minority are released in the background, and the reply is Queued or Taken
-// if a majority has answered (Withdrawn if the ID was released before). Without a majority of
-// answers the error matches store.ErrUnavailable.
-func (q *Store) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	if req.Shared {
-		return store.LockReply{}, store.ErrNotSupported
+// AcquireLease implements store.Leases, for a request of the whole capacity. It is granted if a
+// majority grants it within the lease. Otherwise grants of a minority are released in the
+// background, and the reply is Queued or Taken if a majority has answered (Withdrawn if the request
+// was withdrawn before). Without a majority of answers the error matches store.ErrUnavailable.
+func (q *Store) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	if !exclusive(&req) {
+		return store.LeaseReply{}, store.ErrNotSupported
 	}
 	if reply, ok := q.requests.lookup(req.ID); ok {
 		return reply, nil
 	}
-	reply, _, err := q.elect(ctx, req)
-	if err == nil && reply.Outcome == store.Taken && req.Queue {
-		reply.Outcome = store.Queued
+	reply, h, _, err := q.elect(ctx, req)
+	switch {
+	case err == nil && reply.Outcome == store.Granted:
+		if !q.requests.granted(req.ID, h, req.TTL, reply.Grant) {
+			q.releaseAsync(req.Ref(0), h, nil)
+			return store.LeaseReply{Outcome: store.Withdrawn}, nil
+		}
+	case err == nil && reply.Outcome == store.Taken && req.Queue:
+		reply.Outcome, reply.Grant = store.Queued, queued
 		q.requests.queue(req.ID)
 	}
 	return reply, err
+}
+
+// exclusive reports whether a request is for a lock, and for all of it.
+func exclusive(req *store.LeaseRequest) bool {
+	return strings.HasPrefix(req.Name, store.LockKind) && req.Weight == req.Capacity && req.Reserve == 0
 }
 
 const (
@@ -145,11 +157,11 @@ const (
 	maxSilence = 3 * time.Second
 )
 
-// AwaitLock implements store.Locks. It polls, with delays that grow up to 200 ms and are random, so
+// AwaitLease implements store.Leases. It polls, with delays that grow up to 200 ms and are random, so
 // that two waiters that have split the votes do not collide again. If a majority has not answered
 // for 3 s, it returns an error that matches store.ErrUnavailable.
-func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
-	if req.Shared {
+func (q *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	if !exclusive(&req) {
 		return store.Grant{}, store.ErrNotSupported
 	}
 	waiting, withdraw := context.WithCancelCause(ctx)
@@ -172,14 +184,15 @@ func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 		if !sleep(waiting, pause()) {
 			return store.Grant{}, stopped()
 		}
-		// Members refuse an ID that was released, so every attempt has its own.
+		// A late release of one attempt must not end another, so every attempt has its own ID.
 		attempt := req
 		attempt.ID = naming.NewID()
-		reply, cleared, err := q.elect(waiting, attempt)
+		reply, h, cleared, err := q.elect(waiting, attempt)
 		switch {
 		case err == nil && reply.Outcome == store.Granted:
-			if !q.requests.granted(place, attempt, reply.Grant) {
-				q.releaseAsync(attempt.Ref(), q.members)
+			reply.Place = queued.Place
+			if !q.requests.granted(req.ID, h, req.TTL, reply.Grant) {
+				q.releaseAsync(attempt.Ref(0), h, nil)
 				return store.Grant{}, store.ErrWithdrawn
 			}
 			return reply.Grant, nil
@@ -198,58 +211,74 @@ func (q *Store) AwaitLock(ctx context.Context, req store.LockRequest) (store.Gra
 	}
 }
 
-// ReleaseLock implements store.Locks. The release goes to all members, even if ctx has ended, and
-// is retried in the background on those that do not answer, until the lease is over. It reports
-// whether a majority had the hold. Without a majority of answers the error matches
-// store.ErrUnavailable.
-func (q *Store) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
-	if req.Shared {
-		return false, store.ErrNotSupported
+// ReleaseLeases implements store.Leases. A release goes to all members, even if ctx has ended, and
+// is retried in the background on those that do not answer, until the lease is over. It was held if
+// a majority had it. Without a majority of answers the error matches store.ErrUnavailable.
+func (q *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
+	outcomes := make([]store.ReleaseOutcome, len(refs))
+	errs := make([]error, len(refs))
+	var wg sync.WaitGroup
+	for i, ref := range refs {
+		wg.Go(func() { outcomes[i], errs[i] = q.release(ctx, ref) })
 	}
-	id, withdrawn := q.requests.release(req)
-	if withdrawn { // an attempt in flight releases what it is granted
+	wg.Wait()
+	return outcomes, errors.Join(errs...)
+}
+
+func (q *Store) release(ctx context.Context, ref store.LeaseRef) (store.ReleaseOutcome, error) {
+	h, named := q.requests.release(ref, len(q.members))
+	if h == nil { // an attempt in flight releases what it is granted
+		return store.NotHeld, nil
+	}
+	answers := callMembers(ctx, q, longestWait, func(ctx context.Context, i int, m *member) (bool, error) {
+		h.settle(ctx, q, i, func() { m.releaseLater(h.on(i, ref)) })
+		outcome, err := m.release(ctx, h.on(i, ref))
+		return outcome == store.Released || outcome == store.ReleaseUnknown && err == nil, err
+	})
+	held, err := q.decide(ctx, answers)
+	switch {
+	case err != nil:
+		return store.ReleaseUnknown, err
+	case ref.Repeated:
+		q.requests.released(ref.ID)
+		return store.ReleaseUnknown, nil
+	}
+	q.requests.released(ref.ID)
+	if held && named {
+		return store.Released, nil
+	}
+	return store.NotHeld, nil
+}
+
+// VerifyLease implements store.Leases: it reports whether a majority has the hold. Without a
+// majority of answers the error matches store.ErrUnavailable.
+func (q *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
+	h := q.requests.holdOf(ref)
+	if h == nil {
 		return false, nil
 	}
-	memberReqs := req
-	memberReqs.ID = id
-	held, err := q.decide(ctx, callMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
-		return m.release(ctx, memberReqs)
-	}))
-	if err == nil {
-		q.requests.released(req.ID)
-	}
-	return held, err
-}
-
-// VerifyLock implements store.Locks: it reports whether a majority has the hold. Without a majority
-// of answers the error matches store.ErrUnavailable.
-func (q *Store) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
-	if req.Shared {
-		return false, store.ErrNotSupported
-	}
-	req.ID = q.requests.memberID(req)
-	return q.decide(ctx, callMembers(ctx, q, longestWait, func(ctx context.Context, m *member) (bool, error) {
-		return m.VerifyLock(ctx, req)
+	return q.decide(ctx, callMembers(ctx, q, longestWait, func(ctx context.Context, i int, m *member) (bool, error) {
+		return m.VerifyLease(ctx, h.on(i, ref))
 	}))
 }
 
-// DowngradeLock returns [store.ErrNotSupported].
-func (q *Store) DowngradeLock(context.Context, store.LockRef) (bool, error) {
+// DowngradeLease returns [store.ErrNotSupported].
+func (q *Store) DowngradeLease(context.Context, store.LeaseRef, int) (bool, error) {
 	return false, store.ErrNotSupported
 }
 
-// InspectLock returns [store.ErrNotSupported].
-func (q *Store) InspectLock(context.Context, string, string) (store.LockState, error) {
-	return store.LockState{}, store.ErrNotSupported
+// InspectLease returns [store.ErrNotSupported].
+func (q *Store) InspectLease(context.Context, string, string) (store.LeaseState, error) {
+	return store.LeaseState{}, store.ErrNotSupported
 }
 
-// ListLocks returns [store.ErrNotSupported].
-func (q *Store) ListLocks(context.Context, string) iter.Seq2[store.LockState, error] {
-	return func(yield func(store.LockState, error) bool) { yield(store.LockState{}, store.ErrNotSupported) }
+// ListLeases returns [store.ErrNotSupported].
+func (q *Store) ListLeases(context.Context, string) iter.Seq2[store.LeaseState, error] {
+	return func(yield func(store.LeaseState, error) bool) { yield(store.LeaseState{}, store.ErrNotSupported) }
 }
 
-// ForceUnlock returns [store.ErrNotSupported].
-func (q *Store) ForceUnlock(context.Context, string, string, int64) (bool, error) {
+// RevokeLease returns [store.ErrNotSupported].
+func (q *Store) RevokeLease(context.Context, string, string, int64) (bool, error) {
 	return false, store.ErrNotSupported
 }
 

@@ -55,9 +55,10 @@ func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
 func awaitHolds(t *testing.T, servers []*redistest.Server, held bool) {
 	t.Helper()
 	for _, s := range servers {
+		st := newRedisStore(t, s)
 		eventually(t, "all servers agree", func() bool {
-			records, err := s.Client().Keys(t.Context(), "*}[:=]q").Result()
-			return err == nil && (len(records) > 0) == held
+			state, err := st.InspectLease(t.Context(), store.LockKind+"q", "k")
+			return err == nil && (len(state.Holders) > 0) == held
 		})
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// requests are the requests that were not granted at once, by ID. The members do not know these
-// IDs: every attempt of a waiter has its own.
+// requests are the requests of this process that hold or wait, and those that were withdrawn lately,
+// by ID.
 type requests struct {
 	mu      sync.Mutex
 	byID    map[string]*request
@@ -17,11 +17,54 @@ type requests struct {
 }
 
 type request struct {
-	id         string // the ID of its hold on the members; empty without one
+	hold       *hold // nil without one
 	grant      store.Grant
 	withdrawn  bool
-	cancelWait context.CancelCauseFunc // during AwaitLock
+	cancelWait context.CancelCauseFunc // during AwaitLease
 	expires    time.Time
+}
+
+// hold is a hold on the members. They do not know the IDs of requests that wait: every attempt of a
+// waiter has its own.
+type hold struct {
+	id    string
+	asked []chan struct{} // by member: closed when its AcquireLease has returned; nil if none was called
+
+	mu     sync.Mutex
+	fences []int64 // by member; zero of one that has not granted it
+}
+
+func newHold(id string, members int) *hold { return &hold{id: id, fences: make([]int64, members)} }
+
+// settle waits until a member has returned from AcquireLease, since a release must not overtake it,
+// or until ctx ends. Then late is called when the member has returned.
+func (h *hold) settle(ctx context.Context, q *Store, member int, late func()) {
+	if h.asked == nil {
+		return
+	}
+	select {
+	case <-h.asked[member]:
+	case <-ctx.Done():
+		q.calls.Run(func() {
+			<-h.asked[member]
+			late()
+		})
+	}
+}
+
+func (h *hold) setFence(member int, fence int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fences[member] = fence
+}
+
+// on returns the reference to the hold on a member. It is to a hold that the member does not have
+// if it has not granted it.
+func (h *hold) on(member int, ref store.LeaseRef) store.LeaseRef {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ref.ID, ref.Fence = h.id, h.fences[member]
+	return ref
 }
 
 // requestKept is how long an idle or finished request is kept, and slack how long a hold is kept
@@ -32,20 +75,23 @@ const (
 )
 
 // lookup returns the reply to a repeated request.
-func (r *requests) lookup(id string) (store.LockReply, bool) {
+func (r *requests) lookup(id string) (store.LeaseReply, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.byID[id]
 	switch {
 	case known == nil:
-		return store.LockReply{}, false
-	case known.id != "":
-		return store.LockReply{Outcome: store.Granted, Grant: known.grant}, true
+		return store.LeaseReply{}, false
+	case known.hold != nil:
+		return store.LeaseReply{Outcome: store.Granted, Grant: known.grant}, true
 	case known.withdrawn:
-		return store.LockReply{Outcome: store.Withdrawn}, true
+		return store.LeaseReply{Outcome: store.Withdrawn}, true
 	}
-	return store.LockReply{Outcome: store.Queued}, true
+	return store.LeaseReply{Outcome: store.Queued, Grant: queued}, true
 }
+
+// queued is the place of every waiter: there is no order.
+var queued = store.Grant{Place: 1}
 
 func (r *requests) queue(id string) {
 	r.mu.Lock()
@@ -82,7 +128,7 @@ func (r *requests) await(id string, withdraw context.CancelCauseFunc) (*request,
 	defer r.mu.Unlock()
 	place := r.add(id)
 	switch {
-	case place.id != "":
+	case place.hold != nil:
 		return nil, place.grant, nil
 	case place.withdrawn:
 		return nil, store.Grant{}, store.ErrWithdrawn
@@ -96,67 +142,70 @@ func (r *requests) endWait(place *request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	place.cancelWait = nil
-	if place.id == "" {
+	if place.hold == nil {
 		place.expires = time.Now().Add(requestKept)
 	}
 }
 
 // granted records a grant. It returns false if the request was withdrawn.
-func (r *requests) granted(place *request, attempt store.LockRequest, grant store.Grant) bool {
+func (r *requests) granted(id string, h *hold, ttl time.Duration, grant store.Grant) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if place.withdrawn {
+	known := r.add(id)
+	if known.withdrawn {
 		return false
 	}
-	place.id, place.grant = attempt.ID, grant
-	place.keep(attempt.Ref())
+	known.hold, known.grant = h, grant
+	known.keep(ttl)
 	return true
 }
 
 // keep extends the life of the request to that of its hold.
-func (p *request) keep(req store.LockRef) {
-	if until := time.Now().Add(req.TTL + req.Delay + slack); until.After(p.expires) {
+func (p *request) keep(ttl time.Duration) {
+	if until := time.Now().Add(ttl + slack); until.After(p.expires) {
 		p.expires = until
 	}
 }
 
-// memberID returns the ID of a hold on the members.
-func (r *requests) memberID(req store.LockRef) string {
+// holdOf returns the hold that a reference names, or nil.
+func (r *requests) holdOf(ref store.LeaseRef) *hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known := r.byID[req.ID]
-	if known == nil || known.id == "" {
-		return req.ID
+	known := r.byID[ref.ID]
+	if known == nil || known.hold == nil || known.grant.Fence != ref.Fence {
+		return nil
 	}
-	known.keep(req)
-	return known.id
+	known.keep(ref.TTL)
+	return known.hold
 }
 
-// release is memberID for a release. A waiting request is withdrawn, and has no hold.
-func (r *requests) release(req store.LockRef) (id string, withdrawn bool) {
+// release returns the hold of a request that is to be released, and whether the reference has its
+// fence. A request that waits is withdrawn, and has none. Of one that is not known the hold may be
+// on any member.
+func (r *requests) release(ref store.LeaseRef, members int) (h *hold, named bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known := r.byID[req.ID]
+	known := r.byID[ref.ID]
 	switch {
 	case known == nil:
-		return req.ID, false
-	case known.id != "":
-		known.keep(req)
-		return known.id, false
+		return newHold(ref.ID, members), true
+	case known.hold != nil:
+		known.keep(ref.TTL)
+		return known.hold, ref.Fence == 0 || ref.Fence == known.grant.Fence
 	}
 	known.withdrawn = true
 	known.expires = time.Now().Add(requestKept)
 	if known.cancelWait != nil {
 		known.cancelWait(store.ErrWithdrawn)
 	}
-	return "", true
+	return nil, false
 }
 
 // released records a confirmed release.
 func (r *requests) released(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known := r.byID[id]; known != nil {
-		known.expires = time.Now().Add(requestKept)
+	if known := r.byID[id]; known != nil && known.hold != nil {
+		delete(r.byID, id)
 	}
 }

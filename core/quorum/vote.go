@@ -14,7 +14,8 @@ import (
 // election is one attempt to acquire a lock from a majority.
 type election struct {
 	q     *Store
-	req   store.LockRequest
+	req   store.LeaseRequest
+	hold  *hold
 	began time.Time
 	wait  time.Duration
 	votes chan vote // has room for all
@@ -30,7 +31,7 @@ type election struct {
 	sent     time.Time // the earliest start of a granted lease
 	highest  int64     // largest fence of a grant
 	refused  int
-	refusal  store.LockReply
+	refusal  store.LeaseReply
 	errs     []error
 	fenced   int // granting members that have raised the fence
 	unfenced int // granting members that have failed to
@@ -39,7 +40,7 @@ type election struct {
 // vote is a reply of a member: to the request or, after a grant, to RaiseFence.
 type vote struct {
 	member int
-	reply  store.LockReply
+	reply  store.LeaseReply
 	err    error
 	clear  bool // it has certainly granted nothing
 	fence  bool // the reply to RaiseFence
@@ -47,15 +48,19 @@ type vote struct {
 
 // elect requests the lock of all members. If it is not granted, grants of a minority are released
 // in the background; the channel is closed when that was tried.
-func (q *Store) elect(ctx context.Context, req store.LockRequest) (store.LockReply, <-chan struct{}, error) {
+func (q *Store) elect(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, *hold, <-chan struct{}, error) {
 	if err := ctx.Err(); err != nil {
-		return store.LockReply{}, nil, err
+		return store.LeaseReply{}, nil, nil, err
 	}
 	req.Queue, req.Fences = false, 1
-	q.ExpectTTL(req.TTL + req.Delay)
+	q.ExpectTTL(req.TTL)
 	e := &election{
 		q: q, req: req, wait: waitFor(req.TTL), won: make(chan struct{}),
 		votes: make(chan vote, 2*len(q.members)), clear: make([]bool, len(q.members)),
+		hold: newHold(req.ID, len(q.members)),
+	}
+	for range q.members {
+		e.hold.asked = append(e.hold.asked, make(chan struct{}))
 	}
 	// Members that vote after the caller has the lock still get the fence.
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -66,28 +71,24 @@ func (q *Store) elect(ctx context.Context, req store.LockRequest) (store.LockRep
 	}
 	reply, err := e.outcome(ctx)
 	if err == nil && reply.Outcome == store.Granted {
-		return reply, nil, nil
+		return reply, e.hold, nil, nil
 	}
 	e.cancel()
-	var members []*member
-	for i, m := range q.members {
-		if !e.clear[i] {
-			members = append(members, m)
-		}
-	}
-	return reply, q.releaseAsync(req.Ref(), members), err
+	return reply, nil, q.releaseAsync(req.Ref(0), e.hold, e.clear), err
 }
 
 // request requests the lock of one member.
 func (e *election) request(i int, m *member) {
 	ctx, cancel := context.WithTimeout(e.ctx, e.wait)
 	defer cancel()
-	reply, err := m.AcquireLock(ctx, e.req)
+	reply, err := m.AcquireLease(ctx, e.req)
+	close(e.hold.asked[i])
 	if err != nil || reply.Outcome != store.Granted {
 		undone := err == nil || errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrUnconfirmed)
 		e.votes <- vote{member: i, reply: reply, err: err, clear: undone}
 		return
 	}
+	e.hold.setFence(i, reply.Fence)
 	// Only an Uptime that is read after the grant shows a restart before it.
 	err = e.checkAge(ctx, m)
 	e.votes <- vote{member: i, reply: reply, err: err}
@@ -122,10 +123,10 @@ func (e *election) checkAge(ctx context.Context, m *member) error {
 }
 
 // outcome counts the votes until the election is decided.
-func (e *election) outcome(ctx context.Context) (store.LockReply, error) {
+func (e *election) outcome(ctx context.Context) (store.LeaseReply, error) {
 	for !e.decided() {
 		if err := e.next(ctx); err != nil {
-			return store.LockReply{}, err
+			return store.LeaseReply{}, err
 		}
 	}
 	switch {
@@ -133,7 +134,7 @@ func (e *election) outcome(ctx context.Context) (store.LockReply, error) {
 	case e.answered():
 		return e.refusal, nil
 	default:
-		return store.LockReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
+		return store.LeaseReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
 	}
 
 	// The fence must reach a majority of the members among those that have granted the lock. The
@@ -143,16 +144,16 @@ func (e *election) outcome(ctx context.Context) (store.LockReply, error) {
 	close(e.won)
 	for e.fenced < e.q.majority {
 		if e.granted-e.unfenced+e.open() < e.q.majority {
-			return store.LockReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
+			return store.LeaseReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
 		}
 		if err := e.next(ctx); err != nil {
-			return store.LockReply{}, err
+			return store.LeaseReply{}, err
 		}
 	}
 	if !time.Now().Before(lease.ValidUntil(e.sent, e.req.TTL)) {
-		return store.LockReply{}, fmt.Errorf("%w: quorum: the lease expired before a majority had granted it", store.ErrUnavailable)
+		return store.LeaseReply{}, fmt.Errorf("%w: quorum: the lease expired before a majority had granted it", store.ErrUnavailable)
 	}
-	return store.LockReply{Outcome: store.Granted, Grant: store.Grant{Sent: e.sent, Fence: e.fence, LastFence: e.fence}}, nil
+	return store.LeaseReply{Outcome: store.Granted, Grant: store.Grant{Sent: e.sent, Fence: e.fence, LastFence: e.fence}}, nil
 }
 
 // open returns the number of members that have not replied.
@@ -207,7 +208,7 @@ func (e *election) next(ctx context.Context) error {
 }
 
 // refuse counts a refusal, and keeps the one with the longest remaining lease.
-func (e *election) refuse(reply store.LockReply) {
+func (e *election) refuse(reply store.LeaseReply) {
 	e.refused++
 	switch {
 	case e.refusal.Outcome == store.Withdrawn:

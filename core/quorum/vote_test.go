@@ -71,7 +71,7 @@ func TestMajority(t *testing.T) {
 						peers[tt.taken+i].fail(dead)
 					}
 					began := time.Now()
-					reply, err := q.AcquireLock(t.Context(), request("k", "me", ttl))
+					reply, err := acquire(t.Context(), q, request("k", "me", ttl))
 					if took := time.Since(began); took > 400*time.Millisecond {
 						t.Errorf("it took %v", took)
 					}
@@ -112,7 +112,7 @@ func TestSplitVote(t *testing.T) {
 		for _, p := range peers[:2] {
 			p.seize(t, "k", time.Second)
 		}
-		reply, err := q.AcquireLock(t.Context(), request("k", "me", ttl))
+		reply, err := acquire(t.Context(), q, request("k", "me", ttl))
 		if err != nil || reply.Outcome != store.Taken {
 			t.Fatalf("got %+v, %v", reply, err)
 		}
@@ -122,24 +122,26 @@ func TestSplitVote(t *testing.T) {
 		}
 		req := request("k", "waits", ttl)
 		req.Queue = true
-		if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
+		if reply, err := acquire(t.Context(), q, req); err != nil || reply.Outcome != store.Queued {
 			t.Fatalf("got %+v, %v", reply, err)
 		}
 		began := time.Now()
-		if _, err := q.AwaitLock(t.Context(), req); err != nil {
+		if _, err := awaitLease(t.Context(), q, req); err != nil {
 			t.Fatal(err)
 		}
 		if waited := time.Since(began); waited > 1300*time.Millisecond {
 			t.Errorf("waited %v for a lease of a second", waited)
 		}
-		if held, err := q.VerifyLock(t.Context(), req2hold(req)); err != nil || !held {
-			t.Errorf("VerifyLock: %v, %v", held, err)
+		if held, err := verify(t.Context(), q, req2hold(req)); err != nil || !held {
+			t.Errorf("VerifyLease: %v, %v", held, err)
 		}
-		if held, err := q.ReleaseLock(t.Context(), req2hold(req)); err != nil || !held {
-			t.Errorf("ReleaseLock: %v, %v", held, err)
+		if held, err := release(t.Context(), q, req2hold(req)); err != nil || !held {
+			t.Errorf("ReleaseLeases: %v, %v", held, err)
 		}
-		if held, err := q.ReleaseLock(t.Context(), req2hold(req)); err != nil || !held {
-			t.Errorf("ReleaseLock, sent twice: %v, %v", held, err)
+		again := req2hold(req)
+		again.Repeated = true
+		if outcomes, err := q.ReleaseLeases(t.Context(), []store.LeaseRef{again}); err != nil || outcomes[0] != store.ReleaseUnknown {
+			t.Errorf("ReleaseLeases, sent twice: %v, %v", outcomes, err)
 		}
 		synctest.Wait()
 		if n := holders(t, peers, "k"); n != 0 {
@@ -157,7 +159,7 @@ func TestLateGrant(t *testing.T) {
 		}
 		peers[3].fail(fault{before: time.Second}, "acquire")
 		peers[4].fail(fault{after: time.Second}, "acquire")
-		if reply, err := q.AcquireLock(t.Context(), request("k", "me", ttl)); err != nil || reply.Outcome != store.Taken {
+		if reply, err := acquire(t.Context(), q, request("k", "me", ttl)); err != nil || reply.Outcome != store.Taken {
 			t.Fatalf("got %+v, %v", reply, err)
 		}
 		time.Sleep(2 * time.Second)
@@ -173,7 +175,7 @@ func TestLateVote(t *testing.T) {
 		const ttl = time.Minute
 		peers[2].fail(fault{before: 100 * time.Millisecond}, "acquire")
 		ctx, cancel := context.WithCancel(t.Context())
-		reply, err := q.AcquireLock(ctx, request("k", "me", ttl))
+		reply, err := acquire(ctx, q, request("k", "me", ttl))
 		cancel()
 		if err != nil || reply.Outcome != store.Granted || time.Since(reply.Sent) != 0 {
 			t.Fatalf("got %+v, %v", reply, err)
@@ -195,7 +197,7 @@ func TestTooSlow(t *testing.T) {
 		for _, p := range peers {
 			p.fail(fault{before: 4 * time.Millisecond}, "acquire", "raise")
 		}
-		_, err := q.AcquireLock(t.Context(), request("k", "me", ttl))
+		_, err := acquire(t.Context(), q, request("k", "me", ttl))
 		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the lease expired") {
 			t.Errorf("8 of %v: %v", ttl, err)
 		}
@@ -257,9 +259,9 @@ func TestRestartOfAllMembers(t *testing.T) {
 			p.restart()
 		}
 		time.Sleep(time.Minute - time.Second)
-		_, err := q.AcquireLock(t.Context(), request("k", "early", ttl))
+		_, err := acquire(t.Context(), q, request("k", "early", ttl))
 		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "may have lost a lease") {
-			t.Fatalf("AcquireLock: %v", err)
+			t.Fatalf("AcquireLease: %v", err)
 		}
 		time.Sleep(time.Second)
 		mustAcquire(t, q, "k", "me", ttl)
@@ -271,8 +273,8 @@ func TestRestartOfAllMembers(t *testing.T) {
 		for _, p := range peers {
 			p.fail(fault{before: 60 * time.Millisecond}, "uptime")
 		}
-		if _, err := q.AcquireLock(t.Context(), request("other", "slow", ttl)); !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("AcquireLock: %v", err)
+		if _, err := acquire(t.Context(), q, request("other", "slow", ttl)); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("AcquireLease: %v", err)
 		}
 	})
 }
@@ -293,8 +295,8 @@ func TestFences(t *testing.T) {
 				t.Errorf("fence %d after %d", grant.Fence, last)
 			}
 			last = grant.Fence
-			if held, err := q.ReleaseLock(t.Context(), ref("k", id, ttl)); err != nil || !held {
-				t.Fatalf("ReleaseLock: %v, %v", held, err)
+			if held, err := release(t.Context(), q, ref("k", id, ttl)); err != nil || !held {
+				t.Fatalf("ReleaseLeases: %v, %v", held, err)
 			}
 			for _, d := range dead {
 				peers[d].mend()
@@ -310,7 +312,7 @@ func TestFenceMustBeWritten(t *testing.T) {
 		peers[0].fail(fault{hung: true}, "raise")
 		mustAcquire(t, q, "a", "a", ttl)
 		peers[1].fail(fault{down: true}, "raise")
-		if reply, err := q.AcquireLock(t.Context(), request("b", "b", ttl)); !errors.Is(err, store.ErrUnavailable) {
+		if reply, err := acquire(t.Context(), q, request("b", "b", ttl)); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("got %+v, %v", reply, err)
 		}
 		synctest.Wait()

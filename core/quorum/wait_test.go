@@ -146,35 +146,35 @@ func TestLockerClosed(t *testing.T) {
 func TestWithdrawal(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *quorum.Store, peers []*peer) {
 		const ttl = 10 * time.Second
-		queue := func(id string) store.LockRequest {
+		queue := func(id string) store.LeaseRequest {
 			req := request("k", id, ttl)
 			req.Queue = true
-			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
+			if reply, err := acquire(t.Context(), q, req); err != nil || reply.Outcome != store.Queued {
 				t.Fatalf("got %+v, %v", reply, err)
 			}
-			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
+			if reply, err := acquire(t.Context(), q, req); err != nil || reply.Outcome != store.Queued {
 				t.Fatalf("sent twice: %+v, %v", reply, err)
 			}
 			return req
 		}
-		withdraw := func(req store.LockRequest) {
-			if held, err := q.ReleaseLock(t.Context(), req2hold(req)); err != nil || held {
-				t.Errorf("ReleaseLock: %v, %v", held, err)
+		withdraw := func(req store.LeaseRequest) {
+			if held, err := release(t.Context(), q, req2hold(req)); err != nil || held {
+				t.Errorf("ReleaseLeases: %v, %v", held, err)
 			}
 		}
 		mustAcquire(t, q, "k", "holder", ttl)
 		before := queue("before")
 		withdraw(before)
-		if _, err := q.AwaitLock(t.Context(), before); !errors.Is(err, store.ErrWithdrawn) {
-			t.Errorf("AwaitLock after the release: %v", err)
+		if _, err := awaitLease(t.Context(), q, before); !errors.Is(err, store.ErrWithdrawn) {
+			t.Errorf("AwaitLease after the release: %v", err)
 		}
-		if reply, err := q.AcquireLock(t.Context(), before); err != nil || reply.Outcome != store.Withdrawn {
-			t.Errorf("AcquireLock after the release: %+v, %v", reply, err)
+		if reply, err := acquire(t.Context(), q, before); err != nil || reply.Outcome != store.Withdrawn {
+			t.Errorf("AcquireLease after the release: %+v, %v", reply, err)
 		}
-		await := func(req store.LockRequest) <-chan error {
+		await := func(req store.LeaseRequest) <-chan error {
 			done := make(chan error, 1)
 			go func() {
-				_, err := q.AwaitLock(t.Context(), req)
+				_, err := awaitLease(t.Context(), q, req)
 				done <- err
 			}()
 			return done
@@ -185,12 +185,12 @@ func TestWithdrawal(t *testing.T) {
 		withdraw(during)
 		synctest.Wait()
 		if err := <-done; !errors.Is(err, store.ErrWithdrawn) {
-			t.Errorf("AwaitLock during the release: %v", err)
+			t.Errorf("AwaitLease during the release: %v", err)
 		}
 
 		// Withdrawn while a majority is granting it.
-		if held, err := q.ReleaseLock(t.Context(), ref("k", "holder", ttl)); err != nil || !held {
-			t.Fatalf("ReleaseLock: %v, %v", held, err)
+		if held, err := release(t.Context(), q, ref("k", "holder", ttl)); err != nil || !held {
+			t.Fatalf("ReleaseLeases: %v, %v", held, err)
 		}
 		synctest.Wait()
 		peers[0].seize(t, "k", ttl)
@@ -207,7 +207,7 @@ func TestWithdrawal(t *testing.T) {
 		}
 		withdraw(late)
 		if err := <-done; !errors.Is(err, store.ErrWithdrawn) {
-			t.Errorf("AwaitLock: %v", err)
+			t.Errorf("AwaitLease: %v", err)
 		}
 		time.Sleep(time.Second)
 		if n := holders(t, peers, "k"); n != 1 {
@@ -219,12 +219,12 @@ func TestWithdrawal(t *testing.T) {
 		peers[0].seize(t, "k", time.Second)
 		peers[1].seize(t, "k", time.Second)
 		again := queue("again")
-		grant := must(q.AwaitLock(t.Context(), again))
-		if second, err := q.AwaitLock(t.Context(), again); err != nil || second != grant {
-			t.Errorf("AwaitLock, again: %+v, %v", second, err)
+		grant := must(awaitLease(t.Context(), q, again))
+		if second, err := awaitLease(t.Context(), q, again); err != nil || second != grant {
+			t.Errorf("AwaitLease, again: %+v, %v", second, err)
 		}
-		if reply, err := q.AcquireLock(t.Context(), again); err != nil || reply.Grant != grant {
-			t.Errorf("AcquireLock, again: %+v, %v", reply, err)
+		if reply, err := acquire(t.Context(), q, again); err != nil || reply.Grant != grant {
+			t.Errorf("AcquireLease, again: %+v, %v", reply, err)
 		}
 	})
 }
@@ -235,39 +235,39 @@ func TestForgetsRequests(t *testing.T) {
 		const ttl = 10 * time.Second
 		peers[0].seize(t, "k", time.Second)
 		peers[1].seize(t, "k", time.Second)
-		queue := func(id string) store.LockRequest {
+		queue := func(id string) store.LeaseRequest {
 			req := request("k", id, ttl)
 			req.Queue = true
-			if reply, err := q.AcquireLock(t.Context(), req); err != nil || reply.Outcome != store.Queued {
+			if reply, err := acquire(t.Context(), q, req); err != nil || reply.Outcome != store.Queued {
 				t.Fatalf("got %+v, %v", reply, err)
 			}
 			return req
 		}
 		holder := queue("holder")
-		if _, err := q.AwaitLock(t.Context(), holder); err != nil {
+		if _, err := awaitLease(t.Context(), q, holder); err != nil {
 			t.Fatal(err)
 		}
 		waiting := queue("waiting")
 		done := make(chan error, 1)
 		go func() {
-			_, err := q.AwaitLock(t.Context(), waiting)
+			_, err := awaitLease(t.Context(), q, waiting)
 			done <- err
 		}()
-		var left []store.LockRequest
+		var left []store.LeaseRequest
 		for range 3 {
 			for i := range 100 { // places that are neither awaited nor withdrawn
 				left = append(left, queue(fmt.Sprintf("leaves-%d-%v", i, time.Now())))
 			}
 			for range 40 {
 				time.Sleep(2 * time.Second)
-				if held, err := q.RenewLocks(t.Context(), []store.LockRef{req2hold(holder)}); err != nil || !held[0] {
-					t.Fatalf("RenewLocks: %v, %v", held, err)
+				if held, err := renew(t.Context(), q, []store.LeaseRef{req2hold(holder)}); err != nil || !held[0] {
+					t.Fatalf("RenewLeases: %v, %v", held, err)
 				}
 			}
 		}
-		for i, req := range []store.LockRequest{left[0], left[99], left[len(left)-1]} {
+		for i, req := range []store.LeaseRequest{left[0], left[99], left[len(left)-1]} {
 			before := peers[2].count("acquire")
-			if _, err := q.AcquireLock(t.Context(), req); err != nil {
+			if _, err := acquire(t.Context(), q, req); err != nil {
 				t.Error(err)
 			}
 			synctest.Wait() // two of the members decide; the third may be called after that
@@ -275,8 +275,8 @@ func TestForgetsRequests(t *testing.T) {
 				t.Errorf("request %d is remembered: %v, want %v", i, known, want)
 			}
 		}
-		if held, err := q.ReleaseLock(t.Context(), req2hold(holder)); err != nil || !held {
-			t.Errorf("ReleaseLock: %v, %v", held, err)
+		if held, err := release(t.Context(), q, req2hold(holder)); err != nil || !held {
+			t.Errorf("ReleaseLeases: %v, %v", held, err)
 		}
 		ok(t, <-done)
 	})

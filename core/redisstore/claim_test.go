@@ -2,65 +2,93 @@ package redisstore_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// Helpers of the tests of locks.
+// Helpers of the tests of leases.
 
-// claim is a request for the lock "jobs" of a key.
-type claim store.LockRequest
+// claim is a request for a lease, and its hold once it is granted.
+type claim struct {
+	store.LeaseRequest
+	fence *atomic.Int64 // of its hold
+}
 
+// newClaim returns an exclusive request for the lock "jobs" of a key.
 func newClaim(key, id string) claim {
-	return claim{Name: "jobs", Key: key, ID: newOp(id).id, TTL: 30 * time.Second, Fences: 16, Holder: id}
+	return claim{store.LeaseRequest{
+		Name: store.LockKind + "jobs", Key: key, ID: newOp(id).id, Weight: store.MaxCapacity,
+		Capacity: store.MaxCapacity, TTL: 30 * time.Second, Fences: 16, Label: id,
+	}, new(atomic.Int64)}
 }
 
-func (c claim) shared() claim               { c.Shared = true; return c }
-func (c claim) queued() claim               { c.Queue = true; return c }
-func (c claim) ttl(d time.Duration) claim   { c.TTL = d; return c }
-func (c claim) delay(d time.Duration) claim { c.Delay = d; return c }
-func (c claim) request() store.LockRequest  { return store.LockRequest(c) }
-func (c claim) hold() store.LockRef {
-	return store.LockRef{Name: c.Name, Key: c.Key, ID: c.ID, TTL: c.TTL, Delay: c.Delay}
+// newPermit returns a request for a permit of the semaphore "jobs" of a key.
+func newPermit(key, id string, weight, capacity int) claim {
+	c := newClaim(key, id)
+	c.Name, c.Weight, c.Capacity, c.Fences = store.SemaphoreKind+"jobs", weight, capacity, 1
+	return c
 }
-func (c claim) acquire(s *redisstore.Store) (store.LockReply, error) {
-	return s.AcquireLock(ctx(), c.request())
+
+func (c claim) shared() claim             { c.Weight = 1; return c }
+func (c claim) queued() claim             { c.Queue = true; return c }
+func (c claim) ttl(d time.Duration) claim { c.TTL = d; return c }
+func (c claim) ref() store.LeaseRef       { return c.Ref(c.fence.Load()) }
+
+func (c claim) acquire(s *redisstore.Store) (store.LeaseReply, error) {
+	reply, err := s.AcquireLease(ctx(), c.LeaseRequest)
+	if err == nil && reply.Outcome == store.Granted {
+		c.fence.Store(reply.Fence)
+	}
+	return reply, err
 }
-func (c claim) release(s *redisstore.Store) (bool, error) { return s.ReleaseLock(ctx(), c.hold()) }
+
+// release reports whether it was held until now.
+func (c claim) release(s *redisstore.Store) (bool, error) {
+	outcomes, err := s.ReleaseLeases(ctx(), []store.LeaseRef{c.ref()})
+	return len(outcomes) == 1 && outcomes[0] == store.Released, err
+}
 
 func (c claim) renew(s *redisstore.Store) (bool, error) {
-	held, err := s.RenewLocks(ctx(), []store.LockRef{c.hold()})
+	held, err := s.RenewLeases(ctx(), []store.LeaseRef{c.ref()})
 	return err == nil && len(held) == 1 && held[0], err
 }
 
+func (c claim) verify(s *redisstore.Store) (bool, error) { return s.VerifyLease(ctx(), c.ref()) }
+
+// held fails the test unless the hold is held, or not, as wanted.
+func (c claim) held(t testing.TB, s *redisstore.Store, want bool) {
+	t.Helper()
+	if held, err := c.verify(s); err != nil || held != want {
+		t.Fatalf("verify by %s: %v, %v; want %v", c.Label, held, err, want)
+	}
+}
+
 // gets fails the test unless an acquire has this outcome.
-func (c claim) gets(t testing.TB, s *redisstore.Store, want store.AcquireOutcome) store.LockReply {
+func (c claim) gets(t testing.TB, s *redisstore.Store, want store.AcquireOutcome) store.LeaseReply {
 	t.Helper()
 	reply, err := c.acquire(s)
 	if err != nil || reply.Outcome != want {
-		t.Fatalf("acquire by %s: %+v, %v; want outcome %d", c.Holder, reply, err, want)
+		t.Fatalf("acquire by %s: %+v, %v; want outcome %d", c.Label, reply, err, want)
 	}
 	if want == store.Granted && (reply.Fence <= 0 || reply.LastFence < reply.Fence || reply.Sent.IsZero()) {
-		t.Fatalf("acquire by %s: %+v is no grant", c.Holder, reply)
+		t.Fatalf("acquire by %s: %+v is no grant", c.Label, reply)
 	}
 	return reply
 }
 
+// ends releases it, and fails the test unless it was held until now, or not, as wanted.
 func (c claim) ends(t testing.TB, s *redisstore.Store, want bool) {
 	t.Helper()
 	if held, err := c.release(s); err != nil || held != want {
-		t.Fatalf("release by %s: %v, %v; want %v", c.Holder, held, err, want)
+		t.Fatalf("release by %s: %v, %v; want %v", c.Label, held, err, want)
 	}
 }
 
-// wait is an AwaitLock in a goroutine.
+// wait is an AwaitLease in a goroutine.
 type wait struct {
 	claim
 	stop  context.CancelFunc
@@ -75,7 +103,9 @@ func (c claim) await(t testing.TB, s *redisstore.Store) *wait {
 	w := &wait{claim: c, stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		w.grant, w.err = s.AwaitLock(ctx, c.request())
+		if w.grant, w.err = s.AwaitLease(ctx, c.LeaseRequest); w.err == nil {
+			c.fence.Store(w.grant.Fence)
+		}
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -84,16 +114,24 @@ func (c claim) await(t testing.TB, s *redisstore.Store) *wait {
 	return w
 }
 
+// waitsIn queues a request and awaits it.
+func (c claim) waitsIn(t testing.TB, s *redisstore.Store) *wait {
+	t.Helper()
+	c = c.queued()
+	c.Place = c.gets(t, s, store.Queued).Place
+	return c.await(t, s)
+}
+
 // granted fails the test unless the wait ends with a grant in time.
 func (w *wait) granted(t testing.TB, within time.Duration) store.Grant {
 	t.Helper()
 	select {
 	case <-w.done:
 	case <-time.After(within):
-		t.Fatalf("%s: not granted within %v", w.Holder, within)
+		t.Fatalf("%s: not granted within %v", w.Label, within)
 	}
 	if w.err != nil {
-		t.Fatalf("%s: %v", w.Holder, w.err)
+		t.Fatalf("%s: %v", w.Label, w.err)
 	}
 	return w.grant
 }
@@ -102,13 +140,7 @@ func (w *wait) waits(t testing.TB) {
 	t.Helper()
 	select {
 	case <-w.done:
-		t.Fatalf("%s: %+v, %v; want it to wait", w.Holder, w.grant, w.err)
+		t.Fatalf("%s: %+v, %v; want it to wait", w.Label, w.grant, w.err)
 	default:
 	}
-}
-
-// onBoth runs a test on a real server and on miniredis.
-func onBoth(t *testing.T, test func(*testing.T, redis.UniversalClient)) {
-	t.Run("redis", func(t *testing.T) { test(t, redistest.Start(t).Client()) })
-	t.Run("miniredis", func(t *testing.T) { test(t, dial(t, miniredis.RunT(t).Addr(), time.Second)) })
 }

@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -151,61 +149,93 @@ func FuzzDamagedRecord(f *testing.F) {
 func TestADamagedFence(t *testing.T) {
 	server := redistest.Start(t)
 	direct, s := server.Client(), newStore(t, server.Client())
-	locks, err := lock.New(s, "damaged")
-	if err != nil {
-		t.Fatal(err)
-	}
-	permits, err := semaphore.New(s, "damaged", 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	acquire := map[string]func() (int64, error){
-		":l:": func() (int64, error) {
-			lease, err := locks.TryLock(ctx(), "k")
-			if err != nil {
-				return 0, err
-			}
-			return lease.Fence().Number, lease.Unlock(ctx())
-		},
-		":s:": func() (int64, error) {
-			permit, err := permits.TryAcquire(ctx(), "k")
-			if err != nil {
-				return 0, err
-			}
-			return permit.Fence().Number, permit.Release(ctx())
-		},
-	}
-	for of, acquire := range acquire {
-		for _, value := range []string{strings.Repeat("9", 20), "9223372036854775807", "1e30", "-5", "nan", ""} {
-			direct.FlushAll(ctx())
-			if fence, err := acquire(); err != nil || fence <= 0 { // which makes the keys
-				t.Fatalf("%s %d, %v", of, fence, err)
-			}
-			if _, err := permits.TryAcquire(ctx(), "k"); err != nil { // there is a record while one is held
-				t.Fatal(err)
-			}
-			damaged := false
-			keys := direct.Keys(ctx(), "*"+of+"*").Val()
-			for _, key := range keys {
-				switch {
-				case strings.HasSuffix(key, "f"):
-					err = direct.Set(ctx(), key, value, time.Hour).Err()
-				case direct.Type(ctx(), key).Val() == "hash":
-					err = direct.HSet(ctx(), key, "f", value).Err()
-				default:
-					continue
+	for name, c := range map[string]claim{"lock": newClaim("k", "next"), "permit": newPermit("k", "next", 1, 4)} {
+		for _, largest := range []string{strings.Repeat("9", 20), "9223372036854775807", "9007199254740992", "1e30", "-5", "nan", ""} {
+			for _, flags := range []string{"0", "4", "1", "3"} {
+				must(t, direct.FlushAll(ctx()).Err())
+				c.gets(t, s, store.Granted)
+				record := keysOf(t, direct, "*:"+c.Name)[0]
+				_, rest, _ := strings.Cut(direct.Get(ctx(), record).Val(), ":")
+				c.ends(t, s, true)
+				must(t, direct.Set(ctx(), record, "L"+flags+largest+":"+rest, time.Hour).Err())
+				other := c
+				other.ID = newOp("other").id
+				reply, err := other.acquire(s)
+				if err != nil && !errors.Is(err, store.ErrUnavailable) ||
+					err == nil && reply.Outcome == store.Granted && reply.Fence < time.Now().Add(-time.Hour).UnixMicro() {
+					t.Errorf("%s %q: %+v, %v", name, "L"+flags+largest, reply, err)
 				}
-				if err != nil {
-					t.Fatal(err)
+				if keys := lasting(t, direct); len(keys) > 0 {
+					t.Errorf("%s %q: %q do not expire", name, "L"+flags+largest, keys)
 				}
-				damaged = true
-			}
-			if !damaged {
-				t.Fatalf("%s no fence was found: %q", of, keys)
-			}
-			if fence, err := acquire(); err == nil && fence < time.Now().Add(-time.Hour).UnixMicro() {
-				t.Errorf("%s %q: fence %d", of, value, fence)
 			}
 		}
 	}
+}
+
+// FuzzDamagedLease checks that a step for a damaged key is an error, or plausible, and that nothing
+// is left without an expiry.
+func FuzzDamagedLease(f *testing.F) {
+	server := redistest.Start(f)
+	direct, s := server.Client(), newStore(f, server.Client())
+	holder, other := newPermit("k", "holder", 1, 3), newPermit("k", "other", 1, 3)
+	waiter := newPermit("k", "waiter", 3, 3).queued()
+	setUp := func(t testing.TB) {
+		must(t, direct.FlushAll(ctx()).Err())
+		holder.gets(t, s, store.Granted)
+		other.gets(t, s, store.Granted)
+		waiter.gets(t, s, store.Queued)
+	}
+	setUp(f)
+	var names, values []string
+	for _, suffix := range []string{":sjobs", "i", "p"} {
+		names = append(names, keysOf(f, direct, "*}"+suffix)[0])
+	}
+	values = append(values, direct.Get(ctx(), names[0]).Val())
+	for _, name := range names[1:] {
+		for _, value := range direct.HGetAll(ctx(), name).Val() {
+			values = append(values, value)
+		}
+	}
+	for _, value := range values {
+		for _, text := range []string{value, value[:len(value)/2], strings.ReplaceAll(value, "1", "9"), strings.ReplaceAll(value, ":", "::"), ""} {
+			for which := range names {
+				f.Add(text, uint8(which))
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string, which uint8) {
+		setUp(t)
+		name := names[int(which)%len(names)]
+		if name == names[0] {
+			must(t, direct.Set(ctx(), name, text, time.Hour).Err())
+		} else {
+			for field := range direct.HGetAll(ctx(), name).Val() {
+				must(t, direct.HSet(ctx(), name, field, text).Err())
+			}
+		}
+		check := func(step string, err error) {
+			t.Helper()
+			if err != nil && !errors.Is(err, store.ErrUnavailable) {
+				t.Fatalf("%s: %v", step, err)
+			}
+		}
+		_, err := s.InspectLease(ctx(), holder.Name, "k")
+		check("inspect", err)
+		_, err = s.RenewLeases(ctx(), []store.LeaseRef{holder.ref()})
+		check("renew", err)
+		last := newPermit("k", "last", 1, 3).queued()
+		reply, err := last.acquire(s)
+		check("acquire", err)
+		if err == nil && reply.Outcome == store.Granted && (reply.Fence <= 0 || reply.LastFence < reply.Fence) {
+			t.Errorf("granted %+v", reply)
+		}
+		_, err = holder.release(s)
+		check("release", err)
+		_, err = waiter.release(s)
+		check("withdraw", err)
+		if keys := lasting(t, direct); len(keys) > 0 {
+			t.Errorf("%q do not expire", keys)
+		}
+	})
 }

@@ -6,18 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
-
-// obedient returns a client that ends calls by their contexts alone: its own timeouts are long.
-func obedient(t testing.TB, addr string, poolSize int) *redis.Client {
-	t.Helper()
-	return pooled(t, addr, time.Minute, poolSize)
-}
 
 // Calls with a context that never ends have no goroutine of their own with such a client.
 func TestCallsWithoutACancelableContextEndAtTheStoresDeadline(t *testing.T) {
@@ -44,7 +36,7 @@ func TestCallsWithoutACancelableContextEndAtTheStoresDeadline(t *testing.T) {
 	}
 	proxy.Mend()
 	eventually(t, 3*time.Second, "it works again", func() bool {
-		held, err := s.VerifyLock(ctx(), c.hold())
+		held, err := c.verify(s)
 		return err == nil && held
 	})
 	c.ends(t, patient, true)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -216,4 +217,94 @@ func behindProxy(t testing.TB, readTimeout time.Duration, opts ...redisstore.Opt
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := dial(t, proxy.Addr(), readTimeout)
 	return server, proxy, client, newStore(t, client, opts...)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keysOf returns the keys that match a pattern. It fails the test if there are none.
+func keysOf(t testing.TB, server *redis.Client, pattern string) []string {
+	t.Helper()
+	keys, err := server.Keys(ctx(), pattern).Result()
+	if err != nil || len(keys) == 0 {
+		t.Fatalf("keys like %s: %q, %v", pattern, keys, err)
+	}
+	return keys
+}
+
+func configure(t testing.TB, server *redis.Client, setting, value string) {
+	t.Helper()
+	if err := server.ConfigSet(ctx(), setting, value).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eachForm runs a test with both forms of the scripts: with a client of a server, and with one
+// whose server seems to be older than Redis 7.
+func eachForm(t *testing.T, test func(t *testing.T, server *redistest.Server, client *redis.Client)) {
+	for _, name := range []string{"", "before 7"} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client := server.Client()
+			if name != "" {
+				client.AddHook(new(oldServer))
+			}
+			test(t, server, client)
+		})
+	}
+}
+
+// obedient returns a client that ends calls by their contexts alone: its own timeouts are long.
+func obedient(t testing.TB, addr string, poolSize int) *redis.Client {
+	t.Helper()
+	return pooled(t, addr, time.Minute, poolSize)
+}
+
+// subscribed waits until n stores have subscribed to their inboxes.
+func subscribed(t testing.TB, client redis.UniversalClient, n int) {
+	t.Helper()
+	eventually(t, 5*time.Second, "subscriptions", func() bool {
+		return len(client.PubSubChannels(ctx(), "*").Val()) >= n
+	})
+}
+
+// onBoth runs a test on a real server and on miniredis.
+func onBoth(t *testing.T, test func(*testing.T, redis.UniversalClient)) {
+	t.Run("redis", func(t *testing.T) { test(t, redistest.Start(t).Client()) })
+	t.Run("miniredis", func(t *testing.T) { test(t, dial(t, miniredis.RunT(t).Addr(), time.Second)) })
+}
+
+// warm opens all connections of a client, which has some for pipelines alone.
+func warm(t *testing.T, proxy *redistest.Proxy, client *redis.Client) {
+	t.Helper()
+	proxy.Delay(50 * time.Millisecond)
+	together(client.Options().PoolSize, func(int) { must(t, client.Ping(ctx()).Err()) })
+	together(10, func(int) {
+		pipe := client.Pipeline()
+		pipe.Ping(ctx())
+		pipe.Ping(ctx())
+		_, err := pipe.Exec(ctx())
+		must(t, err)
+	})
+	proxy.Delay(0)
+}
+
+// processHook is called before every command that is not in a pipeline.
+type processHook func(redis.Cmder)
+
+func (h processHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h processHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h processHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h(cmd)
+		return next(ctx, cmd)
+	}
 }

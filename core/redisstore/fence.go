@@ -23,8 +23,8 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 	if least < 0 || least > maxFence {
 		return errors.New("redisstore: RaiseFence: " + strconv.FormatInt(least, 10) + " is not a fence")
 	}
-	keys := s.lockKeys(name, key, "")
-	st := script.Step{Call: raiseFence.Call([]string{keys.fence()}, least), Operation: opQuorum, Begins: true}
+	keys := s.leaseKeys(name, key)
+	st := script.Step{Call: raiseFence.Call(keys[:], least, linger(name)), Operation: opQuorum, Begins: true}
 	_, err := script.Run(ctx, s.redis, st, func(r script.Reply) (any, error) { return r.Value, nil })
 	return err
 }

@@ -4,120 +4,97 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A request stays in a queue for as long as it sends heartbeats. The first few of a queue send them
-// often, since they are next; all do while pushes do not arrive. scripts/constants.lua has the same
-// numbers.
 const (
-	front      = 3
-	frontBeat  = time.Second
-	frontLife  = 3 * frontBeat // also that of a new request
-	behindLife = 3 * 10 * time.Second
+	// beatEvery is the time between heartbeats of a key, unless there are more than maxBeats keys: then
+	// the process sends that many heartbeats in a second.
+	beatEvery = time.Second
+	maxBeats  = 2000
 	// retryBeat is when a failed heartbeat is retried.
 	retryBeat = 300 * time.Millisecond
+	// recheckAfter is when a heartbeat is repeated that knows less than the process.
+	recheckAfter = 50 * time.Millisecond
+	// maxBeatKeys is how many keys share a script call on a single server.
+	maxBeatKeys = 100
+	// shortTTL is the TTL below which a pushed grant is confirmed before it is used.
+	shortTTL = 100 * time.Millisecond
 )
 
-// registerWaiter registers a request before it is sent, so that no push comes too early.
-func (s *Store) registerWaiter(w *waiter) *waiter {
-	w.queuedWithoutInbox = s.inbox.broken()
-	return s.waiters.register(w, false)
-}
+func jitter(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
 
-// settleWaiter records the outcome of the request.
-func (s *Store) settleWaiter(w *waiter, queued bool, at place) {
-	switch {
-	case w == nil:
-	case queued:
-		s.waiters.keepUnawaited(w)
-		s.recordPlace(w, at, frontLife)
-	default:
-		s.waiters.discard(w)
+// AwaitLease implements store.Leases. It waits for a push, while the process sends heartbeats. A
+// grant that has almost run out, or that is to be confirmed, costs one more script call.
+func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	if s.hooks.Begun() {
+		return store.Grant{}, store.ErrClosed
 	}
-}
-
-// claim tries to claim the lock or permit of a waiter. If it fails without an error, it returns the
-// place in the queue, and how long the current hold is expected to block it at least.
-type claim func() (has bool, at place, err error)
-
-type place struct {
-	rank    int
-	blocked time.Duration
-}
-
-// await blocks until a claim succeeds, and sends heartbeats while it waits. A push triggers a
-// claim.
-func (s *Store) await(ctx context.Context, w *waiter, try claim) error {
 	if ctx.Err() != nil {
-		return lease.Ended(ctx)
+		return store.Grant{}, lease.Ended(ctx)
 	}
+	if req.Weight > req.Capacity-req.Reserve {
+		return store.Grant{}, store.ErrWithdrawn
+	}
+	req.Queue, req.MaxWaiting = true, 0
+	confirmed := req.Confirmed || s.config.acks > 0 || req.TTL < shortTTL
 	over := s.hooks.Over()
+	keys := s.leaseKeys(req.Name, req.Key)
 	s.listen()
-	w = s.waiters.register(w, true)
-	s.waiters.update(w, func() {
-		if w.queuedWithoutInbox && !s.inbox.broken() { // a push may have been lost before the subscription
-			w.due = time.Now()
-		}
-	})
-	defer s.waiters.remove(w)
+	w := s.waiters.await(&req, &keys)
+	defer s.waiters.leave(w)
 	s.keepBeating()
 	for {
 		select {
 		case <-ctx.Done():
-			return lease.Ended(ctx)
+			return store.Grant{}, lease.Ended(ctx)
 		case <-over:
-			return store.ErrClosed
+			return store.Grant{}, store.ErrClosed
 		case <-w.woken:
 		}
-		if err := s.waiters.ended(w); err != nil {
-			return err
-		}
-		has, at, err := try()
+		granted, ask, err := s.waiters.next(w, func(g *pushedGrant) bool {
+			return !confirmed && time.Until(g.sent.Add(g.span)) >= g.span/4
+		})
 		switch {
-		case err == nil && has:
-			return nil
-		case err == nil: // not its turn yet, or queued again
-			s.recordPlace(w, at, frontLife)
+		case err != nil:
+			return store.Grant{}, err
+		case granted != nil:
+			return store.Grant{
+				Sent: granted.sent, Fence: granted.first, LastFence: granted.last, Place: granted.place, TTL: granted.span, Untaken: true,
+			}, nil
+		case !ask:
+			continue
+		}
+		s.waiters.asks(w)
+		if req.Place == 0 {
+			req.Place = w.place
+		}
+		reply, err := s.acquireLease(ctx, &req, &keys)
+		s.waiters.answered(w, &req, &keys, &reply, err)
+		switch {
+		case err == nil && reply.Outcome == store.Granted:
+			return reply.Grant, nil
+		case err == nil && reply.Outcome == store.Withdrawn:
+			return store.Grant{}, store.ErrWithdrawn
+		case err == nil && reply.Outcome == store.Queued:
+		case err == nil: // its weight does not fit any more
+			return store.Grant{}, store.ErrWithdrawn
 		case ctx.Err() != nil:
-			return lease.Ended(ctx)
-		case errors.Is(err, w.withdrawn), errors.Is(err, ErrNotReplicated): // the request was released
-			return err
+			return store.Grant{}, lease.Ended(ctx)
+		case errors.Is(err, ErrNotReplicated): // it was released
+			return store.Grant{}, err
 		default:
-			s.recordSilence(w, err)
+			s.waiters.askAgain(w, err)
 		}
 	}
-}
-
-// recordPlace records the place of a request in the queue, and its TTL there. Its next heartbeat
-// depends on that: there is no push when a hold expires.
-func (s *Store) recordPlace(w *waiter, at place, life time.Duration) {
-	wait := life / 3
-	if s.inbox.broken() {
-		wait = frontBeat
-	}
-	wait -= rand.N(wait / 5)
-	if free := at.blocked + time.Millisecond + rand.N(20*time.Millisecond); at.rank == 0 && at.blocked > 0 && free < wait {
-		wait = free
-	}
-	now := time.Now()
-	s.waiters.update(w, func() { w.lastReply, w.ttl, w.due = now, life, now.Add(wait) })
-}
-
-// recordSilence records that the store did not reply, and ends the wait if the place must have
-// expired.
-func (s *Store) recordSilence(w *waiter, err error) {
-	now := time.Now()
-	s.waiters.update(w, func() {
-		w.due = now.Add(retryBeat - rand.N(retryBeat/3))
-		if now.Sub(w.lastReply) > w.ttl {
-			w.end(err)
-		}
-	})
 }
 
 // keepBeating starts sending heartbeats, unless that is running.
@@ -154,45 +131,66 @@ func (s *Store) sendBeats() {
 }
 
 // beat sends heartbeats, and handles the replies.
-func (s *Store) beat(due []*waiter) {
-	calls := make([]script.Call, len(due))
-	for i, w := range due {
-		calls[i] = w.beat.Call(w.keys, w.id, s.pushMode(w.fair))
+func (s *Store) beat(due []*waitedKey) {
+	together := maxBeatKeys
+	if _, cluster := s.client.(*redis.ClusterClient); cluster {
+		together = 1
 	}
+	var (
+		calls  []script.Call
+		groups [][]*waitedKey
+	)
+	head := []any{s.inbox.process, strconv.FormatInt(elapsed(), 10), s.pushMode(), s.waiters.deadAfter().Microseconds(), s.inbox.channels}
+	for len(due) > 0 {
+		group := due[:min(together, len(due))]
+		due = due[len(group):]
+		keys, args := make([]string, 0, 5*len(group)), append(make([]any, 0, len(head)+2*len(group)), head...)
+		for _, k := range group {
+			keys = append(keys, k.keys[:]...)
+			args = append(args, k.linger, s.waiters.resets(k))
+		}
+		calls, groups = append(calls, beatLease.Call(keys, args...)), append(groups, group)
+	}
+	broken := s.inbox.broken()
 	_ = s.redis.RunEach(s.redis.Life(), opBeat, script.Ordinary, calls, func(i int, reply any, err error) error {
-		if err != nil {
-			s.recordSilence(due[i], err)
-		} else {
-			s.handleBeat(due[i], reply)
+		var r script.Reader
+		if err == nil {
+			r = *script.Fields(reply)
+		}
+		for _, k := range groups[i] {
+			places, ends := 0, time.Duration(0)
+			if err == nil {
+				places, ends = int(r.Number()), r.Micros()
+				err = r.Err
+			}
+			if err != nil {
+				s.waiters.silent(k, err)
+			} else {
+				s.waiters.heard(k, places, ends, broken)
+			}
 		}
 		return nil
 	})
 }
 
-// handleBeat handles the reply to a heartbeat.
-func (s *Store) handleBeat(w *waiter, reply any) {
-	r := script.Fields(reply)
-	switch outcome := r.Text(); {
-	case outcome == "queued" && len(r.Left) == 2:
-		at := place{int(r.Number()), r.Micros()}
-		life := behindLife
-		if at.rank < front {
-			life = frontLife
-		}
-		if r.Err == nil {
-			s.recordPlace(w, at, life)
-			return
-		}
-	case outcome == "granted":
-		s.waiters.update(w, w.wake)
-		return
-	case outcome == "missing": // if the server has lost this one, it may have lost all
-		s.waiters.update(w, w.wake)
-		s.waiters.heartbeatNow(frontBeat)
-		return
-	case outcome == "withdrawn":
-		s.waiters.update(w, func() { w.end(w.withdrawn) })
+// pushedLease handles a push of a grant: see scripts/lib/lease.lua.
+func (s *Store) pushedLease(text string) {
+	f := strings.SplitN(text, " ", 7)
+	if len(f) != 7 {
 		return
 	}
-	s.recordSilence(w, script.ErrOddReply)
+	var r script.Reader
+	g := &pushedGrant{id: f[0], first: r.Parse(f[1]), last: r.Parse(f[2]), place: r.Parse(f[3]), record: f[6]}
+	g.span = time.Duration(r.Parse(f[4])) * time.Microsecond
+	g.sent = time.Now().Add(-time.Duration(elapsed()-r.Parse(f[5])) * time.Microsecond)
+	if r.Err != nil || s.waiters.push(g) {
+		return
+	}
+	// Nobody waits for it any more, or the ID holds another lease.
+	s.redis.Start(func() {
+		_, name, _ := strings.Cut(g.record, "}:")
+		c := s.newReleaseCallOf(leaseKeysOf(g.record), &store.LeaseRef{ID: g.id, Fence: g.first}, linger(name))
+		c.tombstone = "-"
+		_, _ = s.finish(s.redis.Life(), opReleaseLeases, releaseLease.Call(c.keys[:], c.args[:]...))
+	})
 }

@@ -20,6 +20,9 @@ import (
 // inbox is the channel on which this process receives pushes about its requests. The store
 // subscribes to it once, for its lifetime. Pushes may be lost; heartbeats make up for that.
 type inbox struct {
+	channels   string // the start of all processes' channels
+	process    string // this process's name, 16 characters
+	caller     string // process and channels
 	channel    string
 	once       sync.Once
 	subscribed atomic.Bool
@@ -40,7 +43,9 @@ type inbox struct {
 const checkEvery = 3 * time.Second
 
 func newInbox(prefix string) *inbox {
-	return &inbox{channel: prefix + ":inbox:" + rand.Text()}
+	in := &inbox{channels: prefix + ":inbox:", process: rand.Text()[:16]}
+	in.channel, in.caller = in.channels+in.process, in.process+in.channels
+	return in
 }
 
 // recordSubscribed records that the server has confirmed the subscription.
@@ -61,14 +66,14 @@ func (in *inbox) broken() bool {
 // pushMode returns "P" if scripts may treat a PUBLISH without receivers as proof that this process
 // is gone, so that they may pass it over, and "-" otherwise. A node of a Cluster counts only its
 // own subscribers.
-func (s *Store) pushMode(fair bool) string {
-	if _, cluster := s.client.(*redis.ClusterClient); cluster || fair || s.inbox.broken() || s.inbox.uncounted.Load() {
+func (s *Store) pushMode() string {
+	if _, cluster := s.client.(*redis.ClusterClient); cluster || s.inbox.broken() || s.inbox.uncounted.Load() {
 		return "-"
 	}
 	return "P"
 }
 
-// NotifyLost implements store.Locks: f is called for holds that ForceUnlock ends.
+// NotifyLost implements store.Leases: f is called for holds that RevokeLease ends.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.inbox.lost.Add(f) }
 
 // listen starts the subscription, in the background.
@@ -155,10 +160,12 @@ func (s *Store) receive(sub *redis.PubSub) error {
 		switch m := message.(type) {
 		case *redis.Subscription: // earlier pushes are lost
 			s.inbox.recordSubscribed()
-			s.waiters.heartbeatNow(0)
+			s.waiters.beatNow()
 			s.latches.recheckAll()
 		case *redis.Message:
-			s.pushed(m.Payload)
+			for line := range strings.SplitSeq(m.Payload, "\n") {
+				s.pushed(line)
+			}
 		}
 	}
 }
@@ -167,13 +174,14 @@ func (s *Store) receive(sub *redis.PubSub) error {
 func (s *Store) pushed(message string) {
 	what, id, _ := strings.Cut(message, " ")
 	switch what {
-	case "grant":
-		s.waiters.push(id, func(w *waiter) { w.wake() })
+	case "lease":
+		s.pushedLease(id)
 	case "beat":
-		s.waiters.push(id, func(w *waiter) { w.due = time.Now() })
+		s.waiters.beatSoon(id)
 	case "open":
 		s.latches.open(id)
 	case "lost":
+		id, _, _ = strings.Cut(id, " ")
 		s.inbox.lost.Call(id)
 	case "echo":
 		s.inbox.recordEcho()
@@ -240,7 +248,7 @@ func (s *Store) checkInbox() time.Time {
 		in.mu.Unlock()
 	}
 	if worsened {
-		s.waiters.heartbeatNow(0)
+		s.waiters.beatNow()
 	}
 	return now.Add(checkEvery)
 }

@@ -10,53 +10,42 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// lockKeys are the Redis keys of a lock and of a request for it, in one slot of a Cluster: the
-// record, the holds, the queue and its heartbeats, of which scripts/queue.lua has the layouts; a
-// lone hold, which replaces all of them (scripts/lock.lua); the ID's tombstone; and the largest
-// fence.
-type lockKeys [7]string
-
-// shared returns the keys of every lock script.
-func (k *lockKeys) shared() []string { return k[:5] }
-
-// withID returns the keys of scripts that may end the request or hold of the ID.
-func (k *lockKeys) withID() []string { return k[:6] }
-
-func (k *lockKeys) fence() string { return k[6] }
+// leaseKeys are the Redis keys of the leases of a key, in one slot of a Cluster: those of
+// scripts/lib/lease.lua.
+type leaseKeys [5]string
 
 // The part of a key between the prefix and the tag.
 const (
-	ofLocks      = ":l:{"
-	ofSemaphores = ":s:{"
-	ofLatches    = ":c:{"
+	ofLeases  = ":e:{"
+	ofLatches = ":c:{"
 )
 
-func (s *Store) lockKeys(name, key, id string) lockKeys {
+func (s *Store) leaseKeys(name, key string) (keys leaseKeys) {
 	tag := s.hash(name, key)
-	return s.lockKeysOf(name, tag[:], id)
-}
-
-// lockKeysOf returns the Redis keys of the lock with a tag.
-func (s *Store) lockKeysOf(name string, tag []byte, id string) (keys lockKeys) {
-	s.queueKeys(keys[:], ofLocks, tag, []ending{{":", name}, {"h"}, {"q"}, {"w"}, {"=", name}, {"x:", id}, {"f"}})
+	s.queueKeys(keys[:], ofLeases, tag[:], []ending{{":", name}, {"o"}, {"i"}, {"p"}, {"x"}})
 	return keys
 }
 
-// permitKeys returns the Redis keys of a semaphore and of a request for a permit: those of a lock
-// without a lone hold, and with the heavy permits instead of a fence.
-func (s *Store) permitKeys(name, key, id string) []string {
-	tag := s.hash(name, key)
-	return s.permitKeysOf(name, tag[:], id)
-}
-
-func (s *Store) permitKeysOf(name string, tag []byte, id string) []string {
-	keys := make([]string, 6)
-	s.queueKeys(keys, ofSemaphores, tag, []ending{{":", name}, {"h"}, {"q"}, {"w"}, {"x:", id}, {"v"}})
+// leaseKeysOf returns the keys of a record.
+func leaseKeysOf(record string) (keys leaseKeys) {
+	stem, _, _ := strings.Cut(record, "}")
+	keys[0] = record
+	for i, end := range []string{"o", "i", "p", "x"} {
+		keys[i+1] = stem + "}" + end
+	}
 	return keys
 }
 
-// ending is the end of a Redis key. That of a record, and of a lone hold, has the name, by which a
-// listing finds them.
+// linger returns for how many ms the record of a name is kept without holds and waiters. That of a
+// lock has the largest fence, and must outlive the holder that it is compared with.
+func linger(name string) int64 {
+	if strings.HasPrefix(name, store.SemaphoreKind) {
+		return 0
+	}
+	return recordLife.Milliseconds()
+}
+
+// ending is the end of a Redis key. That of a record has the name, by which a listing finds it.
 type ending [2]string
 
 // queueKeys sets one key for each ending. They are substrings of one string, which saves
@@ -84,9 +73,9 @@ func (s *Store) queueKeys(keys []string, of string, tag []byte, endings []ending
 	}
 }
 
-// withName returns a pattern of the Redis keys that end in a name.
+// withName returns a pattern of the records with a name.
 func (s *Store) withName(of, name string) (pattern string) {
-	return glob.Replace(s.config.prefix) + of + "*}[:=]" + glob.Replace(name)
+	return glob.Replace(s.config.prefix) + of + "*}:" + glob.Replace(name)
 }
 
 // tagOf returns the tag in a Redis key that ends in a name. It checks the name, since the pattern
@@ -97,7 +86,7 @@ func (s *Store) tagOf(key, of, name string) (tag string, ok bool) {
 		return "", false
 	}
 	tag, rest, ok = strings.Cut(rest, "}")
-	return tag, ok && (rest == ":"+name || rest == "="+name)
+	return tag, ok && rest == ":"+name
 }
 
 // bucketTag is the common start of the Redis keys of a key's buckets: a hash tag, and so a slot of

@@ -123,7 +123,7 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 		}
 		pause := latchBeat
 		if s.inbox.broken() {
-			pause = frontBeat
+			pause = beatEvery
 		}
 		n, err := s.latch(ctx, awaitLatch, keys, req.Count, s.inbox.channel, latchLife.Milliseconds())
 		switch {

@@ -262,7 +262,7 @@ func TestAServerThatRefusesWrites(t *testing.T) {
 						case 0:
 							_, err = newClaim("other", fmt.Sprint(i)).acquire(s)
 						case 1:
-							if _, err := s.InspectLock(ctx(), "jobs", "k"); err == nil { // it mostly works
+							if _, err := s.InspectLease(ctx(), store.LockKind+"jobs", "k"); err == nil { // it mostly works
 								reads.Add(1)
 								if late(began) {
 									slowReads.Add(1)

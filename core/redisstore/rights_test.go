@@ -258,18 +258,41 @@ var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 		return err
 	},
 	"list": func(_ testing.TB, s *redisstore.Store) error {
-		for _, err := range s.ListLocks(ctx(), "jobs") {
+		for _, err := range s.ListLeases(ctx(), newClaim("k", "").Name) {
 			return err
 		}
 		return nil
 	},
-	"permit": func(_ testing.TB, s *redisstore.Store) error {
-		r := newRequest("k", "holder", 1, 1)
-		_, err := r.acquire(s)
+	"permits": func(_ testing.TB, s *redisstore.Store) error {
+		a, b := newPermit("k", "a", 1, 2), newPermit("k", "b", 1, 2)
+		_, err := a.acquire(s)
 		if err == nil {
-			_, err = r.release(s)
+			_, err = b.acquire(s)
+		}
+		if err == nil {
+			_, err = a.release(s)
+		}
+		if err == nil {
+			_, err = b.release(s)
 		}
 		return err
+	},
+	"queue": func(t testing.TB, s *redisstore.Store) error {
+		holder, waiter := newClaim("queue", "holder"), newClaim("queue", "waiter").queued()
+		defer func() { _, _ = holder.release(s) }()
+		defer func() { _, _ = waiter.release(s) }()
+		if _, err := holder.acquire(s); err != nil {
+			return err
+		}
+		if _, err := waiter.acquire(s); err != nil {
+			return err
+		}
+		w := waiter.await(t, s)
+		if _, err := holder.release(s); err != nil {
+			return err
+		}
+		<-w.done
+		return w.err
 	},
 	"operation": func(_ testing.TB, s *redisstore.Store) error {
 		_, err := newOp("o").begin(s)
@@ -295,7 +318,7 @@ type missing struct {
 }
 
 // onlyScripts are the operations that are scripts.
-var onlyScripts = []string{"decision", "many decisions", "lock", "permit", "operation", "latch"}
+var onlyScripts = []string{"decision", "many decisions", "lock", "permits", "queue", "operation", "latch"}
 
 var missingOnServer = map[string]missing{
 	"~lk:*":    {fails: onlyScripts},
@@ -327,9 +350,25 @@ var missingOnServer = map[string]missing{
 		_, err := newClaim("acked", "holder").acquire(acked)
 		wantUnavailable(t, err, false)
 	}},
-	"+publish":    {check: wantPolling},
-	"+subscribe":  {check: wantPolling, logged: "cannot subscribe"},
-	"&lk:inbox:*": {check: wantPolling, logged: "cannot subscribe"},
+	"+pubsub|numsub": {check: wantPassedOver},
+	"+publish":       {check: wantPolling},
+	"+subscribe":     {check: wantPolling, logged: "cannot subscribe"},
+	"&lk:inbox:*":    {check: wantPolling, logged: "cannot subscribe"},
+}
+
+// wantPassedOver checks that a process that has died is passed over once it has missed its heartbeats.
+func wantPassedOver(t *testing.T, server *redistest.Server, s *redisstore.Store) {
+	t.Helper()
+	dead := newStore(t, asLockkeeper(t, server))
+	must(t, operations["queue"](t, dead)) // which subscribes
+	holder, ghost, next := newClaim("left", "holder"), newClaim("left", "ghost").queued(), newClaim("left", "next")
+	holder.gets(t, s, store.Granted)
+	ghost.gets(t, dead, store.Queued)
+	must(t, dead.Close())
+	w := next.waitsIn(t, s)
+	holder.ends(t, s, true)
+	w.granted(t, 10*time.Second)
+	next.ends(t, s, true)
 }
 
 // wantPolling checks that waiters are granted a lock, and see a latch open, in time without pushes.
@@ -338,7 +377,7 @@ func wantPolling(t *testing.T, _ *redistest.Server, s *redisstore.Store) {
 	latch := store.LatchRequest{Name: "polled", Count: 1, TTL: time.Minute}
 	opened := make(chan error, 1)
 	go func() { opened <- s.AwaitLatch(ctx(), latch) }()
-	if took := handOver(t, s, s, "k"); took > 2*frontBeat {
+	if took := handOver(t, s, s, "k"); took > 2*time.Second {
 		t.Errorf("a lock changed hands after %v", took)
 	}
 	began := time.Now()
@@ -346,7 +385,7 @@ func wantPolling(t *testing.T, _ *redistest.Server, s *redisstore.Store) {
 	if err := errors.Join(err, <-opened); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > 3*time.Second+frontBeat {
+	if took := time.Since(began); took > 4*time.Second {
 		t.Errorf("a latch was seen to be open after %v", took)
 	}
 }

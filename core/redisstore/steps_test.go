@@ -39,21 +39,6 @@ func newStepBatch(t *testing.T, server *redistest.Server) *stepBatch {
 	return c
 }
 
-// warm opens all connections of a client, which has some for pipelines alone.
-func warm(t *testing.T, proxy *redistest.Proxy, client *redis.Client) {
-	t.Helper()
-	proxy.Delay(50 * time.Millisecond)
-	together(client.Options().PoolSize, func(int) { must(t, client.Ping(ctx()).Err()) })
-	together(10, func(int) {
-		pipe := client.Pipeline()
-		pipe.Ping(ctx())
-		pipe.Ping(ctx())
-		_, err := pipe.Exec(ctx())
-		must(t, err)
-	})
-	proxy.Delay(0)
-}
-
 // ask runs steps concurrently, which all wait until calls in flight have ended.
 func (c *stepBatch) ask(during func(), steps ...func()) {
 	c.t.Helper()
@@ -187,7 +172,7 @@ func TestADamagedKeyFailsItsOwnStepAlone(t *testing.T) {
 	c := newStepBatch(t, server)
 	bad := newClaim("bad", "bad")
 	bad.gets(t, c.store, store.Granted)
-	key := stemOf(t, server.Client(), "bad") + "=jobs"
+	key := stemOf(t, server.Client(), "bad") + ":ljobs"
 	must(t, server.Client().Del(ctx(), key).Err())
 	must(t, server.Client().SAdd(ctx(), key, "what is this").Err())
 	var steps []func()
@@ -218,7 +203,7 @@ func TestACanceledStepHoldsNothing(t *testing.T) {
 	for i := range 20 {
 		steps = append(steps, func() {
 			start := time.Now()
-			_, err := c.store.AcquireLock(leaving, newClaim(fmt.Sprint("left", i), "leaver").request())
+			_, err := c.store.AcquireLease(leaving, newClaim(fmt.Sprint("left", i), "leaver").LeaseRequest)
 			if !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) {
 				t.Errorf("a canceled call: %v", err)
 			}
@@ -390,15 +375,10 @@ func TestStepsGoTogetherInACluster(t *testing.T) {
 	together(n, func(i int) {
 		one := newClaim(fmt.Sprint(i), "holder")
 		one.gets(t, s, store.Granted)
-		permit := store.PermitRequest{
-			Name: "jobs", Key: fmt.Sprint(i), ID: one.ID, Weight: 1, Capacity: 1, TTL: time.Minute,
-		}
-		if reply, err := s.AcquirePermits(ctx(), permit); err != nil || reply.Outcome != store.Granted {
-			t.Errorf("permit: %+v, %v", reply, err)
-		}
+		permit := newPermit(fmt.Sprint(i), "holder", 1, 1)
+		permit.gets(t, s, store.Granted)
 		newOp(fmt.Sprint("op", i)).started(t, s)
-		released, err := s.ReleasePermits(ctx(), []store.PermitRef{{Name: "jobs", Key: permit.Key, ID: permit.ID}})
-		wantOwned(t, "release", err == nil && released[0], err)
+		permit.ends(t, s, true)
 		one.ends(t, s, true)
 	})
 	all, most := sizes.seen(), 0

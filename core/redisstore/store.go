@@ -60,6 +60,7 @@ type Store struct {
 	denials        denialCache
 
 	waiters waiters
+	late    lateRequests
 	latches latches
 	inbox   *inbox
 
@@ -71,7 +72,11 @@ type namesakes = namesake.Register
 
 var _ namesake.Store = (*Store)(nil)
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Buckets = (*Store)(nil)
+	_ store.Records = (*Store)(nil)
+	_ store.Latches = (*Store)(nil)
+)
 
 // Option is an optional setting of [New].
 type Option interface{ apply(*config) }
@@ -102,12 +107,12 @@ func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.pr
 // calls. Set more for a distant server; [Store.Check] reports how much.
 func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
 
-// WithSecret hashes the keys of token buckets and locks by HMAC with this secret, so that a reader
-// of the database cannot test guesses of addresses or user names. (For operations, use
-// guard.WithSecret.) Every process needs the same secret.
+// WithSecret hashes the keys of token buckets, locks and semaphores by HMAC with this secret, so
+// that a reader of the database cannot test guesses of addresses or user names. (For operations,
+// use guard.WithSecret.) Every process needs the same secret.
 //
-// Without it the database contains the keys of held and awaited locks as text. With it the Key of a
-// store.LockState from ListLocks is the hash.
+// Without it the database contains the keys of locks and semaphores in use as text. With it the Key
+// of a store.LeaseState from ListLeases is the hash.
 func WithSecret(secret []byte) Option {
 	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
 }

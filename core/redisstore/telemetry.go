@@ -13,12 +13,9 @@ var (
 	opReadResult      = script.Operation{Name: "begin_operation", Reads: true} // the second call of begin
 	opSettleOperation = script.Operation{Name: "settle_operation"}             // or abandon, or mark
 	opRenewOperations = script.Operation{Name: "renew_operations"}
-	opAcquireLock     = script.Operation{Name: "acquire_lock"} // a claim too
-	opReleaseLock     = script.Operation{Name: "release_lock"} // or downgrade, or force
-	opRenewLocks      = script.Operation{Name: "renew_locks"}
-	opAcquirePermits  = script.Operation{Name: "acquire_permits"} // a claim too
-	opReleasePermits  = script.Operation{Name: "release_permits"}
-	opRenewPermits    = script.Operation{Name: "renew_permits"}
+	opAcquireLease    = script.Operation{Name: "acquire_lease"}  // also repeated by a waiter
+	opReleaseLeases   = script.Operation{Name: "release_leases"} // or downgrade, or revoke
+	opRenewLeases     = script.Operation{Name: "renew_leases"}
 	opBeat            = script.Operation{Name: "beat", AnyOutcome: true} // of waiters
 	opLatch           = script.Operation{Name: "latch"}
 	opInspect         = script.Operation{Name: "inspect", Reads: true}
@@ -28,6 +25,5 @@ var (
 )
 
 var operations = []script.Operation{
-	opTakeTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLock, opReleaseLock,
-	opRenewLocks, opAcquirePermits, opReleasePermits, opRenewPermits, opBeat, opLatch, opInspect, opEcho, opPing, opQuorum,
+	opTakeTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect, opEcho, opPing, opQuorum,
 }

@@ -12,25 +12,32 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func TestBarging(t *testing.T) {
+// A tier leaves its reserve to smaller ones, which are granted first.
+func TestReserve(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
-		s := newSemaphore(t, w, 4)
-		barging := must(s.With(semaphore.WithBarging()))
-		first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 2)
-		calls := []*pending{start(t.Context(), s, 3), start(t.Context(), s, 1), start(t.Context(), barging, 1)}
-		wantGot(t, calls, 2) // at once
-		calls = append(calls, start(t.Context(), barging, 2), start(t.Context(), barging, 1))
-		wantGot(t, calls, 2)
-		mustRelease(t, first)
-		wantGot(t, calls, 2, 4) // from behind others
-		mustRelease(t, calls[4].permit, second)
-		wantGot(t, calls, 0, 2, 4) // the first waiter fits
-		mustRelease(t, calls[0].permit)
-		wantGot(t, calls, 0, 1, 2, 3, 4)
-		for _, i := range []int{1, 2, 3} {
-			mustRelease(t, calls[i].permit)
+		critical := newSemaphore(t, w, 4)
+		batch := must(critical.With(semaphore.WithReserve(2)))
+		held := []*semaphore.Permit{mustAcquire(t, batch, 1), mustAcquire(t, batch, 1)}
+		if _, err := batch.TryAcquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrNotAcquired) {
+			t.Errorf("a third beside the reserve: %v", err)
 		}
-		wantState(t, s, 0, 0)
+		held = append(held, mustAcquire(t, critical, 2))
+		calls := []*pending{start(t.Context(), batch, 2), start(t.Context(), critical, 2)}
+		wantGot(t, calls)
+		mustRelease(t, held[0], held[1])
+		wantGot(t, calls, 1) // before the earlier one
+		mustRelease(t, held[2])
+		wantGot(t, calls, 1) // half of the capacity is the reserve
+		mustRelease(t, calls[1].permit)
+		wantGot(t, calls, 0, 1)
+		mustRelease(t, calls[0].permit)
+		for _, call := range []func(context.Context, string, int) (*semaphore.Permit, error){batch.AcquireN, batch.TryAcquireN} {
+			sent := w.Calls(storetest.AcquireLease)
+			if _, err := call(t.Context(), "k", 3); !errors.Is(err, semaphore.ErrInvalidWeight) || w.Calls(storetest.AcquireLease) != sent {
+				t.Errorf("3 of 4 with a reserve of 2: %v", err)
+			}
+		}
+		wantState(t, critical, 0, 0)
 	})
 }
 
@@ -63,7 +70,7 @@ func TestDefaultMaxWaiting(t *testing.T) {
 		for range 1024 {
 			waiting.Go(func() { _, _ = s.Acquire(ctx, "k") })
 		}
-		wantState(t, s, 1, 1024)
+		wantState(t, s, 1, 0) // they wait in the process
 		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, semaphore.ErrQueueFull) {
 			t.Errorf("Acquire: %v", err)
 		}
@@ -92,7 +99,7 @@ func TestMaxWaiting(t *testing.T) {
 		}
 		unbounded := must(s.With(semaphore.WithMaxWaiting(0)))
 		calls = append(calls, start(t.Context(), unbounded, 1))
-		wantState(t, s, 1, 3)
+		wantState(t, s, 1, 0)
 		cancel()
 		if !calls[0].returned() {
 			t.Fatal("still waits")
@@ -146,7 +153,7 @@ func TestUnexpectedReply(t *testing.T) {
 			t.Errorf("Acquire: %v, %v", p, err)
 		}
 		wantState(t, s, 0, 0)
-		if w.Calls(storetest.ReleasePermits) != 1 {
+		if w.Calls(storetest.ReleaseLeases) != 1 {
 			t.Error("the request was not released")
 		}
 	})
@@ -154,8 +161,8 @@ func TestUnexpectedReply(t *testing.T) {
 
 type oddStore struct{ *wiretap }
 
-func (s oddStore) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	reply, err := s.wiretap.AcquirePermits(ctx, req)
+func (s oddStore) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	reply, err := s.wiretap.AcquireLease(ctx, req)
 	reply.Outcome = store.Withdrawn
 	return reply, err
 }

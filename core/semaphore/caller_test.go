@@ -21,7 +21,7 @@ func TestEndedContextSendsNothing(t *testing.T) {
 		if _, err := base.Acquire(ctx, "k"); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire: %v", err)
 		}
-		if n := w.Calls(storetest.AcquirePermits); n != 0 {
+		if n := w.Calls(storetest.AcquireLease); n != 0 {
 			t.Errorf("%d requests were sent", n)
 		}
 	})
@@ -68,7 +68,7 @@ func TestContextEndsInFlight(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 1)
 				ctx, cancel := context.WithCancel(t.Context())
-				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
+				w.Hook(nil, storetest.On(storetest.AcquireLease, func() error {
 					cancel()
 					return after
 				}))
@@ -84,9 +84,9 @@ func TestContextEndsInFlight(t *testing.T) {
 func TestContextEndsAtTheGrant(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		permit := mustAcquire(t, s, 1)
+		permit := mustAcquire(t, newSemaphore(t, w, 1), 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		w.Hook(nil, storetest.On(storetest.AwaitPermits, func() error {
+		w.Hook(nil, storetest.On(storetest.AwaitLease, func() error {
 			cancel()
 			return nil
 		}))
@@ -122,12 +122,12 @@ func TestParentEnds(t *testing.T) {
 func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), storetest.Failing(store.ErrUnconfirmed, storetest.AcquirePermits))
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), storetest.Failing(store.ErrUnconfirmed, storetest.AcquireLease))
 		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
 		synctest.Wait()
-		if n := w.Calls(storetest.ReleasePermits); n == 0 {
+		if n := w.Calls(storetest.ReleaseLeases); n == 0 {
 			t.Error("no release was sent")
 		}
 		w.Hook(nil, nil)
@@ -140,7 +140,7 @@ func TestUnconfirmedAcquireIsReleased(t *testing.T) {
 func TestFailedAcquireIsNotReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		w.Hook(storetest.Failing(errDown, storetest.AcquirePermits), nil)
+		w.Hook(storetest.Failing(errDown, storetest.AcquireLease), nil)
 		if _, err := s.Acquire(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire: %v", err)
 		}
@@ -150,7 +150,7 @@ func TestFailedAcquireIsNotReleased(t *testing.T) {
 			t.Fatalf("TryAcquire: %v", err)
 		}
 		synctest.Wait()
-		if n := w.Calls(storetest.ReleasePermits); n != 0 {
+		if n := w.Calls(storetest.ReleaseLeases); n != 0 {
 			t.Errorf("%d releases", n)
 		}
 		mustRelease(t, permit)
@@ -161,8 +161,8 @@ func TestFailedAcquireIsNotReleased(t *testing.T) {
 func TestOutageWhileWaiting(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
-		permit := mustAcquire(t, s, 1)
-		w.Hook(nil, storetest.Failing(errDown, storetest.AwaitPermits))
+		permit := mustAcquire(t, newSemaphore(t, w, 1), 1)
+		w.Hook(nil, storetest.Failing(errDown, storetest.AwaitLease))
 		call := start(t.Context(), s, 1)
 		if call.returned() {
 			t.Fatal(call.err)
@@ -179,7 +179,7 @@ func TestOutageWhileWaiting(t *testing.T) {
 func TestReplyAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1, semaphore.WithTTL(time.Second), semaphore.WithoutRenewal())
-		w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error {
+		w.Hook(nil, storetest.On(storetest.AcquireLease, func() error {
 			time.Sleep(time.Second)
 			return nil
 		}))

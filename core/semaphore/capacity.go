@@ -1,24 +1,11 @@
 package semaphore
 
 import (
-	"context"
 	"fmt"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
-
-// size is the capacity of a Semaphore until it is changed, or the Semaphore is closed.
-type size struct {
-	capacity int
-	over     context.Context // ends then
-	end      context.CancelFunc
-}
-
-func (c *core) newSize(capacity int) *size {
-	over, end := context.WithCancel(c.closing)
-	return &size{capacity, over, end}
-}
 
 func checkCapacity(n int) error {
 	if n < 1 || n > store.MaxCapacity {
@@ -35,14 +22,15 @@ func checkCapacity(n int) error {
 // the new capacity, no request is granted until enough was released. Other processes keep their
 // capacity until it is set there too: the weight in use never exceeds the largest of them.
 //
-// It sends nothing to the store itself. An error matches [ErrInvalidCapacity], and the capacity
+// An error matches [ErrInvalidCapacity], and the capacity
 // stays unchanged.
 func (s *Semaphore) SetCapacity(n int) error {
 	if err := checkCapacity(n); err != nil {
 		return err
 	}
-	s.size.Swap(s.newSize(n)).end()
-	s.namesake.Change(s.config.settings(n))
+	s.capacity.Store(int64(n))
+	s.pool.Resize()
+	s.namesake.Change(settings(s.config, n))
 	return nil
 }
 
@@ -50,31 +38,34 @@ func (s *Semaphore) SetCapacity(n int) error {
 // [ErrInvalidKey], or [ErrInvalidCapacity] if the function of [WithCapacityFunc] has returned an
 // invalid one.
 func (s *Semaphore) Capacity(key string) (int, error) {
-	if err := naming.CheckKey(key); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+	if err := s.pool.CheckKey(key); err != nil {
+		return 0, err
 	}
-	return s.capacityOf(s.size.Load(), key)
+	return s.capacityOf(s.config, key)
 }
 
-func (s *Semaphore) capacityOf(now *size, key string) (int, error) {
-	if s.config.capacityOf == nil {
-		return now.capacity, nil
+func (c *core) capacityOf(config *lease.Config, key string) (int, error) {
+	if config.CapacityOf != nil {
+		if n := config.CapacityOf(key); n != 0 {
+			return n, checkCapacity(n)
+		}
 	}
-	n := s.config.capacityOf(key)
-	if n == 0 {
-		return now.capacity, nil
-	}
-	return n, checkCapacity(n)
+	return int(c.capacity.Load()), nil
 }
 
 // weigh returns the capacity that a request of a weight is sent with.
-func (s *Semaphore) weigh(now *size, key string, n int) (int, error) {
-	capacity, err := s.capacityOf(now, key)
-	if err != nil {
-		return 0, err
+func (c *core) weigh(config *lease.Config, key string, n int) (int, error) {
+	if n < 1 {
+		return 0, fmt.Errorf("%w: %d is less than 1", ErrInvalidWeight, n)
 	}
-	if n > capacity {
+	capacity, err := c.capacityOf(config, key)
+	switch {
+	case err != nil:
+		return 0, err
+	case n > capacity:
 		return 0, fmt.Errorf("%w: %d is more than the capacity of %d", ErrInvalidWeight, n, capacity)
+	case n > capacity-config.Reserve:
+		return 0, fmt.Errorf("%w: %d is more than the capacity of %d less the reserve of %d", ErrInvalidWeight, n, capacity, config.Reserve)
 	}
 	return capacity, nil
 }

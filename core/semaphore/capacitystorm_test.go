@@ -3,6 +3,7 @@ package semaphore_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,7 @@ func TestNeverMoreThanTheCapacity(t *testing.T) {
 	defer store.Close()
 	s := must(semaphore.New(store, "test", 5))
 	defer func() { _ = s.Close() }()
-	barging := must(s.With(semaphore.WithBarging()))
+	tier := must(s.With(semaphore.WithReserve(2)))
 	var (
 		wg     sync.WaitGroup
 		inUse  [3]atomic.Int64
@@ -34,7 +35,7 @@ func TestNeverMoreThanTheCapacity(t *testing.T) {
 				}
 				from := s
 				if i%4 == 0 {
-					from = barging
+					from = tier
 				}
 				permit, err := from.AcquireN(ctx, fmt.Sprint(key), n)
 				if err != nil {
@@ -62,5 +63,71 @@ func TestNeverMoreThanTheCapacity(t *testing.T) {
 	}
 	for state, err := range s.List(t.Context()) {
 		t.Errorf("%+v, %v is left", state, err)
+	}
+}
+
+// Processes whose goroutines wait, time out and change the capacity: what is in use never exceeds the
+// largest capacity, nobody waits for ever, and nothing is left in the store.
+func TestStorm(t *testing.T) {
+	for seed := range uint64(20) {
+		inBubble(t, func(t *testing.T, w *wiretap) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			var (
+				mu            sync.Mutex
+				inUse, grants int
+				wg            sync.WaitGroup
+			)
+			roll := func(n int) int {
+				mu.Lock()
+				defer mu.Unlock()
+				return random.IntN(n)
+			}
+			for range 3 {
+				s := newSemaphore(t, w, 4, semaphore.WithTTL(100*time.Millisecond))
+				tiers := []*semaphore.Semaphore{s, s, must(s.With(semaphore.WithReserve(1)))}
+				wg.Go(func() {
+					for range 10 {
+						time.Sleep(time.Duration(roll(100)) * time.Millisecond)
+						ok(t, s.SetCapacity(3+roll(3)))
+					}
+				})
+				for range 10 {
+					wg.Go(func() {
+						for range 20 {
+							time.Sleep(time.Duration(roll(30)) * time.Millisecond)
+							ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+roll(300))*time.Millisecond)
+							from := tiers[roll(len(tiers))]
+							acquire := []func(context.Context, string, int) (*semaphore.Permit, error){from.AcquireN, from.AcquireN, from.TryAcquireN}[roll(3)]
+							permit, err := acquire(ctx, "k", 1+roll(2))
+							if err != nil {
+								cancel()
+								continue
+							}
+							mu.Lock()
+							grants++
+							if inUse += permit.Weight(); inUse > 5 {
+								t.Errorf("%d in use", inUse)
+							}
+							mu.Unlock()
+							time.Sleep(time.Duration(roll(20)) * time.Millisecond)
+							mu.Lock()
+							inUse -= permit.Weight()
+							mu.Unlock()
+							if roll(2) == 0 {
+								permit.ReleaseAsync()
+							} else if err := permit.Release(ctx); err != nil {
+								t.Errorf("Release: %v", err)
+							}
+							cancel()
+						}
+					})
+				}
+			}
+			wg.Wait()
+			wantState(t, newSemaphore(t, w, 1), 0, 0)
+			if grants < 50 {
+				t.Errorf("only %d grants", grants)
+			}
+		})
 	}
 }

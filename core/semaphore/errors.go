@@ -62,13 +62,6 @@ type BusyError struct {
 	cause error // why waiting ended
 }
 
-func busy(req store.PermitRequest, reply store.PermitReply, cause error) *BusyError {
-	return &BusyError{
-		InUse: reply.InUse, Capacity: req.Capacity, Waiting: reply.Waiting, Remaining: reply.Remaining,
-		full: reply.Outcome == store.Taken && reply.QueueFull, cause: cause,
-	}
-}
-
 // Error returns a text without the key.
 func (e *BusyError) Error() string {
 	text := fmt.Sprintf("%v: %d of %d in use, %d waiting", ErrNotAcquired, e.InUse, e.Capacity, e.Waiting)

@@ -22,38 +22,40 @@ type wiretap struct {
 	*storetest.Faulty
 
 	mu       sync.Mutex
-	released []int             // how many in each call
-	sent     []int             // the capacity of each request
-	granted  []store.PermitRef // in order
-	lost     map[string]bool   // by ID
+	released []int            // how many in each call
+	sent     []int            // the capacity of each request
+	granted  []store.LeaseRef // in order
+	lost     map[string]bool  // by ID
 }
 
 func newWiretap() *wiretap {
 	return &wiretap{Faulty: storetest.NewFaulty(memstore.New()), lost: map[string]bool{}}
 }
 
-func (w *wiretap) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	reply, err := w.Faulty.AcquirePermits(ctx, req)
+func (w *wiretap) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	reply, err := w.Faulty.AcquireLease(ctx, req)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sent = append(w.sent, req.Capacity)
 	if err == nil && reply.Outcome == store.Granted {
-		w.granted = append(w.granted, store.PermitRef{Name: req.Name, Key: req.Key, ID: req.ID})
+		w.granted = append(w.granted, req.Ref(reply.Fence))
 	}
 	return reply, err
 }
 
-func (w *wiretap) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
+func (w *wiretap) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
 	w.mu.Lock()
-	w.released = append(w.released, len(reqs))
+	w.released = append(w.released, len(refs))
 	w.mu.Unlock()
-	held, err := w.Faulty.ReleasePermits(ctx, reqs)
+	was, err := w.Faulty.ReleaseLeases(ctx, refs)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i := range held { // for the store, the release of a lost permit is a repeat
-		held[i] = held[i] && !w.lost[reqs[i].ID]
+	for i := range was { // for the store, the release of a lost permit is a repeat
+		if w.lost[refs[i].ID] {
+			was[i] = store.NotHeld
+		}
 	}
-	return held, err
+	return was, err
 }
 
 // batches returns the number of permits of each release.
@@ -76,8 +78,8 @@ func (w *wiretap) lose(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last := w.granted[len(w.granted)-1:]
-	if held, err := w.Store.ReleasePermits(t.Context(), last); err != nil || !held[0] {
-		t.Fatalf("ReleasePermits: %v, %v", held, err)
+	if was, err := w.Store.ReleaseLeases(t.Context(), last); err != nil || was[0] != store.Released {
+		t.Fatalf("ReleaseLeases: %v, %v", was, err)
 	}
 	w.lost[last[0].ID] = true
 }
@@ -92,7 +94,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 	})
 }
 
-func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Leases, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
 	s := must(semaphore.New(st, "test", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
@@ -130,12 +132,12 @@ func wantValid(t *testing.T, p *semaphore.Permit) {
 	}
 }
 
-// wantState checks the weight in use and the number of waiters.
+// wantState checks the weight in use and the number of places in the queue.
 func wantState(t *testing.T, s *semaphore.Semaphore, inUse, waiting int) {
 	t.Helper()
 	synctest.Wait()
 	state, err := s.Inspect(context.Background(), "k")
-	if err != nil || state.Key != "k" || state.InUse != inUse || state.Waiting != waiting {
+	if err != nil || state.Key != "k" || state.InUse != inUse || len(state.Waiters) != waiting {
 		t.Errorf("state %+v, %v; want %d in use, %d waiting", state, err, inUse, waiting)
 	}
 }
@@ -190,6 +192,16 @@ func wantGot(t *testing.T, calls []*pending, want ...int) {
 var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default
+
+// leasesOf returns the leases of a store.
+func leasesOf(t *testing.T, st any) store.Leases {
+	t.Helper()
+	leases, ok := st.(store.Leases)
+	if !ok {
+		t.Skipf("%T keeps no leases", st)
+	}
+	return leases
+}
 
 // must returns v, and panics on an error.
 func must[T any](v T, err error) T {

@@ -96,11 +96,11 @@ const (
 )
 
 // generous is a broken store: it grants one permit more than the capacity.
-type generous struct{ *redisstore.Store }
+type generous struct{ store.Leases }
 
-func (s generous) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
+func (s generous) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	req.Capacity++
-	return s.Store.AcquirePermits(ctx, req)
+	return s.Leases.AcquireLease(ctx, req)
 }
 
 // TestHistoryProcess is one of the processes of TestHistories.
@@ -110,9 +110,9 @@ func TestHistoryProcess(t *testing.T) {
 	defer func() { _ = client.Close() }()
 	redisStore := must(redisstore.New(client))
 	defer redisStore.Close()
-	st := store.Permits(redisStore)
+	st := leasesOf(t, redisStore)
 	if os.Getenv(historyStore) == brokenly {
-		st = generous{redisStore}
+		st = generous{st}
 	}
 	capacity := must(strconv.Atoi(os.Getenv(historyCapacity)))
 	s := must(semaphore.New(st, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name)))
@@ -135,11 +135,12 @@ func TestHistoryProcess(t *testing.T) {
 func record(t *testing.T, st string, capacity, kills int) []history.Event {
 	t.Helper()
 	server := redistest.Start(t)
-	watcher := must(redisstore.New(server.Client()))
-	t.Cleanup(func() { _ = watcher.Close() })
-	state := func() store.SemaphoreState {
+	redisStore := must(redisstore.New(server.Client()))
+	t.Cleanup(func() { _ = redisStore.Close() })
+	watcher := leasesOf(t, redisStore)
+	state := func() store.LeaseState {
 		for began := time.Now(); ; { // the machine may be busy
-			state, err := watcher.InspectPermits(context.Background(), "history", "k")
+			state, err := watcher.InspectLease(context.Background(), store.SemaphoreKind+"history", "k")
 			if err == nil {
 				return state
 			}
@@ -156,7 +157,7 @@ func record(t *testing.T, st string, capacity, kills int) []history.Event {
 		Dead: func(process string) {
 			died := time.Now()
 			held := func() bool {
-				return slices.ContainsFunc(state().Holders, func(h store.PermitHolder) bool { return h.Meta == process })
+				return slices.ContainsFunc(state().Holders, func(h store.LeaseHolder) bool { return h.Label == process })
 			}
 			for held() {
 				if time.Since(died) > historyTTL+time.Second { // a second for a busy machine

@@ -2,47 +2,60 @@ package semaphore
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
 // State is the state of the semaphore of a key.
 type State struct {
 	Key     string
-	InUse   int      // the weights of all permits, claimed or not
+	InUse   int      // the weights of all permits
 	Holders []Holder // 100 of them at most
 	Waiting int      // requests in the queue
+	Waiters []Waiter // the first 100 of them
 }
 
 // Holder is one permit of a semaphore.
 type Holder struct {
-	Fence     int64
-	Weight    int
-	Meta      string        // the holder's label ([WithHolder])
-	Remaining time.Duration // until it expires, unless it is renewed
+	Fence, LastFence int64 // the numbers that it may use when it is handed on
+	Weight           int
+	Label            string        // of the holder ([WithHolder])
+	Age              time.Duration // since it was granted; it may have been handed on since
+	Remaining        time.Duration // until it expires, unless it is renewed
 }
 
-func stateOf(s store.SemaphoreState) State {
+// Waiter is one request in the queue. A process has up to 16 for all of its waiters with the same
+// weight and settings.
+type Waiter struct {
+	Weight, Reserve int
+	Label           string        // of the waiter ([WithHolder])
+	Age             time.Duration // since it joined the queue
+}
+
+func stateOf(s store.LeaseState) State {
 	state := State{Key: s.Key, InUse: s.InUse, Waiting: s.Waiting}
 	for _, h := range s.Holders {
 		state.Holders = append(state.Holders, Holder(h))
 	}
+	for _, w := range s.Waiters {
+		state.Waiters = append(state.Waiters, Waiter(w))
+	}
 	return state
 }
 
-// Inspect returns the use of a key: its holders and the number of waiters. It is for operators and
-// tests: the state may have changed when the caller reads it.
+// Inspect returns the use of a key: its holders and the requests in its queue. It is for operators
+// and tests: the state may have changed when the caller reads it. Waiting also counts the requests
+// that wait in this process, behind those that it has in the queue; those of other processes are not
+// known.
 //
 // It returns [ErrInvalidKey], ctx's error, or one that matches store.ErrUnavailable.
 func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
-	if err := naming.CheckKey(key); err != nil {
-		return State{}, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+	state, err := s.pool.Inspect(ctx, key)
+	if err == nil {
+		state.Waiting += s.pool.Backlog(key)
 	}
-	state, err := s.pool.store.InspectPermits(ctx, s.name, key)
 	return stateOf(state), err
 }
 
@@ -51,10 +64,14 @@ func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
 // error. On Redis it scans all keys of the database, so it is for operators.
 func (s *Semaphore) List(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
-		for state, err := range s.pool.store.ListPermits(ctx, s.name) {
-			if !yield(stateOf(state), err) {
-				return
-			}
-		}
+		s.pool.List(ctx, func(state store.LeaseState, err error) bool { return yield(stateOf(state), err) })
 	}
+}
+
+// ForceRelease releases the permit whose first fence this is (see [Semaphore.Inspect]), and ends its
+// context with [ErrLost]: at once if the holder receives the store's push, otherwise at its next
+// renewal. It reports whether there was such a permit. The former holder runs until it checks its
+// context, and meanwhile more than the capacity may be in use.
+func (s *Semaphore) ForceRelease(ctx context.Context, key string, fence int64) (bool, error) {
+	return s.pool.Revoke(ctx, key, fence)
 }

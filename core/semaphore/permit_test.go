@@ -24,7 +24,7 @@ func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
 		if left := time.Until(permit.ValidUntil()); left <= ttl/2 || left >= ttl {
 			t.Errorf("valid for %v", left)
 		}
-		if n := w.Calls(storetest.RenewPermits); n < 29 || n > 31 {
+		if n := w.Calls(storetest.RenewLeases); n < 29 || n > 31 {
 			t.Errorf("renewed %d times in 10 leases, want 30", n)
 		}
 		mustRelease(t, permit)
@@ -33,9 +33,9 @@ func TestPermitIsRenewedUntilItIsReleased(t *testing.T) {
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrReleased) {
 			t.Errorf("Release again: %v", err)
 		}
-		renewals := w.Calls(storetest.RenewPermits)
+		renewals := w.Calls(storetest.RenewLeases)
 		time.Sleep(10 * ttl)
-		if n := w.Calls(storetest.RenewPermits); n != renewals {
+		if n := w.Calls(storetest.RenewLeases); n != renewals {
 			t.Errorf("renewed %d times after the release", n-renewals)
 		}
 	})
@@ -48,7 +48,7 @@ func TestRenewalsGoInBatches(t *testing.T) {
 			mustAcquire(t, s, 1)
 		}
 		time.Sleep(ttl/3 + time.Second)
-		if n := w.Calls(storetest.RenewPermits); n != 1 {
+		if n := w.Calls(storetest.RenewLeases); n != 1 {
 			t.Errorf("renewed 100 permits in %d calls", n)
 		}
 	})
@@ -67,7 +67,7 @@ func TestWithoutRenewal(t *testing.T) {
 		if err := permit.Release(t.Context()); !errors.Is(err, semaphore.ErrLost) {
 			t.Errorf("Release: %v", err)
 		}
-		if n := w.Calls(storetest.RenewPermits); n != 0 {
+		if n := w.Calls(storetest.RenewLeases); n != 0 {
 			t.Errorf("renewed %d times", n)
 		}
 	})
@@ -103,7 +103,7 @@ func TestSilentStore(t *testing.T) {
 			<-other.done
 			granted <- time.Now()
 		}()
-		w.Hook(storetest.Failing(errDown, storetest.RenewPermits, storetest.ReleasePermits), nil)
+		w.Hook(storetest.Failing(errDown, storetest.RenewLeases, storetest.ReleaseLeases), nil)
 		<-permit.Context().Done()
 		ended := time.Now()
 		wantEnded(t, permit, semaphore.ErrExpired)
@@ -128,7 +128,7 @@ func TestRenewalIsRepeated(t *testing.T) {
 		permit := mustAcquire(t, newSemaphore(t, w, 1), 1)
 		n := 0
 		w.Hook(func(op storetest.Op) error {
-			if op != storetest.RenewPermits {
+			if op != storetest.RenewLeases {
 				return nil
 			}
 			if n++; n%4 != 0 {

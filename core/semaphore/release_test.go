@@ -16,7 +16,7 @@ import (
 // slowRelease blocks releases until finish is called.
 func slowRelease(w *wiretap) (finish func()) {
 	slow := make(chan struct{})
-	w.Hook(storetest.On(storetest.ReleasePermits, func() error {
+	w.Hook(storetest.On(storetest.ReleaseLeases, func() error {
 		<-slow
 		return nil
 	}), nil)
@@ -45,7 +45,7 @@ func TestReleaseIsRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), nil)
 		if err := permit.Release(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Release: %v", err)
 		}
@@ -107,7 +107,7 @@ func TestReleaseAsyncIsRetried(t *testing.T) {
 		for i := range permits {
 			permits[i] = mustAcquire(t, s, 1)
 		}
-		w.Hook(storetest.Failing(store.ErrUnconfirmed, storetest.ReleasePermits), nil)
+		w.Hook(storetest.Failing(store.ErrUnconfirmed, storetest.ReleaseLeases), nil)
 		for _, p := range permits {
 			p.ReleaseAsync()
 		}
@@ -116,9 +116,9 @@ func TestReleaseAsyncIsRetried(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		wantState(t, s, 0, 0)
 		time.Sleep(ttl)
-		tries := w.Calls(storetest.ReleasePermits)
+		tries := w.Calls(storetest.ReleaseLeases)
 		time.Sleep(10 * ttl)
-		if n := w.Calls(storetest.ReleasePermits); n != tries {
+		if n := w.Calls(storetest.ReleaseLeases); n != tries {
 			t.Errorf("released %d times after it was confirmed", n-tries)
 		}
 	})
@@ -129,12 +129,12 @@ func TestReleaseAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 1)
 		permit := mustAcquire(t, s, 1)
-		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), nil)
 		permit.ReleaseAsync()
 		time.Sleep(ttl + 5*time.Second)
-		tries := w.Calls(storetest.ReleasePermits)
+		tries := w.Calls(storetest.ReleaseLeases)
 		time.Sleep(10 * ttl)
-		if n := w.Calls(storetest.ReleasePermits); n != tries {
+		if n := w.Calls(storetest.ReleaseLeases); n != tries {
 			t.Errorf("released %d times after the lease", n-tries)
 		}
 		wantState(t, s, 0, 0)
@@ -168,12 +168,12 @@ func TestUnconfirmedReleasesAreRetried(t *testing.T) {
 // halfStore confirms the first half of each batch of releases.
 type halfStore struct{ *wiretap }
 
-func (s halfStore) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
-	held, err := s.wiretap.ReleasePermits(ctx, reqs)
-	if len(reqs) == 1 {
-		return held, err
+func (s halfStore) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
+	was, err := s.wiretap.ReleaseLeases(ctx, refs)
+	if len(refs) == 1 {
+		return was, err
 	}
-	return held[:len(held)/2], store.ErrUnconfirmed
+	return was[:len(was)/2], store.ErrUnconfirmed
 }
 
 func TestCloseFinishesReleases(t *testing.T) {
@@ -185,14 +185,14 @@ func TestCloseFinishesReleases(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 10)
 				for range 5 {
-					w.Hook(storetest.On(storetest.ReleasePermits, func() error {
+					w.Hook(storetest.On(storetest.ReleaseLeases, func() error {
 						time.Sleep(100 * time.Millisecond)
 						return nil
 					}), nil)
 					mustAcquire(t, s, 1).ReleaseAsync()
 				}
 				ok(t, finish(s, w))
-				state, err := w.InspectPermits(t.Context(), "test", "k") // without waiting
+				state, err := w.InspectLease(t.Context(), store.SemaphoreKind+"test", "k") // without waiting
 				if err != nil || state.InUse != 0 {
 					t.Errorf("%+v, %v", state, err)
 				}

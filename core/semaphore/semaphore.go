@@ -22,9 +22,13 @@
 //
 // Requests are granted in the order in which they reached the store, across all processes. The
 // first one that does not fit blocks those behind it, even if they would fit: otherwise small ones
-// would starve a large one. With [WithBarging] they may go ahead, which uses more of the capacity,
-// and may starve large requests. The queue of a key has room for 1,024 requests ([WithMaxWaiting]).
-// A caller that stops waiting leaves the queue, and the next moves up at once.
+// would starve a large one. [WithReserve] makes tiers, of which one goes before the other. The queue
+// of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops waiting leaves the
+// queue, and the next moves up at once.
+//
+// Callers of one process with the same weight and settings queue in the process, which has up to 16
+// places for them in the store, and no more than there is room for. A permit that is released while
+// others of them wait is handed on, up to 16 times or for 50 ms, before it is released in the store.
 //
 // There is no re-entry: a call with a permit's context acquires another permit. A caller that waits
 // for more permits while it holds some can wait for itself, or for another that does the same,
@@ -59,15 +63,11 @@ package semaphore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync/atomic"
-	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -77,23 +77,14 @@ import (
 // All methods may be called concurrently.
 type Semaphore struct {
 	*core
-	config config
+	config *lease.Config
 }
 
 // core is shared by a Semaphore and its variants ([Semaphore.With]).
 type core struct {
-	name  string
-	pool  *pool
-	size  atomic.Pointer[size]
-	calls background.Group // calls that may still get a grant
-
-	closing context.Context // ends when the Semaphore is closed, or its store is shut down
-	close   context.CancelFunc
-	closed  atomic.Bool // Close was called
-
-	detach    func() // from the store's Shutdown
-	namesake  *namesake.Member
-	telemetry *telemetry.Semaphore
+	pool     *lease.Pool
+	capacity atomic.Int64
+	namesake *namesake.Member
 }
 
 // New returns a Semaphore that keeps its permits in store, under name, with a capacity for each
@@ -105,48 +96,42 @@ type core struct {
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
 // [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes
 // or not printable ASCII, or if an option is out of its range.
-func New(st store.Permits, name string, capacity int, opts ...Option) (*Semaphore, error) {
-	if naming.IsNil(st) {
-		return nil, errors.New("semaphore: New: nil store")
+func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore, error) {
+	config, err := lease.NewConfig("semaphore", st, name, lease.Config{MaxWaiting: 1024}, opts)
+	if err == nil {
+		err = checkCapacity(capacity)
 	}
-	if err := naming.CheckName(name); err != nil {
-		return nil, fmt.Errorf("semaphore: New: %w", err)
-	}
-	if err := checkCapacity(capacity); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	config := defaults().with(opts)
-	config.ofNew = false
-	if err := config.check(); err != nil {
-		return nil, fmt.Errorf("semaphore: New: %w", err)
-	}
-	c := &core{
-		name:      name,
-		telemetry: telemetry.NewSemaphore(config.providers, ScopeName, name),
-	}
-	c.pool = newPool(st, c.telemetry, telemetry.NewLeases(config.providers, config.logger, ScopeName, name, "semaphore"))
-	c.namesake = namesake.Join(st, config.logger, "semaphore", name, config.settings(capacity))
-	c.closing, c.close = context.WithCancel(context.Background())
-	c.size.Store(c.newSize(capacity))
-	c.detach = st.AtShutdown(c.shutdown)
-	return &Semaphore{core: c, config: config}, nil
+	c := &core{namesake: namesake.Join(st, config.Logger, "semaphore", name, settings(config, capacity))}
+	c.capacity.Store(int64(capacity))
+	c.pool = lease.NewPool(st, lease.Mechanism{
+		Kind: store.SemaphoreKind, Name: name, Key: contextKey{},
+		ErrReleased: ErrReleased, ErrExpired: ErrExpired, ErrLost: ErrLost, ErrInvalidKey: ErrInvalidKey, ErrNotAcquired: ErrNotAcquired,
+		Busy: func(b lease.Busy) error {
+			return &BusyError{InUse: b.InUse, Capacity: b.Capacity, Waiting: b.Waiting, Remaining: b.Remaining, full: b.Full, cause: b.Cause}
+		},
+		Capacity:  c.weigh,
+		Alloc:     newPermit,
+		Telemetry: telemetry.NewSemaphore(config.Providers, ScopeName, name),
+		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "semaphore"),
+	})
+	return &Semaphore{c, config}, nil
 }
 
 // Name returns the name that the Semaphore was built with.
-func (s *Semaphore) Name() string { return s.name }
+func (s *Semaphore) Name() string { return s.pool.Name }
 
 // With returns a Semaphore of the same permits with some settings changed. It shares the capacity
 // of s, which either of them can change, and is closed together with it. Options for providers and
 // loggers are of [New] alone, and an error here.
 func (s *Semaphore) With(opts ...Option) (*Semaphore, error) {
-	config := s.config.with(opts)
-	if config.ofNew {
-		return nil, errors.New("semaphore: With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")
+	config, err := lease.Vary("semaphore", s.config, opts)
+	if err != nil {
+		return nil, err
 	}
-	if err := config.check(); err != nil {
-		return nil, fmt.Errorf("semaphore: With: %w", err)
-	}
-	return &Semaphore{core: s.core, config: config}, nil
+	return &Semaphore{s.core, config}, nil
 }
 
 // Do runs fn while it holds a permit of key. fn's context is the permit's. It returns the error of
@@ -165,9 +150,6 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 	return fn(permit.Context())
 }
 
-// closeTimeout is how long Close waits for releases.
-const closeTimeout = 5 * time.Second
-
 // Close closes the Semaphore: waiters and later calls return [ErrClosed], every held permit is
 // released, and its context ends with [ErrReleased]. Close waits up to 5 s for the store. Its error
 // has the number of permits that may be held until their leases expire. It does not close the
@@ -175,21 +157,6 @@ const closeTimeout = 5 * time.Second
 //
 // The store's Shutdown does the same for every Semaphore on it; Close then finishes the rest.
 func (s *Semaphore) Close() error {
-	if s.closed.Swap(true) {
-		return nil
-	}
 	s.namesake.Leave()
-	s.detach()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	return s.shutdown(ctx)
-}
-
-// shutdown first ends the process's own requests, so that it gets no more grants, and then releases
-// its permits.
-func (c *core) shutdown(ctx context.Context) error {
-	c.close()
-	inFlight := c.calls.Wait(ctx)
-	// Withdraw places in the queue before releasing the permits that they wait for.
-	return errors.Join(c.pool.releases.Wait(ctx), c.pool.shutdown(ctx), inFlight)
+	return s.pool.Close()
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
@@ -27,7 +26,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	for name, build := range map[string]func() (*semaphore.Semaphore, error){
 		"nil store":         func() (*semaphore.Semaphore, error) { return semaphore.New(nil, "s", 1) },
-		"typed nil store":   func() (*semaphore.Semaphore, error) { return semaphore.New((*redisstore.Store)(nil), "s", 1) },
+		"typed nil store":   func() (*semaphore.Semaphore, error) { return semaphore.New((*memstore.Store)(nil), "s", 1) },
 		"no name":           named(""),
 		"odd name":          named("a\nb"),
 		"long name":         named(strings.Repeat("n", 129)),
@@ -85,7 +84,7 @@ func TestInvalidRequestsAreNotSent(t *testing.T) {
 			}
 		}
 	}
-	if n := w.Calls(storetest.AcquirePermits); n != 0 {
+	if n := w.Calls(storetest.AcquireLease); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}
 	mustRelease(t, must(s.AcquireN(t.Context(), strings.Repeat("k", 1024), 3)))
@@ -166,7 +165,7 @@ func TestCloseWithoutReplies(t *testing.T) {
 		for range 150 {
 			mustAcquire(t, s, 1)
 		}
-		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), nil)
 		began := time.Now()
 		if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
 			t.Errorf("Close: %v after %v", err, time.Since(began))
@@ -177,7 +176,7 @@ func TestCloseWithoutReplies(t *testing.T) {
 
 		closed := newSemaphore(t, w, 200)
 		mustAcquire(t, closed, 1)
-		w.Hook(storetest.Failing(memstoreClosed(), storetest.ReleasePermits), nil)
+		w.Hook(storetest.Failing(memstoreClosed(), storetest.ReleaseLeases), nil)
 		if err := closed.Close(); !errors.Is(err, errDown) {
 			t.Errorf("Close with a closed store: %v", err)
 		}
@@ -204,7 +203,7 @@ func TestStoreShutdownReleasesPermits(t *testing.T) {
 		for _, p := range permits {
 			wantEnded(t, p, semaphore.ErrReleased)
 		}
-		if n := w.Calls(storetest.ReleasePermits); n != 4 {
+		if n := w.Calls(storetest.ReleaseLeases); n != 4 {
 			t.Errorf("released in %d calls, want one for the place in the queue and 3 for the permits", n)
 		}
 		if !next.returned() || !errors.Is(next.err, semaphore.ErrClosed) {
@@ -223,7 +222,7 @@ func TestList(t *testing.T) {
 		}
 		found := map[string]int{}
 		for state, err := range s.List(t.Context()) {
-			if err != nil || len(state.Holders) != 1 || state.Holders[0].Meta != "me" || state.Holders[0].Weight != state.InUse {
+			if err != nil || len(state.Holders) != 1 || state.Holders[0].Label != "me" || state.Holders[0].Weight != state.InUse {
 				t.Errorf("%+v, %v", state, err)
 			}
 			found[state.Key] = state.InUse

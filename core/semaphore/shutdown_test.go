@@ -30,7 +30,7 @@ func TestShutdownWaitsForRequestsInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
 				s := newSemaphore(t, w, 4)
-				w.Hook(nil, storetest.On(storetest.AcquirePermits, func() error { // granted, and its reply is in flight
+				w.Hook(nil, storetest.On(storetest.AcquireLease, func() error { // granted, and its reply is in flight
 					time.Sleep(100 * time.Millisecond)
 					return nil
 				}))
@@ -61,7 +61,7 @@ func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 		for range 300 {
 			mustAcquire(t, s, 1)
 		}
-		w.Hook(storetest.Failing(errDown, storetest.ReleasePermits), nil)
+		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := w.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300 unconfirmed releases") {
@@ -82,7 +82,7 @@ func TestShutdownOnRedis(t *testing.T) {
 	newProcess := func() (*semaphore.Semaphore, *redisstore.Store) {
 		st := must(redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second)))
 		t.Cleanup(func() { _ = st.Close() })
-		return newSemaphore(t, st, 2), st
+		return newSemaphore(t, leasesOf(t, st), 2), st
 	}
 	mine, st := newProcess()
 	other, _ := newProcess()
@@ -106,7 +106,7 @@ func TestShutdownOnRedis(t *testing.T) {
 			}
 		}
 	}
-	waiting(8)
+	waiting(2) // of the eight, which wait in their process
 	next := make(chan *semaphore.Permit, 1)
 	go func() {
 		permit, err := other.AcquireN(context.Background(), "k", 2)
@@ -115,7 +115,7 @@ func TestShutdownOnRedis(t *testing.T) {
 		}
 		next <- permit
 	}()
-	waiting(9)
+	waiting(3)
 	for range 8 {
 		go func() {
 			_, err := mine.TryAcquire(context.Background(), "k2") // in flight

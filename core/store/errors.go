@@ -33,7 +33,7 @@ var (
 	// on a quorum. It also matches errors.ErrUnsupported.
 	ErrNotSupported = fmt.Errorf("lockkeeper: %w by this store", errors.ErrUnsupported)
 
-	// ErrWithdrawn is what AwaitLock and AwaitPermits return for a request that was released.
+	// ErrWithdrawn is what AwaitLease returns for a request that was released.
 	ErrWithdrawn = errors.New("lockkeeper: request withdrawn")
 )
 

@@ -15,8 +15,7 @@ import "context"
 type Store interface {
 	Buckets
 	Records
-	Locks
-	Permits
+	Leases
 	Latches
 
 	// Ping returns nil if the store can be reached, an error that matches ErrUnavailable if it

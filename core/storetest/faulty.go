@@ -23,21 +23,15 @@ const (
 	AbandonOperation Op = "AbandonOperation"
 	MarkOperation    Op = "MarkOperation"
 	RenewOperations  Op = "RenewOperations"
-	AcquireLock      Op = "AcquireLock"
-	AwaitLock        Op = "AwaitLock"
-	RenewLocks       Op = "RenewLocks"
-	ReleaseLock      Op = "ReleaseLock"
-	DowngradeLock    Op = "DowngradeLock"
-	VerifyLock       Op = "VerifyLock"
-	InspectLock      Op = "InspectLock"
-	ListLocks        Op = "ListLocks"
-	ForceUnlock      Op = "ForceUnlock"
-	AcquirePermits   Op = "AcquirePermits"
-	AwaitPermits     Op = "AwaitPermits"
-	RenewPermits     Op = "RenewPermits"
-	ReleasePermits   Op = "ReleasePermits"
-	InspectPermits   Op = "InspectPermits"
-	ListPermits      Op = "ListPermits"
+	AcquireLease     Op = "AcquireLease"
+	AwaitLease       Op = "AwaitLease"
+	RenewLeases      Op = "RenewLeases"
+	ReleaseLeases    Op = "ReleaseLeases"
+	DowngradeLease   Op = "DowngradeLease"
+	VerifyLease      Op = "VerifyLease"
+	InspectLease     Op = "InspectLease"
+	ListLeases       Op = "ListLeases"
+	RevokeLease      Op = "RevokeLease"
 	CountDownLatch   Op = "CountDownLatch"
 	InspectLatch     Op = "InspectLatch"
 	AwaitLatch       Op = "AwaitLatch"
@@ -269,66 +263,75 @@ func (f *Faulty) RenewOperations(ctx context.Context, reqs []store.RenewRequest)
 	return disturb(ctx, f, RenewOperations, func() ([]bool, error) { return f.Store.RenewOperations(ctx, reqs) })
 }
 
-// AcquireLock implements store.Locks.
-func (f *Faulty) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
-	return disturb(ctx, f, AcquireLock, func() (store.LockReply, error) { return f.Store.AcquireLock(ctx, req) })
+// AcquireLease implements store.Leases.
+func (f *Faulty) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	return disturb(ctx, f, AcquireLease, func() (store.LeaseReply, error) { return f.Store.AcquireLease(ctx, req) })
 }
 
-// AwaitLock implements store.Locks.
-func (f *Faulty) AwaitLock(ctx context.Context, req store.LockRequest) (store.Grant, error) {
-	return disturb(ctx, f, AwaitLock, func() (store.Grant, error) { return f.Store.AwaitLock(ctx, req) })
+// AwaitLease implements store.Leases.
+func (f *Faulty) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	return disturb(ctx, f, AwaitLease, func() (store.Grant, error) { return f.Store.AwaitLease(ctx, req) })
 }
 
-// RenewLocks implements store.Locks.
-func (f *Faulty) RenewLocks(ctx context.Context, reqs []store.LockRef) ([]bool, error) {
-	return disturb(ctx, f, RenewLocks, func() ([]bool, error) { return f.Store.RenewLocks(ctx, reqs) })
+// RenewLeases implements store.Leases.
+func (f *Faulty) RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool, error) {
+	return disturb(ctx, f, RenewLeases, func() ([]bool, error) { return f.Store.RenewLeases(ctx, refs) })
 }
 
-// ReleaseLock implements store.Locks.
-func (f *Faulty) ReleaseLock(ctx context.Context, req store.LockRef) (bool, error) {
-	return disturb(ctx, f, ReleaseLock, func() (bool, error) { return f.Store.ReleaseLock(ctx, req) })
+// ReleaseLeases implements store.Leases.
+func (f *Faulty) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
+	return disturb(ctx, f, ReleaseLeases, func() ([]store.ReleaseOutcome, error) { return f.Store.ReleaseLeases(ctx, refs) })
 }
 
-// DowngradeLock implements store.Locks.
-func (f *Faulty) DowngradeLock(ctx context.Context, req store.LockRef) (bool, error) {
-	return disturb(ctx, f, DowngradeLock, func() (bool, error) { return f.Store.DowngradeLock(ctx, req) })
+// DowngradeLease implements store.Leases.
+func (f *Faulty) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
+	return disturb(ctx, f, DowngradeLease, func() (bool, error) { return f.Store.DowngradeLease(ctx, ref, weight) })
 }
 
-// VerifyLock implements store.Locks.
-func (f *Faulty) VerifyLock(ctx context.Context, req store.LockRef) (bool, error) {
-	return disturb(ctx, f, VerifyLock, func() (bool, error) { return f.Store.VerifyLock(ctx, req) })
+// VerifyLease implements store.Leases.
+func (f *Faulty) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
+	return disturb(ctx, f, VerifyLease, func() (bool, error) { return f.Store.VerifyLease(ctx, ref) })
 }
 
-// InspectLock implements store.Locks.
-func (f *Faulty) InspectLock(ctx context.Context, name, key string) (store.LockState, error) {
-	return disturb(ctx, f, InspectLock, func() (store.LockState, error) { return f.Store.InspectLock(ctx, name, key) })
+// InspectLease implements store.Leases.
+func (f *Faulty) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
+	return disturb(ctx, f, InspectLease, func() (store.LeaseState, error) { return f.Store.InspectLease(ctx, name, key) })
 }
 
-// ListLocks implements store.Locks. A fault is an error that it yields.
-func (f *Faulty) ListLocks(ctx context.Context, name string) iter.Seq2[store.LockState, error] {
-	return disturbList(ctx, f, ListLocks, f.Store.ListLocks(ctx, name))
-}
-
-// disturbList returns a list, or one that yields the error of the call's fault.
-func disturbList[T any](ctx context.Context, f *Faulty, op Op, list iter.Seq2[T, error]) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		list, err := disturb(ctx, f, op, func() (iter.Seq2[T, error], error) { return list, nil })
+// ListLeases implements store.Leases. A fault is an error that it yields.
+func (f *Faulty) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
+	return func(yield func(store.LeaseState, error) bool) {
+		list, err := disturb(ctx, f, ListLeases, func() (iter.Seq2[store.LeaseState, error], error) {
+			return f.Store.ListLeases(ctx, name), nil
+		})
 		if err != nil {
-			var none T
-			yield(none, err)
+			yield(store.LeaseState{}, err)
 			return
 		}
 		list(yield)
 	}
 }
 
-// ForceUnlock implements store.Locks.
-func (f *Faulty) ForceUnlock(ctx context.Context, name, key string, fence int64) (bool, error) {
-	return disturb(ctx, f, ForceUnlock, func() (bool, error) { return f.Store.ForceUnlock(ctx, name, key, fence) })
+// RevokeLease implements store.Leases.
+func (f *Faulty) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
+	return disturb(ctx, f, RevokeLease, func() (bool, error) { return f.Store.RevokeLease(ctx, name, key, fence) })
 }
 
-// NotifyLost implements store.Locks. It has no faults.
-func (f *Faulty) NotifyLost(lost func(id string)) (remove func()) { return f.Store.NotifyLost(lost) }
+// CountDownLatch implements store.Latches.
+func (f *Faulty) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (int, error) {
+	return disturb(ctx, f, CountDownLatch, func() (int, error) { return f.Store.CountDownLatch(ctx, req, participant) })
+}
+
+// InspectLatch implements store.Latches.
+func (f *Faulty) InspectLatch(ctx context.Context, req store.LatchRequest) (int, error) {
+	return disturb(ctx, f, InspectLatch, func() (int, error) { return f.Store.InspectLatch(ctx, req) })
+}
+
+// AwaitLatch implements store.Latches.
+func (f *Faulty) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
+	_, err := disturb(ctx, f, AwaitLatch, func() (struct{}, error) { return struct{}{}, f.Store.AwaitLatch(ctx, req) })
+	return err
+}
 
 // Ping implements store.Store.
 func (f *Faulty) Ping(ctx context.Context) error {

@@ -72,73 +72,68 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestFaultsOfLocks(t *testing.T) {
+func TestFaultsOfLeases(t *testing.T) {
 	f := storetest.NewFaulty(memstore.New())
-	req := store.LockRequest{Name: "n", Key: "k", ID: "id", TTL: time.Minute, Fences: 1}
-	hold := store.LockRef{Name: "n", Key: "k", ID: "id", TTL: time.Minute}
-	held := func() bool {
+	name := store.LockKind + "n"
+	req := store.LeaseRequest{Name: name, Key: "k", ID: "id", Weight: 1, Capacity: 1, TTL: time.Minute, Fences: 1}
+	holds := func() []store.LeaseHolder {
 		t.Helper()
-		held, err := f.VerifyLock(t.Context(), hold)
+		state, err := f.Store.InspectLease(t.Context(), name, "k")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return held
+		return state.Holders
 	}
-	f.BreakNext(storetest.AcquireLock, storetest.Down, 1)
-	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, store.ErrUnavailable) || held() {
+	f.BreakNext(storetest.AcquireLease, storetest.Down, 1)
+	if _, err := f.AcquireLease(t.Context(), req); !errors.Is(err, store.ErrUnavailable) || len(holds()) != 0 {
 		t.Errorf("Down: %v", err)
 	}
-	f.BreakNext(storetest.AcquireLock, storetest.LostReply, 1)
-	if _, err := f.AcquireLock(t.Context(), req); !errors.Is(err, store.ErrUnconfirmed) || !held() {
-		t.Errorf("LostReply: %v", err)
+	f.BreakNext(storetest.AcquireLease, storetest.LostReply, 1)
+	if _, err := f.AcquireLease(t.Context(), req); !errors.Is(err, store.ErrUnconfirmed) || len(holds()) != 1 {
+		t.Fatalf("LostReply: %v", err)
 	}
-	f.BreakNext(storetest.ListLocks, storetest.Down, 1)
-	for _, want := range []error{store.ErrUnavailable, nil} {
-		n := 0
-		for state, err := range f.ListLocks(t.Context(), "n") {
-			n++
-			if !errors.Is(err, want) {
-				t.Errorf("ListLocks: %+v, %v, want %v", state, err, want)
-			}
-		}
-		if n != 1 {
-			t.Errorf("ListLocks yielded %d times", n)
-		}
-	}
+	refs := []store.LeaseRef{req.Ref(holds()[0].Fence)}
+	latch := store.LatchRequest{Name: "n", Count: 1, TTL: time.Minute}
 	for op, call := range map[storetest.Op]func() error{
-		storetest.AcquirePermits: func() error {
-			_, err := f.AcquirePermits(t.Context(), store.PermitRequest{})
-			return err
-		},
-		storetest.AwaitPermits: func() error {
-			_, err := f.AwaitPermits(t.Context(), store.PermitRequest{})
-			return err
-		},
-		storetest.RenewPermits:   func() error { _, err := f.RenewPermits(t.Context(), nil); return err },
-		storetest.ReleasePermits: func() error { _, err := f.ReleasePermits(t.Context(), nil); return err },
-		storetest.InspectPermits: func() error { _, err := f.InspectPermits(t.Context(), "n", "k"); return err },
-		storetest.ListPermits: func() (err error) {
-			for _, err = range f.ListPermits(t.Context(), "n") {
+		storetest.AwaitLease:     func() error { _, err := f.AwaitLease(t.Context(), req); return err },
+		storetest.RenewLeases:    func() error { _, err := f.RenewLeases(t.Context(), refs); return err },
+		storetest.DowngradeLease: func() error { _, err := f.DowngradeLease(t.Context(), refs[0], 1); return err },
+		storetest.VerifyLease:    func() error { _, err := f.VerifyLease(t.Context(), refs[0]); return err },
+		storetest.InspectLease:   func() error { _, err := f.InspectLease(t.Context(), name, "k"); return err },
+		storetest.RevokeLease:    func() error { _, err := f.RevokeLease(t.Context(), name, "k", 1); return err },
+		storetest.ListLeases: func() error {
+			var errs []error
+			for _, err := range f.ListLeases(t.Context(), name) {
+				errs = append(errs, err)
 			}
-			return err
+			if len(errs) != 1 {
+				t.Errorf("ListLeases yielded %v", errs)
+			}
+			return errors.Join(errs...)
 		},
-		storetest.CountDownLatch: func() error {
-			_, err := f.CountDownLatch(t.Context(), store.LatchRequest{}, "p")
-			return err
+		storetest.CountDownLatch: func() error { _, err := f.CountDownLatch(t.Context(), latch, "p"); return err },
+		storetest.InspectLatch:   func() error { _, err := f.InspectLatch(t.Context(), latch); return err },
+		storetest.AwaitLatch: func() error {
+			if _, err := f.Store.CountDownLatch(t.Context(), latch, "p"); err != nil {
+				t.Error(err)
+			}
+			return f.AwaitLatch(t.Context(), latch)
 		},
-		storetest.InspectLatch: func() error { _, err := f.InspectLatch(t.Context(), store.LatchRequest{}); return err },
-		storetest.AwaitLatch:   func() error { return f.AwaitLatch(t.Context(), store.LatchRequest{}) },
 	} {
 		f.BreakNext(op, storetest.Down, 1)
-		if err := call(); !errors.Is(err, store.ErrUnavailable) || f.Calls(op) != 1 {
-			t.Errorf("%s: %v", op, err)
+		if err := call(); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%s, Down: %v", op, err)
+		}
+		if err := call(); err != nil || f.Calls(op) != 2 {
+			t.Errorf("%s: %v, %d calls", op, err, f.Calls(op))
 		}
 	}
-	f.BreakNext(storetest.ReleaseLock, storetest.LostReply, 1)
-	if _, err := f.ReleaseLock(t.Context(), hold); !errors.Is(err, store.ErrUnconfirmed) || held() {
+	f.BreakNext(storetest.ReleaseLeases, storetest.LostReply, 1)
+	if _, err := f.ReleaseLeases(t.Context(), refs); !errors.Is(err, store.ErrUnconfirmed) || len(holds()) != 0 {
 		t.Errorf("LostReply: %v", err)
 	}
-	if released, err := f.ReleaseLock(t.Context(), hold); !released || err != nil {
-		t.Errorf("the repeat of a release: %v, %v", released, err)
+	refs[0].Repeated = true
+	if outcomes, err := f.ReleaseLeases(t.Context(), refs); err != nil || len(outcomes) != 1 || outcomes[0] != store.ReleaseUnknown {
+		t.Errorf("the repeat of a release: %v, %v", outcomes, err)
 	}
 }

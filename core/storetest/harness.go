@@ -40,8 +40,7 @@ type Runner[S any] func(t *testing.T, test func(*testing.T, Harness[S]))
 func All[S store.Store](t *testing.T, run Runner[S]) {
 	t.Run("buckets", func(t *testing.T) { Buckets(t, run) })
 	t.Run("records", func(t *testing.T) { Records(t, run) })
-	t.Run("locks", func(t *testing.T) { Locks(t, run) })
-	t.Run("permits", func(t *testing.T) { Permits(t, run) })
+	t.Run("leases", func(t *testing.T) { leases(t, run) })
 	t.Run("latches", func(t *testing.T) { Latches(t, run) })
 }
 
@@ -100,6 +99,17 @@ func expect[T comparable](t *testing.T, what string, got, want T, began time.Tim
 	}
 	return true
 }
+
+const (
+	// eventually is how long a test waits for an event.
+	eventually = 10 * time.Second
+	// shortLease is over after pastLease.
+	shortLease = 40 * time.Millisecond
+	pastLease  = 60 * time.Millisecond
+	// clocks is the tolerance for the difference of the store's and the test's clocks during a
+	// test.
+	clocks = 20 * time.Millisecond
+)
 
 // background is the context of calls that must not fail.
 func background() context.Context { return context.Background() }

@@ -226,13 +226,11 @@ func latchesApart(t *testing.T, h Harness[store.Latches]) {
 		other.arrived(0)
 		other.countDown("b", 1)
 	}
-	p, k := newPermits(t, as[store.Permits](t, h), 1), newLock(t, as[store.Locks](t, h))
-	p.name, k.name = l.name, l.name
-	for _, key := range []string{"", "k", l.name, "a"} {
-		p.key, k.key = key, key
-		if key != "" { // mechanisms have no empty key
-			p.granted(p.request(1))
-			k.granted(k.exclusive())
+	for _, kind := range []leaseKind{aLock, aSemaphore} {
+		held := newLease(t, as[store.Leases](t, h), kind)
+		held.name = kind.prefix + l.name
+		for _, held.key = range []string{"k", l.name, "a"} {
+			held.granted(held.whole())
 		}
 	}
 	l.waiting(w)
@@ -435,4 +433,14 @@ func closedLatch(t *testing.T, h Harness[store.Latches]) {
 		}
 	}
 	l.latchCalls(background(), func(_ string, err error) { wantErrClosed(t, err) })
+}
+
+func shutDownLatch(t *testing.T, h Harness[store.Latches]) {
+	l := newLatch(t, h)
+	w := l.await(2)
+	shutsDown(t, h.Store)
+	<-w.done
+	wantErrClosed(t, w.err)
+	_, err := h.Store.CountDownLatch(background(), l.request(2), "a")
+	wantErrClosed(t, err)
 }

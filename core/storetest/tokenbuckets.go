@@ -299,3 +299,9 @@ func closedTake(t *testing.T, h Harness[store.Buckets]) {
 	wantErrClosed(t, err)
 	wantErrClosed(t, l.Reset(background(), "k"))
 }
+
+func shutDownBuckets(t *testing.T, h Harness[store.Buckets]) {
+	shutsDown(t, h.Store)
+	_, err := h.Store.TakeTokens(background(), unique("limiter"), "k", []store.Charge{})
+	wantErrClosed(t, err)
+}

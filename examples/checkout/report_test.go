@@ -91,7 +91,9 @@ func crowd(t *testing.T, instances ...*instance) {
 			}
 		}
 	}
-	if served != 6 || away != 6 {
+	// Each instance bounds its own waiters, and knows of those of others no more than their places in
+	// the queue.
+	if served < 6 || served > 4+2*len(instances) || served+away != requests {
 		t.Errorf("%d were served, and %d turned away", served, away)
 	}
 	for n, i := range instances {

@@ -199,10 +199,10 @@ func TestOutageIsUnavailable(t *testing.T) {
 		store = newStore(t)
 		return newServer(store, checkout)
 	}, func(t *testing.T, c client) {
-		store.Break(storetest.AcquireLock, storetest.Down)
+		store.Break(storetest.AcquireLease, storetest.Down)
 		_, err := c.call("alice", "k")
 		refused(t, err, connect.CodeUnavailable, policy.ReducedCapacity, true)
-		store.Mend(storetest.AcquireLock)
+		store.Mend(storetest.AcquireLease)
 		c.runs("alice", "k") // a refusal behind the guard is not kept
 	})
 }

@@ -36,7 +36,7 @@ func (s *stage) store(p *process) (*redisstore.Store, error) {
 	return st, nil
 }
 
-func (s *stage) newLocker(ctx context.Context, st store.Locks, processes ...*process) (*lock.Locker, error) {
+func (s *stage) newLocker(ctx context.Context, st store.Leases, processes ...*process) (*lock.Locker, error) {
 	locker, err := lock.New(st, "trial", lock.WithTTL(s.ttl))
 	if err != nil {
 		return nil, err

@@ -15,14 +15,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func newLocker(t *testing.T, st store.Locks) *lock.Locker {
+func newLocker(t *testing.T, st store.Leases) *lock.Locker {
 	t.Helper()
 	l := must(lock.New(st, "carts"))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-func newSemaphore(t *testing.T, st store.Permits, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+func newSemaphore(t *testing.T, st store.Leases, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
 	s := must(semaphore.New(st, "reports", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
@@ -115,7 +115,7 @@ var exclusiveRows = append([]row{
 		st := newStore(t)
 		var c counter
 		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, st), By: byID})
-		st.BreakNext(storetest.AcquireLock, storetest.Down, 1)
+		st.BreakNext(storetest.AcquireLease, storetest.Down, 1)
 		s.send("1", "").denies(policy.ReducedCapacity)
 		s.send("1", "").is(http.StatusCreated, "run 1")
 	}},
@@ -126,7 +126,7 @@ var exclusiveRows = append([]row{
 			Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()},
 		})
 		s.send("1", "").is(http.StatusCreated, "run 1").has("Lock-Status", "")
-		st.Break(storetest.AcquireLock, storetest.Down)
+		st.Break(storetest.AcquireLease, storetest.Down)
 		s.send("1", "").is(http.StatusCreated, "run 2").has("Lock-Status", "bypassed")
 	}},
 }, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {

@@ -47,13 +47,13 @@ type holder struct {
 var holdings = []holding{
 	{
 		name: "exclusive", busy: policy.Locked, status: "Lock-Status",
-		acquire: storetest.AcquireLock, await: storetest.AwaitLock, release: storetest.ReleaseLock,
+		acquire: storetest.AcquireLease, await: storetest.AwaitLease, release: storetest.ReleaseLeases,
 		lost: lock.ErrLost, unreleased: store.ErrUnavailable,
 		open: openLocker,
 	},
 	{
 		name: "concurrency", busy: policy.TooManyAtOnce, status: "Concurrency-Status",
-		acquire: storetest.AcquirePermits, await: storetest.AwaitPermits, release: storetest.ReleasePermits,
+		acquire: storetest.AcquireLease, await: storetest.AwaitLease, release: storetest.ReleaseLeases,
 		lost: semaphore.ErrLost, // released in the background
 		open: openSemaphore,
 	},
@@ -99,8 +99,7 @@ func openLocker(t *testing.T, st store.Store) holder {
 }
 
 func openSemaphore(t *testing.T, st store.Store) holder {
-	recorded := &recording{Store: st}
-	s := newSemaphore(t, recorded, 1)
+	s := newSemaphore(t, st, 1)
 	return holder{
 		wire: func(open bool, hooks Hooks, opts ...policy.WaitOption) Middleware {
 			m := Concurrency{Semaphore: s, By: byID, Hooks: hooks}
@@ -126,32 +125,15 @@ func openSemaphore(t *testing.T, st store.Store) holder {
 			return nil
 		},
 		lose: func(ctx context.Context) error {
-			req := recorded.last()
-			_, err := st.ReleasePermits(context.WithoutCancel(ctx), []store.PermitRef{{Name: req.Name, Key: req.Key, ID: req.ID, TTL: req.TTL}})
+			permit, ok := semaphore.FromContext(ctx)
+			if !ok {
+				return errors.New("no permit")
+			}
+			_, err := s.ForceRelease(context.WithoutCancel(ctx), "1", permit.Fence().Number)
 			return err
 		},
 		close: s.Close,
 	}
-}
-
-// recording is a store that records requests for permits.
-type recording struct {
-	store.Store
-	mu  sync.Mutex
-	req store.PermitRequest
-}
-
-func (r *recording) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	r.mu.Lock()
-	r.req = req
-	r.mu.Unlock()
-	return r.Store.AcquirePermits(ctx, req)
-}
-
-func (r *recording) last() store.PermitRequest {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.req
 }
 
 // local is a server in the process of its clients, so that time in it can be faked.

@@ -48,7 +48,8 @@ var crowds = []crowd{
 		permit := must(s.Acquire(t.Context(), "1"))
 		m := Concurrency{Semaphore: s, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(wait)}}
 		waiting := func() int {
-			return must(s.Inspect(t.Context(), "1")).Waiting
+			_, err := s.TryAcquire(t.Context(), "1")
+			return heldWaiting(err)
 		}
 		return m, waiting, func() { _ = permit.Release(t.Context()) }
 	}},

@@ -57,7 +57,7 @@ var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Optio
 	},
 	"exclusive": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		st := newStore(t)
-		st.Break(storetest.AcquireLock, fault)
+		st.Break(storetest.AcquireLease, fault)
 		return Exclusive{
 			Locker: newLocker(t, st), By: byID,
 			Options: []policy.ExclusiveOption{policy.RunUnprotected(opts...), log},
@@ -65,7 +65,7 @@ var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Optio
 	},
 	"concurrency": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		st := newStore(t)
-		st.Break(storetest.AcquirePermits, fault)
+		st.Break(storetest.AcquireLease, fault)
 		return Concurrency{
 			Semaphore: newSemaphore(t, st, 1), By: byID,
 			Options: []policy.ConcurrencyOption{policy.FailOpen(opts...), log},

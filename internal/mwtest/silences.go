@@ -22,12 +22,8 @@ func (silent) fail() error {
 	return fmt.Errorf("%w: no reply in time", store.ErrUnavailable)
 }
 
-func (s silent) AcquireLock(context.Context, store.LockRequest) (store.LockReply, error) {
-	return store.LockReply{}, s.fail()
-}
-
-func (s silent) AcquirePermits(context.Context, store.PermitRequest) (store.PermitReply, error) {
-	return store.PermitReply{}, s.fail()
+func (s silent) AcquireLease(context.Context, store.LeaseRequest) (store.LeaseReply, error) {
+	return store.LeaseReply{}, s.fail()
 }
 
 // allAtOnce sends n concurrent requests for the same key, and returns how many had each status, and

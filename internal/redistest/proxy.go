@@ -33,6 +33,8 @@ type Proxy struct {
 	mended chan struct{} // closed when it is not a black hole any more; nil while it is none
 	old    string
 	new    string
+	pushes func(message string, deliver func(string))
+	noCall chan struct{} // as mended, for connections without a subscription
 }
 
 // Loss is what happens instead of a reply.
@@ -55,6 +57,8 @@ type link struct {
 	client, server net.Conn
 	lost           bool // the next reply, and all after it, are lost
 	how            Loss
+	subscribed     bool
+	writing        sync.Mutex // to the client
 }
 
 func (l *link) close() {
@@ -162,6 +166,23 @@ func (p *Proxy) BlackHole() {
 	}
 }
 
+// CutOffCalls is BlackHole for the connections without a subscription.
+func (p *Proxy) CutOffCalls() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.noCall == nil {
+		p.noCall = make(chan struct{})
+	}
+}
+
+// Pushes has f called with each message to a subscription that is made from now on. f delivers the
+// message, or another one, at any time and as often as it likes. It must not block.
+func (p *Proxy) Pushes(f func(message string, deliver func(string))) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pushes = f
+}
+
 // Mend ends all faults, and cuts connections with commands in a black hole.
 func (p *Proxy) Mend() {
 	p.mu.Lock()
@@ -172,6 +193,13 @@ func (p *Proxy) Mend() {
 	if p.mended != nil {
 		close(p.mended)
 		p.mended = nil
+	}
+	if p.noCall != nil {
+		close(p.noCall)
+		p.noCall = nil
+	}
+	if p.pushes != nil {
+		p.pushes = func(message string, deliver func(string)) { deliver(message) }
 	}
 }
 
@@ -256,8 +284,14 @@ func (p *Proxy) arrived(l *link, name string) (hole chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.seen[name]++
+	if name == "subscribe" {
+		l.subscribed = true
+	}
 	if p.mended != nil {
 		return p.mended
+	}
+	if p.noCall != nil && !l.subscribed {
+		return p.noCall
 	}
 	if f := p.losses[name]; f != nil && f.left != 0 {
 		f.left--
@@ -292,7 +326,12 @@ func (p *Proxy) back(l *link) {
 			return
 		}
 		p.mu.Lock()
-		lost, how, hole := l.lost, l.how, p.mended != nil
+		if l.subscribed && p.pushes != nil && p.mended == nil {
+			p.mu.Unlock()
+			p.relay(l, io.MultiReader(bytes.NewReader(buf[:n]), l.server))
+			return
+		}
+		lost, how, hole := l.lost, l.how, p.mended != nil || p.noCall != nil && !l.subscribed
 		r := reply{bytes.Clone(buf[:n]), time.Now().Add(p.delay), p.held}
 		if p.old != "" {
 			r.text = bytes.ReplaceAll(r.text, []byte(p.old), []byte(p.new))

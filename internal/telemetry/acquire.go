@@ -142,6 +142,9 @@ func (t *Lock) Ended(ctx context.Context, held time.Time, how HoldEnd) {
 	t.holds.End(ctx, held, how, nil)
 }
 
+// Active records nothing.
+func (t *Lock) Active(context.Context, int) {}
+
 // Semaphore is the telemetry of a Semaphore.
 type Semaphore struct {
 	acquisitions
@@ -164,3 +167,9 @@ func (t *Semaphore) Active(ctx context.Context, n int) {
 		t.active.Add(ctx, int64(n), t.add...)
 	}
 }
+
+// Hold records nothing.
+func (t *Semaphore) Hold(context.Context) time.Time { return time.Time{} }
+
+// Ended records nothing.
+func (t *Semaphore) Ended(context.Context, time.Time, HoldEnd) {}

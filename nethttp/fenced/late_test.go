@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
@@ -96,11 +97,15 @@ type holder struct {
 
 func newHolder(t *testing.T, client *redis.Client, opts ...lock.Option) *holder {
 	t.Helper()
-	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
-	t.Cleanup(func() { _ = store.Close() })
+	st := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
+	t.Cleanup(func() { _ = st.Close() })
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	return &holder{newLocker(t, store, opts...), http.Client{Transport: fenced.Transport(base)}}
+	leases, ok := any(st).(store.Leases)
+	if !ok {
+		t.Skip("the store keeps no leases")
+	}
+	return &holder{newLocker(t, leases, opts...), http.Client{Transport: fenced.Transport(base)}}
 }
 
 func (h *holder) put(ctx context.Context, t *testing.T, url, text string, status int) {

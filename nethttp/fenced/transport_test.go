@@ -32,7 +32,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (w *wire) CloseIdleConnections() { w.idle++ }
 
-func newLocker(t *testing.T, st store.Locks, opts ...lock.Option) *lock.Locker {
+func newLocker(t *testing.T, st store.Leases, opts ...lock.Option) *lock.Locker {
 	t.Helper()
 	l := must(lock.New(st, "accounts", opts...))
 	t.Cleanup(func() { _ = l.Close() })

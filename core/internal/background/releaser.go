@@ -2,64 +2,128 @@ package background
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+const (
+	// maxReleases is the maximum of leases in a retried call.
+	maxReleases = 100
+	// releaseBytes bounds the memory of unconfirmed releases.
+	releaseBytes = 16 << 20
 )
 
 // Releaser releases leases in the background, in batches: at once if no other batch is in flight.
 // Releases that the store has not confirmed are retried until it does, or the leases have expired.
-type Releaser[R any] struct {
-	ttl     func(R) time.Duration
-	batches *BatchQueue[R]
-	retries *Releases[R]
+type Releaser struct {
+	release func(context.Context, []store.LeaseRef) ([]store.ReleaseOutcome, error)
+	batches *BatchQueue[store.LeaseRef]
+	retries RetryQueue
+
+	mu      sync.Mutex
+	left    int       // unconfirmed leases
+	dropped int       // leases without room in the queue
+	until   time.Time // when the last of the dropped ones expires
 }
 
-// NewReleaser returns a Releaser that calls release, which reports for each lease whether it was
-// held. With an error, the leases reported as held are released, and the others unconfirmed.
-func NewReleaser[R any](release func(context.Context, []R) ([]bool, error), ttl func(R) time.Duration) *Releaser[R] {
-	r := &Releaser[R]{ttl: ttl}
-	r.batches = NewBatchQueue(func(refs []R) {
-		if held, err := release(context.Background(), refs); err != nil {
-			r.Retry(refs, held)
+// NewReleaser returns a Releaser that calls release, a store's ReleaseLeases.
+func NewReleaser(release func(context.Context, []store.LeaseRef) ([]store.ReleaseOutcome, error)) *Releaser {
+	r := &Releaser{release: release, retries: RetryQueue{MaxBytes: releaseBytes}}
+	r.batches = NewBatchQueue(func(refs []store.LeaseRef) {
+		if was, err := release(context.Background(), refs); err != nil {
+			r.Retry(refs, was)
 		}
-	})
-	r.retries = NewReleases(func(ctx context.Context, refs []R) (left []R, err error) {
-		held, err := release(ctx, refs)
-		if err != nil {
-			left = unconfirmed(refs, held)
-		}
-		return left, err
 	})
 	return r
 }
 
 // Add releases a lease soon.
-func (r *Releaser[R]) Add(ref R) {
+func (r *Releaser) Add(ref store.LeaseRef) {
 	if !r.batches.Add(ref) {
-		r.Retry([]R{ref}, nil)
+		r.Retry([]store.LeaseRef{ref}, nil)
 	}
 }
 
-// Retry retries the leases of a failed release that were not reported as held.
-func (r *Releaser[R]) Retry(refs []R, held []bool) {
-	left := unconfirmed(refs, held)
+// Retry retries the leases of a failed release of which nothing is known.
+func (r *Releaser) Retry(refs []store.LeaseRef, was []store.ReleaseOutcome) {
+	left := unconfirmed(refs, was)
 	longest := time.Duration(0)
 	for _, ref := range left {
-		longest = max(longest, r.ttl(ref))
+		longest = max(longest, ref.TTL)
 	}
-	r.retries.Add(time.Now().Add(longest+time.Second), left...)
+	for part := range slices.Chunk(left, maxReleases) {
+		r.retry(time.Now().Add(longest+time.Second), part)
+	}
+}
+
+func (r *Releaser) retry(until time.Time, refs []store.LeaseRef) {
+	r.count(len(refs))
+	task := Task{
+		Until: until,
+		Try: func(ctx context.Context) error {
+			was, err := r.release(ctx, refs)
+			var left []store.LeaseRef
+			if err != nil {
+				left = unconfirmed(refs, was)
+			}
+			r.count(len(left) - len(refs))
+			refs = left
+			return err
+		},
+		After: func(error) { r.count(-len(refs)) }, // the leases of the rest have expired
+	}
+	if r.retries.Add(task) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left -= len(refs)
+	if time.Now().After(r.until) {
+		r.dropped = 0
+	}
+	r.dropped += len(refs)
+	if until.After(r.until) {
+		r.until = until
+	}
+}
+
+func (r *Releaser) count(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left += n
 }
 
 // Wait waits until the first try of every lease has ended, or ctx has.
-func (r *Releaser[R]) Wait(ctx context.Context) error { return r.batches.Wait(ctx) }
+func (r *Releaser) Wait(ctx context.Context) error { return r.batches.Wait(ctx) }
 
 // Drain retries at once, and waits until all releases are confirmed, or ctx ends: then its error has
-// the number of those that are left.
-func (r *Releaser[R]) Drain(ctx context.Context) error { return r.retries.Drain(ctx) }
+// the number of leases that are left or were dropped, which may last until they expire.
+func (r *Releaser) Drain(ctx context.Context) error {
+	err := r.retries.Drain(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dropped := 0
+	if time.Now().Before(r.until) {
+		dropped = r.dropped
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%d unconfirmed releases; their leases may last until they expire: %w",
+			r.left+dropped, context.Cause(ctx))
+	case dropped > 0:
+		return fmt.Errorf("%d dropped releases; their leases may last until they expire", dropped)
+	}
+	return nil
+}
 
-func unconfirmed[R any](refs []R, held []bool) []R {
-	var left []R
+func unconfirmed(refs []store.LeaseRef, was []store.ReleaseOutcome) []store.LeaseRef {
+	var left []store.LeaseRef
 	for i, ref := range refs {
-		if i >= len(held) || !held[i] {
+		if i >= len(was) || was[i] == store.ReleaseUnknown {
 			left = append(left, ref)
 		}
 	}

@@ -3,27 +3,34 @@ package lease
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Hold is a hold with a lease that a Keeper renews.
-type Hold interface {
-	comparable
+// Kept is something with a lease that a Keeper renews.
+type Kept[H any] interface {
 	// TTL returns the TTL that a renewal sets.
 	TTL() time.Duration
+	// Due reports whether to renew the lease. One that has ended in this process is not renewed,
+	// which would block others without a holder, and counts as lost.
+	Due() bool
 	// Renewed is called after a renewal that was sent at this time and confirmed by the store.
 	Renewed(sent time.Time)
-	// Lost is called when the store reports that the hold has ended. The keeper has removed it
-	// before.
+	// Lost is called when the store reports that the lease has ended, or when it is not due. The
+	// keeper has removed it before.
 	Lost()
+	// Entry returns the memory of the keeper.
+	Entry() *Entry[H]
 }
 
 const (
-	// maxBatch bounds the holds in a call of renew.
+	// maxBatch bounds the leases in a call of renew.
 	maxBatch = 100
-	// few is the usual maximum of batches in flight, so that a store with many due or overdue holds
+	// few is the usual maximum of batches in flight, so that a store with many due or overdue leases
 	// replies to each of them in time. If none ends for patience, another one is sent, up to most:
 	// a part of the store may not reply, and block the others. After a batch without a single
 	// renewal the maximum is one, and grows by one with each successful batch.
@@ -31,124 +38,159 @@ const (
 	patience  = 25 * time.Millisecond
 )
 
+// A grant that is shorter than the TTL is taken up by its first renewal: after takeUpDelay, or a third
+// of the grant if that is less, so that a short hold never sends it. It is repeated every takeUpRetry.
+const (
+	takeUpDelay = 50 * time.Millisecond
+	takeUpRetry = 250 * time.Millisecond
+)
+
 // Parts of a TTL.
 const (
 	// retryPart is when a failed renewal is retried, or after a quarter of the rest if that is
 	// sooner, but not before retryLeast.
 	retryPart, retryLeast = 12, 60
-	// spreadPart is by how much renewals are sent earlier at most, so that holds that were acquired
+	// spreadPart is by how much renewals are sent earlier at most, so that leases that were acquired
 	// together are not renewed together.
 	spreadPart = 6
-	// earlyPart is by how much a hold is renewed earlier at most to fill a batch.
+	// earlyPart is by how much a lease is renewed earlier at most to fill a batch.
 	earlyPart = 24
 )
 
-// Keeper renews holds until they are removed or lost, in the order of their ends.
-type Keeper[H Hold] struct {
-	// renew renews the holds of a batch in the store, and reports for each whether it is held. With
-	// an error, those reported as held were renewed, and the others are retried.
+// Keeper renews leases until they are removed or lost, in the order of their ends.
+type Keeper[H Kept[H]] struct {
+	// renew renews a batch in the store, and reports for each whether it is held. With an error,
+	// those reported as held were renewed, and the others are retried.
 	renew func(context.Context, []H) ([]bool, error)
 
 	mu       sync.Mutex
-	holds    map[H]*entry[H]
-	waiting  queue[H] // not due, by due time
-	ready    queue[H] // due, by end
-	inFlight int      // batches
+	kept     int        // how many
+	waiting  dueHeap[H] // not due, by due time
+	ready    dueHeap[H] // due, by end
+	inFlight int        // batches
 	started  time.Time
 	limit    int     // of batches in flight, 1 to few
-	added    int     // holds
-	offset   float64 // of the last hold, as a part of the maximum
+	added    int     // leases
+	offset   float64 // of the last one, as a part of the maximum
 	timer    *time.Timer
 	rings    time.Time // when the timer fires; zero if it is not set
-	spare    sync.Pool // of *entry[H]
 	// running counts batches in flight; Wait waits for it.
 	running sync.WaitGroup
 }
 
-type entry[H Hold] struct {
-	hold      H
-	due, ends time.Time
-	watched   bool // not renewed, and removed when it is due
+// Entry is what a Keeper knows of a lease, in whose memory it is.
+type Entry[H any] struct {
+	of        H
+	kept      bool
+	watched   bool // not renewed any more, and removed when it is due
+	once      bool // watched after its first renewal
+	untaken   bool // the first renewal takes it up
 	failed    bool // its last renewal failed
-	in        *queue[H]
+	due, ends time.Time
+	ttl       time.Duration // from its last renewal
+	in        *dueHeap[H]
 	index     int // in that queue; -1 while its batch is in flight
 }
 
 // NewKeeper returns a keeper that renews with the given function.
-func NewKeeper[H Hold](renew func(context.Context, []H) ([]bool, error)) *Keeper[H] {
-	k := &Keeper[H]{renew: renew, holds: make(map[H]*entry[H]), limit: few}
+func NewKeeper[H Kept[H]](renew func(context.Context, []H) ([]bool, error)) *Keeper[H] {
+	k := &Keeper[H]{renew: renew, limit: few}
 	k.ready.byEnd = true
 	return k
 }
 
-// Add starts renewing a hold whose current TTL began at the given time.
+// Add starts renewing a lease whose current TTL began at the given time. It is called once for each.
 func (k *Keeper[H]) Add(h H, sent time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.added%maxBatch == 0 { // holds of a batch stay together
+	if k.added%maxBatch == 0 { // leases of a batch stay together
 		k.offset = rand.Float64()
 	}
 	k.added++
-	k.add(h, sent.Add(h.TTL()/3-k.spread(h, k.offset)), sent.Add(h.TTL()), false)
+	e, ttl := h.Entry(), h.TTL()
+	*e = Entry[H]{of: h, ttl: ttl, due: sent.Add(ttl/3 - k.spread(ttl, k.offset)), ends: sent.Add(ttl)}
+	k.add(e)
 }
 
-// spread returns how much earlier than at a third of its TTL a hold is renewed: zero in a process
-// with few holds. The caller holds mu.
-func (k *Keeper[H]) spread(h H, offset float64) time.Duration {
-	if len(k.holds) < maxBatch {
+// TakeUp is Add for one that was granted for a shorter time, and is then renewed to its TTL: once,
+// or from then on.
+func (k *Keeper[H]) TakeUp(h H, sent time.Time, granted time.Duration, once bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := h.Entry()
+	*e = Entry[H]{
+		of: h, ttl: granted, due: time.Now().Add(min(takeUpDelay, granted/3)), ends: sent.Add(granted), untaken: true, once: once,
+	}
+	k.add(e)
+}
+
+// spread returns how much earlier than at a third of its TTL a lease is renewed: zero in a process
+// with few of them. The caller holds mu.
+func (k *Keeper[H]) spread(ttl time.Duration, offset float64) time.Duration {
+	if k.kept < maxBatch {
 		return 0
 	}
-	return time.Duration(offset * float64(h.TTL()/spreadPart))
+	return time.Duration(offset * float64(ttl/spreadPart))
 }
 
-// Watch removes a hold that is not renewed when it ends: it is then in a batch, and renew reports
-// that it is not held.
+// Watch is Add for one that is not renewed, and removed when it ends. It may be called again, or
+// after Add, with a later end.
 func (k *Keeper[H]) Watch(h H, end time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.add(h, end, end, true)
+	e := h.Entry()
+	if e.kept {
+		if e.watched = true; e.index < 0 { // the end of its batch puts it back
+			e.ends = end
+			return
+		}
+		heap.Remove(e.in, e.index)
+		k.kept--
+	}
+	*e = Entry[H]{of: h, ttl: h.TTL(), due: end, ends: end, watched: true}
+	k.add(e)
 }
 
 // add is called with mu held.
-func (k *Keeper[H]) add(h H, due, ends time.Time, watched bool) {
-	e, _ := k.spare.Get().(*entry[H])
-	if e == nil {
-		e = new(entry[H])
-	}
-	e.hold, e.due, e.ends, e.watched = h, due, ends, watched
-	k.holds[h] = e
+func (k *Keeper[H]) add(e *Entry[H]) {
+	e.kept = true
+	k.kept++
 	k.waiting.put(e)
 	k.arm(time.Now())
 }
 
-// Remove stops renewing a hold. Renewed may still be called for a renewal in flight.
+// Remove stops renewing a lease. Renewed may still be called for a renewal in flight.
 func (k *Keeper[H]) Remove(h H) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e, ok := k.holds[h]
-	if !ok {
+	e := h.Entry()
+	if !e.kept {
 		return
 	}
-	delete(k.holds, h)
+	k.drop(e)
 	if e.index >= 0 { // otherwise its batch still has it
 		heap.Remove(e.in, e.index)
-		*e = entry[H]{}
-		k.spare.Put(e)
 	}
 }
 
-// Len returns the number of holds.
+// drop is called with mu held.
+func (k *Keeper[H]) drop(e *Entry[H]) {
+	e.kept = false
+	k.kept--
+}
+
+// Len returns the number of leases.
 func (k *Keeper[H]) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.holds)
+	return k.kept
 }
 
 // Wait blocks until no renewal is in flight.
 func (k *Keeper[H]) Wait() { k.running.Wait() }
 
-// arm sets the timer for the first due hold, or for another batch, unless it fires before that. It
-// is not stopped when a hold is removed: most are removed before they are due, and the next hold
+// arm sets the timer for the first due lease, or for another batch, unless it fires before that. It
+// is not stopped when a lease is removed: most are removed before they are due, and the next one
 // would set it again. The caller holds mu.
 func (k *Keeper[H]) arm(now time.Time) {
 	var next time.Time
@@ -171,7 +213,7 @@ func (k *Keeper[H]) arm(now time.Time) {
 	k.timer.Reset(next.Sub(now))
 }
 
-// Rest stops the timer if there are no holds.
+// Rest stops the timer if there are no leases.
 func (k *Keeper[H]) Rest() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,19 +230,29 @@ func (k *Keeper[H]) tick() {
 	k.send(time.Now())
 }
 
-// send sends batches of due holds, up to the maximum in flight. The caller holds mu.
+// send sends batches of due leases, up to the maximum in flight. The caller holds mu.
 func (k *Keeper[H]) send(now time.Time) {
+	var over []H
 	for k.waiting.Len() > 0 {
 		first := k.waiting.entries[0]
 		early := first.due.Sub(now)
-		fills := k.ready.Len()%maxBatch != 0 && !first.watched && early <= first.hold.TTL()/earlyPart
+		fills := k.ready.Len()%maxBatch != 0 && !first.watched && early <= first.ttl/earlyPart
 		if early > 0 && !fills {
 			break
 		}
-		k.ready.put(k.waiting.take())
+		e := k.waiting.take()
+		if e.watched || !e.of.Due() { // also while others wait for room, or for a store that hangs
+			k.drop(e)
+			over = append(over, e.of)
+			continue
+		}
+		k.ready.put(e)
+	}
+	if len(over) > 0 {
+		k.running.Go(func() { lose(over) })
 	}
 	for k.ready.Len() > 0 && k.maySend(now) {
-		batch := make([]*entry[H], 0, min(k.ready.Len(), maxBatch))
+		batch := make([]*Entry[H], 0, min(k.ready.Len(), maxBatch))
 		for len(batch) < cap(batch) {
 			batch = append(batch, k.ready.take())
 		}
@@ -211,47 +263,75 @@ func (k *Keeper[H]) send(now time.Time) {
 	k.arm(now)
 }
 
+func lose[H Kept[H]](over []H) {
+	for _, h := range over {
+		h.Lost()
+	}
+}
+
 func (k *Keeper[H]) maySend(now time.Time) bool {
 	return k.inFlight < k.limit || k.limit == few && k.inFlight < most && now.Sub(k.started) >= patience
 }
 
-func (k *Keeper[H]) renewBatch(batch []*entry[H]) {
-	holds := make([]H, len(batch))
-	shortest := batch[0].hold.TTL()
-	for i, e := range batch {
-		holds[i] = e.hold
-		shortest = min(shortest, e.hold.TTL())
+func (k *Keeper[H]) renewBatch(batch []*Entry[H]) {
+	var due, lost []H
+	k.mu.Lock()
+	shortest := batch[0].ttl
+	rest := batch[:0]
+	for _, e := range batch {
+		switch {
+		case !e.kept:
+		case !e.of.Due():
+			k.drop(e)
+			lost = append(lost, e.of)
+		default:
+			rest, due = append(rest, e), append(due, e.of)
+			shortest = min(shortest, e.ttl)
+		}
 	}
-	sent := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), shortest/3)
-	held, err := k.renew(ctx, holds)
-	cancel()
+	k.mu.Unlock()
+	var (
+		sent = time.Now()
+		held []bool
+		err  error
+	)
+	if len(due) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), shortest/3)
+		held, err = k.renew(ctx, due)
+		cancel()
+	}
+	if err == nil && len(held) != len(due) {
+		err = fmt.Errorf("%w: %d replies to %d renewals", store.ErrUnavailable, len(held), len(due))
+	}
 
-	var renewed, lost []H
+	var renewed []H
 	offset := rand.Float64()
 	k.mu.Lock()
 	now := time.Now()
-	for i, e := range batch {
-		if k.holds[e.hold] != e {
+	for i, e := range rest {
+		if !e.kept {
 			continue // removed since
 		}
-		ttl := e.hold.TTL()
 		switch {
 		case i < len(held) && held[i]:
-			next := sent.Add(ttl / 3)
-			if e.failed || sent.Sub(e.due) > ttl/earlyPart { // late or failed with many others: spread them again
-				next = next.Add(-k.spread(e.hold, offset))
+			renewed = append(renewed, e.of)
+			if !e.watched {
+				ttl := e.of.TTL()
+				e.renewed(sent, ttl, k.spread(ttl, offset))
 			}
-			e.due, e.ends, e.failed = next, sent.Add(ttl), false
-			k.waiting.put(e)
-			renewed = append(renewed, e.hold)
-		case err != nil:
-			e.due, e.failed = now.Add(max(min(ttl/retryPart, e.ends.Sub(now)/4), ttl/retryLeast)), true
-			k.waiting.put(e)
+		case err == nil:
+			k.drop(e)
+			lost = append(lost, e.of)
+			continue
+		case e.untaken:
+			e.due, e.failed = now.Add(takeUpRetry), true
 		default:
-			delete(k.holds, e.hold)
-			lost = append(lost, e.hold)
+			e.due, e.failed = now.Add(max(min(e.ttl/retryPart, e.ends.Sub(now)/4), e.ttl/retryLeast)), true
 		}
+		if e.watched {
+			e.due = e.ends
+		}
+		k.waiting.put(e)
 	}
 	k.inFlight--
 	if err != nil && len(renewed) == 0 {
@@ -265,29 +345,39 @@ func (k *Keeper[H]) renewBatch(batch []*entry[H]) {
 	for _, h := range renewed {
 		h.Renewed(sent)
 	}
-	for _, h := range lost {
-		h.Lost()
+	lose(lost)
+}
+
+// renewed sets when the next renewal is due.
+func (e *Entry[H]) renewed(sent time.Time, ttl, spread time.Duration) {
+	next := sent.Add(ttl / 3)
+	if e.failed || sent.Sub(e.due) > ttl/earlyPart { // with many others: spread them again
+		next = next.Add(-spread)
+	}
+	e.due, e.ends, e.ttl, e.failed, e.untaken = next, sent.Add(ttl), ttl, false, false
+	if e.once {
+		e.watched, e.ends = true, ValidUntil(sent, ttl)
 	}
 }
 
-// queue is a heap of entries by due time, or by end.
-type queue[H Hold] struct {
-	entries []*entry[H]
+// dueHeap is a heap of entries by due time, or by end.
+type dueHeap[H any] struct {
+	entries []*Entry[H]
 	byEnd   bool
 }
 
-func (q *queue[H]) put(e *entry[H]) {
+func (q *dueHeap[H]) put(e *Entry[H]) {
 	e.in = q
 	heap.Push(q, e)
 }
 
-func (q *queue[H]) take() *entry[H] { return heap.Pop(q).(*entry[H]) }
+func (q *dueHeap[H]) take() *Entry[H] { return heap.Pop(q).(*Entry[H]) }
 
 // Len implements heap.Interface.
-func (q *queue[H]) Len() int { return len(q.entries) }
+func (q *dueHeap[H]) Len() int { return len(q.entries) }
 
 // Less implements heap.Interface.
-func (q *queue[H]) Less(i, j int) bool {
+func (q *dueHeap[H]) Less(i, j int) bool {
 	a, b := q.entries[i], q.entries[j]
 	if q.byEnd {
 		return a.ends.Before(b.ends)
@@ -296,20 +386,20 @@ func (q *queue[H]) Less(i, j int) bool {
 }
 
 // Swap implements heap.Interface.
-func (q *queue[H]) Swap(i, j int) {
+func (q *dueHeap[H]) Swap(i, j int) {
 	q.entries[i], q.entries[j] = q.entries[j], q.entries[i]
 	q.entries[i].index, q.entries[j].index = i, j
 }
 
 // Push implements heap.Interface.
-func (q *queue[H]) Push(x any) {
-	e := x.(*entry[H])
+func (q *dueHeap[H]) Push(x any) {
+	e := x.(*Entry[H])
 	e.index = len(q.entries)
 	q.entries = append(q.entries, e)
 }
 
 // Pop implements heap.Interface.
-func (q *queue[H]) Pop() any {
+func (q *dueHeap[H]) Pop() any {
 	last := len(q.entries) - 1
 	e := q.entries[last]
 	q.entries[last] = nil

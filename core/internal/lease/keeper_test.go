@@ -20,6 +20,8 @@ type log struct {
 	batches []int
 	renewed map[int][]time.Duration // when each renewal was sent, since the start
 	lost    []int
+	holds   map[int]hold
+	over    map[int]bool // ended in this process
 	start   time.Time
 	reply   func(id int) (bool, error)
 }
@@ -27,9 +29,22 @@ type log struct {
 type hold struct {
 	id int
 	*log
+	entry *lease.Entry[hold]
 }
 
-func (hold) TTL() time.Duration { return ttl }
+// hold returns the hold with a number, which is always the same.
+func (l *log) hold(id int) hold {
+	h, ok := l.holds[id]
+	if !ok {
+		h = hold{id, l, new(lease.Entry[hold])}
+		l.holds[id] = h
+	}
+	return h
+}
+
+func (hold) TTL() time.Duration          { return ttl }
+func (h hold) Due() bool                 { return !h.over[h.id] }
+func (h hold) Entry() *lease.Entry[hold] { return h.entry }
 
 func (h hold) Renewed(sent time.Time) {
 	h.mu.Lock()
@@ -44,7 +59,7 @@ func (h hold) Lost() {
 }
 
 func newKeeper() (*log, *lease.Keeper[hold]) {
-	l := &log{renewed: map[int][]time.Duration{}, start: time.Now(), reply: func(int) (bool, error) { return true, nil }}
+	l := &log{renewed: map[int][]time.Duration{}, holds: map[int]hold{}, over: map[int]bool{}, start: time.Now(), reply: func(int) (bool, error) { return true, nil }}
 	return l, lease.NewKeeper(func(_ context.Context, batch []hold) ([]bool, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -63,10 +78,10 @@ func newKeeper() (*log, *lease.Keeper[hold]) {
 func TestRenewsAtAThird(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, k := newKeeper()
-		k.Add(hold{1, l}, time.Now())
+		k.Add(l.hold(1), time.Now())
 		time.Sleep(ttl + time.Second)
 		synctest.Wait()
-		k.Remove(hold{1, l})
+		k.Remove(l.hold(1))
 		time.Sleep(10 * ttl)
 		synctest.Wait()
 		if want := []time.Duration{ttl / 3, 2 * ttl / 3, ttl}; !slices.Equal(l.renewed[1], want) {
@@ -83,11 +98,11 @@ func TestAddAndRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, k := newKeeper()
 		began := time.Now()
-		k.Add(hold{1, l}, began)
-		k.Remove(hold{1, l})
+		k.Add(l.hold(1), began)
+		k.Remove(l.hold(1))
 		time.Sleep(time.Second)
-		k.Add(hold{2, l}, began.Add(time.Second))
-		k.Add(hold{3, l}, began.Add(-time.Second))
+		k.Add(l.hold(2), began.Add(time.Second))
+		k.Add(l.hold(3), began.Add(-time.Second))
 		time.Sleep(ttl / 2)
 		synctest.Wait()
 		if want := []time.Duration{ttl/3 + time.Second}; !slices.Equal(l.renewed[2], want) {
@@ -96,17 +111,17 @@ func TestAddAndRemove(t *testing.T) {
 		if want := []time.Duration{ttl/3 - time.Second}; !slices.Equal(l.renewed[3], want) {
 			t.Errorf("renewed at %v, want %v", l.renewed[3], want)
 		}
-		k.Remove(hold{2, l})
-		k.Remove(hold{3, l})
+		k.Remove(l.hold(2))
+		k.Remove(l.hold(3))
 		k.Rest()
-		k.Add(hold{4, l}, time.Now())
+		k.Add(l.hold(4), time.Now())
 		again := time.Since(began) + ttl/3
 		time.Sleep(ttl/3 + time.Second)
 		synctest.Wait()
 		if want := []time.Duration{again}; !slices.Equal(l.renewed[4], want) || len(l.renewed[1]) > 0 {
 			t.Errorf("after Rest renewed at %v, want %v", l.renewed[4], want)
 		}
-		k.Remove(hold{4, l})
+		k.Remove(l.hold(4))
 	})
 }
 
@@ -114,7 +129,7 @@ func TestBatchesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, k := newKeeper()
 		for id := range 250 {
-			k.Add(hold{id, l}, time.Now())
+			k.Add(l.hold(id), time.Now())
 		}
 		time.Sleep(ttl/3 + time.Second)
 		synctest.Wait()
@@ -123,7 +138,7 @@ func TestBatchesAreBounded(t *testing.T) {
 			t.Errorf("sent batches of %v, want %v", l.batches, want)
 		}
 		for id := range 250 {
-			k.Remove(hold{id, l})
+			k.Remove(l.hold(id))
 		}
 	})
 }
@@ -137,7 +152,7 @@ func TestErrorsAreRetriedSoon(t *testing.T) {
 			tries++
 			return true, errors.New("down")
 		}
-		k.Add(hold{1, l}, time.Now())
+		k.Add(l.hold(1), time.Now())
 		time.Sleep(ttl)
 		synctest.Wait()
 		if tries < 5 || len(l.lost) > 0 || len(l.renewed) > 0 {
@@ -151,7 +166,7 @@ func TestErrorsAreRetriedSoon(t *testing.T) {
 		if len(l.renewed[1]) != 1 {
 			t.Errorf("not renewed after the outage")
 		}
-		k.Remove(hold{1, l})
+		k.Remove(l.hold(1))
 	})
 }
 
@@ -160,7 +175,7 @@ func TestLostIsCalledOnce(t *testing.T) {
 		l, k := newKeeper()
 		l.reply = func(id int) (bool, error) { return id != 2, nil }
 		for id := range 4 {
-			k.Add(hold{id, l}, time.Now())
+			k.Add(l.hold(id), time.Now())
 		}
 		time.Sleep(2 * ttl)
 		synctest.Wait()
@@ -168,7 +183,7 @@ func TestLostIsCalledOnce(t *testing.T) {
 			t.Errorf("lost %v, renewed %v, keeps %d", l.lost, l.renewed, k.Len())
 		}
 		for id := range 4 {
-			k.Remove(hold{id, l})
+			k.Remove(l.hold(id))
 		}
 	})
 }
@@ -181,10 +196,10 @@ func TestRemovedInFlight(t *testing.T) {
 			<-release
 			return []bool{false}, nil
 		})
-		k.Add(hold{1, l}, time.Now())
+		k.Add(l.hold(1), time.Now())
 		time.Sleep(ttl/3 + time.Second)
 		synctest.Wait()
-		k.Remove(hold{1, l})
+		k.Remove(l.hold(1))
 		close(release)
 		k.Wait()
 		time.Sleep(ttl)
@@ -208,14 +223,44 @@ func TestPartOfABatchFails(t *testing.T) {
 			}
 			return held, errors.New("no reply for the other")
 		})
-		k.Add(hold{1, l}, time.Now())
-		k.Add(hold{2, l}, time.Now())
+		k.Add(l.hold(1), time.Now())
+		k.Add(l.hold(2), time.Now())
 		time.Sleep(ttl/3 + ttl/6)
 		synctest.Wait()
 		if len(l.renewed[1]) != 1 || len(l.renewed[2]) != 0 || len(l.lost) != 0 || tries < 3 || k.Len() != 2 {
 			t.Errorf("renewed %v, lost %v, in %d tries; keeps %d", l.renewed, l.lost, tries, k.Len())
 		}
-		k.Remove(hold{1, l})
-		k.Remove(hold{2, l})
+		k.Remove(l.hold(1))
+		k.Remove(l.hold(2))
+	})
+}
+
+// A lease that has ended in the process is lost, and not renewed. Without a reply for each, those
+// without one are retried.
+func TestOnlyDueLeasesAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, k := newKeeper()
+		l.over[2] = true
+		k.Add(l.hold(1), time.Now())
+		k.Add(l.hold(2), time.Now())
+		time.Sleep(ttl/3 + time.Second)
+		synctest.Wait()
+		if !slices.Equal(l.lost, []int{2}) || len(l.renewed[1]) != 1 || !slices.Equal(l.batches, []int{1}) {
+			t.Errorf("lost %v, renewed %v in batches of %v", l.lost, l.renewed, l.batches)
+		}
+		k.Remove(l.hold(1))
+
+		tries := 0
+		k = lease.NewKeeper(func(context.Context, []hold) ([]bool, error) {
+			tries++
+			return nil, nil
+		})
+		k.Add(l.hold(3), time.Now())
+		time.Sleep(ttl / 2)
+		synctest.Wait()
+		if tries < 2 || k.Len() != 1 {
+			t.Errorf("%d tries without a reply, keeps %d", tries, k.Len())
+		}
+		k.Remove(l.hold(3))
 	})
 }

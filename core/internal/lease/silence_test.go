@@ -65,7 +65,7 @@ func (s *server) silence(d time.Duration) {
 // removeAll removes n holds from a keeper, and lets its goroutines end.
 func removeAll(k *lease.Keeper[hold], l *log, n int) {
 	for id := range n {
-		k.Remove(hold{id, l})
+		k.Remove(l.hold(id))
 	}
 	k.Wait()
 	time.Sleep(time.Minute)
@@ -79,7 +79,7 @@ func TestManyHoldsOutliveASilence(t *testing.T) {
 		s := &server{busy: make(chan struct{}, 1), cost: 300 * time.Microsecond} // 3 s for all
 		k := lease.NewKeeper(s.renew)
 		for id := range n {
-			k.Add(hold{id, l}, time.Now())
+			k.Add(l.hold(id), time.Now())
 			if id%100 == 99 {
 				time.Sleep(30 * time.Millisecond) // they were acquired over three seconds
 			}
@@ -127,7 +127,7 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 				s := &server{busy: make(chan struct{}, 100), cost: c.cost, fail: c.fail}
 				k := lease.NewKeeper(s.renew)
 				for id := range 10_000 {
-					k.Add(hold{id, l}, l.start.Add(-ttl/3)) // all are overdue
+					k.Add(l.hold(id), l.start.Add(-ttl/3)) // all are overdue
 				}
 				time.Sleep(ttl / 2)
 				synctest.Wait()
@@ -150,7 +150,7 @@ func TestMostUrgentFirst(t *testing.T) {
 		k := lease.NewKeeper(s.renew)
 		s.busy <- struct{}{}   // so that all are added before the first renewal
 		for id := range 2000 { // not in the order of their ends
-			k.Add(hold{id, l}, l.start.Add(-ttl/3-time.Duration(id*7919%2000)*ttl/8000))
+			k.Add(l.hold(id), l.start.Add(-ttl/3-time.Duration(id*7919%2000)*ttl/8000))
 		}
 		time.Sleep(100 * time.Millisecond)
 		<-s.busy
@@ -188,7 +188,7 @@ func TestRenewalsAreSpread(t *testing.T) {
 		s := &server{busy: make(chan struct{}, 100), cost: time.Microsecond}
 		k := lease.NewKeeper(s.renew)
 		for id := range 10_000 {
-			k.Add(hold{id, l}, l.start)
+			k.Add(l.hold(id), l.start)
 		}
 		time.Sleep(5 * ttl)
 		synctest.Wait()

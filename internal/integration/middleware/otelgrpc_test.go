@@ -166,7 +166,7 @@ func TestSpansOfRPCs(t *testing.T) {
 	}
 	client.is(unaryMethod, codes.ResourceExhausted, otelcodes.Unset, "x-user", "bob", "x-cart", "42", "x-tenant", "acme")
 
-	for _, op := range []storetest.Op{storetest.TakeTokens, storetest.BeginOperation, storetest.AcquireLock, storetest.AcquirePermits} {
+	for _, op := range []storetest.Op{storetest.TakeTokens, storetest.BeginOperation, storetest.AcquireLease} {
 		st.Break(op, storetest.Down)
 		client.is(unaryMethod, codes.Unavailable, otelcodes.Error, append(all, "idempotency-key", "k")...)
 		st.Mend(op)

@@ -79,17 +79,20 @@ func driveBypasses(w *world, st store.Store, broken *storetest.Faulty) {
 		}
 	}
 	limited := ratelimit.New(w.limiter(st, tokenbucket.PerHour(1000)), key, failOpen, logs, meters)(handler)
-	for op, h := range map[storetest.Op]http.Handler{
-		storetest.TakeTokens:     limited,
-		storetest.BeginOperation: idempotency.New(w.guard(st), nethttp.ScopeBy(key), unprotected, logs, meters)(handler),
-		storetest.AcquireLock:    exclusive.New(w.locker(st), key, unprotected, logs, meters)(handler),
-		storetest.AcquirePermits: concurrency.New(w.semaphore(st), key, failOpen, logs, meters)(handler),
+	for _, c := range []struct {
+		op storetest.Op
+		h  http.Handler
+	}{
+		{storetest.TakeTokens, limited},
+		{storetest.BeginOperation, idempotency.New(w.guard(st), nethttp.ScopeBy(key), unprotected, logs, meters)(handler)},
+		{storetest.AcquireLease, exclusive.New(w.locker(st), key, unprotected, logs, meters)(handler)},
+		{storetest.AcquireLease, concurrency.New(w.semaphore(st), key, failOpen, logs, meters)(handler)},
 	} {
-		broken.Break(op, storetest.Misconfigured)
-		if status := send(h); status != http.StatusOK {
-			w.t.Errorf("%s fails: status %d", op, status)
+		broken.Break(c.op, storetest.Misconfigured)
+		if status := send(c.h); status != http.StatusOK {
+			w.t.Errorf("%s fails: status %d", c.op, status)
 		}
-		broken.Mend(op)
+		broken.Mend(c.op)
 	}
 	until(w.t, "the store is seen to decide again", func() bool {
 		send(limited)

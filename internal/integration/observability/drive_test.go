@@ -48,14 +48,9 @@ type tapped struct {
 	tokens *tokens
 }
 
-func (s tapped) AcquireLock(ctx context.Context, req store.LockRequest) (store.LockReply, error) {
+func (s tapped) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	s.tokens.add(req.ID)
-	return s.Store.AcquireLock(ctx, req)
-}
-
-func (s tapped) AcquirePermits(ctx context.Context, req store.PermitRequest) (store.PermitReply, error) {
-	s.tokens.add(req.ID)
-	return s.Store.AcquirePermits(ctx, req)
+	return s.Store.AcquireLease(ctx, req)
 }
 
 func (s tapped) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
@@ -145,23 +140,23 @@ func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 		return
 	}
 	w.request(func(ctx context.Context) {
-		broken.Break(storetest.AcquireLock, storetest.Down)
+		broken.Break(storetest.AcquireLease, storetest.Down)
 		_, _ = l.Lock(ctx, secretKey)
-		broken.Mend(storetest.AcquireLock)
+		broken.Mend(storetest.AcquireLease)
 		short := w.locker(st, lock.WithTTL(100*time.Millisecond))
-		broken.Break(storetest.RenewLocks, storetest.Down)
+		broken.Break(storetest.RenewLeases, storetest.Down)
 		_ = must(short.Lock(ctx, secretKey+" that expires"))
 		expires(w, "lock")
-		broken.Mend(storetest.RenewLocks)
+		broken.Mend(storetest.RenewLeases)
 	})
 }
 
 // driveSemaphore makes permits be acquired, busy, awaited and expired.
 func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
-	s := w.semaphore(st, semaphore.WithHolder(holder))
+	s, other := w.semaphore(st, semaphore.WithHolder(holder)), w.semaphore(st, semaphore.WithHolder(holder))
 	w.request(func(ctx context.Context) {
-		permit := must(s.Acquire(ctx, secretKey))
+		permit := must(other.Acquire(ctx, secretKey))
 		_, _ = s.TryAcquire(ctx, secretKey) // busy
 		gone, cancel := context.WithCancel(ctx)
 		left := make(chan error)
@@ -177,14 +172,14 @@ func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 		return
 	}
 	w.request(func(ctx context.Context) {
-		broken.Break(storetest.AcquirePermits, storetest.Down)
+		broken.Break(storetest.AcquireLease, storetest.Down)
 		_, _ = s.Acquire(ctx, secretKey)
-		broken.Mend(storetest.AcquirePermits)
+		broken.Mend(storetest.AcquireLease)
 		short := w.semaphore(st, semaphore.WithTTL(100*time.Millisecond))
-		broken.Break(storetest.RenewPermits, storetest.Down)
+		broken.Break(storetest.RenewLeases, storetest.Down)
 		_ = must(short.Acquire(ctx, secretKey+" that expires"))
 		expires(w, "semaphore")
-		broken.Mend(storetest.RenewPermits)
+		broken.Mend(storetest.RenewLeases)
 	})
 }
 

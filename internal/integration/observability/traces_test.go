@@ -111,8 +111,8 @@ func TestLossIsAnEventOfTheHolder(t *testing.T) {
 		t.Run(mechanism, func(t *testing.T) {
 			w := newWorld(t)
 			st := w.memstore()
-			st.Break(storetest.RenewLocks, storetest.Down)
-			st.Break(storetest.RenewPermits, storetest.Down)
+			st.Break(storetest.RenewLeases, storetest.Down)
+			st.Break(storetest.RenewLeases, storetest.Down)
 			st.Break(storetest.RenewOperations, storetest.Down)
 			span := w.request(func(ctx context.Context) {
 				end := hold(ctx, w, st)
@@ -170,9 +170,9 @@ func TestLossFoundAtTheRelease(t *testing.T) {
 // forgetful is a store that has lost the permits that are released.
 type forgetful struct{ store.Store }
 
-func (s forgetful) ReleasePermits(ctx context.Context, reqs []store.PermitRef) ([]bool, error) {
-	_, err := s.Store.ReleasePermits(ctx, reqs)
-	return make([]bool, len(reqs)), err
+func (s forgetful) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
+	_, err := s.Store.ReleaseLeases(ctx, refs)
+	return slices.Repeat([]store.ReleaseOutcome{store.NotHeld}, len(refs)), err
 }
 
 // A denial does not change the status of the server's span. An outage is an error with error.type.

@@ -148,14 +148,14 @@ func (w *world) limiter(st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Li
 	return must(tokenbucket.New(st, "api", plan, tokenbucket.WithMeterProvider(w.meters), tokenbucket.WithTracerProvider(w.tracers)))
 }
 
-func (w *world) locker(st store.Locks, opts ...lock.Option) *lock.Locker {
+func (w *world) locker(st store.Leases, opts ...lock.Option) *lock.Locker {
 	l := must(lock.New(st, "carts", append(opts, lock.WithMeterProvider(w.meters), lock.WithTracerProvider(w.tracers),
 		lock.WithLogger(w.logger()))...))
 	w.t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-func (w *world) semaphore(st store.Permits, opts ...semaphore.Option) *semaphore.Semaphore {
+func (w *world) semaphore(st store.Leases, opts ...semaphore.Option) *semaphore.Semaphore {
 	s := must(semaphore.New(st, "reports", 1, append(opts, semaphore.WithMeterProvider(w.meters),
 		semaphore.WithTracerProvider(w.tracers), semaphore.WithLogger(w.logger()))...))
 	w.t.Cleanup(func() { _ = s.Close() })

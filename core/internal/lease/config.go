@@ -1,0 +1,113 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// Settings are the settings of a lease. They are comparable: a hold is handed on only between callers
+// with equal ones.
+type Settings struct {
+	TTL     time.Duration
+	Renew   bool
+	MaxHold time.Duration
+	Delay   time.Duration // after an expiry, how long the store still counts the hold
+	Fair    bool          // nothing is handed on, and every request has its own place in the store
+	Reserve int
+	Holder  string // the label
+}
+
+// Config is the configuration of a mechanism, or of a variant of it.
+type Config struct {
+	Settings
+	MaxWaiting int
+	CapacityOf func(key string) int
+
+	// Of New alone.
+	Providers telemetry.Providers
+	Logger    *slog.Logger
+	ofNew     bool // one of them was given
+}
+
+// maxLabel is the largest label of a holder, in bytes.
+const maxLabel = 256
+
+// NewConfig returns the configuration of a new mechanism; other is the default of what the
+// mechanisms do not share.
+func NewConfig[O ~func(*Config)](pkg string, st store.Leases, name string, other Config, opts []O) (*Config, error) {
+	if naming.IsNil(st) {
+		return nil, errors.New(pkg + ": New: nil store")
+	}
+	if err := naming.CheckName(name); err != nil {
+		return nil, fmt.Errorf("%s: New: %w", pkg, err)
+	}
+	c := other
+	c.TTL, c.Renew, c.Holder, c.Logger = 30*time.Second, true, naming.Process(), slog.Default()
+	return with(pkg+": New", c, opts)
+}
+
+// Vary returns the configuration of a variant of a mechanism.
+func Vary[O ~func(*Config)](pkg string, c *Config, opts []O) (*Config, error) {
+	base := *c
+	base.ofNew = false
+	varied, err := with(pkg+": With", base, opts)
+	if err == nil && varied.ofNew {
+		return nil, errors.New(pkg + ": With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")
+	}
+	return varied, err
+}
+
+func with[O ~func(*Config)](call string, c Config, opts []O) (*Config, error) {
+	for _, o := range opts {
+		if o != nil {
+			o(&c)
+		}
+	}
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", call, err)
+	}
+	return &c, nil
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.TTL < 10*time.Millisecond || c.TTL > 24*time.Hour:
+		return fmt.Errorf("a lease of %v is not between 10ms and 24h", c.TTL)
+	case c.MaxHold != 0 && c.MaxHold < time.Millisecond:
+		return fmt.Errorf("a maximum hold of %v is neither 0 nor at least 1ms", c.MaxHold)
+	case c.Delay != 0 && (c.Delay < time.Millisecond || c.Delay > time.Hour):
+		return fmt.Errorf("a lock-delay of %v is neither 0 nor between 1ms and 1h", c.Delay)
+	case len(c.Holder) > maxLabel:
+		return fmt.Errorf("a holder label of %d bytes, at most %d are allowed", len(c.Holder), maxLabel)
+	case c.MaxWaiting < 0:
+		return fmt.Errorf("a maximum of %d waiters is negative", c.MaxWaiting)
+	case c.Reserve < 0 || c.Reserve >= store.MaxCapacity:
+		return fmt.Errorf("a reserve of %d is not between 0 and the capacity less 1", c.Reserve)
+	}
+	return nil
+}
+
+// Text returns the settings that mechanisms of one name must have in common.
+func (c *Config) Text() string {
+	return fmt.Sprintf("ttl=%v renewal=%t max_hold=%v", c.TTL, c.Renew, c.MaxHold)
+}
+
+// SetProviders changes the providers of telemetry.
+func (c *Config) SetProviders(change func(*telemetry.Providers)) {
+	change(&c.Providers)
+	c.ofNew = true
+}
+
+// SetLogger sets the logger, unless it is nil.
+func (c *Config) SetLogger(l *slog.Logger) {
+	c.ofNew = true
+	if l != nil {
+		c.Logger = l
+	}
+}

@@ -1,0 +1,184 @@
+package lease
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// place is a place in the store's queue, which belongs to a local queue.
+type place struct {
+	queue    *queue // nil once it was withdrawn
+	config   *Config
+	req      store.LeaseRequest
+	queued   bool
+	ctx      context.Context // ends when the place is withdrawn
+	withdraw context.CancelFunc
+	repeat   context.CancelFunc // ends the wait to repeat the request; nil without one
+}
+
+// serve gives a queue a place in the store. Without the store's reply the request is to be sent. ctx
+// has the values for the calls. The caller holds mu.
+func (p *Pool) serve(ctx context.Context, q *queue, req store.LeaseRequest, reply *store.LeaseReply) {
+	pl := &place{queue: q, config: q.config, req: req}
+	pl.ctx, pl.withdraw = context.WithCancel(context.WithoutCancel(ctx))
+	q.places = append(q.places, pl)
+	if reply != nil {
+		pl.wasQueued(reply)
+	}
+	p.calls.Run(func() { p.await(pl) })
+}
+
+// wasQueued records the store's reply. The caller holds mu.
+func (pl *place) wasQueued(reply *store.LeaseReply) {
+	pl.req.Place = reply.Place
+	if q := pl.queue; q != nil && !pl.queued {
+		if q.queued++; q.queued == 1 {
+			q.reply = *reply
+		}
+	}
+	pl.queued = true
+}
+
+// leave removes the place from its queue. The caller holds mu.
+func (pl *place) leave() {
+	q := pl.queue
+	for i, other := range q.places {
+		if other == pl {
+			q.places = append(q.places[:i], q.places[i+1:]...)
+			q.places[:len(q.places)+1][len(q.places)] = nil
+			break
+		}
+	}
+	if pl.queued {
+		q.queued--
+	}
+	pl.queue = nil
+	pl.withdraw()
+}
+
+// withdraw withdraws all but n places, the last first. The caller holds mu.
+func (p *Pool) withdraw(q *queue, n int) {
+	for len(q.places) > n {
+		q.places[len(q.places)-1].leave()
+	}
+}
+
+// await waits for the grant of a place, and delivers it to the first waiter.
+func (p *Pool) await(pl *place) {
+	grant, err := p.awaitGrant(pl)
+	var h *Hold
+	if err == nil {
+		h, err = p.newHold(&pl.req, grant, pl.config)
+	} else if pl.queued {
+		p.releases.Add(pl.req.Ref(0))
+	}
+	p.mu.Lock()
+	q := pl.queue
+	if q == nil { // withdrawn
+		p.mu.Unlock()
+		if h != nil {
+			_ = p.end(context.Background(), h, true)
+		}
+		return
+	}
+	pl.leave()
+	w := first(&q.waiters)
+	switch {
+	case h != nil:
+		q.add(h)
+		if w != nil {
+			w.receive(turn{hold: h})
+		}
+	case w != nil:
+		w.receive(turn{err: err})
+		if errors.Is(err, store.ErrUnavailable) {
+			q.failTries(err)
+		}
+	}
+	p.kick(q)
+	p.mu.Unlock()
+	if h != nil && w == nil {
+		_ = p.end(context.Background(), h, false)
+	}
+}
+
+// awaitGrant sends the place's request, unless it was queued, and waits until it is granted. If the
+// capacity changes, it sends the new one to the store, and the request keeps its place.
+func (p *Pool) awaitGrant(pl *place) (store.Grant, error) {
+	for {
+		p.mu.Lock()
+		send := !pl.queued
+		if q := pl.queue; q != nil && q.capacity != pl.req.Capacity {
+			pl.req.Capacity, send = q.capacity, true
+		}
+		p.mu.Unlock()
+		if send {
+			reply, err := p.send(pl.ctx, &pl.req)
+			if err != nil || reply.Outcome == store.Granted {
+				return reply.Grant, err
+			}
+			p.mu.Lock()
+			pl.wasQueued(&reply)
+			if pl.queue != nil {
+				p.kick(pl.queue)
+			}
+			p.mu.Unlock()
+		}
+		ctx, cancel := context.WithCancel(pl.ctx)
+		p.mu.Lock()
+		if pl.queue != nil && pl.queue.capacity != pl.req.Capacity {
+			cancel()
+		}
+		pl.repeat = cancel
+		p.mu.Unlock()
+		grant, err := p.store.AwaitLease(ctx, pl.req)
+		p.mu.Lock()
+		pl.repeat = nil
+		p.mu.Unlock()
+		repeat := ctx.Err() != nil && pl.ctx.Err() == nil
+		cancel()
+		if err == nil || !repeat || errors.Is(err, store.ErrWithdrawn) {
+			return grant, err
+		}
+	}
+}
+
+// Resize has waiters use new capacities: their places keep their numbers, and those whose weight no
+// longer fits leave with the error of Mechanism.Capacity.
+func (p *Pool) Resize() {
+	var changed []Request
+	p.mu.Lock()
+	for _, q := range p.queues {
+		for ; q != nil; q = q.next {
+			changed = append(changed, Request{Config: q.config, Key: q.key, Weight: q.weight})
+		}
+	}
+	p.mu.Unlock()
+	for _, r := range changed {
+		capacity, err := p.Capacity(r.Config, r.Key, r.Weight)
+		p.mu.Lock()
+		if p.queues[r.Key] != nil { // otherwise it is gone
+			p.resize(p.queueOf(&r), capacity, err)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// resize is called with mu held.
+func (p *Pool) resize(q *queue, capacity int, err error) {
+	if err != nil {
+		for w := first(&q.waiters); w != nil; w = first(&q.waiters) {
+			w.receive(turn{err: err})
+		}
+	} else if q.capacity != capacity {
+		q.capacity = capacity
+		for _, pl := range q.places {
+			if pl.repeat != nil {
+				pl.repeat()
+			}
+		}
+	}
+	p.kick(q)
+}

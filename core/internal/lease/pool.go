@@ -1,0 +1,186 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// Mechanism is what a Pool needs to know of the mechanism that it serves.
+type Mechanism struct {
+	Kind string // of the store's names
+	Name string
+	Key  any // of a lease as a value in its context
+
+	ErrReleased, ErrExpired, ErrLost, ErrInvalidKey, ErrNotAcquired error
+
+	// Busy returns the error of a request that was not granted. It matches ErrNotAcquired.
+	Busy func(Busy) error
+	// Capacity returns the capacity that a request is sent with, or why it is invalid.
+	Capacity func(c *Config, key string, weight int) (int, error)
+	// Alloc returns memory for a lease, with its owner set, and for a hold if it is the first of one.
+	Alloc func(first bool) (*Lease, *Hold)
+	// Reenter returns the lease that ctx already has, an error, or neither. It may be nil.
+	Reenter func(ctx context.Context, key string, weight int) (*Lease, error)
+
+	Telemetry interface {
+		Begin(ctx context.Context, waits bool) telemetry.Acquisition
+		End(ctx context.Context, x telemetry.Acquisition, result telemetry.AcquireResult, err error)
+		Hold(ctx context.Context) time.Time
+		Ended(ctx context.Context, held time.Time, how telemetry.HoldEnd)
+		Active(ctx context.Context, n int)
+	}
+	Leases *telemetry.Leases
+}
+
+// Busy says why a request was not granted.
+type Busy struct {
+	Holder          string // the label
+	InUse, Capacity int
+	Waiting         int           // earlier waiters
+	Remaining       time.Duration // until room may appear by itself
+	Full            bool          // it would have waited, but for its bound
+	Cause           error         // why waiting ended; nil if it did not wait
+}
+
+// Pool is a process's part of the leases of one mechanism: it requests, queues, renews, hands on and
+// releases them.
+type Pool struct {
+	Mechanism
+	store    store.Leases
+	name     string // with the kind
+	keeper   *Keeper[*Hold]
+	releases *background.Releaser
+	calls    background.Group // that may still get a grant, or release one
+	detach   []func()
+	closed   atomic.Bool // Close was called
+
+	closing context.Context // ends when the pool is closed, or its store is shut down
+	close   context.CancelFunc
+
+	mu     sync.Mutex
+	holds  map[string]*Hold  // by ID
+	queues map[string]*queue // by key; those of a key are linked
+	spare  []*queue
+}
+
+// NewPool returns an empty pool.
+func NewPool(st store.Leases, m Mechanism) *Pool {
+	p := &Pool{Mechanism: m, store: st, name: m.Kind + m.Name, holds: make(map[string]*Hold), queues: make(map[string]*queue)}
+	p.keeper = NewKeeper(p.renew)
+	p.releases = background.NewReleaser(st.ReleaseLeases)
+	p.closing, p.close = context.WithCancel(context.Background())
+	p.detach = []func(){st.NotifyLost(p.notifyLost), st.AtShutdown(p.shutdown)}
+	return p
+}
+
+// renew renews holds in a batch.
+func (p *Pool) renew(ctx context.Context, holds []*Hold) ([]bool, error) {
+	renewed, err := p.store.RenewLeases(ctx, refs(holds))
+	p.Leases.Renewed(ctx, renewed, len(holds), err)
+	return renewed, err
+}
+
+// notifyLost is called by the store when a hold has ended.
+func (p *Pool) notifyLost(id string) {
+	p.mu.Lock()
+	h := p.holds[id]
+	p.mu.Unlock()
+	if h != nil {
+		h.Lost()
+	}
+}
+
+func refs(holds []*Hold) []store.LeaseRef {
+	refs := make([]store.LeaseRef, len(holds))
+	for i, h := range holds {
+		refs[i] = h.ref[0]
+	}
+	return refs
+}
+
+const (
+	// closeTimeout is how long Close waits for the store.
+	closeTimeout = 5 * time.Second
+	// maxReleases is how many holds a shutdown releases in a call, and maxCalls in how many calls at
+	// a time.
+	maxReleases = 100
+	maxCalls    = 16
+)
+
+// Close closes the pool: waiters get store.ErrClosed, and holds are released. It waits up to 5 s for
+// the store. The second call does nothing.
+func (p *Pool) Close() error {
+	if p.closed.Swap(true) {
+		return nil
+	}
+	for _, f := range p.detach {
+		f()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return p.shutdown(ctx)
+}
+
+// shutdown first ends the process's own requests and withdraws its places, so that it gets no more
+// grants, and then releases its holds.
+func (p *Pool) shutdown(ctx context.Context) error {
+	p.close()
+	p.mu.Lock()
+	for _, q := range p.queues {
+		for ; q != nil; q = q.next {
+			p.withdraw(q, 0) // places first
+		}
+	}
+	p.mu.Unlock()
+	inFlight := p.calls.Wait(ctx)
+	withdrawn := p.releases.Wait(ctx)
+
+	p.mu.Lock()
+	holds := make([]*Hold, 0, len(p.holds))
+	for _, h := range p.holds {
+		holds = append(holds, h)
+		p.remove(h)
+	}
+	p.mu.Unlock()
+	for _, h := range holds {
+		p.keeper.Remove(h)
+		h.term.End(p.ErrReleased)
+		p.recordEnd(h.current(), telemetry.Released)
+	}
+	var (
+		wg     sync.WaitGroup
+		slots  = make(chan struct{}, maxCalls)
+		mu     sync.Mutex
+		closed error
+	)
+	for part := range slices.Chunk(refs(holds), maxReleases) {
+		if ctx.Err() != nil { // no time left to wait for the store
+			p.releases.Retry(part, nil)
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			was, err := p.store.ReleaseLeases(context.WithoutCancel(ctx), part)
+			switch {
+			case errors.Is(err, store.ErrClosed):
+				mu.Lock()
+				closed = err
+				mu.Unlock()
+			case err != nil:
+				p.releases.Retry(part, was)
+			}
+		})
+	}
+	wg.Wait()
+	p.keeper.Rest()
+	return errors.Join(closed, inFlight, withdrawn, p.releases.Wait(ctx), p.releases.Drain(ctx))
+}

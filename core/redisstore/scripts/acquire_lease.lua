@@ -1,0 +1,195 @@
+-- Grants a lease, or queues a request for it.
+--
+-- KEYS     as in lib/lease.lua
+-- ARGV     ID and process; TTL in µs; number of fences; the rest of the hold's text from the TTL on; ms for which the
+--          record is kept; the length of the key's name and the name, as in the record; what is needed to queue,
+--          separated by spaces: "1" to queue, capacity less reserve, reserve, maximum of earlier waiters or 0, place or
+--          0, the process's token, "P" if it has a subscription or "-", µs until it counts as dead without a heartbeat,
+--          ms for which an idle record is kept, start of the processes' channels
+--
+-- Returns "first fence, last fence" if granted, with " µs until it ends, place" if it was granted before; {"withdrawn"};
+-- or {"queued", "taken" or "full", a holder's label, µs until the request may be granted, weight in use, number of other
+-- waiters, place, µs until the first hold ends}.
+--
+-- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the holder.
+
+--#include integers lease_record
+
+local record = redis.call('GET', KEYS[1])
+local largest = record and string.match(record, '^L[04](%d+):') or not record and 0
+if largest then -- no holds and no waiters
+  local t = redis.call('TIME')
+  local now = t[1] * 1000000 + t[2]
+  local first, last = fences(largest, now, ARGV[3])
+  local ms = ARGV[5]
+  if first > now then -- the clock stepped back
+    ms = string.format(INT, ms + math.ceil((first - now) / 1000))
+  end
+  local pair = string.format(PAIR, first, last)
+  redis.call('SET', KEYS[1],
+    string.format('L1' .. INT .. ':', last) .. ARGV[6] .. ARGV[1] .. string.format(QUAD, first, last, now + ARGV[2], now) .. ARGV[4], 'PX', ms)
+  return pair
+end
+
+--#include lease_queue
+
+local id, me, span = string.sub(ARGV[1], 1, 22), string.sub(ARGV[1], 23), tonumber(ARGV[2])
+local weight, label = string.match(ARGV[4], '^:%d+:(%d+):0:%d+:(.*)$')
+local queue, limit, reserve, most, place, token, pushed, lasts, linger, channels =
+  string.match(ARGV[7], '^(%d) (%d+) (%d+) (%d+) (%d+) (%d+) ([P-]) (%d+) (%d+) (.*)$')
+weight, limit, reserve, most, place = tonumber(weight), tonumber(limit), tonumber(reserve), tonumber(most), tonumber(place)
+lasts, linger, queue = tonumber(lasts), tonumber(linger), queue == '1'
+
+-- There is one hold, and a queue whose last waiter stands before the request: it joins the queue.
+local size, at
+largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
+if largest and queue and place == 0 and string.sub(record, at + size, at + size + 21) ~= id then
+  local _, _, ends, _, length, _, _, labelled, from = string.match(record, HOLD, at + size + NAMES)
+  local rest = from and from + labelled -- if it is not damaged
+  local seen, kept, longest, cutoff, number, pruned, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local final = redis.call('ZREVRANGE', KEYS[2], 0, 0)[1]
+  local known, before = redis.call('HGET', KEYS[3], 'q' .. id), redis.call('HGET', KEYS[4], me)
+  local t = redis.call('TIME')
+  local now = t[1] * 1000000 + t[2]
+  ends, kept, places = tonumber(ends), tonumber(kept), tonumber(places)
+  if used and final and before and not known and string.sub(final, 1, 9) == string.format('q%08x', reserve) and (most == 0 or places < most) and
+    now >= tonumber(seen) and ends > now and ends <= now + length and kept >= now + KEPT then
+    local _, _, _, waiters, grants, lapses, _, old = string.match(before, PROCESS)
+    place = math.max(number + 1, now)
+    redis.call('HSET', KEYS[4], me, string.format(PROCESSED, now + lasts, lasts, now, waiters + 1, grants, lapses) .. pushed .. later(old, token))
+    redis.call('HSET', KEYS[3], 'q' .. id, string.format(WAITING, reserve, place, weight, limit, span, now, ARGV[3]) .. me .. label)
+    redis.call('ZADD', KEYS[2], 0, string.sub(final, 1, 9) .. string.format('%016.0f', place) .. me .. id)
+    redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
+      string.format(COUNTED, now, kept, longest, cutoff, place, pruned, soonest, holds, places + 1, processes, math.max(limits, limit), used),
+      'PX', string.format(INT, math.ceil((math.max(ends, kept, largest) - now) / 1000) + math.max(linger, 1000)))
+    local left = string.format('%.0f', ends - now)
+    return {'queued', string.sub(record, from, rest - 1), left, used, places, string.format('%.0f', place), left}
+  end
+end
+
+--#include lease
+
+S.channels = channels
+S.load(1)
+if S.late then
+  local removal = redis.call('ZSCORE', KEYS[5], id)
+  if removal and tonumber(removal) > S.now then
+    return {'withdrawn'}
+  end
+end
+S.key = string.match(ARGV[6], '^%d+:(.*)$')
+S.expire()
+
+local function granted(h)
+  S.save(linger)
+  return string.format(PAIR .. ' %.0f %.0f', h.first, h.last, h.ends - S.now, h.place)
+end
+
+-- remaining returns how long it takes until enough holds end for the request, and the label of one of them.
+local function remaining()
+  if S.only then
+    return S.only.ends - S.now, S.only.label
+  end
+  local need, ends, label = S.used + weight - limit, S.now, ''
+  if S.crowd and S.crowd.holds > 0 and need >= S.used then
+    local final = redis.call('ZREVRANGEBYLEX', KEYS[2], '(f', '[e', 'LIMIT', 0, 1)[1]
+    local h = final and S.hold_of(string.sub(final, 18))
+    if h then
+      return math.max(h.ends - S.now, 0), h.label
+    end
+  end
+  if S.crowd and S.crowd.holds > 0 then
+    local left = 100
+    S.members('[e', '(f', 1, function(member)
+      local h = S.hold_of(string.sub(member, 18))
+      if h then
+        need, ends, label = need - h.weight, h.ends, h.label
+      end
+      left = left - 1
+      return need <= 0 or left == 0
+    end)
+  end
+  return math.max(ends - S.now, 0), label
+end
+
+local function refused(outcome, place)
+  local left, label = remaining()
+  local soonest = S.only and S.only.ends - S.now or S.crowd and S.crowd.holds > 0 and math.max(S.crowd.soonest - S.now, 1) or 0
+  local places = S.crowd and S.crowd.places or 0
+  if outcome == 'queued' or S.dirty then -- a write would fail at full memory
+    S.save(linger)
+  end
+  return {outcome, label, string.format('%.0f', left), string.format('%.0f', S.used), outcome == 'queued' and places - 1 or places,
+    string.format('%.0f', place), string.format('%.0f', soonest)}
+end
+
+local mine = S.hold_of(id)
+if mine then -- a repeat
+  S.extend(mine, span)
+  S.admit(me)
+  return granted(mine)
+end
+
+local waiting = S.waiter_of(id)
+if waiting then -- a repeat: its capacity may have changed
+  S.heartbeat(me, token, pushed == 'P', lasts, true)
+  waiting.limit, waiting.span = limit, span
+  S.put_waiter(waiting)
+  S.freed = true
+  S.admit(me)
+  mine = S.hold_of(id)
+  if mine then -- this reply says so, too
+    S.extend(mine, span)
+    return granted(mine)
+  end
+  return refused('queued', waiting.place)
+end
+
+if place > 0 then -- it is queued anew
+  queue, most = true, 0
+end
+S.admit(me)
+local clear, ahead = true, S.used -- ahead has the weights of all that hold or stand before it
+if clear and S.crowd and S.crowd.places > 0 then
+  local to = '(' .. string.format(PLACE, reserve, place > 0 and place or NEVER)
+  local before = redis.call('ZREVRANGEBYLEX', KEYS[2], to, '[q', 'LIMIT', 0, 1)[1]
+  clear = not before or S.removed[before] or S.split(before) ~= reserve
+  if clear and before then
+    S.members('[q', to, CHUNK, function(member)
+      local _, _, _, other = S.split(member)
+      local w = S.waiter_of(other)
+      ahead = ahead + (w and w.weight or 0)
+      return ahead + weight > limit
+    end)
+  end
+end
+if clear and ahead + weight <= limit then
+  local first, final = fences(S.largest, S.now, tonumber(ARGV[3]))
+  S.largest = final
+  mine = {first = first, last = final, ends = S.now + span, span = span, since = S.now, weight = weight, place = place,
+    untaken = false, id = id, proc = me, label = label}
+  S.add_hold(mine)
+  return granted(mine)
+end
+if queue and most > 0 and S.crowd and S.crowd.places >= most then
+  S.prune(me, false)
+  if S.crowd.places >= most then
+    return refused('full', 0)
+  end
+end
+if not queue then
+  return refused('taken', 0)
+end
+if not S.crowd then
+  S.begin_crowd()
+end
+if place == 0 then
+  place = math.max(S.crowd.number + 1, S.now)
+end
+S.crowd.number = math.max(S.crowd.number, place)
+local p = S.heartbeat(me, token, pushed == 'P', lasts, true)
+p.places, S.crowd.places = p.places + 1, S.crowd.places + 1
+S.added[S.waiter_member(reserve, place, me, id)] = true
+S.put_waiter({id = id, reserve = reserve, place = place, weight = weight, limit = limit, span = span, since = S.now,
+  fences = tonumber(ARGV[3]), proc = me, label = label})
+return refused('queued', place)

@@ -1,0 +1,222 @@
+package store
+
+import (
+	"context"
+	"iter"
+	"time"
+)
+
+// Leases keeps leases: those of locks and those of semaphores, which differ only in what they ask
+// for. core/memstore and core/redisstore implement it, and core/quorum makes one of several others;
+// storetest.Leases is the suite that every implementation must pass.
+//
+// What is leased is a capacity, named by Name and Key. The first byte of a name is its kind,
+// [LockKind] or [SemaphoreKind]. Requests have a weight. Those that are granted hold; the others
+// wait in one queue: those with a smaller reserve first, and those with the same reserve by their
+// place, a number. A request is granted as soon as
+//
+//   - its weight, and the weights of all that hold or stand before it in the queue, together fit
+//     into its capacity less its reserve, and
+//   - every request before it with the same reserve holds.
+//
+// The store knows no capacity: every request brings its own. So processes may differ, as during a
+// rollout: what is in use never exceeds the largest of their capacities.
+//
+// Every request has an ID, a random string of 22 characters that is never used again. A hold is
+// named by its ID and its first fence: another fence is another hold, even of the same ID, as after
+// a failover that has lost the first.
+//
+// Every method but AwaitLease is one atomic step for each request, and may be sent twice: a step
+// that has been taken succeeds again and changes nothing. Times are durations, counted by the
+// store's own clock. Errors match ErrUnavailable, or are the context's. A store bounds the time of
+// every step itself: a release is called with a context that never ends.
+type Leases interface {
+	// AcquireLease grants the request if it can be granted now. If not, and Queue is set, the request
+	// joins the queue, unless MaxWaiting requests are in it already: the caller continues with
+	// AwaitLease and the reply's Place, or withdraws with ReleaseLeases.
+	//
+	// A request that is in the queue keeps its place and takes over the Capacity of the repeated
+	// request, which may have it granted; one that is held is granted again, with the same fences. A
+	// request whose weight does not fit into its capacity less its reserve is Taken, and leaves the
+	// queue.
+	AcquireLease(ctx context.Context, req LeaseRequest) (LeaseReply, error)
+
+	// AwaitLease blocks until a request that AcquireLease has queued is granted; req.Place is the
+	// place of the reply. If the store has lost the place (a flush, a failover), the request is queued
+	// anew with that number, whatever the queue's length. When ctx ends the place is kept: the caller
+	// withdraws it with ReleaseLeases. A place whose process seems dead is lost within seconds.
+	//
+	// The grant may be for a shorter time than the request's TTL: then its Untaken is set.
+	//
+	// It returns [ErrWithdrawn] if ReleaseLeases was called for the request, and an error that matches
+	// ErrUnavailable if the store was silent for so long that the place is lost.
+	AwaitLease(ctx context.Context, req LeaseRequest) (Grant, error)
+
+	// RenewLeases extends holds to their TTL from now, and reports for each whether it is held: never
+	// for one that has expired, even if there is room for it. With an error, the holds reported as held
+	// are held, and the state of the others is unknown.
+	RenewLeases(ctx context.Context, refs []LeaseRef) ([]bool, error)
+
+	// ReleaseLeases ends requests: whatever the store has under their IDs, a hold with any fence or a
+	// place in the queue. It is called when no AcquireLease of an ID is in flight any more, and makes
+	// sure that one which is still on its way to the store does nothing. Waiters that can be granted
+	// then are, in the same step. It returns for each whether the hold with the reference's Fence, or
+	// any if that is zero, was held until now; with an error, those that are ReleaseUnknown may still
+	// be there. A full store does not refuse it.
+	ReleaseLeases(ctx context.Context, refs []LeaseRef) ([]ReleaseOutcome, error)
+
+	// DowngradeLease reduces the weight of a hold, with its fences and a new TTL, and grants the
+	// waiters that can be granted then. It reports whether the hold is held.
+	DowngradeLease(ctx context.Context, ref LeaseRef, weight int) (bool, error)
+
+	// VerifyLease reports whether a hold is held. It changes nothing.
+	VerifyLease(ctx context.Context, ref LeaseRef) (bool, error)
+
+	// InspectLease returns the holders and the waiters of a key.
+	InspectLease(ctx context.Context, name, key string) (LeaseState, error)
+
+	// ListLeases yields the states of the keys of a name that are held or waited for, in no order, as
+	// they are found: one that changes during the listing may be seen as it was, twice, or not at all.
+	// It ends with the first error.
+	ListLeases(ctx context.Context, name string) iter.Seq2[LeaseState, error]
+
+	// RevokeLease ends the hold that has this fence, as if it had been released, and notifies its
+	// holder. It reports whether there was such a hold.
+	RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error)
+
+	// NotifyLost registers f, which the store calls with the ID of a hold that it knows to have ended
+	// without its holder's doing. Best effort: a holder that is not notified learns of it at its next
+	// renewal. f must not block. The returned function removes it.
+	NotifyLost(f func(id string)) (remove func())
+
+	Hooks
+}
+
+// The kinds of leases: the first byte of a Name.
+const (
+	LockKind      = "l"
+	SemaphoreKind = "s"
+)
+
+// LeaseRequest asks for a lease. Its strings are no parts of longer ones, so a store may keep them.
+type LeaseRequest struct {
+	Name, Key  string
+	ID         string        // of this request, and of the hold if it is granted
+	Weight     int           // 1 to Capacity
+	Capacity   int           // 1 to [MaxCapacity]
+	Reserve    int           // how much of the capacity the request leaves to others, from 0
+	Queue      bool          // join the queue if it cannot be granted now
+	MaxWaiting int           // with Queue: how many may be in the queue before it; 0 is no bound
+	TTL        time.Duration // of the hold
+	Fences     int           // how many the hold may use, 1 to [MaxFences]; the store may grant fewer
+	Label      string        // of the holder, which others can read; at most [MaxLabel] bytes
+	Place      int64         // its number in the queue, if it has been there
+	// Confirmed means that AwaitLease must not return a grant that is Untaken.
+	Confirmed bool
+}
+
+// Ref returns the reference to the request, or to its hold if that has this fence.
+func (r *LeaseRequest) Ref(fence int64) LeaseRef {
+	return LeaseRef{Name: r.Name, Key: r.Key, ID: r.ID, Fence: fence, TTL: r.TTL}
+}
+
+const (
+	// MaxCapacity is the largest capacity.
+	MaxCapacity = 1 << 30
+	// MaxFences is the largest block of fences that a request asks for.
+	MaxFences = 64
+	// MaxLabel is the largest Label of a request, in bytes.
+	MaxLabel = 320
+	// MaxListed is how many holders and waiters a LeaseState lists.
+	MaxListed = 100
+)
+
+// AcquireOutcome is what AcquireLease did.
+type AcquireOutcome int
+
+const (
+	// Granted means that the request is granted; Grant has the details.
+	Granted AcquireOutcome = iota
+	// Queued means that the request is in the queue.
+	Queued
+	// Taken means that there is no room for the request, or that others are before it, and that it
+	// was not queued: it did not ask for that, or QueueFull is set.
+	Taken
+	// Withdrawn means that the ID was released before this request arrived.
+	Withdrawn
+)
+
+// Grant describes a request that was granted.
+type Grant struct {
+	// Sent is when the granted request was sent, or a later sign of life of its process, by the
+	// process's clock: TTL began no earlier.
+	Sent time.Time
+	// Fence to LastFence are the fences of the hold. Those of a lock are larger than every fence of an
+	// earlier hold; those of a semaphore only tell its holds apart.
+	Fence, LastFence int64
+	// Place is the number of the request in the queue; zero if it never was there.
+	Place int64
+	// TTL is for how long the hold lasts from Sent; zero is the request's TTL.
+	TTL time.Duration
+	// Untaken means that the hold lasts only for TTL, which is short, until it is renewed once: the
+	// first renewal is due soon, and makes the hold as long as the request's TTL.
+	Untaken bool
+}
+
+// LeaseReply is the answer to a LeaseRequest.
+type LeaseReply struct {
+	Outcome   AcquireOutcome
+	Grant                   // if Granted; if Queued its Place is set
+	Holder    string        // if Queued or Taken: the label of a holder; may be empty
+	InUse     int           // if Queued or Taken: the weights of all holds
+	Waiting   int           // if Queued or Taken: requests in the queue, this one not counted
+	Remaining time.Duration // if Queued or Taken: until enough holds expire for the request, unless they are renewed
+	QueueFull bool          // if Taken: it would have been queued, but for MaxWaiting
+}
+
+// LeaseRef names a hold, or a request.
+type LeaseRef struct {
+	Name, Key string
+	ID        string
+	Fence     int64         // the hold's first; zero for a request of which no grant is known
+	TTL       time.Duration // for RenewLeases and DowngradeLease
+	Repeated  bool          // for ReleaseLeases: an earlier release may have been carried out
+}
+
+// ReleaseOutcome is what a released reference was.
+type ReleaseOutcome int
+
+const (
+	// ReleaseUnknown means that the request has ended, by this release or by an earlier one that was
+	// repeated; with an error, that even this is not known.
+	ReleaseUnknown ReleaseOutcome = iota
+	// Released means that it was held until now.
+	Released
+	// NotHeld means that it was not held. A request that was waiting has left the queue.
+	NotHeld
+)
+
+// LeaseState is the state of a key.
+type LeaseState struct {
+	Key     string
+	InUse   int           // the weights of all holds
+	Holders []LeaseHolder // at most [MaxListed] of them
+	Waiting int           // requests in the queue
+	Waiters []LeaseWaiter // the first [MaxListed] of them
+}
+
+// LeaseHolder is one hold.
+type LeaseHolder struct {
+	Fence, LastFence int64
+	Weight           int
+	Label            string
+	Age              time.Duration // since it was granted
+	Remaining        time.Duration // until it expires, unless it is renewed
+}
+
+// LeaseWaiter is one request in the queue.
+type LeaseWaiter struct {
+	Weight, Reserve int
+	Label           string
+	Age             time.Duration // since it joined the queue
+}
