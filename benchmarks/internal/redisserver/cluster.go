@@ -63,15 +63,19 @@ func StartCluster(ctx context.Context, args ...string) (servers []*Server, err e
 
 // agreed blocks until a master knows the owners of all slots.
 func agreed(ctx context.Context, client *redis.Client) error {
+	return until(ctx, func() (bool, error) {
+		info, err := client.ClusterInfo(ctx).Result()
+		return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots)), err
+	})
+}
+
+// until polls until a condition holds, fails, or ctx ends.
+func until(ctx context.Context, holds func() (bool, error)) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		info, err := client.ClusterInfo(ctx).Result()
-		if err != nil {
+		if ok, err := holds(); ok || err != nil {
 			return err
-		}
-		if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots)) {
-			return nil
 		}
 		select {
 		case <-tick.C:
@@ -79,4 +83,60 @@ func agreed(ctx context.Context, client *redis.Client) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// AddReplicas starts a replica of each of the masters of a Cluster, with the same arguments as
+// StartCluster, and returns when they are in sync. The caller has to stop each of them.
+func AddReplicas(ctx context.Context, masters []*Server, args ...string) (replicas []*Server, err error) {
+	defer func() {
+		if err != nil {
+			for _, s := range replicas {
+				s.Stop()
+			}
+			replicas, err = nil, fmt.Errorf("redisserver: replicas: %w", err)
+		}
+	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*patience, fmt.Errorf("not in sync in %v", 3*patience))
+	defer cancel()
+	for _, master := range masters {
+		bus, err := FreePort()
+		if err != nil {
+			return replicas, err
+		}
+		replica, err := Start(ctx, append([]string{
+			"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus),
+		}, args...)...)
+		if err != nil {
+			return replicas, err
+		}
+		replicas = append(replicas, replica)
+		if err := master.client.Do(ctx, "cluster", "meet", "127.0.0.1", replica.port, bus).Err(); err != nil {
+			return replicas, err
+		}
+	}
+	for i, replica := range replicas {
+		id, err := masters[i].client.ClusterMyID(ctx).Result()
+		if err != nil {
+			return replicas, err
+		}
+		// The replica has to hear of its master first.
+		err = until(ctx, func() (bool, error) { return replica.client.ClusterReplicate(ctx, id).Err() == nil, nil })
+		if err != nil {
+			return replicas, err
+		}
+	}
+	for _, replica := range replicas {
+		if err := replica.InSync(ctx); err != nil {
+			return replicas, err
+		}
+	}
+	return replicas, nil
+}
+
+// InSync blocks until a replica has the data of its master.
+func (s *Server) InSync(ctx context.Context) error {
+	return until(ctx, func() (bool, error) {
+		info, err := s.info(ctx, "replication")
+		return err == nil && info["role"] == "slave" && info["master_link_status"] == "up", nil
+	})
 }

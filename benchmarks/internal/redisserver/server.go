@@ -1,5 +1,5 @@
-// Package redisserver starts Redis servers of the comparison's own, on free ports of the loopback
-// interface and with nothing kept on disk.
+// Package redisserver starts Redis servers of a program's own, on free ports of the loopback
+// interface and with nothing kept on disk, unless their arguments say so.
 package redisserver
 
 import (
@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +26,8 @@ const patience = 10 * time.Second
 type Server struct {
 	dir    string
 	args   []string
+	env    []string
+	conf   string // of a sentinel, which has nothing but that
 	port   int
 	client *redis.Client // for commands about the server itself
 
@@ -36,12 +39,15 @@ type Server struct {
 // Start starts a server with additional arguments, such as "--maxmemory", "64mb". The caller has to
 // stop it. It returns an error if redis-server is not installed or does not reply within ten
 // seconds.
-func Start(ctx context.Context, args ...string) (*Server, error) {
-	dir, err := os.MkdirTemp("", "lockkeeper-bench-")
+func Start(ctx context.Context, args ...string) (*Server, error) { return StartIn(ctx, nil, args...) }
+
+// StartIn is Start with variables beside those of this process's environment.
+func StartIn(ctx context.Context, env []string, args ...string) (*Server, error) {
+	dir, err := directory()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dir: dir, args: args}
+	s := &Server{dir: dir, args: args, env: env}
 	for range 10 { // another process may take the free port first
 		if s.port, err = FreePort(); err != nil {
 			break
@@ -57,13 +63,27 @@ func Start(ctx context.Context, args ...string) (*Server, error) {
 	return s, nil
 }
 
+// directory returns a new directory, in memory where there is one: a node of a Cluster writes its
+// configuration when another one fails, and does not reply until that is on disk.
+func directory() (string, error) {
+	if dir, err := os.MkdirTemp("/dev/shm", "lockkeeper-bench-"); err == nil {
+		return dir, nil
+	}
+	return os.MkdirTemp("", "lockkeeper-bench-")
+}
+
 func (s *Server) start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var output bytes.Buffer
-	cmd := exec.Command("redis-server", append([]string{
+	args := append([]string{
 		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir,
-	}, s.args...)...)
+	}, s.args...)
+	if s.conf != "" {
+		args = []string{s.conf, "--sentinel"}
+	}
+	cmd := exec.Command("redis-server", args...)
+	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
 		return err
@@ -154,10 +174,17 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// Restart kills the server, if it runs, and starts it again, empty, at its old address.
+// Restart kills the server, if it runs, and starts it again at its old address: empty, unless its
+// arguments make it keep something on disk, and [Server.Forget] was not called.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Kill()
 	return s.start(ctx)
+}
+
+// Forget kills the server, if it runs, and removes what it has kept of its data.
+func (s *Server) Forget() error {
+	s.Kill()
+	return os.RemoveAll(filepath.Join(s.dir, "appendonlydir"))
 }
 
 // Stop ends the server and removes its directory. It may be called again.

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/workload"
+)
+
+func TestMain(m *testing.M) {
+	workload.Main()
+	os.Exit(m.Run())
+}
+
+func installed(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("LOCKKEEPER_REQUIRE_REDIS") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// log has the output of a command in that of a test.
+type log struct{ t *testing.T }
+
+func (l log) Write(text []byte) (int, error) {
+	l.t.Log(strings.TrimRight(string(text), "\n"))
+	return len(text), nil
+}
+
+func TestTiny(t *testing.T) {
+	installed(t)
+	dir := t.TempDir()
+	if err := run(context.Background(), []string{"-tiny", "-store", "redis", "-out", dir}, log{t}); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "TORTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"go run ./cmd/torture -store 'redis' -tiny -seed ", "`WithFair`", "longest gap", "| **0** |"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the report has no %s:\n%s", want, text)
+		}
+	}
+}
+
+// What is broken in the store is found, whatever else happens.
+func TestBugsAreFound(t *testing.T) {
+	installed(t)
+	for _, bug := range []string{"split", "generous", "forget"} {
+		t.Run(bug, func(t *testing.T) {
+			t.Parallel()
+			var text strings.Builder
+			err := run(context.Background(), []string{
+				"-store", "redis", "-faults", "nothing|repeated pushes", "-duration", "2s", "-workers", "2", "-bug", bug, "-out", t.TempDir(),
+			}, &text)
+			if err == nil || !strings.HasSuffix(err.Error(), " violations") || !strings.Contains(text.String(), "VIOLATION") {
+				t.Errorf("%v: %s", err, text.String())
+			}
+		})
+	}
+}
+
+// An interrupted run ends, with an error and without a report.
+func TestInterrupt(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	err := run(ctx, []string{"-store", "memory", "-faults", "nothing", "-out", dir}, writer(func() { cancel() }))
+	if err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Error(err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) > 0 {
+		t.Errorf("it has left %s", files[0].Name())
+	}
+}
+
+// writer is called for every line of a command's output.
+type writer func()
+
+func (w writer) Write(text []byte) (int, error) {
+	w()
+	return len(text), nil
+}
+
+func TestWrongFlags(t *testing.T) {
+	for _, args := range []string{
+		"-store mysql", "-workers 0", "-duration 0s", "-faults (", "-faults none-such -store memory", "-bug none", "-no-such-flag", "-tiny extra",
+	} {
+		if err := run(context.Background(), strings.Fields(args), log{t}); err == nil {
+			t.Errorf("%q was accepted", args)
+		}
+	}
+}

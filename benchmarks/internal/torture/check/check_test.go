@@ -1,0 +1,343 @@
+package check
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/history"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/workload"
+)
+
+// planted is a history that a test writes.
+type planted struct {
+	log    *history.Log
+	calls  int64
+	faults []Fault
+}
+
+func at(ms int) int64 { return int64(time.Hour) + int64(ms)*int64(time.Millisecond) }
+
+// call adds a call of a worker, and returns what adds its later events.
+func (p *planted) call(worker, subject string, ms int, weight int64) func(step history.Step, ms int, n int64, until int, text ...string) {
+	p.calls++
+	number := p.calls
+	p.log.Add(worker, history.Event{At: at(ms), Step: history.Called, Call: number, Subject: subject, N: weight, Waits: true})
+	return func(step history.Step, ms int, n int64, until int, text ...string) {
+		e := history.Event{At: at(ms), Step: step, Call: number, N: n, Text: strings.Join(text, "")}
+		if until != 0 {
+			e.Until = at(until)
+		}
+		p.log.Add(worker, e)
+	}
+}
+
+// hold adds a hold that is valid from one time to another.
+func (p *planted) hold(worker, subject string, from, to int, weight, fence int64) {
+	add := p.call(worker, subject, from-1, weight)
+	add(history.Granted, from, fence, from+1000)
+	add(history.Wrote, to, 0, to)
+	add(history.Releasing, to, 0, 0)
+}
+
+// died adds a hold of a process that is killed while it is valid.
+func (p *planted) died(worker, subject string, from, killed int, weight, fence int64) {
+	p.call(worker, subject, from-1, weight)(history.Granted, from, fence, from+1000)
+	p.log.Died(worker, at(killed))
+}
+
+func (p *planted) charge(called, returned int, n int64) {
+	p.log.Add("a", history.Event{At: at(returned), Step: history.Allowed, Subject: "limit", N: n, Until: at(called)})
+}
+
+// attempt adds an attempt with an effect, and a result unless that is empty.
+func (p *planted) attempt(worker, subject string, from, to int, result string) {
+	add := p.call(worker, subject, from-1, workload.Exclusive)
+	add(history.Granted, from, 1, 0)
+	add(history.Effect, to, 0, 0)
+	if result == "" {
+		add(history.Ended, to, 0, 0)
+		return
+	}
+	add(history.Completing, to, 0, to, result)
+	add(history.Completed, to+1, 0, 0, result)
+}
+
+func (p *planted) lost(from, to int) {
+	p.faults = append(p.faults, Fault{Name: "flush", From: at(from), To: at(to), Lost: true})
+}
+
+func (p *planted) step(ms int, d time.Duration) {
+	p.faults = append(p.faults, Fault{Name: "step", From: at(ms), To: at(ms), Step: d})
+}
+
+func TestHistories(t *testing.T) {
+	const x = workload.Exclusive
+	for name, test := range map[string]struct {
+		plant func(p *planted)
+		want  string // a part of the only violation; empty if there is none
+	}{
+		"locks one after the other": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 1)
+			p.hold("b", "lock", 10, 20, x, 2)
+			p.hold("a", "lock", 21, 30, x, 9)
+		}, ""},
+		"two holders": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 1)
+			p.hold("b", "lock", 9, 20, x, 2)
+		}, "two valid holders for 1.0 ms"},
+		"two holders, one within the other": {func(p *planted) {
+			p.hold("a", "lock", 0, 100, x, 1)
+			p.died("b", "lock", 200, 201, x, 3)
+			p.hold("b", "lock", 50, 60, x, 2)
+		}, "two valid holders"},
+		"a hold that was never valid": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 1)
+			add := p.call("b", "lock", 1, x)
+			add(history.Late, 5, 2, 0)
+		}, ""},
+		"a hold whose end its holder has seen": {func(p *planted) {
+			add := p.call("a", "lock", 0, x)
+			add(history.Granted, 1, 1, 100)
+			add(history.Valid, 10, 0, 110)
+			add(history.Wrote, 200, 0, 0)
+			add(history.Ended, 200, 0, 0)
+			p.hold("b", "lock", 11, 20, x, 2)
+		}, ""},
+		"readers": {func(p *planted) {
+			p.hold("a", "rwlock", 0, 10, 1, 1)
+			p.hold("b", "rwlock", 5, 20, 1, 2)
+			p.hold("a", "rwlock", 20, 30, x, 3)
+		}, ""},
+		"a reader beside a writer": {func(p *planted) {
+			p.hold("a", "rwlock", 0, 10, x, 1)
+			p.hold("b", "rwlock", 5, 20, 1, 2)
+		}, "two valid holders"},
+		"the lease of a dead process": {func(p *planted) {
+			p.died("a", "lock", 0, 5, x, 1)
+			p.hold("b", "lock", 1001, 1010, x, 2)
+		}, ""},
+		"the lease of a dead process, granted again": {func(p *planted) {
+			p.died("a", "lock", 0, 5, x, 1)
+			p.hold("b", "lock", 990, 1010, x, 2)
+		}, "two valid holders for 10.0 ms"},
+		"the lock-delay of a dead process": {func(p *planted) {
+			p.died("a", "lockdelay", 0, 5, x, 1)
+			p.hold("b", "lockdelay", 1300, 1310, x, 2)
+		}, "two valid holders"},
+		"a fence that does not grow": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 2)
+			p.call("b", "lock", 9, x)(history.Granted, 11, 2, 1000)
+		}, "fence 2 after 2"},
+		"a write that is refused": {func(p *planted) {
+			p.hold("a", "rwlock", 0, 10, 1, 7) // a downgraded lease: its writes are of an exclusive one before
+			p.hold("b", "rwlock", 11, 20, 1, 6)
+		}, "write was refused"},
+		"after a loss, for a lease": {func(p *planted) {
+			p.lost(100, 101)
+			p.hold("a", "lock", 0, 1000, x, 1)
+			p.hold("b", "lock", 200, 900, x, 2)
+			p.hold("b", "lock", 1201, 1210, x, 3)
+		}, ""},
+		"after a loss, for longer than a lease": {func(p *planted) {
+			p.lost(100, 101)
+			p.hold("a", "lock", 0, 1300, x, 1)
+			p.hold("b", "lock", 1200, 1290, x, 2)
+		}, "two valid holders for 90.0 ms"},
+		"after a loss, between new holders": {func(p *planted) {
+			p.lost(100, 101)
+			p.hold("a", "lock", 310, 400, x, 1)
+			p.hold("b", "lock", 350, 450, x, 2)
+		}, "two valid holders"},
+		"a fence after a loss": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 5)
+			p.lost(100, 101)
+			p.hold("b", "lock", 1200, 1210, x, 4)
+		}, "fence 4 after 5"},
+		"a fence after a loss, by a clock that was set back": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 5)
+			p.step(50, -3*time.Second)
+			p.lost(100, 101)
+			p.hold("b", "lock", 1200, 1210, x, 4)
+		}, ""},
+		"a fence after a loss, by a clock that was set back long before": {func(p *planted) {
+			p.step(0, -3*time.Second)
+			p.hold("a", "lock", 3500, 3510, x, 5)
+			p.lost(3600, 3601)
+			p.hold("b", "lock", 4700, 4710, x, 4)
+		}, "fence 4 after 5"},
+		"permits": {func(p *planted) {
+			p.hold("a", "semaphore", 0, 10, 3, 1)
+			p.hold("b", "semaphore", 1, 10, 2, 2)
+			p.hold("a", "semaphore", 10, 20, 3, 3)
+		}, ""},
+		"too many permits": {func(p *planted) {
+			p.hold("a", "semaphore", 0, 10, 3, 1)
+			p.hold("b", "semaphore", 1, 10, 2, 2)
+			p.hold("b", "semaphore", 9, 20, 1, 2)
+		}, "6 of 5 in use for 1.0 ms"},
+		"tokens": {func(p *planted) { // 40 a second, 10 at once
+			p.charge(0, 1, 10)
+			p.charge(20, 26, 1)
+			p.charge(40, 51, 1)
+		}, ""},
+		"a token too many": {func(p *planted) {
+			p.charge(0, 1, 10)
+			p.charge(20, 26, 1)
+			p.charge(40, 49, 1)
+		}, "12 tokens"},
+		"a token too many after a pause": {func(p *planted) {
+			p.charge(0, 1, 1)
+			p.charge(5000, 5001, 3)
+			p.charge(5002, 5010, 8)
+		}, "11 tokens in 0.010 s"},
+		"tokens after a loss": {func(p *planted) {
+			p.charge(0, 1, 10)
+			p.lost(5, 6)
+			p.charge(10, 11, 10)
+		}, ""},
+		"order": {func(p *planted) {
+			p.hold("a", "fair", 0, 900, x, 1)
+			b := p.call("b", "fair", 10, x)
+			c := p.call("c", "fair", 20, x)
+			c(history.Granted, 900, 2, 1900)
+			c(history.Releasing, 901, 0, 0)
+			b(history.Granted, 902, 3, 1902)
+			b(history.Releasing, 903, 0, 0)
+		}, ""}, // they have called at almost the same time
+		"out of order": {func(p *planted) {
+			p.hold("a", "fair", 0, 900, x, 1)
+			b := p.call("b", "fair", 10, x)
+			c := p.call("c", "fair", 800, x)
+			c(history.Granted, 900, 2, 1900)
+			c(history.Releasing, 901, 0, 0)
+			b(history.Granted, 902, 3, 1902)
+			b(history.Releasing, 903, 0, 0)
+		}, "granted the lock before b, who had called 790 ms before"},
+		"out of order, soon after a fault": {func(p *planted) {
+			p.faults = append(p.faults, Fault{Name: "start", From: at(-1500), To: at(-1000)})
+			p.hold("a", "fair", 0, 900, x, 1)
+			b := p.call("b", "fair", 10, x)
+			c := p.call("c", "fair", 800, x)
+			c(history.Granted, 900, 2, 1900)
+			c(history.Releasing, 901, 0, 0)
+			b(history.Granted, 902, 3, 1902)
+			b(history.Releasing, 903, 0, 0)
+		}, ""},
+		"a stall": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 1)
+			b := p.call("b", "lock", 5, x)
+			b(history.Granted, 12_000, 2, 13_000)
+			b(history.Releasing, 12_001, 0, 0)
+		}, "nobody held it for 11.99s"},
+		"a stall by a fault": {func(p *planted) {
+			p.faults = append(p.faults, Fault{Name: "pause", From: at(10), To: at(5000)})
+			p.hold("a", "lock", 0, 10, x, 1)
+			b := p.call("b", "lock", 5, x)
+			b(history.Granted, 12_000, 2, 13_000)
+			b(history.Releasing, 12_001, 0, 0)
+		}, ""},
+		"nobody waits": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 1)
+			p.hold("a", "lock", 60_000, 60_010, x, 2)
+		}, ""},
+		"an operation": {func(p *planted) {
+			p.attempt("a", "guard", 0, 10, "a.1")
+			p.call("b", "guard", 20, x)(history.Replayed, 21, 0, 0, "a.1")
+		}, ""},
+		"two effects": {func(p *planted) {
+			p.attempt("a", "guard", 0, 10, "")
+			p.attempt("b", "guard", 20, 30, "b.1")
+		}, "a second effect, of b after a"},
+		"two effects after a loss": {func(p *planted) {
+			p.attempt("a", "guard", 0, 10, "")
+			p.lost(15, 16)
+			p.attempt("b", "guard", 20, 30, "b.1")
+		}, ""},
+		"an attempt after another": {func(p *planted) {
+			p.attempt("a", "rerun", 0, 10, "")
+			p.attempt("b", "rerun", 20, 30, "b.1")
+		}, ""},
+		"an attempt beside another": {func(p *planted) {
+			p.attempt("a", "rerun", 0, 10, "a.1")
+			p.attempt("b", "rerun", 5, 30, "")
+		}, "two valid holders"},
+		"an attempt after the completion": {func(p *planted) {
+			p.attempt("a", "rerun", 0, 10, "a.1")
+			p.attempt("b", "rerun", 20, 30, "b.1")
+		}, "b was to run it again after a had completed it"},
+		"two results": {func(p *planted) {
+			p.attempt("a", "rerun", 0, 10, "a.1")
+			p.call("b", "rerun", 20, x)(history.Completing, 21, 0, 0, "b.1")
+			p.call("c", "rerun", 22, x)(history.Replayed, 23, 0, 0, "a.1")
+			p.call("c", "rerun", 24, x)(history.Replayed, 25, 0, 0, "b.1")
+		}, `two results: "a.1", and "b.1" for c`},
+		"a result of nobody": {func(p *planted) {
+			p.attempt("a", "guard", 0, 10, "a.1")
+			p.call("c", "guard", 22, x)(history.Replayed, 23, 0, 0, "a.2")
+		}, "nobody has produced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &planted{log: history.NewLog()}
+			test.plant(p)
+			var found []Violation
+			p.log.Snapshot(func(records map[history.Place]*history.Record) {
+				found = Check(records, workload.Subjects(), p.faults).Violations
+			})
+			for _, v := range found {
+				if test.want == "" || !strings.Contains(v.Text, test.want) && !also(found, test.want) {
+					t.Errorf("found: %s", v.Text)
+				}
+			}
+			if test.want != "" && !also(found, test.want) {
+				t.Errorf("not found: %s", test.want)
+			}
+		})
+	}
+}
+
+// also reports whether one of the violations has a text.
+func also(found []Violation, text string) bool {
+	for _, v := range found {
+		if strings.Contains(v.Text, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// A request of a tier must not be granted what it leaves to others.
+func TestReserves(t *testing.T) {
+	for _, granted := range []int{15, 25} {
+		log := history.NewLog()
+		p := &planted{log: log}
+		p.hold("a", "semaphore", 0, 20, 2, 1)
+		log.Add("b", history.Event{At: at(10), Step: history.Called, Call: 99, Subject: "semaphore", N: 2, Reserve: 2})
+		log.Add("b", history.Event{At: at(granted), Step: history.Granted, Call: 99, N: 2})
+		log.Snapshot(func(records map[history.Place]*history.Record) {
+			found := Check(records, workload.Subjects(), nil).Violations
+			if wrong := granted < 20; len(found) > 0 != wrong {
+				t.Errorf("granted at %d: %v", granted, found)
+			}
+		})
+	}
+}
+
+// What a killed process held is free when it dies, for the gaps of a report, and what is held at
+// the end of a time is not.
+func TestLongestGap(t *testing.T) {
+	p := &planted{log: history.NewLog()}
+	p.hold("a", "lock", 0, 10, workload.Exclusive, 1)
+	p.died("b", "lock", 10, 100, workload.Exclusive, 2)
+	c := p.call("c", "lock", 200, workload.Exclusive)
+	c(history.Granted, 1100, 3, 2100)
+	p.log.Snapshot(func(records map[history.Place]*history.Record) {
+		g := Longest(records, workload.Subjects(), at(0), at(1500))
+		if g.From != at(200) || g.To != at(1100) || g.Place.Subject != "lock" {
+			t.Errorf("%v from %v to %v", g.Place, time.Duration(g.From-at(0)), time.Duration(g.To-at(0)))
+		}
+		if g := Longest(records, workload.Subjects(), at(0), at(600)); g.Length() != 400*time.Millisecond {
+			t.Errorf("until now: %v", g.Length())
+		}
+	})
+}

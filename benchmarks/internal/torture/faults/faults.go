@@ -1,0 +1,89 @@
+// Package faults is the list of what a fleet is tortured with: each fault is injected, lasts for a
+// while, and is ended.
+package faults
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/fleet"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/site"
+)
+
+// Fault is a kind of fault.
+type Fault struct {
+	Name  string
+	About string
+	// Lost says that the server may lose its state, or a part of it, or what it knows of time.
+	Lost bool
+	// Moves says that it makes other servers masters on purpose. After any other fault, new masters
+	// mean that state may have been lost.
+	Moves bool
+	// stores are those that can have it; none means all with servers.
+	stores []string
+	// Inject injects the fault, and returns when it is over, also if ctx ends meanwhile. It says
+	// what it has hit.
+	Inject func(ctx context.Context, t *Target) (hit Hit, err error)
+}
+
+// Hit is what a fault has hit.
+type Hit struct {
+	Target string
+	Count  int64         // such as delayed replies, where that can be counted
+	Step   time.Duration // of the server's clock
+}
+
+// Target is what a fault can hit.
+type Target struct {
+	*site.Site
+	Fleet *fleet.Fleet
+	Rand  *rand.Rand
+	// Longest is the longest duration of a fault.
+	Longest time.Duration
+}
+
+// All returns all faults, in the order of the report.
+func All() []Fault { return slices.Concat(clients(), networks(), servers(), failovers()) }
+
+// For returns the faults that a site can have.
+func For(s *site.Site) []Fault {
+	return slices.DeleteFunc(All(), func(f Fault) bool {
+		if len(f.stores) == 0 {
+			return s.Kind == "memory"
+		}
+		return !slices.Contains(f.stores, s.Kind) || f.Name == clockForward && s.Clock == nil || f.Name == clockBack && s.Clock == nil
+	})
+}
+
+// some returns a random time between two, at most the longest time of a fault.
+func (t *Target) some(least, most time.Duration) time.Duration {
+	if most = min(most, t.Longest); most <= least {
+		return most
+	}
+	return least + time.Duration(t.Rand.Int64N(int64(most-least)))
+}
+
+// last waits for a random time between two, or for the end of ctx.
+func (t *Target) last(ctx context.Context, least, most time.Duration) {
+	timer := time.NewTimer(t.some(least, most))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// worker returns a random worker and its place.
+func (t *Target) worker() (*fleet.Worker, int) {
+	i := t.Rand.IntN(t.Fleet.Size())
+	return t.Fleet.Worker(i), i
+}
+
+// mending returns a context for ending a fault, which may take long, but not for ever.
+func mending(ctx context.Context) (context.Context, context.CancelFunc) {
+	const patience = 20 * time.Second
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), patience, fmt.Errorf("not within %v", patience))
+}

@@ -1,0 +1,195 @@
+package history
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Place is a key of a subject.
+type Place struct{ Subject, Key string }
+
+// Call is a call for a hold, with the hold if there is one.
+type Call struct {
+	Worker  string
+	Weight  int64
+	Reserve int64
+	Waits   bool
+
+	Called   int64
+	Returned int64 // 0 if it has not returned
+	Error    string
+
+	Held   bool // it returned a hold, valid or not
+	Fence  int64
+	From   int64 // when the hold was first known to be valid; 0 if it never was
+	To     int64 // when it was last known to be valid
+	Until  int64 // its end as last known, unless it was renewed; 0 if that is not known
+	Closed bool  // its holder has released it, or seen its end
+	Died   int64 // when its process was killed before that
+}
+
+// Taken is the Error of a call that was refused, or has waited in vain, because others hold the
+// key.
+const Taken = "taken"
+
+// Valid reports whether the call had a hold that was valid.
+func (c *Call) Valid() bool { return c.From != 0 }
+
+// Write is a write of a holder, with its fence.
+type Write struct {
+	At    int64
+	Call  *Call
+	Valid bool // the hold was valid after it
+}
+
+// Charge is an allowed charge of a token bucket.
+type Charge struct{ Called, Returned, N int64 }
+
+// Note is a step of an operation: an effect, or a result that was recorded or returned.
+type Note struct {
+	At   int64
+	Step Step // Effect, Completing, Completed or Replayed
+	Text string
+	Call *Call
+}
+
+// Record is all that is known of a place.
+type Record struct {
+	Calls   []*Call
+	Writes  []Write
+	Charges []Charge
+	Notes   []Note
+	Denied  int
+}
+
+// Log collects the events of all workers. Its methods may be called concurrently.
+type Log struct {
+	mu      sync.Mutex
+	records map[Place]*Record
+	open    map[string]map[int64]*entry // the unfinished calls of each worker
+	wrong   []Event
+}
+
+type entry struct {
+	call   *Call
+	record *Record
+}
+
+// NewLog returns an empty log.
+func NewLog() *Log {
+	return &Log{records: make(map[Place]*Record), open: make(map[string]map[int64]*entry)}
+}
+
+func (l *Log) record(p Place) *Record {
+	r := l.records[p]
+	if r == nil {
+		r = new(Record)
+		l.records[p] = r
+	}
+	return r
+}
+
+// Add adds an event of a worker.
+func (l *Log) Add(worker string, e Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	place := Place{e.Subject, e.Key}
+	switch e.Step {
+	case Called:
+		r, c := l.record(place), &Call{Worker: worker, Weight: e.N, Reserve: e.Reserve, Waits: e.Waits, Called: e.At}
+		r.Calls = append(r.Calls, c)
+		if l.open[worker] == nil {
+			l.open[worker] = make(map[int64]*entry)
+		}
+		l.open[worker][e.Call] = &entry{c, r}
+		return
+	case Allowed:
+		r := l.record(place)
+		r.Charges = append(r.Charges, Charge{Called: e.Until, Returned: e.At, N: e.N})
+		return
+	case Denied:
+		l.record(place).Denied++
+		return
+	case Wrong:
+		e.Text = worker + ": " + e.Text
+		l.wrong = append(l.wrong, e)
+		return
+	}
+	if o := l.open[worker][e.Call]; o != nil && o.add(e) {
+		delete(l.open[worker], e.Call)
+	}
+}
+
+// add adds a later event of a call, and reports whether it is the last one.
+func (o *entry) add(e Event) (last bool) {
+	c := o.call
+	switch e.Step {
+	case Granted:
+		c.Held, c.Returned, c.Fence, c.From, c.To, c.Until = true, e.At, e.N, e.At, e.At, e.Until
+	case Late:
+		c.Held, c.Returned, c.Fence, c.Closed = true, e.At, e.N, true
+	case Valid:
+		c.To, c.Until = e.At, e.Until
+	case Releasing:
+		c.To, c.Closed = e.At, true
+		return true
+	case Ended:
+		c.Closed = true
+		return true
+	case Failed:
+		if c.Returned == 0 {
+			c.Returned = e.At
+		}
+		c.Error, c.Closed = e.Text, true
+		return true
+	case Wrote:
+		o.record.Writes = append(o.record.Writes, Write{e.At, c, e.Until != 0})
+	case Replayed:
+		c.Returned = e.At
+		o.record.Notes = append(o.record.Notes, Note{e.At, e.Step, e.Text, c})
+		return true
+	case Effect, Completing, Completed:
+		o.record.Notes = append(o.record.Notes, Note{e.At, e.Step, e.Text, c})
+		if e.Step == Completing {
+			c.Closed = true
+			if e.Until != 0 {
+				c.To = e.At
+			}
+		}
+		return e.Step == Completed
+	}
+	return false
+}
+
+// Died says that a worker was killed, and that all its events were added.
+func (l *Log) Died(worker string, at int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.open[worker] {
+		o.call.Died = at
+	}
+	delete(l.open, worker)
+}
+
+// Wrong returns what workers have found to be wrong.
+func (l *Log) Wrong() []Event {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.wrong)
+}
+
+// Snapshot calls f with the records, which it must not keep: none changes meanwhile.
+func (l *Log) Snapshot(f func(map[Place]*Record)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(l.records)
+}
+
+// Places returns the places of some records, in order.
+func Places(records map[Place]*Record) []Place {
+	return slices.SortedFunc(maps.Keys(records), func(a, b Place) int {
+		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Key, b.Key))
+	})
+}

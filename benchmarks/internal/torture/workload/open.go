@@ -1,0 +1,97 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// Address says where a worker's store is.
+type Address struct {
+	Kind      string            // redis, cluster, sentinel or memory
+	Addrs     []string          // of servers
+	Sentinels []string          // of sentinels
+	Via       map[string]string // the proxies in front of servers
+}
+
+// MasterName is the name of the master behind sentinels.
+const MasterName = "torture"
+
+// Bug is a planted bug of a worker, which the checker must find.
+type Bug string
+
+const (
+	// Split keeps the worker's state apart from that of the others, so that nothing excludes them.
+	Split Bug = "split"
+	// Generous raises the worker's capacities and rates.
+	Generous Bug = "generous"
+)
+
+func (b Bug) capacity(n int) int {
+	if b == Generous {
+		return n + heaviest
+	}
+	return n
+}
+
+// open returns the store of a job, and what closes it.
+func open(job Job) (st store.Store, stop func(), err error) {
+	if job.Store.Kind == "memory" {
+		st := memstore.New()
+		return st, func() { _ = st.Close() }, nil
+	}
+	client, err := job.Store.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	var options []redisstore.Option
+	if job.Bug == Split {
+		options = append(options, redisstore.WithPrefix("split"))
+	}
+	redisStore, err := redisstore.New(client, options...)
+	if err != nil {
+		_ = client.Close()
+		return nil, nil, err
+	}
+	return redisStore, func() {
+		_ = redisStore.Close()
+		_ = client.Close()
+	}, nil
+}
+
+// client returns a client of servers behind proxies.
+func (a Address) client() (redis.UniversalClient, error) {
+	const timeout, pool = time.Second, 40
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if via := a.Via[addr]; via != "" {
+			addr = via
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, network, addr)
+	}
+	switch a.Kind {
+	case "redis":
+		return redis.NewClient(&redis.Options{
+			Addr: a.Addrs[0], Dialer: dial, ContextTimeoutEnabled: true,
+			ReadTimeout: timeout, WriteTimeout: timeout, DialTimeout: timeout, PoolSize: pool,
+		}), nil
+	case "cluster":
+		return redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: a.Addrs, Dialer: dial, ContextTimeoutEnabled: true,
+			ReadTimeout: timeout, WriteTimeout: timeout, DialTimeout: timeout, PoolSize: pool,
+		}), nil
+	case "sentinel":
+		return redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: MasterName, SentinelAddrs: a.Sentinels, Dialer: dial, ContextTimeoutEnabled: true,
+			ReadTimeout: timeout, WriteTimeout: timeout, DialTimeout: timeout, PoolSize: pool,
+		}), nil
+	}
+	return nil, fmt.Errorf("no store %q", a.Kind)
+}

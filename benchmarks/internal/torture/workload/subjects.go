@@ -1,0 +1,122 @@
+// Package workload is what every process of a fleet does: it locks, acquires, takes tokens and runs
+// operations, as the users of the public packages do, and writes down what happened.
+package workload
+
+import (
+	"math"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// Kind is the mechanism of a subject.
+type Kind string
+
+// The mechanisms.
+const (
+	Lock      Kind = "lock"
+	Semaphore Kind = "semaphore"
+	Bucket    Kind = "bucket"
+	Guard     Kind = "guard"
+)
+
+// Exclusive is the capacity of a lock, and the weight of an exclusive hold. A shared one weighs 1.
+const Exclusive = math.MaxInt32
+
+// Subject is a locker, semaphore, limiter or guard that the whole fleet uses under its name.
+type Subject struct {
+	Name  string
+	Kind  Kind
+	About string
+	Keys  int // for which processes compete; operations have new ones all the time
+
+	TTL      time.Duration
+	Delay    time.Duration // a lock-delay
+	Capacity int64         // of a lock [Exclusive]
+	Fair     bool
+	Rerun    bool // of a guard: attempts with an unknown outcome run again
+	Limits   []Limit
+
+	crowd int // goroutines in each process
+	long  int // of a thousand holds, how many last for up to two leases instead of 10 ms
+	run   func(*actor)
+	lock  []lock.Option
+}
+
+// Limit is a limit of a subject's buckets.
+type Limit struct {
+	Rate  int64 // tokens a second
+	Burst int64
+}
+
+const (
+	ttl   = time.Second
+	brief = 300 * time.Millisecond
+	delay = 400 * time.Millisecond
+
+	capacity = 5
+	heaviest = 3
+)
+
+// tiers are the tiers of the semaphore's requests, with what each of them leaves to others.
+var tiers = []struct {
+	reserve int64
+	options []semaphore.Option
+}{
+	{reserve: 0},
+	// {reserve: 2, options: []semaphore.Option{semaphore.WithReserve(2)}}, // once there is
+	// WithReserve
+}
+
+// Subjects are all subjects.
+func Subjects() []Subject {
+	one := Subject{Kind: Lock, Keys: 1, Capacity: Exclusive, TTL: ttl, long: 7, run: (*actor).exclusive}
+	with := func(name, about string, crowd int, change func(*Subject)) Subject {
+		s := one
+		s.Name, s.About, s.crowd = name, about, crowd
+		change(&s)
+		return s
+	}
+	return []Subject{
+		with("lock", "default settings, re-entered now and then", 3, func(s *Subject) { s.Keys = 2 }),
+		with("fair", "`WithFair`", 3, func(s *Subject) { s.Fair, s.long, s.lock = true, 20, []lock.Option{lock.WithFair()} }),
+		with("rwlock", "`RLock`, `Lock`, `Downgrade`", 5, func(s *Subject) { s.run = (*actor).readWrite }),
+		with("lockall", "`LockAll` of two of three keys", 2, func(s *Subject) { s.run, s.Keys = (*actor).lockAll, 3 }),
+		with("lockdelay", "`WithLockDelay`", 2, func(s *Subject) { s.Delay, s.lock = delay, []lock.Option{lock.WithLockDelay(delay)} }),
+		with("brief", "`WithoutRenewal`", 2, func(s *Subject) { s.TTL, s.lock = brief, []lock.Option{lock.WithoutRenewal()} }),
+		{
+			Name: "semaphore", Kind: Semaphore, About: "5 permits, requests of 1 to 3", Keys: 1,
+			Capacity: capacity, TTL: ttl, crowd: 6, long: 7, run: (*actor).permits,
+		},
+		{
+			Name: "limit", Kind: Bucket, About: "40 a second, 10 at once: `Allow`, `AllowN`, `Wait`", Keys: 1,
+			Limits: []Limit{{40, 10}}, crowd: 2, run: (*actor).tokens,
+		},
+		{
+			Name: "limits", Kind: Bucket, About: "30 a second, 5 at once, and 20 a second, 50 at once", Keys: 1,
+			Limits: []Limit{{30, 5}, {20, 50}}, crowd: 2, run: (*actor).tokens,
+		},
+		{
+			Name: "guard", Kind: Guard, About: "at most once, with `MarkClean` now and then",
+			Capacity: Exclusive, TTL: ttl, crowd: 2, long: 100, run: (*actor).operations,
+		},
+		{
+			Name: "rerun", Kind: Guard, About: "`WithRerun`", Rerun: true,
+			Capacity: Exclusive, TTL: ttl, crowd: 2, long: 100, run: (*actor).operations,
+		},
+	}
+}
+
+// plan is the plan of a subject's buckets.
+func (s *Subject) plan(bug Bug) tokenbucket.Plan {
+	var all tokenbucket.Limits
+	for i, l := range s.Limits {
+		if bug == Generous {
+			l.Rate *= 4
+		}
+		all = append(all, tokenbucket.PerSecond(l.Rate).Burst(l.Burst).Named(string(rune('a'+i))))
+	}
+	return all
+}

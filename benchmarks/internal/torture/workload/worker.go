@@ -1,0 +1,260 @@
+package workload
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/history"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// Variable marks a process as a worker.
+const Variable = "LOCKKEEPER_TORTURE_WORKER"
+
+// Job is what a worker is told, as one line of JSON on its standard input. It works until that is
+// closed, and writes its history to its standard output.
+type Job struct {
+	Name  string
+	Seed  uint64
+	Store Address
+	Bug   Bug
+}
+
+// Main works, and exits, if this process is a worker. In others it returns at once. A program calls
+// it before everything else.
+func Main() {
+	if os.Getenv(Variable) == "" {
+		return
+	}
+	if err := serve(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "torture worker: %v\n", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func serve(in io.Reader, out io.Writer) error {
+	orders := bufio.NewReader(in)
+	line, err := orders.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	var job Job
+	if err := json.Unmarshal(line, &job); err != nil {
+		return err
+	}
+	Quiet()
+	st, stop, err := open(job)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // the other end is closed to end this process, also if it has died
+		_, _ = io.Copy(io.Discard, orders)
+		cancel()
+	}()
+	w := &worker{job: job, store: st, history: history.NewWriter(out)}
+	if err := w.work(ctx); err != nil {
+		return err
+	}
+	last, done := context.WithTimeout(context.Background(), 3*time.Second)
+	defer done()
+	_ = st.Shutdown(last) // it fails where the fault has not been mended
+	return nil
+}
+
+// Quiet ends the logging of the libraries of this process: outages are what this is about.
+func Quiet() {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	redis.SetLogger(quiet{})
+}
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// worker is this process.
+type worker struct {
+	job     Job
+	store   store.Store
+	history *history.Writer
+}
+
+// work runs the goroutines of all subjects until ctx ends.
+func (w *worker) work(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, s := range Subjects() {
+		m, err := w.mechanism(s)
+		if err != nil {
+			return err
+		}
+		for i := range s.crowd {
+			a := &actor{
+				worker: w, Subject: s, mechanism: m, ctx: ctx,
+				rand: rand.New(rand.NewPCG(w.job.Seed, uint64(len(s.Name)*100+i))), //nolint:gosec // no secret
+			}
+			running.Go(func() {
+				for ctx.Err() == nil {
+					s.run(a)
+					a.pause(15 * time.Millisecond)
+				}
+			})
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// mechanism is what a subject calls: one of them.
+type mechanism struct {
+	locks      *lock.Locker
+	semaphores []*semaphore.Semaphore // one for each tier
+	limiter    *tokenbucket.Limiter
+	guard      *guard.Guard
+}
+
+func (w *worker) mechanism(s Subject) (m mechanism, err error) {
+	switch s.Kind {
+	case Lock:
+		m.locks, err = lock.New(w.store, s.Name, append(s.lock, lock.WithTTL(s.TTL))...)
+	case Semaphore:
+		var sem *semaphore.Semaphore
+		sem, err = semaphore.New(w.store, s.Name, w.job.Bug.capacity(int(s.Capacity)), semaphore.WithTTL(s.TTL))
+		for _, tier := range tiers {
+			if err != nil {
+				break
+			}
+			var of *semaphore.Semaphore
+			of, err = sem.With(tier.options...)
+			m.semaphores = append(m.semaphores, of)
+		}
+	case Bucket:
+		m.limiter, err = tokenbucket.New(w.store, s.Name, s.plan(w.job.Bug))
+	case Guard:
+		options := []guard.Option{guard.WithTTL(s.TTL)}
+		if s.Rerun {
+			options = append(options, guard.WithRerun())
+		}
+		m.guard, err = guard.New(w.store, s.Name, options...)
+	}
+	return m, err
+}
+
+// actor is one goroutine of a worker, which uses one subject.
+type actor struct {
+	*worker
+	Subject
+	mechanism
+	ctx  context.Context // ends with the run
+	rand *rand.Rand
+}
+
+// chance reports true n times in a hundred.
+func (a *actor) chance(n int) bool { return a.rand.IntN(100) < n }
+
+// upTo returns a random time below d.
+func (a *actor) upTo(d time.Duration) time.Duration { return time.Duration(a.rand.Int64N(int64(d))) }
+
+// pause waits for a random time up to d, or for the end of the run.
+func (a *actor) pause(d time.Duration) { sleep(a.ctx, a.upTo(d)) }
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// patience returns a context for one call: most wait for seconds, some give up.
+func (a *actor) patience() (context.Context, context.CancelFunc) {
+	d := 4 * time.Second
+	if a.chance(20) {
+		d = time.Millisecond + a.upTo(400*time.Millisecond)
+	}
+	return context.WithTimeout(a.ctx, d)
+}
+
+// key returns one of the keys of the subject. A store in memory is its process's own, and so are
+// its keys.
+func (a *actor) key(i int) string {
+	if a.job.Store.Kind == "memory" {
+		return a.job.Name + "/" + strconv.Itoa(i)
+	}
+	return strconv.Itoa(i)
+}
+
+// called begins a call, and returns the function that adds its later events.
+func (a *actor) called(key string, weight, reserve int64, waits bool) func(history.Event) {
+	number := a.history.Next()
+	add := func(e history.Event) {
+		e.Call = number
+		a.history.Write(e)
+	}
+	add(history.Event{Step: history.Called, Subject: a.Name, Key: key, N: weight, Reserve: reserve, Waits: waits})
+	return add
+}
+
+// failed adds the end of a call without a hold, and waits a little where it would only fail again.
+func (a *actor) failed(add func(history.Event), err error) {
+	add(history.Event{Step: history.Failed, Text: class(err)})
+	if errors.Is(err, store.ErrUnavailable) {
+		a.pause(100 * time.Millisecond)
+	}
+}
+
+// class is what an error means.
+func class(err error) string {
+	switch {
+	case errors.Is(err, store.ErrClosed):
+		return "closed"
+	case errors.Is(err, store.ErrFull):
+		return "full"
+	case errors.Is(err, store.ErrMisconfigured):
+		return "misconfigured"
+	case errors.Is(err, store.ErrUnconfirmed):
+		return "unconfirmed"
+	case errors.Is(err, store.ErrUnavailable):
+		return "unavailable"
+	case errors.Is(err, lock.ErrNotAcquired), errors.Is(err, semaphore.ErrNotAcquired), errors.Is(err, guard.ErrInFlight):
+		return history.Taken
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return history.Taken
+	case errors.Is(err, guard.ErrOutcomeUnknown):
+		return "outcome unknown"
+	case errors.Is(err, guard.ErrNotRetained):
+		return "not retained"
+	case errors.Is(err, lock.ErrLost), errors.Is(err, semaphore.ErrLost), errors.Is(err, guard.ErrLost):
+		return "lost"
+	case errors.Is(err, lock.ErrExpired), errors.Is(err, semaphore.ErrExpired), errors.Is(err, guard.ErrExpired):
+		return "expired"
+	}
+	return err.Error()
+}
+
+// wrong adds what this worker has found to be wrong.
+func (a *actor) wrong(format string, args ...any) {
+	a.history.Write(history.Event{Step: history.Wrong, Text: fmt.Sprintf(a.Name+": "+format, args...)})
+}
