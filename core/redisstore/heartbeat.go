@@ -20,6 +20,9 @@ const (
 	// the process sends that many heartbeats in a second.
 	beatEvery = time.Second
 	maxBeats  = 2000
+	// silentBeats is for how many intervals a waiter puts up with a silent server. Its place may be lost
+	// earlier, and is restored if the server replies in time.
+	silentBeats = 6
 	// retryBeat is when a failed heartbeat is retried.
 	retryBeat = 300 * time.Millisecond
 	// recheckAfter is when a heartbeat is repeated that knows less than the process.

@@ -382,7 +382,7 @@ func (ws *waiters) silent(k *waitedKey, err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	now := time.Now()
-	if now.Sub(k.heard) > 3*ws.interval() {
+	if now.Sub(k.heard) > silentBeats*ws.interval() {
 		for w := range k.waiters {
 			w.end(err)
 		}

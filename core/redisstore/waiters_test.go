@@ -162,12 +162,12 @@ func TestTheStoreKnowsOtherRequests(t *testing.T) {
 func TestASilentStoreEndsWaits(t *testing.T) {
 	ws := newWaiters()
 	w := ws.queue("w", "k", 0)
-	w.key.heard = time.Now().Add(-2 * beatEvery)
+	w.key.heard = time.Now().Add(-(silentBeats - 1) * beatEvery)
 	ws.silent(w.key, store.ErrUnavailable)
 	if w.over != nil {
 		t.Error("it ends too early")
 	}
-	w.key.heard = time.Now().Add(-4 * beatEvery)
+	w.key.heard = time.Now().Add(-(silentBeats + 1) * beatEvery)
 	ws.silent(w.key, store.ErrUnavailable)
 	if w.over == nil {
 		t.Error("it does not end")
