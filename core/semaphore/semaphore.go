@@ -28,7 +28,8 @@
 //
 // Callers of one process with the same weight and settings queue in the process, which has up to 16
 // places for them in the store, and no more than there is room for. A permit that is released while
-// others of them wait is handed on, up to 16 times or for 50 ms, before it is released in the store.
+// others of them wait is handed on, up to 16 times or for 50 ms, before it is released in the store;
+// one with a reserve is not.
 //
 // There is no re-entry: a call with a permit's context acquires another permit. A caller that waits
 // for more permits while it holds some can wait for itself, or for another that does the same,

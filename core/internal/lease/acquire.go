@@ -85,11 +85,12 @@ func (p *Pool) over(ctx context.Context) error {
 	return nil
 }
 
-// request returns a request to the store. A hold that may be handed on needs several fences.
+// request returns a request to the store. A hold that may be handed on needs several fences. One with
+// a reserve is not: whether a request fits beside those with a smaller reserve is the store's to say.
 func (p *Pool) request(ctx context.Context, r *Request, key string) store.LeaseRequest {
 	c := r.Config
 	fences := maxPasses
-	if r.Direct {
+	if r.Direct || c.Reserve > 0 {
 		fences = 1
 	}
 	label := c.Holder

@@ -232,11 +232,6 @@ func (p *Pool) handOn(h *Hold) bool {
 	case time.Since(h.began) >= min(length, maxRun), !h.term.Valid(), h.term.Remaining() <= length/3*2:
 		return false
 	}
-	for other := p.queues[q.key]; other != nil; other = other.next { // a tier before this one
-		if other.config.Reserve < q.config.Reserve && other.waiters.Len() > 0 {
-			return false
-		}
-	}
 	h.passes++
 	h.fence++
 	h.term.Detach()
@@ -245,13 +240,17 @@ func (p *Pool) handOn(h *Hold) bool {
 	return true
 }
 
-// Backlog returns how many callers wait for a key in this process, beside those that have a place in
-// the store's queue.
-func (p *Pool) Backlog(key string) (n int) {
+// Backlog returns how many callers wait for a key in this process without a place in the store's queue.
+func (p *Pool) Backlog(key string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.backlog(key)
+}
+
+// backlog is called with mu held.
+func (p *Pool) backlog(key string) (n int) {
 	for q := p.queues[key]; q != nil; q = q.next {
-		n += max(q.waiters.Len()-q.queued, 0)
+		n += max(q.waiters.Len()-len(q.places), 0)
 	}
 	return n
 }

@@ -76,9 +76,7 @@ func (p *Pool) sendQueued(ctx context.Context, q *queue, r *Request, number int)
 	if err == nil {
 		req = p.request(ctx, r, q.key)
 		if n := r.Config.MaxWaiting; n > 0 && r.Wait {
-			p.mu.Lock()
-			req.MaxWaiting = max(n-p.local(q.key), 1)
-			p.mu.Unlock()
+			req.MaxWaiting = max(n-p.Backlog(q.key), 1)
 		}
 		reply, err = p.send(ctx, &req)
 	}
@@ -114,14 +112,6 @@ func (p *Pool) sendQueued(ctx context.Context, q *queue, r *Request, number int)
 	p.mu.Unlock()
 	p.behind(r, reply.Holder)
 	return p.wait(ctx, q, w, r)
-}
-
-// local returns how many callers wait for a key without a place in the store. The caller holds mu.
-func (p *Pool) local(key string) (n int) {
-	for q := p.queues[key]; q != nil; q = q.next {
-		n += max(q.waiters.Len()-len(q.places), 0)
-	}
-	return n
 }
 
 // join puts the waiter into its list, in the order of arrival.
