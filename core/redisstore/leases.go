@@ -173,7 +173,7 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) (outco
 		st := script.Step{Call: releaseLease.Call(c.keys[:], c.args[:]...), Operation: opReleaseLeases, Urgency: script.Finishing}
 		outcomes[0], err = script.Run(ctx, s.redis, st, func(r script.Reply) (store.ReleaseOutcome, error) { return readRelease(r.Value) })
 		if err == nil {
-			s.released(refs[0])
+			s.released(refs[0].ID)
 		}
 		return outcomes, err
 	}
@@ -185,7 +185,7 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) (outco
 	err = s.redis.RunEach(ctx, opReleaseLeases, script.Finishing, calls, func(i int, reply any, err error) error {
 		if err == nil {
 			if outcomes[i], err = readRelease(reply); err == nil {
-				s.released(refs[i])
+				s.released(refs[i].ID)
 			}
 		}
 		return err
@@ -194,9 +194,9 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) (outco
 }
 
 // released is called when the server has confirmed a release.
-func (s *Store) released(ref store.LeaseRef) {
-	s.late.remove(ref.ID)
-	s.waiters.released(ref.ID, ref.Fence)
+func (s *Store) released(id string) {
+	s.late.remove(id)
+	s.waiters.released(id)
 }
 
 // releaseCall is as acquireCall.
@@ -281,7 +281,7 @@ func readLeaseState(reply any) (store.LeaseState, error) {
 	return state, r.Err
 }
 
-// ListLeases implements store.Leases: it scans all keys of every master, a thousand at a time. With
+// ListLeases implements store.Leases: it scans all keys of every master, a hundred at a time. With
 // WithSecret, the Key of each state is the hash of the key.
 func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
 	return list(ctx, s, ofLeases, name,

@@ -15,7 +15,7 @@ import (
 const maxInspected = 100
 
 // list yields the states of all records with a name, as inspected by scripts. It scans all keys of
-// every master, a thousand at a time, and inspects up to a hundred records at a time. Damaged ones
+// every master, a hundred at a time, since more delay other calls, and inspects as many records. Damaged ones
 // are omitted. read reports whether to yield a reply.
 func list[T any](
 	ctx context.Context, s *Store, of, name string, inspect func(tag string) script.Call, read func(tag string, reply any) (T, bool, error),
@@ -62,7 +62,7 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 		pattern := s.withName(of, name)
 		for cursor, more := uint64(0), true; more; more = cursor != 0 {
 			p, err := script.Do(ctx, s.redis.Whole(), script.Command{Operation: opInspect}, func(ctx context.Context) (p page, err error) {
-				p.keys, p.cursor, err = master.Scan(ctx, cursor, pattern, 1000).Result()
+				p.keys, p.cursor, err = master.Scan(ctx, cursor, pattern, 100).Result()
 				return p, err
 			})
 			if err != nil {

@@ -14,14 +14,12 @@ type waiters struct {
 	byID        map[string]*waiter
 	keys        map[string]*waitedKey // by record
 	due         waitedKeys            // those with waiters
-	held        map[string]heldLease  // by ID
+	held        map[string]int64      // by ID: the fence of a hold that a push may announce
+	inFlight    int                   // calls that may create a request
 	beating     bool                  // a goroutine sends heartbeats
 	sleepsUntil time.Time             // when that goroutine wakes up by itself
 	changed     chan struct{}
 }
-
-// heldLease is a hold that was granted by a push, or may have been.
-type heldLease struct{ fence int64 }
 
 // waitedKey is a key with queued requests of this process.
 type waitedKey struct {
@@ -65,7 +63,7 @@ const keptUnawaited = 3 * time.Second
 func (ws *waiters) init() {
 	ws.byID = make(map[string]*waiter)
 	ws.keys = make(map[string]*waitedKey)
-	ws.held = make(map[string]heldLease)
+	ws.held = make(map[string]int64)
 	ws.changed = make(chan struct{}, 1)
 }
 
@@ -78,8 +76,14 @@ func (ws *waiters) expect(id string) *waiter {
 		w = &waiter{id: id, left: time.Now(), woken: make(chan struct{}, 1)}
 		ws.byID[id] = w
 	}
-	w.asking++
+	ws.begin(w)
 	return w
+}
+
+// begin counts a call that may create a request. The caller holds mu.
+func (ws *waiters) begin(w *waiter) {
+	w.asking++
+	ws.inFlight++
 }
 
 // answered records the reply to a request.
@@ -87,6 +91,7 @@ func (ws *waiters) answered(w *waiter, req *store.LeaseRequest, keys *leaseKeys,
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w.asking--
+	ws.inFlight--
 	if ws.byID[w.id] != w {
 		return // it was released meanwhile
 	}
@@ -102,7 +107,7 @@ func (ws *waiters) answered(w *waiter, req *store.LeaseRequest, keys *leaseKeys,
 		ws.schedule(w.key, reply.next)
 	default:
 		if reply.Outcome == store.Granted && (reply.repeated || w.key != nil) {
-			ws.held[w.id] = heldLease{reply.Fence}
+			ws.held[w.id] = reply.Fence
 		}
 		if w.awaited == 0 {
 			ws.remove(w)
@@ -193,7 +198,7 @@ func (ws *waiters) next(w *waiter, usable func(*pushedGrant) bool) (granted *pus
 	case over != nil:
 		return nil, false, over
 	case granted != nil && usable(granted):
-		ws.held[w.id] = heldLease{granted.first}
+		ws.held[w.id] = granted.first
 		if w.key != nil {
 			ws.dequeue(w)
 		}
@@ -206,7 +211,7 @@ func (ws *waiters) next(w *waiter, usable func(*pushedGrant) bool) (granted *pus
 func (ws *waiters) asks(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	w.asking++
+	ws.begin(w)
 }
 
 // asking reports whether a call is in flight that may create a request.
@@ -221,8 +226,8 @@ func (ws *waiters) asking(id string) bool {
 func (ws *waiters) push(g *pushedGrant) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if held, ok := ws.held[g.id]; ok {
-		return held.fence == g.first
+	if fence, ok := ws.held[g.id]; ok {
+		return fence == g.first
 	}
 	w := ws.byID[g.id]
 	if w == nil {
@@ -233,14 +238,12 @@ func (ws *waiters) push(g *pushedGrant) bool {
 	return true
 }
 
-// released ends the wait of a released request, or forgets its hold.
-func (ws *waiters) released(id string, fence int64) {
+// released ends the wait of a released request, and forgets its hold.
+func (ws *waiters) released(id string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if held, ok := ws.held[id]; ok && (fence == 0 || held.fence == fence) {
-		delete(ws.held, id)
-	}
-	if w := ws.byID[id]; w != nil && fence == 0 {
+	delete(ws.held, id)
+	if w := ws.byID[id]; w != nil {
 		w.end(store.ErrWithdrawn)
 		ws.remove(w)
 	}
@@ -367,7 +370,7 @@ func (ws *waiters) heard(k *waitedKey, places int, ends time.Duration, broken bo
 			w.ask = true
 			w.wake()
 		}
-	case places > n:
+	case places > n && ws.inFlight == 0: // otherwise a reply may be on its way
 		k.missing = 0
 		k.surplus++
 	default:

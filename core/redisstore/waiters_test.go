@@ -56,7 +56,7 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	second := ws.queue("second", "second", 0)
 	ws.queue("another", "second", 0)
 	ws.schedule(second.key, time.Minute)
-	ws.released("first", 0)
+	ws.released("first")
 	if woken() {
 		t.Error("woken though nothing is due before")
 	}
@@ -76,8 +76,8 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	if !woken() {
 		t.Error("not woken though all are to hurry")
 	}
-	ws.released("second", 0)
-	ws.released("another", 0)
+	ws.released("second")
+	ws.released("another")
 	ws.beatNow()
 	if _, _, more := ws.dueNow(); more || ws.beating || len(ws.keys) > 0 || len(ws.byID) > 0 {
 		t.Error("heartbeats are sent for nobody")
@@ -144,6 +144,14 @@ func TestTheStoreKnowsOtherRequests(t *testing.T) {
 	if n := asked(); n != 2 {
 		t.Errorf("%d ask at once without pushes, want both", n)
 	}
+	another := ws.expect("another")
+	for range 5 {
+		ws.heard(k, 3, 0, false)
+	}
+	if ws.resets(k) != "0" {
+		t.Error("reset, though the reply to a request is on its way")
+	}
+	ws.answered(another, nil, nil, &leaseReply{}, store.ErrUnavailable)
 	ws.heard(k, 3, 0, false)
 	if ws.resets(k) != "0" {
 		t.Error("reset at once, though a withdrawal may be on its way")
@@ -195,7 +203,7 @@ func TestWhichPushesAreOfUse(t *testing.T) {
 	if !push("w", 2) || push("w", 3) {
 		t.Error("the held lease is another")
 	}
-	ws.released("w", 2)
+	ws.released("w")
 	if len(ws.held) != 0 {
 		t.Error("a released hold is remembered")
 	}

@@ -120,6 +120,8 @@ func (r *Releaser) Drain(ctx context.Context) error {
 	return nil
 }
 
+// unconfirmed returns the leases of a failed release of which nothing is known. They are not marked as
+// Repeated, since ReleaseUnknown would then not tell those that are still to be released.
 func unconfirmed(refs []store.LeaseRef, was []store.ReleaseOutcome) []store.LeaseRef {
 	var left []store.LeaseRef
 	for i, ref := range refs {

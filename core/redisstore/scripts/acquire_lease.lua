@@ -58,7 +58,7 @@ if largest and queue and place == 0 and string.sub(record, at + size, at + size 
     place = math.max(number + 1, now)
     redis.call('HSET', KEYS[4], me, string.format(PROCESSED, now + lasts, lasts, now, waiters + 1, grants, lapses) .. pushed .. later(old, token))
     redis.call('HSET', KEYS[3], 'q' .. id, string.format(WAITING, reserve, place, weight, limit, span, now, ARGV[3]) .. me .. label)
-    redis.call('ZADD', KEYS[2], 0, string.sub(final, 1, 9) .. string.format('%016.0f', place) .. me .. id)
+    redis.call('ZADD', KEYS[2], 0, string.format(PLACE, reserve, place) .. me .. id)
     redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
       string.format(COUNTED, now, kept, longest, cutoff, place, pruned, soonest, holds, places + 1, processes, math.max(limits, limit), used),
       'PX', string.format(INT, math.ceil((math.max(ends, kept, largest) - now) / 1000) + math.max(linger, 1000)))

@@ -2,9 +2,9 @@
 -- Ends a hold or withdraws a request, and refuses a delayed acquire of its ID.
 --
 -- KEYS     as in lib/lease.lua
--- ARGV     ID; first fence of the hold, or 0 if none is known; ms for which an idle record is kept; "1" to leave a tombstone, "-" to
---          end only a hold with this fence; "1" if an earlier call may have been carried out; process, and start of the
---          processes' channels
+-- ARGV     ID; first fence of the hold, or 0 if none is known; ms for which an idle record is kept; "1" to leave a
+--          tombstone, "-" to end only a hold with this fence; "1" if an earlier call may have been carried out; process,
+--          and start of the processes' channels
 --
 -- Returns 1 if it was held with this fence, 0 if not, 2 if it was not but the earlier call may have ended it.
 
@@ -53,7 +53,7 @@ if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) 
     local _, number_of, weight, limit, span, _, wanted, rest = string.match(w, WAITER)
     weight, limits = tonumber(weight), tonumber(limits)
     local channels = string.sub(ARGV[6], 17)
-    local alive = beat >= cutoff and lapses == '0'
+    local alive = tonumber(beat) >= tonumber(cutoff) and lapses == '0'
     if alive and name ~= me and pushed == 'P' then
       local subscribers = redis.pcall('PUBSUB', 'NUMSUB', channels .. name)
       alive = not subscribers.err and subscribers[2] > 0
@@ -89,7 +89,6 @@ if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) 
 end
 
 --#include lease
-
 
 S.channels = string.sub(ARGV[6], 17)
 fence = tonumber(fence)

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the record
 -- KEYS[2]  the order, a zset whose members are sorted as text: "e", the end (16 digits) and the ID of each hold, if
---          there are several; "q", the reserve (8 hexadecimal digits), the place (16 digits), the process and the ID of each waiter
+--          there are several; "q", the reserve (8 hexadecimal digits), the place (16 digits), the process and the ID of
+--          each waiter
 -- KEYS[3]  the items, a hash: "h" and an ID has a hold, "q" and an ID a waiter
 -- KEYS[4]  the processes that wait, a hash
 -- KEYS[5]  the tombstones, a zset: ID -> when it is removed
@@ -17,8 +18,7 @@ local LATE_FOR = 60 * SECOND  -- how long a tombstone is kept
 local MOST_GRANTS = 64        -- in a step, and that a process has not taken up
 local CHUNK = 500
 local NEVER = 2 ^ 53          -- later than every time
-local WIDE = INT == '%d' and '%016d' or '%016.0f'
-local END, PLACE = 'e' .. WIDE, 'q%08x' .. WIDE
+local END = 'e' .. WIDE
 
 -- S has the state and the steps. A table costs a script less time than a local for each: see the note on upvalues below.
 --
@@ -27,8 +27,10 @@ local END, PLACE = 'e' .. WIDE, 'q%08x' .. WIDE
 --   largest, key           the largest fence, the key's name
 --   only, used, crowd      the only hold, if there is one; the weight in use; the counts of the other keys, if they exist
 --   released, late         the last release; whether there are tombstones
---   processes, found, waiters  read so far: processes by name, holds and waiters by ID (false if there is none)
---   removed, added, unset, set changes of the order and the items
+--   processes, found,      read so far: processes by name, holds and waiters by ID (false if there is none)
+--   waiters
+--   removed, added,        changes of the order and the items
+--   unset, set
 --   fresh, wipe            the order and the items are empty; they are not, but belong to no state
 --   pushes, receivers      messages and receivers by process
 --   freed, dirty           a waiter may be granted; a hold or a waiter was removed, or changed
@@ -384,7 +386,7 @@ function S.prune(me, long)
   local gone
   for _, name in ipairs(redis.call('HKEYS', KEYS[S.base + 3])) do
     local p = S.process_of(name)
-    if long and p.beat + GONE < S.now or not long and not S.alive(name, me) then
+    if long and p.beat + math.max(GONE, p.span) < S.now or not long and not S.alive(name, me) then
       gone = gone or {}
       gone[name] = true
       p.lapses = 0

@@ -14,6 +14,8 @@ local COUNTED = TIMES .. TIMES .. INT .. ':%d:%d:%d:%d:%d:'
 local PROCESS, PROCESSED = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([P-])(%d+)$', TIMES .. '%d:%d:%d:'
 local WAITER = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$'
 local WAITING = '%d:' .. INT .. ':%d:%d:' .. INT .. ':' .. INT .. ':%d:'
+local WIDE = INT == '%d' and '%016d' or '%016.0f'
+local PLACE = 'q%08x' .. WIDE -- the start of a waiter's member of the order
 local PUSHED = ' ' .. PAIR .. ' ' .. PAIR .. ' '
 
 local GRANT = 2000000 -- how long a pushed grant lasts until it is taken up
