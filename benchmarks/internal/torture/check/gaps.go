@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/workload"
 )
 
-// Gap is a time in which nobody held a key, and somebody waited for it.
+// Gap is a time in which a key had waiters and no holder.
 type Gap struct {
 	Place    history.Place
 	From, To int64
@@ -100,7 +100,7 @@ func waiting(c *history.Call) bool { return c.Returned == 0 && c.Died == 0 }
 // process ahead in the queue, several times.
 const patience = 10 * time.Second
 
-// stalls checks that a key is not free for long while somebody waits, beside the time of faults.
+// stalls checks that, outside the time of faults, a key with waiters is not free for long.
 func (p *part) stalls() {
 	if len(p.Calls) == 0 {
 		return

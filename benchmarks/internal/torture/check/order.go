@@ -17,8 +17,8 @@ const (
 	calm = 2 * time.Second
 )
 
-// order checks, where no fault is near, that nobody was granted a fair lock before one who had
-// called well before and waited all the time.
+// order checks, outside the time of faults, that no caller was granted a fair lock before another one
+// that had called well before it and was waiting.
 func (p *part) order() {
 	if !p.subject.Fair {
 		return

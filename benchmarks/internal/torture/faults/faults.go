@@ -24,8 +24,7 @@ type Fault struct {
 	Moves bool
 	// stores are those that can have it; none means all with servers.
 	stores []string
-	// Inject injects the fault, and returns when it is over, also if ctx ends meanwhile. It says
-	// what it has hit.
+	// Inject injects the fault, ends it even if ctx ends before, and returns what it has hit.
 	Inject func(ctx context.Context, t *Target) (hit Hit, err error)
 }
 
@@ -82,7 +81,7 @@ func (t *Target) worker() (*fleet.Worker, int) {
 	return t.Fleet.Worker(i), i
 }
 
-// mending returns a context for ending a fault, which may take long, but not for ever.
+// mending returns a context for ending a fault, with a timeout of its own.
 func mending(ctx context.Context) (context.Context, context.CancelFunc) {
 	const patience = 20 * time.Second
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), patience, fmt.Errorf("not within %v", patience))

@@ -1,8 +1,8 @@
 // Package history is what a fleet of processes has done: the events that its workers write, and the
 // calls, holds, charges and operations that follow from them.
 //
-// All times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine read alike, and
-// which nobody sets.
+// All times are nanoseconds of CLOCK_MONOTONIC, which is the same for all processes of a machine and
+// cannot be set.
 package history
 
 import (
@@ -23,7 +23,8 @@ func Now() int64 {
 	return ts.Nano()
 }
 
-// At is that clock's time at t. It is earlier, and never later, if the process is paused meanwhile.
+// At returns that clock's time at t. If the process is paused during the call, it returns an earlier
+// time, never a later one.
 func At(t time.Time) int64 {
 	now := Now()
 	return now + int64(time.Until(t))

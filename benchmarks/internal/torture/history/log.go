@@ -180,7 +180,7 @@ func (l *Log) Wrong() []Event {
 	return slices.Clone(l.wrong)
 }
 
-// Snapshot calls f with the records, which it must not keep: none changes meanwhile.
+// Snapshot calls f with the records, which do not change during the call. f must not keep them.
 func (l *Log) Snapshot(f func(map[Place]*Record)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

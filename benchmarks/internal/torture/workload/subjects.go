@@ -66,8 +66,7 @@ var tiers = []struct {
 	options []semaphore.Option
 }{
 	{reserve: 0},
-	// {reserve: 2, options: []semaphore.Option{semaphore.WithReserve(2)}}, // once there is
-	// WithReserve
+	{reserve: 2, options: []semaphore.Option{semaphore.WithReserve(2)}},
 }
 
 // Subjects are all subjects.
