@@ -62,6 +62,27 @@ func TestHandOn(t *testing.T) {
 	})
 }
 
+// A permit with a reserve is not handed on: what is in use beside it may leave too little by then, and a
+// request of another process with a smaller reserve goes before those that wait for it.
+func TestATierHandsNothingOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		high := newSemaphore(t, w, 3)
+		low := must(newSemaphore(t, w, 3).With(semaphore.WithReserve(1)))
+		held := []*semaphore.Permit{mustAcquire(t, low, 1), mustAcquire(t, low, 1)}
+		beside := mustAcquire(t, high, 1)
+		waiting := make(chan *semaphore.Permit, 1)
+		go func() { waiting <- must(low.Acquire(context.Background(), "k")) }()
+		synctest.Wait()
+		mustRelease(t, held[0])
+		synctest.Wait()
+		wantState(t, high, 2, 1)
+		mustRelease(t, beside)
+		synctest.Wait()
+		mustRelease(t, held[1], <-waiting)
+		wantState(t, high, 0, 0)
+	})
+}
+
 // Another process gets its turn after sixteen leases of a permit, or 50 ms.
 func TestHandOnIsBounded(t *testing.T) {
 	for name, holding := range map[string]time.Duration{"passes": 0, "time": 20 * time.Millisecond} {
