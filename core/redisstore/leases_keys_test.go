@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -123,6 +124,12 @@ func testKeysOfLeasesExpire(t *testing.T, opts ...redisstore.Option) {
 	writer.ends(t, s, true)
 	reader.ends(t, s, true)
 	check("release to the next")
+	for i, process := range []*redisstore.Store{newStore(t, direct, append(opts, redisstore.WithPrefix("shop"))...), s} {
+		waiter := newClaim("k", fmt.Sprint("waiter ", i)).queued()
+		waiter.gets(t, process, store.Queued)
+		check("queue behind a grant that was pushed")
+		waiter.ends(t, process, false)
+	}
 	next.ends(t, s, true)
 	check("release")
 	tombstoned(t, s, "k").gets(t, s, store.Withdrawn)

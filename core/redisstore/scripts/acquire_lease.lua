@@ -40,7 +40,7 @@ local queue, limit, reserve, most, place, token, pushed, lasts, linger, channels
 weight, limit, reserve, most, place = tonumber(weight), tonumber(limit), tonumber(reserve), tonumber(most), tonumber(place)
 lasts, linger, queue = tonumber(lasts), tonumber(linger), queue == '1'
 
--- There is one hold, and a queue whose last waiter stands before the request: it joins the queue.
+-- There is one hold, and the request has to wait: because it does not fit, or behind the last waiter.
 local size, at
 largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
 if largest and queue and place == 0 and string.sub(record, at + size, at + size + 21) ~= id then
@@ -51,16 +51,26 @@ if largest and queue and place == 0 and string.sub(record, at + size, at + size 
   local known, before = redis.call('HGET', KEYS[3], 'q' .. id), redis.call('HGET', KEYS[4], me)
   local t = redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
-  ends, kept, places = tonumber(ends), tonumber(kept), tonumber(places)
-  if used and final and before and not known and string.sub(final, 1, 9) == string.format('q%08x', reserve) and (most == 0 or places < most) and
+  ends, kept, places, processes = tonumber(ends), tonumber(kept), tonumber(places), tonumber(processes)
+  local behind = final and string.sub(final, 1, 9) == string.format('q%08x', reserve) or
+    not final and places == 0 and used and used + weight > limit
+  if used and behind and not known and (before or redis.call('HLEN', KEYS[4]) == processes) and (most == 0 or places < most) and
     now >= tonumber(seen) and ends > now and ends <= now + length and kept >= now + KEPT then
-    local _, _, _, waiters, grants, lapses, _, old = string.match(before, PROCESS)
+    local waiters, grants, lapses, old, _ = 0, 0, 0, token, nil
+    if before then
+      _, _, _, waiters, grants, lapses, _, old = string.match(before, PROCESS)
+    end
     place = math.max(number + 1, now)
     redis.call('HSET', KEYS[4], me, string.format(PROCESSED, now + lasts, lasts, now, waiters + 1, grants, lapses) .. pushed .. later(old, token))
     redis.call('HSET', KEYS[3], 'q' .. id, string.format(WAITING, reserve, place, weight, limit, span, now, ARGV[3]) .. me .. label)
     redis.call('ZADD', KEYS[2], 0, string.format(PLACE, reserve, place) .. me .. id)
+    local ms = string.format(INT, math.ceil((kept - now) / 1000))
+    for i = 2, not before and processes == 0 and 4 or not final and 3 or 1 do -- they are new
+      redis.call('PEXPIRE', KEYS[i], ms)
+    end
     redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
-      string.format(COUNTED, now, kept, longest, cutoff, place, pruned, soonest, holds, places + 1, processes, math.max(limits, limit), used),
+      string.format(COUNTED, now, kept, longest, cutoff, place, pruned, soonest, holds, places + 1, before and processes or processes + 1,
+        math.max(limits, limit), used),
       'PX', string.format(INT, math.ceil((math.max(ends, kept, largest) - now) / 1000) + math.max(linger, 1000)))
     local left = string.format('%.0f', ends - now)
     return {'queued', string.sub(record, from, rest - 1), left, used, places, string.format('%.0f', place), left}
