@@ -77,6 +77,28 @@ if largest and queue and place == 0 and string.sub(record, at + size, at + size 
   end
 end
 
+-- There are several holds, all alive, and no waiters: the request fits beside them.
+largest, size, at = string.match(record, '^L2(%d+):(%d+):()')
+if largest and place == 0 then
+  local rest = at + size
+  local seen, kept, longest, cutoff, number, pruned, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local item, items = redis.call('HGET', KEYS[3], 'h' .. id), redis.call('HLEN', KEYS[3])
+  local t = redis.call('TIME')
+  local now = t[1] * 1000000 + t[2]
+  if used and places == '0' and items == tonumber(holds) and not item and used + weight <= limit and now >= tonumber(seen) and
+    tonumber(soonest) > now and tonumber(kept) >= math.max(longest, now + span, now + KEPT) then
+    local first, last = fences(largest, now, ARGV[3])
+    local ends = now + span
+    redis.call('ZADD', KEYS[2], 0, string.format(END, ends) .. id)
+    redis.call('HSET', KEYS[3], 'h' .. id, ARGV[1] .. string.format(QUAD, first, last, ends, now) .. ARGV[4])
+    redis.call('SET', KEYS[1], string.format('L2' .. INT .. ':', last) .. string.sub(record, at - #size - 1, rest - 1) ..
+      string.format(COUNTED, now, kept, math.max(longest, ends), cutoff, number, pruned, math.min(soonest, ends), holds + 1, 0, processes, limits,
+        used + weight),
+      'PX', string.format(INT, math.ceil((math.max(kept, last) - now) / 1000) + math.max(linger, 1000)))
+    return string.format(PAIR, first, last)
+  end
+end
+
 --#include lease
 
 S.channels = channels

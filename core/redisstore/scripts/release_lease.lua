@@ -88,6 +88,26 @@ if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) 
   end
 end
 
+-- The ID has one of several holds, and there are no waiters.
+largest, size, at = string.match(record, '^L2(%d+):(%d+):()')
+local text = largest and ARGV[4] == '0' and redis.call('HGET', KEYS[3], 'h' .. id)
+if text then
+  local rest = at + size
+  local seen, kept, longest, cutoff, number, pruned, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local first, _, ends, _, _, weight, place = string.match(text, HOLD, NAMES + 1)
+  local items, t = redis.call('HLEN', KEYS[3]), redis.call('TIME')
+  local now = t[1] * 1000000 + t[2]
+  if used and place and places == '0' and holds ~= '1' and items == tonumber(holds) and (fence == first or fence == '0') and
+    tonumber(place) >= 0 and tonumber(ends) > now and now >= tonumber(seen) then
+    redis.call('ZREM', KEYS[2], string.format(END, ends) .. id)
+    redis.call('HDEL', KEYS[3], 'h' .. id)
+    redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
+      string.format(COUNTED, now, kept, longest, cutoff, number, pruned, soonest, holds - 1, 0, processes, limits, used - weight),
+      'PX', string.format(INT, math.ceil((math.max(kept, largest) - now) / 1000) + math.max(linger, 1000)))
+    return 1
+  end
+end
+
 --#include lease
 
 S.channels = string.sub(ARGV[6], 17)

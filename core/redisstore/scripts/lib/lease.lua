@@ -18,7 +18,6 @@ local LATE_FOR = 60 * SECOND  -- how long a tombstone is kept
 local MOST_GRANTS = 64        -- in a step, and that a process has not taken up
 local CHUNK = 500
 local NEVER = 2 ^ 53          -- later than every time
-local END = 'e' .. WIDE
 
 -- S has the state and the steps. A table costs a script less time than a local for each: see the note on upvalues below.
 --

@@ -15,6 +15,7 @@ local PROCESS, PROCESSED = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([P-])(%d+)$', 
 local WAITER = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$'
 local WAITING = '%d:' .. INT .. ':%d:%d:' .. INT .. ':' .. INT .. ':%d:'
 local WIDE = INT == '%d' and '%016d' or '%016.0f'
+local END = 'e' .. WIDE -- the start of a hold's member of the order
 local PLACE = 'q%08x' .. WIDE -- the start of a waiter's member of the order
 local PUSHED = ' ' .. PAIR .. ' ' .. PAIR .. ' '
 
