@@ -1,18 +1,16 @@
 package redisstore
 
 import (
-	"context"
-	"errors"
+	"container/heap"
 	"math/rand/v2"
+	"slices"
 	"strconv"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
-	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 const (
@@ -20,6 +18,12 @@ const (
 	// the process sends that many heartbeats in a second.
 	beatEvery = time.Second
 	maxBeats  = 2000
+	// maxBeatKeys is how many keys share a script call on a single server: about those that are due
+	// within shareEvery, since their heartbeats are sent together.
+	maxBeatKeys = 100
+	shareEvery  = maxBeatKeys * time.Second / maxBeats * 4 / 5
+	// maxWholeBeats is that number for keys at which more than usual is to be done.
+	maxWholeBeats = 20
 	// silentBeats is for how many intervals a waiter puts up with a silent server. Its place may be lost
 	// earlier, and is restored if the server replies in time.
 	silentBeats = 6
@@ -27,78 +31,31 @@ const (
 	retryBeat = 300 * time.Millisecond
 	// recheckAfter is when a heartbeat is repeated that knows less than the process.
 	recheckAfter = 50 * time.Millisecond
-	// maxBeatKeys is how many keys share a script call on a single server.
-	maxBeatKeys = 100
-	// shortTTL is the TTL below which a pushed grant is confirmed before it is used.
-	shortTTL = 100 * time.Millisecond
 )
 
-func jitter(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
-
-// AwaitLease implements store.Leases. It waits for a push, while the process sends heartbeats. A
-// grant that has almost run out, or that is to be confirmed, costs one more script call.
-func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
-	if s.hooks.Begun() {
-		return store.Grant{}, store.ErrClosed
-	}
-	if ctx.Err() != nil {
-		return store.Grant{}, lease.Ended(ctx)
-	}
-	if req.Weight > req.Capacity-req.Reserve {
-		return store.Grant{}, store.ErrWithdrawn
-	}
-	req.Queue, req.MaxWaiting = true, 0
-	confirmed := req.Confirmed || s.config.acks > 0 || req.TTL < shortTTL
-	over := s.hooks.Over()
-	keys := s.leaseKeys(req.Name, req.Key)
-	s.listen()
-	w := s.waiters.await(&req, &keys)
-	defer s.waiters.leave(w)
-	s.keepBeating()
-	for {
-		select {
-		case <-ctx.Done():
-			return store.Grant{}, lease.Ended(ctx)
-		case <-over:
-			return store.Grant{}, store.ErrClosed
-		case <-w.woken:
-		}
-		granted, ask, err := s.waiters.next(w, func(g *pushedGrant) bool {
-			return !confirmed && time.Until(g.sent.Add(g.span)) >= g.span/4
-		})
-		switch {
-		case err != nil:
-			return store.Grant{}, err
-		case granted != nil:
-			return store.Grant{
-				Sent: granted.sent, Fence: granted.first, LastFence: granted.last, Place: granted.place, TTL: granted.span, Untaken: true,
-			}, nil
-		case !ask:
-			continue
-		}
-		s.waiters.asks(w)
-		if req.Place == 0 {
-			req.Place = w.place
-		}
-		reply, err := s.acquireLease(ctx, &req, &keys)
-		s.waiters.answered(w, &req, &keys, &reply, err)
-		switch {
-		case err == nil && reply.Outcome == store.Granted:
-			return reply.Grant, nil
-		case err == nil && reply.Outcome == store.Withdrawn:
-			return store.Grant{}, store.ErrWithdrawn
-		case err == nil && reply.Outcome == store.Queued:
-		case err == nil: // its weight does not fit any more
-			return store.Grant{}, store.ErrWithdrawn
-		case ctx.Err() != nil:
-			return store.Grant{}, lease.Ended(ctx)
-		case errors.Is(err, ErrNotReplicated): // it was released
-			return store.Grant{}, err
-		default:
-			s.waiters.askAgain(w, err)
-		}
-	}
+// heartbeats are the keys with queued requests of this process, and the goroutine that sends their
+// heartbeats. waiters.mu guards them.
+type heartbeats struct {
+	due         waitedKeys
+	began       time.Time
+	beating     bool          // the goroutine runs
+	sleepsUntil time.Time     // when it wakes up by itself
+	changed     chan struct{} // wakes it up
 }
+
+// waitedKey is a key with queued requests of this process.
+type waitedKey struct {
+	keys    leaseKeys
+	linger  int64
+	waiters map[*waiter]struct{}
+	due     time.Time // the next heartbeat
+	heard   time.Time // last reply of the store
+	missing int       // consecutive heartbeats of which the store knew fewer waiters
+	surplus int       // or more
+	index   int       // in the heap
+}
+
+func jitter(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
 
 // keepBeating starts sending heartbeats, unless that is running.
 func (s *Store) keepBeating() {
@@ -133,26 +90,45 @@ func (s *Store) sendBeats() {
 	}
 }
 
-// beat sends heartbeats, and handles the replies.
+// beat sends heartbeats, and handles the replies. One script does what is usual for many keys, and
+// another one whatever is to be done at the rest.
 func (s *Store) beat(due []*waitedKey) {
-	together := maxBeatKeys
+	head := []any{s.inbox.process, strconv.FormatInt(elapsed(), 10), s.pushMode(), s.waiters.deadAfter().Microseconds()}
+	all := func(reset string) func(group []*waitedKey) script.Call {
+		return func(group []*waitedKey) script.Call {
+			var keys []string
+			args := append(slices.Clip(head), s.inbox.channels, reset)
+			for _, k := range group {
+				keys, args = append(keys, k.keys[:]...), append(args, k.linger)
+			}
+			return beatLease.Call(keys, args...)
+		}
+	}
+	usual, surplus := s.waiters.withoutSurplus(due)
+	rest := s.beatEach(usual, maxBeatKeys, func(group []*waitedKey) script.Call {
+		keys := make([]string, 0, 2*len(group))
+		for _, k := range group {
+			keys = append(keys, k.keys[0], k.keys[3])
+		}
+		return beatLeases.Call(keys, head...)
+	})
+	s.beatEach(rest, maxWholeBeats, all("0"))
+	s.beatEach(surplus, maxWholeBeats, all("1"))
+}
+
+// beatEach sends heartbeats, several keys in a call on a single server, and handles the replies. It
+// returns the keys at which more is to be done.
+func (s *Store) beatEach(due []*waitedKey, together int, call func(group []*waitedKey) script.Call) (rest []*waitedKey) {
 	if _, cluster := s.client.(*redis.ClusterClient); cluster {
 		together = 1
 	}
 	var (
 		calls  []script.Call
 		groups [][]*waitedKey
+		mu     sync.Mutex // guards rest
 	)
-	head := []any{s.inbox.process, strconv.FormatInt(elapsed(), 10), s.pushMode(), s.waiters.deadAfter().Microseconds(), s.inbox.channels}
-	for len(due) > 0 {
-		group := due[:min(together, len(due))]
-		due = due[len(group):]
-		keys, args := make([]string, 0, 5*len(group)), append(make([]any, 0, len(head)+2*len(group)), head...)
-		for _, k := range group {
-			keys = append(keys, k.keys[:]...)
-			args = append(args, k.linger, s.waiters.resets(k))
-		}
-		calls, groups = append(calls, beatLease.Call(keys, args...)), append(groups, group)
+	for group := range slices.Chunk(due, together) {
+		calls, groups = append(calls, call(group)), append(groups, group)
 	}
 	broken := s.inbox.broken()
 	_ = s.redis.RunEach(s.redis.Life(), opBeat, script.Ordinary, calls, func(i int, reply any, err error) error {
@@ -166,34 +142,207 @@ func (s *Store) beat(due []*waitedKey) {
 				places, ends = int(r.Number()), r.Micros()
 				err = r.Err
 			}
-			if err != nil {
+			switch {
+			case err != nil:
 				s.waiters.silent(k, err)
-			} else {
+			case places < 0:
+				mu.Lock()
+				rest = append(rest, k)
+				mu.Unlock()
+			default:
 				s.waiters.heard(k, places, ends, broken)
 			}
 		}
 		return nil
 	})
+	return rest
 }
 
-// pushedLease handles a push of a grant: see scripts/lib/lease.lua.
-func (s *Store) pushedLease(text string) {
-	f := strings.SplitN(text, " ", 7)
-	if len(f) != 7 {
+// interval returns the time between the heartbeats of a key. The caller holds mu.
+func (ws *waiters) interval() time.Duration {
+	return max(beatEvery, time.Duration(len(ws.keys))*time.Second/maxBeats)
+}
+
+// deadAfter returns the time without a heartbeat after which the store may take the process for dead.
+func (ws *waiters) deadAfter() time.Duration {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return 3 * ws.interval()
+}
+
+// schedule sets the next heartbeat of a key: when a hold ends, since there is no push then, or after
+// the usual time. The caller holds mu.
+func (ws *waiters) schedule(k *waitedKey, ends time.Duration) {
+	wait := ws.interval()
+	wait -= jitter(wait / 5)
+	due := time.Now().Add(wait)
+	due = due.Add(-(due.Sub(ws.began) % shareEvery)) // together with others
+	if ends > 0 && ends < wait {
+		due = time.Now().Add(ends + time.Millisecond + jitter(20*time.Millisecond))
+	}
+	ws.scheduleAt(k, due)
+}
+
+func (ws *waiters) scheduleAt(k *waitedKey, due time.Time) {
+	if k.index < 0 {
 		return
 	}
-	var r script.Reader
-	g := &pushedGrant{id: f[0], first: r.Parse(f[1]), last: r.Parse(f[2]), place: r.Parse(f[3]), record: f[6]}
-	g.span = time.Duration(r.Parse(f[4])) * time.Microsecond
-	g.sent = time.Now().Add(-time.Duration(elapsed()-r.Parse(f[5])) * time.Microsecond)
-	if r.Err != nil || s.waiters.push(g) {
+	k.due = due
+	heap.Fix(&ws.due, k.index)
+	ws.notify()
+}
+
+// beatSoon makes the heartbeat of a key due.
+func (ws *waiters) beatSoon(record string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if k := ws.keys[record]; k != nil {
+		ws.scheduleAt(k, time.Now())
+	}
+}
+
+// beatNow makes all heartbeats due.
+func (ws *waiters) beatNow() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now := time.Now()
+	for _, k := range ws.due {
+		k.due = now // all are equal, so the heap stays valid
+	}
+	ws.notify()
+}
+
+// startBeating reports whether the caller has to start the goroutine that sends heartbeats.
+func (ws *waiters) startBeating() bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	start := !ws.beating && len(ws.due) > 0
+	ws.beating = ws.beating || start
+	return start
+}
+
+// dueNow returns the keys whose heartbeats are due, and when the next one is. more is false if there
+// are no keys.
+func (ws *waiters) dueNow() (due []*waitedKey, next time.Time, more bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if len(ws.due) == 0 {
+		ws.beating = false
+		return nil, next, false
+	}
+	now := time.Now()
+	wait := ws.interval()
+	for !ws.due[0].due.After(now) {
+		k := ws.due[0]
+		due = append(due, k)
+		k.due = now.Add(wait) // until the reply changes it
+		heap.Fix(&ws.due, 0)
+	}
+	ws.sleepsUntil = ws.due[0].due
+	return due, ws.sleepsUntil, true
+}
+
+// notify wakes the goroutine that sends heartbeats if one is due before it wakes up by itself. The
+// caller holds mu.
+func (ws *waiters) notify() {
+	if len(ws.due) == 0 || !ws.due[0].due.Before(ws.sleepsUntil) {
 		return
 	}
-	// Nobody waits for it any more, or the ID holds another lease.
-	s.redis.Start(func() {
-		_, name, _ := strings.Cut(g.record, "}:")
-		c := s.newReleaseCallOf(leaseKeysOf(g.record), &store.LeaseRef{ID: g.id, Fence: g.first}, linger(name))
-		c.tombstone = "-"
-		_, _ = s.finish(s.redis.Life(), opReleaseLeases, releaseLease.Call(c.keys[:], c.args[:]...))
-	})
+	select {
+	case ws.changed <- struct{}{}:
+	default:
+	}
+}
+
+// heard handles the reply to a heartbeat of a key: how many requests of the process wait there, and
+// when the first hold ends. broken says that pushes do not arrive.
+func (ws *waiters) heard(k *waitedKey, places int, ends time.Duration, broken bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now := time.Now()
+	k.heard = now
+	for w := range k.waiters {
+		if w.awaited == 0 && w.asking == 0 && now.Sub(w.left) > keptUnawaited {
+			ws.remove(w)
+		}
+	}
+	if len(k.waiters) == 0 {
+		return
+	}
+	switch n := len(k.waiters); {
+	case places < n:
+		k.surplus = 0
+		if k.missing++; k.missing == 1 && !broken { // a push may be on its way
+			ws.scheduleAt(k, now.Add(recheckAfter))
+			return
+		}
+		k.missing = 0
+		for w := range k.waiters {
+			w.ask = true
+			w.wake()
+		}
+	case places > n && ws.inFlight == 0: // otherwise a reply may be on its way
+		k.missing = 0
+		k.surplus++
+	default:
+		k.missing, k.surplus = 0, 0
+	}
+	ws.schedule(k, ends)
+}
+
+// silent records that the store did not reply to a heartbeat of a key, and ends the waits if the
+// places must be lost.
+func (ws *waiters) silent(k *waitedKey, err error) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now := time.Now()
+	if now.Sub(k.heard) > silentBeats*ws.interval() {
+		for w := range k.waiters {
+			w.end(err)
+		}
+	}
+	ws.scheduleAt(k, now.Add(retryBeat-jitter(retryBeat/3)))
+}
+
+// withoutSurplus splits keys: the store is to remove the process's requests for those in surplus,
+// which are then queued anew, since it knows some that the process does not.
+func (ws *waiters) withoutSurplus(due []*waitedKey) (others, surplus []*waitedKey) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, k := range due {
+		if k.surplus > 1 {
+			k.surplus, k.missing = 0, 1
+			surplus = append(surplus, k)
+		} else {
+			others = append(others, k)
+		}
+	}
+	return others, surplus
+}
+
+// waitedKeys is a heap of keys by their next heartbeat.
+type waitedKeys []*waitedKey
+
+func (h waitedKeys) Len() int           { return len(h) }
+func (h waitedKeys) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
+func (h waitedKeys) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (h *waitedKeys) Push(x any) {
+	k := x.(*waitedKey)
+	k.index = len(*h)
+	*h = append(*h, k)
+}
+
+// Pop implements heap.Interface.
+func (h *waitedKeys) Pop() any {
+	old := *h
+	k := old[len(old)-1]
+	k.index = -1
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return k
 }

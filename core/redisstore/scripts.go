@@ -34,6 +34,7 @@ var (
 	revokeLease    = newScript("revoke_lease")
 	inspectLease   = newScript("inspect_lease")
 	beatLease      = newScript("beat_lease")
+	beatLeases     = newScript("beat_leases")
 
 	countDownLatch = newScript("count_down_latch")
 	awaitLatch     = newScript("await_latch")

@@ -10,27 +10,12 @@ import (
 
 // waiters are the queued requests of this process, and the holds that it got while waiting.
 type waiters struct {
-	mu          sync.Mutex
-	byID        map[string]*waiter
-	keys        map[string]*waitedKey // by record
-	due         waitedKeys            // those with waiters
-	held        map[string]int64      // by ID: the fence of a hold that a push may announce
-	inFlight    int                   // calls that may create a request
-	beating     bool                  // a goroutine sends heartbeats
-	sleepsUntil time.Time             // when that goroutine wakes up by itself
-	changed     chan struct{}
-}
-
-// waitedKey is a key with queued requests of this process.
-type waitedKey struct {
-	keys    leaseKeys
-	linger  int64
-	waiters map[*waiter]struct{}
-	due     time.Time // the next heartbeat
-	heard   time.Time // last reply of the store
-	missing int       // consecutive heartbeats of which the store knew fewer waiters
-	surplus int       // or more
-	index   int       // in the heap
+	mu       sync.Mutex
+	byID     map[string]*waiter
+	keys     map[string]*waitedKey // by record
+	held     map[string]int64      // by ID: the fence of a hold that a push may announce
+	inFlight int                   // calls that may create a request
+	heartbeats
 }
 
 // waiter is a request that is, or will be, in a queue. waiters.mu guards it.
@@ -47,16 +32,6 @@ type waiter struct {
 	woken   chan struct{} // has an element if pushed, ask or over was set
 }
 
-// pushedGrant is a grant that a push has announced.
-type pushedGrant struct {
-	id          string
-	first, last int64
-	place       int64
-	span        time.Duration
-	sent        time.Time // of the process's last sign of life that the store had: no later than the grant
-	record      string
-}
-
 // keptUnawaited is how long a request is kept while no call awaits it.
 const keptUnawaited = 3 * time.Second
 
@@ -64,7 +39,7 @@ func (ws *waiters) init() {
 	ws.byID = make(map[string]*waiter)
 	ws.keys = make(map[string]*waitedKey)
 	ws.held = make(map[string]int64)
-	ws.changed = make(chan struct{}, 1)
+	ws.heartbeats = heartbeats{began: time.Now(), changed: make(chan struct{}, 1)}
 }
 
 // expect registers a request that is about to be sent, so that no push comes too early.
@@ -249,150 +224,6 @@ func (ws *waiters) released(id string) {
 	}
 }
 
-// interval returns the time between the heartbeats of a key. The caller holds mu.
-func (ws *waiters) interval() time.Duration {
-	return max(beatEvery, time.Duration(len(ws.keys))*time.Second/maxBeats)
-}
-
-// deadAfter returns the time without a heartbeat after which the store may take the process for dead.
-func (ws *waiters) deadAfter() time.Duration {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	return 3 * ws.interval()
-}
-
-// schedule sets the next heartbeat of a key: when a hold ends, since there is no push then, or after
-// the usual time. The caller holds mu.
-func (ws *waiters) schedule(k *waitedKey, ends time.Duration) {
-	wait := ws.interval()
-	wait -= jitter(wait / 5)
-	if ends > 0 && ends < wait {
-		wait = ends + time.Millisecond + jitter(20*time.Millisecond)
-	}
-	ws.scheduleAt(k, time.Now().Add(wait))
-}
-
-func (ws *waiters) scheduleAt(k *waitedKey, due time.Time) {
-	if k.index < 0 {
-		return
-	}
-	k.due = due
-	heap.Fix(&ws.due, k.index)
-	ws.notify()
-}
-
-// beatSoon makes the heartbeat of a key due.
-func (ws *waiters) beatSoon(record string) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if k := ws.keys[record]; k != nil {
-		ws.scheduleAt(k, time.Now())
-	}
-}
-
-// beatNow makes all heartbeats due.
-func (ws *waiters) beatNow() {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	now := time.Now()
-	for _, k := range ws.due {
-		k.due = now // all are equal, so the heap stays valid
-	}
-	ws.notify()
-}
-
-// startBeating reports whether the caller has to start the goroutine that sends heartbeats.
-func (ws *waiters) startBeating() bool {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	start := !ws.beating && len(ws.due) > 0
-	ws.beating = ws.beating || start
-	return start
-}
-
-// dueNow returns the keys whose heartbeats are due, and when the next one is. more is false if there
-// are no keys.
-func (ws *waiters) dueNow() (due []*waitedKey, next time.Time, more bool) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if len(ws.due) == 0 {
-		ws.beating = false
-		return nil, next, false
-	}
-	now := time.Now()
-	wait := ws.interval()
-	for !ws.due[0].due.After(now) {
-		k := ws.due[0]
-		due = append(due, k)
-		k.due = now.Add(wait) // until the reply changes it
-		heap.Fix(&ws.due, 0)
-	}
-	ws.sleepsUntil = ws.due[0].due
-	return due, ws.sleepsUntil, true
-}
-
-// notify wakes the goroutine that sends heartbeats if one is due before it wakes up by itself. The
-// caller holds mu.
-func (ws *waiters) notify() {
-	if len(ws.due) == 0 || !ws.due[0].due.Before(ws.sleepsUntil) {
-		return
-	}
-	select {
-	case ws.changed <- struct{}{}:
-	default:
-	}
-}
-
-// heard handles the reply to a heartbeat of a key: how many requests of the process wait there, and
-// when the first hold ends. broken says that pushes do not arrive.
-func (ws *waiters) heard(k *waitedKey, places int, ends time.Duration, broken bool) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	now := time.Now()
-	k.heard = now
-	for w := range k.waiters {
-		if w.awaited == 0 && w.asking == 0 && now.Sub(w.left) > keptUnawaited {
-			ws.remove(w)
-		}
-	}
-	if len(k.waiters) == 0 {
-		return
-	}
-	switch n := len(k.waiters); {
-	case places < n:
-		k.surplus = 0
-		if k.missing++; k.missing == 1 && !broken { // a push may be on its way
-			ws.scheduleAt(k, now.Add(recheckAfter))
-			return
-		}
-		k.missing = 0
-		for w := range k.waiters {
-			w.ask = true
-			w.wake()
-		}
-	case places > n && ws.inFlight == 0: // otherwise a reply may be on its way
-		k.missing = 0
-		k.surplus++
-	default:
-		k.missing, k.surplus = 0, 0
-	}
-	ws.schedule(k, ends)
-}
-
-// silent records that the store did not reply to a heartbeat of a key, and ends the waits if the
-// places must be lost.
-func (ws *waiters) silent(k *waitedKey, err error) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	now := time.Now()
-	if now.Sub(k.heard) > silentBeats*ws.interval() {
-		for w := range k.waiters {
-			w.end(err)
-		}
-	}
-	ws.scheduleAt(k, now.Add(retryBeat-jitter(retryBeat/3)))
-}
-
 // askAgain records that the store did not reply to a call that asked for a request.
 func (ws *waiters) askAgain(w *waiter, err error) {
 	ws.mu.Lock()
@@ -402,18 +233,6 @@ func (ws *waiters) askAgain(w *waiter, err error) {
 	if k != nil {
 		ws.silent(k, err)
 	}
-}
-
-// resets returns the argument of a heartbeat that has the store remove the process's requests for a
-// key, which are then queued anew: it knows some that the process does not.
-func (ws *waiters) resets(k *waitedKey) string {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if k.surplus > 1 {
-		k.surplus, k.missing = 0, 1
-		return "1"
-	}
-	return "0"
 }
 
 // wake wakes a call that awaits the request. The caller holds mu.
@@ -430,31 +249,4 @@ func (w *waiter) end(err error) {
 		w.over = err
 	}
 	w.wake()
-}
-
-// waitedKeys is a heap of keys by their next heartbeat.
-type waitedKeys []*waitedKey
-
-func (h waitedKeys) Len() int           { return len(h) }
-func (h waitedKeys) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-func (h waitedKeys) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (h *waitedKeys) Push(x any) {
-	k := x.(*waitedKey)
-	k.index = len(*h)
-	*h = append(*h, k)
-}
-
-// Pop implements heap.Interface.
-func (h *waitedKeys) Pop() any {
-	old := *h
-	k := old[len(old)-1]
-	k.index = -1
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return k
 }

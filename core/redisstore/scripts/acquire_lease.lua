@@ -46,7 +46,7 @@ largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
 if largest and queue and place == 0 and string.sub(record, at + size, at + size + 21) ~= id then
   local _, _, ends, _, length, _, _, labelled, from = string.match(record, HOLD, at + size + NAMES)
   local rest = from and from + labelled -- if it is not damaged
-  local seen, kept, longest, cutoff, number, pruned, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
   local final = redis.call('ZREVRANGE', KEYS[2], 0, 0)[1]
   local known, before = redis.call('HGET', KEYS[3], 'q' .. id), redis.call('HGET', KEYS[4], me)
   local t = redis.call('TIME')
@@ -69,7 +69,7 @@ if largest and queue and place == 0 and string.sub(record, at + size, at + size 
       redis.call('PEXPIRE', KEYS[i], ms)
     end
     redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
-      string.format(COUNTED, now, kept, longest, cutoff, place, pruned, soonest, holds, places + 1, before and processes or processes + 1,
+      string.format(COUNTED, now, kept, longest, cutoff, place, stale, soonest, holds, places + 1, before and processes or processes + 1,
         math.max(limits, limit), used),
       'PX', string.format(INT, math.ceil((math.max(ends, kept, largest) - now) / 1000) + math.max(linger, 1000)))
     local left = string.format('%.0f', ends - now)
@@ -81,7 +81,7 @@ end
 largest, size, at = string.match(record, '^L2(%d+):(%d+):()')
 if largest and place == 0 then
   local rest = at + size
-  local seen, kept, longest, cutoff, number, pruned, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
   local item, items = redis.call('HGET', KEYS[3], 'h' .. id), redis.call('HLEN', KEYS[3])
   local t = redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
@@ -92,7 +92,7 @@ if largest and place == 0 then
     redis.call('ZADD', KEYS[2], 0, string.format(END, ends) .. id)
     redis.call('HSET', KEYS[3], 'h' .. id, ARGV[1] .. string.format(QUAD, first, last, ends, now) .. ARGV[4])
     redis.call('SET', KEYS[1], string.format('L2' .. INT .. ':', last) .. string.sub(record, at - #size - 1, rest - 1) ..
-      string.format(COUNTED, now, kept, math.max(longest, ends), cutoff, number, pruned, math.min(soonest, ends), holds + 1, 0, processes, limits,
+      string.format(COUNTED, now, kept, math.max(longest, ends), cutoff, number, stale, math.min(soonest, ends), holds + 1, 0, processes, limits,
         used + weight),
       'PX', string.format(INT, math.ceil((math.max(kept, last) - now) / 1000) + math.max(linger, 1000)))
     return string.format(PAIR, first, last)

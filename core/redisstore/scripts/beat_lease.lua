@@ -2,9 +2,8 @@
 -- Heartbeats of a process for the keys that it waits for. They end what has run out, and create nothing.
 --
 -- KEYS     as in lib/lease.lua, for each key
--- ARGV     process, its token, "P" if it has a subscription or "-", µs until it counts as dead without a heartbeat, start
---          of the processes' channels; for each key ms for which an idle record is kept, and "1" to remove the process's
---          waiters or "0"
+-- ARGV     as in beat_leases.lua; start of the processes' channels; "1" to remove the process's waiters or "0"; ms for
+--          which an idle record is kept, for each key
 --
 -- Returns for each key the number of the process's waiters, and µs until the first hold ends.
 
@@ -12,9 +11,8 @@
 
 S.channels = ARGV[5]
 
-local me, reply = ARGV[1], {}
+local me, reset, reply = ARGV[1], ARGV[6] == '1', {}
 for i = 1, #KEYS / 5 do
-  local linger, reset = tonumber(ARGV[4 + 2 * i]), ARGV[5 + 2 * i] == '1'
   S.load(5 * i - 4)
   local p = S.crowd and S.heartbeat(me, ARGV[2], ARGV[3] == 'P', tonumber(ARGV[4]), false)
   local waited = S.crowd ~= nil
@@ -23,16 +21,16 @@ for i = 1, #KEYS / 5 do
     if reset and p then
       S.drop({[me] = true})
     end
-    if S.crowd.pruned + SECOND <= S.now then
+    if S.crowd.stale <= S.now then
       S.prune(me, true)
     end
     S.freed = true
     S.admit(me)
   end
   if waited or S.freed then
-    S.save(linger)
+    S.save(tonumber(ARGV[6 + i]))
   end
-  local soonest = S.only and S.only.ends - S.now or S.crowd and S.crowd.holds > 0 and math.max(S.crowd.soonest - S.now, 1) or 0 -- 1 if more is to be ended
-  reply[2 * i - 1], reply[2 * i] = p and p.places or 0, string.format('%.0f', soonest)
+  reply[2 * i - 1] = p and p.places or 0
+  reply[2 * i] = S.only and S.only.ends - S.now or S.crowd and S.crowd.holds > 0 and math.max(S.crowd.soonest - S.now, 1) or 0 -- 1 if more is to be ended
 end
 return reply

@@ -38,7 +38,7 @@ largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
 if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) == id then
   local from = at + size
   local first, _, ends, _, length, _, place, labelled, label = string.match(record, HOLD, from + NAMES)
-  local seen, kept, longest, cutoff, number, pruned, soonest, holds, places, processes, limits = string.match(record, COUNTS, label and label + labelled)
+  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits = string.match(record, COUNTS, label and label + labelled)
   local next = holds == '0' and redis.call('ZRANGE', KEYS[2], 0, 0)[1]
   local w = next and redis.call('HGET', KEYS[3], 'q' .. string.sub(next, 42))
   local name = next and string.sub(next, 26, 41)
@@ -53,7 +53,7 @@ if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) 
     local _, number_of, weight, limit, span, _, wanted, rest = string.match(w, WAITER)
     weight, limits = tonumber(weight), tonumber(limits)
     local channels = string.sub(ARGV[6], 17)
-    local alive = tonumber(beat) >= tonumber(cutoff) and lapses == '0'
+    local alive = tonumber(beat) >= tonumber(cutoff) and tonumber(beat) <= now and lapses == '0'
     if alive and name ~= me and pushed == 'P' then
       local subscribers = redis.pcall('PUBSUB', 'NUMSUB', channels .. name)
       alive = not subscribers.err and subscribers[2] > 0
@@ -80,7 +80,7 @@ if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) 
       redis.call('SET', KEYS[1], string.format('L3' .. INT .. ':', final) .. size .. ':' .. string.sub(record, at, from - 1) ..
         string.sub(next, 42) .. name .. string.format(QUAD, one, final, now + short, now) .. string.format(':' .. INT .. ':%d:-', short, weight) ..
         number_of .. ':' .. #rest - 16 .. ':' .. string.sub(rest, 17) ..
-        string.format(COUNTED, now, kept, longest, cutoff, number, pruned, soonest, holds, places - 1, processes, limits, weight),
+        string.format(COUNTED, now, kept, longest, cutoff, number, stale, soonest, holds, places - 1, processes, limits, weight),
         'PX', string.format(INT, math.ceil((math.max(kept, final) - now) / 1000) + math.max(linger, 1000)))
       redis.pcall('PUBLISH', channels .. name, 'lease ' .. string.sub(next, 42) .. string.format(PUSHED, one, final, number_of, short) .. token .. ' ' .. KEYS[1])
       return 1
@@ -93,7 +93,7 @@ largest, size, at = string.match(record, '^L2(%d+):(%d+):()')
 local text = largest and ARGV[4] == '0' and redis.call('HGET', KEYS[3], 'h' .. id)
 if text then
   local rest = at + size
-  local seen, kept, longest, cutoff, number, pruned, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
   local first, _, ends, _, _, weight, place = string.match(text, HOLD, NAMES + 1)
   local items, t = redis.call('HLEN', KEYS[3]), redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
@@ -102,7 +102,7 @@ if text then
     redis.call('ZREM', KEYS[2], string.format(END, ends) .. id)
     redis.call('HDEL', KEYS[3], 'h' .. id)
     redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
-      string.format(COUNTED, now, kept, longest, cutoff, number, pruned, soonest, holds - 1, 0, processes, limits, used - weight),
+      string.format(COUNTED, now, kept, longest, cutoff, number, stale, soonest, holds - 1, 0, processes, limits, used - weight),
       'PX', string.format(INT, math.ceil((math.max(kept, largest) - now) / 1000) + math.max(linger, 1000)))
     return 1
   end

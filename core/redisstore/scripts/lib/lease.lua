@@ -71,7 +71,7 @@ function S.begin_crowd()
   S.wipe = order + items + names > 0 -- of a lost state
   S.fresh = true
   S.crowd = {seen = S.now, kept = 0, longest = 0, cutoff = 0, number = 0, holds = 0, places = 0, processes = 0, limit = 0,
-    pruned = S.now, soonest = NEVER}
+    stale = S.now + GONE, soonest = NEVER}
 end
 
 -- load reads the state whose keys begin at KEYS[first].
@@ -93,7 +93,7 @@ function S.load(first)
     end
     if parts % 4 >= CROWD then
       local c = {}
-      c.seen, c.kept, c.longest, c.cutoff, c.number, c.pruned, c.soonest, c.holds, c.places, c.processes, c.limit, S.used, at =
+      c.seen, c.kept, c.longest, c.cutoff, c.number, c.stale, c.soonest, c.holds, c.places, c.processes, c.limit, S.used, at =
         string.match(record, COUNTS, at)
       for name, text in pairs(c) do
         c[name] = tonumber(text)
@@ -133,6 +133,9 @@ function S.process_of(name)
         p[field] = tonumber(p[field]) or 0
       end
       p.pushed, p.token = pushed == 'P', p.token or '0'
+      if p.beat > S.now then -- the clock stepped back
+        p.beat, p.till, p.changed, S.dirty = S.now, S.now + p.span, true, true
+      end
     end
     S.processes[name] = p
   end
@@ -303,7 +306,7 @@ end
 -- step_back corrects the state after a step of the server's clock to an earlier time, which must not extend anything.
 function S.step_back()
   S.dirty = true
-  S.crowd.seen, S.crowd.cutoff, S.crowd.pruned = S.now, math.min(S.crowd.cutoff, S.now), S.now
+  S.crowd.seen, S.crowd.cutoff, S.crowd.stale = S.now, math.min(S.crowd.cutoff, S.now), S.now
   S.crowd.longest, S.crowd.soonest = 0, NEVER
   S.members('[e', '(f', CHUNK, function(member)
     local h = S.hold_of(string.sub(member, 18))
@@ -314,10 +317,8 @@ function S.step_back()
       S.removed[member] = true
     end
   end)
-  local all = redis.call('HKEYS', KEYS[S.base + 3])
-  for _, name in ipairs(all) do
-    local p = S.changed(name)
-    p.beat, p.till = math.min(p.beat, S.now), math.min(p.till, S.now + p.span)
+  for _, name in ipairs(redis.call('HKEYS', KEYS[S.base + 3])) do
+    S.process_of(name)
   end
 end
 
@@ -383,15 +384,18 @@ end
 -- prune drops the processes that are not alive, or only those that were not for long.
 function S.prune(me, long)
   local gone
+  S.crowd.stale, S.crowd.kept = S.now + GONE, 0 -- the other keys' expiry is extended, too
   for _, name in ipairs(redis.call('HKEYS', KEYS[S.base + 3])) do
     local p = S.process_of(name)
-    if long and p.beat + math.max(GONE, p.span) < S.now or not long and not S.alive(name, me) then
+    local till = p.beat + math.max(GONE, p.span)
+    if long and till <= S.now or not long and not S.alive(name, me) then
       gone = gone or {}
       gone[name] = true
       p.lapses = 0
+    else
+      S.crowd.stale = math.min(S.crowd.stale, till)
     end
   end
-  S.crowd.pruned = S.now
   if gone then
     S.drop(gone)
   end
@@ -576,7 +580,7 @@ function S.save(linger)
     if S.crowd then
       local c = S.crowd
       flags = flags + CROWD
-      parts = parts .. string.format(COUNTED, c.seen, c.kept, c.longest, c.cutoff, c.number, c.pruned,
+      parts = parts .. string.format(COUNTED, c.seen, c.kept, c.longest, c.cutoff, c.number, c.stale,
         c.soonest, c.holds, c.places, c.processes, c.limit, S.used)
     end
     if flags > 0 then

@@ -13,6 +13,7 @@
 local HELD, CROWD, RELEASED, LATE = 1, 2, 4, 8
 local HEAD = '^L(%x)(%d+):(%d+):()'
 local HOLD = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%-?%d+):(%d+):()' -- what follows the process
+local ENDS = '^%d+:%d+:(%d+):%d+:(%d+):%d+:%-?%d+:(%d+):()' -- less of it
 local NAMES = 22 + 16
 local PAIR, QUAD = INT .. ' ' .. INT, INT .. ':' .. INT .. ':' .. INT .. ':' .. INT
 

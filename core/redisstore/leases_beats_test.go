@@ -1,0 +1,74 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// The heartbeats of four processes that wait for many keys cost the server little.
+func TestHeartbeatsOfManyKeys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	const keys, processes = 10_000, 4
+	server := redistest.Start(t)
+	direct := server.Client()
+	var stores []*redisstore.Store
+	for range processes + 1 {
+		stores = append(stores, newStore(t, server.Client()))
+	}
+	each := func(do func(key string)) {
+		var wg sync.WaitGroup
+		for part := range 16 {
+			wg.Go(func() {
+				for i := part; i < keys; i += 16 {
+					do(fmt.Sprint("k", i))
+				}
+			})
+		}
+		wg.Wait()
+	}
+	request := func(key string) store.LeaseRequest {
+		req := lockRequest(key)
+		req.TTL = time.Minute
+		return req
+	}
+	each(func(key string) { acquired(t, stores[processes], request(key)) })
+	for _, s := range stores[:processes] {
+		each(func(key string) { queues(t, s, request(key)) })
+	}
+	// The server's CPU time for a heartbeat of a key, which sets one field, does not depend on what else
+	// the machine does.
+	cpu := func() (seconds float64) {
+		info := direct.Info(ctx(), "cpu").Val()
+		return number(t, info, "used_cpu_sys:") + number(t, info, "used_cpu_user:")
+	}
+	beats := func() float64 { return number(t, direct.Info(ctx(), "commandstats").Val(), "cmdstat_hset:calls=") }
+	<-time.After(6 * time.Second) // the first heartbeats are of all keys
+	used, sent := cpu(), beats()
+	<-time.After(3 * time.Second)
+	used, sent = cpu()-used, beats()-sent
+	share := used / sent * 2000 // a second
+	t.Logf("%.0f heartbeats took %.2f s: %.1f %% of a core for each process", sent, used, 100*share)
+	if sent < keys || share > 0.08 {
+		t.Errorf("%.0f heartbeats cost %.1f %% of a core for each process", sent, 100*share)
+	}
+}
+
+// number returns the number that follows a name in the server's INFO.
+func number(t *testing.T, info, name string) float64 {
+	t.Helper()
+	_, text, _ := strings.Cut(info, name)
+	end := strings.IndexFunc(text, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
+	n, err := strconv.ParseFloat(text[:max(end, 0)], 64)
+	must(t, err)
+	return n
+}

@@ -1,0 +1,52 @@
+#!lua flags=allow-oom
+-- Heartbeats of a process for many keys. They do what is usual, and leave other keys to beat_lease.lua.
+--
+-- KEYS     the first and the fourth of lib/lease.lua, for each key
+-- ARGV     process, its token, "P" if it has a subscription or "-", µs until it counts as dead without a heartbeat
+--
+-- Returns for each key the number of the process's waiters, and µs until the first hold ends, or -1 and 0 if more may be
+-- to do: something has run out, may have been lost, or is to be extended, or there may be room for a waiter.
+
+--#include integers lease_record lease_queue
+
+local me, token, pushed, lasts = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local alive = string.format(TIMES, now + lasts, lasts, now)
+
+local function beat(record, processes)
+  local flags, size, at = string.match(record, '^L([23ab])%d+:(%d+):()')
+  local left = 0
+  if not flags then
+    return
+  elseif flags == '3' or flags == 'b' then
+    local ends, span, label, from = string.match(record, ENDS, at + size + NAMES)
+    left = from and ends - now or 0
+    if left <= 0 or left > tonumber(span) then
+      return
+    end
+    at, size = from, label
+  end
+  local seen, kept, stale, soonest, holds, limit, used = string.match(record, CHANGES, at + size)
+  if not used or now < tonumber(seen) or now >= tonumber(stale) or kept - now < KEPT or tonumber(used) < tonumber(limit) then
+    return
+  elseif holds ~= '0' then
+    left = soonest - now
+    if left <= 0 then
+      return
+    end
+  end
+  local last, counts, places, known = string.match(redis.call('HGET', processes, me) or '', '^%d+:%d+:(%d+):((%d+):%d+:%d+:)[P-](%d+)$')
+  if not places or places == '0' or tonumber(last) > now then
+    return
+  end
+  redis.call('HSET', processes, me, alive .. counts .. pushed .. later(known, token))
+  return tonumber(places), left
+end
+
+local reply = {}
+for i = 1, #KEYS, 2 do
+  local places, left = beat(redis.call('GET', KEYS[i]) or '', KEYS[i + 1])
+  reply[i], reply[i + 1] = places or -1, left or 0
+end
+return reply
