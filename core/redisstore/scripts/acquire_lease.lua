@@ -43,18 +43,18 @@ lasts, linger, queue = tonumber(lasts), tonumber(linger), queue == '1'
 -- There is one hold, and the request has to wait: because it does not fit, or behind the last waiter.
 local size, at
 largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
-if largest and queue and place == 0 and string.sub(record, at + size, at + size + 21) ~= id then
-  local _, _, ends, _, length, _, _, labelled, from = string.match(record, HOLD, at + size + NAMES)
-  local rest = from and from + labelled -- if it is not damaged
-  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+if largest and queue and place == 0 then
+  local seen, kept, stale, soonest, used, limits, longest, cutoff, number, holds, places, processes, from = string.match(record, COUNTS, at + size)
+  local _, _, ends, _, length, _, _, labelled, rest = string.match(record, HOLD, from and from + NAMES) -- nil if it is damaged
   local final = redis.call('ZREVRANGE', KEYS[2], 0, 0)[1]
   local known, before = redis.call('HGET', KEYS[3], 'q' .. id), redis.call('HGET', KEYS[4], me)
   local t = redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
   ends, kept, places, processes = tonumber(ends), tonumber(kept), tonumber(places), tonumber(processes)
-  local behind = final and string.sub(final, 1, 9) == string.format('q%08x', reserve) or
+  local waits = final and string.sub(final, 1, 9) == string.format('q%08x', reserve) or
     not final and places == 0 and used and used + weight > limit
-  if used and behind and not known and (before or redis.call('HLEN', KEYS[4]) == processes) and (most == 0 or places < most) and
+  if rest and string.sub(record, from, from + 21) ~= id and waits and not known and (before or redis.call('HLEN', KEYS[4]) == processes) and
+    (most == 0 or places < most) and
     now >= tonumber(seen) and ends > now and ends <= now + length and kept >= now + KEPT then
     local waiters, grants, lapses, old, _ = 0, 0, 0, token, nil
     if before then
@@ -68,20 +68,19 @@ if largest and queue and place == 0 and string.sub(record, at + size, at + size 
     for i = 2, not before and processes == 0 and 4 or not final and 3 or 1 do -- they are new
       redis.call('PEXPIRE', KEYS[i], ms)
     end
-    redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
-      string.format(COUNTED, now, kept, longest, cutoff, place, stale, soonest, holds, places + 1, before and processes or processes + 1,
-        math.max(limits, limit), used),
+    redis.call('SET', KEYS[1], string.sub(record, 1, at + size - 1) ..
+      string.format(COUNTED, now, kept, stale, soonest, used, math.max(limits, limit), longest, cutoff, place, holds, places + 1,
+        before and processes or processes + 1) .. string.sub(record, from),
       'PX', string.format(INT, math.ceil((math.max(ends, kept, largest) - now) / 1000) + math.max(linger, 1000)))
     local left = string.format('%.0f', ends - now)
-    return {'queued', string.sub(record, from, rest - 1), left, used, places, string.format('%.0f', place), left}
+    return {'queued', string.sub(record, rest, rest + labelled - 1), left, used, places, string.format('%.0f', place), left}
   end
 end
 
 -- There are several holds, all alive, and no waiters: the request fits beside them.
 largest, size, at = string.match(record, '^L2(%d+):(%d+):()')
 if largest and place == 0 then
-  local rest = at + size
-  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local seen, kept, stale, soonest, used, limits, longest, cutoff, number, holds, places, processes = string.match(record, COUNTS, at + size)
   local item, items = redis.call('HGET', KEYS[3], 'h' .. id), redis.call('HLEN', KEYS[3])
   local t = redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
@@ -91,9 +90,9 @@ if largest and place == 0 then
     local ends = now + span
     redis.call('ZADD', KEYS[2], 0, string.format(END, ends) .. id)
     redis.call('HSET', KEYS[3], 'h' .. id, ARGV[1] .. string.format(QUAD, first, last, ends, now) .. ARGV[4])
-    redis.call('SET', KEYS[1], string.format('L2' .. INT .. ':', last) .. string.sub(record, at - #size - 1, rest - 1) ..
-      string.format(COUNTED, now, kept, math.max(longest, ends), cutoff, number, stale, math.min(soonest, ends), holds + 1, 0, processes, limits,
-        used + weight),
+    redis.call('SET', KEYS[1], string.format('L2' .. INT .. ':', last) .. string.sub(record, at - #size - 1, at + size - 1) ..
+      string.format(COUNTED, now, kept, stale, math.min(soonest, ends), used + weight, limits, math.max(longest, ends), cutoff, number,
+        holds + 1, 0, processes),
       'PX', string.format(INT, math.ceil((math.max(kept, last) - now) / 1000) + math.max(linger, 1000)))
     return string.format(PAIR, first, last)
   end

@@ -15,26 +15,14 @@ local now = t[1] * 1000000 + t[2]
 local alive = string.format(TIMES, now + lasts, lasts, now)
 
 local function beat(record, processes)
-  local flags, size, at = string.match(record, '^L([23ab])%d+:(%d+):()')
-  local left = 0
-  if not flags then
+  local size, at = string.match(record, '^L[23ab]%d+:(%d+):()')
+  local seen, kept, stale, soonest, used, limit = string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):', at and at + size)
+  if not limit or now < tonumber(seen) or now >= tonumber(stale) or kept - now < KEPT or tonumber(used) < tonumber(limit) then
     return
-  elseif flags == '3' or flags == 'b' then
-    local ends, span, label, from = string.match(record, ENDS, at + size + NAMES)
-    left = from and ends - now or 0
-    if left <= 0 or left > tonumber(span) then
-      return
-    end
-    at, size = from, label
   end
-  local seen, kept, stale, soonest, holds, limit, used = string.match(record, CHANGES, at + size)
-  if not used or now < tonumber(seen) or now >= tonumber(stale) or kept - now < KEPT or tonumber(used) < tonumber(limit) then
+  local left = soonest - now
+  if left <= 0 then
     return
-  elseif holds ~= '0' then
-    left = soonest - now
-    if left <= 0 then
-      return
-    end
   end
   local last, counts, places, known = string.match(redis.call('HGET', processes, me) or '', '^%d+:%d+:(%d+):((%d+):%d+:%d+:)[P-](%d+)$')
   if not places or places == '0' or tonumber(last) > now then

@@ -35,10 +35,9 @@ end
 -- The ID has the only hold, and the next waiter takes its place.
 local linger, me = tonumber(ARGV[3]), string.sub(ARGV[6], 1, 16)
 largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
-if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) == id then
-  local from = at + size
-  local first, _, ends, _, length, _, place, labelled, label = string.match(record, HOLD, from + NAMES)
-  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits = string.match(record, COUNTS, label and label + labelled)
+local seen, kept, stale, _, _, limits, longest, cutoff, number, holds, places, processes, from = string.match(record, COUNTS, largest and at + size)
+if from and ARGV[4] == '0' and string.sub(record, from, from + 21) == id then
+  local first, _, ends, _, length, _, place = string.match(record, HOLD, from + NAMES)
   local next = holds == '0' and redis.call('ZRANGE', KEYS[2], 0, 0)[1]
   local w = next and redis.call('HGET', KEYS[3], 'q' .. string.sub(next, 42))
   local name = next and string.sub(next, 26, 41)
@@ -77,10 +76,10 @@ if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) 
       end
       redis.call('HDEL', KEYS[3], 'q' .. string.sub(next, 42))
       redis.call('ZREM', KEYS[2], next)
-      redis.call('SET', KEYS[1], string.format('L3' .. INT .. ':', final) .. size .. ':' .. string.sub(record, at, from - 1) ..
+      redis.call('SET', KEYS[1], string.format('L3' .. INT .. ':', final) .. size .. ':' .. string.sub(record, at, at + size - 1) ..
+        string.format(COUNTED, now, kept, stale, now + short, weight, limits, longest, cutoff, number, holds, places - 1, processes) ..
         string.sub(next, 42) .. name .. string.format(QUAD, one, final, now + short, now) .. string.format(':' .. INT .. ':%d:-', short, weight) ..
-        number_of .. ':' .. #rest - 16 .. ':' .. string.sub(rest, 17) ..
-        string.format(COUNTED, now, kept, longest, cutoff, number, stale, soonest, holds, places - 1, processes, limits, weight),
+        number_of .. ':' .. #rest - 16 .. ':' .. string.sub(rest, 17),
         'PX', string.format(INT, math.ceil((math.max(kept, final) - now) / 1000) + math.max(linger, 1000)))
       redis.pcall('PUBLISH', channels .. name, 'lease ' .. string.sub(next, 42) .. string.format(PUSHED, one, final, number_of, short) .. token .. ' ' .. KEYS[1])
       return 1
@@ -92,8 +91,7 @@ end
 largest, size, at = string.match(record, '^L2(%d+):(%d+):()')
 local text = largest and ARGV[4] == '0' and redis.call('HGET', KEYS[3], 'h' .. id)
 if text then
-  local rest = at + size
-  local seen, kept, longest, cutoff, number, stale, soonest, holds, places, processes, limits, used = string.match(record, COUNTS, rest)
+  local seen, kept, stale, soonest, used, limits, longest, cutoff, number, holds, places, processes = string.match(record, COUNTS, at + size)
   local first, _, ends, _, _, weight, place = string.match(text, HOLD, NAMES + 1)
   local items, t = redis.call('HLEN', KEYS[3]), redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
@@ -101,8 +99,8 @@ if text then
     tonumber(place) >= 0 and tonumber(ends) > now and now >= tonumber(seen) then
     redis.call('ZREM', KEYS[2], string.format(END, ends) .. id)
     redis.call('HDEL', KEYS[3], 'h' .. id)
-    redis.call('SET', KEYS[1], string.sub(record, 1, rest - 1) ..
-      string.format(COUNTED, now, kept, longest, cutoff, number, stale, soonest, holds - 1, 0, processes, limits, used - weight),
+    redis.call('SET', KEYS[1], string.sub(record, 1, at + size - 1) ..
+      string.format(COUNTED, now, kept, stale, soonest, used - weight, limits, longest, cutoff, number, holds - 1, 0, processes),
       'PX', string.format(INT, math.ceil((math.max(kept, largest) - now) / 1000) + math.max(linger, 1000)))
     return 1
   end

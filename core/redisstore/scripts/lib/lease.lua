@@ -87,18 +87,22 @@ function S.load(first)
   if not flags or not pcall(function()
     local parts = tonumber(flags, 16)
     S.largest, S.key, at = math.min(largest, NEVER), string.sub(record, at, at + size - 1), at + size
-    if parts % 2 >= HELD then
-      S.only, at = S.read_hold(record, at)
-      S.used = S.only.weight
-    end
     if parts % 4 >= CROWD then
       local c = {}
-      c.seen, c.kept, c.longest, c.cutoff, c.number, c.stale, c.soonest, c.holds, c.places, c.processes, c.limit, S.used, at =
+      c.seen, c.kept, c.stale, c.soonest, S.used, c.limit, c.longest, c.cutoff, c.number, c.holds, c.places, c.processes, at =
         string.match(record, COUNTS, at)
       for name, text in pairs(c) do
         c[name] = tonumber(text)
       end
       S.used, S.crowd = tonumber(S.used), c
+    end
+    if parts % 2 >= HELD then
+      S.only, at = S.read_hold(record, at)
+      if S.crowd then
+        S.crowd.soonest = NEVER
+      else
+        S.used = S.only.weight
+      end
     end
     if parts % 8 >= RELEASED then
       S.released = {}
@@ -574,14 +578,13 @@ function S.save(linger)
     redis.call('DEL', KEYS[S.base])
   else
     local flags, parts, named = 0, '', ''
-    if S.only then
-      flags, parts = HELD, S.text_of(S.only)
-    end
     if S.crowd then
       local c = S.crowd
-      flags = flags + CROWD
-      parts = parts .. string.format(COUNTED, c.seen, c.kept, c.longest, c.cutoff, c.number, c.stale,
-        c.soonest, c.holds, c.places, c.processes, c.limit, S.used)
+      flags, parts = CROWD, string.format(COUNTED, c.seen, c.kept, c.stale, S.only and S.only.ends or c.soonest, S.used, c.limit, c.longest,
+        c.cutoff, c.number, c.holds, c.places, c.processes)
+    end
+    if S.only then
+      flags, parts = flags + HELD, parts .. S.text_of(S.only)
     end
     if flags > 0 then
       named = S.key

@@ -1,17 +1,16 @@
 -- The texts of a queue. Included after lease_record, before lease.lua, which describes its keys.
 --
--- COUNTS are those of a record with the flag CROWD: the time of the last step; when the other keys expire; an upper bound
--- of the ends of the holds in the items; the time of the last grant that was not taken up; the largest place; before when
--- no process has been without heartbeats for too long; when the first hold in the items ends; how many holds, waiters and
--- processes there are; an upper bound of the waiters' limits; and the weight in use. A process: when it counts as dead without a heartbeat, and after
+-- COUNTS are those of a record with the flag CROWD: the time of the last step but heartbeats; when the other keys expire;
+-- before when no process has been without heartbeats for too long; when the first hold ends; the weight in use; an upper
+-- bound of the waiters' limits; one of the ends of the holds in the items; the time of the last grant that was not taken
+-- up; the largest place; and how many holds in the items, waiters and processes there are. A process: when it counts as dead without a heartbeat, and after
 -- which time; its last heartbeat; the numbers of its waiters, of its grants that were not taken up yet, and of those that
 -- have run out; "P" if it has a subscription, or "-"; its token. A waiter: reserve, place, weight, limit, TTL, when it was
 -- queued, number of fences; its process and its label.
 
 local TIMES = INT .. ':' .. INT .. ':' .. INT .. ':'
 local COUNTS = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):()'
-local CHANGES = '^(%d+):(%d+):%d+:%d+:%d+:(%d+):(%d+):(%d+):%d+:%d+:(%d+):(%d+):' -- less of them
-local COUNTED = TIMES .. TIMES .. INT .. ':%d:%d:%d:%d:%d:'
+local COUNTED = TIMES .. INT .. ':%d:%d:' .. TIMES .. '%d:%d:%d:'
 local PROCESS, PROCESSED = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([P-])(%d+)$', TIMES .. '%d:%d:%d:'
 local WAITER = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$'
 local WAITING = '%d:' .. INT .. ':%d:%d:' .. INT .. ':' .. INT .. ':%d:'

@@ -2,7 +2,7 @@
 --
 -- It is text: "L", its flags as a hexadecimal digit, the largest fence so far, and the length of the key's name, both
 -- followed by a colon; then the name, or nothing if it is secret or not needed. Then follow the parts whose flags are set:
--- HELD, the only hold; CROWD, the counts of the other keys, see lease.lua; RELEASED, the last release of a key without
+-- CROWD, the counts of the other keys, see lease_queue.lua; HELD, the only hold; RELEASED, the last release of a key without
 -- holds: whether it was held, a colon, its first fence, a colon, and its ID. LATE says that there may be tombstones.
 -- Times are µs of the server's clock.
 --
@@ -13,7 +13,6 @@
 local HELD, CROWD, RELEASED, LATE = 1, 2, 4, 8
 local HEAD = '^L(%x)(%d+):(%d+):()'
 local HOLD = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%-?%d+):(%d+):()' -- what follows the process
-local ENDS = '^%d+:%d+:(%d+):%d+:(%d+):%d+:%-?%d+:(%d+):()' -- less of it
 local NAMES = 22 + 16
 local PAIR, QUAD = INT .. ' ' .. INT, INT .. ':' .. INT .. ':' .. INT .. ':' .. INT
 
