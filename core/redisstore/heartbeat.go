@@ -22,7 +22,7 @@ const (
 	// within shareEvery, since their heartbeats are sent together.
 	maxBeatKeys = 100
 	shareEvery  = maxBeatKeys * time.Second / maxBeats * 4 / 5
-	// maxWholeBeats is that number for keys at which more than usual is to be done.
+	// maxWholeBeats is their number for keys at which more than usual is to be done.
 	maxWholeBeats = 20
 	// silentBeats is for how many intervals a waiter puts up with a silent server. Its place may be lost
 	// earlier, and is restored if the server replies in time.
@@ -31,6 +31,8 @@ const (
 	retryBeat = 300 * time.Millisecond
 	// recheckAfter is when a heartbeat is repeated that knows less than the process.
 	recheckAfter = 50 * time.Millisecond
+	// mostSurplus is how many heartbeats in a row may know more: a withdrawal may be on its way.
+	mostSurplus = 2
 )
 
 // heartbeats are the keys with queued requests of this process, and the goroutine that sends their
@@ -90,47 +92,36 @@ func (s *Store) sendBeats() {
 	}
 }
 
-// beat sends heartbeats, and handles the replies. One script does what is usual for many keys, and
+// beat sends heartbeats, and handles the replies. One script does what is usual for many keys,
 // another one whatever is to be done at the rest.
 func (s *Store) beat(due []*waitedKey) {
 	head := []any{s.inbox.process, strconv.FormatInt(elapsed(), 10), s.pushMode(), s.waiters.deadAfter().Microseconds()}
-	all := func(reset string) func(group []*waitedKey) script.Call {
-		return func(group []*waitedKey) script.Call {
-			var keys []string
-			args := append(slices.Clip(head), s.inbox.channels, reset)
-			for _, k := range group {
-				keys, args = append(keys, k.keys[:]...), append(args, k.linger)
-			}
-			return beatLease.Call(keys, args...)
-		}
-	}
-	usual, surplus := s.waiters.withoutSurplus(due)
-	rest := s.beatEach(usual, maxBeatKeys, func(group []*waitedKey) script.Call {
-		keys := make([]string, 0, 2*len(group))
-		for _, k := range group {
-			keys = append(keys, k.keys[0], k.keys[3])
-		}
-		return beatLeases.Call(keys, head...)
+	rest := s.beatEach(due, maxBeatKeys, beatLeases.Call(nil, head...), func(c *script.Call, k *waitedKey) {
+		c.Keys = append(c.Keys, k.keys[0], k.keys[3])
 	})
-	s.beatEach(rest, maxWholeBeats, all("0"))
-	s.beatEach(surplus, maxWholeBeats, all("1"))
+	s.beatEach(rest, maxWholeBeats, beatLease.Call(nil, append(head, s.inbox.channels)...), func(c *script.Call, k *waitedKey) {
+		c.Keys, c.Args = append(c.Keys, k.keys[:]...), append(c.Args, k.linger, s.waiters.resets(k))
+	})
 }
 
-// beatEach sends heartbeats, several keys in a call on a single server, and handles the replies. It
-// returns the keys at which more is to be done.
-func (s *Store) beatEach(due []*waitedKey, together int, call func(group []*waitedKey) script.Call) (rest []*waitedKey) {
+// beatEach sends heartbeats, several keys in a call on a single server. It returns the keys at which
+// more is to be done. add adds a key to a call.
+func (s *Store) beatEach(due []*waitedKey, together int, call script.Call, add func(c *script.Call, k *waitedKey)) (rest []*waitedKey) {
 	if _, cluster := s.client.(*redis.ClusterClient); cluster {
 		together = 1
 	}
-	var (
-		calls  []script.Call
-		groups [][]*waitedKey
-		mu     sync.Mutex // guards rest
-	)
-	for group := range slices.Chunk(due, together) {
-		calls, groups = append(calls, call(group)), append(groups, group)
+	var calls []script.Call
+	groups := slices.Collect(slices.Chunk(due, together))
+	for _, group := range groups {
+		c := call
+		c.Args = slices.Clip(c.Args)
+		for _, k := range group {
+			add(&c, k)
+		}
+		calls = append(calls, c)
 	}
 	broken := s.inbox.broken()
+	var mu sync.Mutex // guards rest
 	_ = s.redis.RunEach(s.redis.Life(), opBeat, script.Ordinary, calls, func(i int, reply any, err error) error {
 		var r script.Reader
 		if err == nil {
@@ -142,15 +133,12 @@ func (s *Store) beatEach(due []*waitedKey, together int, call func(group []*wait
 				places, ends = int(r.Number()), r.Micros()
 				err = r.Err
 			}
-			switch {
-			case err != nil:
+			if err != nil {
 				s.waiters.silent(k, err)
-			case places < 0:
+			} else if places < 0 || s.waiters.heard(k, places, ends, broken) {
 				mu.Lock()
 				rest = append(rest, k)
 				mu.Unlock()
-			default:
-				s.waiters.heard(k, places, ends, broken)
 			}
 		}
 		return nil
@@ -255,8 +243,9 @@ func (ws *waiters) notify() {
 }
 
 // heard handles the reply to a heartbeat of a key: how many requests of the process wait there, and
-// when the first hold ends. broken says that pushes do not arrive.
-func (ws *waiters) heard(k *waitedKey, places int, ends time.Duration, broken bool) {
+// when the first hold ends. broken says that pushes do not arrive. It reports whether the store is to
+// remove the requests, since it knows some that the process does not.
+func (ws *waiters) heard(k *waitedKey, places int, ends time.Duration, broken bool) (surplus bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	now := time.Now()
@@ -267,14 +256,14 @@ func (ws *waiters) heard(k *waitedKey, places int, ends time.Duration, broken bo
 		}
 	}
 	if len(k.waiters) == 0 {
-		return
+		return false
 	}
 	switch n := len(k.waiters); {
 	case places < n:
 		k.surplus = 0
 		if k.missing++; k.missing == 1 && !broken { // a push may be on its way
 			ws.scheduleAt(k, now.Add(recheckAfter))
-			return
+			return false
 		}
 		k.missing = 0
 		for w := range k.waiters {
@@ -288,6 +277,7 @@ func (ws *waiters) heard(k *waitedKey, places int, ends time.Duration, broken bo
 		k.missing, k.surplus = 0, 0
 	}
 	ws.schedule(k, ends)
+	return k.surplus > mostSurplus
 }
 
 // silent records that the store did not reply to a heartbeat of a key, and ends the waits if the
@@ -304,20 +294,16 @@ func (ws *waiters) silent(k *waitedKey, err error) {
 	ws.scheduleAt(k, now.Add(retryBeat-jitter(retryBeat/3)))
 }
 
-// withoutSurplus splits keys: the store is to remove the process's requests for those in surplus,
-// which are then queued anew, since it knows some that the process does not.
-func (ws *waiters) withoutSurplus(due []*waitedKey) (others, surplus []*waitedKey) {
+// resets returns the argument of a heartbeat that has the store remove the process's requests for a
+// key, which are then queued anew.
+func (ws *waiters) resets(k *waitedKey) string {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	for _, k := range due {
-		if k.surplus > 1 {
-			k.surplus, k.missing = 0, 1
-			surplus = append(surplus, k)
-		} else {
-			others = append(others, k)
-		}
+	if k.surplus > mostSurplus {
+		k.surplus, k.missing = 0, 1
+		return "1"
 	}
-	return others, surplus
+	return "0"
 }
 
 // waitedKeys is a heap of keys by their next heartbeat.

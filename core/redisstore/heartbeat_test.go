@@ -103,7 +103,7 @@ func TestTheUsualHeartbeat(t *testing.T) {
 				clock.now += rng.Int64N(1e6)
 				mode := []string{"P", "-"}[rng.IntN(2)]
 				args := []any{s.inbox.process, elapsed(), mode, 3e6}
-				whole := beatLease.Call(keys[:], append(args, s.inbox.channels, "0", linger(name))...)
+				whole := beatLease.Call(keys[:], append(args, s.inbox.channels, linger(name), "0")...)
 				before := make(map[string]string)
 				for _, key := range keys {
 					if image, err := server.Dump(t.Context(), key).Result(); err == nil {

@@ -107,6 +107,13 @@ func TestWhenHeartbeatsAreDue(t *testing.T) {
 	for i := range 4 * maxBeats {
 		ws.queue(fmt.Sprint(i), fmt.Sprint("k", i), 0)
 	}
+	slots := make(map[time.Time]int)
+	for _, k := range ws.due {
+		slots[k.due]++
+	}
+	if n := len(slots); n < 2*int(time.Second/shareEvery/5) || n > 20*maxBeats/maxBeatKeys {
+		t.Errorf("%d keys are due at %d times", len(ws.keys), n)
+	}
 	if every := ws.interval(); every < 4*time.Second || ws.deadAfter() != 3*every {
 		t.Errorf("every %v with %d keys", every, len(ws.keys))
 	}
@@ -144,24 +151,20 @@ func TestTheStoreKnowsOtherRequests(t *testing.T) {
 	if n := asked(); n != 2 {
 		t.Errorf("%d ask at once without pushes, want both", n)
 	}
-	resets := func() bool {
-		_, surplus := ws.withoutSurplus([]*waitedKey{k})
-		return len(surplus) == 1
-	}
 	another := ws.expect("another")
 	for range 5 {
 		ws.heard(k, 3, 0, false)
 	}
-	if resets() {
+	if ws.resets(k) != "0" {
 		t.Error("reset, though the reply to a request is on its way")
 	}
 	ws.answered(another, nil, nil, &leaseReply{}, store.ErrUnavailable)
-	ws.heard(k, 3, 0, false)
-	if resets() {
-		t.Error("reset at once, though a withdrawal may be on its way")
+	for range mostSurplus {
+		if ws.heard(k, 3, 0, false) || ws.resets(k) != "0" {
+			t.Error("reset at once, though a withdrawal may be on its way")
+		}
 	}
-	ws.heard(k, 3, 0, false)
-	if !resets() || resets() {
+	if !ws.heard(k, 3, 0, false) || ws.resets(k) != "1" || ws.resets(k) != "0" {
 		t.Error("not reset once")
 	}
 	ws.heard(k, 0, 0, false)
