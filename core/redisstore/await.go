@@ -43,7 +43,9 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 	s.listen()
 	w := s.waiters.await(&req, &keys)
 	defer s.waiters.leave(w)
-	s.keepBeating()
+	if s.waiters.startBeating() {
+		s.redis.Start(s.sendBeats)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -65,7 +67,6 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 		case !ask:
 			continue
 		}
-		s.waiters.asks(w)
 		if req.Place == 0 {
 			req.Place = w.place
 		}
@@ -74,10 +75,8 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 		switch {
 		case err == nil && reply.Outcome == store.Granted:
 			return reply.Grant, nil
-		case err == nil && reply.Outcome == store.Withdrawn:
-			return store.Grant{}, store.ErrWithdrawn
 		case err == nil && reply.Outcome == store.Queued:
-		case err == nil: // its weight does not fit any more
+		case err == nil: // it was withdrawn, or its weight does not fit any more
 			return store.Grant{}, store.ErrWithdrawn
 		case ctx.Err() != nil:
 			return store.Grant{}, lease.Ended(ctx)

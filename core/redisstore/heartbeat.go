@@ -35,16 +35,6 @@ const (
 	mostSurplus = 2
 )
 
-// heartbeats are the keys with queued requests of this process, and the goroutine that sends their
-// heartbeats. waiters.mu guards them.
-type heartbeats struct {
-	due         waitedKeys
-	began       time.Time
-	beating     bool          // the goroutine runs
-	sleepsUntil time.Time     // when it wakes up by itself
-	changed     chan struct{} // wakes it up
-}
-
 // waitedKey is a key with queued requests of this process.
 type waitedKey struct {
 	keys    leaseKeys
@@ -58,13 +48,6 @@ type waitedKey struct {
 }
 
 func jitter(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
-
-// keepBeating starts sending heartbeats, unless that is running.
-func (s *Store) keepBeating() {
-	if s.waiters.startBeating() {
-		s.redis.Start(s.sendBeats)
-	}
-}
 
 // sendBeats sends heartbeats when they are due, while there are waiters.
 func (s *Store) sendBeats() {

@@ -58,7 +58,7 @@ func TestHeartbeatsOfManyKeys(t *testing.T) {
 	used, sent = cpu()-used, beats()-sent
 	share := used / sent * 2000 // a second
 	t.Logf("%.0f heartbeats took %.2f s: %.1f %% of a core for each process", sent, used, 100*share)
-	if sent < keys || share > 0.08 {
+	if sent < keys/10 || share > 0.08 {
 		t.Errorf("%.0f heartbeats cost %.1f %% of a core for each process", sent, 100*share)
 	}
 }

@@ -15,7 +15,12 @@ type waiters struct {
 	keys     map[string]*waitedKey // by record
 	held     map[string]int64      // by ID: the fence of a hold that a push may announce
 	inFlight int                   // calls that may create a request
-	heartbeats
+	// Of the heartbeats.
+	beating     bool // a goroutine sends them
+	due         waitedKeys
+	began       time.Time
+	sleepsUntil time.Time     // when that goroutine wakes up by itself
+	changed     chan struct{} // wakes it up
 }
 
 // waiter is a request that is, or will be, in a queue. waiters.mu guards it.
@@ -39,7 +44,7 @@ func (ws *waiters) init() {
 	ws.byID = make(map[string]*waiter)
 	ws.keys = make(map[string]*waitedKey)
 	ws.held = make(map[string]int64)
-	ws.heartbeats = heartbeats{began: time.Now(), changed: make(chan struct{}, 1)}
+	ws.began, ws.changed = time.Now(), make(chan struct{}, 1)
 }
 
 // expect registers a request that is about to be sent, so that no push comes too early.
@@ -163,7 +168,7 @@ func (ws *waiters) leave(w *waiter) {
 }
 
 // next returns what has happened to a request: a push, or that the store is to be asked, or why the
-// wait is over. A push that can be used turns the request into a hold.
+// wait is over. A push that can be used turns the request into a hold. The call that asks is counted.
 func (ws *waiters) next(w *waiter, usable func(*pushedGrant) bool) (granted *pushedGrant, ask bool, over error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -179,14 +184,10 @@ func (ws *waiters) next(w *waiter, usable func(*pushedGrant) bool) (granted *pus
 		}
 		return granted, false, nil
 	}
-	return nil, ask || granted != nil, nil
-}
-
-// asks counts a call that asks for a request.
-func (ws *waiters) asks(w *waiter) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	ws.begin(w)
+	if ask = ask || granted != nil; ask {
+		ws.begin(w)
+	}
+	return nil, ask, nil
 }
 
 // asking reports whether a call is in flight that may create a request.

@@ -5,7 +5,8 @@
 -- ARGV     process, its token, "P" if it has a subscription or "-", µs until it counts as dead without a heartbeat
 --
 -- Returns for each key the number of the process's waiters, and µs until the first hold ends, or -1 and 0 if more may be
--- to do: something has run out, may have been lost, or is to be extended, or there may be room for a waiter.
+-- to do: something has run out or is to be extended, the process is unknown, or there may be room for a waiter. That other
+-- keys were lost is found by the next step of another kind.
 
 --#include integers lease_record lease_queue
 
@@ -14,17 +15,20 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local alive = string.format(TIMES, now + lasts, lasts, now)
 
+-- beat returns the reply, or nothing if more may be to do. A time of the state after now says that the clock stepped back.
 local function beat(record, processes)
   local size, at = string.match(record, '^L[23ab]%d+:(%d+):()')
   local seen, kept, stale, soonest, used, limit = string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):', at and at + size)
-  if not limit or now < tonumber(seen) or now >= tonumber(stale) or kept - now < KEPT or tonumber(used) < tonumber(limit) then
+  if not limit or now < tonumber(seen) or now >= tonumber(stale) or kept - now < KEPT or
+    tonumber(used) < tonumber(limit) then
     return
   end
   local left = soonest - now
   if left <= 0 then
     return
   end
-  local last, counts, places, known = string.match(redis.call('HGET', processes, me) or '', '^%d+:%d+:(%d+):((%d+):%d+:%d+:)[P-](%d+)$')
+  local last, counts, places, known =
+    string.match(redis.call('HGET', processes, me) or '', '^%d+:%d+:(%d+):((%d+):%d+:%d+:)[P-](%d+)$')
   if not places or places == '0' or tonumber(last) > now then
     return
   end

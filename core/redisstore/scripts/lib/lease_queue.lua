@@ -3,10 +3,10 @@
 -- COUNTS are those of a record with the flag CROWD: the time of the last step but heartbeats; when the other keys expire;
 -- before when no process has been without heartbeats for too long; when the first hold ends; the weight in use; an upper
 -- bound of the waiters' limits; one of the ends of the holds in the items; the time of the last grant that was not taken
--- up; the largest place; and how many holds in the items, waiters and processes there are. A process: when it counts as dead without a heartbeat, and after
--- which time; its last heartbeat; the numbers of its waiters, of its grants that were not taken up yet, and of those that
--- have run out; "P" if it has a subscription, or "-"; its token. A waiter: reserve, place, weight, limit, TTL, when it was
--- queued, number of fences; its process and its label.
+-- up; the largest place; and how many holds in the items, waiters and processes there are. A process: when it counts as
+-- dead without a heartbeat, and after which time; its last heartbeat; the numbers of its waiters, of its grants that were
+-- not taken up yet, and of those that have run out; "P" if it has a subscription, or "-"; its token. A waiter: reserve,
+-- place, weight, limit, TTL, when it was queued, number of fences; its process and its label.
 
 local TIMES = INT .. ':' .. INT .. ':' .. INT .. ':'
 local COUNTS = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):()'

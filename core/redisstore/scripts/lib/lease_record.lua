@@ -2,9 +2,9 @@
 --
 -- It is text: "L", its flags as a hexadecimal digit, the largest fence so far, and the length of the key's name, both
 -- followed by a colon; then the name, or nothing if it is secret or not needed. Then follow the parts whose flags are set:
--- CROWD, the counts of the other keys, see lease_queue.lua; HELD, the only hold; RELEASED, the last release of a key without
--- holds: whether it was held, a colon, its first fence, a colon, and its ID. LATE says that there may be tombstones.
--- Times are µs of the server's clock.
+-- CROWD, the counts of the other keys, see lease_queue.lua; HELD, the only hold; RELEASED, the last release of a key
+-- without holds: whether it was held, a colon, its first fence, a colon, and its ID. LATE says that there may be
+-- tombstones. Times are µs of the server's clock.
 --
 -- A hold is text, too: its ID (22 characters), its process (16), its first and its last fence, when it ends and when it
 -- was granted, the time after which it ends without a renewal, its weight, its place, with a minus until it is taken up,
