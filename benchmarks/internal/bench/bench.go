@@ -148,6 +148,18 @@ func (b *B) Note(text string) {
 	b.notes = append(b.notes, text)
 }
 
+// Remarks are those on rows, such as their last errors.
+type Remarks map[string]string
+
+// Note adds the remarks under the section, in the order of the rows.
+func (r Remarks) Note(b *B, where string, rows []Contender) {
+	for _, c := range rows {
+		if r[c.Row] != "" {
+			b.Note(fmt.Sprintf("%s, %s: %s", c.Row, where, r[c.Row]))
+		}
+	}
+}
+
 // Table adds a table to the section. Its id is unique in the run, and names its chart's file.
 func (b *B) Table(id, title, note string, columns ...Column) *Table {
 	t := &Table{

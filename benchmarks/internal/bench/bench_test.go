@@ -402,3 +402,23 @@ func TestScale(t *testing.T) {
 		t.Error("nothing has a length")
 	}
 }
+
+func TestPercentile(t *testing.T) {
+	for _, test := range []struct {
+		values []int64
+		p      float64
+		want   float64
+	}{
+		{[]int64{3, 1, 2}, 0.5, 2},
+		{[]int64{3, 1, 2, 4}, 0.5, 2},
+		{[]int64{3, 1, 2}, 0.99, 3},
+		{[]int64{7}, 0.5, 7},
+	} {
+		if got := Percentile(test.values, test.p); got != test.want {
+			t.Errorf("percentile %v of %v is %v, want %v", test.p, test.values, got, test.want)
+		}
+	}
+	if !math.IsNaN(Percentile([]int64(nil), 0.5)) {
+		t.Error("there is a percentile of nothing")
+	}
+}

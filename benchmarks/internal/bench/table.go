@@ -93,11 +93,40 @@ func (t *Table) Median(row, column string) (float64, bool) {
 	return median(s), true
 }
 
+// Value is the median of a cell's samples: NaN if there are none.
+func (t *Table) Value(row, column string) float64 {
+	v, ok := t.Median(row, column)
+	if !ok {
+		return math.NaN()
+	}
+	return v
+}
+
+// Ratio is the median of a column in one row divided by that in another: NaN if one is not positive
+// or was not measured.
+func (t *Table) Ratio(column, row, to string) float64 {
+	base, ok := t.Median(to, column)
+	if !ok || base <= 0 {
+		return math.NaN()
+	}
+	return t.Value(row, column) / base
+}
+
 // sorted is the samples of a cell, the least first.
 func (t *Table) sorted(row, column string) []float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Sorted(slices.Values(t.samples[cell{row, column}]))
+}
+
+// Percentile sorts the values and returns the one that the share p of them does not exceed, NaN if
+// there are none.
+func Percentile[T ~int64](values []T, p float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(values)
+	return float64(values[max(int(math.Ceil(p*float64(len(values))))-1, 0)])
 }
 
 func median(sorted []float64) float64 {

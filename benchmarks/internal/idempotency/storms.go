@@ -105,8 +105,8 @@ func storms(ctx context.Context, b *bench.B, sites []*floor.Site) error {
 			t.Add(c.row, "runs", float64(counts[ran])/float64(n))
 			t.Add(c.row, "in flight", float64(counts[inFlight])/float64(n))
 			t.Add(c.row, "replays", float64(counts[replayedTwin])/float64(n))
-			t.Add(c.row, "all answered p50", floor.Micros(floor.Percentile(took, 0.50))/1e3)
-			t.Add(c.row, "all answered p99", floor.Micros(floor.Percentile(took, 0.99))/1e3)
+			t.Add(c.row, "all answered p50", bench.Percentile(took, 0.50)/1e6)
+			t.Add(c.row, "all answered p99", bench.Percentile(took, 0.99)/1e6)
 			t.Add(c.row, "commands", float64(after.Sub(before).Sent)/float64(n*(identical+len(sites))))
 			return nil
 		}})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -31,7 +29,7 @@ func bursts(ctx context.Context, b *bench.B) error {
 		bench.Column{Name: "p99", Unit: "ms", Better: bench.Less},
 	)
 	var all []bench.Contender
-	words := make(remarks)
+	words := make(bench.Remarks)
 	patient := locks.Patient()
 	for _, c := range append(locks.Contenders(), patient) {
 		if c.Tuned && c.Row != patient.Row { // for contended locks
@@ -83,35 +81,14 @@ func bursts(ctx context.Context, b *bench.B) error {
 			close(begin)
 			running.Wait()
 			t.Add(c.Row, "failed", float64(failed))
-			t.Add(c.Row, "p50", millis(percentile(took, 0.50)))
-			t.Add(c.Row, "p99", millis(percentile(took, 0.99)))
+			t.Add(c.Row, "p50", bench.Percentile(took, 0.50)/1e6)
+			t.Add(c.Row, "p99", bench.Percentile(took, 0.99)/1e6)
 			return nil
 		}})
 	}
 	if err := b.Interleave(ctx, "outage, burst", all); err != nil {
 		return err
 	}
-	words.note(b, "a burst", all)
+	words.Note(b, "a burst", all)
 	return nil
-}
-
-// remarks are the last errors of the rows.
-type remarks map[string]string
-
-func (r remarks) note(b *bench.B, where string, rows []bench.Contender) {
-	for _, c := range rows {
-		if r[c.Row] != "" {
-			b.Note(fmt.Sprintf("%s, %s: %s", c.Row, where, r[c.Row]))
-		}
-	}
-}
-
-// percentile sorts the values and returns the one that the share p of them does not exceed, 0 if
-// there are none.
-func percentile(values []time.Duration, p float64) time.Duration {
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	return values[max(int(math.Ceil(p*float64(len(values))))-1, 0)]
 }

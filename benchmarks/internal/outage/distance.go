@@ -51,7 +51,7 @@ func distance(ctx context.Context, b *bench.B) error {
 		bench.Column{Name: "together failed", Unit: "calls", Better: bench.Less},
 	)
 	var all []bench.Contender
-	words := make(remarks)
+	words := make(bench.Remarks)
 	for _, c := range locks.Distant() {
 		row := c.Row
 		all = append(all, bench.Contender{Row: row, Run: func(ctx context.Context) error {
@@ -104,13 +104,13 @@ func distance(ctx context.Context, b *bench.B) error {
 	if err := b.Interleave(ctx, fmt.Sprintf("outage, Redis at %v", far), all); err != nil {
 		return err
 	}
-	words.note(b, fmt.Sprintf("Redis at %v", far), all)
+	words.Note(b, fmt.Sprintf("Redis at %v", far), all)
 	return nil
 }
 
 // apart runs do on each goroutine with a key of its own. The first calls, which connect, are not
 // counted, and are retried for a while if they fail.
-func apart(ctx context.Context, b *bench.B, t *bench.Table, row string, words remarks, do func(ctx context.Context, key string) error) {
+func apart(ctx context.Context, b *bench.B, t *bench.Table, row string, words bench.Remarks, do func(ctx context.Context, key string) error) {
 	var (
 		mu   sync.Mutex
 		warm sync.WaitGroup
@@ -148,7 +148,7 @@ func apart(ctx context.Context, b *bench.B, t *bench.Table, row string, words re
 }
 
 // together runs do, which acquires the same lock, on all goroutines.
-func together(ctx context.Context, b *bench.B, t *bench.Table, row string, words remarks, do func(ctx context.Context) error) {
+func together(ctx context.Context, b *bench.B, t *bench.Table, row string, words bench.Remarks, do func(ctx context.Context) error) {
 	var (
 		mu             sync.Mutex
 		running        sync.WaitGroup

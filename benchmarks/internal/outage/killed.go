@@ -38,7 +38,7 @@ func outages(ctx context.Context, b *bench.B) error {
 		bench.Column{Name: "first success", Unit: "ms after the restart", Better: bench.Less},
 		bench.Column{Name: "last failure", Unit: "ms after the restart", Better: bench.Less},
 	)
-	words := make(remarks)
+	words := make(bench.Remarks)
 	var all []bench.Contender
 	for _, l := range limiters() {
 		row := l.row + ", one token"
@@ -76,14 +76,14 @@ func outages(ctx context.Context, b *bench.B) error {
 	if err := b.Interleave(ctx, "outage, Redis killed", all); err != nil {
 		return err
 	}
-	words.note(b, "Redis killed", all)
+	words.Note(b, "Redis killed", all)
 	return nil
 }
 
 // outage kills the server under load, restarts it, and continues until all goroutines have
 // succeeded, at most for as long as it was down.
 func outage(
-	ctx context.Context, b *bench.B, t *bench.Table, row string, words remarks, server *redisserver.Server, down time.Duration,
+	ctx context.Context, b *bench.B, t *bench.Table, row string, words bench.Remarks, server *redisserver.Server, down time.Duration,
 	do func(ctx context.Context, key string) error,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -166,8 +166,8 @@ func outage(
 	}
 	t.Add(row, "failed", float64(len(failing)))
 	if len(failing) > 0 {
-		t.Add(row, "failing p50", millis(percentile(failing, 0.50)))
-		t.Add(row, "failing p99", millis(percentile(failing, 0.99)))
+		t.Add(row, "failing p50", bench.Percentile(failing, 0.50)/1e6)
+		t.Add(row, "failing p99", bench.Percentile(failing, 0.99)/1e6)
 	}
 	t.Add(row, "longest call", millis(longest))
 	if !first {

@@ -69,5 +69,5 @@ func measureCluster(ctx context.Context, b *bench.B, l *limiters, n int, rate ra
 	if err := b.Interleave(ctx, "allowed"+rate.title+", 256 goroutines", contenders); err != nil {
 		return 0, err
 	}
-	return ratio(t, "throughput", lockkeeper, redisRate), nil
+	return t.Ratio("throughput", lockkeeper, redisRate), nil
 }

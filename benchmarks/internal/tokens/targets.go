@@ -2,20 +2,9 @@ package tokens
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
 )
-
-// ratio returns the median of a column in one row divided by that in another; NaN if one was not measured.
-func ratio(t *bench.Table, column, row, to string) float64 {
-	v, ok := t.Median(row, column)
-	base, has := t.Median(to, column)
-	if !ok || !has || base == 0 {
-		return math.NaN()
-	}
-	return v / base
-}
 
 // worst returns the worst of a value over the rates; NaN if one was not measured.
 func worst(all map[string]tables, better bench.Better, of func(t tables) float64) float64 {
@@ -33,7 +22,7 @@ func worst(all map[string]tables, better bench.Better, of func(t tables) float64
 func targets(b *bench.B, all map[string]tables) {
 	at256 := throughput(crowd)
 	faster := func(column, than string) float64 {
-		return worst(all, bench.More, func(t tables) float64 { return ratio(t.speed, column, lockkeeper, than) })
+		return worst(all, bench.More, func(t tables) float64 { return t.speed.Ratio(column, lockkeeper, than) })
 	}
 	b.Target(bench.Target{
 		What: "Redis, allowed, 256 goroutines: times redis_rate", Value: faster(at256, redisRate),
@@ -60,27 +49,24 @@ func targets(b *bench.B, all map[string]tables) {
 	b.Target(bench.Target{
 		What: "Redis, allowed, 256 goroutines: p99, of redis_rate's",
 		Value: worst(all, bench.Less, func(t tables) float64 {
-			return ratio(t.latency, p99(crowd), lockkeeper, redisRate)
+			return t.latency.Ratio(p99(crowd), lockkeeper, redisRate)
 		}),
 		AtLeast: 1. / 4, Reach: 1. / 7, Better: bench.Less, Unit: "×",
 	})
 	perDecision := worst(all, bench.Less, func(t tables) float64 {
-		if v, ok := t.speed.Median(lockkeeper, allocations); ok {
-			return v
-		}
-		return math.NaN()
+		return t.speed.Value(lockkeeper, allocations)
 	})
 	b.Target(bench.Target{
 		What: "Redis, allowed, 256 goroutines: allocations", Value: perDecision, AtLeast: 6, Reach: 3, Better: bench.Less, Unit: "per decision",
 	})
 	denied := all["denied"].speed
 	b.Target(bench.Target{
-		What: "Redis, denied by the store, 256 goroutines: times redis_rate", Value: ratio(denied, at256, asking, redisRate),
+		What: "Redis, denied by the store, 256 goroutines: times redis_rate", Value: denied.Ratio(at256, asking, redisRate),
 		AtLeast: 5, Reach: 8, Better: bench.More, Unit: "×",
 	})
 	b.Target(bench.Target{ // the memory store is the ceiling
-		What: "Redis, denied from memory, 256 goroutines: times redis_rate", Value: ratio(denied, at256, remembering, redisRate),
-		AtLeast: 100, Reach: max(100, ratio(denied, at256, inMemory, redisRate)), Better: bench.More, Unit: "×",
+		What: "Redis, denied from memory, 256 goroutines: times redis_rate", Value: denied.Ratio(at256, remembering, redisRate),
+		AtLeast: 100, Reach: max(100, denied.Ratio(at256, inMemory, redisRate)), Better: bench.More, Unit: "×",
 	})
 }
 
