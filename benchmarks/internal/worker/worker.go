@@ -97,7 +97,7 @@ func Group[R any](ctx context.Context, n int, job string, args func(i int) any, 
 		running.Go(func() {
 			once := sync.OnceFunc(prepared.Done)
 			defer once()
-			errs[i] = run(ctx, job, args(i), &results[i], func() {
+			errs[i] = run(ctx, job, args(i), &results[i], func(*os.Process) {
 				once()
 				prepared.Wait()
 				began()
@@ -111,8 +111,27 @@ func Group[R any](ctx context.Context, n int, job string, args func(i int) any, 
 	return results, errors.Join(errs...)
 }
 
+// Victim runs the named job in a process of its own until it is prepared, calls fn with the
+// process, which fn may kill or stop, and kills it. It returns the error of fn, or that of its preparation.
+func Victim(ctx context.Context, job string, args any, fn func(*os.Process) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		prepared bool
+		failure  error
+	)
+	err := run(ctx, job, args, nil, func(p *os.Process) {
+		prepared, failure = true, fn(p)
+		cancel()
+	})
+	if prepared {
+		return failure
+	}
+	return err
+}
+
 // run runs one process. It calls wait after the process is prepared, before its start.
-func run(ctx context.Context, job string, args, result any, wait func()) error {
+func run(ctx context.Context, job string, args, result any, wait func(*os.Process)) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -139,7 +158,7 @@ func run(ctx context.Context, job string, args, result any, wait func()) error {
 		if word, err := answers.ReadString('\n'); err != nil || word != ready {
 			return fmt.Errorf("got %q instead of ready: %w", word, err)
 		}
-		wait()
+		wait(cmd.Process)
 		if _, err := io.WriteString(in, start); err != nil {
 			return err
 		}

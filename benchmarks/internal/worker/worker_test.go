@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/worker"
@@ -65,6 +66,25 @@ func TestErrorEndsTheGroup(t *testing.T) {
 	_, err := worker.Group[square](t.Context(), 2, "second fails", func(i int) any { return i }, func() {})
 	if err == nil || !strings.Contains(err.Error(), "second fails") {
 		t.Fatalf("got %v, want the failure of the second worker", err)
+	}
+}
+
+func TestVictim(t *testing.T) {
+	for name, signal := range map[string]os.Signal{"killed": os.Kill, "stopped": syscall.SIGSTOP} {
+		failure := errors.New(name)
+		err := worker.Victim(t.Context(), "second fails", 0, func(p *os.Process) error {
+			if err := p.Signal(signal); err != nil {
+				return err
+			}
+			return failure
+		})
+		if !errors.Is(err, failure) {
+			t.Errorf("%s: got %v, want the error of the function", name, err)
+		}
+	}
+	err := worker.Victim(t.Context(), "second fails", 1, func(*os.Process) error { return nil })
+	if err == nil {
+		t.Error("no error of a process that was not prepared")
 	}
 }
 
