@@ -32,7 +32,7 @@ import (
 )
 
 func main() {
-	worker.Main(slices.Concat(locks.Jobs(), outage.Jobs())...)
+	worker.Main(slices.Concat(locks.Jobs(), semaphores.Jobs(), outage.Jobs())...)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()

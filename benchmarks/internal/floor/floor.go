@@ -3,8 +3,6 @@ package floor
 
 import (
 	"context"
-	"math"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,19 +15,19 @@ import (
 // The rows of the floor.
 const (
 	OnePing    = "one PING"
-	TwoPings   = "two PINGs (the floor)"
-	TwoScripts = "two scripts, of a GET and a SET each"
+	TwoPings   = "two PINGs"
+	TwoScripts = "two scripts of a GET and a SET each"
 )
 
 // With opens n sites for fn.
 func With(addr string, n int, fn func([]*Site) error) error {
 	var all []*Site
 	for range n {
-		s, err := open(addr)
+		s, err := Open(addr)
 		if err != nil {
 			return err
 		}
-		defer s.close()
+		defer s.Close()
 		all = append(all, s)
 	}
 	return fn(all)
@@ -41,7 +39,8 @@ type Site struct {
 	Store  *redisstore.Store
 }
 
-func open(addr string) (*Site, error) {
+// Open opens a site.
+func Open(addr string) (*Site, error) {
 	client := redis.NewClient(&redis.Options{
 		Addr: addr, ContextTimeoutEnabled: true, ReadTimeout: 250 * time.Millisecond, WriteTimeout: 250 * time.Millisecond,
 	})
@@ -52,19 +51,23 @@ func open(addr string) (*Site, error) {
 	return &Site{client, store}, nil
 }
 
-func (s *Site) close() {
+// Close closes the site.
+func (s *Site) Close() {
 	_ = s.Store.Close()
 	_ = s.Client.Close()
 }
 
-// Alone calls fn on one goroutine for the time d, and adds the cost of a call to a row.
-func (s *Site) Alone(ctx context.Context, t *bench.Table, row string, d time.Duration, fn func(ctx context.Context) error) error {
+// Alone calls fn on one goroutine for the time d, and adds the cost of a call to a row. Besides
+// scripts and those of every client, fn sends the commands named in also.
+func (s *Site) Alone(
+	ctx context.Context, t *bench.Table, row string, d time.Duration, fn func(ctx context.Context) error, also ...string,
+) error {
 	for range 3 { // connections and scripts
 		if err := fn(ctx); err != nil {
 			return err
 		}
 	}
-	before, err := redisinfo.Read(ctx, s.Client)
+	before, err := redisinfo.Read(ctx, s.Client, also...)
 	if err != nil {
 		return err
 	}
@@ -72,7 +75,7 @@ func (s *Site) Alone(ctx context.Context, t *bench.Table, row string, d time.Dur
 	if r.Err != nil {
 		return r.Err
 	}
-	after, err := redisinfo.Read(ctx, s.Client)
+	after, err := redisinfo.Read(ctx, s.Client, also...)
 	if err != nil {
 		return err
 	}
@@ -119,12 +122,3 @@ func Columns(per string) []bench.Column {
 
 // Micros returns a duration in microseconds.
 func Micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// Percentile sorts the values and returns the one that the share p of them does not exceed, 0 if there are none.
-func Percentile(values []time.Duration, p float64) time.Duration {
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	return values[max(int(math.Ceil(p*float64(len(values))))-1, 0)]
-}

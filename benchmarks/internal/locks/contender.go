@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
 
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/contest"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 )
@@ -21,57 +22,36 @@ import (
 // lease is the lease duration of all contenders that have an option for it.
 const lease = 30 * time.Second
 
-// Contender is a library with its options.
-type Contender struct {
-	Row   string
-	Tuned bool // configured for this measurement, not as documented
-	// Sends are the commands that its clients send, besides scripts and those of every client.
-	Sends []string
-	Open  func(addr string) (Client, error)
-}
-
-// Client is the access of one process to locks.
-type Client interface {
-	// Lock blocks until it holds the lock of a key.
-	Lock(ctx context.Context, key string) (Held, error)
-	Close()
-}
-
-// Held is a held lock.
-type Held interface {
-	Unlock(ctx context.Context) error
-}
-
 // Contenders are Lockkeeper and its peers as documented; those that poll also have a row with an
 // interval that suits locks held for a millisecond.
-func Contenders() []Contender {
-	return []Contender{
-		{Row: "Lockkeeper", Open: Lockkeeper()},
-		{Row: "Lockkeeper, WithFair", Open: Lockkeeper(lock.WithFair())},
+func Contenders() []contest.Contender {
+	return []contest.Contender{
+		{Row: ours, Open: Lockkeeper()},
+		{Row: fair, Open: Lockkeeper(lock.WithFair())},
 		{Row: "redsync", Sends: []string{"set"}, Open: openRedsync(redsync.WithExpiry(lease))},
 		{Row: "redsync, polling every 1 ms", Tuned: true, Sends: []string{"set"}, Open: openRedsync(
 			redsync.WithExpiry(lease), redsync.WithRetryDelay(time.Millisecond), redsync.WithTries(math.MaxInt32))},
-		{Row: "redislock, polling every 100 ms", Open: openRedislock(100 * time.Millisecond)},
-		{Row: "redislock, polling every 1 ms", Tuned: true, Open: openRedislock(time.Millisecond)},
+		{Row: sparse, Open: openRedislock(100 * time.Millisecond)},
+		{Row: polling, Tuned: true, Open: openRedislock(time.Millisecond)},
 		{Row: "rueidislock", Open: openRueidislock(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true})},
 	}
 }
 
 // Distant are the contenders for a distant Redis: with their defaults and, if these are for a near
 // one, also with timeouts of a second.
-func Distant() []Contender {
-	all := slices.DeleteFunc(Contenders(), func(c Contender) bool { return c.Tuned || c.Row == "Lockkeeper, WithFair" })
+func Distant() []contest.Contender {
+	all := slices.DeleteFunc(Contenders(), func(c contest.Contender) bool { return c.Tuned || c.Row == fair })
 	return append(all,
 		Patient(),
-		Contender{Row: "rueidislock, TryNextAfter 1 s", Tuned: true, Open: openRueidislock(rueidislock.LockerOption{
+		contest.Contender{Row: "rueidislock, TryNextAfter 1 s", Tuned: true, Open: openRueidislock(rueidislock.LockerOption{
 			KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second,
 		})},
 	)
 }
 
 // Patient is Lockkeeper with timeouts of a second.
-func Patient() Contender {
-	return Contender{Row: "Lockkeeper, WithTimeout(1s)", Tuned: true, Open: lockkeeperWithin(time.Second)}
+func Patient() contest.Contender {
+	return contest.Contender{Row: "Lockkeeper, WithTimeout(1s)", Tuned: true, Open: lockkeeperWithin(time.Second)}
 }
 
 // Options is a note on the options of the contenders.
@@ -87,12 +67,12 @@ type lockkeeper struct {
 }
 
 // Lockkeeper opens Lockkeeper's locks with additional options.
-func Lockkeeper(opts ...lock.Option) func(addr string) (Client, error) {
+func Lockkeeper(opts ...lock.Option) func(addr string) (contest.Client, error) {
 	return lockkeeperWithin(250*time.Millisecond, opts...) // the store's default
 }
 
-func lockkeeperWithin(timeout time.Duration, opts ...lock.Option) func(addr string) (Client, error) {
-	return func(addr string) (Client, error) {
+func lockkeeperWithin(timeout time.Duration, opts ...lock.Option) func(addr string) (contest.Client, error) {
+	return func(addr string) (contest.Client, error) {
 		client := redis.NewClient(&redis.Options{
 			Addr: addr, ContextTimeoutEnabled: true, ReadTimeout: timeout, WriteTimeout: timeout,
 		})
@@ -109,12 +89,18 @@ func lockkeeperWithin(timeout time.Duration, opts ...lock.Option) func(addr stri
 	}
 }
 
-func (l *lockkeeper) Lock(ctx context.Context, key string) (Held, error) {
+func (l *lockkeeper) Lock(ctx context.Context, key string) (contest.Held, error) {
 	held, err := l.locker.Lock(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	return held, nil
+}
+
+// Waiting returns how many wait for a key.
+func (l *lockkeeper) Waiting(ctx context.Context, key string) (int, error) {
+	state, err := l.locker.Inspect(ctx, key)
+	return state.Waiting, err
 }
 
 func (l *lockkeeper) Close() {
@@ -129,14 +115,14 @@ type redsyncClient struct {
 	opts   []redsync.Option
 }
 
-func openRedsync(opts ...redsync.Option) func(addr string) (Client, error) {
-	return func(addr string) (Client, error) {
+func openRedsync(opts ...redsync.Option) func(addr string) (contest.Client, error) {
+	return func(addr string) (contest.Client, error) {
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		return &redsyncClient{client, redsync.New(goredis.NewPool(client)), opts}, nil
 	}
 }
 
-func (r *redsyncClient) Lock(ctx context.Context, key string) (Held, error) {
+func (r *redsyncClient) Lock(ctx context.Context, key string) (contest.Held, error) {
 	mutex := r.sync.NewMutex(key, r.opts...) // one for each hold: it has the state of its holder
 	if err := mutex.LockContext(ctx); err != nil {
 		return nil, err
@@ -159,8 +145,8 @@ type redislockClient struct {
 	opts   *redislock.Options
 }
 
-func openRedislock(poll time.Duration) func(addr string) (Client, error) {
-	return func(addr string) (Client, error) {
+func openRedislock(poll time.Duration) func(addr string) (contest.Client, error) {
+	return func(addr string) (contest.Client, error) {
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		return &redislockClient{client, redislock.New(client), &redislock.Options{
 			RetryStrategy: redislock.LinearBackoff(poll),
@@ -168,7 +154,7 @@ func openRedislock(poll time.Duration) func(addr string) (Client, error) {
 	}
 }
 
-func (r *redislockClient) Lock(ctx context.Context, key string) (Held, error) {
+func (r *redislockClient) Lock(ctx context.Context, key string) (contest.Held, error) {
 	held, err := r.locker.Obtain(ctx, key, lease, r.opts)
 	if err != nil {
 		return nil, err
@@ -184,8 +170,8 @@ func (h redislockHeld) Unlock(ctx context.Context) error { return h.held.Release
 
 type rueidislockClient struct{ locker rueidislock.Locker }
 
-func openRueidislock(opts rueidislock.LockerOption) func(addr string) (Client, error) {
-	return func(addr string) (Client, error) {
+func openRueidislock(opts rueidislock.LockerOption) func(addr string) (contest.Client, error) {
+	return func(addr string) (contest.Client, error) {
 		opts.ClientOption = rueidis.ClientOption{InitAddress: []string{addr}}
 		locker, err := rueidislock.NewLocker(opts)
 		if err != nil {
@@ -195,7 +181,7 @@ func openRueidislock(opts rueidislock.LockerOption) func(addr string) (Client, e
 	}
 }
 
-func (r rueidislockClient) Lock(ctx context.Context, key string) (Held, error) {
+func (r rueidislockClient) Lock(ctx context.Context, key string) (contest.Held, error) {
 	_, release, err := r.locker.WithContext(ctx, key)
 	if err != nil {
 		return nil, err

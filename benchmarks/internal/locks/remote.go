@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/contest"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/floor"
 )
 
 // The reference rows of a hand-off.
@@ -19,56 +19,48 @@ const (
 
 // remote measures the hand-off of a lock between two clients, which share only the Redis, with one
 // goroutine each.
-func remote(ctx context.Context, b *bench.B, addr string) error {
+func remote(ctx context.Context, b *bench.B, s *floor.Site, addr string) error {
 	t := b.Table("locks-remote", "A lock goes from one client to another",
 		"Two clients share a lock and keep it for 1 ms each. A PING is one round trip; like a hand-off, it takes longer on a machine "+
-			"that was idle. Lockkeeper's hand-off takes two: an unlock reserves the lock for the next waiter and sends a push, and the "+
-			"waiter claims it, so that a lost push does not lose the lock.",
-		bench.Column{Name: "p50", Unit: "µs", Better: bench.Less},
-		bench.Column{Name: "p99", Unit: "µs", Better: bench.Less},
-		bench.Column{Name: "handed on", Unit: "% of acquisitions", Better: bench.More},
-	)
+			"that was idle. Lockkeeper's hand-off takes one: an unlock grants the lock to the next waiter, and a push tells it.",
+		handOff()...)
 	t.Reference(ping, pingRested)
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer func() { _ = client.Close() }()
 	pings := func(row string, idle time.Duration) bench.Contender {
 		return bench.Contender{Row: row, Run: func(ctx context.Context) error {
-			if err := client.Ping(ctx).Err(); err != nil {
+			if err := s.Client.Ping(ctx).Err(); err != nil {
 				return err
 			}
-			var took []int64
+			var took []time.Duration
 			for end := time.Now().Add(b.Time(time.Second)); time.Now().Before(end); {
-				rest(idle)
+				contest.Rest(idle)
 				start := time.Now()
-				if err := client.Ping(ctx).Err(); err != nil {
+				if err := s.Client.Ping(ctx).Err(); err != nil {
 					return err
 				}
-				took = append(took, int64(time.Since(start)))
+				took = append(took, time.Since(start))
 			}
-			t.Add(row, "p50", percentile(took, 0.50)/1e3)
-			t.Add(row, "p99", percentile(took, 0.99)/1e3)
+			t.Add(row, "hand-off p50", bench.Percentile(took, 0.50)/1e3)
+			t.Add(row, "hand-off p99", bench.Percentile(took, 0.99)/1e3)
 			return nil
 		}}
 	}
 	contenders := []bench.Contender{pings(ping, 0), pings(pingRested, held)}
 	for _, c := range Contenders() {
 		contenders = append(contenders, bench.Contender{Row: c.Row, Run: func(ctx context.Context) error {
-			clients := make([]Client, 2)
+			clients := make([]contest.Client, 2)
 			for i := range clients {
 				var err error
 				if clients[i], err = c.Open(addr); err != nil {
 					return err
 				}
 				defer clients[i].Close()
-				if err := warm(ctx, clients[i]); err != nil {
+				if err := contest.Warm(ctx, clients[i]); err != nil {
 					return err
 				}
 			}
 			d := b.Time(time.Second)
-			r := judge([]record{contest(ctx, clients, 1, 0, held, d)}, len(clients), d)
-			t.Add(c.Row, "p50", r.handOffP50)
-			t.Add(c.Row, "p99", r.handOffP99)
-			t.Add(c.Row, "handed on", 100*r.handOffShare)
+			records := []contest.Record{contest.Run(ctx, clients, 1, 0, held, d)}
+			addHandOff(t, c.Row, contest.Judge(records, len(clients), 1, d))
 			return nil
 		}})
 	}
@@ -78,10 +70,11 @@ func remote(ctx context.Context, b *bench.B, addr string) error {
 	if err := b.Interleave(ctx, "locks, from one client to another", contenders); err != nil {
 		return fmt.Errorf("remote: %w", err)
 	}
-	t.Chart("A lock goes from one client to another", "p50", "p99")
-	if v, ok := ratio(t, "p50", "Lockkeeper", pingRested); ok {
-		b.Target(bench.Target{What: "lock, from one client to another: p50 against a PING after the same rest", Value: v,
-			AtLeast: 1.3, Reach: 1.1, Better: bench.Less, Unit: "x"})
-	}
+	t.Chart("A lock goes from one client to another", "hand-off p50", "hand-off p99")
+	const what = "lock, from one client to another: p50 against "
+	b.Target(bench.Target{What: what + "a PING after the same rest", Value: t.Ratio("hand-off p50", ours, pingRested),
+		AtLeast: 2.3, Reach: 1.8, Better: bench.Less, Unit: "x"})
+	b.Target(bench.Target{What: what + polling, Value: t.Ratio("hand-off p50", ours, polling),
+		AtLeast: 1, Reach: 0.8, Better: bench.Less, Unit: "x"})
 	return nil
 }

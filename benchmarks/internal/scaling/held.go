@@ -10,9 +10,15 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
-	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/contest"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
 )
+
+// beating is how long heartbeats of n waiters are measured: one comes every second, or, of 10,000,
+// every 5 s.
+func beating(n int) time.Duration {
+	return min(max(1500*time.Millisecond, time.Duration(n)*time.Second/2000), 5*time.Second)
+}
 
 // tables are those of held locks, and of held locks with waiters.
 type tables struct{ held, awaited *bench.Table }
@@ -34,20 +40,20 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 		),
 		awaited: b.Table("scaling-awaited", "Held locks with a waiter each, on another client",
 			fmt.Sprintf("Waiters start in groups of %d; then the locks are released, 64 at a time, and each waiter acquires and "+
-				"releases its lock.", together),
+				"releases its lock. The cost of heartbeats is the CPU while waiting without that of the same locks while held.", together),
 			bench.Column{Name: "to wait", Unit: "µs each"},
 			bench.Column{Name: "memory", Unit: "B each"},
 			bench.Column{Name: "Redis memory", Unit: "B each"},
 			bench.Column{Name: "commands while waiting", Unit: "per s"},
 			bench.Column{Name: "Redis CPU while waiting", Unit: "%"},
+			bench.Column{Name: "heartbeats", Unit: "% of a core"},
 			bench.Column{Name: "changes hands", Unit: "µs each"},
 			bench.Column{Name: "failed", Unit: "waiters"},
 		),
 	}
 	var (
 		all     []bench.Contender
-		mu      sync.Mutex
-		remarks = make(map[string]string)
+		remarks = make(bench.Remarks)
 	)
 	for _, n := range sizes(b.Setting()) {
 		for _, c := range contenders(b.Setting(), 1_000, "redislock, polling every 100 ms", "rueidislock") {
@@ -61,8 +67,6 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 					remark, err = fmt.Sprintf("not completed within %v", atMost), nil
 				}
 				if remark != "" {
-					mu.Lock()
-					defer mu.Unlock()
 					remarks[name] = remark
 				}
 				return err
@@ -72,11 +76,9 @@ func (y *yard) held(ctx context.Context, b *bench.B) error {
 	if err := b.Interleave(ctx, "scaling, held locks", all); err != nil {
 		return err
 	}
-	for _, c := range all {
-		if remarks[c.Row] != "" {
-			b.Note(c.Row + ": " + remarks[c.Row])
-		}
-	}
+	remarks.Note(b, "held locks", all)
+	b.Target(bench.Target{What: "heartbeats of 10,000 waited-for locks: server CPU per waiting process",
+		Value: t.awaited.Value(row("Lockkeeper", 10_000), "heartbeats"), AtLeast: 4, Reach: 1.7, Better: bench.Less, Unit: "% of a core"})
 	return nil
 }
 
@@ -93,7 +95,7 @@ func (y *yard) keep(ctx context.Context, b *bench.B, t tables, name string, c co
 		return "", err
 	}
 	defer client.Close()
-	held := make([]locks.Held, n)
+	held := make([]contest.Held, n)
 	key := func(i int) string { return "key-" + strconv.Itoa(i) }
 	if held[0], err = client.Lock(ctx, key(0)); err != nil { // connects
 		return "", err
@@ -139,7 +141,7 @@ func (y *yard) keep(ctx context.Context, b *bench.B, t tables, name string, c co
 		return nil
 	}
 	if c.Row == "Lockkeeper" {
-		remark, err = y.await(ctx, b, t.awaited, name, c, n, key, unlock)
+		remark, err = y.await(ctx, b, t.awaited, name, c, n, cpu, key, unlock)
 	} else {
 		start = time.Now()
 		err = each(n, unlock)
@@ -150,8 +152,10 @@ func (y *yard) keep(ctx context.Context, b *bench.B, t tables, name string, c co
 }
 
 // await starts a waiter for each of n locks on a client of their own, and then releases the locks.
+// Their renewals take the server so many percent of a core.
 func (y *yard) await(
-	ctx context.Context, b *bench.B, t *bench.Table, name string, c contender, n int, key func(int) string, unlock func(int) error,
+	ctx context.Context, b *bench.B, t *bench.Table, name string, c contender, n int, renewals float64, key func(int) string,
+	unlock func(int) error,
 ) (remark string, err error) {
 	client, err := c.Open(y.addr)
 	if err != nil {
@@ -195,12 +199,13 @@ func (y *yard) await(
 		t.Add(name, "memory", float64(memory()-empty)/float64(n))
 		t.Add(name, "Redis memory", float64(after.Sub(before).Memory)/float64(n))
 	}
-	perSecond, cpu, err := y.load(ctx, b.Time(1500*time.Millisecond), c.Sends)
+	perSecond, cpu, err := y.load(ctx, b.Time(beating(n)), c.Sends)
 	if err != nil {
 		return "", err
 	}
 	t.Add(name, "commands while waiting", perSecond)
 	t.Add(name, "Redis CPU while waiting", cpu)
+	t.Add(name, "heartbeats", cpu-renewals)
 	start = time.Now()
 	if err := each(n, unlock); err != nil {
 		return "", fmt.Errorf("unlocking: %w", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/contest"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
@@ -28,7 +29,7 @@ func Sections() []bench.Section {
 		About: "The cost of one more waiter for a lock, one more held or awaited lock, and one more limited key, from ten to a hundred thousand; " +
 			"peers end at a size, and a hundred thousand run in one round only. Memory is heap and stacks after a garbage collection; commands " +
 			"include renewals and heartbeats.",
-		Full: 270 * time.Second,
+		Full: 280 * time.Second,
 		Run:  run,
 	}}
 }
@@ -102,13 +103,13 @@ func watched(s bench.Setting) time.Duration { return ttl(s)/3 + ttl(s)/10 }
 
 // contender is Lockkeeper or a peer, and the largest size that it is measured at.
 type contender struct {
-	locks.Contender
+	contest.Contender
 	most int
 }
 
 // contenders are Lockkeeper and the peers of these rows.
 func contenders(s bench.Setting, most int, rows ...string) []contender {
-	all := []contender{{locks.Contender{Row: "Lockkeeper", Open: locks.Lockkeeper(lock.WithTTL(ttl(s)))}, math.MaxInt}}
+	all := []contender{{contest.Contender{Row: "Lockkeeper", Open: locks.Lockkeeper(lock.WithTTL(ttl(s)))}, math.MaxInt}}
 	for _, c := range locks.Contenders() {
 		for _, row := range rows {
 			if c.Row == row {

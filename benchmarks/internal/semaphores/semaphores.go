@@ -4,28 +4,31 @@ package semaphores
 import (
 	"context"
 	"fmt"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/contest"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/floor"
-	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisinfo"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/worker"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 )
+
+const section = "semaphores"
 
 // Sections are the comparison of semaphores.
 func Sections() []bench.Section {
 	return []bench.Section{{
-		Name:  "semaphores",
+		Name:  section,
 		Title: "Semaphores",
 		About: "There is no Go library of leased permits on Redis to compare with, so semaphores are compared with the floor: a permit takes " +
 			"at least two round trips. Round trips are commands of the client, as the server counts them.",
-		Full: 40 * time.Second,
+		Full: 80 * time.Second,
 		Run:  run,
 	}}
 }
+
+// Jobs are those of the section's worker processes.
+func Jobs() []worker.Job { return contest.Jobs(section, contenders) }
 
 func run(ctx context.Context, b *bench.B) error {
 	server, err := b.Redis(ctx)
@@ -36,21 +39,86 @@ func run(ctx context.Context, b *bench.B) error {
 		if err := permits(ctx, b, s[0]); err != nil {
 			return err
 		}
-		return crowds(ctx, b, s[0])
+		if err := crowds(ctx, b, s[0], server.Addr()); err != nil {
+			return err
+		}
+		if err := tiers(ctx, b, s[0]); err != nil {
+			return err
+		}
+		return contest.Dead(ctx, b, section, server.Addr(), contender(1))
 	})
 }
 
 // capacities are those of the measured semaphores.
 func capacities() []int { return []int{1, 4, 64} }
 
+// usual is the capacity that targets name, and apart marks the row of its four processes.
+const (
+	usual = 4
+	apart = ", 4 processes"
+)
+
+func ceiling(capacity int) string {
+	return fmt.Sprintf("capacity %d, a channel (the ceiling)", capacity)
+}
+
 const (
 	waiters = 64               // goroutines that want a permit
 	held    = time.Millisecond // how long they keep one
 )
 
+func contenders() []contest.Contender {
+	var all []contest.Contender
+	for _, capacity := range capacities() {
+		all = append(all, contender(capacity))
+	}
+	return all
+}
+
+func contender(capacity int) contest.Contender {
+	return contest.Contender{Row: fmt.Sprintf("capacity %d, Lockkeeper", capacity), Open: func(addr string) (contest.Client, error) {
+		site, err := floor.Open(addr)
+		if err != nil {
+			return nil, err
+		}
+		sem, err := semaphore.New(site.Store, fmt.Sprintf("crowd-%d", capacity), capacity)
+		return &client{site, sem}, err
+	}}
+}
+
+type client struct {
+	site *floor.Site
+	sem  *semaphore.Semaphore
+}
+
+func (c *client) Lock(ctx context.Context, key string) (contest.Held, error) {
+	permit, err := c.sem.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return permitHeld{permit}, nil
+}
+
+// Waiting returns how many wait for a key.
+func (c *client) Waiting(ctx context.Context, key string) (int, error) {
+	state, err := c.sem.Inspect(ctx, key)
+	return state.Waiting, err
+}
+
+func (c *client) Close() {
+	_ = c.sem.Close()
+	c.site.Close()
+}
+
+type permitHeld struct{ permit *semaphore.Permit }
+
+func (h permitHeld) Unlock(ctx context.Context) error { return h.permit.Release(ctx) }
+
 // permits measures an uncontended semaphore.
 func permits(ctx context.Context, b *bench.B, s *floor.Site) error {
-	t := b.Table("semaphores-uncontended", "Acquire and release a permit, uncontended", "One goroutine, one key.",
+	const title = "Acquire and release a permit, uncontended"
+	t := b.Table("semaphores-uncontended", title, "One goroutine, one key. "+
+		"A permit takes a script to acquire and one to release; two scripts that read and write a key are the floor of such permits.",
 		floor.Columns("acquire and release")...)
 	contenders := s.Rows(b, t, floor.TwoPings, floor.TwoScripts)
 	for _, capacity := range capacities() {
@@ -73,116 +141,57 @@ func permits(ctx context.Context, b *bench.B, s *floor.Site) error {
 	if err := b.Interleave(ctx, "semaphores, uncontended", contenders); err != nil {
 		return err
 	}
-	t.Chart("Acquire and release a permit, uncontended", "p50", "p99")
+	t.Chart(title, "p50", "p99")
 	return nil
 }
 
-// crowds measures contended semaphores.
-func crowds(ctx context.Context, b *bench.B, s *floor.Site) error {
-	t := b.Table("semaphores-contended", fmt.Sprintf("%d goroutines want a permit", waiters),
-		"Each holder keeps its permit for 1 ms. The ceiling is a buffered channel whose slots are kept as long.",
-		bench.Column{Name: "acquisitions", Unit: "per s"},
-		bench.Column{Name: "wait p50", Unit: "ms"},
-		bench.Column{Name: "wait p99", Unit: "ms"},
-		bench.Column{Name: "most", Unit: "per goroutine"},
-		bench.Column{Name: "fewest", Unit: "per goroutine"},
-		bench.Column{Name: "commands", Unit: "per acquisition"},
-	)
-	var contenders []bench.Contender
+// crowds measures contended semaphores, in one process and in four.
+func crowds(ctx context.Context, b *bench.B, s *floor.Site, addr string) error {
+	title := fmt.Sprintf("%d goroutines want a permit", waiters)
+	columns := contest.Columns()
+	for i := range columns { // rows of different capacities do not compete
+		columns[i].Better = bench.Neither
+	}
+	t := b.Table("semaphores-contended", title,
+		"Each holder keeps its permit for 1 ms. The ceiling is a buffered channel whose slots are kept as long.", columns...)
+	var all []bench.Contender
 	for _, capacity := range capacities() {
-		sem, err := semaphore.New(s.Store, fmt.Sprintf("crowd-%d", capacity), capacity)
-		if err != nil {
-			return err
+		crowd := contest.Crowd{
+			Section: section, Observer: s.Client, Addr: addr, Processes: 1, Goroutines: waiters, Capacity: capacity,
+			Held: held, For: b.Time(1500 * time.Millisecond),
 		}
-		defer func() { _ = sem.Close() }()
-		t.Reference(fmt.Sprintf("capacity %d, a channel (the ceiling)", capacity))
-		slots := make(chan struct{}, capacity)
-		contenders = append(contenders, bench.Contender{
-			Row: fmt.Sprintf("capacity %d, a channel (the ceiling)", capacity),
-		}, bench.Contender{
-			Row: fmt.Sprintf("capacity %d, Lockkeeper", capacity),
-		})
-		last := contenders[len(contenders)-2:]
-		ceiling, ours := last[0].Row, last[1].Row
-		last[0].Run = func(ctx context.Context) error {
-			_, err := crowd(ctx, b, t, ceiling, capacity, func(context.Context) (func(context.Context) error, error) {
-				slots <- struct{}{}
-				return func(context.Context) error {
-					<-slots
-					return nil
-				}, nil
-			})
-			return err
-		}
-		last[1].Run = func(ctx context.Context) error {
-			before, err := redisinfo.Read(ctx, s.Client)
-			if err != nil {
-				return err
-			}
-			n, err := crowd(ctx, b, t, ours, capacity, func(ctx context.Context) (func(context.Context) error, error) {
-				permit, err := sem.Acquire(ctx, "key")
-				if err != nil {
-					return nil, err
-				}
-				return permit.Release, nil
-			})
-			if err != nil {
-				return err
-			}
-			after, err := redisinfo.Read(ctx, s.Client)
-			if err != nil {
-				return err
-			}
-			t.Add(ours, "commands", float64(after.Sub(before).Sent)/float64(n))
+		t.Reference(ceiling(capacity))
+		all = append(all, bench.Contender{Row: ceiling(capacity), Run: func(ctx context.Context) error {
+			slots := make(chan struct{}, capacity)
+			crowd.Ceiling(ctx, contest.Local{Acquire: func() { slots <- struct{}{} }, Release: func() { <-slots }}).Add(t, ceiling(capacity))
 			return nil
+		}})
+		c := contender(capacity)
+		compete := func(row string, processes int) {
+			crowd := crowd
+			crowd.Processes = processes
+			all = append(all, bench.Contender{Row: row, Run: func(ctx context.Context) error {
+				r, err := crowd.Run(ctx, c)
+				if err != nil {
+					return err
+				}
+				r.Add(t, row)
+				return r.Err()
+			}})
+		}
+		compete(c.Row, 1)
+		if capacity == usual {
+			compete(c.Row+apart, 4)
 		}
 	}
-	if err := b.Interleave(ctx, "semaphores, contended", contenders); err != nil {
+	if err := b.Interleave(ctx, "semaphores, contended", all); err != nil {
 		return err
 	}
-	t.Chart(fmt.Sprintf("%d goroutines want a permit", waiters), "acquisitions")
+	t.Chart(title, "acquisitions")
+	for _, processes := range []string{"", apart} {
+		b.Target(bench.Target{What: fmt.Sprintf("semaphore of %d, %d goroutines%s: acquisitions against a channel's", usual, waiters, processes),
+			Value:   100 * t.Ratio("acquisitions", contender(usual).Row+processes, ceiling(usual)),
+			AtLeast: 75, Reach: 90, Better: bench.More, Unit: "%"})
+	}
 	return nil
-}
-
-// crowd acquires permits on many goroutines until the time is over, and returns their number. It returns an error if more
-// than the capacity are held at once.
-func crowd(
-	ctx context.Context, b *bench.B, t *bench.Table, row string, capacity int,
-	acquire func(ctx context.Context) (release func(context.Context) error, err error),
-) (int, error) {
-	var (
-		mu     sync.Mutex
-		waits  []time.Duration
-		inside atomic.Int64
-		counts = make([]int, waiters)
-	)
-	r := bench.Load(ctx, waiters, b.Time(1500*time.Millisecond), func(ctx context.Context, worker, _ int) error {
-		sent := time.Now()
-		release, err := acquire(ctx)
-		waited := time.Since(sent)
-		if err == nil {
-			if n := inside.Add(1); n > int64(capacity) {
-				err = fmt.Errorf("%d held a permit of %d", n, capacity)
-			}
-			<-time.After(held)
-			inside.Add(-1)
-			if gone := release(ctx); err == nil {
-				err = gone
-			}
-		}
-		counts[worker]++
-		mu.Lock()
-		defer mu.Unlock()
-		waits = append(waits, waited)
-		return err
-	})
-	if r.Err != nil {
-		return 0, r.Err
-	}
-	t.Add(row, "acquisitions", r.PerSecond)
-	t.Add(row, "wait p50", floor.Micros(floor.Percentile(waits, 0.50))/1e3)
-	t.Add(row, "wait p99", floor.Micros(floor.Percentile(waits, 0.99))/1e3)
-	t.Add(row, "most", float64(slices.Max(counts)))
-	t.Add(row, "fewest", float64(slices.Min(counts)))
-	return int(r.Ops), nil
 }
