@@ -25,6 +25,7 @@ var leaseHoldTests = []leaseTest{
 var semaphoreTests = []leaseTest{
 	{"downgrade to any weight", leaseCase.downgradesPartly},
 	{"many holds expire at once", leaseCase.manyExpire},
+	{"expired holds are in nobody's way, however many there are", leaseCase.allExpire},
 	{"one call can make room in several keys", leaseCase.releaseTogether},
 }
 
@@ -356,6 +357,15 @@ func (l leaseCase) manyExpire() {
 		}
 	}
 	l.state(l.capacity-live, 0)
+}
+
+func (l leaseCase) allExpire() {
+	l = l.of(400)
+	for range l.capacity {
+		l.acquire(lasting(300*time.Millisecond, l.light()), store.Granted)
+	}
+	l.h.Advance(300*time.Millisecond + pastLease)
+	l.granted(trying(l.whole()))
 }
 
 func (l leaseCase) releaseTogether() {
