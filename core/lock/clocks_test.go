@@ -1,13 +1,11 @@
 package lock_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/internal/history"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -33,15 +31,7 @@ func TestServersClock(t *testing.T) {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				t.Parallel()
 				server, clock := redistest.StartWithClock(t)
-				var lockers []*lock.Locker
-				for range 3 {
-					proxy := redistest.NewProxy(t, server.Addr())
-					proxy.Pushes(unreliable)
-					client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
-					st := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
-					t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
-					lockers = append(lockers, newLocker(t, leasesOf(t, st), append(opts, lock.WithTTL(3*time.Second))...))
-				}
+				rivals := newRivals(t, 3, server, opts...)
 				end := make(chan struct{})
 				moved := make(chan time.Time, 1)
 				go func() {
@@ -57,19 +47,10 @@ func TestServersClock(t *testing.T) {
 						}
 					}
 				}()
-				events := compete(t, 4*time.Second, lockers)
+				events := compete(t, 4*time.Second, rivals, false)
 				close(end)
 				last := <-moved
-				after := 0
-				for _, e := range events {
-					if e.What == history.Granted && e.At.After(last) {
-						after++
-					}
-				}
-				t.Logf("%d events, %d grants after the last step", len(events), after)
-				if after == 0 {
-					t.Error("no grant after the last step")
-				}
+				wantGrantsAfter(t, events, last)
 				if !c.beyond {
 					for _, wrong := range check(events, time.Minute) {
 						t.Error(wrong)
@@ -77,5 +58,66 @@ func TestServersClock(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A slot moves there and back between masters of a Cluster whose clocks differ by a second, while
+// pushes are late. No two leases are valid at a time, and the lock is handed on after each move.
+// Processes are cut off only while the slot moves to the later clock, since the other move shortens
+// leases, as a step forward does.
+func TestClocksOfACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	for name, c := range map[string]struct {
+		opts    []lock.Option
+		readers bool
+	}{
+		"default": {nil, false},
+		"fair":    {[]lock.Option{lock.WithFair()}, false},
+		"readers": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, clocks := redistest.StartClusterWithClocks(t)
+			var rivals []*rival
+			for range 3 {
+				client, proxies := cluster.ProxiedClient()
+				rivals = append(rivals, newRival(t, client, proxies, late, c.opts...))
+			}
+			mustUnlock(t, mustLock(t, rivals[0].Locker, "k"))
+			from := slices.IndexFunc(cluster.Servers, func(s *redistest.Server) bool { return s.Client().DBSize(t.Context()).Val() > 0 })
+			ahead, behind := cluster.Servers[from], cluster.Servers[(from+1)%len(cluster.Servers)]
+			clocks[from].Step(time.Second)
+
+			done := make(chan []history.Event)
+			go func() { done <- compete(t, 11*time.Second, rivals, c.readers) }()
+			back := time.AfterFunc(1500*time.Millisecond, func() { cluster.MoveSlots(ahead, behind) })
+			defer back.Stop()
+			cutOff(rivals, 6*time.Second)
+			<-time.After(1500 * time.Millisecond)
+			cluster.MoveSlots(behind, ahead)
+			last := time.Now()
+			events := <-done
+			wantGrantsAfter(t, events, last)
+			for _, wrong := range check(events, 6*time.Second) {
+				t.Error(wrong)
+			}
+		})
+	}
+}
+
+// wantGrantsAfter checks that a lock was granted after the last change of its server's clock.
+func wantGrantsAfter(t *testing.T, events []history.Event, last time.Time) {
+	t.Helper()
+	after := 0
+	for _, e := range events {
+		if e.What == history.Granted && e.At.After(last) {
+			after++
+		}
+	}
+	t.Logf("%d events, %d grants after the last change", len(events), after)
+	if after == 0 {
+		t.Error("no grant after the last change")
 	}
 }

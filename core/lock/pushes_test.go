@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,8 +37,67 @@ func unreliable(message string, deliver func(string)) {
 	}
 }
 
-// compete has goroutines of several processes compete for a lock, and returns what they held.
-func compete(t *testing.T, during time.Duration, lockers []*lock.Locker) []history.Event {
+// late delays the pushes of grants.
+func late(message string, deliver func(string)) {
+	if strings.HasPrefix(message, "lease ") {
+		time.AfterFunc(rand.N(3*time.Second), func() { deliver(message) })
+	} else {
+		deliver(message)
+	}
+}
+
+// rival is a process that competes for a lock.
+type rival struct {
+	*lock.Locker
+	proxies []*redistest.Proxy // to its servers
+	pushes  func(string, func(string))
+	alone   atomic.Bool // it is cut off from the servers, while pushes still arrive
+}
+
+// newRival returns a process that reaches its servers through proxies.
+func newRival(t *testing.T, client redis.UniversalClient, proxies []*redistest.Proxy, pushes func(string, func(string)), opts ...lock.Option) *rival {
+	t.Helper()
+	for _, p := range proxies {
+		p.Pushes(pushes)
+	}
+	st := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
+	t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
+	l := newLocker(t, leasesOf(t, st), append(opts, lock.WithTTL(3*time.Second))...)
+	return &rival{Locker: l, proxies: proxies, pushes: pushes}
+}
+
+// newRivals returns processes that share a server, with unreliable pushes.
+func newRivals(t *testing.T, n int, server *redistest.Server, opts ...lock.Option) (all []*rival) {
+	t.Helper()
+	for range n {
+		proxy := redistest.NewProxy(t, server.Addr())
+		client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
+		all = append(all, newRival(t, client, []*redistest.Proxy{proxy}, unreliable, opts...))
+	}
+	return all
+}
+
+// cutOff cuts off one process after the other, each for longer than a pushed grant.
+func cutOff(rivals []*rival, during time.Duration) {
+	for end := time.Now().Add(during); time.Now().Before(end); {
+		r := rivals[rand.IntN(len(rivals))]
+		r.alone.Store(true)
+		for _, p := range r.proxies {
+			p.CutOffCalls()
+		}
+		<-time.After(3 * time.Second)
+		r.alone.Store(false)
+		for _, p := range r.proxies {
+			p.Mend()
+			p.Pushes(r.pushes)
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+}
+
+// compete has goroutines of several processes compete for a lock, and returns what they held. A
+// process that is cut off keeps what it has. With readers, one goroutine in three locks it shared.
+func compete(t *testing.T, during time.Duration, rivals []*rival, readers bool) []history.Event {
 	t.Helper()
 	var (
 		mu     sync.Mutex
@@ -50,18 +110,24 @@ func compete(t *testing.T, during time.Duration, lockers []*lock.Locker) []histo
 		defer mu.Unlock()
 		events = append(events, e)
 	}
-	once := func(l *lock.Locker, name string) {
+	once := func(r *rival, reads bool, name string) {
 		ctx, cancel := context.WithTimeout(context.Background(), rand.N(3*time.Second))
 		defer cancel()
-		lease, err := l.Lock(ctx, "k")
+		acquire := r.Lock
+		if reads {
+			acquire, name = r.RLock, name+reader
+		}
+		lease, err := acquire(ctx, "k")
 		if err != nil {
 			return
 		}
 		if now := time.Now(); now.Before(lease.ValidUntil()) {
 			record(history.Event{At: now, What: history.Granted, Hold: name, N: lease.Fence().Number})
-			select {
-			case <-time.After(rand.N(3 * time.Millisecond)):
-			case <-lease.Context().Done():
+			for more := true; more && lease.Context().Err() == nil; more = r.alone.Load() {
+				select {
+				case <-time.After(rand.N(3 * time.Millisecond)):
+				case <-lease.Context().Done():
+				}
 			}
 			now = time.Now()
 			if until := lease.ValidUntil(); until.Before(now) {
@@ -71,11 +137,11 @@ func compete(t *testing.T, during time.Duration, lockers []*lock.Locker) []histo
 		}
 		_ = lease.Unlock(context.Background())
 	}
-	for i, l := range lockers {
+	for i, r := range rivals {
 		for g := range 3 {
 			wg.Go(func() {
 				for n := 0; time.Now().Before(end); n++ {
-					once(l, fmt.Sprintf("%d/%d.%d", i, g, n))
+					once(r, readers && g == 0, fmt.Sprintf("%d/%d.%d", i, g, n))
 				}
 			})
 		}
@@ -94,41 +160,13 @@ func TestUnreliablePushes(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{"default": nil, "fair": {lock.WithFair()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Start(t)
-			var (
-				lockers []*lock.Locker
-				proxies []*redistest.Proxy
-			)
-			for range 4 {
-				proxy := redistest.NewProxy(t, server.Addr())
-				proxy.Pushes(unreliable)
-				client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
-				st := must(redisstore.New(client, redisstore.WithTimeout(time.Second)))
-				t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
-				proxies = append(proxies, proxy)
-				lockers = append(lockers, newLocker(t, leasesOf(t, st), append(opts, lock.WithTTL(3*time.Second))...))
-			}
-			end, faults := make(chan struct{}), make(chan struct{})
+			rivals := newRivals(t, 4, redistest.Start(t), opts...)
+			faults := make(chan struct{})
 			go func() {
 				defer close(faults)
-				for {
-					proxy := proxies[rand.IntN(len(proxies))]
-					proxy.CutOffCalls()
-					select {
-					case <-time.After(1200 * time.Millisecond):
-					case <-end:
-					}
-					proxy.Mend()
-					proxy.Pushes(unreliable)
-					select {
-					case <-end:
-						return
-					case <-time.After(200 * time.Millisecond):
-					}
-				}
+				cutOff(rivals, 6*time.Second)
 			}()
-			events := compete(t, 6*time.Second, lockers)
-			close(end)
+			events := compete(t, 6*time.Second, rivals, false)
 			<-faults
 			history.WantGrants(t, events, 4)
 			for _, wrong := range check(events, time.Minute) {

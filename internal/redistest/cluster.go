@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ type Cluster struct {
 	Servers  []*Server // the masters
 	Replicas []*Server // of the masters with the same index; none unless AddReplicas was called
 	t        testing.TB
+	start    func(t testing.TB, args ...string) *Server
 	args     []string
 }
 
@@ -30,7 +32,27 @@ const (
 // writes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
-	c, ctx := &Cluster{t: t, args: args}, t.Context()
+	c := &Cluster{t: t, start: Start, args: args}
+	c.startMasters()
+	return c
+}
+
+// StartClusterWithClocks is StartCluster with masters whose clocks can be set. It skips the test if
+// there is no C compiler.
+func StartClusterWithClocks(t testing.TB) (c *Cluster, clocks []*Clock) {
+	t.Helper()
+	c = &Cluster{t: t, start: func(t testing.TB, args ...string) *Server {
+		server, clock := StartWithClock(t, args...)
+		clocks = append(clocks, clock)
+		return server
+	}}
+	c.startMasters()
+	return c, clocks
+}
+
+func (c *Cluster) startMasters() {
+	c.t.Helper()
+	ctx := c.t.Context()
 	var buses []int
 	for i := range masters {
 		server, bus := c.startNode()
@@ -44,12 +66,11 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 	}
 	for _, server := range c.Servers {
 		client := server.Client()
-		until(t, "all slots are served", func() bool {
+		until(c.t, "all slots are served", func() bool {
 			info := client.ClusterInfo(ctx).Val()
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots))
 		})
 	}
-	return c
 }
 
 // startNode starts a server without other nodes, and returns its port for them.
@@ -57,7 +78,7 @@ func (c *Cluster) startNode() (server *Server, bus int) {
 	c.t.Helper()
 	bus, err := freePort()
 	c.must(err)
-	return Start(c.t, append([]string{
+	return c.start(c.t, append([]string{
 		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "2000",
 		"--cluster-require-full-coverage", "no",
 	}, c.args...)...), bus
@@ -106,6 +127,38 @@ func (c *Cluster) AddReplicas() {
 				return !ok || len(fields) < 4
 			})
 		})
+	}
+}
+
+// MoveSlots moves the slots that have keys from one master to another, while they are used.
+func (c *Cluster) MoveSlots(from, to *Server) {
+	c.t.Helper()
+	ctx, source, target := c.t.Context(), from.Client(), to.Client()
+	for {
+		key, err := source.RandomKey(ctx).Result()
+		if errors.Is(err, redis.Nil) {
+			return
+		}
+		c.must(err)
+		slot, owner := source.ClusterKeySlot(ctx, key).Val(), target.ClusterMyID(ctx).Val()
+		c.must(target.Do(ctx, "cluster", "setslot", slot, "importing", source.ClusterMyID(ctx).Val()).Err())
+		c.must(source.Do(ctx, "cluster", "setslot", slot, "migrating", owner).Err())
+		for {
+			keys, err := source.ClusterGetKeysInSlot(ctx, int(slot), 100).Result()
+			c.must(err)
+			if len(keys) == 0 {
+				break
+			}
+			migrate := []any{"migrate", "127.0.0.1", to.port, "", 0, 1000, "keys"}
+			for _, key := range keys {
+				migrate = append(migrate, key)
+			}
+			c.must(source.Do(ctx, migrate...).Err())
+		}
+		// The new owner first: the old one sends clients there.
+		for _, server := range append([]*Server{to, from}, c.Servers...) {
+			c.must(server.Client().Do(ctx, "cluster", "setslot", slot, "node", owner).Err())
+		}
 	}
 }
 
