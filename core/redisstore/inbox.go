@@ -42,6 +42,10 @@ type inbox struct {
 // checkEvery is how often the subscription is checked. An echo that takes longer counts as lost.
 const checkEvery = 3 * time.Second
 
+// doubtEvery is how often it is checked while the server does not reply, or counts no subscription:
+// after a failover, the old one may be on a server that says nothing any more.
+const doubtEvery = 500 * time.Millisecond
+
 func newInbox(prefix string) *inbox {
 	in := &inbox{channels: prefix + ":inbox:", process: rand.Text()[:16]}
 	in.channel, in.caller = in.channels+in.process, in.process+in.channels
@@ -223,7 +227,6 @@ func (s *Store) checkInbox() time.Time {
 		}
 		return now.Add(checkEvery)
 	}
-	in.nextEcho = now.Add(checkEvery)
 	lost := !in.echoSent.IsZero()
 	if sub := in.sub; lost {
 		go func() { _ = sub.Close() }() // may have to wait for a connection
@@ -236,19 +239,27 @@ func (s *Store) checkInbox() time.Time {
 	receivers, err := script.Do(s.redis.Life(), s.redis.Whole(), script.Command{Operation: opEcho}, func(ctx context.Context) (int64, error) {
 		return s.client.Publish(ctx, in.channel, "echo").Result()
 	})
+	next := now.Add(checkEvery)
 	if err == nil {
+		if receivers == 0 && s.pushMode() == "P" {
+			next = now.Add(doubtEvery)
+		}
 		in.recordReceivers(receivers)
-	} else {
-		in.mu.Lock()
+	}
+	in.mu.Lock()
+	if err != nil {
 		in.echoSent = time.Time{} // no evidence about the subscription
 		if script.Refused(err) {
 			worsened = worsened || !in.echoLost
 			in.echoLost = true
+		} else {
+			next = now.Add(doubtEvery)
 		}
-		in.mu.Unlock()
 	}
+	in.nextEcho = next
+	in.mu.Unlock()
 	if worsened {
 		s.waiters.beatNow()
 	}
-	return now.Add(checkEvery)
+	return next
 }

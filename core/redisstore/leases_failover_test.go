@@ -21,20 +21,7 @@ import (
 func TestASubscriptionOnAReplica(t *testing.T) {
 	t.Parallel()
 	old, promoted := redistest.Start(t), redistest.Start(t)
-	var addr atomic.Value
-	addr.Store(old.Addr())
-	client := redis.NewClient(&redis.Options{
-		ContextTimeoutEnabled: true, ReadTimeout: 500 * time.Millisecond,
-		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, addr.Load().(string))
-		},
-	})
-	t.Cleanup(func() { _ = client.Close() })
-	s := newStore(t, client)
-	released(t, s, acquired(t, s, lockRequest("warm")), store.Released)
-	listening(t, old.Client(), 1)
-	addr.Store(promoted.Addr())
-	must(t, old.Client().ClientKillByFilter(ctx(), "type", "normal").Err())
+	s := moved(t, old, promoted)
 	host, port, _ := net.SplitHostPort(promoted.Addr())
 	must(t, old.Client().ReplicaOf(ctx(), host, port).Err())
 	eventually(t, 10*time.Second, "the old master is a replica", func() bool {
@@ -50,6 +37,42 @@ func TestASubscriptionOnAReplica(t *testing.T) {
 	if turns[0] == 0 || turns[1] == 0 {
 		t.Errorf("turns %v", turns)
 	}
+}
+
+// After a failover the subscription of a waiting process is left on the old master, which says nothing
+// any more: it is renewed soon.
+func TestASubscriptionOnASilentServer(t *testing.T) {
+	t.Parallel()
+	old, promoted := redistest.Start(t), redistest.Start(t)
+	s := moved(t, old, promoted)
+	stopped(t, old)
+	acquired(t, newStore(t, promoted.Client()), lockRequest("k"))
+	queues(t, s, lockRequest("k"))
+	began := time.Now()
+	listening(t, promoted.Client(), 2)
+	if took := time.Since(began); took > 2500*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// moved returns a store whose calls go to a server, and whose subscription is left on another one.
+func moved(t *testing.T, from, to *redistest.Server) *redisstore.Store {
+	t.Helper()
+	var addr atomic.Value
+	addr.Store(from.Addr())
+	client := redis.NewClient(&redis.Options{
+		ContextTimeoutEnabled: true, ReadTimeout: 500 * time.Millisecond,
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, addr.Load().(string))
+		},
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	s := newStore(t, client)
+	released(t, s, acquired(t, s, lockRequest("warm")), store.Released)
+	listening(t, from.Client(), 1)
+	addr.Store(to.Addr())
+	must(t, from.Client().ClientKillByFilter(ctx(), "type", "normal").Err())
+	return s
 }
 
 // take has two waiters of each store take turns at one lock for some time, and checks that no two hold

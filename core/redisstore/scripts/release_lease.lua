@@ -33,7 +33,7 @@ end
 --#include lease_queue
 
 -- The ID has the only hold, and the next waiter takes its place.
-local linger, me = tonumber(ARGV[3]), string.sub(ARGV[6], 1, 16)
+local linger = tonumber(ARGV[3])
 largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
 local seen, kept, stale, _, _, limits, longest, cutoff, number, holds, places, processes, from = string.match(record, COUNTS, largest and at + size)
 if from and ARGV[4] == '0' and string.sub(record, from, from + 21) == id then
@@ -53,10 +53,10 @@ if from and ARGV[4] == '0' and string.sub(record, from, from + 21) == id then
     weight, limits = tonumber(weight), tonumber(limits)
     local channels = string.sub(ARGV[6], 17)
     local alive = tonumber(beat) >= tonumber(cutoff) and tonumber(beat) <= now and lapses == '0'
-    if alive and name ~= me and pushed == 'P' then
+    if alive and pushed == 'P' then
       local subscribers = redis.pcall('PUBSUB', 'NUMSUB', channels .. name)
       alive = not subscribers.err and subscribers[2] > 0
-    elseif alive and name ~= me then
+    elseif alive then
       alive = tonumber(till) > now
     end
     -- Another one may fit beside it only if it leaves room.
@@ -138,6 +138,6 @@ if ARGV[4] == '1' then
   redis.call('PEXPIRE', KEYS[5], string.format(INT, LATE_FOR / 1000 + 1000))
   S.late = true
 end
-S.admit(me)
+S.admit('') -- the reply does not tell the caller of its grants
 S.save(linger)
 return answer
