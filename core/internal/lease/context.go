@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -14,18 +13,19 @@ import (
 // whichever is first. Its cause ([context.Cause]) says which it was.
 //
 // Err reads the clock itself: after the deadline it is never nil, whether or not a timer has fired.
-// The timer closes Done, and is started by its first use. The deadline is monotonic.
+// The first use of Done or Value starts the timer, and a context that ends with the parent: many
+// leases are released without it. The deadline is monotonic.
 type Context struct {
-	context.Context // the cancellable context inside
-
-	cancel  context.CancelCauseFunc
+	parent  context.Context
 	expired error
 
 	next, prev *Context // of the same Term, guarded by its mu
 
-	watched  atomic.Bool // the timer was started
 	mu       sync.Mutex
 	deadline time.Time
+	over     error           // why it ended before it was started
+	started  context.Context // nil before the first use
+	cancel   context.CancelCauseFunc
 	timer    *time.Timer
 }
 
@@ -38,52 +38,61 @@ func NewContext(parent context.Context, deadline time.Time, expired error) *Cont
 }
 
 func (c *Context) begin(parent context.Context, deadline time.Time, expired error) {
-	c.Context, c.cancel = context.WithCancelCause(parent)
-	c.expired, c.deadline = expired, deadline
+	c.parent, c.expired, c.deadline = parent, expired, deadline
 }
 
 // Done is closed when the context ends.
-func (c *Context) Done() <-chan struct{} {
-	c.watch()
-	return c.Context.Done()
-}
+func (c *Context) Done() <-chan struct{} { return c.start().Done() }
 
-// Value starts the timer too, since [context.Cause] calls it.
-func (c *Context) Value(key any) any {
-	c.watch()
-	return c.Context.Value(key)
-}
+// Value starts the context, since [context.Cause] calls it.
+func (c *Context) Value(key any) any { return c.start().Value(key) }
 
-// watch starts the timer.
-func (c *Context) watch() {
-	if c.watched.Load() {
-		return
-	}
+// start returns the context that ends with the parent, and has the cause.
+func (c *Context) start() context.Context {
 	c.mu.Lock()
-	left := time.Until(c.deadline)
-	if !c.watched.Swap(true) && left > 0 && c.Context.Err() == nil {
-		c.timer = time.AfterFunc(left, c.expire)
+	defer c.mu.Unlock()
+	if c.started == nil {
+		parent := c.parent
+		if c.over != nil { // before the parent
+			parent = context.WithoutCancel(parent)
+		}
+		c.started, c.cancel = context.WithCancelCause(parent)
+		if left := time.Until(c.deadline); c.over != nil {
+			c.cancel(c.over)
+		} else if left <= 0 {
+			c.cancel(c.expired)
+		} else if c.started.Err() == nil {
+			c.timer = time.AfterFunc(left, c.expire)
+		}
 	}
-	c.mu.Unlock()
-	if left <= 0 {
-		c.cancel(c.expired)
-	}
+	return c.started
 }
 
 // Err is nil while the hold is valid.
 func (c *Context) Err() error {
-	if err := c.Context.Err(); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.err(); err != nil || time.Now().Before(c.deadline) {
 		return err
 	}
-	if !time.Now().Before(c.ValidUntil()) {
-		c.cancel(c.expired)
+	c.end(c.expired)
+	return c.err()
+}
+
+// err is Err without the deadline. The caller holds mu.
+func (c *Context) err() error {
+	switch {
+	case c.started != nil:
+		return c.started.Err()
+	case c.over != nil:
+		return context.Canceled
 	}
-	return c.Context.Err()
+	return c.parent.Err()
 }
 
 // Deadline returns the parent's: the deadline of a lease moves, and derived contexts must not copy
 // it.
-func (c *Context) Deadline() (time.Time, bool) { return c.Context.Deadline() }
+func (c *Context) Deadline() (time.Time, bool) { return c.parent.Deadline() }
 
 // ValidUntil returns the current deadline.
 func (c *Context) ValidUntil() time.Time {
@@ -97,7 +106,7 @@ func (c *Context) ValidUntil() time.Time {
 func (c *Context) Extend(deadline time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.Context.Err() != nil || !deadline.After(c.deadline) || !time.Now().Before(c.deadline) {
+	if c.err() != nil || !deadline.After(c.deadline) || !time.Now().Before(c.deadline) {
 		return
 	}
 	c.deadline = deadline
@@ -108,24 +117,33 @@ func (c *Context) Extend(deadline time.Time) {
 
 // End ends the context with this cause, unless it has already ended.
 func (c *Context) End(cause error) {
-	c.cancel(cause)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.end(cause)
+}
+
+// end is End. The caller holds mu.
+func (c *Context) end(cause error) {
+	switch {
+	case c.started != nil:
+		c.cancel(cause)
+	case c.err() == nil:
+		c.over = cause
+	}
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 }
 
+// expire is called by the timer.
 func (c *Context) expire() {
 	c.mu.Lock()
-	left := time.Until(c.deadline)
-	if left > 0 && c.Context.Err() == nil { // renewed while the timer fired
+	defer c.mu.Unlock()
+	if left := time.Until(c.deadline); left > 0 && c.err() == nil { // renewed while the timer fired
 		c.timer.Reset(left)
-		c.mu.Unlock()
 		return
 	}
-	c.mu.Unlock()
-	c.cancel(c.expired)
+	c.end(c.expired)
 }
 
 // ValidUntil returns the local deadline of a hold that was requested at a time. The margin allows
