@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -88,5 +89,28 @@ func TestDeadlinesOfOverlappingCalls(t *testing.T) {
 			}
 		})
 	}
+	wg.Wait()
+}
+
+func TestACallThatWaitsForAConnectionEndsWithItsCaller(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	client := obedient(t, proxy.Addr(), 1)
+	s := newStore(t, client, redisstore.WithTimeout(20*time.Second))
+	c := newClaim("k", "holder")
+	c.gets(t, s, store.Granted)
+	proxy.BlackHole()
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = c.release(s) }) // it has the one connection until the proxy is mended
+	eventually(t, 5*time.Second, "the connection is in use", func() bool { return client.PoolStats().IdleConns == 0 })
+	within, cancel := context.WithCancel(ctx())
+	sent := time.Now()
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err := s.AcquireLease(within, newClaim("other", "other").LeaseRequest)
+	if took := time.Since(sent); took > 50*time.Millisecond+slack || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v after %v", err, took)
+	}
+	proxy.Mend()
+	_ = client.Close()
 	wg.Wait()
 }

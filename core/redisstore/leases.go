@@ -175,23 +175,24 @@ func (s *Store) renewCall(r store.LeaseRef, ttl time.Duration) script.Call {
 
 // ReleaseLeases implements store.Leases: one script call for one lease, and one pipeline for each
 // hundred of many.
-func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) (outcomes []store.ReleaseOutcome, err error) {
-	outcomes = make([]store.ReleaseOutcome, len(refs))
+func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
 	if len(refs) == 1 {
 		c := s.newReleaseCall(&refs[0])
 		st := script.Step{Call: releaseLease.Call(c.keys[:], c.args[:]...), Operation: opReleaseLeases, Urgency: script.Finishing}
-		outcomes[0], err = script.Run(ctx, s.redis, st, func(r script.Reply) (store.ReleaseOutcome, error) { return readRelease(r.Value) })
+		outcome, err := script.Run(ctx, s.redis, st, func(r script.Reply) (store.ReleaseOutcome, error) { return readRelease(r.Value) })
 		if err == nil {
 			s.released(refs[0].ID)
 		}
-		return outcomes, err
+		c.outcome[0] = outcome
+		return c.outcome[:], err
 	}
+	outcomes := make([]store.ReleaseOutcome, len(refs))
 	calls := make([]script.Call, len(refs))
 	for i := range refs {
 		c := s.newReleaseCall(&refs[i])
 		calls[i] = releaseLease.Call(c.keys[:], c.args[:]...)
 	}
-	err = s.redis.RunEach(ctx, opReleaseLeases, script.Finishing, calls, func(i int, reply any, err error) error {
+	err := s.redis.RunEach(ctx, opReleaseLeases, script.Finishing, calls, func(i int, reply any, err error) error {
 		if err == nil {
 			if outcomes[i], err = readRelease(reply); err == nil {
 				s.released(refs[i].ID)
@@ -215,6 +216,7 @@ type releaseCall struct {
 	fence, idle   int64
 	sends         sends
 	args          [6]any
+	outcome       [1]store.ReleaseOutcome
 }
 
 func (s *Store) newReleaseCall(ref *store.LeaseRef) *releaseCall {

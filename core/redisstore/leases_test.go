@@ -32,9 +32,9 @@ func TestAllocationsOfALock(t *testing.T) {
 		must(t, err)
 		must(t, lease.Unlock(within))
 	})
-	most := 36.0
+	most := 21.0
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		most = 40 // the race detector has pools forget some
+		most = 26 // the race detector has pools forget some
 	}
 	if allocated > most {
 		t.Errorf("%v allocations, want %v at most", allocated, most)

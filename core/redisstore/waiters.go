@@ -15,6 +15,7 @@ type waiters struct {
 	keys     map[string]*waitedKey // by record
 	held     map[string]int64      // by ID: the fence of a hold that a push may announce
 	inFlight int                   // calls that may create a request
+	spare    sync.Pool             // of *waiter that no call has awaited
 	// Of the heartbeats.
 	beating     bool // a goroutine sends them
 	due         waitedKeys
@@ -34,7 +35,7 @@ type waiter struct {
 	pushed  *pushedGrant
 	ask     bool
 	over    error
-	woken   chan struct{} // has an element if pushed, ask or over was set
+	woken   chan struct{} // has an element if pushed, ask or over was set; nil before a call awaits it
 }
 
 // keptUnawaited is how long a request is kept while no call awaits it.
@@ -53,7 +54,10 @@ func (ws *waiters) expect(id string) *waiter {
 	defer ws.mu.Unlock()
 	w := ws.byID[id]
 	if w == nil {
-		w = &waiter{id: id, left: time.Now(), woken: make(chan struct{}, 1)}
+		if w, _ = ws.spare.Get().(*waiter); w == nil {
+			w = new(waiter)
+		}
+		*w = waiter{id: id}
 		ws.byID[id] = w
 	}
 	ws.begin(w)
@@ -81,9 +85,9 @@ func (ws *waiters) answered(w *waiter, req *store.LeaseRequest, keys *leaseKeys,
 			ws.remove(w)
 		}
 	case reply.Outcome == store.Queued:
-		w.place = reply.Place
+		w.place, w.left = reply.Place, time.Now()
 		ws.enqueue(w, req, keys)
-		w.key.heard = time.Now()
+		w.key.heard = w.left
 		ws.schedule(w.key, reply.next)
 	default:
 		if reply.Outcome == store.Granted && (reply.repeated || w.key != nil) {
@@ -91,6 +95,9 @@ func (ws *waiters) answered(w *waiter, req *store.LeaseRequest, keys *leaseKeys,
 		}
 		if w.awaited == 0 {
 			ws.remove(w)
+			if w.woken == nil && w.asking == 0 { // only its one call had it, which has ended
+				ws.spare.Put(w)
+			}
 			return
 		}
 		if w.key != nil {
@@ -145,9 +152,12 @@ func (ws *waiters) await(req *store.LeaseRequest, keys *leaseKeys) *waiter {
 	defer ws.mu.Unlock()
 	w := ws.byID[req.ID]
 	if w == nil {
-		w = &waiter{id: req.ID, place: req.Place, woken: make(chan struct{}, 1), ask: true}
+		w = &waiter{id: req.ID, place: req.Place, ask: true}
 		ws.byID[req.ID] = w
-		w.wake()
+	}
+	if w.woken == nil {
+		w.woken = make(chan struct{}, 1)
+		w.wake() // for what has happened before
 	}
 	ws.enqueue(w, req, keys)
 	w.awaited++

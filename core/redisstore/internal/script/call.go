@@ -122,7 +122,7 @@ func (a *attempt) begin(ctx context.Context) error {
 // finish ends the call, reports its result to the breaker, and returns its error for the caller.
 func (a *attempt) finish(caller context.Context, err error) error {
 	n, c := a.node, a.context
-	if isTimeout(err) {
+	if err != nil && c.Err() == nil && isTimeout(err) {
 		if end, ok := c.Deadline(); ok && !time.Now().Before(end) {
 			<-c.Done() // the connection timed out a moment earlier
 		}

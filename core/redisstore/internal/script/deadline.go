@@ -45,8 +45,11 @@ type callContext struct {
 	overdue         bool // counted in node.overdue; guarded by deadlines.mu
 	done            chan struct{}
 	state           atomic.Int32
-	stopWatch       func() bool
-	refused         error // why it ended before its deadline; valid once state is callExpired
+	watching        sync.Mutex
+	stopWatch       func() bool // guarded by watching; nil before the caller's context is watched
+	refused         error       // why it ended before its deadline; valid once state is callExpired
+	client          clientContext
+	eval            evalMemory
 }
 
 // The states of a call's context.
@@ -60,27 +63,16 @@ const (
 // context returns the context of a call of a node. Callers always release it.
 func (d *deadlines) context(ctx context.Context, n *Node, connectIn, replyIn time.Duration) *callContext {
 	c := &callContext{Context: ctx, node: n, replyIn: replyIn}
-	c.sent.call = c
+	c.sent.call, c.client.callContext = c, c
 	if c.done, _ = d.spare.Get().(chan struct{}); c.done == nil {
 		c.done = make(chan struct{})
 	}
 	c.deadline.of = c
 	d.begin(&c.deadline, connectIn)
-	if ctx.Done() != nil {
-		c.stopWatch = context.AfterFunc(ctx, c.expire)
-	}
 	return c
 }
 
-// callOf returns the call of a context.
-func callOf(ctx context.Context) *callContext {
-	if c, ok := ctx.(*callContext); ok {
-		return c
-	}
-	c, _ := ctx.Value(callKey{}).(*callContext)
-	return c
-}
-
+// callKey is the key of a call's context as a value in it.
 type callKey struct{}
 
 func (c *callContext) Value(key any) any {
@@ -106,11 +98,13 @@ func (d *deadlines) release(c *callContext) {
 	if d.end(&c.deadline); c.overdue {
 		c.node.overdue.Add(-1)
 	}
-	if c.stopWatch != nil {
-		c.stopWatch()
-	}
 	if c.state.CompareAndSwap(callRuns, callEnded) {
 		d.spare.Put(c.done)
+	}
+	c.watching.Lock()
+	defer c.watching.Unlock()
+	if c.stopWatch != nil {
+		c.stopWatch()
 	}
 }
 
@@ -262,9 +256,37 @@ func (c *callContext) Deadline() (time.Time, bool) {
 	return own, true
 }
 
-func (c *callContext) Done() <-chan struct{} { return c.done }
+// Done also starts to watch the caller's context.
+func (c *callContext) Done() <-chan struct{} {
+	c.watching.Lock()
+	defer c.watching.Unlock()
+	if c.stopWatch == nil && c.state.Load() == callRuns && c.Context.Done() != nil {
+		c.stopWatch = context.AfterFunc(c.Context, c.expire)
+	}
+	return c.done
+}
 
+// clientContext is a call's context for the Redis client, which calls Done once before it takes a
+// connection, to poll, and again if it has to wait for one. The first call does not watch the
+// caller's context, which would cost more than the rest of this one.
+type clientContext struct {
+	*callContext
+	polled atomic.Bool
+}
+
+func (c *clientContext) Done() <-chan struct{} {
+	if c.polled.Swap(true) {
+		return c.callContext.Done()
+	}
+	_ = c.Err()
+	return c.done
+}
+
+// Err also reports the end of a caller's context that is not watched.
 func (c *callContext) Err() error {
+	if c.Context.Err() != nil {
+		c.expire()
+	}
 	if c.state.Load() != callExpired {
 		return nil
 	}

@@ -1,7 +1,6 @@
 package script
 
 import (
-	"context"
 	"encoding"
 
 	"github.com/redis/go-redis/v9"
@@ -21,13 +20,13 @@ func (s *Script) Call(keys []string, args ...any) Call { return Call{s, keys, ar
 
 // eval runs a script on the node. It is repeated, while there is time, if it has not run for a
 // reason that may soon be gone; unless once, also if the connection broke.
-func (n *Node) eval(ctx context.Context, once bool, call Call) (reply any, err error) {
-	if err := n.load(ctx); err != nil {
+func (n *Node) eval(c *callContext, once bool, call Call) (reply any, err error) {
+	if err := n.load(c); err != nil {
 		return nil, err
 	}
 	var tries retries
 	for {
-		if reply, err = n.evalForm(ctx, call); err == nil || !tries.again(ctx, err, once) {
+		if reply, err = n.evalForm(c, call); err == nil || !tries.again(c, err, once) {
 			break
 		}
 	}
@@ -39,28 +38,27 @@ func (n *Node) eval(ctx context.Context, once bool, call Call) (reply any, err e
 
 // evalForm runs a script by its hash, or by its text if the server does not have it, in the form
 // that the server supports.
-func (n *Node) evalForm(ctx context.Context, call Call) (any, error) {
+func (n *Node) evalForm(c *callContext, call Call) (any, error) {
 	form := call.Script.in(n.owner)
-	reply, err := n.process(ctx, byHash, form.sha, call)
+	reply, err := n.process(c, byHash, form.sha, call)
 	if isNoScript(err) {
 		n.loaded.Store(false)
-		reply, err = n.process(ctx, byText, form.text, call)
+		reply, err = n.process(c, byText, form.text, call)
 	}
 	if isNoShebang(err) && form == &call.Script.modern {
 		n.owner.plainScripts.Store(true)
-		reply, err = n.process(ctx, byText, call.Script.plain.text, call)
+		reply, err = n.process(c, byText, call.Script.plain.text, call)
 	}
 	return reply, err
 }
 
-func (n *Node) process(ctx context.Context, command any, script []byte, call Call) (any, error) {
-	cmd := newEval(ctx, command, script, call)
-	sent := inFlightOf(ctx)
-	before := sent.count()
-	_ = n.owner.config.Redis.Process(ctx, onceCmd{cmd})
+func (n *Node) process(c *callContext, command any, script []byte, call Call) (any, error) {
+	cmd := newEval(c, command, script, call)
+	before := c.sent.count()
+	_ = n.owner.config.Redis.Process(&c.client, onceCmd{cmd})
 	reply, err := cmd.Result()
 	if redisfault.IsReply(err) { // with an error reply, the outcome is known
-		sent.settle(before)
+		c.sent.settle(before)
 	}
 	return reply, err
 }
@@ -75,24 +73,28 @@ func (onceCmd) NoRetry() bool { return true }
 // time.
 var byHash, byText any = "evalsha", "eval"
 
-func newEval(ctx context.Context, command any, script []byte, call Call) *redis.Cmd {
-	e := new(struct { // one allocation instead of two
-		tracked
-		few [24]any
-	})
-	e.tracked = tracked{script, inFlightOf(ctx)}
-	return newEvalIn(ctx, e.few[:0], command, &e.tracked, call)
+// evalMemory is memory for a command, and what it refers to.
+type evalMemory struct {
+	cmd     redis.Cmd
+	tracked tracked
+	args    [20]any // most have fewer
 }
 
-// newEvalOf is newEval with a given script argument.
-func newEvalOf(ctx context.Context, command any, script encoding.BinaryMarshaler, call Call) *redis.Cmd {
-	return newEvalIn(ctx, make([]any, 0, 3+len(call.Keys)+len(call.Args)), command, script, call)
+func newEval(c *callContext, command any, script []byte, call Call) *redis.Cmd {
+	e := &c.eval
+	if e.tracked.inFlight != nil { // for the first command only, as that may still be in use
+		e = new(evalMemory)
+	}
+	e.tracked = tracked{script, &c.sent}
+	e.cmd = *redis.NewCmd(&c.client, appendEval(e.args[:0], command, &e.tracked, call)...)
+	return &e.cmd
 }
 
-func newEvalIn(ctx context.Context, all []any, command any, script encoding.BinaryMarshaler, call Call) *redis.Cmd {
+// appendEval appends the arguments of a command that runs a script.
+func appendEval(all []any, command any, script encoding.BinaryMarshaler, call Call) []any {
 	all = append(all, command, script, len(call.Keys))
 	for i := range call.Keys {
 		all = append(all, &call.Keys[i]) // converting a string to an interface allocates, converting a pointer does not
 	}
-	return redis.NewCmd(ctx, append(all, call.Args...)...)
+	return append(all, call.Args...)
 }

@@ -16,7 +16,7 @@ type inFlight struct {
 	written bool // one was written, with any outcome
 	last    time.Time
 	gaveUp  bool
-	call    *callContext // whose time for the reply begins with the first write; may be nil
+	call    *callContext // whose time for the reply begins with the first write
 }
 
 // errGaveUp prevents the write of a request that was reported to its caller as not sent.
@@ -34,7 +34,7 @@ func (f *inFlight) write() error {
 	f.written = true
 	f.last = time.Now()
 	f.mu.Unlock()
-	if first && f.call != nil {
+	if first {
 		f.call.written()
 	}
 	return nil
@@ -101,14 +101,11 @@ func (a *tracked) MarshalBinary() ([]byte, error) { return a.script, a.inFlight.
 
 func (a *tracked) String() string { return string(a.script) } // in traces
 
-// inFlightOf returns the inFlight of the call that a context belongs to.
-func inFlightOf(ctx context.Context) *inFlight {
-	if c := callOf(ctx); c != nil {
-		return &c.sent
-	}
-	return new(inFlight)
-}
-
 // Sent is called by a command that has effects, as it is about to be sent: its outcome is then
 // unknown until there is a reply, and the time for the reply begins.
-func Sent(ctx context.Context) error { return inFlightOf(ctx).write() }
+func Sent(ctx context.Context) error {
+	if c, ok := ctx.Value(callKey{}).(*callContext); ok {
+		return c.sent.write()
+	}
+	return nil
+}

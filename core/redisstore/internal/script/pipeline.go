@@ -113,11 +113,11 @@ func (n *Node) runEach(ctx context.Context, op Operation, u Urgency, calls []Cal
 }
 
 // evalEach runs scripts in one pipeline, and retries failed ones in further pipelines: see eval.
-func (n *Node) evalEach(ctx context.Context, once bool, calls []Call) []Result {
-	if err := n.load(ctx); err != nil {
+func (n *Node) evalEach(c *callContext, once bool, calls []Call) []Result {
+	if err := n.load(c); err != nil {
 		return slices.Repeat([]Result{{Err: err}}, len(calls))
 	}
-	all := n.evalPipelined(ctx, once, calls)
+	all := n.evalPipelined(c, once, calls)
 	var tries retries
 	for {
 		var failed []int
@@ -126,10 +126,10 @@ func (n *Node) evalEach(ctx context.Context, once bool, calls []Call) []Result {
 				failed = append(failed, i)
 			}
 		}
-		if len(failed) == 0 || !tries.again(ctx, all[failed[0]].Err, once) {
+		if len(failed) == 0 || !tries.again(c, all[failed[0]].Err, once) {
 			return all
 		}
-		for i, e := range n.evalPipelined(ctx, once, pick(calls, failed)) {
+		for i, e := range n.evalPipelined(c, once, pick(calls, failed)) {
 			e.open = e.Err != nil && (e.open || all[failed[i]].open)
 			all[failed[i]] = e
 		}
@@ -138,8 +138,8 @@ func (n *Node) evalEach(ctx context.Context, once bool, calls []Call) []Result {
 
 // evalPipelined runs scripts in one pipeline, and those that the server does not have in a second
 // one.
-func (n *Node) evalPipelined(ctx context.Context, once bool, calls []Call) []Result {
-	all := n.pipeline(ctx, calls, func(i int) (any, []byte) { return byHash, calls[i].Script.in(n.owner).sha })
+func (n *Node) evalPipelined(c *callContext, once bool, calls []Call) []Result {
+	all := n.pipeline(c, calls, func(i int) (any, []byte) { return byHash, calls[i].Script.in(n.owner).sha })
 	var missing []int
 	for i := range all {
 		if isNoScript(all[i].Err) {
@@ -152,7 +152,7 @@ func (n *Node) evalPipelined(ctx context.Context, once bool, calls []Call) []Res
 	n.loaded.Store(false)
 	again := pick(calls, missing)
 	known := make(map[*Script]bool) // the server has the text, which is sent first
-	for i, e := range n.pipeline(ctx, again, func(i int) (any, []byte) {
+	for i, e := range n.pipeline(c, again, func(i int) (any, []byte) {
 		form := again[i].Script.in(n.owner)
 		if known[again[i].Script] {
 			return byHash, form.sha
@@ -161,10 +161,9 @@ func (n *Node) evalPipelined(ctx context.Context, once bool, calls []Call) []Res
 		return byText, form.text
 	}) {
 		if isNoScript(e.Err) || isNoShebang(e.Err) { // several servers, or an old one
-			sent := inFlightOf(ctx)
-			before := sent.count()
-			e.Reply, e.Err = n.eval(ctx, once, again[i])
-			e.open = e.Err != nil && sent.count() > before
+			before := c.sent.count()
+			e.Reply, e.Err = n.eval(c, once, again[i])
+			e.open = e.Err != nil && c.sent.count() > before
 		}
 		e.open = e.Err != nil && (e.open || all[missing[i]].open)
 		all[missing[i]] = e
@@ -173,18 +172,18 @@ func (n *Node) evalPipelined(ctx context.Context, once bool, calls []Call) []Res
 }
 
 // pipeline sends scripts, each by its hash or its text.
-func (n *Node) pipeline(ctx context.Context, calls []Call, as func(i int) (command any, script []byte)) []Result {
-	sent := inFlightOf(ctx)
+func (n *Node) pipeline(c *callContext, calls []Call, as func(i int) (command any, script []byte)) []Result {
 	cmds := make([]*redis.Cmd, len(calls))
 	scripts := make([]trackedEach, len(calls))
 	pipe := n.owner.config.Redis.Pipeline()
 	for i, call := range calls {
 		command, text := as(i)
-		scripts[i].tracked = tracked{text, sent}
-		cmds[i] = newEvalOf(ctx, command, &scripts[i], call)
-		_ = pipe.Process(ctx, onceCmd{cmds[i]})
+		scripts[i].tracked = tracked{text, &c.sent}
+		args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
+		cmds[i] = redis.NewCmd(&c.client, appendEval(args, command, &scripts[i], call)...)
+		_ = pipe.Process(&c.client, onceCmd{cmds[i]})
 	}
-	_, _ = pipe.Exec(ctx)
+	_, _ = pipe.Exec(&c.client)
 	all := make([]Result, len(calls))
 	for i, cmd := range cmds {
 		reply, err := cmd.Result()

@@ -1,16 +1,14 @@
 package script
 
 import (
-	"context"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
 // evalAcked is eval, and returns how many replicas have confirmed the writes of the script.
-func (n *Node) evalAcked(ctx context.Context, call Call) (reply any, acks int, err error) {
-	if err := n.load(ctx); err != nil {
+func (n *Node) evalAcked(c *callContext, call Call) (reply any, acks int, err error) {
+	if err := n.load(c); err != nil {
 		return nil, 0, err
 	}
 	server := redis.Cmdable(n.owner.config.Redis)
@@ -18,11 +16,11 @@ func (n *Node) evalAcked(ctx context.Context, call Call) (reply any, acks int, e
 	command, form := byHash, call.Script.in(n.owner)
 	for range 4 { // each of the cases below occurs at most once, unless the Cluster keeps changing
 		if isCluster {
-			if server, err = cluster.MasterForKey(ctx, call.Keys[0]); err != nil {
+			if server, err = cluster.MasterForKey(c, call.Keys[0]); err != nil {
 				return nil, 0, err
 			}
 		}
-		reply, acks, err = n.evalWait(ctx, server, command, form, call)
+		reply, acks, err = n.evalWait(c, server, command, form, call)
 		switch {
 		case isNoScript(err):
 			n.loaded.Store(false)
@@ -31,7 +29,7 @@ func (n *Node) evalAcked(ctx context.Context, call Call) (reply any, acks int, e
 			n.owner.plainScripts.Store(true)
 			command, form = byText, &call.Script.plain
 		case isCluster && redisfault.IsReply(err) && redis.HasErrorPrefix(err, "MOVED"):
-			cluster.ReloadState(ctx)
+			cluster.ReloadState(c)
 		default:
 			if err == nil {
 				n.owner.nodes.recordMap()
@@ -44,22 +42,21 @@ func (n *Node) evalAcked(ctx context.Context, call Call) (reply any, acks int, e
 
 // evalWait runs a script and WAIT on one connection, since WAIT covers the writes of its
 // connection.
-func (n *Node) evalWait(ctx context.Context, server redis.Cmdable, command any, form *source, call Call) (reply any, acks int, err error) {
+func (n *Node) evalWait(c *callContext, server redis.Cmdable, command any, form *source, call Call) (reply any, acks int, err error) {
 	script := form.sha
 	if command == byText {
 		script = form.text
 	}
-	sent := inFlightOf(ctx)
-	before := sent.count()
-	cmd := newEval(ctx, command, script, call)
-	wait := redis.NewIntCmd(ctx, "wait", n.owner.config.Acks, n.owner.config.AckTimeout.Milliseconds())
+	before := c.sent.count()
+	cmd := newEval(c, command, script, call)
+	wait := redis.NewIntCmd(&c.client, "wait", n.owner.config.Acks, n.owner.config.AckTimeout.Milliseconds())
 	pipe := server.Pipeline()
-	_ = pipe.Process(ctx, onceCmd{cmd})
-	_ = pipe.Process(ctx, wait)
-	_, _ = pipe.Exec(ctx)
+	_ = pipe.Process(&c.client, onceCmd{cmd})
+	_ = pipe.Process(&c.client, wait)
+	_, _ = pipe.Exec(&c.client)
 	reply, err = cmd.Result()
 	if redisfault.IsReply(err) {
-		sent.settle(before)
+		c.sent.settle(before)
 	}
 	if err != nil || wait.Err() != nil {
 		return reply, 0, err // without a reply to WAIT, no replica counts

@@ -109,17 +109,17 @@ func (n *Node) runAlone(ctx context.Context, r *stepRequest) (replied bool) {
 	return replied
 }
 
-func (n *Node) evalStep(ctx context.Context, st *Step) (reply Reply, err error) {
+func (n *Node) evalStep(c *callContext, st *Step) (reply Reply, err error) {
 	if st.Begins {
-		if err := n.Check(ctx); err != nil {
+		if err := n.Check(c); err != nil {
 			return reply, err
 		}
 	}
 	reply.Sent = time.Now()
 	if st.Grants && n.owner.config.Acks > 0 {
-		reply.Value, reply.Acks, err = n.evalAcked(ctx, st.Call)
+		reply.Value, reply.Acks, err = n.evalAcked(c, st.Call)
 	} else {
-		reply.Value, err = n.eval(ctx, false, st.Call)
+		reply.Value, err = n.eval(c, false, st.Call)
 	}
 	return reply, err
 }
