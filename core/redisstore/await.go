@@ -104,7 +104,7 @@ func (s *Store) pushedLease(text string) {
 	// Nobody waits for it any more, or the ID holds another lease.
 	s.redis.Start(func() {
 		_, name, _ := strings.Cut(g.record, "}:")
-		c := s.newReleaseCallOf(leaseKeysOf(g.record), &store.LeaseRef{ID: g.id, Fence: g.first}, linger(name))
+		c := s.newReleaseCallOf(leaseKeysOf([]byte(g.record)), &store.LeaseRef{ID: g.id, Fence: g.first}, linger(name))
 		c.tombstone = "-"
 		_, _ = s.finish(s.redis.Life(), opReleaseLeases, releaseLease.Call(c.keys[:], c.args[:]...))
 	})

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -20,18 +21,26 @@ const (
 	ofLatches = ":c:{"
 )
 
-func (s *Store) leaseKeys(name, key string) (keys leaseKeys) {
+func (s *Store) leaseKeys(name, key string) leaseKeys {
 	tag := s.hash(name, key)
-	s.queueKeys(keys[:], ofLeases, tag[:], []ending{{":", name}, {"o"}, {"i"}, {"p"}, {"x"}})
-	return keys
+	var room [256]byte
+	text := append(append(append(room[:0], s.config.prefix...), ofLeases...), tag[:]...)
+	return leaseKeysOf(append(append(text, "}:"...), name...))
 }
 
-// leaseKeysOf returns the keys of a record.
-func leaseKeysOf(record string) (keys leaseKeys) {
-	stem, _, _ := strings.Cut(record, "}")
-	keys[0] = record
-	for i, end := range []string{"o", "i", "p", "x"} {
-		keys[i+1] = stem + "}" + end
+// leaseKeysOf returns the keys of a record, whose own has its name, by which a listing finds it. They
+// are parts of one string, which saves allocations.
+func leaseKeysOf(record []byte) (keys leaseKeys) {
+	stem, _, _ := bytes.Cut(record, []byte("}"))
+	var room [512]byte
+	text := append(room[:0], record...)
+	for _, end := range []string{"}o", "}i", "}p", "}x"} {
+		text = append(append(text, stem...), end...)
+	}
+	all, size := string(text), len(record)
+	for i := range keys {
+		keys[i], all = all[:size], all[size:]
+		size = len(stem) + len("}o")
 	}
 	return keys
 }
@@ -43,34 +52,6 @@ func linger(name string) int64 {
 		return 0
 	}
 	return recordLife.Milliseconds()
-}
-
-// ending is the end of a Redis key. That of a record has the name, by which a listing finds it.
-type ending [2]string
-
-// queueKeys sets one key for each ending. They are substrings of one string, which saves
-// allocations.
-func (s *Store) queueKeys(keys []string, of string, tag []byte, endings []ending) {
-	stem := len(s.config.prefix) + len(of) + len(tag) + len("}")
-	size := len(endings) * stem
-	for _, end := range endings {
-		size += len(end[0]) + len(end[1])
-	}
-	var b strings.Builder
-	b.Grow(size)
-	for _, end := range endings {
-		b.WriteString(s.config.prefix)
-		b.WriteString(of)
-		b.Write(tag)
-		b.WriteString("}")
-		b.WriteString(end[0])
-		b.WriteString(end[1])
-	}
-	text := b.String()
-	for i, end := range endings {
-		n := stem + len(end[0]) + len(end[1])
-		keys[i], text = text[:n], text[n:]
-	}
 }
 
 // withName returns a pattern of the records with a name.

@@ -10,14 +10,14 @@ import (
 // sent before, and "0" otherwise. The client marshals an argument each time that it sends it.
 type sends struct{ n atomic.Int32 }
 
-var first, again = []byte("0"), []byte("1")
+var firstSend, repeatedSend = []byte("0"), []byte("1")
 
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (s *sends) MarshalBinary() ([]byte, error) {
 	if s.n.Add(1) > 1 {
-		return again, nil
+		return repeatedSend, nil
 	}
-	return first, nil
+	return firstSend, nil
 }
 
 func (s *sends) String() string { return "" } // in traces

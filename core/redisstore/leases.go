@@ -297,7 +297,7 @@ func readLeaseState(reply any) (store.LeaseState, error) {
 func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
 	return list(ctx, s, ofLeases, name,
 		func(tag string) script.Call {
-			keys := leaseKeysOf(s.config.prefix + ofLeases + tag + "}:" + name)
+			keys := leaseKeysOf([]byte(s.config.prefix + ofLeases + tag + "}:" + name))
 			return inspectLease.Call(keys[:], store.MaxListed)
 		},
 		func(tag string, reply any) (store.LeaseState, bool, error) {

@@ -74,7 +74,7 @@ func (b *Batcher[R]) Do(ctx context.Context, r R, u Urgency) error {
 	if b.begin() {
 		defer b.end()
 		q := r.queued()
-		q.failed, q.sent, q.state = nil, time.Now(), stateEnded
+		q.failed, q.state = nil, stateEnded
 		alone, _ := q.alone.([]R)
 		if alone == nil {
 			alone = []R{r}
@@ -185,6 +185,11 @@ func (b *Batcher[R]) sendAll(batch []R, work int) {
 func (b *Batcher[R]) next(done int) (batch []R, work int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.queue) == 0 {
+		b.inFlight--
+		b.working -= done
+		return nil, 0
+	}
 	n, now, down := 0, time.Now(), b.node != nil && b.node.isDown()
 	for ; n < len(b.queue); n++ {
 		r := b.queue[n]

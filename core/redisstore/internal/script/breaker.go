@@ -40,6 +40,7 @@ func (n *Node) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= tripAfter || n.trip.Load() },
 		IsExcluded:  func(err error) bool { return errors.Is(err, errIgnored) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
+			n.open.Store(to != gobreaker.StateClosed)
 			log := n.owner.config.Logger
 			switch {
 			case from == gobreaker.StateClosed && to == gobreaker.StateOpen:
@@ -56,7 +57,7 @@ func (n *Node) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 
 // isDown reports whether the breaker is not closed: only the probe may pass a half-open one, so
 // that no caller has to wait.
-func (n *Node) isDown() bool { return n.breaker.State() != gobreaker.StateClosed }
+func (n *Node) isDown() bool { return n.open.Load() }
 
 func (n *Node) downError() error {
 	if down := n.down.Load(); down != nil {

@@ -83,13 +83,13 @@ func (c *callContext) Value(key any) any {
 }
 
 // written starts the time for the reply.
-func (c *callContext) written() {
+func (c *callContext) written(at time.Time) {
 	d := &c.node.owner.deadlines
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !c.deadline.over {
 		d.remove(&c.deadline)
-		d.add(&c.deadline, c.replyIn)
+		d.add(&c.deadline, at.Add(c.replyIn))
 	}
 }
 
@@ -112,13 +112,13 @@ func (d *deadlines) release(c *callContext) {
 func (d *deadlines) begin(l *deadline, timeout time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.add(l, timeout)
+	d.add(l, time.Now().Add(timeout))
 }
 
 // add inserts a deadline in order: nearly always at the end, since nearly all have the same
 // timeout. The caller holds mu.
-func (d *deadlines) add(l *deadline, timeout time.Duration) {
-	l.at, l.over = time.Now().Add(timeout), false
+func (d *deadlines) add(l *deadline, at time.Time) {
+	l.at, l.over = at, false
 	after := d.last
 	for after != nil && after.at.After(l.at) {
 		after = after.prev

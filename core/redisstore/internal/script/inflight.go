@@ -32,10 +32,11 @@ func (f *inFlight) write() error {
 	first := !f.written
 	f.sends++
 	f.written = true
-	f.last = time.Now()
+	now := time.Now()
+	f.last = now
 	f.mu.Unlock()
 	if first {
-		f.call.written()
+		f.call.written(now)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ type Node struct {
 	probed  string        // the key that the probe writes
 
 	breaker       *gobreaker.TwoStepCircuitBreaker[struct{}]
+	open          atomic.Bool           // its state is not closed
 	trip          atomic.Bool           // the next failure opens the breaker
 	down          atomic.Pointer[error] // the error of calls while the breaker is open
 	heard         atomic.Int64          // last reply to a step that may write: see Client.clock
