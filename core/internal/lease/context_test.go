@@ -135,3 +135,16 @@ func TestEndsWithItsParent(t *testing.T) {
 		wantCause(c, t, errEnded)
 	})
 }
+
+// The cause of a context that was not used before its end is what ended it first.
+func TestFirstUseAfterTheEnd(t *testing.T) {
+	parent, cancel := context.WithCancelCause(t.Context())
+	c := start(parent, time.Hour)
+	c.End(errEnded)
+	cancel(errExpired)
+	wantCause(c, t, errEnded)
+
+	c = start(parent, time.Hour)
+	c.End(errEnded) // after its parent's end
+	wantCause(c, t, errExpired)
+}
