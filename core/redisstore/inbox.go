@@ -27,7 +27,7 @@ type inbox struct {
 	once       sync.Once
 	subscribed atomic.Bool
 	warned     atomic.Bool
-	uncounted  atomic.Bool // PUBLISH reports no receivers although messages arrive: behind some proxies
+	uncounted  atomic.Bool // PUBLISH reports no receivers although messages arrive: behind some proxies, or from a replica
 
 	mu         sync.Mutex
 	sub        *redis.PubSub
@@ -206,7 +206,11 @@ func (in *inbox) recordEcho() {
 func (in *inbox) recordReceivers(receivers int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.unreceived = receivers == 0; in.unreceived && in.echoSent.IsZero() { // it arrived nevertheless
+	in.unreceived = receivers == 0
+	switch {
+	case !in.unreceived: // only this process subscribes to the channel
+		in.uncounted.Store(false)
+	case in.echoSent.IsZero(): // it arrived nevertheless
 		in.uncounted.Store(true)
 	}
 }

@@ -18,6 +18,7 @@ func TestReceiversAreCountedOrNot(t *testing.T) {
 		"not counted":                   {func(in *inbox) { in.recordReceivers(0); in.recordEcho() }, true},
 		"not counted, after it came":    {func(in *inbox) { in.recordEcho(); in.recordReceivers(0) }, true},
 		"not there":                     {func(in *inbox) { in.recordReceivers(0) }, false},
+		"not counted, and then it was":  {func(in *inbox) { in.recordReceivers(0); in.recordEcho(); sent(in); in.recordReceivers(1) }, false},
 		"not there, and then it was":    {func(in *inbox) { in.recordReceivers(0); sent(in); in.recordReceivers(1); in.recordEcho() }, false},
 		"it was there, and then is not": {func(in *inbox) { in.recordReceivers(1); in.recordEcho(); sent(in); in.recordReceivers(0) }, false},
 	} {
