@@ -3,7 +3,6 @@ package fallback
 import (
 	"context"
 	"errors"
-	"iter"
 	"math"
 	"strings"
 	"sync"
@@ -34,7 +33,7 @@ func Leases(primary, standIn store.Leases, share float64) (store.Leases, error) 
 		return nil, err
 	}
 	return &leases{
-		register: registerOf(primary), primary: primary, standIn: standIn, share: share, began: time.Now(),
+		primary: primary, standIn: standIn, share: share, register: registerOf(primary), began: time.Now(),
 		moved:       expiry.NewTable[string, struct{}](maxMoved, nil),
 		withdrawals: background.NewReleaser(primary.ReleaseLeases),
 	}, nil
@@ -48,9 +47,11 @@ const (
 	slack = time.Minute
 )
 
+// leases is a store of leases with a stand-in. What it does not define is primary's.
 type leases struct {
-	primary, standIn store.Leases
-	share            float64
+	primary
+	standIn store.Leases
+	share   float64
 	register
 
 	// On primary, of requests that it may have granted or queued, and that moved to the stand-in.
@@ -61,7 +62,8 @@ type leases struct {
 	moved expiry.Table[string, struct{}] // IDs of the requests that the stand-in has
 }
 
-var _ store.Leases = (*leases)(nil)
+// primary is an alias, so that the field is not exported.
+type primary = store.Leases
 
 // AcquireLease implements store.Leases.
 func (p *leases) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
@@ -211,21 +213,6 @@ func (p *leases) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, err
 	return p.of(ref).VerifyLease(ctx, ref)
 }
 
-// InspectLease implements store.Leases: it reports primary.
-func (p *leases) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
-	return p.primary.InspectLease(ctx, name, key)
-}
-
-// ListLeases implements store.Leases: it reports primary.
-func (p *leases) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
-	return p.primary.ListLeases(ctx, name)
-}
-
-// RevokeLease implements store.Leases, for primary.
-func (p *leases) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
-	return p.primary.RevokeLease(ctx, name, key, fence)
-}
-
 // NotifyLost implements store.Leases.
 func (p *leases) NotifyLost(f func(id string)) (remove func()) {
 	first, second := p.primary.NotifyLost(f), p.standIn.NotifyLost(f)
@@ -263,10 +250,7 @@ func (p *leases) keep(id string, d time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
-	expires := int64(math.MaxInt64)
-	if d < math.MaxInt64 {
-		expires = now + int64(d)
-	}
+	expires := now + int64(min(d, math.MaxInt64-time.Duration(now)))
 	if e := p.moved.Get(id, now); e != nil {
 		e.Expires = expires
 		return true
