@@ -13,12 +13,11 @@ func (s *Store) finish(ctx context.Context, op script.Operation, call script.Cal
 }
 
 // finishEach is finish for many. With an error, the report holds for those that are true: in a
-// Cluster, other masters than the failed one may have replied. With damageIsLost, what was owned is
-// lost if its key is damaged; otherwise that is an error.
-func (s *Store) finishEach(ctx context.Context, op script.Operation, calls []script.Call, damageIsLost bool) ([]bool, error) {
+// Cluster, other masters than the failed one may have replied. What has a damaged key is not owned.
+func (s *Store) finishEach(ctx context.Context, op script.Operation, calls []script.Call) ([]bool, error) {
 	owned := make([]bool, len(calls))
 	err := s.redis.RunEach(ctx, op, script.Finishing, calls, func(i int, reply any, err error) error {
-		if damageIsLost && script.IsWrongType(err) {
+		if script.IsWrongType(err) {
 			return nil
 		}
 		if err == nil {

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
 // sends is an argument of a script: "1" if the call may have been carried out before, since it was
@@ -25,10 +27,10 @@ func (s *sends) String() string { return "" } // in traces
 // lateRequests are the IDs of requests that may still be on their way to the server: the release of
 // such an ID leaves a tombstone.
 type lateRequests struct {
+	start time.Time
 	mu    sync.Mutex
-	until map[string]time.Time
-	order []string  // by age
-	all   time.Time // until then every request may be late: there were too many
+	ids   expiry.Table[string, struct{}]
+	all   int64 // until then every request may be late: there were too many
 }
 
 const (
@@ -37,41 +39,38 @@ const (
 	maxLate = 1 << 16
 )
 
+func (l *lateRequests) init() {
+	l.start, l.ids = time.Now(), expiry.NewTable[string, struct{}](maxLate, nil)
+}
+
 func (l *lateRequests) add(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	for len(l.order) > 0 && !l.until[l.order[0]].After(now) {
-		delete(l.until, l.order[0])
-		l.order = l.order[1:]
+	now := int64(time.Since(l.start))
+	until := now + int64(lateFor)
+	if e := l.ids.Get(id, now); e != nil {
+		e.Expires = until
+	} else if l.ids.Room(1, now) {
+		l.ids.Add(id, struct{}{}, until, now)
+	} else {
+		l.all = until
 	}
-	if len(l.order) >= maxLate {
-		l.all = now.Add(lateFor)
-		return
-	}
-	if l.until == nil {
-		l.until = make(map[string]time.Time)
-	}
-	if _, ok := l.until[id]; !ok {
-		l.order = append(l.order, id)
-	}
-	l.until[id] = now.Add(lateFor)
 }
 
 // has reports whether a request may be late.
 func (l *lateRequests) has(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.until) == 0 && l.all.IsZero() {
+	if l.ids.Len() == 0 && l.all == 0 { // nearly always
 		return false
 	}
-	now := time.Now()
-	return l.until[id].After(now) || l.all.After(now)
+	now := int64(time.Since(l.start))
+	return l.all > now || l.ids.Get(id, now) != nil
 }
 
 // remove is called after the release of a request, which has left a tombstone.
 func (l *lateRequests) remove(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.until, id) // its entry in order is skipped when it is the oldest
+	l.ids.Remove(id)
 }

@@ -165,7 +165,7 @@ func (s *Store) RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool,
 	for i, r := range refs {
 		calls[i] = s.renewCall(r, r.TTL)
 	}
-	return s.finishEach(ctx, opRenewLeases, calls, true)
+	return s.finishEach(ctx, opRenewLeases, calls)
 }
 
 func (s *Store) renewCall(r store.LeaseRef, ttl time.Duration) script.Call {

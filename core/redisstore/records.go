@@ -192,5 +192,5 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) 
 		r := &reqs[i]
 		calls[i] = renewOperation.Call(s.operationKeys(&r.AttemptRef, false), &r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds())
 	}
-	return s.finishEach(ctx, opRenewOperations, calls, true)
+	return s.finishEach(ctx, opRenewOperations, calls)
 }

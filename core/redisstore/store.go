@@ -175,6 +175,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		s.denials.init()
 	}
 	s.waiters.init()
+	s.late.init()
 	s.inbox = newInbox(c.prefix)
 	s.redis = script.New(script.Config{
 		Redis: client, PoolSize: poolSize, Scripts: allScripts, Timeout: c.timeout, ProbeKey: c.prefix + ":probe",

@@ -234,6 +234,7 @@ func TestRequestsThatNobodyAwaitsAreDropped(t *testing.T) {
 
 func TestLateRequests(t *testing.T) {
 	var late lateRequests
+	late.init()
 	if late.has("a") {
 		t.Error("late without a request")
 	}
@@ -247,19 +248,19 @@ func TestLateRequests(t *testing.T) {
 	if late.has("a") || !late.has("b") {
 		t.Error("removed another")
 	}
-	late.until["b"] = time.Now().Add(-time.Second)
+	late.start = late.start.Add(-lateFor)
 	if late.has("b") {
 		t.Error("late for ever")
 	}
 	late.add("c")
-	if len(late.until) != 1 || len(late.order) != 1 {
-		t.Errorf("%d kept of one", len(late.order))
+	if late.ids.Len() != 1 {
+		t.Errorf("%d kept of one", late.ids.Len())
 	}
 	for i := range maxLate + 1 {
 		late.add(fmt.Sprint(i))
 	}
-	if len(late.until) > maxLate || len(late.order) > maxLate {
-		t.Errorf("%d kept", len(late.order))
+	if late.ids.Len() > maxLate {
+		t.Errorf("%d kept", late.ids.Len())
 	}
 	if !late.has("none of them") {
 		t.Error("one of too many is forgotten")
