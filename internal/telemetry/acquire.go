@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -40,17 +39,21 @@ const (
 	Expired  HoldEnd = "expired"
 )
 
-// acquisitions is shared by locks and semaphores.
-type acquisitions struct {
+// Acquisitions is the telemetry of a Locker or a Semaphore.
+type Acquisitions struct {
 	policy    attribute.KeyValue
 	resultKey attribute.Key
 	durations *Durations[AcquireResult]
 	tracer    trace.Tracer
 	name      string // of the spans
+
+	holds  *Durations[HoldEnd]       // of locks; nil for a Semaphore
+	active metric.Int64UpDownCounter // permits; nil for a Locker
+	add    []metric.AddOption
 }
 
-func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute.Key) acquisitions {
-	a := acquisitions{policy: policyKey.String(policy), resultKey: key, tracer: p.tracer(scope), name: "acquire " + policy}
+func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute.Key) *Acquisitions {
+	a := &Acquisitions{policy: policyKey.String(policy), resultKey: key, tracer: p.tracer(scope), name: "acquire " + policy}
 	a.durations = newDurations(p, durationsSpec[AcquireResult]{
 		scope: scope, name: "lockkeeper." + mechanism + ".acquire.duration",
 		description: "How long it takes to get what is asked for, or to be refused, waiting included.",
@@ -68,7 +71,7 @@ type Acquisition struct {
 
 // Begin is called before a request, and End after it. A request that may wait has a span of its own
 // if the current one is recording.
-func (a *acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
+func (a *Acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
 	x := Acquisition{began: a.durations.Begin(ctx)}
 	if waits && trace.SpanFromContext(ctx).IsRecording() {
 		_, x.span = a.tracer.Start(ctx, a.name, trace.WithAttributes(a.policy)) //nolint:spancheck // End ends it
@@ -78,7 +81,7 @@ func (a *acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
 
 // End records a request that has ended. The error counts only if the result is [AcquireError]: a
 // busy or canceled request is no failure.
-func (a *acquisitions) End(ctx context.Context, x Acquisition, result AcquireResult, err error) {
+func (a *Acquisitions) End(ctx context.Context, x Acquisition, result AcquireResult, err error) {
 	if result != AcquireError {
 		err = nil
 	}
@@ -94,8 +97,7 @@ func (a *acquisitions) End(ctx context.Context, x Acquisition, result AcquireRes
 	}
 	attributes(x.span)
 	if err != nil {
-		x.span.SetAttributes(errorTypeKey.String(ErrorType(err)))
-		x.span.SetStatus(codes.Error, "")
+		fail(x.span, err)
 	}
 	x.span.End()
 }
@@ -117,59 +119,42 @@ func (x Acquisition) Behind(holder string, span trace.SpanContext) {
 	}
 }
 
-// Lock is the telemetry of a Locker.
-type Lock struct {
-	acquisitions
-	holds *Durations[HoldEnd]
-}
-
 // NewLock returns the telemetry of the Locker with this name.
-func NewLock(p Providers, scope, policy string) *Lock {
-	t := &Lock{acquisitions: newAcquisitions(p, scope, policy, "lock", lockResultKey)}
-	t.holds = newDurations(p, durationsSpec[HoldEnd]{
+func NewLock(p Providers, scope, policy string) *Acquisitions {
+	a := newAcquisitions(p, scope, policy, "lock", lockResultKey)
+	a.holds = newDurations(p, durationsSpec[HoldEnd]{
 		scope: scope, name: "lockkeeper.lock.hold.duration", description: "How long locks are held.",
-		bounds: WaitBounds, attributes: []attribute.KeyValue{t.policy}, key: lockEndKey,
+		bounds: WaitBounds, attributes: []attribute.KeyValue{a.policy}, key: lockEndKey,
 		ends: []HoldEnd{Released, Lost, Expired},
 	})
-	return t
-}
-
-// Hold starts the time for which a lock is held, and Ended ends it.
-func (t *Lock) Hold(ctx context.Context) time.Time { return t.holds.Begin(ctx) }
-
-// Ended records that a lock was held until now.
-func (t *Lock) Ended(ctx context.Context, held time.Time, how HoldEnd) {
-	t.holds.End(ctx, held, how, nil)
-}
-
-// Active records nothing.
-func (t *Lock) Active(context.Context, int) {}
-
-// Semaphore is the telemetry of a Semaphore.
-type Semaphore struct {
-	acquisitions
-	active metric.Int64UpDownCounter
-	add    []metric.AddOption
+	return a
 }
 
 // NewSemaphore returns the telemetry of the Semaphore with this name.
-func NewSemaphore(p Providers, scope, policy string) *Semaphore {
-	t := &Semaphore{acquisitions: newAcquisitions(p, scope, policy, "semaphore", semaphoreResultKey)}
-	t.active = must(p.meter(scope).Int64UpDownCounter("lockkeeper.semaphore.permit.active",
+func NewSemaphore(p Providers, scope, policy string) *Acquisitions {
+	a := newAcquisitions(p, scope, policy, "semaphore", semaphoreResultKey)
+	a.active = must(p.meter(scope).Int64UpDownCounter("lockkeeper.semaphore.permit.active",
 		metric.WithDescription("How many permits this process has, by weight."), metric.WithUnit("{permit}")))
-	t.add = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(t.policy))}
-	return t
+	a.add = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(a.policy))}
+	return a
+}
+
+// Hold starts the time for which a lock is held, and Ended ends it.
+func (a *Acquisitions) Hold(ctx context.Context) (held time.Time) {
+	if a.holds != nil {
+		held = a.holds.Begin(ctx)
+	}
+	return held
+}
+
+// Ended records that a lock was held until now.
+func (a *Acquisitions) Ended(ctx context.Context, held time.Time, how HoldEnd) {
+	a.holds.End(ctx, held, how, nil)
 }
 
 // Active records that the permits of this process have changed by n.
-func (t *Semaphore) Active(ctx context.Context, n int) {
-	if t.active.Enabled(ctx) {
-		t.active.Add(ctx, int64(n), t.add...)
+func (a *Acquisitions) Active(ctx context.Context, n int) {
+	if a.active != nil && a.active.Enabled(ctx) {
+		a.active.Add(ctx, int64(n), a.add...)
 	}
 }
-
-// Hold records nothing.
-func (t *Semaphore) Hold(context.Context) time.Time { return time.Time{} }
-
-// Ended records nothing.
-func (t *Semaphore) Ended(context.Context, time.Time, HoldEnd) {}

@@ -42,7 +42,11 @@ func ErrorType(err error) string {
 // is refused because of a failure on the server's side. Denials are not failures.
 func Fail(ctx context.Context, err error) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.SetAttributes(errorTypeKey.String(ErrorType(err)))
-		span.SetStatus(codes.Error, "")
+		fail(span, err)
 	}
+}
+
+func fail(span trace.Span, err error) {
+	span.SetAttributes(errorTypeKey.String(ErrorType(err)))
+	span.SetStatus(codes.Error, "")
 }

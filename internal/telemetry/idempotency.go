@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -81,8 +80,11 @@ func (t *Idempotency) Begin(ctx context.Context) Beginning {
 }
 
 // Begun records the result of a request to begin. A replay's span links to that of the attempt that
-// did the work. The error is that of a failed request.
+// did the work. The error counts only if the result is [IdempotencyError].
 func (t *Idempotency) Begun(ctx context.Context, b Beginning, result IdempotencyResult, worked trace.SpanContext, err error) {
+	if result != IdempotencyError {
+		err = nil
+	}
 	if result != Started {
 		t.durations.End(ctx, b.began, result, err)
 	}
@@ -96,14 +98,16 @@ func (t *Idempotency) Begun(ctx context.Context, b Beginning, result Idempotency
 		b.span.AddLink(trace.Link{SpanContext: worked})
 	}
 	if err != nil {
-		b.span.SetAttributes(errorTypeKey.String(ErrorType(err)))
-		b.span.SetStatus(codes.Error, "")
+		fail(b.span, err)
 	}
 	b.span.End()
 }
 
-// End records how an attempt ended. The error is that of one whose result is IdempotencyError.
+// End records how an attempt ended. The error counts as for Begun.
 func (t *Idempotency) End(ctx context.Context, b Beginning, result IdempotencyResult, err error) {
+	if result != IdempotencyError {
+		err = nil
+	}
 	t.durations.End(ctx, b.began, result, err)
 }
 

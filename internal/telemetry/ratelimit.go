@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -85,8 +84,7 @@ func (w Waiting) End(ctx context.Context, err error) {
 	}
 	w.span.SetAttributes(rateLimitResultKey.String(string(result)))
 	if result == RateLimitError {
-		w.span.SetAttributes(errorTypeKey.String(ErrorType(err)))
-		w.span.SetStatus(codes.Error, "")
+		fail(w.span, err)
 	}
 	w.span.End()
 }

@@ -30,14 +30,8 @@ type Mechanism struct {
 	// Reenter returns the lease that ctx already has, an error, or neither. It may be nil.
 	Reenter func(ctx context.Context, key string, weight int) (*Lease, error)
 
-	Telemetry interface {
-		Begin(ctx context.Context, waits bool) telemetry.Acquisition
-		End(ctx context.Context, x telemetry.Acquisition, result telemetry.AcquireResult, err error)
-		Hold(ctx context.Context) time.Time
-		Ended(ctx context.Context, held time.Time, how telemetry.HoldEnd)
-		Active(ctx context.Context, n int)
-	}
-	Leases *telemetry.Leases
+	Telemetry *telemetry.Acquisitions
+	Leases    *telemetry.Leases
 }
 
 // Busy says why a request was not granted.
