@@ -18,7 +18,7 @@ func (s *Store) RecordBytes() (used, counted int) {
 			panic("the scopes of a shard are not those of its records")
 		}
 		for name, sc := range r.scopes {
-			if sc.name != name || sc.all.size != records[sc] || sc.bytes != data[sc] || r.fullest[sc.index] != sc {
+			if sc.name != name || sc.all.Len() != records[sc] || sc.bytes != data[sc] || r.fullest[sc.index] != sc {
 				panic("a scope is not counted as it is")
 			}
 		}

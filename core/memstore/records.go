@@ -3,6 +3,7 @@ package memstore
 import (
 	"bytes"
 	"cmp"
+	"container/list"
 	"context"
 	"math"
 	"sync"
@@ -33,8 +34,9 @@ type record struct {
 	status      int
 	data        []byte
 
-	scope *recordScope
-	links [2]recordLinks // in the lists of the scope
+	scope    *recordScope
+	place    *list.Element // in scope.all
+	resultAt *list.Element // in scope.results; nil without a result
 }
 
 // recordShard has the records of some scopes, and of some operations without one.
@@ -61,7 +63,7 @@ func (s *Store) recordShard(ref store.AttemptRef) *recordShard {
 // add adds and returns a new record; the caller has taken room for it.
 func (r *recordShard) add(ref store.AttemptRef, fingerprint string, number int, expires, now int64) *expiry.Entry[string, *record] {
 	rec := &record{id: ref.ID, owner: ref.Owner, fingerprint: fingerprint, number: number, scope: r.scope(ref.Scope)}
-	rec.scope.all.push(rec)
+	rec.place = rec.scope.all.PushBack(rec)
 	r.records.Add(ref.ID, rec, expires, now)
 	return r.records.Get(ref.ID, now)
 }
@@ -71,7 +73,7 @@ func (r *recordShard) removed(rec *record) {
 	r.dropData(rec)
 	r.room.free(recordBytes)
 	sc := rec.scope
-	if sc.all.remove(rec); sc.all.size == 0 {
+	if sc.all.Remove(rec.place); sc.all.Len() == 0 {
 		r.dropScope(sc)
 	}
 }
@@ -79,7 +81,7 @@ func (r *recordShard) removed(rec *record) {
 // keep sets a record's result; the caller has taken room for it.
 func (r *recordShard) keep(rec *record, data []byte) {
 	if rec.data = data; len(data) > 0 {
-		rec.scope.results.push(rec)
+		rec.resultAt = rec.scope.results.PushBack(rec)
 		r.resize(rec.scope, len(data))
 	}
 }
@@ -88,7 +90,8 @@ func (r *recordShard) keep(rec *record, data []byte) {
 func (r *recordShard) dropData(rec *record) int {
 	n := len(rec.data)
 	if rec.data = nil; n > 0 {
-		rec.scope.results.remove(rec)
+		rec.scope.results.Remove(rec.resultAt)
+		rec.resultAt = nil
 		r.resize(rec.scope, -n)
 		r.room.free(n)
 	}
@@ -98,9 +101,7 @@ func (r *recordShard) dropData(rec *record) int {
 // extend sets when a record expires.
 func extend(e *expiry.Entry[string, *record], expires int64) {
 	e.Expires = expires
-	all := &e.Value.scope.all
-	all.remove(e.Value)
-	all.push(e.Value)
+	e.Value.scope.all.MoveToBack(e.Value.place)
 }
 
 // BeginOperation implements store.Records.
@@ -170,11 +171,11 @@ func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.Beg
 // scopeFull reports whether a scope has its maximum of records, and when the first one expires.
 func (r *recordShard) scopeFull(req *store.BeginRequest, now int64) (left time.Duration, full bool) {
 	sc := r.scopes[req.Scope]
-	if req.Scope == "" || req.MaxRecords <= 0 || sc == nil || sc.all.size < req.MaxRecords {
+	if req.Scope == "" || req.MaxRecords <= 0 || sc == nil || sc.all.Len() < req.MaxRecords {
 		return 0, false
 	}
 	first := r.first(sc, now)
-	if first == nil || sc.all.size < req.MaxRecords {
+	if first == nil || sc.all.Len() < req.MaxRecords {
 		return 0, false
 	}
 	return time.Duration(first.Expires-now) * time.Microsecond, true

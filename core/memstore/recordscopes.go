@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"container/heap"
+	"container/list"
 	"sync"
 	"sync/atomic"
 
@@ -94,19 +95,19 @@ func (r *recordShard) dropResults(n, moreThan int) (dropped int) {
 		return 0
 	}
 	sc := r.fullest[0]
-	for mean := sc.bytes / max(sc.results.size, 1); dropped == 0; mean = 0 {
-		rec := sc.results.first
+	for mean := sc.bytes / max(sc.results.Len(), 1); dropped == 0; mean = 0 {
+		at := sc.results.Front()
 		for range dropBatch {
-			if rec == nil || n <= 0 {
+			if at == nil || n <= 0 {
 				break
 			}
-			next := rec.links[sc.results.which].next
+			rec := at.Value.(*record)
+			at = at.Next()
 			if len(rec.data) >= mean {
 				rec.state = store.NotRetained
 				n -= r.dropData(rec)
 				dropped++
 			}
-			rec = next
 		}
 		if mean == 0 {
 			break
@@ -118,10 +119,10 @@ func (r *recordShard) dropResults(n, moreThan int) (dropped int) {
 // recordScope is a scope in a shard. Operations without a scope share one.
 type recordScope struct {
 	name    string
-	all     recordList // ordered by expiry if their retentions are the same
-	results recordList // with a result, oldest first
-	bytes   int        // total size of the results
-	index   int        // in the heap
+	all     list.List // of *record, ordered by expiry if their retentions are the same
+	results list.List // those with a result, oldest first
+	bytes   int       // total size of the results
+	index   int       // in the heap
 }
 
 // scope returns a scope; it adds one without records.
@@ -129,7 +130,6 @@ func (r *recordShard) scope(name string) *recordScope {
 	sc := r.scopes[name]
 	if sc == nil {
 		sc = &recordScope{name: name}
-		sc.results.which = 1
 		r.scopes[name] = sc
 		heap.Push(&r.fullest, sc)
 	}
@@ -157,48 +157,12 @@ func (r *recordShard) bytesOf(scope string) int {
 
 // first removes the expired records of a scope, and returns the first other one, or nil.
 func (r *recordShard) first(sc *recordScope, now int64) *expiry.Entry[string, *record] {
-	for sc.all.first != nil {
-		if e := r.records.Get(sc.all.first.id, now); e != nil {
+	for first := sc.all.Front(); first != nil; first = sc.all.Front() {
+		if e := r.records.Get(first.Value.(*record).id, now); e != nil {
 			return e
 		}
 	}
 	return nil
-}
-
-// recordList is a linked list of records.
-type recordList struct {
-	first, last *record
-	size        int
-	which       int // of a record's links
-}
-
-type recordLinks struct{ prev, next *record }
-
-func (l *recordList) push(rec *record) {
-	rec.links[l.which] = recordLinks{prev: l.last}
-	if l.last != nil {
-		l.last.links[l.which].next = rec
-	} else {
-		l.first = rec
-	}
-	l.last = rec
-	l.size++
-}
-
-func (l *recordList) remove(rec *record) {
-	links := rec.links[l.which]
-	if links.prev != nil {
-		links.prev.links[l.which].next = links.next
-	} else {
-		l.first = links.next
-	}
-	if links.next != nil {
-		links.next.links[l.which].prev = links.prev
-	} else {
-		l.last = links.prev
-	}
-	rec.links[l.which] = recordLinks{}
-	l.size--
 }
 
 // scopeHeap has the scope with the most bytes at its top.
