@@ -189,12 +189,7 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 	defer cancel()
 	owned, err := step(ctx)
 	if err != nil {
-		ended = later(err)
-		if ended != telemetry.IdempotencyError {
-			a.guard.telemetry.End(ctx, a.telemetry, ended, nil)
-		} else {
-			a.guard.telemetry.End(ctx, a.telemetry, ended, err)
-		}
+		a.guard.telemetry.End(ctx, a.telemetry, later(err), err)
 		return err
 	}
 	a.guard.noteReply()

@@ -7,6 +7,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -67,17 +69,13 @@ type Guard struct {
 // printable ASCII, or if an option is out of its range.
 func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	if naming.IsNil(st) {
-		return nil, errNilStore
+		return nil, errors.New("guard: New: nil store")
 	}
 	if err := naming.CheckName(name); err != nil {
 		return nil, fmt.Errorf("guard: New: %w", err)
 	}
 	c := defaults()
-	for _, o := range opts {
-		if o != nil {
-			o.apply(&c)
-		}
-	}
+	option.Apply(&c, opts)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -149,11 +147,7 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	} else {
 		defer g.calls.End()
 	}
-	if outcome != telemetry.IdempotencyError {
-		g.telemetry.Begun(ctx, x, outcome, origin, nil)
-	} else {
-		g.telemetry.Begun(ctx, x, outcome, origin, err)
-	}
+	g.telemetry.Begun(ctx, x, outcome, origin, err)
 	return attempt, result, err
 }
 
@@ -175,7 +169,7 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 	if done := g.pending.get(req.ID); done != nil && (done.State != store.Unknown || !req.Rerun) {
 		return g.interpret(ctx, req, replyOf(done, req.Fingerprint), sent)
 	}
-	req.Owner = newOwner()
+	req.Owner = naming.NewID()
 	reply, err := g.store.BeginOperation(ctx, req)
 	if err != nil {
 		if errors.Is(err, store.ErrUnconfirmed) || ctx.Err() != nil {
@@ -194,7 +188,8 @@ func (g *Guard) interpret(ctx context.Context, req store.BeginRequest, reply sto
 	case store.Started:
 		return g.newAttempt(ctx, req, reply.Number, sent), nil, origin, nil
 	case store.Busy:
-		return nil, nil, origin, &InFlightError{Remaining: reply.Remaining, RetryAfter: g.retryAfter(reply.Remaining)}
+		typical := cmp.Or(g.typical.Get(), time.Second)
+		return nil, nil, origin, &InFlightError{Remaining: reply.Remaining, RetryAfter: min(typical, reply.Remaining)}
 	case store.Mismatched:
 		return nil, nil, origin, ErrMismatch
 	case store.Undecided:
@@ -261,12 +256,4 @@ func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, erro
 		}
 	}
 	return renewed, err
-}
-
-func (g *Guard) retryAfter(remaining time.Duration) time.Duration {
-	typical := g.typical.Get()
-	if typical == 0 {
-		typical = time.Second
-	}
-	return min(typical, remaining)
 }

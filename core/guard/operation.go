@@ -2,7 +2,6 @@ package guard
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -79,12 +78,6 @@ func (d digester) fingerprint(op Operation) string {
 	var most [256]byte
 	sum := d.sum(append(parts.Append(most[:0], "fingerprint"), op.Fingerprint...))
 	return encode(sum[:])
-}
-
-func newOwner() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return encode(b[:])
 }
 
 // encode encodes up to 32 bytes as text.

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -17,11 +16,7 @@ import (
 const ScopeName = "github.com/lockkeeper/lockkeeper/core/guard"
 
 // Option is an optional setting of [New].
-type Option interface{ apply(*config) }
-
-type optionFunc func(*config)
-
-func (f optionFunc) apply(c *config) { f(c) }
+type Option func(*config)
 
 type config struct {
 	ttl       time.Duration
@@ -70,16 +65,16 @@ func (c config) settings() namesake.Settings {
 // WithTTL sets the length of an attempt's lease, which is how long after its last renewal an
 // attempt counts as alive: 30 s by default, 10 ms to 24 h. It is renewed at a third of it while the
 // attempt runs, so it can be shorter than the attempt.
-func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl = d }) }
+func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithRetention sets how long a record is kept after its last change: 24 h by default, 1 s to 366
 // days and no less than the lease. After it, the same key is a new operation.
-func WithRetention(d time.Duration) Option { return optionFunc(func(c *config) { c.retention = d }) }
+func WithRetention(d time.Duration) Option { return func(c *config) { c.retention = d } }
 
 // WithMaxResult sets the maximum size of the Data of a [Result], in bytes: 64 KiB by default, at
 // most 16 MiB. A larger one is settled as not retained: the operation is not run again, but its
 // result is not available.
-func WithMaxResult(bytes int) Option { return optionFunc(func(c *config) { c.maxResult = bytes }) }
+func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = bytes } }
 
 // WithMaxPerScope limits the records of a scope at a time: 10,000 by default, 1 to 1,048,576. A new
 // operation beyond it is refused with a *[ScopeFullError], even if the store has room, so that one
@@ -90,50 +85,44 @@ func WithMaxResult(bytes int) Option { return optionFunc(func(c *config) { c.max
 // A scope that runs more than 10,000 operations in a retention, such as a service that acts for
 // many users, needs a larger limit or a shorter retention. Operations without a scope are not
 // limited.
-func WithMaxPerScope(records int) Option {
-	return optionFunc(func(c *config) { c.maxPerScope = records })
-}
+func WithMaxPerScope(records int) Option { return func(c *config) { c.maxPerScope = records } }
 
 // WithMaxScopeBytes limits the Data of a scope's results at a time, in bytes: 16 MiB by default, 1
 // byte to 1 GiB. An operation beyond it runs, and is settled as not retained: later calls of Begin
 // return a *[NotRetainedError], and the operation does not run again. Without a scope there is no
 // limit.
-func WithMaxScopeBytes(bytes int) Option {
-	return optionFunc(func(c *config) { c.maxScopeBytes = bytes })
-}
+func WithMaxScopeBytes(bytes int) Option { return func(c *config) { c.maxScopeBytes = bytes } }
 
 // WithRerun allows the operation to run again after an attempt with an unknown outcome: because it
 // has no effects, or because what it calls recognises repeats. Without it, Begin returns
 // [ErrOutcomeUnknown] for such an operation until its record expires.
-func WithRerun() Option { return optionFunc(func(c *config) { c.rerun = true }) }
+func WithRerun() Option { return func(c *config) { c.rerun = true } }
 
 // WithSecret derives the names of records by HMAC with this secret, so that a reader of the store
 // cannot test guesses of keys. All processes of a guard need the same secret. Changing it makes all
 // existing records unreachable.
 func WithSecret(secret []byte) Option {
-	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
+	return func(c *config) { c.secret = append([]byte(nil), secret...) }
 }
 
 // WithMeterProvider sets the provider of the guard's metrics. The default, also for nil, is the
 // global one.
 func WithMeterProvider(p metric.MeterProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Meter = p })
+	return func(c *config) { c.providers.Meter = p }
 }
 
 // WithTracerProvider sets the provider of the guard's spans. The default, also for nil, is the
 // global one.
 func WithTracerProvider(p trace.TracerProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Tracer = p })
+	return func(c *config) { c.providers.Tracer = p }
 }
 
 // WithLogger sets the logger for failing renewals, lost attempts, unconfirmed completions and
 // damaged records: slog.Default() by default. Keys and scopes are never logged.
 func WithLogger(l *slog.Logger) Option {
-	return optionFunc(func(c *config) {
+	return func(c *config) {
 		if l != nil {
 			c.logger = l
 		}
-	})
+	}
 }
-
-var errNilStore = errors.New("guard: New: nil store")

@@ -179,13 +179,10 @@ func (g *Guard) shutdown(ctx context.Context) error {
 	g.closed.Store(true)
 	g.noteReply()
 	_ = g.calls.Wait(ctx)
-	abandonsDone := make(chan struct{})
-	go func() {
-		defer close(abandonsDone)
-		_ = g.abandons.Drain(ctx)
-	}()
+	var drained sync.WaitGroup
+	drained.Go(func() { _ = g.abandons.Drain(ctx) })
 	_ = g.pending.queue.Drain(ctx)
-	<-abandonsDone
+	drained.Wait()
 
 	p := &g.pending
 	p.mu.Lock()

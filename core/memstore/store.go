@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -52,11 +53,7 @@ var _ namesake.Store = (*Store)(nil)
 var _ store.Store = (*Store)(nil)
 
 // Option is an optional setting of [New].
-type Option interface{ apply(*config) }
-
-type optionFunc func(*config)
-
-func (f optionFunc) apply(c *config) { f(c) }
+type Option func(*config)
 
 type config struct {
 	maxBuckets      int
@@ -83,13 +80,13 @@ func WithMaxBuckets(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxBuckets: %d is not positive", n))
 	}
-	return optionFunc(func(c *config) { c.maxBuckets = n })
+	return func(c *config) { c.maxBuckets = n }
 }
 
 // RefuseNewBuckets has a store that is full of buckets in debt refuse a key that has none, with
 // store.ErrFull, and forget no bucket. A client that can send requests under many keys then has
 // every new key refused, until buckets are full again.
-func RefuseNewBuckets() Option { return optionFunc(func(c *config) { c.refuseBuckets = true }) }
+func RefuseNewBuckets() Option { return func(c *config) { c.refuseBuckets = true } }
 
 // WithMaxRecordBytes sets the maximum memory of the records of operations: 256 MiB by default. A
 // record without a result counts 512 bytes. It panics if n is less than that.
@@ -102,7 +99,7 @@ func WithMaxRecordBytes(n int) Option {
 	if n < recordBytes {
 		panic(fmt.Sprintf("memstore: WithMaxRecordBytes: %d is less than one record's %d bytes", n, recordBytes))
 	}
-	return optionFunc(func(c *config) { c.maxRecordBytes = n })
+	return func(c *config) { c.maxRecordBytes = n }
 }
 
 // WithMaxLeases sets the maximum number of holds and waiters of all locks and semaphores: 524,288
@@ -111,7 +108,7 @@ func WithMaxLeases(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxLeases: %d is not positive", n))
 	}
-	return optionFunc(func(c *config) { c.maxLeases = n })
+	return func(c *config) { c.maxLeases = n }
 }
 
 // WithMaxParticipants sets the maximum number of participants of all latches: a million by default,
@@ -120,7 +117,7 @@ func WithMaxParticipants(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxParticipants: %d is not positive", n))
 	}
-	return optionFunc(func(c *config) { c.maxParticipants = n })
+	return func(c *config) { c.maxParticipants = n }
 }
 
 // New returns an empty store.
@@ -128,11 +125,7 @@ func New(opts ...Option) *Store {
 	c := config{
 		maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLeases: 1 << 19, maxParticipants: 1 << 20,
 	}
-	for _, o := range opts {
-		if o != nil {
-			o.apply(&c)
-		}
-	}
+	option.Apply(&c, opts)
 	s := &Store{namesakes: new(namesakes), start: time.Now(), seed: maphash.MakeSeed()}
 	s.buckets.init(c.maxBuckets, c.refuseBuckets)
 	s.records = make([]recordShard, min(max(c.maxRecordBytes>>22, 1), 64))

@@ -12,7 +12,7 @@ const ScopeName = "github.com/lockkeeper/lockkeeper/core/memstore"
 // WithMeterProvider sets the provider of the store's metrics. The default, also for nil, is the
 // global one.
 func WithMeterProvider(p metric.MeterProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Meter = p })
+	return func(c *config) { c.providers.Meter = p }
 }
 
 // observeSizes registers the numbers of entries as metrics, until the returned function is called.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 )
 
 // RateLimitOption is an option of the ratelimit middleware of every HTTP framework.
@@ -67,27 +68,17 @@ type GuardOption interface {
 }
 
 // OpenOption is an option of [FailOpen] and [RunUnprotected].
-type OpenOption interface{ applyOpen(*setting.Open) }
-
-type openFunc func(*setting.Open)
-
-func (f openFunc) applyOpen(s *setting.Open) { f(s) }
+type OpenOption func(*setting.Open)
 
 // EvenMisconfigured makes [FailOpen] or [RunUnprotected] apply also while the store is
 // misconfigured: the server refuses the password, lacks a permission, is read-only, may evict what
 // must be kept, or is of the wrong type. No time ends that, so without this option such requests
 // are refused until the configuration is fixed.
-func EvenMisconfigured() OpenOption {
-	return openFunc(func(s *setting.Open) { s.EvenMisconfigured = true })
-}
+func EvenMisconfigured() OpenOption { return func(s *setting.Open) { s.EvenMisconfigured = true } }
 
 func openPolicy(opts []OpenOption) setting.Open {
 	s := setting.Open{Passes: true}
-	for _, o := range opts {
-		if o != nil {
-			o.applyOpen(&s)
-		}
-	}
+	option.Apply(&s, opts)
 	return s
 }
 

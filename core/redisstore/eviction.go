@@ -16,7 +16,7 @@ import (
 // AllowEviction lets locks and guards work on a server whose maxmemory-policy may evict a held
 // lock, so that two can hold it, or the record of an operation that has run. Without it they refuse
 // to.
-func AllowEviction() Option { return optionFunc(func(c *config) { c.allowEviction = true }) }
+func AllowEviction() Option { return func(c *config) { c.allowEviction = true } }
 
 // checkEviction returns an error for a server that may evict locks and records, unless that is
 // allowed. It reads the policy from INFO, since managed services forbid CONFIG. A server whose INFO

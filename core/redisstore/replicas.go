@@ -20,7 +20,7 @@ var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirm
 // It reduces what a failover can lose, but not to nothing: a replica that has not confirmed may be
 // promoted. While a slot of a Cluster is migrated, its locks may be unavailable.
 func WithReplicaAcks(n int, timeout time.Duration) Option {
-	return optionFunc(func(c *config) { c.acks, c.ackTimeout = n, timeout })
+	return func(c *config) { c.acks, c.ackTimeout = n, timeout }
 }
 
 func (c *config) checkAcks(readTimeout time.Duration) error {

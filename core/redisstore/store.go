@@ -26,6 +26,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -79,11 +80,7 @@ var (
 )
 
 // Option is an optional setting of [New].
-type Option interface{ apply(*config) }
-
-type optionFunc func(*config)
-
-func (f optionFunc) apply(c *config) { f(c) }
+type Option func(*config)
 
 type config struct {
 	prefix        string
@@ -99,13 +96,13 @@ type config struct {
 
 // WithPrefix sets the prefix of every Redis key of the store: "lk" by default, 1 to 64 bytes
 // without braces. Stores with the same prefix on the same Redis share their state.
-func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
+func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithTimeout sets the store's timeout: 250 ms by default, 1 ms to 1 min. It is the maximum time
 // for a reply, and also for one of the client's connections, which takes about three round trips to
 // establish. A call without a connection in time fails, and the connection is established for later
 // calls. Set more for a distant server; [Store.Check] reports how much.
-func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
+func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
 // WithSecret hashes the keys of token buckets, locks and semaphores by HMAC with this secret, so
 // that a reader of the database cannot test guesses of addresses or user names. (For operations,
@@ -114,29 +111,29 @@ func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c
 // Without it the database contains the keys of locks and semaphores in use as text. With it the Key
 // of a store.LeaseState from ListLeases is the hash.
 func WithSecret(secret []byte) Option {
-	return optionFunc(func(c *config) { c.secret = append([]byte(nil), secret...) })
+	return func(c *config) { c.secret = append([]byte(nil), secret...) }
 }
 
 // WithoutDenialCache sends every decision to Redis. Without this option, a denied key is denied
 // again from a local cache until Redis could decide otherwise, and for at most a second: resets by
 // other processes take that long to be seen. The cache has up to 65,536 keys. Tests that change the
 // server's clock need this option too.
-func WithoutDenialCache() Option { return optionFunc(func(c *config) { c.noDenialCache = true }) }
+func WithoutDenialCache() Option { return func(c *config) { c.noDenialCache = true } }
 
 // WithLogger sets the logger for outages of Redis and their end, damaged records, and
 // misconfigurations: slog.Default() by default. Keys are never logged.
 func WithLogger(l *slog.Logger) Option {
-	return optionFunc(func(c *config) {
+	return func(c *config) {
 		if l != nil {
 			c.logger = l
 		}
-	})
+	}
 }
 
 // WithMeterProvider sets the provider of the store's metrics. The default, also for nil, is the
 // global one.
 func WithMeterProvider(p metric.MeterProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Meter = p })
+	return func(c *config) { c.providers.Meter = p }
 }
 
 // New returns a store on client. The caller closes the client, after the store. New sends nothing
@@ -152,11 +149,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		return nil, errors.New("redisstore: New: nil client")
 	}
 	c := config{prefix: "lk", timeout: 250 * time.Millisecond, logger: slog.Default()}
-	for _, o := range opts {
-		if o != nil {
-			o.apply(&c)
-		}
-	}
+	option.Apply(&c, opts)
 	switch {
 	case c.prefix == "" || len(c.prefix) > 64 || strings.ContainsAny(c.prefix, "{}"):
 		return nil, fmt.Errorf("redisstore: New: prefix %q has not 1 to 64 bytes without braces", c.prefix)

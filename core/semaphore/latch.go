@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 )
 
 // Latch is closed until a number of participants have counted it down, in one process or across a
@@ -32,11 +33,7 @@ type Latch struct {
 }
 
 // LatchOption is an optional setting of [NewLatch].
-type LatchOption interface{ applyLatch(*store.LatchRequest) }
-
-type latchOptionFunc func(*store.LatchRequest)
-
-func (f latchOptionFunc) applyLatch(r *store.LatchRequest) { f(r) }
+type LatchOption func(*Latch)
 
 const (
 	minLatchTTL = time.Second
@@ -45,9 +42,7 @@ const (
 
 // WithLatchTTL sets how long a latch is kept after the last participant has counted it down: 24 h
 // by default, 1 s to 30 days. Every process should set the same. Waiters do not extend it.
-func WithLatchTTL(d time.Duration) LatchOption {
-	return latchOptionFunc(func(r *store.LatchRequest) { r.TTL = d })
-}
+func WithLatchTTL(d time.Duration) LatchOption { return func(l *Latch) { l.req.TTL = d } }
 
 // NewLatch returns the latch with this name in store, which opens after count participants. The
 // store does not know the count: processes should use the same one.
@@ -56,12 +51,8 @@ func WithLatchTTL(d time.Duration) LatchOption {
 // [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128
 // bytes or not printable ASCII, or if an option is out of its range.
 func NewLatch(st store.Latches, name string, count int, opts ...LatchOption) (*Latch, error) {
-	req := store.LatchRequest{Name: name, Count: count, TTL: 24 * time.Hour}
-	for _, o := range opts {
-		if o != nil {
-			o.applyLatch(&req)
-		}
-	}
+	l := &Latch{st, store.LatchRequest{Name: name, Count: count, TTL: 24 * time.Hour}}
+	option.Apply(l, opts)
 	if naming.IsNil(st) {
 		return nil, errors.New("semaphore: NewLatch: nil store")
 	}
@@ -71,10 +62,10 @@ func NewLatch(st store.Latches, name string, count int, opts ...LatchOption) (*L
 	if count < 1 || count > store.MaxParticipants {
 		return nil, fmt.Errorf("%w: a count of %d is not between 1 and %d", ErrInvalidCapacity, count, store.MaxParticipants)
 	}
-	if req.TTL < minLatchTTL || req.TTL > maxLatchTTL {
-		return nil, fmt.Errorf("semaphore: NewLatch: a TTL of %v is not between %v and %v", req.TTL, minLatchTTL, maxLatchTTL)
+	if ttl := l.req.TTL; ttl < minLatchTTL || ttl > maxLatchTTL {
+		return nil, fmt.Errorf("semaphore: NewLatch: a TTL of %v is not between %v and %v", ttl, minLatchTTL, maxLatchTTL)
 	}
-	return &Latch{st, req}, nil
+	return l, nil
 }
 
 // Name returns the name that the latch was built with.

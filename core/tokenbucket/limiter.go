@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -53,11 +54,7 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		return nil, fmt.Errorf("tokenbucket: New: %w", err)
 	}
 	var c config
-	for _, o := range opts {
-		if o != nil {
-			o.apply(&c)
-		}
-	}
+	option.Apply(&c, opts)
 	l := &Limiter{
 		store: st, name: name, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
 		closed: make(chan struct{}),

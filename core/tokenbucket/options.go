@@ -11,21 +11,17 @@ import (
 const ScopeName = "github.com/lockkeeper/lockkeeper/core/tokenbucket"
 
 // Option is an optional setting of [New].
-type Option interface{ apply(*config) }
-
-type optionFunc func(*config)
-
-func (f optionFunc) apply(c *config) { f(c) }
+type Option func(*config)
 
 type config struct{ providers telemetry.Providers }
 
 // WithMeterProvider sets where the limiter's metrics go: to the global provider if not set, or nil.
 func WithMeterProvider(p metric.MeterProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Meter = p })
+	return func(c *config) { c.providers.Meter = p }
 }
 
 // WithTracerProvider sets where the spans of waiters go: to the global provider if not
 // set, or nil.
 func WithTracerProvider(p trace.TracerProvider) Option {
-	return optionFunc(func(c *config) { c.providers.Tracer = p })
+	return func(c *config) { c.providers.Tracer = p }
 }

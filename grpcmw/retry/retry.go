@@ -16,6 +16,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+
+	"github.com/lockkeeper/lockkeeper/internal/option"
 )
 
 // Option is an option of [UnaryClientInterceptor].
@@ -57,9 +59,7 @@ func WithMaxDelay(d time.Duration) Option {
 // when the server's delay is too long ([WithMaxDelay]) or would end after the call's deadline.
 func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 	c := config{tries: 4, maxDelay: 30 * time.Second}
-	for _, o := range opts {
-		o(&c)
-	}
+	option.Apply(&c, opts)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		var last error
 		tries := 0

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 )
 
 // Fence is a [fence.Checker] that keeps a mark for each key. It starts no goroutine. All methods
@@ -39,11 +40,7 @@ type Fence struct {
 var _ fence.Checker = (*Fence)(nil)
 
 // Option is an optional setting of [New].
-type Option interface{ apply(*config) }
-
-type optionFunc func(*config)
-
-func (f optionFunc) apply(c *config) { f(c) }
+type Option func(*config)
 
 type config struct {
 	ttl      time.Duration
@@ -53,20 +50,16 @@ type config struct {
 // WithTTL sets how long a mark is kept after the last call for its key: 24 h by default, 1 s to 366
 // days. It must be longer than any pause of a holder, or delay of its request, before a write: once
 // the mark has expired, the oldest token passes.
-func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl = d }) }
+func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithMaxMarks sets the maximum number of marks: 1,048,576 by default. A mark takes up to 90 bytes
 // and those of its key.
-func WithMaxMarks(n int) Option { return optionFunc(func(c *config) { c.maxMarks = n }) }
+func WithMaxMarks(n int) Option { return func(c *config) { c.maxMarks = n } }
 
 // New returns a fence without marks. It returns an error for an option out of its range.
 func New(opts ...Option) (*Fence, error) {
 	c := config{ttl: 24 * time.Hour, maxMarks: 1 << 20}
-	for _, o := range opts {
-		if o != nil {
-			o.apply(&c)
-		}
-	}
+	option.Apply(&c, opts)
 	switch {
 	case c.ttl < time.Second || c.ttl > 366*24*time.Hour:
 		return nil, fmt.Errorf("memfence: New: a ttl of %v is not between 1s and 366 days", c.ttl)

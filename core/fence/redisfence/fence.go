@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 )
 
 //go:embed check.lua
@@ -59,11 +60,7 @@ type Fence struct {
 var _ fence.Checker = (*Fence)(nil)
 
 // Option is an optional setting of [New].
-type Option interface{ apply(*config) }
-
-type optionFunc func(*config)
-
-func (f optionFunc) apply(c *config) { f(c) }
+type Option func(*config)
 
 type config struct {
 	prefix string
@@ -72,12 +69,12 @@ type config struct {
 
 // WithPrefix sets the prefix of the Redis keys of marks: "fence" by default, 1 to 64 bytes without
 // braces.
-func WithPrefix(prefix string) Option { return optionFunc(func(c *config) { c.prefix = prefix }) }
+func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithTTL sets how long a mark is kept after the last call for its key: 24 h by default, 1 s to 366
 // days. It must be longer than any pause of a holder, or delay of its request, before a write: once
 // the mark has expired, the oldest token passes.
-func WithTTL(d time.Duration) Option { return optionFunc(func(c *config) { c.ttl = d }) }
+func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // New returns a fence on client, which the caller closes. It sends nothing yet.
 //
@@ -97,11 +94,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Fence, error) {
 			"pass the one that it wraps", client)
 	}
 	c := config{prefix: "fence", ttl: 24 * time.Hour}
-	for _, o := range opts {
-		if o != nil {
-			o.apply(&c)
-		}
-	}
+	option.Apply(&c, opts)
 	switch {
 	case c.prefix == "" || len(c.prefix) > 64 || strings.ContainsAny(c.prefix, "{}"):
 		return nil, fmt.Errorf("redisfence: New: prefix %q has not 1 to 64 bytes without braces", c.prefix)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -64,11 +65,7 @@ func Vary[O ~func(*Config)](pkg string, c *Config, opts []O) (*Config, error) {
 }
 
 func with[O ~func(*Config)](call string, c Config, opts []O) (*Config, error) {
-	for _, o := range opts {
-		if o != nil {
-			o(&c)
-		}
-	}
+	option.Apply(&c, opts)
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", call, err)
 	}
