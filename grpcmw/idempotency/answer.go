@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/lockkeeper/lockkeeper/internal/wire"
 )
 
 // answer is what a handler answered: a message, or a status with its details.
@@ -61,8 +63,7 @@ func notNil(b []byte) []byte {
 }
 
 // The encoding of an answer: a version, the code, header and trailer, the message's name, and the
-// body. Metadata is the number of its values, then the name and the text of each. Numbers are
-// varints, and texts have their length before them.
+// body. Metadata is the number of its values, then the name and the text of each.
 const answerVersion = 1
 
 var errDamaged = errors.New("idempotency: the kept answer is damaged")
@@ -76,18 +77,18 @@ func (a answer) encode() []byte {
 	b = binary.AppendUvarint(b, uint64(a.code))
 	b = appendMetadata(b, a.header)
 	b = appendMetadata(b, a.trailer)
-	b = appendText(b, a.name)
+	b = wire.AppendText(b, a.name)
 	return append(b, a.body...)
 }
 
 func decodeAnswer(b []byte) (answer, error) {
-	r := reader{b: b}
-	if version := r.number(); version != answerVersion {
+	r := wire.Reader{Left: b}
+	if version := r.Number(); version != answerVersion {
 		return answer{}, errDamaged
 	}
-	a := answer{code: codes.Code(r.number()), header: r.metadata(), trailer: r.metadata(), name: r.text()}
-	a.body = r.b
-	if r.failed || a.code > codes.Unauthenticated || (a.name == "") != (a.code != codes.OK) {
+	a := answer{code: codes.Code(r.Number()), header: readMetadata(&r), trailer: readMetadata(&r), name: r.Text()}
+	a.body = r.Left
+	if r.Failed || a.code > codes.Unauthenticated || (a.name == "") != (a.code != codes.OK) {
 		return answer{}, errDamaged
 	}
 	return a, nil
@@ -128,49 +129,17 @@ func appendMetadata(b []byte, md metadata.MD) []byte {
 	b = binary.AppendUvarint(b, uint64(count))
 	for _, name := range names {
 		for _, value := range md[name] {
-			b = appendText(b, name)
-			b = appendText(b, value)
+			b = wire.AppendText(wire.AppendText(b, name), value)
 		}
 	}
 	return b
 }
 
-func appendText(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-// reader reads an encoding from its beginning. What it returns means nothing once it has failed.
-type reader struct {
-	b      []byte
-	failed bool
-}
-
-func (r *reader) number() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.failed = true
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) text() string {
-	length := r.number()
-	if r.failed || length > uint64(len(r.b)) {
-		r.failed = true
-		return ""
-	}
-	text := string(r.b[:length])
-	r.b = r.b[length:]
-	return text
-}
-
-func (r *reader) metadata() metadata.MD {
+func readMetadata(r *wire.Reader) metadata.MD {
 	md := metadata.MD{}
-	for count := r.number(); count > 0 && !r.failed; count-- {
-		name := strings.ToLower(r.text())
-		md[name] = append(md[name], r.text())
+	for count := r.Number(); count > 0 && !r.Failed; count-- {
+		name := strings.ToLower(r.Text())
+		md[name] = append(md[name], r.Text())
 	}
 	return md
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+
+	"github.com/lockkeeper/lockkeeper/internal/wire"
 )
 
 // response is an answer without its status: the handler's changes to the header, the body, and the
@@ -57,7 +59,7 @@ func validStatus(status int) bool { return status >= 100 && status <= 999 }
 
 // The encoding of a response: a version, the changes to the header, the trailers, and the body.
 // Changes are their number and, for each, the name, the number of values plus one, and the values;
-// zero is a field that was deleted. Numbers are varints, and texts have their length before them.
+// zero is a field that was deleted.
 const responseVersion = 2
 
 var errDamaged = errors.New("idempotency: the kept response is damaged")
@@ -76,12 +78,12 @@ func decodeResponse(b []byte) (response, error) {
 	if len(b) == 0 || b[0] != responseVersion {
 		return response{}, errDamaged
 	}
-	header, b, okHeader := cutChanges(b[1:])
-	trailer, b, okTrailer := cutChanges(b)
-	if !okHeader || !okTrailer {
+	r := wire.Reader{Left: b[1:]}
+	header, trailer := readChanges(&r), readChanges(&r)
+	if r.Failed {
 		return response{}, errDamaged
 	}
-	return response{header, trailer, b}, nil
+	return response{header, trailer, r.Left}, nil
 }
 
 // sizeOf is about how long an encoding is.
@@ -99,59 +101,27 @@ func sizeOf(list []change) int {
 func appendChanges(b []byte, list []change) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, c := range list {
-		b = appendText(b, c.name)
+		b = wire.AppendText(b, c.name)
 		if c.deleted {
 			b = append(b, 0)
 			continue
 		}
 		b = binary.AppendUvarint(b, uint64(len(c.values))+1)
 		for _, v := range c.values {
-			b = appendText(b, v)
+			b = wire.AppendText(b, v)
 		}
 	}
 	return b
 }
 
-func cutChanges(b []byte) (list []change, rest []byte, ok bool) {
-	count, b, ok := cutCount(b)
-	for range count {
-		var c change
-		if c.name, b, ok = cutText(b); !ok {
-			return nil, nil, false
-		}
-		var values uint64
-		if values, b, ok = cutCount(b); !ok {
-			return nil, nil, false
-		}
-		c.deleted = values == 0
-		for i := uint64(1); i < values; i++ {
-			var v string
-			if v, b, ok = cutText(b); !ok {
-				return nil, nil, false
-			}
-			c.values = append(c.values, v)
+func readChanges(r *wire.Reader) (list []change) {
+	for count := r.Number(); count > 0 && !r.Failed; count-- {
+		name, values := r.Text(), r.Number()
+		c := change{name: name, deleted: values == 0}
+		for ; values > 1 && !r.Failed; values-- {
+			c.values = append(c.values, r.Text())
 		}
 		list = append(list, c)
 	}
-	return list, b, ok
-}
-
-func appendText(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-func cutText(b []byte) (text string, rest []byte, ok bool) {
-	length, b, ok := cutCount(b)
-	if !ok || length > uint64(len(b)) {
-		return "", nil, false
-	}
-	return string(b[:length]), b[length:], true
-}
-
-func cutCount(b []byte) (count uint64, rest []byte, ok bool) {
-	count, n := binary.Uvarint(b)
-	if n <= 0 {
-		return 0, nil, false
-	}
-	return count, b[n:], true
+	return list
 }
