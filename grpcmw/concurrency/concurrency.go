@@ -54,18 +54,6 @@ import (
 // Options are policy.Wait, policy.FailOpen, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New
 // panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
-	if sem == nil {
-		panic("concurrency: New: nil semaphore")
-	}
-	if key == nil {
-		panic("concurrency: New: nil key")
-	}
 	settings := setting.Of(opts)
-	h := &adapter.Holder{
-		Hold:   middleware.NewConcurrency(sem, settings),
-		Key:    key,
-		Hooks:  adapter.HooksOf("concurrency", settings),
-		Status: "concurrency-status",
-	}
-	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
+	return adapter.Holding(middleware.NewConcurrency(sem, settings), key, settings)
 }

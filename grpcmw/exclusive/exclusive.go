@@ -48,18 +48,6 @@ import (
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError
 // and grpcmw.OnDeny. New panics if locker or key is nil.
 func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpcmw.Interceptors {
-	if locker == nil {
-		panic("exclusive: New: nil locker")
-	}
-	if key == nil {
-		panic("exclusive: New: nil key")
-	}
 	settings := setting.Of(opts)
-	h := &adapter.Holder{
-		Hold:   middleware.NewExclusive(locker, settings),
-		Key:    key,
-		Hooks:  adapter.HooksOf("exclusive", settings),
-		Status: "lock-status",
-	}
-	return grpcmw.Interceptors{Unary: h.Unary, Stream: h.Stream}
+	return adapter.Holding(middleware.NewExclusive(locker, settings), key, settings)
 }

@@ -88,18 +88,16 @@ const (
 // [PassStreams], grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New panics if the guard is nil or
 // the scope is the zero value.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
-	if g == nil {
-		panic("idempotency: New: nil guard")
-	}
+	settings := setting.Of(opts)
+	decider := middleware.NewIdempotency(g, settings)
 	if scope.IsZero() {
 		panic("idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped")
 	}
-	settings := setting.Of(opts)
 	if settings.KeyAlone && settings.CallFingerprint != nil {
 		panic("idempotency: New: Fingerprint has no effect with policy.KeyAlone")
 	}
 	i := &interceptor{
-		decider:  middleware.NewIdempotency(g, settings),
+		decider:  decider,
 		maxData:  g.MaxResult(),
 		scope:    scope,
 		key:      setting.Hook[grpcmw.KeyFunc]("idempotency", settings.Key),

@@ -12,45 +12,32 @@ import (
 
 // Exclusive is exclusive.New.
 func Exclusive[C any](a Adapter[C], l *lock.Locker, key func(C) (string, error), opts []policy.ExclusiveOption) Middleware[C] {
-	if l == nil {
-		panic("exclusive: New: nil locker")
-	}
-	if key == nil {
-		panic("exclusive: New: nil key")
-	}
 	settings := setting.Of(opts)
-	m := &hold[C]{
-		base: newBase(a, "exclusive", settings), key: key,
-		hold: middleware.NewExclusive(l, settings), status: "Lock-Status",
-	}
-	return m.serve
+	return newHold(a, middleware.NewExclusive(l, settings), key, settings)
 }
 
 // Concurrency is concurrency.New.
 func Concurrency[C any](
 	a Adapter[C], s *semaphore.Semaphore, key func(C) (string, error), opts []policy.ConcurrencyOption,
 ) Middleware[C] {
-	if s == nil {
-		panic("concurrency: New: nil semaphore")
-	}
-	if key == nil {
-		panic("concurrency: New: nil key")
-	}
 	settings := setting.Of(opts)
-	m := &hold[C]{
-		base: newBase(a, "concurrency", settings), key: key,
-		hold: middleware.NewConcurrency(s, settings), status: "Concurrency-Status",
-	}
-	return m.serve
+	return newHold(a, middleware.NewConcurrency(s, settings), key, settings)
 }
 
 // hold is a middleware whose requests hold a lock, or a permit, while their handlers run.
 type hold[C any] struct {
 	*base[C]
+	*middleware.Hold
 	key    func(C) (string, error)
-	hold   *middleware.Hold
-	status string // the header field of an answer that ran without
 	bodies earlyBodies
+}
+
+func newHold[C any](a Adapter[C], h *middleware.Hold, key func(C) (string, error), s setting.Settings) Middleware[C] {
+	if key == nil {
+		panic(h.Package + ": New: nil key")
+	}
+	m := &hold[C]{base: newBase(a, h.Package, s), Hold: h, key: key}
+	return m.serve
 }
 
 func (m *hold[C]) serve(c C, next func(C) error) error {
@@ -59,7 +46,7 @@ func (m *hold[C]) serve(c C, next func(C) error) error {
 	}
 	x := &holdExchange[C]{exchange: newExchange(m.base, c, next), m: m}
 	defer func() { m.bodies.taken.Add(-x.early) }()
-	m.hold.Serve(x.request.Context(), x)
+	m.Serve(x.request.Context(), x)
 	return x.err
 }
 
@@ -77,6 +64,6 @@ func (x *holdExchange[C]) Waits() { x.early = x.m.bodies.read(x.request) }
 func (x *holdExchange[C]) Run(ctx context.Context) { x.handle(x.request.WithContext(ctx)) }
 
 func (x *holdExchange[C]) Bypass() {
-	x.Header(x.c).Set(x.m.status, "bypassed")
+	x.Header(x.c).Set(x.m.Status, "bypassed")
 	x.handle(x.request)
 }

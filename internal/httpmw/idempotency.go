@@ -35,13 +35,11 @@ func Idempotency[C any](a Adapter[C], name string, g *guard.Guard, scope Scope[C
 func newIdempotency[C any](
 	a Adapter[C], name string, g *guard.Guard, scope Scope[C], opts []policy.IdempotencyOption,
 ) *idempotency[C] {
-	if g == nil {
-		panic("idempotency: New: nil guard")
-	}
+	s := setting.Of(opts)
+	decider := middleware.NewIdempotency(g, s)
 	if scope.IsZero() {
 		panic(fmt.Sprintf("idempotency: New: no scope; use %[1]s.ScopeBy or %[1]s.Unscoped", name))
 	}
-	s := setting.Of(opts)
 	if s.KeyAlone && s.Fingerprint != nil {
 		panic("idempotency: New: policy.Fingerprint has no effect with policy.KeyAlone")
 	}
@@ -57,7 +55,7 @@ func newIdempotency[C any](
 	}
 	return &idempotency[C]{
 		base:      newBase(a, "idempotency", s),
-		decider:   middleware.NewIdempotency(g, s),
+		decider:   decider,
 		scope:     scope,
 		maxResult: g.MaxResult(),
 		bodies:    budget{max: s.MaxBodies},

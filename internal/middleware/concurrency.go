@@ -13,11 +13,16 @@ import (
 // maxRetryAfter bounds the estimate from an average and a long queue.
 const maxRetryAfter = time.Hour
 
-// NewConcurrency returns a Hold that limits the running requests of a key, with a semaphore that is
-// not nil.
+// NewConcurrency returns a Hold that limits the running requests of a key. It panics, as
+// concurrency.New, if the semaphore is nil.
 func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) *Hold {
-	watch := newWatch(set, "semaphore", s.Name())
-	return &Hold{Watch: watch, mechanism: permits{s}, kind: "semaphore", name: s.Name(), wait: set.Wait}
+	if s == nil {
+		panic("concurrency: New: nil semaphore")
+	}
+	return &Hold{
+		Watch: newWatch(set, "semaphore", s.Name()), Package: "concurrency", Status: "Concurrency-Status",
+		mechanism: permits{s}, kind: "semaphore", name: s.Name(), wait: set.Wait,
+	}
 }
 
 type permits struct{ semaphore *semaphore.Semaphore }

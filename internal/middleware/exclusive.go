@@ -14,15 +14,18 @@ import (
 // maxWaiting is the default of policy.MaxWaiting.
 const maxWaiting = 1024
 
-// NewExclusive returns a Hold that runs the requests of a key one at a time, with a locker that is
-// not nil. It panics, as exclusive.New, if the settings limit the waiters and let none wait.
+// NewExclusive returns a Hold that runs the requests of a key one at a time. It panics, as
+// exclusive.New, if the locker is nil, or if the settings limit the waiters and let none wait.
 func NewExclusive(l *lock.Locker, s setting.Settings) *Hold {
+	if l == nil {
+		panic("exclusive: New: nil locker")
+	}
 	if s.MaxWaiting > 0 && s.Wait == 0 {
 		panic("exclusive: New: policy.MaxWaiting has no effect without policy.Wait")
 	}
 	return &Hold{
-		Watch: newWatch(s, "lock", l.Name()), mechanism: locks{l, newWaiters(cmp.Or(s.MaxWaiting, maxWaiting))},
-		kind: "lock", name: l.Name(), wait: s.Wait,
+		Watch: newWatch(s, "lock", l.Name()), Package: "exclusive", Status: "Lock-Status",
+		mechanism: locks{l, newWaiters(cmp.Or(s.MaxWaiting, maxWaiting))}, kind: "lock", name: l.Name(), wait: s.Wait,
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 // Hold has a request hold something of its key while its handler runs: a lock, or a permit.
 type Hold struct {
 	*Watch
+	Package   string // of the middleware
+	Status    string // the header field of an answer that ran without
 	mechanism mechanism
 	kind      string // of the mechanism, and its name
 	name      string

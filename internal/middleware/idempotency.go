@@ -20,8 +20,11 @@ type Idempotency struct {
 	maxRun time.Duration
 }
 
-// NewIdempotency returns the decisions of a guard that is not nil.
+// NewIdempotency returns the decisions of a guard. It panics, as idempotency.New, if that is nil.
 func NewIdempotency(g *guard.Guard, s setting.Settings) Idempotency {
+	if g == nil {
+		panic("idempotency: New: nil guard")
+	}
 	return Idempotency{newWatch(s, "idempotency", g.Name()), g, new(order), s.MaxRun}
 }
 

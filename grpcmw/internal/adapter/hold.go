@@ -8,33 +8,40 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Holder has calls hold a lock, or a permit, while their handlers run.
-type Holder struct {
-	Hold   *middleware.Hold
-	Key    grpcmw.KeyFunc
-	Hooks  Hooks
-	Status string // the metadata of an answer that ran without
+// holder has calls hold a lock, or a permit, while their handlers run.
+type holder struct {
+	*middleware.Hold
+	key   grpcmw.KeyFunc
+	hooks Hooks
 }
 
-// Unary is a grpc.UnaryServerInterceptor.
-func (h *Holder) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+// Holding returns interceptors whose calls hold something of their key while their handlers run.
+func Holding(hold *middleware.Hold, key grpcmw.KeyFunc, s setting.Settings) grpcmw.Interceptors {
+	if key == nil {
+		panic(hold.Package + ": New: nil key")
+	}
+	h := &holder{hold, key, HooksOf(hold.Package, s)}
+	return grpcmw.Interceptors{Unary: h.unary, Stream: h.stream}
+}
+
+func (h *holder) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	call := grpcmw.NewCall(ctx, info.FullMethod, req)
-	if h.Hooks.Skips(call) {
+	if h.hooks.Skips(call) {
 		return handler(ctx, req)
 	}
-	h.Hold.Serve(ctx, &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) { resp, err = handler(ctx, req) }})
+	h.Serve(ctx, &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) { resp, err = handler(ctx, req) }})
 	return resp, err
 }
 
-// Stream is a grpc.StreamServerInterceptor.
-func (h *Holder) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+func (h *holder) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	stream, call := NewStream(ss, info)
-	if h.Hooks.Skips(call) {
+	if h.hooks.Skips(call) {
 		return handler(srv, stream)
 	}
-	h.Hold.Serve(ss.Context(), &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) {
+	h.Serve(ss.Context(), &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) {
 		stream.WithContext(ctx)
 		err = handler(srv, stream)
 	}})
@@ -43,7 +50,7 @@ func (h *Holder) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 
 // exchange is a middleware.Exchange in gRPC.
 type exchange struct {
-	holder *Holder
+	holder *holder
 	call   *grpcmw.Call
 	run    func(context.Context)
 	err    *error // what the interceptor returns
@@ -55,7 +62,7 @@ func (x *exchange) Mark() *middleware.Mark {
 	return &x.mark
 }
 
-func (x *exchange) Key() (string, error) { return x.holder.Key(x.call) }
+func (x *exchange) Key() (string, error) { return x.holder.key(x.call) }
 
 func (x *exchange) Run(ctx context.Context) { x.run(ctx) }
 
@@ -67,6 +74,6 @@ func (x *exchange) Bypass() {
 	x.run(x.call.Context())
 }
 
-func (x *exchange) Deny(d policy.Denial) { *x.err = x.holder.Hooks.Deny(x.call, d) }
+func (x *exchange) Deny(d policy.Denial) { *x.err = x.holder.hooks.Deny(x.call, d) }
 
-func (x *exchange) Report(err error) { x.holder.Hooks.Report(x.call, err) }
+func (x *exchange) Report(err error) { x.holder.hooks.Report(x.call, err) }
