@@ -13,11 +13,10 @@ import (
 type Shutdown struct {
 	begun  atomic.Bool
 	closed atomic.Bool
+	hooks  registry[func(context.Context) error]
 
-	mu    sync.Mutex
-	over  chan struct{} // closed when the shutdown begins; nil without waiters
-	next  int
-	hooks map[int]func(context.Context) error
+	mu   sync.Mutex
+	over chan struct{} // closed when the shutdown begins; nil without waiters
 }
 
 // Begun reports whether the shutdown has begun.
@@ -37,21 +36,7 @@ func (h *Shutdown) Over() <-chan struct{} {
 }
 
 // AtShutdown registers f, and returns a function that removes it.
-func (h *Shutdown) AtShutdown(f func(context.Context) error) (remove func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.hooks == nil {
-		h.hooks = make(map[int]func(context.Context) error)
-	}
-	id := h.next
-	h.next++
-	h.hooks[id] = f
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.hooks, id)
-	}
-}
+func (h *Shutdown) AtShutdown(f func(context.Context) error) (remove func()) { return h.hooks.add(f) }
 
 // closeTimeout bounds the hooks in Close.
 const closeTimeout = time.Second
@@ -75,17 +60,13 @@ func (h *Shutdown) Run(ctx context.Context) error {
 	if !h.begun.Swap(true) && h.over != nil {
 		close(h.over)
 	}
-	var (
-		wg   sync.WaitGroup
-		errs = make([]error, len(h.hooks))
-	)
-	i := 0
-	for _, f := range h.hooks {
-		err := &errs[i]
-		wg.Go(func() { *err = f(ctx) })
-		i++
-	}
 	h.mu.Unlock()
+	hooks := h.hooks.all()
+	errs := make([]error, len(hooks))
+	var wg sync.WaitGroup
+	for i, f := range hooks {
+		wg.Go(func() { errs[i] = (*f)(ctx) })
+	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
