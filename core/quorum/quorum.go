@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
@@ -151,14 +152,14 @@ func exclusive(req *store.LeaseRequest) bool {
 }
 
 const (
-	// pollMin to pollMax is the delay between two attempts of a waiter.
-	pollMin, pollMax = 10 * time.Millisecond, 200 * time.Millisecond
+	// pollMin to pollMax is the mean pause between two attempts of a waiter.
+	pollMin, pollMax = 15 * time.Millisecond, 110 * time.Millisecond
 	// maxSilence is for how long a waiter tolerates the lack of a majority of answers.
 	maxSilence = 3 * time.Second
 )
 
-// AwaitLease implements store.Leases. It polls, with delays that grow up to 200 ms and are random, so
-// that two waiters that have split the votes do not collide again. If a majority has not answered
+// AwaitLease implements store.Leases. It polls, with pauses that grow up to 165 ms and are random,
+// so that two waiters that have split the votes do not collide again. If a majority has not answered
 // for 3 s, it returns an error that matches store.ErrUnavailable.
 func (q *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 	if !exclusive(&req) {
@@ -178,10 +179,10 @@ func (q *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 		return ctx.Err()
 	}
 
-	pause := newPollDelay()
+	delay := pause.Growing{Min: pollMin, Max: pollMax}
 	heard := time.Now()
 	for {
-		if !sleep(waiting, pause()) {
+		if !pause.Sleep(waiting, delay.Next()) {
 			return store.Grant{}, stopped()
 		}
 		// A late release of one attempt must not end another, so every attempt has its own ID.

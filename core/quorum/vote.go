@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
@@ -219,27 +218,5 @@ func (e *election) refuse(reply store.LeaseReply) {
 		if reply.Remaining > e.refusal.Remaining {
 			e.refusal.Holder, e.refusal.Remaining = reply.Holder, reply.Remaining
 		}
-	}
-}
-
-// newPollDelay returns the delays between the attempts of a waiter.
-func newPollDelay() func() time.Duration {
-	spread := pollMin
-	return func() time.Duration {
-		delay := pollMin + rand.N(spread)
-		spread = min(2*spread, pollMax-pollMin)
-		return delay
-	}
-}
-
-// sleep sleeps for d. It returns false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
+	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 )
 
@@ -101,7 +102,7 @@ func (s *Store) listen() {
 // subscribe subscribes, and renews the subscription when it breaks.
 func (s *Store) subscribe() {
 	in := s.inbox
-	pause := retryBeat
+	wait := retryBeat
 	for s.redis.Life().Err() == nil {
 		sub := s.subscriber().Subscribe(s.redis.Life(), in.channel)
 		in.mu.Lock()
@@ -112,7 +113,7 @@ func (s *Store) subscribe() {
 		unhook()
 		_ = sub.Close()
 		if in.subscribed.Swap(false) {
-			pause = retryBeat
+			wait = retryBeat
 			if s.redis.Life().Err() == nil {
 				s.redis.CountReconnect(s.redis.Life())
 			}
@@ -120,11 +121,8 @@ func (s *Store) subscribe() {
 		if script.Refused(err) && !in.warned.Swap(true) {
 			s.config.logger.Warn("lockkeeper: cannot subscribe; waiters poll instead", "error", err)
 		}
-		select {
-		case <-time.After(pause):
-			pause = min(2*pause, checkEvery)
-		case <-s.redis.Life().Done():
-		}
+		pause.Sleep(s.redis.Life(), wait)
+		wait = min(2*wait, checkEvery)
 	}
 }
 

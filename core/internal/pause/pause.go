@@ -2,9 +2,22 @@
 package pause
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
+
+// Sleep sleeps for d. It returns false if ctx ends before.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // Growing are pauses between tries. Each is half as long again as the one before, from Min to Max,
 // and varied by up to half of that at random, so that processes do not try in step.

@@ -47,14 +47,7 @@ func (r *retries) again(ctx context.Context, err error, once bool) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= next {
 		return false
 	}
-	wait := time.NewTimer(next)
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return pause.Sleep(ctx, next)
 }
 
 // lasts reports whether an error will not be gone in a moment.
