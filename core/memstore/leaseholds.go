@@ -1,37 +1,27 @@
 package memstore
 
-import "container/heap"
+import "github.com/lockkeeper/lockkeeper/core/internal/heap"
 
-// holds are the holds of a key: a heap by their end, and the sum of their weights.
+// holds are the holds of a key by their end, and the sum of their weights.
 type holds struct {
-	all    []*lease
+	all    heap.Heap[*lease]
 	weight int64
 }
 
-func (h *holds) Len() int           { return len(h.all) }
-func (h *holds) Less(i, j int) bool { return h.all[i].until < h.all[j].until }
+// Before implements heap.Item.
+func (r *lease) Before(other *lease) bool { return r.until < other.until }
 
-func (h *holds) Swap(i, j int) {
-	h.all[i], h.all[j] = h.all[j], h.all[i]
-	h.all[i].index, h.all[j].index = i, j
-}
+// Index implements heap.Item.
+func (r *lease) Index() *int { return &r.index }
 
-// Push implements heap.Interface.
-func (h *holds) Push(x any) {
-	r := x.(*lease)
-	r.index = len(h.all)
-	h.all = append(h.all, r)
+func (h *holds) add(r *lease) {
+	h.all.Push(r)
 	h.weight += int64(r.req.Weight)
 }
 
-// Pop implements heap.Interface.
-func (h *holds) Pop() any {
-	last := len(h.all) - 1
-	r := h.all[last]
-	h.all[last] = nil
-	h.all = h.all[:last]
+func (h *holds) remove(r *lease) {
+	h.all.Remove(r)
 	h.weight -= int64(r.req.Weight)
-	return r
 }
 
 // expire removes the holds that have ended, and calls gone for each: a few one by one, many by a
@@ -41,21 +31,21 @@ func (h *holds) expire(now int64, gone func(*lease)) {
 		if now < h.nextEnd() {
 			return
 		}
-		gone(heap.Pop(h).(*lease))
+		r := h.all[0]
+		h.remove(r)
+		gone(r)
 	}
-	live := h.all[:0]
-	for _, r := range h.all {
+	all := h.all
+	h.all = all[:0]
+	for _, r := range all {
 		if now < r.until {
-			r.index = len(live)
-			live = append(live, r)
+			h.all.Push(r)
 		} else {
 			h.weight -= int64(r.req.Weight)
 			gone(r)
 		}
 	}
-	clear(h.all[len(live):])
-	h.all = live
-	heap.Init(h)
+	clear(all[len(h.all):])
 }
 
 // nextEnd returns when the first hold ends.
@@ -79,34 +69,27 @@ func (h *holds) freed(weight int64) (end int64) {
 		return h.all[0].until
 	}
 	// The next one to end is a child of one that has been passed.
-	next := ends{of: h.all, index: []int{0}}
+	next := heap.Heap[*passing]{{hold: h.all[0]}}
 	for {
-		i := heap.Pop(&next).(int)
-		weight -= int64(h.all[i].req.Weight)
+		r := next.Pop().hold
+		weight -= int64(r.req.Weight)
 		if weight <= 0 {
-			return h.all[i].until
+			return r.until
 		}
-		for child := 2*i + 1; child <= 2*i+2 && child < len(h.all); child++ {
-			heap.Push(&next, child)
+		for child := 2*r.index + 1; child <= 2*r.index+2 && child < len(h.all); child++ {
+			next.Push(&passing{hold: h.all[child]})
 		}
 	}
 }
 
-// ends is a heap of some holds by their end. It does not change theirs.
-type ends struct {
-	of    []*lease
-	index []int
+// passing is a hold in a heap beside that of the holds.
+type passing struct {
+	hold  *lease
+	index int
 }
 
-func (e *ends) Len() int           { return len(e.index) }
-func (e *ends) Less(i, j int) bool { return e.of[e.index[i]].until < e.of[e.index[j]].until }
-func (e *ends) Swap(i, j int)      { e.index[i], e.index[j] = e.index[j], e.index[i] }
-func (e *ends) Push(x any)         { e.index = append(e.index, x.(int)) }
+// Before implements heap.Item.
+func (p *passing) Before(other *passing) bool { return p.hold.until < other.hold.until }
 
-// Pop implements heap.Interface.
-func (e *ends) Pop() any {
-	last := len(e.index) - 1
-	i := e.index[last]
-	e.index = e.index[:last]
-	return i
-}
+// Index implements heap.Item.
+func (p *passing) Index() *int { return &p.index }

@@ -451,12 +451,12 @@ func soundLeases(t *testing.T, s *Store) {
 			if shard.keys[l.leaseKey] != l || l.index != i || len(shard.keys) != len(shard.order) {
 				t.Errorf("%v is number %d of %d in order, number %d of %d keys", l.leaseKey, i, len(shard.order), l.index, len(shard.keys))
 			}
-			requests += l.holds.Len() + l.queue.length
+			requests += len(l.holds.all) + l.queue.length
 			weight := int64(0)
 			for i, r := range l.holds.all {
 				weight += int64(r.req.Weight)
 				if r.index != i || i > 0 && r.until < l.holds.all[(i-1)/2].until {
-					t.Errorf("hold %d of %d is out of order in the heap", i, l.holds.Len())
+					t.Errorf("hold %d of %d is out of order in the heap", i, len(l.holds.all))
 				}
 			}
 			if weight != l.holds.weight {

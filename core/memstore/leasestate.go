@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"container/heap"
 	"container/list"
 	"time"
 
@@ -55,7 +54,7 @@ func (r *lease) grant() store.Grant {
 // extend restarts the hold's TTL.
 func (r *lease) extend(now int64, ttl time.Duration) {
 	r.began, r.until, r.untaken = now, now+micros(ttl), false
-	heap.Fix(&r.of.holds, r.index)
+	r.of.holds.all.Fix(r)
 }
 
 // notify wakes a call that awaits the request.
@@ -191,7 +190,7 @@ func (l *leaseState) grant(r *lease, now int64) {
 	}
 	r.stage, r.since, r.began, r.until = holding, now, now, now+ttl
 	r.fence, r.lastFence = l.shard.store.fences.mint(min(max(r.req.Fences, 1), store.MaxFences), now)
-	heap.Push(&l.holds, r)
+	l.holds.add(r)
 	r.notify()
 }
 
@@ -233,7 +232,7 @@ func (l *leaseState) withdraw(r *lease) {
 	if r.stage == queued {
 		l.queue.remove(r)
 	} else {
-		heap.Remove(&l.holds, r.index)
+		l.holds.remove(r)
 	}
 	l.forget(r, withdrawn)
 	r.notify()
@@ -254,7 +253,7 @@ func (l *leaseState) release(r *lease, now int64) {
 // settle is called after every change: it wakes the timekeeper if that sleeps longer than until the
 // next deadline, and drops a key without holds and waiters.
 func (l *leaseState) settle() {
-	if l.holds.Len() == 0 && l.queue.length == 0 {
+	if len(l.holds.all) == 0 && l.queue.length == 0 {
 		l.shard.drop(l)
 		return
 	}
@@ -271,7 +270,7 @@ func (l *leaseState) refusal(outcome store.AcquireOutcome, req *store.LeaseReque
 		reply.Place = req.Place
 		reply.Waiting--
 	}
-	if l.holds.Len() > 0 {
+	if len(l.holds.all) > 0 {
 		reply.Holder = l.holds.all[0].req.Label
 		reply.Remaining = duration(l.holds.freed(l.holds.weight+int64(req.Weight)-room(req)) - now)
 	}
@@ -283,7 +282,7 @@ func (l *leaseState) state(now int64) store.LeaseState {
 	state := store.LeaseState{
 		Key: l.key, InUse: int(l.holds.weight), Waiting: l.queue.length, Waiters: l.queue.list(now),
 	}
-	for _, r := range l.holds.all[:min(l.holds.Len(), store.MaxListed)] {
+	for _, r := range l.holds.all[:min(len(l.holds.all), store.MaxListed)] {
 		state.Holders = append(state.Holders, store.LeaseHolder{
 			Fence: r.fence, LastFence: r.lastFence, Weight: r.req.Weight, Label: r.req.Label,
 			Age: duration(now - r.since), Remaining: duration(r.until - now),

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/heap"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
@@ -45,7 +46,7 @@ type recordShard struct {
 	records   expiry.Table[string, *record]
 	abandoned expiry.Table[string, struct{}] // by owner
 	scopes    map[string]*recordScope
-	fullest   scopeHeap
+	fullest   heap.Heap[*recordScope]
 	room      *recordRoom
 }
 

@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"container/heap"
 	"container/list"
 	"sync"
 	"sync/atomic"
@@ -131,7 +130,7 @@ func (r *recordShard) scope(name string) *recordScope {
 	if sc == nil {
 		sc = &recordScope{name: name}
 		r.scopes[name] = sc
-		heap.Push(&r.fullest, sc)
+		r.fullest.Push(sc)
 	}
 	return sc
 }
@@ -139,13 +138,13 @@ func (r *recordShard) scope(name string) *recordScope {
 // dropScope removes a scope without records.
 func (r *recordShard) dropScope(sc *recordScope) {
 	delete(r.scopes, sc.name)
-	heap.Remove(&r.fullest, sc.index)
+	r.fullest.Remove(sc)
 }
 
 // resize adds n to the bytes of a scope's results.
 func (r *recordShard) resize(sc *recordScope, n int) {
 	sc.bytes += n
-	heap.Fix(&r.fullest, sc.index)
+	r.fullest.Fix(sc)
 }
 
 func (r *recordShard) bytesOf(scope string) int {
@@ -165,26 +164,8 @@ func (r *recordShard) first(sc *recordScope, now int64) *expiry.Entry[string, *r
 	return nil
 }
 
-// scopeHeap has the scope with the most bytes at its top.
-type scopeHeap []*recordScope
+// Before implements heap.Item: the scope with the most bytes is first.
+func (sc *recordScope) Before(other *recordScope) bool { return sc.bytes > other.bytes }
 
-func (h scopeHeap) Len() int           { return len(h) }
-func (h scopeHeap) Less(i, j int) bool { return h[i].bytes > h[j].bytes }
-func (h scopeHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-func (h *scopeHeap) Push(x any) {
-	sc := x.(*recordScope)
-	sc.index = len(*h)
-	*h = append(*h, sc)
-}
-
-func (h *scopeHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return last
-}
+// Index implements heap.Item.
+func (sc *recordScope) Index() *int { return &sc.index }

@@ -1,7 +1,6 @@
 package background
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/heap"
 	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -38,7 +38,7 @@ type RetryQueue struct {
 	MaxBytes int
 
 	mu      sync.Mutex
-	tasks   tasks
+	tasks   heap.Heap[*Task]
 	added   uint64
 	left    int // tasks that have not ended, including running ones
 	bytes   int
@@ -65,6 +65,7 @@ type Task struct {
 
 	tries  int
 	number uint64
+	index  int
 }
 
 // Add adds a task. It returns false if there is no room.
@@ -82,7 +83,7 @@ func (q *RetryQueue) Add(t Task) bool {
 	}
 	q.added++
 	t.number = q.added
-	heap.Push(&q.tasks, &t)
+	q.tasks.Push(&t)
 	q.fill()
 	return true
 }
@@ -145,7 +146,7 @@ func (q *RetryQueue) Drain(ctx context.Context) error {
 // fill starts tries up to the maximum. The caller holds mu.
 func (q *RetryQueue) fill() {
 	for !q.resting.Load() && q.running < q.width && len(q.tasks) > 0 {
-		t := heap.Pop(&q.tasks).(*Task)
+		t := q.tasks.Pop()
 		q.running++
 		go q.try(t)
 	}
@@ -188,7 +189,7 @@ func (q *RetryQueue) try(t *Task) {
 		t.tries = min(t.tries+1, manyTries)
 		q.added++
 		t.number = q.added
-		heap.Push(&q.tasks, t)
+		q.tasks.Push(t)
 	}
 	q.fill()
 }
@@ -214,20 +215,10 @@ func (q *RetryQueue) wake() {
 	q.fill()
 }
 
-// tasks is a heap with the least often tried task at its top.
-type tasks []*Task
-
-func (t tasks) Len() int      { return len(t) }
-func (t tasks) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
-func (t tasks) Less(i, j int) bool {
-	return t[i].tries < t[j].tries || t[i].tries == t[j].tries && t[i].number < t[j].number
+// Before implements heap.Item: the least often tried task is first.
+func (t *Task) Before(other *Task) bool {
+	return t.tries < other.tries || t.tries == other.tries && t.number < other.number
 }
-func (t *tasks) Push(x any) { *t = append(*t, x.(*Task)) }
 
-func (t *tasks) Pop() any {
-	old := *t
-	last := old[len(old)-1]
-	old[len(old)-1] = nil
-	*t = old[:len(old)-1]
-	return last
-}
+// Index implements heap.Item.
+func (t *Task) Index() *int { return &t.index }

@@ -1,13 +1,13 @@
 package lease
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/heap"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -64,10 +64,10 @@ type Keeper[H Kept[H]] struct {
 	renew func(context.Context, []H) ([]bool, error)
 
 	mu       sync.Mutex
-	kept     int        // how many
-	waiting  dueHeap[H] // not due, by due time
-	ready    dueHeap[H] // due, by end
-	inFlight int        // batches
+	kept     int                  // how many
+	waiting  heap.Heap[*Entry[H]] // not due, by due time
+	ready    heap.Heap[*Entry[H]] // due, by end
+	inFlight int                  // batches
 	started  time.Time
 	limit    int     // of batches in flight, 1 to few
 	added    int     // leases
@@ -88,15 +88,13 @@ type Entry[H any] struct {
 	failed    bool // its last renewal failed
 	due, ends time.Time
 	ttl       time.Duration // from its last renewal
-	in        *dueHeap[H]
-	index     int // in that queue; -1 while its batch is in flight
+	ready     bool          // in the heap of those that are due
+	index     int           // in its heap; -1 while its batch is in flight
 }
 
 // NewKeeper returns a keeper that renews with the given function.
 func NewKeeper[H Kept[H]](renew func(context.Context, []H) ([]bool, error)) *Keeper[H] {
-	k := &Keeper[H]{renew: renew, limit: few}
-	k.ready.byEnd = true
-	return k
+	return &Keeper[H]{renew: renew, limit: few}
 }
 
 // Add starts renewing a lease whose current TTL began at the given time. It is called once for each.
@@ -144,7 +142,7 @@ func (k *Keeper[H]) Watch(h H, end time.Time) {
 			e.ends = end
 			return
 		}
-		heap.Remove(e.in, e.index)
+		k.unqueue(e)
 		k.kept--
 	}
 	*e = Entry[H]{of: h, ttl: h.TTL(), due: end, ends: end, watched: true}
@@ -155,8 +153,17 @@ func (k *Keeper[H]) Watch(h H, end time.Time) {
 func (k *Keeper[H]) add(e *Entry[H]) {
 	e.kept = true
 	k.kept++
-	k.waiting.put(e)
+	k.waiting.Push(e)
 	k.arm(time.Now())
+}
+
+// unqueue is called with mu held.
+func (k *Keeper[H]) unqueue(e *Entry[H]) {
+	if e.ready {
+		k.ready.Remove(e)
+	} else {
+		k.waiting.Remove(e)
+	}
 }
 
 // Remove stops renewing a lease. Renewed may still be called for a renewal in flight.
@@ -169,7 +176,7 @@ func (k *Keeper[H]) Remove(h H) {
 	}
 	k.drop(e)
 	if e.index >= 0 { // otherwise its batch still has it
-		heap.Remove(e.in, e.index)
+		k.unqueue(e)
 	}
 }
 
@@ -194,10 +201,10 @@ func (k *Keeper[H]) Wait() { k.running.Wait() }
 // would set it again. The caller holds mu.
 func (k *Keeper[H]) arm(now time.Time) {
 	var next time.Time
-	if k.waiting.Len() > 0 {
-		next = k.waiting.entries[0].due
+	if len(k.waiting) > 0 {
+		next = k.waiting[0].due
 	}
-	if k.ready.Len() > 0 && k.limit == few && k.inFlight < most {
+	if len(k.ready) > 0 && k.limit == few && k.inFlight < most {
 		if more := k.started.Add(patience); next.IsZero() || more.Before(next) {
 			next = more
 		}
@@ -217,7 +224,7 @@ func (k *Keeper[H]) arm(now time.Time) {
 func (k *Keeper[H]) Rest() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.waiting.Len()+k.ready.Len() == 0 && k.timer != nil {
+	if len(k.waiting)+len(k.ready) == 0 && k.timer != nil {
 		k.timer.Stop()
 		k.rings = time.Time{}
 	}
@@ -233,28 +240,29 @@ func (k *Keeper[H]) tick() {
 // send sends batches of due leases, up to the maximum in flight. The caller holds mu.
 func (k *Keeper[H]) send(now time.Time) {
 	var over []H
-	for k.waiting.Len() > 0 {
-		first := k.waiting.entries[0]
+	for len(k.waiting) > 0 {
+		first := k.waiting[0]
 		early := first.due.Sub(now)
-		fills := k.ready.Len()%maxBatch != 0 && !first.watched && early <= first.ttl/earlyPart
+		fills := len(k.ready)%maxBatch != 0 && !first.watched && early <= first.ttl/earlyPart
 		if early > 0 && !fills {
 			break
 		}
-		e := k.waiting.take()
+		e := k.waiting.Pop()
 		if e.watched || !e.of.Due() { // also while others wait for room, or for a store that hangs
 			k.drop(e)
 			over = append(over, e.of)
 			continue
 		}
-		k.ready.put(e)
+		e.ready = true
+		k.ready.Push(e)
 	}
 	if len(over) > 0 {
 		k.running.Go(func() { lose(over) })
 	}
-	for k.ready.Len() > 0 && k.maySend(now) {
-		batch := make([]*Entry[H], 0, min(k.ready.Len(), maxBatch))
+	for len(k.ready) > 0 && k.maySend(now) {
+		batch := make([]*Entry[H], 0, min(len(k.ready), maxBatch))
 		for len(batch) < cap(batch) {
-			batch = append(batch, k.ready.take())
+			batch = append(batch, k.ready.Pop())
 		}
 		k.inFlight++
 		k.started = now
@@ -331,7 +339,8 @@ func (k *Keeper[H]) renewBatch(batch []*Entry[H]) {
 		if e.watched {
 			e.due = e.ends
 		}
-		k.waiting.put(e)
+		e.ready = false
+		k.waiting.Push(e)
 	}
 	k.inFlight--
 	if err != nil && len(renewed) == 0 {
@@ -360,50 +369,13 @@ func (e *Entry[H]) renewed(sent time.Time, ttl, spread time.Duration) {
 	}
 }
 
-// dueHeap is a heap of entries by due time, or by end.
-type dueHeap[H any] struct {
-	entries []*Entry[H]
-	byEnd   bool
-}
-
-func (q *dueHeap[H]) put(e *Entry[H]) {
-	e.in = q
-	heap.Push(q, e)
-}
-
-func (q *dueHeap[H]) take() *Entry[H] { return heap.Pop(q).(*Entry[H]) }
-
-// Len implements heap.Interface.
-func (q *dueHeap[H]) Len() int { return len(q.entries) }
-
-// Less implements heap.Interface.
-func (q *dueHeap[H]) Less(i, j int) bool {
-	a, b := q.entries[i], q.entries[j]
-	if q.byEnd {
-		return a.ends.Before(b.ends)
+// Before implements heap.Item.
+func (e *Entry[H]) Before(other *Entry[H]) bool {
+	if e.ready {
+		return e.ends.Before(other.ends)
 	}
-	return a.due.Before(b.due)
+	return e.due.Before(other.due)
 }
 
-// Swap implements heap.Interface.
-func (q *dueHeap[H]) Swap(i, j int) {
-	q.entries[i], q.entries[j] = q.entries[j], q.entries[i]
-	q.entries[i].index, q.entries[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (q *dueHeap[H]) Push(x any) {
-	e := x.(*Entry[H])
-	e.index = len(q.entries)
-	q.entries = append(q.entries, e)
-}
-
-// Pop implements heap.Interface.
-func (q *dueHeap[H]) Pop() any {
-	last := len(q.entries) - 1
-	e := q.entries[last]
-	q.entries[last] = nil
-	q.entries = q.entries[:last]
-	e.index = -1
-	return e
-}
+// Index implements heap.Item.
+func (e *Entry[H]) Index() *int { return &e.index }
