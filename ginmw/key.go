@@ -12,24 +12,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// KeyFunc returns the key of a request: what it is limited by.
-//
-// If the client should have sent what it looks for and did not, it returns policy.ErrNoKey, or an
-// empty key: the request is refused with status 400. If the application should have provided it, it
-// returns an error that matches policy.ErrNotProvided and says what is missing: the request is
-// refused with status 500, and the first one of a middleware is logged (policy.Logger). Any other
-// error is status 500 too. Neither policy.FailOpen nor policy.RunUnprotected lets such a request
-// pass.
+// KeyFunc returns the key of a request: what it is limited by. [nethttp.KeyFunc] says what its
+// errors mean.
 type KeyFunc func(c *gin.Context) (string, error)
 
-// ByHeader keys by the value of a request header field: one that your own proxy sets, and removes
-// from what clients send, or one by which a client divides what it owns, joined to its identity:
-// Join(ByContext(…), ByHeader(…)) in front of exclusive.
-//
-// Clients choose what they send. A limit by a header protects from none of them: with a fresh value
-// for every request, 1,000 of 1,000 pass a limit of 3 an hour. A scope by a header gives a client's
-// answers to every client that sends its value. For both, use what authentication has verified
-// ([ByContext]), or the address ([ByClientIP]). Several fields of the name count as none.
+// ByHeader keys by the value of a request header field. Clients choose what they send:
+// [nethttp.ByHeader] says what such a key is good for, and that it protects from no client.
 func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 
 // ByParam keys by a parameter of the route, such as id in /carts/:id, decoded also where gin does
@@ -52,25 +40,19 @@ func ByClientIP(r clientip.Resolver) KeyFunc { return ofRequest(nethttp.ByClient
 func ByRoute() KeyFunc { return httpmw.ByRoute(adapter.Gin{}) }
 
 // ByContext keys by a value that an earlier middleware, such as authentication, put into the
-// context with c.Set(key, value), or into the request's own context: a string, an integer or a
-// fmt.Stringer. A value that is not there, the zero value of its type (a nil pointer, 0) and an
-// empty text are policy.ErrNotProvided: the middleware that provides it must run before, and refuse
-// requests for which it has none.
+// context with c.Set(key, value), or into the request's own context. [nethttp.ByContext] says which
+// values are keys.
 func ByContext(key any) KeyFunc { return httpmw.ByContext(adapter.Gin{}, "ginmw", key) }
 
 // Global gives every request the same key.
 func Global() KeyFunc { return httpmw.Global[*gin.Context] }
 
-// Join keys by several keys together, such as a tenant and a route. A request needs all of them.
-// The parts cannot run into each other: no two lists of keys are joined to the same text.
+// Join keys by several keys together, as [nethttp.Join] does.
 func Join(parts ...KeyFunc) KeyFunc { return keys.Join("ginmw", parts) }
 
-// FirstOf keys by the first of several keys that the request has, such as the user, or else the
-// client's address: FirstOf(ByContext("user"), ByClientIP(clientip.Direct())). The position is part
-// of the key, so that a client which chooses the value of one cannot pass for another. Never put a
-// key that the client chooses first: a client that sends a fresh one each time never reaches the
-// next. FirstOf skips what was not sent and what the application did not provide; any other error
-// ends the search.
+// FirstOf keys by the first of several keys that the request has, as [nethttp.FirstOf] does:
+// FirstOf(ByContext("user"), ByClientIP(clientip.Direct())). Never put a key that the client
+// chooses first.
 func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("ginmw", choices) }
 
 func ofRequest(key nethttp.KeyFunc) KeyFunc { return httpmw.ByRequest(adapter.Gin{}, key) }

@@ -6,15 +6,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 )
 
-// ScopeFunc returns the owner of a request, for policies where no client may get another's answer.
-// It is made by [ScopeBy] or [Unscoped], and is not a KeyFunc: a scope is the caller, a key is the
-// operation.
+// ScopeFunc returns the owner of a request, as a [nethttp.ScopeFunc] does. It is made by [ScopeBy]
+// or [Unscoped].
 type ScopeFunc struct{ scope keys.Scope[*gin.Context] }
 
 // ScopeBy scopes by a key that stands for the authenticated subject, such as
-// ScopeBy(ByContext("user")). It should be stable, such as a user's number, and not a credential
-// that is renewed, nor anything that the client chooses, such as a header field. An error of the
-// key is answered as [KeyFunc] says: with status 500 if authentication has provided no subject.
+// ScopeBy(ByContext("user")), and that the client does not choose: see [nethttp.ScopeBy].
 func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("ginmw", key)} }
 
 // Unscoped puts all requests into one scope: every client that sends the same key and request gets

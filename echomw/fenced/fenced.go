@@ -2,8 +2,6 @@
 //
 //	e.PUT("/carts/:id", saveCart, fenced.New(marks, echomw.ByParam("id")))
 //
-// Transport of package nethttp/fenced sends the fence, in the client that holds the lock.
-//
 // Package fence explains what a fence is for.
 package fenced
 
@@ -19,34 +17,16 @@ import (
 
 // New returns middleware that runs the handler of a request whose fence is not lower than the
 // largest seen for the request's key, and returns an error without running it otherwise. The
-// application's HTTPErrorHandler answers with it; echo's own with a problem body (RFC 9457):
+// application's HTTPErrorHandler answers with it:
 //
-//   - 412 with type stale-fence if a larger fence has been seen: others have had the lock since the
-//     sender lost it;
-//   - 428 if the request has no fence, unless policy.AllowUnfenced lets it pass;
-//   - 400 if it has several fences, or one that cannot be read; no key, one of more than 1,024
-//     bytes, or one that the checker has no place for;
-//   - 503 with Retry-After if the checker's store is unavailable. With policy.RunUnprotected the
-//     handler runs all the same, and the answer has "Fence-Status: bypassed";
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
-//     the key function fails, or the checker in another way.
+//   - 412 if a larger fence has been seen;
+//   - 428 if there is none, unless policy.AllowUnfenced;
+//   - 400 if the fence or the key cannot be read, or the client has not sent the key;
+//   - 500 if the application has not provided the key, or if the key function or the checker fails;
+//   - 503 with Retry-After if the checker's store is unavailable, unless policy.RunUnprotected.
 //
-// The fence is the value of the header field fence.Header, which the Transport of nethttp/fenced
-// sends. The key is the resource that the request works on, and all clients that write it must hold
-// the same lock, since fences of different locks cannot be compared. Once a fence has passed, every
-// lower one is refused, whatever the outcome of the request; the fence of a shared lease has no
-// such effect.
-//
-// The fence is compared before the handler runs. A handler that is paused after that can still
-// write what is out of date: let it compare again where it writes, with the token that
-// fence.FromContext finds, by redisfence's Set or sqlfence's Exec. Where nothing can compare, let
-// the handlers of a key run one at a time, so that no newer fence passes while one runs: put the
-// middleware behind concurrency, with a semaphore of one, on a memory store where one process has
-// the resource to itself.
-//
-// It stands behind authentication and authorisation, since a client that sends a large fence locks
-// out all others, and behind idempotency, so that a client that has lost the lock still gets the
-// answers to its earlier requests.
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/fenced.New] says, with echomw.OnError.
+// The client sends its fence with the Transport of that package.
 //
 // Options are policy.AllowUnfenced, policy.RunUnprotected, echomw.Unless, echomw.OnError and
 // echomw.OnDeny. New panics if checker or key is nil.

@@ -14,18 +14,14 @@ import (
 )
 
 // New returns middleware that takes one token of the request's key, and returns an error without
-// running the handler if there is none. The application's HTTPErrorHandler answers with it; echo's
-// own with a problem body (RFC 9457):
+// running the handler if there is none. The application's HTTPErrorHandler answers with it:
 //
-//   - 429 over the limit, with Retry-After and type quota-exceeded;
+//   - 429 with Retry-After over the limit;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
-//     requests pass;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
-//     the key function fails.
+//   - 500 if the application has not provided the key, or if the key function fails;
+//   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
 //
-// The response to every request that the limiter decided about has RateLimit and RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers).
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.New] says.
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, echomw.Unless,
 // echomw.OnError and echomw.OnDeny. New panics if limiter or key is nil.

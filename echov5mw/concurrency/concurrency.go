@@ -19,42 +19,15 @@ import (
 
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
 // semaphore of the request's key, and returns an error without running it if it does not get one.
-// The application's HTTPErrorHandler answers with it; echo's own with a problem body (RFC 9457):
+// The application's HTTPErrorHandler answers with it:
 //
-//   - 429 with Retry-After and type too-many-at-once if no permit is free, or others wait for one.
-//     With policy.Wait, if the request got none within that time, or at once if the queue is full
-//     (semaphore.WithMaxWaiting);
+//   - 429 with Retry-After if no permit is free, with policy.Wait within that time;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs
-//     without a permit instead, the answer has "Concurrency-Status: bypassed", and
-//     semaphore.FromContext finds none;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
-//     the key function fails.
+//   - 500 if the application has not provided the key, or if the key function fails;
+//   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
 //
-// Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
-// leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a
-// bulkhead. Waiters are served in the order in which they came.
-//
-// Retry-After is computed from the recent duration of handlers, the number of waiters and the
-// capacity: 1 s to 1 h.
-//
-// The handler's request has the permit's context. It ends when the permit is lost, with the cause
-// that semaphore.Permit documents, and with the request's own context, as when the client
-// disconnects; neither stops a handler that ignores its context. semaphore.FromContext finds the
-// permit in it.
-//
-// The permit is released when the handler returns or panics, and not before, whether or not the
-// client is still connected: a handler that should release it when its client disconnects watches
-// its context. The answer does not wait for the release, so a client that has it may find the
-// permit in use for about one round trip to the store. If the permit was lost while the handler
-// ran, echov5mw.OnError is called; the answer is the handler's.
-//
-// A request whose client disconnects while it waits leaves the queue, also behind the idempotency
-// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of
-// known length up to 64 KiB is read before the request waits, 16 MiB of such bodies in total; a
-// request with another unread body keeps waiting.
-//
-// A request that passes two of these middleware with the same semaphore and key takes two permits.
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
+// echov5mw.OnError.
 //
 // Options are policy.Wait, policy.FailOpen, echov5mw.Unless, echov5mw.OnError and echov5mw.OnDeny.
 // New panics if sem or key is nil.

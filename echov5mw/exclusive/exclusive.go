@@ -18,39 +18,16 @@ import (
 
 // New returns middleware that runs the handler while it holds the lock of the request's key, and
 // returns an error without running it if it does not get the lock. The application's
-// HTTPErrorHandler answers with it; echo's own with a problem body (RFC 9457):
+// HTTPErrorHandler answers with it:
 //
-//   - 409 with Retry-After and type locked if the lock is held. With policy.Wait, if it was not
-//     released within that time, or at once if policy.MaxWaiting requests (1,024 if not set) are
-//     waiting already;
+//   - 409 with Retry-After if the lock is held, with policy.Wait for all of that time;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 503 with Retry-After if the store is unavailable. With policy.RunUnprotected the handler runs
-//     without the lock instead, the answer has "Lock-Status: bypassed", and lock.FromContext finds
-//     no lease;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
-//     the key function fails.
+//   - 500 if the application has not provided the key, or if the key function fails;
+//   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected.
 //
-// Locks are those of locker: a caller of locker.Lock with the same key, in this process or another,
-// excludes the handler, and is excluded by it.
-//
-// The handler's request has the lease's context. It ends when the lock is lost, with the cause that
-// lock.Lease documents, and with the request's own context, as when the client disconnects; neither
-// stops a handler that ignores its context. lock.FromContext finds the lease in it, and so the
-// fence, which lets a resource refuse the late writes of a handler that was paused.
-//
-// The lock is released when the handler returns or panics, and not before, whether or not the
-// client is still connected. If it was lost while the handler ran, or cannot be released in time,
-// echov5mw.OnError is called; the answer is the handler's. An error that the handler returns
-// becomes an answer after the lock has been released.
-//
-// A request whose client disconnects while it waits leaves the queue, also behind the idempotency
-// middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of
-// known length up to 64 KiB is read before the request waits, 16 MiB of such bodies in total; a
-// request with another unread body keeps waiting.
-//
-// A request that passes two of these middleware with the same locker and key holds the lock once. A
-// handler that needs the locks of several keys takes them with lock.Locker's LockAll, since two
-// middleware with different keys may wait for each other.
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/exclusive.New] says, with
+// echov5mw.OnError. An error that the handler returns becomes an answer after the lock has been
+// released.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, echov5mw.Unless,
 // echov5mw.OnError and echov5mw.OnDeny. New panics if locker or key is nil.

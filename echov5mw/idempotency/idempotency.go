@@ -20,51 +20,28 @@ import (
 )
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
-// its answer to every repeat of the request. The key is a structured-field String, quoted or bare,
-// of 1 to 255 printable characters; [KeyFrom] reads another one. A key belongs to one request,
-// identified by a fingerprint of method, host, path, query, content type, preconditions, Range and
-// body. policy.Fingerprint replaces the body in it; policy.KeyAlone compares only method, host and
-// path.
+// its answer to every repeat of the request. For what it refuses it returns an error, with which
+// the application's HTTPErrorHandler answers:
 //
-// What a client sees:
-//
-//   - the handler's answer, the first time;
-//   - the same status, header fields, body and trailers with "Idempotency-Replayed: true" after
-//     that; without Set-Cookie, Date and what belongs to a connection. Fields that the handler
-//     deleted, or suppressed by a nil value, are missing in the replay too;
 //   - 409 with Retry-After while the first request runs;
+//   - 409 if its answer was not kept, or its outcome is unknown;
 //   - 422 if the key was used for another request;
-//   - 409 response-not-retained if the answer was not kept: it was streamed, or larger than the
-//     guard keeps (guard.WithMaxResult, guard.WithMaxScopeBytes);
-//   - 429 with Retry-After if the request is new and its scope has as many records as it may have
-//     (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
-//   - 409 outcome-unknown if an attempt died, or panicked, and may have had effects;
-//   - 400 if the key is malformed, given several times, or missing where it is required, or if the
-//     client has not sent what scopes the request; or if its body breaks off, or policy.Fingerprint
-//     refuses it;
-//   - 500 if the application has not provided the scope, such as the user whom authentication
-//     should have put into the context, or if the same guard is in the request's chain twice; both
-//     are logged once (policy.Logger);
-//   - 413 if the request's body is larger than policy.MaxBody, or than a limit outside lets pass;
-//   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected; or if the
-//     bodies of all requests together would take more memory than policy.MaxBodies.
+//   - 400 if the key is malformed, or missing where it is required, or if the client has not sent
+//     what scopes the request;
+//   - 413 if the body is larger than policy.MaxBody;
+//   - 429 with Retry-After if the scope is full (guard.WithMaxPerScope);
+//   - 500 if the application has not provided the scope, or if the same guard is in the chain
+//     twice;
+//   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected, or if bodies
+//     take too much memory.
 //
-// Refusals are errors, returned to the application's HTTPErrorHandler; echo's own answers with a
-// problem (RFC 9457). The handler's answer is recorded before it is sent, and sent even if it could
-// not be recorded; recording it is then retried in the background, and echov5mw.OnError is called.
+// What identifies a request, which answers are kept, what a replay has of them and what context the
+// handler has is as [github.com/lockkeeper/lockkeeper/nethttp/idempotency.New] says, with
+// echov5mw.OnError.
 //
 // If the handler of an attempt returns an error, its answer is what the HTTPErrorHandler makes of
 // it. To record that, the middleware calls the HTTPErrorHandler itself, and returns nil, so that it
 // runs once: middleware outside this one sees the status, and not the error.
-//
-// Which answers are kept and which are released, so that the next request runs, is a table in
-// docs/idempotency.md. A refusal by middleware of this module behind this one is released.
-//
-// The handler's request has the attempt's context: guard.FromContext finds the attempt in it. The
-// client's disconnecting does not end that context, and the handler runs to its end; a deadline of
-// the request's context ends it, and policy.MaxRun (5 minutes if not set) with the cause
-// policy.ErrMaxRun. guard.ClientContext ends when the client disconnects. If the handler panics,
-// the attempt is settled and the panic continues.
 //
 // Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies,
 // policy.Fingerprint, policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun,
@@ -74,13 +51,6 @@ func New(g *guard.Guard, scope echov5mw.ScopeFunc, opts ...policy.IdempotencyOpt
 	return adapter.Handler(httpmw.Idempotency(adapter.Echo{}, "echov5mw", g, scope, opts))
 }
 
-// KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from
-// another header, a field of the body, a webhook's event id. The key has 1 to 255 printable ASCII
-// characters, and is taken as it is. If key returns policy.ErrNoKey, or an empty key, the request
-// has none: it is refused with status 400 with policy.Required, and otherwise runs unguarded. Any
-// other error is the server's: status 500.
-//
-// The body is read before, of requests without a key too, so that key can read it, and the handler
-// again: policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It
-// panics if key is nil.
+// KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header, as
+// [github.com/lockkeeper/lockkeeper/nethttp/idempotency.KeyFrom] does. It panics if key is nil.
 func KeyFrom(key echov5mw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }

@@ -16,15 +16,12 @@ import (
 // New returns middleware that takes one token of the request's key, and answers without the handler
 // if there is none:
 //
-//   - 429 over the limit, with Retry-After and a problem body (RFC 9457) of type quota-exceeded;
+//   - 429 with Retry-After over the limit;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
-//     requests pass;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
-//     the key function fails.
+//   - 500 if the application has not provided the key, or if the key function fails;
+//   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
 //
-// The response to every request that the limiter decided about has RateLimit and RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers).
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.New] says.
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, ginmw.Unless and
 // ginmw.OnDeny. New panics if limiter or key is nil.
