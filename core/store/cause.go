@@ -32,20 +32,13 @@ var Causes = []Cause{
 }
 
 // Misconfigured returns an error that matches ErrMisconfigured and err, with this cause.
-func Misconfigured(cause Cause, err error) error { return &misconfigured{cause, err} }
-
-type misconfigured struct {
-	cause Cause
-	err   error
+func Misconfigured(cause Cause, err error) error {
+	return &caused{cause, ErrMisconfigured.Error() + ": " + err.Error(), []error{ErrMisconfigured, err}}
 }
-
-func (e *misconfigured) Error() string { return ErrMisconfigured.Error() + ": " + e.err.Error() }
-
-func (e *misconfigured) Unwrap() []error { return []error{ErrMisconfigured, e.err} }
 
 // Unavailable returns an error that matches ErrUnavailable, with this cause.
 func Unavailable(cause Cause, reason string) error {
-	return &unavailable{cause, ErrUnavailable.Error() + ": " + reason, ErrUnavailable}
+	return &caused{cause, ErrUnavailable.Error() + ": " + reason, []error{ErrUnavailable}}
 }
 
 // WithCauseOf returns an error with this text for a call that failed because an earlier one did. It
@@ -56,32 +49,30 @@ func WithCauseOf(earlier error, text string) error {
 	if errors.Is(earlier, ErrMisconfigured) {
 		matches = ErrMisconfigured
 	}
-	return &unavailable{CauseOf(earlier), text, matches}
+	return &caused{CauseOf(earlier), text, []error{matches}}
 }
 
-type unavailable struct {
+// caused is an error whose cause is known.
+type caused struct {
 	cause   Cause
 	text    string
-	matches error
+	matches []error
 }
 
-func (e *unavailable) Error() string { return e.text }
+func (e *caused) Error() string { return e.text }
 
-func (e *unavailable) Unwrap() error { return e.matches }
+func (e *caused) Unwrap() []error { return e.matches }
 
 // CauseOf returns the cause of an error that matches ErrUnavailable.
 func CauseOf(err error) Cause {
 	var (
-		known   *unavailable
-		setting *misconfigured
+		known   *caused
 		dns     *net.DNSError
 		network net.Error
 	)
 	switch {
 	case errors.As(err, &known):
 		return known.cause
-	case errors.As(err, &setting):
-		return setting.cause
 	case errors.Is(err, ErrFull):
 		return Full
 	case errors.Is(err, syscall.ECONNREFUSED):
