@@ -110,13 +110,14 @@ func (b *body) reader() io.Reader {
 func withBody(ctx context.Context, r *http.Request, b *body) *http.Request {
 	r = r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
-		original := r.Body
-		r.Body = struct {
-			io.Reader
-			io.Closer
-		}{b.reader(), original}
+		r.Body = readCloser{b.reader(), r.Body}
 	}
 	return r
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
 }
 
 // show calls a function of the application with a copy of the request that has its own body.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"net/http"
-	"sync/atomic"
 )
 
 const (
@@ -14,27 +13,20 @@ const (
 	maxEarlyBodies = 16 << 20
 )
 
-// earlyBodies are bodies that were read before their requests wait. An HTTP/1 server notices that a
-// client disconnects only after it has read the whole request.
-type earlyBodies struct{ taken atomic.Int64 }
-
-// read reads the body of a request, for which it remains readable, and returns how many bytes to
-// return to the budget when the request is answered. It does not read large bodies, or those of
-// unknown length.
-func (b *earlyBodies) read(r *http.Request) int64 {
+// readEarly reads the body of a request before that waits, since an HTTP/1 server notices that a
+// client disconnects only after it has read the whole request. The body remains readable. readEarly
+// returns how many bytes to return to the budget when the request is answered. It does not read large
+// bodies, or those of unknown length.
+func (b *budget) readEarly(r *http.Request) int64 {
 	n := r.ContentLength
 	if r.ProtoMajor != 1 || n <= 0 || n > maxEarly || r.Body == nil {
 		return 0
 	}
-	if b.taken.Add(n) > maxEarlyBodies {
-		b.taken.Add(-n)
+	if !b.take(n) {
 		return 0
 	}
 	original := r.Body
 	read, _ := io.ReadAll(io.LimitReader(original, n+1)) // an error is there for the handler, too
-	r.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(read), original), original}
+	r.Body = readCloser{io.MultiReader(bytes.NewReader(read), original), original}
 	return n
 }

@@ -31,9 +31,9 @@ func TestEarlyBody(t *testing.T) {
 		"shorter than announced": {request(10, 1000), 1000, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var b earlyBodies
-			if got := b.read(c.r); got != c.taken || b.taken.Load() != c.taken {
-				t.Errorf("took %d, and %d in all, want %d", got, b.taken.Load(), c.taken)
+			b := budget{max: maxEarlyBodies}
+			if got := b.readEarly(c.r); got != c.taken || b.used.Load() != c.taken {
+				t.Errorf("took %d, and %d in all, want %d", got, b.used.Load(), c.taken)
 			}
 			body, err := io.ReadAll(c.r.Body)
 			if err != nil || len(body) != c.want {
@@ -42,10 +42,10 @@ func TestEarlyBody(t *testing.T) {
 		})
 	}
 	t.Run("with an error", func(t *testing.T) {
-		var b earlyBodies
+		b := budget{max: maxEarlyBodies}
 		r := request(100, 100)
 		r.Body = http.MaxBytesReader(httptest.NewRecorder(), r.Body, 10)
-		b.read(r)
+		b.readEarly(r)
 		body, err := io.ReadAll(r.Body)
 		var tooLarge *http.MaxBytesError
 		if len(body) != 10 || !errors.As(err, &tooLarge) {
@@ -56,18 +56,18 @@ func TestEarlyBody(t *testing.T) {
 
 // The sum of all early bodies is bounded; others are not read early.
 func TestEarlyBodiesAreBounded(t *testing.T) {
-	var b earlyBodies
+	b := budget{max: maxEarlyBodies}
 	read := 0
 	for range 2 * maxEarlyBodies / maxEarly {
 		r := request(maxEarly, maxEarly)
-		if b.read(r) != 0 {
+		if b.readEarly(r) != 0 {
 			read++
 		}
 		if body, err := io.ReadAll(r.Body); err != nil || len(body) != maxEarly {
 			t.Fatalf("the handler reads %d bytes, %v", len(body), err)
 		}
 	}
-	if read != maxEarlyBodies/maxEarly || b.taken.Load() != maxEarlyBodies {
-		t.Errorf("%d were read, of %d bytes", read, b.taken.Load())
+	if read != maxEarlyBodies/maxEarly || b.used.Load() != maxEarlyBodies {
+		t.Errorf("%d were read, of %d bytes", read, b.used.Load())
 	}
 }

@@ -29,14 +29,14 @@ type hold[C any] struct {
 	*base[C]
 	*middleware.Hold
 	key    func(C) (string, error)
-	bodies earlyBodies
+	bodies budget // of those that are read early
 }
 
 func newHold[C any](a Adapter[C], h *middleware.Hold, key func(C) (string, error), s setting.Settings) Middleware[C] {
 	if key == nil {
 		panic(h.Package + ": New: nil key")
 	}
-	m := &hold[C]{base: newBase(a, h.Package, s), Hold: h, key: key}
+	m := &hold[C]{base: newBase(a, h.Package, s), Hold: h, key: key, bodies: budget{max: maxEarlyBodies}}
 	return m.serve
 }
 
@@ -45,7 +45,7 @@ func (m *hold[C]) serve(c C, next func(C) error) error {
 		return next(c)
 	}
 	x := &holdExchange[C]{exchange: newExchange(m.base, c, next), m: m}
-	defer func() { m.bodies.taken.Add(-x.early) }()
+	defer func() { m.bodies.used.Add(-x.early) }()
 	m.Serve(x.request.Context(), x)
 	return x.err
 }
@@ -59,7 +59,7 @@ type holdExchange[C any] struct {
 
 func (x *holdExchange[C]) Key() (string, error) { return x.m.key(x.c) }
 
-func (x *holdExchange[C]) Waits() { x.early = x.m.bodies.read(x.request) }
+func (x *holdExchange[C]) Waits() { x.early = x.m.bodies.readEarly(x.request) }
 
 func (x *holdExchange[C]) Run(ctx context.Context) { x.handle(x.request.WithContext(ctx)) }
 
