@@ -1,6 +1,7 @@
 package semaphore
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // ScopeName is the instrumentation scope of a Semaphore's telemetry.
@@ -74,15 +74,17 @@ func WithCapacityFunc(f func(key string) int) Option {
 // WithMeterProvider sets the provider of the metrics of a Semaphore and its variants. The default,
 // also for nil, is the global one. With refuses it.
 func WithMeterProvider(p metric.MeterProvider) Option {
-	return func(c *lease.Config) { c.SetProviders(func(all *telemetry.Providers) { all.Meter = p }) }
+	return func(c *lease.Config) { c.Providers.Meter, c.OfNew = p, true }
 }
 
 // WithTracerProvider sets the provider of the spans of a Semaphore and its variants. The default,
 // also for nil, is the global one. With refuses it.
 func WithTracerProvider(p trace.TracerProvider) Option {
-	return func(c *lease.Config) { c.SetProviders(func(all *telemetry.Providers) { all.Tracer = p }) }
+	return func(c *lease.Config) { c.Providers.Tracer, c.OfNew = p, true }
 }
 
 // WithLogger sets the logger of a Semaphore and its variants for failing renewals and lost permits:
 // slog.Default() by default. With refuses it. Keys are never logged.
-func WithLogger(l *slog.Logger) Option { return func(c *lease.Config) { c.SetLogger(l) } }
+func WithLogger(l *slog.Logger) Option {
+	return func(c *lease.Config) { c.Logger, c.OfNew = cmp.Or(l, c.Logger), true }
+}

@@ -33,7 +33,7 @@ type Config struct {
 	// Of New alone.
 	Providers telemetry.Providers
 	Logger    *slog.Logger
-	ofNew     bool // one of them was given
+	OfNew     bool // one of them was given
 }
 
 // maxLabel is the largest label of a holder, in bytes.
@@ -56,9 +56,9 @@ func NewConfig[O ~func(*Config)](pkg string, st store.Leases, name string, other
 // Vary returns the configuration of a variant of a mechanism.
 func Vary[O ~func(*Config)](pkg string, c *Config, opts []O) (*Config, error) {
 	base := *c
-	base.ofNew = false
+	base.OfNew = false
 	varied, err := with(pkg+": With", base, opts)
-	if err == nil && varied.ofNew {
+	if err == nil && varied.OfNew {
 		return nil, errors.New(pkg + ": With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")
 	}
 	return varied, err
@@ -93,18 +93,4 @@ func (c *Config) check() error {
 // Text returns the settings that mechanisms of one name must have in common.
 func (c *Config) Text() string {
 	return fmt.Sprintf("ttl=%v renewal=%t max_hold=%v", c.TTL, c.Renew, c.MaxHold)
-}
-
-// SetProviders changes the providers of telemetry.
-func (c *Config) SetProviders(change func(*telemetry.Providers)) {
-	change(&c.Providers)
-	c.ofNew = true
-}
-
-// SetLogger sets the logger, unless it is nil.
-func (c *Config) SetLogger(l *slog.Logger) {
-	c.ofNew = true
-	if l != nil {
-		c.Logger = l
-	}
 }

@@ -186,13 +186,6 @@ func (k *Keeper[H]) drop(e *Entry[H]) {
 	k.kept--
 }
 
-// Len returns the number of leases.
-func (k *Keeper[H]) Len() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.kept
-}
-
 // Wait blocks until no renewal is in flight.
 func (k *Keeper[H]) Wait() { k.running.Wait() }
 

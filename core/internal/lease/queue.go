@@ -241,14 +241,9 @@ func (p *Pool) handOn(h *Hold) bool {
 }
 
 // Backlog returns how many callers wait for a key in this process without a place in the store's queue.
-func (p *Pool) Backlog(key string) int {
+func (p *Pool) Backlog(key string) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.backlog(key)
-}
-
-// backlog is called with mu held.
-func (p *Pool) backlog(key string) (n int) {
 	for q := p.queues[key]; q != nil; q = q.next {
 		n += max(q.waiters.Len()-len(q.places), 0)
 	}
