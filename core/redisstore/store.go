@@ -10,6 +10,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,11 +124,7 @@ func WithoutDenialCache() Option { return func(c *config) { c.noDenialCache = tr
 // WithLogger sets the logger for outages of Redis and their end, damaged records, and
 // misconfigurations: slog.Default() by default. Keys are never logged.
 func WithLogger(l *slog.Logger) Option {
-	return func(c *config) {
-		if l != nil {
-			c.logger = l
-		}
-	}
+	return func(c *config) { c.logger = cmp.Or(l, c.logger) }
 }
 
 // WithMeterProvider sets the provider of the store's metrics. The default, also for nil, is the
@@ -222,9 +219,9 @@ func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 
 // Close implements store.Store. It does not close the client.
-func (s *Store) Close() error { return s.hooks.Close(s.closeNow) }
-
-func (s *Store) closeNow() {
-	s.redis.Close()
-	s.denials.stop()
+func (s *Store) Close() error {
+	return s.hooks.Close(func() {
+		s.redis.Close()
+		s.denials.stop()
+	})
 }

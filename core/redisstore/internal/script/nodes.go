@@ -2,6 +2,7 @@ package script
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,16 +131,7 @@ func (ns *nodes) refresh() {
 func (ns *nodes) requestMap(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var (
-		mu      sync.Mutex
-		masters = make(map[*redis.Client]bool)
-	)
-	err := ns.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
-		mu.Lock()
-		defer mu.Unlock()
-		masters[master] = true
-		return nil
-	})
+	masters, err := ns.mastersNow(ctx)
 	if err == nil && ctx.Err() != nil { // the map is the old one
 		err = ctx.Err()
 	}
@@ -150,12 +142,24 @@ func (ns *nodes) requestMap(ctx context.Context, timeout time.Duration) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	for master, n := range ns.masters {
-		if !masters[master] {
+		if !slices.Contains(masters, master) {
 			n.retire()
 			delete(ns.masters, master)
 		}
 	}
 	return nil
+}
+
+// mastersNow returns the masters of a Cluster.
+func (ns *nodes) mastersNow(ctx context.Context) (masters []*redis.Client, err error) {
+	var mu sync.Mutex
+	err = ns.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		masters = append(masters, master)
+		return nil
+	})
+	return masters, err
 }
 
 // stop ends the background work of all nodes.
@@ -170,17 +174,5 @@ func (c *Client) Masters(ctx context.Context) ([]*redis.Client, error) {
 	if c.nodes.cluster == nil {
 		return []*redis.Client{c.nodes.whole.server}, nil
 	}
-	return Do(ctx, c.nodes.whole, Command{Operation: route}, func(ctx context.Context) ([]*redis.Client, error) {
-		var (
-			mu      sync.Mutex
-			masters []*redis.Client
-		)
-		err := c.nodes.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
-			mu.Lock()
-			defer mu.Unlock()
-			masters = append(masters, master)
-			return nil
-		})
-		return masters, err
-	})
+	return Do(ctx, c.nodes.whole, Command{Operation: route}, c.nodes.mastersNow)
 }
