@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -120,9 +121,5 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 // WithLogger sets the logger for failing renewals, lost attempts, unconfirmed completions and
 // damaged records: slog.Default() by default. Keys and scopes are never logged.
 func WithLogger(l *slog.Logger) Option {
-	return func(c *config) {
-		if l != nil {
-			c.logger = l
-		}
-	}
+	return func(c *config) { c.logger = cmp.Or(l, c.logger) }
 }

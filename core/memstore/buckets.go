@@ -34,7 +34,7 @@ func (b *buckets) init(limit int, refuse bool) {
 	b.seed, b.refuse = maphash.MakeSeed(), refuse
 	b.shards = make([]bucketShard, min(max(limit/1024, 1), 256))
 	for i := range b.shards {
-		b.shards[i].limit = ceilDiv(limit, len(b.shards))
+		b.shards[i].limit = (limit + len(b.shards) - 1) / len(b.shards)
 	}
 }
 

@@ -75,7 +75,8 @@ func (r *recordShard) removed(rec *record) {
 	r.room.free(recordBytes)
 	sc := rec.scope
 	if sc.all.Remove(rec.place); sc.all.Len() == 0 {
-		r.dropScope(sc)
+		delete(r.scopes, sc.name)
+		r.fullest.Remove(sc)
 	}
 }
 

@@ -135,12 +135,6 @@ func (r *recordShard) scope(name string) *recordScope {
 	return sc
 }
 
-// dropScope removes a scope without records.
-func (r *recordShard) dropScope(sc *recordScope) {
-	delete(r.scopes, sc.name)
-	r.fullest.Remove(sc)
-}
-
 // resize adds n to the bytes of a scope's results.
 func (r *recordShard) resize(sc *recordScope, n int) {
 	sc.bytes += n

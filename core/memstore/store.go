@@ -194,5 +194,3 @@ func duration(micros int64) time.Duration { return time.Duration(micros) * time.
 func shardOf[S any](s *Store, shards []S, key string) *S {
 	return &shards[maphash.String(s.seed, key)%uint64(len(shards))]
 }
-
-func ceilDiv(a, b int) int { return (a + b - 1) / b }

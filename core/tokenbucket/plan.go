@@ -1,6 +1,7 @@
 package tokenbucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,11 +94,7 @@ func (l Limit) compile(limiter string) (compiledPlan, error) {
 	if err := l.check(); err != nil {
 		return compiledPlan{}, err
 	}
-	name := l.name
-	if name == "" {
-		name = limiter
-	}
-	return fix(newMeter(l, name, l.name)), nil
+	return fix(newMeter(l, cmp.Or(l.name, limiter), l.name)), nil
 }
 
 func (ls Limits) compile(limiter string) (compiledPlan, error) {

@@ -43,15 +43,12 @@ type Passage struct {
 
 // Check decides about a request with these values of the fence's header field. It returns how the
 // request passes, or why it does not.
-func (m *Fence) Check(ctx context.Context, values []string, key func() (string, error)) (Passage, *policy.Denial) {
-	passage, denial := m.check(ctx, values, key)
-	if denial != nil {
-		Fail(ctx, *denial)
-	}
-	return passage, denial
-}
-
-func (m *Fence) check(ctx context.Context, values []string, key func() (string, error)) (Passage, *policy.Denial) {
+func (m *Fence) Check(ctx context.Context, values []string, key func() (string, error)) (passage Passage, denial *policy.Denial) {
+	defer func() {
+		if denial != nil {
+			Fail(ctx, *denial)
+		}
+	}()
 	if len(values) == 0 && m.allowUnfenced {
 		return Passage{Context: ctx}, nil
 	}
@@ -67,7 +64,7 @@ func (m *Fence) check(ctx context.Context, values []string, key func() (string, 
 	if err := naming.CheckKey(k); err != nil {
 		return Passage{}, &policy.Denial{Reason: policy.KeyMalformed, Err: err}
 	}
-	passage := Passage{Context: fence.NewContext(ctx, token)}
+	passage = Passage{Context: fence.NewContext(ctx, token)}
 	err = m.checker.Check(ctx, k, token)
 	switch {
 	case err == nil:

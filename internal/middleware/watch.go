@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -35,11 +36,7 @@ type Watch struct {
 
 // newWatch returns the watch of the middleware with this mechanism and policy.
 func newWatch(s setting.Settings, mechanism, name string) *Watch {
-	logger := s.Logger
-	if logger == nil {
-		logger = slog.Default()
-	}
-	logger = logger.With("mechanism", mechanism)
+	logger := cmp.Or(s.Logger, slog.Default()).With("mechanism", mechanism)
 	if name != "" {
 		logger = logger.With("policy", name)
 	}

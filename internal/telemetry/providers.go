@@ -4,6 +4,8 @@
 package telemetry
 
 import (
+	"cmp"
+
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -26,19 +28,11 @@ type Providers struct {
 }
 
 func (p Providers) meter(scope string) metric.Meter {
-	provider := p.Meter
-	if provider == nil {
-		provider = otel.GetMeterProvider()
-	}
-	return provider.Meter(scope, metric.WithInstrumentationVersion(Version))
+	return cmp.Or(p.Meter, otel.GetMeterProvider()).Meter(scope, metric.WithInstrumentationVersion(Version))
 }
 
 func (p Providers) tracer(scope string) trace.Tracer {
-	provider := p.Tracer
-	if provider == nil {
-		provider = otel.GetTracerProvider()
-	}
-	return provider.Tracer(scope, trace.WithInstrumentationVersion(Version))
+	return cmp.Or(p.Tracer, otel.GetTracerProvider()).Tracer(scope, trace.WithInstrumentationVersion(Version))
 }
 
 // must returns an instrument. With an error, the API still returns a usable one; the error goes to

@@ -16,6 +16,7 @@
 package clientip
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/http"
@@ -185,11 +186,7 @@ func (r Resolver) Key(req *http.Request) (string, error) {
 	if addr.Is4() {
 		return addr.String(), nil
 	}
-	bits := r.ipv6Bits
-	if bits == 0 {
-		bits = defaultIPv6Bits
-	}
-	network := netip.PrefixFrom(addr, bits).Masked()
+	network := netip.PrefixFrom(addr, cmp.Or(r.ipv6Bits, defaultIPv6Bits)).Masked()
 	var buf [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
 	return string(network.AppendTo(buf[:0])), nil
 }

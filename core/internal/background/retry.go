@@ -1,6 +1,7 @@
 package background
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,12 +89,7 @@ func (q *RetryQueue) Add(t Task) bool {
 	return true
 }
 
-func (q *RetryQueue) max() int {
-	if q.MaxBytes == 0 {
-		return defaultBytes
-	}
-	return q.MaxBytes
-}
+func (q *RetryQueue) max() int { return cmp.Or(q.MaxBytes, defaultBytes) }
 
 // Free returns the free bytes.
 func (q *RetryQueue) Free() int {

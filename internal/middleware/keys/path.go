@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 )
@@ -20,10 +21,7 @@ func PathValue(name string, value func(name string) string, u *url.URL, pattern 
 		return v
 	}
 	if pattern.Has(name) {
-		sent := u.RawPath
-		if sent == "" {
-			sent = u.EscapedPath()
-		}
+		sent := cmp.Or(u.RawPath, u.EscapedPath())
 		// Never both: a path that was sent with an escape is longer than the decoded one.
 		escaped := pattern.fill(func(name string) string { return url.PathEscape(value(name)) })
 		if path, err := url.PathUnescape(escaped); err == nil && begins(u.Path, path) {
