@@ -109,33 +109,21 @@ var outcomes = map[string]store.BeginOutcome{
 	"mismatched": store.Mismatched, "undecided": store.Undecided, "refused": store.Refused, "full": store.ScopeFull,
 }
 
-func readBeginReply(reply any) (beginReply, error) {
-	var b beginReply
-	fields, ok := reply.([]any)
-	if !ok || len(fields) < 2 {
-		return b, script.ErrOddReply
+func readBeginReply(reply any) (b beginReply, err error) {
+	r := script.Fields(reply)
+	outcome, known := outcomes[r.Text()]
+	b.Outcome, b.Number = outcome, int(r.Number())
+	switch outcome {
+	case store.Busy, store.ScopeFull:
+		b.Remaining = r.Micros()
+	case store.Settled:
+		_ = r.Micros() // no lease is left
+		state, settled := states[r.Text()]
+		known = known && settled
+		b.State, b.Status, b.Data, b.bytes = state, int(r.Number()), []byte(r.Text()), int(r.Number())
 	}
-	name, _ := fields[0].(string)
-	number, isNumber := fields[1].(int64)
-	if b.Outcome, ok = outcomes[name]; !ok || !isNumber {
-		return b, script.ErrOddReply
-	}
-	b.Number = int(number)
-	switch {
-	case (b.Outcome == store.Busy || b.Outcome == store.ScopeFull) && len(fields) == 3:
-		left, _ := fields[2].(int64)
-		b.Remaining = time.Duration(left) * time.Microsecond
-	case b.Outcome == store.Settled && len(fields) == 7:
-		letter, _ := fields[3].(string)
-		status, _ := fields[4].(int64)
-		data, _ := fields[5].(string)
-		bytes, _ := fields[6].(int64)
-		if b.State, ok = states[letter]; !ok {
-			return b, script.ErrOddReply
-		}
-		b.Status, b.Data, b.bytes = int(status), []byte(data), int(bytes)
-	case b.Outcome == store.Busy, b.Outcome == store.ScopeFull, b.Outcome == store.Settled:
-		return b, script.ErrOddReply
+	if !known || r.Err != nil || len(r.Left) > 0 {
+		return beginReply{}, script.ErrOddReply
 	}
 	return b, nil
 }
