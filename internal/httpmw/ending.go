@@ -2,6 +2,7 @@ package httpmw
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
@@ -35,11 +36,7 @@ func (m *idempotency[C]) ending(method string, status int) middleware.Ending {
 
 // safe reports whether a method is defined to have no effects.
 func safe(method string) bool {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		return true
-	}
-	return false
+	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace}, method)
 }
 
 // partial reports whether an answer has only a range of the content. It is kept only if the

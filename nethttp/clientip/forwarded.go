@@ -3,9 +3,9 @@ package clientip
 import (
 	"fmt"
 	"iter"
-	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -47,12 +47,7 @@ func (s *proxySet) contains(addr netip.Addr) bool {
 	if !addr.IsValid() {
 		return s.unixSocket
 	}
-	for _, p := range s.prefixes {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // client walks from remote to the left until an address is not a proxy's.
@@ -133,17 +128,8 @@ func cutIPv4(s string) (string, bool) {
 }
 
 func isPort(s string) bool {
-	n := 0
-	for i := range len(s) {
-		c := s[i]
-		if c < '0' || c > '9' {
-			return false
-		}
-		if n = 10*n + int(c-'0'); n > math.MaxUint16 {
-			return false
-		}
-	}
-	return s != ""
+	_, err := strconv.ParseUint(s, 10, 16)
+	return err == nil
 }
 
 // parseAddr reads an address with or without a port, in brackets or not.

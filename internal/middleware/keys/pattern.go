@@ -1,6 +1,9 @@
 package keys
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Pattern is a route's pattern, cut before and after its parameters.
 type Pattern []part
@@ -74,12 +77,7 @@ func Coloned(pattern string) (p Pattern) {
 
 // Has reports whether the pattern has a parameter.
 func (p Pattern) Has(name string) bool {
-	for _, x := range p {
-		if x.param == name {
-			return name != ""
-		}
-	}
-	return false
+	return name != "" && slices.ContainsFunc(p, func(x part) bool { return x.param == name })
 }
 
 // fill returns the pattern with the values of the parameters in their places.

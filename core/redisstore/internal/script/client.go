@@ -71,7 +71,7 @@ func New(config Config) *Client {
 		operations = append(operations, op.Name)
 	}
 	c.telemetry = telemetry.NewStore(config.Providers, config.ScopeName, "redis", operations, func() bool {
-		return slices.ContainsFunc(c.nodes.all(), (*Node).isDown)
+		return slices.ContainsFunc(c.Nodes(), (*Node).isDown)
 	})
 	faults := config.Logger.With("store", "redis")
 	c.damage = telemetry.NewRepeated(faults, telemetry.DamagedRecord)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -34,12 +35,9 @@ func didNotRun(err error) bool {
 	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed) {
 		return true
 	}
-	for _, prefix := range notNow {
-		if redisfault.Says(err, prefix) || redisfault.IsReply(err) && strings.HasPrefix(err.Error(), prefix) {
-			return true
-		}
-	}
-	return false
+	return redisfault.IsReply(err) && slices.ContainsFunc(notNow, func(prefix string) bool {
+		return redisfault.Says(err, prefix) || strings.HasPrefix(err.Error(), prefix)
+	})
 }
 
 // isNoScript also knows the spelling of proxies, "ERR NOSCRIPT".

@@ -85,9 +85,8 @@ func (ns *nodes) add(master *redis.Client, key string) *Node {
 }
 
 // Nodes returns all known nodes.
-func (c *Client) Nodes() []*Node { return c.nodes.all() }
-
-func (ns *nodes) all() []*Node {
+func (c *Client) Nodes() []*Node {
+	ns := &c.nodes
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
 	all := []*Node{ns.whole}
@@ -164,7 +163,7 @@ func (ns *nodes) mastersNow(ctx context.Context) (masters []*redis.Client, err e
 
 // stop ends the background work of all nodes.
 func (ns *nodes) stop() {
-	for _, n := range ns.all() {
+	for _, n := range ns.owner.Nodes() {
 		n.dials.stop()
 	}
 }
