@@ -1,6 +1,6 @@
-// Package grpcmw has what the gRPC interceptors of all policies share: functions that sendMessages by what a
-// call is limited, locked or scoped, which calls an interceptor leaves alone, and what a refusal
-// looks like. The interceptors themselves are in its subpackages.
+// Package grpcmw has what the gRPC interceptors of all policies share: functions that return the key
+// or the scope of a call, the options of every interceptor, and what a refusal looks like. The
+// interceptors are its subpackages.
 //
 // Each policy has interceptors for unary calls and for streams. [ServerOptions] installs both, in
 // the order given, the first outermost:
@@ -41,14 +41,9 @@ import (
 // error is INTERNAL too. Neither policy.FailOpen nor policy.RunUnprotected lets such a call pass.
 type KeyFunc func(call *Call) (string, error)
 
-// ByMetadata keys by the value of the call's metadata of this name: one that your own proxy sets,
-// and removes from what clients send, or one by which a client divides what it owns, joined to its
-// identity: Join(ByContext(…), ByMetadata(…)) in front of exclusive.
-//
-// Clients choose what they send. A limit by metadata protects from none of them: with a fresh value
-// for every call, 1,000 of 1,000 pass a limit of 3 an hour. A scope by metadata gives a client's
-// answers to every client that sends its value. For both, use what authentication has verified
-// ([ByContext]), or the address ([ByClientIP]). Several values of the name count as none.
+// ByMetadata keys by the value of the call's metadata of this name. Clients choose what they send:
+// [nethttp.ByHeader] says what such a key is good for, and that it protects from no client. Several
+// values of the name count as none.
 func ByMetadata(name string) KeyFunc {
 	name = strings.ToLower(name)
 	return func(call *Call) (string, error) {
@@ -131,9 +126,7 @@ func field(message protoreflect.Message, names []string) (string, error) {
 }
 
 // ByContext keys by a value that an earlier interceptor, such as authentication, put into the
-// call's context under this key: a string, an integer or a fmt.Stringer. A value that is not there,
-// the zero value of its type (a nil pointer, 0) and an empty text are policy.ErrNotProvided: the
-// interceptor that provides it must run before, and refuse calls that it knows nothing of.
+// call's context under this key. [nethttp.ByContext] says which values are keys.
 func ByContext(key any) KeyFunc {
 	of := keys.OfContext("grpcmw", key)
 	return func(call *Call) (string, error) { return of(call.ctx.Value(key)) }
@@ -144,14 +137,9 @@ func Global() KeyFunc {
 	return func(*Call) (string, error) { return keys.Global, nil }
 }
 
-// Join keys by several keys together, such as a tenant and a method. A call needs all of them. The
-// parts cannot run into each other: no two lists of keys are joined to the same text.
+// Join keys by several keys together, as [nethttp.Join] does.
 func Join(parts ...KeyFunc) KeyFunc { return keys.Join("grpcmw", parts) }
 
-// FirstOf keys by the first of several keys that the call has, such as the user, or else the
-// client's address: FirstOf(ByContext(userKey{}), ByPeer()). The position is part of the key, so
-// that a client which chooses the value of one cannot pass for another. Never put a key that the
-// client chooses first: a client that sends a fresh one each time never reaches the next. FirstOf
-// skips what was not sent and what the application did not provide; any other error ends the
-// search.
+// FirstOf keys by the first of several keys that the call has, as [nethttp.FirstOf] does:
+// FirstOf(ByContext(userKey{}), ByPeer()). Never put a key that the client chooses first.
 func FirstOf(choices ...KeyFunc) KeyFunc { return keys.FirstOf("grpcmw", choices) }

@@ -2,15 +2,12 @@ package grpcmw
 
 import "github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 
-// ScopeFunc returns the owner of a call, for policies where no client may get another's answer. It
-// is made by [ScopeBy] or [Unscoped], and is not a KeyFunc: a scope is the caller, a key is the
-// operation.
+// ScopeFunc returns the owner of a call, as a [nethttp.ScopeFunc] does. It is made by [ScopeBy] or
+// [Unscoped].
 type ScopeFunc struct{ scope keys.Scope[*Call] }
 
 // ScopeBy scopes by a key that stands for the authenticated subject, such as
-// ScopeBy(ByContext(userKey{})). It should be stable, such as a user's number, and not a credential
-// that is renewed, nor anything that the client chooses, such as metadata. An error of the key is
-// answered as [KeyFunc] says: with INTERNAL if authentication has provided no subject.
+// ScopeBy(ByContext(userKey{})), and that the client does not choose: see [nethttp.ScopeBy].
 func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("grpcmw", key)} }
 
 // Unscoped puts all calls into one scope: every client that sends the same key and request gets the
