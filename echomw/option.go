@@ -19,10 +19,7 @@ func Unless(skip func(c echo.Context) bool) Option { return httpmw.Unless("echom
 // or returns an error for the HTTPErrorHandler. The denial's Reason says which policy refused, and
 // why.
 func OnDeny(deny func(c echo.Context, d policy.Denial) error) Option {
-	if deny == nil {
-		panic("echomw: OnDeny: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
+	return setting.Given("echomw: OnDeny", deny, func(s *setting.Settings) { s.Deny = deny })
 }
 
 // OnError makes a middleware call report with errors that it does not return, since they do not

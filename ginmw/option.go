@@ -18,8 +18,5 @@ func Unless(skip func(c *gin.Context) bool) Option { return httpmw.Unless("ginmw
 // been aborted, and the header fields of the refusal are set; deny writes status and body. The
 // denial's Reason says which policy refused, and why.
 func OnDeny(deny func(c *gin.Context, d policy.Denial)) Option {
-	if deny == nil {
-		panic("ginmw: OnDeny: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
+	return setting.Given("ginmw: OnDeny", deny, func(s *setting.Settings) { s.Deny = deny })
 }

@@ -10,20 +10,14 @@ type Option interface{ setting.RPCOption }
 
 // Unless makes an interceptor skip the calls for which skip returns true.
 func Unless(skip func(call *Call) bool) Option {
-	if skip == nil {
-		panic("grpcmw: Unless: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Skip = skip })
+	return setting.Given("grpcmw: Unless", skip, func(s *setting.Settings) { s.Skip = skip })
 }
 
 // OnDeny makes an interceptor refuse calls with the error that deny returns, which should be a
 // status. The handler does not run. [NewError] makes one in which [DenialOf] finds the denial,
 // whose Reason says which policy refused, and why.
 func OnDeny(deny func(call *Call, d policy.Denial) error) Option {
-	if deny == nil {
-		panic("grpcmw: OnDeny: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
+	return setting.Given("grpcmw: OnDeny", deny, func(s *setting.Settings) { s.Deny = deny })
 }
 
 // OnError makes an interceptor call report with errors of the server's side: the store was
@@ -34,8 +28,5 @@ func OnDeny(deny func(call *Call, d policy.Denial) error) Option {
 //
 // The call's goroutine calls report, before or after the handler, so it must be quick.
 func OnError(report func(call *Call, err error)) Option {
-	if report == nil {
-		panic("grpcmw: OnError: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Report = report })
+	return setting.Given("grpcmw: OnError", report, func(s *setting.Settings) { s.Report = report })
 }

@@ -18,10 +18,7 @@ func Unless(skip func(r *http.Request) bool) Option { return httpmw.Unless("neth
 // does not run, and the header fields of the refusal are set; deny writes status and body. The
 // denial's Reason says which policy refused, and why.
 func OnDeny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) Option {
-	if deny == nil {
-		panic("nethttp: OnDeny: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Deny = deny })
+	return setting.Given("nethttp: OnDeny", deny, func(s *setting.Settings) { s.Deny = deny })
 }
 
 // OnError makes a middleware call report with errors of the server's side: the store was

@@ -18,13 +18,8 @@ const ScopeName = "github.com/lockkeeper/lockkeeper/core/policy"
 
 // Option is an option of the middleware of every policy and every framework.
 type Option interface {
-	RateLimitOption
-	RPCRateLimitOption
-	IdempotencyOption
-	RPCIdempotencyOption
-	ExclusiveOption
-	ConcurrencyOption
-	FencedOption
+	setting.HTTPOption
+	setting.RPCOption
 }
 
 // ProblemTypes sets what the problem types of refusals begin with, in bodies, Link fields and

@@ -26,8 +26,7 @@ func MaxRun(d time.Duration) GuardOption {
 
 // StatusOption is an option of the middleware whose answers can say what did not go as it should.
 type StatusOption interface {
-	IdempotencyOption
-	RPCIdempotencyOption
+	GuardOption
 	RateLimitOption
 	RPCRateLimitOption
 }

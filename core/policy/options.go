@@ -55,8 +55,7 @@ type WaitOption interface {
 // UnprotectedOption is an option of the middleware that protect a handler: idempotency, exclusive
 // and fenced.
 type UnprotectedOption interface {
-	IdempotencyOption
-	RPCIdempotencyOption
+	GuardOption
 	ExclusiveOption
 	FencedOption
 }
@@ -225,10 +224,7 @@ func MaxBodies(n int64) IdempotencyOption {
 // not see. If f returns an error, the request is refused as the client's mistake, with status 400.
 // Fingerprint panics if f is nil, and New if there is [KeyAlone] as well.
 func Fingerprint(f func(r *http.Request, body []byte) ([]byte, error)) IdempotencyOption {
-	if f == nil {
-		panic("policy: Fingerprint: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Fingerprint = f })
+	return setting.Given("policy: Fingerprint", f, func(s *setting.Settings) { s.Fingerprint = f })
 }
 
 // KeyAlone makes requests with the same key the same request, whatever their body, query and header

@@ -38,10 +38,7 @@ func KeyFrom(key grpcmw.KeyFunc) policy.RPCIdempotencyOption {
 // change the request. If it returns an error, the call is refused as the client's mistake, with
 // INVALID_ARGUMENT. Fingerprint panics if f is nil, and New if there is policy.KeyAlone as well.
 func Fingerprint(f func(call *grpcmw.Call) ([]byte, error)) policy.RPCIdempotencyOption {
-	if f == nil {
-		panic("idempotency: Fingerprint: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.CallFingerprint = f })
+	return setting.Given("idempotency: Fingerprint", f, func(s *setting.Settings) { s.CallFingerprint = f })
 }
 
 // KeepCodes keeps and replays answers with these codes, whatever the table in docs/idempotency.md

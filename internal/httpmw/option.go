@@ -7,18 +7,12 @@ import (
 
 // Unless is Unless of the package called name, whose functions take requests as an R.
 func Unless[R any](name string, skip func(R) bool) setting.HTTPOption {
-	if skip == nil {
-		panic(name + ": Unless: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Skip = skip })
+	return setting.Given(name+": Unless", skip, func(s *setting.Settings) { s.Skip = skip })
 }
 
 // OnError is OnError of the package called name, whose functions take requests as an R.
 func OnError[R any](name string, report func(R, error)) setting.HTTPOption {
-	if report == nil {
-		panic(name + ": OnError: nil function")
-	}
-	return setting.Func(func(s *setting.Settings) { s.Report = report })
+	return setting.Given(name+": OnError", report, func(s *setting.Settings) { s.Report = report })
 }
 
 // KeyFrom is idempotency.KeyFrom.

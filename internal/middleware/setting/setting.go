@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
 // Settings is what a middleware was given. Which of the fields apply to it is a matter of its
@@ -89,6 +91,15 @@ func Of[O option](options []O) Settings {
 		}
 	}
 	return s
+}
+
+// Given returns an option that sets a function in a framework's own types. It panics, as the function
+// called name, if what was given is nil.
+func Given(name string, given any, set Func) Func {
+	if naming.IsNil(given) {
+		panic(name + ": nil function")
+	}
+	return set
 }
 
 // Hook returns a function in a framework's own types that a middleware was given, or nil. It
