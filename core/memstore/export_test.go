@@ -8,19 +8,27 @@ func (s *Store) RecordBytes() (used, counted int) {
 	for i := range s.records {
 		r := &s.records[i]
 		r.mu.Lock()
-		records, data := make(map[*recordScope]int), make(map[*recordScope]int)
-		for rec := range r.records.Values {
-			counted += recordBytes + len(rec.data)
-			records[rec.scope]++
-			data[rec.scope] += len(rec.data)
-		}
-		if len(records) != len(r.scopes) || len(r.fullest) != len(r.scopes) {
-			panic("the scopes of a shard are not those of its records")
-		}
+		records := 0
 		for name, sc := range r.scopes {
-			if sc.name != name || sc.all.Len() != records[sc] || sc.bytes != data[sc] || r.fullest[sc.index] != sc {
+			results, data := 0, 0
+			for e := sc.all.Front(); e != nil; e = e.Next() {
+				rec := e.Value.(*record)
+				if rec.scope != sc {
+					panic("a record is in another scope")
+				}
+				if len(rec.data) > 0 {
+					results++
+				}
+				data += len(rec.data)
+			}
+			if sc.name != name || sc.all.Len() == 0 || sc.results.Len() != results || sc.bytes != data || r.fullest[sc.index] != sc {
 				panic("a scope is not counted as it is")
 			}
+			records += sc.all.Len()
+			counted += sc.all.Len()*recordBytes + data
+		}
+		if records != r.records.Len() || len(r.fullest) != len(r.scopes) {
+			panic("the scopes of a shard are not those of its records")
 		}
 		r.mu.Unlock()
 	}

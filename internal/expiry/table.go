@@ -99,12 +99,3 @@ func (t *Table[K, V]) Sweep(n int, now int64) {
 		}
 	}
 }
-
-// Values calls yield for every value, expired ones included, until it returns false.
-func (t *Table[K, V]) Values(yield func(V) bool) {
-	for i := range t.entries {
-		if !yield(t.entries[i].Value) {
-			return
-		}
-	}
-}
