@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/bucketmodel"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/bucketmodel"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
