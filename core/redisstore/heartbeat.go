@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -146,12 +145,15 @@ func (ws *waiters) deadAfter() time.Duration {
 func (ws *waiters) schedule(k *waitedKey, ends time.Duration) {
 	wait := ws.interval()
 	wait -= jitter(wait / 5)
-	due := time.Now().Add(wait)
-	due = due.Add(-(due.Sub(ws.began) % shareEvery)) // together with others
-	if ends > 0 && ends < wait {
-		due = time.Now().Add(ends + time.Millisecond + jitter(20*time.Millisecond))
+	switch {
+	case ends > 0 && ends < shareEvery:
+		ws.scheduleAt(k, time.Now().Add(ends+time.Millisecond))
+		return
+	case ends > 0 && ends < wait:
+		wait = ends + shareEvery
 	}
-	ws.scheduleAt(k, due)
+	due := time.Now().Add(wait)
+	ws.scheduleAt(k, due.Add(-(due.Sub(ws.began) % shareEvery))) // together with others
 }
 
 func (ws *waiters) scheduleAt(k *waitedKey, due time.Time) {
@@ -159,7 +161,7 @@ func (ws *waiters) scheduleAt(k *waitedKey, due time.Time) {
 		return
 	}
 	k.due = due
-	heap.Fix(&ws.due, k.index)
+	ws.due.Fix(k)
 	ws.notify()
 }
 
@@ -207,7 +209,7 @@ func (ws *waiters) dueNow() (due []*waitedKey, next time.Time, more bool) {
 		k := ws.due[0]
 		due = append(due, k)
 		k.due = now.Add(wait) // until the reply changes it
-		heap.Fix(&ws.due, 0)
+		ws.due.Fix(k)
 	}
 	ws.sleepsUntil = ws.due[0].due
 	return due, ws.sleepsUntil, true
@@ -289,29 +291,8 @@ func (ws *waiters) resets(k *waitedKey) string {
 	return "0"
 }
 
-// waitedKeys is a heap of keys by their next heartbeat.
-type waitedKeys []*waitedKey
+// Before implements heap.Item.
+func (k *waitedKey) Before(other *waitedKey) bool { return k.due.Before(other.due) }
 
-func (h waitedKeys) Len() int           { return len(h) }
-func (h waitedKeys) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-func (h waitedKeys) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (h *waitedKeys) Push(x any) {
-	k := x.(*waitedKey)
-	k.index = len(*h)
-	*h = append(*h, k)
-}
-
-// Pop implements heap.Interface.
-func (h *waitedKeys) Pop() any {
-	old := *h
-	k := old[len(old)-1]
-	k.index = -1
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return k
-}
+// Index implements heap.Item.
+func (k *waitedKey) Index() *int { return &k.index }

@@ -1,10 +1,10 @@
 package redisstore
 
 import (
-	"container/heap"
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/heap"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -18,7 +18,7 @@ type waiters struct {
 	spare    sync.Pool             // of *waiter that no call has awaited
 	// Of the heartbeats.
 	beating     bool // a goroutine sends them
-	due         waitedKeys
+	due         heap.Heap[*waitedKey]
 	began       time.Time
 	sleepsUntil time.Time     // when that goroutine wakes up by itself
 	changed     chan struct{} // wakes it up
@@ -119,7 +119,7 @@ func (ws *waiters) enqueue(w *waiter, req *store.LeaseRequest, keys *leaseKeys) 
 	if k == nil {
 		k = &waitedKey{keys: *keys, linger: linger(req.Name), waiters: make(map[*waiter]struct{}), heard: time.Now(), due: time.Now().Add(beatEvery)}
 		ws.keys[k.keys[0]] = k
-		heap.Push(&ws.due, k)
+		ws.due.Push(k)
 	}
 	w.key = k
 	k.waiters[w] = struct{}{}
@@ -132,7 +132,7 @@ func (ws *waiters) dequeue(w *waiter) {
 	delete(k.waiters, w)
 	if len(k.waiters) == 0 {
 		delete(ws.keys, k.keys[0])
-		heap.Remove(&ws.due, k.index)
+		ws.due.Remove(k)
 	}
 }
 
