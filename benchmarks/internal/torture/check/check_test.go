@@ -254,6 +254,13 @@ func TestHistories(t *testing.T) {
 			p.lost(15, 16)
 			p.attempt("b", "guard", 20, 30, "b.1")
 		}, ""},
+		"an effect of an attempt that was lost": {func(p *planted) {
+			a := p.call("a", "guard", 0, x)
+			a(history.Granted, 1, 1, 0)
+			p.lost(5, 6)
+			p.attempt("b", "guard", 10, 30, "b.1")
+			a(history.Effect, 40, 0, 0)
+		}, ""},
 		"an attempt after another": {func(p *planted) {
 			p.attempt("a", "rerun", 0, 10, "")
 			p.attempt("b", "rerun", 20, 30, "b.1")

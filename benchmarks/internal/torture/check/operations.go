@@ -16,7 +16,7 @@ func (p *part) effects() {
 	for i, n := range p.Notes {
 		switch n.Step {
 		case history.Effect:
-			if effect != nil && !p.subject.Rerun && !p.lost(effect.Call.Called, n.At) {
+			if effect != nil && !p.subject.Rerun && !p.lost(min(effect.Call.Called, n.Call.Called), n.At) {
 				p.wrong(n.At, "a second effect, of %s after %s", n.Call.Worker, effect.Call.Worker)
 			}
 			effect = &p.Notes[i]
