@@ -17,9 +17,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
 // Member is one of the stores of a quorum. The stores of core/memstore and core/redisstore are

@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
-	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
 // inbox is the channel on which this process receives pushes about its requests. The store

@@ -9,7 +9,6 @@ package retry
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/internal/option"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
 // Option is an option of [UnaryClientInterceptor].
@@ -73,7 +73,7 @@ func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 			if !ok || delay > most {
 				return struct{}{}, backoff.Permanent(last)
 			}
-			delay += jitter(delay, tries, most-delay)
+			delay = pause.Asked(delay, tries, most)
 			tries++
 			return struct{}{}, &backoff.RetryAfterError{Duration: delay}
 		}, backoff.WithMaxTries(c.tries), backoff.WithMaxElapsedTime(0))
@@ -86,23 +86,6 @@ func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 			return last
 		}
 	}
-}
-
-// leastSpread is what the clients of a server that asks for no delay, or a short one, are spread
-// over.
-const leastSpread = 50 * time.Millisecond
-
-// jitter returns how much later than a server asks for a call is sent again, after so many retries:
-// any time up to half of the server's delay, doubled with each retry. So callers that were refused
-// together are spread ever wider, and none comes earlier than the server says.
-func jitter(delay time.Duration, retries int, most time.Duration) time.Duration {
-	spread := max(delay/2, leastSpread)
-	for range retries {
-		if spread *= 2; spread >= most {
-			break
-		}
-	}
-	return rand.N(min(spread, most) + 1) //nolint:gosec // spreads clients; no secret
 }
 
 // delayOf returns when a server wants to see a call again.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/heap"
-	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
 const (

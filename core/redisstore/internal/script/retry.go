@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/pause"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
 // retries is the state of the retries of one call.

@@ -35,3 +35,21 @@ func (p *Growing) Next() time.Duration {
 
 // Reset makes the next pause the first.
 func (p *Growing) Reset() { p.next = 0 }
+
+// leastSpread is what the clients of a server that asks for no delay, or a short one, are spread
+// over.
+const leastSpread = 50 * time.Millisecond
+
+// Asked returns the pause of a client that a server asks to wait for delay, after so many retries:
+// any time from that delay to half as much more, and with each retry twice as much more, within
+// most. So callers that were refused together are spread ever wider, and none comes earlier than
+// the server says.
+func Asked(delay time.Duration, retries int, most time.Duration) time.Duration {
+	spread := max(delay/2, leastSpread)
+	for range retries {
+		if spread *= 2; spread >= most {
+			break
+		}
+	}
+	return delay + rand.N(max(min(spread, most-delay), 0)+1) //nolint:gosec // spreads clients; no secret
+}
