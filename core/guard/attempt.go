@@ -3,9 +3,12 @@ package guard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -34,7 +37,10 @@ type Attempt struct {
 
 	marking   sync.Mutex
 	sentMarks int // number of marks sent
-	clean     bool
+	effects   store.Effects
+	retention time.Duration // of its result
+
+	steps steps
 
 	telemetry telemetry.Beginning
 }
@@ -53,47 +59,78 @@ func FromContext(ctx context.Context) (*Attempt, bool) {
 func (a *Attempt) Number() int { return a.number }
 
 // OperationID identifies the operation: it is the same in every attempt at it, unique to it, and
-// reveals nothing that users sent. It has 22 characters of base64url. Pass it as the idempotency
-// key to the services that the operation calls, so that a second attempt repeats nothing there.
-func (a *Attempt) OperationID() string { return a.req.ID }
+// reveals nothing that users sent. It has 22 characters of base64url, or 44 if the operation has a
+// scope. Pass it as the idempotency key to the service that the operation calls, so that a second
+// attempt repeats nothing there; for several calls there is [Attempt.DownstreamKey].
+// [Guard.InspectID] finds the operation by it.
+func (a *Attempt) OperationID() string { return idOf(a.req.OperationRef) }
 
 // Context ends when the attempt must stop, with the cause ([context.Cause]) [ErrExpired] when its
 // lease could not be renewed in time, [ErrLost] when it no longer owns the operation, [ErrSettled]
 // once it is settled, or with the context that was passed to Begin.
 func (a *Attempt) Context() context.Context { return a.ctx }
 
-// Dirty reports whether the attempt may have had effects, by the last successful call of MarkClean
-// or MarkDirty.
+// Dirty reports whether the attempt may have had effects that are in no [Step], by the last
+// successful call of MarkClean, MarkDirty or Step.
 func (a *Attempt) Dirty() bool {
 	a.marking.Lock()
 	defer a.marking.Unlock()
-	return !a.clean
+	return a.effects == store.MayHaveEffects
 }
 
-// MarkClean records that the attempt has had no effect yet: if it dies now, another may take over.
-// Call it before any effect, and MarkDirty before the first one. One round trip.
+// Keep sets how long the result is kept, and the record with it, instead of [WithRetention]. It
+// applies to a Complete or CompleteNotRetained that follows; and to a CompleteUnknown, if it is
+// longer. It panics if d is negative or longer than 366 days.
+func (a *Attempt) Keep(d time.Duration) {
+	if d < 0 || d > maxRetention {
+		panic(fmt.Sprintf("guard: Keep: %v is not between 0 and 366 days", d))
+	}
+	a.marking.Lock()
+	defer a.marking.Unlock()
+	a.retention = max(d, time.Millisecond)
+}
+
+// Forget has the record removed when the attempt is completed: the next request with the same key
+// is a new operation. It is for a handler that knows that a repeat is meant.
+func (a *Attempt) Forget() { a.Keep(0) }
+
+// MarkClean records that the attempt has had no effect yet, but in a [Step]: if it dies now, another
+// may take over. Call it before any effect, and MarkDirty before the first one. One round trip.
 //
 // On an error, which is [ErrLost], [ErrSettled], the context's or store.ErrUnavailable, the attempt
 // counts as dirty. If the error matches store.ErrUnconfirmed or is the context's, the store may
 // count it as clean nevertheless: call MarkDirty before the first effect even then.
-func (a *Attempt) MarkClean(ctx context.Context) error { return a.mark(ctx, false) }
+func (a *Attempt) MarkClean(ctx context.Context) error {
+	a.steps.mu.Lock()
+	effects := store.NoEffects
+	if a.steps.declared = len(a.steps.byName) > 0; a.steps.declared {
+		effects = store.EffectsInSteps
+	}
+	a.steps.mu.Unlock()
+	return a.mark(ctx, effects)
+}
 
 // MarkDirty records that effects begin now: if the attempt dies after this, its outcome is unknown.
 // One round trip. An earlier MarkClean that reaches the store later does not undo it. On an error
 // (see MarkClean) the caller must not proceed to the effect, since the store may count the attempt
 // as clean.
-func (a *Attempt) MarkDirty(ctx context.Context) error { return a.mark(ctx, true) }
+func (a *Attempt) MarkDirty(ctx context.Context) error {
+	a.steps.mu.Lock()
+	a.steps.declared = true // a later Step does not undo it
+	a.steps.mu.Unlock()
+	return a.mark(ctx, store.MayHaveEffects)
+}
 
-func (a *Attempt) mark(ctx context.Context, dirty bool) error {
+func (a *Attempt) mark(ctx context.Context, effects store.Effects) error {
 	if a.settled.Load() {
 		return ErrSettled
 	}
 	a.marking.Lock()
 	a.sentMarks++
 	seq := a.sentMarks
-	a.clean = false
+	a.effects = store.MayHaveEffects
 	a.marking.Unlock()
-	held, err := a.guard.store.MarkOperation(ctx, store.MarkRequest{AttemptRef: a.req.AttemptRef, Dirty: dirty, Seq: seq})
+	held, err := a.guard.store.MarkOperation(ctx, store.MarkRequest{AttemptRef: a.req.AttemptRef, Effects: effects, Seq: seq})
 	if err != nil {
 		return err
 	}
@@ -103,7 +140,7 @@ func (a *Attempt) mark(ctx context.Context, dirty bool) error {
 	a.marking.Lock()
 	defer a.marking.Unlock()
 	if seq == a.sentMarks { // no later mark was sent
-		a.clean = !dirty
+		a.effects = effects
 	}
 	return nil
 }
@@ -122,7 +159,9 @@ func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	if len(r.Data) > a.guard.config.maxResult {
 		return a.settle(ctx, store.NotRetained, r.Status, nil)
 	}
-	return a.settle(ctx, store.Completed, r.Status, seal(a.ctx, r.Data))
+	status := statusOf(r.Status)
+	p := place{ref: a.req.OperationRef, status: status}
+	return a.settle(ctx, store.Completed, status, a.guard.sealer.seal(p, trace.SpanContextFromContext(a.ctx), r.Data))
 }
 
 // CompleteNotRetained records that the operation ran, with a status and without a result: later
@@ -154,8 +193,8 @@ func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, d
 	g := a.guard
 	req := &store.SettleRequest{
 		AttemptRef: a.req.AttemptRef, Fingerprint: a.req.Fingerprint, Number: a.number,
-		State: s, Status: min(max(status, 0), 9999), Data: data, Retention: g.config.retention,
-		MaxBytes: g.config.maxScopeBytes,
+		State: s, Status: statusOf(status), Data: data, Retention: a.keeps(s),
+		MaxBytes: g.config.maxScopeBytes, Holder: a.req.Holder,
 	}
 	g.typical.Add(time.Since(a.start))
 	ended := telemetry.Executed
@@ -172,6 +211,19 @@ func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, d
 		}
 		return owned, err
 	}, func(err error) telemetry.IdempotencyResult { return a.settleLater(req, err) })
+}
+
+// statusOf returns a status as a store keeps it.
+func statusOf(status int) int { return min(max(status, 0), 9999) }
+
+// keeps returns how long the record is kept with this state.
+func (a *Attempt) keeps(s store.RecordState) time.Duration {
+	a.marking.Lock()
+	defer a.marking.Unlock()
+	if s == store.Unknown { // who forgets it would run the operation again
+		return max(a.retention, a.req.Retention)
+	}
+	return a.retention
 }
 
 // finish runs the last step of the attempt, once. If it fails, finish calls later, which retries

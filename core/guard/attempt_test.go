@@ -365,7 +365,7 @@ func (s *lateMarks) MarkOperation(ctx context.Context, req store.MarkRequest) (b
 		return false, store.ErrUnconfirmed
 	}
 	held, err := s.Records.MarkOperation(ctx, req)
-	if s.replied != nil && !req.Dirty {
+	if s.replied != nil && req.Effects == store.NoEffects {
 		<-s.replied
 	}
 	return held, err
@@ -516,4 +516,25 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+func TestAReconciledRecordIsKeptAsItsOperationSays(t *testing.T) {
+	happened := func(context.Context, guard.Record) (guard.Resolution, error) {
+		return guard.Happened(guard.Result{Status: 201}), nil
+	}
+	inBubble(t, func(f fixture) {
+		short := op
+		short.Retention = 2 * lease
+		a, _, err := f.guard.Begin(f.Context(), short)
+		f.want(err, nil)
+		f.want(a.CompleteUnknown(f.Context()), nil)
+		if _, r, err := f.guard.Begin(f.Context(), short); err != nil || r == nil || r.Status != 201 {
+			f.Fatalf("%v, %v", r, err)
+		}
+		f.sleep(2*lease + time.Second)
+		if a, _, err = f.guard.Begin(f.Context(), short); a == nil {
+			f.Fatalf("its result is still there: %v", err)
+		}
+		f.want(a.Abandon(f.Context()), nil)
+	}, guard.WithReconcile(happened))
 }

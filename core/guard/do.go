@@ -7,7 +7,8 @@ import (
 )
 
 // Do runs fn at most once for an operation, and returns its value: fn's own or, with replayed true,
-// that of an earlier call. It is for code without HTTP: jobs, consumers, commands.
+// that of an earlier call. It is for code without HTTP, such as jobs and commands. [Once] is the same
+// without a value.
 //
 // The value is kept as JSON. If it cannot be encoded, or is larger than the guard keeps
 // ([WithMaxResult]), this call returns it, and later ones return a *[NotRetainedError].
@@ -30,23 +31,33 @@ func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Cont
 		}
 		return value, true, nil
 	}
-	settled := false
+	err = attempt.run(ctx, func(ctx context.Context) (err error) {
+		value, err = fn(ctx)
+		return err
+	}, func() {
+		if data, err := json.Marshal(value); err != nil {
+			_ = attempt.CompleteNotRetained(ctx, 0)
+		} else {
+			_ = attempt.Complete(ctx, Result{Data: data})
+		}
+	})
+	return value, false, err
+}
+
+// run runs fn, and then completes the attempt, or settles it as failed.
+func (a *Attempt) run(ctx context.Context, fn func(context.Context) error, complete func()) error {
+	succeeded := false
 	defer func() {
-		if !settled { // fn failed or panicked; a panic propagates
-			attempt.fail(ctx)
+		if !succeeded { // fn failed or panicked; a panic propagates
+			a.fail(ctx)
 		}
 	}()
-	value, err = fn(attempt.Context())
-	if err != nil {
-		return value, false, err
+	if err := fn(a.Context()); err != nil {
+		return err
 	}
-	settled = true
-	if data, err := json.Marshal(value); err != nil {
-		_ = attempt.CompleteNotRetained(ctx, 0)
-	} else {
-		_ = attempt.Complete(ctx, Result{Data: data})
-	}
-	return value, false, nil
+	succeeded = true
+	complete()
+	return nil
 }
 
 // fail settles an attempt whose operation failed.

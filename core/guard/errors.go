@@ -17,9 +17,9 @@ var (
 	// fingerprint.
 	ErrMismatch = errors.New("guard: key reused for another request")
 
-	// ErrOutcomeUnknown is returned if an earlier attempt ended with an unknown outcome, and may
-	// have had effects. The guard does not run such an operation again, unless it was built
-	// [WithRerun].
+	// ErrOutcomeUnknown is matched by the *[UnknownError] of an operation whose earlier attempt ended
+	// with an unknown outcome, and may have had effects. The guard does not run such an operation
+	// again, unless it was built [WithRerun]; [WithReconcile] and [Guard.Resolve] find out the outcome.
 	ErrOutcomeUnknown = errors.New("guard: outcome of an earlier attempt unknown")
 
 	// ErrNotRetained is matched by the *[NotRetainedError] of an operation that ran without its
@@ -31,8 +31,22 @@ var (
 	ErrScopeFull = errors.New("guard: scope full")
 
 	// ErrInvalidOperation is returned for an operation without a key, or with a scope or a key of
-	// more than 1,024 bytes. Nothing was sent to the store.
+	// more than 1,024 bytes, or with a retention, a wait or a maximum of waiters that is out of its
+	// range; and for the ID of an operation that is none. Nothing was sent to the store.
 	ErrInvalidOperation = errors.New("guard: invalid operation")
+
+	// ErrNoRecord is returned by [Guard.Inspect] for an operation without a record.
+	ErrNoRecord = errors.New("guard: no record of the operation")
+
+	// ErrChanged is returned by [Guard.Resolve] if the record is not as it was inspected.
+	ErrChanged = errors.New("guard: record changed")
+
+	// ErrOutcomeKnown is returned by [Guard.Resolve] for an operation that has a result.
+	ErrOutcomeKnown = errors.New("guard: outcome of the operation known")
+
+	// ErrStep is returned by [Step] for a step that cannot be recorded, or read; and matched by the
+	// *[UnknownError] of an operation whose recorded steps cannot be read.
+	ErrStep = errors.New("guard: invalid step")
 
 	// ErrClosed is returned by a Guard that was closed, or whose store was shut down or closed: it
 	// is store.ErrClosed.
@@ -54,6 +68,8 @@ var (
 
 // InFlightError describes the lease of the attempt in flight. It matches [ErrInFlight].
 type InFlightError struct {
+	// ID is that of the operation: see [Guard.InspectID].
+	ID string
 	// Remaining is the rest of the other attempt's lease, which it renews while it is alive.
 	Remaining time.Duration
 	// RetryAfter is when to retry: the recent average duration of this guard's attempts, at most
@@ -67,6 +83,28 @@ func (e *InFlightError) Error() string {
 
 // Is reports whether target is [ErrInFlight].
 func (e *InFlightError) Is(target error) bool { return target == ErrInFlight }
+
+// UnknownError names an operation whose outcome is unknown. It matches [ErrOutcomeUnknown].
+type UnknownError struct {
+	// ID is that of the operation: see [Guard.InspectID].
+	ID string
+	// Err is why [WithReconcile] has not found the outcome out, or why a step that an earlier attempt
+	// recorded cannot be read, or nil.
+	Err error
+}
+
+func (e *UnknownError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("%v: operation %s: %v", ErrOutcomeUnknown, e.ID, e.Err)
+	}
+	return fmt.Sprintf("%v: operation %s", ErrOutcomeUnknown, e.ID)
+}
+
+// Is reports whether target is [ErrOutcomeUnknown].
+func (e *UnknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
+
+// Unwrap returns Err.
+func (e *UnknownError) Unwrap() error { return e.Err }
 
 // NotRetainedError has the status of a result that was not kept. It matches [ErrNotRetained].
 type NotRetainedError struct {

@@ -46,6 +46,7 @@ type Guard struct {
 	name     string
 	config   config
 	names    digester
+	sealer   *sealer
 	keeper   *lease.Keeper[keptAttempt]
 	pending  pending
 	abandons background.RetryQueue // abandoned attempts that the store has not confirmed
@@ -54,6 +55,9 @@ type Guard struct {
 	detach   func()                // from the store's Shutdown
 	namesake *namesake.Member
 	typical  average.Duration // duration of attempts
+	twins    twins
+	closing  context.Context // ends with the guard, and the waits of twins with it
+	close    context.CancelFunc
 
 	telemetry *telemetry.Idempotency
 	leases    *telemetry.Leases
@@ -79,7 +83,12 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	g := &Guard{store: st, name: name, config: c, names: digester{c.secret}}
+	sealer, err := newSealer(c.seal)
+	if err != nil {
+		return nil, fmt.Errorf("guard: New: WithSeal: %w", err)
+	}
+	g := &Guard{store: st, name: name, config: c, names: digester{c.secret}, sealer: sealer}
+	g.closing, g.close = context.WithCancel(context.Background())
 	g.pending.queue.MaxBytes, g.abandons.MaxBytes = maxPendingBytes, maxAbandonBytes
 	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name)
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
@@ -113,6 +122,9 @@ func (g *Guard) Name() string { return g.name }
 // MayRerun reports whether the guard was built [WithRerun].
 func (g *Guard) MayRerun() bool { return g.config.rerun }
 
+// TTL returns the length of an attempt's lease.
+func (g *Guard) TTL() time.Duration { return g.config.ttl }
+
 // MaxResult returns the maximum size of the Data of a [Result], in bytes.
 func (g *Guard) MaxResult() int { return g.config.maxResult }
 
@@ -121,8 +133,9 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 //   - an attempt: the caller runs the operation, and settles the attempt with one of its methods,
 //     always. Its [Attempt.Number] is above 1 if it took over from one that died.
 //   - a result: that of the attempt that has run.
-//   - an error: *[InFlightError] while another attempt runs it; [ErrMismatch] if the key belongs to
-//     another request; [ErrOutcomeUnknown] if an attempt ended with an unknown outcome;
+//   - an error: *[InFlightError] while another attempt runs it, after Operation.Wait; [ErrMismatch] if
+//     the key belongs to another request; an *[UnknownError] if an attempt ended with an unknown
+//     outcome, and [WithReconcile] has not found it out;
 //     *[NotRetainedError] if it ran and its result was not kept; *[ScopeFullError] if it is new and
 //     its scope has its maximum of records; [ErrInvalidOperation]; the context's; or one
 //     that matches store.ErrUnavailable: [ErrClosed] after Close, or the store's Shutdown or Close.
@@ -133,14 +146,25 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 // If the store did not reply, an attempt that it may have begun is abandoned in the background, so
 // that its lease blocks no other.
 //
+// A call that waits for an attempt in flight is told of its end by the store, and then has its result.
+// It does not wait for longer than ctx: then, too, it returns the *[InFlightError]. When the guard is
+// closed it returns [ErrClosed] at once.
+//
 // ctx is the parent of the attempt's context.
 func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, error) {
-	if err := op.check(); err != nil {
+	if err := op.check(&g.config); err != nil {
 		return nil, nil, err
 	}
 	g.calls.Begin()
-	x := g.telemetry.Begin(ctx)
-	attempt, result, origin, err := g.begin(ctx, op)
+	x, returned := g.telemetry.Begin(ctx), false
+	defer func() {
+		if !returned { // the function of WithReconcile panicked
+			g.telemetry.Begun(ctx, x, telemetry.Unknown, trace.SpanContext{}, nil)
+			g.calls.End()
+		}
+	}()
+	attempt, result, origin, err := g.beginOrWait(ctx, op)
+	returned = true
 	outcome := resultOf(result, err)
 	if attempt != nil {
 		attempt.telemetry = x // finish calls calls.End
@@ -151,34 +175,63 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	return attempt, result, err
 }
 
-// begin is Begin without telemetry. With a result, it also returns the span of the attempt that
-// produced it.
+// beginOrWait is begin, and waits for an attempt in flight if the operation says so.
+func (g *Guard) beginOrWait(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
+	attempt, result, origin, err := g.begin(ctx, op)
+	if op.Wait <= 0 || !errors.Is(err, ErrInFlight) {
+		return attempt, result, origin, err
+	}
+	timeout := time.NewTimer(op.Wait)
+	defer timeout.Stop()
+	for errors.Is(err, ErrInFlight) && g.await(ctx, g.ref(op), timeout.C, cmp.Or(op.MaxWaiting, defaultMaxWaiting)) {
+		attempt, result, origin, err = g.begin(ctx, op)
+	}
+	return attempt, result, origin, err
+}
+
+// begin is Begin without telemetry and waiting. With a result, it also returns the span of the attempt
+// that produced it.
 func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
 	req := store.BeginRequest{
-		AttemptRef:  store.AttemptRef{Scope: g.names.scope(g.name, op), ID: g.names.id(g.name, op)},
+		AttemptRef:  store.AttemptRef{OperationRef: g.ref(op)},
 		Fingerprint: g.names.fingerprint(op),
 		Lease:       g.config.ttl,
-		Retention:   g.config.retention,
+		Retention:   cmp.Or(op.Retention, g.config.retention),
 		Rerun:       g.config.rerun,
+		Reconcile:   g.config.reconcile != nil,
+		Holder:      lease.WithSpan(ctx, g.config.holder),
 		MaxRecords:  g.config.maxPerScope,
 	}
 	if g.closed.Load() {
 		return nil, nil, trace.SpanContext{}, ErrClosed
 	}
-	sent := time.Now()
 	if done := g.pending.get(req.ID); done != nil && (done.State != store.Unknown || !req.Rerun) {
-		return g.interpret(ctx, req, replyOf(done, req.Fingerprint), sent)
+		return g.interpret(ctx, req, replyOf(done, req.Fingerprint), time.Time{})
 	}
-	req.Owner = naming.NewID()
-	reply, err := g.store.BeginOperation(ctx, req)
-	if err != nil {
-		if errors.Is(err, store.ErrUnconfirmed) || ctx.Err() != nil {
-			g.abandonLater(ctx, req.AttemptRef, err, func() {})
+	for {
+		req.Owner = naming.NewID()
+		sent := time.Now()
+		reply, err := g.store.BeginOperation(ctx, req)
+		if err != nil {
+			if errors.Is(err, store.ErrUnconfirmed) || ctx.Err() != nil {
+				g.abandonLater(ctx, req.AttemptRef, err, func() {})
+			}
+			return nil, nil, trace.SpanContext{}, err
 		}
-		return nil, nil, trace.SpanContext{}, err
+		g.noteReply()
+		if reply.Outcome != store.ToReconcile {
+			return g.interpret(ctx, req, reply, sent)
+		}
+		g.calls.Begin() // finish calls End
+		if err := g.reconcile(ctx, g.newAttempt(ctx, req, reply.Number, sent)); err != nil {
+			return nil, nil, trace.SpanContext{}, err
+		}
+		req.Reconcile = false // once
 	}
-	g.noteReply()
-	return g.interpret(ctx, req, reply, sent)
+}
+
+func (g *Guard) ref(op Operation) store.OperationRef {
+	return store.OperationRef{Guard: g.name, Scope: g.names.scope(g.name, op), ID: g.names.id(g.name, op)}
 }
 
 // interpret returns the results of begin for a reply.
@@ -186,29 +239,37 @@ func (g *Guard) interpret(ctx context.Context, req store.BeginRequest, reply sto
 	var origin trace.SpanContext
 	switch reply.Outcome {
 	case store.Started:
-		return g.newAttempt(ctx, req, reply.Number, sent), nil, origin, nil
+		a := g.newAttempt(ctx, req, reply.Number, sent)
+		if err := a.takeOver(&reply); err != nil {
+			g.calls.Begin()
+			_ = a.Abandon(ctx) // the steps stay
+			return nil, nil, origin, &UnknownError{ID: a.OperationID(), Err: err}
+		}
+		return a, nil, origin, nil
 	case store.Busy:
 		typical := cmp.Or(g.typical.Get(), time.Second)
-		return nil, nil, origin, &InFlightError{Remaining: reply.Remaining, RetryAfter: min(typical, reply.Remaining)}
+		return nil, nil, origin, &InFlightError{
+			ID: idOf(req.OperationRef), Remaining: reply.Remaining, RetryAfter: min(typical, reply.Remaining),
+		}
 	case store.Mismatched:
 		return nil, nil, origin, ErrMismatch
 	case store.Undecided:
-		return nil, nil, origin, ErrOutcomeUnknown
+		return nil, nil, origin, &UnknownError{ID: idOf(req.OperationRef)}
 	case store.ScopeFull:
 		return nil, nil, origin, &ScopeFullError{Guard: g.name, RetryAfter: reply.Remaining}
 	case store.Settled:
 		switch reply.State {
 		case store.Completed:
-			origin, data, err := unseal(reply.Data)
+			origin, data, err := g.sealer.open(place{ref: req.OperationRef, status: reply.Status}, reply.Data, g.config.maxResult)
 			if err != nil {
-				g.damage.Found(ctx)
+				g.damage.Found(ctx, "error", err)
 				return nil, nil, origin, &NotRetainedError{Status: reply.Status}
 			}
 			return nil, &Result{Status: reply.Status, Data: data, Attempt: reply.Number}, origin, nil
 		case store.NotRetained:
 			return nil, nil, origin, &NotRetainedError{Status: reply.Status}
 		case store.Unknown:
-			return nil, nil, origin, ErrOutcomeUnknown
+			return nil, nil, origin, &UnknownError{ID: idOf(req.OperationRef)}
 		}
 	}
 	return nil, nil, origin, fmt.Errorf("%w: unexpected reply to begin: %+v", store.ErrUnavailable, reply.Outcome)
@@ -236,7 +297,7 @@ func resultOf(result *Result, err error) telemetry.IdempotencyResult {
 }
 
 func (g *Guard) newAttempt(ctx context.Context, req store.BeginRequest, number int, sent time.Time) *Attempt {
-	a := &Attempt{guard: g, req: req, number: number, start: sent}
+	a := &Attempt{guard: g, req: req, number: number, start: sent, retention: req.Retention}
 	a.lease = lease.NewContext(ctx, lease.ValidUntil(sent, g.config.ttl), ErrExpired)
 	a.ctx = context.WithValue(a.lease, contextKey{}, a)
 	g.keeper.Add(keptAttempt{a}, sent)
@@ -246,7 +307,7 @@ func (g *Guard) newAttempt(ctx context.Context, req store.BeginRequest, number i
 func (g *Guard) renew(ctx context.Context, attempts []keptAttempt) ([]bool, error) {
 	reqs := make([]store.RenewRequest, len(attempts))
 	for i, a := range attempts {
-		reqs[i] = store.RenewRequest{AttemptRef: a.req.AttemptRef, Lease: g.config.ttl, Retention: g.config.retention}
+		reqs[i] = store.RenewRequest{AttemptRef: a.req.AttemptRef, Lease: g.config.ttl, Retention: a.req.Retention}
 	}
 	renewed, err := g.store.RenewOperations(ctx, reqs)
 	g.leases.Renewed(ctx, renewed, len(reqs), err)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/parts"
@@ -22,14 +23,32 @@ type Operation struct {
 	// Fingerprint is the content of the request, of any length; only a digest of it is kept. A
 	// repeat of the key with another fingerprint is refused with [ErrMismatch].
 	Fingerprint []byte
+	// Retention is how long its record is kept, instead of [WithRetention]: 1 s to 366 days and no less
+	// than the lease, or 0 for that.
+	Retention time.Duration
+	// Wait is how long [Guard.Begin] waits for an attempt in flight to end, at most an hour. Without it,
+	// Begin returns at once.
+	Wait time.Duration
+	// MaxWaiting is how many calls in this process may wait for the operation at a time: 16 if it is 0.
+	MaxWaiting int
 }
 
-func (op Operation) check() error {
+const defaultMaxWaiting = 16
+
+func (op Operation) check(c *config) error {
 	if err := naming.CheckKey(op.Key); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidOperation, err)
 	}
 	if len(op.Scope) > naming.MaxKey {
 		return fmt.Errorf("%w: scope has %d bytes, at most %d are allowed", ErrInvalidOperation, len(op.Scope), naming.MaxKey)
+	}
+	switch {
+	case op.Retention != 0 && (op.Retention < max(c.ttl, minRetention) || op.Retention > maxRetention):
+		return fmt.Errorf("%w: a retention of %v is not between %v and 366 days", ErrInvalidOperation, op.Retention, max(c.ttl, minRetention))
+	case op.Wait < 0 || op.Wait > time.Hour:
+		return fmt.Errorf("%w: a wait of %v is not between 0 and 1h", ErrInvalidOperation, op.Wait)
+	case op.MaxWaiting < 0:
+		return fmt.Errorf("%w: a maximum of %d waiters is negative", ErrInvalidOperation, op.MaxWaiting)
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package guard
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -10,6 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/parts"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -27,7 +31,10 @@ type config struct {
 	maxPerScope, maxScopeBytes int
 
 	rerun     bool
+	reconcile func(context.Context, Record) (Resolution, error)
+	holder    string
 	secret    []byte
+	seal      []SealKey
 	providers telemetry.Providers
 	logger    *slog.Logger
 }
@@ -35,15 +42,20 @@ type config struct {
 func defaults() config {
 	return config{
 		ttl: 30 * time.Second, retention: 24 * time.Hour, maxResult: 64 << 10,
-		maxPerScope: 10_000, maxScopeBytes: 16 << 20, logger: slog.Default(),
+		maxPerScope: 10_000, maxScopeBytes: 16 << 20, holder: naming.Process(), seal: []SealKey{Unsealed()}, logger: slog.Default(),
 	}
 }
+
+const (
+	minRetention, maxRetention = time.Second, 366 * 24 * time.Hour
+	maxHolder                  = 256 // bytes
+)
 
 func (c config) check() error {
 	switch {
 	case c.ttl < 10*time.Millisecond || c.ttl > 24*time.Hour:
 		return fmt.Errorf("guard: New: a lease of %v is not between 10ms and 24h", c.ttl)
-	case c.retention < time.Second || c.retention > 366*24*time.Hour:
+	case c.retention < minRetention || c.retention > maxRetention:
 		return fmt.Errorf("guard: New: a retention of %v is not between 1s and 366 days", c.retention)
 	case c.retention < c.ttl:
 		return fmt.Errorf("guard: New: a retention of %v is shorter than the lease of %v", c.retention, c.ttl)
@@ -53,14 +65,20 @@ func (c config) check() error {
 		return fmt.Errorf("guard: New: a maximum of %d records per scope is not between 1 and 1,048,576", c.maxPerScope)
 	case c.maxScopeBytes < 1 || c.maxScopeBytes > 1<<30:
 		return fmt.Errorf("guard: New: a maximum of %d bytes of results per scope is not between 1 and 1 GiB", c.maxScopeBytes)
+	case len(c.holder) > maxHolder:
+		return fmt.Errorf("guard: New: a holder of %d bytes, at most %d are allowed", len(c.holder), maxHolder)
+	case c.rerun && c.reconcile != nil:
+		return errors.New("guard: New: WithRerun and WithReconcile: an operation that may run again needs no reconciliation")
 	}
 	return nil
 }
 
 // settings returns the settings that guards with the same name must have in common.
 func (c config) settings() namesake.Settings {
-	text := fmt.Sprintf("lease=%v retention=%v max_result=%d rerun=%t secret=%t", c.ttl, c.retention, c.maxResult, c.rerun, len(c.secret) > 0)
-	return namesake.Settings{Text: text, Secret: string(c.secret)}
+	seal, keys := identity(c.seal)
+	text := fmt.Sprintf("lease=%v retention=%v max_result=%d rerun=%t reconcile=%t secret=%t seal=%s",
+		c.ttl, c.retention, c.maxResult, c.rerun, c.reconcile != nil, len(c.secret) > 0, seal)
+	return namesake.Settings{Text: text, Secret: string(parts.Append([]byte(keys), string(c.secret)))}
 }
 
 // WithTTL sets the length of an attempt's lease, which is how long after its last renewal an
@@ -74,7 +92,9 @@ func WithRetention(d time.Duration) Option { return func(c *config) { c.retentio
 
 // WithMaxResult sets the maximum size of the Data of a [Result], in bytes: 64 KiB by default, at
 // most 16 MiB. A larger one is settled as not retained: the operation is not run again, but its
-// result is not available.
+// result is not available. So is a larger one that a guard with another maximum has kept.
+//
+// The size is that before compression: Data above 1 KiB is kept deflated if that makes it smaller.
 func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = bytes } }
 
 // WithMaxPerScope limits the records of a scope at a time: 10,000 by default, 1 to 1,048,576. A new
@@ -88,8 +108,8 @@ func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = by
 // limited.
 func WithMaxPerScope(records int) Option { return func(c *config) { c.maxPerScope = records } }
 
-// WithMaxScopeBytes limits the Data of a scope's results at a time, in bytes: 16 MiB by default, 1
-// byte to 1 GiB. An operation beyond it runs, and is settled as not retained: later calls of Begin
+// WithMaxScopeBytes limits the Data of a scope's results at a time, as the store keeps it, in bytes:
+// 16 MiB by default, 1 byte to 1 GiB. An operation beyond it runs, and is settled as not retained: later calls of Begin
 // return a *[NotRetainedError], and the operation does not run again. Without a scope there is no
 // limit.
 func WithMaxScopeBytes(bytes int) Option { return func(c *config) { c.maxScopeBytes = bytes } }
@@ -99,11 +119,59 @@ func WithMaxScopeBytes(bytes int) Option { return func(c *config) { c.maxScopeBy
 // [ErrOutcomeUnknown] for such an operation until its record expires.
 func WithRerun() Option { return func(c *config) { c.rerun = true } }
 
+// WithReconcile has f find out the outcome of an operation when a request meets one whose outcome is
+// unknown: f asks the service that the operation has called, by the ID or the DownstreamKey that it
+// was given. What f returns settles the operation as [Guard.Resolve] does, and the request goes on
+// with it: it is given the result, or runs the operation.
+//
+// f has the operation for itself, under a lease that is renewed while it runs: other requests are
+// refused or wait, as while an attempt is in flight. Its context ends with the request's, and when
+// the lease is lost. If f returns an error, or no resolution, or panics, the outcome stays unknown, and
+// the next request calls f again; a panic goes on. A result larger than [WithMaxResult] is not
+// retained. New refuses it together with [WithRerun].
+func WithReconcile(f func(context.Context, Record) (Resolution, error)) Option {
+	return func(c *config) { c.reconcile = f }
+}
+
+// WithHolder sets what a [Record] says of who made an attempt, at most 256 bytes. The default is the
+// host's name and the process ID.
+func WithHolder(text string) Option { return func(c *config) { c.holder = text } }
+
 // WithSecret derives the names of records by HMAC with this secret, so that a reader of the store
 // cannot test guesses of keys. All processes of a guard need the same secret. Changing it makes all
 // existing records unreachable.
 func WithSecret(secret []byte) Option {
 	return func(c *config) { c.secret = append([]byte(nil), secret...) }
+}
+
+// WithSeal encrypts what the guard keeps of results and of steps with AES-GCM. The first key seals,
+// and all of them open. All processes of a guard need the same keys. Names of steps, statuses, sizes
+// and times stay readable.
+//
+// A result opens only where it was sealed: in the record of its operation, with its status; and a
+// step only as that step of its operation. One that was changed or copied to another record, or
+// whose key the guard does not have, is logged as a damaged record. Such a result counts as not
+// retained: Begin returns a *[NotRetainedError], and the operation does not run again. An attempt
+// that would take over from one with such a step is refused with an *[UnknownError].
+//
+// Data that is not sealed is treated as damaged too, since whoever can write to the store could
+// forge it, unless [Unsealed] is in the list. So the change to sealed records takes two steps in
+// which processes with the old and the new list run side by side, and a third that ends it, one
+// [WithRetention] later:
+//
+//	guard.WithSeal(guard.Unsealed(), k1) // every process can open k1, and none seals with it
+//	guard.WithSeal(k1, guard.Unsealed())
+//	guard.WithSeal(k1)
+//
+// A key is replaced in the same way: WithSeal(k1, k2), WithSeal(k2, k1), and WithSeal(k2) one
+// retention later. Replace it before it has sealed 2^32 results and steps, which takes 49 days at
+// 1,000 a second: its nonces are random, and beyond that two may be the same.
+//
+// New returns an error if there is no key, if one has a wrong length, if two have the same ID, or if
+// an ID is empty or longer than 64 bytes.
+func WithSeal(keys ...SealKey) Option {
+	keys = clone(keys)
+	return func(c *config) { c.seal = keys }
 }
 
 // WithMeterProvider sets the provider of the guard's metrics. The default, also for nil, is the
@@ -118,8 +186,9 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) { c.providers.Tracer = p }
 }
 
-// WithLogger sets the logger for failing renewals, lost attempts, unconfirmed completions and
-// damaged records: slog.Default() by default. Keys and scopes are never logged.
+// WithLogger sets the logger for failing renewals, lost attempts, unconfirmed completions, damaged
+// records, and unknown outcomes that are resolved or not found out: slog.Default() by default. Keys
+// and scopes are never logged.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) { c.logger = cmp.Or(l, c.logger) }
 }

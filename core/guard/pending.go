@@ -102,12 +102,13 @@ func (a *Attempt) settleLater(req *store.SettleRequest, err error) telemetry.Ide
 	return telemetry.Dropped
 }
 
-// retryCompletion retries a completion in the background. It returns false if there is no room for
-// it.
+// retryCompletion retries a completion in the background: for as long as its record is kept, and
+// that of the attempt, whose outcome would otherwise become unknown. It returns false if there is no
+// room for it.
 func (g *Guard) retryCompletion(a *Attempt, req *store.SettleRequest) bool {
 	owned := false
 	task := background.Task{
-		Until: time.Now().Add(req.Retention),
+		Until: time.Now().Add(max(req.Retention, a.req.Retention)),
 		Bytes: len(req.Data),
 		Try: func(ctx context.Context) (err error) {
 			owned, err = g.store.SettleOperation(ctx, *req)
@@ -177,6 +178,7 @@ func (g *Guard) noteReply() {
 // were dropped before.
 func (g *Guard) shutdown(ctx context.Context) error {
 	g.closed.Store(true)
+	g.close()
 	g.noteReply()
 	_ = g.calls.Wait(ctx)
 	var drained sync.WaitGroup

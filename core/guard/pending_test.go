@@ -1,10 +1,10 @@
 package guard_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -144,9 +144,27 @@ func TestUnconfirmedBeginIsAbandoned(t *testing.T) {
 	})
 }
 
+// A result that is to be forgotten does not leave an unknown outcome behind if the store is down when
+// it is completed.
+func TestForgetInAnOutage(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.unconfirmed(func(ctx context.Context, a *guard.Attempt) error {
+			a.Forget()
+			return completed(ctx, a)
+		})
+		f.sleep(5 * lease)
+		f.replay()
+		f.store.Mend(storetest.Any)
+		f.sleep(time.Second)
+		f.want(f.attempt().Abandon(f.Context()), nil)
+	})
+}
+
 // Pending completions are limited by their bytes. A result beyond that is not retained, and without
 // room for that the completion is dropped, which Shutdown reports.
 func TestPendingCompletionsAreBounded(t *testing.T) {
+	data := make([]byte, 64<<10-1) // that cannot be deflated
+	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
 	for name, c := range map[string]struct{ max, all, kept, dropped int }{
 		"by bytes":            {64 << 20, 1200, 756, 0}, // 65 KiB each, in three quarters
 		"and by their number": {200 << 10, 150, 2, 150 - 2 - 70},
@@ -165,7 +183,7 @@ func TestPendingCompletionsAreBounded(t *testing.T) {
 				}
 				f.store.Break(storetest.Any, storetest.Down)
 				for _, a := range all {
-					f.want(a.Complete(f.Context(), guard.Result{Status: 200, Data: bytes.Repeat([]byte("x"), 64<<10-1)}), store.ErrUnavailable)
+					f.want(a.Complete(f.Context(), guard.Result{Status: 200, Data: data}), store.ErrUnavailable)
 				}
 				count := func(g *guard.Guard) (kept, notRetained, others int) {
 					for i := range c.all {

@@ -141,7 +141,9 @@ func TestExpiredBucketsMakeRoom(t *testing.T) {
 
 func TestFullOfRecords(t *testing.T) {
 	s := memstore.New(memstore.WithMaxRecordBytes(2048)) // four records without results
-	ref := func(id string) store.AttemptRef { return store.AttemptRef{ID: id, Owner: "owner-" + id} }
+	ref := func(id string) store.AttemptRef {
+		return store.AttemptRef{OperationRef: store.OperationRef{ID: id}, Owner: "owner-" + id}
+	}
 	begin := func(id string) (store.BeginReply, error) {
 		return s.BeginOperation(t.Context(), store.BeginRequest{
 			AttemptRef: ref(id), Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
@@ -155,7 +157,7 @@ func TestFullOfRecords(t *testing.T) {
 	wantState := func(id string, want store.RecordState) {
 		t.Helper()
 		reply, err := s.BeginOperation(t.Context(), store.BeginRequest{
-			AttemptRef: store.AttemptRef{ID: id, Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
+			AttemptRef: store.AttemptRef{OperationRef: store.OperationRef{ID: id}, Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
 		})
 		if err != nil || reply.Outcome != store.Settled || reply.State != want || reply.Status != 201 {
 			t.Errorf("%s: %+v, %v, want state %d", id, reply, err, want)
@@ -186,7 +188,7 @@ func TestFullOfRecords(t *testing.T) {
 		wantState("a", store.NotRetained)
 		wantState("b", store.NotRetained)
 		if reply, err := s.BeginOperation(t.Context(), store.BeginRequest{
-			AttemptRef: store.AttemptRef{ID: "c", Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
+			AttemptRef: store.AttemptRef{OperationRef: store.OperationRef{ID: "c"}, Owner: "another"}, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour,
 		}); err != nil || reply.Outcome != store.Busy {
 			t.Errorf("an attempt in flight: %+v, %v", reply, err)
 		}
@@ -202,6 +204,13 @@ func TestFullOfRecords(t *testing.T) {
 	}
 }
 
+// noise has bytes that a guard does not compress.
+var noise = func() []byte {
+	b := make([]byte, 65<<10)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
+	return b
+}()
+
 // A scope with many large results does not block others, and its own operations do not run again.
 func TestLargeScope(t *testing.T) {
 	for name, attacker := range map[string]string{"a scope": "mallory", "no scope": ""} {
@@ -212,7 +221,7 @@ func TestLargeScope(t *testing.T) {
 				t.Helper()
 				a, _, err := g.Begin(t.Context(), op)
 				if err == nil {
-					err = a.Complete(t.Context(), guard.Result{Status: 201, Data: bytes.Repeat([]byte("x"), size)})
+					err = a.Complete(t.Context(), guard.Result{Status: 201, Data: noise[:size]})
 				}
 				if err != nil {
 					t.Fatalf("%v: %v", op, err)
@@ -289,7 +298,7 @@ func TestRecordBytes(t *testing.T) {
 			case 2:
 				err = a.CompleteNotRetained(t.Context(), 200)
 			default:
-				err = a.Complete(t.Context(), guard.Result{Data: make([]byte, random.IntN(8<<10))})
+				err = a.Complete(t.Context(), guard.Result{Data: noise[:random.IntN(8<<10)]})
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"container/list"
 	"context"
+	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,21 +25,47 @@ const (
 
 // record is the record of an operation.
 type record struct {
-	id          string
+	ref         store.OperationRef
 	state       store.RecordState
 	owner       string
 	fingerprint string
 	number      int
-	leaseEnds   int64 // µs of the store's clock
-	dirty       bool  // the attempt in flight may have had effects
-	lastMark    int   // the highest Seq of its marks
-	priorDirty  bool  // an earlier attempt may have had effects
+	holder      string
+	created     int64 // µs of the store's clock
+	changed     int64
+	changes     int
+	leaseEnds   int64
+	effects     store.Effects // of the attempt in flight
+	lastMark    int           // the highest Seq of its marks
+	priorDirty  bool          // an earlier attempt may have had effects
+	steps       []store.Step
 	status      int
 	data        []byte
+	ended       chan struct{} // closed when the attempt in flight ends; nil if nothing waits for it
 
 	scope    *recordScope
 	place    *list.Element // in scope.all
 	resultAt *list.Element // in scope.results; nil without a result
+}
+
+// change records a change at a time.
+func (rec *record) change(now int64) {
+	rec.changed = now
+	rec.changes++
+}
+
+// end records that no attempt is in flight any more.
+func (rec *record) end(now int64) {
+	rec.change(now)
+	if rec.ended != nil {
+		close(rec.ended)
+		rec.ended = nil
+	}
+}
+
+// inFlight reports whether the operation has an owner at work, or one that has died.
+func (rec *record) inFlight() bool {
+	return rec.state == store.InFlight || rec.state == store.Reconciling
 }
 
 // recordShard has the records of some scopes, and of some operations without one.
@@ -57,13 +85,14 @@ func (r *recordShard) init(room *recordRoom, maxAbandoned int) {
 	r.scopes = make(map[string]*recordScope)
 }
 
-func (s *Store) recordShard(ref store.AttemptRef) *recordShard {
+func (s *Store) recordShard(ref store.OperationRef) *recordShard {
 	return shardOf(s, s.records, cmp.Or(ref.Scope, ref.ID))
 }
 
 // add adds and returns a new record; the caller has taken room for it.
 func (r *recordShard) add(ref store.AttemptRef, fingerprint string, number int, expires, now int64) *expiry.Entry[string, *record] {
-	rec := &record{id: ref.ID, owner: ref.Owner, fingerprint: fingerprint, number: number, scope: r.scope(ref.Scope)}
+	rec := &record{ref: ref.OperationRef, owner: ref.Owner, fingerprint: fingerprint, number: number, created: now, scope: r.scope(ref.Scope)}
+	rec.change(now)
 	rec.place = rec.scope.all.PushBack(rec)
 	r.records.Add(ref.ID, rec, expires, now)
 	return r.records.Get(ref.ID, now)
@@ -71,7 +100,9 @@ func (r *recordShard) add(ref store.AttemptRef, fingerprint string, number int, 
 
 // removed is called for every record that the table has removed.
 func (r *recordShard) removed(rec *record) {
+	rec.end(rec.changed)
 	r.dropData(rec)
+	r.dropSteps(rec)
 	r.room.free(recordBytes)
 	sc := rec.scope
 	if sc.all.Remove(rec.place); sc.all.Len() == 0 {
@@ -100,6 +131,17 @@ func (r *recordShard) dropData(rec *record) int {
 	return n
 }
 
+// dropSteps drops a record's steps.
+func (r *recordShard) dropSteps(rec *record) {
+	for _, step := range rec.steps {
+		r.room.free(sizeOf(step))
+	}
+	rec.steps = nil
+}
+
+// sizeOf returns the accounted size of a step.
+func sizeOf(step store.Step) int { return 64 + len(step.Name) + len(step.Data) }
+
 // extend sets when a record expires.
 func extend(e *expiry.Entry[string, *record], expires int64) {
 	e.Expires = expires
@@ -111,7 +153,7 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 	if err := s.ready(ctx); err != nil {
 		return store.BeginReply{}, err
 	}
-	shard := s.recordShard(req.AttemptRef)
+	shard := s.recordShard(req.OperationRef)
 	reply, fits := shard.begin(&req, s.now())
 	if !fits && s.makeRoom(recordBytes, 0) {
 		reply, fits = shard.begin(&req, s.now())
@@ -140,33 +182,43 @@ func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.Beg
 			return reply, false
 		}
 		rec := r.add(req.AttemptRef, req.Fingerprint, 1, expires, now).Value
-		rec.leaseEnds, rec.dirty = leaseEnds, true
+		rec.leaseEnds, rec.holder = leaseEnds, req.Holder
 		return store.BeginReply{Outcome: store.Started, Number: 1}, true
 	}
 	rec := e.Value
 	reply.Number = rec.number
+	unknown := rec.state != store.InFlight || rec.priorDirty || rec.effects == store.MayHaveEffects // unless it is settled
 	switch {
 	case rec.fingerprint != req.Fingerprint:
 		reply.Outcome = store.Mismatched
-		return reply, true
-	case rec.state == store.InFlight && rec.owner == req.Owner: // a repeat
+	case rec.inFlight() && rec.owner == req.Owner: // a repeat
 		rec.leaseEnds = leaseEnds
-		reply.Outcome = store.Started
-		return reply, true
-	case rec.state == store.InFlight && rec.leaseEnds > now:
+		reply.Outcome, reply.Effects, reply.Steps = store.Started, rec.effects, slices.Clone(rec.steps)
+		if rec.state == store.Reconciling {
+			reply.Outcome = store.ToReconcile
+		}
+	case rec.inFlight() && rec.leaseEnds > now:
 		reply.Outcome, reply.Remaining = store.Busy, time.Duration(rec.leaseEnds-now)*time.Microsecond
-		return reply, true
-	case rec.state == store.InFlight && (rec.dirty || rec.priorDirty) && !req.Rerun:
-		reply.Outcome = store.Undecided
-		return reply, true
-	case rec.state == store.Unknown && req.Rerun, rec.state == store.InFlight:
-		rec.priorDirty = rec.priorDirty || rec.dirty || rec.state == store.Unknown
-		rec.state, rec.owner, rec.leaseEnds, rec.dirty, rec.lastMark = store.InFlight, req.Owner, leaseEnds, true, 0
+	case rec.inFlight() && !unknown || (rec.inFlight() || rec.state == store.Unknown) && req.Rerun:
+		rec.priorDirty = rec.priorDirty || unknown
+		if rec.state != store.InFlight || rec.effects != store.EffectsInSteps {
+			rec.effects = store.MayHaveEffects
+		}
+		rec.state, rec.owner, rec.holder, rec.leaseEnds, rec.lastMark = store.InFlight, req.Owner, req.Holder, leaseEnds, 0
 		rec.number++
+		rec.change(now)
 		extend(e, expires)
-		return store.BeginReply{Outcome: store.Started, Number: rec.number}, true
+		return store.BeginReply{Outcome: store.Started, Number: rec.number, Effects: rec.effects, Steps: slices.Clone(rec.steps)}, true
+	case (rec.inFlight() || rec.state == store.Unknown) && req.Reconcile:
+		rec.state, rec.owner, rec.leaseEnds, rec.effects, rec.lastMark = store.Reconciling, req.Owner, leaseEnds, store.MayHaveEffects, 0
+		rec.change(now)
+		extend(e, expires)
+		reply.Outcome = store.ToReconcile
+	case rec.inFlight():
+		reply.Outcome = store.Undecided
+	default:
+		reply.Outcome, reply.State, reply.Status, reply.Data = store.Settled, rec.state, rec.status, bytes.Clone(rec.data)
 	}
-	reply.Outcome, reply.State, reply.Status, reply.Data = store.Settled, rec.state, rec.status, bytes.Clone(rec.data)
 	return reply, true
 }
 
@@ -189,7 +241,7 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 		return false, err
 	}
 	req.Data = bytes.Clone(req.Data)
-	shard := s.recordShard(req.AttemptRef)
+	shard := s.recordShard(req.OperationRef)
 	owned, missing, bytesOfScope := shard.settle(&req, s.now(), false)
 	if missing > 0 {
 		s.makeRoom(missing, bytesOfScope)
@@ -211,7 +263,7 @@ func (r *recordShard) settle(req *store.SettleRequest, now int64, last bool) (ow
 	if e != nil && e.Value.owner != req.Owner {
 		return false, 0, 0
 	}
-	if e != nil && e.Value.state != store.InFlight { // a repeat
+	if e != nil && !e.Value.inFlight() { // a repeat
 		return true, 0, 0
 	}
 	state, data := req.State, req.Data
@@ -230,10 +282,13 @@ func (r *recordShard) settle(req *store.SettleRequest, now int64, last bool) (ow
 			return false, recordBytes, 0
 		}
 		e = r.add(req.AttemptRef, req.Fingerprint, req.Number, expires, now)
+		e.Value.holder = req.Holder
 	}
 	rec := e.Value
 	rec.state, rec.status = state, req.Status
+	r.dropSteps(rec)
 	r.keep(rec, data)
+	rec.end(now)
 	extend(e, expires)
 	return true, 0, 0
 }
@@ -254,7 +309,7 @@ func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (boo
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
-	shard := s.recordShard(ref)
+	shard := s.recordShard(ref.OperationRef)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	return shard.abandon(ref, s.now()), nil
@@ -271,18 +326,25 @@ func (r *recordShard) abandon(ref store.AttemptRef, now int64) bool {
 	if rec == nil {
 		return false
 	}
-	if rec.priorDirty {
-		rec.leaseEnds, rec.dirty, rec.owner = now, true, "" // late steps of the attempt have no effect
+	switch {
+	case rec.state == store.Reconciling:
+		rec.state = store.Unknown
+		r.dropSteps(rec)
+	case rec.priorDirty:
+		rec.effects = store.MayHaveEffects
+	case rec.effects != store.EffectsInSteps:
+		r.records.Remove(ref.ID)
 		return true
 	}
-	r.records.Remove(ref.ID)
+	rec.leaseEnds, rec.owner = now, "" // late steps of the attempt have no effect
+	rec.end(now)
 	return true
 }
 
 // inFlight returns the record of an attempt in flight, or nil if the attempt does not own it.
 func (r *recordShard) inFlight(ref store.AttemptRef, now int64) *record {
 	e := r.records.Get(ref.ID, now)
-	if e == nil || e.Value.owner != ref.Owner || e.Value.state != store.InFlight {
+	if e == nil || e.Value.owner != ref.Owner || !e.Value.inFlight() {
 		return nil
 	}
 	return e.Value
@@ -293,7 +355,7 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 	if err := s.ready(ctx); err != nil {
 		return false, err
 	}
-	shard := s.recordShard(req.AttemptRef)
+	shard := s.recordShard(req.OperationRef)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	rec := shard.inFlight(req.AttemptRef, s.now())
@@ -301,9 +363,47 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 		return false, nil
 	}
 	if req.Seq > rec.lastMark {
-		rec.dirty, rec.lastMark = req.Dirty, req.Seq
+		rec.effects, rec.lastMark = req.Effects, req.Seq
+		rec.change(s.now())
 	}
 	return true, nil
+}
+
+// RecordStep implements store.Records.
+func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
+	if err := s.ready(ctx); err != nil {
+		return false, err
+	}
+	req.Data = bytes.Clone(req.Data)
+	shard := s.recordShard(req.OperationRef)
+	owned, fits, err := shard.recordStep(&req, s.now())
+	if !fits && s.makeRoom(sizeOf(req.Step), 0) {
+		owned, fits, err = shard.recordStep(&req, s.now())
+	}
+	if !fits {
+		return false, store.ErrFull
+	}
+	return owned, err
+}
+
+// recordStep records a step. It returns false for fits if there is no room.
+func (r *recordShard) recordStep(req *store.StepRequest, now int64) (owned, fits bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.inFlight(req.AttemptRef, now)
+	switch {
+	case rec == nil:
+		return false, true, nil
+	case slices.ContainsFunc(rec.steps, func(s store.Step) bool { return s.Name == req.Name }):
+		return true, true, nil
+	case len(rec.steps) >= store.MaxSteps:
+		return false, true, fmt.Errorf("%w: an operation has at most %d steps", store.ErrFull, store.MaxSteps)
+	case !r.room.take(sizeOf(req.Step)):
+		return false, false, nil
+	}
+	rec.steps = append(rec.steps, req.Step)
+	rec.change(now)
+	return true, true, nil
 }
 
 // RenewOperations implements store.Records.
@@ -319,7 +419,7 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) 
 }
 
 func (s *Store) renew(req store.RenewRequest) bool {
-	shard := s.recordShard(req.AttemptRef)
+	shard := s.recordShard(req.OperationRef)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	now := s.now()

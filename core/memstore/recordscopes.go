@@ -151,7 +151,7 @@ func (r *recordShard) bytesOf(scope string) int {
 // first removes the expired records of a scope, and returns the first other one, or nil.
 func (r *recordShard) first(sc *recordScope, now int64) *expiry.Entry[string, *record] {
 	for first := sc.all.Front(); first != nil; first = sc.all.Front() {
-		if e := r.records.Get(first.Value.(*record).id, now); e != nil {
+		if e := r.records.Get(first.Value.(*record).ref.ID, now); e != nil {
 			return e
 		}
 	}

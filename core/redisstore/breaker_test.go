@@ -293,7 +293,7 @@ func TestAKeyOfAnotherTypeFailsItsCallersOnly(t *testing.T) {
 	// What fails has changed nothing.
 	_, err = odd.abandon(s)
 	wantUnavailable(t, err, false)
-	if n, err := direct.Exists(ctx(), "lk:g:{"+odd.id+"}:x:"+odd.owner).Result(); n != 0 || err != nil {
+	if n, err := direct.Exists(ctx(), "lk:g:{"+odd.id+"}x::"+odd.owner).Result(); n != 0 || err != nil {
 		t.Errorf("a failed abandon left a mark: %d, %v", n, err)
 	}
 	if log.has(tripped) {

@@ -55,7 +55,7 @@ func moveTimes(t *testing.T, server *redis.Client, by time.Duration) {
 		case "string":
 			value := server.Get(ctx(), key).Val()
 			switch {
-			case strings.HasPrefix(value, "2F"): // see records.go
+			case strings.HasPrefix(value, "3F"): // see records.go
 				value = value[:77] + moved(value[77:93]) + value[93:]
 			case strings.HasPrefix(value, "L"):
 				value = leases(value)

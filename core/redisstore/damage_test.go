@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -71,16 +72,21 @@ func FuzzDamagedBucket(f *testing.F) {
 func FuzzDamagedRecord(f *testing.F) {
 	o := newOp("damaged")
 	record := func(head, digits, data string) string { return head + o.owner + o.fingerprint + digits + data }
-	number, lease, status := "00000001", "00000000000000010000000030000000", "02011790000000000"
+	number, lease := "00000001", "00000000000000010000000030000000"
+	status := "02011790000000000" + strings.Repeat("0016900000000000", 2) + "0" + "004till" // to the holder
+	step := "0060000003" + "charge" + "abc"
 	for _, value := range []string{
-		"", "1", "\x00", strings.Repeat("\xff", 200), record("2C10", number+lease+status, "result"),
-		record("2C10", number+lease+status, ""), record("1C10", number+lease+status, "result"),
-		record("2X10", number+lease+status, "result"), record("2C10", number+lease+"020179000000000", ""),
-		record("2F10", number+strings.Repeat("9", 32)+status, ""), record("2F10", number+lease, ""), record("2F10", "", ""),
-		record("2F10", number+"             inf             inf"+status, ""),
-		record("2F10", number+"             nan             nan"+status, ""),
-		record("2C10", "     nan"+lease+status, "result"), record("2U10", number+lease+"-2011790000000000", ""),
-		strings.Replace(record("2C10", number+lease+status, "another's"), o.fingerprint, strings.Repeat("g", 43), 1),
+		"", "1", "\x00", strings.Repeat("\xff", 200), record("3C10", number+lease+status, "result"),
+		record("3C10", number+lease+status, ""), record("2C10", number+lease+status, "result"),
+		record("3X10", number+lease+status, "result"), record("3C10", number+lease+status[1:], ""),
+		record("3F10", number+strings.Repeat("9", 32)+status, ""), record("3F10", number+lease, ""), record("3F10", "", ""),
+		record("3F10", number+"             inf             inf"+status, ""),
+		record("3F10", number+"             nan             nan"+status, ""),
+		record("3C10", "     nan"+lease+status, "result"), record("3U10", number+lease+"-2011790000000000"+status[17:], ""),
+		strings.Replace(record("3C10", number+lease+status, "another's"), o.fingerprint, strings.Repeat("g", 43), 1),
+		record("3C10", number+lease+status[:50]+"999till", "result"), record("3F20", number+lease+status, "0000000001"+step+step),
+		record("3F20", number+lease+status, "0000000001"+step[:15]), record("3F20", number+lease+status, "0000000001"+"9999999999"+step),
+		record("3F20", number+lease+status, "x"), record("3R10", number+lease+status, "0000000000"+step), record("3U11", number+lease+status, ""),
 	} {
 		f.Add(value)
 	}
@@ -88,19 +94,20 @@ func FuzzDamagedRecord(f *testing.F) {
 	direct := server.Client()
 	log := new(logbook)
 	s := newStore(f, server.Client(), log.option())
+	key := "lk:g:{" + o.id + "}::orders"
 	damage := func(t *testing.T, value string) {
 		direct.FlushAll(ctx())
-		if err := direct.Set(ctx(), "lk:g:{"+o.id+"}", value, time.Hour).Err(); err != nil {
+		if err := direct.Set(ctx(), key, value, time.Hour).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		whole := len(value) >= 126 && value[0] == '2'
+		whole := len(value) >= 162 && value[0] == '3'
 		for _, rerun := range []bool{false, true} {
 			for _, owner := range []string{o.owner, o.by("other").owner} {
 				damage(t, value)
 				reply, err := s.BeginOperation(ctx(), store.BeginRequest{
-					AttemptRef: store.AttemptRef{ID: o.id, Owner: owner}, Fingerprint: o.fingerprint, Lease: time.Second, Retention: time.Hour, Rerun: rerun,
+					AttemptRef: store.AttemptRef{OperationRef: o.ref().OperationRef, Owner: owner}, Fingerprint: o.fingerprint, Lease: time.Second, Retention: time.Hour, Rerun: rerun,
 				})
 				switch {
 				case err != nil:
@@ -110,7 +117,7 @@ func FuzzDamagedRecord(f *testing.F) {
 				case !whole:
 					t.Fatalf("%q is no record, and begin: %+v", value, reply)
 				case reply.Outcome == store.Settled && reply.State == store.Completed:
-					if value[26:69] != o.fingerprint || string(reply.Data) != value[126:] || value[1] != 'C' {
+					if value[26:69] != o.fingerprint || !strings.HasSuffix(value[162:], string(reply.Data)) || value[1] != 'C' {
 						t.Fatalf("%q was replayed: %+v", value, reply)
 					}
 				case reply.Outcome == store.Started:
@@ -126,6 +133,23 @@ func FuzzDamagedRecord(f *testing.F) {
 		for name, step := range map[string]func(*redisstore.Store) (bool, error){
 			"mark": o.mark, "renew": o.renew, "abandon": o.abandon,
 			"settle": func(s *redisstore.Store) (bool, error) { return o.settle(s, "result") },
+			"step":   o.step,
+			"await": func(s *redisstore.Store) (bool, error) {
+				c, cancel := context.WithTimeout(ctx(), 10*time.Millisecond)
+				defer cancel()
+				if err := s.AwaitOperation(c, o.ref().OperationRef); !errors.Is(err, context.DeadlineExceeded) {
+					return false, err
+				}
+				return false, nil
+			},
+			"inspect": func(s *redisstore.Store) (bool, error) {
+				r, _, err := s.InspectOperation(ctx(), o.ref().OperationRef)
+				if r.Number < 0 || r.Bytes < 0 || r.Lease < 0 || r.Age < 0 || r.Changed < 0 || len(r.Holder) > store.MaxHolder {
+					t.Fatalf("%q: %+v", value, r)
+				}
+				return false, err
+			},
+			"resolve": func(s *redisstore.Store) (bool, error) { return o.resolve(s, "") },
 		} {
 			damage(t, value)
 			owned, err := step(s)
@@ -135,7 +159,7 @@ func FuzzDamagedRecord(f *testing.F) {
 			if err == nil && owned && value != "" && !strings.HasPrefix(value[min(4, len(value)):], o.owner) {
 				t.Fatalf("%s of %q, which is another's, succeeded", name, value)
 			}
-			if ttl := direct.PTTL(ctx(), "lk:g:{"+o.id+"}").Val(); ttl == -1 {
+			if ttl := direct.PTTL(ctx(), key).Val(); ttl == -1 {
 				t.Fatalf("%s of %q: the record does not expire any more", name, value)
 			}
 		}

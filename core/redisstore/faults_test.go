@@ -93,7 +93,9 @@ func (o op) by(owner string) op {
 	return o
 }
 
-func (o op) ref() store.AttemptRef { return store.AttemptRef{Scope: o.scope, ID: o.id, Owner: o.owner} }
+func (o op) ref() store.AttemptRef {
+	return store.AttemptRef{OperationRef: store.OperationRef{Guard: "orders", Scope: o.scope, ID: o.id}, Owner: o.owner}
+}
 
 func (o op) begin(s *redisstore.Store) (store.BeginReply, error) {
 	return s.BeginOperation(ctx(), store.BeginRequest{
@@ -115,7 +117,7 @@ func (o op) abandon(s *redisstore.Store) (bool, error) {
 }
 
 func (o op) mark(s *redisstore.Store) (bool, error) {
-	return s.MarkOperation(ctx(), store.MarkRequest{AttemptRef: o.ref(), Seq: 1})
+	return s.MarkOperation(ctx(), store.MarkRequest{AttemptRef: o.ref(), Effects: store.NoEffects, Seq: 1})
 }
 
 func (o op) renewal() store.RenewRequest {

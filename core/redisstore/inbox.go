@@ -163,7 +163,7 @@ func (s *Store) receive(sub *redis.PubSub) error {
 		case *redis.Subscription: // earlier pushes are lost
 			s.inbox.recordSubscribed()
 			s.waiters.beatNow()
-			s.latches.recheckAll()
+			s.notices.deliverAll()
 		case *redis.Message:
 			for line := range strings.SplitSeq(m.Payload, "\n") {
 				s.pushed(line)
@@ -180,8 +180,8 @@ func (s *Store) pushed(message string) {
 		s.pushedLease(id)
 	case "beat":
 		s.waiters.beatSoon(id)
-	case "open":
-		s.latches.open(id)
+	case "open", "ended":
+		s.notices.deliver(message, true)
 	case "lost":
 		id, _, _ = strings.Cut(id, " ")
 		s.inbox.lost.Call(id)

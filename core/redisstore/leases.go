@@ -295,7 +295,8 @@ func readLeaseState(reply any) (store.LeaseState, error) {
 // ListLeases implements store.Leases: it scans all keys of every master, a hundred at a time. With
 // WithSecret, the Key of each state is the hash of the key.
 func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
-	return list(ctx, s, ofLeases, name,
+	return list(ctx, s, s.withName(ofLeases, name),
+		func(key string) (string, bool) { return s.tagOf(key, ofLeases, name) },
 		func(tag string) script.Call {
 			keys := leaseKeysOf([]byte(s.config.prefix + ofLeases + tag + "}:" + name))
 			return inspectLease.Call(keys[:], store.MaxListed)

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -400,6 +401,8 @@ func TestLargeResults(t *testing.T) {
 		must(t, err)
 		attempts = append(attempts, a)
 	}
+	noise := make([]byte, sizes[0]) // that a guard does not compress
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
 	proxy.Throttle(8 << 20)
 	var all, failed atomic.Int64
 	under, done := context.WithCancel(ctx())
@@ -416,7 +419,7 @@ func TestLargeResults(t *testing.T) {
 		})
 	}
 	together(len(sizes), func(i int) {
-		if err := attempts[i].Complete(ctx(), guard.Result{Status: 200, Data: make([]byte, sizes[i])}); err != nil {
+		if err := attempts[i].Complete(ctx(), guard.Result{Status: 200, Data: noise[:sizes[i]]}); err != nil {
 			t.Errorf("complete with %d bytes: %v", sizes[i], err)
 		}
 	})

@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
@@ -13,10 +15,10 @@ import (
 // A record is one string: a head of fixed width, so that a script can change a part of it in place,
 // and the result. Counted from 1, as Lua does:
 //
-//	  1       "2", the version of the layout
-//	  2       state: F in flight, C completed, N not retained, U unknown
-//	  3       "1" if the attempt may have had effects
-// 4 "1" if an earlier attempt may have had effects
+//	  1       "3", the version of the layout
+//	  2       state: F in flight, R reconciling, C completed, N not retained, U unknown
+//	  3       "1" if the attempt may have had effects, "2" if all of them are in steps
+//	  4       "1" if an earlier attempt may have had effects
 //	  5- 26   owner
 //	 27- 69   fingerprint
 //	 70- 77   number of the attempt
@@ -24,33 +26,42 @@ import (
 //	 94-109   length of the lease, µs
 //	110-113   status
 //	114-126   the slice of time in which its scope counts it: see scope.lua
-//	127-      data; of an attempt in flight, the highest Seq of its marks, 10 digits, if there were any
+//	127-142   when it was created, µs of the server's clock
+//	143-158   when it was last changed, but for renewals
+//	159       "1" if processes await the end of the attempt
+//	160-162   size of the holder
+//	163-      the holder; then the data; of an attempt in flight, the highest Seq of its marks, 10 digits,
+//	          and the recorded steps: the sizes of the name and of the data, 3 and 7 digits, and both
 // It expires after the retention, not with a lease. The records of a scope share a hash tag, and so
 // a slot of a Cluster, with the counts of the scope.
 
 // abandonedFor is how long a delayed begin of an abandoned attempt is refused.
 const abandonedFor = time.Minute
 
-func (s *Store) recordKey(ref *store.AttemptRef) string {
-	if ref.Scope == "" {
-		return s.config.prefix + ":g:{" + ref.ID + "}"
-	}
-	return s.config.prefix + ":g:{" + ref.Scope + "}:" + ref.ID
-}
+const ofRecords = ":g:{"
 
-// operationKeys returns the keys of a step: the record, the tombstone of an abandoned attempt if
-// the step needs it, and the counts of the scope, if there is one.
-func (s *Store) operationKeys(ref *store.AttemptRef, abandoned bool) []string {
-	record := s.recordKey(ref)
-	keys := append(make([]string, 0, 3), record)
-	if abandoned {
-		keys = append(keys, record+":x:"+ref.Owner)
+// operationKeys returns the keys of a step: the record; the tombstone of an abandoned attempt, if the
+// step needs it; the inboxes that await the end of an attempt, likewise; and the counts of the scope,
+// if there is one. A record's key ends in the name of its guard, by which a listing finds it.
+func (s *Store) operationKeys(ref *store.OperationRef, tombstoneOf string, awaited bool) []string {
+	stem, id := s.config.prefix+ofRecords+cmp.Or(ref.Scope, ref.ID)+"}", ""
+	if ref.Scope != "" {
+		id = ref.ID
+	}
+	keys := append(make([]string, 0, 4), stem+":"+id+":"+ref.Guard)
+	if tombstoneOf != "" {
+		keys = append(keys, stem+"x:"+id+":"+tombstoneOf)
+	}
+	if awaited {
+		keys = append(keys, stem+"w:"+id)
 	}
 	if ref.Scope != "" {
-		keys = append(keys, s.config.prefix+":g:{"+ref.Scope+"}")
+		keys = append(keys, stem)
 	}
 	return keys
 }
+
+func (s *Store) recordKey(ref *store.OperationRef) string { return s.operationKeys(ref, "", false)[0] }
 
 // maxInline is the maximum size of a result in the reply to begin. A larger one is read by a second
 // call, with a timeout for its size, so that it does not delay other steps.
@@ -59,20 +70,30 @@ const maxInline = 16 << 10
 // BeginOperation implements store.Records: one script call, and before the first one a check of the
 // server's eviction policy. A result of more than 16 KiB takes a second call.
 func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
-	rerun := 0
-	if req.Rerun {
-		rerun = 1
+	unknown := ""
+	switch {
+	case req.Rerun:
+		unknown = "rerun"
+	case req.Reconcile:
+		unknown = "reconcile"
 	}
 	args := []any{
-		&req.Owner, &req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), rerun, req.MaxRecords, maxInline,
+		&req.Owner, &req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), unknown, req.MaxRecords, maxInline,
+		sized(req.Holder),
 	}
-	call := beginOperation.Call(s.operationKeys(&req.AttemptRef, true), args...)
+	call := beginOperation.Call(s.operationKeys(&req.OperationRef, req.Owner, false), args...)
 	st := script.Step{Call: call, Operation: opBeginOperation, Begins: true, ReplySize: maxInline}
 	reply, err := script.Run(ctx, s.redis, st, func(r script.Reply) (beginReply, error) { return readBeginReply(r.Value) })
 	if err == nil && reply.bytes > len(reply.Data) {
-		reply.Data, err = s.readResult(ctx, &req.AttemptRef, reply)
+		reply.Data, err = s.readResult(ctx, &req.OperationRef, reply)
 	}
 	return reply.BeginReply, err
+}
+
+// sized returns a holder as the record has it.
+func sized(holder string) string {
+	holder = holder[:min(len(holder), store.MaxHolder)]
+	return fmt.Sprintf("%03d", len(holder)) + holder
 }
 
 // beginReply has the size of a result, whose data may be omitted.
@@ -83,7 +104,7 @@ type beginReply struct {
 
 // readResult returns the data of a result that a reply has omitted. A settled record does not
 // change, but may have expired since.
-func (s *Store) readResult(ctx context.Context, ref *store.AttemptRef, of beginReply) ([]byte, error) {
+func (s *Store) readResult(ctx context.Context, ref *store.OperationRef, of beginReply) ([]byte, error) {
 	key := s.recordKey(ref)
 	read := script.Command{Operation: opReadResult, Bytes: of.bytes}
 	return script.Do(ctx, s.redis.Node(ctx, key), read, func(ctx context.Context) ([]byte, error) {
@@ -91,21 +112,21 @@ func (s *Store) readResult(ctx context.Context, ref *store.AttemptRef, of beginR
 			return nil, err
 		}
 		record, err := s.client.GetRange(ctx, key, 0, -1).Bytes()
-		if err == nil && len(record) != recordHead+of.bytes {
+		if err == nil && len(record) < recordHead+of.bytes {
 			err = store.Unavailable(store.OtherCause, "redis: the record has expired while it was read")
 		}
 		if err != nil {
 			return nil, err
 		}
-		return record[recordHead:], nil
+		return record[len(record)-of.bytes:], nil
 	})
 }
 
-// recordHead is the size of a record's head in bytes.
-const recordHead = 126
+// recordHead is the size of a record's head in bytes, without the holder.
+const recordHead = 162
 
 var outcomes = map[string]store.BeginOutcome{
-	"started": store.Started, "settled": store.Settled, "busy": store.Busy,
+	"started": store.Started, "reconcile": store.ToReconcile, "settled": store.Settled, "busy": store.Busy,
 	"mismatched": store.Mismatched, "undecided": store.Undecided, "refused": store.Refused, "full": store.ScopeFull,
 }
 
@@ -114,11 +135,17 @@ func readBeginReply(reply any) (b beginReply, err error) {
 	outcome, known := outcomes[r.Text()]
 	b.Outcome, b.Number = outcome, int(r.Number())
 	switch outcome {
+	case store.Started, store.ToReconcile:
+		if len(r.Left) > 0 { // it took over
+			steps, ok := readSteps(r.Text())
+			known = known && ok
+			b.Steps, b.Effects = steps, effectsOf(r.Text())
+		}
 	case store.Busy, store.ScopeFull:
 		b.Remaining = r.Micros()
 	case store.Settled:
 		_ = r.Micros() // no lease is left
-		state, settled := states[r.Text()]
+		state, settled := recordStates[r.Text()]
 		known = known && settled
 		b.State, b.Status, b.Data, b.bytes = state, int(r.Number()), []byte(r.Text()), int(r.Number())
 	}
@@ -129,7 +156,9 @@ func readBeginReply(reply any) (b beginReply, err error) {
 }
 
 var (
-	states  = map[string]store.RecordState{"C": store.Completed, "N": store.NotRetained, "U": store.Unknown}
+	recordStates = map[string]store.RecordState{
+		"F": store.InFlight, "R": store.Reconciling, "C": store.Completed, "N": store.NotRetained, "U": store.Unknown,
+	}
 	letters = map[store.RecordState]string{store.Completed: "C", store.NotRetained: "N", store.Unknown: "U"}
 )
 
@@ -151,26 +180,62 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 }
 
 func (s *Store) settle(ctx context.Context, sc *script.Script, req *store.SettleRequest, letter string, data []byte) (bool, error) {
-	return s.finish(ctx, opSettleOperation, sc.Call(s.operationKeys(&req.AttemptRef, false),
+	return s.finish(ctx, opSettleOperation, sc.Call(s.operationKeys(&req.OperationRef, "", true),
 		&req.Owner, &req.Fingerprint, letter, fmt.Sprintf("%08d%032d%04d", req.Number, 0, req.Status),
-		req.Retention.Milliseconds(), data, req.MaxBytes,
+		req.Retention.Milliseconds(), data, req.MaxBytes, sized(req.Holder),
 	))
 }
 
 // AbandonOperation implements store.Records.
 func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
 	args := []any{&ref.Owner, abandonedFor.Milliseconds()}
-	return s.finish(ctx, opSettleOperation, abandonOperation.Call(s.operationKeys(&ref, true), args...))
+	return s.finish(ctx, opSettleOperation, abandonOperation.Call(s.operationKeys(&ref.OperationRef, ref.Owner, true), args...))
 }
 
 // MarkOperation implements store.Records.
 func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
-	bit := "0"
-	if req.Dirty {
-		bit = "1"
+	args := []any{&req.Owner, letterOf[req.Effects], fmt.Sprintf("%010d", min(req.Seq, store.MaxSeq))}
+	return s.finish(ctx, opSettleOperation, markOperation.Call([]string{s.recordKey(&req.OperationRef)}, args...))
+}
+
+func effectsOf(letter string) store.Effects {
+	for effects, known := range letterOf {
+		if letter == known {
+			return effects
+		}
 	}
-	args := []any{&req.Owner, bit, fmt.Sprintf("%010d", min(req.Seq, store.MaxSeq))}
-	return s.finish(ctx, opSettleOperation, markOperation.Call([]string{s.recordKey(&req.AttemptRef)}, args...))
+	return store.MayHaveEffects
+}
+
+var letterOf = map[store.Effects]string{store.NoEffects: "0", store.MayHaveEffects: "1", store.EffectsInSteps: "2"}
+
+// RecordStep implements store.Records: one script call.
+func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
+	step := fmt.Sprintf("%03d%07d%s%s", len(req.Name), len(req.Data), req.Name, req.Data)
+	call := recordStep.Call([]string{s.recordKey(&req.OperationRef)}, &req.Owner, req.Name, step, store.MaxSteps)
+	st := script.Step{Call: call, Operation: opSettleOperation, Urgency: script.Finishing}
+	n, err := script.Run(ctx, s.redis, st, func(r script.Reply) (int, error) { return script.Int(r.Value) })
+	if err == nil && n < 0 {
+		return false, fmt.Errorf("%w: an operation has at most %d steps", store.ErrFull, store.MaxSteps)
+	}
+	return n == 1, err
+}
+
+// readSteps returns the steps in the text of a record.
+func readSteps(text string) (steps []store.Step, ok bool) {
+	for len(text) > 0 {
+		if len(text) < 10 {
+			return nil, false
+		}
+		name, err1 := strconv.ParseUint(text[:3], 10, 16)
+		data, err2 := strconv.ParseUint(text[3:10], 10, 32)
+		if text = text[10:]; err1 != nil || err2 != nil || uint64(len(text)) < name+data {
+			return nil, false
+		}
+		steps = append(steps, store.Step{Name: text[:name], Data: []byte(text[name : name+data])})
+		text = text[name+data:]
+	}
+	return steps, true
 }
 
 // RenewOperations implements store.Records: one pipeline for each hundred.
@@ -178,7 +243,7 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) 
 	calls := make([]script.Call, len(reqs))
 	for i := range reqs {
 		r := &reqs[i]
-		calls[i] = renewOperation.Call(s.operationKeys(&r.AttemptRef, false), &r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds())
+		calls[i] = renewOperation.Call(s.operationKeys(&r.OperationRef, "", false), &r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds())
 	}
 	return s.finishEach(ctx, opRenewOperations, calls)
 }

@@ -14,11 +14,13 @@ import (
 // maxInspected is how many records a listing inspects at a time.
 const maxInspected = 100
 
-// list yields the states of all records with a name, as inspected by scripts. It scans all keys of
-// every master, a hundred at a time, since more delay other calls, and inspects as many records. Damaged ones
-// are omitted. read reports whether to yield a reply.
-func list[T any](
-	ctx context.Context, s *Store, of, name string, inspect func(tag string) script.Call, read func(tag string, reply any) (T, bool, error),
+// list yields the states of all records whose keys match a pattern and are known to nameOf, as
+// inspected by scripts. It scans all keys of every master, a hundred at a time, since more delay
+// other calls, and inspects as many records. Damaged ones are omitted. read reports whether to yield
+// a reply.
+func list[N, T any](
+	ctx context.Context, s *Store, pattern string, nameOf func(key string) (N, bool),
+	inspect func(N) script.Call, read func(name N, reply any) (T, bool, error),
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -28,14 +30,14 @@ func list[T any](
 			return
 		}
 		for _, master := range masters {
-			for tags, err := range s.tags(ctx, master, of, name) {
+			for names, err := range scan(ctx, s, master, pattern, nameOf) {
 				if err != nil {
 					yield(none, err)
 					return
 				}
-				calls := make([]script.Call, len(tags))
-				for i, tag := range tags {
-					calls[i] = inspect(tag)
+				calls := make([]script.Call, len(names))
+				for i, name := range names {
+					calls[i] = inspect(name)
 				}
 				replies, err := s.inspectAll(ctx, calls)
 				if err != nil {
@@ -46,7 +48,7 @@ func list[T any](
 					if reply == nil {
 						continue
 					}
-					state, worth, err := read(tags[i], reply)
+					state, worth, err := read(names[i], reply)
 					if (worth || err != nil) && !yield(state, err) || err != nil {
 						return
 					}
@@ -56,10 +58,11 @@ func list[T any](
 	}
 }
 
-// tags yields the tags of the records with a name on one master, up to a hundred at a time.
-func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string) iter.Seq2[[]string, error] {
-	return func(yield func([]string, error) bool) {
-		pattern := s.withName(of, name)
+// scan yields what nameOf returns for the keys of one master, up to a hundred at a time.
+func scan[N any](
+	ctx context.Context, s *Store, master redis.Cmdable, pattern string, nameOf func(key string) (N, bool),
+) iter.Seq2[[]N, error] {
+	return func(yield func([]N, error) bool) {
 		for cursor, more := uint64(0), true; more; more = cursor != 0 {
 			p, err := script.Do(ctx, s.redis.Whole(), script.Command{Operation: opInspect}, func(ctx context.Context) (p page, err error) {
 				p.keys, p.cursor, err = master.Scan(ctx, cursor, pattern, 100).Result()
@@ -69,13 +72,13 @@ func (s *Store) tags(ctx context.Context, master redis.Cmdable, of, name string)
 				yield(nil, err)
 				return
 			}
-			var tags []string
-			for _, record := range p.keys {
-				if tag, ok := s.tagOf(record, of, name); ok {
-					tags = append(tags, tag)
+			var names []N
+			for _, key := range p.keys {
+				if name, ok := nameOf(key); ok {
+					names = append(names, name)
 				}
 			}
-			for batch := range slices.Chunk(tags, maxInspected) {
+			for batch := range slices.Chunk(names, maxInspected) {
 				if !yield(batch, nil) {
 					return
 				}

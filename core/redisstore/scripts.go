@@ -21,6 +21,10 @@ var (
 	abandonOperation = newScript("abandon_operation")
 	markOperation    = newScript("mark_operation")
 	renewOperation   = newScript("renew_operation")
+	recordStep       = newScript("record_step")
+	awaitOperation   = newScript("await_operation")
+	inspectOperation = newScript("inspect_operation")
+	resolveOperation = newScript("resolve_operation")
 	// settleSmall is settleOperation without a result, which may be written even if the server's
 	// memory is full.
 	settleSmall = addScript(strings.Replace(scriptText("settle_operation"), "#!lua", "#!lua flags=allow-oom", 1))

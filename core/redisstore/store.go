@@ -63,7 +63,7 @@ type Store struct {
 
 	waiters waiters
 	late    lateRequests
-	latches latches
+	notices notices
 	inbox   *inbox
 
 	*namesakes

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"iter"
 	"time"
 )
 
@@ -14,7 +15,8 @@ import (
 // ErrUnavailable or are the context's.
 type Records interface {
 	// BeginOperation reads the record of an operation, and starts an attempt at the operation, or
-	// takes one over, if the record allows it. A scope that has MaxRecords records takes no further
+	// takes one over, if the record allows it: its attempt died, and has had no effects, or all in
+	// steps, or re-runs are allowed. A scope that has MaxRecords records takes no further
 	// one ([ScopeFull]); operations that have a record are answered as before. A store may exceed the
 	// bound by less than a sixteenth, and may count a record for up to a sixteenth of its retention
 	// after its end.
@@ -29,19 +31,40 @@ type Records interface {
 
 	// AbandonOperation ends an attempt as if it had not begun, and makes sure that a delayed
 	// BeginOperation of the same owner starts nothing. The record of an earlier attempt that may have
-	// had effects stays, with its lease ended and without an owner, so that a delayed step of this
-	// attempt changes nothing. It returns false if the attempt does not own the record.
+	// had effects stays, and one with EffectsInSteps, with its lease ended and without an owner, so
+	// that a delayed step of this attempt changes nothing. It returns false if the attempt does not own
+	// the record.
 	AbandonOperation(ctx context.Context, ref AttemptRef) (bool, error)
 
-	// MarkOperation records whether the attempt may have had effects. The marks of an attempt are
+	// MarkOperation records what the attempt may have done. The marks of an attempt are
 	// ordered: one that arrives after a mark with a higher Seq changes nothing. It returns false if
 	// the attempt does not own the record.
 	MarkOperation(ctx context.Context, req MarkRequest) (bool, error)
+
+	// RecordStep keeps the result of a step of the operation, until the operation is settled. A step
+	// that is there is left as it is. It returns false if the attempt does not own the record. A store
+	// without room for it fails with ErrFull.
+	RecordStep(ctx context.Context, req StepRequest) (bool, error)
 
 	// RenewOperations extends the leases of attempts in flight, and keeps their records for at least
 	// the retention from now. It reports for each whether the attempt owns the record. With an error,
 	// the attempts reported as owners are owners, and the state of the others is unknown.
 	RenewOperations(ctx context.Context, reqs []RenewRequest) ([]bool, error)
+
+	// AwaitOperation blocks while an attempt at the operation is in flight. It returns nil when the
+	// attempt has ended or its lease has, and may return nil earlier; at once if there is none.
+	AwaitOperation(ctx context.Context, ref OperationRef) error
+
+	// InspectOperation returns the record of an operation, and false if there is none.
+	InspectOperation(ctx context.Context, ref OperationRef) (OperationRecord, bool, error)
+
+	// ListUnresolved yields the records of a guard that are [OperationRecord.Unresolved]. It takes no
+	// snapshot: records that change meanwhile may be missing.
+	ListUnresolved(ctx context.Context, guard string) iter.Seq2[OperationRecord, error]
+
+	// ResolveOperation settles an operation whose outcome is unknown, if its record is as it was
+	// inspected.
+	ResolveOperation(ctx context.Context, req ResolveRequest) (ResolveOutcome, error)
 
 	Hooks
 }
@@ -58,13 +81,36 @@ const (
 	NotRetained
 	// Unknown means that an attempt ended, and its outcome is unknown.
 	Unknown
+	// Reconciling means that an owner finds out what the unknown outcome is, as an attempt in flight
+	// does its work.
+	Reconciling
 )
 
-// AttemptRef names an attempt at an operation. It holds nothing that a user sent in readable form.
+// Effects says what an attempt in flight may have done, should it die.
+type Effects int
+
+const (
+	// MayHaveEffects means that it may have had effects: what became of it is unknown.
+	MayHaveEffects Effects = iota
+	// NoEffects means that it has had none: another attempt may take over.
+	NoEffects
+	// EffectsInSteps means that all its effects are in steps, which may be repeated, or are recorded
+	// ([StepRequest]): another attempt may take over.
+	EffectsInSteps
+)
+
+// OperationRef names an operation. But for the guard's name, it holds nothing that a user sent in
+// readable form.
+type OperationRef struct {
+	Guard string // 1 to 128 characters of printable ASCII
+	Scope string // 22 characters of base64url, or empty if it has none
+	ID    string // 22 characters of base64url
+}
+
+// AttemptRef names an attempt at an operation.
 type AttemptRef struct {
-	Scope string // of the operation: 22 characters of base64url, or empty if it has none
-	ID    string // of the operation: 22 characters of base64url
-	Owner string // of this attempt: 22 characters of base64url
+	OperationRef
+	Owner string // 22 characters of base64url
 }
 
 // BeginRequest asks to begin an attempt.
@@ -73,9 +119,14 @@ type BeginRequest struct {
 	Fingerprint string // of the request: 43 characters of base64url
 	Lease       time.Duration
 	Retention   time.Duration
-	Rerun       bool // an attempt of unknown outcome may be followed by another
-	MaxRecords  int  // of the scope, if there is one; zero is no bound
+	Rerun       bool   // an attempt of unknown outcome may be followed by another
+	Reconcile   bool   // or an unknown outcome may be found out: see [ToReconcile]
+	MaxRecords  int    // of the scope, if there is one; zero is no bound
+	Holder      string // who makes the attempt, for people: at most MaxHolder bytes
 }
+
+// MaxHolder is the largest Holder of a [BeginRequest], in bytes.
+const MaxHolder = 512
 
 // BeginOutcome is what BeginOperation found and did.
 type BeginOutcome int
@@ -96,6 +147,10 @@ const (
 	// ScopeFull means that the operation is new, and that its scope has reached MaxRecords. The
 	// first of its records ends after Remaining, if that is not zero.
 	ScopeFull
+	// ToReconcile means that the outcome is unknown, and that this owner has the operation to find it
+	// out: it resolves it ([ResolveRequest]), or settles it as [Unknown] again. Meanwhile others find
+	// it [Busy]. Number is that of the last attempt.
+	ToReconcile
 )
 
 // BeginReply is the answer to a BeginRequest.
@@ -106,6 +161,27 @@ type BeginReply struct {
 	State     RecordState   // if Settled
 	Status    int           // if Settled
 	Data      []byte        // if Settled as Completed
+	Effects   Effects       // if Started: those of the operation so far; MayHaveEffects at first
+	Steps     []Step        // if Started: what earlier attempts recorded
+}
+
+// Step is the result of a part of an operation.
+type Step struct {
+	Name string // 1 to MaxStepName bytes
+	Data []byte // at most MaxStepData bytes
+}
+
+// Bounds of a [Step], and of the steps of an operation.
+const (
+	MaxStepName = 128
+	MaxStepData = 1 << 20
+	MaxSteps    = 64
+)
+
+// StepRequest records the result of a step.
+type StepRequest struct {
+	AttemptRef
+	Step
 }
 
 // SettleRequest ends an attempt with a result. It carries the whole record, since the stored one may
@@ -118,14 +194,67 @@ type SettleRequest struct {
 	Status      int         // 0 to 9999
 	Data        []byte
 	Retention   time.Duration
-	MaxBytes    int // of the results of the scope, if there is one; zero is no bound
+	MaxBytes    int    // of the results of the scope, if there is one; zero is no bound
+	Holder      string // as in the BeginRequest
 }
 
-// MarkRequest records whether an attempt may have had effects.
+// OperationRecord is a record, as an operator sees it. Times are counted by the store's clock.
+type OperationRecord struct {
+	OperationRef
+	State   RecordState
+	Number  int     // of the last attempt, from 1
+	Effects Effects // if in flight: of all attempts
+	Holder  string
+	Age     time.Duration // since the first attempt began
+	Changed time.Duration // since it last changed, but for renewals
+	Lease   time.Duration // what is left of the lease, if in flight; zero if it has ended
+	Expires time.Duration // until the record is removed
+	Status  int           // if settled
+	Bytes   int           // of its data, if completed
+	Steps   []string      // names of the recorded steps
+	Version string        // changes with the record, but for renewals
+}
+
+// Unresolved reports whether nobody knows, or finds out, what became of the operation: its outcome is
+// unknown, or its attempt is in flight with its lease ended, and may have had effects.
+func (r *OperationRecord) Unresolved() bool {
+	return r.State == Unknown || (r.State == InFlight || r.State == Reconciling) && r.Lease == 0 && r.Effects != NoEffects
+}
+
+// ResolveRequest settles an operation of unknown outcome.
+type ResolveRequest struct {
+	OperationRef
+	// Owner is the owner of a record [ToReconcile], or 22 characters of base64url that are never used
+	// again. A repeat is recognised by it.
+	Owner   string
+	Version string // of the inspected record; empty for that of Owner
+	// State is Completed or NotRetained, or InFlight: then nothing has happened, and the next attempt
+	// may begin.
+	State     RecordState
+	Status    int
+	Data      []byte
+	Retention time.Duration
+}
+
+// ResolveOutcome is what ResolveOperation found and did.
+type ResolveOutcome int
+
+const (
+	// Resolved means that the operation is settled as requested.
+	Resolved ResolveOutcome = iota
+	// RecordChanged means that the record is not as it was inspected, or gone.
+	RecordChanged
+	// RecordInUse means that the lease of an attempt has not ended.
+	RecordInUse
+	// RecordResolved means that the outcome is known.
+	RecordResolved
+)
+
+// MarkRequest records what an attempt may have done.
 type MarkRequest struct {
 	AttemptRef
-	Dirty bool
-	Seq   int // 1 for the first mark of the attempt, and one more for each further one
+	Effects Effects
+	Seq     int // 1 for the first mark of the attempt, and one more for each further one
 }
 
 // MaxSeq is the largest Seq of a [MarkRequest].

@@ -30,6 +30,13 @@ var broken = map[string]func(store.Store) store.Store{
 	"lets a late mark count":           func(s store.Store) store.Store { return lastMarkCounts{s, new(atomic.Int64)} },
 	"refuses known operations if full": func(s store.Store) store.Store { return looksAtBoundFirst{s, new(sync.Map)} },
 
+	"resolves any version":                 func(s store.Store) store.Store { return resolvesAnyVersion{s} },
+	"gives no steps to the next attempt":   func(s store.Store) store.Store { return losesSteps{s} },
+	"records steps of former owners":       func(s store.Store) store.Store { return recordsLateSteps{s, new(sync.Map)} },
+	"awaits the end of an attempt forever": func(s store.Store) store.Store { return awaitsForever{s} },
+	"lets two find out an outcome":         func(s store.Store) store.Store { return twoReconcile{s} },
+	"lists operations without effects":     func(s store.Store) store.Store { return listsAll{s} },
+
 	"counts a participant twice":          func(s store.Store) store.Store { return countsTwice{s, new(atomic.Int64)} },
 	"wakes one waiter of a latch":         func(s store.Store) store.Store { return wakesOne{s, make(chan struct{}, 1)} },
 	"keeps a latch from its first change": func(s store.Store) store.Store { return latchNeverExtended{s, new(sync.Map)} },
@@ -179,6 +186,73 @@ func (s looksAtBoundFirst) BeginOperation(ctx context.Context, req store.BeginRe
 		s.full.Store(req.Scope, reply)
 	}
 	return reply, err
+}
+
+type resolvesAnyVersion struct{ store.Store }
+
+func (s resolvesAnyVersion) ResolveOperation(ctx context.Context, req store.ResolveRequest) (store.ResolveOutcome, error) {
+	if record, found, err := s.InspectOperation(ctx, req.OperationRef); err == nil && found && req.Version != "" {
+		req.Version = record.Version
+	}
+	return s.Store.ResolveOperation(ctx, req)
+}
+
+type losesSteps struct{ store.Store }
+
+func (s losesSteps) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+	reply, err := s.Store.BeginOperation(ctx, req)
+	reply.Steps = nil
+	return reply, err
+}
+
+type recordsLateSteps struct {
+	store.Store
+	owners *sync.Map
+}
+
+func (s recordsLateSteps) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+	reply, err := s.Store.BeginOperation(ctx, req)
+	if err == nil && reply.Outcome == store.Started {
+		s.owners.Store(req.ID, req.Owner)
+	}
+	return reply, err
+}
+
+func (s recordsLateSteps) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
+	if owner, ok := s.owners.Load(req.ID); ok {
+		req.Owner = owner.(string)
+	}
+	return s.Store.RecordStep(ctx, req)
+}
+
+type awaitsForever struct{ store.Store }
+
+func (s awaitsForever) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
+	if record, found, err := s.InspectOperation(ctx, ref); err != nil || !found || record.Lease == 0 {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+type twoReconcile struct{ store.Store }
+
+func (s twoReconcile) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+	reply, err := s.Store.BeginOperation(ctx, req)
+	if err == nil && reply.Outcome == store.Busy && req.Reconcile {
+		reply.Outcome = store.ToReconcile
+	}
+	return reply, err
+}
+
+type listsAll struct{ store.Store }
+
+func (s listsAll) InspectOperation(ctx context.Context, ref store.OperationRef) (store.OperationRecord, bool, error) {
+	record, found, err := s.Store.InspectOperation(ctx, ref)
+	if record.Effects == store.NoEffects {
+		record.Effects = store.EffectsInSteps
+	}
+	return record, found, err
 }
 
 type countsTwice struct {

@@ -23,6 +23,11 @@ const (
 	AbandonOperation Op = "AbandonOperation"
 	MarkOperation    Op = "MarkOperation"
 	RenewOperations  Op = "RenewOperations"
+	RecordStep       Op = "RecordStep"
+	AwaitOperation   Op = "AwaitOperation"
+	InspectOperation Op = "InspectOperation"
+	ListUnresolved   Op = "ListUnresolved"
+	ResolveOperation Op = "ResolveOperation"
 	AcquireLease     Op = "AcquireLease"
 	AwaitLease       Op = "AwaitLease"
 	RenewLeases      Op = "RenewLeases"
@@ -263,6 +268,36 @@ func (f *Faulty) RenewOperations(ctx context.Context, reqs []store.RenewRequest)
 	return disturb(ctx, f, RenewOperations, func() ([]bool, error) { return f.Store.RenewOperations(ctx, reqs) })
 }
 
+// RecordStep implements store.Records.
+func (f *Faulty) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
+	return disturb(ctx, f, RecordStep, func() (bool, error) { return f.Store.RecordStep(ctx, req) })
+}
+
+// AwaitOperation implements store.Records.
+func (f *Faulty) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
+	_, err := disturb(ctx, f, AwaitOperation, func() (struct{}, error) { return struct{}{}, f.Store.AwaitOperation(ctx, ref) })
+	return err
+}
+
+// InspectOperation implements store.Records.
+func (f *Faulty) InspectOperation(ctx context.Context, ref store.OperationRef) (record store.OperationRecord, found bool, err error) {
+	record, err = disturb(ctx, f, InspectOperation, func() (record store.OperationRecord, err error) {
+		record, found, err = f.Store.InspectOperation(ctx, ref)
+		return record, err
+	})
+	return record, found && err == nil, err
+}
+
+// ListUnresolved implements store.Records. A fault is an error that it yields.
+func (f *Faulty) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
+	return listed(ctx, f, ListUnresolved, func() iter.Seq2[store.OperationRecord, error] { return f.Store.ListUnresolved(ctx, guard) })
+}
+
+// ResolveOperation implements store.Records.
+func (f *Faulty) ResolveOperation(ctx context.Context, req store.ResolveRequest) (store.ResolveOutcome, error) {
+	return disturb(ctx, f, ResolveOperation, func() (store.ResolveOutcome, error) { return f.Store.ResolveOperation(ctx, req) })
+}
+
 // AcquireLease implements store.Leases.
 func (f *Faulty) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	return disturb(ctx, f, AcquireLease, func() (store.LeaseReply, error) { return f.Store.AcquireLease(ctx, req) })
@@ -300,15 +335,18 @@ func (f *Faulty) InspectLease(ctx context.Context, name, key string) (store.Leas
 
 // ListLeases implements store.Leases. A fault is an error that it yields.
 func (f *Faulty) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
-	return func(yield func(store.LeaseState, error) bool) {
-		list, err := disturb(ctx, f, ListLeases, func() (iter.Seq2[store.LeaseState, error], error) {
-			return f.Store.ListLeases(ctx, name), nil
-		})
+	return listed(ctx, f, ListLeases, func() iter.Seq2[store.LeaseState, error] { return f.Store.ListLeases(ctx, name) })
+}
+
+func listed[T any](ctx context.Context, f *Faulty, op Op, list func() iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		all, err := disturb(ctx, f, op, func() (iter.Seq2[T, error], error) { return list(), nil })
 		if err != nil {
-			yield(store.LeaseState{}, err)
+			var none T
+			yield(none, err)
 			return
 		}
-		list(yield)
+		all(yield)
 	}
 }
 

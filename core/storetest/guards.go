@@ -54,6 +54,18 @@ func Records[S store.Records](t *testing.T, run Runner[S]) {
 		{"results beyond the byte limit of their scope are not retained", scopeBytes},
 		{"expired results leave room in their scope", resultsLeaveRoom},
 		{"one of many concurrent begins starts", concurrentBegins},
+		{"an operation is inspected in every state", inspectedStates},
+		{"a step is recorded once, and the attempt that takes over has it", stepsTakenOver},
+		{"an abandoned attempt leaves its steps", abandonLeavesSteps},
+		{"steps belong to their owner, and have bounds", stepsBounds},
+		{"one owner reconciles an unknown outcome", reconciles},
+		{"an unknown outcome is resolved", resolves},
+		{"a known outcome, a live lease and a changed record are not resolved", resolvesNothingElse},
+		{"unresolved operations are listed", listsUnresolved},
+		{"a dead attempt is unresolved if it may have had effects", unresolvedEffects},
+		{"a scope counts what is kept for shorter and longer", keptInScope},
+		{"await returns when the attempt ends", awaitsEnd},
+		{"await returns at once if no attempt is in flight", awaitsNothing},
 		{"shutdown calls the registered hooks", shutdownCalls},
 		{"a closed store is unavailable", closedGuard},
 	})
@@ -176,7 +188,7 @@ func deadRerun(t *testing.T, h Harness[store.Records]) {
 func deadClean(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.mark(owner, 1, false, true)
+	o.mark(owner, 1, store.NoEffects, true)
 	o.renew(owner, 20*time.Millisecond, true)
 	h.Advance(30 * time.Millisecond)
 	second := newOwner()
@@ -190,11 +202,18 @@ func deadClean(t *testing.T, h Harness[store.Records]) {
 func deadDirtyAgain(t *testing.T, h Harness[store.Records]) {
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
-	o.mark(owner, 1, false, true)
-	o.mark(owner, 2, true, true)
+	o.mark(owner, 1, store.NoEffects, true)
+	o.mark(owner, 2, store.MayHaveEffects, true)
 	o.renew(owner, 20*time.Millisecond, true)
 	h.Advance(30 * time.Millisecond)
 	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 1)
+}
+
+func effectsOf(dirty bool) store.Effects {
+	if dirty {
+		return store.MayHaveEffects
+	}
+	return store.NoEffects
 }
 
 // The last mark counts, in whatever order marks arrive.
@@ -215,7 +234,7 @@ func lateMark(t *testing.T, h Harness[store.Records]) {
 		o, owner := newOp(t, h), newOwner()
 		o.started(owner, longLease, false, 1)
 		for _, seq := range c.seqs {
-			o.mark(owner, seq, seq%2 == 0, true)
+			o.mark(owner, seq, effectsOf(seq%2 == 0), true)
 		}
 		o.renew(owner, 20*time.Millisecond, true)
 		h.Advance(30 * time.Millisecond)
@@ -234,11 +253,11 @@ func lateMark(t *testing.T, h Harness[store.Records]) {
 func marksOfTakeover(t *testing.T, h Harness[store.Records]) {
 	o, owner, second := newOp(t, h), newOwner(), newOwner()
 	o.started(owner, 20*time.Millisecond, false, 1)
-	o.mark(owner, 5, false, true)
+	o.mark(owner, 5, store.NoEffects, true)
 	h.Advance(30 * time.Millisecond)
 	o.started(second, longLease, false, 2)
-	o.mark(owner, 7, true, false)
-	o.mark(second, 1, false, true)
+	o.mark(owner, 7, store.MayHaveEffects, false)
+	o.mark(second, 1, store.NoEffects, true)
 	o.renew(second, 20*time.Millisecond, true)
 	h.Advance(30 * time.Millisecond)
 	o.started(newOwner(), longLease, false, 3)
@@ -249,7 +268,7 @@ func lostOwner(t *testing.T, h Harness[store.Records]) {
 	o.dies(owner, true, 1)
 	o.started(second, longLease, true, 2)
 	o.renew(owner, longLease, false)
-	o.mark(owner, 1, false, false)
+	o.mark(owner, 1, store.NoEffects, false)
 	o.settle(owner, store.Completed, []byte("stale"), false)
 	o.abandon(owner, false)
 	o.settle(second, store.Completed, []byte("good"), true)
@@ -294,7 +313,7 @@ func abandonKeepsEvidence(t *testing.T, h Harness[store.Records]) {
 	o, second := newOp(t, h), newOwner()
 	o.dies(newOwner(), true, 1)
 	o.started(second, longLease, true, 2)
-	o.mark(second, 1, false, true)
+	o.mark(second, 1, store.NoEffects, true)
 	o.abandon(second, true)
 	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 2)
 	o.started(newOwner(), longLease, true, 3)
@@ -307,7 +326,7 @@ func lateAfterAbandon(t *testing.T, h Harness[store.Records]) {
 	o.started(second, longLease, true, 2)
 	o.abandon(second, true)
 	o.renew(second, longLease, false)
-	o.mark(second, 1, false, false)
+	o.mark(second, 1, store.NoEffects, false)
 	o.want(o.begin(second, longLease, true), store.Refused, 0)
 	o.want(o.begin(newOwner(), longLease, false), store.Undecided, 2)
 	o.started(newOwner(), longLease, true, 3)
@@ -317,7 +336,7 @@ func lateAfterAbandon(t *testing.T, h Harness[store.Records]) {
 	fresh.started(owner, longLease, false, 1)
 	fresh.abandon(owner, true)
 	fresh.renew(owner, longLease, false)
-	fresh.mark(owner, 1, false, false)
+	fresh.mark(owner, 1, store.NoEffects, false)
 	fresh.started(newOwner(), longLease, false, 1)
 }
 
@@ -334,7 +353,7 @@ func settledIsFinal(t *testing.T, h Harness[store.Records]) {
 	o.started(owner, longLease, false, 1)
 	o.settle(owner, store.Completed, []byte("kept"), true)
 	o.abandon(owner, false)
-	o.mark(owner, 1, false, false)
+	o.mark(owner, 1, store.NoEffects, false)
 	o.renew(owner, longLease, false)
 	if reply := o.begin(newOwner(), longLease, true); string(reply.Data) != "kept" {
 		t.Errorf("the result is %q", reply.Data)
@@ -432,7 +451,7 @@ func closedGuard(t *testing.T, h Harness[store.Records]) {
 	wantErrClosed(t, err)
 	_, err = h.Store.AbandonOperation(background(), o.ref(owner))
 	wantErrClosed(t, err)
-	_, err = h.Store.MarkOperation(background(), store.MarkRequest{AttemptRef: o.ref(owner), Dirty: true, Seq: 1})
+	_, err = h.Store.MarkOperation(background(), store.MarkRequest{AttemptRef: o.ref(owner), Effects: store.MayHaveEffects, Seq: 1})
 	wantErrClosed(t, err)
 	_, err = h.Store.RenewOperations(background(), []store.RenewRequest{{AttemptRef: o.ref(owner), Lease: longLease, Retention: time.Hour}})
 	wantErrClosed(t, err)

@@ -15,6 +15,8 @@ type op struct {
 	id string
 	fp string
 
+	guard      string
+	number     int    // of the attempt that settles the operation
 	scope      string // or empty
 	maxRecords int
 	maxBytes   int
@@ -23,11 +25,15 @@ type op struct {
 
 func newOp(t *testing.T, h Harness[store.Records]) op {
 	id := unique("op")
-	return op{t: t, h: h, id: id[len(id)-22:], fp: strings.Repeat("f", 43), retention: time.Hour}
+	return op{t: t, h: h, id: id[len(id)-22:], fp: strings.Repeat("f", 43), guard: "orders", number: 1, retention: time.Hour}
 }
 
 func (o op) ref(owner string) store.AttemptRef {
-	return store.AttemptRef{Scope: o.scope, ID: o.id, Owner: owner}
+	return store.AttemptRef{OperationRef: o.operation(), Owner: owner}
+}
+
+func (o op) operation() store.OperationRef {
+	return store.OperationRef{Guard: o.guard, Scope: o.scope, ID: o.id}
 }
 
 func newOwner() string { return unique("owner")[:22] }
@@ -66,7 +72,7 @@ func (o op) dies(owner string, rerun bool, number int) {
 
 func (o op) request(owner string, state store.RecordState, data []byte) store.SettleRequest {
 	return store.SettleRequest{
-		AttemptRef: o.ref(owner), Fingerprint: o.fp, Number: 1, State: state, Status: 201, Data: data,
+		AttemptRef: o.ref(owner), Fingerprint: o.fp, Number: o.number, State: state, Status: 201, Data: data,
 		Retention: o.retention, MaxBytes: o.maxBytes,
 	}
 }
@@ -83,9 +89,9 @@ func (o op) abandon(owner string, want bool) {
 	o.check("AbandonOperation", owned, err, want)
 }
 
-func (o op) mark(owner string, seq int, dirty, want bool) {
+func (o op) mark(owner string, seq int, effects store.Effects, want bool) {
 	o.t.Helper()
-	owned, err := o.h.Store.MarkOperation(background(), store.MarkRequest{AttemptRef: o.ref(owner), Dirty: dirty, Seq: seq})
+	owned, err := o.h.Store.MarkOperation(background(), store.MarkRequest{AttemptRef: o.ref(owner), Effects: effects, Seq: seq})
 	o.check("MarkOperation", owned, err, want)
 }
 

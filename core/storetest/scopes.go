@@ -269,3 +269,32 @@ func resultsLeaveRoom(t *testing.T, h Harness[store.Records]) {
 		return false
 	})
 }
+
+// keptInScope checks that a scope counts a record for as long as its settlement keeps it.
+func keptInScope(t *testing.T, h Harness[store.Records]) {
+	o := newOp(t, h)
+	o.scope, o.maxRecords, o.retention = unique("scope")[:22], 2, time.Hour
+	for range 10 { // forgotten as soon as they are settled
+		o.id = newOp(t, h).id
+		owner := newOwner()
+		o.started(owner, longLease, false, 1)
+		o.retention = time.Millisecond
+		o.settle(owner, store.Completed, []byte("x"), true)
+		o.retention = time.Hour
+		h.Advance(20 * time.Millisecond)
+	}
+	o.retention = 160 * time.Millisecond
+	for range 2 { // kept for longer than they were begun for
+		o.id = newOp(t, h).id
+		owner := newOwner()
+		o.started(owner, 20*time.Millisecond, false, 1)
+		o.retention = time.Hour
+		o.settle(owner, store.Completed, []byte("x"), true)
+		o.retention = 160 * time.Millisecond
+	}
+	h.Advance(200 * time.Millisecond)
+	o.id = newOp(t, h).id
+	if reply := o.begin(newOwner(), longLease, false); reply.Outcome != store.ScopeFull {
+		t.Errorf("begun in a full scope: %+v", reply)
+	}
+}

@@ -7,10 +7,14 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 )
 
-const idempotencyResultKey = attribute.Key("lockkeeper.idempotency.result")
+const (
+	idempotencyResultKey = attribute.Key("lockkeeper.idempotency.result")
+	resolutionKey        = attribute.Key("lockkeeper.idempotency.resolution")
+)
 
 // IdempotencyResult is the result of a request to begin an operation, and of an attempt.
 type IdempotencyResult string
@@ -35,11 +39,13 @@ const (
 
 // Idempotency is the telemetry of a guard.
 type Idempotency struct {
-	policy    attribute.KeyValue
-	durations *Durations[IdempotencyResult]
-	tracer    trace.Tracer
-	name      string // of spans
-	logger    *slog.Logger
+	policy      attribute.KeyValue
+	durations   *Durations[IdempotencyResult]
+	resolutions metric.Int64Counter
+	tracer      trace.Tracer
+	name        string // of spans
+	logger      *slog.Logger
+	notFound    *Repeated // unknown outcomes that were not found out
 
 	mu      sync.Mutex
 	pending int // unconfirmed completions
@@ -51,6 +57,9 @@ type Idempotency struct {
 func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string) *Idempotency {
 	t := &Idempotency{policy: policyKey.String(policy), tracer: p.tracer(scope), name: "begin " + policy}
 	t.logger = logger.With("mechanism", "idempotency", "policy", policy)
+	t.notFound = NewRepeated(t.logger, "lockkeeper: an unknown outcome is not found out")
+	t.resolutions = must(p.meter(scope).Int64Counter("lockkeeper.idempotency.resolutions",
+		metric.WithDescription("How many operations of unknown outcome were resolved."), metric.WithUnit("{operation}")))
 	t.durations = newDurations(p, durationsSpec[IdempotencyResult]{
 		scope: scope, name: "lockkeeper.idempotency.duration",
 		description: "How long attempts take until their end is recorded, and how long other requests take to be answered.",
@@ -152,4 +161,25 @@ func (t *Idempotency) ended(ctx context.Context, count *int) {
 	if last {
 		t.logger.InfoContext(ctx, "lockkeeper: no completions are pending any more", "confirmed", confirmed, "dropped", dropped)
 	}
+}
+
+// Resolution says how an operation of unknown outcome was resolved.
+type Resolution string
+
+// The resolutions.
+const (
+	Happened      Resolution = "happened"
+	AnswerLost    Resolution = "answer_lost"
+	NeverHappened Resolution = "never_happened"
+)
+
+// Resolved is called when an operation was resolved, by an operator or by the application.
+func (t *Idempotency) Resolved(ctx context.Context, how Resolution, id, by, why string) {
+	t.resolutions.Add(ctx, 1, metric.WithAttributes(t.policy, resolutionKey.String(string(how))))
+	t.logger.InfoContext(ctx, "lockkeeper: an unknown outcome is resolved", "operation", id, "resolution", string(how), "by", by, "why", why)
+}
+
+// NotReconciled is called when the application could not find out an unknown outcome.
+func (t *Idempotency) NotReconciled(ctx context.Context, id string, err error) {
+	t.notFound.Found(ctx, "operation", id, "error", err)
 }

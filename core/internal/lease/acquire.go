@@ -95,7 +95,7 @@ func (p *Pool) request(ctx context.Context, r *Request, key string) store.LeaseR
 	}
 	label := c.Holder
 	if p.Kind == store.LockKind {
-		label = withSpan(ctx, label)
+		label = WithSpan(ctx, label)
 	}
 	return store.LeaseRequest{
 		Name: p.name, Key: key, ID: naming.NewID(), Weight: r.Weight, Capacity: r.capacity, Reserve: c.Reserve, Queue: r.Wait,

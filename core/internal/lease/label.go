@@ -17,8 +17,8 @@ const (
 	spanBytes = len(spanMark) + 2*(len(trace.TraceID{})+len(trace.SpanID{}))
 )
 
-// withSpan returns the label of a holder with the span of its request's context.
-func withSpan(ctx context.Context, holder string) string {
+// WithSpan returns the label of a holder with the span of its request's context.
+func WithSpan(ctx context.Context, holder string) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsSampled() || !span.IsValid() {
 		return holder
@@ -26,7 +26,7 @@ func withSpan(ctx context.Context, holder string) string {
 	return holder + spanMark + span.TraceID().String() + span.SpanID().String()
 }
 
-// CutSpan is the reverse of withSpan. The span is invalid if there is none.
+// CutSpan is the reverse of WithSpan. The span is invalid if there is none.
 func CutSpan(label string) (holder string, span trace.SpanContext) {
 	at := len(label) - spanBytes
 	if at < 0 || !strings.HasPrefix(label[at:], spanMark) {

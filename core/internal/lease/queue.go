@@ -140,7 +140,7 @@ func (q *queue) holder() string {
 	if h.lease == nil || h.lease.recorded {
 		return h.config.Holder
 	}
-	return withSpan(h.lease.parent, h.config.Holder)
+	return WithSpan(h.lease.parent, h.config.Holder)
 }
 
 // foreign returns how many requests stood before the queue's places in the store. The caller holds mu.

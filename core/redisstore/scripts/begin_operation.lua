@@ -3,20 +3,22 @@
 -- KEYS[1]  the record; records.go has its layout
 -- KEYS[2]  the owner's tombstone: its attempt was abandoned
 -- KEYS[3]  the counts of the scope, if there is one; see scope.lua
--- ARGV     owner, fingerprint, lease in µs, retention in ms, "1" if re-runs are allowed, maximum of records in
---          the scope (0: unlimited), maximum of data in the reply in bytes
+-- ARGV     owner, fingerprint, lease in µs, retention in ms, what to do about an unknown outcome ("rerun",
+--          "reconcile" or ""), maximum of records in the scope (0: unlimited), maximum of data in the reply in bytes,
+--          the holder and before it its size, 3 digits
 --
 -- Returns {outcome, number of the attempt, rest of its lease in µs, state, status, data, bytes of
 -- data}; the last five where they apply. Data that is too large for the reply is omitted. If the
--- scope is full, the third is the time until its first record expires.
+-- scope is full, the third is the time until its first record expires; if an attempt took over, it has the steps, and the
+-- fourth the effects.
 --
 -- It declares no flags: a server that refuses writes, since its memory is full or its disk fails,
 -- refuses a script with flags before it has read anything. This one fails only at its first write,
 -- and can return existing records.
 
---#include integers scope_constants
+--#include integers scope_constants record_constants
 
--- The fast path: a new operation, whose scope has room.
+-- The fast paths: a result, and a new operation, whose scope has room.
 
 local owner, fingerprint, lease, retention, scope, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), KEYS[3], tonumber(ARGV[6])
 
@@ -24,11 +26,27 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
   return {'refused', 0}
 end
 
-local record = redis.call('GETRANGE', KEYS[1], 0, 125 + tonumber(ARGV[7])) -- a large result is read separately
+local record = redis.call('GETRANGE', KEYS[1], 0, 673 + tonumber(ARGV[7])) -- a large result is read separately
+
+if record ~= '' and string.find(record, '^3[CN][012][01]') and string.sub(record, 27, 69) == fingerprint and
+    #record >= 162 and string.find(string.sub(record, 70, 162), '^%d+$') then
+  local tail = 163 + tonumber(string.sub(record, 160, 162))
+  if tail <= math.min(#record + 1, 675) then
+    local data = string.sub(record, tail)
+    local bytes = #data
+    if #record == 674 + tonumber(ARGV[7]) then
+      bytes = redis.call('STRLEN', KEYS[1]) - tail + 1
+    end
+    return {'settled', tonumber(string.sub(record, 70, 77)), 0, string.sub(record, 2, 2), tonumber(string.sub(record, 110, 113)),
+      bytes <= tonumber(ARGV[7]) and data or '', bytes}
+  end
+end
+
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local now_ms = math.floor(now / 1000)
 local leased = string.format(INT, now + lease) .. string.rep('0', 16 - #ARGV[3]) .. ARGV[3] -- 32 digits
+local at = string.format(INT, now)
 local slice, look = UNCOUNTED, false -- count of the slice; whether to add up the scope
 
 if record == '' then
@@ -43,19 +61,20 @@ if record == '' then
     end
   end
   if not look then
-    if redis.call('SET', KEYS[1], '2F10' .. owner .. fingerprint .. '00000001' .. leased .. '0000' .. slice, 'PX', ARGV[4], 'NX') then
+    if redis.call('SET', KEYS[1], '3F10' .. owner .. fingerprint .. '00000001' .. leased .. '0000' .. slice .. at .. at .. '0' ..
+      ARGV[8] .. NO_MARKS, 'PX', ARGV[4], 'NX') then
       return {'started', 1}
     end
     look = true -- an empty record is damaged
   end
 end
 
---#include scope
+--#include scope record
 
-local function start(number, prior, slice)
-  redis.call('SET', KEYS[1], '2F1' .. prior .. owner .. fingerprint .. string.format('%08.0f', number) .. leased ..
-    '0000' .. slice, 'PX', ARGV[4])
-  return {'started', number}
+local function start(outcome, number, state, slice, created, watched, holder, steps)
+  redis.call('SET', KEYS[1], '3' .. state .. owner .. fingerprint .. string.format('%08.0f', number) .. leased ..
+    '0000' .. slice .. created .. at .. watched .. holder .. NO_MARKS .. steps, 'PX', ARGV[4])
+  return {outcome, number, steps, string.sub(state, 2, 2)}
 end
 
 if record == '' and redis.call('EXISTS', KEYS[1]) == 0 then
@@ -64,56 +83,55 @@ if record == '' and redis.call('EXISTS', KEYS[1]) == 0 then
     redis.call('HINCRBY', scope, slice, ONE_LESS)
     return {'full', 0, math.max(first * 1000 - now, 0)}
   end
-  return start(1, '0', slice)
+  return start('started', 1, 'F10', slice, at, '0', ARGV[8], '')
 end
 
-local rerun = ARGV[5] == '1'
-if #record < 126 or not string.find(record, '^2[FCNU][01][01]') or not string.find(string.sub(record, 70, 126), '^%d+$') then
+local r = read_record(record)
+if not r or r.tail > #record + 1 then
   return redis.error_reply('ERR record of an unknown layout')
 end
 
-local state, dirty, prior = string.sub(record, 2, 2), string.sub(record, 3, 3), string.sub(record, 4, 4)
-local number = tonumber(string.sub(record, 70, 77))
-slice = string.sub(record, 114, 126)
-
--- takes over the operation; an attempt that died, or ended with an unknown outcome, may have had
--- effects
-local function take_over(prior)
-  local later = scope and slice_of(now_ms, retention) or UNCOUNTED
-  local reply = start(number + 1, prior, later)
-  if scope and slice ~= later then
-    discount_record(scope, slice)
+-- takes the operation over
+local function take_over(outcome, number, state)
+  local later, steps = scope and slice_of(now_ms, retention) or UNCOUNTED, ''
+  if r.in_flight then
+    steps = string.sub(redis.call('GET', KEYS[1]), r.tail + #NO_MARKS)
+  end
+  local holder = outcome == 'started' and ARGV[8] or string.sub(record, 160, r.tail - 1)
+  local reply = start(outcome, number, state, later, r.created, r.watched, holder, steps)
+  if scope and r.slice ~= later then
+    discount_record(scope, r.slice)
     count_record(scope, later, now_ms)
   end
   return reply
 end
 
-if string.sub(record, 27, 69) ~= fingerprint then
-  return {'mismatched', number}
+if r.fingerprint ~= fingerprint then
+  return {'mismatched', r.number}
 end
-if state == 'F' then
-  if string.sub(record, 5, 26) == owner then -- a repeat; its lease began with the first
-    return {'started', number}
-  end
-  local left, length = tonumber(string.sub(record, 78, 93)) - now, tonumber(string.sub(record, 94, 109))
-  if left > length then -- the clock stepped back
-    left = length
-    redis.pcall('SETRANGE', KEYS[1], 77, string.format('%016.0f', now + length)) -- fails at full memory
+if r.in_flight and r.owner == owner then -- a repeat; its lease began with the first
+  return {r.state == 'R' and 'reconcile' or 'started', r.number, string.sub(redis.call('GET', KEYS[1]), r.tail + #NO_MARKS),
+    r.effects}
+end
+if r.in_flight then
+  local left = r.ends - now
+  if left > r.length then -- the clock stepped back
+    left = r.length
+    redis.pcall('SETRANGE', KEYS[1], 77, string.format('%016.0f', now + left)) -- fails at full memory
   end
   if left > 0 then
-    return {'busy', number, left}
+    return {'busy', r.number, left}
   end
-  if (dirty == '1' or prior == '1') and not rerun then
-    return {'undecided', number}
+end
+if r.in_flight or r.state == 'U' then
+  local known = r.state == 'F' and r.effects ~= '1' and r.prior == '0'
+  if known or ARGV[5] == 'rerun' then
+    local effects = r.state == 'F' and r.effects == '2' and '2' or '1'
+    return take_over('started', r.number + 1, 'F' .. effects .. (known and '0' or '1'))
+  elseif ARGV[5] == 'reconcile' then
+    return take_over('reconcile', r.number, 'R1' .. r.prior)
+  elseif r.in_flight then
+    return {'undecided', r.number}
   end
-  return take_over((dirty == '1' or prior == '1') and '1' or '0')
 end
-if state == 'U' and rerun then
-  return take_over('1')
-end
-local data = string.sub(record, 127)
-local bytes = #data
-if bytes == tonumber(ARGV[7]) then
-  bytes = redis.call('STRLEN', KEYS[1]) - 126
-end
-return {'settled', number, 0, state, tonumber(string.sub(record, 110, 113)), bytes == #data and data or '', bytes}
+return {'settled', r.number, 0, 'U', 0, '', 0}

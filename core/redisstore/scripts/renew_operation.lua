@@ -10,7 +10,7 @@
 --#include integers scope_constants scope
 
 local head = redis.call('GETRANGE', KEYS[1], 0, 125)
-if string.sub(head, 5, 26) ~= ARGV[1] or string.sub(head, 2, 2) ~= 'F' then
+if string.sub(head, 5, 26) ~= ARGV[1] or not string.find(head, '^.[FR]') then
   return 0
 end
 local t = redis.call('TIME')

@@ -32,8 +32,9 @@ const (
 
 // tokens are the secrets of holders and attempts.
 type tokens struct {
-	mu  sync.Mutex
-	all []string
+	mu   sync.Mutex
+	all  []string
+	last store.AttemptRef // at an operation; its ID is no secret
 }
 
 func (k *tokens) add(made ...string) {
@@ -54,7 +55,8 @@ func (s tapped) AcquireLease(ctx context.Context, req store.LeaseRequest) (store
 }
 
 func (s tapped) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
-	s.tokens.add(req.Scope, req.ID, req.Owner, req.Fingerprint)
+	s.tokens.add(req.Owner, req.Fingerprint)
+	s.tokens.last = req.AttemptRef
 	return s.Store.BeginOperation(ctx, req)
 }
 
@@ -220,14 +222,12 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	begin("3")
 	_ = begin("4").Abandon(ctx)
 	taken := begin("5")
-	n := len(known.all)
-	_ = must(st.AbandonOperation(ctx, store.AttemptRef{
-		Scope: known.all[n-4], ID: known.all[n-3], Owner: known.all[n-2],
-	})) // as if its lease had ended
+	_ = must(st.AbandonOperation(ctx, known.last)) // as if its lease had ended
 	begin("5")
 	if err := taken.Complete(ctx, guard.Result{}); !errors.Is(err, guard.ErrLost) {
 		w.t.Fatal(err)
 	}
+	driveResolutions(w, g, st)
 	if broken == nil {
 		return
 	}
@@ -258,6 +258,37 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 		expires(w, "idempotency")
 		broken.Mend(storetest.RenewOperations)
 	})
+}
+
+// driveResolutions has operations of unknown outcome be resolved, in every way, and not be reconciled.
+func driveResolutions(w *world, g *guard.Guard, st store.Store) {
+	ctx := w.t.Context()
+	for i, how := range []guard.Resolution{
+		guard.Happened(guard.Result{Data: []byte(secretResult)}), guard.HappenedAnswerLost(200), guard.NeverHappened(),
+	} {
+		op := operation("resolved" + string(rune('0'+i)))
+		attempt, _, err := g.Begin(ctx, op)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		_ = attempt.CompleteUnknown(ctx)
+		if err := g.Resolve(ctx, must(g.Inspect(ctx, op)), how, "ops", "asked the provider"); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	attempt, _, err := g.Begin(ctx, operation("not found out"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_ = attempt.CompleteUnknown(ctx)
+	asking := w.guard(st, guard.WithReconcile(func(context.Context, guard.Record) (guard.Resolution, error) {
+		return guard.Resolution{}, errors.New("the provider is down")
+	}))
+	for range 10 {
+		if _, _, err := asking.Begin(ctx, operation("not found out")); !errors.Is(err, guard.ErrOutcomeUnknown) {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 // driveUnreadable makes a guard read, again and again, a result that no guard has written.

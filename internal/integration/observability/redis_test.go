@@ -150,8 +150,8 @@ func driveDamage(w *world, st *redisstore.Store, server *redistest.Server, known
 		w.t.Fatal(err)
 	}
 	_ = attempt.Abandon(ctx)
-	scope := known.all[len(known.all)-4]
-	server.Client().Set(ctx, "lk:g:{"+scope+"}:"+attempt.OperationID(), "damage", time.Hour)
+	of := known.last
+	server.Client().Set(ctx, "lk:g:{"+of.Scope+"}:"+of.ID+":"+of.Guard, "damage", time.Hour)
 	for range 10 {
 		if _, _, err := g.Begin(ctx, operation("damaged")); !errors.Is(err, store.ErrUnavailable) {
 			w.t.Fatal(err)

@@ -1,0 +1,108 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Once runs fn at most once for an operation. It returns nil if fn has succeeded, in this call or in
+// an earlier one. It is for consumers of queues and receivers of webhooks, which are sent a message
+// more than once; [Disposition] says what becomes of the message.
+//
+// The key is the message's own ID, never one that is made for it: a message without an ID is
+// [ErrInvalidOperation]. The retention must be longer than the sender repeats a message
+// ([WithRetention]): 72 h for most payment providers.
+//
+// If fn returns an error, Once returns it. If fn then may run again, the next delivery runs it: its
+// effects are all in steps ([Step]), the attempt is clean ([Attempt.MarkClean]), or the guard was
+// built [WithRerun]. Otherwise its outcome is unknown. The same holds for a panic, which propagates.
+//
+// fn's context is the attempt's: [FromContext] finds the attempt in it. Other errors are those of
+// [Guard.Begin] but a *[NotRetainedError], which is a success. An error in recording fn's success is
+// not returned: recording it is retried in the background.
+func Once(ctx context.Context, g *Guard, op Operation, fn func(context.Context) error) error {
+	attempt, _, err := g.Begin(ctx, op)
+	switch {
+	case errors.Is(err, ErrNotRetained):
+		return nil
+	case err != nil || attempt == nil:
+		return err
+	}
+	return attempt.run(ctx, fn, func() { _ = attempt.Complete(ctx, Result{}) })
+}
+
+// Action is what becomes of a message.
+type Action int
+
+// The actions.
+const (
+	// Acknowledge removes the message from its queue, and answers a webhook with 200.
+	Acknowledge Action = iota + 1
+	// RetryLater returns the message to its queue, and answers a webhook with 503, and with Retry-After
+	// if there is a delay.
+	RetryLater
+	// DeadLetter puts the message where somebody looks at it, and then acknowledges it: another
+	// delivery has the same outcome. Webhooks without such a place answer 500.
+	DeadLetter
+)
+
+// String returns a name of the action, such as "retry later".
+func (a Action) String() string {
+	switch a {
+	case Acknowledge:
+		return "acknowledge"
+	case RetryLater:
+		return "retry later"
+	case DeadLetter:
+		return "dead letter"
+	}
+	return fmt.Sprintf("Action(%d)", int(a))
+}
+
+// Disposition returns what becomes of a message whose [Once] or [Do] has returned err. With
+// RetryLater, after is the least delay, or zero for the queue's own.
+//
+//	err                                     action       after
+//	nil: it ran, now or before              Acknowledge
+//	ErrInFlight                             RetryLater   the rest of the other attempt's lease
+//	ErrOutcomeUnknown                       DeadLetter
+//	... and WithReconcile has failed        RetryLater
+//	ErrMismatch: another message, same ID   DeadLetter
+//	ErrInvalidOperation, such as no ID      DeadLetter
+//	ErrNotRetained: it ran, the value of Do
+//	is lost                                 DeadLetter
+//	ErrStep                                 DeadLetter
+//	ErrScopeFull                            RetryLater   until a record of the scope expires
+//	store.ErrUnavailable, the context's     RetryLater
+//	fn's own                                RetryLater
+//
+// Only nil is acknowledged, so no message is lost. The delay after ErrInFlight is that at which a
+// message is delivered once more and not several times, which queues count, if the other attempt has
+// died. Operation.Wait waits for it instead.
+//
+// An application that knows better what an error of fn means, such as that a message can never be
+// handled, decides that before it calls Disposition.
+func Disposition(err error) (action Action, after time.Duration) {
+	var (
+		inFlight  *InFlightError
+		unknown   *UnknownError
+		scopeFull *ScopeFullError
+	)
+	switch {
+	case err == nil:
+		return Acknowledge, 0
+	case errors.As(err, &inFlight):
+		return RetryLater, inFlight.Remaining
+	case errors.As(err, &scopeFull):
+		return RetryLater, scopeFull.RetryAfter
+	case errors.Is(err, ErrStep): // also of an unknown outcome
+		return DeadLetter, 0
+	case errors.As(err, &unknown) && unknown.Err != nil: // the next delivery reconciles it
+		return RetryLater, 0
+	case errors.Is(err, ErrOutcomeUnknown), errors.Is(err, ErrMismatch), errors.Is(err, ErrInvalidOperation), errors.Is(err, ErrNotRetained):
+		return DeadLetter, 0
+	}
+	return RetryLater, 0
+}

@@ -1,0 +1,123 @@
+package redisstore
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+const (
+	// noticeBeat is how often a waiter checks what it waits for, since a push may be lost.
+	noticeBeat = 3 * time.Second
+	// noticeLife is how long the server sends pushes after a check.
+	noticeLife = 3 * noticeBeat
+	// noticeSilence is how long the store may not reply until a wait fails.
+	noticeSilence = 5 * time.Second
+)
+
+// notices are the waiters of this process for pushes that only say that something has happened: a
+// latch has opened, an attempt has ended. They are known by the push's text.
+type notices struct {
+	mu    sync.Mutex
+	waits map[string]map[chan bool]struct{}
+}
+
+// wait returns a channel that receives true when a push has come, and false when one may be lost.
+func (ns *notices) wait(push string) (came chan bool, forget func()) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if ns.waits == nil {
+		ns.waits = make(map[string]map[chan bool]struct{})
+	}
+	if ns.waits[push] == nil {
+		ns.waits[push] = make(map[chan bool]struct{})
+	}
+	came = make(chan bool, 1)
+	ns.waits[push][came] = struct{}{}
+	return came, func() {
+		ns.mu.Lock()
+		defer ns.mu.Unlock()
+		if delete(ns.waits[push], came); len(ns.waits[push]) == 0 {
+			delete(ns.waits, push)
+		}
+	}
+}
+
+// deliver makes all waiters for a push check. came says that it has come.
+func (ns *notices) deliver(push string, came bool) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	for waiter := range ns.waits[push] {
+		pushed := came
+		select {
+		case earlier := <-waiter:
+			pushed = pushed || earlier
+		default:
+		}
+		waiter <- pushed // has room: only this sends, with mu held
+	}
+}
+
+// deliverAll makes all waiters check.
+func (ns *notices) deliverAll() {
+	ns.mu.Lock()
+	pushes := slices.Collect(maps.Keys(ns.waits))
+	ns.mu.Unlock()
+	for _, push := range pushes {
+		ns.deliver(push, false)
+	}
+}
+
+// awaitPush blocks until check reports that what a push says has happened. check has the server send
+// the push, and returns when it may happen without one; it is called at first, after a push, and
+// every three seconds.
+func (s *Store) awaitPush(ctx context.Context, push string, check func(pushed bool) (happened bool, in time.Duration, err error)) error {
+	over := s.hooks.Over()
+	came, forget := s.notices.wait(push)
+	defer forget()
+	s.listen()
+	heard := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for pushed := false; ; {
+		if s.hooks.Begun() {
+			return store.ErrClosed
+		}
+		pause := noticeBeat
+		if s.inbox.broken() {
+			pause = beatEvery
+		}
+		happened, in, err := check(pushed)
+		switch {
+		case err == nil && happened:
+			return nil
+		case err == nil:
+			heard = time.Now()
+		case ctx.Err() != nil:
+			return lease.Ended(ctx)
+		case s.redis.Life().Err() != nil || time.Since(heard) > noticeSilence:
+			return err
+		default:
+			pause = retryBeat
+		}
+		pause -= rand.N(pause / 5)
+		if in > 0 {
+			pause = min(pause, in+time.Millisecond)
+		}
+		timer.Reset(pause)
+		select {
+		case pushed = <-came:
+		case <-timer.C:
+		case <-ctx.Done():
+			return lease.Ended(ctx)
+		case <-over:
+			return store.ErrClosed
+		}
+	}
+}

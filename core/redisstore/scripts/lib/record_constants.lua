@@ -1,0 +1,2 @@
+-- Constants of record.lua: the highest Seq of the marks of an attempt without any, as text.
+local NO_MARKS = '0000000000'
