@@ -3,6 +3,7 @@ package echomw_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -47,6 +48,15 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
 
 		"idempotency: New: no scope; use echomw.ScopeBy or echomw.Unscoped": func() { idempotency.New(orders, echomw.ScopeFunc{}) },
+		"idempotency: New: policy.MaxWaiting has no effect without policy.Wait or policy.Dedupe": func() {
+			idempotency.New(orders, anyone, policy.MaxWaiting(1))
+		},
+		"idempotency: New: policy.Dedupe has no effect with policy.Required": func() {
+			idempotency.New(orders, anyone, policy.Dedupe(time.Second), policy.Required())
+		},
+		"idempotency: New: policy.Dedupe with policy.KeyAlone makes all requests to a path one": func() {
+			idempotency.New(orders, anyone, policy.Dedupe(time.Second), policy.KeyAlone())
+		},
 		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
 			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
 		},

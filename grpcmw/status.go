@@ -32,7 +32,9 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //   - INTERNAL if a key function failed.
 //
 // Each has an ErrorInfo of [Domain], whose reason is the denial's in the way of these:
-// QUOTA_EXCEEDED. No details tell of the error behind the denial.
+// QUOTA_EXCEEDED. If a call with the same idempotency key is running, or its outcome is unknown,
+// the metadata of the ErrorInfo has the ID of the operation, as "operation". No details tell of the
+// error behind the denial.
 func StatusOf(d policy.Denial) *status.Status {
 	text := d.Title()
 	if d.Detail != "" {
@@ -65,8 +67,11 @@ func codeOf(r policy.Reason) codes.Code {
 
 func details(d policy.Denial) []protoadapt.MessageV1 {
 	info := &errdetails.ErrorInfo{Reason: strings.ToUpper(strings.ReplaceAll(string(d.Reason), "-", "_")), Domain: Domain}
-	if d.Reason == policy.ResponseNotRetained {
+	switch {
+	case d.Reason == policy.ResponseNotRetained:
 		info.Metadata = map[string]string{"original_code": codes.Code(d.OriginalStatus).String()}
+	case d.Operation != "":
+		info.Metadata = map[string]string{"operation": d.Operation}
 	}
 	list := []protoadapt.MessageV1{info}
 	if d.RetryAfter > 0 {

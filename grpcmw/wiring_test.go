@@ -3,6 +3,7 @@ package grpcmw_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -35,9 +36,12 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"ratelimit: New: nil key":                        func() { ratelimit.New(limiter, nil) },
 		"ratelimit: UnaryClientInterceptor: nil limiter": func() { ratelimit.UnaryClientInterceptor(nil, anyKey) },
 		"ratelimit: StreamClientInterceptor: nil key":    func() { ratelimit.StreamClientInterceptor(limiter, nil) },
-		"idempotency: New: nil guard":                    func() { idempotency.New(nil, anyone) },
-		"idempotency: KeyFrom: nil key":                  func() { idempotency.KeyFrom(nil) },
-		"idempotency: Fingerprint: nil function":         func() { idempotency.Fingerprint(nil) },
+		"idempotency: New: policy.Retention (1s) is less than the lease of the guard (30s)": func() {
+			idempotency.New(orders, anyone, policy.Retention(time.Second))
+		},
+		"idempotency: New: nil guard":            func() { idempotency.New(nil, anyone) },
+		"idempotency: KeyFrom: nil key":          func() { idempotency.KeyFrom(nil) },
+		"idempotency: Fingerprint: nil function": func() { idempotency.Fingerprint(nil) },
 		"idempotency: New: Fingerprint has no effect with policy.KeyAlone": func() {
 			idempotency.New(orders, anyone, policy.KeyAlone(), idempotency.Fingerprint(func(*grpcmw.Call) ([]byte, error) { return nil, nil }))
 		},
@@ -53,6 +57,15 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"retry: WithMaxDelay: 5ns is neither 0 nor at least 1ms":  func() { retry.WithMaxDelay(5) },
 
 		"idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped": func() { idempotency.New(orders, grpcmw.ScopeFunc{}) },
+		"idempotency: New: policy.MaxWaiting has no effect without policy.Wait or policy.Dedupe": func() {
+			idempotency.New(orders, anyone, policy.MaxWaiting(1))
+		},
+		"idempotency: New: policy.Dedupe has no effect with policy.Required": func() {
+			idempotency.New(orders, anyone, policy.Dedupe(time.Second), policy.Required())
+		},
+		"idempotency: New: policy.Dedupe with policy.KeyAlone makes all requests to a path one": func() {
+			idempotency.New(orders, anyone, policy.Dedupe(time.Second), policy.KeyAlone())
+		},
 		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
 			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
 		},

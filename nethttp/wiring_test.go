@@ -3,6 +3,7 @@ package nethttp_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -37,10 +38,13 @@ func TestWiringMistakesPanic(t *testing.T) {
 	var none http.Handler
 
 	wiring.Panics(t, map[string]func(){
-		"ratelimit: New: nil limiter":     func() { ratelimit.New(nil, anyKey) },
-		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
-		"ratelimit: New: nil handler":     func() { ratelimit.New(limiter, anyKey)(none) },
-		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
+		"ratelimit: New: nil limiter": func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":     func() { ratelimit.New(limiter, nil) },
+		"ratelimit: New: nil handler": func() { ratelimit.New(limiter, anyKey)(none) },
+		"idempotency: New: nil guard": func() { idempotency.New(nil, anyone) },
+		"idempotency: New: policy.KeepHeaders: Set-Cookie is never kept": func() {
+			idempotency.New(orders, anyone, policy.KeepHeaders("set-cookie"))
+		},
 		"idempotency: New: nil handler":   func() { idempotency.New(orders, anyone)(none) },
 		"idempotency: KeyFrom: nil key":   func() { idempotency.KeyFrom(nil) },
 		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
@@ -54,6 +58,15 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"fenced: New: nil handler":        func() { fenced.New(marks, anyKey)(none) },
 
 		"idempotency: New: no scope; use nethttp.ScopeBy or nethttp.Unscoped": func() { idempotency.New(orders, nethttp.ScopeFunc{}) },
+		"idempotency: New: policy.MaxWaiting has no effect without policy.Wait or policy.Dedupe": func() {
+			idempotency.New(orders, anyone, policy.MaxWaiting(1))
+		},
+		"idempotency: New: policy.Dedupe has no effect with policy.Required": func() {
+			idempotency.New(orders, anyone, policy.Dedupe(time.Second), policy.Required())
+		},
+		"idempotency: New: policy.Dedupe with policy.KeyAlone makes all requests to a path one": func() {
+			idempotency.New(orders, anyone, policy.Dedupe(time.Second), policy.KeyAlone())
+		},
 		"exclusive: New: policy.MaxWaiting has no effect without policy.Wait": func() {
 			exclusive.New(carts, anyKey, policy.MaxWaiting(1))
 		},

@@ -88,6 +88,9 @@ type Denial struct {
 	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained: an
 	// HTTP status, or in gRPC a status code.
 	OriginalStatus int
+	// Operation is the ID of the operation, if Reason is InFlight or OutcomeUnknown: by it support
+	// finds the operation (guard.Guard's InspectID, and logs). It reveals nothing that users sent.
+	Operation string
 	// TypeBase is what [ProblemTypes] was given, or empty.
 	TypeBase string
 	// Err is the error behind the refusal, or nil. It is for logs; never show it to a client.
@@ -118,5 +121,6 @@ func (d Denial) MarshalJSON() ([]byte, error) {
 		Detail           string   `json:"detail,omitempty"`
 		ViolatedPolicies []string `json:"violated-policies,omitempty"`
 		OriginalStatus   int      `json:"original-status,omitempty"`
-	}{d.Type(), d.Title(), d.Status(), d.Detail, d.ViolatedPolicies, d.OriginalStatus})
+		Operation        string   `json:"operation,omitempty"`
+	}{d.Type(), d.Title(), d.Status(), d.Detail, d.ViolatedPolicies, d.OriginalStatus, d.Operation})
 }

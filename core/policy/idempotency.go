@@ -3,6 +3,8 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
@@ -22,6 +24,49 @@ func MaxRun(d time.Duration) GuardOption {
 		panic(fmt.Sprintf("policy: MaxRun: %v is less than %v", d, minWait))
 	}
 	return setting.Func(func(s *setting.Settings) { s.MaxRun = d })
+}
+
+// Retention sets how long the records of a route are kept after their last change, instead of
+// guard.WithRetention: 1 s to 366 days. After it, the same key is a new operation. The handler can
+// set it for its answer: see Keep and Forget of guard.Attempt. It panics if d is out of that range,
+// and New if it is less than the guard's lease.
+func Retention(d time.Duration) GuardOption {
+	if d < time.Second || d > 366*24*time.Hour {
+		panic(fmt.Sprintf("policy: Retention: %v is not between 1s and 366 days", d))
+	}
+	return setting.Func(func(s *setting.Settings) { s.Retention = d })
+}
+
+// KeepHeaders keeps, of the header fields and trailers of an answer, these alone and what a replay
+// needs: Content-Type, Content-Encoding, Content-Length, Location and Trailer. Without it all are
+// kept but Set-Cookie, Date and what belongs to a connection, which never are. It panics without any
+// name, and on a value that is no field name, and New on one that is never kept.
+func KeepHeaders(names ...string) IdempotencyOption {
+	kept := fieldNames("KeepHeaders", names)
+	return setting.Func(func(s *setting.Settings) { s.KeepFields = kept })
+}
+
+// DropHeaders does not keep these header fields and trailers of an answer, such as those with
+// personal data: the first answer has them, and replays do not. It applies to what [KeepHeaders]
+// keeps, too. It panics without any name, and on a value that is no field name.
+func DropHeaders(names ...string) IdempotencyOption {
+	dropped := fieldNames("DropHeaders", names)
+	return setting.Func(func(s *setting.Settings) { s.DropFields = dropped })
+}
+
+// fieldNames returns a set of the names of header fields in their canonical form.
+func fieldNames(option string, names []string) map[string]bool {
+	if len(names) == 0 {
+		panic(fmt.Sprintf("policy: %s: no names", option))
+	}
+	set := make(map[string]bool)
+	for _, name := range names {
+		if name == "" || strings.ContainsFunc(name, notInToken) {
+			panic(fmt.Sprintf("policy: %s: %q is no name of a header field", option, name))
+		}
+		set[http.CanonicalHeaderKey(name)] = true
+	}
+	return set
 }
 
 // StatusOption is an option of the middleware whose answers can say what did not go as it should.

@@ -45,11 +45,18 @@ type LimitOption interface {
 	ConcurrencyOption
 }
 
-// WaitOption is an option of the middleware that can have a request wait: exclusive and
-// concurrency.
+// WaitOption is an option of the middleware that can have a request wait: idempotency, exclusive
+// and concurrency.
 type WaitOption interface {
-	ExclusiveOption
+	WaitersOption
 	ConcurrencyOption
+}
+
+// WaitersOption is an option of the middleware that limits the requests that wait for a key:
+// idempotency and exclusive.
+type WaitersOption interface {
+	GuardOption
+	ExclusiveOption
 }
 
 // UnprotectedOption is an option of the middleware that protect a handler: idempotency, exclusive
@@ -128,12 +135,14 @@ const (
 	maxWait = time.Hour
 )
 
-// Wait makes a request wait for its turn, or for a permit, for up to d before it is refused.
-// Without it, or with zero, it is refused at once. It panics if d is negative, less than a
-// millisecond, such as Wait(2), which is 2 ns, or more than an hour.
+// Wait makes a request wait for its turn, for a permit, or for the answer to a request with the
+// same idempotency key, for up to d before it is refused. Without it, or with zero, it is refused
+// at once. A client that leaves ends the wait. It panics if d is negative, less than a millisecond,
+// such as Wait(2), which is 2 ns, or more than an hour.
 //
 // Every waiting request costs a connection and a goroutine, so d should be no longer than the
-// client's own timeout.
+// client's own timeout. One that waits for an answer keeps its body ([MaxBodies]), since it runs
+// itself if the other attempt was released.
 func Wait(d time.Duration) WaitOption {
 	if d != 0 && (d < minWait || d > maxWait) {
 		panic(fmt.Sprintf("policy: Wait: %v is neither 0 nor between %v and %v", d, minWait, maxWait))
@@ -141,16 +150,17 @@ func Wait(d time.Duration) WaitOption {
 	return setting.Func(func(s *setting.Settings) { s.Wait = d })
 }
 
-// MaxWaiting lets at most n requests of each key wait for its lock at the same time: 1,024 if not
-// set. One more is refused at once. It panics if n is less than 1, and New without [Wait], since
-// then no request waits. The queue of a semaphore is limited by semaphore.WithMaxWaiting.
+// MaxWaiting lets at most n requests of each key wait at the same time: for its lock, 1,024 if not
+// set, or for the answer to the request that runs, 16 if not set. One more is refused at once. It
+// panics if n is less than 1, and New without [Wait] (or [Dedupe], with which requests wait, too),
+// since then no request waits. The queue of a semaphore is limited by semaphore.WithMaxWaiting.
 //
-// The waiters of this process are counted exactly. A request that finds n waiters in all processes
-// together is refused too.
+// The waiters of this process are counted exactly. A request that finds n waiters for a lock in all
+// processes together is refused too; those for an answer are counted in each process alone.
 //
-// The last in the queue should get its turn within the time that it may wait: more than that many
-// cost connections, and are refused all the same.
-func MaxWaiting(n int) ExclusiveOption {
+// The last in the queue for a lock should get its turn within the time that it may wait: more than
+// that many cost connections, and are refused all the same.
+func MaxWaiting(n int) WaitersOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxWaiting: %d is less than 1", n))
 	}
@@ -158,9 +168,39 @@ func MaxWaiting(n int) ExclusiveOption {
 }
 
 // Required refuses requests without an idempotency key, with status 400, or INVALID_ARGUMENT in
-// gRPC. Without it they run unguarded.
+// gRPC. Without it they run unguarded, or as [Dedupe] says.
 func Required() GuardOption {
 	return setting.Func(func(s *setting.Settings) { s.Required = true })
+}
+
+// The bounds of a window of [Dedupe].
+const (
+	minDedupe = time.Second
+	maxDedupe = time.Hour
+)
+
+// Dedupe guards requests without an idempotency key too, against double clicks: requests of one
+// scope with the same method, host, path, query, content type, preconditions, Range and body, in
+// gRPC the same method and message, are one operation for as long as the first one runs, and for
+// the window after that. A repeat waits for the first one, as long as [Wait] says or 10 s without
+// it, and is then given its answer, marked as replayed. After the window, and for another scope, it
+// is a new request; so is one with a key, which is guarded by that. Where the middleware is
+// Unscoped, equal requests of two clients are one, too, and both are given its answer.
+//
+// It is for routes on which two equal requests within so short a time are never meant: equal input
+// is no proof of a repeat. The answer to the first request is kept as that to one with a key, an
+// error too, and a stream is not (docs/idempotency.md). If its process dies, repeats are refused
+// until its lease ends, or the window if that is longer.
+//
+// The body is read, and the scope needed, of every request of the guarded methods: [MaxBody] and
+// [MaxBodies] apply to all of them. [Fingerprint] replaces the body. Dedupe panics if the window is
+// less than 1 s or more than an hour, and New if there is [Required], since then no request lacks a
+// key, or [KeyAlone], with which all requests to a path would be one.
+func Dedupe(window time.Duration) GuardOption {
+	if window < minDedupe || window > maxDedupe {
+		panic(fmt.Sprintf("policy: Dedupe: %v is not between %v and %v", window, minDedupe, maxDedupe))
+	}
+	return setting.Func(func(s *setting.Settings) { s.Dedupe = window })
 }
 
 // Methods sets which request methods are guarded: POST and PATCH if not set. Requests with another
@@ -202,9 +242,10 @@ func MaxBody(n int64) IdempotencyOption {
 // memory.
 //
 // A body counts as its bytes arrive, whatever length the client announces, and up to twice those
-// while it is read. It counts until its request has been answered, and twice while [Fingerprint]
-// looks at it. The first 4 KiB of a body do not count, so that slow clients keep out no requests
-// with small bodies. What ends slow clients is the server's ReadTimeout.
+// while it is read. It counts until its request has been answered by its handler, or is about to be
+// refused or given a kept answer, and twice while [Fingerprint] looks at it. The first 4 KiB of a
+// body do not count, so that slow clients keep out no requests with small bodies. What ends slow
+// clients is the server's ReadTimeout.
 //
 // MaxBodies panics if n is less than 1, and New if n is less than [MaxBody], or than twice that
 // with Fingerprint.

@@ -10,6 +10,8 @@
 package idempotency
 
 import (
+	"net/http"
+
 	"github.com/labstack/echo/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -23,7 +25,7 @@ import (
 // its answer to every repeat of the request. For what it refuses it returns an error, with which
 // the application's HTTPErrorHandler answers:
 //
-//   - 409 with Retry-After while the first request runs;
+//   - 409 with Retry-After while the first request runs, after policy.Wait;
 //   - 409 if its answer was not kept, or its outcome is unknown;
 //   - 422 if the key was used for another request;
 //   - 400 if the key is malformed, or missing where it is required, or if the client has not sent
@@ -43,10 +45,12 @@ import (
 // it. To record that, the middleware calls the HTTPErrorHandler itself, and returns nil, so that it
 // runs once: middleware outside this one sees the status, and not the error.
 //
-// Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies,
-// policy.Fingerprint, policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun,
-// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], echov5mw.Unless, echov5mw.OnError and
-// echov5mw.OnDeny. New panics if the guard is nil or the scope is the zero value.
+// Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
+// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
+// policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
+// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], echov5mw.Unless, echov5mw.OnError and echov5mw.OnDeny. New panics
+// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
+// or options contradict each other.
 func New(g *guard.Guard, scope echov5mw.ScopeFunc, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Idempotency(adapter.Echo{}, "echov5mw", g, scope, opts))
 }
@@ -54,3 +58,15 @@ func New(g *guard.Guard, scope echov5mw.ScopeFunc, opts ...policy.IdempotencyOpt
 // KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header, as
 // [github.com/lockkeeper/lockkeeper/nethttp/idempotency.KeyFrom] does. It panics if key is nil.
 func KeyFrom(key echov5mw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }
+
+// Answer returns the result of an operation that was not recorded, as the middleware replays it. It
+// is for an operator, or a reconciliation, that finds out what became of an operation of unknown
+// outcome:
+//
+//	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "ada", "receipt found")
+//
+// The header may be nil. Of it, Set-Cookie, Date and what belongs to a connection are not kept. It
+// panics if status is not between 200 and 599.
+func Answer(status int, header http.Header, body []byte) guard.Result {
+	return httpmw.Answer(status, header, body)
+}

@@ -9,6 +9,8 @@
 package idempotency
 
 import (
+	"net/http"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -21,7 +23,7 @@ import (
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
 // its answer to every repeat of the request. What it refuses it answers without the handler:
 //
-//   - 409 with Retry-After while the first request runs;
+//   - 409 with Retry-After while the first request runs, after policy.Wait;
 //   - 409 if its answer was not kept, or its outcome is unknown;
 //   - 422 if the key was used for another request;
 //   - 400 if the key is malformed, or missing where it is required, or if the client has not sent
@@ -41,10 +43,12 @@ import (
 // what the handler answered goes to the ResponseWriter that it was given, so such a middleware must
 // have put one of its own there.
 //
-// Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies,
-// policy.Fingerprint, policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun,
+// Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
+// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
+// policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
 // policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], ginmw.Unless and ginmw.OnDeny. New panics
-// if the guard is nil or the scope is the zero value.
+// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
+// or options contradict each other.
 func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption) gin.HandlerFunc {
 	guarded := adapter.Handler(httpmw.Idempotency(adapter.Gin{}, "ginmw", g, scope, opts))
 	return func(c *gin.Context) {
@@ -57,3 +61,15 @@ func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption
 // KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header, as
 // [github.com/lockkeeper/lockkeeper/nethttp/idempotency.KeyFrom] does. It panics if key is nil.
 func KeyFrom(key ginmw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }
+
+// Answer returns the result of an operation that was not recorded, as the middleware replays it. It
+// is for an operator, or a reconciliation, that finds out what became of an operation of unknown
+// outcome:
+//
+//	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "ada", "receipt found")
+//
+// The header may be nil. Of it, Set-Cookie, Date and what belongs to a connection are not kept. It
+// panics if status is not between 200 and 599.
+func Answer(status int, header http.Header, body []byte) guard.Result {
+	return httpmw.Answer(status, header, body)
+}

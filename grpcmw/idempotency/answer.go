@@ -3,6 +3,7 @@ package idempotency
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 )
 
@@ -48,6 +50,24 @@ func answerOf(resp any, err error) answer {
 		return answer{code: codes.Internal}
 	}
 	return answer{name: string(message.ProtoReflect().Descriptor().FullName()), body: notNil(body)}
+}
+
+// Answer returns the result of an operation that was not recorded, as the interceptor replays it:
+// with what its handler would have returned, a message or an error. It is for an operator, or a
+// reconciliation, that finds out what became of an operation of unknown outcome, and resolves it
+// with guard.Happened. The result is invalid if Answer returns an error: that of a message that
+// cannot be encoded, or is nil without an error.
+func Answer(resp proto.Message, err error) (guard.Result, error) {
+	if resp == nil && err == nil {
+		return guard.Result{}, errors.New("idempotency: Answer: neither a message nor an error")
+	}
+	a := answerOf(resp, err)
+	data := a.encode()
+	if data == nil {
+		_, err := proto.Marshal(resp)
+		return guard.Result{}, fmt.Errorf("idempotency: Answer: %w", err)
+	}
+	return guard.Result{Status: int(a.code), Data: data}, nil
 }
 
 // isError reports whether a code is one that gRPC knows for an error. Clients make of another what

@@ -38,6 +38,32 @@ func TestAnswerRoundTrip(t *testing.T) {
 	}
 }
 
+func TestAnswersOfOperators(t *testing.T) {
+	r, err := Answer(wrapperspb.String("text"), nil)
+	if err != nil || r.Status != int(codes.OK) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	a, err := decodeAnswer(r.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := a.message(); err != nil || !proto.Equal(m.(proto.Message), wrapperspb.String("text")) {
+		t.Errorf("%v, %v", m, err)
+	}
+	r, err = Answer(nil, status.Error(codes.NotFound, "no such thing"))
+	if err != nil || r.Status != int(codes.NotFound) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if a, err = decodeAnswer(r.Data); err != nil || status.Convert(a.error()).Message() != "no such thing" {
+		t.Errorf("%v, %v", a.error(), err)
+	}
+	for name, m := range map[string]proto.Message{"nothing": nil, "invalid text": wrapperspb.String("\xff")} {
+		if r, err := Answer(m, nil); err == nil {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
 func TestAnswersThatCannotBeKept(t *testing.T) {
 	for name, resp := range map[string]any{"no message": "text", "invalid text": wrapperspb.String("\xff")} {
 		if a := answerOf(resp, nil); a.encode() != nil {

@@ -43,7 +43,9 @@ const (
 //   - the handler's answer, the first time;
 //   - the same message, or the same status with its details, after that, with the same header and
 //     trailer metadata, and idempotency-replayed: true in the header;
-//   - ABORTED with RetryInfo while the first call runs;
+//   - ABORTED with RetryInfo while the first call runs. With policy.Wait a repeat waits for the
+//     answer first, and is given that, or runs if the answer is released; at most 16 of them in a
+//     process (policy.MaxWaiting), one more is refused at once;
 //   - INVALID_ARGUMENT if the key was used for another call; if it is malformed, given several
 //     times, or missing where it is required; or if the client has not sent what scopes the call,
 //     or [Fingerprint] refuses it;
@@ -52,11 +54,18 @@ const (
 //     logged once (policy.Logger);
 //   - FAILED_PRECONDITION if the answer was not kept: it was larger than the guard keeps
 //     (guard.WithMaxResult, guard.WithMaxScopeBytes), or no protobuf message; or if an attempt
-//     died, or panicked, and may have had effects. The ErrorInfo tells them apart;
+//     died, or panicked, and may have had effects. The ErrorInfo tells them apart. Its metadata has
+//     the operation's ID in the latter case, and with ABORTED, under "operation": by it support
+//     finds the operation (guard.Guard's InspectID);
 //   - RESOURCE_EXHAUSTED with RetryInfo if the call is new and its scope has as many records as it
 //     may have (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the
 //     handler runs unguarded instead, and the answer's header has "idempotency-status: bypassed".
+//
+// A call without a key runs unguarded. With policy.Dedupe it is guarded, too: a repeat of the same
+// method with the same request, in the same scope, waits for the answer to the first one, for 10 s
+// if there is no policy.Wait, and is given it until the window is over. [Fingerprint] counts there,
+// too. Streams without a key are not deduplicated.
 //
 // The answer is recorded before it is sent, and sent even if it could not be recorded; recording it
 // is then retried in the background, and grpcmw.OnError is called. Which answers are kept and which
@@ -83,10 +92,11 @@ const (
 // policy.MaxBodies: bound the memory of requests with grpc.MaxRecvMsgSize,
 // grpc.MaxConcurrentStreams and the number of connections.
 //
-// Options are policy.Required, policy.MaxRun, policy.StatusHeaders, policy.RunUnprotected,
-// policy.KeyAlone, [KeyFrom], [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes],
-// [PassStreams], grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New panics if the guard is nil or
-// the scope is the zero value.
+// Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.MaxRun,
+// policy.Retention, policy.StatusHeaders, policy.RunUnprotected, policy.KeyAlone, [KeyFrom],
+// [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes], [PassStreams], grpcmw.Unless,
+// grpcmw.OnError and grpcmw.OnDeny. New panics if the guard is nil, the scope is the zero value,
+// policy.Retention is less than the guard's lease, or options contradict each other.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	decider := middleware.NewIdempotency(g, settings)
@@ -127,7 +137,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	switch {
 	case denial != nil:
 		return nil, i.refuse(call, *denial)
-	case key == "":
+	case !i.decider.Guards(key):
 		return handler(ctx, req)
 	}
 	scope, err := i.scope.Of(call)
@@ -139,7 +149,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		return nil, i.refuse(call, *denial)
 	}
 	x := &exchange{interceptor: i, call: call, req: req, handler: handler}
-	i.decider.Serve(ctx, guard.Operation{Scope: scope, Key: key, Fingerprint: fingerprint}, x)
+	i.decider.Serve(ctx, i.decider.Operation(scope, key, fingerprint), x)
 	return x.resp, x.err
 }
 

@@ -21,7 +21,8 @@ func KeyField(name string) policy.RPCIdempotencyOption {
 // metadata, or with grpcmw.ByField from any field of the request. [KeyField] then says nothing. The
 // key has 1 to 255 printable ASCII characters, and is taken as it is. If key returns
 // policy.ErrNoKey, or an empty key, the call has none: it is refused with INVALID_ARGUMENT with
-// policy.Required, and otherwise runs unguarded. Any other error is the server's: INTERNAL.
+// policy.Required, and otherwise runs unguarded, or as policy.Dedupe says. Any other error is the
+// server's: INTERNAL.
 //
 // Streams are asked for their key too, unless [PassStreams], and those that have one are refused.
 // It panics if key is nil.

@@ -96,7 +96,9 @@ func (b *body) take(n int64) bool {
 
 // release returns the body's share of the budget.
 func (b *body) release() {
-	b.budget.used.Add(-b.taken)
+	if b.taken > 0 {
+		b.budget.used.Add(-b.taken)
+	}
 	b.pieces, b.taken = nil, 0
 }
 

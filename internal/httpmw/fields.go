@@ -2,10 +2,13 @@ package httpmw
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
 // change is a handler's change to a header field. A field with no values is not a deleted one:
@@ -63,9 +66,39 @@ var unrecorded = map[string]bool{
 	replayedHeader: true, statusHeader: true, markHeader: true,
 }
 
+// needed fields are those without which an answer may mean another thing.
+var needed = map[string]bool{
+	"Content-Type": true, "Content-Encoding": true, "Content-Length": true, "Location": true, "Trailer": true,
+}
+
+// fields says which fields are recorded of those that can be.
+type fields struct {
+	keep map[string]bool // beside those that are needed; nil for all
+	drop map[string]bool
+}
+
+// fieldsOf returns what policy.KeepHeaders and policy.DropHeaders say. It panics if a field to keep is
+// never recorded.
+func fieldsOf(s *setting.Settings) fields {
+	for name := range s.KeepFields {
+		if unrecorded[name] {
+			panic(fmt.Sprintf("idempotency: New: policy.KeepHeaders: %s is never kept", name))
+		}
+	}
+	return fields{s.KeepFields, s.DropFields}
+}
+
+func (f fields) records(name string) bool {
+	if f.keep == nil && f.drop == nil {
+		return true
+	}
+	name = http.CanonicalHeaderKey(name)
+	return !f.drop[name] && (f.keep == nil || f.keep[name] || needed[name])
+}
+
 // lasting returns the changes that a replay repeats. That a field is missing, or has no value, is
 // recorded for all fields.
-func lasting(list []change) []change {
+func (f fields) lasting(list []change) []change {
 	var ofConnection map[string]bool
 	if i := slices.IndexFunc(list, func(c change) bool { return c.name == "Connection" }); i >= 0 {
 		ofConnection = listed(list[i].values)
@@ -73,7 +106,7 @@ func lasting(list []change) []change {
 	kept := make([]change, 0, len(list))
 	for _, c := range list {
 		name := strings.TrimPrefix(c.name, http.TrailerPrefix)
-		if len(c.values) == 0 || !unrecorded[name] && !ofConnection[name] {
+		if len(c.values) == 0 || !unrecorded[name] && !ofConnection[name] && f.records(name) {
 			kept = append(kept, c)
 		}
 	}

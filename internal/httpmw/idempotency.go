@@ -59,6 +59,7 @@ func newIdempotency[C any](
 		scope:     scope,
 		maxResult: g.MaxResult(),
 		bodies:    budget{max: s.MaxBodies},
+		fields:    fieldsOf(&s),
 		settings:  s,
 	}
 }
@@ -70,7 +71,20 @@ type idempotency[C any] struct {
 	scope     Scope[C]
 	maxResult int
 	bodies    budget
+	fields    fields
 	settings  setting.Settings
+}
+
+// Answer is idempotency.Answer of every framework.
+func Answer(status int, header http.Header, body []byte) guard.Result {
+	if status < 200 || status > 599 {
+		panic(fmt.Sprintf("idempotency: Answer: %d is no final status", status))
+	}
+	given := make(http.Header, len(header))
+	for name, values := range header {
+		given[http.CanonicalHeaderKey(name)] = values
+	}
+	return guard.Result{Status: status, Data: response{header: changes(nil, given), body: body}.encode(fields{})}
 }
 
 // serve runs a request, replays its answer, or refuses it.
@@ -83,7 +97,6 @@ func (m *idempotency[C]) serve(c C, next func(C) error) error {
 	op, denial := x.operation()
 	switch {
 	case denial != nil:
-		x.body.release() // the client may take its time to read the denial
 		middleware.Fail(x.request.Context(), *denial)
 		x.Deny(*denial)
 	case op.Key == "":
@@ -115,7 +128,7 @@ func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 		outcome.Ending = middleware.Refused
 	}
 	if !w.passing && !partial(outcome) {
-		outcome.Data = w.response().encode()
+		outcome.Data = w.response().encode(x.m.fields)
 	}
 	return outcome
 }
@@ -153,9 +166,15 @@ func (x *guardExchange[C]) Replay(result *guard.Result) error {
 		return errDamaged
 	}
 	x.End(x.c)
+	x.body.release()
 	kept.header = append(kept.header, change{name: replayedHeader, values: []string{"true"}})
 	_ = kept.send(x.w, result.Status, len(kept.trailer) > 0)
 	return nil
+}
+
+func (x *guardExchange[C]) Deny(d policy.Denial) {
+	x.body.release() // the client may take its time to read the denial
+	x.exchange.Deny(d)
 }
 
 func (x *guardExchange[C]) Unconfirmed() {

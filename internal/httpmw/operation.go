@@ -10,19 +10,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-// operation returns the operation that a request asks for, or why the request is refused. The key
-// is empty if the request has none, and needs none.
+// operation returns the operation that a request asks for, or why the request is refused. It has no
+// key if the request is not guarded.
 func (x *guardExchange[C]) operation() (op guard.Operation, denial *policy.Denial) {
-	if op.Key, denial = x.key(); denial != nil || op.Key == "" {
+	key, denial := x.key()
+	if denial != nil || !x.m.decider.Guards(key) {
 		return op, denial
 	}
-	var err error
-	if op.Scope, err = x.m.scope.Of(x.c); err != nil {
+	scope, err := x.m.scope.Of(x.c)
+	if err != nil {
 		d := x.m.decider.NoKey(x.request.Context(), err)
 		return op, &d
 	}
-	op.Fingerprint, denial = x.fingerprint()
-	return op, denial
+	fingerprint, denial := x.fingerprint()
+	if denial != nil {
+		return op, denial
+	}
+	return x.m.decider.Operation(scope, key, fingerprint), nil
 }
 
 // key returns the key of a request, or the denial of one without a proper key. It returns neither

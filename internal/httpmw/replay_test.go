@@ -49,7 +49,7 @@ func TestRecordsThatCannotBeReplayed(t *testing.T) {
 	for name, result := range map[string]guard.Result{
 		"an earlier version": {Status: 200, Data: []byte{1, 0, 'b'}},
 		"nothing":            {Status: 200, Data: []byte{}},
-		"no status":          {Status: 0, Data: response{}.encode()},
+		"no status":          {Status: 0, Data: response{}.encode(fields{})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, h := guarded(t, func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })

@@ -65,8 +65,8 @@ const responseVersion = 2
 var errDamaged = errors.New("idempotency: the kept response is damaged")
 
 // encode returns the part of the response that a replay repeats.
-func (r response) encode() []byte {
-	header, trailer := lasting(r.header), lasting(r.trailer)
+func (r response) encode(f fields) []byte {
+	header, trailer := f.lasting(r.header), f.lasting(r.trailer)
 	b := make([]byte, 0, 16+sizeOf(header)+sizeOf(trailer)+len(r.body))
 	b = append(b, responseVersion)
 	b = appendChanges(b, header)

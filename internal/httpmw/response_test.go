@@ -20,7 +20,7 @@ func TestResponseRoundTrip(t *testing.T) {
 		{header: []change{{name: "X", values: []string{strings.Repeat("v", 300)}}}, body: bytes.Repeat([]byte{0xff}, 1000)},
 		{header: []change{{name: "Trailer", values: []string{"X-Sum"}}}, trailer: []change{{name: "X-Sum", values: []string{"4"}}}},
 	} {
-		got, err := decodeResponse(r.encode())
+		got, err := decodeResponse(r.encode(fields{}))
 		if err != nil || !reflect.DeepEqual(got.header, r.header) || !reflect.DeepEqual(got.trailer, r.trailer) || !bytes.Equal(got.body, r.body) {
 			t.Errorf("%v was decoded as %v, %v", r, got, err)
 		}
@@ -30,13 +30,13 @@ func TestResponseRoundTrip(t *testing.T) {
 // A record is replayed, or refused as damaged, and never panics.
 func FuzzReplay(f *testing.F) {
 	f.Add(200, []byte(nil))
-	f.Add(0, response{}.encode())
+	f.Add(0, response{}.encode(fields{}))
 	f.Add(200, []byte{1, 0}) // of an earlier version
 	f.Add(201, response{
 		header:  []change{{name: "A", values: []string{"b"}}, {name: "Content-Length", values: []string{"1"}}, {name: "D", deleted: true}},
 		trailer: []change{{name: "Trailer:T", values: []string{"t"}}},
 		body:    []byte("body"),
-	}.encode())
+	}.encode(fields{}))
 	f.Add(200, []byte{responseVersion, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Add(200, []byte{responseVersion, 1, 1, 'a', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, status int, b []byte) {
@@ -49,8 +49,8 @@ func FuzzReplay(f *testing.F) {
 			return
 		}
 		r := must(decodeResponse(b))
-		kept := response{lasting(r.header), lasting(r.trailer), r.body}
-		again, err := decodeResponse(r.encode())
+		kept := response{fields{}.lasting(r.header), fields{}.lasting(r.trailer), r.body}
+		again, err := decodeResponse(r.encode(fields{}))
 		if err != nil || !bytes.Equal(again.body, r.body) ||
 			!slices.EqualFunc(again.header, kept.header, sameChange) || !slices.EqualFunc(again.trailer, kept.trailer, sameChange) {
 			t.Fatalf("%x decodes to %v, which encodes to something else: %v, %v", b, r, again, err)
@@ -60,6 +60,50 @@ func FuzzReplay(f *testing.F) {
 
 func sameChange(a, b change) bool {
 	return a.name == b.name && a.deleted == b.deleted && slices.Equal(a.values, b.values)
+}
+
+// policy.KeepHeaders and policy.DropHeaders are about trailers too, and about names as handlers spell
+// them.
+func TestChosenFields(t *testing.T) {
+	list := changes(http.Header{"X-Gone": {"1"}}, http.Header{
+		"Content-Type": {"text/plain"}, "Trailer": {"X-Sum"}, "x-secret": {"1"}, "X-Secret": {"2"}, "X-Kept": {"3"}, "X-Other": {"4"},
+		"Trailer:X-Secret": {"5"}, "Trailer:X-Kept": {"6"}, "X-None": nil,
+	})
+	set := func(names ...string) map[string]bool {
+		m := map[string]bool{}
+		for _, name := range names {
+			m[name] = true
+		}
+		return m
+	}
+	for want, f := range map[string]fields{
+		"Content-Type Trailer Trailer:X-Kept X-Gone X-Kept X-None":                                            {keep: set("X-Kept")},
+		"Content-Type Trailer Trailer:X-Kept X-Gone X-Kept X-None X-Other":                                    {drop: set("X-Secret")},
+		"Content-Type Trailer:X-Kept X-Gone X-Kept X-None":                                                    {keep: set("X-Kept"), drop: set("Trailer")},
+		"Content-Type Trailer X-Gone X-None":                                                                  {keep: set("X-Kept"), drop: set("X-Kept")},
+		"Content-Type Trailer Trailer:X-Kept Trailer:X-Secret X-Gone X-Kept X-None X-Other X-Secret x-secret": {},
+	} {
+		var names []string
+		for _, c := range f.lasting(list) {
+			names = append(names, c.name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%+v: recorded %s, want %s", f, got, want)
+		}
+	}
+}
+
+func TestAnswersThatAreRefused(t *testing.T) {
+	for _, status := range []int{-1, 0, 103, 199, 600} {
+		func() {
+			defer func() {
+				if text, _ := recover().(string); !strings.HasPrefix(text, "idempotency: Answer: ") {
+					t.Errorf("status %d: panicked with %q", status, text)
+				}
+			}()
+			Answer(status, nil, nil)
+		}()
+	}
 }
 
 func TestWhatIsRecorded(t *testing.T) {
@@ -73,7 +117,7 @@ func TestWhatIsRecorded(t *testing.T) {
 	}
 	got := http.Header{}
 	var deleted []string
-	for _, c := range lasting(changes(before, after)) {
+	for _, c := range (fields{}).lasting(changes(before, after)) {
 		if c.deleted {
 			deleted = append(deleted, c.name)
 		} else {

@@ -1,8 +1,13 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -15,20 +20,61 @@ import (
 // Idempotency runs requests once, and answers repeats with the kept answer.
 type Idempotency struct {
 	*Watch
-	Guard  *guard.Guard
-	order  *order
-	maxRun time.Duration
+	Guard      *guard.Guard
+	order      *order
+	maxRun     time.Duration
+	kept       time.Duration // retention of records; zero for the guard's
+	wait       time.Duration // of a request whose twin runs; zero refuses it at once
+	maxWaiting int
+	window     time.Duration // of requests without a key; zero does not guard them
 }
 
-// NewIdempotency returns the decisions of a guard. It panics, as idempotency.New, if that is nil.
+// NewIdempotency returns the decisions of a guard. It panics, as idempotency.New, if that is nil, or
+// if the settings contradict each other.
 func NewIdempotency(g *guard.Guard, s setting.Settings) Idempotency {
-	if g == nil {
+	switch {
+	case g == nil:
 		panic("idempotency: New: nil guard")
+	case s.Retention != 0 && s.Retention < g.TTL():
+		panic(fmt.Sprintf("idempotency: New: policy.Retention (%v) is less than the lease of the guard (%v)", s.Retention, g.TTL()))
+	case s.MaxWaiting > 0 && s.Wait == 0 && s.Dedupe == 0:
+		panic("idempotency: New: policy.MaxWaiting has no effect without policy.Wait or policy.Dedupe")
+	case s.Dedupe > 0 && s.Required:
+		panic("idempotency: New: policy.Dedupe has no effect with policy.Required")
+	case s.Dedupe > 0 && s.KeyAlone:
+		panic("idempotency: New: policy.Dedupe with policy.KeyAlone makes all requests to a path one")
 	}
-	return Idempotency{newWatch(s, "idempotency", g.Name()), g, new(order), s.MaxRun}
+	return Idempotency{
+		Watch: newWatch(s, "idempotency", g.Name()), Guard: g, order: new(order), maxRun: s.MaxRun, kept: s.Retention,
+		wait: s.Wait, maxWaiting: s.MaxWaiting, window: s.Dedupe,
+	}
 }
 
-// GuardedExchange is a request with a key, and its answer, in a protocol's hands.
+// dedupeWait is how long a request without a key waits for its twin if there is no policy.Wait. A
+// refusal would be an error page for a second click whose first one succeeds.
+const dedupeWait = 10 * time.Second
+
+// withoutKey begins the key of an operation whose request has none. No client's key begins with it
+// ([CheckIdempotencyKey]).
+const withoutKey = "\x00dedupe "
+
+// Guards reports whether a request with this key is guarded.
+func (m *Idempotency) Guards(key string) bool { return key != "" || m.window > 0 }
+
+// Operation returns the operation of a guarded request: that of its key or, if it is empty, that of
+// its fingerprint.
+func (m *Idempotency) Operation(scope, key string, fingerprint []byte) guard.Operation {
+	op := guard.Operation{Scope: scope, Key: key, Fingerprint: fingerprint, Wait: m.wait, MaxWaiting: m.maxWaiting}
+	if key == "" {
+		sum := sha256.Sum256(fingerprint)
+		op.Key = withoutKey + base64.RawURLEncoding.EncodeToString(sum[:])
+		op.Wait = cmp.Or(m.wait, dedupeWait)
+		op.Retention = max(m.window, m.Guard.TTL()) // should the process die
+	}
+	return op
+}
+
+// GuardedExchange is a guarded request, and its answer, in a protocol's hands.
 type GuardedExchange interface {
 	// Mark returns the exchange's mark, with the request's ID.
 	Mark() *Mark
@@ -68,15 +114,27 @@ const (
 
 // Serve answers a request with this context: it runs it, replays it or denies it.
 func (m *Idempotency) Serve(request context.Context, op guard.Operation, x GuardedExchange) {
+	op.Retention = cmp.Or(op.Retention, m.kept)
 	if d := m.check(request, op, x.Mark()); d != nil {
 		deny(request, x, *d)
 		return
 	}
-	// A client that leaves changes nothing: whether it is there for the answer or comes back for
-	// it, the operation runs to its end.
+	// A client that leaves changes nothing once the handler runs: whether it is there for the
+	// answer or comes back for it, the operation runs to its end. It ends the wait for a twin.
 	ctx, release := client.Detach(request)
 	defer release()
+	stays := func() bool { return true }
+	if op.Wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		stays = context.AfterFunc(guard.ClientContext(request), cancel)
+	}
 	attempt, result, err := m.Guard.Begin(ctx, op)
+	if !stays() && attempt != nil { // the client left when its turn came
+		_ = attempt.Abandon(ctx) // it is retried
+		err = &guard.InFlightError{ID: attempt.OperationID()}
+	}
 	if err == nil {
 		m.Decided(ctx)
 	}
@@ -99,6 +157,9 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 func (m *Idempotency) run(x GuardedExchange, op guard.Operation, attempt *guard.Attempt) {
 	ctx, cancel := context.WithTimeoutCause(attempt.Context(), m.maxRun, policy.ErrMaxRun)
 	defer cancel()
+	if strings.HasPrefix(op.Key, withoutKey) {
+		attempt.Keep(m.window)
+	}
 	noted := WithNote(x.Mark().in(ctx, m.Guard, op))
 	returned := false
 	defer func() {
@@ -154,10 +215,11 @@ func guardDenial(err error) policy.Denial {
 		inFlight    *guard.InFlightError
 		notRetained *guard.NotRetainedError
 		scopeFull   *guard.ScopeFullError
+		unknown     *guard.UnknownError
 	)
 	switch {
 	case errors.As(err, &inFlight):
-		return policy.Denial{Reason: policy.InFlight, RetryAfter: max(inFlight.RetryAfter, time.Second)}
+		return policy.Denial{Reason: policy.InFlight, RetryAfter: max(inFlight.RetryAfter, time.Second), Operation: inFlight.ID}
 	case errors.As(err, &notRetained):
 		return policy.Denial{Reason: policy.ResponseNotRetained, OriginalStatus: notRetained.Status}
 	case errors.As(err, &scopeFull):
@@ -166,8 +228,8 @@ func guardDenial(err error) policy.Denial {
 		}
 	case errors.Is(err, guard.ErrMismatch):
 		return policy.Denial{Reason: policy.KeyReused}
-	case errors.Is(err, guard.ErrOutcomeUnknown):
-		return policy.Denial{Reason: policy.OutcomeUnknown}
+	case errors.As(err, &unknown):
+		return policy.Denial{Reason: policy.OutcomeUnknown, Operation: unknown.ID, Err: unknown.Err}
 	case errors.Is(err, guard.ErrInvalidOperation):
 		return policy.Denial{Reason: policy.KeyMalformed, Err: err}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -83,6 +84,41 @@ func Example_safeToRepeat() {
 	// 2 charges, with one key: true
 }
 
+// An attempt that panicked after its effect leaves an operation of unknown outcome. An operator finds
+// out that the order was placed, and says so; the client's next request has the order.
+func ExampleAnswer() {
+	ctx := context.Background()
+	orders, err := guard.New(memstore.New(), "checkout")
+	if err != nil {
+		panic(err)
+	}
+	h := idempotency.New(orders, byUser)(http.HandlerFunc(
+		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	send := func() {
+		defer func() {
+			if recover() != nil {
+				fmt.Println("the connection breaks")
+			}
+		}()
+		w := post(h, "alice", "k", "tea")
+		fmt.Println(w.Code, w.Header().Get("Content-Type"), w.Body)
+	}
+	send()
+	for record, err := range orders.Unresolved(ctx) {
+		if err != nil {
+			panic(err)
+		}
+		answer := idempotency.Answer(http.StatusCreated, http.Header{"Content-Type": {"text/plain"}}, []byte("order 1"))
+		if err := orders.Resolve(ctx, record, guard.Happened(answer), "carol", "the warehouse has the order"); err != nil {
+			panic(err)
+		}
+	}
+	send()
+	// Output:
+	// the connection breaks
+	// 201 text/plain order 1
+}
+
 // A payment provider delivers an event until it is confirmed, each time with another timestamp in
 // the body. The event's ID is the key, so each event is handled once. Events are remembered for as
 // long as the provider delivers them again.
@@ -124,4 +160,79 @@ func ExampleKeyFrom_webhook() {
 	// 200 paid 450
 	// 200 paid 450
 	// 200 paid 500
+}
+
+// The response to an order is lost. The transport sends the request again, with the same key, and
+// gets it; the order is placed once.
+func ExampleTransport() {
+	orders, err := guard.New(memstore.New(), "checkout")
+	if err != nil {
+		panic(err)
+	}
+	placed := 0
+	shop := idempotency.New(orders, nethttp.Unscoped())(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		placed++
+		_, _ = fmt.Fprint(w, "order ", placed)
+	}))
+	requests := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests++; requests == 1 {
+			shop.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		shop.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+
+	client := &http.Client{Transport: idempotency.Transport(nil)}
+	resp, err := client.Post(server.URL+"/checkout", "text/plain", strings.NewReader("tea"))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, _ := io.ReadAll(resp.Body)
+	fmt.Printf("%s, tries: %d, replayed: %v\n", body, idempotency.Tries(resp), idempotency.Replayed(resp))
+	fmt.Println("placed:", placed)
+	// Output:
+	// order 1, tries: 2, replayed: true
+	// placed: 1
+}
+
+// A job that runs again after a crash sends the same request with the same key: here the number of
+// the invoice that it pays.
+func ExampleWithKey() {
+	payments, err := guard.New(memstore.New(), "payments")
+	if err != nil {
+		panic(err)
+	}
+	paid := 0
+	server := httptest.NewServer(idempotency.New(payments, nethttp.Unscoped(), policy.Required())(http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) {
+			paid++
+			_, _ = fmt.Fprint(w, "payment ", paid)
+		})))
+	defer server.Close()
+	client := &http.Client{Transport: idempotency.Transport(nil)}
+
+	pay := func(ctx context.Context, invoice string) {
+		ctx = idempotency.WithKey(ctx, "invoice "+invoice)
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/payments", strings.NewReader(invoice))
+		if err != nil {
+			panic(err)
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			panic(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, _ := io.ReadAll(resp.Body)
+		fmt.Printf("%s: %s, replayed: %v\n", invoice, body, idempotency.Replayed(resp))
+	}
+	pay(context.Background(), "42")
+	pay(context.Background(), "42")
+	pay(context.Background(), "43")
+	// Output:
+	// 42: payment 1, replayed: false
+	// 42: payment 1, replayed: true
+	// 43: payment 2, replayed: false
 }

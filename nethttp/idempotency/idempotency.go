@@ -8,6 +8,8 @@
 // may no longer see it; behind compression, so that what is kept is not compressed; and before
 // locks and concurrency limits, so that a replay needs neither. It stands round the handlers that
 // need it, not round the mux: there, it would keep and replay also that no route was found.
+//
+// [Transport] is the client's side.
 package idempotency
 
 import (
@@ -33,13 +35,17 @@ import (
 //   - the same status, header fields, body and trailers with "Idempotency-Replayed: true" after
 //     that; without Set-Cookie, Date and what belongs to a connection. Fields that the handler
 //     deleted, or suppressed by a nil value, are missing in the replay too;
-//   - 409 with Retry-After while the first request runs;
+//   - 409 in-flight with Retry-After while the first request runs. With policy.Wait a repeat waits
+//     for the answer first, and is given that, or runs if the answer is released; at most 16 of
+//     them in a process (policy.MaxWaiting), one more is refused at once;
 //   - 422 if the key was used for another request;
 //   - 409 response-not-retained if the answer was not kept: it was streamed, or larger than the
 //     guard keeps (guard.WithMaxResult, guard.WithMaxScopeBytes);
 //   - 429 with Retry-After if the request is new and its scope has as many records as it may have
 //     (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
-//   - 409 outcome-unknown if an attempt died, or panicked, and may have had effects;
+//   - 409 outcome-unknown if an attempt died, or panicked, and may have had effects. The body of
+//     this and of in-flight has the operation's ID, by which support finds it (guard.Guard's
+//     InspectID);
 //   - 400 if the key is malformed, given several times, or missing where it is required, or if the
 //     client has not sent what scopes the request; or if its body breaks off, or policy.Fingerprint
 //     refuses it;
@@ -49,6 +55,10 @@ import (
 //   - 413 if the request's body is larger than policy.MaxBody, or than a limit outside lets pass;
 //   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected; or if the
 //     bodies of all requests together would take more memory than policy.MaxBodies.
+//
+// A request without a key runs unguarded. With policy.Dedupe it is guarded, too, as a double click:
+// a repeat with the same fingerprint, in the same scope, waits for the answer to the first one, for
+// 10 s if there is no policy.Wait, and is given it until the window is over.
 //
 // Refusals are problems (RFC 9457). The handler's answer is recorded before it is sent, and sent
 // even if it could not be recorded; recording it is then retried in the background, and
@@ -69,11 +79,12 @@ import (
 // policy.ErrMaxRun. guard.ClientContext ends when the client disconnects. If the handler panics,
 // the attempt is settled and the panic continues.
 //
-// Options are policy.Required, policy.Methods, policy.MaxBody, policy.MaxBodies,
-// policy.Fingerprint, policy.KeyAlone, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun,
-// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny. New panics if the guard is nil or the scope is the zero value, and what it
-// returns if the handler is nil.
+// Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
+// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
+// policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
+// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New panics
+// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
+// or options contradict each other, and what it returns if the handler is nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
 	return adapter.Handler("idempotency", httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts))
 }
@@ -81,13 +92,25 @@ func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOpti
 // KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from
 // another header, a field of the body, a webhook's event id. The key has 1 to 255 printable ASCII
 // characters, and is taken as it is. If key returns policy.ErrNoKey, or an empty key, the request
-// has none: it is refused with status 400 with policy.Required, and otherwise runs unguarded. Any
-// other error is the server's: status 500.
+// has none: it is refused with status 400 with policy.Required, and otherwise runs unguarded, or as
+// policy.Dedupe says. Any other error is the server's: status 500.
 //
 // The body is read before, of requests without a key too, so that key can read it, and the handler
 // again: policy.MaxBody and policy.MaxBodies apply to all requests of the guarded methods. It
 // panics if key is nil.
 func KeyFrom(key nethttp.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }
+
+// Answer returns the result of an operation that was not recorded, as the middleware replays it. It
+// is for an operator, or a reconciliation, that finds out what became of an operation of unknown
+// outcome:
+//
+//	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "ada", "receipt found")
+//
+// The header may be nil. Of it, Set-Cookie, Date and what belongs to a connection are not kept. It
+// panics if status is not between 200 and 599.
+func Answer(status int, header http.Header, body []byte) guard.Result {
+	return httpmw.Answer(status, header, body)
+}
 
 // ofRequest is a httpmw.Scope.
 type ofRequest struct{ nethttp.ScopeFunc }

@@ -51,7 +51,7 @@ func noOptions(mwtest.Hooks) []setting.HTTPOption { return nil }
 func serveGin(handler http.HandlerFunc, middleware []mwtest.Middleware, outermost ...gin.HandlerFunc) http.Handler {
 	cells := mwtest.Cells[gin.HandlerFunc, ginmw.KeyFunc, ginmw.ScopeFunc]{
 		RateLimit: ginratelimit.New, Idempotency: ginidempotency.New, Exclusive: ginexclusive.New, Concurrency: ginconcurrency.New, Fenced: ginfenced.New,
-		ByHeader: ginmw.ByHeader, ByParam: ginmw.ByParam, Global: ginmw.Global, Unscoped: ginmw.Unscoped, Options: noOptions,
+		ByHeader: ginmw.ByHeader, ByParam: ginmw.ByParam, Global: ginmw.Global, Unscoped: ginmw.Unscoped, ScopeBy: ginmw.ScopeBy, Options: noOptions,
 	}
 	r := gin.New()
 	r.Use(outermost...)
@@ -66,7 +66,7 @@ func serveGin(handler http.HandlerFunc, middleware []mwtest.Middleware, outermos
 func serveEchoV4(handler http.HandlerFunc, middleware []mwtest.Middleware, outermost ...echov4.MiddlewareFunc) http.Handler {
 	cells := mwtest.Cells[echov4.MiddlewareFunc, echomw.KeyFunc, echomw.ScopeFunc]{
 		RateLimit: v4ratelimit.New, Idempotency: v4idempotency.New, Exclusive: v4exclusive.New, Concurrency: v4concurrency.New, Fenced: v4fenced.New,
-		ByHeader: echomw.ByHeader, ByParam: echomw.ByParam, Global: echomw.Global, Unscoped: echomw.Unscoped, Options: noOptions,
+		ByHeader: echomw.ByHeader, ByParam: echomw.ByParam, Global: echomw.Global, Unscoped: echomw.Unscoped, ScopeBy: echomw.ScopeBy, Options: noOptions,
 	}
 	e := echov4.New()
 	e.Use(outermost...)
@@ -80,7 +80,7 @@ func serveEchoV4(handler http.HandlerFunc, middleware []mwtest.Middleware, outer
 func serveEchoV5(handler http.HandlerFunc, middleware []mwtest.Middleware) http.Handler {
 	cells := mwtest.Cells[echov5.MiddlewareFunc, echov5mw.KeyFunc, echov5mw.ScopeFunc]{
 		RateLimit: v5ratelimit.New, Idempotency: v5idempotency.New, Exclusive: v5exclusive.New, Concurrency: v5concurrency.New, Fenced: v5fenced.New,
-		ByHeader: echov5mw.ByHeader, ByParam: echov5mw.ByParam, Global: echov5mw.Global, Unscoped: echov5mw.Unscoped, Options: noOptions,
+		ByHeader: echov5mw.ByHeader, ByParam: echov5mw.ByParam, Global: echov5mw.Global, Unscoped: echov5mw.Unscoped, ScopeBy: echov5mw.ScopeBy, Options: noOptions,
 	}
 	e := echov5.New()
 	for _, m := range middleware {

@@ -48,24 +48,35 @@ type Settings struct {
 	// the body itself. CallFingerprint is the same for gRPC, in its types.
 	Fingerprint     func(r *http.Request, body []byte) ([]byte, error)
 	CallFingerprint any
+	// Dedupe is for how long requests without a key are recognised by their fingerprint; zero is
+	// not at all.
+	Dedupe time.Duration
 	// KeyAlone leaves all but method, host and path out of the fingerprint.
 	KeyAlone bool
 	// MaxRun bounds the life of a handler's context.
 	MaxRun time.Duration
 	// Keep overrides, by HTTP status or gRPC code, whether an answer is kept.
 	Keep map[int]bool
+	// Retention is that of the guard if it is zero.
+	Retention time.Duration
+	// KeepFields are the canonical names of the header fields and trailers that are kept, nil for
+	// all; and DropFields of those that are not.
+	KeepFields, DropFields map[string]bool
 	// KeyField is the field of a gRPC request that may have its key.
 	KeyField string
 	// PassStreams runs streams unguarded, whether or not they carry a key.
 	PassStreams bool
 
-	// Of locks, permits and fences.
+	// Of guards, locks and permits.
 
 	// Wait is how long a request may wait; zero refuses it at once.
 	Wait time.Duration
-	// MaxWaiting is how many requests may wait for a lock at the same time; zero stands for the
+	// MaxWaiting is how many requests of a key may wait at the same time; zero stands for the
 	// default.
 	MaxWaiting int
+
+	// Of fences.
+
 	// AllowUnfenced lets requests without a fence pass.
 	AllowUnfenced bool
 }

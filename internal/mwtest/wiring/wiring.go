@@ -77,6 +77,7 @@ var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency", 
 // ofHTTP are the options that interceptors do not have.
 var ofHTTP = []string{
 	"policy.LegacyHeaders()", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.MaxBodies(1)", "policy.Fingerprint(nil)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
+	`policy.KeepHeaders("X-A")`, `policy.DropHeaders("X-A")`,
 }
 
 func (f Framework) options() []option {
@@ -92,10 +93,14 @@ func (f Framework) options() []option {
 		{"idempotency.KeyFrom(key)", []string{"idempotency"}},
 		{"policy.KeepStatus(500)", []string{"idempotency"}},
 		{"policy.ReleaseStatus(404)", []string{"idempotency"}},
+		{`policy.KeepHeaders("X-A")`, []string{"idempotency"}},
+		{`policy.DropHeaders("X-A")`, []string{"idempotency"}},
+		{"policy.Retention(time.Minute)", []string{"idempotency"}},
 		{"policy.RunUnprotected()", []string{"idempotency", "exclusive", "fenced"}},
 		{"policy.AllowUnfenced()", []string{"fenced"}},
-		{"policy.Wait(time.Second)", []string{"exclusive", "concurrency"}},
-		{"policy.MaxWaiting(4)", []string{"exclusive"}},
+		{"policy.Wait(time.Second)", []string{"idempotency", "exclusive", "concurrency"}},
+		{"policy.MaxWaiting(4)", []string{"idempotency", "exclusive"}},
+		{"policy.Dedupe(time.Second)", []string{"idempotency"}},
 		{"policy.MaxRun(time.Second)", []string{"idempotency"}},
 		{"policy.StatusHeaders()", []string{"idempotency", "ratelimit"}},
 		{f.Package + ".Unless(skip)", policies},

@@ -1,0 +1,134 @@
+package nethttp_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
+)
+
+// Of equal requests to two servers on one Redis one runs, and all others are given its answer,
+// about as fast as if they had run. Nothing of the waits is left.
+func TestTwinsOfTwoServersOnRedis(t *testing.T) {
+	const (
+		requests = 64
+		rounds   = 5
+		took     = 200 * time.Millisecond
+		goal     = took*12/10 + 10*time.Millisecond // at the 99th percentile of a machine that is not busy
+	)
+	server := redistest.Start(t)
+	watch := server.Client()
+	subscriptions := func() int { return len(must(watch.PubSubChannels(t.Context(), "*").Result())) }
+	var runs atomic.Int64
+	place := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		runs.Add(1)
+		<-time.After(took)
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "placed")
+	})
+	var urls []string
+	var shops []func()
+	for range 2 {
+		store := must(redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))) // a busy machine is no outage
+		once := idempotency.New(must(guard.New(store, "orders")), nethttp.Unscoped(), policy.Wait(10*time.Second), policy.MaxWaiting(requests))
+		shop := httptest.NewServer(once(place))
+		urls, shops = append(urls, shop.URL), append(shops, func() {
+			shop.Close()
+			_ = store.Close()
+		})
+	}
+	closeAll := sync.OnceFunc(func() {
+		for _, shut := range shops {
+			shut()
+		}
+	})
+	t.Cleanup(closeAll)
+
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: requests}}
+	t.Cleanup(client.CloseIdleConnections)
+	// send returns how long the answer took, and whether it is a replay.
+	send := func(url, key string) (time.Duration, bool) {
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("tea")))
+		req.Host = "shop.example"
+		req.Header.Set("Idempotency-Key", key)
+		began := time.Now()
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Error(err)
+			return 0, false
+		}
+		defer resp.Body.Close() //nolint:errcheck // it has been read
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusCreated || string(body) != "placed" {
+			t.Errorf("%s %q, %v", resp.Status, body, err)
+		}
+		return time.Since(began), resp.Header.Get("Idempotency-Replayed") == "true"
+	}
+	var times []time.Duration
+	for round := range rounds + 1 {
+		var (
+			all     sync.WaitGroup
+			mu      sync.Mutex
+			replays int
+		)
+		for n := range requests {
+			all.Go(func() {
+				waited, replayed := send(urls[n%2], fmt.Sprint(round))
+				mu.Lock()
+				defer mu.Unlock()
+				if replayed {
+					replays++
+				}
+				if round > 0 { // the first one makes the connections
+					times = append(times, waited)
+				}
+			})
+		}
+		all.Wait()
+		if got := runs.Load(); got != int64(round)+1 || replays != requests-1 {
+			t.Errorf("round %d: %d runs in all, %d replays", round, got, replays)
+		}
+	}
+	slices.Sort(times)
+	p99 := times[len(times)*99/100]
+	t.Logf("p99 is %v, goal %v, median %v", p99, goal, times[len(times)/2])
+	if p99 > 3*goal {
+		t.Errorf("p99 is %v, more than three times %v", p99, goal)
+	}
+
+	eventually(t, "no wait is left", func() bool {
+		stacks := make([]byte, 1<<20)
+		text := string(stacks[:runtime.Stack(stacks, true)])
+		return !strings.Contains(text, ".AwaitOperation(") && !strings.Contains(text, "guard.(*Guard).await(")
+	})
+	if n := subscriptions(); n != len(shops) {
+		t.Errorf("%d subscriptions of %d processes", n, len(shops))
+	}
+	client.CloseIdleConnections()
+	closeAll()
+	eventually(t, "no subscription is left", func() bool { return subscriptions() == 0 })
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !condition(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10s: %s", what)
+		}
+	}
+}
