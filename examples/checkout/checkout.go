@@ -20,6 +20,7 @@ var prices = map[string]int64{
 	"coffee":   620,
 	"declined": 450, // the provider declines it
 	"broken":   450, // the provider fails at it
+	"crash":    450, // the shop dies after the charge
 }
 
 const maxQuantity = 100
@@ -69,29 +70,35 @@ func (s *shop) checkout(c *gin.Context) {
 	}
 	c.Header("X-Attempt", strconv.Itoa(attempt.Number()))
 	operation := attempt.OperationID() // the same in every attempt, and unique to this operation
-	amount := price * req.Quantity
-	charge, err := s.provider.charge(ctx, operation, req.SKU, amount)
+	charged, err := s.provider.charge(ctx, operation, charge{
+		Customer: c.GetString("user"), SKU: req.SKU, Quantity: req.Quantity, AmountCents: price * req.Quantity,
+	})
 	switch {
 	case errors.Is(err, errDeclined): // a final answer: repeats get the same one
 		problem(c, http.StatusPaymentRequired, "The payment was declined. Nothing was charged.")
 		return
-	case errors.Is(err, errProviderFailed): // not kept: a repeat tries again
+	case errors.Is(err, errProviderFailed): // before it charged anything: a repeat tries again
+		_ = attempt.Abandon(ctx)
 		problem(c, http.StatusBadGateway, "The payment provider failed. Try again with the same key.")
 		return
 	case err != nil:
-		unavailable(c)
+		unknown(c, attempt)
+		return
+	}
+	if req.SKU == "crash" && attempt.Number() == 1 {
+		// This is what remains when a process is killed here, without the wait for its lease to end. The
+		// answer is a load balancer's.
+		_ = attempt.CompleteUnknown(ctx)
+		problem(c, http.StatusBadGateway, "The shop died in the middle of the payment.")
 		return
 	}
 
-	// The id comes from the operation, so that a second attempt places no second order.
-	placed, err := s.place(ctx, c.GetString("user"), order{
-		ID: "ord_" + operation, ChargeID: charge, SKU: req.SKU, Quantity: req.Quantity, AmountCents: amount,
-	})
+	placed, err := s.place(ctx, operation, charged)
 	if err != nil {
-		unavailable(c)
+		unknown(c, attempt)
 		return
 	}
-	c.Header("Location", "/api/orders/"+placed.ID)
+	c.Header("Location", placed.location())
 	c.JSON(http.StatusCreated, placed)
 }
 
@@ -108,13 +115,15 @@ func (s *shop) order(c *gin.Context) {
 	}
 }
 
-// place stores an order and returns it, or the one that an earlier attempt placed.
-func (s *shop) place(ctx context.Context, user string, o order) (order, error) {
+// place stores the order of a charge and returns it, or the one that an earlier attempt placed. Its id
+// comes from the operation, so that a second attempt places no second order.
+func (s *shop) place(ctx context.Context, operation string, c charge) (order, error) {
+	o := order{ID: "ord_" + operation, ChargeID: c.ID, SKU: c.SKU, Quantity: c.Quantity, AmountCents: c.AmountCents}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return order{}, err
 	}
-	noted, _, err := s.orders.write(ctx, orderName(user, o.ID), string(text))
+	noted, _, err := s.orders.write(ctx, orderName(c.Customer, o.ID), string(text))
 	if err != nil {
 		return order{}, err
 	}
@@ -122,6 +131,8 @@ func (s *shop) place(ctx context.Context, user string, o order) (order, error) {
 	err = json.Unmarshal([]byte(noted), &placed)
 	return placed, err
 }
+
+func (o order) location() string { return "/api/orders/" + o.ID }
 
 // orderName includes the owner, so that another user's order does not exist under the caller's
 // name. The length prefix keeps different pairs apart.
@@ -158,8 +169,14 @@ func problem(c *gin.Context, status int, detail string) {
 	c.Data(status, "application/problem+json", append(body, '\n'))
 }
 
+// unknown ends an attempt that may have charged the customer. What a repeat does is up to the guard:
+// see newHandler.
+func unknown(c *gin.Context, attempt *guard.Attempt) {
+	_ = attempt.CompleteUnknown(c.Request.Context())
+	unavailable(c)
+}
+
 // unavailable is the answer if the shop's own database cannot be reached, or the attempt is lost.
-// It is not kept, and a retry is safe.
 func unavailable(c *gin.Context) {
 	c.Header("Retry-After", "1")
 	problem(c, http.StatusServiceUnavailable, "The outcome is not known yet. Try again with the same key.")

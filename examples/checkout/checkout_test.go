@@ -31,7 +31,8 @@ func TestSignals(t *testing.T) {
 
 func TestBadFlags(t *testing.T) {
 	for _, args := range [][]string{
-		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-lease", "1ns"}, {"-addr", "300.0.0.1:x"}, {"extra"},
+		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-lease", "1ns"}, {"-wait", "2ns"}, {"-wait", "-1s"},
+		{"-addr", "300.0.0.1:x"}, {"extra"},
 	} {
 		out, err := exec.Command(binary, args...).CombinedOutput()
 		if err == nil || len(out) == 0 || strings.Contains(string(out), "panic") {
@@ -92,6 +93,35 @@ func TestStormOnTwoInstances(t *testing.T) {
 		t.Errorf("store: %s", a.store)
 	}
 	storm(t, 200, a, b)
+}
+
+// With -wait, payments with one key on two instances wait for the first one, and get its answer.
+func TestStormThatWaits(t *testing.T) {
+	args := append([]string{"-redis", redistest.Start(t).URL(), "-wait", "10s"}, unlimited...)
+	instances := []*instance{start(t, args...), start(t, args...)}
+	answers := make([]answer, 20)
+	var wg sync.WaitGroup
+	for j := range answers {
+		wg.Go(func() {
+			var err error
+			if answers[j], err = instances[j%2].try(purchase("storm")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	fresh := 0
+	for _, a := range answers {
+		if a.status != http.StatusCreated || a.body != answers[0].body {
+			t.Errorf("answer %d %s", a.status, a.body)
+		}
+		if !a.replayed() {
+			fresh++
+		}
+	}
+	if fresh != 1 {
+		t.Errorf("%d answers that are no replays", fresh)
+	}
 }
 
 func TestOrder(t *testing.T) {

@@ -5,6 +5,10 @@
 //
 //	go run ./examples/checkout
 //
+// A payment whose instance dies in the middle is run again by the next request with its key. With
+// -reconcile that request asks the payment provider what became of it; with -admin, it is refused until
+// an operator has resolved the payment, on the page.
+//
 // With -redis, any number of instances behave as one. GET /metrics returns the metrics of an
 // instance in Prometheus format; with -otel, traces and metrics are also exported.
 package main
@@ -12,6 +16,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -53,6 +58,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Int64Var(&c.rate, "rate", 20, "`requests` per second that each client address may make")
 	flags.Int64Var(&c.burst, "burst", 40, "`requests` that it may make at once after a pause")
 	flags.DurationVar(&c.lease, "lease", 30*time.Second, "how `long` the payments, locks and places of an instance are kept after it dies")
+	flags.DurationVar(&c.wait, "wait", 0, "how `long` a payment waits for the answer to another one with its key before it is refused")
+	admin := flags.Bool("admin", false,
+		"refuse payments of unknown outcome until an operator has resolved them, on the page; prints the operator's token")
+	flags.BoolVar(&c.reconcile, "reconcile", false, "ask the payment provider what became of them")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -61,6 +70,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case flags.NArg() > 0:
 		_, _ = fmt.Fprintf(stderr, "checkout: unexpected argument %q\n", flags.Arg(0))
 		return 2
+	}
+	if *admin {
+		c.token = rand.Text()
 	}
 	if err := serve(*addr, *redisURL, to, c, stdout, stderr); err != nil {
 		_, _ = fmt.Fprintln(stderr, "checkout:", err)
@@ -102,6 +114,9 @@ func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Wr
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), state.kind)
+	if c.token != "" {
+		_, _ = fmt.Fprintln(stdout, "operator's token:", c.token)
+	}
 
 	select {
 	case err := <-failed:

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -49,6 +50,9 @@ func browser(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil { // or else each tab starts a browser
+		t.Fatal(err)
+	}
 	return ctx
 }
 
@@ -120,27 +124,27 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
-	i := start(t, "-rate", "20", "-burst", "60")
+// open loads the page of an instance in a tab of its own. The function that it returns reports what the
+// page fetched from other hosts, and what it complained about.
+func open(ctx context.Context, t *testing.T, i *instance, width int64, scheme string) (v visit, complaints func() []string) {
+	t.Helper()
 	tab, cancel := chromedp.NewContext(ctx)
-	defer cancel()
-	v := visit{t, tab}
-
-	// Nothing is fetched from other hosts, and the console has no errors.
+	t.Cleanup(cancel)
+	v = visit{t, tab}
 	var mu sync.Mutex
-	var complaints []string
+	var list []string
 	err := chromedp.Listen(tab, func(event any) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch e := event.(type) {
 		case *network.EventRequestWillBeSent:
 			if u, err := url.Parse(e.Request.URL); err != nil || "http://"+u.Host != i.url {
-				complaints = append(complaints, "fetched "+e.Request.URL)
+				list = append(list, "fetched "+e.Request.URL)
 			}
 		case *runtime.EventExceptionThrown:
-			complaints = append(complaints, "threw "+e.ExceptionDetails.Text)
+			list = append(list, "threw "+e.ExceptionDetails.Text)
 		case *runtime.EventConsoleAPICalled:
-			complaints = append(complaints, fmt.Sprintf("logged %v", e.Type))
+			list = append(list, fmt.Sprintf("logged %v", e.Type))
 		}
 	})
 	if err != nil {
@@ -152,6 +156,29 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
 	v.do("load", chromedp.EmulateViewport(width, 800), chromedp.Navigate(i.url), chromedp.WaitVisible(chromedp.CSS("#pay")))
+	return v, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(list)
+	}
+}
+
+// fits checks the size of the page, and of its buttons.
+func (v visit) fits() {
+	v.Helper()
+	if over := v.number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
+		v.Errorf("the page is %d pixels too wide", over)
+	}
+	low := v.number(`Math.min(...[...document.querySelectorAll("button")].filter((b) => b.checkVisibility()).` +
+		`map((b) => b.getBoundingClientRect().height))`)
+	if low < 44 {
+		v.Errorf("a button is %d pixels high", low)
+	}
+}
+
+func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
+	i := start(t, "-rate", "20", "-burst", "60")
+	v, complaints := open(ctx, t, i, width, scheme)
 
 	v.press("pay")
 	if c, r := v.counter("charges"), v.counter("requests"); c != 1 || r != 1 || v.tiles("charged") != 1 {
@@ -189,6 +216,18 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	}
 	v.picture(fmt.Sprintf("%d-%s-no-cars", width, scheme))
 
+	v.press("again")
+	v.summary("First let the shop die.")
+	v.press("crash")
+	v.press("again")
+	v.summary("It ran again. The provider recognised the key and did not charge twice, and now there is an order.")
+	if c := v.counter("charges"); c != 23 || v.tiles("charged") != 1 {
+		t.Errorf("a payment that was interrupted: %d charges in all, %d tiles charged", c, v.tiles("charged"))
+	}
+	if v.number(`Number(document.querySelector("#office").checkVisibility())`) != 0 {
+		t.Error("the page shows what is for operators")
+	}
+
 	v.press("flood")
 	if n := v.counter("denied"); n == 0 || n != v.tiles("denied") || n+v.tiles("passed") != 100 {
 		t.Errorf("100 at once: %d denied, %d tiles denied, %d passed", n, v.tiles("denied"), v.tiles("passed"))
@@ -209,16 +248,9 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	v.summary("200 buyers, 50 items: 50 sold, and not one too many.")
 	v.picture(fmt.Sprintf("%d-%s-sale", width, scheme))
 
-	if over := v.number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
-		t.Errorf("the page is %d pixels too wide", over)
-	}
-	if low := v.number(`Math.min(...[...document.querySelectorAll("button")].map((b) => b.getBoundingClientRect().height))`); low < 44 {
-		t.Errorf("a button is %d pixels high", low)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if len(complaints) > 0 {
-		t.Errorf("the page %v", complaints)
+	v.fits()
+	if list := complaints(); len(list) > 0 {
+		t.Errorf("the page %v", list)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -25,28 +26,55 @@ type provider struct {
 	charges atomic.Int64 // made by this instance
 }
 
-// charge charges a customer, unless it has done so under this key. Either way it returns the
-// charge's id. After any other error it is unknown whether the customer was charged.
-func (p *provider) charge(ctx context.Context, key, sku string, _ int64) (id string, err error) {
+// charge is an entry in the provider's ledger. It has what the shop has said of it, so that the shop
+// can find that again.
+type charge struct {
+	ID          string `json:"id"`
+	Customer    string `json:"customer"`
+	SKU         string `json:"sku"`
+	Quantity    int64  `json:"quantity"`
+	AmountCents int64  `json:"amount_cents"`
+}
+
+// charge charges a customer, unless it has done so under this key. Either way it returns the charge
+// with its id. After any other error it is unknown whether the customer was charged.
+func (p *provider) charge(ctx context.Context, key string, c charge) (charge, error) {
 	// The request travels for half of the time, and the answer for the other half: an instance that
 	// dies in between has charged a customer without a record of it.
 	if err := travel(ctx); err != nil {
-		return "", err
+		return charge{}, err
 	}
-	switch sku {
+	switch c.SKU {
 	case "declined":
-		return "", errors.Join(travel(ctx), errDeclined)
+		return charge{}, errors.Join(travel(ctx), errDeclined)
 	case "broken":
-		return "", errors.Join(travel(ctx), errProviderFailed)
+		return charge{}, errors.Join(travel(ctx), errProviderFailed)
 	}
-	id, first, err := p.ledger.write(ctx, "charge:"+key, "ch_"+rand.Text())
+	c.ID = "ch_" + rand.Text()
+	text, err := json.Marshal(c)
 	if err != nil {
-		return "", err
+		return charge{}, err
+	}
+	noted, first, err := p.ledger.write(ctx, "charge:"+key, string(text))
+	if err != nil {
+		return charge{}, err
 	}
 	if first {
 		p.charges.Add(1)
 	}
-	return id, travel(ctx)
+	if err := json.Unmarshal([]byte(noted), &c); err != nil {
+		return charge{}, err
+	}
+	return c, travel(ctx)
+}
+
+// find returns the charge that was made under a key.
+func (p *provider) find(ctx context.Context, key string) (c charge, found bool, err error) {
+	text, found, err := p.ledger.read(ctx, "charge:"+key)
+	if found {
+		err = json.Unmarshal([]byte(text), &c)
+	}
+	return c, found, err
 }
 
 func travel(ctx context.Context) error {

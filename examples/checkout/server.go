@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"time"
 
@@ -22,7 +23,9 @@ import (
 
 type config struct {
 	rate, burst int64
-	lease       time.Duration
+	lease, wait time.Duration
+	token       string // of an operator, empty for none
+	reconcile   bool
 }
 
 // newHandler wires the shop: this is the part to copy.
@@ -31,11 +34,25 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	if err != nil {
 		return nil, err
 	}
-	// An instance that dies in the middle of a payment leaves one of unknown outcome. This guard
-	// lets another instance run it again, because that is safe here: the provider is given the same
-	// key each time (the operation's), and charges once for each key. A shop whose provider cannot
-	// do that omits WithRerun, and its customer gets the answer that the outcome is unknown.
-	orders, err := guard.New(st, "checkout", guard.WithTTL(c.lease), guard.WithRerun())
+	if c.wait != 0 && (c.wait < time.Millisecond || c.wait > time.Hour) {
+		return nil, fmt.Errorf("-wait: %v is neither 0 nor between 1ms and 1h", c.wait)
+	}
+	shop := &shop{provider: &provider{ledger: notes}, orders: notes, shelf: shelf}
+	// An instance that dies in the middle of a payment leaves one of unknown outcome.
+	options := []guard.Option{guard.WithTTL(c.lease)}
+	switch {
+	case c.reconcile:
+		// The next request asks the provider, and goes on with what it says.
+		options = append(options, guard.WithReconcile(shop.reconcile))
+	case c.token == "":
+		// The next request runs the payment again. That is safe here: the provider is given the same key
+		// each time (the operation's), and charges once for each key.
+		options = append(options, guard.WithRerun())
+	default:
+		// The payment is refused until an operator has resolved it: for a provider that neither
+		// recognises repeats nor can be asked.
+	}
+	orders, err := guard.New(st, "checkout", options...)
 	if err != nil {
 		return nil, err
 	}
@@ -47,8 +64,7 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	if err != nil {
 		return nil, err
 	}
-	shop := &shop{provider: &provider{ledger: notes}, orders: notes, shelf: shelf}
-	counters := &counters{provider: shop.provider}
+	counters := &counters{provider: shop.provider, admin: c.token != ""}
 	reports := newReports(places, shop.provider)
 
 	r := gin.New()
@@ -65,8 +81,9 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	// The order matters. The limit comes first, so that a flood is cheap to refuse. An answer may
 	// be replayed only to an authenticated user. Idempotency comes last: a replay does not reach
 	// the handler.
-	api := r.Group("/api", counters.count, ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())), authenticate)
-	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), shop.checkout)
+	limit := ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct()))
+	api := r.Group("/api", counters.count, limit, authenticate)
+	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required(), policy.Wait(c.wait)), shop.checkout)
 	api.GET("/orders/:id", shop.order)
 	api.POST("/report/rush", reports.rush)
 
@@ -80,6 +97,13 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	articles.GET("", shop.stock)
 	articles.POST("", oneAtATime, shop.restock)
 	articles.POST("/take", oneAtATime, shop.take)
+
+	if c.token != "" {
+		admin := &admin{token: c.token, orders: orders, shop: shop}
+		office := r.Group("/admin/payments", limit, admin.sameOrigin, admin.authenticate)
+		office.GET("", admin.list)
+		office.POST("/:id", admin.resolve)
+	}
 
 	// A few reports are made at a time, on all instances together, and a few more requests wait,
 	// for a second at most. Later requests are refused at once instead of waiting in vain.

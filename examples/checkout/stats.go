@@ -10,6 +10,7 @@ import (
 // counters count what this instance did.
 type counters struct {
 	provider *provider
+	admin    bool         // the page has something for an operator
 	requests atomic.Int64 // to /api/checkout
 	replayed atomic.Int64 // answers given again
 	denied   atomic.Int64 // over the rate limit
@@ -36,5 +37,6 @@ func (s *counters) show(c *gin.Context) {
 		"charges":  s.provider.charges.Load(),
 		"replayed": s.replayed.Load(),
 		"denied":   s.denied.Load(),
+		"admin":    s.admin,
 	})
 }

@@ -3,15 +3,14 @@
 // The customer. A real page would have a session; this one sends a user name, which the program
 // trusts.
 const user = "visitor-" + crypto.randomUUID().slice(0, 8);
-const body = JSON.stringify({ sku: "tea", quantity: 1 });
 
 const byId = (id) => document.getElementById(id);
 const buttons = document.querySelectorAll("button");
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // The text of a tile, for users who cannot see its colour.
-const names = { soldout: "sold out", "sold over": "sold, and was not there", away: "turned away" };
-const legends = ["of-payments", "of-sale", "of-cars"];
+const names = { soldout: "sold out", "sold over": "sold, and was not there", away: "turned away", unknown: "outcome unknown", lost: "charged, answer lost" };
+const legends = ["of-payments", "of-sale", "of-cars", "of-crash"];
 
 // A tile is a request, and its colour is the outcome.
 function newTile(number) {
@@ -46,17 +45,27 @@ async function insist(send, show) {
   return undefined;
 }
 
+// outcomeOf returns the outcome of a payment. A 409 is a problem, whose type says which one.
+async function outcomeOf(response) {
+  switch (response?.status) {
+    case 409:
+      return (await response.json()).type.endsWith("#response-not-retained") ? "lost" : "unknown";
+    case 429:
+      return "denied";
+    case 502:
+      return "died";
+  }
+  return !response?.ok ? "failed" : response.headers.get("Idempotency-Replayed") === "true" ? "replayed" : "charged";
+}
+
 // pay sends one payment. It waits while a request with the same key is in flight.
-async function pay(key, show) {
+async function pay(key, show, sku = "tea") {
   const response = await insist(() => fetch("/api/checkout", {
     method: "POST",
     headers: { "Content-Type": "application/json", "Idempotency-Key": key, "X-User": user },
-    body,
+    body: JSON.stringify({ sku, quantity: 1 }),
   }), show);
-  const outcome = !response ? "failed"
-    : response.status === 429 ? "denied"
-    : !response.ok ? "failed"
-    : response.headers.get("Idempotency-Replayed") === "true" ? "replayed" : "charged";
+  const outcome = await outcomeOf(response);
   show(outcome);
   return { outcome, order: response?.ok ? (await response.json()).order_id : undefined };
 }
@@ -119,6 +128,7 @@ async function run(requests, describe, legend = "of-payments", prepare = undefin
 async function refresh() {
   try {
     const stats = await (await fetch("/api/stats")).json();
+    byId("office").hidden = !stats.admin;
     for (const name of ["requests", "charges", "replayed", "denied"]) {
       byId(name).textContent = stats[name];
     }
@@ -144,6 +154,93 @@ byId("different").addEventListener("click", () => run(Array.from({ length: 20 },
 
 byId("flood").addEventListener("click", () => run(Array(100).fill(look), (count) =>
   `100 requests at once: ${count("passed")} were let through, and ${count("denied")} refused with 429 before they cost anything.`));
+
+// The payment in the middle of which the shop has died.
+let interrupted;
+
+byId("crash").addEventListener("click", () => {
+  interrupted = crypto.randomUUID();
+  run([(show) => pay(interrupted, show, "crash")], (count) => (count("died") === 1
+    ? "The customer was charged and has no order, and the shop does not know. Send that payment again."
+    : "The payment did not get that far.") + denied(count), "of-crash");
+});
+
+const ends = {
+  charged: "It ran again. The provider recognised the key and did not charge twice, and now there is an order.",
+  replayed: "The shop has found out that it was charged: here is the order.",
+  unknown: "Nobody knows what became of it, so it is not run again. An operator has to find out.",
+  lost: "It was charged, but the order cannot be shown again. It is not run again.",
+};
+
+byId("again").addEventListener("click", () => {
+  if (!interrupted) {
+    byId("summary").textContent = "First let the shop die.";
+    return;
+  }
+  run([(show) => pay(interrupted, show, "crash")], (count) =>
+    (ends[Object.keys(ends).find((outcome) => count(outcome) === 1)] ?? "There was no answer.") + denied(count), "of-crash");
+});
+
+// office calls the operator's part of the shop. It returns what is to be said if that has failed.
+async function office(path, options) {
+  try {
+    const response = await fetch(`/admin/payments${path}`, {
+      ...options, headers: { "Content-Type": "application/json", Authorization: `Bearer ${byId("token").value}` },
+    });
+    const answer = response.status === 204 ? undefined : await response.json();
+    return response.ok ? { answer } : { failed: answer.detail };
+  } catch {
+    return { failed: "The shop cannot be reached." };
+  }
+}
+
+// An element with a text, and others in it.
+function element(name, text, ...children) {
+  const e = document.createElement(name);
+  e.append(...[text].filter(Boolean), ...children);
+  return e;
+}
+
+// unknownPayment shows a payment of unknown outcome, with the ways to resolve it.
+function unknownPayment(payment) {
+  const way = (outcome, text) => {
+    const button = element("button", "", element("strong", text));
+    button.type = "button";
+    button.dataset.outcome = outcome;
+    button.addEventListener("click", () => resolve(payment, outcome));
+    return button;
+  };
+  const ways = element("div", "",
+    way("charged", "It was charged: place the order"),
+    way("answer lost", "It was charged: no more than that"),
+    way("never charged", "It was never charged: let it run"));
+  ways.className = "ways";
+  const age = payment.age_seconds < 1 ? "just now" : `${plural(payment.age_seconds, "second")} ago`;
+  const evidence = element("p", payment.charge ? `The provider has the charge ${payment.charge}.` : "The provider has no charge for it.");
+  evidence.className = "hint";
+  const item = element("li", "", element("p", `Unknown: attempt ${payment.attempt} at ${payment.holder}, ${age}`), evidence, ways);
+  item.className = "unknown";
+  return item;
+}
+
+// showUnknown lists the payments of unknown outcome.
+async function showUnknown(says = "") {
+  const { answer, failed } = await office("", {});
+  byId("unresolved").replaceChildren(...(answer ?? []).map(unknownPayment));
+  const found = answer?.length === 0 ? "There is none." : `There ${answer?.length === 1 ? "is" : "are"} ${answer?.length}.`;
+  byId("office-says").textContent = [says, failed ?? found].filter(Boolean).join(" ");
+}
+
+// resolve says what became of a payment, as it was when it was shown.
+async function resolve({ id, version }, outcome) {
+  const { failed } = await office(`/${id}`, { method: "POST", body: JSON.stringify({ version, outcome, why: byId("why").value }) });
+  await showUnknown(failed ?? "It is resolved.");
+}
+
+byId("look").addEventListener("submit", (event) => {
+  event.preventDefault();
+  showUnknown();
+});
 
 // flashSale sets the stock, and sends one purchase for each of many buyers.
 function flashSale(query) {
