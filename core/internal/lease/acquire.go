@@ -130,6 +130,9 @@ func (p *Pool) acquireDirect(ctx context.Context, r *Request) (*Lease, error) {
 	}
 	h, err := p.newHold(&req, grant, r.Config)
 	if err != nil {
+		if grant.Untaken && p.over(ctx) == nil { // the process was too slow for a short grant
+			return p.acquireDirect(ctx, r)
+		}
 		return nil, err
 	}
 	return p.start(ctx, h)

@@ -69,8 +69,10 @@ func (p *Pool) withdraw(q *queue, n int) {
 func (p *Pool) await(pl *place) {
 	grant, err := p.awaitGrant(pl)
 	var h *Hold
+	slow := false // for a short grant
 	if err == nil {
 		h, err = p.newHold(&pl.req, grant, pl.config)
+		slow = err != nil && grant.Untaken
 	} else if pl.queued {
 		p.releases.Add(pl.req.Ref(0))
 	}
@@ -91,7 +93,7 @@ func (p *Pool) await(pl *place) {
 		if w != nil {
 			w.receive(turn{hold: h})
 		}
-	case w != nil:
+	case w != nil && !slow: // otherwise it has another place
 		w.receive(turn{err: err})
 		if errors.Is(err, store.ErrUnavailable) {
 			q.failTries(err)
