@@ -132,6 +132,19 @@ func testKeysOfLeasesExpire(t *testing.T, opts ...redisstore.Option) {
 	}
 	next.ends(t, s, true)
 	check("release")
+	writer, late := newClaim("k", "another writer"), newClaim("k", "late").queued().ttl(50*time.Millisecond)
+	writer.gets(t, s, store.Granted)
+	late.gets(t, s, store.Queued)
+	writer.ends(t, s, true) // the grant to the waiter runs out, since no call awaits it
+	for _, step := range []string{"acquire after a grant that ran out", "and again"} {
+		next = newClaim("k", step)
+		eventually(t, 5*time.Second, step, func() bool {
+			reply, err := next.acquire(s)
+			return err == nil && reply.Outcome == store.Granted
+		})
+		check(step)
+		next.ends(t, s, true)
+	}
 	tombstoned(t, s, "k").gets(t, s, store.Withdrawn)
 	check("tombstone")
 	must(t, direct.FlushAll(ctx()).Err())

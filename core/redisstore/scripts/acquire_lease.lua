@@ -84,7 +84,7 @@ if largest and place == 0 then
   local item, items = redis.call('HGET', KEYS[3], 'h' .. id), redis.call('HLEN', KEYS[3])
   local t = redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
-  if used and places == '0' and items == tonumber(holds) and not item and used + weight <= limit and now >= tonumber(seen) and
+  if used and places == '0' and holds ~= '0' and items == tonumber(holds) and not item and used + weight <= limit and now >= tonumber(seen) and
     tonumber(soonest) > now and tonumber(kept) >= math.max(longest, now + span, now + KEPT) then
     local first, last = fences(largest, now, ARGV[3])
     local ends = now + span
