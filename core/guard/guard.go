@@ -146,8 +146,8 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 // If the store did not reply, an attempt that it may have begun is abandoned in the background, so
 // that its lease blocks no other.
 //
-// A call that waits for an attempt in flight is told of its end by the store, and then has its result.
-// It does not wait for longer than ctx: then, too, it returns the *[InFlightError]. When the guard is
+// A call that waits for an attempt in flight returns when the attempt has ended, which the store
+// pushes. If ctx ends before that, it returns the *[InFlightError]. When the guard is
 // closed it returns [ErrClosed] at once.
 //
 // ctx is the parent of the attempt's context.

@@ -43,8 +43,8 @@ const (
 	// RetryLater returns the message to its queue, and answers a webhook with 503, and with Retry-After
 	// if there is a delay.
 	RetryLater
-	// DeadLetter puts the message where somebody looks at it, and then acknowledges it: another
-	// delivery has the same outcome. Webhooks without such a place answer 500.
+	// DeadLetter moves the message to a dead-letter queue, for an operator, and then acknowledges it:
+	// another delivery has the same outcome. Webhooks without such a place answer 500.
 	DeadLetter
 )
 

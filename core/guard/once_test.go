@@ -232,7 +232,7 @@ func ExampleOnce() {
 		case guard.RetryLater:
 			fmt.Println("returns to the queue, for", after)
 		case guard.DeadLetter:
-			fmt.Println("keeps for somebody to look at:", err)
+			fmt.Println("moves to the dead letters:", err)
 		}
 	}
 	consume("m-1", "a receipt")
@@ -242,5 +242,5 @@ func ExampleOnce() {
 	// sends a receipt
 	// acknowledges a receipt
 	// acknowledges a receipt
-	// keeps for somebody to look at: guard: invalid operation: key is empty
+	// moves to the dead letters: guard: invalid operation: key is empty
 }

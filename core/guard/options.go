@@ -109,9 +109,9 @@ func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = by
 func WithMaxPerScope(records int) Option { return func(c *config) { c.maxPerScope = records } }
 
 // WithMaxScopeBytes limits the Data of a scope's results at a time, as the store keeps it, in bytes:
-// 16 MiB by default, 1 byte to 1 GiB. An operation beyond it runs, and is settled as not retained: later calls of Begin
-// return a *[NotRetainedError], and the operation does not run again. Without a scope there is no
-// limit.
+// 16 MiB by default, 1 byte to 1 GiB. An operation beyond it runs, and is settled as not retained:
+// later calls of Begin return a *[NotRetainedError], and the operation does not run again. Without a
+// scope there is no limit.
 func WithMaxScopeBytes(bytes int) Option { return func(c *config) { c.maxScopeBytes = bytes } }
 
 // WithRerun allows the operation to run again after an attempt with an unknown outcome: because it
@@ -119,16 +119,16 @@ func WithMaxScopeBytes(bytes int) Option { return func(c *config) { c.maxScopeBy
 // [ErrOutcomeUnknown] for such an operation until its record expires.
 func WithRerun() Option { return func(c *config) { c.rerun = true } }
 
-// WithReconcile has f find out the outcome of an operation when a request meets one whose outcome is
-// unknown: f asks the service that the operation has called, by the ID or the DownstreamKey that it
-// was given. What f returns settles the operation as [Guard.Resolve] does, and the request goes on
-// with it: it is given the result, or runs the operation.
+// WithReconcile sets the function that determines an unknown outcome. Begin calls f for an operation
+// whose outcome is unknown; f queries the service that the operation has called, by the operation's ID
+// or the DownstreamKey that was sent to it. Its resolution settles the operation, as [Guard.Resolve]
+// does, and Begin returns the result, or an attempt.
 //
-// f has the operation for itself, under a lease that is renewed while it runs: other requests are
-// refused or wait, as while an attempt is in flight. Its context ends with the request's, and when
+// The guard calls f under a lease of the operation, which is renewed while f runs: other requests are
+// refused or wait, as while an attempt is in flight. The context of f ends with the request's, and when
 // the lease is lost. If f returns an error, or no resolution, or panics, the outcome stays unknown, and
-// the next request calls f again; a panic goes on. A result larger than [WithMaxResult] is not
-// retained. New refuses it together with [WithRerun].
+// the next request calls f again; the panic propagates. A result larger than [WithMaxResult] is not
+// retained. New refuses WithReconcile together with [WithRerun].
 func WithReconcile(f func(context.Context, Record) (Resolution, error)) Option {
 	return func(c *config) { c.reconcile = f }
 }
@@ -154,7 +154,7 @@ func WithSecret(secret []byte) Option {
 // retained: Begin returns a *[NotRetainedError], and the operation does not run again. An attempt
 // that would take over from one with such a step is refused with an *[UnknownError].
 //
-// Data that is not sealed is treated as damaged too, since whoever can write to the store could
+// Data that is not sealed counts as damaged too, since a client that can write to the store could
 // forge it, unless [Unsealed] is in the list. So the change to sealed records takes two steps in
 // which processes with the old and the new list run side by side, and a third that ends it, one
 // [WithRetention] later:

@@ -65,8 +65,8 @@ type Record struct {
 	version    string
 }
 
-// Unresolved reports whether nobody knows, or is about to find out, what became of the operation:
-// its state is [Unknown], or its attempt died and may have had effects, if only in a [Step].
+// Unresolved reports whether the outcome of the operation is unknown, and not being reconciled: its
+// state is [Unknown], or its attempt died and may have had effects, if only in a [Step].
 func (r Record) Unresolved() bool { return r.unresolved }
 
 // Version identifies this state of the record, in 22 characters of base64url: it changes with the
@@ -132,8 +132,8 @@ func (g *Guard) inspect(ctx context.Context, ref store.OperationRef) (Record, er
 }
 
 // Unresolved yields the records of the guard for which [Record.Unresolved] holds, in no order. It
-// takes no snapshot: records that change meanwhile may be missing. The error is the last thing that
-// it yields: the context's, or one that matches store.ErrUnavailable.
+// takes no snapshot: records that change meanwhile may be missing. An error ends it: the context's, or
+// one that matches store.ErrUnavailable.
 //
 // On Redis it scans the keys of all masters, which takes seconds for a million keys: it is for
 // people, and for jobs that run every few minutes.
@@ -147,7 +147,7 @@ func (g *Guard) Unresolved(ctx context.Context) iter.Seq2[Record, error] {
 	}
 }
 
-// Resolution says what became of an operation of unknown outcome: [Happened], [HappenedAnswerLost]
+// Resolution is the outcome of an operation whose outcome was unknown: [Happened], [HappenedAnswerLost]
 // or [NeverHappened].
 type Resolution struct {
 	how    telemetry.Resolution
@@ -229,9 +229,9 @@ func (g *Guard) resolve(ctx context.Context, ref store.OperationRef, owner, vers
 	return nil
 }
 
-// reconcile has the application find out what became of an operation whose outcome is unknown. The
-// attempt has the operation for that. It returns nil if the request may go on: the outcome is known, or
-// another request has the operation.
+// reconcile calls the function of WithReconcile, and settles the operation with its resolution. The
+// attempt owns the operation meanwhile. It returns nil if the request is to begin again: the outcome is
+// known, or another request owns the operation.
 func (g *Guard) reconcile(ctx context.Context, a *Attempt) error {
 	how, err := g.findOut(ctx, a)
 	if err != nil {

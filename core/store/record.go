@@ -90,7 +90,7 @@ const (
 type Effects int
 
 const (
-	// MayHaveEffects means that it may have had effects: what became of it is unknown.
+	// MayHaveEffects means that it may have had effects: its outcome is unknown.
 	MayHaveEffects Effects = iota
 	// NoEffects means that it has had none: another attempt may take over.
 	NoEffects
@@ -215,8 +215,8 @@ type OperationRecord struct {
 	Version string        // changes with the record, but for renewals
 }
 
-// Unresolved reports whether nobody knows, or finds out, what became of the operation: its outcome is
-// unknown, or its attempt is in flight with its lease ended, and may have had effects.
+// Unresolved reports whether the outcome is unknown, and not being reconciled: its state is Unknown, or
+// its attempt is in flight with its lease ended, and may have had effects.
 func (r *OperationRecord) Unresolved() bool {
 	return r.State == Unknown || (r.State == InFlight || r.State == Reconciling) && r.Lease == 0 && r.Effects != NoEffects
 }

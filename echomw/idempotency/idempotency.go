@@ -48,8 +48,8 @@ import (
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
 // policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
-// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], echomw.Unless, echomw.OnError and echomw.OnDeny. New panics
-// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
+// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], echomw.Unless, echomw.OnError and
+// echomw.OnDeny. New panics if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
 // or options contradict each other.
 func New(g *guard.Guard, scope echomw.ScopeFunc, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Idempotency(adapter.Echo{}, "echomw", g, scope, opts))
@@ -60,8 +60,7 @@ func New(g *guard.Guard, scope echomw.ScopeFunc, opts ...policy.IdempotencyOptio
 func KeyFrom(key echomw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }
 
 // Answer returns the result of an operation that was not recorded, as the middleware replays it. It
-// is for an operator, or a reconciliation, that finds out what became of an operation of unknown
-// outcome:
+// is for an operator, or the function of guard.WithReconcile, that determines an unknown outcome:
 //
 //	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "ada", "receipt found")
 //

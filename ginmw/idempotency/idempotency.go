@@ -63,8 +63,7 @@ func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption
 func KeyFrom(key ginmw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom(key) }
 
 // Answer returns the result of an operation that was not recorded, as the middleware replays it. It
-// is for an operator, or a reconciliation, that finds out what became of an operation of unknown
-// outcome:
+// is for an operator, or the function of guard.WithReconcile, that determines an unknown outcome:
 //
 //	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "ada", "receipt found")
 //
