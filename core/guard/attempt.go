@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -161,7 +159,8 @@ func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	}
 	status := statusOf(r.Status)
 	p := place{ref: a.req.OperationRef, status: status}
-	return a.settle(ctx, store.Completed, status, a.guard.sealer.seal(p, trace.SpanContextFromContext(a.ctx), r.Data))
+	_, span := lease.CutSpan(a.req.Holder) // of the context of Begin
+	return a.settle(ctx, store.Completed, status, a.guard.sealer.seal(p, span, r.Data))
 }
 
 // CompleteNotRetained records that the operation ran, with a status and without a result: later

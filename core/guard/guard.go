@@ -231,7 +231,8 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 }
 
 func (g *Guard) ref(op Operation) store.OperationRef {
-	return store.OperationRef{Guard: g.name, Scope: g.names.scope(g.name, op), ID: g.names.id(g.name, op)}
+	scope, id := g.names.name(g.name, op)
+	return store.OperationRef{Guard: g.name, Scope: scope, ID: id}
 }
 
 // interpret returns the results of begin for a reply.

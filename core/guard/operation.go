@@ -71,26 +71,25 @@ func (d digester) sum(text []byte) [sha256.Size]byte {
 		return sha256.Sum256(text)
 	}
 	h := hmac.New(sha256.New, d.secret)
-	h.Write(text)
+	h.Write([]byte(string(text))) // a copy, so that the arrays of callers stay on the stack
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// id returns the ID of an operation: a hash of its guard, scope and key.
-func (d digester) id(guard string, op Operation) string {
+// name returns hashes of an operation's scope, the same for all operations of the scope in this guard
+// and empty if there is none, and of its guard, scope and key. They are parts of one string, which
+// saves an allocation.
+func (d digester) name(guard string, op Operation) (scope, id string) {
 	var most [256]byte
+	var text [2 * idSize]byte
 	sum := d.sum(parts.Append(most[:0], "operation", guard, op.Scope, op.Key))
-	return encode(sum[:16])
-}
-
-// scope returns a hash of an operation's scope, the same for all operations of the scope in this
-// guard.
-func (d digester) scope(guard string, op Operation) string {
+	base64.RawURLEncoding.Encode(text[:idSize], sum[:16])
 	if op.Scope == "" {
-		return ""
+		return "", string(text[:idSize])
 	}
-	var most [256]byte
-	sum := d.sum(parts.Append(most[:0], "scope", guard, op.Scope))
-	return encode(sum[:16])
+	sum = d.sum(parts.Append(most[:0], "scope", guard, op.Scope))
+	base64.RawURLEncoding.Encode(text[idSize:], sum[:16])
+	both := string(text[:])
+	return both[idSize:], both[:idSize]
 }
 
 func (d digester) fingerprint(op Operation) string {

@@ -10,14 +10,11 @@ func TestNamesOfOperationsAreStable(t *testing.T) {
 		{"a secret of thirty-two bytes ....", "qFl6p4VGGdyYyXOGUCVxtw", "W2nibuRo5fROSsDOkUs2Zw", "74Is8zRj4Ifg-0eUik1mW-IF_yctfoZg2b6yJ3Z5_38"},
 	} {
 		d := digester{[]byte(c.secret)}
-		if got := d.scope("checkout", Operation{Key: "k1"}); got != "" {
-			t.Errorf("no scope is %q", got)
+		if scope, id := d.name("checkout", Operation{Key: "k1"}); scope != "" || id == "" || id == c.id {
+			t.Errorf("without a scope: the scope is %q, the operation %q", scope, id)
 		}
-		if got := d.id("checkout", op); got != c.id {
-			t.Errorf("secret %q: the operation is %q, want %q", c.secret, got, c.id)
-		}
-		if got := d.scope("checkout", op); got != c.scope {
-			t.Errorf("secret %q: the scope is %q, want %q", c.secret, got, c.scope)
+		if scope, id := d.name("checkout", op); id != c.id || scope != c.scope {
+			t.Errorf("secret %q: the operation is %q and its scope %q, want %q and %q", c.secret, id, scope, c.id, c.scope)
 		}
 		if got := d.fingerprint(op); got != c.fingerprint {
 			t.Errorf("secret %q: the fingerprint is %q, want %q", c.secret, got, c.fingerprint)

@@ -1,46 +1,17 @@
 package redisstore_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
-
-// A lock and an unlock allocate little, with a context that can be canceled, as those of requests
-// can.
-func TestAllocationsOfALock(t *testing.T) {
-	server := redistest.Start(t)
-	client := obedient(t, server.Addr(), 10)
-	locker, err := lock.New(newStore(t, client), "jobs")
-	must(t, err)
-	t.Cleanup(func() { _ = locker.Close() })
-	within, cancel := context.WithCancel(ctx())
-	defer cancel()
-	allocated := testing.AllocsPerRun(500, func() {
-		lease, err := locker.Lock(within, "k")
-		must(t, err)
-		must(t, lease.Unlock(within))
-	})
-	most := 21.0
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		most = 25 // the race detector has pools forget some
-	}
-	if allocated > most {
-		t.Errorf("%v allocations, want %v at most", allocated, most)
-	}
-	t.Logf("%v allocations", allocated)
-}
 
 // Two stores hand a lock over, each with its own processes' channel.
 func TestALockBetweenStores(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
@@ -40,28 +41,55 @@ const abandonedFor = time.Minute
 
 const ofRecords = ":g:{"
 
-// operationKeys returns the keys of a step: the record; the tombstone of an abandoned attempt, if the
+// operationKeys are the keys of a step: the record; the tombstone of an abandoned attempt, if the
 // step needs it; the inboxes that await the end of an attempt, likewise; and the counts of the scope,
 // if there is one. A record's key ends in the name of its guard, by which a listing finds it.
-func (s *Store) operationKeys(ref *store.OperationRef, tombstoneOf string, awaited bool) []string {
-	stem, id := s.config.prefix+ofRecords+cmp.Or(ref.Scope, ref.ID)+"}", ""
+type operationKeys struct {
+	all [4]string
+	n   int
+}
+
+func (k *operationKeys) list() []string { return k.all[:k.n] }
+
+// operationKeys returns keys that are parts of one string, which saves allocations.
+func (s *Store) operationKeys(ref *store.OperationRef, tombstoneOf string, awaited bool) (keys operationKeys) {
+	id := ""
 	if ref.Scope != "" {
 		id = ref.ID
 	}
-	keys := append(make([]string, 0, 4), stem+":"+id+":"+ref.Guard)
+	var room [512]byte
+	text := append(append(append(room[:0], s.config.prefix...), ofRecords...), cmp.Or(ref.Scope, ref.ID)...)
+	text = append(text, '}')
+	stem := len(text)
+	text = append(append(append(append(text, ':'), id...), ':'), ref.Guard...)
+	ends := [4]int{len(text)}
+	n := 1
 	if tombstoneOf != "" {
-		keys = append(keys, stem+"x:"+id+":"+tombstoneOf)
+		text = append(append(append(append(append(text, text[:stem]...), "x:"...), id...), ':'), tombstoneOf...)
+		ends[n] = len(text)
+		n++
 	}
 	if awaited {
-		keys = append(keys, stem+"w:"+id)
+		text = append(append(append(text, text[:stem]...), "w:"...), id...)
+		ends[n] = len(text)
+		n++
+	}
+	all, from := string(text), 0
+	for i, end := range ends[:n] {
+		keys.all[i], from = all[from:end], end
 	}
 	if ref.Scope != "" {
-		keys = append(keys, stem)
+		keys.all[n] = all[:stem]
+		n++
 	}
+	keys.n = n
 	return keys
 }
 
-func (s *Store) recordKey(ref *store.OperationRef) string { return s.operationKeys(ref, "", false)[0] }
+func (s *Store) recordKey(ref *store.OperationRef) string {
+	keys := s.operationKeys(ref, "", false)
+	return keys.all[0]
+}
 
 // maxInline is the maximum size of a result in the reply to begin. A larger one is read by a second
 // call, with a timeout for its size, so that it does not delay other steps.
@@ -70,30 +98,60 @@ const maxInline = 16 << 10
 // BeginOperation implements store.Records: one script call, and before the first one a check of the
 // server's eviction policy. A result of more than 16 KiB takes a second call.
 func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
-	unknown := ""
-	switch {
-	case req.Rerun:
-		unknown = "rerun"
-	case req.Reconcile:
-		unknown = "reconcile"
+	c := s.newBeginCall(&req)
+	st := script.Step{
+		Call: beginOperation.Call(c.keys.list(), c.args[:]...), Operation: opBeginOperation, Begins: true, ReplySize: maxInline,
 	}
-	args := []any{
-		&req.Owner, &req.Fingerprint, req.Lease.Microseconds(), req.Retention.Milliseconds(), unknown, req.MaxRecords, maxInline,
-		sized(req.Holder),
-	}
-	call := beginOperation.Call(s.operationKeys(&req.OperationRef, req.Owner, false), args...)
-	st := script.Step{Call: call, Operation: opBeginOperation, Begins: true, ReplySize: maxInline}
 	reply, err := script.Run(ctx, s.redis, st, func(r script.Reply) (beginReply, error) { return readBeginReply(r.Value) })
 	if err == nil && reply.bytes > len(reply.Data) {
-		reply.Data, err = s.readResult(ctx, &req.OperationRef, reply)
+		reply.Data, err = s.readResult(ctx, &c.ref, reply)
 	}
 	return reply.BeginReply, err
+}
+
+// beginCall has the arguments of a call in one allocation: see acquireCall.
+type beginCall struct {
+	ref                                 store.OperationRef
+	keys                                operationKeys
+	owner, fingerprint, unknown, holder string
+	lease, retention                    int64
+	maxRecords                          int
+	args                                [8]any
+}
+
+func (s *Store) newBeginCall(req *store.BeginRequest) *beginCall {
+	c := &beginCall{
+		ref: req.OperationRef, keys: s.operationKeys(&req.OperationRef, req.Owner, false),
+		owner: req.Owner, fingerprint: req.Fingerprint, holder: sized(req.Holder),
+		lease: req.Lease.Microseconds(), retention: req.Retention.Milliseconds(), maxRecords: req.MaxRecords,
+	}
+	switch {
+	case req.Rerun:
+		c.unknown = "rerun"
+	case req.Reconcile:
+		c.unknown = "reconcile"
+	}
+	c.args = [...]any{&c.owner, &c.fingerprint, &c.lease, &c.retention, &c.unknown, &c.maxRecords, maxInline, &c.holder}
+	return c
 }
 
 // sized returns a holder as the record has it.
 func sized(holder string) string {
 	holder = holder[:min(len(holder), store.MaxHolder)]
-	return fmt.Sprintf("%03d", len(holder)) + holder
+	var room [3 + store.MaxHolder]byte
+	return string(append(appendDigits(room[:0], len(holder), 3), holder...))
+}
+
+// appendDigits appends the last digits of a number, which is not negative, with zeros before it.
+func appendDigits(text []byte, n, digits int) []byte {
+	for range digits {
+		text = append(text, '0')
+	}
+	for at := range digits {
+		text[len(text)-1-at] += byte(n % 10)
+		n /= 10
+	}
+	return text
 }
 
 // beginReply has the size of a result, whose data may be omitted.
@@ -130,7 +188,18 @@ var outcomes = map[string]store.BeginOutcome{
 	"mismatched": store.Mismatched, "undecided": store.Undecided, "refused": store.Refused, "full": store.ScopeFull,
 }
 
+// settledHead is the size of the state, the number of the attempt and the status before the size of a
+// result and the result.
+const settledHead = 1 + 8 + 4
+
 func readBeginReply(reply any) (b beginReply, err error) {
+	switch reply := reply.(type) { // a list costs allocations
+	case int64:
+		b.Outcome, b.Number = store.Started, int(reply)
+		return b, nil
+	case string:
+		return readSettled(reply)
+	}
 	r := script.Fields(reply)
 	outcome, known := outcomes[r.Text()]
 	b.Outcome, b.Number = outcome, int(r.Number())
@@ -144,14 +213,26 @@ func readBeginReply(reply any) (b beginReply, err error) {
 	case store.Busy, store.ScopeFull:
 		b.Remaining = r.Micros()
 	case store.Settled:
-		_ = r.Micros() // no lease is left
-		state, settled := recordStates[r.Text()]
-		known = known && settled
-		b.State, b.Status, b.Data, b.bytes = state, int(r.Number()), []byte(r.Text()), int(r.Number())
+		b.State = store.Unknown
 	}
 	if !known || r.Err != nil || len(r.Left) > 0 {
 		return beginReply{}, script.ErrOddReply
 	}
+	return b, nil
+}
+
+func readSettled(text string) (b beginReply, err error) {
+	head, data, ok := strings.Cut(text, ":")
+	if !ok || len(head) <= settledHead {
+		return b, script.ErrOddReply
+	}
+	var r script.Reader
+	b.Outcome, b.State = store.Settled, recordStates[head[:1]]
+	b.Number, b.Status, b.bytes = int(r.Parse(head[1:9])), int(r.Parse(head[9:settledHead])), int(r.Parse(head[settledHead:]))
+	if r.Err != nil || b.State != store.Completed && b.State != store.NotRetained {
+		return beginReply{}, script.ErrOddReply
+	}
+	b.Data = []byte(data)
 	return b, nil
 }
 
@@ -180,16 +261,30 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 }
 
 func (s *Store) settle(ctx context.Context, sc *script.Script, req *store.SettleRequest, letter string, data []byte) (bool, error) {
-	return s.finish(ctx, opSettleOperation, sc.Call(s.operationKeys(&req.OperationRef, "", true),
-		&req.Owner, &req.Fingerprint, letter, fmt.Sprintf("%08d%032d%04d", req.Number, 0, req.Status),
-		req.Retention.Milliseconds(), data, req.MaxBytes, sized(req.Holder),
-	))
+	c := &settleCall{
+		keys:  s.operationKeys(&req.OperationRef, "", true),
+		owner: req.Owner, fingerprint: req.Fingerprint, letter: letter, holder: sized(req.Holder),
+		retention: req.Retention.Milliseconds(), maxBytes: int64(req.MaxBytes),
+	}
+	var room [44]byte
+	text := appendDigits(room[:0], req.Number, 8)
+	c.head = string(appendDigits(appendDigits(text, 0, 32), req.Status, 4))
+	c.args = [...]any{&c.owner, &c.fingerprint, &c.letter, &c.head, &c.retention, data, &c.maxBytes, &c.holder}
+	return s.finish(ctx, opSettleOperation, sc.Call(c.keys.list(), c.args[:]...))
+}
+
+// settleCall has the arguments of a call in one allocation: see acquireCall.
+type settleCall struct {
+	keys                                     operationKeys
+	owner, fingerprint, letter, head, holder string
+	retention, maxBytes                      int64
+	args                                     [8]any
 }
 
 // AbandonOperation implements store.Records.
 func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
-	args := []any{&ref.Owner, abandonedFor.Milliseconds()}
-	return s.finish(ctx, opSettleOperation, abandonOperation.Call(s.operationKeys(&ref.OperationRef, ref.Owner, true), args...))
+	keys := s.operationKeys(&ref.OperationRef, ref.Owner, true)
+	return s.finish(ctx, opSettleOperation, abandonOperation.Call(keys.list(), &ref.Owner, abandonedFor.Milliseconds()))
 }
 
 // MarkOperation implements store.Records.
@@ -243,7 +338,8 @@ func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) 
 	calls := make([]script.Call, len(reqs))
 	for i := range reqs {
 		r := &reqs[i]
-		calls[i] = renewOperation.Call(s.operationKeys(&r.OperationRef, "", false), &r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds())
+		keys := s.operationKeys(&r.OperationRef, "", false)
+		calls[i] = renewOperation.Call(keys.list(), &r.Owner, r.Lease.Microseconds(), r.Retention.Milliseconds())
 	}
 	return s.finishEach(ctx, opRenewOperations, calls)
 }

@@ -17,7 +17,8 @@ const maxInboxes = 64
 // AwaitOperation implements store.Records. It waits for a push, and checks every three seconds, and
 // when the attempt's lease ends.
 func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
-	keys := s.operationKeys(&ref, "", true)[:2]
+	all := s.operationKeys(&ref, "", true)
+	keys := all.list()[:2]
 	return s.awaitPush(ctx, "ended "+keys[0], func(pushed bool) (bool, time.Duration, error) {
 		if pushed { // another attempt may have begun since
 			return true, 0, nil
@@ -91,7 +92,8 @@ func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) 
 	if !ok {
 		return 0, fmt.Errorf("redisstore: ResolveOperation: state %d resolves nothing", req.State)
 	}
-	call := resolveOperation.Call(s.operationKeys(&req.OperationRef, "", true),
+	keys := s.operationKeys(&req.OperationRef, "", true)
+	call := resolveOperation.Call(keys.list(),
 		&req.Owner, &req.Version, letter, fmt.Sprintf("%04d", req.Status), req.Data, req.Retention.Milliseconds())
 	st := script.Step{Call: call, Operation: opSettleOperation, Urgency: script.Finishing}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.ResolveOutcome, error) {

@@ -36,14 +36,16 @@ func (r response) sendBody(w http.ResponseWriter) error {
 		return nil
 	}
 	body := r.body
-	length, err := strconv.Atoi(w.Header().Get("Content-Length"))
-	if err == nil && length > 0 && length < len(body) {
-		if _, err := w.Write(body[:length]); err != nil {
-			return err
+	if text := w.Header().Get("Content-Length"); text != "" {
+		length, err := strconv.Atoi(text)
+		if err == nil && length > 0 && length < len(body) {
+			if _, err := w.Write(body[:length]); err != nil {
+				return err
+			}
+			body = body[length:]
 		}
-		body = body[length:]
 	}
-	_, err = w.Write(body)
+	_, err := w.Write(body)
 	return err
 }
 

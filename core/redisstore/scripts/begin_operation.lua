@@ -7,10 +7,10 @@
 --          "reconcile" or ""), maximum of records in the scope (0: unlimited), maximum of data in the reply in bytes,
 --          the holder and before it its size, 3 digits
 --
--- Returns {outcome, number of the attempt, rest of its lease in µs, state, status, data, bytes of
--- data}; the last five where they apply. Data that is too large for the reply is omitted. If the
--- scope is full, the third is the time until its first record expires; if an attempt took over, it has the steps, and the
--- fourth the effects.
+-- Returns the number of a new attempt, which took nothing over; the text of a result: its state, the number of the attempt
+-- and the status as in the record, its size, a colon, and the result, unless it is too large for the reply; or a list: the
+-- outcome, the number of the attempt, and the rest of its lease in µs if it is busy, the time until the first record expires
+-- if the scope is full, the steps and the effects if an attempt took over.
 --
 -- It declares no flags: a server that refuses writes, since its memory is full or its disk fails,
 -- refuses a script with flags before it has read anything. This one fails only at its first write,
@@ -32,13 +32,12 @@ if record ~= '' and string.find(record, '^3[CN][012][01]') and string.sub(record
     #record >= 162 and string.find(string.sub(record, 70, 162), '^%d+$') then
   local tail = 163 + tonumber(string.sub(record, 160, 162))
   if tail <= math.min(#record + 1, 675) then
-    local data = string.sub(record, tail)
-    local bytes = #data
+    local bytes = #record - tail + 1
     if #record == 674 + tonumber(ARGV[7]) then
       bytes = redis.call('STRLEN', KEYS[1]) - tail + 1
     end
-    return {'settled', tonumber(string.sub(record, 70, 77)), 0, string.sub(record, 2, 2), tonumber(string.sub(record, 110, 113)),
-      bytes <= tonumber(ARGV[7]) and data or '', bytes}
+    return string.sub(record, 2, 2) .. string.sub(record, 70, 77) .. string.sub(record, 110, 113) .. bytes .. ':' ..
+      (bytes <= tonumber(ARGV[7]) and string.sub(record, tail) or '')
   end
 end
 
@@ -63,7 +62,7 @@ if record == '' then
   if not look then
     if redis.call('SET', KEYS[1], '3F10' .. owner .. fingerprint .. '00000001' .. leased .. '0000' .. slice .. at .. at .. '0' ..
       ARGV[8] .. NO_MARKS, 'PX', ARGV[4], 'NX') then
-      return {'started', 1}
+      return 1
     end
     look = true -- an empty record is damaged
   end
@@ -134,4 +133,4 @@ if r.in_flight or r.state == 'U' then
     return {'undecided', r.number}
   end
 end
-return {'settled', r.number, 0, 'U', 0, '', 0}
+return {'settled', r.number} -- with an unknown outcome
