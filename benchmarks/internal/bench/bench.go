@@ -74,6 +74,7 @@ type B struct {
 	setting Setting
 	rounds  int
 	section Section
+	parts   int // of a round; 0 and 1 are the same
 	random  *rand.Rand
 	log     io.Writer
 	left    func() time.Duration // estimated time until the end of the run
@@ -93,7 +94,9 @@ func (b *B) Rounds() int { return b.rounds }
 func (b *B) Setting() Setting { return b.setting }
 
 // Time scales a duration of the full setting to this one.
-func (b *B) Time(full time.Duration) time.Duration { return b.setting.time(full) }
+func (b *B) Time(full time.Duration) time.Duration {
+	return b.setting.time(full) / time.Duration(max(b.parts, 1))
+}
 
 // Count scales a number of the full setting to this one: at least 1.
 func (b *B) Count(full int) int { return b.setting.count(full) }
@@ -196,8 +199,9 @@ func (b *B) Interleave(ctx context.Context, what string, contenders []Contender)
 	b.mu.Lock()
 	b.rows = rows
 	b.mu.Unlock()
-	for round := range b.rounds {
-		b.progress("%s, round %d of %d", what, round+1, b.rounds)
+	rounds := b.rounds * max(b.parts, 1)
+	for round := range rounds {
+		b.progress("%s, round %d of %d", what, round+1, rounds)
 		for _, i := range b.random.Perm(len(contenders)) {
 			if err := context.Cause(ctx); err != nil {
 				return err
@@ -208,6 +212,20 @@ func (b *B) Interleave(ctx context.Context, what string, contenders []Contender)
 		}
 	}
 	return nil
+}
+
+// roundParts is into how many parts InterleaveFinely divides a round.
+const roundParts = 6
+
+// InterleaveFinely is Interleave for latencies: it divides every round and its [B.Time] into six. The
+// latency of a machine whose cores rest and wake changes within seconds, and by more than contenders
+// differ: their ratio needs samples that are close to each other.
+func (b *B) InterleaveFinely(ctx context.Context, what string, contenders []Contender) error {
+	if b.setting != Tiny {
+		b.parts = roundParts
+		defer func() { b.parts = 0 }()
+	}
+	return b.Interleave(ctx, what, contenders)
 }
 
 func (b *B) contenders() []string {

@@ -66,6 +66,28 @@ func TestInterleaveRunsEachOncePerRoundInNewOrders(t *testing.T) {
 	}
 }
 
+func TestInterleaveFinelyDividesRounds(t *testing.T) {
+	runs := 0
+	_, err := section(t, func(ctx context.Context, b *B) error {
+		b.setting, b.rounds = Full, 3
+		whole := b.Time(time.Second)
+		err := b.InterleaveFinely(ctx, "something", []Contender{{Row: "a", Run: func(context.Context) error {
+			runs++
+			if part := b.Time(time.Second); part != whole/roundParts {
+				t.Errorf("a part takes %v, a round %v", part, whole)
+			}
+			return nil
+		}}})
+		if again := b.Time(time.Second); again != whole {
+			t.Errorf("after it, a round takes %v, not %v", again, whole)
+		}
+		return err
+	})
+	if err != nil || runs != 3*roundParts {
+		t.Errorf("%d runs, %v", runs, err)
+	}
+}
+
 func TestInterleaveEndsWithAnError(t *testing.T) {
 	broken := errors.New("broken")
 	runs := 0

@@ -3,6 +3,7 @@ package floor
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,7 +17,11 @@ import (
 const (
 	OnePing    = "one PING"
 	TwoPings   = "two PINGs"
+	OneScript  = "a script of a GET and a SET"
 	TwoScripts = "two scripts of a GET and a SET each"
+	// WithArguments are two scripts that get as many keys and arguments as those of a lock, of the same
+	// size, and ignore all but the first key.
+	WithArguments = "two such scripts, with keys and arguments of a lock"
 )
 
 // With opens n sites for fn.
@@ -99,7 +104,13 @@ func (s *Site) Rows(b *bench.B, t *bench.Table, rows ...string) []bench.Contende
 			return fn(ctx)
 		}
 	}
-	do := map[string]func(ctx context.Context) error{OnePing: ping, TwoPings: twice(ping), TwoScripts: twice(script)}
+	tag := strings.Repeat("k", 30)
+	keys := []string{"floor", tag + "o", tag + "i", tag + "p", tag + "x"}
+	args := []any{strings.Repeat("i", 38), 30000000, 16, strings.Repeat("h", 35), "3630001", "1:k", strings.Repeat("q", 60), "0"}
+	long := func(ctx context.Context) error { return least.Run(ctx, s.Client, keys, args...).Err() }
+	do := map[string]func(ctx context.Context) error{
+		OnePing: ping, TwoPings: twice(ping), OneScript: script, TwoScripts: twice(script), WithArguments: twice(long),
+	}
 	t.Reference(rows...)
 	var all []bench.Contender
 	for _, row := range rows {

@@ -26,7 +26,7 @@ func Sections() []bench.Section {
 		Title: "Idempotency",
 		About: "There is no Go library whose records outlive the lease of an attempt to compare with, so guards are compared with the floor: " +
 			"a fresh request takes at least two round trips, a replay one. Round trips are commands of the client, as the server counts them.",
-		Full: 40 * time.Second,
+		Full: 90 * time.Second,
 		Run:  run,
 	}}
 }
@@ -43,7 +43,10 @@ func run(ctx context.Context, b *bench.B) error {
 		if err := handlers(ctx, b, s[0]); err != nil {
 			return err
 		}
-		return storms(ctx, b, s)
+		if err := storms(ctx, b, s); err != nil {
+			return err
+		}
+		return listing(ctx, b, s)
 	})
 }
 
@@ -98,7 +101,7 @@ func requests(ctx context.Context, b *bench.B, s *floor.Site) error {
 	if err := do(ctx, "done", false); err != nil {
 		return err
 	}
-	contenders := s.Rows(b, t, floor.OnePing, floor.TwoPings, floor.TwoScripts)
+	contenders := s.Rows(b, t, floor.OnePing, floor.TwoPings, floor.OneScript, floor.TwoScripts)
 	for _, c := range []struct {
 		row string
 		fn  func(ctx context.Context) error
@@ -118,7 +121,7 @@ func requests(ctx context.Context, b *bench.B, s *floor.Site) error {
 			return s.Alone(ctx, t, c.row, b.Time(time.Second), c.fn)
 		}})
 	}
-	if err := b.Interleave(ctx, "idempotency, guard", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "idempotency, guard", contenders); err != nil {
 		return err
 	}
 	t.Chart("A guard", "p50", "p99")
@@ -128,6 +131,14 @@ func requests(ctx context.Context, b *bench.B, s *floor.Site) error {
 	if v, ok := t.Median(replay, "round trips"); ok {
 		b.Target(bench.Target{What: "idempotency: round trips of a replay", Value: v, AtLeast: 1, Reach: 0, Better: bench.Less})
 	}
+	b.Target(bench.Target{What: "idempotency: guard, fresh: p50 against " + floor.TwoScripts, Value: t.Ratio("p50", fresh, floor.TwoScripts),
+		AtLeast: 1.15, Reach: 1.05, Better: bench.Less, Unit: "x"})
+	b.Target(bench.Target{What: "idempotency: guard, replay: p50 against " + floor.OneScript, Value: t.Ratio("p50", replay, floor.OneScript),
+		AtLeast: 1.15, Reach: 1.05, Better: bench.Less, Unit: "x"})
+	b.Target(bench.Target{What: "idempotency: guard, fresh: allocations", Value: t.Value(fresh, "allocations"),
+		AtLeast: 35, Reach: 25, Better: bench.Less})
+	b.Target(bench.Target{What: "idempotency: guard, replay: allocations", Value: t.Value(replay, "allocations"),
+		AtLeast: 20, Reach: 15, Better: bench.Less})
 	return nil
 }
 
@@ -161,7 +172,7 @@ func handlers(ctx context.Context, b *bench.B, s *floor.Site) error {
 	if err := request(ctx, once, "finished", ""); err != nil {
 		return err
 	}
-	contenders := s.Rows(b, t, floor.OnePing, floor.TwoPings)
+	contenders := s.Rows(b, t, floor.OnePing, floor.TwoPings, floor.OneScript, floor.TwoScripts)
 	for _, c := range []struct {
 		row string
 		fn  func(ctx context.Context) error
@@ -174,14 +185,23 @@ func handlers(ctx context.Context, b *bench.B, s *floor.Site) error {
 			return s.Alone(ctx, t, c.row, b.Time(time.Second), c.fn)
 		}})
 	}
-	if err := b.Interleave(ctx, "idempotency, middleware", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "idempotency, middleware", contenders); err != nil {
 		return err
 	}
-	with, ok := t.Median(freshly, "p50")
-	without, _ := t.Median(bare, "p50")
-	if floor, has := t.Median(floor.TwoPings, "p50"); ok && has {
-		b.Target(bench.Target{What: "idempotency: what the middleware adds to a fresh request, p50, against two PINGs",
-			Value: (with - without) / floor, AtLeast: 1.1, Reach: 1.1, Better: bench.Less, Unit: "x"})
+	const what = "idempotency: what the middleware adds to "
+	for _, c := range []struct {
+		request, row, floor string
+		ratio, allocations  [2]float64 // at least, reach
+	}{
+		{"a fresh request", freshly, floor.TwoScripts, [2]float64{1.25, 1.05}, [2]float64{60, 45}},
+		{"a replay", replayed, floor.OneScript, [2]float64{1.25, 1.05}, [2]float64{40, 30}},
+	} {
+		b.Target(bench.Target{What: what + c.request + ": p50 against " + c.floor,
+			Value:   (t.Value(c.row, "p50") - t.Value(bare, "p50")) / t.Value(c.floor, "p50"),
+			AtLeast: c.ratio[0], Reach: c.ratio[1], Better: bench.Less, Unit: "x"})
+		b.Target(bench.Target{What: what + c.request + ": allocations",
+			Value:   t.Value(c.row, "allocations") - t.Value(bare, "allocations"),
+			AtLeast: c.allocations[0], Reach: c.allocations[1], Better: bench.Less})
 	}
 	return nil
 }

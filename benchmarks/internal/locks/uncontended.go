@@ -17,7 +17,7 @@ func uncontended(ctx context.Context, b *bench.B, s *floor.Site, addr string) er
 	}
 	t := b.Table("locks-uncontended", title, "One goroutine, one key. A lock with a fence or a queue takes a script to lock and one "+
 		"to unlock; two scripts that read and write a key are the floor of such locks.", columns...)
-	contenders := s.Rows(b, t, floor.TwoPings, floor.TwoScripts)
+	contenders := s.Rows(b, t, floor.TwoPings, floor.TwoScripts, floor.WithArguments)
 	for _, c := range Contenders() {
 		if c.Tuned { // for contended locks
 			continue
@@ -43,7 +43,7 @@ func uncontended(ctx context.Context, b *bench.B, s *floor.Site, addr string) er
 			}, c.Sends...))
 		}})
 	}
-	if err := b.Interleave(ctx, "locks, uncontended", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "locks, uncontended", contenders); err != nil {
 		return err
 	}
 	t.Chart(title, "p50", "p99")

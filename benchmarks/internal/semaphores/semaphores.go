@@ -120,7 +120,7 @@ func permits(ctx context.Context, b *bench.B, s *floor.Site) error {
 	t := b.Table("semaphores-uncontended", title, "One goroutine, one key. "+
 		"A permit takes a script to acquire and one to release; two scripts that read and write a key are the floor of such permits.",
 		floor.Columns("acquire and release")...)
-	contenders := s.Rows(b, t, floor.TwoPings, floor.TwoScripts)
+	contenders := s.Rows(b, t, floor.TwoPings, floor.TwoScripts, floor.WithArguments)
 	for _, capacity := range capacities() {
 		row := fmt.Sprintf("Lockkeeper, capacity %d", capacity)
 		sem, err := semaphore.New(s.Store, fmt.Sprintf("alone-%d", capacity), capacity)
@@ -138,7 +138,7 @@ func permits(ctx context.Context, b *bench.B, s *floor.Site) error {
 			})
 		}})
 	}
-	if err := b.Interleave(ctx, "semaphores, uncontended", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "semaphores, uncontended", contenders); err != nil {
 		return err
 	}
 	t.Chart(title, "p50", "p99")
