@@ -186,6 +186,21 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// A resolution does not shorten the time for which the record is kept, as by its route.
+func TestResolveKeepsARecordForLong(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		long := guard.Operation{Scope: op.Scope, Key: op.Key, Retention: 48 * time.Hour}
+		a, _, err := f.guard.Begin(f.Context(), long)
+		f.want(err, nil)
+		f.want(a.CompleteUnknown(f.Context()), nil)
+		f.sleep(time.Hour)
+		f.want(f.guard.Resolve(f.Context(), f.inspect(), guard.HappenedAnswerLost(201), "ops", "found"), nil)
+		if r := f.inspect(); r.State != guard.NotRetained || r.Expires != 47*time.Hour {
+			t.Errorf("resolved: %+v", r)
+		}
+	})
+}
+
 func TestResolveRefuses(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		answer := guard.HappenedAnswerLost(200)
