@@ -22,6 +22,8 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 
+func TestTableOnStores(t *testing.T) { mwtest.RunOnServers(t, framework{}) }
+
 func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
 
 // framework is a mwtest.Framework on echo v4.

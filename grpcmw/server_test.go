@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
@@ -37,11 +38,15 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// newStore returns a store in memory that fails on command.
-func newStore(t *testing.T) *storetest.Faulty {
-	store := memstore.New()
-	t.Cleanup(func() { _ = store.Close() })
-	return storetest.NewFaulty(store)
+// newStore returns a new store that fails on command: one in memory, or that of TestTableOnStores.
+func newStore(t *testing.T) *storetest.Faulty { return storetest.NewFaulty(openStore(t)) }
+
+var openStore = inMemory
+
+func inMemory(t *testing.T) store.Store {
+	st := memstore.New()
+	t.Cleanup(func() { _ = st.Close() })
+	return st
 }
 
 // service is a server whose methods are set by tests.

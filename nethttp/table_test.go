@@ -18,6 +18,8 @@ import (
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 
+func TestTableOnStores(t *testing.T) { mwtest.RunOnServers(t, framework{}) }
+
 func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
 
 // framework is a mwtest.Framework on http.ServeMux.

@@ -81,7 +81,7 @@ var dedupeRows = []row{
 			c.ran(t, len(opts))
 		}
 	}},
-	timeRow("the window, below and above the lease", func(t *testing.T, f Framework) {
+	timedRow("the window, below and above the lease", func(t *testing.T, f Framework) {
 		for _, window := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
 			s := serveLocal(t, f, nil, Idempotency{
 				Guard: newGuard(t, newStore(t)), Options: []policy.IdempotencyOption{policy.Dedupe(window)},
@@ -100,7 +100,7 @@ var dedupeRows = []row{
 			s.runs.ran(t, 2)
 		}
 	}),
-	timeRow("how long a second click waits", func(t *testing.T, f Framework) {
+	timedRow("how long a second click waits", func(t *testing.T, f Framework) {
 		for wait, opts := range map[time.Duration][]policy.IdempotencyOption{
 			10 * time.Second: {policy.Dedupe(time.Second)},
 			time.Minute:      {policy.Dedupe(time.Second), policy.Wait(time.Minute)},
@@ -120,7 +120,7 @@ var dedupeRows = []row{
 			s.runs.ran(t, 2)
 		}
 	}),
-	timeRow("a panic blocks requests without a key for as long as a lease", func(t *testing.T, f Framework) {
+	timedRow("a panic blocks requests without a key for as long as a lease", func(t *testing.T, f Framework) {
 		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Panic") != "" {
 				panic(http.ErrAbortHandler)
@@ -135,7 +135,7 @@ var dedupeRows = []row{
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		s.runs.ran(t, 2)
 	}),
-	timeRow("a process that dies blocks requests without a key until its lease ends", func(t *testing.T, f Framework) {
+	timedRow("a process that dies blocks requests without a key until its lease ends", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		st.Break(storetest.RenewOperations, storetest.Down) // as if dead
 		s := serveLocal(t, f, nil, Idempotency{
@@ -149,7 +149,7 @@ var dedupeRows = []row{
 		<-first
 		s.runs.ran(t, 2)
 	}),
-	timeRow("a handler can forget that it was asked", func(t *testing.T, f Framework) {
+	timedRow("a handler can forget that it was asked", func(t *testing.T, f Framework) {
 		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
 			attempt, _ := guard.FromContext(r.Context())
 			attempt.Forget()

@@ -11,7 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // Path is the route of every server of the table, for POST and GET. Its parameter is "id".
@@ -104,18 +106,39 @@ type contextKey string
 // ContextKey is the context key of a ByContext key.
 func (k Key) ContextKey() any { return contextKey(k.Name) }
 
-// Run runs the table.
+// Run runs the table, with stores in memory.
 func Run(t *testing.T, f Framework) {
+	runOutcomes(t, f)
+	t.Run("answers", func(t *testing.T) { runAll(t, f, answerRows) })
+	t.Run("holds", func(t *testing.T) { runAll(t, f, slices.Concat(holdRows, timeRows)) })
+	t.Run("leaving", func(t *testing.T) { runAll(t, f, leavingRows) })
+	t.Run("refused", func(t *testing.T) { runAll(t, f, refusedRows) })
+	t.Run("through", func(t *testing.T) { runAll(t, f, throughRows()) })
+	t.Run("cost", func(t *testing.T) { runAll(t, f, costRows) })
+}
+
+// RunOnServers runs the rows about what a client is answered on each kind of server, but for those with
+// faked time. It must not run at the same time as another Run.
+func RunOnServers(t *testing.T, f Framework) {
+	for name, start := range redistest.Servers {
+		t.Run(name, func(t *testing.T) {
+			client := start(t)
+			openStore, onServer = func(t *testing.T) func() store.Store { return onRedis(t, client) }, true
+			defer func() { openStore, onServer = inMemory, false }()
+			runOutcomes(t, f)
+		})
+	}
+}
+
+func runOutcomes(t *testing.T, f Framework) {
 	t.Run("ratelimit", func(t *testing.T) { runAll(t, f, rateLimitRows) })
 	t.Run("idempotency", func(t *testing.T) { runAll(t, f, idempotencyRows) })
 	t.Run("requests", func(t *testing.T) { runAll(t, f, requestRows) })
-	t.Run("answers", func(t *testing.T) { runAll(t, f, answerRows) })
 	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })
 	t.Run("concurrency", func(t *testing.T) { runAll(t, f, concurrencyRows) })
-	t.Run("holds", func(t *testing.T) { runAll(t, f, slices.Concat(holdRows, timeRows)) })
 	t.Run("fenced", func(t *testing.T) { runAll(t, f, fencedRows) })
 	t.Run("repeats", func(t *testing.T) { runAll(t, f, repeatRows) })
-	t.Run("twins", func(t *testing.T) { RunTwins(t, f, inMemory) })
+	t.Run("twins", func(t *testing.T) { runTwins(t, f, openStore) })
 	t.Run("dedupe", func(t *testing.T) { runAll(t, f, slices.Concat(turnRows, dedupeRows)) })
 	t.Run("guards", func(t *testing.T) { runAll(t, f, guardRows) })
 	t.Run("kept", func(t *testing.T) { runAll(t, f, keptRows) })
@@ -125,11 +148,7 @@ func Run(t *testing.T, f Framework) {
 	t.Run("order", func(t *testing.T) { runAll(t, f, orderRows) })
 	t.Run("provided", func(t *testing.T) { runAll(t, f, providedRows) })
 	t.Run("statuses", func(t *testing.T) { runAll(t, f, statusRows) })
-	t.Run("leaving", func(t *testing.T) { runAll(t, f, leavingRows) })
-	t.Run("refused", func(t *testing.T) { runAll(t, f, refusedRows) })
 	t.Run("together", func(t *testing.T) { runAll(t, f, jointRows) })
-	t.Run("through", func(t *testing.T) { runAll(t, f, throughRows()) })
-	t.Run("cost", func(t *testing.T) { runAll(t, f, costRows) })
 }
 
 // row is one row of the table.

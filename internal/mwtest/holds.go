@@ -22,7 +22,7 @@ func holdRow(name string, test func(*testing.T, Framework, holding)) row {
 	return row{name, func(t *testing.T, f Framework) {
 		for _, h := range holdings {
 			t.Run(h.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { test(t, f, h) })
+				timed(t, func(t *testing.T) { test(t, f, h) })
 			})
 		}
 	}}

@@ -17,13 +17,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// timedRow is a row with faked time.
-func timedRow(name string, test func(*testing.T, Framework)) row {
-	return row{name, func(t *testing.T, f Framework) {
-		synctest.Test(t, func(t *testing.T) { test(t, f) })
-	}}
-}
-
 // waiters calls wait so often that n calls wait, until end is called.
 func waiters(t *testing.T, n int, wait func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())

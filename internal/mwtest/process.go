@@ -2,15 +2,20 @@ package mwtest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
@@ -19,6 +24,20 @@ func inMemory(t *testing.T) func() store.Store {
 	st := memstore.New()
 	t.Cleanup(func() { _ = st.Close() })
 	return func() store.Store { return st }
+}
+
+// onRedis returns what connects to a new store on a server.
+func onRedis(t *testing.T, client func() redis.UniversalClient) (connect func() store.Store) {
+	prefix := rand.Text()
+	return func() store.Store {
+		c := client()
+		st := must(redisstore.New(c, redisstore.WithPrefix(prefix), redisstore.WithTimeout(5*time.Second))) // a busy machine is no outage
+		t.Cleanup(func() {
+			_ = st.Close()
+			_ = c.Close()
+		})
+		return st
+	}
 }
 
 // process is a server whose guard is on a store that processes share.

@@ -161,7 +161,7 @@ var repeatRows = []row{
 		var c counter
 		s := behind(t, func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				ctx, cancel := context.WithTimeout(r.Context(), 20*time.Millisecond)
+				ctx, cancel := context.WithTimeout(r.Context(), 250*time.Millisecond)
 				defer cancel()
 				next.ServeHTTP(w, r.WithContext(ctx))
 			})

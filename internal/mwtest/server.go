@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
@@ -22,11 +22,28 @@ import (
 // patience is how long a test waits for an event. A test of the table shortens it.
 var patience = 10 * time.Second
 
-// newStore returns a store in memory that fails on command.
-func newStore(t *testing.T) *storetest.Faulty {
-	store := memstore.New()
-	t.Cleanup(func() { _ = store.Close() })
-	return storetest.NewFaulty(store)
+// newStore returns a new store that fails on command: one in memory, or that of [RunOn].
+func newStore(t *testing.T) *storetest.Faulty { return storetest.NewFaulty(openStore(t)()) }
+
+// openStore returns what connects to a new store; onServer is set if that is not in memory.
+var (
+	openStore = inMemory
+	onServer  bool
+)
+
+// timed runs a test with faked time.
+func timed(t *testing.T, test func(*testing.T)) {
+	if onServer {
+		t.Skip("a server does not have the time of the test")
+	}
+	synctest.Test(t, test)
+}
+
+// timedRow is a row with faked time.
+func timedRow(name string, test func(*testing.T, Framework)) row {
+	return row{name, func(t *testing.T, f Framework) {
+		timed(t, func(t *testing.T) { test(t, f) })
+	}}
 }
 
 // must returns the value of a constructor, and panics on an error.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -16,9 +15,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-// RunTwins runs the rows about requests that wait for their twin, which several processes send.
+// runTwins runs the rows about requests that wait for their twin, which several processes send.
 // open starts a server of a store, and returns what connects a process to it.
-func RunTwins(t *testing.T, f Framework, open func(*testing.T) (connect func() store.Store)) {
+func runTwins(t *testing.T, f Framework, open func(*testing.T) (connect func() store.Store)) {
 	for _, r := range twinRows {
 		t.Run(r.name, func(t *testing.T) { r.test(t, f, open(t)) })
 	}
@@ -256,7 +255,7 @@ var twinRows = []twinRow{
 
 // turnRows are about the moment when it is the turn of a request that waits.
 var turnRows = []row{
-	timeRow("a client that leaves when its turn comes", func(t *testing.T, f Framework) {
+	timedRow("a client that leaves when its turn comes", func(t *testing.T, f Framework) {
 		st := newStore(t)
 		s := serveLocal(t, f, nil, Idempotency{Guard: newGuard(t, st), Options: []policy.IdempotencyOption{policy.Wait(time.Minute)}})
 		ctx, leave := context.WithCancel(t.Context())
@@ -269,11 +268,4 @@ var turnRows = []row{
 		st.Hook(nil, nil)
 		s.send(t.Context(), "1", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "")
 	}),
-}
-
-// timeRow returns a row in faked time.
-func timeRow(name string, test func(t *testing.T, f Framework)) row {
-	return row{name, func(t *testing.T, f Framework) {
-		synctest.Test(t, func(t *testing.T) { test(t, f) })
-	}}
 }

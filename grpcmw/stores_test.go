@@ -1,0 +1,69 @@
+package grpcmw_test
+
+import (
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// tableOfBehaviour are the tests of what a client sees, which do not depend on the store.
+var tableOfBehaviour = map[string]func(*testing.T){
+	"over the limit":               TestOverTheLimit,
+	"a stream is charged once":     TestStreamIsChargedOnce,
+	"fail open":                    TestFailOpen,
+	"locked":                       TestCallsOfAKeyExcludeEachOther,
+	"too many at once":             TestCallsAreLimitedToTheCapacity,
+	"a waiting call":               TestWaitingCallIsServed,
+	"more than may wait":           TestMaximumOfWaiters,
+	"a lost lock":                  TestLostLock,
+	"a key is missing, malformed":  TestMissingAndMalformedKeys,
+	"a key of another call":        TestKeyOfAnotherCall,
+	"a full scope":                 TestFullScope,
+	"scopes":                       TestScopesAreSeparate,
+	"a twin in flight":             TestTwinInFlight,
+	"twins wait":                   TestTwinsWaitAndGetTheAnswer,
+	"a twin runs":                  TestATwinThatWaitsRunsIfTheAttemptIsReleased,
+	"a twin is refused":            TestATwinThatWaitsIsRefused,
+	"a twin has waited":            TestATwinThatHasWaitedForLongEnough,
+	"too many twins":               TestMoreTwinsThanMayWait,
+	"a twin stops waiting":         TestATwinStopsWaiting,
+	"no key":                       TestCallsWithoutAKeyAreDeduplicated,
+	"a twin finished":              TestTwinGetsTheSameAnswer,
+	"an error is replayed":         TestAnErrorIsReplayedWithItsDetails,
+	"an answer is not kept":        TestTooLargeAnswer,
+	"which errors are kept":        TestWhichErrorsAreKept,
+	"how long answers are kept":    TestHowLongAnswersAreKept,
+	"the outcome is unknown":       TestPanicLeavesAnUnknownOutcome,
+	"an operator's answer":         TestAnOperatorsAnswerIsReplayed,
+	"the store is down":            TestRunUnprotected,
+	"a handler outlives a client":  TestHandlerOutlivesItsClient,
+	"a refusal of an inner call":   TestRefusalOfAnInnerCall,
+	"a refusal is not kept":        TestRefusalIsNotKept,
+	"a canceled call that waits":   TestACanceledCallLeavesTheQueue,
+	"a stream holds until its end": TestStreamHoldsUntilItsEnd,
+}
+
+func TestTableOnStores(t *testing.T) {
+	for name, start := range redistest.Servers {
+		t.Run(name, func(t *testing.T) {
+			client := start(t)
+			openStore = func(t *testing.T) store.Store {
+				c := client()
+				st := must(redisstore.New(c, redisstore.WithPrefix(rand.Text()), redisstore.WithTimeout(5*time.Second))) // a busy machine is no outage
+				t.Cleanup(func() {
+					_ = st.Close()
+					_ = c.Close()
+				})
+				return st
+			}
+			defer func() { openStore = inMemory }()
+			for name, test := range tableOfBehaviour {
+				t.Run(name, test)
+			}
+		})
+	}
+}

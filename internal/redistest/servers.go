@@ -1,0 +1,53 @@
+package redistest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// Servers start a server of each kind, and return what makes a client of it.
+var Servers = map[string]func(testing.TB) (connect func() redis.UniversalClient){
+	"miniredis": func(t testing.TB) func() redis.UniversalClient {
+		server := miniredis.RunT(t)
+		passTime(t, server)
+		return func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr()})
+		}
+	},
+	"redis": func(t testing.TB) func() redis.UniversalClient {
+		server := Start(t)
+		return func() redis.UniversalClient { return server.Client() }
+	},
+	"cluster": func(t testing.TB) func() redis.UniversalClient {
+		cluster := StartCluster(t)
+		return func() redis.UniversalClient { return cluster.Client() }
+	},
+}
+
+// passTime has the keys of a miniredis expire, whose time stands still.
+func passTime(t testing.TB, server *miniredis.Miniredis) {
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for last := time.Now(); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				server.FastForward(now.Sub(last))
+				last = now
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-stopped
+	})
+}
