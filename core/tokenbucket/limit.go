@@ -24,6 +24,10 @@ const (
 //	tokenbucket.PerMinute(100)                   // 100 a minute, all of which may come at once
 //	tokenbucket.PerSecond(10).Burst(20)          // 10 a second, 20 at once after a pause
 //	tokenbucket.PerDay(1000).Named("daily")      // one of several limits
+//	tokenbucket.Strict(100, time.Minute)         // 100 in any minute at most
+//
+// A bucket that was full admits its burst and what comes back: PerMinute(100) up to 200 within a minute
+// after a pause. [Strict] does not.
 //
 // The time in which one token comes back is rounded up to the nanosecond: never more tokens come back
 // than the rate says, and of n a second fewer by n in 10⁹ at most, such as 3 in a million of 3,000 a
@@ -35,6 +39,7 @@ type Limit struct {
 	name  string
 	// explicitBurst tells Burst(0), an error, from a burst that was never set.
 	explicitBurst bool
+	strict        bool // the burst is a part of the count
 }
 
 // PerSecond is a limit of n tokens a second with a burst of n.
@@ -53,6 +58,19 @@ func PerDay(n int64) Limit { return Per(n, 24*time.Hour) }
 // microseconds.
 func Per(n int64, period time.Duration) Limit { return Limit{count: n, per: period, burst: n} }
 
+// Strict is a limit of n tokens in any period, wherever it begins, as a provider may count the calls of
+// its clients. The burst is a part of them: a fifth, or what Burst sets, less than n. The others come back
+// in each period: Strict(100, time.Minute).Burst(20) admits 20 at once and 80 a minute, so 100 in any
+// minute, where PerMinute(100) admits up to 200.
+//
+// It counts admissions: where calls take different times to arrive, a period at the provider may have
+// more of them.
+func Strict(n int64, period time.Duration) Limit {
+	return Limit{count: n, per: period, burst: strictBurst(n), strict: true}
+}
+
+func strictBurst(n int64) int64 { return max(n/5, 1) }
+
 // Burst returns l with a bucket that holds n tokens: the most that may be taken at once.
 func (l Limit) Burst(n int64) Limit {
 	l.burst, l.explicitBurst = n, true
@@ -69,6 +87,9 @@ func (l Limit) Named(name string) Limit {
 // String returns the text form, which [ParseLimit] reads: "100/1m burst=20 name=daily".
 func (l Limit) String() string {
 	s := strconv.FormatInt(l.count, 10) + "/" + shortDuration(l.per)
+	if l.strict {
+		s += " strict"
+	}
 	if l.explicitBurst {
 		s += " burst=" + strconv.FormatInt(l.burst, 10)
 	}
@@ -80,10 +101,11 @@ func (l Limit) String() string {
 
 // ParseLimit reads a limit's text form, as a flag or a file has it: a count, a slash, a period as
 // [time.ParseDuration] reads it (d for 24 hours is allowed too, and a number of 1 may be left
-// out), and optionally burst=N and name=NAME, separated by spaces:
+// out), and optionally strict, burst=N and name=NAME, separated by spaces:
 //
 //	100/1m
 //	5/s burst=20
+//	100/1m strict
 //	1000/1d name=daily
 //
 // The error matches [ErrInvalidLimit].
@@ -107,12 +129,17 @@ func ParseLimit(text string) (Limit, error) {
 	limit := Per(n, per)
 	seen := map[string]bool{}
 	for _, field := range fields[1:] {
-		option, value, _ := strings.Cut(field, "=")
+		option, value, valued := strings.Cut(field, "=")
 		if seen[option] {
 			return Limit{}, fmt.Errorf("%w: %q: %s is given twice", ErrInvalidLimit, text, option)
 		}
 		seen[option] = true
 		switch option {
+		case "strict":
+			if valued {
+				return Limit{}, fmt.Errorf("%w: %q: strict has no value", ErrInvalidLimit, text)
+			}
+			limit.strict = true
 		case "burst":
 			burst, err := strconv.ParseInt(value, 10, 64)
 			if err != nil {
@@ -125,8 +152,11 @@ func ParseLimit(text string) (Limit, error) {
 			}
 			limit = limit.Named(value)
 		default:
-			return Limit{}, fmt.Errorf("%w: %q: %q is neither burst= nor name=", ErrInvalidLimit, text, field)
+			return Limit{}, fmt.Errorf("%w: %q: %q is neither strict, burst= nor name=", ErrInvalidLimit, text, field)
 		}
+	}
+	if limit.strict && !limit.explicitBurst {
+		limit.burst = strictBurst(n)
 	}
 	return limit, limit.check()
 }
@@ -159,6 +189,8 @@ func (l Limit) check() error {
 		return refuse("the period is longer than %s", shortDuration(maxWindow))
 	case l.burst < 1 || l.burst > maxCount:
 		return refuse("the burst is not between 1 and %d", int64(maxCount))
+	case l.strict && l.burst >= l.count:
+		return refuse("the burst of a strict limit is not less than its count")
 	}
 	if l.name != "" {
 		if err := naming.CheckName(l.name); err != nil {
@@ -169,18 +201,26 @@ func (l Limit) check() error {
 		}
 	}
 	hi, lo := bits.Mul64(uint64(l.burst), uint64(l.per))
-	if hi >= uint64(l.count) {
+	if hi >= uint64(l.back()) {
 		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
 	}
-	if window, _ := bits.Div64(hi, lo, uint64(l.count)); window > uint64(maxWindow) {
+	if window, _ := bits.Div64(hi, lo, uint64(l.back())); window > uint64(maxWindow) {
 		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
 	}
 	return nil
 }
 
+// back is how many tokens come back in a period.
+func (l Limit) back() int64 {
+	if l.strict {
+		return l.count - l.burst
+	}
+	return l.count
+}
+
 // interval is the time in which one token comes back, rounded up to the nanosecond.
 func (l Limit) interval() time.Duration {
-	return (l.per + time.Duration(l.count) - 1) / time.Duration(l.count)
+	return (l.per + time.Duration(l.back()) - 1) / time.Duration(l.back())
 }
 
 func parsePeriod(s string) (time.Duration, error) {

@@ -19,6 +19,8 @@ func TestTextForm(t *testing.T) {
 		"1/500ms":                    tokenbucket.Per(1, 500*time.Millisecond),
 		"3/1h30m":                    tokenbucket.Per(3, 90*time.Minute),
 		"999999999999999/1s burst=1": tokenbucket.PerSecond(999_999_999_999_999).Burst(1),
+		"100/1m strict":              tokenbucket.Strict(100, time.Minute),
+		"9/1s strict burst=8 name=x": tokenbucket.Strict(9, time.Second).Burst(8).Named("x"),
 	} {
 		if got := want.String(); got != text {
 			t.Errorf("prints %q, want %q", got, text)
@@ -52,7 +54,7 @@ func TestTextMarshaling(t *testing.T) {
 func TestBadText(t *testing.T) {
 	for _, text := range []string{
 		"", "100", "/1m", "100/", "x/1m", "100/x", "100/1m burst", "100/1m burst=", "100/1m burst=x", "100/1m name=",
-		"100/1m burst=1 burst=2", "100/1m other=1", "0/1m", "-1/1m", "100/0s", "100/-1m", "100/1m burst=0",
+		"100/1m burst=1 burst=2", "100/1m other=1", "100/1m strict=1", "100/1m strict strict", "1/1m strict", "5/1m strict burst=5", "0/1m", "-1/1m", "100/0s", "100/-1m", "100/1m burst=0",
 		"99999999999999999999/1m", "100/99999d", "100/-1d",
 	} {
 		if l, err := tokenbucket.ParseLimit(text); !errors.Is(err, tokenbucket.ErrInvalidLimit) {
@@ -79,6 +81,10 @@ func TestInvalidLimits(t *testing.T) {
 		{tokenbucket.Per(1, 11*366*24*time.Hour), "period is longer"},
 		{tokenbucket.PerSecond(1).Burst(0), "burst"},
 		{tokenbucket.PerSecond(1).Burst(-5), "burst"},
+		{tokenbucket.Strict(0, time.Second), "count"},
+		{tokenbucket.Strict(1, time.Second), "less than its count"},
+		{tokenbucket.Strict(10, time.Second).Burst(10), "less than its count"},
+		{tokenbucket.Strict(1e12, 24*time.Hour).Burst(1e12 - 1), "refilling"},
 		{tokenbucket.PerDay(1).Burst(1e12), "refilling"},
 		{tokenbucket.PerDay(1).Burst(999_999_999_999_999), "refilling"},
 		{tokenbucket.PerSecond(1).Named("a b"), "space"},
@@ -99,7 +105,7 @@ func TestInvalidLimits(t *testing.T) {
 }
 
 func FuzzParseLimit(f *testing.F) {
-	for _, s := range []string{"100/1m", "5/s burst=20", "1000/1d name=daily", "1/500ms", "a/b", "1/1h0m", "7/m burst=07"} {
+	for _, s := range []string{"100/1m", "5/s burst=20", "1000/1d name=daily", "1/500ms", "a/b", "1/1h0m", "7/m burst=07", "7/m strict burst=3", "2/m strict"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -147,6 +147,9 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
+	if len(plan.meters) == 0 {
+		return nil
+	}
 	buckets := make([]string, len(plan.meters))
 	for i, m := range plan.meters {
 		buckets[i] = m.bucket
@@ -181,6 +184,11 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 		take = n
 	}
 	began := l.telemetry.Begin(ctx)
+	if len(plan.meters) == 0 {
+		d.plan, d.Allowed = plan, true
+		l.telemetry.End(ctx, began, telemetry.RateLimitAcquired, nil)
+		return nil
+	}
 	reply, err := l.store.TakeTokens(ctx, l.name, key, plan.charges(take))
 	if err != nil {
 		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)

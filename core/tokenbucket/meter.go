@@ -12,13 +12,13 @@ type meter struct {
 	burst    int64
 	interval time.Duration // in which a token comes back, rounded up to the nanosecond
 	capacity time.Duration // of burst tokens
-	count    int64         // tokens in each period
+	count    int64         // tokens that come back in each period
 	per      time.Duration
 }
 
 // newMeter compiles a limit that has passed check.
 func newMeter(l Limit, name, bucket string) meter {
-	m := meter{name: name, bucket: bucket, burst: l.burst, interval: l.interval(), count: l.count, per: l.per}
+	m := meter{name: name, bucket: bucket, burst: l.burst, interval: l.interval(), count: l.back(), per: l.per}
 	m.capacity = m.cost(l.burst)
 	return m
 }

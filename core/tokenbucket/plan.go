@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Plan is what a [Limiter] enforces: a [Limit], [Limits] or a [PlanFunc].
+// Plan is what a [Limiter] enforces: a [Limit], [Limits], [Unlimited] or a [PlanFunc].
 type Plan interface {
 	// compile prepares the plan of a limiter with the given name for use.
 	compile(limiter string) (compiledPlan, error)
@@ -26,8 +26,16 @@ type Limits []Limit
 
 // PlanFunc chooses the limits for a key, as when every tier of customers has its own. It is called
 // for every decision and must be quick; an error that it returns is the decision's. It returns a
-// [Limit] or [Limits], not another PlanFunc.
+// [Limit], [Limits] or [Unlimited], not another PlanFunc.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
+
+// Unlimited is a plan without limits, as for a tier of customers, or to switch a limiter off: every
+// decision allows at once, charges nothing, and does not ask the store.
+func Unlimited() Plan { return unlimited{} }
+
+type unlimited struct{}
+
+func (unlimited) compile(string) (compiledPlan, error) { return fix(), nil }
 
 // settingsOf returns the settings that limiters of one name must have in common. All PlanFuncs look alike.
 func settingsOf(plan Plan) namesake.Settings {
@@ -41,6 +49,8 @@ func settingsOf(plan Plan) namesake.Settings {
 			texts[i] = settingsOf(l).Text
 		}
 		return namesake.Settings{Text: strings.Join(texts, ", ")}
+	case unlimited:
+		return namesake.Settings{Text: "unlimited"}
 	default:
 		return namesake.Settings{Text: "PlanFunc"}
 	}
