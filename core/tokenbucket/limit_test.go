@@ -1,6 +1,7 @@
 package tokenbucket_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -96,6 +97,9 @@ func TestInvalidLimits(t *testing.T) {
 		{tokenbucket.Limits{tokenbucket.PerSecond(1), tokenbucket.PerMinute(0)}, "count"},
 		{make(tokenbucket.Limits, 17), "17 limits"},
 		{tokenbucket.PlanFunc(nil), "nil PlanFunc"},
+		{tokenbucket.Cached(nil, time.Minute, 1), "nil PlanFunc"},
+		{tokenbucket.Cached(noPlan, 0, 1), "not positive"},
+		{tokenbucket.Cached(noPlan, time.Minute, 0), "below 1"},
 	} {
 		l, err := tokenbucket.New(store, "api", c.plan)
 		if l != nil || !errors.Is(err, tokenbucket.ErrInvalidLimit) || !strings.Contains(err.Error(), c.why) {
@@ -103,6 +107,8 @@ func TestInvalidLimits(t *testing.T) {
 		}
 	}
 }
+
+func noPlan(context.Context, string) (tokenbucket.Plan, error) { return nil, nil }
 
 func FuzzParseLimit(f *testing.F) {
 	for _, s := range []string{"100/1m", "5/s burst=20", "1000/1d name=daily", "1/500ms", "a/b", "1/1h0m", "7/m burst=07", "7/m strict burst=3", "2/m strict"} {

@@ -25,8 +25,8 @@ type Plan interface {
 type Limits []Limit
 
 // PlanFunc chooses the limits for a key, as when every tier of customers has its own. It is called
-// for every decision and must be quick; an error that it returns is the decision's. It returns a
-// [Limit], [Limits] or [Unlimited], not another PlanFunc.
+// for every decision and must be quick, or [Cached]; an error that it returns is the decision's. It
+// returns a [Limit], [Limits] or [Unlimited], not another PlanFunc.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
 
 // Unlimited is a plan without limits, as for a tier of customers, or to switch a limiter off: every
@@ -60,17 +60,19 @@ func settingsOf(plan Plan) namesake.Settings {
 type compiledPlan struct {
 	fixed *fixedPlan // the same for every key, or nil
 
-	limiter string
-	choose  PlanFunc // if there is no fixed plan
-	err     error    // of every decision, if there is neither
+	choose func(ctx context.Context, key string) (*fixedPlan, error) // if there is no fixed plan
+	err    error                                                     // of every decision, if there is neither
 }
 
 // limits returns the limits of a key.
 func (p *compiledPlan) limits(ctx context.Context, key string) (*fixedPlan, error) {
-	if p.fixed != nil {
+	switch {
+	case p.fixed != nil:
 		return p.fixed, nil
+	case p.choose != nil:
+		return p.choose(ctx, key)
 	}
-	return p.chosen(ctx, key)
+	return nil, p.err
 }
 
 // fixedPlan is the limits of a key.
@@ -144,25 +146,22 @@ func (f PlanFunc) compile(limiter string) (compiledPlan, error) {
 	if f == nil {
 		return compiledPlan{}, fmt.Errorf("%w: nil PlanFunc", ErrInvalidLimit)
 	}
-	return compiledPlan{limiter: limiter, choose: f}, nil
+	return compiledPlan{choose: func(ctx context.Context, key string) (*fixedPlan, error) { return f.limits(ctx, limiter, key) }}, nil
 }
 
-// chosen returns the limits that a PlanFunc chooses for a key.
-func (p *compiledPlan) chosen(ctx context.Context, key string) (*fixedPlan, error) {
-	if p.choose == nil {
-		return nil, p.err
-	}
-	plan, err := p.choose(ctx, key)
+// limits returns the limits that f chooses for a key.
+func (f PlanFunc) limits(ctx context.Context, limiter, key string) (*fixedPlan, error) {
+	plan, err := f(ctx, key)
 	if err != nil {
 		return nil, fmt.Errorf("tokenbucket: choosing the plan: %w", err)
 	}
 	switch plan := plan.(type) {
 	case nil:
 		return nil, fmt.Errorf("%w: the PlanFunc returned no plan", ErrInvalidLimit)
-	case PlanFunc:
+	case PlanFunc, *cachedPlans:
 		return nil, errors.Join(ErrInvalidLimit, errors.New("tokenbucket: a PlanFunc returned a PlanFunc"))
 	default:
-		compiled, err := plan.compile(p.limiter)
+		compiled, err := plan.compile(limiter)
 		if err != nil {
 			return nil, err
 		}

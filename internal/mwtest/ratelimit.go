@@ -2,6 +2,7 @@ package mwtest
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -92,6 +93,35 @@ var rateLimitRows = append([]row{
 		})
 		s.send("1", "").denies(policy.InternalError)
 		c.ran(t, 0)
+	}},
+	{"an unavailable source of plans is an outage", func(t *testing.T, f Framework) {
+		var c counter
+		down := tokenbucket.Cached(func(context.Context, string) (tokenbucket.Plan, error) {
+			return nil, fmt.Errorf("%w: no database", store.ErrUnavailable)
+		}, time.Minute, 10)
+		closed := RateLimit{Limiter: newLimiter(t, newStore(t), down), By: Key{Kind: Global}}
+		open := closed
+		open.Options = []policy.RateLimitOption{policy.FailOpen(), policy.StatusHeaders()}
+		serve(t, f, c.handle, closed).send("1", "").denies(policy.ReducedCapacity)
+		serve(t, f, c.handle, open).send("1", "").is(http.StatusCreated, "run 1").has("RateLimit-Status", "bypassed")
+	}},
+	{"a plan without limits passes all, without header fields", func(t *testing.T, f Framework) {
+		var c counter
+		s := serve(t, f, c.handle, RateLimit{
+			Limiter: newLimiter(t, newStore(t), tokenbucket.PlanFunc(func(_ context.Context, key string) (tokenbucket.Plan, error) {
+				if key == "gold" {
+					return tokenbucket.Unlimited(), nil
+				}
+				return tokenbucket.PerHour(1), nil
+			})),
+			By: byHeader, Options: []policy.RateLimitOption{policy.LegacyHeaders()},
+		})
+		for n := range 3 {
+			s.send("1", "", "X-Key", "gold").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).
+				has("RateLimit", "").has("RateLimit-Policy", "").has("X-RateLimit-Limit", "")
+		}
+		s.send("1", "", "X-Key", "tin").is(http.StatusCreated, "run 4")
+		s.send("1", "", "X-Key", "tin").denies(policy.QuotaExceeded)
 	}},
 	{"the older header fields are sent if configured", func(t *testing.T, f Framework) {
 		var c counter
