@@ -146,7 +146,7 @@ func TestATwinThatWaitsIsRefused(t *testing.T) {
 		first := w.sends(keyed(t, "k"), t)
 		w.runs(t)
 		twin := w.sends(keyed(t, "k"), t)
-		w.met(t, 2)
+		reaches(t, func() int { return w.store.Calls(storetest.AwaitOperation) }, 1)
 		w.let()
 		first()
 		a, _ := twin()
