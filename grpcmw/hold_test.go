@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -45,6 +46,21 @@ func TestCallsOfAKeyExcludeEachOther(t *testing.T) {
 	g.let()
 	thing, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
 	is(t, thing, err, "done")
+}
+
+func TestAServerThatIsFullRefusesForItsOwnSake(t *testing.T) {
+	g := newGate()
+	s := service{make: g.make}
+	client := serve(t, &s, concurrency.New(newSemaphore(t, newStore(t), 1), byID, policy.Overload()))
+	first := making(t.Context(), t, client, &things.MakeRequest{Id: "1"})
+	g.runs(t)
+	_, err := client.Make(t.Context(), &things.MakeRequest{Id: "1"})
+	denies(t, err, policy.ReducedCapacity)
+	if after := detail[errdetails.RetryInfo](err).GetRetryDelay().AsDuration(); after < time.Second || after > 2*time.Second {
+		t.Errorf("it says to retry after %v", after)
+	}
+	g.let()
+	is(t, result(t, first).thing, nil, "done")
 }
 
 func TestCallsAreLimitedToTheCapacity(t *testing.T) {

@@ -25,7 +25,7 @@ type Reason string
 // The reasons, with the HTTP status of each.
 const (
 	QuotaExceeded       Reason = "quota-exceeded"             // 429: over the rate limit
-	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: the store is unavailable, or bodies take too much memory
+	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: the store is unavailable, bodies take too much memory, or the server is full (Overload)
 	KeyMissing          Reason = "key-missing"                // 400: a required key, or what scopes it, is not there
 	KeyMalformed        Reason = "key-malformed"              // 400: a key that cannot be read, or is too long
 	KeyReused           Reason = "key-reused"                 // 422: the key belongs to another request

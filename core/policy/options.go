@@ -100,6 +100,15 @@ func FailOpen(opts ...OpenOption) LimitOption {
 	return setting.Func(func(s *setting.Settings) { s.Open = open })
 }
 
+// Overload says that the permits protect the server, and not its clients from each other: a request
+// that gets none is refused with status 503 of type temporary-reduced-capacity, or UNAVAILABLE in
+// gRPC, where it is otherwise refused with 429, or RESOURCE_EXHAUSTED. So load balancers and clients
+// know that the request is not at fault. Retry-After is up to twice as long, at random, so that the
+// refused do not come back together.
+func Overload() ConcurrencyOption {
+	return setting.Func(func(s *setting.Settings) { s.Overload = true })
+}
+
 // LegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (seconds from
 // now) for the limit that is nearest to exhaustion, beside the standard fields.
 func LegacyHeaders() RateLimitOption {

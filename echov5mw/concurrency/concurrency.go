@@ -21,7 +21,8 @@ import (
 // semaphore of the request's key, and returns an error without running it if it does not get one.
 // The application's HTTPErrorHandler answers with it:
 //
-//   - 429 with Retry-After if no permit is free, with policy.Wait within that time;
+//   - 429 with Retry-After if no permit is free, with policy.Wait within that time; or 503, with
+//     policy.Overload;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 500 if the application has not provided the key, or if the key function fails;
 //   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
@@ -29,8 +30,8 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
 // echov5mw.OnError.
 //
-// Options are policy.Wait, policy.FailOpen, echov5mw.Unless, echov5mw.OnError and echov5mw.OnDeny.
-// New panics if sem or key is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, echov5mw.Unless, echov5mw.OnError and
+// echov5mw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

@@ -19,7 +19,8 @@ import (
 // New returns middleware that runs the handler while it holds a permit, of weight 1, of the
 // semaphore of the request's key, and answers without the handler if it does not get one:
 //
-//   - 429 with Retry-After if no permit is free, with policy.Wait within that time;
+//   - 429 with Retry-After if no permit is free, with policy.Wait within that time; or 503, with
+//     policy.Overload;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 500 if the application has not provided the key, or if the key function fails;
 //   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
@@ -28,8 +29,8 @@ import (
 // which was lost while the handler ran is an error of gin's request, unless the request's context
 // is over: gin may then have reused its context for another request.
 //
-// Options are policy.Wait, policy.FailOpen, ginmw.Unless and ginmw.OnDeny. New panics if sem or key
-// is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, ginmw.Unless and ginmw.OnDeny. New
+// panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Gin{}, sem, key, opts))
 }

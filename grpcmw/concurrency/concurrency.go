@@ -18,9 +18,9 @@ import (
 // New returns interceptors that run the handler while it holds a permit, of weight 1, of the
 // semaphore of the call's key, and answer without it if it does not get one:
 //
-//   - RESOURCE_EXHAUSTED with RetryInfo if no permit is free, or others wait for one. With
-//     policy.Wait, if the call got none within that time, or at once if the queue is full
-//     (semaphore.WithMaxWaiting);
+//   - RESOURCE_EXHAUSTED with RetryInfo, or with policy.Overload UNAVAILABLE, if no permit is free, or
+//     others wait for one. With policy.Wait, if the call got none within that time, or at once if the
+//     queue is full (semaphore.WithMaxWaiting);
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer's header has "concurrency-status: bypassed", and
@@ -51,8 +51,8 @@ import (
 //
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.FailOpen, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. New
-// panics if sem or key is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, grpcmw.Unless, grpcmw.OnError and
+// grpcmw.OnDeny. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	return adapter.Holding(middleware.NewConcurrency(sem, settings), key, settings)

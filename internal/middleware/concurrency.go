@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -21,11 +22,14 @@ func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) *Hold {
 	}
 	return &Hold{
 		Watch: newWatch(set, "semaphore", s.Name()), Package: "concurrency", Status: "Concurrency-Status",
-		mechanism: permits{s}, kind: "semaphore", name: s.Name(), wait: set.Wait,
+		mechanism: permits{s, set.Overload}, kind: "semaphore", name: s.Name(), wait: set.Wait,
 	}
 }
 
-type permits struct{ semaphore *semaphore.Semaphore }
+type permits struct {
+	semaphore *semaphore.Semaphore
+	overload  bool
+}
 
 func (p permits) try(ctx context.Context, key string) (held, bool, error) {
 	return permitted(p.semaphore.TryAcquire(ctx, key))
@@ -42,9 +46,12 @@ func permitted(permit *semaphore.Permit, err error) (held, bool, error) {
 	return permitHeld{permit}, false, nil
 }
 
-func (permits) refusal(err error, typical time.Duration) (policy.Denial, bool) {
+func (p permits) refusal(err error, typical time.Duration) (policy.Denial, bool) {
 	var busy *semaphore.BusyError
 	switch {
+	case errors.As(err, &busy) && p.overload: // no failure: it has no error
+		after := untilRoom(busy, typical)
+		return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: after + rand.N(after)}, true
 	case errors.As(err, &busy):
 		return policy.Denial{Reason: policy.TooManyAtOnce, RetryAfter: untilRoom(busy, typical), Err: err}, true
 	case errors.Is(err, semaphore.ErrInvalidKey):

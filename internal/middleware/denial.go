@@ -25,10 +25,10 @@ func deny(ctx context.Context, x interface{ Deny(policy.Denial) }, d policy.Deni
 	x.Deny(d)
 }
 
-// Fail records in the current span that a request was refused for a reason of the server's, if it
-// was.
+// Fail records in the current span that a request was refused because of a failure on the server's
+// side, if it was.
 func Fail(ctx context.Context, d policy.Denial) {
-	if d.Status() >= 500 {
+	if d.Status() >= 500 && d.Err != nil {
 		telemetry.Fail(ctx, d.Err)
 	}
 }

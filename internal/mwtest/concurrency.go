@@ -93,6 +93,26 @@ var concurrencyRows = append([]row{
 		awaitAnswer(t, first)
 		stands(t, sem, 0)
 	}},
+	{"a server that is full refuses for its own sake", func(t *testing.T, f Framework) {
+		g := newGate()
+		sem := newSemaphore(t, newStore(t), 1)
+		var reported reports
+		s := serve(t, f, g.handle, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Concurrency{
+			Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Overload()}, Hooks: reported.hooks(),
+		})
+		first := s.sending("1", "X-User", "u", keyHeader, "a")
+		g.runs(t)
+		for range 2 { // the guard keeps no refusal
+			retries(t, s.send("1", "", "X-User", "u", keyHeader, "b").denies(policy.ReducedCapacity).has("Idempotency-Replayed", ""))
+		}
+		g.let()
+		awaitAnswer(t, first).is(http.StatusOK, "done")
+		stands(t, sem, 0)
+		g.let()
+		s.send("1", "", "X-User", "u", keyHeader, "b").is(http.StatusOK, "done")
+		g.runs(t)
+		reported.are(t, nil)
+	}},
 	{"the handler finds its permit", func(t *testing.T, f Framework) {
 		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
 			permit, ok := semaphore.FromContext(r.Context())

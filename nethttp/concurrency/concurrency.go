@@ -23,7 +23,8 @@ import (
 //
 //   - 429 with Retry-After and a problem body (RFC 9457) of type too-many-at-once if no permit is
 //     free, or others wait for one. With policy.Wait, if the request got none within that time, or
-//     at once if the queue is full (semaphore.WithMaxWaiting);
+//     at once if the queue is full (semaphore.WithMaxWaiting). With policy.Overload it is 503 of
+//     type temporary-reduced-capacity;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer has "Concurrency-Status: bypassed", and
@@ -56,8 +57,8 @@ import (
 //
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.FailOpen, nethttp.Unless, nethttp.OnError and nethttp.OnDeny. New
-// panics if sem or key is nil, and what it returns if the handler is.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, nethttp.Unless, nethttp.OnError and
+// nethttp.OnDeny. New panics if sem or key is nil, and what it returns if the handler is.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
 	return adapter.Handler("concurrency", httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts))
 }

@@ -84,6 +84,7 @@ func (f Framework) options() []option {
 	options := []option{
 		{"policy.FailOpen()", []string{"ratelimit", "concurrency"}},
 		{"policy.LegacyHeaders()", []string{"ratelimit"}},
+		{"policy.Overload()", []string{"concurrency"}},
 		{"policy.Required()", []string{"idempotency"}},
 		{`policy.Methods("PUT")`, []string{"idempotency"}},
 		{"policy.MaxBody(1)", []string{"idempotency"}},
