@@ -13,11 +13,13 @@ import (
 
 // Cached is a plan that calls f for the limits of a key and keeps them for ttl, so that f may ask a
 // database. It keeps the limits of at most maxKeys keys: for a new key it forgets one that expires soon.
+// Each limiter, and each call of SetPlan, begins with none.
 //
-// One call of f for a key runs at a time. Meanwhile the key's other callers wait for it, or are decided by
-// the limits that have just expired. If f returns an error that matches store.ErrUnavailable, those apply
-// for another second; a key without any gets the error, which middleware treats as an outage of its store.
-// Other errors are returned, and not kept.
+// One call of f for a key runs at a time. Meanwhile the key's other callers wait for it, also if the
+// limiter is closed; or they are decided by the limits that have expired, however long ago. If f returns
+// an error that matches store.ErrUnavailable, those go on to apply, and f is called again after a second,
+// or after ttl if that is less; a key without any gets the error, which middleware treats as an outage of
+// its store. With any other error the key's limits are forgotten.
 //
 // f gets the context of one of the callers. If that ends, f is called with another's.
 func Cached(f PlanFunc, ttl time.Duration, maxKeys int) Plan {
@@ -42,7 +44,7 @@ func (c *cachedPlans) compile(limiter string) (compiledPlan, error) {
 	case c.max < 1:
 		return compiledPlan{}, fmt.Errorf("%w: Cached: a maximum of %d keys is below 1", ErrInvalidLimit, c.max)
 	}
-	cache := &planCache{cachedPlans: *c, limiter: limiter, byKey: make(map[string]*cachedPlan)}
+	cache := &planCache{cachedPlans: *c, limiter: limiter, byKey: make(map[string]cachedPlan), asked: make(map[string]*question)}
 	return compiledPlan{choose: cache.limits}, nil
 }
 
@@ -52,14 +54,14 @@ type planCache struct {
 	limiter string
 
 	mu    sync.Mutex
-	byKey map[string]*cachedPlan
+	byKey map[string]cachedPlan
+	asked map[string]*question // calls of the PlanFunc that run
 }
 
 // cachedPlan is the limits of a key.
 type cachedPlan struct {
-	limits *fixedPlan // nil before the first answer
+	limits *fixedPlan
 	until  time.Time
-	asking *question // nil while nobody asks
 }
 
 // question is a call of a PlanFunc, and its answer once done is closed.
@@ -75,21 +77,18 @@ var errPlanPanicked = errors.New("tokenbucket: the PlanFunc panicked")
 func (c *planCache) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	for {
 		c.mu.Lock()
-		p := c.byKey[key]
-		if p != nil && p.limits != nil && (p.asking != nil || time.Now().Before(p.until)) {
-			limits := p.limits
+		p, known := c.byKey[key]
+		q := c.asked[key]
+		if known && (q != nil || time.Now().Before(p.until)) {
 			c.mu.Unlock()
-			return limits, nil
+			return p.limits, nil
 		}
-		if p == nil {
-			p = c.add(key)
-		}
-		q := p.asking
 		if q == nil {
 			q = &question{done: make(chan struct{}), err: errPlanPanicked}
-			p.asking = q
+			key = strings.Clone(key) // it may outlive the request that the key is a part of
+			c.asked[key] = q
 			c.mu.Unlock()
-			c.ask(ctx, key, p, q)
+			c.ask(ctx, key, q)
 			return q.limits, q.err
 		}
 		c.mu.Unlock()
@@ -105,18 +104,22 @@ func (c *planCache) limits(ctx context.Context, key string) (*fixedPlan, error) 
 }
 
 // ask asks the PlanFunc for the limits of a key, and answers the question.
-func (c *planCache) ask(ctx context.Context, key string, p *cachedPlan, q *question) {
+func (c *planCache) ask(ctx context.Context, key string, q *question) {
 	defer func() { // also if it panics
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		p.asking = nil
+		delete(c.asked, key)
+		p, known := c.byKey[key]
 		switch {
 		case q.err == nil:
-			p.limits, p.until = q.limits, time.Now().Add(c.ttl)
-		case p.limits != nil && errors.Is(q.err, store.ErrUnavailable):
+			if !known {
+				c.makeRoom()
+			}
+			c.byKey[key] = cachedPlan{q.limits, time.Now().Add(c.ttl)}
+		case known && errors.Is(q.err, store.ErrUnavailable):
 			q.limits, q.err = p.limits, nil
-			p.until = time.Now().Add(min(c.ttl, askAgainAfter))
-		case p.limits == nil && c.byKey[key] == p:
+			c.byKey[key] = cachedPlan{p.limits, time.Now().Add(min(c.ttl, askAgainAfter))}
+		case !q.ended:
 			delete(c.byKey, key)
 		}
 		close(q.done)
@@ -125,27 +128,20 @@ func (c *planCache) ask(ctx context.Context, key string, p *cachedPlan, q *quest
 	q.ended = q.err != nil && ctx.Err() != nil
 }
 
-// add adds a key, and removes another one if there are too many. The caller holds mu.
-func (c *planCache) add(key string) *cachedPlan {
-	if len(c.byKey) >= c.max {
-		const look = 8
-		first, n := "", 0
-		for other, p := range c.byKey { // in random order
-			if p.asking != nil {
-				continue
-			}
-			if n == 0 || p.until.Before(c.byKey[first].until) {
-				first = other
-			}
-			if n++; n == look {
-				break
-			}
+// makeRoom removes one of the keys that expire first if there are as many as may be. The caller holds mu.
+func (c *planCache) makeRoom() {
+	if len(c.byKey) < c.max {
+		return
+	}
+	const look = 8
+	first, n := "", 0
+	for key, p := range c.byKey { // in random order
+		if n == 0 || p.until.Before(c.byKey[first].until) {
+			first = key
 		}
-		if n > 0 {
-			delete(c.byKey, first)
+		if n++; n == look {
+			break
 		}
 	}
-	p := new(cachedPlan)
-	c.byKey[strings.Clone(key)] = p // it may outlive the request that the key is a part of
-	return p
+	delete(c.byKey, first)
 }

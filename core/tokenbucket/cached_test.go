@@ -114,6 +114,10 @@ func TestCachedPlansOutliveTheirSource(t *testing.T) {
 				t.Errorf("another error: %v", err)
 			}
 		}
+		s.set(nil, fmt.Errorf("%w: no database", store.ErrUnavailable))
+		if _, err := l.Allow(t.Context(), "a"); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("the limits from before the error are kept: %v", err)
+		}
 		s.set(tokenbucket.PerHour(0), nil)
 		if _, err := l.Allow(t.Context(), "a"); !errors.Is(err, tokenbucket.ErrInvalidLimit) {
 			t.Errorf("a plan that makes no sense: %v", err)
@@ -221,18 +225,43 @@ func TestAPlanFuncThatPanics(t *testing.T) {
 }
 
 func TestTheCacheOfPlansIsBounded(t *testing.T) {
-	s := &source{plan: tokenbucket.PerHour(10)}
-	l, _ := newLimiter(t, tokenbucket.Cached(s.choose, time.Hour, 10))
-	for i := range 1000 {
-		capacity(t, l, strconv.Itoa(i), 10)
-	}
-	s.called(t, 1000)
-	for i := range 1000 {
-		capacity(t, l, strconv.Itoa(i), 10)
-	}
-	if n := s.calls.Load(); n < 990 {
-		t.Errorf("%d of 1,000 keys are asked for again, at least 990 have no room", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{plan: tokenbucket.PerHour(10), takes: time.Second}
+		l, _ := newLimiter(t, tokenbucket.Cached(s.choose, time.Hour, 10))
+		for range 2 { // the second time, all but ten are asked for again
+			var calls sync.WaitGroup
+			for i := range 1000 {
+				calls.Go(func() { capacity(t, l, strconv.Itoa(i), 10) })
+			}
+			calls.Wait()
+		}
+		s.called(t, 1990)
+	})
+}
+
+// Once the source has said that there is no such customer, nobody is decided by the limits from before.
+func TestAnErrorEndsCachedLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{plan: tokenbucket.PerHour(1000), takes: time.Millisecond}
+		l, _ := newLimiter(t, tokenbucket.Cached(s.choose, time.Minute, 100))
+		capacity(t, l, "a", 1000)
+		s.set(nil, errors.New("no such customer"))
+		time.Sleep(time.Hour)
+		if _, err := l.Allow(t.Context(), "a"); err == nil {
+			t.Fatal("no error")
+		}
+		var calls sync.WaitGroup
+		for range 20 {
+			calls.Go(func() {
+				for range 20 {
+					if _, err := l.Allow(t.Context(), "a"); err == nil {
+						t.Error("decided by the limits from before")
+					}
+				}
+			})
+		}
+		calls.Wait()
+	})
 }
 
 func TestACachedPlanAllocatesNoMoreThanAFixedOne(t *testing.T) {

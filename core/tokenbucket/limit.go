@@ -59,8 +59,8 @@ func PerDay(n int64) Limit { return Per(n, 24*time.Hour) }
 func Per(n int64, period time.Duration) Limit { return Limit{count: n, per: period, burst: n} }
 
 // Strict is a limit of n tokens in any period, wherever it begins, as a provider may count the calls of
-// its clients. The burst is a part of them: a fifth, or what Burst sets, less than n. The others come back
-// in each period: Strict(100, time.Minute).Burst(20) admits 20 at once and 80 a minute, so 100 in any
+// its clients. n is at least 2. The burst is a part of them: a fifth, at least 1, or what Burst sets, which
+// is less than n. The others come back in each period: Strict(100, time.Minute).Burst(20) admits 20 at once and 80 a minute, so 100 in any
 // minute, where PerMinute(100) admits up to 200.
 //
 // It counts admissions: where calls take different times to arrive, a period at the provider may have
@@ -189,6 +189,8 @@ func (l Limit) check() error {
 		return refuse("the period is longer than %s", shortDuration(maxWindow))
 	case l.burst < 1 || l.burst > maxCount:
 		return refuse("the burst is not between 1 and %d", int64(maxCount))
+	case l.strict && l.count < 2:
+		return refuse("a strict limit has a count of at least 2")
 	case l.strict && l.burst >= l.count:
 		return refuse("the burst of a strict limit is not less than its count")
 	}

@@ -83,7 +83,7 @@ func TestInvalidLimits(t *testing.T) {
 		{tokenbucket.PerSecond(1).Burst(0), "burst"},
 		{tokenbucket.PerSecond(1).Burst(-5), "burst"},
 		{tokenbucket.Strict(0, time.Second), "count"},
-		{tokenbucket.Strict(1, time.Second), "less than its count"},
+		{tokenbucket.Strict(1, time.Second), "at least 2"},
 		{tokenbucket.Strict(10, time.Second).Burst(10), "less than its count"},
 		{tokenbucket.Strict(1e12, 24*time.Hour).Burst(1e12 - 1), "refilling"},
 		{tokenbucket.PerDay(1).Burst(1e12), "refilling"},

@@ -69,8 +69,9 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 // Name returns the name that the limiter was built with.
 func (l *Limiter) Name() string { return l.name }
 
-// SetPlan replaces the plan for all decisions that begin after it returns. What a key owes is time,
-// so its bucket carries over to the new plan: a key that was out of tokens does not start afresh.
+// SetPlan replaces the plan for all decisions that begin after it returns, also those of callers that
+// wait. What a key owes is time, so its bucket carries over to the new plan: a key that was out of
+// tokens does not start afresh.
 //
 // An error matches [ErrInvalidLimit] or [ErrClosed], and leaves the old plan in force.
 func (l *Limiter) SetPlan(plan Plan) error {
@@ -87,6 +88,7 @@ func (l *Limiter) SetPlan(plan Plan) error {
 		return ErrClosed
 	}
 	l.plan.Store(&compiled)
+	l.queues.wake()
 	l.namesake.Change(settingsOf(plan))
 	return nil
 }
@@ -127,7 +129,7 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 // The error is a *[CostError] if n exceeds a burst, so that waiting could never help,
 // [ErrInvalidCost] if n is negative, [ErrInvalidKey] if the key is empty or longer than 1,024
 // bytes, [ErrClosed], the PlanFunc's own error, or the context's. An error that matches
-// store.ErrUnavailable says that the store did not decide; if it matches store.ErrUnconfirmed too,
+// store.ErrUnavailable says that the store, or the source of plans, did not decide; if it matches store.ErrUnconfirmed too,
 // the charge may have been made. It is not retried, so that no key is charged twice.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	err = l.decide(ctx, key, n, true, &d)

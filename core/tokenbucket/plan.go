@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Plan is what a [Limiter] enforces: a [Limit], [Limits], [Unlimited] or a [PlanFunc].
+// Plan is what a [Limiter] enforces: a [Limit], [Limits], [Unlimited], a [PlanFunc], or one that is [Cached].
 type Plan interface {
 	// compile prepares the plan of a limiter with the given name for use.
 	compile(limiter string) (compiledPlan, error)
@@ -37,7 +37,8 @@ type unlimited struct{}
 
 func (unlimited) compile(string) (compiledPlan, error) { return fix(), nil }
 
-// settingsOf returns the settings that limiters of one name must have in common. All PlanFuncs look alike.
+// settingsOf returns the settings that limiters of one name must have in common. All PlanFuncs look
+// alike, cached or not.
 func settingsOf(plan Plan) namesake.Settings {
 	switch p := plan.(type) {
 	case Limit:
@@ -159,7 +160,7 @@ func (f PlanFunc) limits(ctx context.Context, limiter, key string) (*fixedPlan, 
 	case nil:
 		return nil, fmt.Errorf("%w: the PlanFunc returned no plan", ErrInvalidLimit)
 	case PlanFunc, *cachedPlans:
-		return nil, errors.Join(ErrInvalidLimit, errors.New("tokenbucket: a PlanFunc returned a PlanFunc"))
+		return nil, errors.Join(ErrInvalidLimit, errors.New("tokenbucket: a PlanFunc returned a PlanFunc or Cached"))
 	default:
 		compiled, err := plan.compile(limiter)
 		if err != nil {

@@ -46,6 +46,7 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 	}
 	defer q.unlock()
 	for {
+		changed := l.queues.change()
 		d, err := l.AllowN(ctx, key, n)
 		if err != nil || d.Allowed {
 			return err
@@ -54,7 +55,7 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 		if err := inTime(ctx, due); err != nil {
 			return err
 		}
-		if err := q.until(ctx, l.closed, due); err != nil {
+		if err := q.until(ctx, l.closed, changed, due); err != nil {
 			return err
 		}
 	}
@@ -70,8 +71,9 @@ func inTime(ctx context.Context, due time.Time) error {
 
 // queues has a queue for each key with waiters in this process.
 type queues struct {
-	mu    sync.Mutex
-	byKey map[string]*queue
+	mu      sync.Mutex
+	byKey   map[string]*queue
+	changed chan struct{} // closed by a change of plan; nil before somebody waits
 }
 
 // queue has the waiters for a key.
@@ -81,6 +83,32 @@ type queue struct {
 
 	mu  sync.Mutex
 	due time.Time // no waiter is served earlier
+}
+
+// change returns what the next change of plan closes.
+func (qs *queues) change() <-chan struct{} {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if qs.changed == nil {
+		qs.changed = make(chan struct{})
+	}
+	return qs.changed
+}
+
+// wake has those ask again who wait by an earlier plan.
+func (qs *queues) wake() {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if qs.changed == nil {
+		return
+	}
+	close(qs.changed)
+	qs.changed = nil
+	for _, q := range qs.byKey {
+		q.mu.Lock()
+		q.due = time.Time{}
+		q.mu.Unlock()
+	}
 }
 
 func (qs *queues) any(key string) bool {
@@ -133,15 +161,21 @@ func (q *queue) lock(ctx context.Context, closed <-chan struct{}) error {
 
 func (q *queue) unlock() { <-q.head }
 
-// until blocks the first in the queue until due.
-func (q *queue) until(ctx context.Context, closed <-chan struct{}, due time.Time) error {
+// until blocks the first in the queue until due, or until the plan has changed.
+func (q *queue) until(ctx context.Context, closed, changed <-chan struct{}, due time.Time) error {
 	q.mu.Lock()
-	q.due = due
+	select {
+	case <-changed:
+	default:
+		q.due = due
+	}
 	q.mu.Unlock()
 	timer := time.NewTimer(time.Until(due))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return nil
+	case <-changed:
 		return nil
 	case <-closed:
 		return ErrClosed

@@ -150,3 +150,39 @@ func TestWaitDuringAnOutage(t *testing.T) {
 		}
 	})
 }
+
+// Who waits is served by a new plan at once, and so is who comes after.
+func TestAChangeOfPlanEndsWaits(t *testing.T) {
+	for name, plan := range map[string]tokenbucket.Plan{"unlimited": tokenbucket.Unlimited(), "another": tokenbucket.PerSecond(1000).Named("fast")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, _ := newLimiter(t, tokenbucket.PerHour(1))
+				if err := l.Wait(t.Context(), "k"); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				done := make(chan error, 3)
+				for range 3 {
+					go func() { done <- l.Wait(t.Context(), "k") }()
+				}
+				synctest.Wait()
+				if err := l.SetPlan(plan); err != nil {
+					t.Fatal(err)
+				}
+				brief, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := l.Wait(brief, "k"); err != nil {
+					t.Errorf("one that comes after the change: %v", err)
+				}
+				for range 3 {
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				}
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("they waited for %v", took)
+				}
+			})
+		})
+	}
+}
