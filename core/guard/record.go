@@ -177,7 +177,8 @@ func NeverHappened() Resolution {
 // is the operator, and why the evidence, both for the log. The log and the metrics of the guard
 // report every resolution.
 //
-// The record is then kept for [WithRetention], or until it would have expired if that is later.
+// The record is then kept for [WithRetention], or for what was left of it when it was inspected if that
+// is longer.
 //
 // It compares the record with the one that the caller has inspected: if it has changed since, or is
 // gone, Resolve changes nothing and returns [ErrChanged]. It returns *[InFlightError] while the lease
@@ -195,7 +196,7 @@ func (g *Guard) Resolve(ctx context.Context, seen Record, how Resolution, by, wh
 	case len(how.result.Data) > g.config.maxResult:
 		return fmt.Errorf("guard: Resolve: a result of %d bytes, at most %d are kept", len(how.result.Data), g.config.maxResult)
 	}
-	if err := g.resolve(ctx, seen.ref, naming.NewID(), seen.version, how, max(g.config.retention, seen.Expires)); err != nil {
+	if err := g.resolve(ctx, seen.ref, naming.NewID(), seen.version, how, max(g.config.retention, min(seen.Expires, maxRetention))); err != nil {
 		var inFlight *InFlightError
 		if errors.As(err, &inFlight) {
 			inFlight.ID, inFlight.Remaining = seen.ID, seen.Lease

@@ -103,8 +103,9 @@ func FailOpen(opts ...OpenOption) LimitOption {
 // Overload says that the permits protect the server, and not its clients from each other: a request
 // that gets none is refused with status 503 of type temporary-reduced-capacity, or UNAVAILABLE in
 // gRPC, where it is otherwise refused with 429, or RESOURCE_EXHAUSTED. So load balancers and clients
-// know that the request is not at fault. Retry-After is up to twice as long, at random, so that the
-// refused do not come back together.
+// know that the request is not at fault. So that the refused do not come back together, Retry-After is
+// random: as long as without Overload, and up to as much again, or up to 3 s more if that is longer. It
+// is no failure: OnError is not called, and spans have no error of this module.
 func Overload() ConcurrencyOption {
 	return setting.Func(func(s *setting.Settings) { s.Overload = true })
 }

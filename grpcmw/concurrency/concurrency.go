@@ -18,7 +18,7 @@ import (
 // New returns interceptors that run the handler while it holds a permit, of weight 1, of the
 // semaphore of the call's key, and answer without it if it does not get one:
 //
-//   - RESOURCE_EXHAUSTED with RetryInfo, or with policy.Overload UNAVAILABLE, if no permit is free, or
+//   - RESOURCE_EXHAUSTED, or with policy.Overload UNAVAILABLE, with RetryInfo, if no permit is free, or
 //     others wait for one. With policy.Wait, if the call got none within that time, or at once if the
 //     queue is full (semaphore.WithMaxWaiting);
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;

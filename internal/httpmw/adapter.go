@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
@@ -87,7 +88,7 @@ func (b *base[C]) refuse(c C, d policy.Denial) error {
 		return nil
 	}
 	returned := b.errors != nil && b.hooks.Deny == nil // so the error handler learns of the error behind the denial
-	if d.Err != nil && d.Status() >= http.StatusInternalServerError && !returned {
+	if middleware.IsFailure(d) && !returned {
 		b.report(c, d.Err)
 	}
 	note := mark(b.Request(c).Context(), header)

@@ -49,9 +49,8 @@ func permitted(permit *semaphore.Permit, err error) (held, bool, error) {
 func (p permits) refusal(err error, typical time.Duration) (policy.Denial, bool) {
 	var busy *semaphore.BusyError
 	switch {
-	case errors.As(err, &busy) && p.overload: // no failure: it has no error
-		after := untilRoom(busy, typical)
-		return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: after + rand.N(after)}, true
+	case errors.As(err, &busy) && p.overload:
+		return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: spread(untilRoom(busy, typical)), Err: err}, true
 	case errors.As(err, &busy):
 		return policy.Denial{Reason: policy.TooManyAtOnce, RetryAfter: untilRoom(busy, typical), Err: err}, true
 	case errors.Is(err, semaphore.ErrInvalidKey):
@@ -66,6 +65,13 @@ func untilRoom(busy *semaphore.BusyError, typical time.Duration) time.Duration {
 	rounds := float64(busy.Waiting+1) / float64(max(busy.Capacity, 1))
 	after := float64(typical) * rounds
 	return time.Duration(min(max(after, float64(time.Second)), float64(maxRetryAfter)))
+}
+
+// spread returns whole seconds, as HTTP has them: as many, and at random up to as many more, or up to 3
+// if that is longer.
+func spread(after time.Duration) time.Duration {
+	seconds := int64((after + time.Second - 1) / time.Second)
+	return time.Duration(seconds+rand.Int64N(max(seconds, 3)+1)) * time.Second
 }
 
 type permitHeld struct{ *semaphore.Permit }

@@ -5,9 +5,11 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -19,7 +21,7 @@ func unavailable(err error) policy.Denial {
 	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
 }
 
-// deny refuses a request with this context. If it is for the server's sake, its span says so.
+// deny refuses a request with this context. If the server has failed, its span says so.
 func deny(ctx context.Context, x interface{ Deny(policy.Denial) }, d policy.Denial) {
 	Fail(ctx, d)
 	x.Deny(d)
@@ -28,7 +30,13 @@ func deny(ctx context.Context, x interface{ Deny(policy.Denial) }, d policy.Deni
 // Fail records in the current span that a request was refused because of a failure on the server's
 // side, if it was.
 func Fail(ctx context.Context, d policy.Denial) {
-	if d.Status() >= 500 && d.Err != nil {
+	if IsFailure(d) {
 		telemetry.Fail(ctx, d.Err)
 	}
+}
+
+// IsFailure reports whether a denial is because of a failure on the server's side. That it is full
+// (policy.Overload) is none.
+func IsFailure(d policy.Denial) bool {
+	return d.Err != nil && d.Status() >= 500 && !errors.Is(d.Err, semaphore.ErrNotAcquired)
 }

@@ -102,8 +102,14 @@ var concurrencyRows = append([]row{
 		})
 		first := s.sending("1", "X-User", "u", keyHeader, "a")
 		g.runs(t)
-		for range 2 { // the guard keeps no refusal
-			retries(t, s.send("1", "", "X-User", "u", keyHeader, "b").denies(policy.ReducedCapacity).has("Idempotency-Replayed", ""))
+		after := map[string]bool{}
+		for range 50 { // the guard keeps no refusal
+			a := s.send("1", "", "X-User", "u", keyHeader, "b").denies(policy.ReducedCapacity).has("Idempotency-Replayed", "")
+			retries(t, a)
+			after[a.header.Get("Retry-After")] = true
+		}
+		if len(after) < 2 {
+			t.Errorf("Retry-After is always the same: %v", after)
 		}
 		g.let()
 		awaitAnswer(t, first).is(http.StatusOK, "done")

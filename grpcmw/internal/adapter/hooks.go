@@ -52,7 +52,7 @@ func (h *Hooks) Deny(call *grpcmw.Call, d policy.Denial) error {
 // Refusal returns the error for a denial. A failure of the store, or of a key function, is
 // reported; a mere denial is not.
 func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
-	if d.Err != nil && d.Status() >= 500 {
+	if middleware.IsFailure(d) {
 		h.Report(call, d.Err)
 	}
 	d.TypeBase = h.types
