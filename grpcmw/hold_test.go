@@ -48,7 +48,7 @@ func TestCallsOfAKeyExcludeEachOther(t *testing.T) {
 	is(t, thing, err, "done")
 }
 
-func TestAServerThatIsFullRefusesForItsOwnSake(t *testing.T) {
+func TestOverload(t *testing.T) {
 	g := newGate()
 	s := service{make: g.make}
 	client := serve(t, &s, concurrency.New(newSemaphore(t, newStore(t), 1), byID, policy.Overload()))

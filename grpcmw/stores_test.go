@@ -17,7 +17,7 @@ var tableOfBehaviour = map[string]func(*testing.T){
 	"fail open":                    TestFailOpen,
 	"locked":                       TestCallsOfAKeyExcludeEachOther,
 	"too many at once":             TestCallsAreLimitedToTheCapacity,
-	"the server is full":           TestAServerThatIsFullRefusesForItsOwnSake,
+	"the server is full":           TestOverload,
 	"a waiting call":               TestWaitingCallIsServed,
 	"more than may wait":           TestMaximumOfWaiters,
 	"a lost lock":                  TestLostLock,

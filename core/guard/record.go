@@ -132,7 +132,7 @@ func (g *Guard) inspect(ctx context.Context, ref store.OperationRef) (Record, er
 }
 
 // Unresolved yields the records of the guard for which [Record.Unresolved] holds, in no order. It
-// takes no snapshot: records that change meanwhile may be missing. An error ends it: the context's, or
+// takes no snapshot: a record that changes during the listing may be missing. An error ends it: the context's, or
 // one that matches store.ErrUnavailable.
 //
 // On Redis it scans the keys of all masters, which takes seconds for a million keys: it is for
@@ -233,7 +233,7 @@ func (g *Guard) resolve(ctx context.Context, ref store.OperationRef, owner, vers
 }
 
 // reconcile calls the function of WithReconcile, and settles the operation with its resolution. The
-// attempt owns the operation meanwhile. It returns nil if the request is to begin again: the outcome is
+// attempt owns the operation during the call. It returns nil if the request is to begin again: the outcome is
 // known, or another request owns the operation.
 func (g *Guard) reconcile(ctx context.Context, a *Attempt) error {
 	how, err := g.findOut(ctx, a)

@@ -90,7 +90,7 @@ func TestInspectRefuses(t *testing.T) {
 	})
 }
 
-// Listed is what may have had effects, and nobody is about to settle.
+// The list has the operations that may have had effects, and that no attempt is about to settle.
 func TestUnresolved(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		begin := func(key string) *guard.Attempt {
@@ -353,7 +353,7 @@ func TestReconcilePanics(t *testing.T) {
 	}, q.option())
 }
 
-// One request asks; others meanwhile are refused, or wait for what it finds.
+// One request calls the function; during the call others are refused, or wait for its result.
 func TestReconcileOnce(t *testing.T) {
 	q := &asked{say: func(context.Context, guard.Record) (guard.Resolution, error) {
 		time.Sleep(2 * time.Second)
@@ -400,7 +400,7 @@ func TestReconcileForAClientThatLeaves(t *testing.T) {
 	}, q.option())
 }
 
-// A request that loses its lease while it asks goes on with what another one has found.
+// A request whose lease ends during the call uses the resolution of another request.
 func TestReconcileLosesItsLease(t *testing.T) {
 	q := &asked{}
 	inBubble(t, func(f fixture) {

@@ -273,7 +273,7 @@ func TestStepInAnOutage(t *testing.T) {
 	}
 }
 
-// Do with steps goes on where it failed.
+// Do, called again after a failure, skips the steps that are recorded.
 func TestDoWithSteps(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		var ran []string

@@ -189,7 +189,7 @@ func TestTwinsOfAClosedGuard(t *testing.T) {
 	}
 }
 
-// If the store cannot wait, twins ask now and then; if it does not reply at all, they are told so.
+// If the store cannot wait, twins call Begin at intervals; if Begin fails too, they get its error.
 func TestTwinsInAnOutage(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()
@@ -227,7 +227,7 @@ func TestTwinsInAnOutage(t *testing.T) {
 	})
 }
 
-// Twins that wait for an attempt of unknown outcome are told so.
+// Twins get an UnknownError if the outcome of the attempt that they wait for is unknown.
 func TestTwinsOfAnUnknownOutcome(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()

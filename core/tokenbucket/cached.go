@@ -15,11 +15,11 @@ import (
 // database. It keeps the limits of at most maxKeys keys: for a new key it forgets one that expires soon.
 // Each limiter, and each call of SetPlan, begins with none.
 //
-// One call of f for a key runs at a time. Meanwhile the key's other callers wait for it, also if the
-// limiter is closed; or they are decided by the limits that have expired, however long ago. If f returns
-// an error that matches store.ErrUnavailable, those go on to apply, and f is called again after a second,
-// or after ttl if that is less; a key without any gets the error, which middleware treats as an outage of
-// its store. With any other error the key's limits are forgotten.
+// Only one call of f runs for a key at a time. During it the limits that have expired, however long ago,
+// still apply; a caller whose key has none waits for the result, even if the limiter is closed. If f
+// returns an error that matches store.ErrUnavailable, the expired limits still apply, and f is called
+// again after a second, or after ttl if that is less; without any, callers get the error, which middleware
+// treats as an outage of its store. After any other error the key's limits are forgotten.
 //
 // f gets the context of one of the callers. If that ends, f is called with another's.
 func Cached(f PlanFunc, ttl time.Duration, maxKeys int) Plan {
@@ -69,7 +69,7 @@ type question struct {
 	done   chan struct{}
 	limits *fixedPlan
 	err    error
-	ended  bool // its context has: the error is not that of others
+	ended  bool // the context of its caller has ended: other callers do not get its error
 }
 
 var errPlanPanicked = errors.New("tokenbucket: the PlanFunc panicked")

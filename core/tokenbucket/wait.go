@@ -95,7 +95,7 @@ func (qs *queues) change() <-chan struct{} {
 	return qs.changed
 }
 
-// wake has those ask again who wait by an earlier plan.
+// wake makes waiters ask again, since the plan has changed.
 func (qs *queues) wake() {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

@@ -93,7 +93,7 @@ var concurrencyRows = append([]row{
 		awaitAnswer(t, first)
 		stands(t, sem, 0)
 	}},
-	{"a server that is full refuses for its own sake", func(t *testing.T, f Framework) {
+	{"with Overload a request without a permit is refused with 503", func(t *testing.T, f Framework) {
 		g := newGate()
 		sem := newSemaphore(t, newStore(t), 1)
 		var reported reports

@@ -74,7 +74,7 @@ type Settings struct {
 	// MaxWaiting is how many requests of a key may wait at the same time; zero stands for the
 	// default.
 	MaxWaiting int
-	// Overload refuses requests without a permit for the server's sake, not the client's.
+	// Overload refuses requests without a permit with 503 instead of 429.
 	Overload bool
 
 	// Of fences.
