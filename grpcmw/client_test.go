@@ -289,7 +289,7 @@ func TestStreamsArePaced(t *testing.T) {
 // timedOut is a store whose server does not reply in time.
 type timedOut struct{ store.Buckets }
 
-func (timedOut) TakeTokens(context.Context, string, string, []store.Charge) (store.TakeReply, error) {
+func (timedOut) TakeTokens(context.Context, store.TokenRequest, ...store.TokenRequest) (store.TakeReply, error) {
 	return store.TakeReply{}, fmt.Errorf("%w: no reply in time: %w", store.ErrUnavailable, context.DeadlineExceeded)
 }
 

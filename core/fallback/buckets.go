@@ -13,13 +13,17 @@ import (
 // decisions that primary cannot make: those that fail with an outage ([store.Down]) while their
 // context lasts. A full, misconfigured or closed primary is not down.
 //
-// In the stand-in a limit has the share of its rate and of its burst that this process may have, but
-// at least a burst of one decision; share is above 0 and at most 1. The buckets of the stand-in begin
-// full. So processes whose shares add up to 1 admit together at most one burst, and the rate, beside
-// what primary admitted, and a decision that primary made but could not confirm is charged twice.
-// Choose one divided by the number of processes, where that is known.
+// In the stand-in a limit has the share of its rate and of its burst that this process may have,
+// but at least a burst of one decision; share is above 0 and at most 1. The buckets of the stand-in
+// begin full. So processes whose shares add up to 1 admit together at most one burst, and the rate,
+// beside what primary admitted, and a decision that primary made but could not confirm is charged
+// twice. Choose one divided by the number of processes, where that is known. A limit of a calendar
+// has the share of the period's tokens there, rounded down, but at least those of one decision.
 //
-// If the stand-in fails too, the error is primary's. ResetTokens resets both.
+// If the stand-in fails too, the error is primary's. SettleTokens settles where the reservation was
+// made, which the request says ([store.TakeReply]): while primary is down, a reservation of its is
+// not settled. HoldTokens holds and ResetTokens resets in both stores. An error of HoldTokens may
+// be of one of them: if primary is down, this process holds the buckets in its stand-in until then.
 //
 // Buckets returns an error for a nil store and for a share out of its range.
 func Buckets(primary, standIn store.Buckets, share float64) (store.Buckets, error) {
@@ -41,43 +45,116 @@ var (
 )
 
 // TakeTokens implements store.Buckets.
-func (b *buckets) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	reply, err := b.primary.TakeTokens(ctx, limiter, key, charges)
+func (b *buckets) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	reply, err := b.primary.TakeTokens(ctx, r, more...)
 	if !store.Down(err) || ctx.Err() != nil {
 		return reply, err
 	}
-	parts := make([]store.Charge, len(charges))
-	for i := range charges {
-		parts[i] = b.part(&charges[i])
+	all, ours := append([]store.TokenRequest{r}, more...), make([]store.TokenRequest, 1+len(more))
+	for k := range all {
+		ours[k] = parts(all[k], b.part)
 	}
-	reply, standInErr := b.standIn.TakeTokens(ctx, limiter, key, parts)
+	reply, standInErr := b.standIn.TakeTokens(ctx, ours[0], ours[1:]...)
 	if standInErr != nil {
 		return reply, none(err, standInErr)
 	}
-	for i := range charges {
-		reply.Debts.Set(i, b.whole(&charges[i], &parts[i], reply.Debts.At(i), reply.Allowed))
+	n := 0
+	for k := range all {
+		for i := range all[k].Charges {
+			reply.Debts.Set(n, b.whole(&all[k].Charges[i], &ours[k].Charges[i], reply.Debts.At(n), reply.Allowed))
+			n++
+		}
 	}
+	reply.StandIn = true
 	return reply, nil
 }
 
+// SettleTokens implements store.Buckets.
+func (b *buckets) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	if !r.StandIn {
+		return b.primary.SettleTokens(ctx, r)
+	}
+	ours := parts(r, b.settlement)
+	reply, err := b.standIn.SettleTokens(ctx, ours)
+	if err != nil {
+		return reply, err
+	}
+	for i := range r.Charges {
+		reply.Debts.Set(i, b.whole(&r.Charges[i], &ours.Charges[i], reply.Debts.At(i), true))
+	}
+	reply.StandIn = true
+	return reply, nil
+}
+
+// HoldTokens implements store.Buckets.
+func (b *buckets) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Duration) error {
+	standInErr := b.standIn.HoldTokens(ctx, r, d)
+	if err := b.primary.HoldTokens(ctx, r, d); err != nil {
+		return err
+	}
+	return standInErr
+}
+
 // ResetTokens implements store.Buckets.
-func (b *buckets) ResetTokens(ctx context.Context, limiter, key string, names []string) error {
-	_ = b.standIn.ResetTokens(ctx, limiter, key, names)
-	return b.primary.ResetTokens(ctx, limiter, key, names)
+func (b *buckets) ResetTokens(ctx context.Context, r store.TokenRequest) error {
+	_ = b.standIn.ResetTokens(ctx, r)
+	return b.primary.ResetTokens(ctx, r)
+}
+
+// parts returns a request with the charges for this process's share.
+func parts(r store.TokenRequest, part func(*store.Charge) store.Charge) store.TokenRequest {
+	charges := make([]store.Charge, len(r.Charges))
+	for i := range r.Charges {
+		charges[i] = part(&r.Charges[i])
+	}
+	r.Charges = charges
+	return r
 }
 
 // part returns a charge for this process's share: at a share of the rate every token takes longer.
+// The interval is the limit's, since those of two rates are to each other as their parts are.
 func (b *buckets) part(c *store.Charge) store.Charge {
 	part := *c
+	if c.Period != nil {
+		return b.ofPeriod(part)
+	}
 	part.Cost = scale(c.Cost, 1/b.share)
-	part.Capacity = max(c.Capacity, part.Cost) // a burst of less than one decision would deny them all
+	if c.Cost <= c.Capacity {
+		part.Capacity = max(c.Capacity, part.Cost) // a burst of less than one decision would deny them all
+	}
 	return part
 }
 
+// settlement returns a charge of SettleTokens for this process's share. A decision may have left
+// more than the capacity: settling more must not make that less.
+func (b *buckets) settlement(c *store.Charge) store.Charge {
+	part := *c
+	if c.Period != nil {
+		return b.ofPeriod(part)
+	}
+	part.Cost = scale(c.Cost, 1/b.share)
+	part.Overdraft = max(c.Overdraft, scale(c.Capacity, 1/b.share)-c.Capacity)
+	return part
+}
+
+// ofPeriod returns a charge of a calendar with its share of the tokens, and the same largest debt.
+func (b *buckets) ofPeriod(c store.Charge) store.Charge {
+	share := time.Duration(math.Floor(float64(c.Capacity) * b.share))
+	if least := max(c.Cost, 1); least <= c.Capacity {
+		share = max(share, least)
+	}
+	c.Overdraft += c.Capacity - share
+	c.Capacity = share
+	return c
+}
+
 // whole returns the debt that says of the limit as a whole what the debt of its part says: after a
-// denial, how long the charge will not fit, which may take a debt above the capacity; otherwise, how
-// many tokens are left.
+// denial, how long the charge will not fit, which may take a debt above the capacity; otherwise,
+// how many tokens are left. Of a calendar it is the latter, which denies what is more.
 func (b *buckets) whole(c, part *store.Charge, debt time.Duration, allowed bool) time.Duration {
+	if c.Period != nil {
+		return debt + c.Capacity - part.Capacity
+	}
 	if wait := debt + part.Cost - part.Capacity; !allowed && wait > 0 {
 		return wait + c.Capacity - c.Cost
 	}
@@ -90,11 +167,9 @@ func scale(d time.Duration, by float64) time.Duration {
 		return d
 	}
 	scaled := math.Ceil(float64(d) * by)
-	if scaled >= float64(longest) {
-		return longest
-	}
-	return time.Duration(scaled)
+	return time.Duration(min(max(scaled, -float64(longest)), float64(longest)))
 }
 
-// longest is the longest cost of a charge: store.Charge bounds capacities by about twenty years.
+// longest is the longest cost of a charge, and so of a capacity, to which the overdraft is added:
+// store.Charge bounds both together by about forty years.
 const longest = 20 * 365 * 24 * time.Hour

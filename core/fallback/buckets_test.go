@@ -196,3 +196,159 @@ func TestLongestPlanInAnOutage(t *testing.T) {
 		}
 	})
 }
+
+// A limit of a calendar has its share of the tokens until the period ends.
+func TestShareOfAPeriod(t *testing.T) {
+	limited(t, tokenbucket.Daily(10), 0.25, func(t *testing.T, primary, _ *storetest.Faulty, l *tokenbucket.Limiter) {
+		time.Sleep(time.Hour) // a bubble begins at midnight
+		allow(t, l, 9)
+		primary.Break(storetest.TakeTokens, storetest.Down)
+		for left := int64(1); left >= 0; left-- { // 2 of 10
+			if d := allow(t, l, 1); !d.Allowed || d.Limits()[0].Remaining != left || d.Limits()[0].Reset != 23*time.Hour {
+				t.Errorf("%d tokens should be left: %+v", left, d.Limits())
+			}
+		}
+		if d := allow(t, l, 1); d.Allowed || d.RetryAfter != 23*time.Hour || d.Limits()[0].Remaining != 0 {
+			t.Errorf("a third of two: %+v", d)
+		}
+		time.Sleep(23 * time.Hour)
+		r := must(l.Reserve(t.Context(), "k", tokenbucket.Cost{"api": 5})) // more than the share, at once
+		if err := errors.Join(r.Use("api", 9), r.Settle(t.Context())); err != nil || !r.Allowed {
+			t.Errorf("%+v, %v", r.Decision, err)
+		}
+		if d := allow(t, l, 1); d.Allowed || d.RetryAfter != 24*time.Hour {
+			t.Errorf("after 9 of 2: %+v", d)
+		}
+		r = must(l.Reserve(t.Context(), "other", tokenbucket.Cost{"api": 2}))
+		if err := r.Cancel(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if d := must(l.Peek(t.Context(), "other")); d.Limits()[0].Remaining != 2 {
+			t.Errorf("after it was cancelled: %+v", d.Limits())
+		}
+	})
+}
+
+// A reservation is settled where it was made, although the primary store has come back, or gone.
+func TestSettlementsOfAnOutage(t *testing.T) {
+	primary, standIn := storetest.NewFaulty(memstore.New()), storetest.NewFaulty(memstore.New())
+	const share = 0.25
+	buckets := must(fallback.Buckets(primary, standIn, share))
+	request := func(tokens int64, standIn bool) store.TokenRequest {
+		return store.TokenRequest{Limiter: "api", Key: "k", StandIn: standIn, Charges: []store.Charge{{
+			Cost: time.Duration(tokens) * time.Hour, Capacity: 100 * time.Hour, Overdraft: 10 * time.Hour, Interval: time.Hour,
+		}}}
+	}
+	used := func(s store.Buckets) int64 {
+		t.Helper()
+		r := request(0, false)
+		r.Charges[0].Overdraft = 10_000 * time.Hour
+		reply := must(s.TakeTokens(t.Context(), r))
+		return int64((reply.Debts.At(0) + time.Minute) / time.Hour)
+	}
+	check := func(inPrimary, inStandIn int64) {
+		t.Helper()
+		if p, s := used(primary.Store), used(standIn.Store); p != inPrimary || s != inStandIn {
+			t.Errorf("the debts are %d and %d hours, want %d and %d", p, s, inPrimary, inStandIn)
+		}
+	}
+	if reply := must(buckets.TakeTokens(t.Context(), request(8, false))); reply.StandIn {
+		t.Errorf("before the outage: %+v", reply)
+	}
+	primary.Break(storetest.Any, storetest.Down)
+	if reply := must(buckets.TakeTokens(t.Context(), request(4, false))); !reply.StandIn || !reply.Allowed {
+		t.Errorf("in the outage: %+v", reply)
+	}
+	check(8, 16)
+	if _, err := buckets.SettleTokens(t.Context(), request(-1, false)); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a settlement that primary has missed: %v", err)
+	}
+	if reply := must(buckets.SettleTokens(t.Context(), request(3, true))); !reply.StandIn || !reply.Allowed {
+		t.Errorf("a settlement in the outage: %+v", reply)
+	}
+	check(8, 28)
+	primary.Mend(storetest.Any)
+	if reply := must(buckets.SettleTokens(t.Context(), request(-2, true))); !reply.Allowed || reply.Debts.At(0) > 81*time.Hour {
+		t.Errorf("20 of the share of 25 tokens are used: %+v", reply)
+	}
+	must(buckets.SettleTokens(t.Context(), request(2, false)))
+	check(10, 20)
+
+	// A reservation of a whole burst, which is four of the share's: settling more does not make it
+	// less.
+	ok(t, buckets.ResetTokens(t.Context(), request(0, false)))
+	primary.Break(storetest.TakeTokens, storetest.Down)
+	must(buckets.TakeTokens(t.Context(), request(100, false)))
+	check(0, 400)
+	if reply := must(buckets.SettleTokens(t.Context(), request(1, true))); reply.Allowed {
+		t.Errorf("a settlement beyond the bound: %+v", reply)
+	}
+	check(0, 400)
+	standIn.Break(storetest.SettleTokens, storetest.Down)
+	if _, err := buckets.SettleTokens(t.Context(), request(-1, true)); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("the stand-in is down: %v", err)
+	}
+}
+
+// A hold is made in both stores, and says if it could not be.
+func TestHoldsInBothStores(t *testing.T) {
+	limited(t, tokenbucket.PerHour(100), 0.5, func(t *testing.T, primary, standIn *storetest.Faulty, l *tokenbucket.Limiter) {
+		held := func() bool {
+			t.Helper()
+			d := allow(t, l, 1)
+			if !d.Allowed && d.RetryAfter != d.Held {
+				t.Errorf("a hold: %+v", d)
+			}
+			return !d.Allowed
+		}
+		ok(t, l.Hold(t.Context(), "k", time.Minute))
+		if !held() {
+			t.Error("primary does not hold the key")
+		}
+		primary.Break(storetest.Any, storetest.Down)
+		if !held() {
+			t.Error("the stand-in does not hold the key")
+		}
+		time.Sleep(time.Minute)
+		if held() {
+			t.Error("the hold has not ended")
+		}
+		if err := l.Hold(t.Context(), "k", time.Minute); !errors.Is(err, store.ErrUnavailable) || !held() {
+			t.Errorf("a hold in an outage: %v", err)
+		}
+		primary.Mend(storetest.Any)
+		if held() {
+			t.Error("primary holds the key")
+		}
+		standIn.Break(storetest.HoldTokens, storetest.Full)
+		if err := l.Hold(t.Context(), "k", time.Minute); !errors.Is(err, store.ErrFull) || !held() {
+			t.Errorf("a hold with a full stand-in: %v", err)
+		}
+	})
+}
+
+// In an outage a change of the rate keeps the tokens used of a share, decisions about several keys
+// charge all or none, and at most some tokens are those of the share.
+func TestDecisionsOfAShare(t *testing.T) {
+	limited(t, tokenbucket.PerHour(100), 0.25, func(t *testing.T, primary, _ *storetest.Faulty, l *tokenbucket.Limiter) {
+		primary.Break(storetest.TakeTokens, storetest.Down)
+		allow(t, l, 20) // of 25
+		ok(t, l.SetPlan(tokenbucket.PerDay(100)))
+		for left := int64(4); left >= 3; left-- {
+			if d := allow(t, l, 1); !d.Allowed || d.Limits()[0].Remaining != left {
+				t.Errorf("%d tokens should be left: %+v", left, d)
+			}
+		}
+		if d := must(tokenbucket.All(t.Context(), l.Ask("other", 1), l.Ask("k", 4))); d.Allowed {
+			t.Errorf("26 of 25 tokens: %+v", d)
+		}
+		if d := must(tokenbucket.All(t.Context(), l.Ask("other", 1), l.Ask("k", 1))); !d.Allowed {
+			t.Errorf("23 of 25 tokens: %+v", d)
+		}
+		for key, want := range map[string]int64{"k": 2, "other": 24} {
+			if d := must(l.AllowAtMost(t.Context(), key, 100)); !d.Allowed || d.Taken != want {
+				t.Errorf("what is left of %s: %+v, want %d", key, d, want)
+			}
+		}
+	})
+}

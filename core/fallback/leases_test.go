@@ -424,3 +424,11 @@ func TestNoFallbackForLocks(t *testing.T) {
 		}
 	})
 }
+
+// ok fails the test on an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

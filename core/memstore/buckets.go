@@ -2,8 +2,8 @@ package memstore
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
+	"math/bits"
 	"strings"
 	"sync"
 	"time"
@@ -17,52 +17,63 @@ type buckets struct {
 	spaces spaces
 	shards []bucketShard
 	refuse bool // a new key, rather than evict a bucket
+
+	wallClock func() time.Time // of calendars
 }
 
 // bucketShard has all buckets of a key, so that one mutex makes a decision atomic. It is a pair of
 // cache lines, as processors fetch them: all that a decision needs of it is in the first.
 type bucketShard struct {
-	mu    sync.Mutex
-	table bucketTable
-	limit int
-	_     [64]byte
+	mu      sync.Mutex
+	table   bucketTable
+	limit   int
+	missing int // slots that a decision is about to add
+	_       [40]byte
 }
+
+const maxShards = 256
 
 // init makes a place for so many buckets. Shards spread the contention of many keys; a small store
 // has few, so that its bound is not reached by one of them long before the others.
 func (b *buckets) init(limit int, refuse bool) {
-	b.seed, b.refuse = maphash.MakeSeed(), refuse
-	b.shards = make([]bucketShard, min(max(limit/1024, 1), 256))
+	b.seed, b.refuse, b.wallClock = maphash.MakeSeed(), refuse, time.Now
+	b.shards = make([]bucketShard, min(max(limit/1024, 1), maxShards))
 	for i := range b.shards {
 		b.shards[i].limit = (limit + len(b.shards) - 1) / len(b.shards)
 	}
 }
 
-// shardOf returns the shard of a key, and the key's hash within it.
-func (b *buckets) shardOf(key string) (*bucketShard, uint32) {
+// shardOf returns the number of a key's shard, and the key's hash within it.
+func (b *buckets) shardOf(key string) (int, uint32) {
 	hash := maphash.String(b.seed, key)
-	return &b.shards[uint64(uint32(hash))*uint64(len(b.shards))>>32], uint32(hash >> 32)
+	return int(uint64(uint32(hash)) * uint64(len(b.shards)) >> 32), uint32(hash >> 32)
 }
 
-// TakeTokens implements store.Buckets. Most requests have an only charge, for which it looks once,
-// here and without a defer: this is the hot path.
-func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (reply store.TakeReply, err error) {
+// TakeTokens implements store.Buckets. Most requests have an only charge, of a bucket that was
+// charged at the same interval, and for which it looks once, here and without a defer: this is the
+// hot path.
+func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (reply store.TakeReply, err error) {
 	if err := s.acceptsNew(ctx); err != nil {
 		return reply, err
 	}
 	now, b := time.Since(s.start), &s.buckets
-	if len(charges) != 1 {
-		return b.takeAll(limiter, key, charges, now)
+	if len(r.Charges) != 1 || len(more) > 0 || r.AtMost != 0 {
+		return b.takeAll(requests{&r, more}, now)
 	}
-	c := &charges[0]
-	shard, hash := b.shardOf(key)
-	id, hash, err := b.identify(limiter, key, c.Bucket, hash)
+	c := &r.Charges[0]
+	n, hash := b.shardOf(r.Key)
+	shard := &b.shards[n]
+	p, err := b.place(r.Limiter, r.Key, c, hash)
 	if err != nil {
 		return reply, err
 	}
 	shard.mu.Lock()
+	i, found := shard.table.find(p.id, p.hash)
+	if p.wide() || (!found || shard.table.held > now) && shard.table.hasNeighbour(i, p.hash) {
+		shard.mu.Unlock() // it may be held, or have been charged at another interval
+		return b.takeAll(requests{&r, nil}, now)
+	}
 	var debt time.Duration
-	i, found := shard.table.find(id, hash)
 	if found {
 		debt = c.Debt(shard.table.slots[i].full - now)
 	}
@@ -72,10 +83,10 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []s
 	case found:
 		debt += c.Cost
 		shard.table.slots[i].full = now + debt
-	case b.makeRoom(shard, 1, key, now):
+	case b.makeRoom(shard, 1, requests{&r, nil}, now):
 		debt += c.Cost
-		id.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory
-		shard.table.add(id, hash, now+debt, now)
+		p.id.key = strings.Clone(r.Key) // a key cut out of a request would keep all of its text in memory
+		shard.table.add(p.id, p.hash, now+debt, now)
 	default:
 		shard.mu.Unlock()
 		return reply, store.ErrFull
@@ -85,109 +96,225 @@ func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []s
 	return reply, nil
 }
 
-// takeAll makes several charges, or none: it reads all buckets before it writes any.
-func (b *buckets) takeAll(limiter, key string, charges []store.Charge, now time.Duration) (reply store.TakeReply, err error) {
-	shard, hash := b.shardOf(key)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	allowed, debts, missing := true, store.MakeDebts(len(charges)), 0
-	for n := range charges {
-		c := &charges[n]
-		id, hash, err := b.identify(limiter, key, c.Bucket, hash)
-		if err != nil {
-			return reply, err
+// requests are those of a decision.
+type requests struct {
+	first *store.TokenRequest
+	more  []store.TokenRequest
+}
+
+func (r requests) len() int { return 1 + len(r.more) }
+
+func (r requests) at(k int) *store.TokenRequest {
+	if k == 0 {
+		return r.first
+	}
+	return &r.more[k-1]
+}
+
+// has reports whether a request is about the key.
+func (r requests) has(key string) bool {
+	for k := range r.len() {
+		if r.at(k).Key == key {
+			return true
 		}
-		var debt time.Duration
-		if i, found := shard.table.find(id, hash); found {
-			debt = c.Debt(shard.table.slots[i].full - now)
-		} else if c.Cost > 0 {
-			missing++
-		}
-		allowed = allowed && c.Fits(debt)
-		debts.Set(n, debt)
 	}
-	if !allowed {
-		reply.Debts = debts
-		return reply, nil
-	}
-	if missing > 0 && !b.makeRoom(shard, missing, key, now) {
-		return reply, store.ErrFull
-	}
-	if missing > 0 {
-		key = strings.Clone(key)
-	}
-	for n := range charges {
-		c := &charges[n]
-		if c.Cost == 0 {
+	return false
+}
+
+// before returns what requests before k cost a bucket of its key, and whether any of them is about
+// it.
+func (r requests) before(k int, bucket string) (cost time.Duration, again bool) {
+	q := r.at(k)
+	for j := range k {
+		p := r.at(j)
+		if p.Key != q.Key || p.Limiter != q.Limiter {
 			continue
 		}
-		debt := debts.At(n) + c.Cost
-		debts.Set(n, debt)
-		id, hash, err := b.identify(limiter, key, c.Bucket, hash)
-		if err != nil {
-			return reply, err
-		}
-		if i, found := shard.table.find(id, hash); found {
-			shard.table.slots[i].full = now + debt
-		} else {
-			shard.table.add(id, hash, now+debt, now)
+		for i := range p.Charges {
+			if p.Charges[i].Bucket == bucket {
+				cost, again = cost+p.Charges[i].Cost, true
+			}
 		}
 	}
-	reply.Allowed, reply.Debts = true, debts
+	return cost, again
+}
+
+// shardSet is a set of shards.
+type shardSet [maxShards / 64]uint64
+
+// lock locks the shards of all keys, in the order of their numbers, so that decisions do not wait
+// for each other in a circle.
+func (b *buckets) lock(all requests) (set shardSet) {
+	for k := range all.len() {
+		n, _ := b.shardOf(all.at(k).Key)
+		set[n/64] |= 1 << (n % 64)
+	}
+	for i, some := range set {
+		for ; some != 0; some &= some - 1 {
+			b.shards[i*64+bits.TrailingZeros64(some)].mu.Lock()
+		}
+	}
+	return set
+}
+
+func (b *buckets) unlock(set shardSet) {
+	for i, some := range set {
+		for ; some != 0; some &= some - 1 {
+			shard := &b.shards[i*64+bits.TrailingZeros64(some)]
+			shard.missing = 0
+			shard.mu.Unlock()
+		}
+	}
+}
+
+// takeAll makes several charges, or none: it reads all buckets before it writes any.
+func (b *buckets) takeAll(all requests, now time.Duration) (reply store.TakeReply, err error) {
+	at := b.at(now, all)
+	set := b.lock(all)
+	defer b.unlock(set)
+	count := 0
+	for k := range all.len() {
+		count += len(all.at(k).Charges)
+	}
+	reply.Debts = store.MakeDebts(count)
+	allowed, again, atMost, n := true, false, all.first.AtMost, 0
+	for k := range all.len() {
+		r := all.at(k)
+		number, hash := b.shardOf(r.Key)
+		shard := &b.shards[number]
+		for i := range r.Charges {
+			c := &r.Charges[i]
+			p, err := b.place(r.Limiter, r.Key, c, hash)
+			if err != nil {
+				return store.TakeReply{}, err
+			}
+			f := b.look(&shard.table, &p, c, at)
+			f.report(&reply.Debts, c, n, count)
+			n++
+			held := b.held(&shard.table, &p, now)
+			reply.Held = max(reply.Held, held)
+			before, repeated := time.Duration(0), false
+			if k > 0 && allowed { // so that what is added stays within capacities
+				before, repeated = all.before(k, c.Bucket)
+			}
+			again = again || repeated
+			if c.Cost == 0 {
+				continue
+			}
+			allowed = allowed && held == 0 && c.Fits(f.debt+before)
+			if atMost > 0 && allowed {
+				atMost = min(atMost, int64((c.Capacity-f.debt)/c.Cost))
+			}
+			if !f.ok && before == 0 {
+				shard.missing++
+			}
+		}
+	}
+	if !allowed {
+		return reply, nil
+	}
+	for k := range all.len() {
+		number, _ := b.shardOf(all.at(k).Key)
+		if shard := &b.shards[number]; !b.makeRoom(shard, shard.missing, all, now) {
+			return store.TakeReply{}, store.ErrFull
+		}
+	}
+	b.charge(all, max(atMost, 1), &reply.Debts, count, at)
+	if again { // what was charged first has grown since
+		b.charge(all, 0, &reply.Debts, count, at)
+	}
+	reply.Allowed, reply.Taken = true, atMost
 	return reply, nil
 }
 
-// identify returns what a bucket of a key with this hash is called in the table, and its hash
-// there.
-func (b *buckets) identify(limiter, key, bucket string, hash uint32) (bucketID, uint32, error) {
-	if len(key) > maxKey {
-		return bucketID{}, 0, fmt.Errorf("%w: no room for a key of %d bytes", store.ErrFull, len(key))
+// charge adds so many times the cost of every charge, for which there is room, and reads all debts,
+// of which there are count.
+func (b *buckets) charge(all requests, times int64, debts *store.Debts, count int, at instant) {
+	n := 0
+	for k := range all.len() {
+		r, text := all.at(k), ""
+		number, hash := b.shardOf(r.Key)
+		shard := &b.shards[number]
+		for i := range r.Charges {
+			c := &r.Charges[i]
+			p, err := b.place(r.Limiter, r.Key, c, hash)
+			if err != nil {
+				continue // it had a place when the decision was made
+			}
+			f := b.look(&shard.table, &p, c, at)
+			if cost := c.Cost * time.Duration(times); cost > 0 {
+				f.debt += cost
+				b.keep(&shard.table, &p, c, f, at, &text)
+			}
+			f.report(debts, c, n, count)
+			n++
+		}
 	}
-	n, err := b.spaces.get(limiter, bucket)
-	return bucketID{key, n}, max(hash^uint32(n-1)*0x9e3779b9, 1), err
 }
 
-// makeRoom reports whether n more buckets of a key fit, after it has removed full ones, and evicted
-// others if it must. What it looks at is bounded: if that is all of the same key, it reports false.
-func (b *buckets) makeRoom(shard *bucketShard, n int, key string, now time.Duration) bool {
+// makeRoom reports whether n more buckets fit, after it has removed full ones, and evicted others
+// of other keys if it must. What it looks at is bounded: if that is all to be spared, it reports
+// false.
+func (b *buckets) makeRoom(shard *bucketShard, n int, all requests, now time.Duration) bool {
 	t := &shard.table
 	if t.count+n <= shard.limit {
 		return true
 	}
 	t.sweep(sweepFull, now)
-	for !b.refuse && t.count+n > shard.limit && t.evict(key) {
+	for !b.refuse && t.count+n > shard.limit && t.evict(all.has) {
 	}
 	return t.count+n <= shard.limit
 }
 
-// ResetTokens implements store.Buckets.
-func (s *Store) ResetTokens(ctx context.Context, limiter, key string, names []string) error {
+// SettleTokens implements store.Buckets.
+func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (reply store.TakeReply, err error) {
 	if err := s.ready(ctx); err != nil {
-		return err
+		return reply, err
 	}
-	b := &s.buckets
-	shard, hash := b.shardOf(key)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	for _, name := range names {
-		id, hash, err := b.identify(limiter, key, name, hash)
+	now, b, all := time.Since(s.start), &s.buckets, requests{&r, nil}
+	at := b.at(now, all)
+	set := b.lock(all)
+	defer b.unlock(set)
+	number, hash := b.shardOf(r.Key)
+	shard, text := &b.shards[number], ""
+	for i := range r.Charges {
+		c := &r.Charges[i]
+		p, err := b.place(r.Limiter, r.Key, c, hash)
 		if err != nil {
-			return err
+			return reply, err
 		}
-		if i, found := shard.table.find(id, hash); found {
-			shard.table.remove(i)
+		if f := b.look(&shard.table, &p, c, at); !f.ok && c.Cost > 0 {
+			shard.missing++
 		}
 	}
-	return nil
-}
-
-// count is how many buckets there are, full ones that were not yet swept included.
-func (b *buckets) count() (n int) {
-	for i := range b.shards {
-		shard := &b.shards[i]
-		shard.mu.Lock()
-		n += shard.table.count
-		shard.mu.Unlock()
+	if !b.makeRoom(shard, shard.missing, all, now) {
+		return reply, store.ErrFull
 	}
-	return n
+	reply.Allowed, reply.Debts = true, store.MakeDebts(len(r.Charges))
+	for i := range r.Charges {
+		c := &r.Charges[i]
+		p, err := b.place(r.Limiter, r.Key, c, hash)
+		if err != nil {
+			return reply, err
+		}
+		f := b.look(&shard.table, &p, c, at)
+		if most := c.Capacity + c.Overdraft; c.Cost > most-f.debt {
+			reply.Allowed, f.debt = false, most
+		} else {
+			f.debt = max(f.debt+c.Cost, 0)
+		}
+		if c.Period != nil && f.debt == 0 {
+			_, f.left = c.Used(0, 0, at.wall)
+		}
+		f.report(&reply.Debts, c, i, len(r.Charges))
+		reply.Held = max(reply.Held, b.held(&shard.table, &p, now))
+		switch {
+		case c.Cost == 0:
+		case f.debt > 0:
+			b.keep(&shard.table, &p, c, f, at, &text)
+		case f.ok:
+			shard.table.remove(f.slot)
+		}
+	}
+	return reply, nil
 }

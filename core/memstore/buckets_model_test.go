@@ -26,8 +26,25 @@ func TestBucketsAgainstModels(t *testing.T) {
 	t.Run("tokens", check(func(t *rapid.T, s *Store, pass func(time.Duration)) {
 		bucketmodel.Check(t, s, pass, time.Nanosecond)
 	}))
-	t.Run("debts", check(func(t *rapid.T, s *Store, pass func(time.Duration)) {
-		bucketmodel.CheckDebts(t, s, pass, time.Nanosecond, false)
+	t.Run("limiter", check(func(t *rapid.T, s *Store, pass func(time.Duration)) {
+		bucketmodel.CheckLimiter(t, s, pass, time.Nanosecond)
+	}))
+	debts := func(t *rapid.T, s *Store, pass func(time.Duration)) {
+		now := time.Now().Truncate(time.Microsecond)
+		s.buckets.wallClock = func() time.Time { return now }
+		bucketmodel.CheckDebts(t, s, now, func(d time.Duration) {
+			pass(d)
+			now = now.Add(d)
+		}, time.Nanosecond, false)
+	}
+	t.Run("debts", check(debts))
+	t.Run("debts, with few numbers for intervals", check(func(t *rapid.T, s *Store, pass func(time.Duration)) {
+		sp := &s.buckets.spaces
+		sp.limits, sp.intervals = map[limitName]space{}, make(map[spaceInfo]space, maxIntervals)
+		for i := range maxIntervals - 2 {
+			sp.intervals[spaceInfo{maxSpaces, time.Duration(i)}] = maxSpaces
+		}
+		debts(t, s, pass)
 	}))
 }
 

@@ -8,7 +8,8 @@ import (
 )
 
 // bucketTable keeps when token buckets are full, in little memory, about 34 bytes and a key each,
-// of which a lookup reads little: it is what every request asks.
+// of which a lookup reads little: it is what every request asks. Holds of buckets have slots of
+// their own.
 //
 // It is a hash table with open addressing (linear probing) whose slots are in the order of their
 // hashes, so that a search ends at the first larger one. A hash's home is hash/2³² of the way
@@ -17,8 +18,10 @@ import (
 type bucketTable struct {
 	slots []bucketSlot
 	homes int
-	count int
-	hand  int // where the next sweep begins
+	held  time.Duration // no hold lasts longer
+	count int           // holds included
+	hand  int           // where the next sweep begins
+	holds int
 }
 
 // bucketID identifies a bucket.
@@ -30,11 +33,19 @@ type bucketID struct {
 // bucketSlot keeps a bucket.
 type bucketSlot struct {
 	text  *byte         // of the key
-	full  time.Duration // when the bucket is, on the store's clock
+	full  time.Duration // when the bucket is, on the store's clock; or holdMark and when a hold ends
 	hash  uint32        // never 0, but of an empty slot
 	size  uint16        // of the key
 	space space         // 0 of an empty slot
 }
+
+// holdMark tells a hold from a bucket. It sorts holds behind all buckets, and leaves 146 years.
+const holdMark time.Duration = 1 << 62
+
+func (s *bucketSlot) isHold() bool { return s.full >= holdMark }
+
+// over is when the slot means nothing any more.
+func (s *bucketSlot) over() time.Duration { return s.full &^ holdMark }
 
 // maxKey is how long a key may be, in bytes. That of a limiter is shorter.
 const maxKey = math.MaxUint16
@@ -90,8 +101,19 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 // One that is empty does not.
 func smaller(a, b uint32) int { return int((uint64(a-1) - uint64(b-1)) >> 63) }
 
-// add adds a bucket that the table has not.
-func (t *bucketTable) add(id bucketID, hash uint32, full, now time.Duration) {
+// hasHash reports whether there is a slot i, and it is of a bucket with this hash.
+func (t *bucketTable) hasHash(i int, hash uint32) bool {
+	return uint(i) < uint(len(t.slots)) && t.slots[i].hash == hash
+}
+
+// hasNeighbour reports whether a bucket with the same hash stands beside slot i, which find has
+// returned.
+func (t *bucketTable) hasNeighbour(i int, hash uint32) bool {
+	return t.hasHash(i-1, hash) || t.hasHash(i+1, hash)
+}
+
+// add adds a bucket, or a hold, that the table has not, and returns its slot.
+func (t *bucketTable) add(id bucketID, hash uint32, full, now time.Duration) int {
 	t.sweep(sweepSlots, now)
 	if t.count*5 >= t.homes*4 { // a fuller one has long runs
 		t.grow()
@@ -111,6 +133,11 @@ func (t *bucketTable) add(id bucketID, hash uint32, full, now time.Duration) {
 	copy(t.slots[i+1:end+1], t.slots[i:end])
 	t.slots[i] = newSlot(id, hash, full)
 	t.count++
+	if t.slots[i].isHold() {
+		t.holds++
+		t.held = max(t.held, full&^holdMark)
+	}
+	return i
 }
 
 // grow makes the table larger by a quarter: it is never less than half full.
@@ -147,6 +174,11 @@ func (t *bucketTable) refill(old []bucketSlot) bool {
 
 // remove removes the bucket of slot i. Those that stand behind their homes move up.
 func (t *bucketTable) remove(i int) {
+	if t.slots[i].isHold() {
+		if t.holds--; t.holds == 0 {
+			t.held = 0
+		}
+	}
 	end := i + 1
 	for end < len(t.slots) && t.slots[end].space != 0 && t.home(t.slots[end].hash) < end {
 		end++
@@ -156,13 +188,13 @@ func (t *bucketTable) remove(i int) {
 	t.count--
 }
 
-// sweep looks at n slots, and removes the buckets that are full.
+// sweep looks at n slots, and removes the buckets that are full, and holds that have ended.
 func (t *bucketTable) sweep(n int, now time.Duration) {
 	for range min(n, len(t.slots)) {
 		if t.hand >= len(t.slots) {
 			t.hand = 0
 		}
-		if s := &t.slots[t.hand]; s.space != 0 && s.full <= now {
+		if s := &t.slots[t.hand]; s.space != 0 && s.over() <= now {
 			t.remove(t.hand) // another may take its place, and is next
 		} else {
 			t.hand++
@@ -170,12 +202,12 @@ func (t *bucketTable) sweep(n int, now time.Duration) {
 	}
 }
 
-// evict removes one bucket of another key: of those in a few random parts of the table, the one
-// that will be full first. It reports false if there is none.
+// evict removes one bucket whose key is not to be spared: of those in a few random parts of the
+// table, the one that will be full first. It reports false if there is none. It removes no hold.
 //
 // The parts are random, and several, since a part out of which one has just been evicted has none
 // left that owes little; and of buckets alike each is as likely to go, so that no part is emptied.
-func (t *bucketTable) evict(key string) bool {
+func (t *bucketTable) evict(spare func(key string) bool) bool {
 	if t.count == 0 {
 		return false
 	}
@@ -191,8 +223,8 @@ func (t *bucketTable) evict(key string) bool {
 				at = 0
 			}
 			switch s := &t.slots[at]; {
-			case s.space == 0 || least >= 0 && s.full > t.slots[least].full:
-			case s.key() == key: // last, since the text is far away
+			case s.space == 0 || s.isHold() || least >= 0 && s.full > t.slots[least].full:
+			case spare(s.key()): // last, since the text is far away
 			case least < 0 || s.full < t.slots[least].full:
 				least, alike = at, 1
 			default:

@@ -114,7 +114,7 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 		for _, bucket := range buckets {
 			charges = append(charges, store.Charge{Bucket: bucket, Cost: cost, Capacity: 1000 * time.Hour})
 		}
-		return s.TakeTokens(t.Context(), "api", key, charges)
+		return s.TakeTokens(t.Context(), store.TokenRequest{Limiter: "api", Key: key, Charges: charges})
 	}
 	debt := func(key string) time.Duration {
 		reply, err := charge(key, 0, "")
@@ -161,7 +161,8 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 // An eviction reads a bounded number of slots.
 func TestEvictionIsBounded(t *testing.T) {
 	var table bucketTable
-	if table.evict("crowd") {
+	crowds := func(key string) bool { return key == "crowd" }
+	if table.evict(crowds) {
 		t.Fatal("a bucket of an empty table was evicted")
 	}
 	const crowd = 20_000
@@ -171,7 +172,7 @@ func TestEvictionIsBounded(t *testing.T) {
 	found := 0
 	for range 100 {
 		table.add(bucketID{"other", 1}, 1<<31, time.Hour, 0)
-		if table.evict("crowd") { // it looks at less than 1 in 200
+		if table.evict(crowds) { // it looks at less than 1 in 200
 			found++
 			continue
 		}
@@ -187,9 +188,9 @@ func TestKeysOfAnyLength(t *testing.T) {
 	s := New()
 	defer s.Close()
 	take := func(key string) (store.TakeReply, error) {
-		return s.TakeTokens(t.Context(), "api", key, []store.Charge{
+		return s.TakeTokens(t.Context(), store.TokenRequest{Limiter: "api", Key: key, Charges: []store.Charge{
 			{Cost: time.Hour, Capacity: time.Hour},
-		})
+		}})
 	}
 	longest := strings.Repeat("k", maxKey)
 	for _, key := range []string{"", "k", longest[:256], longest[:maxKey-1], longest} {
@@ -206,29 +207,70 @@ func TestKeysOfAnyLength(t *testing.T) {
 	if _, err := take(longest + "k"); !errors.Is(err, store.ErrFull) {
 		t.Errorf("longer: %v", err)
 	}
-	if err := s.ResetTokens(t.Context(), "api", longest+"k", []string{""}); !errors.Is(err, store.ErrFull) {
+	if err := s.ResetTokens(t.Context(), store.TokenRequest{Limiter: "api", Key: longest + "k", Charges: []store.Charge{{}}}); !errors.Is(err, store.ErrFull) {
 		t.Errorf("longer, to be reset: %v", err)
 	}
 }
 
 func TestSpaces(t *testing.T) {
 	var s spaces
-	seen := map[space]string{}
-	for i := range maxSpaces {
+	seen := map[numbers]string{}
+	for i := range maxSpaces - maxIntervals {
 		name := fmt.Sprint(i)
-		n, err := s.get(name, "x")
-		if err != nil || n == 0 || seen[n] != "" {
-			t.Fatalf("name %d has number %d, %v", i, n, err)
+		n, err := s.get(name, "x", time.Second)
+		if err != nil || n.limit == 0 || n.own == 0 || seen[n] != "" {
+			t.Fatalf("name %d has numbers %+v, %v", i, n, err)
 		}
 		seen[n] = name
 	}
 	for n, name := range seen {
-		if again, err := s.get(name, "x"); again != n || err != nil {
-			t.Fatalf("%s has number %d, and then %d, %v", name, n, again, err)
+		if again, err := s.get(name, "x", time.Second); again != n || err != nil {
+			t.Fatalf("%s has numbers %+v, and then %+v, %v", name, n, again, err)
 		}
 	}
-	if _, err := s.get("one", "more"); !errors.Is(err, store.ErrFull) {
+	if _, err := s.get("one", "more", time.Second); !errors.Is(err, store.ErrFull) {
 		t.Errorf("one more: %v", err)
+	}
+	if n, err := s.get("0", "x", time.Hour); err != nil || n.own != n.limit {
+		t.Errorf("one more interval: %+v, %v", n, err)
+	}
+}
+
+// A limit may be charged at more intervals than there are numbers.
+func TestManyIntervals(t *testing.T) {
+	s := New()
+	defer s.Close()
+	take := func(key string, interval time.Duration, tokens int64) time.Duration {
+		t.Helper()
+		reply, err := s.TakeTokens(t.Context(), store.TokenRequest{Limiter: "api", Key: key, Charges: []store.Charge{
+			{Cost: time.Duration(tokens) * interval, Capacity: 100 * interval, Interval: interval},
+		}})
+		if err != nil || !reply.Allowed {
+			t.Fatalf("%+v, %v", reply, err)
+		}
+		return reply.Debts.At(0)
+	}
+	const plans = maxSpaces + 10
+	at := func(i int) time.Duration { return time.Hour + time.Duration(i) }
+	for i := range plans {
+		take("k", at(i), 0) // a number, as long as there are any
+	}
+	for _, key := range []string{"", "k", "key"} {
+		used := int64(0)
+		for _, i := range []int{plans, plans, 5, 5, plans, plans + 1, plans, 6, plans + 2} {
+			used++
+			got := take(key, at(i), 1)
+			if want := time.Duration(used) * at(i); got > want || got < want-time.Minute {
+				t.Fatalf("%d tokens of %v are a debt of %v", used, at(i), got)
+			}
+			runtime.GC() // what the table keeps must hold on to the interval
+		}
+		if got := take(key, at(7), 0); got < 8*time.Hour {
+			t.Errorf("a look at nine tokens: %v", got)
+		}
+	}
+	if n := s.buckets.count(); n != 3 {
+		t.Errorf("%d buckets of three keys", n)
 	}
 }
 
@@ -241,7 +283,7 @@ func TestShardsAndSlotsInCacheLines(t *testing.T) {
 	if size := unsafe.Sizeof(shard); size != 128 {
 		t.Errorf("a shard has %d bytes", size)
 	}
-	if hot := unsafe.Offsetof(shard.limit); hot > 64 {
+	if hot := unsafe.Offsetof(shard.table) + unsafe.Offsetof(shard.table.count); hot > 64 {
 		t.Errorf("what a decision needs of a shard has %d bytes", hot)
 	}
 	if size := unsafe.Sizeof(bucketSlot{}); size != 24 {

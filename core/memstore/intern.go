@@ -5,69 +5,140 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// space is the number of a limiter's limit, which replaces both names in the table of buckets.
+// space is a number that replaces names in the table of buckets: those of a limiter and its limit,
+// or these and an interval.
 type space uint16
 
-type spaceName struct{ limiter, bucket string }
+type limitName struct{ limiter, bucket string }
 
-// spaces numbers the limits of limiters. They are never removed: a program has a fixed number of
-// them.
+// spaceInfo is what a space stands for. The space of a limit itself is its own limit.
+type spaceInfo struct {
+	limit    space
+	interval time.Duration
+}
+
+// numbers are the spaces of a limit that is charged at an interval.
+type numbers struct {
+	own   space // of the limit and the interval; the limit's if they have none
+	limit space
+}
+
+// spaces numbers limits, and their intervals. Numbers are never removed: a program has a fixed
+// number of limits. Of intervals there may be more, as where every customer has a rate of its own:
+// those that find no number left are kept with the keys of buckets ([withInterval]).
 type spaces struct {
-	first atomic.Pointer[[]spaceName] // the spaces 1 to quickSpaces, for a lookup without a lock
+	first atomic.Pointer[[]quickSpace] // some intervals, for a lookup without a lock
 
-	mu  sync.RWMutex
-	all map[spaceName]space
+	mu        sync.RWMutex
+	limits    map[limitName]space
+	intervals map[spaceInfo]space
+	known     []spaceInfo // of space 1, 2 ...
+}
+
+type quickSpace struct {
+	interval time.Duration // in front, since the plans of a limiter differ in it
+	limit    limitName
+	numbers  numbers
 }
 
 const (
 	quickSpaces = 8
 	maxSpaces   = math.MaxUint16
+	// maxIntervals of them are of intervals.
+	maxIntervals = maxSpaces / 4
 )
 
-// get returns the number of a limit.
-func (s *spaces) get(limiter, bucket string) (space, error) {
-	if first := s.first.Load(); first != nil {
-		for i := range *first {
-			if n := &(*first)[i]; n.limiter == limiter && n.bucket == bucket {
-				return space(i + 1), nil
+// get returns the numbers of a limit that is charged at an interval.
+func (s *spaces) get(limiter, bucket string, interval time.Duration) (numbers, error) {
+	if p := s.first.Load(); p != nil {
+		first := *p
+		for i := range first {
+			q := &first[i]
+			if q.interval == interval && len(q.limit.bucket) == len(bucket) && q.limit.limiter == limiter &&
+				(bucket == "" || q.limit.bucket == bucket) { // most limits have no name to compare
+				return q.numbers, nil
 			}
 		}
 	}
-	return s.getSlowly(spaceName{limiter, bucket})
+	return s.getSlowly(limitName{limiter, bucket}, interval)
 }
 
-func (s *spaces) getSlowly(name spaceName) (space, error) {
+func (s *spaces) getSlowly(limit limitName, interval time.Duration) (numbers, error) {
 	s.mu.RLock()
-	n := s.all[name]
+	n, ok := s.lookup(limit, interval)
 	s.mu.RUnlock()
-	if n != 0 {
+	if ok {
 		return n, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n = s.all[name]; n != 0 {
+	if n, ok = s.lookup(limit, interval); ok {
 		return n, nil
 	}
-	if len(s.all) >= maxSpaces {
-		return 0, store.ErrFull
-	}
-	if s.all == nil {
-		s.all = make(map[spaceName]space)
-	}
-	name = spaceName{strings.Clone(name.limiter), strings.Clone(name.bucket)} // they may be substrings of a longer text
-	n = space(len(s.all) + 1)
-	s.all[name] = n
-	if n <= quickSpaces {
-		var first []spaceName
-		if old := s.first.Load(); old != nil {
-			first = append(first, *old...)
+	limit = limitName{strings.Clone(limit.limiter), strings.Clone(limit.bucket)} // they may be substrings of a longer text
+	if n.limit == 0 {
+		if len(s.known) >= maxSpaces {
+			return n, store.ErrFull
 		}
-		first = append(first, name)
-		s.first.Store(&first)
+		n.limit = space(len(s.known) + 1)
+		s.known = append(s.known, spaceInfo{limit: n.limit})
+		if s.limits == nil {
+			s.limits, s.intervals = make(map[limitName]space), make(map[spaceInfo]space)
+		}
+		s.limits[limit] = n.limit
+	}
+	if n.own = n.limit; s.moreIntervals() {
+		info := spaceInfo{n.limit, interval}
+		n.own = space(len(s.known) + 1)
+		s.known = append(s.known, info)
+		s.intervals[info] = n.own
+		s.addQuick(quickSpace{interval, limit, n})
 	}
 	return n, nil
+}
+
+// lookup returns the numbers of a limit, which are final if it returns true. The caller holds mu.
+func (s *spaces) lookup(limit limitName, interval time.Duration) (numbers, bool) {
+	n := numbers{limit: s.limits[limit]}
+	if n.limit == 0 {
+		return n, false
+	}
+	if n.own = s.intervals[spaceInfo{n.limit, interval}]; n.own == 0 && !s.moreIntervals() {
+		n.own = n.limit
+	}
+	return n, n.own != 0
+}
+
+func (s *spaces) moreIntervals() bool {
+	return len(s.intervals) < maxIntervals && len(s.known) < maxSpaces
+}
+
+func (s *spaces) addQuick(q quickSpace) {
+	var first []quickSpace
+	if old := s.first.Load(); old != nil {
+		first = append(first, *old...)
+	}
+	if len(first) < quickSpaces {
+		first = append(first, q)
+		s.first.Store(&first)
+	}
+}
+
+// ofLimit returns the space of a limit, or 0 if it has none.
+func (s *spaces) ofLimit(limiter, bucket string) space {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.limits[limitName{limiter, bucket}]
+}
+
+// info returns what a space stands for.
+func (s *spaces) info(n space) spaceInfo {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.known[n-1]
 }

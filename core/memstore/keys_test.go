@@ -46,7 +46,7 @@ func TestKeysDoNotKeepTheirRequests(t *testing.T) {
 		"limiter and limit": {4 << 10, func(t *testing.T, s *memstore.Store) func(string) any {
 			return func(name string) any {
 				charge := store.Charge{Bucket: name, Cost: time.Hour, Capacity: time.Hour}
-				if _, err := s.TakeTokens(t.Context(), name, "k", []store.Charge{charge}); err != nil {
+				if _, err := s.TakeTokens(t.Context(), store.TokenRequest{Limiter: name, Key: "k", Charges: []store.Charge{charge}}); err != nil {
 					t.Fatal(err)
 				}
 				return nil

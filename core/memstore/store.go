@@ -21,8 +21,8 @@ import (
 // Store is a store.Store in memory. It starts no goroutine, and its size is bounded. A store that
 // is full of token buckets drops one for each new key ([WithMaxBuckets]), and one that is full of
 // records drops results of finished operations ([WithMaxRecordBytes]). It never drops the record of
-// an operation, a held lock or permit, or the participants of a latch: if it is full of those, it
-// refuses new ones with store.ErrFull. All methods may be called concurrently.
+// an operation, a held lock or permit, the participants of a latch, or the hold of a bucket: if it
+// is full of those, it refuses new ones with store.ErrFull. All methods may be called concurrently.
 type Store struct {
 	start   time.Time
 	seed    maphash.Seed
@@ -76,6 +76,10 @@ type config struct {
 // key does that: a key at its limit then passes once for about n requests of new keys. Set n above
 // the number of keys that clients can use in the time in which a bucket fills, or see
 // [RefuseNewBuckets].
+//
+// Buckets of calendars, such as of tokenbucket.Daily, take 16 bytes more, are forgotten after those
+// of rates, first the ones that have used the smallest part of their tokens, and are in debt until
+// the end of the period: n is above the number of keys in a period then.
 func WithMaxBuckets(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxBuckets: %d is not positive", n))

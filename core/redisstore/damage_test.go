@@ -24,12 +24,16 @@ func FuzzDamagedBucket(f *testing.F) {
 		fmt.Sprint(micros, "inf"), fmt.Sprint(micros, "nan"), fmt.Sprint(micros, "-12"), fmt.Sprint(micros, " 12"),
 		fmt.Sprint(micros, "1e9"), fmt.Sprint(micros, "0.5"), fmt.Sprint(micros, ".57"), fmt.Sprint(micros, "xyz"),
 		"inf123", "nan123", "0x7fffffffffffffff", fmt.Sprint(nanos, ":1/7"), fmt.Sprint(nanos, "000"),
+		fmt.Sprint(nanos, "514285714286"), fmt.Sprint(nanos, "0"), fmt.Sprint(nanos, "1"), fmt.Sprint(nanos, strings.Repeat("9", 30)),
+		fmt.Sprint(nanos, "1 "), fmt.Sprint(nanos, "1 1"), fmt.Sprint(nanos, "1 ", micros, " 60000000"), fmt.Sprint(nanos, "1 ", micros, " -1"),
+		fmt.Sprint(nanos, "1 ", nanos, " ", nanos), fmt.Sprint(nanos, "1 ", strings.Repeat("9", 400), " 9"), fmt.Sprint(nanos, "1 1 2 3"),
+		fmt.Sprint(micros, ".571"), fmt.Sprint(micros, "xyz1"), "inf             0001", "nan             0001",
 	} {
 		f.Add(value)
 	}
 	server := redistest.Start(f)
 	direct := server.Client()
-	s := newStore(f, server.Client())
+	s := newStore(f, server.Client(), redisstore.WithoutDenialCache())
 	limiter := func(t testing.TB, plan tokenbucket.Limit) *tokenbucket.Limiter {
 		l, err := tokenbucket.New(s, "damaged", plan)
 		if err != nil {
@@ -58,8 +62,8 @@ func FuzzDamagedBucket(f *testing.F) {
 					continue
 				}
 				state := d.Limits()[0]
-				if state.Remaining < 0 || state.Remaining > state.Capacity || state.Reset < 0 || state.Reset > state.Window ||
-					d.RetryAfter < 0 || d.RetryAfter > state.Window || d.Allowed != (d.RetryAfter == 0) {
+				if state.Remaining < 0 || state.Remaining > state.Capacity || state.Reset < 0 || state.Reset > 2*state.Window ||
+					d.RetryAfter < 0 || d.RetryAfter > max(2*state.Window, d.Held+time.Microsecond) || d.Held < 0 || d.Allowed != (d.RetryAfter == 0) {
 					t.Fatalf("%q: %+v", value, d)
 				}
 			}

@@ -13,12 +13,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
-// A denial is served from a local cache until Redis could decide otherwise. A debt shrinks only
-// with time, unless the key is charged or reset: while the least possible debt leaves no room for a
-// charge, Redis would deny that too.
+// A denial is served from a local cache until Redis could decide otherwise. A debt shrinks, and a
+// hold ends, only with time, unless the key is charged, settled or reset: while the least possible
+// debt leaves no room for a charge, Redis would deny that too. That of a calendar stays until its
+// period ends by the clock of Redis.
 
 const (
-	// denialTTL bounds the life of an entry, so that resets by other processes are seen.
+	// denialTTL bounds the life of an entry, so that resets, and settlements that give back, by
+	// other processes are seen.
 	denialTTL = time.Second
 	// clockStep is the resolution of Redis's clock: a debt there shrinks in steps, by up to one
 	// more or one less than the elapsed time.
@@ -30,21 +32,25 @@ const (
 )
 
 // TakeTokens implements store.Buckets: one script call, or a part of a batch, or none for a denial
-// from the cache.
-func (s *Store) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	if s.hooks.Begun() {
-		return store.TakeReply{}, store.ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
+// from the cache, which has those of single requests.
+func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	if err := s.begins(ctx); err != nil {
 		return store.TakeReply{}, err
 	}
-	denial, pending, denied := s.denials.lookup(limiter, key, charges)
+	times := max(r.AtMost, 1)
+	if len(more) > 0 {
+		if err := s.oneSlot(&r, more); err != nil {
+			return store.TakeReply{}, err
+		}
+		return s.takeTokens(ctx, times, &r, more)
+	}
+	denial, pending, denied := s.denials.lookup(r.Limiter, r.Key, r.Charges)
 	if denied {
 		return denial, nil
 	}
-	reply, err := s.takeTokens(ctx, limiter, key, charges)
+	reply, err := s.takeTokens(ctx, times, &r, nil)
 	if err == nil {
-		pending.store(limiter, key, charges, &reply)
+		pending.store(r.Limiter, r.Key, r.Charges, &reply)
 	}
 	return reply, err
 }
@@ -73,6 +79,7 @@ type denialKey struct{ limiter, key string }
 type denial struct {
 	charges           []store.Charge
 	debts             store.Debts
+	held              time.Duration
 	sentAt, repliedAt time.Duration // before and after Redis decided
 }
 
@@ -152,7 +159,7 @@ func (d *denialCache) lookup(limiter, key string, charges []store.Charge) (store
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	if e := shard.table.Get(denialKey{limiter, key}, int64(now)); e != nil && e.Value.holdsFor(charges, now) {
-		return store.TakeReply{Debts: e.Value.debtsAt(now), Cached: true}, pendingDenial{}, true
+		return e.Value.replyAt(now), pendingDenial{}, true
 	}
 	return store.TakeReply{}, pendingDenial{d, shard, now, shard.resets.Load()}, false
 }
@@ -171,7 +178,7 @@ func (q pendingDenial) store(limiter, key string, charges []store.Charge, reply 
 		return
 	}
 	now := q.cache.now()
-	kept := denial{charges: charges, debts: reply.Debts, sentAt: q.sentAt, repliedAt: now}
+	kept := denial{charges: charges, debts: reply.Debts, held: reply.Held, sentAt: q.sentAt, repliedAt: now}
 	expires := int64(q.sentAt + denialTTL)
 	id := denialKey{limiter, key}
 	q.shard.mu.Lock()
@@ -190,8 +197,8 @@ func (q pendingDenial) store(limiter, key string, charges []store.Charge, reply 
 	}
 }
 
-// remove removes a key, and invalidates its decisions in flight. It is called after the reset:
-// later decisions see it.
+// remove removes a key, and invalidates its decisions in flight. It is called after the reset, or
+// the settlement: later decisions see it.
 func (d *denialCache) remove(limiter, key string) {
 	if d.shards == nil {
 		return
@@ -203,30 +210,50 @@ func (d *denialCache) remove(limiter, key string) {
 	shard.table.Remove(denialKey{limiter, key})
 }
 
-// holdsFor reports whether Redis would deny charges to the same buckets at this time.
+// holdsFor reports whether Redis would deny charges to the same buckets at this time. Which of them
+// are held is not known: that denies if all have a cost.
 func (d *denial) holdsFor(charges []store.Charge, now time.Duration) bool {
-	if !slices.EqualFunc(d.charges, charges, sameBucket) {
+	if same := len(charges) > 0 && &charges[0] == &d.charges[0]; !same && !slices.EqualFunc(d.charges, charges, sameBucket) {
 		return false
 	}
+	since := now - d.sentAt + clockStep // at most
+	held, denied := d.held > since, false
 	for i := range charges {
 		c := &charges[i]
-		least := c.Debt(d.debts.At(i) - (now - d.sentAt + clockStep))
-		if c.Cost > 0 && !c.Fits(least) {
-			return true
+		debt := d.debts.At(i)
+		if c.Period == nil {
+			debt = c.Debt(debt - since)
+		} else if left := d.debts.End(i) - since; left <= 0 || left > c.Period.Next.Sub(c.Period.Begin) {
+			return false // see store.Charge.Used
+		}
+		denied = denied || c.Cost > 0 && !c.Fits(debt)
+		held = held && c.Cost > 0
+	}
+	return denied || held
+}
+
+// sameBucket reports whether charges differ in no more than their costs, and the bounds of periods:
+// a bucket keeps its own.
+func sameBucket(a, b store.Charge) bool {
+	if (a.Period == nil) != (b.Period == nil) {
+		return false
+	}
+	a.Cost, b.Cost, a.Period, b.Period = 0, 0, nil, nil
+	return a == b
+}
+
+// replyAt returns the denial with the largest possible debts and the longest possible hold of the
+// key, so that callers do not retry too early.
+func (d *denial) replyAt(now time.Duration) store.TakeReply {
+	since := max(now-d.repliedAt-clockStep, 0)
+	reply := store.TakeReply{Cached: true, Held: max(d.held-since, 0), Debts: store.MakeDebts(len(d.charges))}
+	for i := range d.charges {
+		if d.charges[i].Period == nil {
+			reply.Debts.Set(i, max(d.debts.At(i)-since, 0))
+		} else {
+			reply.Debts.Set(i, d.debts.At(i))
+			reply.Debts.SetEnd(i, len(d.charges), d.debts.End(i)-since)
 		}
 	}
-	return false
-}
-
-func sameBucket(a, b store.Charge) bool {
-	return a.Bucket == b.Bucket && a.Capacity == b.Capacity
-}
-
-// debtsAt returns the largest possible debts of the key, so that callers do not retry too early.
-func (d *denial) debtsAt(now time.Duration) store.Debts {
-	debts := store.MakeDebts(len(d.charges))
-	for i := range d.charges {
-		debts.Set(i, max(d.debts.At(i)-max(now-d.repliedAt-clockStep, 0), 0))
-	}
-	return debts
+	return reply
 }

@@ -36,7 +36,7 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 		if c.Fits(there) && d.holdsFor([]store.Charge{c}, now) {
 			t.Errorf("denied, but it would leave %v of %v", there, capacity)
 		}
-		if debts := d.debtsAt(now); there > debts.At(0) {
+		if debts := d.replyAt(now).Debts; there > debts.At(0) {
 			t.Errorf("told that %v are owed, of %v", debts.At(0), there)
 		}
 		other := c
@@ -69,6 +69,36 @@ func TestADenialOnItsWayIsForgotten(t *testing.T) {
 	q.store("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
 	if _, _, known := d.lookup("api", "allowed", charges); known {
 		t.Error("what was allowed is remembered")
+	}
+}
+
+// A hold denies what has a cost in all buckets, since it may be any of them that is held, until it
+// may have ended.
+func TestADenialByAHold(t *testing.T) {
+	charges := func(costs ...time.Duration) (all []store.Charge) {
+		for _, cost := range costs {
+			all = append(all, store.Charge{Cost: cost, Capacity: time.Hour, Interval: time.Second})
+		}
+		return all
+	}
+	d := denial{charges: charges(1, 1), debts: store.MakeDebts(2), held: time.Second, sentAt: 1000, repliedAt: 2000}
+	for name, test := range map[string]struct {
+		charges []store.Charge
+		now     time.Duration
+		holds   bool
+	}{
+		"all":           {charges(1, 2), 3000, true},
+		"the first one": {charges(1, 0), 3000, false},
+		"none":          {charges(0, 0), 3000, false},
+		"a moment left": {charges(1, 1), time.Second - clockStep + 999, true},
+		"perhaps over":  {charges(1, 1), time.Second - clockStep + 1000, false},
+	} {
+		if d.holdsFor(test.charges, test.now) != test.holds {
+			t.Errorf("%s: want %v", name, test.holds)
+		}
+	}
+	if reply := d.replyAt(time.Second); reply.Held != time.Second-(time.Second-2000-clockStep) || !reply.Cached {
+		t.Errorf("%+v", reply)
 	}
 }
 

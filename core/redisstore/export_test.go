@@ -34,3 +34,6 @@ func Elapsed() int64 { return elapsed() }
 
 // Polls reports whether waiters do not rely on pushes.
 func (s *Store) Polls() bool { return s.pushMode() != "P" }
+
+// Partitions is the number of hash tags of token buckets.
+const Partitions = partitions

@@ -16,6 +16,7 @@ var allScripts []*script.Script
 
 var (
 	takeTokens       = newScript("take_tokens")
+	holdTokens       = newScript("hold_tokens")
 	beginOperation   = newScript("begin_operation")
 	settleOperation  = newScript("settle_operation")
 	abandonOperation = newScript("abandon_operation")

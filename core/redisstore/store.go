@@ -117,8 +117,8 @@ func WithSecret(secret []byte) Option {
 
 // WithoutDenialCache sends every decision to Redis. Without this option, a denied key is denied
 // again from a local cache until Redis could decide otherwise, and for at most a second: resets by
-// other processes take that long to be seen. The cache has up to 65,536 keys. Tests that change the
-// server's clock need this option too.
+// other processes, and what they give back, take that long to be seen. The cache has up to 65,536
+// keys. Tests that change the server's clock need this option too.
 func WithoutDenialCache() Option { return func(c *config) { c.noDenialCache = true } }
 
 // WithLogger sets the logger for outages of Redis and their end, damaged records, and

@@ -7,7 +7,8 @@ const ScopeName = "github.com/lockkeeper/lockkeeper/core/redisstore"
 
 // The operations of the store in telemetry.
 var (
-	opTakeTokens      = script.Operation{Name: "take_tokens"}
+	opTakeTokens      = script.Operation{Name: "take_tokens"} // or settle
+	opHoldTokens      = script.Operation{Name: "hold_tokens"}
 	opResetTokens     = script.Operation{Name: "reset_tokens"}
 	opBeginOperation  = script.Operation{Name: "begin_operation"}
 	opReadResult      = script.Operation{Name: "begin_operation", Reads: true} // the second call of begin
@@ -25,5 +26,5 @@ var (
 )
 
 var operations = []script.Operation{
-	opTakeTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect, opEcho, opPing, opQuorum,
+	opTakeTokens, opHoldTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect, opEcho, opPing, opQuorum,
 }

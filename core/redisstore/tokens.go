@@ -2,18 +2,27 @@ package redisstore
 
 import (
 	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// decision is a decision that may be batched with others.
+// decision is a decision, or a settlement, that may be batched with others.
 type decision struct {
 	script.Queued
-	charges []store.Charge
-	keys    []string // of the charges' buckets
+	times   int64            // how often the costs are charged at most, or settles
+	charges [][]store.Charge // of each request
+	keys    []string         // of the charges' buckets
 	reply   store.TakeReply
+
+	partition uint8 // of all keys
 }
+
+// settles is the times of a settlement.
+const settles = 0
 
 // Work implements script.Request.
 func (d *decision) Work() int {
@@ -29,32 +38,108 @@ func decisionsOf(n *script.Node) *script.Batcher[*decision] {
 
 // takeTokens makes a decision: one script call, or a part of a batch. It is retried only if it has
 // certainly not run.
-func (s *Store) takeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	if len(charges) == 0 {
-		return store.TakeReply{Allowed: true}, nil
-	}
+func (s *Store) takeTokens(ctx context.Context, times int64, r *store.TokenRequest, more []store.TokenRequest) (store.TakeReply, error) {
 	d, _ := s.spareDecisions.Get().(*decision)
 	if d == nil {
 		d = new(decision)
 	}
-	d.charges, d.keys = charges, s.appendBucketKeys(d.keys[:0], limiter, key, charges)
-	n := s.redis.Node(ctx, d.keys[0])
-	if err := decisionsOf(n).Do(ctx, d, script.Ordinary); err != nil {
-		return store.TakeReply{}, err // the client may still read d
+	d.times = times
+	s.ask(d, r)
+	for i := range more {
+		s.ask(d, &more[i])
+	}
+	if len(d.keys) > 0 {
+		n := s.redis.Node(ctx, d.keys[0])
+		if err := decisionsOf(n).Do(ctx, d, script.Ordinary); err != nil {
+			return store.TakeReply{}, err // the client may still read d
+		}
+	} else {
+		d.reply = store.TakeReply{Allowed: true, Taken: times}
 	}
 	reply := d.reply
-	d.reply, d.charges = store.TakeReply{}, nil
+	if r.AtMost == 0 {
+		reply.Taken = 0
+	}
+	clear(d.charges)
+	d.reply, d.charges, d.keys = store.TakeReply{}, d.charges[:0], d.keys[:0]
 	s.spareDecisions.Put(d)
 	return reply, nil
 }
 
-// ResetTokens implements store.Buckets.
-func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
-	tag := s.tagged(limiter, key)
-	keys := make([]string, len(buckets))
-	for i, bucket := range buckets {
-		keys[i] = tag.key(bucket)
+// ask adds a request to a decision.
+func (s *Store) ask(d *decision, r *store.TokenRequest) {
+	if len(r.Charges) > 0 {
+		d.charges = append(d.charges, r.Charges)
+		tag := s.tagged(r)
+		d.keys, d.partition = tag.appendKeys(d.keys, r), tag.partition
 	}
+}
+
+// oneSlot returns an error if a Cluster may keep the buckets of several requests in several slots.
+// The hash of a key may be that of another by chance, which must not decide.
+func (s *Store) oneSlot(r *store.TokenRequest, more []store.TokenRequest) error {
+	if _, cluster := s.client.(*redis.ClusterClient); cluster {
+		for i := range more {
+			if more[i].InHome() != r.InHome() {
+				return store.ErrManySlots
+			}
+		}
+	}
+	return nil
+}
+
+// SettleTokens implements store.Buckets: one script call, or a part of a batch, also after
+// Shutdown.
+func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	r.AtMost = 0
+	reply, err := s.takeTokens(ctx, settles, &r, nil)
+	for i := range r.Charges {
+		if r.Charges[i].Cost < 0 {
+			s.denials.remove(r.Limiter, r.Key) // also if the outcome is unknown
+			break
+		}
+	}
+	return reply, err
+}
+
+// begins returns why the store does not begin a call.
+func (s *Store) begins(ctx context.Context) error {
+	if s.hooks.Begun() {
+		return store.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// HoldTokens implements store.Buckets: one script call, which may be sent twice. A hold ends by the
+// server's clock: if that steps back, the hold begins again at the next request that meets it.
+func (s *Store) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Duration) error {
+	if err := s.begins(ctx); err != nil || d <= 0 || len(r.Charges) == 0 {
+		return err
+	}
+	hold := script.Step{Call: holdTokens.Call(s.appendBucketKeys(nil, &r), holdArgs(r.Charges, d)...), Operation: opHoldTokens}
+	_, err := script.Run(ctx, s.redis, hold, func(r script.Reply) (int, error) { return script.Int(r.Value) })
+	s.denials.remove(r.Limiter, r.Key) // so that the next one tells of the hold
+	return err
+}
+
+// longestHold is what scripts/lib/bucket.lua accepts, in µs.
+const longestHold = 9e15
+
+func holdArgs(charges []store.Charge, d time.Duration) []any {
+	args := []any{int64(min((d-1)/time.Microsecond+1, longestHold))}
+	for i := range charges {
+		if charges[i].Period != nil {
+			args = append(args, "@0")
+		} else {
+			args = append(args, int64(charges[i].Interval))
+		}
+	}
+	return args
+}
+
+// ResetTokens implements store.Buckets.
+func (s *Store) ResetTokens(ctx context.Context, r store.TokenRequest) error {
+	keys := s.appendBucketKeys(nil, &r)
 	if len(keys) == 0 {
 		return nil
 	}
@@ -65,6 +150,6 @@ func (s *Store) ResetTokens(ctx context.Context, limiter, key string, buckets []
 		}
 		return s.client.Del(ctx, keys...).Result()
 	})
-	s.denials.remove(limiter, key) // also if the outcome is unknown
+	s.denials.remove(r.Limiter, r.Key) // also if the outcome is unknown
 	return err
 }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,7 +22,7 @@ const maxDecisions = 128
 func (s *Store) newDecisions(n *script.Node) *script.Batcher[*decision] {
 	send := sendDecisions
 	if _, cluster := s.client.(*redis.ClusterClient); cluster {
-		send = sendDecisionsByKey
+		send = sendDecisionsByPartition
 	}
 	return script.NewBatcher(n, maxDecisions, func(ctx context.Context, batch []*decision) bool { return send(ctx, n, batch) })
 }
@@ -35,48 +36,60 @@ func sendDecisions(ctx context.Context, n *script.Node, batch []*decision) (repl
 	return err == nil
 }
 
-// sendDecisionsByKey makes the decisions of a batch in one pipeline with a call for each key: in a
-// Cluster, a script has keys of one slot only. A call that fails fails the decisions of its key
-// alone.
-func sendDecisionsByKey(ctx context.Context, n *script.Node, batch []*decision) (replied bool) {
+// sendDecisionsByPartition makes the decisions of a batch in one pipeline with a call for each
+// partition: in a Cluster, a script has keys of one slot only. A call that fails fails the
+// decisions of its partition alone. While a slot moves, its keys may be on two nodes: the decisions
+// of its partition are then made one by one.
+func sendDecisionsByPartition(ctx context.Context, n *script.Node, batch []*decision) (replied bool) {
 	if len(batch) == 1 {
 		return sendDecisions(ctx, n, batch)
 	}
-	batches := byKey(batch)
-	calls := make([]script.Call, len(batches))
-	for i, b := range batches {
-		keys, args := batchArgs(b)
-		calls[i] = takeTokens.Call(keys, args...)
-	}
-	results, err := script.EvalEachOnce(ctx, n, opTakeTokens, calls)
-	for i, b := range batches {
-		var replies []any
-		failed := err
-		if results != nil {
-			if failed = results[i].Err; failed == nil {
-				replies, failed = readDecisions(results[i].Reply, len(b))
-			}
+	slices.SortStableFunc(batch, func(a, b *decision) int { return int(a.partition) - int(b.partition) })
+	parts := make([][]*decision, 0, min(len(batch), partitions))
+	for rest := batch; len(rest) > 0; {
+		size := 1
+		for size < len(rest) && rest[size].partition == rest[0].partition {
+			size++
 		}
-		setReplies(ctx, n, b, replies, failed)
-		replied = replied || failed == nil
+		parts, rest = append(parts, rest[:size]), rest[size:]
+	}
+	replied, torn := sendEach(ctx, n, parts)
+	if len(torn) > 0 {
+		sendEach(ctx, n, slices.Collect(slices.Chunk(torn, 1)))
 	}
 	return replied
 }
 
-// byKey splits a batch into one for each key.
-func byKey(batch []*decision) [][]*decision {
-	var batches [][]*decision
-	at := make(map[string]int, len(batch))
-	for _, d := range batch {
-		i, known := at[d.keys[0]]
-		if !known {
-			i = len(batches)
-			at[d.keys[0]] = i
-			batches = append(batches, nil)
-		}
-		batches[i] = append(batches[i], d)
+// sendEach makes decisions in one pipeline with a call for each part. It returns those of parts
+// with keys on two nodes, which have not been made.
+func sendEach(ctx context.Context, n *script.Node, parts [][]*decision) (replied bool, torn []*decision) {
+	var (
+		calls = make([]script.Call, len(parts))
+		keys  = make([]string, 0, 2*len(parts))
+		args  = make([]any, 0, (3+argsOfCharge)*len(parts)) // more than enough for most
+	)
+	for i, part := range parts {
+		firstKey, firstArg := len(keys), len(args)
+		keys, args = appendBatchArgs(keys, args, part)
+		calls[i] = takeTokens.Call(slices.Clip(keys[firstKey:]), slices.Clip(args[firstArg:])...)
+		calls[i].Divisible = len(part) > 1
 	}
-	return batches
+	results, err := script.EvalEachOnce(ctx, n, opTakeTokens, calls)
+	for i, part := range parts {
+		var replies []any
+		failed := err
+		if results != nil {
+			if failed = results[i].Err; failed == nil {
+				replies, failed = readDecisions(results[i].Reply, len(part))
+			} else if calls[i].Divisible && script.IsTorn(failed) {
+				torn, replied = append(torn, part...), true
+				continue
+			}
+		}
+		setReplies(ctx, n, part, replies, failed)
+		replied = replied || failed == nil
+	}
+	return replied, torn
 }
 
 // setReplies gives each decision of a batch its reply, or the error.
@@ -91,46 +104,75 @@ func setReplies(ctx context.Context, n *script.Node, batch []*decision, replies 
 	}
 }
 
-// batchArgs returns the keys and the arguments of the script for a batch. Decisions whose charges
-// are the same slice, as those of a limiter are, share a plan.
+// batchArgs returns the keys and the arguments of the script for a batch.
 func batchArgs(batch []*decision) (keys []string, args []any) {
 	if len(batch) == 1 {
-		d := batch[0]
-		// A copy, since hooks of the client may keep the command for longer than the call.
-		return slices.Clone(d.keys), appendPlan(append(make([]any, 0, 2+2*len(d.charges)), 1), d.charges)
+		n := len(batch[0].keys)
+		keys, args = make([]string, 0, n), make([]any, 0, 3+argsOfCharge*n)
 	}
-	type plan struct {
-		charges *store.Charge
-		n       int
-	}
-	plans := make(map[plan]int)
+	return appendBatchArgs(keys, args, batch)
+}
+
+// appendBatchArgs appends the keys and the arguments of the script for a batch: copies, since hooks
+// of the client may keep the command for longer than the call. Decisions with the same charges
+// share a plan.
+func appendBatchArgs(keys []string, args []any, batch []*decision) ([]string, []any) {
+	var (
+		first   = len(args)
+		plans   = make([]*decision, 0, 8) // the first of each
+		numbers = make([]int, 0, maxDecisions)
+	)
 	args = append(args, 0)
-	numbers := make([]any, len(batch))
-	for i, d := range batch {
+	for _, d := range batch {
 		keys = append(keys, d.keys...)
-		p := plan{&d.charges[0], len(d.charges)}
-		if plans[p] == 0 {
-			plans[p] = len(plans) + 1
-			args = appendPlan(args, d.charges)
+		n := slices.IndexFunc(plans, d.hasPlanOf)
+		if n < 0 {
+			n = len(plans)
+			plans = append(plans, d)
+			args = d.appendPlan(args)
 		}
-		numbers[i] = plans[p]
+		numbers = append(numbers, n+1)
 	}
-	args[0] = len(plans)
+	args[first] = len(plans)
 	if len(plans) > 1 {
-		args = append(args, numbers...)
+		for _, n := range numbers {
+			args = append(args, n)
+		}
 	}
 	return keys, args
 }
 
-// appendPlan appends the arguments for the charges of a decision: their number, and the nanoseconds
-// of each.
-func appendPlan(args []any, charges []store.Charge) []any {
-	args = append(args, len(charges))
-	for i := range charges {
-		c := &charges[i] // immutable, and a pointer in an interface does not allocate
-		args = append(args, (*int64)(&c.Cost), (*int64)(&c.Capacity))
+// hasPlanOf reports whether two decisions have the same plan.
+func (d *decision) hasPlanOf(other *decision) bool {
+	return d.times == other.times && slices.EqualFunc(d.charges, other.charges, func(a, b []store.Charge) bool {
+		return len(a) == len(b) && (&a[0] == &b[0] || a[0].Cost == b[0].Cost && slices.Equal(a, b))
+	})
+}
+
+// argsOfCharge is how many arguments a charge has.
+const argsOfCharge = 5
+
+// appendPlan appends the arguments for a decision.
+func (d *decision) appendPlan(args []any) []any {
+	args = append(args, d.times, len(d.keys))
+	for _, charges := range d.charges {
+		for i := range charges {
+			c := &charges[i] // immutable, and a pointer in an interface does not allocate
+			var fresh any = 0
+			switch {
+			case c.Period != nil:
+				fresh = periodText(c.Period)
+			case c.Fresh:
+				fresh = 1
+			}
+			args = append(args, (*int64)(&c.Cost), (*int64)(&c.Capacity), (*int64)(&c.Overdraft), (*int64)(&c.Interval), fresh)
+		}
 	}
 	return args
+}
+
+func periodText(p *store.Period) string {
+	return fmt.Sprint(p.Begin.UnixMicro(), p.End.UnixMicro(), p.Next.UnixMicro())
 }
 
 // readDecisions splits the script's reply into one for each decision.
@@ -153,11 +195,11 @@ func readDecision(reply any, charges int) (store.TakeReply, error) {
 		case r < 0:
 			return store.TakeReply{Debts: store.OneDebt(time.Duration(-1 - r))}, nil
 		default:
-			return store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Duration(r))}, nil
+			return store.TakeReply{Allowed: true, Taken: 1, Debts: store.OneDebt(time.Duration(r))}, nil
 		}
 	case []any:
 		if len(r) != 1 {
-			return readDebts(r, charges)
+			return readLongDecision(r, charges)
 		}
 		if text, ok := r[0].(string); ok {
 			return store.TakeReply{}, redisfault.Explain(scriptError(text), false)
@@ -166,13 +208,20 @@ func readDecision(reply any, charges int) (store.TakeReply, error) {
 	return store.TakeReply{}, script.ErrOddReply
 }
 
-// readDebts reads the long form: whether it is allowed, and each debt in microseconds and remaining
-// nanoseconds.
-func readDebts(reply []any, charges int) (store.TakeReply, error) {
+// readLongDecision reads the long form: how often it was charged, for how many microseconds the
+// buckets are held, each debt in microseconds and remaining nanoseconds, and, if one is of a
+// calendar, for how many microseconds each one's period lasts.
+func readLongDecision(reply []any, charges int) (store.TakeReply, error) {
 	r := &script.Reader{Left: reply}
-	take := store.TakeReply{Allowed: r.Number() == 1, Debts: store.MakeDebts(charges)}
+	take := store.TakeReply{Taken: r.Number(), Held: r.Micros(), Debts: store.MakeDebts(charges)}
+	take.Allowed = take.Taken > 0
 	for i := range charges {
 		take.Debts.Set(i, r.Micros()+time.Duration(r.Number()))
+	}
+	if len(r.Left) > 0 {
+		for i := range charges {
+			take.Debts.SetEnd(i, charges, r.Micros())
+		}
 	}
 	if r.Err != nil || len(r.Left) > 0 {
 		return store.TakeReply{}, script.ErrOddReply

@@ -17,7 +17,8 @@ import (
 )
 
 // scriptClock gives a script the time that the key "clock" has, in µs, and refuses buckets that
-// expire before they are full. They do not expire by the server's own clock.
+// expire before they are full and their hold has ended. They do not expire by the server's own
+// clock.
 const scriptClock = `
 local real = redis
 local function faked(send)
@@ -30,7 +31,14 @@ local function faked(send)
     if name ~= 'SET' then
       return send(name, ...)
     end
-    local left = tonumber(string.sub(value, 1, -4)) - tonumber(real.call('GET', 'clock'))
+    local now = tonumber(real.call('GET', 'clock'))
+    local left = tonumber(string.sub(value, 1, 16))
+    if string.match(value, '^%d+@') then
+      left = string.match(value, '^0+@') and now or tonumber(string.match(value, '@(%d+)'))
+    end
+    left = left > 0 and left - now or 0
+    local held = tonumber(string.match(value, '^[%d@]+ (%d+) %d+$') or 0) - now
+    left = left > held and left or held
     if px ~= 'PX' or tonumber(ms) * 1000 <= left or tonumber(ms) * 1000 > left + 1000 then
       error('it is full after ' .. left .. ' µs, and expires after ' .. ms .. ' ms')
     end
@@ -43,7 +51,7 @@ end
 local redis = setmetatable({call = faked(real.call), pcall = faked(real.pcall)}, {__index = real})
 `
 
-// scriptStore makes decisions with the script alone, in calls with others or not.
+// scriptStore makes decisions with the scripts alone, in calls with others or not.
 type scriptStore struct {
 	store.Buckets
 	t      *rapid.T
@@ -51,26 +59,37 @@ type scriptStore struct {
 	now    time.Time
 }
 
-func (s *scriptStore) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	keysOf := func(key string) (keys []string) {
-		for i := range charges {
-			keys = append(keys, fmt.Sprint(limiter, ":", key, ":", charges[i].Bucket))
-		}
-		return keys
+// keysOf returns a request's keys.
+func (s *scriptStore) keysOf(r *store.TokenRequest) (keys []string) {
+	for i := range r.Charges {
+		keys = append(keys, fmt.Sprint(r.Limiter, ":", r.Key, ":", r.Charges[i].Bucket))
 	}
-	batch := []*decision{{keys: keysOf(key), charges: charges}}
+	return keys
+}
+
+func (s *scriptStore) eval(ctx context.Context, script string, keys []string, args ...any) (any, error) {
+	if err := s.client.Set(ctx, "clock", s.now.UnixMicro(), 0).Err(); err != nil {
+		return nil, err
+	}
+	return s.client.Eval(ctx, scriptClock+scriptText(script), keys, args...).Result()
+}
+
+func (s *scriptStore) decide(ctx context.Context, times int64, requests ...store.TokenRequest) (store.TakeReply, error) {
+	d := &decision{times: times}
+	for i := range requests {
+		d.charges, d.keys = append(d.charges, requests[i].Charges), append(d.keys, s.keysOf(&requests[i])...)
+	}
+	batch := []*decision{d}
 	for i := range rapid.SampledFrom([]int{0, 1, 20}).Draw(s.t, "decisions about other keys") {
-		other := charges
+		r := requests[0]
+		r.Key = strconv.Itoa(i)
 		if i%2 == 1 { // of another plan
-			other = append([]store.Charge(nil), charges...)
+			r.Charges = append([]store.Charge(nil), r.Charges...)
 		}
-		batch = append(batch, &decision{keys: keysOf(strconv.Itoa(i)), charges: other})
+		batch = append(batch, &decision{times: times, keys: s.keysOf(&r), charges: [][]store.Charge{r.Charges}})
 	}
 	keys, args := batchArgs(batch)
-	if err := s.client.Set(ctx, "clock", s.now.UnixMicro(), 0).Err(); err != nil {
-		return store.TakeReply{}, err
-	}
-	reply, err := s.client.Eval(ctx, scriptClock+scriptText("take_tokens"), keys, args...).Result()
+	reply, err := s.eval(ctx, "take_tokens", keys, args...)
 	if err != nil {
 		return store.TakeReply{}, err
 	}
@@ -78,7 +97,31 @@ func (s *scriptStore) TakeTokens(ctx context.Context, limiter, key string, charg
 	if err != nil {
 		return store.TakeReply{}, err
 	}
-	return readDecision(replies[0], len(charges))
+	take, err := readDecision(replies[0], len(d.keys))
+	if requests[0].AtMost == 0 {
+		take.Taken = 0
+	}
+	return take, err
+}
+
+func (s *scriptStore) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	return s.decide(ctx, max(r.AtMost, 1), append([]store.TokenRequest{r}, more...)...)
+}
+
+func (s *scriptStore) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	return s.decide(ctx, settles, r)
+}
+
+func (s *scriptStore) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	_, err := s.eval(ctx, "hold_tokens", s.keysOf(&r), holdArgs(r.Charges, d)...)
+	return err
+}
+
+func (s *scriptStore) ResetTokens(ctx context.Context, r store.TokenRequest) error {
+	return s.client.Del(ctx, s.keysOf(&r)...).Err()
 }
 
 // The script's decisions are those of exact fractions, but for a nanosecond each token, and its
@@ -101,8 +144,11 @@ func TestTheScriptAgainstModels(t *testing.T) {
 		t.Run(name+"/tokens", check(func(t *rapid.T, s store.Buckets, pass func(time.Duration)) {
 			bucketmodel.Check(t, s, pass, time.Microsecond)
 		}))
+		t.Run(name+"/limiter", check(func(t *rapid.T, s store.Buckets, pass func(time.Duration)) {
+			bucketmodel.CheckLimiter(t, s, pass, time.Microsecond)
+		}))
 		t.Run(name+"/debts", check(func(t *rapid.T, s store.Buckets, pass func(time.Duration)) {
-			bucketmodel.CheckDebts(t, s, pass, time.Microsecond, true)
+			bucketmodel.CheckDebts(t, s, s.(*scriptStore).now, pass, time.Microsecond, true)
 		}))
 	}
 }
@@ -110,12 +156,12 @@ func TestTheScriptAgainstModels(t *testing.T) {
 // A batch whose decisions are about one key, under a plan and then a smaller one.
 func TestASmallerPlanInABatch(t *testing.T) {
 	client := redistest.Start(t).Client()
-	large := []store.Charge{{Cost: 50 * time.Second, Capacity: time.Minute}}
-	small := []store.Charge{{Cost: time.Second, Capacity: 10 * time.Second}}
+	large := []store.Charge{{Cost: 50 * time.Second, Capacity: time.Minute, Interval: time.Second}}
+	small := []store.Charge{{Cost: time.Second, Capacity: 10 * time.Second, Interval: time.Second}}
 	for _, others := range []int{1, 20} {
-		batch := []*decision{{keys: []string{fmt.Sprint(others)}, charges: large}}
+		batch := []*decision{{keys: []string{fmt.Sprint(others)}, times: 1, charges: [][]store.Charge{large}}}
 		for range others {
-			batch = append(batch, &decision{keys: batch[0].keys, charges: small})
+			batch = append(batch, &decision{keys: batch[0].keys, times: 1, charges: [][]store.Charge{small}})
 		}
 		keys, args := batchArgs(batch)
 		reply, err := client.Eval(t.Context(), scriptText("take_tokens"), keys, args...).Slice()
@@ -124,7 +170,7 @@ func TestASmallerPlanInABatch(t *testing.T) {
 		}
 		for i := range reply {
 			got, err := readDecision(reply[i], 1)
-			want := store.TakeReply{Allowed: true, Debts: store.OneDebt(50 * time.Second)}
+			want := store.TakeReply{Allowed: true, Taken: 1, Debts: store.OneDebt(50 * time.Second)}
 			if i > 0 {
 				want = store.TakeReply{Debts: store.OneDebt(10 * time.Second)}
 			}

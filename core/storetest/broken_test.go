@@ -2,8 +2,10 @@ package storetest_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,43 @@ import (
 var broken = map[string]func(store.Store) store.Store{
 	"charges denied requests":          func(s store.Store) store.Store { return chargesDenied{s} },
 	"charges limit by limit":           func(s store.Store) store.Store { return oneByOne{s} },
+	"charges key by key":               func(s store.Store) store.Store { return keyByKey{s} },
+	"charges keys that are apart":      func(s store.Store) store.Store { return manySlots{s, true} },
+	"charges no keys together":         func(s store.Store) store.Store { return manySlots{s, false} },
+	"charges the last key for all":     changesTake(func(r, last *store.TokenRequest) { *r = *last }),
+	"forgets the rate of a bucket":     changesTake(func(r, _ *store.TokenRequest) { setCharges(r, func(c *store.Charge) { c.Interval = 1 }) }),
+	"fills buckets at another rate":    changesTake(func(r, _ *store.TokenRequest) { setCharges(r, func(c *store.Charge) { c.Fresh = true }) }),
+	"never fills a bucket":             changesTake(func(r, _ *store.TokenRequest) { setCharges(r, func(c *store.Charge) { c.Fresh = false }) }),
+	"takes one of at most some tokens": changesTake(func(r, _ *store.TokenRequest) { r.AtMost = min(r.AtMost, 1) }),
+	"takes a calendar for a rate": changesTake(func(r, _ *store.TokenRequest) {
+		setCharges(r, func(c *store.Charge) { c.Period = nil })
+	}),
+	"goes by the clock of the client": changesTake(func(r, _ *store.TokenRequest) {
+		setPeriods(r, func(p *store.Period) { p.Begin = p.Begin.Add(-time.Since(p.Begin)).Add(-time.Hour) })
+	}),
+	"has a bucket for each period of a client": changesTake(func(r, _ *store.TokenRequest) {
+		setCharges(r, func(c *store.Charge) {
+			if c.Period != nil {
+				c.Bucket += c.Period.End.Truncate(time.Hour).String()
+			}
+		})
+	}),
+	"settles a calendar at a rate":    changesSettled(func(c *store.Charge) { c.Period = nil }),
+	"changes the rate by a look":      func(s store.Store) store.Store { return looksChange{s} },
+	"refunds more than was used":      func(s store.Store) store.Store { return refundsAll{s, new(sync.Map)} },
+	"refunds nothing":                 changesSettled(func(c *store.Charge) { c.Cost = max(c.Cost, 0) }),
+	"settles up to the capacity":      changesSettled(func(c *store.Charge) { c.Overdraft = 0 }),
+	"settles without a bound":         changesSettled(func(c *store.Charge) { c.Overdraft += c.Capacity }),
+	"settles at the rate of the take": changesSettled(func(c *store.Charge) { c.Interval = time.Hour }),
+	"settles all or none":             func(s store.Store) store.Store { return settlesAll{s} },
+	"holds one limit of a key":        changesHold(func(r *store.TokenRequest, _ *time.Duration) { r.Charges = r.Charges[:1] }),
+	"holds all limits of a key": changesHold(func(r *store.TokenRequest, _ *time.Duration) {
+		r.Charges = append(r.Charges, store.Charge{Bucket: "second"})
+	}),
+	"holds for twice as long":          changesHold(func(_ *store.TokenRequest, d *time.Duration) { *d *= 2 }),
+	"shortens holds":                   func(s store.Store) store.Store { return shortens{s} },
+	"does not settle what is held":     func(s store.Store) store.Store { return settlesNoHeld{s} },
+	"denies what it does not charge":   func(s store.Store) store.Store { return deniesAllHeld{s} },
 	"settles for any owner":            func(s store.Store) store.Store { return settlesAnyOwner{s, new(sync.Map)} },
 	"never takes over":                 changesBegin(func(req *store.BeginRequest) { req.Rerun = true }),
 	"begins what was abandoned":        func(s store.Store) store.Store { return forgetsAbandons{s} },
@@ -74,13 +113,13 @@ func (s changes) SettleOperation(ctx context.Context, req store.SettleRequest) (
 
 type chargesDenied struct{ store.Store }
 
-func (s chargesDenied) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	reply, err := s.Store.TakeTokens(ctx, limiter, key, charges)
+func (s chargesDenied) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	reply, err := s.Store.TakeTokens(ctx, r, more...)
 	if err == nil && !reply.Allowed {
-		for i := range charges {
-			charges[i].Cost = time.Second
+		for i := range r.Charges {
+			r.Charges[i].Cost = time.Second
 		}
-		charged, err := s.Store.TakeTokens(ctx, limiter, key, charges)
+		charged, err := s.Store.TakeTokens(ctx, r)
 		charged.Allowed = false
 		return charged, err
 	}
@@ -89,10 +128,15 @@ func (s chargesDenied) TakeTokens(ctx context.Context, limiter, key string, char
 
 type oneByOne struct{ store.Store }
 
-func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
+func (s oneByOne) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	charges := r.Charges
+	if len(more) > 0 || len(charges) < 2 {
+		return s.Store.TakeTokens(ctx, r, more...)
+	}
 	all := store.TakeReply{Allowed: true, Debts: store.MakeDebts(len(charges))}
 	for i := range charges {
-		reply, err := s.Store.TakeTokens(ctx, limiter, key, charges[i:i+1])
+		r.Charges = charges[i : i+1]
+		reply, err := s.Store.TakeTokens(ctx, r)
 		if err != nil {
 			return reply, err
 		}
@@ -100,6 +144,214 @@ func (s oneByOne) TakeTokens(ctx context.Context, limiter, key string, charges [
 		all.Debts.Set(i, reply.Debts.At(0))
 	}
 	return all, nil
+}
+
+type keyByKey struct{ store.Store }
+
+func (s keyByKey) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	all := store.TakeReply{Allowed: true, Taken: r.AtMost}
+	var debts []time.Duration
+	for _, r := range append([]store.TokenRequest{r}, more...) {
+		reply, err := s.Store.TakeTokens(ctx, r)
+		if err != nil {
+			return reply, err
+		}
+		all.Allowed, all.Held, all.Taken = all.Allowed && reply.Allowed, max(all.Held, reply.Held), reply.Taken
+		for i := range r.Charges {
+			debts = append(debts, reply.Debts.At(i))
+		}
+	}
+	all.Debts = debtsOf(debts)
+	return all, nil
+}
+
+// manySlots cannot charge several keys in one step. It charges the first one, or cannot even do so
+// if all have the same home.
+type manySlots struct {
+	store.Store
+	first bool
+}
+
+func (s manySlots) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	apart := func(q store.TokenRequest) bool { return q.InHome() != r.InHome() }
+	switch {
+	case s.first && slices.ContainsFunc(more, apart):
+		_, err := s.Store.TakeTokens(ctx, r)
+		return store.TakeReply{}, errors.Join(store.ErrManySlots, err)
+	case !s.first && len(more) > 0:
+		return store.TakeReply{}, store.ErrManySlots
+	}
+	return s.Store.TakeTokens(ctx, r, more...)
+}
+
+// charges is a store that changes requests about tokens.
+type charges struct {
+	store.Store
+	take   func(r, last *store.TokenRequest)
+	settle func(*store.Charge)
+	hold   func(*store.TokenRequest, *time.Duration)
+}
+
+func changesTake(f func(r, last *store.TokenRequest)) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return charges{Store: s, take: f} }
+}
+
+func changesSettled(f func(*store.Charge)) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return charges{Store: s, settle: f} }
+}
+
+func changesHold(f func(*store.TokenRequest, *time.Duration)) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return charges{Store: s, hold: f} }
+}
+
+// setCharges changes copies of charges, which calls share.
+func setCharges(r *store.TokenRequest, f func(*store.Charge)) {
+	r.Charges = slices.Clone(r.Charges)
+	for i := range r.Charges {
+		f(&r.Charges[i])
+	}
+}
+
+// setPeriods changes copies of periods.
+func setPeriods(r *store.TokenRequest, f func(*store.Period)) {
+	setCharges(r, func(c *store.Charge) {
+		if c.Period != nil {
+			p := *c.Period
+			f(&p)
+			c.Period = &p
+		}
+	})
+}
+
+func (s charges) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	if s.take == nil {
+		return s.Store.TakeTokens(ctx, r, more...)
+	}
+	more = slices.Clone(more)
+	last := r
+	if len(more) > 0 {
+		last = more[len(more)-1]
+	}
+	s.take(&r, &last)
+	for i := range more {
+		s.take(&more[i], &last)
+	}
+	return s.Store.TakeTokens(ctx, r, more...)
+}
+
+func (s charges) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	if s.settle != nil {
+		setCharges(&r, s.settle)
+	}
+	return s.Store.SettleTokens(ctx, r)
+}
+
+func (s charges) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Duration) error {
+	if s.hold != nil {
+		r.Charges = slices.Clone(r.Charges)
+		s.hold(&r, &d)
+	}
+	return s.Store.HoldTokens(ctx, r, d)
+}
+
+type looksChange struct{ store.Store }
+
+func (s looksChange) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	touch := r
+	setCharges(&touch, func(c *store.Charge) { c.Cost = 1 })
+	_, _ = s.SettleTokens(ctx, touch)
+	setCharges(&touch, func(c *store.Charge) { c.Cost = -1 })
+	_, _ = s.SettleTokens(ctx, touch)
+	return s.Store.TakeTokens(ctx, r, more...)
+}
+
+// refundsAll remembers by how much a settlement has been less than was used.
+type refundsAll struct {
+	store.Store
+	credits *sync.Map // of a limiter and a key
+}
+
+func (s refundsAll) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	look := r
+	setCharges(&look, func(c *store.Charge) { c.Cost = 0 })
+	before, err := s.Store.TakeTokens(ctx, look)
+	if err == nil && len(r.Charges) == 1 {
+		s.credits.Store(r.Limiter+r.Key, max(-before.Debts.At(0)-r.Charges[0].Cost, 0))
+	}
+	return s.Store.SettleTokens(ctx, r)
+}
+
+func (s refundsAll) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	if credit, ok := s.credits.Load(r.Limiter + r.Key); ok {
+		setCharges(&r, func(c *store.Charge) { c.Cost = max(c.Cost-credit.(time.Duration), 0) })
+	}
+	return s.Store.TakeTokens(ctx, r, more...)
+}
+
+type settlesAll struct{ store.Store }
+
+func (s settlesAll) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	look := r
+	setCharges(&look, func(c *store.Charge) { c.Cost = 0 })
+	reply, err := s.TakeTokens(ctx, look)
+	for i, c := range r.Charges {
+		if reply.Debts.At(i)+c.Cost > c.Capacity+c.Overdraft {
+			reply.Allowed = false
+		}
+	}
+	if err != nil || !reply.Allowed && len(r.Charges) > 1 {
+		return reply, err
+	}
+	return s.Store.SettleTokens(ctx, r)
+}
+
+type shortens struct{ store.Store }
+
+func (s shortens) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Duration) error {
+	for _, c := range r.Charges {
+		one := r
+		one.Charges = []store.Charge{c}
+		one.Charges[0].Cost = 0
+		debt, err := s.TakeTokens(ctx, one)
+		if err != nil {
+			return err
+		}
+		if err := s.ResetTokens(ctx, one); err != nil {
+			return err
+		}
+		one.Charges[0].Cost = debt.Debts.At(0)
+		if _, err := s.SettleTokens(ctx, one); err != nil {
+			return err
+		}
+	}
+	return s.Store.HoldTokens(ctx, r, d)
+}
+
+type settlesNoHeld struct{ store.Store }
+
+func (s settlesNoHeld) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	look := r
+	setCharges(&look, func(c *store.Charge) { c.Cost = 0 })
+	if reply, err := s.TakeTokens(ctx, look); err != nil || reply.Held > 0 {
+		return reply, err
+	}
+	return s.Store.SettleTokens(ctx, r)
+}
+
+type deniesAllHeld struct{ store.Store }
+
+func (s deniesAllHeld) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	look, looks := r, slices.Clone(more)
+	setCharges(&look, func(c *store.Charge) { c.Cost = 0 })
+	for i := range looks {
+		setCharges(&looks[i], func(c *store.Charge) { c.Cost = 0 })
+	}
+	reply, err := s.Store.TakeTokens(ctx, look, looks...)
+	if err != nil || reply.Held > 0 && slices.ContainsFunc(r.Charges, func(c store.Charge) bool { return c.Cost > 0 }) {
+		reply.Allowed = false
+		return reply, err
+	}
+	return s.Store.TakeTokens(ctx, r, more...)
 }
 
 type settlesAnyOwner struct {

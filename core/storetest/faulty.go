@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -17,6 +18,8 @@ type Op string
 const (
 	Any              Op = "any"
 	TakeTokens       Op = "TakeTokens"
+	SettleTokens     Op = "SettleTokens"
+	HoldTokens       Op = "HoldTokens"
 	ResetTokens      Op = "ResetTokens"
 	BeginOperation   Op = "BeginOperation"
 	SettleOperation  Op = "SettleOperation"
@@ -229,17 +232,24 @@ func fail[T any](ctx context.Context, f *Faulty, op Op, do func() (T, error)) (T
 }
 
 // TakeTokens implements store.Buckets.
-func (f *Faulty) TakeTokens(ctx context.Context, limiter, key string, charges []store.Charge) (store.TakeReply, error) {
-	return disturb(ctx, f, TakeTokens, func() (store.TakeReply, error) {
-		return f.Store.TakeTokens(ctx, limiter, key, charges)
-	})
+func (f *Faulty) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	return disturb(ctx, f, TakeTokens, func() (store.TakeReply, error) { return f.Store.TakeTokens(ctx, r, more...) })
+}
+
+// SettleTokens implements store.Buckets.
+func (f *Faulty) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	return disturb(ctx, f, SettleTokens, func() (store.TakeReply, error) { return f.Store.SettleTokens(ctx, r) })
+}
+
+// HoldTokens implements store.Buckets.
+func (f *Faulty) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Duration) error {
+	_, err := disturb(ctx, f, HoldTokens, func() (struct{}, error) { return struct{}{}, f.Store.HoldTokens(ctx, r, d) })
+	return err
 }
 
 // ResetTokens implements store.Buckets.
-func (f *Faulty) ResetTokens(ctx context.Context, limiter, key string, buckets []string) error {
-	_, err := disturb(ctx, f, ResetTokens, func() (struct{}, error) {
-		return struct{}{}, f.Store.ResetTokens(ctx, limiter, key, buckets)
-	})
+func (f *Faulty) ResetTokens(ctx context.Context, r store.TokenRequest) error {
+	_, err := disturb(ctx, f, ResetTokens, func() (struct{}, error) { return struct{}{}, f.Store.ResetTokens(ctx, r) })
 	return err
 }
 

@@ -72,6 +72,54 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestFaultsOfTokens(t *testing.T) {
+	f := storetest.NewFaulty(memstore.New())
+	r := store.TokenRequest{Limiter: "api", Key: "k", Charges: []store.Charge{
+		{Cost: time.Hour, Capacity: 10 * time.Hour, Overdraft: time.Hour, Interval: time.Hour},
+	}}
+	look := r
+	look.Charges = []store.Charge{{Capacity: 10 * time.Hour, Overdraft: time.Hour, Interval: time.Hour}}
+	for op, call := range map[storetest.Op]func(context.Context) error{
+		storetest.SettleTokens: func(ctx context.Context) error { _, err := f.SettleTokens(ctx, r); return err },
+		storetest.HoldTokens:   func(ctx context.Context) error { return f.HoldTokens(ctx, r, time.Hour) },
+	} {
+		changed := func() bool {
+			t.Helper()
+			reply, err := f.Store.TakeTokens(t.Context(), look)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Store.ResetTokens(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			return reply.Held > 0 || reply.Debts.At(0) > 0
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for fault, want := range map[storetest.Fault]struct {
+			err     error
+			changes bool
+		}{
+			storetest.Down:      {store.ErrUnavailable, false},
+			storetest.Full:      {store.ErrFull, false},
+			storetest.LostReply: {store.ErrUnconfirmed, true},
+			storetest.Hung:      {context.Canceled, false},
+		} {
+			ctx := t.Context()
+			if fault == storetest.Hung {
+				ctx = ended
+			}
+			f.BreakNext(op, fault, 1)
+			if err := call(ctx); !errors.Is(err, want.err) || changed() != want.changes {
+				t.Errorf("%s, fault %d: %v", op, fault, err)
+			}
+		}
+		if err := call(t.Context()); err != nil || !changed() || f.Calls(op) != 5 {
+			t.Errorf("%s: %v, %d calls", op, err, f.Calls(op))
+		}
+	}
+}
+
 func TestFaultsOfLeases(t *testing.T) {
 	f := storetest.NewFaulty(memstore.New())
 	name := store.LockKind + "n"

@@ -14,12 +14,17 @@ const (
 	FromStore Source = iota
 	// FromCache is a denial from the store's denial cache.
 	FromCache
+	// FromLease is a decision from the tokens that this process has taken in advance ([WithLease]).
+	FromLease
 )
 
-// String returns "store" or "cache".
+// String returns "store", "cache" or "lease".
 func (s Source) String() string {
-	if s == FromCache {
+	switch s {
+	case FromCache:
 		return "cache"
+	case FromLease:
+		return "lease"
 	}
 	return "store"
 }
@@ -33,10 +38,37 @@ type Decision struct {
 	// RetryAfter is how long to wait until the same cost can be afforded, if no other caller takes
 	// tokens of the key first. Zero when allowed.
 	RetryAfter time.Duration
+	// Taken is how many tokens [Limiter.AllowAtMost] took. Other methods leave it at zero.
+	Taken int64
+	// Held is for how long the key is held ([Limiter.Hold]), zero if it is not. RetryAfter is then
+	// at least as long.
+	Held time.Duration
 
 	plan  *fixedPlan
 	debts store.Debts
-	asked int64 // tokens that were not charged
+	asked []store.Charge // those that were not made
+
+	standIn bool // the store's stand-in made it
+}
+
+// read sets what a store replied to charges; about others, it has only looked at the buckets.
+func (d *Decision) read(reply *store.TakeReply, charges, others []store.Charge) {
+	d.debts, d.Taken, d.Held = reply.Debts, reply.Taken, reply.Held
+	d.standIn = reply.StandIn
+	if reply.Cached {
+		d.Source = FromCache
+	}
+	if others != nil {
+		charges = others
+	}
+	if others != nil || !reply.Allowed { // else the debts have the charges already
+		d.asked = charges
+		for i := range charges {
+			d.RetryAfter = max(d.RetryAfter, d.plan.meters[i].wait(reply.Debts.At(i), charges[i].Cost, d.debts.End(i)))
+		}
+		d.RetryAfter = max(d.RetryAfter, ceil(reply.Held))
+	}
+	d.Allowed = reply.Allowed && d.RetryAfter == 0
 }
 
 // Limits returns how each limit of the plan stands after the decision, in the plan's order: none if
@@ -54,9 +86,12 @@ func (d *Decision) AppendLimits(states []LimitState) []LimitState {
 		return states
 	}
 	for i := range d.plan.meters {
-		m := &d.plan.meters[i]
+		cost := time.Duration(0)
+		if d.asked != nil {
+			cost = d.asked[i].Cost
+		}
 		states = append(states, LimitState{})
-		m.tell(&states[len(states)-1], d.debts.At(i), m.cost(d.asked))
+		d.plan.meters[i].tell(&states[len(states)-1], d.debts.At(i), cost, d.debts.End(i))
 	}
 	return states
 }
@@ -68,6 +103,7 @@ type LimitState struct {
 	Window    time.Duration // what refills an empty bucket
 	Remaining int64         // whole tokens left, between 0 and Capacity
 	Reset     time.Duration // until the bucket is full again; zero if it is
+	Next      time.Duration // until it has one more token; zero if it is full
 	// RetryAfter is how long this limit alone would make the same cost wait: zero for the limits
 	// that did not deny it.
 	RetryAfter time.Duration

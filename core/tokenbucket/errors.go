@@ -16,11 +16,30 @@ var (
 	// Nothing was sent to the store.
 	ErrInvalidKey = errors.New("tokenbucket: invalid key")
 
-	// ErrInvalidCost is returned for a negative cost. Nothing was sent to the store.
-	ErrInvalidCost = errors.New("tokenbucket: negative cost")
+	// ErrInvalidCost is returned for a negative cost, and by AllowAtMost for none. Nothing was sent
+	// to the store.
+	ErrInvalidCost = errors.New("tokenbucket: invalid cost")
 
-	// ErrClosed is returned by a Limiter that was closed, or whose store was shut down or closed: it
-	// is store.ErrClosed.
+	// ErrUnknownUnit is matched by the error of a cost in a unit that no limit of the key counts.
+	// Nothing was sent to the store.
+	ErrUnknownUnit = errors.New("tokenbucket: no limit counts this unit")
+
+	// ErrSettled is returned by [Reservation.Use] after Settle or Cancel, and after a denial.
+	ErrSettled = errors.New("tokenbucket: the reservation is settled, or was denied")
+
+	// ErrOverdraft is returned by [Reservation.Settle] if more was used than a bucket may be
+	// overdrawn by. It is overdrawn as far as it may be; the rest is not charged.
+	ErrOverdraft = errors.New("tokenbucket: more was used than the overdraft allows; the rest is not charged")
+
+	// ErrInvalidHold is matched by the error of a hold that is too short or too long. Nothing was
+	// sent to the store.
+	ErrInvalidHold = errors.New("tokenbucket: invalid time to hold a key")
+
+	// ErrNoLimits is returned for the hold of a key whose plan is [Unlimited].
+	ErrNoLimits = errors.New("tokenbucket: a key without limits cannot be held")
+
+	// ErrClosed is returned by a Limiter that was closed, or whose store was shut down or closed:
+	// it is store.ErrClosed.
 	ErrClosed = store.ErrClosed
 
 	// ErrCostExceedsBurst is matched by the *[CostError] of a cost that no waiting could ever make

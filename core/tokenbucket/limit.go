@@ -3,7 +3,6 @@ package tokenbucket
 import (
 	"fmt"
 	"math/bits"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,8 +13,8 @@ const (
 	// maxCount is the largest integer that a structured field can carry (RFC 9651).
 	maxCount = 999_999_999_999_999
 	// maxWindow bounds the time that refills a bucket. Twice as much, which is more than rounding
-	// intervals up makes of it, can be added to any instant of the next centuries: in nanoseconds as a
-	// time.Duration, and in microseconds as Redis's scripts count (integers below 2^53).
+	// intervals up makes of it, can be added to any instant of the next centuries: in nanoseconds
+	// as a time.Duration, and in microseconds as Redis's scripts count (integers below 2^53).
 	maxWindow = 3660 * 24 * time.Hour
 )
 
@@ -26,12 +25,13 @@ const (
 //	tokenbucket.PerDay(1000).Named("daily")      // one of several limits
 //	tokenbucket.Strict(100, time.Minute)         // 100 in any minute at most
 //
-// A bucket that was full admits its burst and what comes back: PerMinute(100) up to 200 within a minute
-// after a pause. [Strict] does not.
+// A bucket that was full admits its burst and what comes back: PerMinute(100) up to 200 within a
+// minute after a pause. [Strict] does not.
 //
-// The time in which one token comes back is rounded up to the nanosecond: never more tokens come back
-// than the rate says, and of n a second fewer by n in 10⁹ at most, such as 3 in a million of 3,000 a
-// second. No rate is above 10⁹ a second. Limits are values; [New] refuses the ones that make no sense.
+// The time in which one token comes back is rounded up to the nanosecond: never more tokens come
+// back than the rate says, and of n a second fewer by n in 10⁹ at most, such as 3 in a million of
+// 3,000 a second. No rate is above 10⁹ a second. Limits are values; [New] refuses the ones that
+// make no sense.
 type Limit struct {
 	count int64
 	per   time.Duration
@@ -40,6 +40,13 @@ type Limit struct {
 	// explicitBurst tells Burst(0), an error, from a burst that was never set.
 	explicitBurst bool
 	strict        bool // the burst is a part of the count
+	// overdraft is by how many tokens settlements may overdraw the bucket: by a burst unless it is
+	// explicit.
+	overdraft         int64
+	explicitOverdraft bool
+	counts            string // the unit of costs; empty for the limit's name
+	resetOnChange     bool
+	calendar          calendar
 }
 
 // PerSecond is a limit of n tokens a second with a burst of n.
@@ -58,13 +65,14 @@ func PerDay(n int64) Limit { return Per(n, 24*time.Hour) }
 // microseconds.
 func Per(n int64, period time.Duration) Limit { return Limit{count: n, per: period, burst: n} }
 
-// Strict is a limit of n tokens in any period, wherever it begins, as a provider may count the calls of
-// its clients. n is at least 2. The burst is a part of them: a fifth, at least 1, or what Burst sets, which
-// is less than n. The others come back in each period: Strict(100, time.Minute).Burst(20) admits 20 at once and 80 a minute, so 100 in any
-// minute, where PerMinute(100) admits up to 200.
+// Strict is a limit of n tokens in any period, wherever it begins, as a provider may count the
+// calls of its clients. n is at least 2. The burst is a part of them: a fifth, at least 1, or what
+// Burst sets, which is less than n. The others come back in each period: Strict(100,
+// time.Minute).Burst(20) admits 20 at once and 80 a minute, so 100 in any minute, where
+// PerMinute(100) admits up to 200.
 //
-// It counts admissions: where calls take different times to arrive, a period at the provider may have
-// more of them.
+// It counts admissions: where calls take different times to arrive, a period at the provider may
+// have more of them.
 func Strict(n int64, period time.Duration) Limit {
 	return Limit{count: n, per: period, burst: strictBurst(n), strict: true}
 }
@@ -77,101 +85,36 @@ func (l Limit) Burst(n int64) Limit {
 	return l
 }
 
+// Overdraft returns l with a bucket that settlements ([Reservation.Settle]) may overdraw by n
+// tokens: by as many as its burst if not set. Later requests wait until they have come back.
+func (l Limit) Overdraft(n int64) Limit {
+	l.overdraft, l.explicitOverdraft = n, true
+	return l
+}
+
+// Counts returns l as a limit of this unit of a [Cost], where several limits count the same:
+//
+//	tokenbucket.PerDay(5_000_000).Named("daily-tokens").Counts("tokens")
+//
+// Without it, the unit is the limit's name, or the limiter's for its only, unnamed limit.
+func (l Limit) Counts(unit string) Limit {
+	l.counts = unit
+	return l
+}
+
+// ResetOnChange returns l with a bucket that is full after a change of its rate. Without it the
+// tokens that were used stay used: of a customer who has used 20 of 20 a day, and buys 1,000 a day,
+// 980 remain.
+func (l Limit) ResetOnChange() Limit {
+	l.resetOnChange = true
+	return l
+}
+
 // Named returns l with a name of its own: what headers and decisions call it, and what its bucket
 // is kept under. A limit keeps its bucket through a change of plan when its name stays the same.
 func (l Limit) Named(name string) Limit {
 	l.name = name
 	return l
-}
-
-// String returns the text form, which [ParseLimit] reads: "100/1m burst=20 name=daily".
-func (l Limit) String() string {
-	s := strconv.FormatInt(l.count, 10) + "/" + shortDuration(l.per)
-	if l.strict {
-		s += " strict"
-	}
-	if l.explicitBurst {
-		s += " burst=" + strconv.FormatInt(l.burst, 10)
-	}
-	if l.name != "" {
-		s += " name=" + l.name
-	}
-	return s
-}
-
-// ParseLimit reads a limit's text form, as a flag or a file has it: a count, a slash, a period as
-// [time.ParseDuration] reads it (d for 24 hours is allowed too, and a number of 1 may be left
-// out), and optionally strict, burst=N and name=NAME, separated by spaces:
-//
-//	100/1m
-//	5/s burst=20
-//	100/1m strict
-//	1000/1d name=daily
-//
-// The error matches [ErrInvalidLimit].
-func ParseLimit(text string) (Limit, error) {
-	fields := strings.Fields(text)
-	if len(fields) == 0 {
-		return Limit{}, fmt.Errorf("%w: empty text", ErrInvalidLimit)
-	}
-	count, period, ok := strings.Cut(fields[0], "/")
-	if !ok {
-		return Limit{}, fmt.Errorf("%w: %q: want a count and a period, such as 100/1m", ErrInvalidLimit, text)
-	}
-	n, err := strconv.ParseInt(count, 10, 64)
-	if err != nil {
-		return Limit{}, fmt.Errorf("%w: %q: the count is no number", ErrInvalidLimit, text)
-	}
-	per, err := parsePeriod(period)
-	if err != nil {
-		return Limit{}, fmt.Errorf("%w: %q: %w", ErrInvalidLimit, text, err)
-	}
-	limit := Per(n, per)
-	seen := map[string]bool{}
-	for _, field := range fields[1:] {
-		option, value, valued := strings.Cut(field, "=")
-		if seen[option] {
-			return Limit{}, fmt.Errorf("%w: %q: %s is given twice", ErrInvalidLimit, text, option)
-		}
-		seen[option] = true
-		switch option {
-		case "strict":
-			if valued {
-				return Limit{}, fmt.Errorf("%w: %q: strict has no value", ErrInvalidLimit, text)
-			}
-			limit.strict = true
-		case "burst":
-			burst, err := strconv.ParseInt(value, 10, 64)
-			if err != nil {
-				return Limit{}, fmt.Errorf("%w: %q: the burst is no number", ErrInvalidLimit, text)
-			}
-			limit = limit.Burst(burst)
-		case "name":
-			if value == "" {
-				return Limit{}, fmt.Errorf("%w: %q: the name is empty", ErrInvalidLimit, text)
-			}
-			limit = limit.Named(value)
-		default:
-			return Limit{}, fmt.Errorf("%w: %q: %q is neither strict, burst= nor name=", ErrInvalidLimit, text, field)
-		}
-	}
-	if limit.strict && !limit.explicitBurst {
-		limit.burst = strictBurst(n)
-	}
-	return limit, limit.check()
-}
-
-// MarshalText implements [encoding.TextMarshaler].
-func (l Limit) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (l *Limit) UnmarshalText(text []byte) error {
-	limit, err := ParseLimit(string(text))
-	if err != nil {
-		return err
-	}
-	*l = limit
-	return nil
 }
 
 func (l Limit) check() error {
@@ -189,27 +132,52 @@ func (l Limit) check() error {
 		return refuse("the period is longer than %s", shortDuration(maxWindow))
 	case l.burst < 1 || l.burst > maxCount:
 		return refuse("the burst is not between 1 and %d", int64(maxCount))
+	case l.explicitOverdraft && (l.overdraft < 0 || l.overdraft > maxCount):
+		return refuse("the overdraft is not between 0 and %d", int64(maxCount))
+	case l.calendar != (calendar{}) && l.calendar.unit == noCalendar:
+		return refuse("only limits of a calendar have a location or a first day")
+	case l.calendar.unit != noCalendar && (l.strict || l.explicitBurst || l.resetOnChange):
+		return refuse("a limit of a calendar has no burst, is not strict, and has no rate to change")
+	case l.calendar.unit == monthly && (l.calendar.from < 1 || l.calendar.from > 31), l.calendar.unit != monthly && l.calendar.from != 0:
+		return refuse("day %d does not begin a %s", l.calendar.from, unitNames[l.calendar.unit])
+	case !l.calendar.known():
+		return refuse("the location %q is none that time.LoadLocation knows", l.calendar.in)
 	case l.strict && l.count < 2:
 		return refuse("a strict limit has a count of at least 2")
 	case l.strict && l.burst >= l.count:
 		return refuse("the burst of a strict limit is not less than its count")
 	}
-	if l.name != "" {
-		if err := naming.CheckName(l.name); err != nil {
-			return refuse("%v", err)
+	for what, name := range map[string]string{"name": l.name, "unit": l.counts} {
+		if name == "" {
+			continue
 		}
-		if strings.Contains(l.name, " ") {
-			return refuse("the name has a space")
+		if err := naming.CheckName(name); err != nil {
+			return refuse("the %s: %v", what, err)
+		}
+		if strings.Contains(name, " ") {
+			return refuse("the %s has a space", what)
 		}
 	}
-	hi, lo := bits.Mul64(uint64(l.burst), uint64(l.per))
-	if hi >= uint64(l.back()) {
+	if l.calendar.unit != noCalendar {
+		return nil
+	}
+	if !l.refillsInTime(l.burst) {
 		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
 	}
-	if window, _ := bits.Div64(hi, lo, uint64(l.back())); window > uint64(maxWindow) {
-		return refuse("refilling the burst takes longer than %s", shortDuration(maxWindow))
+	if l.explicitOverdraft && !l.refillsInTime(l.overdraft) {
+		return refuse("refilling the overdraft takes longer than %s", shortDuration(maxWindow))
 	}
 	return nil
+}
+
+// refillsInTime reports whether n tokens come back within the longest window.
+func (l Limit) refillsInTime(n int64) bool {
+	hi, lo := bits.Mul64(uint64(n), uint64(l.per))
+	if hi >= uint64(l.back()) {
+		return false
+	}
+	window, _ := bits.Div64(hi, lo, uint64(l.back()))
+	return window <= uint64(maxWindow)
 }
 
 // back is how many tokens come back in a period.
@@ -220,37 +188,11 @@ func (l Limit) back() int64 {
 	return l.count
 }
 
-// interval is the time in which one token comes back, rounded up to the nanosecond.
+// interval is the time in which one token comes back, rounded up to the nanosecond; of a calendar's
+// limit, what stands for a token.
 func (l Limit) interval() time.Duration {
+	if l.calendar.unit != noCalendar {
+		return 1
+	}
 	return (l.per + time.Duration(l.back()) - 1) / time.Duration(l.back())
-}
-
-func parsePeriod(s string) (time.Duration, error) {
-	if s != "" && s[0] >= 'a' && s[0] <= 'z' {
-		s = "1" + s
-	}
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.ParseInt(days, 10, 64)
-		if err != nil || n < 1 || n > int64(maxWindow/(24*time.Hour)) {
-			return 0, fmt.Errorf("bad period %q", s)
-		}
-		return time.Duration(n) * 24 * time.Hour, nil
-	}
-	per, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fmt.Errorf("bad period %q", s)
-	}
-	return per, nil
-}
-
-// shortDuration is d.String() without the zero units at its end: 1m, not 1m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

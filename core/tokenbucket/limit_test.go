@@ -20,8 +20,11 @@ func TestTextForm(t *testing.T) {
 		"1/500ms":                    tokenbucket.Per(1, 500*time.Millisecond),
 		"3/1h30m":                    tokenbucket.Per(3, 90*time.Minute),
 		"999999999999999/1s burst=1": tokenbucket.PerSecond(999_999_999_999_999).Burst(1),
-		"100/1m strict":              tokenbucket.Strict(100, time.Minute),
-		"9/1s strict burst=8 name=x": tokenbucket.Strict(9, time.Second).Burst(8).Named("x"),
+		"5/24h overdraft=0 counts=tokens reset-on-change": tokenbucket.PerDay(5).Overdraft(0).Counts("tokens").ResetOnChange(),
+		"10/day": tokenbucket.Daily(10), "10/week name=x": tokenbucket.Weekly(10).Named("x"),
+		"10/month overdraft=3 from=15 in=UTC": tokenbucket.Monthly(10).Overdraft(3).From(15).In(time.UTC),
+		"100/1m strict":                       tokenbucket.Strict(100, time.Minute),
+		"9/1s strict burst=8 name=x":          tokenbucket.Strict(9, time.Second).Burst(8).Named("x"),
 	} {
 		if got := want.String(); got != text {
 			t.Errorf("prints %q, want %q", got, text)
@@ -55,7 +58,7 @@ func TestTextMarshaling(t *testing.T) {
 func TestBadText(t *testing.T) {
 	for _, text := range []string{
 		"", "100", "/1m", "100/", "x/1m", "100/x", "100/1m burst", "100/1m burst=", "100/1m burst=x", "100/1m name=",
-		"100/1m burst=1 burst=2", "100/1m other=1", "100/1m strict=1", "100/1m strict strict", "1/1m strict", "5/1m strict burst=5", "0/1m", "-1/1m", "100/0s", "100/-1m", "100/1m burst=0",
+		"100/1m burst=1 burst=2", "100/1m overdraft=-1", "100/1m overdraft=x", "1/1d overdraft=4000", "1/day burst=5", "1/day strict", "1/week from=2", "1/month from=0", "1/month from=32", "1/month in=", "1/month in=Nowhere", "1/1m from=2", "1/1m in=UTC", "100/1m counts=", "100/1m reset-on-change=1", "100/1m other=1", "100/1m strict=1", "100/1m strict strict", "1/1m strict", "5/1m strict burst=5", "0/1m", "-1/1m", "100/0s", "100/-1m", "100/1m burst=0",
 		"99999999999999999999/1m", "100/99999d", "100/-1d",
 	} {
 		if l, err := tokenbucket.ParseLimit(text); !errors.Is(err, tokenbucket.ErrInvalidLimit) {
@@ -91,6 +94,16 @@ func TestInvalidLimits(t *testing.T) {
 		{tokenbucket.PerSecond(1).Named("a b"), "space"},
 		{tokenbucket.PerSecond(1).Named("é"), "ASCII"},
 		{tokenbucket.PerSecond(1).Named(strings.Repeat("n", 129)), "129 bytes"},
+		{tokenbucket.PerDay(1).Overdraft(-1), "overdraft"},
+		{tokenbucket.PerDay(1).Overdraft(1e12), "refilling"},
+		{tokenbucket.PerDay(1).Counts("a b"), "space"},
+		{tokenbucket.PerDay(1).From(1), "only limits of a calendar"},
+		{tokenbucket.PerDay(1).In(time.UTC), "only limits of a calendar"},
+		{tokenbucket.Monthly(1).From(32), "day 32"},
+		{tokenbucket.Monthly(1).From(-1), "day -1"},
+		{tokenbucket.Daily(1).From(1), "day 1"},
+		{tokenbucket.Daily(1).Burst(2), "has no burst"},
+		{tokenbucket.Daily(1).In(time.FixedZone("somewhere", 60)), "LoadLocation"},
 		{tokenbucket.Limits{}, "no limits"},
 		{tokenbucket.Limits{tokenbucket.PerSecond(1), tokenbucket.PerSecond(2)}, `called "1s"`},
 		{tokenbucket.Limits{tokenbucket.PerSecond(1).Named("x"), tokenbucket.PerMinute(2).Named("x")}, `called "x"`},
@@ -111,7 +124,7 @@ func TestInvalidLimits(t *testing.T) {
 func noPlan(context.Context, string) (tokenbucket.Plan, error) { return nil, nil }
 
 func FuzzParseLimit(f *testing.F) {
-	for _, s := range []string{"100/1m", "5/s burst=20", "1000/1d name=daily", "1/500ms", "a/b", "1/1h0m", "7/m burst=07", "7/m strict burst=3", "2/m strict"} {
+	for _, s := range []string{"100/1m", "5/s burst=20", "1000/1d name=daily", "1/500ms", "a/b", "1/1h0m", "7/m burst=07", "7/m strict burst=3", "2/m strict", "2/m overdraft=5 counts=x reset-on-change"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,8 +1,8 @@
 // Package tokenbucket limits how often something may happen: at most N per time, for each key.
 //
 // The algorithm is the virtual scheduling form of GCRA, the Generic Cell Rate Algorithm (ITU-T
-// I.371, annex A): the state of a key is the time at which its bucket will be full again, which every
-// charge postpones. All arithmetic is in integers.
+// I.371, annex A): the state of a key is the time at which its bucket will be full again, which
+// every charge postpones. All arithmetic is in integers.
 package tokenbucket
 
 import (
@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -26,14 +28,17 @@ import (
 // middleware of their framework. Limiters with the same name on the same store share their buckets,
 // in one process as in several. All methods may be called concurrently.
 type Limiter struct {
-	store store.Buckets
-	name  string
-	plan  atomic.Pointer[compiledPlan]
+	store  store.Buckets
+	name   string
+	parent *Limiter // or nil
+	plan   atomic.Pointer[compiledPlan]
 
 	namesake  *namesake.Member
 	telemetry *telemetry.RateLimit
 
-	queues queues // of waiters
+	candidate *compiledPlan // or nil
+	blocks    *blocks       // or nil
+	queues    queues        // of waiters
 
 	changing sync.Mutex    // of the plan, and of closed
 	closed   chan struct{} // closed by Close
@@ -41,8 +46,8 @@ type Limiter struct {
 
 // New returns a limiter that keeps the buckets of its keys in store, under name.
 //
-// Limiters with the same name should have the same plan; different ones in this process are logged to
-// slog.Default().
+// Limiters with the same name should have the same plan; different ones in this process are logged
+// to slog.Default().
 //
 // It returns an error that matches [ErrInvalidLimit] if the plan makes no sense, and another one if
 // the store is nil, or if the name is empty, longer than 128 bytes or not printable ASCII.
@@ -50,17 +55,38 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 	if naming.IsNil(st) {
 		return nil, errors.New("tokenbucket: New: nil store")
 	}
+	if !reflect.TypeOf(st).Comparable() {
+		return nil, fmt.Errorf("tokenbucket: New: a store of type %T cannot be compared with another; use a pointer", st)
+	}
 	if err := naming.CheckName(name); err != nil {
 		return nil, fmt.Errorf("tokenbucket: New: %w", err)
 	}
 	var c config
 	option.Apply(&c, opts)
+	switch {
+	case c.within && c.parent == nil:
+		return nil, errors.New("tokenbucket: New: Within: nil limiter")
+	case c.within && c.parent.store != st:
+		return nil, fmt.Errorf("tokenbucket: New: Within: %q has another store", c.parent.name)
+	case c.blocks && (c.block < 2 || c.block > maxBlock):
+		return nil, fmt.Errorf("tokenbucket: New: WithLease: %d is not between 2 and %d", c.block, maxBlock)
+	}
 	l := &Limiter{
-		store: st, name: name, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
+		store: st, name: name, parent: c.parent, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
 		closed: make(chan struct{}),
 	}
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
+	}
+	if c.candidates {
+		candidate, err := compileCandidate(name, c.candidate)
+		if err != nil {
+			return nil, err
+		}
+		l.candidate = candidate
+	}
+	if c.blocks {
+		l.blocks = newBlocks(c.block)
 	}
 	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
 	return l, nil
@@ -69,9 +95,10 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 // Name returns the name that the limiter was built with.
 func (l *Limiter) Name() string { return l.name }
 
-// SetPlan replaces the plan for all decisions that begin after it returns, also those of callers that
-// wait. What a key owes is time, so its bucket carries over to the new plan: a key that was out of
-// tokens does not start afresh.
+// SetPlan replaces the plan for all decisions that begin after it returns, also those of callers
+// that wait. The tokens that a key has used stay used, of limits whose names stay the same, as
+// [Limits] says: of a key that has used 20 of 20 a day, 980 of 1,000 a day remain.
+// [Limit.ResetOnChange] begins with a full bucket instead.
 //
 // An error matches [ErrInvalidLimit] or [ErrClosed], and leaves the old plan in force.
 func (l *Limiter) SetPlan(plan Plan) error {
@@ -92,6 +119,10 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	l.namesake.Change(settingsOf(plan))
 	return nil
 }
+
+// FixedPlan reports whether the plan is the same for all keys, and needs no context: neither a
+// [PlanFunc] nor [Cached].
+func (l *Limiter) FixedPlan() bool { return l.plan.Load().choose == nil }
 
 // Close ends the limiter: callers that wait return [ErrClosed], as later calls do. It sends
 // nothing, and does not close the store. Buckets stay as they are. It returns nil.
@@ -129,8 +160,9 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 // The error is a *[CostError] if n exceeds a burst, so that waiting could never help,
 // [ErrInvalidCost] if n is negative, [ErrInvalidKey] if the key is empty or longer than 1,024
 // bytes, [ErrClosed], the PlanFunc's own error, or the context's. An error that matches
-// store.ErrUnavailable says that the store, or the source of plans, did not decide; if it matches store.ErrUnconfirmed too,
-// the charge may have been made. It is not retried, so that no key is charged twice.
+// store.ErrUnavailable says that the store, or the source of plans, did not decide; if it matches
+// store.ErrUnconfirmed too, the charge may have been made. It is not retried, so that no key is
+// charged twice.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	err = l.decide(ctx, key, n, true, &d)
 	return d, err
@@ -139,36 +171,66 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, 
 // Peek returns the decision that [Limiter.Allow] would make now, and charges nothing. Its errors
 // are those of AllowN.
 func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, key, 1, false, &d)
+	plan, err := l.limits(ctx, key)
+	if err != nil {
+		return d, err
+	}
+	err = l.take(ctx, key, plan, plan.charges(0), 0, plan.charges(1), &d)
 	return d, err
 }
 
-// Reset fills the buckets of the key's present plan. Errors are those of AllowN.
-func (l *Limiter) Reset(ctx context.Context, key string) error {
+// AllowAtMost takes as many tokens of the key as there are, up to n: the same number of every limit
+// of its plan, which the decision's Taken has. If there is none, it is a denial, whose RetryAfter
+// is that of one token. n may exceed a burst; less than 1 is [ErrInvalidCost]. Other errors are
+// those of AllowN.
+func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, err error) {
+	if n < 1 {
+		return d, ErrInvalidCost
+	}
 	plan, err := l.limits(ctx, key)
 	if err != nil {
+		return d, err
+	}
+	if err = l.take(ctx, key, plan, plan.charges(1), n, nil, &d); err == nil && len(plan.meters) == 0 {
+		d.Taken = n
+	}
+	return d, err
+}
+
+// Reset fills the buckets of the key's present plan, ends its hold, and forgets its offences
+// ([Limiter.HoldAgain]). Errors are those of AllowN.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	plan, err := l.limits(ctx, key)
+	if err != nil || len(plan.meters) == 0 {
 		return err
 	}
-	if len(plan.meters) == 0 {
-		return nil
+	turn, offences := Escalation{first: time.Hour, longest: time.Hour}.meters()
+	if l.blocks != nil {
+		defer l.blocks.drop(key)
 	}
-	buckets := make([]string, len(plan.meters))
-	for i, m := range plan.meters {
-		buckets[i] = m.bucket
-	}
-	return l.store.ResetTokens(ctx, l.name, key, buckets)
+	return l.store.ResetTokens(ctx, l.request(key, append(plan.charges(0), turn.charge(0), offences.charge(0))))
 }
 
 func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
+	if l.parent != nil {
+		if err := l.checkParents(key); err != nil {
+			return nil, err
+		}
+	}
 	return l.plan.Load().limits(ctx, key)
 }
 
-// decide makes a decision in place: returning it would copy it several times, which takes about as
-// long as making it.
-func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, d *Decision) error {
+// request returns a request about the buckets of a key.
+func (l *Limiter) request(key string, charges []store.Charge) store.TokenRequest {
+	return store.TokenRequest{Limiter: l.name, Key: key, Home: l.home(key), Charges: charges}
+}
+
+// decide makes a decision about n tokens in place: returning it would copy it several times, which
+// takes about as long as making it. The first decision about a request asks the candidate, too.
+func (l *Limiter) decide(ctx context.Context, key string, n int64, first bool, d *Decision) error {
 	if n < 0 {
 		return ErrInvalidCost
 	}
@@ -176,42 +238,46 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, charge bool, 
 	if err != nil {
 		return err
 	}
-	for i := range plan.meters {
-		if m := &plan.meters[i]; n > m.burst {
-			return &CostError{Limit: m.name, Cost: n, Burst: m.burst}
-		}
+	if err := plan.affords(n); err != nil {
+		return err
 	}
-	take := int64(0)
-	if charge {
-		take = n
+	if l.candidate != nil && first {
+		l.tryCandidate(ctx, key, func(*meter) int64 { return n })
 	}
+	if l.blocks != nil && n == 1 && len(plan.meters) > 0 {
+		return l.allowLeased(ctx, key, plan, d)
+	}
+	return l.take(ctx, key, plan, plan.charges(n), 0, nil, d)
+}
+
+// take makes a decision about charges in place, which are made up to atMost times if that is not zero. If
+// it is about others, to the same buckets, it only looks at them.
+func (l *Limiter) take(
+	ctx context.Context, key string, plan *fixedPlan, charges []store.Charge, atMost int64, others []store.Charge, d *Decision,
+) error {
 	began := l.telemetry.Begin(ctx)
 	if len(plan.meters) == 0 {
 		d.plan, d.Allowed = plan, true
 		l.telemetry.End(ctx, began, telemetry.RateLimitAcquired, nil)
 		return nil
 	}
-	reply, err := l.store.TakeTokens(ctx, l.name, key, plan.charges(take))
-	if err != nil {
-		l.telemetry.End(ctx, began, telemetry.RateLimitError, err)
-		return err
+	// A request is large: made here, it is copied once.
+	reply, err := l.store.TakeTokens(ctx, store.TokenRequest{Limiter: l.name, Key: key, Home: l.home(key), Charges: charges, AtMost: atMost})
+	if err == nil {
+		d.plan = plan
+		d.read(&reply, charges, others)
 	}
-	d.plan, d.debts = plan, reply.Debts
-	if reply.Cached {
-		d.Source = FromCache
+	l.telemetry.End(ctx, began, resultOf(d, err), err)
+	return err
+}
+
+// resultOf returns a decision's result in telemetry.
+func resultOf(d *Decision, err error) telemetry.RateLimitResult {
+	switch {
+	case err != nil:
+		return telemetry.RateLimitError
+	case d.Allowed:
+		return telemetry.RateLimitAcquired
 	}
-	if !charge || !reply.Allowed { // else the debt has it already
-		d.asked = n
-		for i := range plan.meters {
-			m := &plan.meters[i]
-			d.RetryAfter = max(d.RetryAfter, m.wait(reply.Debts.At(i), m.cost(n)))
-		}
-	}
-	d.Allowed = reply.Allowed && d.RetryAfter == 0
-	result := telemetry.RateLimitDenied
-	if d.Allowed {
-		result = telemetry.RateLimitAcquired
-	}
-	l.telemetry.End(ctx, began, result, nil)
-	return nil
+	return telemetry.RateLimitDenied
 }

@@ -140,13 +140,95 @@ func TestSetPlan(t *testing.T) {
 	if d, _ := l.AllowN(t.Context(), "k", 10); !d.Allowed {
 		t.Error("the refused plan is used")
 	}
-	if err := l.SetPlan(tokenbucket.PerHour(20)); err != nil {
+	if err := l.SetPlan(tokenbucket.PerHour(25)); err != nil {
 		t.Fatal(err)
 	}
-	// The debt of the key is an hour, under the new plan too.
-	if d, _ := l.Allow(t.Context(), "k"); d.Allowed || d.Limits()[0].Capacity != 20 {
+	if d, _ := l.Allow(t.Context(), "k"); !d.Allowed || d.Limits()[0].Capacity != 25 {
 		t.Errorf("%+v", d)
 	}
+}
+
+// Tokens that were used stay used, whatever plan comes after them.
+func TestUsedTokensStayUsed(t *testing.T) {
+	const day = 24 * time.Hour
+	for name, c := range map[string]struct {
+		before tokenbucket.Plan
+		used   int64
+		after  tokenbucket.Plan
+		left   []int64
+	}{
+		"up":           {tokenbucket.PerDay(20), 20, tokenbucket.PerDay(100_000), []int64{99_980}},
+		"down":         {tokenbucket.PerDay(100_000), 15, tokenbucket.PerDay(20), []int64{5}},
+		"far down":     {tokenbucket.PerDay(100_000), 5000, tokenbucket.PerDay(20), []int64{0}},
+		"period":       {tokenbucket.PerDay(20), 15, tokenbucket.PerHour(40), []int64{25}},
+		"another":      {tokenbucket.PerDay(20), 15, tokenbucket.Limits{tokenbucket.PerDay(20), tokenbucket.PerHour(10)}, []int64{5, 10}},
+		"another less": {tokenbucket.Limits{tokenbucket.PerDay(20), tokenbucket.PerHour(10)}, 5, tokenbucket.PerDay(20), []int64{15}},
+		"named":        {tokenbucket.Limits{tokenbucket.PerHour(10).Named("a"), tokenbucket.PerDay(20).Named("b")}, 5, tokenbucket.PerDay(30).Named("b"), []int64{25}},
+		"renamed":      {tokenbucket.PerDay(20), 15, tokenbucket.PerDay(20).Named("b"), []int64{20}},
+		"reset":        {tokenbucket.PerDay(20), 15, tokenbucket.PerDay(30).ResetOnChange(), []int64{30}},
+		"no reset":     {tokenbucket.PerDay(20).ResetOnChange(), 15, tokenbucket.Per(20, day).ResetOnChange(), []int64{5}},
+		"burst":        {tokenbucket.PerDay(20), 15, tokenbucket.PerDay(20).Burst(18), []int64{3}},
+		"calendar":     {tokenbucket.PerHour(20).Named("x"), 15, tokenbucket.Daily(20).Named("x"), []int64{20}},
+		"none":         {tokenbucket.PerDay(20), 15, tokenbucket.Unlimited(), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, c.before, func(t *testing.T, l *tokenbucket.Limiter, _ *storetest.Faulty) {
+				if d := must(l.AllowN(t.Context(), "k", c.used)); !d.Allowed {
+					t.Fatalf("%+v", d)
+				}
+				if err := l.SetPlan(c.after); err != nil {
+					t.Fatal(err)
+				}
+				for i, s := range must(l.Peek(t.Context(), "k")).Limits() {
+					if s.Remaining != c.left[i] {
+						t.Errorf("%d of %q remain, want %d", s.Remaining, s.Name, c.left[i])
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAllowAtMost(t *testing.T) {
+	inBubble(t, tokenbucket.Limits{tokenbucket.PerMinute(10).Named("a"), tokenbucket.PerDay(100).Named("b")},
+		func(t *testing.T, l *tokenbucket.Limiter, _ *storetest.Faulty) {
+			for _, c := range []struct{ n, taken int64 }{{4, 4}, {20, 6}, {20, 0}} {
+				if d := must(l.AllowAtMost(t.Context(), "k", c.n)); d.Taken != c.taken || d.Allowed != (c.taken > 0) || d.Allowed != (d.RetryAfter == 0) {
+					t.Errorf("%d at most: %+v", c.n, d)
+				}
+			}
+			if d := must(l.Peek(t.Context(), "k")); d.Limits()[1].Remaining != 90 {
+				t.Errorf("%+v", d.Limits())
+			}
+			for _, n := range []int64{0, -1} {
+				if _, err := l.AllowAtMost(t.Context(), "k", n); !errors.Is(err, tokenbucket.ErrInvalidCost) {
+					t.Errorf("%d: %v", n, err)
+				}
+			}
+			if err := l.SetPlan(tokenbucket.Unlimited()); err != nil {
+				t.Fatal(err)
+			}
+			if d := must(l.AllowAtMost(t.Context(), "k", 1<<40)); d.Taken != 1<<40 {
+				t.Errorf("%+v", d)
+			}
+		})
+}
+
+// What takes x/time/rate's waiters takes a key of a limiter.
+func TestKeyWaiter(t *testing.T) {
+	inBubble(t, tokenbucket.PerSecond(1), func(t *testing.T, l *tokenbucket.Limiter, _ *storetest.Faulty) {
+		var waiter interface {
+			Wait(ctx context.Context) error
+			WaitN(ctx context.Context, n int) error
+		} = l.Key("psp")
+		began := time.Now()
+		if err := errors.Join(waiter.Wait(t.Context()), waiter.WaitN(t.Context(), 1)); err != nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if d := must(l.Peek(t.Context(), "psp")); d.Allowed {
+			t.Errorf("%+v", d)
+		}
+	})
 }
 
 // A hundred requests a minute, at most twenty of them at once.
@@ -202,7 +284,8 @@ func ExamplePlanFunc() {
 	// anyone 1
 }
 
-// A PlanFunc's limits are compiled for every decision: the limit, its meter, its charge and their slice.
+// A PlanFunc's limits are compiled for every decision: the limit, its meter, its charge and their
+// slice.
 func TestAllocationsOfAPlanFunc(t *testing.T) {
 	st := memstore.New()
 	defer st.Close()

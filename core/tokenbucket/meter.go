@@ -1,26 +1,57 @@
 package tokenbucket
 
 import (
+	"cmp"
 	"math/bits"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // meter does a limit's arithmetic: it turns tokens into time and back.
 type meter struct {
-	name     string // in decisions and headers
-	bucket   string // in the store
-	burst    int64
-	interval time.Duration // in which a token comes back, rounded up to the nanosecond
-	capacity time.Duration // of burst tokens
-	count    int64         // tokens that come back in each period
-	per      time.Duration
+	name      string // in decisions and headers
+	unit      string // of costs
+	bucket    string // in the store
+	burst     int64
+	interval  time.Duration // in which a token comes back, rounded up to the nanosecond
+	capacity  time.Duration // of burst tokens
+	overdraft time.Duration // by which a debt may exceed the capacity
+	count     int64         // tokens that come back in each period
+	per       time.Duration
+	fresh     bool // a change of the rate fills the bucket
+	calendar  calendar
 }
+
+// internalBucket is in the names of buckets that no limit's name can have.
+const internalBucket = " "
 
 // newMeter compiles a limit that has passed check.
 func newMeter(l Limit, name, bucket string) meter {
-	m := meter{name: name, bucket: bucket, burst: l.burst, interval: l.interval(), count: l.back(), per: l.per}
+	m := meter{
+		name: name, unit: cmp.Or(l.counts, name), bucket: bucket, burst: l.burst, interval: l.interval(), count: l.back(), per: l.per,
+		fresh: l.resetOnChange, calendar: l.calendar,
+	}
+	if l.calendar.unit != noCalendar {
+		m.bucket += internalBucket + unitNames[l.calendar.unit] // another kind of bucket than that of a rate
+	}
 	m.capacity = m.cost(l.burst)
+	m.overdraft = m.capacity
+	if l.explicitOverdraft {
+		m.overdraft = m.cost(l.overdraft)
+	}
 	return m
+}
+
+// charge is what n tokens cost now.
+func (m *meter) charge(n int64) store.Charge {
+	c := store.Charge{
+		Bucket: m.bucket, Cost: m.cost(n), Capacity: m.capacity, Overdraft: m.overdraft, Interval: m.interval, Fresh: m.fresh,
+	}
+	if m.calendar.unit != noCalendar {
+		c.Period = m.calendar.periodAt(time.Now())
+	}
+	return c
 }
 
 // cost is the time in which n tokens come back, for 0 <= n <= burst.
@@ -32,13 +63,20 @@ func (m *meter) remaining(debt time.Duration) int64 {
 }
 
 // wait is how long a bucket with this debt needs until it can afford the cost: zero if it can now.
-func (m *meter) wait(debt, cost time.Duration) time.Duration {
+// The period of a calendar lasts until end.
+func (m *meter) wait(debt, cost, end time.Duration) time.Duration {
+	switch {
+	case cost == 0, debt+cost <= m.capacity:
+		return 0
+	case m.calendar.unit != noCalendar:
+		return ceil(max(end, 1))
+	}
 	return ceil(max(debt+cost-m.capacity, 0))
 }
 
-// atRate is a debt as the limit's own rate counts it, rounded up: without what the rounding of the interval
-// has added. A second's tokens come back in a second, and not in a few nanoseconds more, which a header
-// would call two seconds.
+// atRate is a debt as the limit's own rate counts it, rounded up: without what the rounding of the
+// interval has added. A second's tokens come back in a second, and not in a few nanoseconds more,
+// which a header would call two seconds.
 func (m *meter) atRate(debt time.Duration) time.Duration {
 	exact, counted := uint64(m.per), uint64(m.interval)*uint64(m.count) // of count tokens
 	if exact == counted {
@@ -49,14 +87,23 @@ func (m *meter) atRate(debt time.Duration) time.Duration {
 	return time.Duration(d + min(rest, 1))
 }
 
-// tell describes the bucket after a decision, in place: to copy a description takes longer than to make it.
-func (m *meter) tell(s *LimitState, debt, cost time.Duration) {
+// tell describes the bucket after a decision, in place: to copy a description takes longer than to
+// make it.
+func (m *meter) tell(s *LimitState, debt, cost, end time.Duration) {
 	s.Name = m.name
 	s.Capacity = m.burst
-	s.Window = ceil(m.atRate(m.capacity))
+	s.RetryAfter = m.wait(debt, cost, end)
 	s.Remaining = m.remaining(debt)
-	s.Reset = ceil(m.atRate(debt))
-	s.RetryAfter = m.wait(debt, cost)
+	if m.calendar.unit == noCalendar {
+		s.Window, s.Reset = ceil(m.atRate(m.capacity)), ceil(m.atRate(debt))
+		if s.Remaining < m.burst {
+			s.Next = m.wait(debt, m.cost(s.Remaining+1), 0)
+		}
+		return
+	}
+	if s.Window = m.per; debt > 0 {
+		s.Reset, s.Next = ceil(end), ceil(end)
+	}
 }
 
 // ceil rounds up to the microsecond, in which a store's clock may count.

@@ -13,7 +13,16 @@ const ScopeName = "github.com/lockkeeper/lockkeeper/core/tokenbucket"
 // Option is an optional setting of [New].
 type Option func(*config)
 
-type config struct{ providers telemetry.Providers }
+type config struct {
+	providers telemetry.Providers
+	parent    *Limiter
+	within    bool // a parent was given, which may be nil
+
+	candidate  Plan
+	candidates bool // a candidate was given
+	block      int64
+	blocks     bool // a size of blocks was given
+}
 
 // WithMeterProvider sets where the limiter's metrics go: to the global provider if not set, or nil.
 func WithMeterProvider(p metric.MeterProvider) Option {

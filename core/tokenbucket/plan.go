@@ -11,7 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Plan is what a [Limiter] enforces: a [Limit], [Limits], [Unlimited], a [PlanFunc], or one that is [Cached].
+// Plan is what a [Limiter] enforces: a [Limit], [Limits], [Unlimited], a [PlanFunc], or one that is
+// [Cached].
 type Plan interface {
 	// compile prepares the plan of a limiter with the given name for use.
 	compile(limiter string) (compiledPlan, error)
@@ -20,8 +21,10 @@ type Plan interface {
 // Limits are several limits on one key, such as a burst a second and a quota a day. A decision over
 // them is all or nothing: a request that one of them denies charges none of them.
 //
-// A limit's bucket is kept under its name, or under its period when it has none; two limits of
-// the same name, or of the same period and unnamed, are an error.
+// A limit's bucket is kept under its name. Of those that have none, the first one's is that of a
+// plan of one limit, which so keeps its bucket when others are added, and the other ones' are kept
+// under their periods. Two limits of the same name, or of the same period and unnamed, are an
+// error.
 type Limits []Limit
 
 // PlanFunc chooses the limits for a key, as when every tier of customers has its own. It is called
@@ -80,15 +83,30 @@ func (p *compiledPlan) limits(ctx context.Context, key string) (*fixedPlan, erro
 type fixedPlan struct {
 	meters []meter
 	one    []store.Charge // of one token, which most decisions are about
+	dated  bool           // charges depend on the time
 }
 
 func fix(meters ...meter) compiledPlan {
-	return compiledPlan{fixed: &fixedPlan{meters, charges(meters, 1)}}
+	plan := &fixedPlan{meters: meters, one: charges(meters, 1)}
+	for i := range meters {
+		plan.dated = plan.dated || meters[i].calendar.unit != noCalendar
+	}
+	return compiledPlan{fixed: plan}
+}
+
+// affords returns an error if n tokens are more than a burst.
+func (p *fixedPlan) affords(n int64) error {
+	for i := range p.meters {
+		if m := &p.meters[i]; n > m.burst {
+			return &CostError{Limit: m.name, Cost: n, Burst: m.burst}
+		}
+	}
+	return nil
 }
 
 // charges returns those of n tokens, which no store changes.
 func (p *fixedPlan) charges(n int64) []store.Charge {
-	if n == 1 {
+	if n == 1 && !p.dated {
 		return p.one
 	}
 	return charges(p.meters, n)
@@ -97,8 +115,7 @@ func (p *fixedPlan) charges(n int64) []store.Charge {
 func charges(meters []meter, n int64) []store.Charge {
 	c := make([]store.Charge, len(meters))
 	for i := range meters {
-		m := &meters[i]
-		c[i] = store.Charge{Bucket: m.bucket, Cost: m.cost(n), Capacity: m.capacity}
+		c[i] = meters[i].charge(n)
 	}
 	return c
 }
@@ -122,19 +139,23 @@ func (ls Limits) compile(limiter string) (compiledPlan, error) {
 	}
 	meters := make([]meter, len(ls))
 	taken := make(map[string]bool, len(ls))
+	unnamed := 0
 	for i, l := range ls {
 		if err := l.check(); err != nil {
 			return compiledPlan{}, err
 		}
-		name, bucket := l.name, l.name
-		if name == "" {
-			bucket = shortDuration(l.per)
-			name = limiter + "-" + bucket
+		known := cmp.Or(l.name, l.period())
+		if taken[known] {
+			return compiledPlan{}, fmt.Errorf("%w: two limits are called %q; tell them apart with Named", ErrInvalidLimit, known)
 		}
-		if taken[bucket] {
-			return compiledPlan{}, fmt.Errorf("%w: two limits are called %q; tell them apart with Named", ErrInvalidLimit, bucket)
+		taken[known] = true
+		name, bucket := known, known
+		if l.name == "" {
+			name = limiter + "-" + known
+			if unnamed++; unnamed == 1 {
+				bucket = ""
+			}
 		}
-		taken[bucket] = true
 		meters[i] = newMeter(l, name, bucket)
 	}
 	return fix(meters...), nil

@@ -14,11 +14,12 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 }
 
 // WaitN takes n tokens of the key, of every limit of its plan, as soon as all of them have as many.
-// The waiters for a key in this process are served in order of arrival, and one of them asks the store;
-// among processes, and between waiters and callers of [Limiter.Allow], there is no order.
+// The waiters for a key in this process are served in order of arrival, and one of them asks the
+// store; among processes, and between waiters and callers of [Limiter.Allow], there is no order.
 //
-// It blocks until the context ends. If the tokens are known to come after the context's deadline, it
-// returns at once an error that matches context.DeadlineExceeded. Other errors are those of
+// It blocks until the context ends. If the tokens are known to come after the context's deadline,
+// it returns at once an error that matches context.DeadlineExceeded. Waiters learn within 10 s of
+// tokens that are given back ([Reservation.Settle], [Limiter.Reset]). Other errors are those of
 // [Limiter.AllowN], at any time: it does not wait for a store that is unavailable. After an error
 // nothing was charged, except where it matches store.ErrUnconfirmed.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
@@ -28,10 +29,31 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	return err
 }
 
+// KeyWaiter waits for the tokens of one key: [Limiter.Key] makes one.
+type KeyWaiter struct {
+	limiter *Limiter
+	key     string
+}
+
+// Key returns the waits of one key, in the methods of a [golang.org/x/time/rate.Limiter]: what
+// takes an interface of those can so be limited across processes.
+func (l *Limiter) Key(key string) KeyWaiter { return KeyWaiter{l, key} }
+
+// Wait is [Limiter.Wait] for the key.
+func (w KeyWaiter) Wait(ctx context.Context) error { return w.limiter.WaitN(ctx, w.key, 1) }
+
+// WaitN is [Limiter.WaitN] for the key.
+func (w KeyWaiter) WaitN(ctx context.Context, n int) error {
+	return w.limiter.WaitN(ctx, w.key, int64(n))
+}
+
 // waitUntraced is WaitN without telemetry.
 func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
+	first := true // decision
 	if !l.queues.any(key) {
-		d, err := l.AllowN(ctx, key, n)
+		var d Decision
+		err := l.decide(ctx, key, n, first, &d)
+		first = false
 		if err != nil || d.Allowed {
 			return err
 		}
@@ -47,7 +69,9 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 	defer q.unlock()
 	for {
 		changed := l.queues.change()
-		d, err := l.AllowN(ctx, key, n)
+		var d Decision
+		err := l.decide(ctx, key, n, first, &d)
+		first = false
 		if err != nil || d.Allowed {
 			return err
 		}
@@ -55,7 +79,11 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 		if err := inTime(ctx, due); err != nil {
 			return err
 		}
-		if err := q.until(ctx, l.closed, changed, due); err != nil {
+		ask := due
+		if d.RetryAfter > lookAgain { // tokens may be given back, or the key reset
+			ask = time.Now().Add(lookAgain)
+		}
+		if err := q.until(ctx, l.closed, changed, due, ask); err != nil {
 			return err
 		}
 	}
@@ -140,8 +168,8 @@ func (qs *queues) leave(key string, q *queue) {
 	}
 }
 
-// lock blocks until the caller is the first in the queue. It returns an error at once if that will be
-// after the context's deadline.
+// lock blocks until the caller is the first in the queue. It returns an error at once if that will
+// be after the context's deadline.
 func (q *queue) lock(ctx context.Context, closed <-chan struct{}) error {
 	q.mu.Lock()
 	due := q.due
@@ -161,8 +189,12 @@ func (q *queue) lock(ctx context.Context, closed <-chan struct{}) error {
 
 func (q *queue) unlock() { <-q.head }
 
-// until blocks the first in the queue until due, or until the plan has changed.
-func (q *queue) until(ctx context.Context, closed, changed <-chan struct{}, due time.Time) error {
+// lookAgain is how often a waiter asks at least.
+const lookAgain = 10 * time.Second
+
+// until blocks the first in the queue until it is to ask again, or until the plan has changed. No
+// tokens are known to come before due.
+func (q *queue) until(ctx context.Context, closed, changed <-chan struct{}, due, ask time.Time) error {
 	q.mu.Lock()
 	select {
 	case <-changed:
@@ -170,7 +202,7 @@ func (q *queue) until(ctx context.Context, closed, changed <-chan struct{}, due 
 		q.due = due
 	}
 	q.mu.Unlock()
-	timer := time.NewTimer(time.Until(due))
+	timer := time.NewTimer(time.Until(ask))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

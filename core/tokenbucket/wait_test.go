@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -93,7 +94,8 @@ func TestWaitFailsAtOnceIfTheDeadlineIsTooEarly(t *testing.T) {
 			t.Errorf("more than the burst: %v", err)
 		}
 		wg.Wait()
-		// The failed calls were charged nothing: the next token is available a second after the last.
+		// The failed calls were charged nothing: the next token is available a second after the
+		// last.
 		if err := l.Wait(t.Context(), "k"); err != nil || time.Since(start) > 2001*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
@@ -185,4 +187,21 @@ func TestAChangeOfPlanEndsWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A waiter gets the tokens that a reservation gives back, and the candidate is asked once for it.
+func TestWaitForWhatIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := storetest.NewFaulty(memstore.New())
+		l := must(tokenbucket.New(st, "api", tokenbucket.PerDay(1), tokenbucket.WithCandidate(tokenbucket.PerDay(5).Named("more"))))
+		r := must(l.Reserve(t.Context(), "k", tokenbucket.Cost{"api": 1}))
+		time.AfterFunc(time.Minute, func() { _ = r.Cancel(t.Context()) })
+		calls, began := st.Calls(storetest.TakeTokens), time.Now()
+		if err := l.Wait(t.Context(), "k"); err != nil || time.Since(began) > 70*time.Second {
+			t.Errorf("waited for %v: %v", time.Since(began), err)
+		}
+		if n := st.Calls(storetest.TakeTokens) - calls; n > 10 {
+			t.Errorf("%d decisions", n)
+		}
+	})
 }

@@ -46,8 +46,8 @@ func (b *bucket) remaining(burst int64) int64 {
 	return whole.Int64()
 }
 
-// model has two bounds for one limit: exact is its bucket; in slow each token comes back a nanosecond later.
-// A store has as many tokens as slow at least, and never more than exact.
+// model has two bounds for one limit: exact is its bucket; in slow each token comes back a
+// nanosecond later. A store has as many tokens as slow at least, and never more than exact.
 type model struct {
 	burst       int64
 	exact, slow *bucket
@@ -84,8 +84,9 @@ func (m *model) check(t *rapid.T, s tokenbucket.LimitState, n int64) {
 	}
 }
 
-// Check makes decisions about a key of a store, at times that pass lets pass, in multiples of step: none that an
-// exact bucket would not allow, and all that a bucket would whose tokens come back a nanosecond later.
+// Check makes decisions about a key of a store, at times that pass lets pass, in multiples of step:
+// none that an exact bucket would not allow, and all that a bucket would whose tokens come back a
+// nanosecond later.
 func Check(t *rapid.T, buckets store.Buckets, pass func(time.Duration), step time.Duration) {
 	plan, models := draw(t)
 	l, err := tokenbucket.New(buckets, "model", plan)
@@ -143,8 +144,8 @@ func decide(t *rapid.T, l *tokenbucket.Limiter, models []*model) {
 
 const day = 24 * time.Hour
 
-// draw returns a plan of one limit to three. Among them are the slowest and the fastest ones, and those whose
-// windows are about 104 days: 2^53 ns.
+// draw returns a plan of one limit to three. Among them are the slowest and the fastest ones, and
+// those whose windows are about 104 days: 2^53 ns.
 func draw(t *rapid.T) (plan tokenbucket.Limits, models []*model) {
 	ordinary := rapid.Custom(func(t *rapid.T) time.Duration {
 		return time.Duration(rapid.Int64Range(1, 5_000_000).Draw(t, "µs")) * time.Microsecond
@@ -162,48 +163,4 @@ func draw(t *rapid.T) (plan tokenbucket.Limits, models []*model) {
 		models = append(models, newModel(count, per, burst))
 	}
 	return plan, models
-}
-
-// CheckDebts makes charges of any size to the buckets of a key, as if its plan changed each time, and compares the
-// debts with those of the contract. If back is set, the store's clock steps back at times.
-func CheckDebts(t *rapid.T, buckets store.Buckets, pass func(time.Duration), step time.Duration, back bool) {
-	lengths := rapid.OneOf(
-		rapid.Int64Range(0, 3000), rapid.Int64Range(1<<53-3000, 1<<53+3000), rapid.Int64Range(0, int64(7320*day)),
-	)
-	now, full := time.Duration(0), map[string]time.Duration{}
-	for range rapid.IntRange(1, 20).Draw(t, "steps") {
-		pause := (time.Duration(lengths.Draw(t, "pause")) / 8).Truncate(step)
-		if back && rapid.IntRange(0, 4).Draw(t, "back") == 0 {
-			pause = -pause
-		}
-		pass(pause)
-		now += pause
-		var charges []store.Charge
-		for i := range rapid.IntRange(1, 3).Draw(t, "charges") {
-			c := store.Charge{Bucket: string(rune('a' + i)), Capacity: time.Duration(lengths.Draw(t, "capacity"))}
-			c.Cost = rapid.SampledFrom([]time.Duration{0, 1, 999, 1000, c.Capacity / 2, c.Capacity, c.Capacity + 1}).Draw(t, "cost")
-			charges = append(charges, c)
-		}
-		reply, err := buckets.TakeTokens(t.Context(), "debts", "k", charges)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := make([]time.Duration, len(charges))
-		allowed := true
-		for i, c := range charges {
-			if gone, ok := full[c.Bucket]; ok {
-				want[i] = min(max(gone-now, 0), c.Capacity)
-			}
-			allowed = allowed && want[i]+c.Cost <= c.Capacity
-		}
-		for i, c := range charges {
-			if allowed && c.Cost > 0 {
-				want[i] += c.Cost
-				full[c.Bucket] = now + want[i]
-			}
-			if got := reply.Debts.At(i); reply.Allowed != allowed || got != want[i] {
-				t.Fatalf("charge %d: allowed %v with a debt of %d, want %v and %d", i, reply.Allowed, got, allowed, want[i])
-			}
-		}
-	}
 }

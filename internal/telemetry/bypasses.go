@@ -5,6 +5,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -40,5 +41,35 @@ func NewBypasses(p Providers, scope, policy, mechanism string) *Bypasses {
 func (b *Bypasses) Add(ctx context.Context, cause store.Cause) {
 	if b.counter.Enabled(ctx) {
 		b.counter.Add(ctx, 1, b.adds[cause]...)
+	}
+}
+
+const shadowReasonKey = attribute.Key("lockkeeper.shadow.reason")
+
+// Shadows counts the requests that passed a middleware that would have denied them.
+type Shadows struct {
+	counter metric.Int64Counter
+	set     []attribute.KeyValue
+}
+
+// NewShadows returns the counter of the middleware with this policy and mechanism.
+func NewShadows(p Providers, scope, policy, mechanism string) *Shadows {
+	return &Shadows{
+		counter: must(p.meter(scope).Int64Counter("lockkeeper.policy.shadow_denials",
+			metric.WithDescription("How many requests passed that would have been denied, as policy.Shadow has it."),
+			metric.WithUnit("{request}"))),
+		set: []attribute.KeyValue{policyKey.String(policy), mechanismKey.String(mechanism)},
+	}
+}
+
+// Add counts a request, and annotates the current span if it is recording. The reason is one of a
+// few.
+func (s *Shadows) Add(ctx context.Context, reason string) {
+	attr := shadowReasonKey.String(reason)
+	if s.counter.Enabled(ctx) {
+		s.counter.Add(ctx, 1, metric.WithAttributes(s.set...), metric.WithAttributes(attr))
+	}
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(attr)
 	}
 }

@@ -6,12 +6,16 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-const rateLimitResultKey = attribute.Key("lockkeeper.rate_limit.result")
+const (
+	rateLimitResultKey = attribute.Key("lockkeeper.rate_limit.result")
+	settlementKey      = attribute.Key("lockkeeper.rate_limit.settlement")
+)
 
 // RateLimitResult is the result of a decision.
 type RateLimitResult string
@@ -24,12 +28,24 @@ const (
 	RateLimitCanceled RateLimitResult = "canceled" // on spans only: the caller stopped waiting
 )
 
+// SettlementResult is the result of a settlement.
+type SettlementResult string
+
+// The results of settlements.
+const (
+	Settled       SettlementResult = "settled"
+	SettledInPart SettlementResult = "overdraft" // what was used beyond the overdraft is forgotten
+	NotSettled    SettlementResult = "error"     // the estimate stays, or perhaps
+)
+
 // RateLimit is the telemetry of a limiter.
 type RateLimit struct {
-	policy    attribute.KeyValue
-	decisions *Durations[RateLimitResult]
-	tracer    trace.Tracer
-	name      string // of spans
+	policy      attribute.KeyValue
+	decisions   *Durations[RateLimitResult]
+	settlements counts[SettlementResult]
+	candidates  counts[RateLimitResult]
+	tracer      trace.Tracer
+	name        string // of spans
 }
 
 // NewRateLimit returns the telemetry of the limiter with this name.
@@ -40,7 +56,43 @@ func NewRateLimit(p Providers, scope, policy string) *RateLimit {
 		bounds: StoreBounds, attributes: []attribute.KeyValue{t.policy}, key: rateLimitResultKey,
 		ends: []RateLimitResult{RateLimitAcquired, RateLimitDenied, RateLimitError}, failed: RateLimitError,
 	})
+	t.settlements = newCounts(must(p.meter(scope).Int64Counter("lockkeeper.rate_limit.settlements",
+		metric.WithDescription("How many reservations were settled that had cost another amount than was estimated."),
+		metric.WithUnit("{reservation}"))), settlementKey, t.policy, Settled, SettledInPart, NotSettled)
+	t.candidates = newCounts(must(p.meter(scope).Int64Counter("lockkeeper.rate_limit.candidates",
+		metric.WithDescription("How many requests a candidate plan would have allowed or denied."), metric.WithUnit("{request}"))),
+		rateLimitResultKey, t.policy, RateLimitAcquired, RateLimitDenied, RateLimitError)
 	return t
+}
+
+// Candidate counts a decision of a candidate plan.
+func (t *RateLimit) Candidate(ctx context.Context, result RateLimitResult) {
+	t.candidates.add(ctx, result)
+}
+
+// Settled counts a settlement.
+func (t *RateLimit) Settled(ctx context.Context, result SettlementResult) {
+	t.settlements.add(ctx, result)
+}
+
+// counts is a counter of results, whose attributes are made once.
+type counts[R ~string] struct {
+	counter metric.Int64Counter
+	adds    map[R][]metric.AddOption
+}
+
+func newCounts[R ~string](counter metric.Int64Counter, key attribute.Key, policy attribute.KeyValue, results ...R) counts[R] {
+	c := counts[R]{counter, make(map[R][]metric.AddOption, len(results))}
+	for _, r := range results {
+		c.adds[r] = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(policy, key.String(string(r))))}
+	}
+	return c
+}
+
+func (c *counts[R]) add(ctx context.Context, result R) {
+	if c.counter.Enabled(ctx) {
+		c.counter.Add(ctx, 1, c.adds[result]...)
+	}
 }
 
 // Begin is called before a decision, and End after it with what it returned.

@@ -1,118 +1,309 @@
--- Makes decisions (GCRA), one after the other, each of which charges the buckets of one key or none of them.
--- A decision that fails, as when a bucket is no bucket, fails alone.
+-- Makes decisions (GCRA) and settlements, one after the other, each of which charges its buckets or none of them. One
+-- that fails, as when a bucket is no bucket, fails alone.
 --
--- KEYS  the buckets of decision 1, of decision 2, ...
--- ARGV  the number of plans; for each plan the number of its charges, and for each charge its cost and its capacity
---       in ns; then, if there are several plans, the number of each decision's plan
+-- KEYS  the buckets of decision 1, of decision 2, ...; a bucket may occur more than once
+-- ARGV  the number of plans; for each plan how often its costs are charged at most, 0 if it is a settlement, the number
+--       of its charges, and for each charge its cost, its capacity, its overdraft, the interval in which a token comes
+--       back, all in ns, and 1 if a bucket of another interval counts as full, or 0, or for one of a calendar the begin,
+--       the end and the next end of a period, in µs; then, if there are several plans, the number of each decision's plan
 --
--- Returns for each decision {allowed (1 or 0), µs of debt 1, ns of debt 1, µs of debt 2, ...}: the debts as they
--- are afterwards; or, in short, the ns of an only debt, or -1 less those if the charge was denied; or {error}.
+-- Returns for each decision {how often it was charged, for how many µs the buckets are held, µs of debt 1, ns of debt 1,
+-- µs of debt 2, ...}: the debts as they are afterwards; if one is of a calendar, how many µs of each one's period are
+-- left follow, or 0. A settlement was charged 0 times if a debt would have become too large. In short, if no bucket is
+-- held or of a calendar, it is the ns of an only debt, or -1 less those instead of 0 times; or {error}.
 --
--- A bucket is the server time at which its debt is gone, in ns since 1970. Lua counts integers exactly up to 2^53,
--- which is 285 years in µs, and 104 days in ns: the capacities of most plans are less, and so are their debts.
+-- lib/bucket_constants.lua describes the value of a bucket. Lua counts integers exactly up to 2^53, which is 285 years in µs, and 104
+-- days in ns: the capacities of most plans are less, and so are their debts.
 
 -- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns
 -- debts and denials.
 
---#include integers
+--#include integers bucket_constants
 
 local try, tonumber, format, sub = redis.pcall, tonumber, string.format, string.sub
 
-local TIME, EXACT = INT .. '%03d', 2 ^ 53
+local EXACT = 2 ^ 53
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 
--- Returns the debt of a bucket in ns. One that is damaged has none. A clock that stepped back must not lock a key
--- out: the debt is never more than the capacity.
-local function debtOf(value, cap)
-  local gone, ns = tonumber(sub(value, 1, -4)), tonumber(sub(value, -3)) -- arithmetic may read 012 as octal
+-- Returns the debt of a bucket that is not held, in ns. One that is damaged has none. A clock that stepped back must not
+-- lock a key out: the debt is never more than the limit.
+local function debtOf(value, limit)
+  local gone, ns = tonumber(sub(value, 1, 16)), tonumber(sub(value, 17, 19)) -- arithmetic may read 012 as octal
   local debt = gone and ns and (gone - now) * 1000 + ns or 0
-  if debt > cap then
-    return cap
+  if debt > limit then
+    return limit
   end
   return debt > 0 and debt or 0
 end
 
--- Returns the value of a bucket with a debt of some µs and ns, and after how many ms it is full.
-local function bucket(us, ns)
-  return format(TIME, now + us, ns), format(INT, (us - us % 1000) / 1000 + 1)
+-- Writes a bucket with a debt in ns; if it does not exist, only if nx is 'NX'. Returns the reply: a number, or a table.
+local function save(key, debt, interval, nx)
+  if debt == 0 then
+    return try(nx and 'GET' or 'DEL', key)
+  end
+  local ns = debt % 1000
+  local us = (debt - ns) / 1000
+  local text, ms = format(TIME, now + us, ns, interval, ''), format(INT, (us - us % 1000) / 1000 + 1)
+  if nx then
+    return try('SET', key, text, 'PX', ms, nx)
+  end
+  return try('SET', key, text, 'PX', ms)
 end
 
--- Makes the decision that most are: one charge, with an exact capacity. Returns nothing on an error: decideSafely
--- finds it.
-local function decideOne(key, cost, cap)
+-- Returns the short reply of a charge, and the debt that is to be written, if any. The capacity is infinite for a
+-- settlement, and the limit includes the overdraft.
+local function add(debt, cost, cap, limit)
+  local sum = debt + cost
+  if cost == 0 then
+    return debt
+  elseif sum > cap then
+    return -1 - debt
+  elseif sum > limit then
+    return -1 - limit, limit
+  elseif sum < 0 then
+    return 0, 0
+  end
+  return sum, sum
+end
+
+-- Makes the decision that most are: one charge, with an exact limit, to a bucket of the same interval that is not held.
+-- Returns nothing for others, and on an error: decideSafely finds it.
+local function decideOne(key, cost, cap, limit, interval)
   local value, debt = try('GET', key), 0
   if value then
-    if value.err then
+    if value.err or sub(value, 20) ~= interval then
       return nil
     end
-    debt = debtOf(value, cap)
+    debt = debtOf(value, limit)
   end
-  local sum = debt + cost
-  if sum > cap then
-    return -1 - debt
-  end
-  if cost > 0 then
-    local ns = sum % 1000
-    local text, ms = bucket((sum - ns) / 1000, ns)
-    if try('SET', key, text, 'PX', ms).err then
+  local reply, after = add(debt, cost, cap, limit)
+  if after then
+    local done = save(key, after, interval)
+    if type(done) == 'table' and done.err then
       return nil
     end
   end
-  return sum
+  return reply
 end
 
--- A lone caller does not wait until all that others need is set up.
-if not KEYS[2] and ARGV[2] == '1' then
-  local cap = tonumber(ARGV[4])
-  local reply = cap < EXACT and decideOne(KEYS[1], tonumber(ARGV[3]), cap)
-  if reply then
-    return {reply}
+-- Makes a decision of several charges, each like those of decideOne and to a bucket of its own, or nothing. Their
+-- arguments begin at a position.
+local function decideSeveral(first, at, n, settles)
+  local debts, after, allowed = {}, {}, true
+  for i = 1, n do
+    local key, a = KEYS[first + i - 1], at + 5 * i - 5
+    for j = first, first + i - 2 do
+      if KEYS[j] == key then
+        return nil
+      end
+    end
+    local cap = tonumber(ARGV[a + 1])
+    local limit = cap + tonumber(ARGV[a + 2])
+    local exact = limit < EXACT and #ARGV[a + 4] == 1
+    local value, debt = exact and try('GET', key), 0
+    if not exact or value and (value.err or sub(value, 20) ~= ARGV[a + 3]) then
+      return nil
+    elseif value then
+      debt = debtOf(value, limit)
+    end
+    local reply, charged = add(debt, tonumber(ARGV[a]), settles and math.huge or cap, limit)
+    allowed = allowed and reply >= 0
+    debts[i], after[i] = debt, charged or false
+  end
+  local reply, written = {allowed and 1 or 0, 0}, false
+  for i = 1, n do
+    local debt = debts[i]
+    if after[i] and (allowed or settles) then
+      debt = after[i]
+      local done = save(KEYS[first + i - 1], debt, ARGV[at + 5 * i - 2])
+      if type(done) == 'table' and done.err then
+        return written and {done.err} or nil
+      end
+      written = true
+    end
+    local ns = debt % 1000
+    reply[2 * i + 1], reply[2 * i + 2] = (debt - ns) / 1000, ns
+  end
+  return reply
+end
+
+-- Ordinary decisions of one plan do not wait until all that others need is set up.
+local times, replies = ARGV[2], {}
+if ARGV[1] == '1' and (times == '1' or times == '0') then
+  local charges = tonumber(ARGV[3])
+  if charges == #KEYS and charges > 1 then
+    replies[1] = decideSeveral(1, 4, charges, times == '0')
+  elseif charges == 1 and not KEYS[16] then -- which decideAll makes
+    local cost, cap = tonumber(ARGV[4]), tonumber(ARGV[5])
+    local limit = cap + tonumber(ARGV[6])
+    local most = limit < EXACT and #ARGV[8] == 1 and (times == '1' and cap or math.huge)
+    for i = 1, most and #KEYS or 0 do
+      replies[i] = decideOne(KEYS[i], cost, most, limit, ARGV[7])
+      if not replies[i] then
+        break
+      end
+    end
+  end
+  if #replies * charges == #KEYS then
+    return replies
   end
 end
 
--- Returns the µs and the ns of a number of ns.
+--#include bucket
+
+-- Returns the µs and the ns of a number of ns, which both have its sign.
 local function split(text)
+  if sub(text, 1, 1) == '-' then
+    local us, ns = tonumber(sub(text, 2, -4)) or 0, tonumber(sub(text, math.max(-3, 1 - #text)))
+    return -us, -ns
+  end
   return tonumber(sub(text, 1, -4)) or 0, tonumber(sub(text, -3))
 end
 
--- Returns a debt after a charge, each in µs and ns, and whether that is within the capacity.
-local function charge(debt, ns, c)
-  debt, ns = debt + c.us, ns + c.ns
+-- Returns the sum of two times, each in µs and ns.
+local function sum(us, ns, more_us, more_ns)
+  us, ns = us + more_us, ns + more_ns
   if ns > 999 then
-    debt, ns = debt + 1, ns - 1000
+    return us + 1, ns - 1000
+  elseif ns < 0 then
+    return us - 1, ns + 1000
   end
-  return debt, ns, debt < c.cap_us or debt == c.cap_us and ns <= c.cap_ns
+  return us, ns
+end
+
+local function exceeds(us, ns, most_us, most_ns)
+  return us > most_us or us == most_us and ns > most_ns
+end
+
+-- Returns a cost so many thousands and single times: exactly, if the product is a debt. Only costs of less than a µs are
+-- charged more often than a number can count.
+local function multiply(c, thousands, ones)
+  if thousands == 0 and ones == 1 then
+    return c.us, c.ns
+  end
+  local ns = c.ns * ones
+  return c.us * (thousands * 1000 + ones) + c.ns * thousands + (ns - ns % 1000) / 1000, ns % 1000
+end
+
+-- Returns how often a cost can be added to a debt, in thousands and ones.
+local function room(c, us, ns)
+  us, ns = sum(c.cap_us, c.cap_ns, -us, -ns)
+  if us < 0 then
+    return 0, 0
+  elseif c.us == 0 then
+    local rest = us % c.ns
+    return (us - rest) / c.ns, math.floor((rest * 1000 + ns) / c.ns)
+  end
+  local times = math.floor((us * 1000 + ns) / (c.us * 1000 + c.ns)) + 1 -- as exact as numbers are
+  while true do
+    local ones = times % 1000
+    local thousands = (times - ones) / 1000
+    local all_us, all_ns = multiply(c, thousands, ones)
+    if not exceeds(all_us, all_ns, us, ns) then
+      return thousands, ones
+    end
+    times = times - 1
+  end
+end
+
+-- Returns when the period of a bucket ends that a charge finds in use: see store.Charge.Used.
+local function keeps(state, c)
+  local ends, p = state.ends, c.period
+  return ends and p and state.us + state.ns > 0 and ends - now <= p.both and ends
+end
+
+-- Returns when the period of a charge's bucket ends: see store.Period.EndAt.
+local function endOf(state, c)
+  local p = c.period
+  local ends = now < p.begin and p.begin or now < p.ends and p.ends or p.next
+  return keeps(state, c) or now - (now - ends) % p.both + p.both
+end
+
+-- Returns the debt of a bucket as a charge counts it. That of another interval stays as many tokens, rounded up.
+local function counted(state, c)
+  local us, ns = state.us, state.ns
+  if (state.ends or c.period) and not keeps(state, c) then
+    return 0, 0
+  elseif not c.period and state.interval ~= c.interval and us + ns > 0 then
+    if c.fresh then
+      return 0, 0
+    end
+    local debt = math.ceil((us * 1000 + ns) / tonumber(state.interval) * tonumber(c.interval))
+    if not (debt < c.cap) then
+      return c.cap_us, c.cap_ns
+    end
+    ns = math.fmod(debt, 1000)
+    return math.floor((debt - ns) / 1000 + 0.5), ns
+  elseif exceeds(us, ns, c.limit_us, c.limit_ns) then
+    return c.limit_us, c.limit_ns -- see debtOf
+  end
+  return us, ns
+end
+
+-- Returns the debts of buckets, given their states, after some charges of a plan's costs, in thousands and ones, and
+-- whether they are allowed. The charges to a bucket add up.
+local function charge(first, plan, states, thousands, ones)
+  local after, allowed = {}, true
+  for i, c in ipairs(plan) do
+    if c.cost ~= 0 then
+      local key = KEYS[first + i - 1]
+      local before = after[key] or states[key]
+      local us, ns = counted(before, c)
+      us, ns = sum(us, ns, multiply(c, thousands, ones))
+      if plan.settles then
+        if us < 0 then
+          us, ns = 0, 0
+        elseif exceeds(us, ns, c.limit_us, c.limit_ns) then
+          us, ns, allowed = c.limit_us, c.limit_ns, false
+        end
+      elseif exceeds(us, ns, c.cap_us, c.cap_ns) then
+        return {}, false
+      end
+      local a = {us = us, ns = ns, interval = c.interval}
+      if c.period then
+        a.ends = endOf(before, c)
+        a.interval = format('@' .. INT, a.ends)
+      end
+      after[key] = a
+    end
+  end
+  return after, allowed
 end
 
 -- Charges KEYS[first] and those that follow by a plan, or none of them. Nothing is written before all has been
 -- read.
 local function decide(first, plan)
-  local reply = {1}
+  local states, held, refused = {}, 0, false
+  local thousands, ones = plan.thousands, plan.ones
   for i, c in ipairs(plan) do
-    local debt, ns = split(redis.call('GET', KEYS[first + i - 1]) or '0')
-    debt = debt - now
-    if not (debt >= 0 and ns and ns >= 0 and ns < 1000) then
-      debt, ns = 0, 0
-    elseif debt > c.cap_us or debt == c.cap_us and ns > c.cap_ns then
-      debt, ns = c.cap_us, c.cap_ns -- see debtOf
-    end
-    reply[2 * i], reply[2 * i + 1] = debt, ns
-    local _, _, allowed = charge(debt, ns, c)
-    if not allowed then
-      reply[1] = 0
+    local key = KEYS[first + i - 1]
+    local s = states[key] or read(key)
+    states[key], held = s, math.max(held, s.held)
+    refused = refused or s.held > 0 and c.cost ~= 0 and not plan.settles
+    if plan.several and c.cost ~= 0 then
+      local t, o = room(c, counted(s, c))
+      if exceeds(thousands, ones, t, o) then
+        thousands, ones = t, o
+      end
     end
   end
-  if reply[1] == 0 then
-    return reply
+  local after, allowed = {}, false
+  if not refused and thousands + ones > 0 then
+    after, allowed = charge(first, plan, states, thousands, ones)
   end
+  local reply = {allowed and (thousands > 0 and format(INT .. '%03d', thousands, ones) or ones) or 0, held}
   for i, c in ipairs(plan) do
-    if c.cost > 0 then
-      local debt, ns = charge(reply[2 * i], reply[2 * i + 1], c)
-      local text, ms = bucket(debt, ns)
-      redis.call('SET', KEYS[first + i - 1], text, 'PX', ms)
-      reply[2 * i], reply[2 * i + 1] = debt, ns
+    local key = KEYS[first + i - 1]
+    local s, a = states[key], after[key]
+    if a and not a.written then
+      a.written = true
+      write(key, a.us, a.ns, a.interval, a.ends, s)
+    end
+    reply[2 * i + 1], reply[2 * i + 2] = counted(a or s, c)
+    if plan.dated then
+      reply[2 + 2 * #plan + i] = c.period and endOf(a or s, c) - now or 0
     end
   end
   return reply
@@ -133,71 +324,108 @@ local function decideSafely(first, plan)
   return ok and reply or failed(reply)
 end
 
-local plans, at, allQuick = {}, 2, true -- quick: one charge, with an exact capacity
+local plans, at, allQuick = {}, 2, true -- quick: what decideOne may decide
 for p = 1, tonumber(ARGV[1]) do
-  local plan = {}
-  for i = 1, tonumber(ARGV[at]) do
-    local cost, cap = ARGV[at + 2 * i - 1], ARGV[at + 2 * i]
-    local c = {cost = tonumber(cost), cap = tonumber(cap)}
-    c.us, c.ns = split(cost)
-    c.cap_us, c.cap_ns = split(cap)
+  local times, plan = ARGV[at], {}
+  for i = 1, tonumber(ARGV[at + 1]) do
+    local c, a = {}, at + 5 * i - 3
+    c.cost, c.cap, c.interval, c.fresh = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), ARGV[a + 3], ARGV[a + 4] == '1'
+    if #ARGV[a + 4] > 1 then
+      local begin, ends, next = string.match(ARGV[a + 4], '^(%S+) (%S+) (%S+)$')
+      c.period = {begin = tonumber(begin), ends = tonumber(ends), next = tonumber(next)}
+      c.period.both = math.max(c.period.next - c.period.begin, 1)
+      plan.dated = true
+    end
+    c.us, c.ns = split(ARGV[a])
+    c.cap_us, c.cap_ns = split(ARGV[a + 1])
+    c.limit_us, c.limit_ns = sum(c.cap_us, c.cap_ns, split(ARGV[a + 2]))
     plan[i] = c
   end
+  plan.at, plan.settles, plan.several = at + 2, times == '0', times ~= '0' and times ~= '1'
+  plan.thousands, plan.ones = 0, 1
+  if plan.several then
+    plan.thousands, plan.ones = split(times)
+  elseif #plan == 1 and not plan.dated then
+    plan.limit = plan[1].cap + tonumber(ARGV[at + 4])
+    plan.quick = plan.limit < EXACT and (plan.settles and math.huge or plan[1].cap)
+  end
   plans[p] = plan
-  at = at + 1 + 2 * #plan
-  plan.quick = #plan == 1 and plan[1].cap < EXACT and plan[1]
+  at = at + 2 + 5 * #plan
   allQuick = allQuick and plan.quick
 end
 
 -- Makes decisions that are quick. Every bucket is read with the others, in one call, and written once, after the
--- last decision about it.
+-- last decision about it; those of another interval, and those that are held, are decided about one by one.
 local function decideAll(values)
-  local keys, alike, last, replies = KEYS, not plans[2], {}, {} -- last: the last decision that charges a bucket
-  local plan = plans[1]
-  local cost, cap = plan.quick.cost, plan.quick.cap
+  local keys, alike, last, alone, replies = KEYS, not plans[2], {}, {}, {} -- last: the last decision that charges a bucket
+  local plan, c = plans[1], plans[1][1]
+  local cap, limit, cost, interval = plan.quick, plan.limit, c.cost, c.interval
+
+  -- Writes the bucket of a decision, which is the last one about it.
+  local function finish(i, interval)
+    local key, debt, new = keys[i], replies[i], not values[i]
+    debt = debt < 0 and -1 - debt or debt
+    local done = save(key, debt, interval, new and 'NX' or nil)
+    if new and debt > 0 then
+      done = done or try('GET', key) -- which says that it is no bucket
+    end
+    local appeared = type(done) == 'string'
+    if appeared or type(done) == 'table' and done.err then
+      local reply = appeared and {'ERR the bucket has appeared'} or failed(done)
+      for n = 1, #keys do
+        if keys[n] == key and replies[n] then
+          replies[n] = reply
+        end
+      end
+    end
+  end
+
+  local function planOf(i)
+    return alike and plan or plans[tonumber(ARGV[at + i - 1])]
+  end
+
   for i = 1, #keys do
     local key, value, debt = keys[i], values[i], 0
     if not alike then
-      plan = plans[tonumber(ARGV[at + i - 1])]
-      cost, cap = plan.quick.cost, plan.quick.cap
+      plan = planOf(i)
+      c = plan[1]
+      cap, limit, cost, interval = plan.quick, plan.limit, c.cost, c.interval
     end
     local earlier = last[key]
     if earlier then
       debt = replies[earlier]
-      if debt > cap then
-        debt = cap -- of a larger plan
+      debt = debt < 0 and -1 - debt or debt
+      if debt > limit then
+        debt = limit -- of a larger plan
+      end
+      if not alike and planOf(earlier)[1].interval ~= interval then
+        finish(earlier, planOf(earlier)[1].interval)
+        last[key], alone[key] = nil, true
       end
     elseif value then
-      debt = debtOf(value, cap)
+      if sub(value, 20) ~= interval then
+        alone[key] = true
+      else
+        debt = debtOf(value, limit)
+      end
     end
-    local sum = debt + cost
-    if sum > cap then
-      replies[i] = -1 - debt
-    elseif cost > 0 then
-      replies[i], last[key] = sum, i
-    elseif value or earlier then
-      replies[i] = sum
-    else -- perhaps it is no bucket
+    if alone[key] then
       replies[i] = decideSafely(i, plan)
+    else
+      local reply, after = add(debt, cost, cap, limit)
+      if after then
+        last[key] = i
+        replies[i] = reply
+      elseif value or earlier then
+        replies[i] = reply
+      else -- perhaps it is no bucket
+        replies[i] = decideSafely(i, plan)
+      end
     end
   end
   for i = 1, #keys do
-    local key = keys[i]
-    if last[key] == i then
-      local ns, done = replies[i] % 1000, nil
-      local text, ms = bucket((replies[i] - ns) / 1000, ns)
-      if values[i] then
-        done = try('SET', key, text, 'PX', ms)
-      else
-        done = try('SET', key, text, 'PX', ms, 'NX') or try('GET', key) -- which says that it is no bucket
-      end
-      if type(done) ~= 'table' or done.err then
-        for n, other in ipairs(keys) do
-          if other == key then
-            replies[n] = type(done) == 'table' and failed(done) or {'ERR the bucket has appeared'}
-          end
-        end
-      end
+    if last[keys[i]] == i then
+      finish(i, planOf(i)[1].interval)
     end
   end
   return replies
@@ -208,15 +436,21 @@ if values and not values.err then -- an ACL may forbid it
   return decideAll(values)
 end
 
-local replies, n, first = {}, 0, 1
+local n = #replies -- each of one charge
+local first = n + 1
 while KEYS[first] do
   local plan = plans[1]
   if plans[2] then
     plan, at = plans[tonumber(ARGV[at])], at + 1
   end
-  local c = plan.quick
+  local c, reply = plan[1], nil
+  if plan.quick then
+    reply = decideOne(KEYS[first], c.cost, plan.quick, plan.limit, c.interval)
+  elseif not plan.several then
+    reply = decideSeveral(first, plan.at, #plan, plan.settles)
+  end
   n = n + 1
-  replies[n] = c and decideOne(KEYS[first], c.cost, c.cap) or decideSafely(first, plan)
+  replies[n] = reply or decideSafely(first, plan)
   first = first + #plan
 end
 return replies

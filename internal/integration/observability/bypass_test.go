@@ -34,7 +34,7 @@ type failing struct {
 	err error
 }
 
-func (f failing) TakeTokens(context.Context, string, string, []store.Charge) (store.TakeReply, error) {
+func (f failing) TakeTokens(context.Context, store.TokenRequest, ...store.TokenRequest) (store.TakeReply, error) {
 	return store.TakeReply{}, f.err
 }
 

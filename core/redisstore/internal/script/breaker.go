@@ -124,7 +124,7 @@ func verdict(caller context.Context, err error) error {
 		return errIgnored
 	case redisfault.IsUnauthenticated(err): // all calls fail, and each costs a connection
 		return err
-	case redisfault.IsReply(err) && !didNotRun(err), errors.Is(err, ErrOddReply):
+	case redisfault.IsReply(err) && !didNotRun(err), IsTorn(err), errors.Is(err, ErrOddReply):
 		return nil
 	case errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrUnconfirmed): // the store's own refusal
 		return errIgnored

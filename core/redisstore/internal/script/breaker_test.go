@@ -28,8 +28,8 @@ func newTestClient(t *testing.T, server redis.UniversalClient) *Client {
 	return c
 }
 
-// A refused password opens the breaker as well if all calls of a pipeline have it: every call fails,
-// and each costs a connection.
+// A refused password opens the breaker as well if all calls of a pipeline have it: every call
+// fails, and each costs a connection.
 func TestRefusedPasswordInAPipeline(t *testing.T) {
 	script := NewScript("#!lua\nreturn 1")
 	for name, password := range map[string]string{"refused": "secret", "not required": ""} {
@@ -112,4 +112,22 @@ func TestQueuedRequestsWhenTheBreakerOpens(t *testing.T) {
 			t.Errorf("sent %q", sent)
 		}
 	})
+}
+
+// reply is an error that a server replies.
+type reply string
+
+func (r reply) Error() string { return string(r) }
+
+func (reply) RedisError() {}
+
+func TestAMovingSlotOpensNoBreaker(t *testing.T) {
+	for text, works := range map[reply]bool{
+		"TRYAGAIN Multiple keys request during rehashing of slot": true,
+		"LOADING Redis is loading the dataset in memory":          false,
+	} {
+		if got := verdict(t.Context(), text) == nil; got != works {
+			t.Errorf("%q means that the server works: %v", text, got)
+		}
+	}
 }

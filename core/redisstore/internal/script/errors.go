@@ -40,6 +40,10 @@ func didNotRun(err error) bool {
 	})
 }
 
+// IsTorn reports whether the keys of a call are not all on one node, since their slot is moving: it
+// has not run, and calls for single keys would.
+func IsTorn(err error) bool { return redisfault.Says(err, "TRYAGAIN") }
+
 // isNoScript also knows the spelling of proxies, "ERR NOSCRIPT".
 func isNoScript(err error) bool { return replyContains(err, "NOSCRIPT") }
 

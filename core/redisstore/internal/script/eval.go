@@ -13,10 +13,15 @@ type Call struct {
 	Script *Script
 	Keys   []string
 	Args   []any
+	// Divisible is set if its sender divides it, instead of a retry, if an error IsTorn. In a
+	// pipeline only.
+	Divisible bool
 }
 
 // Call returns a run of the script.
-func (s *Script) Call(keys []string, args ...any) Call { return Call{s, keys, args} }
+func (s *Script) Call(keys []string, args ...any) Call {
+	return Call{Script: s, Keys: keys, Args: args}
+}
 
 // eval runs a script on the node. It is repeated, while there is time, if it has not run for a
 // reason that may soon be gone; unless once, also if the connection broke.
@@ -87,7 +92,16 @@ func newEval(c *callContext, command any, script []byte, call Call) *redis.Cmd {
 	}
 	e.tracked = tracked{script, &c.sent}
 	e.cmd = *redis.NewCmd(&c.client, appendEval(e.args[:0], command, &e.tracked, call)...)
+	setKeyPosition(&e.cmd, call)
 	return &e.cmd
+}
+
+// setKeyPosition tells the client where the keys are, which it would otherwise find by formatting
+// their number.
+func setKeyPosition(cmd *redis.Cmd, call Call) {
+	if len(call.Keys) > 0 {
+		cmd.SetFirstKeyPos(3)
+	}
 }
 
 // appendEval appends the arguments of a command that runs a script.

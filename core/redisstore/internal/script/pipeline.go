@@ -31,8 +31,8 @@ func EvalEachOnce(ctx context.Context, n *Node, op Operation, calls []Call) ([]R
 	return results, err
 }
 
-// evalTogether runs scripts in one pipeline. For the breaker it is one call, which has failed unless
-// the server has replied to all of them.
+// evalTogether runs scripts in one pipeline. For the breaker it is one call, which has failed
+// unless the server was ready for all of them.
 func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []Call) ([]Result, error) {
 	a.node = n
 	if err := a.begin(ctx); err != nil {
@@ -42,7 +42,7 @@ func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []C
 	results := n.evalEach(a.context, once, calls)
 	for i := range results {
 		e := &results[i]
-		if e.Err != nil && (!Refused(e.Err) || redisfault.IsUnauthenticated(e.Err)) {
+		if e.Err != nil && !IsTorn(e.Err) && (!Refused(e.Err) || redisfault.IsUnauthenticated(e.Err)) {
 			failed = e.Err
 			if a.context.Err() != nil && !redisfault.IsReply(e.Err) {
 				e.Err = tooLate(a.context, &a.context.sent)
@@ -53,8 +53,8 @@ func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []C
 	return results, a.finish(ctx, failed)
 }
 
-// RunEach runs scripts in pipelines of at most a hundred, concurrently for several nodes, so that one
-// without a reply does not delay the others. read gets each result, and returns the error that
+// RunEach runs scripts in pipelines of at most a hundred, concurrently for several nodes, so that
+// one without a reply does not delay the others. read gets each result, and returns the error that
 // counts; it may be called concurrently. RunEach returns the first of these errors.
 func (c *Client) RunEach(ctx context.Context, op Operation, u Urgency, calls []Call, read func(i int, reply any, err error) error) error {
 	var (
@@ -122,7 +122,7 @@ func (n *Node) evalEach(c *callContext, once bool, calls []Call) []Result {
 	for {
 		var failed []int
 		for i := range all {
-			if all[i].Err != nil && worthRetry(all[i].Err, once) {
+			if err := all[i].Err; err != nil && (!calls[i].Divisible || !IsTorn(err)) && worthRetry(err, once) {
 				failed = append(failed, i)
 			}
 		}
@@ -173,20 +173,32 @@ func (n *Node) evalPipelined(c *callContext, once bool, calls []Call) []Result {
 
 // pipeline sends scripts, each by its hash or its text.
 func (n *Node) pipeline(c *callContext, calls []Call, as func(i int) (command any, script []byte)) []Result {
-	cmds := make([]*redis.Cmd, len(calls))
-	scripts := make([]trackedEach, len(calls))
-	pipe := n.owner.config.Redis.Pipeline()
+	words := 0
+	for i := range calls {
+		words += 3 + len(calls[i].Keys) + len(calls[i].Args)
+	}
+	var (
+		// Not used again, since hooks of the client may keep them.
+		cmds    = make([]redis.Cmd, len(calls))
+		queued  = make([]redis.Cmder, len(calls))
+		scripts = make([]trackedEach, len(calls))
+		args    = make([]any, 0, words)
+	)
 	for i, call := range calls {
 		command, text := as(i)
 		scripts[i].tracked = tracked{text, &c.sent}
-		args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
-		cmds[i] = redis.NewCmd(&c.client, appendEval(args, command, &scripts[i], call)...)
-		_ = pipe.Process(&c.client, onceCmd{cmds[i]})
+		first := len(args)
+		args = appendEval(args, command, &scripts[i], call)
+		cmds[i] = *redis.NewCmd(&c.client, slices.Clip(args[first:])...)
+		setKeyPosition(&cmds[i], call)
+		queued[i] = onceCmd{&cmds[i]}
 	}
+	pipe := n.owner.config.Redis.Pipeline()
+	_ = pipe.BatchProcess(&c.client, queued...)
 	_, _ = pipe.Exec(&c.client)
 	all := make([]Result, len(calls))
-	for i, cmd := range cmds {
-		reply, err := cmd.Result()
+	for i := range cmds {
+		reply, err := cmds[i].Result()
 		all[i] = Result{reply, err, err != nil && scripts[i].writes.Load() > 0 && !redisfault.IsReply(err)}
 	}
 	return all

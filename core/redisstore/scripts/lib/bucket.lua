@@ -1,0 +1,61 @@
+-- Buckets as bucket_constants describes them. Included after it; the script has read the clock into now, in µs.
+
+-- expiry returns after how many ms a bucket that is needed for some µs expires.
+local function expiry(us)
+  return string.format(INT, (us - us % 1000) / 1000 + 1)
+end
+
+-- write writes a bucket with a debt in µs and ns, counted in an interval or until a period ends, and what state says of
+-- its hold.
+local function write(key, us, ns, interval, ends, state)
+  local owes, left = us + ns > 0, ends and ends - now or us
+  if owes or state.held > 0 then
+    local time = owes and (ends and us or now + us) or 0
+    left = owes and left > state.held and left or state.held
+    redis.call('SET', key, string.format(TIME, time, ns, interval, state.hold), 'PX', expiry(left))
+  elseif state.exists then
+    redis.call('DEL', key)
+  end
+end
+
+-- read returns the state of a bucket: its debt in µs and ns, which a clock that has stepped back makes larger than any
+-- was, the interval as text, when its period ends, for how many µs it is held, and the text of that.
+local function read(key)
+  local value, state = redis.call('GET', key), {us = 0, ns = 0, held = 0, hold = ''}
+  if not value then
+    return state
+  end
+  state.exists = true
+  local gone, ns = tonumber(string.sub(value, 1, 16)), tonumber(string.sub(value, 17, 19)) -- arithmetic may read 012 as octal
+  local interval, rest = string.match(value, '^(@?%d+)(.*)$', 20)
+  if not (gone and ns and ns >= 0 and ns < 1000 and interval and #interval < 20) then
+    return state
+  end
+  local ends = tonumber((string.match(value, '^%d+@(%d+)')))
+  if not ends and not (tonumber(interval) and tonumber(interval) > 0) or ends and ends > LONGEST then
+    return state
+  end
+  local till, span = string.match(rest, '^ (%d+) (%d+)$')
+  if till then
+    till, span = tonumber(till), tonumber(span)
+    if not (till and span and span <= LONGEST) then
+      return state
+    end
+  elseif rest ~= '' then
+    return state
+  end
+  state.interval = interval
+  if ends and ends > now then
+    state.us, state.ns, state.ends = gone, ns, ends
+  elseif not ends and gone >= now then
+    state.us, state.ns = gone - now, ns
+  end
+  if till and till > now then
+    state.held, state.hold = till - now, rest
+    if state.held > span then -- The clock has stepped back: the hold begins again.
+      state.held, state.hold = span, string.format(HELD, now + span, span)
+      pcall(write, key, state.us, state.ns, interval, state.ends, state)
+    end
+  end
+  return state
+end

@@ -1,0 +1,10 @@
+-- The value of a token bucket. Included after integers.
+--
+-- It is text: the server time at which the debt is gone, in 16 digits of µs since 1970 and 3 of ns, or zeros; the interval
+-- that the debt is counted in, in ns; and, while the bucket is held, the time at which that ends and for how long it was
+-- held, in µs, each after a space. That of a calendar has its debt, in 16 digits of µs and 3 of ns, and in the interval's
+-- place @ and the time at which its period ends, in µs. Any other text is damaged: it has no debt and is not held.
+
+local TIME = (INT == '%d' and '%016d' or '%016.0f') .. '%03d%s%s'
+local HELD = ' ' .. INT .. ' ' .. INT
+local LONGEST = 9e15 -- µs, about what a duration can be

@@ -1,0 +1,296 @@
+package tokenbucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// Cost is how many tokens of each unit something costs. The unit of a limit is its name, or what
+// [Limit.Counts] says. A unit that is not named costs nothing, and a cost of zero is always
+// allowed: to charge what was used afterwards alone, estimate 1, so that requests are denied while
+// nothing is left.
+type Cost map[string]int64
+
+// Reserve takes an estimate of what something will cost, before it begins: all of it, or nothing.
+// What it has cost in the end replaces the estimate:
+//
+//	r, err := limiter.Reserve(ctx, "team-7", tokenbucket.Cost{"requests": 1, "tokens": 1_800})
+//	if err != nil || !r.Allowed {
+//		return ...
+//	}
+//	defer r.Settle(ctx)
+//	...
+//	r.Use("tokens", usage.Total) // may be called again, as a stream grows
+//
+// What is not settled, because its process died, stays charged as estimated, and comes back as all
+// tokens do: those of a calendar ([Monthly]) at the end of the period, after which nothing is
+// settled. An estimate above the burst of a limit is reduced to the burst, since it would be denied
+// for ever; [Reservation.Reduced] says so.
+//
+// A denial is no error: Allowed is false, nothing was charged, and the other methods of the
+// reservation do nothing. Errors are those of [Limiter.AllowN], [ErrInvalidCost] for a negative
+// cost, and [ErrUnknownUnit] for a unit that no limit of the key counts. A key without limits knows
+// all units.
+func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost) (*Reservation, error) {
+	plan, err := l.limits(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reservation{limiter: l, key: key, at: time.Now()}
+	if r.reserved, err = plan.estimate(cost, &r.reduced); err != nil {
+		return nil, err
+	}
+	if l.candidate != nil {
+		l.tryCandidate(ctx, key, func(m *meter) int64 { return cost[m.unit] })
+	}
+	return l.reserve(ctx, r, plan)
+}
+
+// ReserveN takes n tokens of every limit of the key's plan, or none of any, as [Limiter.AllowN]
+// does and with its errors: a reservation by those who know no units, to give back or to keep.
+func (l *Limiter) ReserveN(ctx context.Context, key string, n int64) (*Reservation, error) {
+	if n < 0 {
+		return nil, ErrInvalidCost
+	}
+	plan, err := l.limits(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := plan.affords(n); err != nil {
+		return nil, err
+	}
+	if l.candidate != nil {
+		l.tryCandidate(ctx, key, func(*meter) int64 { return n })
+	}
+	return l.reserve(ctx, &Reservation{limiter: l, key: key, at: time.Now(), reserved: plan.charges(n)}, plan)
+}
+
+func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) (*Reservation, error) {
+	if err := l.take(ctx, r.key, plan, r.reserved, 0, nil, &r.Decision); err != nil {
+		return nil, err
+	}
+	r.settled = !r.Allowed
+	return r, nil
+}
+
+// estimate returns the charges of a cost, each of which is a burst at most.
+func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
+	for unit, n := range cost {
+		if n < 0 {
+			return nil, ErrInvalidCost
+		}
+		if len(p.meters) > 0 && !p.counts(unit) {
+			return nil, fmt.Errorf("%w: %q", ErrUnknownUnit, unit)
+		}
+	}
+	charges := make([]store.Charge, len(p.meters))
+	for i := range p.meters {
+		m := &p.meters[i]
+		n := cost[m.unit]
+		*reduced = *reduced || n > m.burst
+		charges[i] = m.charge(min(n, m.burst))
+	}
+	return charges, nil
+}
+
+// counts reports whether a limit of the plan counts a unit.
+func (p *fixedPlan) counts(unit string) bool {
+	for i := range p.meters {
+		if p.meters[i].unit == unit {
+			return true
+		}
+	}
+	return false
+}
+
+// Reservation is what [Limiter.Reserve] or [Limiter.ReserveN] has taken. Its methods may be called
+// concurrently.
+type Reservation struct {
+	Decision
+
+	limiter  *Limiter
+	key      string
+	reserved []store.Charge // of the decision's plan
+	at       time.Time
+	reduced  bool
+
+	mu      sync.Mutex
+	used    []int64 // of each limit, or unreported; nil before the first report
+	settled bool
+}
+
+// unreported stands for tokens whose use was not reported.
+const unreported = -1
+
+type reservationKey struct{}
+
+// NewContext returns a context in which [FromContext] finds r. The ratelimit middleware does this
+// for handlers.
+func NewContext(ctx context.Context, r *Reservation) context.Context {
+	return context.WithValue(ctx, reservationKey{}, r)
+}
+
+// FromContext returns the reservation of the request that ctx is of.
+func FromContext(ctx context.Context) (*Reservation, bool) {
+	r, _ := ctx.Value(reservationKey{}).(*Reservation)
+	return r, r != nil
+}
+
+// Reduced reports whether an estimate was above the burst of a limit, and was reduced to it.
+func (r *Reservation) Reduced() bool { return r.reduced }
+
+// Use reports how many tokens of a unit were used so far. The last report counts, so it may be
+// repeated as a stream grows. Nothing is sent before [Reservation.Settle].
+//
+// It returns [ErrInvalidCost] if n is negative, [ErrUnknownUnit] if no limit counts the unit, and
+// [ErrSettled] after Settle or Cancel, and for a reservation that was denied: then n does not
+// count.
+func (r *Reservation) Use(unit string, n int64) error {
+	if n < 0 {
+		return ErrInvalidCost
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.settled:
+		return ErrSettled
+	case len(r.plan.meters) > 0 && !r.plan.counts(unit):
+		return fmt.Errorf("%w: %q", ErrUnknownUnit, unit)
+	}
+	uses := r.uses()
+	for i := range uses {
+		if r.plan.meters[i].unit == unit {
+			uses[i] = n
+		}
+	}
+	return nil
+}
+
+// uses returns what was used of each limit. The caller holds mu.
+func (r *Reservation) uses() []int64 {
+	if r.used == nil {
+		r.used = make([]int64, len(r.plan.meters))
+		for i := range r.used {
+			r.used[i] = unreported
+		}
+	}
+	return r.used
+}
+
+// Settle replaces the estimates by what was used, of the units that [Reservation.Use] was called
+// with; the other ones stay. Only the first call of Settle or Cancel counts; later ones do nothing,
+// and return nil. If no estimate changes, nothing is sent. Nothing is settled of a limit that a
+// change of plan has removed, or filled ([Limit.ResetOnChange]), and of a calendar's period that is
+// over.
+//
+// What is given back may be taken at once: a key whose reservations last longer than its bucket
+// takes to refill may so exceed its burst by as much.
+//
+// It is not the caller's to cancel: the store is asked although ctx has ended. What was used beyond
+// the estimate may overdraw a bucket ([Limit.Overdraft]), and later requests wait until that has
+// come back. [ErrOverdraft] says that more was used: the bucket is overdrawn as far as it may be,
+// and the rest is forgotten. With an error that matches store.ErrUnavailable the estimates stay, or
+// with store.ErrUnconfirmed perhaps. It is not sent again, so that nothing is settled twice.
+func (r *Reservation) Settle(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.settle(ctx)
+}
+
+// Cancel gives all estimates back, since nothing was begun. If Use has reported that something was
+// used, it is Settle with nothing used of the other units. Its errors are those of Settle.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settled {
+		return nil
+	}
+	uses := r.uses()
+	for i := range uses {
+		uses[i] = max(uses[i], 0)
+	}
+	return r.settle(ctx)
+}
+
+// settle sends what was used beyond the estimates, or less than those. The caller holds mu.
+func (r *Reservation) settle(ctx context.Context) error {
+	if r.settled {
+		return nil
+	}
+	r.settled = true
+	if r.used == nil {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	charges := r.corrections()
+	if len(charges) == 0 {
+		return nil
+	}
+	request := r.limiter.request(r.key, charges)
+	request.StandIn = r.standIn
+	reply, err := r.limiter.store.SettleTokens(ctx, request)
+	if err == nil && !reply.Allowed {
+		err = ErrOverdraft
+	}
+	r.limiter.telemetry.Settled(ctx, settlementOf(err))
+	return err
+}
+
+func settlementOf(err error) telemetry.SettlementResult {
+	switch {
+	case err == nil:
+		return telemetry.Settled
+	case errors.Is(err, ErrOverdraft):
+		return telemetry.SettledInPart
+	}
+	return telemetry.NotSettled
+}
+
+// corrections returns what SettleTokens adds to the buckets. If the plan is the same for all keys,
+// they are those of the present one, at its rates: a charge at earlier rates would bring those
+// back.
+func (r *Reservation) corrections() []store.Charge {
+	plan := r.plan
+	if now := r.limiter.plan.Load(); now.fixed != nil {
+		plan = now.fixed
+	}
+	var charges []store.Charge
+	for i, used := range r.used {
+		was := &r.plan.meters[i]
+		if used == unreported || was.calendar.unit != noCalendar && time.Since(r.at) >= r.debts.End(i) {
+			continue // the tokens of a period that is over are nobody's
+		}
+		more := used - int64(r.reserved[i].Cost/was.interval)
+		m := plan.meter(was.bucket)
+		if m != nil && more != 0 && (!m.fresh || m.interval == was.interval) {
+			c := m.charge(0)
+			c.Cost = m.signedCost(more)
+			charges = append(charges, c)
+		}
+	}
+	return charges
+}
+
+// meter returns that of a bucket, or nil.
+func (p *fixedPlan) meter(bucket string) *meter {
+	for i := range p.meters {
+		if p.meters[i].bucket == bucket {
+			return &p.meters[i]
+		}
+	}
+	return nil
+}
+
+// signedCost is the cost of any number of tokens, and the largest one where it is more than a
+// bucket can have.
+func (m *meter) signedCost(n int64) time.Duration {
+	most := int64(math.MaxInt64/2) / int64(m.interval)
+	return time.Duration(max(min(n, most), -most)) * m.interval
+}

@@ -1,0 +1,148 @@
+package tokenbucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// Ask is what [All] asks of a limiter.
+type Ask struct {
+	limiter *Limiter
+	key     string
+	n       int64
+}
+
+// Ask returns what asks for n tokens of a key in a decision of several limiters.
+func (l *Limiter) Ask(key string, n int64) Ask { return Ask{l, key, n} }
+
+// All takes the tokens of several keys, of one limiter or of several on the same store, all or
+// none, as of a user, the user's team and an address:
+//
+//	d, err := tokenbucket.All(ctx, users.Ask(user, 1), teams.Ask(team, 1), addresses.Ask(address, 1))
+//
+// The decision has the limits of all keys, in order; those with a RetryAfter are the ones that
+// deny. Asks of one limiter for the same key are one, of all their tokens.
+//
+// Errors are those of [Limiter.AllowN], and one that matches store.ErrManySlots if the limiters do
+// not have the same store, or if it does not keep the keys in one place: on Redis Cluster only the
+// keys of limiters that are [Within] each other are.
+func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
+	asks, err = together(asks)
+	if err != nil {
+		return d, err
+	}
+	var few [4]*fixedPlan
+	plans, limits := few[:0], 0
+	for _, a := range asks {
+		plan, err := a.limiter.limits(ctx, a.key)
+		if err != nil {
+			return d, err
+		}
+		if err := plan.affords(a.n); err != nil {
+			return d, err
+		}
+		plans, limits = append(plans, plan), limits+len(plan.meters)
+	}
+	requests, asked := make([]store.TokenRequest, 0, len(asks)), make([]store.Charge, 0, limits)
+	merged := &fixedPlan{meters: make([]meter, 0, limits)}
+	var first *Limiter
+	for i, a := range asks {
+		plan := plans[i]
+		if len(plan.meters) == 0 {
+			continue
+		}
+		if first == nil {
+			first = a.limiter
+		} else if first.store != a.limiter.store {
+			return d, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w", first.name, a.limiter.name, store.ErrManySlots)
+		}
+		charges := plan.charges(a.n)
+		requests = append(requests, a.limiter.request(a.key, charges))
+		merged.meters = append(merged.meters, plan.meters...)
+		asked = append(asked, charges...)
+	}
+	d.plan = merged
+	if first == nil {
+		d.Allowed = true
+		return d, nil
+	}
+	began := first.telemetry.Begin(ctx)
+	reply, err := first.store.TakeTokens(ctx, requests[0], requests[1:]...)
+	if err == nil {
+		d.read(&reply, asked, nil)
+	}
+	for _, a := range asks {
+		a.limiter.telemetry.End(ctx, began, resultOf(&d, err), err)
+	}
+	if err != nil {
+		return Decision{}, err
+	}
+	return d, nil
+}
+
+// together returns asks with those for the same key of a limiter as one.
+func together(asks []Ask) ([]Ask, error) {
+	for i, a := range asks {
+		switch {
+		case a.limiter == nil:
+			return nil, errors.New("tokenbucket: All: nil limiter")
+		case a.n < 0:
+			return nil, ErrInvalidCost
+		}
+		j := slices.IndexFunc(asks[:i], a.sameKey)
+		if j < 0 {
+			continue
+		}
+		fewer := slices.Delete(slices.Clone(asks), i, i+1)
+		if b := &fewer[j]; max(a.n, b.n) > maxCount { // more than any burst, and their sum may be too large
+			b.n = max(a.n, b.n)
+		} else {
+			b.n += a.n
+		}
+		return together(fewer)
+	}
+	return asks, nil
+}
+
+func (a Ask) sameKey(b Ask) bool {
+	return b.limiter != nil && a.limiter.name == b.limiter.name && a.limiter.store == b.limiter.store && a.key == b.key
+}
+
+// Within makes each key of a limiter begin with a key of another one, its parent, and a slash: the
+// key "acme/ann" of users belongs to "acme" of teams. The buckets of both are kept in one place, so
+// that [All] can charge them together on Redis Cluster, where all members of a team then burden one
+// node. Keys without a slash are [ErrInvalidKey]. What is behind the last slash is the limiter's
+// own part. The parent has the same store. A limiter's buckets are full after the option is added
+// or removed.
+func Within(parent *Limiter) Option {
+	return func(c *config) { c.parent, c.within = parent, true }
+}
+
+// home returns what the buckets of a key are kept with.
+func (l *Limiter) home(key string) *store.BucketHome {
+	if l.parent == nil {
+		return nil
+	}
+	above := key[:strings.LastIndexByte(key, '/')]
+	if home := l.parent.home(above); home != nil {
+		return home
+	}
+	return &store.BucketHome{Limiter: l.parent.name, Key: above}
+}
+
+// checkParents returns an error for a key that names no key of the limiter's parents.
+func (l *Limiter) checkParents(key string) error {
+	for p := l.parent; p != nil; p = p.parent {
+		i := strings.LastIndexByte(key, '/')
+		if i < 1 {
+			return fmt.Errorf("%w: it does not begin with a key of %q and a slash", ErrInvalidKey, p.name)
+		}
+		key = key[:i]
+	}
+	return nil
+}
