@@ -56,6 +56,9 @@ func TestEcho(t *testing.T) {
 			}
 		},
 		BodyLimit: func(bytes int64) echo.MiddlewareFunc { return middleware.BodyLimit(strconv.FormatInt(bytes, 10)) },
+		Gzip: func(least int) echo.MiddlewareFunc {
+			return middleware.GzipWithConfig(middleware.GzipConfig{MinLength: least})
+		},
 		Committed: func(c echo.Context) bool { return c.Response().Committed },
 		HTTPError: func(status int, message string) error { return echo.NewHTTPError(status, message) },
 

@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	"github.com/lockkeeper/lockkeeper/echomw/concurrency"
 	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -57,6 +59,21 @@ var cells = mwtest.Cells[echo.MiddlewareFunc, echomw.KeyFunc, echomw.ScopeFunc]{
 	ByRequest: func(key func(*http.Request) (string, error)) echomw.KeyFunc {
 		return func(c echo.Context) (string, error) { return key(c.Request()) }
 	},
+	Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
+		return ratelimit.Costs(func(c echo.Context) tokenbucket.Cost { return estimate(c.Request()) })
+	},
+	Usage: func(l *tokenbucket.Limiter, key echomw.KeyFunc, hooks []setting.HTTPOption) echo.MiddlewareFunc {
+		usage := ratelimit.Usage(l, key, mwtest.Convert[echomw.Option](hooks)...)
+		return func(echo.HandlerFunc) echo.HandlerFunc { return usage }
+	},
+	Set: func(name, field string) echo.MiddlewareFunc {
+		return func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c echo.Context) error {
+				c.Set(name, c.Request().Header.Get(field))
+				return next(c)
+			}
+		}
+	},
 	Options: options,
 }
 
@@ -64,6 +81,9 @@ var cells = mwtest.Cells[echo.MiddlewareFunc, echomw.KeyFunc, echomw.ScopeFunc]{
 func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	if h.Skip != nil {
 		options = append(options, echomw.Unless(func(c echo.Context) bool { return h.Skip(c.Request()) }))
+	}
+	if h.Networks != nil {
+		options = append(options, echomw.Unless(echomw.ClientIn(clientip.Direct(), h.Networks...)))
 	}
 	if h.Deny != nil {
 		options = append(options, echomw.OnDeny(deny(h)))

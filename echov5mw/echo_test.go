@@ -58,6 +58,9 @@ func version(router echo.RouterConfig) echotest.Version[*echo.Context, echov5mw.
 			}
 		},
 		BodyLimit: middleware.BodyLimit,
+		Gzip: func(least int) echo.MiddlewareFunc {
+			return middleware.GzipWithConfig(middleware.GzipConfig{MinLength: least})
+		},
 		Committed: func(c *echo.Context) bool {
 			response, err := echo.UnwrapResponse(c.Response())
 			return err == nil && response.Committed

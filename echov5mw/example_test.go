@@ -110,8 +110,8 @@ func ExampleOnError_bypassed() {
 	// 204 bypassed
 }
 
-// A page for the refusals of a route. For those of the whole application, use an HTTPErrorHandler: see
-// [echov5mw.DenialOf].
+// A page for the refusals of a route. For those of the whole application, use an HTTPErrorHandler:
+// see [echov5mw.DenialOf].
 func ExampleOnDeny() {
 	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
 	if err != nil {

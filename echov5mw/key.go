@@ -12,6 +12,8 @@
 package echov5mw
 
 import (
+	"net/netip"
+
 	"github.com/labstack/echo/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -42,6 +44,13 @@ func ByParam(name string) KeyFunc { return httpmw.ByParam(adapter.Echo{}, "echov
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r
 // finds it. Echo's own RealIP is not used, since by default it trusts any client's X-Forwarded-For.
 func ByClientIP(r clientip.Resolver) KeyFunc { return ofRequest(nethttp.ByClientIP(r)) }
+
+// ClientIn reports whether a request's client has an address in one of the networks, for [Unless]
+// and for middleware that refuses some addresses: see [nethttp.ClientIn].
+func ClientIn(r clientip.Resolver, networks ...netip.Prefix) func(c *echo.Context) bool {
+	in := r.In(networks...)
+	return func(c *echo.Context) bool { return in(c.Request()) }
+}
 
 // ByRoute keys by the request's method and route pattern, such as "PUT /carts/:id". Requests that
 // match no route share the key of their method, and so do all requests in middleware that is added

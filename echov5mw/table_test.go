@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/exclusive"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -57,6 +59,21 @@ var cells = mwtest.Cells[echo.MiddlewareFunc, echov5mw.KeyFunc, echov5mw.ScopeFu
 	ByRequest: func(key func(*http.Request) (string, error)) echov5mw.KeyFunc {
 		return func(c *echo.Context) (string, error) { return key(c.Request()) }
 	},
+	Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
+		return ratelimit.Costs(func(c *echo.Context) tokenbucket.Cost { return estimate(c.Request()) })
+	},
+	Usage: func(l *tokenbucket.Limiter, key echov5mw.KeyFunc, hooks []setting.HTTPOption) echo.MiddlewareFunc {
+		usage := ratelimit.Usage(l, key, mwtest.Convert[echov5mw.Option](hooks)...)
+		return func(echo.HandlerFunc) echo.HandlerFunc { return usage }
+	},
+	Set: func(name, field string) echo.MiddlewareFunc {
+		return func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c *echo.Context) error {
+				c.Set(name, c.Request().Header.Get(field))
+				return next(c)
+			}
+		}
+	},
 	Options: options,
 }
 
@@ -64,6 +81,9 @@ var cells = mwtest.Cells[echo.MiddlewareFunc, echov5mw.KeyFunc, echov5mw.ScopeFu
 func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	if h.Skip != nil {
 		options = append(options, echov5mw.Unless(func(c *echo.Context) bool { return h.Skip(c.Request()) }))
+	}
+	if h.Networks != nil {
+		options = append(options, echov5mw.Unless(echov5mw.ClientIn(clientip.Direct(), h.Networks...)))
 	}
 	if h.Deny != nil {
 		options = append(options, echov5mw.OnDeny(deny(h)))

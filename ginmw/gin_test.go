@@ -230,7 +230,11 @@ type buffering struct {
 
 func (b *buffering) Header() http.Header         { return b.header }
 func (b *buffering) WriteHeader(status int)      { b.status = status }
+func (b *buffering) WriteHeaderNow()             {}
+func (b *buffering) Flush()                      {}
 func (b *buffering) Write(p []byte) (int, error) { b.body = append(b.body, p...); return len(p), nil }
+
+func (b *buffering) WriteString(s string) (int, error) { return b.Write([]byte(s)) }
 
 // An answer with a body reaches the outer writer through gin's renderers alone.
 func TestOuterWriterThatBuffers(t *testing.T) {
@@ -256,6 +260,41 @@ func TestOuterWriterThatBuffers(t *testing.T) {
 	}
 }
 
+// A writer outside that keeps the answer back does not know its status.
+func TestStatusBehindAWriterThatBuffers(t *testing.T) {
+	wrong := func(c *gin.Context) { c.String(http.StatusUnauthorized, "wrong") }
+	for name, c := range map[string]struct {
+		handler gin.HandlerFunc
+		left    int64
+	}{
+		"a body":         {wrong, 0},
+		"a string":       {func(c *gin.Context) { c.Status(401); _, _ = c.Writer.WriteString("wrong") }, 0},
+		"no body":        {func(c *gin.Context) { c.AbortWithStatus(http.StatusUnauthorized) }, 0},
+		"a status alone": {func(c *gin.Context) { c.Status(http.StatusUnauthorized) }, 0},
+		"flushed":        {func(c *gin.Context) { c.Status(401); c.Writer.Flush(); c.Status(200) }, 0},
+		"the last one":   {func(c *gin.Context) { c.Status(200); wrong(c) }, 0},
+		"a later one":    {func(c *gin.Context) { wrong(c); c.Status(200) }, 0},
+		"another one":    {func(c *gin.Context) { c.Status(401); c.String(http.StatusOK, "right") }, 1},
+		"none":           {func(*gin.Context) {}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter := must(tokenbucket.New(newStore(t), "login", tokenbucket.PerDay(1)))
+			r := gin.New()
+			r.Use(func(c *gin.Context) {
+				w := c.Writer
+				c.Writer = &buffering{ResponseWriter: w, header: http.Header{}}
+				c.Next()
+				c.Writer = w
+			}, ratelimit.New(limiter, ginmw.Global(), policy.ChargeStatus(http.StatusUnauthorized)))
+			r.POST("/login", c.handler)
+			post(r, "/login")
+			if n := must(limiter.Peek(t.Context(), "global")).Limits()[0].Remaining; n != c.left {
+				t.Errorf("%d tokens are left", n)
+			}
+		})
+	}
+}
+
 // refusing is a body that gin middleware refuses while it is read, as gin-contrib/size does.
 type refusing struct{ c *gin.Context }
 
@@ -272,5 +311,22 @@ func TestBodiesThatAreRefusedOutside(t *testing.T) {
 	r := guarded(t, func(*gin.Context) { t.Error("the handler runs") }, func(c *gin.Context) { c.Request.Body = refusing{c} })
 	if w := post(r, "/pay"); w.Code != http.StatusRequestEntityTooLarge || w.Body.String() != "too large" || isReplay(w) {
 		t.Errorf("%d %q", w.Code, w.Body)
+	}
+}
+
+// Middleware outside may answer with the errors of gin's request, so a shadow's are not among them.
+func TestShadowRecordsNoErrors(t *testing.T) {
+	st := newStore(t)
+	st.Break(storetest.Any, storetest.Down)
+	r := gin.New()
+	r.Use(func(c *gin.Context) {
+		if c.Next(); len(c.Errors) > 0 {
+			t.Errorf("%v", c.Errors)
+		}
+	})
+	r.Use(ratelimit.New(must(tokenbucket.New(st, "api", tokenbucket.PerHour(1))), ginmw.Global(), policy.Shadow()))
+	r.POST("/", func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	if w := post(r, "/"); w.Code != http.StatusNoContent {
+		t.Errorf("status %d", w.Code)
 	}
 }

@@ -3,6 +3,8 @@
 package ginmw
 
 import (
+	"net/netip"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/ginmw/internal/adapter"
@@ -34,6 +36,13 @@ func ByParam(name string) KeyFunc { return httpmw.ByParam(adapter.Gin{}, "ginmw"
 // finds it. Gin's own ClientIP is not used, since by default it trusts any client's
 // X-Forwarded-For.
 func ByClientIP(r clientip.Resolver) KeyFunc { return ofRequest(nethttp.ByClientIP(r)) }
+
+// ClientIn reports whether a request's client has an address in one of the networks, for [Unless]
+// and for middleware that refuses some addresses: see [nethttp.ClientIn].
+func ClientIn(r clientip.Resolver, networks ...netip.Prefix) func(c *gin.Context) bool {
+	in := r.In(networks...)
+	return func(c *gin.Context) bool { return in(c.Request) }
+}
 
 // ByRoute keys by the request's method and route pattern, such as "PUT /carts/:id". Requests that
 // match no route share the key of their method.

@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
@@ -17,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
 func TestMain(m *testing.M) {
@@ -59,6 +61,19 @@ var cells = mwtest.Cells[gin.HandlerFunc, ginmw.KeyFunc, ginmw.ScopeFunc]{
 	ByRequest: func(key func(*http.Request) (string, error)) ginmw.KeyFunc {
 		return func(c *gin.Context) (string, error) { return key(c.Request) }
 	},
+	Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
+		return ratelimit.Costs(func(c *gin.Context) tokenbucket.Cost { return estimate(c.Request) })
+	},
+	Usage: func(l *tokenbucket.Limiter, key ginmw.KeyFunc, hooks []setting.HTTPOption) gin.HandlerFunc {
+		usage := ratelimit.Usage(l, key, mwtest.Convert[ginmw.Option](hooks)...)
+		return func(c *gin.Context) {
+			usage(c)
+			c.Abort()
+		}
+	},
+	Set: func(name, field string) gin.HandlerFunc {
+		return func(c *gin.Context) { c.Set(name, c.GetHeader(field)) }
+	},
 	Options: options,
 }
 
@@ -79,6 +94,9 @@ func reporting(h mwtest.Hooks, m gin.HandlerFunc) gin.HandlerFunc {
 func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	if h.Skip != nil {
 		options = append(options, ginmw.Unless(func(c *gin.Context) bool { return h.Skip(c.Request) }))
+	}
+	if h.Networks != nil {
+		options = append(options, ginmw.Unless(ginmw.ClientIn(clientip.Direct(), h.Networks...)))
 	}
 	if h.Deny != nil {
 		options = append(options, ginmw.OnDeny(deny(h)))

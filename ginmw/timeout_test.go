@@ -18,11 +18,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/ginmw/fenced"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 )
 
 // slow is a request that times out while its handler runs.
@@ -78,9 +80,12 @@ func TestRecycledContexts(t *testing.T) {
 	defer func() { _ = locker.Close() }()
 	reports := must(semaphore.New(store, "reports", 1000))
 	defer func() { _ = reports.Close() }()
-	// What goes wrong after the handler is reported to gin, as a rule: a lock that was lost, a completion
-	// that is not confirmed.
+	// What goes wrong after the handler is reported to gin, as a rule: a lock that was lost, a
+	// completion that is not confirmed.
 	lose := func(r *http.Request) {
+		if reservation, ok := tokenbucket.FromContext(r.Context()); ok {
+			_ = reservation.Use("tokens", 1)
+		}
 		lease, ok := lock.FromContext(r.Context())
 		if !ok {
 			return
@@ -90,7 +95,10 @@ func TestRecycledContexts(t *testing.T) {
 		}
 	}
 	key := ginmw.ByHeader("Idempotency-Key")
+	tokens := must(tokenbucket.New(store, "tokens", tokenbucket.PerDay(1000)))
+	estimate := ratelimit.Costs(func(*gin.Context) tokenbucket.Cost { return tokenbucket.Cost{"tokens": 2} })
 	for name, middleware := range map[string]gin.HandlerFunc{
+		"ratelimit":   ratelimit.New(tokens, ginmw.Global(), estimate, policy.ChargeStatus(http.StatusUnauthorized)),
 		"idempotency": idempotency.New(orders, ginmw.Unscoped()),
 		"exclusive":   exclusive.New(locker, key),
 		"concurrency": concurrency.New(reports, key),
@@ -98,7 +106,7 @@ func TestRecycledContexts(t *testing.T) {
 	} {
 		for how, own := range map[string]bool{"gin's context": false, "a context of its own": true} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				defer store.Mend(storetest.SettleOperation)
+				defer store.Mend(storetest.Any)
 				var s *slow
 				reused := 0
 				r := gin.New()
@@ -133,6 +141,7 @@ func TestRecycledContexts(t *testing.T) {
 					s = newSlow(own)
 					if !own {
 						store.BreakNext(storetest.SettleOperation, storetest.Down, 1)
+						store.BreakNext(storetest.SettleTokens, storetest.Down, 1)
 					}
 					key := how[:1] + strconv.Itoa(n)
 					if w := send("/slow", key); w.Code != http.StatusGatewayTimeout {

@@ -36,16 +36,19 @@ func TestWiringMistakesPanic(t *testing.T) {
 	var none *memfence.Fence
 
 	wiring.Panics(t, map[string]func(){
-		"ratelimit: New: nil limiter":     func() { ratelimit.New(nil, anyKey) },
-		"ratelimit: New: nil key":         func() { ratelimit.New(limiter, nil) },
-		"idempotency: New: nil guard":     func() { idempotency.New(nil, anyone) },
-		"idempotency: KeyFrom: nil key":   func() { idempotency.KeyFrom(nil) },
-		"exclusive: New: nil locker":      func() { exclusive.New(nil, anyKey) },
-		"exclusive: New: nil key":         func() { exclusive.New(carts, nil) },
-		"concurrency: New: nil semaphore": func() { concurrency.New(nil, anyKey) },
-		"concurrency: New: nil key":       func() { concurrency.New(reports, nil) },
-		"fenced: New: nil checker":        func() { fenced.New(none, anyKey) },
-		"fenced: New: nil key":            func() { fenced.New(marks, nil) },
+		"ratelimit: New: nil limiter":                func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":                    func() { ratelimit.New(limiter, nil) },
+		"ratelimit: Usage: nil limiter":              func() { ratelimit.Usage(nil, anyKey) },
+		"ratelimit: Usage: nil key":                  func() { ratelimit.Usage(limiter, nil) },
+		"ratelimit: Usage: Unless is for middleware": func() { ratelimit.Usage(limiter, anyKey, unless) },
+		"idempotency: New: nil guard":                func() { idempotency.New(nil, anyone) },
+		"idempotency: KeyFrom: nil key":              func() { idempotency.KeyFrom(nil) },
+		"exclusive: New: nil locker":                 func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":                    func() { exclusive.New(carts, nil) },
+		"concurrency: New: nil semaphore":            func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":                  func() { concurrency.New(reports, nil) },
+		"fenced: New: nil checker":                   func() { fenced.New(none, anyKey) },
+		"fenced: New: nil key":                       func() { fenced.New(marks, nil) },
 
 		"idempotency: New: no scope; use ginmw.ScopeBy or ginmw.Unscoped": func() { idempotency.New(orders, ginmw.ScopeFunc{}) },
 		"idempotency: New: policy.MaxWaiting has no effect without policy.Wait or policy.Dedupe": func() {

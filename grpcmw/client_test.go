@@ -268,7 +268,7 @@ func TestStreamsArePaced(t *testing.T) {
 	var s service
 	limiter := newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond))
 	addr := listen(t, &s)
-	talk := func(opts ...policy.RPCRateLimitOption) time.Duration {
+	talk := func(opts ...policy.RPCClientOption) time.Duration {
 		client := dial(t, addr, grpc.WithStreamInterceptor(ratelimit.StreamClientInterceptor(limiter, grpcmw.ByMethod(), opts...)))
 		start := time.Now()
 		for range 2 {
@@ -297,7 +297,7 @@ func (timedOut) TakeTokens(context.Context, store.TokenRequest, ...store.TokenRe
 func TestClientWhoseStoreTimesOut(t *testing.T) {
 	limiter := must(tokenbucket.New(timedOut{}, "psp", tokenbucket.PerSecond(1)))
 	k := refusingFirst(0, nil)
-	for want, opts := range map[codes.Code][]policy.RPCRateLimitOption{
+	for want, opts := range map[codes.Code][]policy.RPCClientOption{
 		codes.Unavailable: nil,
 		codes.OK:          {policy.FailOpen(), policy.Logger(slog.New(slog.DiscardHandler))},
 	} {

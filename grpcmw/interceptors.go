@@ -12,7 +12,8 @@ type Interceptors struct {
 // ServerOptions returns options that install interceptors for unary calls and for streams, the
 // first outermost. The order that makes sense is: limit by address, authentication and
 // authorisation, limit by user, idempotency, exclusive, concurrency, fenced; tracing is no
-// interceptor in gRPC, and result before all of them. It panics if one of the Interceptors is empty.
+// interceptor in gRPC, and result before all of them. It panics if one of the Interceptors is
+// empty.
 func ServerOptions(chain ...Interceptors) []grpc.ServerOption {
 	var unary []grpc.UnaryServerInterceptor
 	var stream []grpc.StreamServerInterceptor

@@ -1,5 +1,5 @@
-// Package grpcmw has what the gRPC interceptors of all policies share: functions that return the key
-// or the scope of a call, the options of every interceptor, and what a refusal looks like. The
+// Package grpcmw has what the gRPC interceptors of all policies share: functions that return the
+// key or the scope of a call, the options of every interceptor, and what a refusal looks like. The
 // interceptors are its subpackages.
 //
 // Each policy has interceptors for unary calls and for streams. [ServerOptions] installs both, in
@@ -19,6 +19,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"google.golang.org/grpc/metadata"
@@ -62,18 +63,33 @@ func ByPeer() KeyFunc { return ByClientIP(clientip.Direct()) }
 func ByClientIP(resolver clientip.Resolver) KeyFunc {
 	key := nethttp.ByClientIP(resolver)
 	return func(call *Call) (string, error) {
-		request := new(http.Request)
-		if values := metadata.ValueFromIncomingContext(call.ctx, "x-forwarded-for"); values != nil {
-			request.Header = http.Header{"X-Forwarded-For": values}
-		}
-		if p, ok := peer.FromContext(call.ctx); ok && p.Addr != nil {
-			request.RemoteAddr = p.Addr.String()
-			if p.Addr.Network() == "unix" { // as a server of net/http says it
-				request = request.WithContext(context.WithValue(call.ctx, http.LocalAddrContextKey, p.Addr))
-			}
-		}
-		return key(request)
+		request := requestOf(call)
+		return key(&request)
 	}
+}
+
+// ClientIn reports whether a call's client has an address in one of the networks, as resolver finds
+// it, for [Unless] and for interceptors that refuse some addresses: see [nethttp.ClientIn].
+func ClientIn(resolver clientip.Resolver, networks ...netip.Prefix) func(call *Call) bool {
+	in := resolver.In(networks...)
+	return func(call *Call) bool {
+		request := requestOf(call)
+		return in(&request)
+	}
+}
+
+// requestOf returns a request with what resolvers look at.
+func requestOf(call *Call) (request http.Request) {
+	if values := metadata.ValueFromIncomingContext(call.ctx, "x-forwarded-for"); values != nil {
+		request.Header = http.Header{"X-Forwarded-For": values}
+	}
+	if p, ok := peer.FromContext(call.ctx); ok && p.Addr != nil {
+		request.RemoteAddr = p.Addr.String()
+		if p.Addr.Network() == "unix" { // as a server of net/http says it
+			request = *request.WithContext(context.WithValue(call.ctx, http.LocalAddrContextKey, p.Addr))
+		}
+	}
+	return request
 }
 
 // ByMethod keys by the method in full, such as /shop.Shop/Checkout.

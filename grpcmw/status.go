@@ -19,8 +19,9 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 // StatusOf returns the status of a denial. Its code says what happened to the call, and its details
 // (google.rpc) what to do about it:
 //
-//   - RESOURCE_EXHAUSTED over a limit, with RetryInfo, and QuotaFailure that names the limits; or
-//     if too many run at once, with RetryInfo;
+//   - RESOURCE_EXHAUSTED over a limit, with RetryInfo, and QuotaFailure that names the limits;
+//     likewise while the key is held, with the name of the limiter; or if too many run at once,
+//     with RetryInfo;
 //   - ABORTED if another has the lock, or a call with the same idempotency key is running, with
 //     RetryInfo;
 //   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that
@@ -49,7 +50,7 @@ func StatusOf(d policy.Denial) *status.Status {
 
 func codeOf(r policy.Reason) codes.Code {
 	switch r {
-	case policy.QuotaExceeded, policy.TooManyAtOnce:
+	case policy.QuotaExceeded, policy.AbnormalUsage, policy.TooManyAtOnce:
 		return codes.ResourceExhausted
 	case policy.Locked, policy.InFlight:
 		return codes.Aborted
@@ -78,7 +79,7 @@ func details(d policy.Denial) []protoadapt.MessageV1 {
 		list = append(list, &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)})
 	}
 	switch d.Reason {
-	case policy.QuotaExceeded:
+	case policy.QuotaExceeded, policy.AbnormalUsage:
 		quota := &errdetails.QuotaFailure{}
 		for _, name := range d.ViolatedPolicies {
 			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{Subject: "limit:" + name, Description: d.Title()})

@@ -36,6 +36,12 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"ratelimit: New: nil key":                        func() { ratelimit.New(limiter, nil) },
 		"ratelimit: UnaryClientInterceptor: nil limiter": func() { ratelimit.UnaryClientInterceptor(nil, anyKey) },
 		"ratelimit: StreamClientInterceptor: nil key":    func() { ratelimit.StreamClientInterceptor(limiter, nil) },
+		"ratelimit: New: PerMessage with Costs or ChargeCodes, which settle a stream as a whole": func() {
+			ratelimit.New(limiter, anyKey, ratelimit.PerMessage(), ratelimit.ChargeCodes(codes.Unauthenticated))
+		},
+		"ratelimit: Costs: nil function":        func() { ratelimit.Costs(nil) },
+		"ratelimit: ChargeCodes: no codes":      func() { ratelimit.ChargeCodes() },
+		"ratelimit: ChargeCodes: 17 is no code": func() { ratelimit.ChargeCodes(17) },
 		"idempotency: New: policy.Retention (1s) is less than the lease of the guard (30s)": func() {
 			idempotency.New(orders, anyone, policy.Retention(time.Second))
 		},

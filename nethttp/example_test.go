@@ -49,6 +49,44 @@ func Example_roundTheMuxAndRoundAHandler() {
 	// Output: has the lock of cart 42
 }
 
+// Clients of the office are not limited, and those of some networks are refused before all else.
+func ExampleClientIn() {
+	limiter, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
+	if err != nil {
+		panic(err)
+	}
+	office, err := clientip.ParseNetworks("198.51.100.0/24", "2001:db8:7::/48")
+	if err != nil {
+		panic(err)
+	}
+	blocked, err := clientip.ParseNetworks("203.0.113.66", "192.0.2.0/24")
+	if err != nil {
+		panic(err)
+	}
+	direct := clientip.Direct()
+	isBlocked := nethttp.ClientIn(direct, blocked...)
+	limited := ratelimit.New(limiter, nethttp.ByClientIP(direct), nethttp.Unless(nethttp.ClientIn(direct, office...)))(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "hello") }))
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isBlocked(r) {
+			http.Error(w, "Forbidden", http.StatusForbidden)
+			return
+		}
+		limited.ServeHTTP(w, r)
+	})
+
+	for _, client := range []string{"198.51.100.7:1234", "203.0.113.7:1234", "203.0.113.66:1234"} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr = client
+		for range 2 {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			fmt.Print(w.Code, " ")
+		}
+	}
+	// Output: 200 200 200 429 403 403
+}
+
 type userKey struct{}
 
 // The authenticated user, or else the client's address. A user whose name is an address has another

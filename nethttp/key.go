@@ -17,6 +17,7 @@ package nethttp
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -111,6 +112,21 @@ func ByClientIP(resolver clientip.Resolver) KeyFunc {
 		}
 		return key, nil
 	}
+}
+
+// ClientIn reports whether a request's client has an address in one of the networks, as resolver
+// finds it: [clientip.Resolver.In]. With [Unless], clients of these networks pass a middleware:
+//
+//	office, err := clientip.ParseNetworks("198.51.100.0/24", "2001:db8:7::/48")
+//	…
+//	ratelimit.New(limiter, byUser, nethttp.Unless(nethttp.ClientIn(clientip.Direct(), office...)))
+//
+// A list of clients to refuse is an if in a middleware of the application's, in front of all
+// others, which answers with status 403: see the example. Such a list has the /64 of a client with
+// IPv6, which can change its address within that. A client whose address is not known, such as one
+// of a Unix socket, is in no network. ClientIn panics if a network is invalid.
+func ClientIn(resolver clientip.Resolver, networks ...netip.Prefix) func(r *http.Request) bool {
+	return resolver.In(networks...)
 }
 
 // ByContext keys by a value that an earlier middleware, such as authentication, put into the

@@ -1,14 +1,17 @@
 package nethttp_test
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
 	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
 	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
 	"github.com/lockkeeper/lockkeeper/nethttp/fenced"
@@ -53,13 +56,29 @@ var cells = mwtest.Cells[func(http.Handler) http.Handler, nethttp.KeyFunc, netht
 	KeyFrom: idempotency.KeyFrom, ByHeader: nethttp.ByHeader, ByParam: nethttp.ByPathValue, ByContext: nethttp.ByContext,
 	ByClientIP: nethttp.ByClientIP, Global: nethttp.Global, ScopeBy: nethttp.ScopeBy, Unscoped: nethttp.Unscoped,
 	ByRequest: func(key func(*http.Request) (string, error)) nethttp.KeyFunc { return key },
-	Options:   options,
+	Costs:     ratelimit.Costs,
+	Usage: func(l *tokenbucket.Limiter, key nethttp.KeyFunc, hooks []setting.HTTPOption) func(http.Handler) http.Handler {
+		usage := ratelimit.Usage(l, key, mwtest.Convert[nethttp.Option](hooks)...)
+		return func(http.Handler) http.Handler { return usage }
+	},
+	Set: func(name, field string) func(http.Handler) http.Handler {
+		return func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx := context.WithValue(r.Context(), name, r.Header.Get(field)) //nolint:staticcheck // as frameworks name their values
+				next.ServeHTTP(w, r.WithContext(ctx))
+			})
+		}
+	},
+	Options: options,
 }
 
 // options returns the options for hooks.
 func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	if h.Skip != nil {
 		options = append(options, nethttp.Unless(h.Skip))
+	}
+	if h.Networks != nil {
+		options = append(options, nethttp.Unless(nethttp.ClientIn(clientip.Direct(), h.Networks...)))
 	}
 	if h.Deny != nil {
 		options = append(options, nethttp.OnDeny(deny(h)))

@@ -38,10 +38,13 @@ func TestWiringMistakesPanic(t *testing.T) {
 	var none http.Handler
 
 	wiring.Panics(t, map[string]func(){
-		"ratelimit: New: nil limiter": func() { ratelimit.New(nil, anyKey) },
-		"ratelimit: New: nil key":     func() { ratelimit.New(limiter, nil) },
-		"ratelimit: New: nil handler": func() { ratelimit.New(limiter, anyKey)(none) },
-		"idempotency: New: nil guard": func() { idempotency.New(nil, anyone) },
+		"ratelimit: New: nil limiter":                func() { ratelimit.New(nil, anyKey) },
+		"ratelimit: New: nil key":                    func() { ratelimit.New(limiter, nil) },
+		"ratelimit: Usage: nil limiter":              func() { ratelimit.Usage(nil, anyKey) },
+		"ratelimit: Usage: nil key":                  func() { ratelimit.Usage(limiter, nil) },
+		"ratelimit: Usage: Unless is for middleware": func() { ratelimit.Usage(limiter, anyKey, unless) },
+		"ratelimit: New: nil handler":                func() { ratelimit.New(limiter, anyKey)(none) },
+		"idempotency: New: nil guard":                func() { idempotency.New(nil, anyone) },
 		"idempotency: New: policy.KeepHeaders: Set-Cookie is never kept": func() {
 			idempotency.New(orders, anyone, policy.KeepHeaders("set-cookie"))
 		},
@@ -78,6 +81,10 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"fenced: New: an option of another framework (func(*nethttp_test.request) bool)":      func() { fenced.New(marks, anyKey, unless) },
 		"exclusive: New: an option of another framework (func(*nethttp_test.request, error))": func() { exclusive.New(carts, anyKey, onError) },
 
+		"ratelimit: Costs: nil function": func() { ratelimit.Costs(nil) },
+		"ratelimit: New: an option of another framework (func(*nethttp_test.request) tokenbucket.Cost)": func() {
+			ratelimit.New(limiter, anyKey, httpmw.Costs(func(*request) tokenbucket.Cost { return nil }))
+		},
 		"nethttp: Unless: nil function":  func() { nethttp.Unless(nil) },
 		"nethttp: OnDeny: nil function":  func() { nethttp.OnDeny(nil) },
 		"nethttp: OnError: nil function": func() { nethttp.OnError(nil) },

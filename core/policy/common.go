@@ -22,6 +22,13 @@ type Option interface {
 	setting.RPCOption
 }
 
+// TelemetryOption is an option of the middleware of every policy and every framework, and of the
+// limits on what a client sends.
+type TelemetryOption interface {
+	Option
+	TransportOption
+}
+
 // ProblemTypes sets what the problem types of refusals begin with, in bodies, Link fields and
 // Denial.Type: the reason is appended, so base ends in a slash, a # or the like. The application
 // then has a page for each, or one with a section for each. Without it the types are links to this
@@ -52,14 +59,15 @@ func checkBase(base string) error {
 
 // Logger sets where a middleware logs what no answer shows: that requests pass without the store
 // ([FailOpen], [RunUnprotected]), that the application did not provide what requests are keyed by,
-// and that idempotency is in a chain twice or behind a lock. Without it, or with nil, that is
-// slog.Default() at the time when the middleware is built.
-func Logger(l *slog.Logger) Option {
+// that idempotency is in a chain twice or behind a lock, and that a client could not tell other
+// processes to hold a key. Without it, or with nil, that is slog.Default() at the time when the
+// middleware is built.
+func Logger(l *slog.Logger) TelemetryOption {
 	return setting.Func(func(s *setting.Settings) { s.Logger = l })
 }
 
-// MeterProvider sets where a middleware counts the requests that pass without the store. Without
-// it, or with nil, that is the global provider.
-func MeterProvider(p metric.MeterProvider) Option {
+// MeterProvider sets where a middleware counts the requests that pass without the store, and those
+// that a [Shadow] would have denied. Without it, or with nil, that is the global provider.
+func MeterProvider(p metric.MeterProvider) TelemetryOption {
 	return setting.Func(func(s *setting.Settings) { s.Meter = p })
 }

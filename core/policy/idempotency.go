@@ -39,8 +39,8 @@ func Retention(d time.Duration) GuardOption {
 
 // KeepHeaders keeps, of the header fields and trailers of an answer, these alone and what a replay
 // needs: Content-Type, Content-Encoding, Content-Length, Location and Trailer. Without it all are
-// kept but Set-Cookie, Date and what belongs to a connection, which never are. It panics without any
-// name, and on a value that is no field name, and New on one that is never kept.
+// kept but Set-Cookie, Date and what belongs to a connection, which never are. It panics without
+// any name, and on a value that is no field name, and New on one that is never kept.
 func KeepHeaders(names ...string) IdempotencyOption {
 	kept := fieldNames("KeepHeaders", names)
 	return setting.Func(func(s *setting.Settings) { s.KeepFields = kept })

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/option"
 )
@@ -38,11 +39,30 @@ type ConcurrencyOption = setting.ConcurrencyOption
 // FencedOption is an option of the fenced middleware of every framework.
 type FencedOption = setting.FencedOption
 
-// LimitOption is an option of the middleware that limit how much runs: ratelimit and concurrency.
-type LimitOption interface {
+// TransportOption is an option of nethttp/ratelimit.Transport.
+type TransportOption = setting.TransportOption
+
+// RPCClientOption is an option of the ratelimit client interceptors of gRPC.
+type RPCClientOption = setting.RPCClientOption
+
+// ClientOption is an option of the limits on what a client sends, whatever the protocol.
+type ClientOption interface {
+	TransportOption
+	RPCClientOption
+}
+
+// RateOption is an option of the ratelimit middleware, whatever the protocol.
+type RateOption interface {
 	RateLimitOption
 	RPCRateLimitOption
+}
+
+// LimitOption is an option of the middleware that limit how much runs, ratelimit and concurrency,
+// and of the limits on what a client sends.
+type LimitOption interface {
+	RateOption
 	ConcurrencyOption
+	ClientOption
 }
 
 // WaitOption is an option of the middleware that can have a request wait: idempotency, exclusive
@@ -89,8 +109,8 @@ func openPolicy(opts []OpenOption) setting.Open {
 }
 
 // FailOpen lets requests through, unlimited, while the store is down. Without it they are refused
-// with status 503, or UNAVAILABLE in gRPC. Answers that passed the concurrency middleware without a
-// permit carry "Concurrency-Status: bypassed".
+// with status 503, or UNAVAILABLE in gRPC, and a client's are not sent. Answers that passed the
+// concurrency middleware without a permit carry "Concurrency-Status: bypassed".
 //
 // A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are
 // refused. The beginning and the end of a time in which requests pass are logged, with the cause
@@ -102,18 +122,23 @@ func FailOpen(opts ...OpenOption) LimitOption {
 
 // Overload says that the permits protect the server, and not its clients from each other: a request
 // that gets none is refused with status 503 of type temporary-reduced-capacity, or UNAVAILABLE in
-// gRPC, where it is otherwise refused with 429, or RESOURCE_EXHAUSTED. So load balancers and clients
-// know that the request is not at fault. So that the refused do not come back together, Retry-After is
-// random: as long as without Overload, and up to as much again, or up to 3 s more if that is longer. It
-// is no failure: OnError is not called, and spans have no error of this module.
+// gRPC, where it is otherwise refused with 429, or RESOURCE_EXHAUSTED. So load balancers and
+// clients know that the request is not at fault. So that the refused do not come back together,
+// Retry-After is random: as long as without Overload, and up to as much again, or up to 3 s more if
+// that is longer. It is no failure: OnError is not called, and spans have no error of this module.
 func Overload() ConcurrencyOption {
 	return setting.Func(func(s *setting.Settings) { s.Overload = true })
 }
 
-// LegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (seconds from
-// now) for the limit that is nearest to exhaustion, beside the standard fields.
-func LegacyHeaders() RateLimitOption {
-	return setting.Func(func(s *setting.Settings) { s.LegacyHeaders = true })
+// MaxHold sets for how long an answer of a server can hold a key of a client at most: 15 min if not
+// set. An answer that asks for more, by mistake or because it lies, holds it for d, and the next
+// one may again. Zero never holds a key. MaxHold panics if d is negative, less than a millisecond
+// but not zero, or more than tokenbucket.MaxHold, 30 days.
+func MaxHold(d time.Duration) ClientOption {
+	if d != 0 && (d < time.Millisecond || d > tokenbucket.MaxHold) {
+		panic(fmt.Sprintf("policy: MaxHold: %v is neither 0 nor between 1ms and %v", d, tokenbucket.MaxHold))
+	}
+	return setting.Func(func(s *setting.Settings) { s.MaxHold = d })
 }
 
 // RunUnprotected runs requests without their guard, their lock, or a look at their fence, while the
@@ -300,13 +325,17 @@ func ReleaseStatus(statuses ...int) IdempotencyOption {
 
 func statusOption(name string, keep bool, statuses []int) IdempotencyOption {
 	for _, status := range statuses {
-		if status < 200 || status > 599 {
-			panic(fmt.Sprintf("policy: %s: %d is no final status", name, status))
-		}
+		checkStatus(name, status)
 	}
 	return setting.Func(func(s *setting.Settings) {
 		for _, status := range statuses {
 			s.Keep[status] = keep
 		}
 	})
+}
+
+func checkStatus(name string, status int) {
+	if status < 200 || status > 599 {
+		panic(fmt.Sprintf("policy: %s: %d is no final status", name, status))
+	}
 }

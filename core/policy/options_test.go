@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
@@ -31,6 +32,11 @@ func TestMistakesPanic(t *testing.T) {
 		"policy: Wait: -1s is neither 0 nor between 1ms and 1h0m0s":           func() { Wait(-time.Second) },
 		"policy: Wait: 2h0m0s is neither 0 nor between 1ms and 1h0m0s":        func() { Wait(2 * time.Hour) },
 		"policy: Wait: 555555h33m20s is neither 0 nor between 1ms and 1h0m0s": func() { Wait(2e9 * time.Second) },
+		"policy: ChargeStatus: no statuses":                                   func() { ChargeStatus() },
+		"policy: ChargeStatus: 600 is no final status":                        func() { ChargeStatus(401, 600) },
+		"policy: Hold: no escalation; use tokenbucket.Escalate":               func() { Hold(tokenbucket.Escalation{}) },
+		"policy: RetryJitter: 999ms is not between 1s and 1h0m0s":             func() { RetryJitter(999 * time.Millisecond) },
+		"policy: RetryJitter: 1h0m0.001s is not between 1s and 1h0m0s":        func() { RetryJitter(time.Hour + time.Millisecond) },
 		"policy: MaxWaiting: 0 is less than 1":                                func() { MaxWaiting(0) },
 		"policy: Dedupe: 999ms is not between 1s and 1h0m0s":                  func() { Dedupe(999 * time.Millisecond) },
 		"policy: Dedupe: 3ns is not between 1s and 1h0m0s":                    func() { Dedupe(3) },

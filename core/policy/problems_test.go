@@ -63,8 +63,8 @@ func TestEveryReasonHasItsTexts(t *testing.T) {
 	}
 }
 
-// The type of a problem is a link: every reason has a section, whose first word is its status, and no
-// other section is there.
+// The type of a problem is a link: every reason has a section, whose first word is its status, and
+// no other section is there.
 func TestEveryReasonIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/problems.md")
 	if err != nil {

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"github.com/labstack/echo/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
@@ -64,4 +66,50 @@ func Example_groupOfRoutes() {
 	// /search/customers 200
 	// /search/health 200
 	// /search/health 200
+}
+
+// A request costs the tokens of its answer, for which an estimate is reserved until they are known.
+func ExampleCosts() {
+	limiter, err := tokenbucket.New(memstore.New(), "tokens", tokenbucket.PerMinute(90_000))
+	if err != nil {
+		panic(err)
+	}
+	estimate := func(*echo.Context) tokenbucket.Cost { return tokenbucket.Cost{"tokens": 2_000} }
+	e := echo.New()
+	e.Use(ratelimit.New(limiter, echov5mw.Global(), ratelimit.Costs(estimate)))
+	e.GET("/", func(c *echo.Context) error {
+		if reservation, ok := tokenbucket.FromContext(c.Request().Context()); ok {
+			_ = reservation.Use("tokens", 80)
+		}
+		return hello(c)
+	})
+
+	fmt.Println(get(e, "/").Code)
+	d, err := limiter.Peek(context.Background(), "global")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(d.Limits()[0].Remaining)
+	// Output:
+	// 200
+	// 89920
+}
+
+// Only attempts to log in that fail count: what the application's error handler answers, if the
+// handler returns an error.
+func Example_logins() {
+	limiter, err := tokenbucket.New(memstore.New(), "login", tokenbucket.PerHour(2))
+	if err != nil {
+		panic(err)
+	}
+	e := echo.New()
+	e.Use(ratelimit.New(limiter, echov5mw.ByClientIP(clientip.Direct()), policy.ChargeStatus(http.StatusUnauthorized)))
+	e.GET("/right", hello)
+	e.GET("/wrong", func(*echo.Context) error { return echo.ErrUnauthorized })
+
+	fmt.Println(get(e, "/right").Code, get(e, "/right").Code, get(e, "/right").Code)
+	fmt.Println(get(e, "/wrong").Code, get(e, "/wrong").Code, get(e, "/wrong").Code, get(e, "/right").Code)
+	// Output:
+	// 200 200 200
+	// 401 401 429 429
 }

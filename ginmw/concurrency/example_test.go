@@ -35,8 +35,8 @@ func Example_atMostFourAtATime() {
 	// Output: the report of acme
 }
 
-// A bulkhead: this process resizes two pictures at a time, so that a burst of requests does not slow
-// its other handlers.
+// A bulkhead: this process resizes two pictures at a time, so that a burst of requests does not
+// slow its other handlers.
 func Example_bulkhead() {
 	pictures, err := semaphore.New(memstore.New(), "pictures", 2) // in memory: it counts this process alone
 	if err != nil {

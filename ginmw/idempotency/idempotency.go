@@ -47,8 +47,8 @@ import (
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
 // policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
 // policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], ginmw.Unless and ginmw.OnDeny. New panics
-// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
-// or options contradict each other.
+// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's
+// lease, or options contradict each other.
 func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption) gin.HandlerFunc {
 	guarded := adapter.Handler(httpmw.Idempotency(adapter.Gin{}, "ginmw", g, scope, opts))
 	return func(c *gin.Context) {

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -70,4 +71,54 @@ func Example_perUserAndTenant() {
 	r.GET("/health", func(c *gin.Context) { c.Status(http.StatusNoContent) })
 	fmt.Println(get200(r, "/health"))
 	// Output: 204
+}
+
+// A request costs the tokens of its answer, for which an estimate is reserved until they are known.
+func ExampleCosts() {
+	limiter, err := tokenbucket.New(memstore.New(), "llm", tokenbucket.Limits{
+		tokenbucket.PerMinute(60).Named("requests"), tokenbucket.PerMinute(90_000).Named("tokens"),
+	})
+	if err != nil {
+		panic(err)
+	}
+	estimate := func(*gin.Context) tokenbucket.Cost { return tokenbucket.Cost{"requests": 1, "tokens": 2_000} }
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.Global(), ratelimit.Costs(estimate)))
+	r.GET("/", func(c *gin.Context) {
+		c.String(http.StatusOK, "hello")
+		if reservation, ok := tokenbucket.FromContext(c.Request.Context()); ok {
+			_ = reservation.Use("tokens", 80)
+		}
+	})
+
+	fmt.Println(get200(r, "/"))
+	d, err := limiter.Peek(context.Background(), "global")
+	if err != nil {
+		panic(err)
+	}
+	for _, l := range d.Limits() {
+		fmt.Println(l.Capacity-l.Remaining, l.Name)
+	}
+	// Output:
+	// 200
+	// 1 requests
+	// 80 tokens
+}
+
+// Only attempts to log in that fail count.
+func Example_logins() {
+	limiter, err := tokenbucket.New(memstore.New(), "login", tokenbucket.PerHour(2))
+	if err != nil {
+		panic(err)
+	}
+	r := gin.New()
+	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct()), policy.ChargeStatus(http.StatusUnauthorized)))
+	r.GET("/right", func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	r.GET("/wrong", func(c *gin.Context) { c.Status(http.StatusUnauthorized) })
+
+	fmt.Println(get200(r, "/right"), get200(r, "/right"), get200(r, "/right"))
+	fmt.Println(get200(r, "/wrong"), get200(r, "/wrong"), get200(r, "/wrong"), get200(r, "/right"))
+	// Output:
+	// 204 204 204
+	// 401 401 429 429
 }

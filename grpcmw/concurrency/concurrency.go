@@ -18,9 +18,9 @@ import (
 // New returns interceptors that run the handler while it holds a permit, of weight 1, of the
 // semaphore of the call's key, and answer without it if it does not get one:
 //
-//   - RESOURCE_EXHAUSTED, or with policy.Overload UNAVAILABLE, with RetryInfo, if no permit is free, or
-//     others wait for one. With policy.Wait, if the call got none within that time, or at once if the
-//     queue is full (semaphore.WithMaxWaiting);
+//   - RESOURCE_EXHAUSTED, or with policy.Overload UNAVAILABLE, with RetryInfo, if no permit is
+//     free, or others wait for one. With policy.Wait, if the call got none within that time, or at
+//     once if the queue is full (semaphore.WithMaxWaiting);
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer's header has "concurrency-status: bypassed", and
@@ -30,8 +30,8 @@ import (
 //
 // Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
 // leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a
-// bulkhead. Waiters are served in the order in which they came. A stream has its permit for its whole
-// life.
+// bulkhead. Waiters are served in the order in which they came. A stream has its permit for its
+// whole life.
 //
 // The delay in RetryInfo is computed from the recent duration of handlers, the number of waiters
 // and the capacity: 1 s to 1 h.

@@ -54,8 +54,9 @@ func answerOf(resp any, err error) answer {
 
 // Answer returns the result of an operation that was not recorded, as the interceptor replays it:
 // with what its handler would have returned, a message or an error. It is for an operator, or
-// the function of guard.WithReconcile, that determines an unknown outcome, with guard.Happened. The result is invalid if Answer returns an error: that of a message that
-// cannot be encoded, or is nil without an error.
+// the function of guard.WithReconcile, that determines an unknown outcome, with guard.Happened. The
+// result is invalid if Answer returns an error: that of a message that cannot be encoded, or is nil
+// without an error.
 func Answer(resp proto.Message, err error) (guard.Result, error) {
 	if resp == nil && err == nil {
 		return guard.Result{}, errors.New("idempotency: Answer: neither a message nor an error")

@@ -2,7 +2,7 @@
 //
 //	grpc.NewServer(grpcmw.ServerOptions(ratelimit.New(limiter, grpcmw.ByContext(userKey{})))...)
 //
-// Its client interceptors pace a client's own calls by a limiter.
+// Its client interceptors limit what a client sends, and obey the limits of its servers.
 package ratelimit
 
 import (
@@ -23,7 +23,8 @@ import (
 //
 //   - RESOURCE_EXHAUSTED over the limit, with RetryInfo, and QuotaFailure that names the limit.
 //     Callers of one key that are refused at the same time are given delays one after the other, as
-//     tokens come: the last at most 20 s after the first;
+//     tokens come: the last at most 20 s after the first. While the key is held (policy.Hold,
+//     tokenbucket.Limiter's Hold), until that ends, with QuotaFailure that names the limiter;
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable, unless the option policy.FailOpen
 //     lets such calls pass;
@@ -33,18 +34,26 @@ import (
 // grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
 // unless the option [PerMessage] says otherwise.
 //
-// Options are policy.FailOpen, policy.StatusHeaders, [PerMessage], grpcmw.Unless, grpcmw.OnError
-// and grpcmw.OnDeny. New panics if limiter or key is nil.
+// Options are policy.FailOpen, policy.StatusHeaders, policy.RetryJitter, policy.Shadow,
+// policy.Hold, [PerMessage], [Costs], [ChargeCodes], grpcmw.Unless, grpcmw.OnError and
+// grpcmw.OnDeny. New panics if limiter or key is nil, and if PerMessage is combined with Costs or
+// ChargeCodes.
 func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpcmw.Interceptors {
-	i := newInterceptor("New", limiter, key, opts)
+	i := newInterceptor(limiter, key, opts)
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}
+}
+
+// Option is an option of interceptors of both sides.
+type Option interface {
+	policy.RPCRateLimitOption
+	policy.RPCClientOption
 }
 
 // PerMessage makes a stream take a token for each message that the client sends: the one at its
 // beginning is for the first message, and the others are taken as messages arrive. When there is
 // none left, the handler's Recv returns the refusal, now and from then on; a handler that returns
 // it ends the stream with it. It says nothing of unary calls.
-func PerMessage() policy.RPCRateLimitOption {
+func PerMessage() Option {
 	return setting.Func(func(s *setting.Settings) { s.PerMessage = true })
 }
 
@@ -52,52 +61,73 @@ type interceptor struct {
 	decider    middleware.RateLimit
 	key        grpcmw.KeyFunc
 	hooks      adapter.Hooks
-	order      *middleware.RetryOrder
+	asks       bool // for more than a token
+	settles    bool
+	costs      func(*grpcmw.Call) tokenbucket.Cost
+	charged    map[int]bool // the codes that are charged, nil for all
 	perMessage bool
 	status     bool
 }
 
-func newInterceptor(name string, limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts []policy.RPCRateLimitOption) *interceptor {
+func newInterceptor(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts []policy.RPCRateLimitOption) *interceptor {
 	if limiter == nil {
-		panic("ratelimit: " + name + ": nil limiter")
+		panic("ratelimit: New: nil limiter")
 	}
 	if key == nil {
-		panic("ratelimit: " + name + ": nil key")
+		panic("ratelimit: New: nil key")
 	}
 	settings := setting.Of(opts)
-	return &interceptor{
+	i := &interceptor{
 		decider:    middleware.NewRateLimit(limiter, settings),
 		key:        key,
 		hooks:      adapter.HooksOf("ratelimit", settings),
-		order:      middleware.NewRetryOrder(),
+		asks:       middleware.Asks(&settings),
+		settles:    middleware.Settles(&settings),
+		costs:      setting.Hook[func(*grpcmw.Call) tokenbucket.Cost]("ratelimit", settings.Costs),
+		charged:    settings.Charged,
 		perMessage: settings.PerMessage,
-		status:     settings.StatusHeaders,
+		status:     settings.StatusHeaders && !settings.Shadow,
 	}
+	i.decider.Order = middleware.NewRetryOrder()
+	if i.settles && i.perMessage {
+		panic("ratelimit: New: PerMessage with Costs or ChargeCodes, which settle a stream as a whole")
+	}
+	return i
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	call := grpcmw.NewCall(ctx, info.FullMethod, req)
-	if !i.hooks.Skips(call) {
-		key, err := i.key(call)
-		if err := i.check(call, key, err); err != nil {
-			return nil, err
-		}
+	if i.hooks.Skips(call) {
+		return handler(ctx, req)
 	}
-	return handler(ctx, req)
+	key, err := i.key(call)
+	ask := i.ask(call)
+	if err := i.check(call, key, err, ask); err != nil {
+		return nil, err
+	}
+	if ask == nil || !ask.Reserved() {
+		return handler(ctx, req)
+	}
+	var resp any
+	err = i.settle(ctx, ask, func(ctx context.Context) (err error) {
+		resp, err = handler(ctx, req)
+		return err
+	})
+	return resp, err
 }
 
 // check returns the error of a call that is refused.
-func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error) error {
+func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error, ask *middleware.Ask) error {
 	var decision tokenbucket.Decision
-	denial, bypassed := i.decider.Check(call.Context(), key, keyErr, &decision)
-	if bypassed && i.status {
+	denial, verdict := i.decider.Check(call.Context(), key, keyErr, ask, &decision)
+	switch {
+	case verdict == middleware.Bypassed && i.status:
 		adapter.SetHeader(call.Context(), "ratelimit-status", "bypassed")
+	case verdict == middleware.Shadowed && middleware.IsFailure(*denial):
+		i.hooks.Report(call, denial.Err)
 	}
-	if denial == nil {
+	if denial == nil || verdict == middleware.Shadowed {
 		return nil
-	}
-	if denial.Reason == policy.QuotaExceeded {
-		denial.RetryAfter = i.order.Delay(key, denial.Limit)
 	}
 	return i.hooks.Deny(call, *denial)
 }
@@ -108,13 +138,20 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		return handler(srv, stream)
 	}
 	key, err := i.key(call)
-	if err := i.check(call, key, err); err != nil {
+	ask := i.ask(call)
+	if err := i.check(call, key, err, ask); err != nil {
 		return err
 	}
-	if i.perMessage {
+	switch {
+	case i.perMessage:
 		return handler(srv, &charged{Stream: stream, interceptor: i, call: call, key: key})
+	case ask == nil || !ask.Reserved():
+		return handler(srv, stream)
 	}
-	return handler(srv, stream)
+	return i.settle(ss.Context(), ask, func(ctx context.Context) error {
+		stream.WithContext(ctx)
+		return handler(srv, stream)
+	})
 }
 
 // charged is a stream whose messages are charged, but for the first, which has been.
@@ -136,7 +173,7 @@ func (s *charged) RecvMsg(m any) error {
 		return err
 	}
 	if s.begun {
-		s.refusal = s.interceptor.check(s.call, s.key, nil)
+		s.refusal = s.interceptor.check(s.call, s.key, nil, s.interceptor.ask(s.call))
 	}
 	s.begun = true
 	return s.refusal

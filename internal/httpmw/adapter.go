@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
@@ -32,6 +33,9 @@ type Adapter[C any] interface {
 	// Capture returns the context with a capture in place of the response's writer, until restore
 	// is called. The context then may be another request's: see Current.
 	Capture(c C, w *Capture) (captured C, restore func(current bool))
+	// Observe returns the context with an observer of the answer in front of the response's writer,
+	// until restore is called.
+	Observe(c C, o *Observer) (observed C, restore func())
 	// Current reports whether the context is still that of request r.
 	Current(c C, r *http.Request) bool
 	// End prevents the handler from running. It returns false if other middleware has done so, and
@@ -63,6 +67,7 @@ type Hooks[C any] struct {
 	Deny   func(C, policy.Denial) (status int, err error)
 	Report func(C, error)
 	Key    func(C) (string, error)
+	Costs  func(C) tokenbucket.Cost
 }
 
 // base is what the middleware of all policies have in common.
@@ -70,12 +75,14 @@ type base[C any] struct {
 	Adapter[C]
 	hooks  Hooks[C]
 	errors ErrorAdapter[C] // nil if the framework's handlers return no errors
+	values valuer[C]       // nil if the framework's contexts have no values but the request's
 	types  string          // of problems
 }
 
 func newBase[C any](a Adapter[C], name string, s setting.Settings) *base[C] {
 	errors, _ := a.(ErrorAdapter[C])
-	return &base[C]{a, a.Hooks(name, s), errors, s.ProblemTypes}
+	values, _ := a.(valuer[C])
+	return &base[C]{a, a.Hooks(name, s), errors, values, s.ProblemTypes}
 }
 
 func (b *base[C]) skips(c C) bool { return b.hooks.Skip != nil && b.hooks.Skip(c) }

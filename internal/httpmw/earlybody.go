@@ -15,8 +15,8 @@ const (
 
 // readEarly reads the body of a request before that waits, since an HTTP/1 server notices that a
 // client disconnects only after it has read the whole request. The body remains readable. readEarly
-// returns how many bytes to return to the budget when the request is answered. It does not read large
-// bodies, or those of unknown length.
+// returns how many bytes to return to the budget when the request is answered. It does not read
+// large bodies, or those of unknown length.
 func (b *budget) readEarly(r *http.Request) int64 {
 	n := r.ContentLength
 	if r.ProtoMajor != 1 || n <= 0 || n > maxEarly || r.Body == nil {

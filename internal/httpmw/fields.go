@@ -77,8 +77,8 @@ type fields struct {
 	drop map[string]bool
 }
 
-// fieldsOf returns what policy.KeepHeaders and policy.DropHeaders say. It panics if a field to keep is
-// never recorded.
+// fieldsOf returns what policy.KeepHeaders and policy.DropHeaders say. It panics if a field to keep
+// is never recorded.
 func fieldsOf(s *setting.Settings) fields {
 	for name := range s.KeepFields {
 		if unrecorded[name] {

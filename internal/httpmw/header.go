@@ -17,7 +17,8 @@ import (
 //
 // RateLimit-Policy gives the quota q, the burst, and the window w, the time that refills it.
 // RateLimit gives the remaining quota r, which so never exceeds q, and in t how long that lasts:
-// until the bucket is full again, or on a denial, at most until it is worth trying.
+// until the bucket is full again, without quota until there is some, and on a denial at most until
+// it is worth trying.
 //
 // The parts that depend on the plan alone are cached, for as many plans as most applications have.
 // A PlanFunc may have any number of them; those without a place in the cache are encoded each time.
@@ -38,7 +39,8 @@ type limit struct {
 	item     string // the name, as a structured field has it
 }
 
-func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState) {
+// encode adds the fields, whose values are in room then.
+func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState, room *[2]string) {
 	p := e.plan(states)
 	if p == nil {
 		return
@@ -51,8 +53,11 @@ func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState) {
 			b = append(b, ", "...)
 		}
 		reset := s.Reset
-		if s.RetryAfter > 0 { // Retry-After must not point earlier than t
+		switch {
+		case s.RetryAfter > 0: // Retry-After must not point earlier than t
 			reset = min(reset, s.RetryAfter)
+		case s.Remaining == 0: // a client that obeys must not stop for a whole window
+			reset = min(reset, s.Next)
 		}
 		b = append(b, p.limits[i].item...)
 		b = append(b, ";r="...)
@@ -60,8 +65,8 @@ func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState) {
 		b = append(b, ";t="...)
 		b = strconv.AppendInt(b, roundUp(reset), 10)
 	}
-	values := []string{p.policy, string(b)} // one array for both
-	policy, state := values[0:1:1], values[1:2:2]
+	*room = [2]string{p.policy, string(b)} // one array for both
+	policy, state := room[0:1:1], room[1:2:2]
 	if len(h) > 0 { // or else there are no fields yet: most limiters are outermost
 		policy, state = behind(h[policyField], policy), behind(h[stateField], state)
 	}

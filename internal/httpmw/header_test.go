@@ -75,7 +75,7 @@ func TestEveryPlanHasItsOwnFields(t *testing.T) {
 			for range 3 {
 				for n := range 100 {
 					h := http.Header{}
-					e.encode(h, states(n))
+					e.encode(h, states(n), new([2]string))
 					wantFields(t, h, states(n))
 				}
 			}
@@ -86,10 +86,10 @@ func TestEveryPlanHasItsOwnFields(t *testing.T) {
 
 func TestFieldsAreAddedToThoseOfOthers(t *testing.T) {
 	e, one := new(draft11), http.Header{}
-	e.encode(one, states(0))
+	e.encode(one, states(0), new([2]string))
 	both := http.Header{"Ratelimit": {`"other";r=1;t=1`}}
-	e.encode(both, states(0))
-	e.encode(both, states(3))
+	e.encode(both, states(0), new([2]string))
+	e.encode(both, states(3), new([2]string))
 	if got := len(both["Ratelimit"]); got != 3 {
 		t.Errorf("%d values of RateLimit", got)
 	}
@@ -97,7 +97,7 @@ func TestFieldsAreAddedToThoseOfOthers(t *testing.T) {
 		t.Errorf("%d values of RateLimit-Policy", got)
 	}
 	again := http.Header{}
-	e.encode(again, states(0))
+	e.encode(again, states(0), new([2]string))
 	if got, want := fmt.Sprint(again), fmt.Sprint(one); got != want { // what one response appends, no other has
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -105,7 +105,7 @@ func TestFieldsAreAddedToThoseOfOthers(t *testing.T) {
 
 func TestInvalidNameIsOmitted(t *testing.T) {
 	h := http.Header{}
-	new(draft11).encode(h, []tokenbucket.LimitState{{Name: strings.Repeat("ü", 3)}})
+	new(draft11).encode(h, []tokenbucket.LimitState{{Name: strings.Repeat("ü", 3)}}, new([2]string))
 	if len(h) > 0 {
 		t.Errorf("%v", h)
 	}

@@ -22,6 +22,7 @@ func (netHTTP) WithRequest(c pair, r *http.Request) pair          { return pair{
 func (netHTTP) Header(c pair) http.Header                         { return c.w.Header() }
 func (netHTTP) Writer(c pair) http.ResponseWriter                 { return c.w }
 func (netHTTP) Capture(c pair, w *Capture) (pair, func(bool))     { return pair{w, c.r}, func(bool) {} }
+func (netHTTP) Observe(c pair, _ *Observer) (pair, func())        { return c, func() {} }
 func (netHTTP) Current(pair, *http.Request) bool                  { return true }
 func (netHTTP) End(pair) bool                                     { return true }
 func (netHTTP) Log(pair, error)                                   {}

@@ -2,6 +2,7 @@ package httpmw
 
 import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
@@ -23,11 +24,17 @@ func KeyFrom[R any](key func(R) (string, error)) policy.IdempotencyOption {
 	return setting.Func(func(s *setting.Settings) { s.Key = key })
 }
 
+// Costs is ratelimit.Costs of a framework whose functions take requests as an R.
+func Costs[R any](estimate func(R) tokenbucket.Cost) policy.RateLimitOption {
+	return setting.Given("ratelimit: Costs", estimate, func(s *setting.Settings) { s.Costs = estimate })
+}
+
 // HooksOf returns the hooks, but for Deny, of a framework whose functions take requests as a C.
 func HooksOf[C any](name string, s setting.Settings) Hooks[C] {
 	return Hooks[C]{
 		Skip:   setting.Hook[func(C) bool](name, s.Skip),
 		Report: setting.Hook[func(C, error)](name, s.Report),
 		Key:    setting.Hook[func(C) (string, error)](name, s.Key),
+		Costs:  setting.Hook[func(C) tokenbucket.Cost](name, s.Costs),
 	}
 }

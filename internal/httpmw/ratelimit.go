@@ -1,7 +1,6 @@
 package httpmw
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -21,46 +20,111 @@ func RateLimit[C any](
 		panic("ratelimit: New: nil key")
 	}
 	settings := setting.Of(opts)
-	b := newBase(a, "ratelimit", settings)
-	m := &rateLimit{
+	m := &rateLimit[C]{
+		base:    newBase(a, "ratelimit", settings),
 		decider: middleware.NewRateLimit(l, settings),
+		key:     key,
+		asks:    middleware.Asks(&settings),
+		settles: middleware.Settles(&settings),
+		charged: settings.Charged,
+		shadow:  settings.Shadow,
+		hidden:  settings.HideLimits || settings.Shadow,
 		legacy:  settings.LegacyHeaders,
-		status:  settings.StatusHeaders,
+		status:  settings.StatusHeaders && !settings.Shadow,
 	}
-	return func(c C, next func(C) error) error {
-		if b.skips(c) {
-			return next(c)
-		}
-		k, err := key(c)
-		if denial := m.check(b.Request(c).Context(), b.Header(c), k, err); denial != nil {
-			return b.refuse(c, *denial)
-		}
-		return next(c)
-	}
+	return m.serve
 }
 
 // rateLimit decides about requests.
-type rateLimit struct {
+type rateLimit[C any] struct {
+	*base[C]
 	decider middleware.RateLimit
+	key     func(C) (string, error)
+	asks    bool // for more than a token
+	settles bool
+	charged map[int]bool // the statuses that are charged, nil for all
+	shadow  bool
+	hidden  bool // no field tells of the limits
 	legacy  bool
 	status  bool
 	encoder draft11
 }
 
-// check takes a token of the key, or examines why there is no key, sets the header fields of the
-// response, and returns nil if the request may pass.
-func (m *rateLimit) check(ctx context.Context, h http.Header, key string, keyErr error) *policy.Denial {
+func (m *rateLimit[C]) serve(c C, next func(C) error) error {
+	if m.skips(c) {
+		return next(c)
+	}
+	key, err := m.key(c)
+	if m.asks {
+		return m.serveAsking(c, next, key, err)
+	}
+	if denial := m.check(c, key, err); denial != nil {
+		return m.refuse(c, *denial)
+	}
+	return next(c)
+}
+
+// check takes a token of the key, or examines why there is no key. It returns what outcome does.
+func (m *rateLimit[C]) check(c C, key string, keyErr error) *policy.Denial {
 	var decision tokenbucket.Decision // without limits, if there is none
-	denial, bypassed := m.decider.Check(ctx, key, keyErr, &decision)
+	denial, verdict, room := m.decide(c, key, keyErr, &decision)
+	return m.outcome(c, denial, verdict, &decision, room)
+}
+
+// outcome sets the header fields of the response, and returns nil if the request may pass.
+func (m *rateLimit[C]) outcome(
+	c C, denial *policy.Denial, verdict middleware.Verdict, decision *tokenbucket.Decision, room *[2]string,
+) *policy.Denial {
+	if !m.hidden {
+		m.tell(m.Header(c), decision, room)
+	}
+	switch {
+	case verdict == middleware.Bypassed && m.status:
+		m.Header(c).Set("RateLimit-Status", "bypassed")
+	case verdict == middleware.Shadowed:
+		if m.hooks.Report != nil && middleware.IsFailure(*denial) { // no error of the framework's own: it may answer with one
+			m.hooks.Report(c, denial.Err)
+		}
+		return nil
+	}
+	return denial
+}
+
+// decide returns also room for header fields, or nil.
+func (m *rateLimit[C]) decide(c C, key string, keyErr error, decision *tokenbucket.Decision) (*policy.Denial, middleware.Verdict, *[2]string) {
+	if m.values == nil || m.decider.Limiter.FixedPlan() {
+		denial, verdict := m.decider.Check(m.Request(c).Context(), key, keyErr, nil, decision)
+		return denial, verdict, nil
+	}
+	ctx := newPlanContext(m.base, c)
+	defer ctx.end()
+	denial, verdict := m.decider.Check(ctx, key, keyErr, nil, decision)
+	return denial, verdict, &ctx.fields
+}
+
+// tell sets the fields about the limits of a decision. Their room may be nil.
+func (m *rateLimit[C]) tell(h http.Header, decision *tokenbucket.Decision, room *[2]string) {
 	var few [4]tokenbucket.LimitState
-	if limits := decision.AppendLimits(few[:0]); len(limits) > 0 {
-		m.encoder.encode(h, limits)
+	if limits := appendStates(few[:0], decision); len(limits) > 0 {
+		if room == nil {
+			room = new([2]string)
+		}
+		m.encoder.encode(h, limits, room)
 		if m.legacy {
 			legacy(h, limits)
 		}
 	}
-	if bypassed && m.status {
-		h.Set("RateLimit-Status", "bypassed")
+}
+
+// appendStates appends how the limits of a decision stand, as clients are told: those of a held key
+// have nothing left until the hold ends, whatever has come back meanwhile.
+func appendStates(states []tokenbucket.LimitState, decision *tokenbucket.Decision) []tokenbucket.LimitState {
+	states = decision.AppendLimits(states)
+	if decision.Held > 0 {
+		for i := range states {
+			s := &states[i]
+			s.Remaining, s.Reset, s.RetryAfter = 0, max(s.Reset, decision.Held), max(s.RetryAfter, decision.Held)
+		}
 	}
-	return denial
+	return states
 }

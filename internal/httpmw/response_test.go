@@ -62,8 +62,8 @@ func sameChange(a, b change) bool {
 	return a.name == b.name && a.deleted == b.deleted && slices.Equal(a.values, b.values)
 }
 
-// policy.KeepHeaders and policy.DropHeaders are about trailers too, and about names as handlers spell
-// them.
+// policy.KeepHeaders and policy.DropHeaders are about trailers too, and about names as handlers
+// spell them.
 func TestChosenFields(t *testing.T) {
 	list := changes(http.Header{"X-Gone": {"1"}}, http.Header{
 		"Content-Type": {"text/plain"}, "Trailer": {"X-Sum"}, "x-secret": {"1"}, "X-Secret": {"2"}, "X-Kept": {"3"}, "X-Other": {"4"},

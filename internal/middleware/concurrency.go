@@ -3,7 +3,6 @@ package middleware
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -13,6 +12,9 @@ import (
 
 // maxRetryAfter bounds the estimate from an average and a long queue.
 const maxRetryAfter = time.Hour
+
+// minSpread is the least over which the retries of those spread that a full server has refused.
+const minSpread = 3 * time.Second
 
 // NewConcurrency returns a Hold that limits the running requests of a key. It panics, as
 // concurrency.New, if the semaphore is nil.
@@ -50,7 +52,8 @@ func (p permits) refusal(err error, typical time.Duration) (policy.Denial, bool)
 	var busy *semaphore.BusyError
 	switch {
 	case errors.As(err, &busy) && p.overload:
-		return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: spread(untilRoom(busy, typical)), Err: err}, true
+		after := spread(untilRoom(busy, typical), 0)
+		return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: spread(after, max(after, minSpread)), Err: err}, true
 	case errors.As(err, &busy):
 		return policy.Denial{Reason: policy.TooManyAtOnce, RetryAfter: untilRoom(busy, typical), Err: err}, true
 	case errors.Is(err, semaphore.ErrInvalidKey):
@@ -65,13 +68,6 @@ func untilRoom(busy *semaphore.BusyError, typical time.Duration) time.Duration {
 	rounds := float64(busy.Waiting+1) / float64(max(busy.Capacity, 1))
 	after := float64(typical) * rounds
 	return time.Duration(min(max(after, float64(time.Second)), float64(maxRetryAfter)))
-}
-
-// spread returns whole seconds, as HTTP has them: as many, and at random up to as many more, or up to 3
-// if that is longer.
-func spread(after time.Duration) time.Duration {
-	seconds := int64((after + time.Second - 1) / time.Second)
-	return time.Duration(seconds+rand.Int64N(max(seconds, 3)+1)) * time.Second
 }
 
 type permitHeld struct{ *semaphore.Permit }

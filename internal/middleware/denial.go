@@ -6,6 +6,7 @@ package middleware
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -19,6 +20,12 @@ const storeRetry = time.Second
 // unavailable is the denial for a store that did not answer.
 func unavailable(err error) policy.Denial {
 	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
+}
+
+// spread returns whole seconds, as HTTP has them: after, rounded up, and at random up to most more.
+func spread(after, most time.Duration) time.Duration {
+	seconds := int64((after + time.Second - 1) / time.Second)
+	return time.Duration(seconds+rand.Int64N(int64(most/time.Second)+1)) * time.Second
 }
 
 // deny refuses a request with this context. If the server has failed, its span says so.

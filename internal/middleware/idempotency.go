@@ -29,8 +29,8 @@ type Idempotency struct {
 	window     time.Duration // of requests without a key; zero does not guard them
 }
 
-// NewIdempotency returns the decisions of a guard. It panics, as idempotency.New, if that is nil, or
-// if the settings contradict each other.
+// NewIdempotency returns the decisions of a guard. It panics, as idempotency.New, if that is nil,
+// or if the settings contradict each other.
 func NewIdempotency(g *guard.Guard, s setting.Settings) Idempotency {
 	switch {
 	case g == nil:

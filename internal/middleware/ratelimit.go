@@ -3,70 +3,144 @@ package middleware
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // RateLimit decides whether requests are within a limit.
 type RateLimit struct {
 	*Watch
 	Limiter *tokenbucket.Limiter
+	// Order is nil if all who are refused are told the same time.
+	Order   *RetryOrder
+	hold    *tokenbucket.Escalation // nil unless policy.Hold
+	jitter  time.Duration
+	shadows *telemetry.Shadows // nil unless policy.Shadow
 }
 
 // NewRateLimit returns the decisions of a limiter that is not nil.
 func NewRateLimit(l *tokenbucket.Limiter, s setting.Settings) RateLimit {
-	return RateLimit{newWatch(s, "rate_limit", l.Name()), l}
+	m := RateLimit{Watch: newWatch(s, "rate_limit", l.Name()), Limiter: l, hold: s.Hold, jitter: s.RetryJitter}
+	if s.Shadow {
+		m.shadows = telemetry.NewShadows(telemetry.Providers{Meter: s.Meter}, policy.ScopeName, l.Name(), "rate_limit")
+	}
+	return m
 }
 
-// Check takes a token of the key, or looks at why there is no key. It returns no denial if the
-// request may pass, and bypassed if it passes without the store. The decision is unchanged if there
+// Verdict is how a request came to pass, or why it does not.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Enforced Verdict = iota // as the denial says: it passes without one
+	Bypassed                // it passes without the store
+	Shadowed                // it passes, and would have been denied
+)
+
+// Check takes a token of the key, or what is asked for, or looks at why there is no key. The denial
+// is nil for a request that is allowed, or bypasses the store. The decision is unchanged if there
 // is none.
 func (m *RateLimit) Check(
-	ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision,
-) (denial *policy.Denial, bypassed bool) {
-	if keyErr != nil || key == "" {
-		denial := m.NoKey(ctx, keyErr)
-		Fail(ctx, denial)
-		return &denial, false
+	ctx context.Context, key string, keyErr error, ask *Ask, decision *tokenbucket.Decision,
+) (*policy.Denial, Verdict) {
+	denial, verdict := m.take(ctx, key, keyErr, ask, decision)
+	switch {
+	case denial == nil:
+		return nil, verdict
+	case m.shadows != nil:
+		m.shadows.Add(ctx, string(denial.Reason))
+		return denial, Shadowed
+	case denial.Reason == policy.QuotaExceeded && m.Order != nil:
+		denial.RetryAfter = m.Order.Delay(key, denial.Limit)
 	}
-	var err error
-	if *decision, err = m.Limiter.Allow(ctx, key); err == nil {
-		m.Decided(ctx)
-		if decision.Allowed {
-			return nil, false
-		}
-	}
-	if denial = m.deny(ctx, decision, err); denial == nil {
-		return nil, true
-	}
+	m.Spread(denial)
 	Fail(ctx, *denial)
-	return denial, false
+	return denial, Enforced
 }
 
-// deny returns why a request that was not allowed is refused; nil if it passes all the same.
-func (m *RateLimit) deny(ctx context.Context, decision *tokenbucket.Decision, err error) *policy.Denial {
-	switch {
-	case err == nil:
-		d := &policy.Denial{Reason: policy.QuotaExceeded, RetryAfter: decision.RetryAfter}
-		for _, l := range decision.Limits() {
-			if l.RetryAfter > 0 {
-				d.ViolatedPolicies = append(d.ViolatedPolicies, l.Name)
-			}
-			if l.RetryAfter > d.Limit.RetryAfter {
-				d.Limit = l
-			}
+func (m *RateLimit) take(
+	ctx context.Context, key string, keyErr error, ask *Ask, decision *tokenbucket.Decision,
+) (*policy.Denial, Verdict) {
+	if keyErr != nil || key == "" {
+		denial := m.NoKey(ctx, keyErr)
+		return &denial, Enforced
+	}
+	var err error
+	if ask == nil || !ask.Settles {
+		*decision, err = m.Limiter.Allow(ctx, key)
+	} else {
+		err = ask.reserve(ctx, m.Limiter, key, decision)
+	}
+	if err != nil {
+		return m.failed(ctx, err)
+	}
+	m.Decided(ctx)
+	if decision.Allowed {
+		return nil, Enforced
+	}
+	return m.exceeded(ctx, key, ask, decision), Enforced
+}
+
+// Peek looks at the limits of the key and charges nothing. It returns the denial of a request that
+// cannot be told of them.
+func (m *RateLimit) Peek(ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision) (denial *policy.Denial) {
+	if keyErr != nil || key == "" {
+		d := m.NoKey(ctx, keyErr)
+		denial = &d
+	} else {
+		var err error
+		if *decision, err = m.Limiter.Peek(ctx, key); err == nil {
+			return nil
 		}
-		return d
+		denial, _ = m.failed(ctx, err)
+	}
+	Fail(ctx, *denial)
+	return denial
+}
+
+// Spread adds the jitter to when a refused request may come back, if it may.
+func (m *RateLimit) Spread(d *policy.Denial) {
+	if m.jitter > 0 && d.RetryAfter > 0 {
+		d.RetryAfter = spread(d.RetryAfter, m.jitter)
+	}
+}
+
+// exceeded returns the denial of a request over the limit, or of a key that is held, and holds the
+// key if that is asked for.
+func (m *RateLimit) exceeded(ctx context.Context, key string, ask *Ask, decision *tokenbucket.Decision) *policy.Denial {
+	if after, held := m.held(ctx, key, ask, decision); held {
+		return &policy.Denial{Reason: policy.AbnormalUsage, RetryAfter: after, ViolatedPolicies: []string{m.Limiter.Name()}}
+	}
+	d := &policy.Denial{Reason: policy.QuotaExceeded, RetryAfter: decision.RetryAfter}
+	for _, l := range decision.Limits() {
+		if l.RetryAfter > 0 {
+			d.ViolatedPolicies = append(d.ViolatedPolicies, l.Name)
+		}
+		if l.RetryAfter > d.Limit.RetryAfter {
+			d.Limit = l
+		}
+	}
+	return d
+}
+
+// failed returns why a request is refused about which the limiter could not decide; nil if it
+// passes all the same.
+func (m *RateLimit) failed(ctx context.Context, err error) (*policy.Denial, Verdict) {
+	switch {
 	case errors.Is(err, tokenbucket.ErrInvalidKey):
-		return &policy.Denial{Reason: policy.KeyMalformed, Err: err}
+		return &policy.Denial{Reason: policy.KeyMalformed, Err: err}, Enforced
+	case errors.Is(err, tokenbucket.ErrInvalidCost), errors.Is(err, tokenbucket.ErrUnknownUnit):
+		m.Mispriced(ctx, err)
 	case m.Passes(ctx, err):
-		return nil
+		return nil, Bypassed
 	case errors.Is(err, store.ErrUnavailable), ctx.Err() != nil:
 		d := unavailable(err)
-		return &d
+		return &d, Enforced
 	}
-	return &policy.Denial{Reason: policy.InternalError, Err: err}
+	return &policy.Denial{Reason: policy.InternalError, Err: err}, Enforced
 }

@@ -22,10 +22,11 @@ const settled = time.Second
 // Watch reports what no answer shows: to the log when it begins and when it ends, to metrics for
 // each request. It also holds the policy by which requests pass without the store.
 type Watch struct {
-	open     setting.Open
-	logger   *slog.Logger
-	bypasses *telemetry.Bypasses
-	missing  atomic.Bool // what the application did not provide has been logged
+	open      setting.Open
+	logger    *slog.Logger
+	bypasses  *telemetry.Bypasses
+	missing   atomic.Bool // what the application did not provide has been logged
+	mispriced atomic.Bool // a cost that no limit can charge has been logged
 
 	passing atomic.Bool // requests pass without the store
 	mu      sync.Mutex  // guards what follows
@@ -86,6 +87,13 @@ func (w *Watch) end(ctx context.Context) {
 	w.passed, w.cause = 0, ""
 	w.mu.Unlock()
 	w.logger.InfoContext(ctx, "lockkeeper: requests no longer bypass the store", "passed", passed)
+}
+
+// Mispriced logs the first cost that the application asks for and that no limit can charge.
+func (w *Watch) Mispriced(ctx context.Context, err error) {
+	if !w.mispriced.Swap(true) {
+		w.logger.ErrorContext(ctx, "lockkeeper: the application gives requests a cost that their limits cannot charge", "error", err)
+	}
 }
 
 // NoKey returns the denial for an error of a key function, or for an empty key, which is none. What

@@ -22,6 +22,9 @@ type Cells[M, K, S any] struct {
 	Concurrency func(*semaphore.Semaphore, K, ...policy.ConcurrencyOption) M
 	Fenced      func(fence.Checker, K, ...policy.FencedOption) M
 	KeyFrom     func(K) policy.IdempotencyOption
+	Costs       func(func(*http.Request) tokenbucket.Cost) policy.RateLimitOption
+	Usage       func(*tokenbucket.Limiter, K, []setting.HTTPOption) M
+	Set         func(name, field string) M
 
 	ByHeader   func(name string) K
 	ByParam    func(name string) K
@@ -40,7 +43,15 @@ type Cells[M, K, S any] struct {
 func (c Cells[M, K, S]) Build(m Middleware) M {
 	switch m := m.(type) {
 	case RateLimit:
-		return c.RateLimit(m.Limiter, c.key(m.By), with(m.Options, c.Options(m.Hooks))...)
+		options := with(m.Options, c.Options(m.Hooks))
+		if m.Costs != nil {
+			options = append(options, c.Costs(m.Costs))
+		}
+		return c.RateLimit(m.Limiter, c.key(m.By), options...)
+	case Usage:
+		return c.Usage(m.Limiter, c.key(m.By), c.Options(m.Hooks))
+	case Set:
+		return c.Set(m.Name, m.Field)
 	case Idempotency:
 		scope := c.Unscoped()
 		if m.By.Kind != None {
@@ -60,6 +71,9 @@ func (c Cells[M, K, S]) Build(m Middleware) M {
 	}
 	panic("unknown middleware")
 }
+
+// Convert returns hooks as a framework's options.
+func Convert[O any](hooks []setting.HTTPOption) []O { return with([]O(nil), hooks) }
 
 // with returns options and the hooks, which are options of every policy.
 func with[O any](options []O, hooks []setting.HTTPOption) []O {

@@ -4,6 +4,7 @@ package mwtest
 
 import (
 	"net/http"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -27,7 +28,7 @@ type Framework interface {
 }
 
 // Middleware describes a middleware for the framework to build: a RateLimit, an Idempotency, an
-// Exclusive, a Concurrency or a Fenced.
+// Exclusive, a Concurrency or a Fenced; a Usage, or a Set.
 type Middleware interface{ hooks() Hooks }
 
 // Hooks are options in the framework's types.
@@ -36,6 +37,8 @@ type Hooks struct {
 	Skip func(*http.Request) bool
 	// Deny answers denials with another status and body; nil for none.
 	Deny func(policy.Denial) (status int, body string)
+	// Networks are for Unless with ClientIn; nil for none.
+	Networks []netip.Prefix
 	// Report is for OnError, or is called with the errors that the framework records; nil for none.
 	Report func(error)
 }
@@ -49,7 +52,22 @@ func HooksOf(m Middleware) Hooks { return m.hooks() }
 type RateLimit struct {
 	Limiter *tokenbucket.Limiter
 	By      Key
+	Costs   func(*http.Request) tokenbucket.Cost // nil for none
 	Options []policy.RateLimitOption
+	Hooks
+}
+
+// Usage is ratelimit.Usage, which answers all requests.
+type Usage struct {
+	Limiter *tokenbucket.Limiter
+	By      Key
+	Hooks
+}
+
+// Set is middleware of the application's, which puts the value of a header field into the framework's
+// own context under a name.
+type Set struct {
+	Name, Field string
 	Hooks
 }
 
@@ -122,6 +140,9 @@ func Run(t *testing.T, f Framework) {
 func RunOnServers(t *testing.T, f Framework) {
 	for name, start := range redistest.Servers {
 		t.Run(name, func(t *testing.T) {
+			if raced && name == "miniredis" {
+				t.Skip("takes long with the race detector, which sees the same on Redis")
+			}
 			client := start(t)
 			openStore, onServer = func(t *testing.T) func() store.Store { return onRedis(t, client) }, true
 			defer func() { openStore, onServer = inMemory, false }()
@@ -132,6 +153,9 @@ func RunOnServers(t *testing.T, f Framework) {
 
 func runOutcomes(t *testing.T, f Framework) {
 	t.Run("ratelimit", func(t *testing.T) { runAll(t, f, rateLimitRows) })
+	t.Run("usage", func(t *testing.T) { runAll(t, f, usageRows) })
+	t.Run("shadow", func(t *testing.T) { runAll(t, f, shadowRows) })
+	t.Run("settled", func(t *testing.T) { runAll(t, f, slices.Concat(settledRows, attemptRows, heldKeyRows)) })
 	t.Run("idempotency", func(t *testing.T) { runAll(t, f, idempotencyRows) })
 	t.Run("requests", func(t *testing.T) { runAll(t, f, requestRows) })
 	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })

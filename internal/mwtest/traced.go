@@ -53,6 +53,18 @@ var tracedRows = []struct {
 		s.send().denies(policy.QuotaExceeded)
 		s.spanSays(http.StatusTooManyRequests, codes.Unset)
 	}},
+	{"a shadow's denial and its failure are no errors", func(t *testing.T, f Traced) {
+		st := newStore(t)
+		s := serveTraced(t, f, RateLimit{
+			Limiter: newLimiter(t, st, tokenbucket.PerMinute(1)), By: byID, Options: []policy.RateLimitOption{policy.Shadow()},
+		})
+		s.send().is(http.StatusOK, "hello")
+		s.send().is(http.StatusOK, "hello")
+		s.spanSays(http.StatusOK, codes.Unset)
+		st.Break(storetest.TakeTokens, storetest.Down)
+		s.send().is(http.StatusOK, "hello")
+		s.spanSays(http.StatusOK, codes.Unset)
+	}},
 	{"locked", func(t *testing.T, f Traced) {
 		l := newLocker(t, newStore(t))
 		must(l.TryLock(t.Context(), "1"))

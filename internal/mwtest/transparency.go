@@ -98,11 +98,12 @@ func chains(t *testing.T) []chain {
 	alone := passing(t)
 	return []chain{
 		{"ratelimit", alone[0:1]},
+		{"ratelimit that settles", []Middleware{settlingLimit(t)}},
 		{"idempotency", alone[1:2]},
 		{"exclusive", alone[2:3]},
 		{"concurrency", alone[3:4]},
 		{"fenced", alone[4:5]},
-		{"all", passing(t)},
+		{"all", append(passing(t), settlingLimit(t))},
 	}
 }
 
@@ -116,6 +117,16 @@ func passing(t *testing.T) []Middleware {
 		Exclusive{Locker: newLocker(t, store), By: Key{Kind: Global}},
 		Concurrency{Semaphore: newSemaphore(t, store, 1), By: Key{Kind: Global}},
 		Fenced{Checker: newChecker(t), By: Key{Kind: Global}, Options: []policy.FencedOption{policy.AllowUnfenced()}},
+	}
+}
+
+// settlingLimit is a limit that observes answers.
+func settlingLimit(t *testing.T) Middleware {
+	t.Helper()
+	return RateLimit{
+		Limiter: newLimiter(t, newStore(t), tokenbucket.PerMinute(1000)), By: Key{Kind: Global},
+		Costs:   func(*http.Request) tokenbucket.Cost { return tokenbucket.Cost{"api": 1} },
+		Options: []policy.RateLimitOption{policy.ChargeStatus(http.StatusUnauthorized)},
 	}
 }
 

@@ -2,6 +2,7 @@ package pause_test
 
 import (
 	"math"
+	"net/http"
 	"testing"
 	"time"
 
@@ -45,6 +46,26 @@ func TestAsked(t *testing.T) {
 		}
 		if spread := c.longest - c.delay; longest < c.longest-spread/5 {
 			t.Errorf("Asked(%v, %d, %v) is %v at most", c.delay, c.retries, c.most, longest)
+		}
+	}
+}
+
+func TestSinceSent(t *testing.T) {
+	for _, c := range []struct {
+		d    time.Duration
+		age  string
+		want time.Duration
+	}{
+		{time.Minute, "", time.Minute}, {time.Minute, "45", 15 * time.Second}, {time.Minute, "60", 0}, {time.Minute, "61", 0},
+		{math.MaxInt64, "99999999999", 0}, {math.MaxInt64, "0", math.MaxInt64}, {0, "", 0},
+		{-time.Second, "", 0}, {-time.Minute, "99999999999", 0}, {math.MinInt64, "1", 0}, {math.MinInt64, "", 0},
+	} {
+		h := http.Header{}
+		if c.age != "" {
+			h.Set("Age", c.age)
+		}
+		if got := pause.SinceSent(h, c.d); got != c.want {
+			t.Errorf("SinceSent(Age %q, %v) = %v, want %v", c.age, c.d, got, c.want)
 		}
 	}
 }

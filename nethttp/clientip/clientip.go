@@ -1,9 +1,9 @@
 // Package clientip finds the address of a request's client, without trusting the client.
 //
-// A server sees the address of its peer. Behind a proxy that is the proxy, and the client's address is
-// in the header X-Forwarded-For, to which every proxy appends the address of its own peer. Any client
-// can send that header, so only its right end, which trusted proxies wrote, is evidence. Choose exactly
-// one:
+// A server sees the address of its peer. Behind a proxy that is the proxy, and the client's address
+// is in the header X-Forwarded-For, to which every proxy appends the address of its own peer. Any
+// client can send that header, so only its right end, which trusted proxies wrote, is evidence.
+// Choose exactly one:
 //
 //	clientip.Direct()                                             // no proxy in front
 //	clientip.TrustedProxies(netip.MustParsePrefix("10.0.0.0/8"))  // proxies of known addresses
@@ -23,16 +23,16 @@ import (
 	"net/netip"
 )
 
-// ErrNoAddress is returned for a request whose client has no IP address: its RemoteAddr is none, as when
-// it came in by a Unix socket, and no trusted proxy has reported one.
+// ErrNoAddress is returned for a request whose client has no IP address: its RemoteAddr is none, as
+// when it came in by a Unix socket, and no trusted proxy has reported one.
 var ErrNoAddress = errors.New("clientip: remote address is not an IP address")
 
-// unixSocket is the key of all clients of a Unix socket whose addresses are not known. What such a client
-// calls itself, which is the path that it has bound, is its own choice.
+// unixSocket is the key of all clients of a Unix socket whose addresses are not known. What such a
+// client calls itself, which is the path that it has bound, is its own choice.
 const unixSocket = "unix"
 
-// defaultIPv6Bits is the size of a single network (RFC 4291, section 2.5.4): any device in it can use
-// any address of it.
+// defaultIPv6Bits is the size of a single network (RFC 4291, section 2.5.4): any device in it can
+// use any address of it.
 const defaultIPv6Bits = 64
 
 // Resolver finds the address of the client of a request. Build one with [Direct], [TrustedProxies],
@@ -52,7 +52,8 @@ type Resolver struct {
 }
 
 // Direct takes RemoteAddr for the client's address, and believes no header. It is right for a
-// server that clients connect to, and safe for any: behind a proxy, or a Unix socket, all clients are one.
+// server that clients connect to, and safe for any: behind a proxy, or a Unix socket, all clients
+// are one.
 //
 // Middleware that puts what a header says into RemoteAddr undoes this, and must not run before.
 func Direct() Resolver { return Resolver{} }
@@ -63,7 +64,8 @@ func Direct() Resolver { return Resolver{} }
 // that is not trusted, or the leftmost if all of them are. Hence:
 //
 //   - If RemoteAddr is not trusted, it is the client, whatever the header says.
-//   - Entries that the client sent are not reached: the client's own address is to the right of them.
+//   - Entries that the client sent are not reached: the client's own address is to the right of
+//     them.
 //   - An entry that is no address ends the walk, and the trusted proxy that reported it is the
 //     client. Nothing to the left of it is believed.
 //
@@ -79,10 +81,10 @@ func TrustedProxies(proxies ...netip.Prefix) Resolver {
 	return Resolver{proxies: newProxySet("TrustedProxies", proxies)}
 }
 
-// TrustedUnixSocket is [TrustedProxies] for a server that a proxy connects to by a Unix socket: every
-// peer on the socket is a trusted proxy, beside those with an address in one of the prefixes, if there
-// are any. The permissions of the socket must keep other processes out. A request that comes by TCP is treated as
-// by TrustedProxies, or, without prefixes, by [Direct].
+// TrustedUnixSocket is [TrustedProxies] for a server that a proxy connects to by a Unix socket:
+// every peer on the socket is a trusted proxy, beside those with an address in one of the prefixes,
+// if there are any. The permissions of the socket must keep other processes out. A request that
+// comes by TCP is treated as by TrustedProxies, or, without prefixes, by [Direct].
 //
 // Without an address in X-Forwarded-For the client is not known: see [Resolver.Key].
 //
@@ -98,8 +100,8 @@ func TrustedUnixSocket(proxies ...netip.Prefix) Resolver {
 // the entries to the right of it are is not looked at.
 //
 // If the header has fewer entries, the request has not come through all proxies, and if that entry
-// is no address, it is not known who connected: nothing is believed, and RemoteAddr is the client. The
-// nearest proxy may connect by a Unix socket.
+// is no address, it is not known who connected: nothing is believed, and RemoteAddr is the client.
+// The nearest proxy may connect by a Unix socket.
 //
 // Each proxy has to append to X-Forwarded-For, except that the outermost may replace it. There must
 // be no way around any of them: who comes through fewer than n chooses its own address, since
@@ -157,18 +159,20 @@ func (r Resolver) addr(req *http.Request, unix bool) (netip.Addr, error) {
 	return addr, nil
 }
 
-// byUnixSocket reports whether a request came by a Unix socket. Only the server's own address tells:
-// RemoteAddr is empty, "@", or the path that the client has bound, which may look like an IP address.
+// byUnixSocket reports whether a request came by a Unix socket. Only the server's own address
+// tells: RemoteAddr is empty, "@", or the path that the client has bound, which may look like an IP
+// address.
 func byUnixSocket(req *http.Request) bool {
 	local, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && local.Network() == "unix"
 }
 
 // Key returns what to limit the client by: its IPv4 address ("203.0.113.7"), or the network of its
-// IPv6 address ("2001:db8::/64", or what [Resolver.IPv6Prefix] says). All requests by a Unix socket whose
-// client's address is not known have the key "unix".
+// IPv6 address ("2001:db8::/64", or what [Resolver.IPv6Prefix] says). All requests by a Unix socket
+// whose client's address is not known have the key "unix".
 //
-// It returns [ErrNoAddress] if [Resolver.Addr] does for a request that did not come by a Unix socket.
+// It returns [ErrNoAddress] if [Resolver.Addr] does for a request that did not come by a Unix
+// socket.
 func (r Resolver) Key(req *http.Request) (string, error) {
 	unix := byUnixSocket(req)
 	if !unix && r.proxies == nil && r.hops == 0 {

@@ -1,7 +1,6 @@
 package clientip
 
 import (
-	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -18,36 +17,22 @@ const maxEntry = 128
 
 // proxySet is the addresses of trusted proxies.
 type proxySet struct {
-	prefixes   []netip.Prefix
+	networks
 	unixSocket bool // who connects by a Unix socket is one, too
 }
 
 // newProxySet panics, as the function called name, if a prefix makes no sense.
 func newProxySet(name string, proxies []netip.Prefix) *proxySet {
-	set := &proxySet{prefixes: make([]netip.Prefix, 0, len(proxies))}
-	for i, p := range proxies {
-		if !p.IsValid() {
-			panic(fmt.Sprintf("clientip: %s: prefix %d is invalid", name, i))
-		}
-		if p.Addr().Is4In6() {
-			// Addresses are compared unmapped, so that such a prefix would never match.
-			if p.Bits() < 96 {
-				panic(fmt.Sprintf("clientip: %s: IPv4-mapped prefix %v is shorter than /96", name, p))
-			}
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		set.prefixes = append(set.prefixes, p.Masked())
-	}
-	return set
+	return &proxySet{networks: newNetworks(name, proxies)}
 }
 
-// contains reports whether addr, which is unmapped and has no zone, is a trusted proxy's. It is not valid
-// for a Unix socket.
+// contains reports whether addr, which is unmapped and has no zone, is a trusted proxy's. It is not
+// valid for a Unix socket.
 func (s *proxySet) contains(addr netip.Addr) bool {
 	if !addr.IsValid() {
 		return s.unixSocket
 	}
-	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return s.networks.contains(addr)
 }
 
 // client walks from remote to the left until an address is not a proxy's.
@@ -80,8 +65,8 @@ func clientBeyond(n int, remote netip.Addr, lines []string) netip.Addr {
 	return remote
 }
 
-// fromRight yields the entries of all lines, last first. A client can fill the left part of the list,
-// so it is not split before it is reached.
+// fromRight yields the entries of all lines, last first. A client can fill the left part of the
+// list, so it is not split before it is reached.
 //
 // Empty entries are entries: were they skipped, a hop could go uncounted.
 func fromRight(lines []string) iter.Seq[string] {
@@ -100,9 +85,9 @@ func fromRight(lines []string) iter.Seq[string] {
 	}
 }
 
-// cutIPv4 returns the IPv4 address of an address with a port, which is what most requests have, as it
-// is written there: an IPv4 address can be written in one way only. Whatever looks otherwise is for
-// parseAddr.
+// cutIPv4 returns the IPv4 address of an address with a port, which is what most requests have, as
+// it is written there: an IPv4 address can be written in one way only. Whatever looks otherwise is
+// for parseAddr.
 func cutIPv4(s string) (string, bool) {
 	number, digits, dots := 0, 0, 0
 	for i := range len(s) {

@@ -20,7 +20,8 @@ func get(h http.Handler, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Each tenant has one export at a time, on all instances together, so that no tenant delays another.
+// Each tenant has one export at a time, on all instances together, so that no tenant delays
+// another.
 func Example_perTenant() {
 	exports, err := semaphore.New(memstore.New(), "exports", 1)
 	if err != nil {
@@ -41,8 +42,8 @@ func Example_perTenant() {
 	// zenith 200
 }
 
-// A pool of eight connections serves eight requests of this process at a time. 16 more wait for up to
-// half a second, in the order of arrival. Others are refused at once.
+// A pool of eight connections serves eight requests of this process at a time. 16 more wait for up
+// to half a second, in the order of arrival. Others are refused at once.
 func Example_inFrontOfAPool() {
 	pool, err := semaphore.New(memstore.New(), "pool", 8, semaphore.WithMaxWaiting(16))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/roundtrip"
 )
 
 // Transport returns a RoundTripper that sends requests by base, http.DefaultTransport if that is
@@ -46,8 +47,4 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // CloseIdleConnections is what http.Client's does.
-func (t transport) CloseIdleConnections() {
-	if closer, ok := t.base.(interface{ CloseIdleConnections() }); ok {
-		closer.CloseIdleConnections()
-	}
-}
+func (t transport) CloseIdleConnections() { roundtrip.CloseIdle(t.base) }

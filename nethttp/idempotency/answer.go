@@ -3,12 +3,9 @@ package idempotency
 import (
 	"encoding/json"
 	"io"
-	"math"
 	"mime"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
@@ -48,26 +45,4 @@ func problemOf(resp *http.Response) policy.Reason {
 		return ""
 	}
 	return policy.Reason(problem.Type[strings.LastIndexAny(problem.Type, "#/:=?")+1:])
-}
-
-// retryAfter returns what a response's Retry-After asks for, or false if there is none that can be
-// read.
-func retryAfter(h http.Header) (time.Duration, bool) {
-	text := h.Get("Retry-After")
-	if text != "" && strings.Trim(text, "0123456789") == "" {
-		seconds, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || seconds > int64(math.MaxInt64/time.Second) {
-			return math.MaxInt64, true
-		}
-		return time.Duration(seconds) * time.Second, true
-	}
-	when, err := http.ParseTime(text)
-	if err != nil {
-		return 0, false
-	}
-	now, err := http.ParseTime(h.Get("Date")) // the server's clock may differ
-	if err != nil {
-		now = time.Now()
-	}
-	return max(when.Sub(now), 0), true
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"net/http"
 	"time"
 )
 
@@ -21,13 +20,6 @@ func drop(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, maxDrain)
 	late.Stop()
 	_ = body.Close()
-}
-
-// closeBody closes the body of a request that is not sent.
-func closeBody(r *http.Request) {
-	if r.Body != nil {
-		_ = r.Body.Close()
-	}
 }
 
 // read returns up to most bytes of a body. The reading may outlive the context: what it waits for

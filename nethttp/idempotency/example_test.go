@@ -84,8 +84,8 @@ func Example_safeToRepeat() {
 	// 2 charges, with one key: true
 }
 
-// An attempt that panicked after its effect leaves an operation of unknown outcome. An operator finds
-// out that the order was placed, and says so; the client's next request has the order.
+// An attempt that panicked after its effect leaves an operation of unknown outcome. An operator
+// finds out that the order was placed, and says so; the client's next request has the order.
 func ExampleAnswer() {
 	ctx := context.Background()
 	orders, err := guard.New(memstore.New(), "checkout")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/nethttp/internal/roundtrip"
 )
 
 // TransportOption is an option of [Transport].
@@ -82,8 +83,9 @@ func WithMaxBody(n int64) TransportOption {
 // Sent once are: a request whose field Idempotency-Key is there without a value, which switches the
 // key off; other methods without a key, but for GET, HEAD, OPTIONS, TRACE, PUT and DELETE, which
 // are idempotent by themselves; bodies larger than [WithMaxBody]; and requests that failed for the
-// server's certificate. If a body fails while it is read into memory, nothing is sent, and the
-// error is returned.
+// server's certificate. A request that ratelimit.Transport, as base, has not sent is tried again
+// only after an outage of its store. If a body fails while it is read into memory, nothing is sent,
+// and the error is returned.
 //
 // [Tries] says how often a request was sent. The response's Request is the one that was sent, with
 // its key. The caller's request is not changed.
@@ -112,7 +114,7 @@ const leastDelay = 200 * time.Millisecond
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	key, err := keyOf(r)
 	if err != nil {
-		closeBody(r)
+		roundtrip.CloseBody(r)
 		return nil, err
 	}
 	ctx := r.Context()
@@ -173,11 +175,7 @@ func complete(resp *http.Response, sent *http.Request) {
 }
 
 // CloseIdleConnections is what http.Client's does.
-func (t *transport) CloseIdleConnections() {
-	if closer, ok := t.base.(interface{ CloseIdleConnections() }); ok {
-		closer.CloseIdleConnections()
-	}
-}
+func (t *transport) CloseIdleConnections() { roundtrip.CloseIdle(t.base) }
 
 // delay returns how long to wait until a request is sent again, after so many tries, or false if it
 // is not to be sent again.
@@ -186,8 +184,8 @@ func (t *transport) delay(ctx context.Context, resp *http.Response, err error, o
 	var asked bool
 	switch {
 	case err == nil && refused(resp):
-		delay, asked = retryAfter(resp.Header)
-	case err == nil || ofCertificate(err):
+		delay, asked = pause.RetryAfter(resp.Header)
+	case err == nil || ofCertificate(err) || roundtrip.Final(err):
 		return 0, false
 	}
 	if !asked {
@@ -233,13 +231,13 @@ func (t *transport) keep(r *http.Request) (io.ReadCloser, func() (io.ReadCloser,
 	}
 	data, err := read(r.Context(), r.Body, t.maxBody+1)
 	if err != nil {
-		closeBody(r)
+		roundtrip.CloseBody(r)
 		return nil, nil, err
 	}
 	if int64(len(data)) > t.maxBody {
 		return behind(data, r.Body), nil, nil
 	}
-	closeBody(r)
+	roundtrip.CloseBody(r)
 	getBody := func() (io.ReadCloser, error) { return behind(data, http.NoBody), nil }
 	body, err := getBody()
 	return body, getBody, err

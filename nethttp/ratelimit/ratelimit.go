@@ -1,6 +1,9 @@
 // Package ratelimit limits the rate of requests of each key, as net/http middleware:
 //
 //	handler := ratelimit.New(limiter, nethttp.ByClientIP(clientip.Direct()))(mux)
+//
+// [Transport] is the client's side: it limits what an http.Client sends, and obeys the limits of
+// servers.
 package ratelimit
 
 import (
@@ -16,7 +19,9 @@ import (
 // New returns middleware that takes one token of the request's key, and answers without the handler
 // if there is none:
 //
-//   - 429 over the limit, with Retry-After and a problem body (RFC 9457) of type quota-exceeded;
+//   - 429 over the limit, with Retry-After and a problem body (RFC 9457) of type quota-exceeded, or
+//     of type abnormal-usage-detected while the key is held (policy.Hold, tokenbucket.Limiter's
+//     Hold);
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
 //     requests pass;
@@ -24,11 +29,60 @@ import (
 //     the key function fails.
 //
 // The response to every request that the limiter decided about has RateLimit and RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers).
+// (draft-ietf-httpapi-ratelimit-headers), unless policy.HideLimits.
 //
-// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, nethttp.Unless,
+// Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
+// policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], nethttp.Unless,
 // nethttp.OnError and nethttp.OnDeny. New panics if limiter or key is nil, and what it returns if
 // the handler is.
 func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateLimitOption) func(http.Handler) http.Handler {
 	return adapter.Handler("ratelimit", httpmw.RateLimit(adapter.NetHTTP{}, limiter, adapter.Key(key), opts))
+}
+
+// Usage returns a handler that tells a client how its limits stand, and charges nothing: it peeks
+// at the buckets of the request's key, which is to be that of the middleware, behind the same
+// authentication.
+//
+//	mux.Handle("GET /usage", ratelimit.Usage(limiter, byUser))
+//
+// It answers 200 with JSON, not to be stored by caches, that has each limit of the key's plan, in
+// the plan's order: none if it is unlimited. Times are whole seconds, rounded up:
+//
+//	{"limits":[{"name":"api","capacity":100,"window":60,"remaining":42,"reset":35}]}
+//
+// capacity is the tokens in a full bucket, window is what refills an empty one, remaining is the
+// tokens left, and reset is in how long the bucket is full. While the key is held, nothing remains,
+// and reset is not before the hold ends.
+//
+// Otherwise it answers as the middleware does: 400 without a key, 503 if the store is unavailable,
+// 500 if the application has not provided the key, the key function fails or the plan cannot be
+// chosen.
+//
+// Options are nethttp.OnError, nethttp.OnDeny and those of package policy for every middleware.
+// Usage panics if limiter or key is nil, and with nethttp.Unless.
+func Usage(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...nethttp.Option) http.Handler {
+	return adapter.Answer(httpmw.Usage(adapter.NetHTTP{}, limiter, adapter.Key(key), opts))
+}
+
+// Costs makes a request cost what estimate returns, instead of one token: that is taken before the
+// handler runs, all or nothing, and replaced by what the handler reports when it knows, also late
+// in a stream:
+//
+//	if r, ok := tokenbucket.FromContext(r.Context()); ok { // not while the store is down, with policy.FailOpen
+//		err := r.Use("tokens", usage.Total)
+//	}
+//
+// When the handler has returned, or panicked, or its client has left, what was reported is charged
+// (tokenbucket.Reservation's Settle), and the estimate stays of what was not reported. So it does
+// if the process dies. An answer waits until it is settled, if it has not cost what was estimated.
+// A settlement that fails is reported to OnError, and not repeated; so is one that overdraws a
+// bucket by more than it may be (tokenbucket.Limit's Overdraft).
+//
+// An estimate above the burst of a limit is reduced to it. One of nothing passes in any case, also
+// while the key is held, or a bucket is overdrawn. A negative one, and a unit that no limit counts,
+// are mistakes of the application: 500, logged once, and nothing is charged. Of the limits of a
+// chain, the handler finds the reservation of the innermost that has this option. Costs panics if
+// estimate is nil.
+func Costs(estimate func(r *http.Request) tokenbucket.Cost) policy.RateLimitOption {
+	return httpmw.Costs(estimate)
 }

@@ -65,6 +65,14 @@ func (Echo) Capture(c echo.Context, w *httpmw.Capture) (captured echo.Context, r
 	}
 }
 
+// Observe implements httpmw.Adapter.
+func (Echo) Observe(c echo.Context, o *httpmw.Observer) (observed echo.Context, restore func()) {
+	response := c.Response()
+	o.ResponseWriter = response.Writer
+	response.Writer = o
+	return c, func() { response.Writer = o.ResponseWriter }
+}
+
 // Current implements httpmw.Adapter. Echo reuses a context when its request is over.
 func (Echo) Current(_ echo.Context, r *http.Request) bool { return r.Context().Err() == nil }
 

@@ -63,6 +63,15 @@ func (Echo) Capture(c *echo.Context, w *httpmw.Capture) (captured *echo.Context,
 	}
 }
 
+// Observe implements httpmw.Adapter. The observer is in front of all writers: one behind it, such
+// as echo's Gzip, may keep the answer back.
+func (Echo) Observe(c *echo.Context, o *httpmw.Observer) (observed *echo.Context, restore func()) {
+	outer := c.Response()
+	o.ResponseWriter = outer
+	c.SetResponse(o)
+	return c, func() { c.SetResponse(outer) }
+}
+
 // Current implements httpmw.Adapter. Echo reuses a context when its request is over.
 func (Echo) Current(_ *echo.Context, r *http.Request) bool { return r.Context().Err() == nil }
 

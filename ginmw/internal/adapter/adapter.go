@@ -16,6 +16,11 @@ func Handler(m httpmw.Middleware[*gin.Context]) gin.HandlerFunc {
 	return func(c *gin.Context) { _ = m(c, next) }
 }
 
+// Answer returns a handler as gin takes it.
+func Answer(h func(*gin.Context) error) gin.HandlerFunc {
+	return func(c *gin.Context) { _ = h(c) }
+}
+
 func next(c *gin.Context) error {
 	c.Next()
 	return nil
@@ -62,6 +67,17 @@ func (Gin) Capture(c *gin.Context, capture *httpmw.Capture) (captured *gin.Conte
 		if current {
 			c.Writer = original
 		}
+	}
+}
+
+// Observe implements httpmw.Adapter.
+func (Gin) Observe(c *gin.Context, o *httpmw.Observer) (observed *gin.Context, restore func()) {
+	w := &observedWriter{ResponseWriter: c.Writer, observer: o}
+	o.ResponseWriter = c.Writer
+	c.Writer = w
+	return c, func() {
+		w.begin()
+		c.Writer = w.ResponseWriter
 	}
 }
 

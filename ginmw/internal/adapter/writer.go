@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"bufio"
+	"cmp"
 	"net"
 	"net/http"
 
@@ -58,6 +59,48 @@ func (w *writer) Unwrap() http.ResponseWriter { return w.capture }
 type replaceable struct{ gin.ResponseWriter }
 
 func (r *replaceable) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// observedWriter is gin's ResponseWriter, whose observer learns the status that the handler has set
+// last before the first byte. A writer behind it that keeps the answer back may not know it.
+type observedWriter struct {
+	gin.ResponseWriter
+	observer *httpmw.Observer
+	status   int // zero if the handler has set none
+}
+
+// begin tells the observer that the answer begins.
+func (w *observedWriter) begin() { w.observer.Begin(cmp.Or(w.status, w.Status())) }
+
+func (w *observedWriter) WriteHeader(status int) {
+	if status > 0 && !w.Written() {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *observedWriter) WriteHeaderNow() {
+	w.begin()
+	w.ResponseWriter.WriteHeaderNow()
+}
+
+func (w *observedWriter) Write(p []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *observedWriter) WriteString(s string) (int, error) {
+	w.begin()
+	return w.ResponseWriter.WriteString(s)
+}
+
+func (w *observedWriter) Flush() {
+	w.begin()
+	w.ResponseWriter.Flush()
+}
+
+func (w *observedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.observer.Hijack() }
+
+func (w *observedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func informational(status int) bool {
 	return status >= 100 && status < 200 && status != http.StatusSwitchingProtocols

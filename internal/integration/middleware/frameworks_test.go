@@ -7,6 +7,8 @@ import (
 	echov4 "github.com/labstack/echo/v4"
 	echov5 "github.com/labstack/echo/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echomw"
 	v4concurrency "github.com/lockkeeper/lockkeeper/echomw/concurrency"
 	v4exclusive "github.com/lockkeeper/lockkeeper/echomw/exclusive"
@@ -51,6 +53,9 @@ func noOptions(mwtest.Hooks) []setting.HTTPOption { return nil }
 func serveGin(handler http.HandlerFunc, middleware []mwtest.Middleware, outermost ...gin.HandlerFunc) http.Handler {
 	cells := mwtest.Cells[gin.HandlerFunc, ginmw.KeyFunc, ginmw.ScopeFunc]{
 		RateLimit: ginratelimit.New, Idempotency: ginidempotency.New, Exclusive: ginexclusive.New, Concurrency: ginconcurrency.New, Fenced: ginfenced.New,
+		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
+			return ginratelimit.Costs(func(c *gin.Context) tokenbucket.Cost { return estimate(c.Request) })
+		},
 		ByHeader: ginmw.ByHeader, ByParam: ginmw.ByParam, Global: ginmw.Global, Unscoped: ginmw.Unscoped, ScopeBy: ginmw.ScopeBy, Options: noOptions,
 	}
 	r := gin.New()
@@ -66,6 +71,9 @@ func serveGin(handler http.HandlerFunc, middleware []mwtest.Middleware, outermos
 func serveEchoV4(handler http.HandlerFunc, middleware []mwtest.Middleware, outermost ...echov4.MiddlewareFunc) http.Handler {
 	cells := mwtest.Cells[echov4.MiddlewareFunc, echomw.KeyFunc, echomw.ScopeFunc]{
 		RateLimit: v4ratelimit.New, Idempotency: v4idempotency.New, Exclusive: v4exclusive.New, Concurrency: v4concurrency.New, Fenced: v4fenced.New,
+		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
+			return v4ratelimit.Costs(func(c echov4.Context) tokenbucket.Cost { return estimate(c.Request()) })
+		},
 		ByHeader: echomw.ByHeader, ByParam: echomw.ByParam, Global: echomw.Global, Unscoped: echomw.Unscoped, ScopeBy: echomw.ScopeBy, Options: noOptions,
 	}
 	e := echov4.New()
@@ -80,6 +88,9 @@ func serveEchoV4(handler http.HandlerFunc, middleware []mwtest.Middleware, outer
 func serveEchoV5(handler http.HandlerFunc, middleware []mwtest.Middleware) http.Handler {
 	cells := mwtest.Cells[echov5.MiddlewareFunc, echov5mw.KeyFunc, echov5mw.ScopeFunc]{
 		RateLimit: v5ratelimit.New, Idempotency: v5idempotency.New, Exclusive: v5exclusive.New, Concurrency: v5concurrency.New, Fenced: v5fenced.New,
+		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
+			return v5ratelimit.Costs(func(c *echov5.Context) tokenbucket.Cost { return estimate(c.Request()) })
+		},
 		ByHeader: echov5mw.ByHeader, ByParam: echov5mw.ByParam, Global: echov5mw.Global, Unscoped: echov5mw.Unscoped, ScopeBy: echov5mw.ScopeBy, Options: noOptions,
 	}
 	e := echov5.New()

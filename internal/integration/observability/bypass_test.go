@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -38,6 +40,11 @@ func (f failing) TakeTokens(context.Context, store.TokenRequest, ...store.TokenR
 	return store.TakeReply{}, f.err
 }
 
+// answers is a RoundTripper.
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func (f failing) Check(context.Context, string, fence.Token) error { return f.err }
 
 // outages are errors of every cause for which requests may pass.
@@ -54,7 +61,8 @@ var outages = []error{
 }
 
 // driveBypasses makes requests bypass the store, for every cause and through every middleware,
-// until the store replies again, and sends one without the application's key.
+// until the store replies again, and sends one without the application's key, and one whose server asks
+// for a pause that the store does not keep.
 func driveBypasses(w *world, st store.Store, broken *storetest.Faulty) {
 	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
 	failOpen, unprotected := policy.FailOpen(policy.EvenMisconfigured()), policy.RunUnprotected(policy.EvenMisconfigured())
@@ -98,10 +106,49 @@ func driveBypasses(w *world, st store.Store, broken *storetest.Faulty) {
 		send(limited)
 		return len(w.log.records(w.t, "requests no longer bypass the store")) > 0
 	})
+	refused := answers(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Body: http.NoBody}, nil
+	})
+	broken.Break(storetest.HoldTokens, storetest.Down)
+	client := ratelimit.Transport(refused, w.limiter(st, tokenbucket.PerHour(1000)), key, logs, meters)
+	if resp, err := client.RoundTrip(httptest.NewRequestWithContext(w.t.Context(), http.MethodGet, "/"+secretRequest, nil)); err != nil {
+		w.t.Errorf("a key that the store does not hold: %v", err)
+	} else {
+		_ = resp.Body.Close()
+	}
+	broken.Mend(storetest.HoldTokens)
 	missing := nethttp.KeyFunc(func(*http.Request) (string, error) { return "", policy.ErrNotProvided })
 	if status := send(ratelimit.New(w.limiter(st, tokenbucket.PerHour(1)), missing, logs, meters)(handler)); status != http.StatusInternalServerError {
 		w.t.Errorf("a key that the application did not provide: status %d", status)
 	}
+}
+
+// driveShadow sends requests that a shadow would deny, for every reason.
+func driveShadow(w *world, broken *storetest.Faulty) {
+	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
+	limiter := w.limiter(broken, tokenbucket.PerHour(1))
+	send := func(by string, err error) {
+		key := nethttp.KeyFunc(func(*http.Request) (string, error) { return by, err })
+		handler := http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusNoContent) })
+		h := ratelimit.New(limiter, key, policy.Shadow(), logs, meters)(handler)
+		w.request(func(ctx context.Context) {
+			rw := httptest.NewRecorder()
+			h.ServeHTTP(rw, httptest.NewRequestWithContext(ctx, http.MethodPost, "/"+secretRequest, nil))
+			if rw.Code != http.StatusNoContent {
+				w.t.Errorf("%q, %v: status %d", by, err, rw.Code)
+			}
+		})
+	}
+	send(secretKey+" in the shadow", nil)
+	send(secretKey+" in the shadow", nil) // over the limit
+	ok(w.t, limiter.Hold(w.t.Context(), secretKey+" held in the shadow", time.Hour))
+	send(secretKey+" held in the shadow", nil)
+	send("", nil)
+	send(strings.Repeat(secretKey, 200), nil)
+	send("", policy.ErrNotProvided)
+	broken.Break(storetest.TakeTokens, storetest.Down)
+	send(secretKey+" in the shadow", nil)
+	broken.Mend(storetest.TakeTokens)
 }
 
 // driveMistakes sends requests through middleware in every wrong order that is logged.

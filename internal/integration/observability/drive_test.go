@@ -3,16 +3,21 @@ package observability_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/nethttp"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
 // What no signal may hold. Tokens are added to these as they are made.
@@ -78,6 +83,7 @@ func driveLimiter(w *world, st store.Store, broken *storetest.Faulty) {
 		late, cancel := context.WithTimeout(ctx, 0)
 		defer cancel()
 		_, _ = l.Allow(late, secretKey+" of a late caller")
+		_ = l.Hold(ctx, secretKey, time.Minute)
 		_ = l.Reset(ctx, secretKey)
 	})
 	for _, fault := range []storetest.Fault{storetest.Down, storetest.LostReply} {
@@ -85,6 +91,42 @@ func driveLimiter(w *world, st store.Store, broken *storetest.Faulty) {
 		w.request(allow)
 		w.request(func(ctx context.Context) { _ = l.Wait(ctx, secretKey) })
 		broken.Mend(storetest.TakeTokens)
+	}
+}
+
+// driveCandidate makes the candidate of a limiter decide in every way.
+func driveCandidate(w *world, st store.Store, broken *storetest.Faulty) {
+	l := w.limiter(st, tokenbucket.PerHour(2), tokenbucket.WithCandidate(tokenbucket.PerHour(1)))
+	for range 2 {
+		_, _ = l.Allow(w.t.Context(), secretKey+" of a candidate")
+	}
+	broken.Break(storetest.TakeTokens, storetest.Down)
+	_, _ = l.Allow(w.t.Context(), secretKey+" of a candidate")
+	broken.Mend(storetest.TakeTokens)
+}
+
+// driveSettlements settles reservations with every result, and sends a request whose cost is a mistake.
+func driveSettlements(w *world, st store.Store, broken *storetest.Faulty) {
+	l := w.limiter(st, tokenbucket.PerHour(10))
+	settle := func(used int64) {
+		w.request(func(ctx context.Context) {
+			r := must(l.ReserveN(ctx, secretKey+" of a reservation", 2))
+			ok(w.t, r.Use(l.Name(), used))
+			_ = r.Settle(ctx)
+		})
+	}
+	settle(1)
+	broken.Break(storetest.SettleTokens, storetest.Down)
+	settle(1)
+	broken.Mend(storetest.SettleTokens)
+	settle(100)
+	mistake := ratelimit.Costs(func(*http.Request) tokenbucket.Cost { return tokenbucket.Cost{"images": 1} })
+	key := nethttp.KeyFunc(func(*http.Request) (string, error) { return secretKey, nil })
+	h := ratelimit.New(l, key, mistake, policy.Logger(w.logger()), policy.MeterProvider(w.meters))(http.NotFoundHandler())
+	rw := httptest.NewRecorder()
+	h.ServeHTTP(rw, httptest.NewRequestWithContext(w.t.Context(), http.MethodPost, "/"+secretRequest, nil))
+	if rw.Code != http.StatusInternalServerError {
+		w.t.Errorf("a cost that no limit can charge: status %d", rw.Code)
 	}
 }
 

@@ -24,6 +24,7 @@ func driveRedis(w *world, server *redistest.Server, known *tokens) {
 	st := w.redisstore(server)
 	faulty := storetest.NewFaulty(tapped{st, known})
 	driveLimiter(w, faulty, faulty)
+	driveCandidate(w, faulty, faulty)
 	driveLocks(w, faulty, nil)
 	driveSemaphore(w, faulty, nil)
 	driveGuard(w, faulty, nil, known)
@@ -83,6 +84,9 @@ func driveOperations(w *world, st *redisstore.Store) {
 	latch := must(semaphore.NewLatch(st, "start", 1))
 	_ = must(latch.CountDown(ctx, secretKey))
 	_ = st.Ping(ctx)
+	if err := w.limiter(st, tokenbucket.PerHour(1)).Hold(ctx, secretKey+" that is held", time.Minute); err != nil {
+		w.t.Fatal(err)
+	}
 	if err := st.RaiseFence(ctx, "carts", secretKey, 1); err != nil {
 		w.t.Fatal(err)
 	}

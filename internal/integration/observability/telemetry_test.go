@@ -15,6 +15,8 @@ func TestTelemetry(t *testing.T) {
 	broken := w.memstore()
 	store := tapped{broken, known}
 	driveLimiter(w, store, broken)
+	driveCandidate(w, store, broken)
+	driveSettlements(w, store, broken)
 	driveFullAndClosed(w)
 	driveNamesakes(w)
 	driveLocks(w, store, broken)
@@ -23,6 +25,7 @@ func TestTelemetry(t *testing.T) {
 	driveHTTP(w, store, broken)
 	driveRPC(w, store, broken)
 	driveBypasses(w, store, broken)
+	driveShadow(w, broken)
 	driveMistakes(w, store)
 	driveCluster(w, cluster)
 	driveRedis(w, server, known)

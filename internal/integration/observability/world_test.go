@@ -144,8 +144,9 @@ func (w *world) redisstore(server *redistest.Server) *redisstore.Store {
 	return st
 }
 
-func (w *world) limiter(st store.Buckets, plan tokenbucket.Plan) *tokenbucket.Limiter {
-	return must(tokenbucket.New(st, "api", plan, tokenbucket.WithMeterProvider(w.meters), tokenbucket.WithTracerProvider(w.tracers)))
+func (w *world) limiter(st store.Buckets, plan tokenbucket.Plan, opts ...tokenbucket.Option) *tokenbucket.Limiter {
+	return must(tokenbucket.New(st, "api", plan,
+		append(opts, tokenbucket.WithMeterProvider(w.meters), tokenbucket.WithTracerProvider(w.tracers))...))
 }
 
 func (w *world) locker(st store.Leases, opts ...lock.Option) *lock.Locker {

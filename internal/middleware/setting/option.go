@@ -13,6 +13,8 @@ func (Func) forRPCIdempotency()  {}
 func (Func) forExclusive()       {}
 func (Func) forConcurrency()     {}
 func (Func) forFenced()          {}
+func (Func) forTransport()       {}
+func (Func) forRPCClient()       {}
 
 type option interface{ apply(*Settings) }
 
@@ -54,6 +56,16 @@ type (
 		option
 		forFenced()
 	}
+	// TransportOption is an option of limits on the requests that an HTTP client sends.
+	TransportOption interface {
+		option
+		forTransport()
+	}
+	// RPCClientOption is an option of limits on the calls that a gRPC client makes.
+	RPCClientOption interface {
+		option
+		forRPCClient()
+	}
 )
 
 // HTTPOption is an option of every policy in HTTP.
@@ -72,4 +84,5 @@ type RPCOption interface {
 	ExclusiveOption
 	ConcurrencyOption
 	FencedOption
+	RPCClientOption
 }

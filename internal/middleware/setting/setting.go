@@ -11,6 +11,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
@@ -34,8 +35,24 @@ type Settings struct {
 	// Of rate limits.
 
 	LegacyHeaders bool
+	// HideLimits sends no header fields about limits.
+	HideLimits bool
+	// RetryJitter is the most that is added to the time after which the refused come back.
+	RetryJitter time.Duration
+	// Shadow refuses no request.
+	Shadow bool
+	// Costs returns the estimated cost of a request, in a framework's types, or is nil.
+	Costs any
+	// Charged are the HTTP statuses or gRPC codes of answers that are charged; nil for all.
+	Charged map[int]bool
+	// Hold holds keys that exceed their limits; nil for none.
+	Hold *tokenbucket.Escalation
 	// PerMessage takes a token for each message of a stream, not for the stream alone.
 	PerMessage bool
+	// MaxHold bounds for how long a server's answer can hold a key of a client; zero holds none.
+	MaxHold time.Duration
+	// Decoders read that from answers, in a client's own type; nil for the standard ones.
+	Decoders any
 
 	// Of idempotency.
 
@@ -95,6 +112,7 @@ func Of[O option](options []O) Settings {
 		Methods:  []string{http.MethodPost, http.MethodPatch},
 		MaxBody:  1 << 20,
 		MaxRun:   5 * time.Minute,
+		MaxHold:  15 * time.Minute,
 		Keep:     map[int]bool{},
 		KeyField: "request_id",
 	}
@@ -106,8 +124,8 @@ func Of[O option](options []O) Settings {
 	return s
 }
 
-// Given returns an option that sets a function in a framework's own types. It panics, as the function
-// called name, if what was given is nil.
+// Given returns an option that sets a function in a framework's own types. It panics, as the
+// function called name, if what was given is nil.
 func Given(name string, given any, set Func) Func {
 	if naming.IsNil(given) {
 		panic(name + ": nil function")

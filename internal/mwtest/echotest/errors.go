@@ -171,12 +171,15 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 	limit := v.RateLimit(must(tokenbucket.New(st, "limit", tokenbucket.PerHour(100))), v.Global())
 	once := v.Idempotency(must(guard.New(st, "orders")))
 	oneAtATime := v.Exclusive(must(lock.New(st, "carts")), v.Global())
+	charged := must(tokenbucket.New(st, "charged", tokenbucket.PerDay(10)))
+	byStatus := v.RateLimit(charged, v.Global(), policy.ChargeStatus(http.StatusPaymentRequired))
 	aFew := v.Concurrency(must(semaphore.New(st, "reports", 10)), v.Global())
 	for name, c := range map[string]struct {
 		use  []M
 		runs int // of two requests
 	}{
 		"ratelimit":   {use: []M{limit}, runs: 2},
+		"by status":   {use: []M{byStatus}, runs: 2},
 		"idempotency": {use: []M{once}, runs: 1},
 		"exclusive":   {use: []M{oneAtATime}, runs: 2},
 		"concurrency": {use: []M{aFew}, runs: 2},
@@ -206,6 +209,9 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 			}
 		})
 	}
+	if d := must(charged.Peek(t.Context(), "global")); d.Limits()[0].Remaining != 8 {
+		t.Errorf("%+v: the status of an error's answer is not charged", d.Limits())
+	}
 	t.Run("after an answer", func(t *testing.T) {
 		h := v.Serve(App[C, M]{Route: "/", Use: []M{once}, Handler: func(c C) error {
 			_ = c.String(http.StatusCreated, "done")
@@ -217,6 +223,26 @@ func errorsOfHandlers[C Context, K ~func(C) (string, error), M any](t *testing.T
 			}
 		}
 	})
+}
+
+// Echo's Gzip keeps the answer back until its body is long enough, or has ended. The status is known
+// before.
+func compressed[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	for name, body := range map[string]string{"short": "wrong", "long": strings.Repeat("wrong ", 1000)} {
+		t.Run(name, func(t *testing.T) {
+			limiter := must(tokenbucket.New(newStore(t), "login", tokenbucket.PerDay(3)))
+			use := []M{v.Gzip(1000), v.RateLimit(limiter, v.Global(), policy.ChargeStatus(http.StatusUnauthorized))}
+			for _, status := range []int{http.StatusUnauthorized, http.StatusOK, http.StatusUnauthorized, http.StatusUnauthorized} {
+				h := v.Serve(App[C, M]{Route: "/", Use: use, Handler: func(c C) error { return c.String(status, body) }})
+				if w := send(h, http.MethodPost, "/", "Accept-Encoding", "gzip"); w.Code != status || (w.Header().Get("Content-Encoding") == "gzip") != (name == "long") {
+					t.Errorf("%d %v", w.Code, w.Header())
+				}
+			}
+			if n := must(limiter.Peek(t.Context(), "global")).Limits()[0].Remaining; n != 0 {
+				t.Errorf("%d tokens are left after three failures", n)
+			}
+		})
+	}
 }
 
 // An application may answer with the problem in another body, which is then not called a

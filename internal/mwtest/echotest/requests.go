@@ -14,6 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
 // A body without a length that exceeds what echo's own limit lets pass is too large, and not broken
@@ -43,7 +45,10 @@ func recycledContexts[C Context, K ~func(C) (string, error), M any](t *testing.T
 	defer func() { _ = locker.Close() }()
 	reports := must(semaphore.New(store, "reports", 1000))
 	defer func() { _ = reports.Close() }()
+	tokens := must(tokenbucket.New(store, "tokens", tokenbucket.PerDay(1000)))
+	estimate := httpmw.Costs(func(C) tokenbucket.Cost { return tokenbucket.Cost{"tokens": 2} })
 	for name, middleware := range map[string]M{
+		"ratelimit":   v.RateLimit(tokens, v.Global(), estimate, policy.ChargeStatus(http.StatusUnauthorized)),
 		"idempotency": v.Idempotency(must(guard.New(store, "orders"))),
 		"exclusive":   v.Exclusive(locker, v.Global()),
 		"concurrency": v.Concurrency(reports, v.Global()),
@@ -85,13 +90,17 @@ func recycledContexts[C Context, K ~func(C) (string, error), M any](t *testing.T
 				return nil
 			})
 			var log strings.Builder
-			h := v.Serve(App[C, M]{Route: "/", Use: []M{timeout, middleware}, Log: &log, Handler: func(C) error {
+			h := v.Serve(App[C, M]{Route: "/", Use: []M{timeout, middleware}, Log: &log, Handler: func(c C) error {
 				leave := leave
+				if r, ok := tokenbucket.FromContext(c.Request().Context()); ok {
+					_ = r.Use("tokens", 1)
+				}
 				close(entered)
 				<-leave
 				return nil
 			}})
 			for n := range 100 {
+				store.BreakNext(storetest.SettleTokens, storetest.Down, 1)
 				store.BreakNext(storetest.SettleOperation, storetest.Down, 1) // which is not for another request's log
 				entered, leave, done = make(chan struct{}), make(chan struct{}), make(chan struct{})
 				send(h, http.MethodPost, "/", "Idempotency-Key", "k"+strconv.Itoa(n))

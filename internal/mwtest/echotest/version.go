@@ -37,8 +37,9 @@ type Version[C Context, K ~func(C) (string, error), M any] struct {
 	Before func(func(C)) M
 	// Around is middleware that calls a function, which may call the handler.
 	Around func(func(c C, next func(C) error) error) M
-	// BodyLimit is echo's own middleware.
+	// BodyLimit and Gzip, of answers of at least so many bytes, are echo's own middleware.
 	BodyLimit func(bytes int64) M
+	Gzip      func(least int) M
 	// Committed reports whether an answer has begun.
 	Committed func(C) bool
 	// HTTPError is an error of echo's own.
@@ -79,6 +80,7 @@ func Run[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C
 	t.Run("denials", func(t *testing.T) { denials(t, v) })
 	t.Run("errors of handlers", func(t *testing.T) { errorsOfHandlers(t, v) })
 	t.Run("default handler", func(t *testing.T) { defaultHandler(t, v) })
+	t.Run("statuses of compressed answers", func(t *testing.T) { compressed(t, v) })
 	t.Run("own handler", func(t *testing.T) { ownHandler(t, v) })
 	t.Run("recycled contexts", func(t *testing.T) { recycledContexts(t, v) })
 	t.Run("body limit", func(t *testing.T) { bodyLimit(t, v) })

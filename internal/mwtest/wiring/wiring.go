@@ -76,7 +76,7 @@ var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency", 
 
 // ofHTTP are the options that interceptors do not have.
 var ofHTTP = []string{
-	"policy.LegacyHeaders()", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.MaxBodies(1)", "policy.Fingerprint(nil)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
+	"policy.LegacyHeaders()", "policy.HideLimits()", "policy.ChargeStatus(401)", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.MaxBodies(1)", "policy.Fingerprint(nil)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
 	`policy.KeepHeaders("X-A")`, `policy.DropHeaders("X-A")`,
 }
 
@@ -84,6 +84,12 @@ func (f Framework) options() []option {
 	options := []option{
 		{"policy.FailOpen()", []string{"ratelimit", "concurrency"}},
 		{"policy.LegacyHeaders()", []string{"ratelimit"}},
+		{"policy.HideLimits()", []string{"ratelimit"}},
+		{"policy.RetryJitter(time.Second)", []string{"ratelimit"}},
+		{"policy.Shadow()", []string{"ratelimit"}},
+		{"policy.ChargeStatus(401)", []string{"ratelimit"}},
+		{"policy.Hold(tokenbucket.Escalate(time.Minute, 2, time.Hour))", []string{"ratelimit"}},
+		{"ratelimit.Costs(costs)", []string{"ratelimit"}},
 		{"policy.Overload()", []string{"concurrency"}},
 		{"policy.Required()", []string{"idempotency"}},
 		{`policy.Methods("PUT")`, []string{"idempotency"}},
@@ -113,7 +119,7 @@ func (f Framework) options() []option {
 				options[i].policies = nil
 			}
 		}
-		options = append(options, option{"ratelimit.PerMessage()", []string{"ratelimit"}})
+		options = append(options, option{"ratelimit.PerMessage()", []string{"ratelimit"}}, option{"ratelimit.ChargeCodes(16)", []string{"ratelimit"}})
 		for _, code := range []string{"idempotency.PassStreams()", `idempotency.KeyField("id")`, "idempotency.KeepCodes(10)", "idempotency.Fingerprint(nil)"} {
 			options = append(options, option{code, []string{"idempotency"}})
 		}
@@ -189,6 +195,8 @@ var (
 func skip(` + f.Request + `) bool { return false }
 
 func key(` + f.Request + `) (string, error) { return "", nil }
+
+func costs(` + f.Request + `) tokenbucket.Cost { return nil }
 
 var deny = ` + f.Deny + `
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
@@ -35,6 +36,11 @@ func Handler(name string, m httpmw.Middleware[Context]) func(http.Handler) http.
 	}
 }
 
+// Answer returns a handler as net/http takes it.
+func Answer(h func(Context) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = h(Context{W: w, R: r}) })
+}
+
 // Key returns a key function of net/http as one of contexts.
 func Key(key func(*http.Request) (string, error)) func(Context) (string, error) {
 	if key == nil {
@@ -56,15 +62,18 @@ func (NetHTTP) Hooks(name string, s setting.Settings) (h httpmw.Hooks[Context]) 
 		h.Report = func(c Context, err error) { of.Report(c.R, err) }
 	}
 	h.Key = Key(of.Key)
+	if of.Costs != nil {
+		h.Costs = func(c Context) tokenbucket.Cost { return of.Costs(c.R) }
+	}
 	if deny := setting.Hook[func(http.ResponseWriter, *http.Request, policy.Denial)](name, s.Deny); deny != nil {
 		h.Deny = func(c Context, d policy.Denial) (int, error) {
 			if middleware.NoteOf(c.R.Context()) == nil { // so the status is of no interest
 				deny(c.W, c.R, d)
 				return 0, nil
 			}
-			w := &observer{ResponseWriter: c.W, status: http.StatusOK}
+			w := &httpmw.Observer{ResponseWriter: c.W}
 			deny(w, c.R, d)
-			return w.status, nil
+			return w.Status(), nil
 		}
 	}
 	return h
@@ -89,6 +98,13 @@ func (NetHTTP) Writer(c Context) http.ResponseWriter { return c.W }
 func (NetHTTP) Capture(c Context, w *httpmw.Capture) (captured Context, restore func(current bool)) {
 	c.W = w
 	return c, func(bool) {}
+}
+
+// Observe implements httpmw.Adapter.
+func (NetHTTP) Observe(c Context, o *httpmw.Observer) (observed Context, restore func()) {
+	o.ResponseWriter = c.W
+	c.W = o
+	return c, func() {}
 }
 
 // Current implements httpmw.Adapter: a context is never another request's.

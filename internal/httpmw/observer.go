@@ -1,0 +1,87 @@
+package httpmw
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+)
+
+// Observer is a http.ResponseWriter that notes the status of the answer that passes through it.
+type Observer struct {
+	http.ResponseWriter
+	status   int // zero before the answer begins
+	hijacked bool
+}
+
+// Status returns the status of the answer, when the handler has returned: zero if it is not known,
+// since the handler has hijacked the connection.
+func (o *Observer) Status() int {
+	switch {
+	case o.hijacked:
+		return 0
+	case o.status == 0:
+		return http.StatusOK // as net/http has it
+	}
+	return o.status
+}
+
+// Begun reports whether status and header are on their way.
+func (o *Observer) Begun() bool { return o.status != 0 || o.hijacked }
+
+// Begin notes the status of an answer. Only the first one counts, and none that is informational.
+func (o *Observer) Begin(status int) {
+	if o.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
+		o.status = status
+	}
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (o *Observer) WriteHeader(status int) {
+	o.Begin(status)
+	o.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (o *Observer) Write(p []byte) (int, error) {
+	o.Begin(http.StatusOK)
+	return o.ResponseWriter.Write(p)
+}
+
+// WriteString implements io.StringWriter.
+func (o *Observer) WriteString(s string) (int, error) {
+	o.Begin(http.StatusOK)
+	return io.WriteString(o.ResponseWriter, s)
+}
+
+// ReadFrom implements io.ReaderFrom: net/http sends files without a copy. A reader that fails at
+// once begins no answer.
+func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
+	n, err := io.Copy(o.ResponseWriter, r)
+	if n > 0 {
+		o.Begin(http.StatusOK)
+	}
+	return n, err
+}
+
+// Flush implements http.Flusher.
+func (o *Observer) Flush() { _ = o.FlushError() }
+
+// FlushError is Flush for http.ResponseController.
+func (o *Observer) FlushError() error {
+	err := http.NewResponseController(o.ResponseWriter).Flush()
+	if err == nil {
+		o.Begin(http.StatusOK)
+	}
+	return err
+}
+
+// Hijack implements http.Hijacker.
+func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(o.ResponseWriter).Hijack()
+	o.hijacked = o.hijacked || err == nil
+	return conn, rw, err
+}
+
+// Unwrap lets http.ResponseController find what the observer does not do itself.
+func (o *Observer) Unwrap() http.ResponseWriter { return o.ResponseWriter }

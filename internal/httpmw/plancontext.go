@@ -1,0 +1,61 @@
+package httpmw
+
+import (
+	"context"
+	"sync"
+)
+
+// valuer is an adapter of a framework whose contexts have values of their own.
+type valuer[C any] interface {
+	// Value returns a value of the framework's own context. It returns false if there is none.
+	Value(c C, key any) (any, bool)
+}
+
+// planContext is the context of a decision, in which a PlanFunc finds what earlier middleware have
+// put into the framework's own context under a string, and all that is in the request's. Frameworks
+// reuse their contexts, so it has no more of it once the decision is made: whoever keeps a
+// planContext sees the request's values alone.
+//
+// Every decision has one, since a limiter does not say whether its plan depends on the request. So
+// it is cheap: it costs no allocation beside that of the header fields, which are in it.
+type planContext[C any] struct {
+	context.Context // the request's
+
+	mu     sync.Mutex // guards what follows
+	values valuer[C]  // nil if the decision is made, or the framework has no values
+	c      C
+
+	fields [2]string
+}
+
+// newPlanContext returns the context of a decision about a request.
+func newPlanContext[C any](b *base[C], c C) *planContext[C] {
+	return &planContext[C]{Context: b.Request(c).Context(), values: b.values, c: c}
+}
+
+// Value implements context.Context.
+func (p *planContext[C]) Value(key any) any {
+	if name, ok := key.(string); ok {
+		if value, ok := p.own(name); ok {
+			return value
+		}
+	}
+	return p.Context.Value(key)
+}
+
+func (p *planContext[C]) own(name string) (any, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.values == nil {
+		return nil, false
+	}
+	return p.values.Value(p.c, name)
+}
+
+// end is called when the decision is made.
+func (p *planContext[C]) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var none C
+	p.values, p.c = nil, none
+}

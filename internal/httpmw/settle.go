@@ -1,0 +1,95 @@
+package httpmw
+
+import (
+	"net/http"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+)
+
+// settling is a request that asks a rate limit for more than a token.
+type settling[C any] struct {
+	exchange[C]
+	m   *rateLimit[C]
+	ask middleware.Ask
+}
+
+// serveAsking serves a request that asks for more than a token.
+func (m *rateLimit[C]) serveAsking(c C, next func(C) error, key string, keyErr error) error {
+	x := &settling[C]{exchange: newExchange(m.base, c, next), m: m}
+	x.ask = middleware.Ask{Settles: m.settles, Report: x.Report}
+	if m.hooks.Costs != nil {
+		x.ask.Costs = func() tokenbucket.Cost { return m.hooks.Costs(c) }
+	}
+	ctx := newPlanContext(m.base, c)
+	defer ctx.end()
+	var decision tokenbucket.Decision
+	denial, verdict := m.decider.Check(ctx, key, keyErr, &x.ask, &decision)
+	switch denial = m.outcome(c, denial, verdict, &decision, &ctx.fields); {
+	case denial != nil:
+		return m.refuse(c, *denial)
+	case !x.ask.Reserved():
+		return next(c)
+	}
+	x.run(ctx)
+	return x.err
+}
+
+// Report reports an error that does not change the answer: that of a shadow to OnError alone, since
+// what a framework has recorded may change it.
+func (x *settling[C]) Report(err error) {
+	switch {
+	case !x.m.shadow:
+		x.exchange.Report(err)
+	case x.hooks.Report != nil && x.current():
+		x.hooks.Report(x.c, err)
+	}
+}
+
+// run calls the handler, and settles what it has used, even if it panics. A PlanFunc that is asked
+// again finds what it found before, unless the context is another request's by now.
+func (x *settling[C]) run(ctx *planContext[C]) {
+	charged := true
+	defer func() {
+		if !x.current() {
+			ctx.end()
+		}
+		x.ask.Settle(ctx, charged)
+	}()
+	r := x.request
+	if x.ask.Costs != nil {
+		r = r.WithContext(x.ask.Context(r.Context()))
+	}
+	if x.m.charged == nil {
+		x.handle(r)
+		return
+	}
+	status := x.observe(r)
+	charged = status == 0 || x.m.charged[status]
+}
+
+// observe calls the handler and returns the status of its answer, or zero if that is not known.
+// What a handler that returns an error answers is up to the application's error handler, so that is
+// called here, and not again by the framework.
+func (x *settling[C]) observe(r *http.Request) int {
+	var o Observer
+	observed, restore := x.Observe(x.c, &o)
+	x.c = observed
+	defer func() {
+		if x.current() {
+			restore()
+		}
+	}()
+	x.handle(r)
+	if x.request.Context().Err() != nil { // the context may be another request's, and the client gets no answer
+		return 0
+	}
+	if x.err != nil && !o.Begun() {
+		err := x.err
+		x.errors.Render(x.c, err)
+		middleware.NoteOf(r.Context()).Answered(o.Status(), err)
+		x.err = nil
+	}
+	restore()
+	return o.Status()
+}

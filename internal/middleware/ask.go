@@ -1,0 +1,82 @@
+package middleware
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+// Ask is what a request asks of a rate limit that is more than a token. It is of one request.
+type Ask struct {
+	// Settles reserves tokens, which are settled when the request has been answered: a token of
+	// every limit if Costs is nil.
+	Settles bool
+	Costs   func() tokenbucket.Cost
+	// Report is called with errors that do not change the answer.
+	Report func(error)
+
+	reservation *tokenbucket.Reservation // nil if there is none
+}
+
+// Asks reports whether requests behind these settings ask for more than a token.
+func Asks(s *setting.Settings) bool { return Settles(s) || s.Hold != nil }
+
+// Settles reports whether requests behind these settings are settled.
+func Settles(s *setting.Settings) bool { return s.Costs != nil || s.Charged != nil }
+
+func (a *Ask) reserve(ctx context.Context, l *tokenbucket.Limiter, key string, decision *tokenbucket.Decision) (err error) {
+	var r *tokenbucket.Reservation
+	if a.Costs != nil {
+		r, err = l.Reserve(ctx, key, a.Costs())
+	} else {
+		r, err = l.ReserveN(ctx, key, 1)
+	}
+	if err != nil {
+		return err
+	}
+	*decision = r.Decision
+	if r.Allowed {
+		a.reservation = r
+	}
+	return nil
+}
+
+// Reserved reports whether the request has a reservation, which is to be settled. It has none if it
+// passes without the store, or although it would have been denied.
+func (a *Ask) Reserved() bool { return a.reservation != nil }
+
+// Context returns the context in which a handler finds the reservation of costs. One of a token is
+// nothing to report of, and would hide that of an outer limit.
+func (a *Ask) Context(ctx context.Context) context.Context {
+	return tokenbucket.NewContext(ctx, a.reservation)
+}
+
+// Settle is called when the request has been answered, also if its handler panics. If its answer is
+// not charged, the tokens are given back that were not reported as used.
+func (a *Ask) Settle(ctx context.Context, charged bool) {
+	settle := a.reservation.Settle
+	if !charged {
+		settle = a.reservation.Cancel
+	}
+	if err := settle(ctx); err != nil {
+		a.Report(err)
+	}
+}
+
+// held returns when the key of a denied request can come back, if it is held, or is now. Of
+// requests that are denied together, one holds it, and the others do not know for how long. A
+// client cannot escape that by leaving.
+func (m *RateLimit) held(ctx context.Context, key string, ask *Ask, decision *tokenbucket.Decision) (time.Duration, bool) {
+	if decision.Held > 0 || m.hold == nil {
+		return decision.RetryAfter, decision.Held > 0
+	}
+	d, err := m.Limiter.HoldAgain(context.WithoutCancel(ctx), key, *m.hold)
+	if err != nil {
+		ask.Report(err)
+		return 0, false
+	}
+	decision.Held = d
+	return max(decision.RetryAfter, d), true
+}

@@ -1,0 +1,157 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// Outgoing limits what a client sends: requests wait for tokens, and the keys of those whose
+// answers ask for a pause are held.
+type Outgoing struct {
+	RateLimit
+	maxHold time.Duration
+	unheld  *telemetry.Repeated
+	own     ownHolds
+}
+
+const (
+	// holdTimeout bounds how long an answer waits until its key is held.
+	holdTimeout = time.Second
+	// minHold is the shortest hold of a limiter.
+	minHold = time.Millisecond
+	// maxOwnHolds is how many keys one client holds by itself.
+	maxOwnHolds = 4096
+)
+
+// NewOutgoing returns the limit of a client. The limiter is not nil.
+func NewOutgoing(l *tokenbucket.Limiter, s setting.Settings) *Outgoing {
+	o := &Outgoing{RateLimit: NewRateLimit(l, s), maxHold: s.MaxHold}
+	o.unheld = telemetry.NewRepeated(o.logger, "lockkeeper: a key is held in this process alone, since the store did not hold it")
+	o.own.init()
+	return o
+}
+
+// Wait blocks until a request of the key may be sent. Otherwise it returns an error of
+// tokenbucket.Limiter's Wait.
+func (o *Outgoing) Wait(ctx context.Context, key string) error {
+	if err := o.own.wait(ctx, key, false); err != nil {
+		return err
+	}
+	err := o.Limiter.Wait(ctx, key)
+	bypasses := err != nil && o.Passes(ctx, err)
+	if err != nil && !bypasses {
+		return err
+	}
+	if err == nil {
+		o.Decided(ctx)
+	}
+	return o.own.wait(ctx, key, bypasses) // it may have been held meanwhile
+}
+
+// Hold holds a key in all processes for as long as an answer asks for. If the store fails, or the
+// key has no limits, this process alone holds it. The context's end does not stop that: the answer
+// is known.
+func (o *Outgoing) Hold(ctx context.Context, key string, d time.Duration) {
+	if d = min(d, o.maxHold); d <= 0 {
+		return
+	}
+	d = max(d, minHold)
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), holdTimeout)
+	defer cancel()
+	err := o.Limiter.Hold(ctx, key, d)
+	if err != nil && !errors.Is(err, tokenbucket.ErrNoLimits) {
+		o.unheld.Found(ctx, "error", err)
+	}
+	if err != nil || o.open.Passes {
+		o.own.add(key, began, d, err == nil)
+	}
+}
+
+// ownHolds are the holds that a process obeys without its store.
+type ownHolds struct {
+	epoch time.Time
+	last  atomic.Int64 // when the last hold ends, in nanoseconds since the epoch
+
+	mu    sync.Mutex
+	holds expiry.Table[string, int64] // until when a key is held that the store does not hold
+}
+
+func (h *ownHolds) init() {
+	h.epoch = time.Now()
+	h.holds = expiry.NewTable[string, int64](maxOwnHolds, nil)
+}
+
+// add records a hold, which the store has too if stored. Without room it does nothing.
+func (h *ownHolds) add(key string, began time.Time, d time.Duration, stored bool) {
+	now := int64(time.Since(h.epoch))
+	until := int64(began.Sub(h.epoch) + d)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.holds.Get(key, now)
+	if entry == nil {
+		if !h.holds.Room(1, now) {
+			return
+		}
+		h.holds.Add(strings.Clone(key), 0, until, now) // it may outlive the request that the key is a part of
+		entry = h.holds.Get(key, now)
+	}
+	if entry == nil { // it is over already
+		return
+	}
+	entry.Expires = max(entry.Expires, until)
+	if !stored {
+		entry.Value = max(entry.Value, until)
+	}
+	h.last.Store(max(h.last.Load(), until))
+}
+
+// left returns for how long a key is held: by all holds, or by those that the store does not have.
+func (h *ownHolds) left(key string, all bool) time.Duration {
+	last := h.last.Load()
+	if last == 0 {
+		return 0
+	}
+	now := int64(time.Since(h.epoch))
+	if last <= now {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.holds.Get(key, now)
+	switch {
+	case entry == nil:
+		return 0
+	case all:
+		return time.Duration(entry.Expires - now)
+	}
+	return time.Duration(max(entry.Value-now, 0))
+}
+
+// wait blocks until a key is no longer held. It returns at once an error that matches
+// context.DeadlineExceeded if that is after the context's deadline.
+func (h *ownHolds) wait(ctx context.Context, key string, all bool) error {
+	for {
+		d := h.left(key, all)
+		if d <= 0 {
+			return nil
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
+			return fmt.Errorf("ratelimit: the key is held until after the deadline: %w", context.DeadlineExceeded)
+		}
+		if !pause.Sleep(ctx, d) {
+			return ctx.Err()
+		}
+	}
+}

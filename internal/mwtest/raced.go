@@ -1,0 +1,5 @@
+//go:build race
+
+package mwtest
+
+const raced = true

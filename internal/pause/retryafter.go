@@ -1,0 +1,71 @@
+package pause
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RetryAfter returns the pause that an answer's Retry-After asks for, in seconds or until a date,
+// or false if there is none that can be read. Of several it is the longest.
+func RetryAfter(h http.Header) (longest time.Duration, ok bool) {
+	for _, text := range h["Retry-After"] {
+		d, readable := retryAfter(text, h)
+		longest, ok = max(longest, d), ok || readable
+	}
+	return longest, ok
+}
+
+func retryAfter(text string, h http.Header) (time.Duration, bool) {
+	if seconds, ok := digits(text); ok {
+		return SinceSent(h, seconds), true
+	}
+	when, err := http.ParseTime(text)
+	if err != nil {
+		return 0, false
+	}
+	return max(when.Sub(ServerNow(h)), 0), true
+}
+
+// ServerNow returns the time by the clock of the server that sent an answer, which may differ from
+// this one: the answer's Date, and its Age if a cache kept it. Without a Date it is this clock's
+// time.
+func ServerNow(h http.Header) time.Time {
+	date, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return time.Now()
+	}
+	return date.Add(age(h))
+}
+
+// SinceSent returns what is left of a time that began when a server sent an answer: all of it,
+// unless a cache kept the answer, and nothing of a time that is over.
+func SinceSent(h http.Header, d time.Duration) time.Duration {
+	kept := age(h)
+	if d <= kept { // also where the difference would overflow
+		return 0
+	}
+	return d - kept
+}
+
+func age(h http.Header) time.Duration {
+	if values := h["Age"]; len(values) > 0 {
+		d, _ := digits(values[0])
+		return d
+	}
+	return 0
+}
+
+// digits returns the time of so many seconds, the longest one if they are more than that.
+func digits(text string) (time.Duration, bool) {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seconds > int64(math.MaxInt64/time.Second) {
+		return math.MaxInt64, true
+	}
+	return time.Duration(seconds) * time.Second, true
+}

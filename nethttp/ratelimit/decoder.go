@@ -1,0 +1,169 @@
+package ratelimit
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
+)
+
+// Decoder returns for how long from now a server takes no more requests of the key of this answer.
+// Nothing, or less, is that it takes them. It must not read the answer's body, and is called by
+// several goroutines. A panic goes on, and loses the answer.
+//
+// Decoders of this package ignore what they cannot read: negative numbers, NaN, several values in
+// one field. They compare times with the answer's Date, so that the server's clock may differ, and
+// subtract its Age if a cache kept the answer.
+type Decoder func(resp *http.Response) time.Duration
+
+// Decoders sets what reads answers, instead of [Standard]: the longest pause of them holds the key.
+// So this reads one more field:
+//
+//	ratelimit.Decoders(ratelimit.Standard, shopify)
+//
+// Without any, no answer holds a key. It panics if one is nil.
+func Decoders(decoders ...Decoder) policy.TransportOption {
+	all := make([]Decoder, len(decoders))
+	for i, d := range decoders {
+		if naming.IsNil(d) {
+			panic("ratelimit: Decoders: nil decoder")
+		}
+		all[i] = d
+	}
+	return setting.Func(func(s *setting.Settings) { s.Decoders = all })
+}
+
+// Standard returns the longest of [RetryAfter], [RateLimit], [XRateLimit] and [OpenAI].
+func Standard(resp *http.Response) time.Duration {
+	return max(RetryAfter(resp), RateLimit(resp), XRateLimit(resp), OpenAI(resp))
+}
+
+// RetryAfter reads Retry-After (RFC 9110), in seconds or as a date. The answer may have any status,
+// since some servers send it with 200, but for two: with 202 it says when to ask for the result of
+// this request, and with 409 when to try this one again; neither is about other requests.
+func RetryAfter(resp *http.Response) time.Duration {
+	if resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusConflict {
+		return 0
+	}
+	d, _ := pause.RetryAfter(resp.Header)
+	return d
+}
+
+// RateLimit reads RateLimit (draft-ietf-httpapi-ratelimit-headers): the longest t of the limits of
+// which nothing is left,
+//
+//	RateLimit: "burst";r=12;t=1, "daily";r=0;t=3600
+//
+// and the form of earlier drafts, limit=100, remaining=0, reset=50.
+func RateLimit(resp *http.Response) (longest time.Duration) {
+	values := resp.Header["Ratelimit"]
+	if len(values) == 0 {
+		return 0
+	}
+	if list, err := httpsfv.UnmarshalList(values); err == nil {
+		for _, member := range list {
+			item, ok := member.(httpsfv.Item)
+			if !ok {
+				continue
+			}
+			remaining, _ := item.Params.Get("r")
+			after, _ := item.Params.Get("t")
+			longest = max(longest, none(remaining, after))
+		}
+	} else if dictionary, err := httpsfv.UnmarshalDictionary(values); err == nil {
+		longest = none(valueOf(dictionary, "remaining"), valueOf(dictionary, "reset"))
+	}
+	return pause.SinceSent(resp.Header, longest)
+}
+
+func valueOf(d *httpsfv.Dictionary, name string) any {
+	member, _ := d.Get(name)
+	item, _ := member.(httpsfv.Item)
+	return item.Value
+}
+
+// none returns a structured field's time in seconds, if nothing remains.
+func none(remaining, after any) time.Duration {
+	seconds, ok := after.(int64)
+	if remaining != int64(0) || !ok {
+		return 0
+	}
+	return time.Duration(min(max(seconds, 0), int64(math.MaxInt64/time.Second))) * time.Second
+}
+
+// XRateLimit reads X-RateLimit-Remaining and X-RateLimit-Reset, if nothing remains; also with the
+// names X-Rate-Limit and RateLimit. What resets is read by its size: less than 10^8 are seconds
+// from now; more are seconds since 1970, as GitHub sends them, from 10^11 on in thousandths or
+// smaller parts. It may also be a duration, such as 1m30s.
+func XRateLimit(resp *http.Response) time.Duration {
+	return max(
+		reset(resp.Header, "X-Ratelimit-Remaining", "X-Ratelimit-Reset"),
+		reset(resp.Header, "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
+		reset(resp.Header, "Ratelimit-Remaining", "Ratelimit-Reset"),
+	)
+}
+
+// OpenAI reads the fields of OpenAI, and of proxies such as LiteLLM: x-ratelimit-reset-requests if
+// x-ratelimit-remaining-requests is 0, and the same for tokens. The values are durations, such as
+// 6m0s or 20ms, or numbers as those of [XRateLimit].
+func OpenAI(resp *http.Response) time.Duration {
+	return max(
+		reset(resp.Header, "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"),
+		reset(resp.Header, "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"),
+	)
+}
+
+// reset returns the longest time in fields with this name, if nothing remains by the fields beside
+// them.
+func reset(h http.Header, remaining, after string) (longest time.Duration) {
+	left, until := h[remaining], h[after]
+	for i := range min(len(left), len(until)) {
+		if n, ok := number(left[i]); ok && n == 0 {
+			longest = max(longest, fromNow(h, until[i]))
+		}
+	}
+	return longest
+}
+
+// The sizes of numbers that are seconds from now, and seconds since 1970.
+const (
+	maxFromNow = 1e8  // three years; as a time it is in 1973
+	maxSeconds = 1e11 // a time in the year 5138; as milliseconds it is in 1973
+)
+
+// fromNow returns how long it is until the time in a text.
+func fromNow(h http.Header, text string) time.Duration {
+	n, ok := number(text)
+	if !ok {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return 0
+		}
+		return pause.SinceSent(h, d)
+	}
+	if n < maxFromNow {
+		return pause.SinceSent(h, time.Duration(n*float64(time.Second)))
+	}
+	for n >= maxSeconds {
+		n /= 1000
+	}
+	seconds, part := math.Modf(n)
+	return time.Unix(int64(seconds), int64(part*float64(time.Second))).Sub(pause.ServerNow(h))
+}
+
+// number reads a decimal number without a sign.
+func number(text string) (float64, bool) {
+	if text == "" || strings.Trim(text, "0123456789.") != "" {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	return n, err == nil
+}
