@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/lockkeeper/lockkeeper/examples/internal/pagetest"
 )
 
 // list shows the payments of unknown outcome to an operator with this token, and checks what the page
 // says.
 func (v visit) list(token, says string) {
 	v.Helper()
-	v.do("show the payments",
+	v.Do("show the payments",
 		chromedp.SetValue(chromedp.CSS("#token"), token),
 		chromedp.SetValue(chromedp.CSS("#why"), "the provider's ledger"),
 		chromedp.Click(chromedp.CSS("#show")))
@@ -24,11 +26,11 @@ func (v visit) list(token, says string) {
 // says waits until the operator's part of the page says something.
 func (v visit) says(want string) {
 	v.Helper()
-	ctx, cancel := context.WithTimeout(v.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(v.Ctx, 10*time.Second)
 	defer cancel()
 	err := chromedp.Do(ctx, chromedp.Poll[chromedp.Void](fmt.Sprintf(`document.querySelector("#office-says").textContent === %q`, want)))
 	if err != nil {
-		got, _ := chromedp.Run(v.ctx, chromedp.Evaluate[string](`document.querySelector("#office-says").textContent`))
+		got, _ := chromedp.Run(v.Ctx, chromedp.Evaluate[string](`document.querySelector("#office-says").textContent`))
 		v.Fatalf("the page says %q, want %q: %v", got, want, err)
 	}
 }
@@ -36,12 +38,12 @@ func (v visit) says(want string) {
 // resolve resolves the first payment that the page shows.
 func (v visit) resolve(outcome, says string) {
 	v.Helper()
-	v.do("resolve as "+outcome, chromedp.Click(chromedp.CSS(fmt.Sprintf(`#unresolved button[data-outcome="%s"]`, outcome))))
+	v.Do("resolve as "+outcome, chromedp.Click(chromedp.CSS(fmt.Sprintf(`#unresolved button[data-outcome="%s"]`, outcome))))
 	v.says(says)
 }
 
 func TestOffice(t *testing.T) {
-	ctx := browser(t)
+	ctx := pagetest.Browser(t)
 	for _, width := range []int64{360, 1280} {
 		for _, scheme := range []string{"light", "dark"} {
 			t.Run(fmt.Sprintf("%d-%s", width, scheme), func(t *testing.T) { testOffice(ctx, t, width, scheme) })
@@ -71,8 +73,8 @@ func testOffice(ctx context.Context, t *testing.T, width int64, scheme string) {
 			t.Fatal("the payment is not shown as unknown")
 		}
 		v.list(token, "There is 1.")
-		v.fits()
-		v.picture(fmt.Sprintf("%d-%s-unknown", width, scheme))
+		v.Fits()
+		v.Picture(fmt.Sprintf("%d-%s-unknown", width, scheme))
 		v.resolve(c.outcome, "It is resolved. There is none.")
 		v.press("again")
 		v.summary(c.summary)
@@ -82,7 +84,7 @@ func testOffice(ctx context.Context, t *testing.T, width int64, scheme string) {
 		if charges := v.counter("charges"); charges != n+1 {
 			t.Errorf("%s: %d charges, want %d", c.outcome, charges, n+1)
 		}
-		v.picture(fmt.Sprintf("%d-%s-%s", width, scheme, c.tile))
+		v.Picture(fmt.Sprintf("%d-%s-%s", width, scheme, c.tile))
 	}
 	if list := complaints(); len(list) > 0 {
 		t.Errorf("the page %v", list)
@@ -91,7 +93,7 @@ func testOffice(ctx context.Context, t *testing.T, width int64, scheme string) {
 
 // The second of two operators, who has looked before the first one has resolved it, is told.
 func TestOfficeStale(t *testing.T) {
-	ctx := browser(t)
+	ctx := pagetest.Browser(t)
 	i := start(t, append([]string{"-admin"}, unlimited...)...)
 	token := i.token()
 	first, _ := open(ctx, t, i, 1280, "light")
@@ -107,7 +109,7 @@ func TestOfficeStale(t *testing.T) {
 
 // A payment whose process was killed is shown by another one as soon as its lease has ended.
 func TestOfficeAfterKill(t *testing.T) {
-	ctx := browser(t)
+	ctx := pagetest.Browser(t)
 	i, charges := killed(t, "-admin")
 	token := i.token()
 	eventually(t, 5*time.Second, "the payment is of unknown outcome", func() bool { return len(i.unresolved(token)) == 1 })
@@ -116,9 +118,9 @@ func TestOfficeAfterKill(t *testing.T) {
 	if charges() == 0 {
 		v.resolve("charged", "The provider has no such charge, so there is no order to place. There is 1.")
 	}
-	v.number(`(document.querySelector("#why").value = "").length`)
+	v.Number(`(document.querySelector("#why").value = "").length`)
 	v.resolve("never charged", "Say how you know: it is kept in the log. There is 1.")
-	v.do("say something", chromedp.SetValue(chromedp.CSS("#why"), "the ledger"))
+	v.Do("say something", chromedp.SetValue(chromedp.CSS("#why"), "the ledger"))
 	v.resolve("never charged", "It is resolved. There is none.")
 	i.do(purchase("k")).want(t, http.StatusCreated, false)
 	if n := charges(); n != 1 {

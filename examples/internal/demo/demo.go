@@ -1,0 +1,155 @@
+// Package demo is what the examples with a page have in common: flags, the store, the server, and
+// the pages' files.
+package demo
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// shutdownTimeout is how long requests in flight may take at shutdown.
+const shutdownTimeout = 10 * time.Second
+
+// Program is an example.
+type Program struct {
+	Flags *flag.FlagSet // its own, named after it; Run adds -addr and -redis
+	// Handler returns what serves requests, and what ends it after the last one.
+	Handler func(st store.Store) (h http.Handler, end func(), err error)
+}
+
+// Main runs the program until it receives a signal to stop, and exits. A second signal ends it at
+// once.
+func (p Program) Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(p.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Run runs the program until ctx ends, and returns its exit code.
+func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	p.Flags.SetOutput(stderr)
+	addr := p.Flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
+	redisAddr := p.Flags.String("redis", "", "`address` of a Redis server, for several instances; state is kept in memory if not set")
+	switch err := p.Flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil: // it has been printed
+		return 2
+	case p.Flags.NArg() > 0:
+		_, _ = fmt.Fprintf(stderr, "%s: unexpected argument %q\n", p.Flags.Name(), p.Flags.Arg(0))
+		return 2
+	}
+	if err := p.serve(ctx, *addr, *redisAddr, stdout); err != nil {
+		_, _ = fmt.Fprintf(stderr, "%s: %v\n", p.Flags.Name(), err)
+		return 1
+	}
+	return 0
+}
+
+func (p Program) serve(ctx context.Context, addr, redisAddr string, stdout io.Writer) (err error) {
+	st, kind, closeStore, err := openStore(ctx, redisAddr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
+	handler, end, err := p.Handler(st)
+	if err != nil {
+		return err
+	}
+	defer end()
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), kind)
+
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	// First no more requests, then what they have left to do, then (by the defers above) the rest.
+	ending, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	err = server.Shutdown(ending)
+	if err != nil {
+		err = errors.Join(err, server.Close())
+	}
+	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return errors.Join(err, st.Shutdown(ending))
+}
+
+func openStore(ctx context.Context, redisAddr string) (st store.Store, kind string, closeIt func() error, err error) {
+	if redisAddr == "" {
+		st := memstore.New()
+		return st, "memory", st.Close, nil
+	}
+	client := redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true})
+	st, err = redisstore.New(client)
+	if err != nil {
+		return nil, "", nil, errors.Join(err, client.Close())
+	}
+	closeIt = func() error { return errors.Join(st.Close(), client.Close()) } // the client is ours
+	if err := st.Ping(ctx); err != nil {
+		return nil, "", nil, errors.Join(err, closeIt())
+	}
+	return st, "redis", closeIt, nil
+}
+
+//go:embed page
+var common embed.FS
+
+// Page serves a page, which loads nothing from other hosts and is not allowed to: page.html of its
+// files at /, and the other ones, and those that all pages have, under their names.
+func Page(mux *http.ServeMux, files fs.FS) error {
+	for _, files := range []fs.FS{common, files} {
+		entries, err := fs.ReadDir(files, "page")
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			path := entry.Name()
+			if path == "page.html" {
+				path = "{$}"
+			}
+			mux.HandleFunc("GET /"+path, func(w http.ResponseWriter, r *http.Request) {
+				h := w.Header()
+				h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
+					"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+				h.Set("X-Content-Type-Options", "nosniff")
+				h.Set("Referrer-Policy", "no-referrer")
+				h.Set("Cache-Control", "no-cache")
+				http.ServeFileFS(w, r, files, "page/"+entry.Name())
+			})
+		}
+	}
+	return nil
+}
+
+// Self returns the URL of the server that handles the request. It is what the server listens on,
+// and not what the client calls it.
+func Self(r *http.Request) string {
+	return "http://" + r.Context().Value(http.LocalAddrContextKey).(net.Addr).String()
+}

@@ -1,0 +1,159 @@
+// Package pagetest looks at the pages of the examples in a headless browser.
+package pagetest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// requireBrowser turns a missing browser from a skipped test into a failed one when it is 1.
+const requireBrowser = "LOCKKEEPER_REQUIRE_BROWSER"
+
+// screenshots names a folder for pictures of the page.
+const screenshots = "LOCKKEEPER_SCREENSHOTS"
+
+// Browser starts a headless browser with its own profile.
+func Browser(t *testing.T) context.Context {
+	t.Helper()
+	var path string
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" {
+		if os.Getenv(requireBrowser) == "1" {
+			t.Fatalf("no browser is installed, and %s=1", requireBrowser)
+		}
+		t.Skipf("no browser is installed; %s=1 makes this a failure", requireBrowser)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil { // or else each tab starts a browser
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// Visit is a page in the browser.
+type Visit struct {
+	*testing.T
+	Ctx context.Context
+}
+
+// Do makes the browser do something.
+func (v Visit) Do(what string, actions ...chromedp.Action[chromedp.Void]) {
+	v.Helper()
+	if err := chromedp.Do(v.Ctx, actions...); err != nil {
+		v.Fatalf("%s: %v", what, err)
+	}
+}
+
+// Number returns what a script is.
+func (v Visit) Number(script string) int {
+	v.Helper()
+	n, err := chromedp.Run(v.Ctx, chromedp.Evaluate[int](script))
+	if err != nil {
+		v.Fatalf("%s: %v", script, err)
+	}
+	return n
+}
+
+// Open loads the page at a URL in a tab of its own. The function that it returns reports what the
+// page fetched from other hosts, and what it complained about.
+func Open(ctx context.Context, t *testing.T, page string, width int64, scheme string) (v Visit, complaints func() []string) {
+	t.Helper()
+	tab, cancel := chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	v = Visit{t, tab}
+	var mu sync.Mutex
+	var list []string
+	err := chromedp.Listen(tab, func(event any) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e := event.(type) {
+		case *network.EventRequestWillBeSent:
+			if u, err := url.Parse(e.Request.URL); err != nil || "http://"+u.Host != strings.TrimSuffix(page, "/") {
+				list = append(list, "fetched "+e.Request.URL)
+			}
+		case *runtime.EventExceptionThrown:
+			list = append(list, "threw "+e.ExceptionDetails.Text)
+		case *runtime.EventConsoleAPICalled:
+			list = append(list, fmt.Sprintf("logged %v", e.Type))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(v, network.Enable, network.EnableParams{})
+	send(v, runtime.Enable, cdp.Empty{})
+	send(v, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+	v.Do("load", chromedp.EmulateViewport(width, 800), chromedp.Navigate(page), chromedp.WaitVisible(chromedp.CSS("main")))
+	return v, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(list)
+	}
+}
+
+// Fits checks the size of the page, and of its buttons.
+func (v Visit) Fits() {
+	v.Helper()
+	if over := v.Number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
+		v.Errorf("the page is %d pixels too wide", over)
+	}
+	low := v.Number(`Math.floor(Math.min(...[...document.querySelectorAll("button")].filter((b) => b.checkVisibility()).` +
+		`map((b) => b.getBoundingClientRect().height)))`)
+	if low < 44 {
+		v.Errorf("a button is %d pixels high", low)
+	}
+}
+
+// Picture takes a picture of the page, if a folder for them is named.
+func (v Visit) Picture(name string) {
+	v.Helper()
+	dir := os.Getenv(screenshots)
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(v.Ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		v.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+		v.Fatal(err)
+	}
+}
+
+// send sends a command of the browser's protocol.
+func send[P, R any](v Visit, command cdp.Command[P, R], params P) {
+	v.Helper()
+	if _, err := chromedp.Call(v.Ctx, command, params); err != nil {
+		v.Fatalf("%T: %v", params, err)
+	}
+}
