@@ -57,7 +57,7 @@ func sections() []bench.Section {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	var (
-		quick  = flags.Bool("quick", false, "measure for about two minutes instead of twenty-five")
+		quick  = flags.Bool("quick", false, "measure for about three minutes instead of thirty")
 		tiny   = flags.Bool("tiny", false, "only show that everything runs")
 		only   = flags.String("only", "", "run the sections whose names match this regular `expression`")
 		rounds = flags.Int("rounds", 0, "how often every contender runs: 3, or 1 with -tiny, if not set")

@@ -84,7 +84,11 @@ func contenders() []contender {
 }
 
 func newLockkeeper(keys int, l limit) (take, func(), error) {
-	store := memstore.New(memstore.WithMaxBuckets(max(2*keys, 1<<20))) // the default is a million
+	return lockkeeperOn(memstore.WithMaxBuckets(max(2*keys, 1<<20)), l) // the default is a million
+}
+
+func lockkeeperOn(size memstore.Option, l limit) (take, func(), error) {
+	store := memstore.New(size)
 	limiter, err := tokenbucket.New(store, "bench", tokenbucket.Per(int64(l.n), l.period))
 	if err != nil {
 		store.Close()

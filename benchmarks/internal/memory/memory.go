@@ -24,7 +24,7 @@ func Sections() []bench.Section {
 		About: fmt.Sprintf("One goroutine, and then %d (one per core), take tokens of random keys that are known before; all are allowed, "+
 			"and targets judge the worse of two rates. A figure is wall-clock time per decision, over all goroutines; heap per key "+
 			"includes the text of the key.", cores()),
-		Full: 250 * time.Second,
+		Full: 300 * time.Second,
 		Run:  run,
 	}}
 }
@@ -47,8 +47,10 @@ func title(keys int) string {
 		return "1 key"
 	case keys >= 1_000_000:
 		return strconv.Itoa(keys/1_000_000) + "M keys"
-	case keys >= 1000:
+	case keys >= 1000 && keys%1000 == 0:
 		return strconv.Itoa(keys/1000) + "k keys"
+	case keys >= 1000:
+		return fmt.Sprintf("%d,%03d keys", keys/1000, keys%1000)
 	default:
 		return strconv.Itoa(keys) + " keys"
 	}
@@ -63,15 +65,19 @@ func column(keys, goroutines int) string {
 
 func run(ctx context.Context, b *bench.B) error {
 	few, many := min(10_000, b.Count(1_000_000)/10), b.Count(1_000_000)
-	var tables []*bench.Table
+	var all []measured
 	for _, r := range rates() {
 		t, err := measureAll(ctx, b, few, many, r)
 		if err != nil {
 			return err
 		}
-		tables = append(tables, t)
+		f, err := measureFills(ctx, b, few, r)
+		if err != nil {
+			return err
+		}
+		all = append(all, measured{t, f})
 	}
-	targets(b, tables, few, many)
+	targets(b, all, few, many)
 	b.Note("x/time/rate limits one key; its users keep a limiter for each in a map. Neither of those two forgets a key.")
 	b.Note("throttled's memstore has no maximum of keys, which would make it slower, and may compare and swap a thousand times: its " +
 		"default of ten is too few for a key of several goroutines. Lockkeeper's maximum is raised if not all keys fit.")
@@ -80,18 +86,30 @@ func run(ctx context.Context, b *bench.B) error {
 	return nil
 }
 
-// measureAll measures all contenders at a rate.
-func measureAll(ctx context.Context, b *bench.B, few, many int, rate pace) (*bench.Table, error) {
-	var columns []bench.Column
-	for _, n := range []int{1, few, many} {
-		for _, g := range []int{1, cores()} {
+// measured are the tables of a rate.
+type measured struct{ all, fills *bench.Table }
+
+// crowds are the numbers of goroutines.
+func crowds() []int {
+	if cores() == 1 {
+		return []int{1}
+	}
+	return []int{1, cores()}
+}
+
+// times are the columns of some numbers of keys.
+func times(keys ...int) (columns []bench.Column) {
+	for _, n := range keys {
+		for _, g := range crowds() {
 			columns = append(columns, bench.Column{Name: column(n, g), Unit: "ns", Better: bench.Less})
-			if cores() == 1 {
-				break
-			}
 		}
 	}
-	columns = append(columns,
+	return columns
+}
+
+// measureAll measures all contenders at a rate.
+func measureAll(ctx context.Context, b *bench.B, few, many int, rate pace) (*bench.Table, error) {
+	columns := append(times(1, few, many),
 		bench.Column{Name: allocations, Unit: "per decision", Better: bench.Less, Format: "%.1f"},
 		bench.Column{Name: heap, Unit: fmt.Sprintf("bytes per key at %s", title(many)), Better: bench.Less, Format: "%.0f"},
 	)
@@ -154,7 +172,7 @@ func (c contender) measure(ctx context.Context, names []string, l limit, d time.
 		}
 	}
 	r := result{ns: make(map[int]float64), heap: (inUse() - before) / float64(len(names))}
-	for _, g := range []int{1, cores()} {
+	for _, g := range crowds() {
 		spin := spin(ctx, g, d, take, names)
 		if spin.Err != nil {
 			return result{}, spin.Err
@@ -197,47 +215,50 @@ func keys(n int) []string {
 	return names
 }
 
-func targets(b *bench.B, tables []*bench.Table, few, many int) {
-	median := func(t *bench.Table, row, column string) float64 {
-		if v, ok := t.Median(row, column); ok {
-			return v
-		}
-		return math.NaN()
-	}
+func targets(b *bench.B, all []measured, few, many int) {
 	// worst returns the worst value over the rates; NaN if one was not measured.
-	worst := func(of func(t *bench.Table) float64) float64 {
+	worst := func(of func(m measured) float64) float64 {
 		value := math.Inf(-1)
-		for _, t := range tables {
-			value = max(value, of(t))
+		for _, m := range all {
+			value = max(value, of(m))
 		}
 		return value
 	}
-	for _, want := range []struct {
-		keys           int
-		atLeast, reach float64
-	}{{few, 0.85, 0.7}, {many, 0.75, 0.6}} {
-		for _, g := range []int{1, cores()} {
-			at := column(want.keys, g)
-			b.Target(bench.Target{
-				What: "memory store, " + at + ": time, of go-limiter's",
-				Value: worst(func(t *bench.Table) float64 {
-					return median(t, lockkeeper, at) / median(t, goLimiter, at)
-				}),
-				AtLeast: want.atLeast, Reach: want.reach, Better: bench.Less, Unit: "×",
-			})
-			if cores() == 1 {
-				break
-			}
+	for _, g := range crowds() {
+		b.Target(bench.Target{
+			What: "memory store, " + column(few, g) + ", at every fill of its table: time, of go-limiter's",
+			Value: worst(func(m measured) float64 {
+				at := column(few, g)
+				value := m.all.Value(lockkeeper, at) / m.all.Value(goLimiter, at)
+				for _, n := range fills(few) {
+					for _, row := range []string{lockkeeper, bounded} {
+						value = max(value, m.fills.Value(row, column(n, g))/m.fills.Value(goLimiter, column(n, g)))
+					}
+				}
+				return value
+			}),
+			AtLeast: 0.85, Reach: 0.7, Better: bench.Less, Unit: "×",
+		})
+	}
+	for _, g := range crowds() {
+		at, atLeast := column(many, g), 0.65
+		if g > 1 {
+			atLeast = 0.7
 		}
+		b.Target(bench.Target{
+			What:    "memory store, " + at + ": time, of go-limiter's",
+			Value:   worst(func(m measured) float64 { return m.all.Value(lockkeeper, at) / m.all.Value(goLimiter, at) }),
+			AtLeast: atLeast, Reach: 0.6, Better: bench.Less, Unit: "×",
+		})
 	}
 	b.Target(bench.Target{
 		What:   "memory store: allocations",
-		Value:  worst(func(t *bench.Table) float64 { return math.Round(10*median(t, lockkeeper, allocations)) / 10 }),
+		Value:  worst(func(m measured) float64 { return math.Round(10*m.all.Value(lockkeeper, allocations)) / 10 }),
 		Better: bench.Less, Unit: "per decision",
 	})
 	b.Target(bench.Target{
 		What:    "memory store, " + title(many) + ": heap",
-		Value:   worst(func(t *bench.Table) float64 { return median(t, lockkeeper, heap) }),
+		Value:   worst(func(m measured) float64 { return m.all.Value(lockkeeper, heap) }),
 		AtLeast: 64, Reach: 50, Better: bench.Less, Unit: "bytes per key",
 	})
 }

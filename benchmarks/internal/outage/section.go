@@ -23,21 +23,21 @@ func Sections() []bench.Section {
 	return []bench.Section{{
 		Name:  "outage",
 		Title: "Overshoot, bursts, distance and outage",
-		About: "Four processes of 64 goroutines exceed a limit; thousands of locks are requested at once; Redis is far away, behind a proxy " +
+		About: "Four processes of 64 goroutines exceed a limit, once and for five seconds; thousands of locks are requested at once; Redis is far away, behind a proxy " +
 			"that delays; and Redis is killed under load, and restarted empty. Lockkeeper's timeout is 250 ms, with a circuit breaker; " +
 			"its peers wait for as long as their client does.",
-		Full: 220 * time.Second,
+		Full: 285 * time.Second,
 		Run:  run,
 	}}
 }
 
 // Jobs are those of the section's worker processes.
 func Jobs() []worker.Job {
-	return []worker.Job{{Name: overshootJob, Run: runOvershoot}}
+	return []worker.Job{{Name: overshootJob, Run: runOvershoot}, {Name: paceJob, Run: runPace}}
 }
 
 func run(ctx context.Context, b *bench.B) error {
-	for _, part := range []func(context.Context, *bench.B) error{overshoot, bursts, distance, outages} {
+	for _, part := range []func(context.Context, *bench.B) error{overshoot, keepPace, bursts, distance, outages} {
 		if err := part(ctx, b); err != nil {
 			return err
 		}
@@ -63,27 +63,11 @@ type allowing struct {
 func limiters() []limiter {
 	return []limiter{
 		{"Lockkeeper", func(addr string, limit int, timeout time.Duration) (allowing, error) {
-			client := redis.NewClient(&redis.Options{
-				Addr: addr, ContextTimeoutEnabled: true, ReadTimeout: timeout, WriteTimeout: timeout,
-			})
-			store, err := redisstore.New(client, redisstore.WithTimeout(timeout), redisstore.WithLogger(slog.New(slog.DiscardHandler)))
-			if err != nil {
-				return allowing{}, err
-			}
-			l, err := tokenbucket.New(store, "bench", tokenbucket.PerDay(int64(limit)))
-			if err != nil {
-				return allowing{}, err
-			}
-			return allowing{
-				func(ctx context.Context, key string) (bool, error) {
-					d, err := l.Allow(ctx, key)
-					return d.Allowed, err
-				},
-				func() {
-					_ = store.Close()
-					_ = client.Close()
-				},
-			}, nil
+			l, end, err := openLimiter(addr, tokenbucket.PerDay(int64(limit)), timeout)
+			return allowing{func(ctx context.Context, key string) (bool, error) {
+				d, err := l.Allow(ctx, key)
+				return d.Allowed, err
+			}, end}, err
 		}},
 		{"redis_rate", func(addr string, limit int, _ time.Duration) (allowing, error) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
@@ -97,6 +81,28 @@ func limiters() []limiter {
 			}, nil
 		}},
 	}
+}
+
+// openLimiter returns a limiter with a store of its own, as a process has it.
+func openLimiter(addr string, plan tokenbucket.Plan, timeout time.Duration, options ...tokenbucket.Option) (*tokenbucket.Limiter, func(), error) {
+	client := redis.NewClient(&redis.Options{
+		Addr: addr, ContextTimeoutEnabled: true, ReadTimeout: timeout, WriteTimeout: timeout,
+	})
+	store, err := redisstore.New(client, redisstore.WithTimeout(timeout), redisstore.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		_ = client.Close()
+		return nil, nil, err
+	}
+	end := func() {
+		_ = store.Close()
+		_ = client.Close()
+	}
+	l, err := tokenbucket.New(store, "bench", plan, options...)
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return l, end, nil
 }
 
 // usual is the default timeout of Lockkeeper's store.

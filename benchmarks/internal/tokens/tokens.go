@@ -21,7 +21,8 @@ func Sections() []bench.Section {
 		Name:  "tokens",
 		Title: "Token buckets on Redis",
 		About: "Goroutines take a token of a random key out of 10,000, or of one hot key. Allowed: the limit is a million a day, or 300 a " +
-			"second, with a burst that is never used up, and targets judge the worse of the two; denied: one a day, used up. " +
+			"second, with a burst that is never used up, and targets judge the worse of the two; denied: one a day, used up, " +
+			"since 300 a second cannot deny for as long as a measurement takes. " +
 			"Wrong or failed decisions are errors and do not count; Redis CPU is the server's own count.",
 		Full: 330 * time.Second,
 		Run:  run,
@@ -32,6 +33,13 @@ func Sections() []bench.Section {
 			"The masters share the machine's cores with the client: the figures show the cost of slots, not the capacity of three machines.",
 		Full: 25 * time.Second,
 		Run:  runCluster,
+	}, {
+		Name:  "reservations",
+		Title: "Reservations and several keys",
+		About: "What it costs to reserve an estimate and settle what was used, and to decide about a user and a team at once, beside Allow " +
+			"with the same limits, on Redis and in the memory of the process. All is allowed, and targets judge the worse of two rates.",
+		Full: 110 * time.Second,
+		Run:  runReservations,
 	}}
 }
 
@@ -224,7 +232,11 @@ func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.S
 			defer floor.close()
 			contenders = append(contenders, floor.Contender)
 		}
-		if err := b.Interleave(ctx, fmt.Sprintf("%s, %s", w.title, throughput(g)), contenders); err != nil {
+		interleave := b.Interleave
+		if g == 1 { // it is all latency
+			interleave = b.InterleaveFinely
+		}
+		if err := interleave(ctx, fmt.Sprintf("%s, %s", w.title, throughput(g)), contenders); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
 func start(t *testing.T) *redisserver.Server {
@@ -57,6 +59,59 @@ func TestContendersLimit(t *testing.T) {
 				t.Errorf("another key: allowed %v, %v", allowed, err)
 			}
 		})
+	}
+}
+
+// What a row of reservations does is charged in the end: what was used, and not the estimate.
+func TestActionsCharge(t *testing.T) {
+	server := start(t)
+	l, err := open(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	ctx, limit := context.Background(), perDay(100)
+	for where, st := range map[string]store.Buckets{"Redis": l.store, "memory": l.memory} {
+		all, err := actions(st, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for row, want := range map[string]int64{allowOne: 4, allowTwo: 4, reserveOne: 8, reserveTwo: 8, allTwo: 4} {
+			for i := range 4 {
+				if err := all[row](ctx, i, row, "of "+row); err != nil {
+					t.Fatalf("%s, %s: %v", where, row, err)
+				}
+			}
+			plan := tokenbucket.Per(100, day)
+			of := map[string]*tokenbucket.Limiter{}
+			for name, p := range map[string]tokenbucket.Plan{
+				"tokens": plan, "teams": plan, "both": tokenbucket.Limits{plan.Named("requests"), plan.Named("tokens")},
+			} {
+				if of[name], err = tokenbucket.New(st, name, p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			used := func(limiter, key string) int64 {
+				d, err := of[limiter].Peek(ctx, key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				states := d.Limits()
+				return 100 - states[len(states)-1].Remaining
+			}
+			limiter := "tokens"
+			if row == allowTwo || row == reserveTwo {
+				limiter = "both"
+			}
+			if got := used(limiter, row); got != want {
+				t.Errorf("%s, %s: %d tokens charged, want %d", where, row, got, want)
+			}
+			if row == allTwo {
+				if got := used("teams", "of "+row); got != want {
+					t.Errorf("%s, %s: %d tokens of the team charged, want %d", where, row, got, want)
+				}
+			}
+		}
 	}
 }
 

@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 		result.Faults = append(result.Faults, report.Fault{Name: f.Name, About: f.About})
 	}
 	r.log.Snapshot(func(records map[history.Place]*history.Record) {
-		result.Findings = check.Check(records, r.subjects, r.faults())
+		result.Findings = check.Check(records, r.subjects, r.faults(), o.Workers)
 		result.Subjects = report.Counts(records, r.subjects)
 	})
 	for _, e := range r.log.Wrong() {

@@ -50,12 +50,14 @@ type checker struct {
 	faults []Fault // in their order
 	losses []Fault // those of them that may have lost state
 	behind []Fault // those of them that may have lost fences
+
+	workers int // processes at a time
 	Findings
 }
 
-// Check checks all records of a run.
-func Check(records map[history.Place]*history.Record, subjects []workload.Subject, faults []Fault) Findings {
-	c := &checker{faults: slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })}
+// Check checks all records of a run with a number of processes.
+func Check(records map[history.Place]*history.Record, subjects []workload.Subject, faults []Fault, workers int) Findings {
+	c := &checker{workers: workers, faults: slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })}
 	c.losses = slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !f.Lost })
 	c.behind = behind(c.faults)
 	by := make(map[string]*workload.Subject)
@@ -77,6 +79,7 @@ func Check(records map[history.Place]*history.Record, subjects []workload.Subjec
 			p.stalls()
 		case workload.Bucket:
 			p.rates()
+			p.holds()
 		case workload.Guard:
 			p.exclusion()
 			p.effects()

@@ -46,8 +46,17 @@ func (p *planted) died(worker, subject string, from, killed int, weight, fence i
 	p.log.Died(worker, at(killed))
 }
 
-func (p *planted) charge(called, returned int, n int64) {
-	p.log.Add("a", history.Event{At: at(returned), Step: history.Allowed, Subject: "limit", N: n, Until: at(called)})
+func (p *planted) charge(called, returned int, n int64) { p.chargeOf("limit", called, returned, n) }
+
+func (p *planted) chargeOf(subject string, called, returned int, n int64) {
+	p.log.Add("a", history.Event{At: at(returned), Step: history.Allowed, Subject: subject, N: n, Until: at(called)})
+}
+
+// keyHeld adds a hold of the key of a bucket for some milliseconds.
+func (p *planted) keyHeld(subject string, called, returned, ms int) {
+	p.log.Add("a", history.Event{
+		At: at(returned), Step: history.Holding, Subject: subject, N: int64(ms) * int64(time.Millisecond), Until: at(called),
+	})
 }
 
 // attempt adds an attempt with an effect, and a result unless that is empty.
@@ -196,6 +205,37 @@ func TestHistories(t *testing.T) {
 			p.lost(5, 6)
 			p.charge(10, 11, 10)
 		}, ""},
+		"tokens in advance": {func(p *planted) { // 10 at once, and a block of 8 in each of two processes
+			p.chargeOf("leased", 0, 1, 26)
+			p.chargeOf("leased", 10, 26, 1)
+		}, ""},
+		"a token in advance too many": {func(p *planted) {
+			p.chargeOf("leased", 0, 1, 26)
+			p.chargeOf("leased", 10, 24, 1)
+		}, "27 tokens"},
+		"an overdraft": {func(p *planted) { // of 20, with 20 at once
+			p.chargeOf("reserved", 0, 1, 20)
+			p.chargeOf("reserved", 1, 2, 20)
+		}, ""},
+		"more than an overdraft": {func(p *planted) {
+			p.chargeOf("reserved", 0, 1, 20)
+			p.chargeOf("reserved", 1, 2, 21)
+		}, "41 tokens"},
+		"charges around a hold": {func(p *planted) {
+			p.chargeOf("reserved", 0, 12, 1)
+			p.keyHeld("reserved", 10, 12, 100)
+			p.chargeOf("reserved", 11, 13, 1)
+			p.chargeOf("reserved", 20, 111, 1)
+		}, ""},
+		"a charge during a hold": {func(p *planted) {
+			p.keyHeld("reserved", 10, 12, 100)
+			p.chargeOf("reserved", 13, 108, 1)
+		}, "although the key was held"},
+		"a charge during a hold that was lost": {func(p *planted) {
+			p.keyHeld("reserved", 10, 12, 100)
+			p.lost(20, 21)
+			p.chargeOf("reserved", 30, 40, 1)
+		}, ""},
 		"order": {func(p *planted) {
 			p.hold("a", "fair", 0, 900, x, 1)
 			b := p.call("b", "fair", 10, x)
@@ -289,7 +329,7 @@ func TestHistories(t *testing.T) {
 			test.plant(p)
 			var found []Violation
 			p.log.Snapshot(func(records map[history.Place]*history.Record) {
-				found = Check(records, workload.Subjects(), p.faults).Violations
+				found = Check(records, workload.Subjects(), p.faults, 2).Violations
 			})
 			for _, v := range found {
 				if test.want == "" || !strings.Contains(v.Text, test.want) && !also(found, test.want) {
@@ -322,7 +362,7 @@ func TestReserves(t *testing.T) {
 		log.Add("b", history.Event{At: at(10), Step: history.Called, Call: 99, Subject: "semaphore", N: 2, Reserve: 2})
 		log.Add("b", history.Event{At: at(granted), Step: history.Granted, Call: 99, N: 2})
 		log.Snapshot(func(records map[history.Place]*history.Record) {
-			found := Check(records, workload.Subjects(), nil).Violations
+			found := Check(records, workload.Subjects(), nil, 2).Violations
 			if wrong := granted < 20; len(found) > 0 != wrong {
 				t.Errorf("granted at %d: %v", granted, found)
 			}

@@ -10,11 +10,12 @@ import (
 // rates checks that in no time more tokens were allowed than the burst and what has come back. What
 // was called and has returned within a time was decided in it. A loss of state fills the buckets,
 // so no time is considered that has one in it.
+// Settlements may overdraw a bucket, and each process may use a block that it has taken before.
 func (p *part) rates() {
 	slices.SortFunc(p.Charges, func(a, b history.Charge) int { return cmp.Compare(a.Called, b.Called) })
 	for _, epoch := range p.epochs() {
 		for _, l := range p.subject.Limits {
-			p.rate(epoch, float64(l.Rate), float64(l.Burst))
+			p.rate(epoch, float64(l.Rate), float64(l.Burst+l.Overdraft+p.subject.Block*int64(p.workers)))
 		}
 	}
 }
@@ -56,6 +57,24 @@ func (p *part) rate(charges []history.Charge, rate, burst float64) {
 				p.wrong(c.Returned, "%.0f tokens in %.3f s, at %.0f a second and %.0f at once: %.1f too many",
 					tokens, float64(c.Returned-first.Called)/1e9, rate, burst, tokens-room)
 				return
+			}
+		}
+	}
+}
+
+// holds checks that nothing was allowed while the key was held: what was called after the hold had
+// returned, and has returned before it could have ended.
+func (p *part) holds() {
+	const rounding = 1e6 // of a store that counts milliseconds
+	for _, h := range p.Holds {
+		from, _ := slices.BinarySearchFunc(p.Charges, h.Returned+1, func(c history.Charge, at int64) int { return cmp.Compare(c.Called, at) })
+		for _, c := range p.Charges[from:] {
+			end := h.Called + h.For - rounding
+			if c.Called >= end {
+				break
+			}
+			if c.Returned < end && !p.lost(h.Called, c.Returned) {
+				p.wrong(c.Returned, "%d tokens, although the key was held from %s to %s", c.N, ms(h.Returned), ms(end))
 			}
 		}
 	}

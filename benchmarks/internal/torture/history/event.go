@@ -57,6 +57,8 @@ const (
 	Allowed Step = "allow"
 	// Denied is a charge that was denied.
 	Denied Step = "deny"
+	// Holding is a hold of a bucket's key for N nanoseconds that was called at Until.
+	Holding Step = "hold"
 
 	// Effect is an effect of an attempt at an operation.
 	Effect Step = "effect"
@@ -76,7 +78,7 @@ type Event struct {
 	At      int64  `json:"t"`
 	Step    Step   `json:"s"`
 	Call    int64  `json:"c,omitempty"` // its number among the calls of the worker
-	Subject string `json:"m,omitempty"` // what is called, of Called, Allowed and Denied
+	Subject string `json:"m,omitempty"` // what is called, of Called, Allowed, Denied and Holding
 	Key     string `json:"k,omitempty"`
 	N       int64  `json:"n,omitempty"` // a weight, a reserve of it, a fence, a number of tokens
 	Reserve int64  `json:"r,omitempty"`

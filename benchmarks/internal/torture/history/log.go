@@ -47,6 +47,9 @@ type Write struct {
 // Charge is an allowed charge of a token bucket.
 type Charge struct{ Called, Returned, N int64 }
 
+// Hold is a hold of the key of a token bucket: nothing is allowed for so long.
+type Hold struct{ Called, Returned, For int64 }
+
 // Note is a step of an operation: an effect, or a result that was recorded or returned.
 type Note struct {
 	At   int64
@@ -60,6 +63,7 @@ type Record struct {
 	Calls   []*Call
 	Writes  []Write
 	Charges []Charge
+	Holds   []Hold
 	Notes   []Note
 	Denied  int
 }
@@ -111,6 +115,10 @@ func (l *Log) Add(worker string, e Event) {
 		return
 	case Denied:
 		l.record(place).Denied++
+		return
+	case Holding:
+		r := l.record(place)
+		r.Holds = append(r.Holds, Hold{Called: e.Until, Returned: e.At, For: e.N})
 		return
 	case Wrong:
 		e.Text = worker + ": " + e.Text

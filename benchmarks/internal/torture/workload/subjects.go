@@ -38,6 +38,7 @@ type Subject struct {
 	Fair     bool
 	Rerun    bool // of a guard: attempts with an unknown outcome run again
 	Limits   []Limit
+	Block    int64 // tokens that each process may have taken in advance
 
 	crowd int // goroutines in each process
 	long  int // of a thousand holds, how many last for up to two leases instead of 10 ms
@@ -47,8 +48,9 @@ type Subject struct {
 
 // Limit is a limit of a subject's buckets.
 type Limit struct {
-	Rate  int64 // tokens a second
-	Burst int64
+	Rate      int64 // tokens a second
+	Burst     int64
+	Overdraft int64 // by settlements
 }
 
 const (
@@ -91,11 +93,19 @@ func Subjects() []Subject {
 		},
 		{
 			Name: "limit", Kind: Bucket, About: "40 a second, 10 at once: `Allow`, `AllowN`, `Wait`", Keys: 1,
-			Limits: []Limit{{40, 10}}, crowd: 2, run: (*actor).tokens,
+			Limits: []Limit{{40, 10, 0}}, crowd: 2, run: (*actor).tokens,
 		},
 		{
 			Name: "limits", Kind: Bucket, About: "30 a second, 5 at once, and 20 a second, 50 at once", Keys: 1,
-			Limits: []Limit{{30, 5}, {20, 50}}, crowd: 2, run: (*actor).tokens,
+			Limits: []Limit{{30, 5, 0}, {20, 50, 0}}, crowd: 2, run: (*actor).tokens,
+		},
+		{
+			Name: "leased", Kind: Bucket, About: "40 a second, 10 at once, `WithLease(8)`", Keys: 1,
+			Limits: []Limit{{40, 10, 0}}, Block: 8, crowd: 2, run: (*actor).blocks,
+		},
+		{
+			Name: "reserved", Kind: Bucket, About: "40 a second, 20 at once, an overdraft of 20: `Reserve`, `Settle`, `Hold`", Keys: 1,
+			Limits: []Limit{{40, 20, 20}}, crowd: 2, run: (*actor).reserve,
 		},
 		{
 			Name: "guard", Kind: Guard, About: "at most once, with `MarkClean` now and then",
@@ -115,7 +125,7 @@ func (s *Subject) plan(bug Bug) tokenbucket.Plan {
 		if bug == Generous {
 			l.Rate *= 4
 		}
-		all = append(all, tokenbucket.PerSecond(l.Rate).Burst(l.Burst).Named(string(rune('a'+i))))
+		all = append(all, tokenbucket.PerSecond(l.Rate).Burst(l.Burst).Overdraft(l.Overdraft).Named(string(rune('a'+i))))
 	}
 	return all
 }

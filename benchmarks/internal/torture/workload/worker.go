@@ -150,7 +150,11 @@ func (w *worker) mechanism(s Subject) (m mechanism, err error) {
 			m.semaphores = append(m.semaphores, of)
 		}
 	case Bucket:
-		m.limiter, err = tokenbucket.New(w.store, s.Name, s.plan(w.job.Bug))
+		var options []tokenbucket.Option
+		if s.Block > 0 {
+			options = append(options, tokenbucket.WithLease(s.Block))
+		}
+		m.limiter, err = tokenbucket.New(w.store, s.Name, s.plan(w.job.Bug), options...)
 	case Guard:
 		options := []guard.Option{guard.WithTTL(s.TTL)}
 		if s.Rerun {
