@@ -2,7 +2,8 @@
 //
 // The algorithm is the virtual scheduling form of GCRA, the Generic Cell Rate Algorithm (ITU-T
 // I.371, annex A): the state of a key is the time at which its bucket will be full again, which
-// every charge postpones. All arithmetic is in integers.
+// every charge postpones. All arithmetic is in integers, but for what a bucket owes after a change of
+// its rate.
 package tokenbucket
 
 import (
@@ -25,8 +26,10 @@ import (
 // Limiter decides whether a request for a key is within the limits of its plan.
 //
 // Most callers want [Limiter.Allow], or [Limiter.Wait] for work that can wait, or the ratelimit
-// middleware of their framework. Limiters with the same name on the same store share their buckets,
-// in one process as in several. All methods may be called concurrently.
+// middleware of their framework. [Limiter.Reserve] is for what costs more than a token, or an amount
+// that is known only when it has ended, and [All] for several keys in one decision. Limiters with the
+// same name on the same store share their buckets, in one process as in several. All methods may be
+// called concurrently.
 type Limiter struct {
 	store  store.Buckets
 	name   string
