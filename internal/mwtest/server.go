@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -104,16 +105,26 @@ func (s server) request(method, id, body string, header ...string) answer {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		s.t.Fatal(err)
+		s.broken(err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // it has been read
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		s.t.Fatal(err)
+		s.broken(err)
 	}
 	s.hides(resp.Header)
 	s.hides(resp.Trailer)
 	return answer{s.t, resp.StatusCode, resp.Header, string(text)}
+}
+
+// broken fails the test for a request without an answer, unless the test has ended, which cancels the
+// requests that it no longer waits for: then it ends the goroutine.
+func (s server) broken(err error) {
+	s.t.Helper()
+	if s.t.Context().Err() != nil {
+		runtime.Goexit()
+	}
+	s.t.Fatal(err)
 }
 
 // hides checks that the answer has no field that only middleware may see.
