@@ -28,7 +28,7 @@ func WithLease(n int64) Option { return func(c *config) { c.block, c.blocks = n,
 const (
 	maxBlock  = 1_000_000
 	blockLife = 100 * time.Millisecond
-	// slowBlock is how long a store may take for a block: others wait for it meanwhile.
+	// slowBlock is how long a store may take to grant a block, for which all callers wait.
 	slowBlock = blockLife / 4
 	// blockKeys bounds the keys of a limiter that have blocks; others are decided about one by one.
 	blockKeys = 1024
@@ -93,8 +93,8 @@ func (b *block) isOf(plan *fixedPlan) bool {
 	return b.plan == plan || b.plan != nil && slices.Equal(b.plan.meters, plan.meters)
 }
 
-// allowLeased takes one token from a block, or takes the next block. Callers that come meanwhile
-// wait for that: a denial is theirs, too.
+// allowLeased takes one token from a block, or takes the next block. During that, other callers wait,
+// and share a denial.
 func (l *Limiter) allowLeased(ctx context.Context, key string, plan *fixedPlan, d *Decision) error {
 	bs := l.blocks
 	for waited := false; ; waited = true {

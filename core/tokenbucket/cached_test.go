@@ -239,7 +239,7 @@ func TestTheCacheOfPlansIsBounded(t *testing.T) {
 	})
 }
 
-// Once the source has said that there is no such customer, nobody is decided by the limits from before.
+// Once the source has said that there is no such customer, the earlier limits no longer apply.
 func TestAnErrorEndsCachedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{plan: tokenbucket.PerHour(1000), takes: time.Millisecond}

@@ -114,7 +114,7 @@ func TestSettlementsOfCalendars(t *testing.T) {
 	})
 }
 
-// Whoever changes the first day of the month keeps the present period.
+// A change of the first day of the month takes effect after the present period.
 func TestAnotherFirstDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newLimiter(t, tokenbucket.Monthly(10))

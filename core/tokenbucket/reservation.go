@@ -193,8 +193,8 @@ func (r *Reservation) uses() []int64 {
 // What is given back may be taken at once: a key whose reservations last longer than its bucket
 // takes to refill may so exceed its burst by as much.
 //
-// It is not the caller's to cancel: the store is asked although ctx has ended. What was used beyond
-// the estimate may overdraw a bucket ([Limit.Overdraft]), and later requests wait until that has
+// It is not the caller's to cancel: the store is asked although ctx has ended, for 5 s at most. What
+// was used beyond the estimate may overdraw a bucket ([Limit.Overdraft]), and later requests wait until that has
 // come back. [ErrOverdraft] says that more was used: the bucket is overdrawn as far as it may be,
 // and the rest is forgotten. With an error that matches store.ErrUnavailable the estimates stay, or
 // with store.ErrUnconfirmed perhaps. It is not sent again, so that nothing is settled twice.
@@ -228,19 +228,29 @@ func (r *Reservation) settle(ctx context.Context) error {
 	if r.used == nil {
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx)
 	charges := r.corrections()
 	if len(charges) == 0 {
 		return nil
 	}
 	request := r.limiter.request(r.key, charges)
 	request.StandIn = r.standIn
-	reply, err := r.limiter.store.SettleTokens(ctx, request)
+	reply, err := r.limiter.settle(ctx, request)
 	if err == nil && !reply.Allowed {
 		err = ErrOverdraft
 	}
 	r.limiter.telemetry.Settled(ctx, settlementOf(err))
 	return err
+}
+
+// settleTimeout bounds a settlement, since the caller's context does not end it. Stores have shorter
+// timeouts of their own.
+const settleTimeout = 5 * time.Second
+
+// settle sends a settlement once.
+func (l *Limiter) settle(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	return l.store.SettleTokens(ctx, r)
 }
 
 func settlementOf(err error) telemetry.SettlementResult {

@@ -277,6 +277,22 @@ func TestSettleForACallerThatLeft(t *testing.T) {
 	})
 }
 
+// A store that is silent ends a settlement, whose caller's context does not.
+func TestSettleWithASilentStore(t *testing.T) {
+	inBubble(t, llm, func(t *testing.T, l *tokenbucket.Limiter, st *storetest.Faulty) {
+		r := must(l.Reserve(t.Context(), "team", tokenbucket.Cost{"tokens": 300}))
+		st.Break(storetest.SettleTokens, storetest.Hung)
+		began := time.Now()
+		if err := errors.Join(r.Use("tokens", 100), r.Settle(t.Context())); !errors.Is(err, store.ErrUnconfirmed) || time.Since(began) > 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		st.Mend(storetest.Any)
+		if got := left(t, l, "team"); got["daily-tokens"] != 4700 {
+			t.Errorf("%v remain, where the estimate should stay", got)
+		}
+	})
+}
+
 // A settlement after a change of plan is at the new rates, and does not bring the old ones back.
 func TestSettleAfterAChangeOfPlan(t *testing.T) {
 	inBubble(t, llm, func(t *testing.T, l *tokenbucket.Limiter, _ *storetest.Faulty) {
