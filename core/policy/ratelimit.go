@@ -15,7 +15,7 @@ func LegacyHeaders() RateLimitOption {
 }
 
 // HideLimits leaves RateLimit, RateLimit-Policy and the fields of [LegacyHeaders] out of all
-// answers, for limits that are nobody's business, such as one against guessing. Refusals keep
+// answers, for limits that clients should not know, such as one against guessing. Refusals keep
 // Retry-After, and the name of the limit in their problem.
 func HideLimits() RateLimitOption {
 	return setting.Func(func(s *setting.Settings) { s.HideLimits = true })
@@ -63,8 +63,8 @@ func Shadow() RateOption {
 //
 // Charged too are a request whose handler panics or takes over the connection, and one whose client
 // left, or whose time was over, before its handler returned: what it would have been answered is
-// not known then. What cannot be given back, since the store is unavailable, stays charged, and
-// OnError is told.
+// not known then. What cannot be given back, since the store is unavailable, stays charged, which is
+// reported to OnError.
 //
 // The status is the one that passes this middleware: what renders errors, or changes statuses,
 // belongs behind it. In gin, a handler that leaves c.Error to an outer middleware answers 200 as
@@ -93,7 +93,7 @@ func ChargeStatus(statuses ...int) RateLimitOption {
 // Give a key that clients share, such as the address of an office, room before this option: a
 // single request over the limit holds all of them. With Costs, so does a single estimate that finds
 // no room, whatever is left. If the store cannot hold the key, the request is refused as without
-// the option, and OnError is told. It panics if e is not from Escalate.
+// the option, and the error is reported to OnError. It panics if e is not from Escalate.
 func Hold(e tokenbucket.Escalation) RateOption {
 	if e == (tokenbucket.Escalation{}) {
 		panic("policy: Hold: no escalation; use tokenbucket.Escalate")

@@ -39,7 +39,7 @@ func settled(t *testing.T, s store.Buckets, r store.TokenRequest) store.TakeRepl
 	return reply
 }
 
-// wantUsed checks how many tokens of a bucket are used, of which not many come back meanwhile.
+// wantUsed checks how many tokens of a bucket are used. Few come back during a test.
 func wantUsed(t *testing.T, s store.Buckets, key string, want float64) {
 	t.Helper()
 	reply := takes(t, s, hourly(key, 0))

@@ -45,7 +45,7 @@ func Costs(estimate func(call *grpcmw.Call) tokenbucket.Cost) policy.RPCRateLimi
 //
 // Charged too are a call whose handler panics, and one whose client left, or whose deadline was
 // over, before its handler returned. What cannot be given back, since the store is unavailable,
-// stays charged, and OnError is told. The call ends when the tokens are given back.
+// stays charged, which is reported to OnError. The call ends when the tokens are given back.
 //
 // The code is the one that passes this interceptor: what changes codes belongs behind it.
 // ChargeCodes panics without any code, and on a value that is no code.

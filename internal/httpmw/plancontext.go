@@ -16,8 +16,8 @@ type valuer[C any] interface {
 // reuse their contexts, so it has no more of it once the decision is made: whoever keeps a
 // planContext sees the request's values alone.
 //
-// Every decision has one, since a limiter does not say whether its plan depends on the request. So
-// it is cheap: it costs no allocation beside that of the header fields, which are in it.
+// Every decision of a limiter whose plan may depend on the request has one. It costs no allocation
+// beside that of the header fields, which are in it.
 type planContext[C any] struct {
 	context.Context // the request's
 

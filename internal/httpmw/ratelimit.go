@@ -117,7 +117,7 @@ func (m *rateLimit[C]) tell(h http.Header, decision *tokenbucket.Decision, room 
 }
 
 // appendStates appends how the limits of a decision stand, as clients are told: those of a held key
-// have nothing left until the hold ends, whatever has come back meanwhile.
+// have nothing left until the hold ends, also if tokens have come back.
 func appendStates(states []tokenbucket.LimitState, decision *tokenbucket.Decision) []tokenbucket.LimitState {
 	states = decision.AppendLimits(states)
 	if decision.Held > 0 {

@@ -22,16 +22,16 @@ func (m *rateLimit[C]) serveAsking(c C, next func(C) error, key string, keyErr e
 		x.ask.Costs = func() tokenbucket.Cost { return m.hooks.Costs(c) }
 	}
 	ctx := newPlanContext(m.base, c)
-	defer ctx.end()
 	var decision tokenbucket.Decision
 	denial, verdict := m.decider.Check(ctx, key, keyErr, &x.ask, &decision)
+	ctx.end()
 	switch denial = m.outcome(c, denial, verdict, &decision, &ctx.fields); {
 	case denial != nil:
 		return m.refuse(c, *denial)
 	case !x.ask.Reserved():
 		return next(c)
 	}
-	x.run(ctx)
+	x.run()
 	return x.err
 }
 
@@ -46,16 +46,10 @@ func (x *settling[C]) Report(err error) {
 	}
 }
 
-// run calls the handler, and settles what it has used, even if it panics. A PlanFunc that is asked
-// again finds what it found before, unless the context is another request's by now.
-func (x *settling[C]) run(ctx *planContext[C]) {
+// run calls the handler, and settles what it has used, even if it panics.
+func (x *settling[C]) run() {
 	charged := true
-	defer func() {
-		if !x.current() {
-			ctx.end()
-		}
-		x.ask.Settle(ctx, charged)
-	}()
+	defer func() { x.ask.Settle(x.request.Context(), charged) }()
 	r := x.request
 	if x.ask.Costs != nil {
 		r = r.WithContext(x.ask.Context(r.Context()))
