@@ -169,6 +169,25 @@ func TestHistories(t *testing.T) {
 			p.lost(100, 101)
 			p.hold("b", "lock", 1200, 1210, x, 4)
 		}, ""},
+		"a write from before a loss, by a clock that was set back": {func(p *planted) {
+			p.step(50, -3*time.Second)
+			p.lost(100, 101)
+			p.hold("a", "lock", 90, 110, x, 5)
+			p.hold("b", "lock", 1200, 1210, x, 4)
+		}, ""},
+		"a grant from before a loss, handed on after it, by a clock that was set back": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 5)
+			p.step(50, -3*time.Second)
+			p.lost(100, 101)
+			p.hold("a", "lock", 110, 120, x, 6)
+			p.hold("b", "lock", 1200, 1210, x, 4)
+		}, ""},
+		"a write long after a loss, by a clock that was set back": {func(p *planted) {
+			p.step(50, -3*time.Second)
+			p.lost(100, 101)
+			p.hold("a", "rwlock", 2300, 2310, 1, 5)
+			p.hold("b", "rwlock", 2320, 2330, 1, 4)
+		}, "write was refused"},
 		"a fence after a loss, by a clock that was set back long before": {func(p *planted) {
 			p.step(0, -3*time.Second)
 			p.hold("a", "lock", 3500, 3510, x, 5)

@@ -44,11 +44,12 @@ func (p *part) disordered(at int64) bool {
 	})
 }
 
-// regressed reports whether the server may have lost its fences between two times while its clock
-// was behind what it had been: the only way for fences to start again below those that were
-// granted.
-func (c *checker) regressed(from, to int64) bool {
-	return slices.ContainsFunc(c.behind, func(f Fault) bool { return f.From < to && f.To > from })
+// regressed reports whether the server may have lost its fences between two uses of a fence, while
+// its clock was behind what it had been: the only way for fences to start again below those that
+// were granted. The first use may be that of a holder from before, a lease after the loss.
+func (p *part) regressed(from, to int64) bool {
+	from -= int64(p.subject.TTL + p.subject.Delay)
+	return slices.ContainsFunc(p.behind, func(f Fault) bool { return f.From < to && f.To > from })
 }
 
 // behind returns the losses of state at which the server's clock was behind what it had been.
