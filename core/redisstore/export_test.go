@@ -29,9 +29,6 @@ func (s *Store) CachedDenials() (n int) {
 	return n
 }
 
-// Elapsed is the clock of the tokens.
-func Elapsed() int64 { return elapsed() }
-
 // Polls reports whether waiters do not rely on pushes.
 func (s *Store) Polls() bool { return s.pushMode() != "P" }
 

@@ -10,10 +10,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
+
+func TestTheScriptsKeepTombstonesAsLong(t *testing.T) {
+	line := fmt.Sprintf("local LATE_FOR = %.0f * SECOND ", waiting.LateFor.Seconds())
+	if !strings.Contains(scriptText("lib/lease"), line) {
+		t.Errorf("lease.lua lacks %q", line)
+	}
+}
 
 // keysState is what a server has of a few keys, as text.
 type keysState map[string]map[string]string
@@ -102,7 +110,7 @@ func TestTheUsualHeartbeat(t *testing.T) {
 			default:
 				clock.now += rng.Int64N(1e6)
 				mode := []string{"P", "-"}[rng.IntN(2)]
-				args := []any{s.inbox.process, elapsed(), mode, 3e6}
+				args := []any{s.inbox.process, waiting.Elapsed(), mode, 3e6}
 				whole := beatLease.Call(keys[:], append(args, s.inbox.channels, linger(name), "0")...)
 				before := make(map[string]string)
 				for _, key := range keys {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
@@ -25,7 +24,6 @@ type inbox struct {
 	process    string // this process's name, 16 characters
 	caller     string // process and channels
 	channel    string
-	once       sync.Once
 	subscribed atomic.Bool
 	warned     atomic.Bool
 	uncounted  atomic.Bool // PUBLISH reports no receivers although messages arrive: behind some proxies, or from a replica
@@ -36,8 +34,6 @@ type inbox struct {
 	nextEcho   time.Time
 	echoLost   bool
 	unreceived bool // PUBLISH of the last echo reported no receivers
-
-	lost hooks.Listeners
 }
 
 // checkEvery is how often the subscription is checked. An echo that takes longer counts as lost.
@@ -46,6 +42,9 @@ const checkEvery = 3 * time.Second
 // doubtEvery is how often it is checked while the server does not reply, or counts no subscription:
 // after a failover, the old one may be on a server that says nothing any more.
 const doubtEvery = 500 * time.Millisecond
+
+// resubscribeAfter is when a broken subscription is renewed at first.
+const resubscribeAfter = 300 * time.Millisecond
 
 func newInbox(prefix string) *inbox {
 	in := &inbox{channels: prefix + ":inbox:", process: rand.Text()[:16]}
@@ -79,30 +78,28 @@ func (s *Store) pushMode() string {
 }
 
 // NotifyLost implements store.Leases: f is called for holds that RevokeLease ends.
-func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.inbox.lost.Add(f) }
+func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.waiting.NotifyLost(f) }
 
 // listen starts the subscription, in the background.
 func (s *Store) listen() {
-	s.inbox.once.Do(func() {
-		s.redis.Start(func() {
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				s.subscribe()
-			}()
-			<-s.redis.Life().Done()
-			select { // the client may take longer to close a connection; Close does not wait for it
-			case <-done:
-			case <-time.After(s.config.timeout):
-			}
-		})
+	s.redis.Start(func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.subscribe()
+		}()
+		<-s.redis.Life().Done()
+		select { // the client may take longer to close a connection; Close does not wait for it
+		case <-done:
+		case <-time.After(s.config.timeout):
+		}
 	})
 }
 
 // subscribe subscribes, and renews the subscription when it breaks.
 func (s *Store) subscribe() {
 	in := s.inbox
-	wait := retryBeat
+	wait := resubscribeAfter
 	for s.redis.Life().Err() == nil {
 		sub := s.subscriber().Subscribe(s.redis.Life(), in.channel)
 		in.mu.Lock()
@@ -113,7 +110,7 @@ func (s *Store) subscribe() {
 		unhook()
 		_ = sub.Close()
 		if in.subscribed.Swap(false) {
-			wait = retryBeat
+			wait = resubscribeAfter
 			if s.redis.Life().Err() == nil {
 				s.redis.CountReconnect(s.redis.Life())
 			}
@@ -162,31 +159,16 @@ func (s *Store) receive(sub *redis.PubSub) error {
 		switch m := message.(type) {
 		case *redis.Subscription: // earlier pushes are lost
 			s.inbox.recordSubscribed()
-			s.waiters.beatNow()
-			s.notices.deliverAll()
+			s.waiting.Subscribed()
 		case *redis.Message:
 			for line := range strings.SplitSeq(m.Payload, "\n") {
-				s.pushed(line)
+				if line == "echo" {
+					s.inbox.recordEcho()
+				} else {
+					s.waiting.Pushed(line)
+				}
 			}
 		}
-	}
-}
-
-// pushed handles a message.
-func (s *Store) pushed(message string) {
-	what, id, _ := strings.Cut(message, " ")
-	switch what {
-	case "lease":
-		s.pushedLease(id)
-	case "beat":
-		s.waiters.beatSoon(id)
-	case "open", "ended":
-		s.notices.deliver(message, true)
-	case "lost":
-		id, _, _ = strings.Cut(id, " ")
-		s.inbox.lost.Call(id)
-	case "echo":
-		s.inbox.recordEcho()
 	}
 }
 
@@ -261,7 +243,7 @@ func (s *Store) checkInbox() time.Time {
 	in.nextEcho = next
 	in.mu.Unlock()
 	if worsened {
-		s.waiters.beatNow()
+		s.waiting.BeatNow()
 	}
 	return next
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -47,8 +48,8 @@ func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (int, 
 // AwaitLatch implements store.Latches. It waits for a push, and checks every three seconds.
 func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	tag, keys := s.latchKeys(req.Name)
-	return s.awaitPush(ctx, "open "+tag, func(bool) (bool, time.Duration, error) {
-		n, err := s.latch(ctx, awaitLatch, keys, req.Count, s.inbox.channel, noticeLife.Milliseconds())
+	return s.waiting.AwaitPush(ctx, "open "+tag, func(bool) (bool, time.Duration, error) {
+		n, err := s.latch(ctx, awaitLatch, keys, req.Count, s.inbox.channel, waiting.NoticeLife.Milliseconds())
 		return n >= req.Count, 0, err
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -30,30 +31,27 @@ func (s *Store) AcquireLease(ctx context.Context, req store.LeaseRequest) (store
 		return store.LeaseReply{Outcome: store.Taken}, err
 	}
 	keys := s.leaseKeys(req.Name, req.Key)
-	if !req.Queue {
-		reply, err := s.acquireLease(ctx, &req, &keys)
-		for before := math.MaxInt; err == nil && reply.Outcome == store.Taken && reply.next == moreToEnd && reply.InUse < before; {
-			before = reply.InUse
-			reply, err = s.acquireLease(ctx, &req, &keys)
-		}
-		return reply.LeaseReply, err
+	reply, err := s.waiting.Acquire(ctx, req, keys)
+	for before := math.MaxInt; !req.Queue && err == nil && reply.Outcome == store.Taken && reply.Next == moreToEnd && reply.InUse < before; {
+		before = reply.InUse
+		reply, err = s.waiting.Acquire(ctx, req, keys)
 	}
-	w := s.waiters.expect(req.ID)
-	reply, err := s.acquireLease(ctx, &req, &keys)
-	s.waiters.answered(w, &req, &keys, &reply, err)
 	return reply.LeaseReply, err
+}
+
+// AwaitLease implements store.Leases.
+func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	req.Confirmed = req.Confirmed || s.config.acks > 0
+	return s.waiting.Await(ctx, req, s.leaseKeys(req.Name, req.Key))
 }
 
 // moreToEnd is the time until the first hold ends if more have run out than a call ends.
 const moreToEnd = time.Microsecond
 
-// leaseReply is a LeaseReply, with the time until the first hold ends and the replicas'
-// confirmations.
+// leaseReply is a reply with the number of replicas that have confirmed it.
 type leaseReply struct {
-	store.LeaseReply
-	next     time.Duration
-	repeated bool // it was granted before
-	acks     int
+	waiting.Reply
+	acks int
 }
 
 // acquireCall has the arguments of a call of the script in one allocation: converting a string
@@ -91,11 +89,11 @@ func (s *Store) newAcquireCall(req *store.LeaseRequest, keys *leaseKeys) *acquir
 	} else {
 		text = append(text, "0 "...)
 	}
-	for _, n := range [...]int64{int64(req.Capacity - req.Reserve), int64(req.Reserve), int64(req.MaxWaiting), req.Place, elapsed()} {
+	for _, n := range [...]int64{int64(req.Capacity - req.Reserve), int64(req.Reserve), int64(req.MaxWaiting), req.Place, waiting.Elapsed()} {
 		text = append(strconv.AppendInt(text, n, 10), ' ')
 	}
 	text = append(append(text, s.pushMode()...), ' ')
-	text = append(strconv.AppendInt(text, s.waiters.deadAfter().Microseconds(), 10), ' ')
+	text = append(strconv.AppendInt(text, s.waiting.DeadAfter().Microseconds(), 10), ' ')
 	text = append(strconv.AppendInt(text, idle, 10), ' ')
 	text = append(text, s.inbox.channels...)
 	all := string(text)
@@ -105,38 +103,37 @@ func (s *Store) newAcquireCall(req *store.LeaseRequest, keys *leaseKeys) *acquir
 }
 
 // acquireLease requests a lease, or asks for it again.
-func (s *Store) acquireLease(ctx context.Context, req *store.LeaseRequest, keys *leaseKeys) (leaseReply, error) {
-	s.listen()
-	c := s.newAcquireCall(req, keys)
+func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, keys leaseKeys) (waiting.Reply, error) {
+	c := s.newAcquireCall(&req, &keys)
 	st := script.Step{Call: acquireLease.Call(c.keys[:], c.args[:]...), Operation: opAcquireLease, Begins: true, Grants: true}
 	reply, err := script.Run(ctx, s.redis, st, func(r script.Reply) (leaseReply, error) {
-		a, err := readLeaseReply(r, req)
+		a, err := readLeaseReply(r, req.TTL)
 		a.acks = r.Acks
 		return a, err
 	})
 	if c.sends.n.Load() > 1 || err != nil && (ctx.Err() != nil || errors.Is(err, store.ErrUnconfirmed)) {
-		s.late.add(req.ID)
+		s.waiting.Late(req.ID)
 	}
 	if err == nil && reply.Outcome == store.Granted && reply.acks < s.config.acks {
 		release := func(ctx context.Context) error {
 			_, err := s.ReleaseLeases(ctx, []store.LeaseRef{req.Ref(reply.Fence)})
 			return err
 		}
-		return leaseReply{}, s.notReplicated(ctx, reply.acks, release)
+		return waiting.Reply{Over: true}, s.notReplicated(ctx, reply.acks, release)
 	}
-	return reply, err
+	return reply.Reply, err
 }
 
-func readLeaseReply(reply script.Reply, req *store.LeaseRequest) (a leaseReply, err error) {
+func readLeaseReply(reply script.Reply, ttl time.Duration) (a leaseReply, err error) {
 	if text, ok := reply.Value.(string); ok { // a list would cost allocations
 		var r script.Reader
-		a.Outcome, a.Sent, a.TTL = store.Granted, reply.Sent, req.TTL
+		a.Outcome, a.Sent, a.TTL = store.Granted, reply.Sent, ttl
 		first, rest, _ := strings.Cut(text, " ")
 		last, rest, before := strings.Cut(rest, " ")
 		a.Fence, a.LastFence = r.Parse(first), r.Parse(last)
 		if before {
 			left, place, _ := strings.Cut(rest, " ")
-			a.repeated = true
+			a.Repeated = true
 			a.TTL, a.Place = time.Duration(r.Parse(left))*time.Microsecond, r.Parse(place)
 		}
 		return a, r.Err
@@ -152,7 +149,7 @@ func readLeaseReply(reply script.Reply, req *store.LeaseRequest) (a leaseReply, 
 		}
 		a.QueueFull = outcome == "full"
 		a.Holder, a.Remaining, a.InUse, a.Waiting = r.Text(), r.Micros(), int(r.Number()), int(r.Number())
-		a.Place, a.next = r.Number(), r.Micros()
+		a.Place, a.Next = r.Number(), r.Micros()
 	default:
 		return a, script.ErrOddReply
 	}
@@ -181,7 +178,7 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 		st := script.Step{Call: releaseLease.Call(c.keys[:], c.args[:]...), Operation: opReleaseLeases, Urgency: script.Finishing}
 		outcome, err := script.Run(ctx, s.redis, st, func(r script.Reply) (store.ReleaseOutcome, error) { return readRelease(r.Value) })
 		if err == nil {
-			s.released(refs[0].ID)
+			s.waiting.Released(refs[0].ID)
 		}
 		c.outcome[0] = outcome
 		return c.outcome[:], err
@@ -195,18 +192,12 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 	err := s.redis.RunEach(ctx, opReleaseLeases, script.Finishing, calls, func(i int, reply any, err error) error {
 		if err == nil {
 			if outcomes[i], err = readRelease(reply); err == nil {
-				s.released(refs[i].ID)
+				s.waiting.Released(refs[i].ID)
 			}
 		}
 		return err
 	})
 	return outcomes, err
-}
-
-// released is called when the server has confirmed a release.
-func (s *Store) released(id string) {
-	s.late.remove(id)
-	s.waiters.released(id)
 }
 
 // releaseCall is as acquireCall.
@@ -225,7 +216,7 @@ func (s *Store) newReleaseCall(ref *store.LeaseRef) *releaseCall {
 
 func (s *Store) newReleaseCallOf(keys leaseKeys, ref *store.LeaseRef, idle int64) *releaseCall {
 	c := &releaseCall{keys: keys, id: ref.ID, fence: ref.Fence, idle: idle, tombstone: "0"}
-	if s.late.has(ref.ID) || s.waiters.asking(ref.ID) {
+	if s.waiting.MayArrive(ref.ID) {
 		c.tombstone = "1"
 	}
 	if ref.Repeated {
@@ -233,6 +224,14 @@ func (s *Store) newReleaseCallOf(keys leaseKeys, ref *store.LeaseRef, idle int64
 	}
 	c.args = [...]any{&c.id, &c.fence, &c.idle, &c.tombstone, &c.sends, &s.inbox.caller}
 	return c
+}
+
+// releaseUnwanted releases a grant that no request of this process waits for.
+func (s *Store) releaseUnwanted(record, id string, fence int64) {
+	keys := leaseKeysOf([]byte(record))
+	c := s.newReleaseCallOf(keys, &store.LeaseRef{ID: id, Fence: fence}, keys.linger())
+	c.tombstone = "-"
+	_, _ = s.finish(s.redis.Life(), opReleaseLeases, releaseLease.Call(c.keys[:], c.args[:]...))
 }
 
 func readRelease(reply any) (store.ReleaseOutcome, error) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -28,7 +28,7 @@ func same(push string) string { return push }
 // fresh returns a push whose token is of its receipt.
 func fresh(push string) string {
 	f := strings.SplitN(push, " ", 8) // "lease", ID, fences, place, span, token, record
-	f[6] = strconv.FormatInt(redisstore.Elapsed(), 10)
+	f[6] = strconv.FormatInt(waiting.Elapsed(), 10)
 	return strings.Join(f, " ")
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
@@ -61,9 +62,7 @@ type Store struct {
 	spareDecisions sync.Pool // of *decision that have ended
 	denials        denialCache
 
-	waiters waiters
-	late    lateRequests
-	notices notices
+	waiting *waiting.Process[leaseKeys]
 	inbox   *inbox
 
 	*namesakes
@@ -164,8 +163,6 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if !c.noDenialCache {
 		s.denials.init()
 	}
-	s.waiters.init()
-	s.late.init()
 	s.inbox = newInbox(c.prefix)
 	s.redis = script.New(script.Config{
 		Redis: client, PoolSize: poolSize, Scripts: allScripts, Timeout: c.timeout, ProbeKey: c.prefix + ":probe",
@@ -173,6 +170,10 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		CheckServer: s.checkEviction,
 		Attach:      func(n *script.Node) any { return s.newDecisions(n) },
 		Logger:      c.logger, Providers: c.providers, ScopeName: ScopeName, Operations: operations,
+	})
+	s.waiting = waiting.New(waiting.Store[leaseKeys]{
+		Hooks: &s.hooks, Life: s.redis.Life(), Start: s.redis.Start, Listen: s.listen, Broken: s.inbox.broken,
+		Acquire: s.acquireLease, Beat: s.beat, Check: s.checkInbox, Release: s.releaseUnwanted,
 	})
 	return s, nil
 }

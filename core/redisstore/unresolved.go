@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -19,12 +20,12 @@ const maxInboxes = 64
 func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
 	all := s.operationKeys(&ref, "", true)
 	keys := all.list()[:2]
-	return s.awaitPush(ctx, "ended "+keys[0], func(pushed bool) (bool, time.Duration, error) {
+	return s.waiting.AwaitPush(ctx, "ended "+keys[0], func(pushed bool) (bool, time.Duration, error) {
 		if pushed { // another attempt may have begun since
 			return true, 0, nil
 		}
 		st := script.Step{
-			Call: awaitOperation.Call(keys, s.inbox.channel, noticeLife.Milliseconds(), maxInboxes), Operation: opBeginOperation, Begins: true,
+			Call: awaitOperation.Call(keys, s.inbox.channel, waiting.NoticeLife.Milliseconds(), maxInboxes), Operation: opBeginOperation, Begins: true,
 		}
 		left, err := script.Run(ctx, s.redis, st, func(r script.Reply) (int, error) { return script.Int(r.Value) })
 		return left <= 0, time.Duration(left) * time.Microsecond, err

@@ -1,28 +1,11 @@
-package redisstore
+package waiting
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
-
-// sends is an argument of a script: "1" if the call may have been carried out before, since it was
-// sent before, and "0" otherwise. The client marshals an argument each time that it sends it.
-type sends struct{ n atomic.Int32 }
-
-var firstSend, repeatedSend = []byte("0"), []byte("1")
-
-// MarshalBinary implements encoding.BinaryMarshaler.
-func (s *sends) MarshalBinary() ([]byte, error) {
-	if s.n.Add(1) > 1 {
-		return repeatedSend, nil
-	}
-	return firstSend, nil
-}
-
-func (s *sends) String() string { return "" } // in traces
 
 // lateRequests are the IDs of requests that may still be on their way to the server: the release of
 // such an ID leaves a tombstone.
@@ -34,8 +17,8 @@ type lateRequests struct {
 }
 
 const (
-	// lateFor is how long a request may be on its way.
-	lateFor = time.Minute
+	// LateFor is how long a request may be on its way, and so how long a tombstone is kept.
+	LateFor = time.Minute
 	maxLate = 1 << 16
 )
 
@@ -47,7 +30,7 @@ func (l *lateRequests) add(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := int64(time.Since(l.start))
-	until := now + int64(lateFor)
+	until := now + int64(LateFor)
 	if e := l.ids.Get(id, now); e != nil {
 		e.Expires = until
 	} else if l.ids.Room(1, now) {

@@ -1,4 +1,4 @@
-package redisstore
+package waiting
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 const (
 	// noticeBeat is how often a waiter checks what it waits for, since a push may be lost.
 	noticeBeat = 3 * time.Second
-	// noticeLife is how long the server sends pushes after a check.
-	noticeLife = 3 * noticeBeat
+	// NoticeLife is how long the server sends pushes after a check.
+	NoticeLife = 3 * noticeBeat
 	// noticeSilence is how long the store may not reply until a wait fails.
 	noticeSilence = 5 * time.Second
 )
@@ -74,23 +74,23 @@ func (ns *notices) deliverAll() {
 	}
 }
 
-// awaitPush blocks until check reports that what a push says has happened. check has the server send
+// AwaitPush blocks until check reports that what a push says has happened. check has the server send
 // the push, and returns when it may happen without one; it is called at first, after a push, and
 // every three seconds.
-func (s *Store) awaitPush(ctx context.Context, push string, check func(pushed bool) (happened bool, in time.Duration, err error)) error {
-	over := s.hooks.Over()
-	came, forget := s.notices.wait(push)
+func (p *Process[R]) AwaitPush(ctx context.Context, push string, check func(pushed bool) (happened bool, in time.Duration, err error)) error {
+	over := p.store.Hooks.Over()
+	came, forget := p.notices.wait(push)
 	defer forget()
-	s.listen()
+	p.listen()
 	heard := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pushed := false; ; {
-		if s.hooks.Begun() {
+		if p.store.Hooks.Begun() {
 			return store.ErrClosed
 		}
 		pause := noticeBeat
-		if s.inbox.broken() {
+		if p.store.Broken() {
 			pause = beatEvery
 		}
 		happened, in, err := check(pushed)
@@ -101,7 +101,7 @@ func (s *Store) awaitPush(ctx context.Context, push string, check func(pushed bo
 			heard = time.Now()
 		case ctx.Err() != nil:
 			return lease.Ended(ctx)
-		case s.redis.Life().Err() != nil || time.Since(heard) > noticeSilence:
+		case p.store.Life.Err() != nil || time.Since(heard) > noticeSilence:
 			return err
 		default:
 			pause = retryBeat

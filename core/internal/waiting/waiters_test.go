@@ -1,31 +1,27 @@
-package redisstore
+package waiting
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-func TestTheScriptsHaveTheSameNumbers(t *testing.T) {
-	line := fmt.Sprintf("local LATE_FOR = %.0f * SECOND ", lateFor.Seconds())
-	if !strings.Contains(scriptText("lib/lease"), line) {
-		t.Errorf("lease.lua lacks %q", line)
-	}
-}
+// record is a record that has a name only.
+type record string
+
+func (r record) Name() string { return string(r) }
 
 // queue adds a request that waits for a key, as AcquireLease does.
-func (ws *waiters) queue(id, key string, next time.Duration) *waiter {
+func queue(ws *waiters[record], id, key string, next time.Duration) *waiter[record] {
 	w := ws.expect(id)
-	reply := &leaseReply{LeaseReply: store.LeaseReply{Outcome: store.Queued}, next: next}
-	ws.answered(w, &store.LeaseRequest{Name: store.LockKind, Key: key, ID: id}, &leaseKeys{key}, reply, nil)
+	ws.answered(w, record(key), &Reply{LeaseReply: store.LeaseReply{Outcome: store.Queued}, Next: next}, nil)
 	return w
 }
 
-func newWaiters() *waiters {
-	var ws waiters
+func newWaiters() *waiters[record] {
+	var ws waiters[record]
 	ws.init()
 	return &ws
 }
@@ -42,7 +38,7 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 			return false
 		}
 	}
-	first := ws.queue("first", "first", 0)
+	first := queue(ws, "first", "first", 0)
 	if !ws.startBeating() || ws.startBeating() {
 		t.Fatal("not one is asked to send heartbeats")
 	}
@@ -53,8 +49,8 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	}
 	ws.sleepsUntil = time.Now()
 
-	second := ws.queue("second", "second", 0)
-	ws.queue("another", "second", 0)
+	second := queue(ws, "second", "second", 0)
+	queue(ws, "another", "second", 0)
 	ws.schedule(second.key, time.Minute)
 	ws.released("first")
 	if woken() {
@@ -72,13 +68,13 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 	if due, _, _ := ws.dueNow(); len(due) != 1 || due[0] != second.key { // one for both requests
 		t.Errorf("due: %v", due)
 	}
-	ws.beatNow()
+	ws.BeatNow()
 	if !woken() {
 		t.Error("not woken though all are to hurry")
 	}
 	ws.released("second")
 	ws.released("another")
-	ws.beatNow()
+	ws.BeatNow()
 	if _, _, more := ws.dueNow(); more || ws.beating || len(ws.keys) > 0 || len(ws.byID) > 0 {
 		t.Error("heartbeats are sent for nobody")
 	}
@@ -88,7 +84,7 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 // keys share the heartbeats of a second.
 func TestWhenHeartbeatsAreDue(t *testing.T) {
 	ws := newWaiters()
-	k := ws.queue("w", "k", 0).key
+	k := queue(ws, "w", "k", 0).key
 	within := func(what string, least, most time.Duration) {
 		t.Helper()
 		if due := time.Until(k.due); due < least-100*time.Millisecond || due > most {
@@ -102,10 +98,10 @@ func TestWhenHeartbeatsAreDue(t *testing.T) {
 	within("a hold ends", beatEvery/2, beatEvery/2+50*time.Millisecond)
 	ws.heard(k, 1, time.Hour, false)
 	within("a hold ends late", beatEvery*4/5, beatEvery)
-	ws.silent(k, store.ErrUnavailable)
+	ws.Silent(k, store.ErrUnavailable)
 	within("no reply", retryBeat*2/3, retryBeat)
 	for i := range 4 * maxBeats {
-		ws.queue(fmt.Sprint(i), fmt.Sprint("k", i), 0)
+		queue(ws, fmt.Sprint(i), fmt.Sprint("k", i), 0)
 	}
 	slots := make(map[time.Duration]bool)
 	for _, k := range ws.due {
@@ -114,7 +110,7 @@ func TestWhenHeartbeatsAreDue(t *testing.T) {
 	if n := len(slots); n < int(time.Second/shareEvery/5) || n > 4*int(time.Second/shareEvery) {
 		t.Errorf("%d keys are due at %d times", len(ws.keys), n)
 	}
-	if every := ws.interval(); every < 4*time.Second || ws.deadAfter() != 3*every {
+	if every := ws.interval(); every < 4*time.Second || ws.DeadAfter() != 3*every {
 		t.Errorf("every %v with %d keys", every, len(ws.keys))
 	}
 }
@@ -123,11 +119,11 @@ func TestWhenHeartbeatsAreDue(t *testing.T) {
 // removes them all before.
 func TestTheStoreKnowsOtherRequests(t *testing.T) {
 	ws := newWaiters()
-	a, b := ws.queue("a", "k", 0), ws.queue("b", "k", 0)
+	a, b := queue(ws, "a", "k", 0), queue(ws, "b", "k", 0)
 	k := a.key
 	asked := func() int {
 		n := 0
-		for _, w := range []*waiter{a, b} {
+		for _, w := range []*waiter[record]{a, b} {
 			if w.ask {
 				n++
 			}
@@ -155,16 +151,16 @@ func TestTheStoreKnowsOtherRequests(t *testing.T) {
 	for range 5 {
 		ws.heard(k, 3, 0, false)
 	}
-	if ws.resets(k) != "0" {
+	if ws.Resets(k) {
 		t.Error("reset, though the reply to a request is on its way")
 	}
-	ws.answered(another, nil, nil, &leaseReply{}, store.ErrUnavailable)
+	ws.answered(another, "k", &Reply{}, store.ErrUnavailable)
 	for range mostSurplus {
-		if ws.heard(k, 3, 0, false) || ws.resets(k) != "0" {
+		if ws.heard(k, 3, 0, false) || ws.Resets(k) {
 			t.Error("reset at once, though a withdrawal may be on its way")
 		}
 	}
-	if !ws.heard(k, 3, 0, false) || ws.resets(k) != "1" || ws.resets(k) != "0" {
+	if !ws.heard(k, 3, 0, false) || !ws.Resets(k) || ws.Resets(k) {
 		t.Error("not reset once")
 	}
 	ws.heard(k, 0, 0, false)
@@ -176,14 +172,14 @@ func TestTheStoreKnowsOtherRequests(t *testing.T) {
 // A silent store ends the waits once the places must be lost.
 func TestASilentStoreEndsWaits(t *testing.T) {
 	ws := newWaiters()
-	w := ws.queue("w", "k", 0)
+	w := queue(ws, "w", "k", 0)
 	w.key.heard = time.Now().Add(-(silentBeats - 1) * beatEvery)
-	ws.silent(w.key, store.ErrUnavailable)
+	ws.Silent(w.key, store.ErrUnavailable)
 	if w.over != nil {
 		t.Error("it ends too early")
 	}
 	w.key.heard = time.Now().Add(-(silentBeats + 1) * beatEvery)
-	ws.silent(w.key, store.ErrUnavailable)
+	ws.Silent(w.key, store.ErrUnavailable)
 	if w.over == nil {
 		t.Error("it does not end")
 	}
@@ -202,11 +198,11 @@ func TestWhichPushesAreOfUse(t *testing.T) {
 	if !push("w", 2) { // before the reply
 		t.Error("one for a request that was sent is of no use")
 	}
-	ws.answered(w, &store.LeaseRequest{Name: store.LockKind, ID: "w"}, &leaseKeys{"k"}, &leaseReply{LeaseReply: store.LeaseReply{Outcome: store.Queued}}, nil)
+	ws.answered(w, "k", &Reply{LeaseReply: store.LeaseReply{Outcome: store.Queued}}, nil)
 	if granted, ask, err := ws.next(w, usable); granted == nil || granted.first != 2 || ask || err != nil {
 		t.Errorf("granted %+v, %v, %v", granted, ask, err)
 	}
-	ws.leave(ws.await(&store.LeaseRequest{Name: store.LockKind, ID: "other"}, &leaseKeys{"k"}))
+	ws.leave(ws.await(&store.LeaseRequest{ID: "other"}, "k"))
 	if !push("w", 2) || push("w", 3) {
 		t.Error("the held lease is another")
 	}
@@ -214,7 +210,7 @@ func TestWhichPushesAreOfUse(t *testing.T) {
 	if len(ws.held) != 0 {
 		t.Error("a released hold is remembered")
 	}
-	unusable := ws.queue("late", "k", 0)
+	unusable := queue(ws, "late", "k", 0)
 	push("late", 4)
 	if granted, ask, err := ws.next(unusable, func(*pushedGrant) bool { return false }); granted != nil || !ask || err != nil {
 		t.Errorf("%+v, %v, %v: want it to ask", granted, ask, err)
@@ -223,7 +219,7 @@ func TestWhichPushesAreOfUse(t *testing.T) {
 
 func TestRequestsThatNobodyAwaitsAreDropped(t *testing.T) {
 	ws := newWaiters()
-	w, other := ws.queue("w", "k", 0), ws.queue("other", "k", 0)
+	w, other := queue(ws, "w", "k", 0), queue(ws, "other", "k", 0)
 	other.awaited = 1
 	w.left, other.left = time.Now().Add(-2*keptUnawaited), time.Now().Add(-2*keptUnawaited)
 	ws.heard(w.key, 2, 0, false)
@@ -248,7 +244,7 @@ func TestLateRequests(t *testing.T) {
 	if late.has("a") || !late.has("b") {
 		t.Error("removed another")
 	}
-	late.start = late.start.Add(-lateFor)
+	late.start = late.start.Add(-LateFor)
 	if late.has("b") {
 		t.Error("late for ever")
 	}

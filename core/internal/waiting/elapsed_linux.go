@@ -1,4 +1,4 @@
-package redisstore
+package waiting
 
 import (
 	"syscall"
@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// elapsed returns µs that have passed since the machine started. The time for which it was suspended
+// Elapsed returns µs that have passed since the machine started. The time for which it was suspended
 // counts, which it does not by Go's own monotonic clock.
-func elapsed() int64 {
+func Elapsed() int64 {
 	const boottime = 7
 	var t syscall.Timespec
 	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, boottime, uintptr(unsafe.Pointer(&t)), 0) // cannot fail

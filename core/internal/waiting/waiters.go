@@ -1,4 +1,4 @@
-package redisstore
+package waiting
 
 import (
 	"sync"
@@ -9,25 +9,25 @@ import (
 )
 
 // waiters are the queued requests of this process, and the holds that it got while waiting.
-type waiters struct {
+type waiters[R Record] struct {
 	mu       sync.Mutex
-	byID     map[string]*waiter
-	keys     map[string]*waitedKey // by record
-	held     map[string]int64      // by ID: the fence of a hold that a push may announce
-	inFlight int                   // calls that may create a request
-	spare    sync.Pool             // of *waiter that no call has awaited
+	byID     map[string]*waiter[R]
+	keys     map[string]*Key[R] // by the record's name
+	held     map[string]int64   // by ID: the fence of a hold that a push may announce
+	inFlight int                // calls that may create a request
+	spare    sync.Pool          // of *waiter that no call has awaited
 	// Of the heartbeats.
 	beating     bool // a goroutine sends them
-	due         heap.Heap[*waitedKey]
+	due         heap.Heap[*Key[R]]
 	began       time.Time
 	sleepsUntil time.Time     // when that goroutine wakes up by itself
 	changed     chan struct{} // wakes it up
 }
 
 // waiter is a request that is, or will be, in a queue. waiters.mu guards it.
-type waiter struct {
+type waiter[R Record] struct {
 	id      string
-	key     *waitedKey // nil until it is queued
+	key     *Key[R] // nil until it is queued
 	place   int64
 	left    time.Time // since when no call awaits it
 	awaited int       // calls that await it
@@ -41,23 +41,23 @@ type waiter struct {
 // keptUnawaited is how long a request is kept while no call awaits it.
 const keptUnawaited = 3 * time.Second
 
-func (ws *waiters) init() {
-	ws.byID = make(map[string]*waiter)
-	ws.keys = make(map[string]*waitedKey)
+func (ws *waiters[R]) init() {
+	ws.byID = make(map[string]*waiter[R])
+	ws.keys = make(map[string]*Key[R])
 	ws.held = make(map[string]int64)
 	ws.began, ws.changed = time.Now(), make(chan struct{}, 1)
 }
 
 // expect registers a request that is about to be sent, so that no push comes too early.
-func (ws *waiters) expect(id string) *waiter {
+func (ws *waiters[R]) expect(id string) *waiter[R] {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := ws.byID[id]
 	if w == nil {
-		if w, _ = ws.spare.Get().(*waiter); w == nil {
-			w = new(waiter)
+		if w, _ = ws.spare.Get().(*waiter[R]); w == nil {
+			w = new(waiter[R])
 		}
-		*w = waiter{id: id}
+		*w = waiter[R]{id: id}
 		ws.byID[id] = w
 	}
 	ws.begin(w)
@@ -65,13 +65,13 @@ func (ws *waiters) expect(id string) *waiter {
 }
 
 // begin counts a call that may create a request. The caller holds mu.
-func (ws *waiters) begin(w *waiter) {
+func (ws *waiters[R]) begin(w *waiter[R]) {
 	w.asking++
 	ws.inFlight++
 }
 
 // answered records the reply to a request.
-func (ws *waiters) answered(w *waiter, req *store.LeaseRequest, keys *leaseKeys, reply *leaseReply, err error) {
+func (ws *waiters[R]) answered(w *waiter[R], record R, reply *Reply, err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w.asking--
@@ -86,11 +86,11 @@ func (ws *waiters) answered(w *waiter, req *store.LeaseRequest, keys *leaseKeys,
 		}
 	case reply.Outcome == store.Queued:
 		w.place, w.left = reply.Place, time.Now()
-		ws.enqueue(w, req, keys)
+		ws.enqueue(w, record)
 		w.key.heard = w.left
-		ws.schedule(w.key, reply.next)
+		ws.schedule(w.key, reply.Next)
 	default:
-		if reply.Outcome == store.Granted && (reply.repeated || w.key != nil) {
+		if reply.Outcome == store.Granted && (reply.Repeated || w.key != nil) {
 			ws.held[w.id] = reply.Fence
 		}
 		if w.awaited == 0 {
@@ -111,14 +111,16 @@ func (ws *waiters) answered(w *waiter, req *store.LeaseRequest, keys *leaseKeys,
 }
 
 // enqueue adds a request to those of its key. The caller holds mu.
-func (ws *waiters) enqueue(w *waiter, req *store.LeaseRequest, keys *leaseKeys) {
+func (ws *waiters[R]) enqueue(w *waiter[R], record R) {
 	if w.key != nil {
 		return
 	}
-	k := ws.keys[keys[0]]
+	name := record.Name()
+	k := ws.keys[name]
 	if k == nil {
-		k = &waitedKey{keys: *keys, linger: linger(req.Name), waiters: make(map[*waiter]struct{}), heard: time.Now(), due: time.Now().Add(beatEvery)}
-		ws.keys[k.keys[0]] = k
+		now := time.Now()
+		k = &Key[R]{Record: record, waiters: make(map[*waiter[R]]struct{}), heard: now, due: now.Add(beatEvery)}
+		ws.keys[name] = k
 		ws.due.Push(k)
 	}
 	w.key = k
@@ -126,18 +128,18 @@ func (ws *waiters) enqueue(w *waiter, req *store.LeaseRequest, keys *leaseKeys) 
 }
 
 // dequeue is the reverse of enqueue. The caller holds mu.
-func (ws *waiters) dequeue(w *waiter) {
+func (ws *waiters[R]) dequeue(w *waiter[R]) {
 	k := w.key
 	w.key = nil
 	delete(k.waiters, w)
 	if len(k.waiters) == 0 {
-		delete(ws.keys, k.keys[0])
+		delete(ws.keys, k.Record.Name())
 		ws.due.Remove(k)
 	}
 }
 
 // remove removes a request. The caller holds mu.
-func (ws *waiters) remove(w *waiter) {
+func (ws *waiters[R]) remove(w *waiter[R]) {
 	if w.key != nil {
 		ws.dequeue(w)
 	}
@@ -147,25 +149,25 @@ func (ws *waiters) remove(w *waiter) {
 }
 
 // await registers a call that awaits a request.
-func (ws *waiters) await(req *store.LeaseRequest, keys *leaseKeys) *waiter {
+func (ws *waiters[R]) await(req *store.LeaseRequest, record R) *waiter[R] {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := ws.byID[req.ID]
 	if w == nil {
-		w = &waiter{id: req.ID, place: req.Place, ask: true}
+		w = &waiter[R]{id: req.ID, place: req.Place, ask: true}
 		ws.byID[req.ID] = w
 	}
 	if w.woken == nil {
 		w.woken = make(chan struct{}, 1)
 		w.wake() // for what has happened before
 	}
-	ws.enqueue(w, req, keys)
+	ws.enqueue(w, record)
 	w.awaited++
 	return w
 }
 
 // leave is the reverse of await. The request is kept for a while if it still waits.
-func (ws *waiters) leave(w *waiter) {
+func (ws *waiters[R]) leave(w *waiter[R]) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w.awaited--
@@ -179,7 +181,7 @@ func (ws *waiters) leave(w *waiter) {
 
 // next returns what has happened to a request: a push, or that the store is to be asked, or why the
 // wait is over. A push that can be used turns the request into a hold. The call that asks is counted.
-func (ws *waiters) next(w *waiter, usable func(*pushedGrant) bool) (granted *pushedGrant, ask bool, over error) {
+func (ws *waiters[R]) next(w *waiter[R], usable func(*pushedGrant) bool) (granted *pushedGrant, ask bool, over error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	granted, ask, over = w.pushed, w.ask, w.over
@@ -201,15 +203,15 @@ func (ws *waiters) next(w *waiter, usable func(*pushedGrant) bool) (granted *pus
 }
 
 // asking reports whether a call is in flight that may create a request.
-func (ws *waiters) asking(id string) bool {
+func (ws *waiters[R]) asking(id string) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := ws.byID[id]
 	return w != nil && w.asking > 0
 }
 
-// push records a push. It returns false if the grant is of no use and is to be released.
-func (ws *waiters) push(g *pushedGrant) bool {
+// push records the push of a grant. It returns false if the grant is of no use and is to be released.
+func (ws *waiters[R]) push(g *pushedGrant) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if fence, ok := ws.held[g.id]; ok {
@@ -225,7 +227,7 @@ func (ws *waiters) push(g *pushedGrant) bool {
 }
 
 // released ends the wait of a released request, and forgets its hold.
-func (ws *waiters) released(id string) {
+func (ws *waiters[R]) released(id string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	delete(ws.held, id)
@@ -236,18 +238,18 @@ func (ws *waiters) released(id string) {
 }
 
 // askAgain records that the store did not reply to a call that asked for a request.
-func (ws *waiters) askAgain(w *waiter, err error) {
+func (ws *waiters[R]) askAgain(w *waiter[R], err error) {
 	ws.mu.Lock()
 	k := w.key
 	w.ask = true
 	ws.mu.Unlock()
 	if k != nil {
-		ws.silent(k, err)
+		ws.Silent(k, err)
 	}
 }
 
 // wake wakes a call that awaits the request. The caller holds mu.
-func (w *waiter) wake() {
+func (w *waiter[R]) wake() {
 	select {
 	case w.woken <- struct{}{}:
 	default:
@@ -255,7 +257,7 @@ func (w *waiter) wake() {
 }
 
 // end ends the wait. The caller holds mu.
-func (w *waiter) end(err error) {
+func (w *waiter[R]) end(err error) {
 	if w.over == nil {
 		w.over = err
 	}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package waiting
+
+import "time"
+
+var started = time.Now()
+
+// Elapsed returns µs that have passed since the process started.
+func Elapsed() int64 { return time.Since(started).Microseconds() }

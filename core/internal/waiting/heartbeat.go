@@ -1,0 +1,241 @@
+package waiting
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// beatEvery is the time between heartbeats of a key, unless there are more than maxBeats keys: then
+	// the process sends that many heartbeats in a second.
+	beatEvery = time.Second
+	maxBeats  = 2000
+	// MaxBeatKeys is how many keys share a call of the store, where they can: about those that are due
+	// within shareEvery, since their heartbeats are sent together.
+	MaxBeatKeys = 100
+	shareEvery  = MaxBeatKeys * time.Second / maxBeats * 4 / 5
+	// silentBeats is for how many intervals a waiter puts up with a silent server. Its place may be lost
+	// earlier, and is restored if the server replies in time.
+	silentBeats = 6
+	// retryBeat is when a failed heartbeat is retried.
+	retryBeat = 300 * time.Millisecond
+	// recheckAfter is when a heartbeat is repeated that knows less than the process.
+	recheckAfter = 50 * time.Millisecond
+	// mostSurplus is how many heartbeats in a row may know more: a withdrawal may be on its way.
+	mostSurplus = 2
+)
+
+// Key is a key with queued requests of this process.
+type Key[R Record] struct {
+	Record  R
+	waiters map[*waiter[R]]struct{}
+	due     time.Time // the next heartbeat
+	heard   time.Time // last reply of the store
+	missing int       // consecutive heartbeats of which the store knew fewer waiters
+	surplus int       // or more
+	index   int       // in the heap
+}
+
+func jitter(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
+
+// sendBeats sends heartbeats when they are due, while there are waiters.
+func (p *Process[R]) sendBeats() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		due, next, more := p.dueNow()
+		if !more {
+			return
+		}
+		if len(due) > 0 {
+			p.store.Beat(due)
+			continue
+		}
+		if p.store.Check != nil {
+			if check := p.store.Check(); check.Before(next) {
+				next = check
+			}
+		}
+		timer.Reset(time.Until(next))
+		select {
+		case <-timer.C:
+		case <-p.changed:
+		case <-p.store.Life.Done():
+			return
+		}
+	}
+}
+
+// interval returns the time between the heartbeats of a key. The caller holds mu.
+func (ws *waiters[R]) interval() time.Duration {
+	return max(beatEvery, time.Duration(len(ws.keys))*time.Second/maxBeats)
+}
+
+// DeadAfter returns the time without a heartbeat after which the store may take the process for dead.
+func (ws *waiters[R]) DeadAfter() time.Duration {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return 3 * ws.interval()
+}
+
+// schedule sets the next heartbeat of a key: when a hold ends, since there is no push then, or after
+// the usual time. The caller holds mu.
+func (ws *waiters[R]) schedule(k *Key[R], ends time.Duration) {
+	wait := ws.interval()
+	wait -= jitter(wait / 5)
+	switch {
+	case ends > 0 && ends < shareEvery:
+		ws.scheduleAt(k, time.Now().Add(ends+time.Millisecond))
+		return
+	case ends > 0 && ends < wait:
+		wait = ends + shareEvery
+	}
+	due := time.Now().Add(wait)
+	ws.scheduleAt(k, due.Add(-(due.Sub(ws.began) % shareEvery))) // together with others
+}
+
+func (ws *waiters[R]) scheduleAt(k *Key[R], due time.Time) {
+	if k.index < 0 {
+		return
+	}
+	k.due = due
+	ws.due.Fix(k)
+	ws.notify()
+}
+
+// beatSoon makes the heartbeat of a key due.
+func (ws *waiters[R]) beatSoon(record string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if k := ws.keys[record]; k != nil {
+		ws.scheduleAt(k, time.Now())
+	}
+}
+
+// BeatNow makes all heartbeats due.
+func (ws *waiters[R]) BeatNow() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now := time.Now()
+	for _, k := range ws.due {
+		k.due = now // all are equal, so the heap stays valid
+	}
+	ws.notify()
+}
+
+// startBeating reports whether the caller has to start the goroutine that sends heartbeats.
+func (ws *waiters[R]) startBeating() bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	start := !ws.beating && len(ws.due) > 0
+	ws.beating = ws.beating || start
+	return start
+}
+
+// dueNow returns the keys whose heartbeats are due, and when the next one is. more is false if there
+// are no keys.
+func (ws *waiters[R]) dueNow() (due []*Key[R], next time.Time, more bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if len(ws.due) == 0 {
+		ws.beating = false
+		return nil, next, false
+	}
+	now := time.Now()
+	wait := ws.interval()
+	for !ws.due[0].due.After(now) {
+		k := ws.due[0]
+		due = append(due, k)
+		k.due = now.Add(wait) // until the reply changes it
+		ws.due.Fix(k)
+	}
+	ws.sleepsUntil = ws.due[0].due
+	return due, ws.sleepsUntil, true
+}
+
+// notify wakes the goroutine that sends heartbeats if one is due before it wakes up by itself. The
+// caller holds mu.
+func (ws *waiters[R]) notify() {
+	if len(ws.due) == 0 || !ws.due[0].due.Before(ws.sleepsUntil) {
+		return
+	}
+	select {
+	case ws.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Heard handles the reply to a heartbeat of a key: how many requests of the process wait there, and
+// when the first hold ends, or 0. It reports whether the store is to remove the requests, by another
+// heartbeat, since it knows some that the process does not.
+func (p *Process[R]) Heard(k *Key[R], places int, ends time.Duration) (surplus bool) {
+	return p.heard(k, places, ends, p.store.Broken())
+}
+
+// heard is Heard. broken says that pushes do not arrive.
+func (ws *waiters[R]) heard(k *Key[R], places int, ends time.Duration, broken bool) (surplus bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now := time.Now()
+	k.heard = now
+	for w := range k.waiters {
+		if w.awaited == 0 && w.asking == 0 && now.Sub(w.left) > keptUnawaited {
+			ws.remove(w)
+		}
+	}
+	if len(k.waiters) == 0 {
+		return false
+	}
+	switch n := len(k.waiters); {
+	case places < n:
+		k.surplus = 0
+		if k.missing++; k.missing == 1 && !broken { // a push may be on its way
+			ws.scheduleAt(k, now.Add(recheckAfter))
+			return false
+		}
+		k.missing = 0
+		for w := range k.waiters {
+			w.ask = true
+			w.wake()
+		}
+	case places > n && ws.inFlight == 0: // otherwise a reply may be on its way
+		k.missing = 0
+		k.surplus++
+	default:
+		k.missing, k.surplus = 0, 0
+	}
+	ws.schedule(k, ends)
+	return k.surplus > mostSurplus
+}
+
+// Silent records that the store did not reply to a heartbeat of a key, and ends the waits if the
+// places must be lost.
+func (ws *waiters[R]) Silent(k *Key[R], err error) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now := time.Now()
+	if now.Sub(k.heard) > silentBeats*ws.interval() {
+		for w := range k.waiters {
+			w.end(err)
+		}
+	}
+	ws.scheduleAt(k, now.Add(retryBeat-jitter(retryBeat/3)))
+}
+
+// Resets reports whether a heartbeat is to have the store remove the process's requests for a key,
+// which are then queued anew. It does so once.
+func (ws *waiters[R]) Resets(k *Key[R]) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	resets := k.surplus > mostSurplus
+	if resets {
+		k.surplus, k.missing = 0, 1
+	}
+	return resets
+}
+
+// Before implements heap.Item.
+func (k *Key[R]) Before(other *Key[R]) bool { return k.due.Before(other.due) }
+
+// Index implements heap.Item.
+func (k *Key[R]) Index() *int { return &k.index }

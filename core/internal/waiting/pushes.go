@@ -1,0 +1,70 @@
+package waiting
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// pushedGrant is a grant that a push has announced.
+type pushedGrant struct {
+	record, id  string
+	first, last int64
+	place       int64
+	span        time.Duration
+	sent        time.Time // of the process's last sign of life that the store had: no later than the grant
+}
+
+// Subscribed is called when the store has begun to listen for pushes, at first or again: earlier ones
+// may be lost.
+func (p *Process[R]) Subscribed() {
+	p.BeatNow()
+	p.notices.deliverAll()
+}
+
+// NotifyLost implements store.Leases for a store.
+func (p *Process[R]) NotifyLost(f func(id string)) (remove func()) { return p.lost.Add(f) }
+
+// Pushed handles a push. Those that it does not know do nothing. They are:
+//
+//	lease ID FENCE LAST PLACE SPAN TOKEN RECORD   the request has become a hold for SPAN µs; TOKEN is
+//	                                              Elapsed of the process's last sign of life before
+//	beat RECORD                                   a heartbeat for that record is due at once
+//	lost ID …                                     the hold was revoked
+//	open …, ended …                               what AwaitPush waits for
+func (p *Process[R]) Pushed(push string) {
+	what, rest, _ := strings.Cut(push, " ")
+	switch what {
+	case "lease":
+		p.pushedLease(rest)
+	case "beat":
+		p.beatSoon(rest)
+	case "lost":
+		id, _, _ := strings.Cut(rest, " ")
+		p.lost.Call(id)
+	case "open", "ended":
+		p.notices.deliver(push, true)
+	}
+}
+
+func (p *Process[R]) pushedLease(text string) {
+	f := strings.SplitN(text, " ", 7)
+	if len(f) != 7 {
+		return
+	}
+	var numbers [5]int64
+	for i := range numbers {
+		var err error
+		if numbers[i], err = strconv.ParseInt(f[1+i], 10, 64); err != nil {
+			return
+		}
+	}
+	g := &pushedGrant{record: f[6], id: f[0], first: numbers[0], last: numbers[1], place: numbers[2]}
+	g.span = time.Duration(numbers[3]) * time.Microsecond
+	g.sent = time.Now().Add(-time.Duration(Elapsed()-numbers[4]) * time.Microsecond)
+	if p.push(g) {
+		return
+	}
+	// Nobody waits for it any more, or the ID holds another lease.
+	p.store.Start(func() { p.store.Release(g.record, g.id, g.first) })
+}
