@@ -24,7 +24,7 @@ func (s *Store) RaiseFence(ctx context.Context, name, key string, least int64) e
 		return errors.New("redisstore: RaiseFence: " + strconv.FormatInt(least, 10) + " is not a fence")
 	}
 	keys := s.leaseKeys(name, key)
-	st := script.Step{Call: raiseFence.Call(keys[:], least, linger(name)), Operation: opQuorum, Begins: true}
+	st := script.Step{Call: raiseFence.Call(keys[:], least, keys.linger()), Operation: opQuorum, Begins: true}
 	_, err := script.Run(ctx, s.redis, st, func(r script.Reply) (any, error) { return r.Value, nil })
 	return err
 }

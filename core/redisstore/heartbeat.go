@@ -25,11 +25,7 @@ func (s *Store) beat(due []*waitedKey) {
 		c.Keys = append(c.Keys, k.Record[0], k.Record[3])
 	})
 	s.beatEach(rest, maxWholeBeats, beatLease.Call(nil, append(head, s.inbox.channels)...), func(c *script.Call, k *waitedKey) {
-		resets := "0"
-		if s.waiting.Resets(k) {
-			resets = "1"
-		}
-		c.Keys, c.Args = append(c.Keys, k.Record[:]...), append(c.Args, k.Record.linger(), resets)
+		c.Keys, c.Args = append(c.Keys, k.Record[:]...), append(c.Args, k.Record.linger(), s.waiting.Resets(k))
 	})
 }
 

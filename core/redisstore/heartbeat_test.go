@@ -101,7 +101,7 @@ func TestTheUsualHeartbeat(t *testing.T) {
 				clock.run(scriptText("acquire_lease"), acquireLease.Call(keys[:], c.args[:]...))
 			case 3:
 				ref := &store.LeaseRef{ID: id, Fence: fences[id]}
-				c := s.newReleaseCallOf(keys, ref, linger(name))
+				c := s.newReleaseCallOf(keys, ref)
 				clock.run(scriptText("release_lease"), releaseLease.Call(keys[:], c.args[:]...))
 			case 4:
 				clock.now += rng.Int64N(15e6)
@@ -111,7 +111,7 @@ func TestTheUsualHeartbeat(t *testing.T) {
 				clock.now += rng.Int64N(1e6)
 				mode := []string{"P", "-"}[rng.IntN(2)]
 				args := []any{s.inbox.process, waiting.Elapsed(), mode, 3e6}
-				whole := beatLease.Call(keys[:], append(args, s.inbox.channels, linger(name), "0")...)
+				whole := beatLease.Call(keys[:], append(args, s.inbox.channels, keys.linger(), "0")...)
 				before := make(map[string]string)
 				for _, key := range keys {
 					if image, err := server.Dump(t.Context(), key).Result(); err == nil {

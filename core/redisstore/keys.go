@@ -48,16 +48,10 @@ func leaseKeysOf(record []byte) (keys leaseKeys) {
 // Name implements waiting.Record.
 func (k leaseKeys) Name() string { return k[0] }
 
-// linger returns linger of the name that the record has.
+// linger returns for how many ms the record is kept without holds and waiters. That of a lock has
+// the largest fence, and must outlive the holder that it is compared with.
 func (k *leaseKeys) linger() int64 {
-	_, name, _ := strings.Cut(k[0], "}:")
-	return linger(name)
-}
-
-// linger returns for how many ms the record of a name is kept without holds and waiters. That of a
-// lock has the largest fence, and must outlive the holder that it is compared with.
-func linger(name string) int64 {
-	if strings.HasPrefix(name, store.SemaphoreKind) {
+	if _, name, _ := strings.Cut(k[0], "}:"); strings.HasPrefix(name, store.SemaphoreKind) {
 		return 0
 	}
 	return recordLife.Milliseconds()

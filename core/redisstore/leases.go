@@ -66,7 +66,7 @@ type acquireCall struct {
 
 func (s *Store) newAcquireCall(req *store.LeaseRequest, keys *leaseKeys) *acquireCall {
 	c := &acquireCall{keys: *keys, ttl: req.TTL.Microseconds()}
-	idle := linger(req.Name)
+	idle := keys.linger()
 	named := req.Key
 	if len(s.config.secret) > 0 {
 		named = ""
@@ -167,7 +167,7 @@ func (s *Store) RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool,
 
 func (s *Store) renewCall(r store.LeaseRef, ttl time.Duration) script.Call {
 	keys := s.leaseKeys(r.Name, r.Key)
-	return renewLease.Call(keys[:], r.ID, r.Fence, ttl.Microseconds(), linger(r.Name), s.inbox.channels)
+	return renewLease.Call(keys[:], r.ID, r.Fence, ttl.Microseconds(), keys.linger(), s.inbox.channels)
 }
 
 // ReleaseLeases implements store.Leases: one script call for one lease, and one pipeline for each
@@ -211,11 +211,11 @@ type releaseCall struct {
 }
 
 func (s *Store) newReleaseCall(ref *store.LeaseRef) *releaseCall {
-	return s.newReleaseCallOf(s.leaseKeys(ref.Name, ref.Key), ref, linger(ref.Name))
+	return s.newReleaseCallOf(s.leaseKeys(ref.Name, ref.Key), ref)
 }
 
-func (s *Store) newReleaseCallOf(keys leaseKeys, ref *store.LeaseRef, idle int64) *releaseCall {
-	c := &releaseCall{keys: keys, id: ref.ID, fence: ref.Fence, idle: idle, tombstone: "0"}
+func (s *Store) newReleaseCallOf(keys leaseKeys, ref *store.LeaseRef) *releaseCall {
+	c := &releaseCall{keys: keys, id: ref.ID, fence: ref.Fence, idle: keys.linger(), tombstone: "0"}
 	if s.waiting.MayArrive(ref.ID) {
 		c.tombstone = "1"
 	}
@@ -228,8 +228,7 @@ func (s *Store) newReleaseCallOf(keys leaseKeys, ref *store.LeaseRef, idle int64
 
 // releaseUnwanted releases a grant that no request of this process waits for.
 func (s *Store) releaseUnwanted(record, id string, fence int64) {
-	keys := leaseKeysOf([]byte(record))
-	c := s.newReleaseCallOf(keys, &store.LeaseRef{ID: id, Fence: fence}, keys.linger())
+	c := s.newReleaseCallOf(leaseKeysOf([]byte(record)), &store.LeaseRef{ID: id, Fence: fence})
 	c.tombstone = "-"
 	_, _ = s.finish(s.redis.Life(), opReleaseLeases, releaseLease.Call(c.keys[:], c.args[:]...))
 }
@@ -251,7 +250,7 @@ func readRelease(reply any) (store.ReleaseOutcome, error) {
 func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
 	keys := s.leaseKeys(ref.Name, ref.Key)
 	return s.finish(ctx, opReleaseLeases, downgradeLease.Call(keys[:],
-		ref.ID, ref.Fence, ref.TTL.Microseconds(), weight, s.inbox.process, linger(ref.Name), s.inbox.channels))
+		ref.ID, ref.Fence, ref.TTL.Microseconds(), weight, s.inbox.process, keys.linger(), s.inbox.channels))
 }
 
 // VerifyLease implements store.Leases: one script call, which changes nothing.
@@ -263,7 +262,7 @@ func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, erro
 // RevokeLease implements store.Leases: one script call. The holder gets a push.
 func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
 	keys := s.leaseKeys(name, key)
-	return s.finish(ctx, opReleaseLeases, revokeLease.Call(keys[:], fence, linger(name), new(sends), s.inbox.channels))
+	return s.finish(ctx, opReleaseLeases, revokeLease.Call(keys[:], fence, keys.linger(), new(sends), s.inbox.channels))
 }
 
 // InspectLease implements store.Leases: one script call, which changes nothing.

@@ -67,100 +67,100 @@ func (p *Process[R]) sendBeats() {
 }
 
 // interval returns the time between the heartbeats of a key. The caller holds mu.
-func (ws *waiters[R]) interval() time.Duration {
-	return max(beatEvery, time.Duration(len(ws.keys))*time.Second/maxBeats)
+func (p *Process[R]) interval() time.Duration {
+	return max(beatEvery, time.Duration(len(p.keys))*time.Second/maxBeats)
 }
 
 // DeadAfter returns the time without a heartbeat after which the store may take the process for dead.
-func (ws *waiters[R]) DeadAfter() time.Duration {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	return 3 * ws.interval()
+func (p *Process[R]) DeadAfter() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return 3 * p.interval()
 }
 
 // schedule sets the next heartbeat of a key: when a hold ends, since there is no push then, or after
 // the usual time. The caller holds mu.
-func (ws *waiters[R]) schedule(k *Key[R], ends time.Duration) {
-	wait := ws.interval()
+func (p *Process[R]) schedule(k *Key[R], ends time.Duration) {
+	wait := p.interval()
 	wait -= jitter(wait / 5)
 	switch {
 	case ends > 0 && ends < shareEvery:
-		ws.scheduleAt(k, time.Now().Add(ends+time.Millisecond))
+		p.scheduleAt(k, time.Now().Add(ends+time.Millisecond))
 		return
 	case ends > 0 && ends < wait:
 		wait = ends + shareEvery
 	}
 	due := time.Now().Add(wait)
-	ws.scheduleAt(k, due.Add(-(due.Sub(ws.began) % shareEvery))) // together with others
+	p.scheduleAt(k, due.Add(-(due.Sub(p.began) % shareEvery))) // together with others
 }
 
-func (ws *waiters[R]) scheduleAt(k *Key[R], due time.Time) {
+func (p *Process[R]) scheduleAt(k *Key[R], due time.Time) {
 	if k.index < 0 {
 		return
 	}
 	k.due = due
-	ws.due.Fix(k)
-	ws.notify()
+	p.due.Fix(k)
+	p.notify()
 }
 
 // beatSoon makes the heartbeat of a key due.
-func (ws *waiters[R]) beatSoon(record string) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if k := ws.keys[record]; k != nil {
-		ws.scheduleAt(k, time.Now())
+func (p *Process[R]) beatSoon(record string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if k := p.keys[record]; k != nil {
+		p.scheduleAt(k, time.Now())
 	}
 }
 
 // BeatNow makes all heartbeats due.
-func (ws *waiters[R]) BeatNow() {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
+func (p *Process[R]) BeatNow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := time.Now()
-	for _, k := range ws.due {
+	for _, k := range p.due {
 		k.due = now // all are equal, so the heap stays valid
 	}
-	ws.notify()
+	p.notify()
 }
 
 // startBeating reports whether the caller has to start the goroutine that sends heartbeats.
-func (ws *waiters[R]) startBeating() bool {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	start := !ws.beating && len(ws.due) > 0
-	ws.beating = ws.beating || start
+func (p *Process[R]) startBeating() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	start := !p.beating && len(p.due) > 0
+	p.beating = p.beating || start
 	return start
 }
 
 // dueNow returns the keys whose heartbeats are due, and when the next one is. more is false if there
 // are no keys.
-func (ws *waiters[R]) dueNow() (due []*Key[R], next time.Time, more bool) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if len(ws.due) == 0 {
-		ws.beating = false
+func (p *Process[R]) dueNow() (due []*Key[R], next time.Time, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.due) == 0 {
+		p.beating = false
 		return nil, next, false
 	}
 	now := time.Now()
-	wait := ws.interval()
-	for !ws.due[0].due.After(now) {
-		k := ws.due[0]
+	wait := p.interval()
+	for !p.due[0].due.After(now) {
+		k := p.due[0]
 		due = append(due, k)
 		k.due = now.Add(wait) // until the reply changes it
-		ws.due.Fix(k)
+		p.due.Fix(k)
 	}
-	ws.sleepsUntil = ws.due[0].due
-	return due, ws.sleepsUntil, true
+	p.sleepsUntil = p.due[0].due
+	return due, p.sleepsUntil, true
 }
 
 // notify wakes the goroutine that sends heartbeats if one is due before it wakes up by itself. The
 // caller holds mu.
-func (ws *waiters[R]) notify() {
-	if len(ws.due) == 0 || !ws.due[0].due.Before(ws.sleepsUntil) {
+func (p *Process[R]) notify() {
+	if len(p.due) == 0 || !p.due[0].due.Before(p.sleepsUntil) {
 		return
 	}
 	select {
-	case ws.changed <- struct{}{}:
+	case p.changed <- struct{}{}:
 	default:
 	}
 }
@@ -169,18 +169,14 @@ func (ws *waiters[R]) notify() {
 // when the first hold ends, or 0. It reports whether the store is to remove the requests, by another
 // heartbeat, since it knows some that the process does not.
 func (p *Process[R]) Heard(k *Key[R], places int, ends time.Duration) (surplus bool) {
-	return p.heard(k, places, ends, p.store.Broken())
-}
-
-// heard is Heard. broken says that pushes do not arrive.
-func (ws *waiters[R]) heard(k *Key[R], places int, ends time.Duration, broken bool) (surplus bool) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
+	broken := p.store.Broken()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := time.Now()
 	k.heard = now
 	for w := range k.waiters {
 		if w.awaited == 0 && w.asking == 0 && now.Sub(w.left) > keptUnawaited {
-			ws.remove(w)
+			p.remove(w)
 		}
 	}
 	if len(k.waiters) == 0 {
@@ -190,7 +186,7 @@ func (ws *waiters[R]) heard(k *Key[R], places int, ends time.Duration, broken bo
 	case places < n:
 		k.surplus = 0
 		if k.missing++; k.missing == 1 && !broken { // a push may be on its way
-			ws.scheduleAt(k, now.Add(recheckAfter))
+			p.scheduleAt(k, now.Add(recheckAfter))
 			return false
 		}
 		k.missing = 0
@@ -198,35 +194,35 @@ func (ws *waiters[R]) heard(k *Key[R], places int, ends time.Duration, broken bo
 			w.ask = true
 			w.wake()
 		}
-	case places > n && ws.inFlight == 0: // otherwise a reply may be on its way
+	case places > n && p.inFlight == 0: // otherwise a reply may be on its way
 		k.missing = 0
 		k.surplus++
 	default:
 		k.missing, k.surplus = 0, 0
 	}
-	ws.schedule(k, ends)
+	p.schedule(k, ends)
 	return k.surplus > mostSurplus
 }
 
 // Silent records that the store did not reply to a heartbeat of a key, and ends the waits if the
 // places must be lost.
-func (ws *waiters[R]) Silent(k *Key[R], err error) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
+func (p *Process[R]) Silent(k *Key[R], err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := time.Now()
-	if now.Sub(k.heard) > silentBeats*ws.interval() {
+	if now.Sub(k.heard) > silentBeats*p.interval() {
 		for w := range k.waiters {
 			w.end(err)
 		}
 	}
-	ws.scheduleAt(k, now.Add(retryBeat-jitter(retryBeat/3)))
+	p.scheduleAt(k, now.Add(retryBeat-jitter(retryBeat/3)))
 }
 
 // Resets reports whether a heartbeat is to have the store remove the process's requests for a key,
 // which are then queued anew. It does so once.
-func (ws *waiters[R]) Resets(k *Key[R]) bool {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
+func (p *Process[R]) Resets(k *Key[R]) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	resets := k.surplus > mostSurplus
 	if resets {
 		k.surplus, k.missing = 0, 1

@@ -1,7 +1,6 @@
 package waiting
 
 import (
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
@@ -11,7 +10,6 @@ import (
 // such an ID leaves a tombstone.
 type lateRequests struct {
 	start time.Time
-	mu    sync.Mutex
 	ids   expiry.Table[string, struct{}]
 	all   int64 // until then every request may be late: there were too many
 }
@@ -22,13 +20,11 @@ const (
 	maxLate = 1 << 16
 )
 
-func (l *lateRequests) init() {
-	l.start, l.ids = time.Now(), expiry.NewTable[string, struct{}](maxLate, nil)
+func newLateRequests() lateRequests {
+	return lateRequests{start: time.Now(), ids: expiry.NewTable[string, struct{}](maxLate, nil)}
 }
 
 func (l *lateRequests) add(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	now := int64(time.Since(l.start))
 	until := now + int64(LateFor)
 	if e := l.ids.Get(id, now); e != nil {
@@ -42,8 +38,6 @@ func (l *lateRequests) add(id string) {
 
 // has reports whether a request may be late.
 func (l *lateRequests) has(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.ids.Len() == 0 && l.all == 0 { // nearly always
 		return false
 	}
@@ -53,7 +47,5 @@ func (l *lateRequests) has(id string) bool {
 
 // remove is called after the release of a request, which has left a tombstone.
 func (l *lateRequests) remove(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.ids.Remove(id)
 }

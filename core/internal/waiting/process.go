@@ -9,15 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/heap"
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
+	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Record is what a store knows the queue of a key by.
-type Record interface {
-	// Name returns the name of the record, by which pushes name it.
-	Name() string
-}
+// Record is what a store knows the queue of a key by. Name returns its name in pushes.
+type Record interface{ Name() string }
 
 // Store is what a Process needs of its store. All functions may be called concurrently.
 type Store[R Record] struct {
@@ -32,16 +31,17 @@ type Store[R Record] struct {
 	Listen func()
 	// Broken reports whether pushes do not arrive. It is called often.
 	Broken func() bool
-	// Acquire sends a request once, whether it is new or sent before under the same ID. If its
-	// outcome is unknown, it calls Late before it returns.
+	// Acquire sends a request, which may have been sent before under its ID. If it may still be on its
+	// way to the server when Acquire returns, Acquire calls Late.
 	Acquire func(ctx context.Context, req store.LeaseRequest, record R) (Reply, error)
-	// Beat sends a heartbeat for each key, and calls Heard or Silent for each. If Heard returns true, it
-	// sends another one for that key, which has the store remove the process's requests if Resets says so.
+	// Beat sends a heartbeat for each key, with Elapsed and DeadAfter, and calls Heard or Silent for
+	// each. Where Heard returns true, it sends another one, which has the server remove the process's
+	// requests for the key if Resets returns true, and calls Heard or Silent again.
 	Beat func(keys []*Key[R])
-	// Check may be nil. It is called between heartbeats, and returns when to call it again. It makes
-	// sure that pushes arrive.
+	// Check checks, between heartbeats, that pushes arrive, and returns when to call it again. If they
+	// do not any more, it calls BeatNow. It may be nil.
 	Check func() (next time.Time)
-	// Release releases a grant that a push has announced, if the request still holds it by that fence.
+	// Release releases a grant that a push has announced, if the request holds it by that fence.
 	Release func(record, id string, fence int64)
 }
 
@@ -53,22 +53,35 @@ type Reply struct {
 	Over     bool          // with an error: the request was released, and is not to be repeated
 }
 
-// Process is what a process has of a store's queues.
+// Process is what a process has of a store's queues: its requests that wait or may be on their way,
+// and the holds that it got while waiting.
 type Process[R Record] struct {
 	store     Store[R]
 	listening sync.Once
-	waiters[R]
-	late    lateRequests
-	notices notices
-	lost    hooks.Listeners
+	notices   notices
+	lost      hooks.Listeners
+	spare     sync.Pool // of *waiter that no call has awaited
+
+	mu       sync.Mutex
+	byID     map[string]*waiter[R]
+	keys     map[string]*Key[R] // by the record's name
+	held     map[string]int64   // by ID: the fence of a hold that a push may announce
+	late     lateRequests
+	inFlight int // calls that may create a request
+	// Of the heartbeats.
+	beating     bool // a goroutine sends them
+	due         heap.Heap[*Key[R]]
+	began       time.Time
+	sleepsUntil time.Time     // when that goroutine wakes up by itself
+	changed     chan struct{} // wakes it up
 }
 
 // New returns the state of a process that has no requests.
 func New[R Record](s Store[R]) *Process[R] {
-	p := &Process[R]{store: s}
-	p.waiters.init()
-	p.late.init()
-	return p
+	return &Process[R]{
+		store: s, byID: make(map[string]*waiter[R]), keys: make(map[string]*Key[R]), held: make(map[string]int64),
+		late: newLateRequests(), began: time.Now(), changed: make(chan struct{}, 1),
+	}
 }
 
 func (p *Process[R]) listen() { p.listening.Do(p.store.Listen) }
@@ -86,15 +99,65 @@ func (p *Process[R]) Acquire(ctx context.Context, req store.LeaseRequest, record
 	return reply, err
 }
 
-// Late records that a request may still be on its way to the server after its call has ended.
-func (p *Process[R]) Late(id string) { p.late.add(id) }
+// shortTTL is the TTL below which a pushed grant is confirmed before it is used.
+const shortTTL = 100 * time.Millisecond
 
-// MayArrive reports whether a request may still be on its way to the server. Its release has to leave
-// a tombstone then, for LateFor, by which the server refuses the request.
-func (p *Process[R]) MayArrive(id string) bool { return p.late.has(id) || p.asking(id) }
-
-// Released records that the server has confirmed the release of a request. It ends its wait.
-func (p *Process[R]) Released(id string) {
-	p.late.remove(id)
-	p.released(id)
+// Await implements AwaitLease of store.Leases. It waits for a push, while the process sends
+// heartbeats. A grant that has almost run out, or that is to be confirmed, costs one more call.
+func (p *Process[R]) Await(ctx context.Context, req store.LeaseRequest, record R) (store.Grant, error) {
+	if p.store.Hooks.Begun() {
+		return store.Grant{}, store.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return store.Grant{}, lease.Ended(ctx)
+	}
+	if req.Weight > req.Capacity-req.Reserve {
+		return store.Grant{}, store.ErrWithdrawn
+	}
+	req.Queue, req.MaxWaiting = true, 0
+	confirmed := req.Confirmed || req.TTL < shortTTL
+	over := p.store.Hooks.Over()
+	p.listen()
+	w := p.await(&req, record)
+	defer p.leave(w)
+	if p.startBeating() {
+		p.store.Start(p.sendBeats)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return store.Grant{}, lease.Ended(ctx)
+		case <-over:
+			return store.Grant{}, store.ErrClosed
+		case <-w.woken:
+		}
+		granted, ask, err := p.next(w, &req, func(g *pushedGrant) bool {
+			return !confirmed && time.Until(g.sent.Add(g.span)) >= g.span/4
+		})
+		switch {
+		case err != nil:
+			return store.Grant{}, err
+		case granted != nil:
+			return store.Grant{
+				Sent: granted.sent, Fence: granted.first, LastFence: granted.last, Place: granted.place, TTL: granted.span, Untaken: true,
+			}, nil
+		case !ask:
+			continue
+		}
+		reply, err := p.store.Acquire(ctx, req, record)
+		p.answered(w, record, &reply, err)
+		switch {
+		case err == nil && reply.Outcome == store.Granted:
+			return reply.Grant, nil
+		case err == nil && reply.Outcome == store.Queued:
+		case err == nil: // it was withdrawn, or its weight does not fit any more
+			return store.Grant{}, store.ErrWithdrawn
+		case ctx.Err() != nil:
+			return store.Grant{}, lease.Ended(ctx)
+		case reply.Over:
+			return store.Grant{}, err
+		default:
+			p.askAgain(w, err)
+		}
+	}
 }

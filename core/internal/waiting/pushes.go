@@ -15,21 +15,21 @@ type pushedGrant struct {
 	sent        time.Time // of the process's last sign of life that the store had: no later than the grant
 }
 
-// Subscribed is called when the store has begun to listen for pushes, at first or again: earlier ones
+// Subscribed is called when the store begins to listen for pushes, at first or again: earlier ones
 // may be lost.
 func (p *Process[R]) Subscribed() {
 	p.BeatNow()
 	p.notices.deliverAll()
 }
 
-// NotifyLost implements store.Leases for a store.
+// NotifyLost implements store.Leases.
 func (p *Process[R]) NotifyLost(f func(id string)) (remove func()) { return p.lost.Add(f) }
 
-// Pushed handles a push. Those that it does not know do nothing. They are:
+// Pushed handles a push, and ignores one that is none of these:
 //
-//	lease ID FENCE LAST PLACE SPAN TOKEN RECORD   the request has become a hold for SPAN µs; TOKEN is
-//	                                              Elapsed of the process's last sign of life before
-//	beat RECORD                                   a heartbeat for that record is due at once
+//	lease ID FENCE LAST PLACE SPAN TOKEN RECORD   the request holds, for SPAN µs; TOKEN is the
+//	                                              largest Elapsed that the process had sent before
+//	beat RECORD                                   a heartbeat for the record is due at once
 //	lost ID …                                     the hold was revoked
 //	open …, ended …                               what AwaitPush waits for
 func (p *Process[R]) Pushed(push string) {

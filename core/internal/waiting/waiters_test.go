@@ -14,68 +14,66 @@ type record string
 func (r record) Name() string { return string(r) }
 
 // queue adds a request that waits for a key, as AcquireLease does.
-func queue(ws *waiters[record], id, key string, next time.Duration) *waiter[record] {
-	w := ws.expect(id)
-	ws.answered(w, record(key), &Reply{LeaseReply: store.LeaseReply{Outcome: store.Queued}, Next: next}, nil)
+func queue(p *Process[record], id, key string, next time.Duration) *waiter[record] {
+	w := p.expect(id)
+	p.answered(w, record(key), &Reply{LeaseReply: store.LeaseReply{Outcome: store.Queued}, Next: next}, nil)
 	return w
 }
 
-func newWaiters() *waiters[record] {
-	var ws waiters[record]
-	ws.init()
-	return &ws
+func newProcess() *Process[record] {
+	return New(Store[record]{Broken: func() bool { return false }})
 }
 
 // Who sends heartbeats sleeps until the first is due. Only one that is due before that may wake
 // them: each hand-off of a lock would cost a thread more otherwise.
 func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
-	ws := newWaiters()
+	p := newProcess()
 	woken := func() bool {
 		select {
-		case <-ws.changed:
+		case <-p.changed:
 			return true
 		default:
 			return false
 		}
 	}
-	first := queue(ws, "first", "first", 0)
-	if !ws.startBeating() || ws.startBeating() {
+	first := queue(p, "first", "first", 0)
+	if !p.startBeating() || p.startBeating() {
 		t.Fatal("not one is asked to send heartbeats")
 	}
-	ws.scheduleAt(first.key, time.Now().Add(time.Minute))
+	p.scheduleAt(first.key, time.Now().Add(time.Minute))
 	woken()
-	if due, next, more := ws.dueNow(); len(due) != 0 || !next.Equal(first.key.due) || !more {
+	if due, next, more := p.dueNow(); len(due) != 0 || !next.Equal(first.key.due) || !more {
 		t.Fatalf("got %v, %v, %v", due, next, more)
 	}
-	ws.sleepsUntil = time.Now()
+	p.sleepsUntil = time.Now()
 
-	second := queue(ws, "second", "second", 0)
-	queue(ws, "another", "second", 0)
-	ws.schedule(second.key, time.Minute)
-	ws.released("first")
+	second := queue(p, "second", "second", 0)
+	queue(p, "another", "second", 0)
+	p.schedule(second.key, time.Minute)
+	p.Released("first")
 	if woken() {
 		t.Error("woken though nothing is due before")
 	}
-	ws.sleepsUntil = time.Now().Add(time.Minute)
-	ws.beatSoon("unknown")
+	p.sleepsUntil = time.Now().Add(time.Minute)
+	p.beatSoon("unknown")
 	if woken() {
 		t.Error("woken for a key that nobody waits for")
 	}
-	ws.beatSoon("second")
+	p.beatSoon("second")
 	if !woken() {
 		t.Error("not woken though one is due at once")
 	}
-	if due, _, _ := ws.dueNow(); len(due) != 1 || due[0] != second.key { // one for both requests
+	if due, _, _ := p.dueNow(); len(due) != 1 || due[0] != second.key { // one for both requests
 		t.Errorf("due: %v", due)
 	}
-	ws.BeatNow()
+	p.BeatNow()
 	if !woken() {
 		t.Error("not woken though all are to hurry")
 	}
-	ws.released("second")
-	ws.released("another")
-	ws.BeatNow()
-	if _, _, more := ws.dueNow(); more || ws.beating || len(ws.keys) > 0 || len(ws.byID) > 0 {
+	p.Released("second")
+	p.Released("another")
+	p.BeatNow()
+	if _, _, more := p.dueNow(); more || p.beating || len(p.keys) > 0 || len(p.byID) > 0 {
 		t.Error("heartbeats are sent for nobody")
 	}
 }
@@ -83,8 +81,8 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 // Between heartbeats passes their interval, or the time until a hold ends, if that is less. Many
 // keys share the heartbeats of a second.
 func TestWhenHeartbeatsAreDue(t *testing.T) {
-	ws := newWaiters()
-	k := queue(ws, "w", "k", 0).key
+	p := newProcess()
+	k := queue(p, "w", "k", 0).key
 	within := func(what string, least, most time.Duration) {
 		t.Helper()
 		if due := time.Until(k.due); due < least-100*time.Millisecond || due > most {
@@ -92,34 +90,34 @@ func TestWhenHeartbeatsAreDue(t *testing.T) {
 		}
 	}
 	within("queued", beatEvery*4/5, beatEvery)
-	ws.heard(k, 1, 0, false)
+	p.Heard(k, 1, 0)
 	within("heard", beatEvery*4/5, beatEvery)
-	ws.heard(k, 1, beatEvery/2, false)
+	p.Heard(k, 1, beatEvery/2)
 	within("a hold ends", beatEvery/2, beatEvery/2+50*time.Millisecond)
-	ws.heard(k, 1, time.Hour, false)
+	p.Heard(k, 1, time.Hour)
 	within("a hold ends late", beatEvery*4/5, beatEvery)
-	ws.Silent(k, store.ErrUnavailable)
+	p.Silent(k, store.ErrUnavailable)
 	within("no reply", retryBeat*2/3, retryBeat)
 	for i := range 4 * maxBeats {
-		queue(ws, fmt.Sprint(i), fmt.Sprint("k", i), 0)
+		queue(p, fmt.Sprint(i), fmt.Sprint("k", i), 0)
 	}
 	slots := make(map[time.Duration]bool)
-	for _, k := range ws.due {
-		slots[k.due.Sub(ws.began)] = true
+	for _, k := range p.due {
+		slots[k.due.Sub(p.began)] = true
 	}
 	if n := len(slots); n < int(time.Second/shareEvery/5) || n > 4*int(time.Second/shareEvery) {
-		t.Errorf("%d keys are due at %d times", len(ws.keys), n)
+		t.Errorf("%d keys are due at %d times", len(p.keys), n)
 	}
-	if every := ws.interval(); every < 4*time.Second || ws.DeadAfter() != 3*every {
-		t.Errorf("every %v with %d keys", every, len(ws.keys))
+	if every := p.interval(); every < 4*time.Second || p.DeadAfter() != 3*every {
+		t.Errorf("every %v with %d keys", every, len(p.keys))
 	}
 }
 
 // If the store knows fewer requests than the process, these are queued anew; if it knows more, it
 // removes them all before.
 func TestTheStoreKnowsOtherRequests(t *testing.T) {
-	ws := newWaiters()
-	a, b := queue(ws, "a", "k", 0), queue(ws, "b", "k", 0)
+	p := newProcess()
+	a, b := queue(p, "a", "k", 0), queue(p, "b", "k", 0)
 	k := a.key
 	asked := func() int {
 		n := 0
@@ -131,39 +129,41 @@ func TestTheStoreKnowsOtherRequests(t *testing.T) {
 		}
 		return n
 	}
-	ws.heard(k, 2, 0, false)
-	ws.heard(k, 1, 0, false)
+	p.Heard(k, 2, 0)
+	p.Heard(k, 1, 0)
 	if n := asked(); n != 0 {
 		t.Errorf("%d ask at once, though a push may be on its way", n)
 	}
 	if time.Until(k.due) > recheckAfter {
 		t.Errorf("checked again in %v", time.Until(k.due))
 	}
-	ws.heard(k, 1, 0, false)
+	p.Heard(k, 1, 0)
 	if n := asked(); n != 2 {
 		t.Errorf("%d ask, want both", n)
 	}
-	ws.heard(k, 1, 0, true)
+	p.store.Broken = func() bool { return true }
+	p.Heard(k, 1, 0)
+	p.store.Broken = func() bool { return false }
 	if n := asked(); n != 2 {
 		t.Errorf("%d ask at once without pushes, want both", n)
 	}
-	another := ws.expect("another")
+	another := p.expect("another")
 	for range 5 {
-		ws.heard(k, 3, 0, false)
+		p.Heard(k, 3, 0)
 	}
-	if ws.Resets(k) {
+	if p.Resets(k) {
 		t.Error("reset, though the reply to a request is on its way")
 	}
-	ws.answered(another, "k", &Reply{}, store.ErrUnavailable)
+	p.answered(another, "k", &Reply{}, store.ErrUnavailable)
 	for range mostSurplus {
-		if ws.heard(k, 3, 0, false) || ws.Resets(k) {
+		if p.Heard(k, 3, 0) || p.Resets(k) {
 			t.Error("reset at once, though a withdrawal may be on its way")
 		}
 	}
-	if !ws.heard(k, 3, 0, false) || !ws.Resets(k) || ws.Resets(k) {
+	if !p.Heard(k, 3, 0) || !p.Resets(k) || p.Resets(k) {
 		t.Error("not reset once")
 	}
-	ws.heard(k, 0, 0, false)
+	p.Heard(k, 0, 0)
 	if n := asked(); n != 2 {
 		t.Errorf("%d ask after the reset, want both", n)
 	}
@@ -171,15 +171,15 @@ func TestTheStoreKnowsOtherRequests(t *testing.T) {
 
 // A silent store ends the waits once the places must be lost.
 func TestASilentStoreEndsWaits(t *testing.T) {
-	ws := newWaiters()
-	w := queue(ws, "w", "k", 0)
+	p := newProcess()
+	w := queue(p, "w", "k", 0)
 	w.key.heard = time.Now().Add(-(silentBeats - 1) * beatEvery)
-	ws.Silent(w.key, store.ErrUnavailable)
+	p.Silent(w.key, store.ErrUnavailable)
 	if w.over != nil {
 		t.Error("it ends too early")
 	}
 	w.key.heard = time.Now().Add(-(silentBeats + 1) * beatEvery)
-	ws.Silent(w.key, store.ErrUnavailable)
+	p.Silent(w.key, store.ErrUnavailable)
 	if w.over == nil {
 		t.Error("it does not end")
 	}
@@ -188,49 +188,48 @@ func TestASilentStoreEndsWaits(t *testing.T) {
 // A push is of use to a request that waits; that of the lease that is held changes nothing; others
 // are to be released.
 func TestWhichPushesAreOfUse(t *testing.T) {
-	ws := newWaiters()
-	push := func(id string, fence int64) bool { return ws.push(&pushedGrant{id: id, first: fence}) }
+	p := newProcess()
+	push := func(id string, fence int64) bool { return p.push(&pushedGrant{id: id, first: fence}) }
 	usable := func(*pushedGrant) bool { return true }
 	if push("w", 1) {
 		t.Error("one for an unknown request is of use")
 	}
-	w := ws.expect("w")
+	w := p.expect("w")
 	if !push("w", 2) { // before the reply
 		t.Error("one for a request that was sent is of no use")
 	}
-	ws.answered(w, "k", &Reply{LeaseReply: store.LeaseReply{Outcome: store.Queued}}, nil)
-	if granted, ask, err := ws.next(w, usable); granted == nil || granted.first != 2 || ask || err != nil {
+	p.answered(w, "k", &Reply{LeaseReply: store.LeaseReply{Outcome: store.Queued}}, nil)
+	if granted, ask, err := p.next(w, new(store.LeaseRequest), usable); granted == nil || granted.first != 2 || ask || err != nil {
 		t.Errorf("granted %+v, %v, %v", granted, ask, err)
 	}
-	ws.leave(ws.await(&store.LeaseRequest{ID: "other"}, "k"))
+	p.leave(p.await(&store.LeaseRequest{ID: "other"}, "k"))
 	if !push("w", 2) || push("w", 3) {
 		t.Error("the held lease is another")
 	}
-	ws.released("w")
-	if len(ws.held) != 0 {
+	p.Released("w")
+	if len(p.held) != 0 {
 		t.Error("a released hold is remembered")
 	}
-	unusable := queue(ws, "late", "k", 0)
+	unusable := queue(p, "late", "k", 0)
 	push("late", 4)
-	if granted, ask, err := ws.next(unusable, func(*pushedGrant) bool { return false }); granted != nil || !ask || err != nil {
+	if granted, ask, err := p.next(unusable, new(store.LeaseRequest), func(*pushedGrant) bool { return false }); granted != nil || !ask || err != nil {
 		t.Errorf("%+v, %v, %v: want it to ask", granted, ask, err)
 	}
 }
 
 func TestRequestsThatNobodyAwaitsAreDropped(t *testing.T) {
-	ws := newWaiters()
-	w, other := queue(ws, "w", "k", 0), queue(ws, "other", "k", 0)
+	p := newProcess()
+	w, other := queue(p, "w", "k", 0), queue(p, "other", "k", 0)
 	other.awaited = 1
 	w.left, other.left = time.Now().Add(-2*keptUnawaited), time.Now().Add(-2*keptUnawaited)
-	ws.heard(w.key, 2, 0, false)
-	if len(other.key.waiters) != 1 || ws.byID["w"] != nil || ws.byID["other"] != other {
-		t.Errorf("kept %v", ws.byID)
+	p.Heard(w.key, 2, 0)
+	if len(other.key.waiters) != 1 || p.byID["w"] != nil || p.byID["other"] != other {
+		t.Errorf("kept %v", p.byID)
 	}
 }
 
 func TestLateRequests(t *testing.T) {
-	var late lateRequests
-	late.init()
+	late := newLateRequests()
 	if late.has("a") {
 		t.Error("late without a request")
 	}
