@@ -90,8 +90,8 @@ func (b *Batcher[R]) Do(ctx context.Context, r R, u Urgency) error {
 		return store.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case u == Ordinary && b.node.isDown():
-		return b.node.downError()
+	case u == Ordinary && b.node.breaker.IsOpen():
+		return b.node.breaker.Err()
 	}
 	r.queued().urgency = u
 	return b.wait(ctx, r)
@@ -190,7 +190,7 @@ func (b *Batcher[R]) next(done int) (batch []R, work int) {
 		b.working -= done
 		return nil, 0
 	}
-	n, now, down := 0, time.Now(), b.node != nil && b.node.isDown()
+	n, now, down := 0, time.Now(), b.node != nil && b.node.breaker.IsOpen()
 	for ; n < len(b.queue); n++ {
 		r := b.queue[n]
 		q := r.queued()
@@ -198,7 +198,7 @@ func (b *Batcher[R]) next(done int) (batch []R, work int) {
 			continue
 		}
 		if down && q.urgency == Ordinary {
-			q.end(b.node.downError())
+			q.end(b.node.breaker.Err())
 			continue
 		}
 		if b.silent(now) && now.Sub(q.since) >= b.silence/2 { // a reply would be too late

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
@@ -96,16 +97,16 @@ func TestQueuedRequestsWhenTheBreakerOpens(t *testing.T) {
 		start("ordinary", Ordinary)
 		start("finishing", Finishing)
 
-		done, err := n.breaker.Allow()
+		call, err := n.breaker.Allow()
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.trip.Store(true)
-		done(errors.New("down"))
+		n.breaker.Trip()
+		call.End(errors.New("down"))
 		close(release)
-		for name, want := range map[string]error{"in flight": nil, "ordinary": errDown, "finishing": nil} {
-			if err := <-ended[name]; !errors.Is(err, want) {
-				t.Errorf("%s: got %v, want %v", name, err, want)
+		for name, refused := range map[string]bool{"in flight": false, "ordinary": true, "finishing": false} {
+			if err := <-ended[name]; breaker.Refused(err) != refused || !refused && err != nil {
+				t.Errorf("%s: got %v; want it refused: %v", name, err, refused)
 			}
 		}
 		if !slices.Equal(sent, []string{"in flight", "finishing"}) {

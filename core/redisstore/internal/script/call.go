@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -89,14 +90,13 @@ type attempt struct {
 	// bytes is the size of the request, replyBytes that of the largest possible reply.
 	bytes, replyBytes int
 
-	report  report
-	context *callContext
+	admitted breaker.Call
+	context  *callContext
 }
 
 // begin admits the call, or returns why not. The call then uses a.context, and ends with finish.
 func (a *attempt) begin(ctx context.Context) error {
 	n := a.node
-	a.report.node = n
 	if n.owner.closed.Load() {
 		return store.ErrClosed
 	}
@@ -104,14 +104,11 @@ func (a *attempt) begin(ctx context.Context) error {
 		return err
 	}
 	if a.urgency == Ordinary {
-		if n.isDown() {
-			return n.downError()
-		}
-		done, err := n.breaker.Allow()
+		admitted, err := n.breaker.Allow()
 		if err != nil {
-			return n.downError()
+			return err
 		}
-		a.report.done = done
+		a.admitted = admitted
 	}
 	timeout := n.owner.config.Timeout
 	a.context = n.owner.deadlines.context(ctx, n, timeout, timeout+n.owner.timeFor(a.bytes+a.replyBytes))
@@ -132,7 +129,7 @@ func (a *attempt) finish(caller context.Context, err error) error {
 	if late && c.refused != nil {
 		err, late = c.refused, false
 	}
-	n.reportResult(caller, c, a.report, err)
+	n.reportResult(caller, c, a.admitted, err)
 	if late {
 		if !c.sent.wasWritten() {
 			n.warm()

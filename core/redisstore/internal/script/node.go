@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sony/gobreaker/v2"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 )
 
 // Node is one server: the only one, or a master of a Cluster. Nodes fail independently, so each has
@@ -22,16 +23,10 @@ type Node struct {
 	address string        // for logs
 	probed  string        // the key that the probe writes
 
-	breaker       *gobreaker.TwoStepCircuitBreaker[struct{}]
-	open          atomic.Bool           // its state is not closed
-	trip          atomic.Bool           // the next failure opens the breaker
-	down          atomic.Pointer[error] // the error of calls while the breaker is open
-	heard         atomic.Int64          // last reply to a step that may write: see Client.clock
-	missed        atomic.Int64          // calls in a row that ended without a reply
-	probingMisses atomic.Bool           // a probe is in flight because of them
-	overdue       atomic.Int64          // calls past their deadline for the reply that have not ended yet
-	warming       atomic.Int64          // connections that warm is opening
-	gone          atomic.Bool           // no longer a master
+	breaker *breaker.Breaker
+	heard   atomic.Int64 // last reply to a step that may write: see Client.clock
+	overdue atomic.Int64 // calls past their deadline for the reply that have not ended yet
+	warming atomic.Int64 // connections that warm is opening
 
 	dials    *dialWatch
 	answered atomic.Bool // it has replied since a connection was refused
@@ -47,12 +42,14 @@ type Node struct {
 
 func (c *Client) newNode(server *redis.Client, key string) *Node {
 	n := &Node{owner: c, server: server, address: addressOf(c.config.Redis), probed: c.config.ProbeKey}
+	if server != nil {
+		n.address = server.Options().Addr
+	}
 	n.breaker, n.steps = n.newBreaker(), n.newSteps()
 	n.Attached = c.config.Attach(n)
 	if server == nil {
 		return n
 	}
-	n.address = server.Options().Addr
 	if tag := hashTag(key); tag != "" { // the probe must be in a slot of the node
 		n.probed += ":{" + tag + "}"
 	}
@@ -92,6 +89,6 @@ func (n *Node) maxInFlight() int { return max(minInFlight, n.owner.config.PoolSi
 
 // retire ends the background work of a node that is no longer a master.
 func (n *Node) retire() {
-	n.gone.Store(true)
+	n.breaker.Stop()
 	n.dials.stop()
 }

@@ -2,11 +2,11 @@ package script
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
@@ -14,69 +14,10 @@ import (
 // too few replicas, or be paused for writes.
 const probeText = "return redis.call('SET', KEYS[1], '', 'PX', 1000)"
 
-// recordMiss records that a call ended without a reply: its caller's context ended, or it got no
-// connection in time, as in a burst. That is no evidence about the server. But after several in a
-// row without a reply to any other call, the server is probed.
+// recordMiss records that a call ended without a reply: see [breaker.Breaker.Miss].
 func (n *Node) recordMiss() {
 	n.owner.nodes.refresh()
-	if n.missed.Add(1) < tripAfter || !n.probingMisses.CompareAndSwap(false, true) {
-		return
-	}
-	started := n.owner.Start(func() {
-		defer n.probingMisses.Store(false)
-		done, err := n.breaker.Allow()
-		if err != nil {
-			return
-		}
-		err, stopped := n.askOnce()
-		if stopped {
-			done(errIgnored)
-			return
-		}
-		if err != nil && !errors.Is(err, errIgnored) {
-			n.trip.Store(true) // there were enough misses
-		}
-		report{n, done}.is(err)
-	})
-	if !started {
-		n.probingMisses.Store(false)
-	}
-}
-
-// probe probes a node with an open breaker until it works, is no longer a master, or the store is
-// closed.
-func (n *Node) probe() {
-	tick := time.NewTicker(probeEvery / 2)
-	defer tick.Stop()
-	for n.isDown() && !n.gone.Load() {
-		select {
-		case <-n.owner.life.Done():
-			return
-		case <-tick.C:
-		}
-		done, err := n.breaker.Allow()
-		if err != nil {
-			continue // not half-open yet
-		}
-		err, stopped := n.askOnce()
-		if stopped { // the client may wait longer; Close does not
-			return
-		}
-		report{n, done}.is(err)
-	}
-}
-
-// askOnce probes the node once, and returns the verdict for its breaker. stopped reports whether the
-// client was closed before.
-func (n *Node) askOnce() (err error, stopped bool) {
-	answer := make(chan error, 1)
-	go func() { answer <- n.write() }()
-	select {
-	case err := <-answer:
-		return err, false
-	case <-n.owner.life.Done():
-		return nil, true
-	}
+	n.breaker.Miss()
 }
 
 // write runs the probe. The connection may take longer than for a caller; the reply may not.
@@ -98,7 +39,7 @@ func (n *Node) write() error {
 	case err == nil:
 		n.hear()
 	case !redisfault.IsReply(err) && n.repliedSince(began):
-		return errIgnored
+		return breaker.ErrNoEvidence
 	}
 	return err
 }

@@ -2,10 +2,10 @@ package script
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
@@ -158,7 +158,7 @@ func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, e
 	for _, r := range batch {
 		r.Finish(err)
 	}
-	if u == Ordinary && errors.Is(err, errDown) {
+	if u == Ordinary && breaker.Refused(err) {
 		if finishing := slices.DeleteFunc(slices.Clone(batch), (*stepRequest).isOrdinary); len(finishing) > 0 {
 			return n.sendSteps(ctx, finishing)
 		}
