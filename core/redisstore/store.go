@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/denials"
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
@@ -60,7 +61,7 @@ type Store struct {
 	hooks  hooks.Shutdown
 
 	spareDecisions sync.Pool // of *decision that have ended
-	denials        denialCache
+	denials        denials.Cache
 
 	waiting *waiting.Process[leaseKeys]
 	inbox   *inbox
@@ -161,7 +162,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	}
 	s := &Store{namesakes: new(namesakes), client: client, config: c}
 	if !c.noDenialCache {
-		s.denials.init()
+		s.denials.Init()
 	}
 	s.inbox = newInbox(c.prefix)
 	s.redis = script.New(script.Config{
@@ -223,6 +224,6 @@ func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 func (s *Store) Close() error {
 	return s.hooks.Close(func() {
 		s.redis.Close()
-		s.denials.stop()
+		s.denials.Stop()
 	})
 }

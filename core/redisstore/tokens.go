@@ -6,13 +6,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // decision is a decision, or a settlement, that may be batched with others.
 type decision struct {
-	script.Queued
+	batch.Queued
 	times   int64            // how often the costs are charged at most, or settles
 	charges [][]store.Charge // of each request
 	keys    []string         // of the charges' buckets
@@ -24,7 +25,7 @@ type decision struct {
 // settles is the times of a settlement.
 const settles = 0
 
-// Work implements script.Request.
+// Work implements batch.Request.
 func (d *decision) Work() int {
 	if len(d.keys) == 1 {
 		return 1
@@ -32,8 +33,32 @@ func (d *decision) Work() int {
 	return 2 * len(d.keys)
 }
 
-func decisionsOf(n *script.Node) *script.Batcher[*decision] {
-	return n.Attached.(*script.Batcher[*decision])
+func decisionsOf(n *script.Node) *batch.Batcher[*decision] {
+	return n.Attached.(*batch.Batcher[*decision])
+}
+
+// TakeTokens implements store.Buckets: one script call, or a part of a batch, or none for a denial
+// from the cache, which has those of single requests.
+func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	if err := s.begins(ctx); err != nil {
+		return store.TakeReply{}, err
+	}
+	times := max(r.AtMost, 1)
+	if len(more) > 0 {
+		if err := s.oneSlot(&r, more); err != nil {
+			return store.TakeReply{}, err
+		}
+		return s.takeTokens(ctx, times, &r, more)
+	}
+	denial, pending, denied := s.denials.Lookup(r.Limiter, r.Key, r.Charges)
+	if denied {
+		return denial, nil
+	}
+	reply, err := s.takeTokens(ctx, times, &r, nil)
+	if err == nil {
+		pending.Store(r.Limiter, r.Key, r.Charges, &reply)
+	}
+	return reply, err
 }
 
 // takeTokens makes a decision: one script call, or a part of a batch. It is retried only if it has
@@ -95,7 +120,7 @@ func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (store.T
 	reply, err := s.takeTokens(ctx, settles, &r, nil)
 	for i := range r.Charges {
 		if r.Charges[i].Cost < 0 {
-			s.denials.remove(r.Limiter, r.Key) // also if the outcome is unknown
+			s.denials.Remove(r.Limiter, r.Key) // also if the outcome is unknown
 			break
 		}
 	}
@@ -118,7 +143,7 @@ func (s *Store) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Dur
 	}
 	hold := script.Step{Call: holdTokens.Call(s.appendBucketKeys(nil, &r), holdArgs(r.Charges, d)...), Operation: opHoldTokens}
 	_, err := script.Run(ctx, s.redis, hold, func(r script.Reply) (int, error) { return script.Int(r.Value) })
-	s.denials.remove(r.Limiter, r.Key) // so that the next one tells of the hold
+	s.denials.Remove(r.Limiter, r.Key) // so that the next one tells of the hold
 	return err
 }
 
@@ -150,6 +175,6 @@ func (s *Store) ResetTokens(ctx context.Context, r store.TokenRequest) error {
 		}
 		return s.client.Del(ctx, keys...).Result()
 	})
-	s.denials.remove(r.Limiter, r.Key) // also if the outcome is unknown
+	s.denials.Remove(r.Limiter, r.Key) // also if the outcome is unknown
 	return err
 }

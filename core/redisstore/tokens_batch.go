@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -19,7 +20,7 @@ import (
 const maxDecisions = 128
 
 // newDecisions returns the batcher of a node's decisions.
-func (s *Store) newDecisions(n *script.Node) *script.Batcher[*decision] {
+func (s *Store) newDecisions(n *script.Node) *batch.Batcher[*decision] {
 	send := sendDecisions
 	if _, cluster := s.client.(*redis.ClusterClient); cluster {
 		send = sendDecisionsByPartition

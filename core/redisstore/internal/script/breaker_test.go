@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
@@ -59,7 +60,7 @@ func TestRefusedPasswordInAPipeline(t *testing.T) {
 
 // named is a request of this urgency.
 type named struct {
-	Queued
+	batch.Queued
 	name    string
 	urgency Urgency
 }
@@ -85,7 +86,7 @@ func TestQueuedRequestsWhenTheBreakerOpens(t *testing.T) {
 			<-release
 			return false
 		})
-		b.few, b.most = 1, 1
+		b.Few, b.Most = 1, 1
 		ended := make(map[string]chan error)
 		start := func(name string, u Urgency) {
 			result := make(chan error, 1)

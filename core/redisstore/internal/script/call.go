@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -27,13 +28,13 @@ func (op *Operation) anyOutcome() bool { return op.Reads || op.AnyOutcome }
 var route = Operation{Name: "route", Reads: true}
 
 // Urgency is whether a call is made even if the breaker is open.
-type Urgency int
+type Urgency = batch.Urgency
 
 const (
 	// Ordinary calls fail at once while the breaker is open.
-	Ordinary Urgency = iota
+	Ordinary = batch.Ordinary
 	// Finishing calls end something that was begun: they are always tried.
-	Finishing
+	Finishing = batch.Finishing
 )
 
 // largeBytes is the size from which on a timeout is no evidence against a node: the network may be

@@ -26,7 +26,7 @@ type deadlines struct {
 // deadline is that of a call, or of a queued request.
 type deadline struct {
 	at time.Time
-	of interface{ expire() } // called once, at the deadline
+	of interface{ Expire() } // called once, at the deadline
 
 	next, prev *deadline // guarded by deadlines.mu, as over
 	over       bool
@@ -187,7 +187,7 @@ func (d *deadlines) ring() {
 			c.overdue = true
 			c.node.overdue.Add(1)
 		}
-		l.of.expire()
+		l.of.Expire()
 	}
 	d.arm()
 }
@@ -228,7 +228,7 @@ func (d *deadlines) stop() {
 	}
 }
 
-func (c *callContext) expire() {
+func (c *callContext) Expire() {
 	if c.state.CompareAndSwap(callRuns, callExpired) {
 		close(c.done)
 	}
@@ -261,7 +261,7 @@ func (c *callContext) Done() <-chan struct{} {
 	c.watching.Lock()
 	defer c.watching.Unlock()
 	if c.stopWatch == nil && c.state.Load() == callRuns && c.Context.Done() != nil {
-		c.stopWatch = context.AfterFunc(c.Context, c.expire)
+		c.stopWatch = context.AfterFunc(c.Context, c.Expire)
 	}
 	return c.done
 }
@@ -285,7 +285,7 @@ func (c *clientContext) Done() <-chan struct{} {
 // Err also reports the end of a caller's context that is not watched.
 func (c *callContext) Err() error {
 	if c.Context.Err() != nil {
-		c.expire()
+		c.Expire()
 	}
 	if c.state.Load() != callExpired {
 		return nil

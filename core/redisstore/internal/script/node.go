@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 )
 
 // Node is one server: the only one, or a master of a Cluster. Nodes fail independently, so each has
@@ -37,7 +39,7 @@ type Node struct {
 	loaded   atomic.Bool           // it has the scripts
 	checked  atomic.Bool           // by Config.CheckServer
 
-	steps *Batcher[*stepRequest]
+	steps *batch.Batcher[*stepRequest]
 }
 
 func (c *Client) newNode(server *redis.Client, key string) *Node {
@@ -85,7 +87,7 @@ func (n *Node) eachServer(ctx context.Context, f func(context.Context, *redis.Cl
 }
 
 // maxInFlight returns the maximum of calls in flight of a batcher: half of the connections.
-func (n *Node) maxInFlight() int { return max(minInFlight, n.owner.config.PoolSize/2) }
+func (n *Node) maxInFlight() int { return max(batch.MinInFlight, n.owner.config.PoolSize/2) }
 
 // retire ends the background work of a node that is no longer a master.
 func (n *Node) retire() {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
@@ -19,7 +20,7 @@ const (
 )
 
 // stepsInFlight is the number of calls in flight from which on steps are batched. It is larger than
-// minInFlight, since a step in a pipeline costs the server as much as a single one.
+// batch.MinInFlight, since a step in a pipeline costs the server as much as a single one.
 const stepsInFlight = 4
 
 // Step is one run of a script that may be sent twice.
@@ -54,7 +55,7 @@ func Run[T any](ctx context.Context, c *Client, st Step, read func(Reply) (T, er
 	r.Step, r.size = st, sizeOf(st.Args)
 	if n.runsAlone(&st) {
 		n.runAlone(ctx, r)
-		err = r.failed
+		err = r.Failed()
 	} else {
 		err = n.steps.Do(ctx, r, st.Urgency)
 	}
@@ -70,13 +71,13 @@ func Run[T any](ctx context.Context, c *Client, st Step, read func(Reply) (T, er
 
 // stepRequest is a step that may be batched.
 type stepRequest struct {
-	Queued
+	batch.Queued
 	Step
 	size  int // of its arguments in bytes
 	reply Reply
 }
 
-// Work implements Request.
+// Work implements batch.Request.
 func (r *stepRequest) Work() int { return 1 + r.size/stepBytes }
 
 func (r *stepRequest) isOrdinary() bool { return r.Urgency == Ordinary }
@@ -84,11 +85,11 @@ func (r *stepRequest) isOrdinary() bool { return r.Urgency == Ordinary }
 // newSteps returns the batcher of a node's steps. The timeout applies to a sent pipeline. A step is
 // queued for up to three times that while the server is replying, and is not sent after half of it
 // if the server does not reply: in a burst on a working server, a late reply is better than none.
-func (n *Node) newSteps() *Batcher[*stepRequest] {
-	b := NewBatcher(n, maxSteps, n.sendSteps)
-	b.few = max(b.few, min(stepsInFlight, b.most))
-	b.timeout, b.silence, b.limit = 0, n.owner.config.Timeout, 3*n.owner.config.Timeout
-	return b
+func (n *Node) newSteps() *batch.Batcher[*stepRequest] {
+	c := batching(n, maxSteps, n.sendSteps)
+	c.Few = max(c.Few, min(stepsInFlight, c.Most))
+	c.Timeout, c.Silence, c.Limit = 0, n.owner.config.Timeout, 3*n.owner.config.Timeout
+	return batch.New(c)
 }
 
 // runsAlone reports whether a step must not be batched.
@@ -105,7 +106,7 @@ func (n *Node) runAlone(ctx context.Context, r *stepRequest) (replied bool) {
 		replied = err == nil || redisfault.IsReply(err)
 		err = a.finish(ctx, err)
 	}
-	r.failed = err
+	r.Finish(err)
 	return replied
 }
 
@@ -145,9 +146,9 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 		return n.failSteps(ctx, batch, a.urgency, err)
 	}
 	for i, r := range batch {
-		r.reply = Reply{Value: results[i].Reply, Sent: r.sent}
+		r.reply = Reply{Value: results[i].Reply, Sent: r.SentAt()}
 		r.Finish(results[i].Err)
-		replied = replied || r.failed == nil || redisfault.IsReply(r.failed)
+		replied = replied || r.Failed() == nil || redisfault.IsReply(r.Failed())
 	}
 	return replied
 }

@@ -1,8 +1,9 @@
-package script
+// Package batch batches concurrent requests to a server.
+package batch
 
 import (
 	"context"
-	"math"
+	"fmt"
 	"runtime"
 	"sync"
 	"time"
@@ -15,9 +16,9 @@ import (
 // once, by its caller.
 
 const (
-	// minInFlight is the number of calls in flight from which on requests are batched: at least one
-	// that the server is working on, and one on its way.
-	minInFlight = 2
+	// MinInFlight is the number of calls in flight from which on requests are usually batched: at
+	// least one that the server is working on, and one on its way.
+	MinInFlight = 2
 	// patience is how long a request waits for an in-flight call before another call is started;
 	// the estimated server time of the work in flight, at most slowWork per unit, is added. To a
 	// distant server another call saves a round trip; to a busy one it would not be faster.
@@ -27,22 +28,43 @@ const (
 	maxQueued = 1 << 16
 )
 
-var errQueueFull = store.Unavailable(store.Timeout, "redis: too many queued requests")
+var errQueueFull = store.Unavailable(store.Timeout, "too many queued requests")
 
-// Batcher batches requests to one node, and limits the calls in flight.
+// Server is what a Batcher has to know of the server, and of its client.
+type Server interface {
+	// Start starts a background call that the end of the client waits for, or returns false.
+	Start(call func()) bool
+	// Refuses returns why requests of this urgency are not sent, or nil.
+	Refuses(Urgency) error
+	// Late returns the error of a request that had no reply in time.
+	Late(why error, sent bool) error
+	// Missed records that a request could not be sent in time, or that its caller has given up.
+	Missed()
+	// Batched records the size of a batch.
+	Batched(requests int)
+	// Expire has a request's Expire called after a time, unless Keep is called before.
+	Expire(q *Queued, in time.Duration)
+	Keep(q *Queued)
+}
+
+// Config is what a Batcher is made of. Send sends a batch, calls Finish for each request, and
+// reports whether the server has replied.
+type Config[R Request] struct {
+	Server  Server
+	Send    func(context.Context, []R) (replied bool)
+	Few     int // calls in flight from which on requests are batched
+	Most    int // calls in flight
+	MaxWork int // maximum of a batch, since others wait for it
+	// Timeout, if there is one, is how long a request is queued before it fails.
+	Timeout time.Duration
+	// A request is queued for Limit at most, and for half of Silence while the server has not
+	// replied for Silence. Zero is no bound.
+	Silence, Limit time.Duration
+}
+
+// Batcher batches requests to one server, and limits the calls in flight.
 type Batcher[R Request] struct {
-	// node is nil in tests only.
-	node    *Node
-	start   func(func()) bool // starts a background call that Close waits for
-	send    func(context.Context, []R) (replied bool)
-	few     int // calls in flight from which on requests are batched
-	most    int // calls in flight
-	maxWork int // maximum of a batch, since others wait for it
-	// timeout, if there is one, is how long a request is queued before it fails.
-	timeout time.Duration
-	// A request is queued for limit at most, and for half of silence while the server has not
-	// replied for silence. Zero is no bound.
-	silence, limit time.Duration
+	Config[R]
 
 	mu       sync.Mutex
 	inFlight int // calls
@@ -53,19 +75,8 @@ type Batcher[R Request] struct {
 	timed    bool        // it runs
 }
 
-// NewBatcher returns a batcher of requests to a node, which are queued for the client's timeout at
-// most. send sends a batch of at most maxWork, calls Finish for each request, and reports whether
-// the server has replied. For a Cluster as a whole, every request is sent alone.
-func NewBatcher[R Request](n *Node, maxWork int, send func(context.Context, []R) (replied bool)) *Batcher[R] {
-	b := &Batcher[R]{
-		node: n, start: n.owner.Start, send: send, few: minInFlight, most: n.maxInFlight(), maxWork: maxWork,
-		timeout: n.owner.config.Timeout,
-	}
-	if n.server == nil {
-		b.few = math.MaxInt
-	}
-	return b
-}
+// New returns a batcher.
+func New[R Request](c Config[R]) *Batcher[R] { return &Batcher[R]{Config: c} }
 
 // Do sends a request, alone in the caller's goroutine, or in a batch if enough calls are in flight.
 // It returns when there is a reply, when the request was not sent in time, or when ctx ends.
@@ -80,18 +91,16 @@ func (b *Batcher[R]) Do(ctx context.Context, r R, u Urgency) error {
 			alone = []R{r}
 			q.alone = alone
 		}
-		if b.send(ctx, alone) {
+		if b.Send(ctx, alone) {
 			b.hear()
 		}
 		return q.failed
 	}
-	switch {
-	case b.node.owner.closed.Load():
-		return store.ErrClosed
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return ctx.Err()
-	case u == Ordinary && b.node.breaker.IsOpen():
-		return b.node.breaker.Err()
+	}
+	if err := b.Server.Refuses(u); err != nil {
+		return err
 	}
 	r.queued().urgency = u
 	return b.wait(ctx, r)
@@ -99,15 +108,15 @@ func (b *Batcher[R]) Do(ctx context.Context, r R, u Urgency) error {
 
 // wait queues a request, and waits for its end.
 func (b *Batcher[R]) wait(ctx context.Context, r R) error {
-	q, deadlines := r.queued(), &b.node.owner.deadlines
+	q := r.queued()
 	if q.ended == nil {
 		q.ended = make(chan struct{}, 1)
 	}
 	q.state, q.failed, q.err, q.since, q.sent = stateQueued, nil, nil, time.Now(), time.Time{}
-	if b.timeout > 0 {
-		q.batcher, q.deadline.of = b, q
-		deadlines.begin(&q.deadline, b.timeout)
-		defer deadlines.end(&q.deadline)
+	if b.Timeout > 0 {
+		q.batcher = b
+		b.Server.Expire(q, b.Timeout)
+		defer b.Server.Keep(q)
 	}
 	if !b.add(r) {
 		return errQueueFull
@@ -116,13 +125,13 @@ func (b *Batcher[R]) wait(ctx context.Context, r R) error {
 	case <-q.ended:
 	case <-ctx.Done():
 		if b.cancel(r, context.Cause(ctx)) {
-			b.node.recordMiss()
+			b.Server.Missed()
 			return q.err
 		}
 		<-q.ended // both at once: the reply counts
 	}
 	if q.sent.IsZero() {
-		b.node.recordMiss()
+		b.Server.Missed()
 	}
 	return q.err
 }
@@ -131,7 +140,7 @@ func (b *Batcher[R]) wait(ctx context.Context, r R) error {
 func (b *Batcher[R]) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.inFlight >= b.few {
+	if b.inFlight >= b.Few {
 		return false
 	}
 	b.count()
@@ -141,7 +150,7 @@ func (b *Batcher[R]) begin() bool {
 // count counts one more call in flight. Without calls in flight, the server is not silent. The
 // caller holds mu.
 func (b *Batcher[R]) count() {
-	if b.inFlight == 0 && b.silence > 0 {
+	if b.inFlight == 0 && b.Silence > 0 {
 		b.heard = time.Now()
 	}
 	b.inFlight++
@@ -157,7 +166,7 @@ func (b *Batcher[R]) end() {
 
 // hear records a reply of the server.
 func (b *Batcher[R]) hear() {
-	if b.silence > 0 {
+	if b.Silence > 0 {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.heard = time.Now()
@@ -168,14 +177,12 @@ func (b *Batcher[R]) hear() {
 func (b *Batcher[R]) sendAll(batch []R, work int) {
 	all := func() {
 		for ; batch != nil; batch, work = b.next(work) {
-			if b.node != nil {
-				b.node.owner.telemetry.Batch(context.Background(), len(batch))
-			}
-			b.finish(batch, b.send(context.Background(), batch))
+			b.Server.Batched(len(batch))
+			b.finish(batch, b.Send(context.Background(), batch))
 			runtime.Gosched() // callers with a reply may be about to send again
 		}
 	}
-	if !b.start(all) { // the client is closed: the calls return ErrClosed
+	if !b.Server.Start(all) { // the client is closed: the calls return ErrClosed
 		all()
 	}
 }
@@ -190,22 +197,22 @@ func (b *Batcher[R]) next(done int) (batch []R, work int) {
 		b.working -= done
 		return nil, 0
 	}
-	n, now, down := 0, time.Now(), b.node != nil && b.node.breaker.IsOpen()
+	n, now, down := 0, time.Now(), b.Server.Refuses(Ordinary)
 	for ; n < len(b.queue); n++ {
 		r := b.queue[n]
 		q := r.queued()
 		if q.state != stateQueued {
 			continue
 		}
-		if down && q.urgency == Ordinary {
-			q.end(b.node.breaker.Err())
+		if down != nil && q.urgency == Ordinary {
+			q.end(down)
 			continue
 		}
-		if b.silent(now) && now.Sub(q.since) >= b.silence/2 { // a reply would be too late
-			q.end(late(context.DeadlineExceeded, false))
+		if b.silent(now) && now.Sub(q.since) >= b.Silence/2 { // a reply would be too late
+			q.end(b.late(context.DeadlineExceeded, false))
 			continue
 		}
-		if work+r.Work() > b.maxWork && len(batch) > 0 {
+		if work+r.Work() > b.MaxWork && len(batch) > 0 {
 			break
 		}
 		work += r.Work()
@@ -227,8 +234,8 @@ func (b *Batcher[R]) next(done int) (batch []R, work int) {
 // is then checked too. The caller holds mu.
 func (b *Batcher[R]) patience() time.Duration {
 	busy := patience + time.Duration(b.working)*slowWork
-	if b.limit > 0 {
-		return min(busy, max(patience, b.limit/4))
+	if b.Limit > 0 {
+		return min(busy, max(patience, b.Limit/4))
 	}
 	return busy
 }
@@ -242,7 +249,7 @@ func (b *Batcher[R]) add(r R) bool {
 		return false
 	}
 	b.queue = append(b.queue, r)
-	idle := b.inFlight < b.few
+	idle := b.inFlight < b.Few
 	if idle {
 		b.count()
 	} else {
@@ -277,10 +284,10 @@ func (b *Batcher[R]) check() {
 	for len(b.queue) > 0 {
 		q := b.queue[0].queued()
 		waited := now.Sub(q.since)
-		if q.state == stateQueued && (b.limit == 0 || waited < b.limit) {
+		if q.state == stateQueued && (b.Limit == 0 || waited < b.Limit) {
 			enough := b.patience()
 			if waited >= enough {
-				if begin = b.inFlight < b.most; begin {
+				if begin = b.inFlight < b.Most; begin {
 					b.count()
 				}
 				waited = 0 // for the next check
@@ -289,7 +296,7 @@ func (b *Batcher[R]) check() {
 			break
 		}
 		if q.state == stateQueued {
-			q.end(late(context.DeadlineExceeded, false))
+			q.end(b.late(context.DeadlineExceeded, false))
 		}
 		clear(b.queue[:1])
 		b.queue = b.queue[1:]
@@ -302,7 +309,7 @@ func (b *Batcher[R]) check() {
 
 // silent reports whether calls have been in flight without any reply for too long.
 func (b *Batcher[R]) silent(now time.Time) bool {
-	return b.silence > 0 && now.Sub(b.heard) >= b.silence
+	return b.Silence > 0 && now.Sub(b.heard) >= b.Silence
 }
 
 // finish ends the requests of a batch that were not canceled.
@@ -324,7 +331,7 @@ func (b *Batcher[R]) expire(q *Queued) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if q.state == stateQueued {
-		q.end(late(context.DeadlineExceeded, false))
+		q.end(b.late(context.DeadlineExceeded, false))
 	}
 }
 
@@ -336,7 +343,7 @@ func (b *Batcher[R]) cancel(r R, why error) bool {
 	if q.state == stateEnded {
 		return false
 	}
-	q.err = late(why, q.state == stateSent)
+	q.err = b.late(why, q.state == stateSent)
 	q.state = stateCanceled
 	return true
 }
@@ -345,5 +352,9 @@ func (b *Batcher[R]) cancel(r R, why error) bool {
 func (b *Batcher[R]) InFlight() (now, most int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.inFlight, b.most
+	return b.inFlight, b.Most
+}
+
+func (b *Batcher[R]) late(why error, sent bool) error {
+	return b.Server.Late(fmt.Errorf("no reply in time: %w", why), sent)
 }

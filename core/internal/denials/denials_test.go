@@ -1,4 +1,4 @@
-package redisstore
+package denials
 
 import (
 	"fmt"
@@ -49,25 +49,25 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 
 // A denial that was under way when its key was reset says nothing of what is now.
 func TestADenialOnItsWayIsForgotten(t *testing.T) {
-	var d denialCache
-	d.init()
-	defer d.stop()
+	var d Cache
+	d.Init()
+	defer d.Stop()
 	charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
 	denied := store.TakeReply{Debts: store.OneDebt(time.Hour)}
-	_, q, _ := d.lookup("api", "k", charges)
-	d.remove("api", "k")
-	q.store("api", "k", charges, &denied)
-	_, q, known := d.lookup("api", "k", charges)
+	_, q, _ := d.Lookup("api", "k", charges)
+	d.Remove("api", "k")
+	q.Store("api", "k", charges, &denied)
+	_, q, known := d.Lookup("api", "k", charges)
 	if known {
 		t.Fatal("it is remembered")
 	}
-	q.store("api", "k", charges, &denied)
-	if _, _, known := d.lookup("api", "k", charges); !known {
+	q.Store("api", "k", charges, &denied)
+	if _, _, known := d.Lookup("api", "k", charges); !known {
 		t.Error("the next one is not remembered")
 	}
-	_, q, _ = d.lookup("api", "allowed", charges)
-	q.store("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
-	if _, _, known := d.lookup("api", "allowed", charges); known {
+	_, q, _ = d.Lookup("api", "allowed", charges)
+	q.Store("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
+	if _, _, known := d.Lookup("api", "allowed", charges); known {
 		t.Error("what was allowed is remembered")
 	}
 }
@@ -104,20 +104,16 @@ func TestADenialByAHold(t *testing.T) {
 
 func TestSoManyDenialsAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // nothing expires, however slow the machine is
-		var d denialCache
-		d.init()
-		defer d.stop()
+		var d Cache
+		d.Init()
+		defer d.Stop()
 		charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
 		for i := range 100_000 {
 			key := fmt.Sprint(i)
-			_, q, _ := d.lookup("api", key, charges)
-			q.store("api", key, charges, &store.TakeReply{Debts: store.OneDebt(time.Hour)})
+			_, q, _ := d.Lookup("api", key, charges)
+			q.Store("api", key, charges, &store.TakeReply{Debts: store.OneDebt(time.Hour)})
 		}
-		n := 0
-		for i := range d.shards {
-			n += d.shards[i].table.Len()
-		}
-		if n < 60_000 || n > denialShards*denialsPerShard {
+		if n := d.Len(); n < 60_000 || n > denialShards*denialsPerShard {
 			t.Errorf("%d are remembered", n)
 		}
 	})

@@ -1,7 +1,7 @@
-package redisstore
+// Package denials remembers denials of token buckets, so that a store need not ask its server again.
+package denials
 
 import (
-	"context"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -13,16 +13,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
-// A denial is served from a local cache until Redis could decide otherwise. A debt shrinks, and a
-// hold ends, only with time, unless the key is charged, settled or reset: while the least possible
-// debt leaves no room for a charge, Redis would deny that too. That of a calendar stays until its
-// period ends by the clock of Redis.
+// A denial is served from a local cache until the server could decide otherwise. A debt shrinks, and
+// a hold ends, only with time, unless the key is charged, settled or reset: while the least possible
+// debt leaves no room for a charge, the server would deny that too. That of a calendar stays until
+// its period ends by the clock of the server.
 
 const (
 	// denialTTL bounds the life of an entry, so that resets, and settlements that give back, by
 	// other processes are seen.
 	denialTTL = time.Second
-	// clockStep is the resolution of Redis's clock: a debt there shrinks in steps, by up to one
+	// clockStep is the resolution of servers' clocks: a debt there shrinks in steps, by up to one
 	// more or one less than the elapsed time.
 	clockStep = time.Microsecond
 	// denialShards times denialsPerShard is the capacity, at about 250 bytes and a copy of the key
@@ -31,32 +31,8 @@ const (
 	denialsPerShard = 1024
 )
 
-// TakeTokens implements store.Buckets: one script call, or a part of a batch, or none for a denial
-// from the cache, which has those of single requests.
-func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
-	if err := s.begins(ctx); err != nil {
-		return store.TakeReply{}, err
-	}
-	times := max(r.AtMost, 1)
-	if len(more) > 0 {
-		if err := s.oneSlot(&r, more); err != nil {
-			return store.TakeReply{}, err
-		}
-		return s.takeTokens(ctx, times, &r, more)
-	}
-	denial, pending, denied := s.denials.lookup(r.Limiter, r.Key, r.Charges)
-	if denied {
-		return denial, nil
-	}
-	reply, err := s.takeTokens(ctx, times, &r, nil)
-	if err == nil {
-		pending.store(r.Limiter, r.Key, r.Charges, &reply)
-	}
-	return reply, err
-}
-
-// denialCache is a cache of denials. The zero value caches nothing.
-type denialCache struct {
+// Cache is a cache of denials. The zero value caches nothing.
+type Cache struct {
 	seed   maphash.Seed
 	start  time.Time
 	shards []denialShard
@@ -75,15 +51,16 @@ type denialShard struct {
 
 type denialKey struct{ limiter, key string }
 
-// denial is a denial by Redis.
+// denial is a denial by the server.
 type denial struct {
 	charges           []store.Charge
 	debts             store.Debts
 	held              time.Duration
-	sentAt, repliedAt time.Duration // before and after Redis decided
+	sentAt, repliedAt time.Duration // before and after the server decided
 }
 
-func (d *denialCache) init() {
+// Init makes room for denials.
+func (d *Cache) Init() {
 	d.seed, d.start, d.shards = maphash.MakeSeed(), time.Now(), make([]denialShard, denialShards)
 	for i := range d.shards {
 		d.shards[i].clear()
@@ -93,7 +70,7 @@ func (d *denialCache) init() {
 func (s *denialShard) clear() { s.table = expiry.NewTable[denialKey, denial](denialsPerShard, nil) }
 
 // sweepLater schedules a sweep, unless one is scheduled.
-func (d *denialCache) sweepLater() {
+func (d *Cache) sweepLater() {
 	if d.due.Load() || d.due.Swap(true) {
 		return
 	}
@@ -109,7 +86,7 @@ func (d *denialCache) sweepLater() {
 }
 
 // sweep removes expired entries, and frees the memory of empty shards.
-func (d *denialCache) sweep() {
+func (d *Cache) sweep() {
 	d.due.Store(false) // later entries schedule their own sweep
 	left := 0
 	for i := range d.shards {
@@ -133,8 +110,8 @@ func (s *denialShard) sweep(now time.Duration) (left int) {
 	return s.table.Len()
 }
 
-// stop ends sweeps.
-func (d *denialCache) stop() {
+// Stop ends sweeps.
+func (d *Cache) Stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true
@@ -143,37 +120,43 @@ func (d *denialCache) stop() {
 	}
 }
 
-func (d *denialCache) now() time.Duration { return time.Since(d.start) }
+func (d *Cache) now() time.Duration { return time.Since(d.start) }
 
-func (d *denialCache) shardOf(key string) *denialShard {
+func (d *Cache) shardOf(key string) *denialShard {
 	return &d.shards[maphash.String(d.seed, key)%denialShards]
 }
 
-// lookup returns a denial of charges that Redis would certainly deny. Otherwise it returns a
-// pendingDenial, which stores the reply of Redis.
-func (d *denialCache) lookup(limiter, key string, charges []store.Charge) (store.TakeReply, pendingDenial, bool) {
+// Lookup returns a denial of charges that the server would certainly deny. Otherwise it returns a
+// Pending, which stores the reply of the server.
+func (d *Cache) Lookup(limiter, key string, charges []store.Charge) (store.TakeReply, Pending, bool) {
 	if d.shards == nil {
-		return store.TakeReply{}, pendingDenial{}, false
+		return store.TakeReply{}, Pending{}, false
 	}
 	shard, now := d.shardOf(key), d.now()
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if e := shard.table.Get(denialKey{limiter, key}, int64(now)); e != nil && e.Value.holdsFor(charges, now) {
-		return e.Value.replyAt(now), pendingDenial{}, true
+	e := shard.table.Get(denialKey{limiter, key}, int64(now))
+	if e != nil && e.Value.holdsFor(charges, now) {
+		return e.Value.replyAt(now), Pending{}, true
 	}
-	return store.TakeReply{}, pendingDenial{d, shard, now, shard.resets.Load()}, false
+	return store.TakeReply{}, Pending{d, shard, now, shard.resets.Load(), e != nil}, false
 }
 
-// pendingDenial is a decision in flight.
-type pendingDenial struct {
-	cache  *denialCache
+// Pending is a decision in flight.
+type Pending struct {
+	cache  *Cache
 	shard  *denialShard
 	sentAt time.Duration
 	resets uint64
+	denied bool
 }
 
-// store caches a denial, unless the key may have been reset since, or the cache is full.
-func (q pendingDenial) store(limiter, key string, charges []store.Charge, reply *store.TakeReply) {
+// DeniedLately reports whether the last decision about the key that the cache knows was a denial,
+// within the last second.
+func (q Pending) DeniedLately() bool { return q.denied }
+
+// Store caches a denial, unless the key may have been reset since, or the cache is full.
+func (q Pending) Store(limiter, key string, charges []store.Charge, reply *store.TakeReply) {
 	if q.shard == nil || reply.Allowed {
 		return
 	}
@@ -197,9 +180,9 @@ func (q pendingDenial) store(limiter, key string, charges []store.Charge, reply 
 	}
 }
 
-// remove removes a key, and invalidates its decisions in flight. It is called after the reset, or
+// Remove removes a key, and invalidates its decisions in flight. It is called after the reset, or
 // the settlement: later decisions see it.
-func (d *denialCache) remove(limiter, key string) {
+func (d *Cache) Remove(limiter, key string) {
 	if d.shards == nil {
 		return
 	}
@@ -210,7 +193,7 @@ func (d *denialCache) remove(limiter, key string) {
 	shard.table.Remove(denialKey{limiter, key})
 }
 
-// holdsFor reports whether Redis would deny charges to the same buckets at this time. Which of them
+// holdsFor reports whether the server would deny charges to the same buckets at this time. Which of them
 // are held is not known: that denies if all have a cost.
 func (d *denial) holdsFor(charges []store.Charge, now time.Duration) bool {
 	if same := len(charges) > 0 && &charges[0] == &d.charges[0]; !same && !slices.EqualFunc(d.charges, charges, sameBucket) {
@@ -256,4 +239,15 @@ func (d *denial) replyAt(now time.Duration) store.TakeReply {
 		}
 	}
 	return reply
+}
+
+// Len returns how many denials are kept, those that have expired since the last sweep included.
+func (d *Cache) Len() (n int) {
+	for i := range d.shards {
+		shard := &d.shards[i]
+		shard.mu.Lock()
+		n += shard.table.Len()
+		shard.mu.Unlock()
+	}
+	return n
 }

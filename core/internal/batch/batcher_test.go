@@ -1,4 +1,4 @@
-package script
+package batch
 
 import (
 	"context"
@@ -14,6 +14,17 @@ type weight struct {
 }
 
 func (w *weight) Work() int { return w.n }
+
+// server is one that works.
+type server struct{}
+
+func (server) Start(call func()) bool        { go call(); return true }
+func (server) Refuses(Urgency) error         { return nil }
+func (server) Late(why error, _ bool) error  { return why }
+func (server) Missed()                       {}
+func (server) Batched(int)                   {}
+func (server) Expire(*Queued, time.Duration) {}
+func (server) Keep(*Queued)                  {}
 
 // A request that has been queued for too long is sent by one more call: later if the work in flight
 // keeps the server busy, which one more call would not change.
@@ -32,9 +43,8 @@ func TestOneMoreCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				calls, release := 0, make(chan struct{})
-				b := &Batcher[*weight]{few: len(test.inFlight), most: len(test.inFlight) + 1, maxWork: 128, limit: test.limit}
-				b.start = func(f func()) bool { go f(); return true }
-				b.send = func(context.Context, []*weight) bool {
+				b := New(Config[*weight]{Server: server{}, Few: len(test.inFlight), Most: len(test.inFlight) + 1, MaxWork: 128, Limit: test.limit})
+				b.Send = func(context.Context, []*weight) bool {
 					b.mu.Lock()
 					calls++
 					b.mu.Unlock()
