@@ -49,51 +49,50 @@ func (b *buckets) shardOf(key string) (int, uint32) {
 	return int(uint64(uint32(hash)) * uint64(len(b.shards)) >> 32), uint32(hash >> 32)
 }
 
-// TakeTokens implements store.Buckets. Most requests have an only charge, of a bucket that was
-// charged at the same interval, and for which it looks once, here and without a defer: this is the
-// hot path.
+// TakeTokens implements store.Buckets.
 func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (reply store.TakeReply, err error) {
 	if err := s.acceptsNew(ctx); err != nil {
 		return reply, err
 	}
-	now, b := time.Since(s.start), &s.buckets
-	if len(r.Charges) != 1 || len(more) > 0 || r.AtMost != 0 {
-		return b.takeAll(requests{&r, more}, now)
+	return s.buckets.takeAll(requests{&r, more}, time.Since(s.start))
+}
+
+// TakeQuickly implements store.QuickBuckets. Most requests have an only charge, of a bucket that was
+// charged at the same interval: it looks for that once, and without a defer. This is the hot path.
+func (s *Store) TakeQuickly(ctx context.Context, limiter, key string, c *store.Charge) (debt time.Duration, allowed, decided bool) {
+	if s.acceptsNew(ctx) != nil {
+		return 0, false, false
 	}
-	c := &r.Charges[0]
-	n, hash := b.shardOf(r.Key)
-	shard := &b.shards[n]
-	p, err := b.place(r.Limiter, r.Key, c, hash)
-	if err != nil {
-		return reply, err
+	now, b := time.Since(s.start), &s.buckets
+	number, hash := b.shardOf(key)
+	shard := &b.shards[number]
+	p, err := b.place(limiter, key, c, hash)
+	if err != nil || p.wide() {
+		return 0, false, false
 	}
 	shard.mu.Lock()
-	i, found := shard.table.find(p.id, p.hash)
-	if p.wide() || (!found || shard.table.held > now) && shard.table.hasNeighbour(i, p.hash) {
-		shard.mu.Unlock() // it may be held, or have been charged at another interval
-		return b.takeAll(requests{&r, nil}, now)
+	t := &shard.table
+	i, found := t.find(p.id, p.hash)
+	if (!found || t.held > now) && t.hasNeighbour(i, p.hash) || !found && t.count >= shard.limit {
+		shard.mu.Unlock() // it may be held, or have been charged at another interval; or there may be no room
+		return 0, false, false
 	}
-	var debt time.Duration
 	if found {
-		debt = c.Debt(shard.table.slots[i].full - now)
+		debt = c.Debt(t.slots[i].full - now)
 	}
-	ok := c.Fits(debt)
+	allowed = c.Fits(debt)
 	switch {
-	case !ok || c.Cost == 0:
+	case !allowed || c.Cost == 0:
 	case found:
 		debt += c.Cost
-		shard.table.slots[i].full = now + debt
-	case b.makeRoom(shard, 1, requests{&r, nil}, now):
-		debt += c.Cost
-		p.id.key = strings.Clone(r.Key) // a key cut out of a request would keep all of its text in memory
-		shard.table.add(p.id, p.hash, now+debt, now)
+		t.slots[i].full = now + debt
 	default:
-		shard.mu.Unlock()
-		return reply, store.ErrFull
+		debt += c.Cost
+		p.id.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory
+		t.add(p.id, p.hash, now+debt, now)
 	}
 	shard.mu.Unlock()
-	reply.Allowed, reply.Debts = ok, store.OneDebt(debt)
-	return reply, nil
+	return debt, allowed, true
 }
 
 // requests are those of a decision.

@@ -46,6 +46,17 @@ type Buckets interface {
 	ResetTokens(ctx context.Context, r TokenRequest) error
 }
 
+// QuickBuckets is a store of buckets that makes the decision that most are with less to copy than
+// TakeTokens: core/memstore implements it.
+type QuickBuckets interface {
+	Buckets
+
+	// TakeQuickly is TakeTokens with an only charge, which has no Period, and returns the debt
+	// and whether it is allowed. Otherwise, as when the bucket may be held, decided is false and
+	// nothing has changed: TakeTokens then decides, or returns the error.
+	TakeQuickly(ctx context.Context, limiter, key string, c *Charge) (debt time.Duration, allowed, decided bool)
+}
+
 // TokenRequest is what a limiter asks of the buckets of one of its keys.
 type TokenRequest struct {
 	Limiter, Key string
@@ -169,9 +180,14 @@ type TakeReply struct {
 // Debts are the debts of the buckets of charges, in their order, and the ends of their periods. A
 // single one without a period needs no allocation.
 type Debts struct {
-	first  time.Duration
-	others *[]time.Duration
-	ends   *[]time.Duration // of periods, nil if there are none
+	first time.Duration
+	more  *moreDebts // nil for a single one without a period
+}
+
+type moreDebts struct {
+	others []time.Duration
+	ends   []time.Duration  // of periods, nil if there are none
+	few    [3]time.Duration // of others: most have as many at most
 }
 
 // OneDebt returns the Debts of one charge.
@@ -182,8 +198,13 @@ func MakeDebts(n int) Debts {
 	if n < 2 {
 		return Debts{}
 	}
-	others := make([]time.Duration, n-1)
-	return Debts{others: &others}
+	more := new(moreDebts)
+	if n-1 <= len(more.few) {
+		more.others = more.few[:n-1]
+	} else {
+		more.others = make([]time.Duration, n-1)
+	}
+	return Debts{more: more}
 }
 
 // At returns debt i.
@@ -191,7 +212,7 @@ func (d *Debts) At(i int) time.Duration {
 	if i == 0 {
 		return d.first
 	}
-	return (*d.others)[i-1]
+	return d.more.others[i-1]
 }
 
 // Set sets debt i.
@@ -199,24 +220,26 @@ func (d *Debts) Set(i int, debt time.Duration) {
 	if i == 0 {
 		d.first = debt
 	} else {
-		(*d.others)[i-1] = debt
+		d.more.others[i-1] = debt
 	}
 }
 
 // End returns for how long the period of charge i lasts from the decision on, 0 for one without a
 // [Period].
 func (d *Debts) End(i int) time.Duration {
-	if d.ends == nil {
+	if d.more == nil || d.more.ends == nil {
 		return 0
 	}
-	return (*d.ends)[i]
+	return d.more.ends[i]
 }
 
 // SetEnd sets for how long the period of charge i lasts, of n charges.
 func (d *Debts) SetEnd(i, n int, end time.Duration) {
-	if d.ends == nil {
-		ends := make([]time.Duration, n)
-		d.ends = &ends
+	if d.more == nil {
+		d.more = new(moreDebts)
 	}
-	(*d.ends)[i] = end
+	if d.more.ends == nil {
+		d.more.ends = make([]time.Duration, n)
+	}
+	d.more.ends[i] = end
 }

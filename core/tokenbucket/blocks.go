@@ -107,7 +107,8 @@ func (l *Limiter) allowLeased(ctx context.Context, key string, plan *fixedPlan, 
 		switch {
 		case b == nil, waited && !b.taken, now < b.slow:
 			bs.mu.Unlock()
-			return l.take(ctx, key, plan, plan.charges(1), 0, nil, d)
+			r := l.request(key, plan.charges(1))
+			return l.take(ctx, plan, &r, nil, d)
 		case b.left > 0 && now < b.until && b.isOf(plan):
 			b.left--
 			*d = b.last
@@ -148,7 +149,9 @@ func (l *Limiter) takeBlock(
 		close(b.taking)
 		b.taking = nil
 	}()
-	err := l.take(ctx, key, plan, plan.charges(1), size, nil, d)
+	r := l.request(key, plan.charges(1))
+	r.AtMost = size
+	err := l.take(ctx, plan, &r, nil, d)
 	replied := time.Since(l.blocks.start)
 	l.blocks.mu.Lock()
 	defer l.blocks.mu.Unlock()

@@ -35,6 +35,9 @@ type Decision struct {
 	Allowed bool
 	// Source is where it was made.
 	Source Source
+
+	standIn bool // the store's stand-in made it
+
 	// RetryAfter is how long to wait until the same cost can be afforded, if no other caller takes
 	// tokens of the key first. Zero when allowed.
 	RetryAfter time.Duration
@@ -46,9 +49,7 @@ type Decision struct {
 
 	plan  *fixedPlan
 	debts store.Debts
-	asked []store.Charge // those that were not made
-
-	standIn bool // the store's stand-in made it
+	asked *[]store.Charge // those that were not made, or nil
 }
 
 // read sets what a store replied to charges; about others, it has only looked at the buckets.
@@ -62,13 +63,23 @@ func (d *Decision) read(reply *store.TakeReply, charges, others []store.Charge) 
 		charges = others
 	}
 	if others != nil || !reply.Allowed { // else the debts have the charges already
-		d.asked = charges
-		for i := range charges {
-			d.RetryAfter = max(d.RetryAfter, d.plan.meters[i].wait(reply.Debts.At(i), charges[i].Cost, d.debts.End(i)))
-		}
-		d.RetryAfter = max(d.RetryAfter, ceil(reply.Held))
+		d.deny(charges)
 	}
 	d.Allowed = reply.Allowed && d.RetryAfter == 0
+}
+
+// deny sets what charges that were not made have to wait for.
+func (d *Decision) deny(charges []store.Charge) {
+	if one := &d.plan.one; len(*one) > 0 && &charges[0] == &(*one)[0] {
+		d.asked = one
+	} else {
+		asked := charges
+		d.asked = &asked
+	}
+	for i := range charges {
+		d.RetryAfter = max(d.RetryAfter, d.plan.meters[i].wait(d.debts.At(i), charges[i].Cost, d.debts.End(i)))
+	}
+	d.RetryAfter = max(d.RetryAfter, ceil(d.Held))
 }
 
 // Limits returns how each limit of the plan stands after the decision, in the plan's order: none if
@@ -88,7 +99,7 @@ func (d *Decision) AppendLimits(states []LimitState) []LimitState {
 	for i := range d.plan.meters {
 		cost := time.Duration(0)
 		if d.asked != nil {
-			cost = d.asked[i].Cost
+			cost = (*d.asked)[i].Cost
 		}
 		states = append(states, LimitState{})
 		d.plan.meters[i].tell(&states[len(states)-1], d.debts.At(i), cost, d.debts.End(i))

@@ -32,6 +32,7 @@ import (
 // called concurrently.
 type Limiter struct {
 	store  store.Buckets
+	quick  store.QuickBuckets // the store, or nil
 	name   string
 	parent *Limiter // or nil
 	plan   atomic.Pointer[compiledPlan]
@@ -78,6 +79,7 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		store: st, name: name, parent: c.parent, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
 		closed: make(chan struct{}),
 	}
+	l.quick, _ = st.(store.QuickBuckets)
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
 	}
@@ -178,7 +180,8 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 	if err != nil {
 		return d, err
 	}
-	err = l.take(ctx, key, plan, plan.charges(0), 0, plan.charges(1), &d)
+	r := l.request(key, plan.charges(0))
+	err = l.take(ctx, plan, &r, plan.charges(1), &d)
 	return d, err
 }
 
@@ -194,7 +197,9 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decis
 	if err != nil {
 		return d, err
 	}
-	if err = l.take(ctx, key, plan, plan.charges(1), n, nil, &d); err == nil && len(plan.meters) == 0 {
+	r := l.request(key, plan.charges(1))
+	r.AtMost = n
+	if err = l.take(ctx, plan, &r, nil, &d); err == nil && len(plan.meters) == 0 {
 		d.Taken = n
 	}
 	return d, err
@@ -227,8 +232,12 @@ func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
 }
 
 // request returns a request about the buckets of a key.
-func (l *Limiter) request(key string, charges []store.Charge) store.TokenRequest {
-	return store.TokenRequest{Limiter: l.name, Key: key, Home: l.home(key), Charges: charges}
+func (l *Limiter) request(key string, charges []store.Charge) (r store.TokenRequest) {
+	r.Limiter, r.Key, r.Charges = l.name, key, charges
+	if l.parent != nil {
+		r.Home = l.home(key)
+	}
+	return r
 }
 
 // decide makes a decision about n tokens in place: returning it would copy it several times, which
@@ -250,25 +259,39 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, first bool, d
 	if l.blocks != nil && n == 1 && len(plan.meters) > 0 {
 		return l.allowLeased(ctx, key, plan, d)
 	}
-	return l.take(ctx, key, plan, plan.charges(n), 0, nil, d)
+	return l.takeOnce(ctx, key, plan, plan.charges(n), d)
 }
 
-// take makes a decision about charges in place, which are made up to atMost times if that is not zero. If
-// it is about others, to the same buckets, it only looks at them.
-func (l *Limiter) take(
-	ctx context.Context, key string, plan *fixedPlan, charges []store.Charge, atMost int64, others []store.Charge, d *Decision,
-) error {
-	began := l.telemetry.Begin(ctx)
+// takeOnce makes a decision about charges in place.
+func (l *Limiter) takeOnce(ctx context.Context, key string, plan *fixedPlan, charges []store.Charge, d *Decision) error {
+	if l.quick != nil && len(charges) == 1 && charges[0].Period == nil {
+		began := l.telemetry.Begin(ctx)
+		if debt, allowed, decided := l.quick.TakeQuickly(ctx, l.name, key, &charges[0]); decided {
+			d.plan, d.debts, d.Allowed = plan, store.OneDebt(debt), allowed
+			if !allowed {
+				d.deny(charges)
+			}
+			l.telemetry.End(ctx, began, resultOf(d, nil), nil)
+			return nil
+		}
+	}
+	r := l.request(key, charges)
+	return l.take(ctx, plan, &r, nil, d)
+}
+
+// take makes a decision in place. If it is about others than the request's charges, to the same
+// buckets, it only looks at them.
+func (l *Limiter) take(ctx context.Context, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision) error {
 	if len(plan.meters) == 0 {
 		d.plan, d.Allowed = plan, true
-		l.telemetry.End(ctx, began, telemetry.RateLimitAcquired, nil)
+		l.telemetry.End(ctx, l.telemetry.Begin(ctx), telemetry.RateLimitAcquired, nil)
 		return nil
 	}
-	// A request is large: made here, it is copied once.
-	reply, err := l.store.TakeTokens(ctx, store.TokenRequest{Limiter: l.name, Key: key, Home: l.home(key), Charges: charges, AtMost: atMost})
+	began := l.telemetry.Begin(ctx)
+	reply, err := l.store.TakeTokens(ctx, *r)
 	if err == nil {
 		d.plan = plan
-		d.read(&reply, charges, others)
+		d.read(&reply, r.Charges, others)
 	}
 	l.telemetry.End(ctx, began, resultOf(d, err), err)
 	return err

@@ -73,7 +73,7 @@ func (l *Limiter) ReserveN(ctx context.Context, key string, n int64) (*Reservati
 }
 
 func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) (*Reservation, error) {
-	if err := l.take(ctx, r.key, plan, r.reserved, 0, nil, &r.Decision); err != nil {
+	if err := l.takeOnce(ctx, r.key, plan, r.reserved, &r.Decision); err != nil {
 		return nil, err
 	}
 	r.settled = !r.Allowed

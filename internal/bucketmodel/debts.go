@@ -248,8 +248,20 @@ func (d *debts) holdFor(name bucketName, span time.Duration) {
 	d.states[name] = s
 }
 
+// ask makes a decision, in each of the ways that the store has.
+func (d *debts) ask(r store.TokenRequest, more []store.TokenRequest) (store.TakeReply, error) {
+	quick, ok := d.buckets.(store.QuickBuckets)
+	ok = ok && len(more) == 0 && len(r.Charges) == 1 && r.Charges[0].Period == nil && r.AtMost == 0
+	if ok && rapid.Bool().Draw(d.t, "quickly") {
+		if debt, allowed, decided := quick.TakeQuickly(d.t.Context(), r.Limiter, r.Key, &r.Charges[0]); decided {
+			return store.TakeReply{Allowed: allowed, Debts: store.OneDebt(debt)}, nil
+		}
+	}
+	return d.buckets.TakeTokens(d.t.Context(), r, more...)
+}
+
 func (d *debts) take(r store.TokenRequest, more ...store.TokenRequest) {
-	reply, err := d.buckets.TakeTokens(d.t.Context(), r, more...)
+	reply, err := d.ask(r, more)
 	all := append([]store.TokenRequest{r}, more...)
 	near := !slices.ContainsFunc(more, func(q store.TokenRequest) bool { return q.InHome() != r.InHome() })
 	if errors.Is(err, store.ErrManySlots) && !near {
