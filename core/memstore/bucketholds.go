@@ -17,9 +17,11 @@ func (s *Store) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Dur
 	}
 	now, b, all := time.Since(s.start), &s.buckets, requests{&r, nil}
 	end := now + min(d, holdMark/2)
-	set := b.lock(all)
-	defer b.unlock(set)
 	number, hash := b.shardOf(r.Key)
+	var set shardSet
+	set.add(number)
+	b.lock(set)
+	defer b.unlock(set)
 	shard := &b.shards[number]
 	t := &shard.table
 	for i := range r.Charges {
@@ -66,10 +68,12 @@ func (s *Store) ResetTokens(ctx context.Context, r store.TokenRequest) error {
 	if len(r.Key) > maxKey {
 		return errKey(r.Key)
 	}
-	b, all := &s.buckets, requests{&r, nil}
-	set := b.lock(all)
-	defer b.unlock(set)
+	b := &s.buckets
 	number, hash := b.shardOf(r.Key)
+	var set shardSet
+	set.add(number)
+	b.lock(set)
+	defer b.unlock(set)
 	t := &b.shards[number].table
 	for i := range r.Charges {
 		limit := b.spaces.ofLimit(r.Limiter, r.Charges[i].Bucket)

@@ -120,40 +120,19 @@ func (r requests) has(key string) bool {
 	return false
 }
 
-// before returns what requests before k cost a bucket of its key, and whether any of them is about
-// it.
-func (r requests) before(k int, bucket string) (cost time.Duration, again bool) {
-	q := r.at(k)
-	for j := range k {
-		p := r.at(j)
-		if p.Key != q.Key || p.Limiter != q.Limiter {
-			continue
-		}
-		for i := range p.Charges {
-			if p.Charges[i].Bucket == bucket {
-				cost, again = cost+p.Charges[i].Cost, true
-			}
-		}
-	}
-	return cost, again
-}
-
 // shardSet is a set of shards.
 type shardSet [maxShards / 64]uint64
 
-// lock locks the shards of all keys, in the order of their numbers, so that decisions do not wait
-// for each other in a circle.
-func (b *buckets) lock(all requests) (set shardSet) {
-	for k := range all.len() {
-		n, _ := b.shardOf(all.at(k).Key)
-		set[n/64] |= 1 << (n % 64)
-	}
+func (s *shardSet) add(number int) { s[number/64] |= 1 << (number % 64) }
+
+// lock locks shards in the order of their numbers, so that decisions do not wait for each other in a
+// circle.
+func (b *buckets) lock(set shardSet) {
 	for i, some := range set {
 		for ; some != 0; some &= some - 1 {
 			b.shards[i*64+bits.TrailingZeros64(some)].mu.Lock()
 		}
 	}
-	return set
 }
 
 func (b *buckets) unlock(set shardSet) {
@@ -166,88 +145,132 @@ func (b *buckets) unlock(set shardSet) {
 	}
 }
 
-// takeAll makes several charges, or none: it reads all buckets before it writes any.
-func (b *buckets) takeAll(all requests, now time.Duration) (reply store.TakeReply, err error) {
-	at := b.at(now, all)
-	set := b.lock(all)
-	defer b.unlock(set)
-	count := 0
-	for k := range all.len() {
-		count += len(all.at(k).Charges)
-	}
-	reply.Debts = store.MakeDebts(count)
-	allowed, again, atMost, n := true, false, all.first.AtMost, 0
+// asked is a charge of a decision, and its bucket.
+type asked struct {
+	*store.Charge
+	place
+	found
+	shard   *bucketShard
+	request int // its number
+}
+
+// fewAsked are the charges of most decisions, for which a goroutine's stack has room.
+type fewAsked [4]asked
+
+// ask appends the charges of requests to asks, which are not yet looked up, and returns the shards
+// of their buckets, which are not yet locked.
+func (b *buckets) ask(all requests, asks []asked) (_ []asked, set shardSet, err error) {
 	for k := range all.len() {
 		r := all.at(k)
 		number, hash := b.shardOf(r.Key)
-		shard := &b.shards[number]
 		for i := range r.Charges {
-			c := &r.Charges[i]
-			p, err := b.place(r.Limiter, r.Key, c, hash)
+			p, err := b.place(r.Limiter, r.Key, &r.Charges[i], hash)
 			if err != nil {
-				return store.TakeReply{}, err
+				return nil, set, err
 			}
-			f := b.look(&shard.table, &p, c, at)
-			f.report(&reply.Debts, c, n, count)
-			n++
-			held := b.held(&shard.table, &p, now)
-			reply.Held = max(reply.Held, held)
-			before, repeated := time.Duration(0), false
-			if k > 0 && allowed { // so that what is added stays within capacities
-				before, repeated = all.before(k, c.Bucket)
-			}
-			again = again || repeated
-			if c.Cost == 0 {
-				continue
-			}
-			allowed = allowed && held == 0 && c.Fits(f.debt+before)
-			if atMost > 0 && allowed {
-				atMost = min(atMost, int64((c.Capacity-f.debt)/c.Cost))
-			}
-			if !f.ok && before == 0 {
-				shard.missing++
-			}
+			asks = append(asks, asked{})
+			a := &asks[len(asks)-1] // in place: it is large
+			a.Charge, a.place, a.shard, a.request = &r.Charges[i], p, &b.shards[number], k
+			set.add(number)
+		}
+	}
+	return asks, set, nil
+}
+
+// earlier returns what charges before n cost the same bucket, and whether there are any.
+func earlier(asks []asked, n int) (cost time.Duration, any bool) {
+	a := &asks[n]
+	for i := range n {
+		if p := &asks[i]; p.hash == a.hash && p.limit == a.limit && p.id.key == a.id.key {
+			cost, any = cost+p.Cost, true
+		}
+	}
+	return cost, any
+}
+
+// makeRoomFor makes room for all slots that the charges are about to add, and reports whether slots
+// may have moved for that.
+func (b *buckets) makeRoomFor(asks []asked, all requests, now time.Duration) (moved bool, err error) {
+	for n := range asks {
+		shard := asks[n].shard
+		if shard.table.count+shard.missing <= shard.limit {
+			continue
+		}
+		if moved = true; !b.makeRoom(shard, shard.missing, all, now) {
+			return moved, store.ErrFull
+		}
+	}
+	return moved, nil
+}
+
+// takeAll makes several charges, or none: it reads all buckets before it writes any.
+func (b *buckets) takeAll(all requests, now time.Duration) (reply store.TakeReply, err error) {
+	var few fewAsked
+	asks, set, err := b.ask(all, few[:0])
+	if err != nil {
+		return reply, err
+	}
+	at := b.at(now, all)
+	b.lock(set)
+	defer b.unlock(set)
+	reply.Debts = store.MakeDebts(len(asks))
+	allowed, again, atMost := true, false, all.first.AtMost
+	for n := range asks {
+		a := &asks[n]
+		a.found = b.look(&a.shard.table, &a.place, a.Charge, at)
+		a.report(&reply.Debts, a.Charge, n, len(asks))
+		held := b.held(&a.shard.table, &a.place, now)
+		reply.Held = max(reply.Held, held)
+		before, repeated := time.Duration(0), false
+		if a.request > 0 && allowed { // so that what is added stays within capacities
+			before, repeated = earlier(asks, n)
+		}
+		again = again || repeated
+		if a.Cost == 0 {
+			continue
+		}
+		allowed = allowed && held == 0 && a.Fits(a.debt+before)
+		if atMost > 0 && allowed {
+			atMost = min(atMost, int64((a.Capacity-a.debt)/a.Cost))
+		}
+		if !a.ok && before == 0 {
+			a.shard.missing++
 		}
 	}
 	if !allowed {
 		return reply, nil
 	}
-	for k := range all.len() {
-		number, _ := b.shardOf(all.at(k).Key)
-		if shard := &b.shards[number]; !b.makeRoom(shard, shard.missing, all, now) {
-			return store.TakeReply{}, store.ErrFull
-		}
+	moved, err := b.makeRoomFor(asks, all, now)
+	if err != nil {
+		return store.TakeReply{}, err
 	}
-	b.charge(all, max(atMost, 1), &reply.Debts, count, at)
+	moved = moved || again
+	b.charge(asks, max(atMost, 1), moved, &reply.Debts, at)
 	if again { // what was charged first has grown since
-		b.charge(all, 0, &reply.Debts, count, at)
+		b.charge(asks, 0, true, &reply.Debts, at)
 	}
 	reply.Allowed, reply.Taken = true, atMost
 	return reply, nil
 }
 
-// charge adds so many times the cost of every charge, for which there is room, and reads all debts,
-// of which there are count.
-func (b *buckets) charge(all requests, times int64, debts *store.Debts, count int, at instant) {
-	n := 0
-	for k := range all.len() {
-		r, text := all.at(k), ""
-		number, hash := b.shardOf(r.Key)
-		shard := &b.shards[number]
-		for i := range r.Charges {
-			c := &r.Charges[i]
-			p, err := b.place(r.Limiter, r.Key, c, hash)
-			if err != nil {
-				continue // it had a place when the decision was made
-			}
-			f := b.look(&shard.table, &p, c, at)
-			if cost := c.Cost * time.Duration(times); cost > 0 {
-				f.debt += cost
-				b.keep(&shard.table, &p, c, f, at, &text)
-			}
-			f.report(debts, c, n, count)
-			n++
+// charge adds so many times the cost of every charge, for which there is room, and reads all debts.
+// It looks for the buckets again if their slots may have moved.
+func (b *buckets) charge(asks []asked, times int64, moved bool, debts *store.Debts, at instant) {
+	text, request := "", 0
+	for n := range asks {
+		a := &asks[n]
+		if a.request != request {
+			text, request = "", a.request
 		}
+		if moved {
+			a.found = b.look(&a.shard.table, &a.place, a.Charge, at)
+		}
+		if cost := a.Cost * time.Duration(times); cost > 0 {
+			a.debt += cost
+			moved = moved || !a.ok
+			b.keep(&a.shard.table, &a.place, a.Charge, a.found, at, &text)
+		}
+		a.report(debts, a.Charge, n, len(asks))
 	}
 }
 
@@ -271,48 +294,51 @@ func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (reply s
 		return reply, err
 	}
 	now, b, all := time.Since(s.start), &s.buckets, requests{&r, nil}
+	var few fewAsked
+	asks, set, err := b.ask(all, few[:0])
+	if err != nil {
+		return reply, err
+	}
 	at := b.at(now, all)
-	set := b.lock(all)
+	b.lock(set)
 	defer b.unlock(set)
-	number, hash := b.shardOf(r.Key)
-	shard, text := &b.shards[number], ""
-	for i := range r.Charges {
-		c := &r.Charges[i]
-		p, err := b.place(r.Limiter, r.Key, c, hash)
-		if err != nil {
-			return reply, err
-		}
-		if f := b.look(&shard.table, &p, c, at); !f.ok && c.Cost > 0 {
-			shard.missing++
+	for n := range asks {
+		a := &asks[n]
+		a.found = b.look(&a.shard.table, &a.place, a.Charge, at)
+		if !a.ok && a.Cost > 0 {
+			a.shard.missing++
 		}
 	}
-	if !b.makeRoom(shard, shard.missing, all, now) {
-		return reply, store.ErrFull
+	moved, err := b.makeRoomFor(asks, all, now)
+	if err != nil {
+		return reply, err
 	}
-	reply.Allowed, reply.Debts = true, store.MakeDebts(len(r.Charges))
-	for i := range r.Charges {
-		c := &r.Charges[i]
-		p, err := b.place(r.Limiter, r.Key, c, hash)
-		if err != nil {
-			return reply, err
+	reply.Allowed, reply.Debts = true, store.MakeDebts(len(asks))
+	text := ""
+	for n := range asks {
+		a := &asks[n]
+		t := &a.shard.table
+		if moved {
+			a.found = b.look(t, &a.place, a.Charge, at)
 		}
-		f := b.look(&shard.table, &p, c, at)
-		if most := c.Capacity + c.Overdraft; c.Cost > most-f.debt {
-			reply.Allowed, f.debt = false, most
+		if most := a.Capacity + a.Overdraft; a.Cost > most-a.debt {
+			reply.Allowed, a.debt = false, most
 		} else {
-			f.debt = max(f.debt+c.Cost, 0)
+			a.debt = max(a.debt+a.Cost, 0)
 		}
-		if c.Period != nil && f.debt == 0 {
-			_, f.left = c.Used(0, 0, at.wall)
+		if a.Period != nil && a.debt == 0 {
+			_, a.left = a.Used(0, 0, at.wall)
 		}
-		f.report(&reply.Debts, c, i, len(r.Charges))
-		reply.Held = max(reply.Held, b.held(&shard.table, &p, now))
+		a.report(&reply.Debts, a.Charge, n, len(asks))
+		reply.Held = max(reply.Held, b.held(t, &a.place, now))
 		switch {
-		case c.Cost == 0:
-		case f.debt > 0:
-			b.keep(&shard.table, &p, c, f, at, &text)
-		case f.ok:
-			shard.table.remove(f.slot)
+		case a.Cost == 0:
+		case a.debt > 0:
+			moved = moved || !a.ok
+			b.keep(t, &a.place, a.Charge, a.found, at, &text)
+		case a.ok:
+			moved = true
+			t.remove(a.slot)
 		}
 	}
 	return reply, nil

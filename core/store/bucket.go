@@ -46,8 +46,8 @@ type Buckets interface {
 	ResetTokens(ctx context.Context, r TokenRequest) error
 }
 
-// QuickBuckets is a store of buckets that makes the decision that most are with less to copy than
-// TakeTokens: core/memstore implements it.
+// QuickBuckets is a store of buckets in process memory, whose calls wait for nothing, as that of
+// core/memstore. It makes the decision that most are with less to copy than TakeTokens.
 type QuickBuckets interface {
 	Buckets
 
@@ -177,17 +177,16 @@ type TakeReply struct {
 	Debts Debts
 }
 
-// Debts are the debts of the buckets of charges, in their order, and the ends of their periods. A
-// single one without a period needs no allocation.
+// Debts are the debts of the buckets of charges, in their order, and the ends of their periods. Two
+// without a period need no allocation.
 type Debts struct {
-	first time.Duration
-	more  *moreDebts // nil for a single one without a period
+	first, second time.Duration
+	more          *moreDebts // or nil
 }
 
 type moreDebts struct {
-	others []time.Duration
-	ends   []time.Duration  // of periods, nil if there are none
-	few    [3]time.Duration // of others: most have as many at most
+	others []time.Duration // the third, and those that follow
+	ends   []time.Duration // of periods, nil if there are none
 }
 
 // OneDebt returns the Debts of one charge.
@@ -195,32 +194,32 @@ func OneDebt(d time.Duration) Debts { return Debts{first: d} }
 
 // MakeDebts returns n debts of zero.
 func MakeDebts(n int) Debts {
-	if n < 2 {
+	if n < 3 {
 		return Debts{}
 	}
-	more := new(moreDebts)
-	if n-1 <= len(more.few) {
-		more.others = more.few[:n-1]
-	} else {
-		more.others = make([]time.Duration, n-1)
-	}
-	return Debts{more: more}
+	return Debts{more: &moreDebts{others: make([]time.Duration, n-2)}}
 }
 
 // At returns debt i.
 func (d *Debts) At(i int) time.Duration {
-	if i == 0 {
+	switch i {
+	case 0:
 		return d.first
+	case 1:
+		return d.second
 	}
-	return d.more.others[i-1]
+	return d.more.others[i-2]
 }
 
 // Set sets debt i.
 func (d *Debts) Set(i int, debt time.Duration) {
-	if i == 0 {
+	switch i {
+	case 0:
 		d.first = debt
-	} else {
-		d.more.others[i-1] = debt
+	case 1:
+		d.second = debt
+	default:
+		d.more.others[i-2] = debt
 	}
 }
 

@@ -36,6 +36,7 @@ type Limiter struct {
 	name   string
 	parent *Limiter // or nil
 	plan   atomic.Pointer[compiledPlan]
+	merged atomic.Pointer[mergedPlan] // of the last All that began with this limiter, or nil
 
 	namesake  *namesake.Member
 	telemetry *telemetry.RateLimit

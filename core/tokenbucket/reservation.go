@@ -43,7 +43,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost) (*Reservat
 	if err != nil {
 		return nil, err
 	}
-	r := &Reservation{limiter: l, key: key, at: time.Now()}
+	r := l.reservation(key, plan)
 	if r.reserved, err = plan.estimate(cost, &r.reduced); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,17 @@ func (l *Limiter) ReserveN(ctx context.Context, key string, n int64) (*Reservati
 	if l.candidate != nil {
 		l.tryCandidate(ctx, key, func(*meter) int64 { return n })
 	}
-	return l.reserve(ctx, &Reservation{limiter: l, key: key, at: time.Now(), reserved: plan.charges(n)}, plan)
+	r := l.reservation(key, plan)
+	r.reserved = plan.charges(n)
+	return l.reserve(ctx, r, plan)
+}
+
+func (l *Limiter) reservation(key string, plan *fixedPlan) *Reservation {
+	r := &Reservation{limiter: l, key: key}
+	if plan.dated {
+		r.at = time.Now()
+	}
+	return r
 }
 
 func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) (*Reservation, error) {
@@ -82,27 +92,36 @@ func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) 
 
 // estimate returns the charges of a cost, each of which is a burst at most.
 func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
-	for unit, n := range cost {
+	charges, known := make([]store.Charge, len(p.meters)), 0
+	for i := range p.meters {
+		m := &p.meters[i]
+		n, ok := cost[m.unit]
 		if n < 0 {
 			return nil, ErrInvalidCost
 		}
-		if len(p.meters) > 0 && !p.counts(unit) {
-			return nil, fmt.Errorf("%w: %q", ErrUnknownUnit, unit)
+		if ok && !p.counts(m.unit, i) {
+			known++
 		}
-	}
-	charges := make([]store.Charge, len(p.meters))
-	for i := range p.meters {
-		m := &p.meters[i]
-		n := cost[m.unit]
 		*reduced = *reduced || n > m.burst
 		charges[i] = m.charge(min(n, m.burst))
+	}
+	if known == len(cost) {
+		return charges, nil
+	}
+	for unit, n := range cost { // a map takes long to walk through
+		switch {
+		case n < 0:
+			return nil, ErrInvalidCost
+		case len(p.meters) > 0 && !p.counts(unit, len(p.meters)):
+			return nil, fmt.Errorf("%w: %q", ErrUnknownUnit, unit)
+		}
 	}
 	return charges, nil
 }
 
-// counts reports whether a limit of the plan counts a unit.
-func (p *fixedPlan) counts(unit string) bool {
-	for i := range p.meters {
+// counts reports whether one of the first n limits of the plan counts a unit.
+func (p *fixedPlan) counts(unit string, n int) bool {
+	for i := range n {
 		if p.meters[i].unit == unit {
 			return true
 		}
@@ -118,11 +137,12 @@ type Reservation struct {
 	limiter  *Limiter
 	key      string
 	reserved []store.Charge // of the decision's plan
-	at       time.Time
+	at       time.Time      // zero unless one of them is of a calendar
 	reduced  bool
 
 	mu      sync.Mutex
-	used    []int64 // of each limit, or unreported; nil before the first report
+	used    []int64  // of each limit, or unreported; nil before the first report
+	few     [2]int64 // what used is of, if there are no more limits
 	settled bool
 }
 
@@ -161,7 +181,7 @@ func (r *Reservation) Use(unit string, n int64) error {
 	switch {
 	case r.settled:
 		return ErrSettled
-	case len(r.plan.meters) > 0 && !r.plan.counts(unit):
+	case len(r.plan.meters) > 0 && !r.plan.counts(unit, len(r.plan.meters)):
 		return fmt.Errorf("%w: %q", ErrUnknownUnit, unit)
 	}
 	uses := r.uses()
@@ -176,7 +196,11 @@ func (r *Reservation) Use(unit string, n int64) error {
 // uses returns what was used of each limit. The caller holds mu.
 func (r *Reservation) uses() []int64 {
 	if r.used == nil {
-		r.used = make([]int64, len(r.plan.meters))
+		if n := len(r.plan.meters); n <= len(r.few) {
+			r.used = r.few[:n]
+		} else {
+			r.used = make([]int64, n)
+		}
 		for i := range r.used {
 			r.used[i] = unreported
 		}
@@ -248,8 +272,12 @@ const settleTimeout = 5 * time.Second
 
 // settle sends a settlement once.
 func (l *Limiter) settle(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
+	if l.quick == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, settleTimeout)
+		defer cancel()
+	}
 	return l.store.SettleTokens(ctx, r)
 }
 

@@ -36,8 +36,11 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 	if err != nil {
 		return d, err
 	}
+	if len(asks) == 0 {
+		return Decision{Allowed: true}, nil
+	}
 	var few [4]*fixedPlan
-	plans, limits := few[:0], 0
+	plans := few[:0]
 	for _, a := range asks {
 		plan, err := a.limiter.limits(ctx, a.key)
 		if err != nil {
@@ -46,25 +49,30 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		if err := plan.affords(a.n); err != nil {
 			return d, err
 		}
-		plans, limits = append(plans, plan), limits+len(plan.meters)
+		plans = append(plans, plan)
 	}
-	requests, asked := make([]store.TokenRequest, 0, len(asks)), make([]store.Charge, 0, limits)
-	merged := &fixedPlan{meters: make([]meter, 0, limits)}
 	var first *Limiter
+	var r store.TokenRequest
+	var more []store.TokenRequest
+	merged := merge(asks, plans)
+	charges := merged.one
 	for i, a := range asks {
-		plan := plans[i]
-		if len(plan.meters) == 0 {
+		limits := len(plans[i].meters)
+		if limits == 0 {
 			continue
 		}
-		if first == nil {
-			first = a.limiter
-		} else if first.store != a.limiter.store {
+		its := charges[:limits:limits]
+		charges = charges[limits:]
+		switch {
+		case first == nil:
+			first, r = a.limiter, a.limiter.request(a.key, its)
+			continue
+		case first.store != a.limiter.store:
 			return d, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w", first.name, a.limiter.name, store.ErrManySlots)
+		case more == nil:
+			more = make([]store.TokenRequest, 0, len(asks)-i)
 		}
-		charges := plan.charges(a.n)
-		requests = append(requests, a.limiter.request(a.key, charges))
-		merged.meters = append(merged.meters, plan.meters...)
-		asked = append(asked, charges...)
+		more = append(more, a.limiter.request(a.key, its))
 	}
 	d.plan = merged
 	if first == nil {
@@ -72,9 +80,9 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		return d, nil
 	}
 	began := first.telemetry.Begin(ctx)
-	reply, err := first.store.TakeTokens(ctx, requests[0], requests[1:]...)
+	reply, err := first.store.TakeTokens(ctx, r, more...)
 	if err == nil {
-		d.read(&reply, asked, nil)
+		d.read(&reply, merged.one, nil)
 	}
 	for _, a := range asks {
 		a.limiter.telemetry.End(ctx, began, resultOf(&d, err), err)
@@ -83,6 +91,45 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		return Decision{}, err
 	}
 	return d, nil
+}
+
+// mergedPlan is one of the limits of several keys, whose charges are of certain numbers of tokens.
+type mergedPlan struct {
+	fixedPlan
+	parts []*fixedPlan
+	ns    []int64
+}
+
+// merge returns the limits of all plans, and what the asks charge. A limiter remembers those of the
+// last decision that began with it, since most have the same plans and numbers.
+func merge(asks []Ask, plans []*fixedPlan) *fixedPlan {
+	last := &asks[0].limiter.merged
+	if m := last.Load(); m != nil && m.is(asks, plans) {
+		return &m.fixedPlan
+	}
+	m := &mergedPlan{parts: slices.Clone(plans)}
+	for i, plan := range plans {
+		m.ns = append(m.ns, asks[i].n)
+		m.meters = append(m.meters, plan.meters...)
+		m.one = append(m.one, plan.charges(asks[i].n)...)
+		m.dated = m.dated || plan.dated
+	}
+	if !m.dated {
+		last.Store(m)
+	}
+	return &m.fixedPlan
+}
+
+func (m *mergedPlan) is(asks []Ask, plans []*fixedPlan) bool {
+	if !slices.Equal(m.parts, plans) {
+		return false
+	}
+	for i, n := range m.ns {
+		if n != asks[i].n {
+			return false
+		}
+	}
+	return true
 }
 
 // together returns asks with those for the same key of a limiter as one.

@@ -97,6 +97,34 @@ func TestAllRefuses(t *testing.T) {
 	})
 }
 
+// What a limiter remembers of its last decision is not used for other numbers, plans or limiters.
+func TestAllAfterAnother(t *testing.T) {
+	st := memstore.New()
+	users := must(tokenbucket.New(st, "users", tokenbucket.PerDay(10)))
+	teams := must(tokenbucket.New(st, "teams", tokenbucket.PerDay(100)))
+	regions := must(tokenbucket.New(st, "regions", tokenbucket.PerDay(1000)))
+	want := []int64{10, 100}
+	ask := func(other *tokenbucket.Limiter, n, m int64) {
+		t.Helper()
+		d := must(tokenbucket.All(t.Context(), users.Ask("ann", n), other.Ask("red", m)))
+		want[0], want[1] = want[0]-n, want[1]-m
+		if l := d.Limits(); !d.Allowed || l[0].Remaining != want[0] || l[1].Remaining != want[1] || l[1].Name != other.Name() {
+			t.Errorf("%d and %d: %+v, want %d left", n, m, l, want)
+		}
+	}
+	ask(teams, 1, 1)
+	ask(teams, 1, 1)
+	ask(teams, 2, 1)
+	ask(teams, 1, 2)
+	if err := teams.SetPlan(tokenbucket.PerDay(50)); err != nil {
+		t.Fatal(err)
+	}
+	want[1] = 45
+	ask(teams, 1, 2)
+	want[1] = 1000
+	ask(regions, 1, 2)
+}
+
 func TestWithin(t *testing.T) {
 	st := memstore.New()
 	organisations := must(tokenbucket.New(st, "organisations", tokenbucket.PerMinute(100)))
