@@ -185,28 +185,38 @@ func readDecisions(reply any, decisions int) ([]any, error) {
 	return replies, nil
 }
 
-// readDecision reads one of those replies. Its short form is a debt, or -1 less the debt of a
-// denial.
+// readDecision reads one of those replies. Its short form is the debts, of which the first is -1
+// less itself after a denial.
 func readDecision(reply any, charges int) (store.TakeReply, error) {
-	switch r := reply.(type) {
-	case int64:
-		switch {
-		case charges != 1:
-			return store.TakeReply{}, script.ErrOddReply
-		case r < 0:
-			return store.TakeReply{Debts: store.OneDebt(time.Duration(-1 - r))}, nil
-		default:
-			return store.TakeReply{Allowed: true, Taken: 1, Debts: store.OneDebt(time.Duration(r))}, nil
-		}
-	case []any:
-		if len(r) != 1 {
-			return readLongDecision(r, charges)
-		}
-		if text, ok := r[0].(string); ok {
+	list, ok := reply.([]any)
+	if !ok && charges == 1 {
+		return readShortDecision([]any{reply})
+	}
+	if len(list) == 1 {
+		if text, ok := list[0].(string); ok {
 			return store.TakeReply{}, redisfault.Explain(scriptError(text), false)
 		}
 	}
-	return store.TakeReply{}, script.ErrOddReply
+	if len(list) == charges && charges > 1 {
+		return readShortDecision(list)
+	}
+	return readLongDecision(list, charges)
+}
+
+func readShortDecision(debts []any) (store.TakeReply, error) {
+	r := &script.Reader{Left: debts}
+	take := store.TakeReply{Allowed: true, Taken: 1, Debts: store.MakeDebts(len(debts))}
+	for i := range debts {
+		debt := r.Number()
+		if i == 0 && debt < 0 {
+			take.Allowed, take.Taken, debt = false, 0, -1-debt
+		}
+		take.Debts.Set(i, time.Duration(debt))
+	}
+	if r.Err != nil {
+		return store.TakeReply{}, script.ErrOddReply
+	}
+	return take, nil
 }
 
 // readLongDecision reads the long form: how often it was charged, for how many microseconds the

@@ -27,7 +27,7 @@ local function faked(send)
       local now = real.call('GET', 'clock')
       return {string.sub(now, 1, -7), tostring(tonumber(string.sub(now, -6)))}
     end
-    local key, value, px, ms, nx = ...
+    local key, value, px, ms = ...
     if name ~= 'SET' then
       return send(name, ...)
     end
@@ -41,9 +41,6 @@ local function faked(send)
     left = left > held and left or held
     if px ~= 'PX' or tonumber(ms) * 1000 <= left or tonumber(ms) * 1000 > left + 1000 then
       error('it is full after ' .. left .. ' µs, and expires after ' .. ms .. ' ms')
-    end
-    if nx then
-      return send('SET', key, value, nx)
     end
     return send('SET', key, value)
   end
@@ -179,4 +176,79 @@ func TestASmallerPlanInABatch(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The decisions of a batch, over few buckets, are those that calls of their own make, and leave the
+// same.
+func TestABatchAgainstItsDecisions(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	rapid.Check(t, func(t *rapid.T) {
+		must := func(err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx := t.Context()
+		must(client.FlushAll(ctx).Err())
+		s := &scriptStore{t: t, client: client, now: time.Now().Truncate(time.Microsecond)}
+		const together, alone = "together:", "alone:"
+		buckets := []string{"a", "b", "c", "d", "e"}
+		for _, prefix := range []string{together, alone} {
+			must(client.LPush(ctx, prefix+"no bucket", "x").Err())
+		}
+		if rapid.IntRange(0, 9).Draw(t, "no bucket") == 0 {
+			buckets = append(buckets, "no bucket")
+		}
+		draw := rapid.Custom(func(t *rapid.T) *decision {
+			d := &decision{times: int64(rapid.SampledFrom([]int{1, 1, 1, settles}).Draw(t, "times"))}
+			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(buckets), 1, 3, rapid.ID).Draw(t, "buckets") {
+				interval := rapid.SampledFrom([]time.Duration{time.Hour, time.Hour, time.Hour, 7 * time.Minute / 3}).Draw(t, "interval")
+				c := store.Charge{Interval: interval, Capacity: 5 * interval, Overdraft: 2 * interval}
+				if c.Cost = interval * time.Duration(rapid.IntRange(0, 2).Draw(t, "cost")); d.times == settles {
+					c.Cost = interval * time.Duration(rapid.IntRange(-3, 3).Draw(t, "settled"))
+				}
+				d.keys, d.charges = append(d.keys, name), append(d.charges, []store.Charge{c})
+			}
+			return d
+		})
+		run := func(prefix string, batch ...*decision) (replies []any) {
+			keys, args := batchArgs(batch)
+			for i := range keys {
+				keys[i] = prefix + keys[i]
+			}
+			reply, err := s.eval(ctx, "take_tokens", keys, args...)
+			must(err)
+			replies, err = readDecisions(reply, len(batch))
+			must(err)
+			return replies
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "batches") {
+			if rapid.IntRange(0, 2).Draw(t, "hold") == 0 {
+				for _, prefix := range []string{together, alone} {
+					_, err := s.eval(ctx, "hold_tokens", []string{prefix + "a"}, int64(time.Minute/time.Microsecond), int64(time.Hour))
+					must(err)
+				}
+			}
+			batch := rapid.SliceOfN(draw, 1, 40).Draw(t, "batch")
+			for i, reply := range run(together, batch...) {
+				n := len(batch[i].keys)
+				got, err := readDecision(reply, n)
+				want, wantErr := readDecision(run(alone, batch[i])[0], n)
+				same := got.Allowed == want.Allowed && got.Held == want.Held && fmt.Sprint(err) == fmt.Sprint(wantErr)
+				for k := range n {
+					same = same && (err != nil || got.Debts.At(k) == want.Debts.At(k))
+				}
+				if !same {
+					t.Fatalf("decision %d of %d, %+v: %+v, %v, alone %+v, %v", i, len(batch), batch[i].charges, got, err, want, wantErr)
+				}
+			}
+			for _, name := range buckets[:5] {
+				if got, want := client.Get(ctx, together+name).Val(), client.Get(ctx, alone+name).Val(); got != want {
+					t.Fatalf("bucket %s is %q, alone %q", name, got, want)
+				}
+			}
+			s.now = s.now.Add(time.Duration(rapid.IntRange(0, 120).Draw(t, "seconds pass")) * time.Second)
+		}
+	})
 }

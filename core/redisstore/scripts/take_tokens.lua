@@ -10,7 +10,8 @@
 -- Returns for each decision {how often it was charged, for how many µs the buckets are held, µs of debt 1, ns of debt 1,
 -- µs of debt 2, ...}: the debts as they are afterwards; if one is of a calendar, how many µs of each one's period are
 -- left follow, or 0. A settlement was charged 0 times if a debt would have become too large. In short, if no bucket is
--- held or of a calendar, it is the ns of an only debt, or -1 less those instead of 0 times; or {error}.
+-- held or of a calendar, it is the ns of an only debt, or {ns of debt 1, ns of debt 2, ...}, the first one as -1 less
+-- those instead of 0 times; or {error}.
 --
 -- lib/bucket_constants.lua describes the value of a bucket. Lua counts integers exactly up to 2^53, which is 285 years in µs, and 104
 -- days in ns: the capacities of most plans are less, and so are their debts.
@@ -38,18 +39,17 @@ local function debtOf(value, limit)
   return debt > 0 and debt or 0
 end
 
--- Writes a bucket with a debt in ns; if it does not exist, only if nx is 'NX'. Returns the reply: a number, or a table.
-local function save(key, debt, interval, nx)
+-- Writes a bucket with a debt in ns. Returns its error, if it fails.
+local function save(key, debt, interval)
+  local done
   if debt == 0 then
-    return try(nx and 'GET' or 'DEL', key)
+    done = try('DEL', key)
+  else
+    local ns = debt % 1000
+    local us = (debt - ns) / 1000
+    done = try('SET', key, format(TIME, now + us, ns, interval, ''), 'PX', format(INT, (us - us % 1000) / 1000 + 1))
   end
-  local ns = debt % 1000
-  local us = (debt - ns) / 1000
-  local text, ms = format(TIME, now + us, ns, interval, ''), format(INT, (us - us % 1000) / 1000 + 1)
-  if nx then
-    return try('SET', key, text, 'PX', ms, nx)
-  end
-  return try('SET', key, text, 'PX', ms)
+  return type(done) == 'table' and done.err
 end
 
 -- Returns the short reply of a charge, and the debt that is to be written, if any. The capacity is infinite for a
@@ -79,11 +79,8 @@ local function decideOne(key, cost, cap, limit, interval)
     debt = debtOf(value, limit)
   end
   local reply, after = add(debt, cost, cap, limit)
-  if after then
-    local done = save(key, after, interval)
-    if type(done) == 'table' and done.err then
-      return nil
-    end
+  if after and save(key, after, interval) then
+    return nil
   end
   return reply
 end
@@ -112,21 +109,21 @@ local function decideSeveral(first, at, n, settles)
     allowed = allowed and reply >= 0
     debts[i], after[i] = debt, charged or false
   end
-  local reply, written = {allowed and 1 or 0, 0}, false
+  local written = false
   for i = 1, n do
-    local debt = debts[i]
     if after[i] and (allowed or settles) then
-      debt = after[i]
-      local done = save(KEYS[first + i - 1], debt, ARGV[at + 5 * i - 2])
-      if type(done) == 'table' and done.err then
-        return written and {done.err} or nil
+      debts[i] = after[i]
+      local err = save(KEYS[first + i - 1], after[i], ARGV[at + 5 * i - 2])
+      if err then
+        return written and {err} or nil
       end
       written = true
     end
-    local ns = debt % 1000
-    reply[2 * i + 1], reply[2 * i + 2] = (debt - ns) / 1000, ns
   end
-  return reply
+  if not allowed then
+    debts[1] = -1 - debts[1]
+  end
+  return debts
 end
 
 -- Ordinary decisions of one plan do not wait until all that others need is set up.
@@ -324,7 +321,7 @@ local function decideSafely(first, plan)
   return ok and reply or failed(reply)
 end
 
-local plans, at, allQuick = {}, 2, true -- quick: what decideOne may decide
+local plans, at, allQuick, several = {}, 2, true, false -- quick: what decideAll may decide
 for p = 1, tonumber(ARGV[1]) do
   local times, plan = ARGV[at], {}
   for i = 1, tonumber(ARGV[at + 1]) do
@@ -339,100 +336,154 @@ for p = 1, tonumber(ARGV[1]) do
     c.us, c.ns = split(ARGV[a])
     c.cap_us, c.cap_ns = split(ARGV[a + 1])
     c.limit_us, c.limit_ns = sum(c.cap_us, c.cap_ns, split(ARGV[a + 2]))
+    c.limit, c.most = c.cap + tonumber(ARGV[a + 2]), times == '0' and math.huge or c.cap
     plan[i] = c
   end
   plan.at, plan.settles, plan.several = at + 2, times == '0', times ~= '0' and times ~= '1'
   plan.thousands, plan.ones = 0, 1
   if plan.several then
     plan.thousands, plan.ones = split(times)
-  elseif #plan == 1 and not plan.dated then
-    plan.limit = plan[1].cap + tonumber(ARGV[at + 4])
-    plan.quick = plan.limit < EXACT and (plan.settles and math.huge or plan[1].cap)
+  end
+  plan.quick = not plan.several and not plan.dated
+  for _, c in ipairs(plan) do
+    plan.quick = plan.quick and c.limit < EXACT
   end
   plans[p] = plan
   at = at + 2 + 5 * #plan
-  allQuick = allQuick and plan.quick
+  allQuick, several = allQuick and plan.quick, several or #plan > 1
 end
 
--- Makes decisions that are quick. Every bucket is read with the others, in one call, and written once, after the
--- last decision about it; those of another interval, and those that are held, are decided about one by one.
+-- Makes decisions that are quick, of buckets with these values. Every bucket is written once, after the last decision
+-- about it; decisions about one of another interval, or that is held, are made one by one.
 local function decideAll(values)
-  local keys, alike, last, alone, replies = KEYS, not plans[2], {}, {}, {} -- last: the last decision that charges a bucket
-  local plan, c = plans[1], plans[1][1]
-  local cap, limit, cost, interval = plan.quick, plan.limit, c.cost, c.interval
+  local keys, alike, plan, n, first = KEYS, not plans[2], plans[1], 0, 1
+  local common, debts, intervals = plan[1].interval, {}, {} -- of buckets that are to be written, intervals if not common
+  local alone, replies, after = {}, {}, {}
 
-  -- Writes the bucket of a decision, which is the last one about it.
-  local function finish(i, interval)
-    local key, debt, new = keys[i], replies[i], not values[i]
-    debt = debt < 0 and -1 - debt or debt
-    local done = save(key, debt, interval, new and 'NX' or nil)
-    if new and debt > 0 then
-      done = done or try('GET', key) -- which says that it is no bucket
+  -- Writes a bucket. An error is that of all decisions about it.
+  local function finish(key, debt)
+    local err = save(key, debt, intervals[key] or common)
+    if not err then
+      return
     end
-    local appeared = type(done) == 'string'
-    if appeared or type(done) == 'table' and done.err then
-      local reply = appeared and {'ERR the bucket has appeared'} or failed(done)
-      for n = 1, #keys do
-        if keys[n] == key and replies[n] then
-          replies[n] = reply
+    local reply, i = failed({err = err}), 1
+    for d = 1, n do
+      local of = alike and plan or plans[tonumber(ARGV[at + d - 1])]
+      for last = i + #of - 1, i, -1 do
+        if keys[last] == key then
+          replies[d] = reply
+        end
+      end
+      i = i + #of
+    end
+  end
+
+  -- Returns the debt of a decision's bucket as a charge counts it, or nothing if the decision is to be made alone.
+  local function owed(i, c)
+    local key, value = keys[i], values[i]
+    local debt = debts[key]
+    if debt then
+      if (intervals[key] or common) ~= c.interval then
+        return nil
+      end
+      return debt > c.limit and c.limit or debt -- of a larger plan
+    elseif alone[key] or value and sub(value, 20) ~= c.interval then
+      return nil
+    end
+    return value and debtOf(value, c.limit) or 0
+  end
+
+  -- Makes a decision of several charges, each to a bucket of its own, or returns nothing.
+  local function decideTogether()
+    local reply, allowed = {}, true
+    for i = 1, #plan do
+      local c, k = plan[i], first + i - 1
+      local debt = owed(k, c)
+      for j = first, k - 1 do
+        debt = keys[j] ~= keys[k] and debt
+      end
+      if not debt then
+        return nil
+      end
+      local short, charged = add(debt, c.cost, c.most, c.limit)
+      reply[i], after[i], allowed = debt, charged or false, allowed and short >= 0
+    end
+    if allowed or plan.settles then
+      for i = 1, #plan do
+        if after[i] then
+          local key, interval = keys[first + i - 1], plan[i].interval
+          reply[i], debts[key] = after[i], after[i]
+          if interval ~= common then
+            intervals[key] = interval
+          end
         end
       end
     end
+    if not allowed then
+      reply[1] = -1 - reply[1]
+    end
+    return reply
   end
 
-  local function planOf(i)
-    return alike and plan or plans[tonumber(ARGV[at + i - 1])]
-  end
-
-  for i = 1, #keys do
-    local key, value, debt = keys[i], values[i], 0
+  while keys[first] do
     if not alike then
-      plan = planOf(i)
-      c = plan[1]
-      cap, limit, cost, interval = plan.quick, plan.limit, c.cost, c.interval
+      plan = plans[tonumber(ARGV[at + n])]
     end
-    local earlier = last[key]
-    if earlier then
-      debt = replies[earlier]
-      debt = debt < 0 and -1 - debt or debt
-      if debt > limit then
-        debt = limit -- of a larger plan
-      end
-      if not alike and planOf(earlier)[1].interval ~= interval then
-        finish(earlier, planOf(earlier)[1].interval)
-        last[key], alone[key] = nil, true
-      end
-    elseif value then
-      if sub(value, 20) ~= interval then
-        alone[key] = true
-      else
-        debt = debtOf(value, limit)
-      end
-    end
-    if alone[key] then
-      replies[i] = decideSafely(i, plan)
+    local reply
+    if plan[2] then
+      reply = decideTogether()
     else
-      local reply, after = add(debt, cost, cap, limit)
-      if after then
-        last[key] = i
-        replies[i] = reply
-      elseif value or earlier then
-        replies[i] = reply
-      else -- perhaps it is no bucket
-        replies[i] = decideSafely(i, plan)
+      local c, key, value = plan[1], keys[first], values[first]
+      local interval = c.interval
+      local quick = value and not debts[key] and not alone[key] and sub(value, 20) == interval
+      local debt, after = quick and debtOf(value, c.limit) or owed(first, c), nil
+      if debt then
+        reply, after = add(debt, c.cost, c.most, c.limit)
+        if after then
+          debts[key] = after
+          if interval ~= common then
+            intervals[key] = interval
+          end
+        end
       end
     end
-  end
-  for i = 1, #keys do
-    if last[keys[i]] == i then
-      finish(i, planOf(i)[1].interval)
+    if not reply then
+      for i = first, first + #plan - 1 do
+        local key = keys[i]
+        if debts[key] then
+          finish(key, debts[key])
+        end
+        debts[key], alone[key] = nil, true
+      end
+      reply = decideSafely(first, plan)
     end
+    n = n + 1
+    replies[n] = reply
+    first = first + #plan
+  end
+  for key, debt in pairs(debts) do
+    finish(key, debt)
   end
   return replies
 end
 
-local values = allQuick and KEYS[16] and try('MGET', unpack(KEYS)) -- fewer are read as fast one by one
-if values and not values.err then -- an ACL may forbid it
+-- Returns the values of all buckets, or nothing if one of them is no bucket, or an ACL forbids it.
+local function readAll()
+  local values, missing = try('MGET', unpack(KEYS)), {}
+  if values.err then
+    return nil
+  end
+  for i = 1, #KEYS do
+    if not values[i] then
+      missing[#missing + 1] = KEYS[i]
+    end
+  end
+  return (not missing[1] or try('EXISTS', unpack(missing)) == 0) and values
+end
+
+-- Fewer are read as fast one by one.
+local values = allQuick and (KEYS[16] or several and KEYS[#plans[1] + 1]) and readAll()
+if values then
   return decideAll(values)
 end
 
@@ -444,8 +495,8 @@ while KEYS[first] do
     plan, at = plans[tonumber(ARGV[at])], at + 1
   end
   local c, reply = plan[1], nil
-  if plan.quick then
-    reply = decideOne(KEYS[first], c.cost, plan.quick, plan.limit, c.interval)
+  if plan.quick and not plan[2] then
+    reply = decideOne(KEYS[first], c.cost, c.most, c.limit, c.interval)
   elseif not plan.several then
     reply = decideSeveral(first, plan.at, #plan, plan.settles)
   end
