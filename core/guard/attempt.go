@@ -154,13 +154,19 @@ func (a *Attempt) mark(ctx context.Context, effects store.Effects) error {
 // in any case. Pending completions take at most 64 MiB: a result beyond that is settled as not
 // retained, and a completion that does not fit even without its result is dropped.
 func (a *Attempt) Complete(ctx context.Context, r Result) error {
+	state, status, data := a.stored(r)
+	return a.settle(ctx, state, status, data)
+}
+
+// stored returns a result as the store keeps it.
+func (a *Attempt) stored(r Result) (state store.RecordState, status int, data []byte) {
 	if len(r.Data) > a.guard.config.maxResult {
-		return a.settle(ctx, store.NotRetained, r.Status, nil)
+		return store.NotRetained, r.Status, nil
 	}
-	status := statusOf(r.Status)
+	status = statusOf(r.Status)
 	p := place{ref: a.req.OperationRef, status: status}
 	_, span := lease.CutSpan(a.req.Holder) // of the context of Begin
-	return a.settle(ctx, store.Completed, status, a.guard.sealer.seal(p, span, r.Data))
+	return store.Completed, status, a.guard.sealer.seal(p, span, r.Data)
 }
 
 // CompleteNotRetained records that the operation ran, with a status and without a result: later
@@ -188,13 +194,43 @@ func (a *Attempt) Abandon(ctx context.Context) error {
 	})
 }
 
+// CompletionStep is a step of [Attempt.CompleteBy].
+type CompletionStep func(ctx context.Context, st store.Records, req store.SettleRequest) (owned bool, err error)
+
+// CompleteBy is Complete by a step of the caller's, such as a statement in the transaction of the
+// operation's effects: pgstore.Do and pgstore.Complete call it. step is given the guard's store,
+// and the request that Complete would send to it. It reports whether the attempt owned the record:
+// if so, the attempt is settled; if not, it is lost, and CompleteBy returns [ErrLost].
+//
+// If step returns an error, CompleteBy returns that, retries nothing, and leaves the attempt as it
+// was: the caller settles it with another call. The attempt's context ends when the attempt is
+// settled, not before. If it is settled already, CompleteBy returns [ErrSettled], and does not call
+// step; nor does any other method settle it while step runs.
+func (a *Attempt) CompleteBy(ctx context.Context, r Result, step CompletionStep) error {
+	if !a.settled.CompareAndSwap(false, true) {
+		return ErrSettled
+	}
+	settled := false
+	defer func() { // also after a panic
+		if !settled {
+			a.settled.Store(false)
+		}
+	}()
+	owned, err := step(ctx, a.guard.store, *a.settlement(a.stored(r)))
+	if err != nil {
+		return err
+	}
+	settled = true
+	defer a.guard.calls.End()
+	expired := a.expired()
+	a.lease.End(ErrSettled)
+	a.guard.typical.Add(time.Since(a.start))
+	return a.finished(ctx, telemetry.Executed, owned, expired)
+}
+
 func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, data []byte) error {
 	g := a.guard
-	req := &store.SettleRequest{
-		AttemptRef: a.req.AttemptRef, Fingerprint: a.req.Fingerprint, Number: a.number,
-		State: s, Status: statusOf(status), Data: data, Retention: a.keeps(s),
-		MaxBytes: g.config.maxScopeBytes, Holder: a.req.Holder,
-	}
+	req := a.settlement(s, status, data)
 	g.typical.Add(time.Since(a.start))
 	ended := telemetry.Executed
 	if s == store.Unknown {
@@ -210,6 +246,15 @@ func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, d
 		}
 		return owned, err
 	}, func(err error) telemetry.IdempotencyResult { return a.settleLater(req, err) })
+}
+
+// settlement returns the request that settles the attempt.
+func (a *Attempt) settlement(s store.RecordState, status int, data []byte) *store.SettleRequest {
+	return &store.SettleRequest{
+		AttemptRef: a.req.AttemptRef, Fingerprint: a.req.Fingerprint, Number: a.number,
+		State: s, Status: statusOf(status), Data: data, Retention: a.keeps(s),
+		MaxBytes: a.guard.config.maxScopeBytes, Holder: a.req.Holder,
+	}
 }
 
 // statusOf returns a status as a store keeps it.
@@ -243,6 +288,11 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 		a.guard.telemetry.End(ctx, a.telemetry, later(err), err)
 		return err
 	}
+	return a.finished(ctx, ended, owned, expired)
+}
+
+// finished is what follows when the store has confirmed the last step of the attempt.
+func (a *Attempt) finished(ctx context.Context, ended telemetry.IdempotencyResult, owned, expired bool) error {
 	a.guard.noteReply()
 	a.forget()
 	if !owned {

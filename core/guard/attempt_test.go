@@ -113,6 +113,47 @@ func TestComplete(t *testing.T) {
 	})
 }
 
+// settles is a step of CompleteBy that settles the attempt as Complete does.
+func settles(ctx context.Context, st store.Records, req store.SettleRequest) (bool, error) {
+	return st.SettleOperation(ctx, req)
+}
+
+func TestCompleteBy(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		a := f.attempt()
+		result := guard.Result{Status: 201, Data: []byte("charged")}
+		failure := errors.New("rolled back")
+		f.want(a.CompleteBy(f.Context(), result, func(context.Context, store.Records, store.SettleRequest) (bool, error) {
+			f.want(a.Complete(f.Context(), result), guard.ErrSettled) // another step runs
+			f.want(a.Context().Err(), nil)
+			return true, failure
+		}), failure)
+		func() {
+			defer func() { _ = recover() }()
+			_ = a.CompleteBy(f.Context(), result, func(context.Context, store.Records, store.SettleRequest) (bool, error) { panic("broken") })
+		}()
+		f.want(a.Context().Err(), nil)
+		_ = f.refused(guard.ErrInFlight)
+		f.want(a.CompleteBy(f.Context(), result, settles), nil)
+		f.want(context.Cause(a.Context()), guard.ErrSettled)
+		if r := f.replay(); r.Status != 201 || string(r.Data) != "charged" {
+			t.Errorf("replayed %+v", r)
+		}
+		f.want(a.CompleteBy(f.Context(), result, settles), guard.ErrSettled)
+		f.want(a.Abandon(f.Context()), guard.ErrSettled)
+		f.want(f.guard.Close(), nil) // no attempt is left
+	})
+}
+
+func TestCompleteByOfALostAttempt(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		a := f.attempt()
+		f.want(a.CompleteBy(f.Context(), guard.Result{}, func(context.Context, store.Records, store.SettleRequest) (bool, error) { return false, nil }), guard.ErrLost)
+		f.want(a.Complete(f.Context(), guard.Result{}), guard.ErrSettled)
+		f.want(f.guard.Close(), nil)
+	})
+}
+
 // A cancelled context does not prevent Complete.
 func TestCompleteWithACancelledContext(t *testing.T) {
 	inBubble(t, func(f fixture) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Lease is a held lock. Always call Unlock.
@@ -46,7 +47,8 @@ func newLease(first bool) (*lease.Lease, *lease.Hold) {
 	return &l.lease, h
 }
 
-// outer returns the lease on another hold that this one's context derives from; nil if there is none.
+// outer returns the lease on another hold that this one's context derives from; nil if there is
+// none.
 func (l *Lease) outer() *Lease {
 	outer, _ := l.first.lease.Parent().Value(contextKey{}).(*Lease)
 	return outer
@@ -147,6 +149,13 @@ func (l *Lease) ValidUntil() time.Time { return l.lease.ValidUntil() }
 // one that matches store.ErrUnavailable. The reply is as old as its way back: this shortens the
 // time in which a paused holder can do harm, and only the fence removes it.
 func (l *Lease) Verify(ctx context.Context) error { return l.lease.Verify(ctx) }
+
+// VerifyBy is Verify by a step of the caller's, such as a statement in a transaction: pgstore.Bind
+// calls it. step is given the locker's store and the hold, and reports whether that is held. Its
+// error is VerifyBy's; the lease goes on then.
+func (l *Lease) VerifyBy(ctx context.Context, step func(ctx context.Context, st store.Leases, ref store.LeaseRef) (held bool, err error)) error {
+	return l.lease.VerifyBy(ctx, step)
+}
 
 // Downgrade turns an exclusive lease into a shared one, without another exclusive one in between:
 // others may then hold the lock shared. The fence keeps its number, and is marked as shared.

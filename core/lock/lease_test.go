@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -157,6 +158,30 @@ func TestVerifyReportsALoss(t *testing.T) {
 		wantValid(t, lease)
 		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Verify: %v", err)
+		}
+		wantEnded(t, lease, lock.ErrLost)
+	})
+}
+
+func TestVerifyBy(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		lease := mustLock(t, newLocker(t, w), "k")
+		by := func(held bool, failure error) error {
+			return lease.VerifyBy(t.Context(), func(_ context.Context, _ store.Leases, ref store.LeaseRef) (bool, error) {
+				if ref.Key != "k" || ref.Fence != lease.Fence().Number {
+					t.Errorf("the hold is %+v", ref)
+				}
+				return held, failure
+			})
+		}
+		failure := errors.New("broken")
+		if err := by(false, failure); !errors.Is(err, failure) {
+			t.Errorf("a failed step: %v", err)
+		}
+		ok(t, by(true, nil))
+		wantValid(t, lease)
+		if err := by(false, nil); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("not held: %v", err)
 		}
 		wantEnded(t, lease, lock.ErrLost)
 	})

@@ -97,11 +97,18 @@ func (l *Lease) ReleaseAsync() {
 
 // Verify checks in the store that the lease is held.
 func (l *Lease) Verify(ctx context.Context) error {
+	return l.VerifyBy(ctx, func(ctx context.Context, st store.Leases, ref store.LeaseRef) (bool, error) {
+		return st.VerifyLease(ctx, ref)
+	})
+}
+
+// VerifyBy is Verify by a step of the caller's.
+func (l *Lease) VerifyBy(ctx context.Context, step func(ctx context.Context, st store.Leases, ref store.LeaseRef) (bool, error)) error {
 	if l.Err() != nil {
 		return context.Cause(l)
 	}
 	h := l.hold
-	held, err := h.pool.store.VerifyLease(ctx, h.ref[0])
+	held, err := step(ctx, h.pool.store, h.ref[0])
 	return h.answered(held, err)
 }
 
