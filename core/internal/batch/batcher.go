@@ -42,6 +42,10 @@ type Server interface {
 	Missed()
 	// Batched records the size of a batch.
 	Batched(requests int)
+}
+
+// Timers are those of a client, which may share one for all its calls.
+type Timers interface {
 	// Expire has a request's Expire called after a time, unless Keep is called before.
 	Expire(q *Queued, in time.Duration)
 	Keep(q *Queued)
@@ -55,8 +59,9 @@ type Config[R Request] struct {
 	Few     int // calls in flight from which on requests are batched
 	Most    int // calls in flight
 	MaxWork int // maximum of a batch, since others wait for it
-	// Timeout, if there is one, is how long a request is queued before it fails.
+	// Timeout, if there is one, is how long a request is queued before it fails, by Timers.
 	Timeout time.Duration
+	Timers  Timers
 	// A request is queued for Limit at most, and for half of Silence while the server has not
 	// replied for Silence. Zero is no bound.
 	Silence, Limit time.Duration
@@ -115,8 +120,8 @@ func (b *Batcher[R]) wait(ctx context.Context, r R) error {
 	q.state, q.failed, q.err, q.since, q.sent = stateQueued, nil, nil, time.Now(), time.Time{}
 	if b.Timeout > 0 {
 		q.batcher = b
-		b.Server.Expire(q, b.Timeout)
-		defer b.Server.Keep(q)
+		b.Timers.Expire(q, b.Timeout)
+		defer b.Timers.Keep(q)
 	}
 	if !b.add(r) {
 		return errQueueFull

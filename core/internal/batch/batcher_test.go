@@ -18,13 +18,11 @@ func (w *weight) Work() int { return w.n }
 // server is one that works.
 type server struct{}
 
-func (server) Start(call func()) bool        { go call(); return true }
-func (server) Refuses(Urgency) error         { return nil }
-func (server) Late(why error, _ bool) error  { return why }
-func (server) Missed()                       {}
-func (server) Batched(int)                   {}
-func (server) Expire(*Queued, time.Duration) {}
-func (server) Keep(*Queued)                  {}
+func (server) Start(call func()) bool       { go call(); return true }
+func (server) Refuses(Urgency) error        { return nil }
+func (server) Late(why error, _ bool) error { return why }
+func (server) Missed()                      {}
+func (server) Batched(int)                  {}
 
 // A request that has been queued for too long is sent by one more call: later if the work in flight
 // keeps the server busy, which one more call would not change.

@@ -32,7 +32,7 @@ type Queued struct {
 	ended   chan struct{} // has room for one
 	batcher interface{ expire(*Queued) }
 
-	Timer any // what the Server keeps for Expire
+	Timer any // what the Timers keep of it
 }
 
 func (q *Queued) queued() *Queued { return q }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -179,6 +180,10 @@ func (c Call) End(result error) {
 // failed records the failure that calls return while the breaker is open. It may change: a server
 // that was unreachable may then refuse the password.
 func (b *Breaker) failed(failure error) {
-	down := fmt.Errorf("%w: %w", b.is, store.WithCauseOf(b.config.Explain(failure), failure.Error()))
+	text := failure.Error() // of package store, perhaps
+	for _, known := range []error{store.ErrMisconfigured, store.ErrUnavailable} {
+		text = strings.TrimPrefix(text, known.Error()+": ")
+	}
+	down := fmt.Errorf("%w: %w", b.is, store.WithCauseOf(b.config.Explain(failure), text))
 	b.down.Store(&down)
 }

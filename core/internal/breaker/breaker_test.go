@@ -205,8 +205,11 @@ func TestProbesEnd(t *testing.T) {
 				end(s)
 				began := time.Now()
 				s.background.Wait()
-				if took := time.Since(began); took > time.Second || s.probes == 0 {
-					t.Errorf("%d probes ended after %v", s.probes, took)
+				s.mu.Lock()
+				probes := s.probes
+				s.mu.Unlock()
+				if took := time.Since(began); took > time.Second || probes == 0 {
+					t.Errorf("%d probes ended after %v", probes, took)
 				}
 				time.Sleep(2 * time.Hour) // the last probe's own goroutine
 			})

@@ -1,4 +1,4 @@
-// Package denials remembers denials of token buckets, so that a store need not ask its server again.
+// Package denials remembers denials of token buckets, so that a store need not ask its server.
 package denials
 
 import (
@@ -14,9 +14,9 @@ import (
 )
 
 // A denial is served from a local cache until the server could decide otherwise. A debt shrinks, and
-// a hold ends, only with time, unless the key is charged, settled or reset: while the least possible
-// debt leaves no room for a charge, the server would deny that too. That of a calendar stays until
-// its period ends by the clock of the server.
+// a hold ends, only with time, unless the key is charged, settled or reset: while the least
+// possible debt leaves no room for a charge, the server would deny that too. That of a calendar
+// stays until its period ends by the clock of the server.
 
 const (
 	// denialTTL bounds the life of an entry, so that resets, and settlements that give back, by
@@ -193,8 +193,8 @@ func (d *Cache) Remove(limiter, key string) {
 	shard.table.Remove(denialKey{limiter, key})
 }
 
-// holdsFor reports whether the server would deny charges to the same buckets at this time. Which of them
-// are held is not known: that denies if all have a cost.
+// holdsFor reports whether the server would deny charges to the same buckets at this time. Which of
+// them are held is not known: that denies if all have a cost.
 func (d *denial) holdsFor(charges []store.Charge, now time.Duration) bool {
 	if same := len(charges) > 0 && &charges[0] == &d.charges[0]; !same && !slices.EqualFunc(d.charges, charges, sameBucket) {
 		return false

@@ -19,7 +19,8 @@ func NewBatcher[R batch.Request](n *Node, maxWork int, send func(context.Context
 
 func batching[R batch.Request](n *Node, maxWork int, send func(context.Context, []R) (replied bool)) batch.Config[R] {
 	c := batch.Config[R]{
-		Server: batchServer{n}, Send: send, Few: batch.MinInFlight, Most: n.maxInFlight(), MaxWork: maxWork, Timeout: n.owner.config.Timeout,
+		Server: batchServer{n}, Send: send, Few: batch.MinInFlight, Most: n.maxInFlight(), MaxWork: maxWork,
+		Timeout: n.owner.config.Timeout, Timers: batchServer{n},
 	}
 	if n.server == nil {
 		c.Few = math.MaxInt
@@ -30,7 +31,10 @@ func batching[R batch.Request](n *Node, maxWork int, send func(context.Context, 
 // batchServer is a node as its batchers see it.
 type batchServer struct{ node *Node }
 
-var _ batch.Server = batchServer{}
+var (
+	_ batch.Server = batchServer{}
+	_ batch.Timers = batchServer{}
+)
 
 func (s batchServer) Start(call func()) bool { return s.node.owner.Start(call) }
 
