@@ -50,7 +50,10 @@ type namesakes = namesake.Register
 
 var _ namesake.Store = (*Store)(nil)
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Checker = (*Store)(nil)
+)
 
 // Option is an optional setting of [New].
 type Option func(*config)
@@ -143,6 +146,18 @@ func New(opts ...Option) *Store {
 	s.latches.init(c.maxParticipants)
 	s.unobserve = s.observeSizes(c.providers)
 	return s
+}
+
+// Check implements store.Checker: that the state is this process's is all there is to find.
+func (s *Store) Check(context.Context) ([]store.Finding, error) {
+	if s.closed.Load() {
+		return nil, store.ErrClosed
+	}
+	return []store.Finding{{
+		Found:   "the state is in the memory of this process",
+		Weakens: "other processes have locks, limits and records of their own, and a restart forgets all of them",
+		Remedy:  "Use core/redisstore or core/pgstore where several processes share them, or they must survive a restart",
+	}}, nil
 }
 
 // Ping returns nil, store.ErrClosed, or the context's error.

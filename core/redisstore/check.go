@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/clockcheck"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -16,55 +17,134 @@ import (
 // checkPings is the number of round trips of which Check takes the median.
 const checkPings = 5
 
-// Check checks the settings of every node on which promises depend, and measures the round trip.
-// Call it when a service starts, and log its result: nil, or an error for each of these, joined.
-//   - The node may evict keys of locks and guards (maxmemory-policy), or is a replica.
-//   - The node is so far away that a new connection, which takes about three round trips, or a reply takes longer
-//     than the store's timeout: the error has the value for [WithTimeout].
-//   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of the timeout away: a
-//     burst of calls would have to wait for connections.
-//
-// Settings that the server does not let the client read are not checked. If a node cannot be
-// reached, the error matches store.ErrUnavailable.
-func (s *Store) Check(ctx context.Context) error {
+var _ store.Checker = (*Store)(nil)
+
+// Check implements store.Checker. It finds, for every node:
+//   - The node may evict keys of locks and guards (maxmemory-policy), or is a replica: steps are
+//     refused.
+//   - The node loses acknowledged writes with a restart (appendonly) or a crash of its machine
+//     (appendfsync), or with a failover to a replica that nobody waits for ([WithReplicaAcks]).
+//   - Its clock differs from this machine's by more than a second.
+//   - The node is so far away that a new connection, which takes about three round trips, or a reply
+//     takes longer than the store's timeout: the remedy has the value for [WithTimeout].
+//   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of the
+//     timeout away: a burst of calls would have to wait for connections.
+func (s *Store) Check(ctx context.Context) (found []store.Finding, err error) {
 	masters, err := s.redis.Masters(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var found []error
 	for _, master := range masters {
-		found = append(found, s.checkNode(ctx, master)...)
+		findings, err := s.checkNode(ctx, master)
+		if err != nil {
+			return nil, redisfault.Explain(err, false)
+		}
+		found = append(found, findings...)
 	}
-	return errors.Join(found...)
+	return found, nil
 }
 
-func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []error) {
+func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []store.Finding, err error) {
 	// Only the caller's deadline applies, since the time is to be measured.
 	far, err := roundTrip(ctx, master)
 	if err != nil {
-		return []error{redisfault.Explain(err, false)}
+		return nil, err
 	}
-	at, timeout := master.Options().Addr, s.config.timeout
+	at := master.Options().Addr
+	found = s.checkDistance(far, master)
+	switch err := s.checkEviction(ctx, master); {
+	case errors.Is(err, store.ErrMisconfigured):
+		found = append(found, store.Finding{
+			Found:   "the maxmemory-policy of " + at + " evicts keys",
+			Weakens: "a held lock may be evicted, so that two hold it, or the record of an operation that has run; locks and guards are refused",
+			Remedy:  "Set maxmemory-policy to noeviction, or accept it with redisstore.AllowEviction", Refused: store.Eviction,
+		})
+	case err != nil:
+		return nil, err
+	}
+	for _, check := range []func(context.Context, *redis.Client) ([]store.Finding, error){s.checkReplication, checkPersistence, checkClock} {
+		findings, err := check(ctx, master)
+		if err != nil && !isForbidden(err) {
+			return nil, err
+		}
+		found = append(found, findings...)
+	}
+	return found, nil
+}
+
+func (s *Store) checkDistance(far time.Duration, master *redis.Client) (found []store.Finding) {
+	is, timeout := fmt.Sprintf("%s is %v away", master.Options().Addr, far.Round(time.Millisecond)), s.config.timeout
 	if need := 4 * far; need > timeout {
-		found = append(found, fmt.Errorf("redisstore: %s is %v away: set WithTimeout to %v or more, from %v",
-			at, far.Round(time.Millisecond), need.Round(10*time.Millisecond), timeout))
+		found = append(found, store.Finding{
+			Found: is, Weakens: fmt.Sprintf("new connections and replies may take longer than the timeout of %v", timeout),
+			Remedy: fmt.Sprintf("Set redisstore.WithTimeout to %v or more", need.Round(10*time.Millisecond)),
+		})
 	}
 	if far > timeout/10 && master.Options().MinIdleConns == 0 {
-		found = append(found, fmt.Errorf("redisstore: %s is %v away: set the client's MinIdleConns, so that bursts find connections",
-			at, far.Round(time.Millisecond)))
-	}
-	if err := s.checkEviction(ctx, master); err != nil {
-		found = append(found, redisfault.Explain(err, false))
-	}
-	role, err := master.Do(ctx, "role").Slice()
-	switch {
-	case isForbidden(err):
-	case err != nil:
-		found = append(found, redisfault.Explain(err, false))
-	case len(role) > 0 && role[0] != "master":
-		found = append(found, store.Misconfigured(store.ReadOnly, fmt.Errorf("redisstore: %s is a %v, which takes no writes", at, role[0])))
+		found = append(found, store.Finding{
+			Found: is + ", and the client keeps no idle connections", Weakens: "a burst of calls has to wait for connections",
+			Remedy: "Set the client's MinIdleConns",
+		})
 	}
 	return found
+}
+
+func (s *Store) checkReplication(ctx context.Context, master *redis.Client) ([]store.Finding, error) {
+	at := master.Options().Addr
+	role, err := master.Do(ctx, "role").Slice()
+	switch {
+	case err != nil || len(role) == 0:
+		return nil, err
+	case role[0] != "master":
+		return []store.Finding{{
+			Found:   fmt.Sprintf("%s is a %v, which takes no writes", at, role[0]),
+			Weakens: "every step but reads is refused",
+			Remedy:  "Connect to the master, or through Sentinel", Refused: store.ReadOnly,
+		}}, nil
+	case s.config.acks > 0 || len(role) < 3:
+		return nil, nil
+	}
+	if replicas, ok := role[2].([]any); !ok || len(replicas) == 0 {
+		return nil, nil
+	}
+	return []store.Finding{{
+		Found:   at + " has replicas, and the store does not wait for them",
+		Weakens: "a failover may lose the last grants, charges and results, so that two hold a lock, or an operation runs again",
+		Remedy:  "Use redisstore.WithReplicaAcks for locks and permits, check fences, and set min-replicas-to-write",
+	}}, nil
+}
+
+func checkPersistence(ctx context.Context, master *redis.Client) ([]store.Finding, error) {
+	at := master.Options().Addr
+	info, err := master.Info(ctx, "persistence").Result()
+	if err != nil {
+		return nil, err
+	}
+	if kept, known := infoField(info, "aof_enabled"); known && kept == "0" {
+		return []store.Finding{{
+			Found:   at + " keeps no append-only file",
+			Weakens: "a restart loses what came after the last snapshot: two may hold a lock, and an operation that has finished may run again",
+			Remedy:  "Set appendonly to yes",
+		}}, nil
+	}
+	settings, err := master.ConfigGet(ctx, "appendfsync").Result()
+	if sync := settings["appendfsync"]; err == nil && sync != "" && sync != "always" {
+		return []store.Finding{{
+			Found:   fmt.Sprintf("appendfsync of %s is %s", at, sync),
+			Weakens: "a crash of its machine loses the last second, or more: two may hold a lock, and an operation that has finished may run again",
+			Remedy:  "Set appendfsync to always, if locks without fences or operations must survive that",
+		}}, nil
+	}
+	return nil, err
+}
+
+func checkClock(ctx context.Context, master *redis.Client) ([]store.Finding, error) {
+	sent := time.Now()
+	shown, err := master.Time(ctx).Result()
+	if err != nil {
+		return nil, err
+	}
+	return clockcheck.Finding(master.Options().Addr, shown, sent, time.Now()), nil
 }
 
 // roundTrip returns the median of several round trips on an established connection.

@@ -14,57 +14,88 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
+// durable are settings of a server in which Check finds nothing.
+var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
+
+// wantFindings checks that Check finds these, in this order.
+func wantFindings(t testing.TB, s *redisstore.Store, texts ...string) []store.Finding {
+	t.Helper()
+	found, err := s.Check(ctx())
+	if err != nil || len(found) != len(texts) {
+		t.Fatalf("found %v, %v; want %q", found, err, texts)
+	}
+	for i, text := range texts {
+		if f := found[i]; !strings.Contains(f.String(), text) || f.Weakens == "" || f.Remedy == "" {
+			t.Errorf("%v does not say %q", f, text)
+		}
+	}
+	return found
+}
+
 func TestCheck(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Start(t, durable...)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := func(addr string, idle int) *redis.Client {
 		c := redis.NewClient(&redis.Options{Addr: addr, MinIdleConns: idle, ContextTimeoutEnabled: true})
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	want := func(s *redisstore.Store, texts ...string) {
-		t.Helper()
-		err := s.Check(ctx())
-		if err == nil && len(texts) == 0 {
-			return
-		}
-		if err == nil || len(texts) == 0 || strings.Count(err.Error(), "\n") != len(texts)-1 {
-			t.Fatalf("got %v; want %q", err, texts)
-		}
-		for _, text := range texts {
-			if !strings.Contains(err.Error(), text) {
-				t.Errorf("%v does not say %q", err, text)
-			}
-		}
-	}
 	near, far := client(server.Addr(), 0), client(proxy.Addr(), 0)
-	want(newStore(t, near))
+	wantFindings(t, newStore(t, near))
 	proxy.Delay(100 * time.Millisecond)
-	want(newStore(t, far, hasty), "set WithTimeout to 4", "MinIdleConns")
-	want(newStore(t, client(proxy.Addr(), 2), redisstore.WithTimeout(900*time.Millisecond)))
+	wantFindings(t, newStore(t, far, hasty), "WithTimeout to 4", "MinIdleConns")
+	wantFindings(t, newStore(t, client(proxy.Addr(), 2), redisstore.WithTimeout(900*time.Millisecond)))
+	configure(t, server.Client(), "appendfsync", "everysec")
+	wantFindings(t, newStore(t, near), "appendfsync of "+server.Addr()+" is everysec")
+	configure(t, server.Client(), "appendonly", "no")
+	wantFindings(t, newStore(t, near), "no append-only file")
+	configure(t, server.Client(), "appendonly", "yes")
+	configure(t, server.Client(), "appendfsync", "always")
 	configure(t, server.Client(), "maxmemory-policy", "volatile-lru")
-	want(newStore(t, near), "volatile-lru")
-	want(newStore(t, near, redisstore.AllowEviction()))
+	if found := wantFindings(t, newStore(t, near), "noeviction"); found[0].Refused != store.Eviction {
+		t.Errorf("%v is no misconfiguration", found)
+	}
+	wantFindings(t, newStore(t, near, redisstore.AllowEviction()))
 	must(t, server.Client().Do(ctx(), "replicaof", "127.0.0.1", "1").Err())
-	want(newStore(t, near, redisstore.AllowEviction()), "takes no writes")
-	if err := newStore(t, near).Check(ctx()); !errors.Is(err, store.ErrMisconfigured) {
-		t.Errorf("%v is no misconfiguration", err)
+	if found := wantFindings(t, newStore(t, near, redisstore.AllowEviction()), "takes no writes"); found[0].Refused != store.ReadOnly {
+		t.Errorf("%v is no misconfiguration", found)
 	}
 	server.Stop()
 	short, cancel := context.WithTimeout(ctx(), time.Second)
 	defer cancel()
-	if err := newStore(t, near).Check(short); !errors.Is(err, store.ErrUnavailable) {
+	if _, err := newStore(t, near).Check(short); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("without a server: %v", err)
 	}
 }
 
 func TestCheckACluster(t *testing.T) {
 	t.Parallel()
-	cluster := redistest.StartCluster(t)
+	cluster := redistest.StartCluster(t, durable...)
 	s := newStore(t, cluster.Client())
-	must(t, s.Check(ctx()))
+	wantFindings(t, s)
 	configure(t, cluster.Servers[1].Client(), "maxmemory-policy", "volatile-lru")
-	if err := s.Check(ctx()); err == nil || !strings.Contains(err.Error(), "volatile-lru") {
-		t.Errorf("one master evicts: %v", err)
-	}
+	wantFindings(t, s, "noeviction")
+	configure(t, cluster.Servers[1].Client(), "maxmemory-policy", "noeviction")
+	cluster.AddReplicas()
+	wantFindings(t, s, "replicas", "replicas", "replicas")
+	wantFindings(t, newStore(t, cluster.Client(), redisstore.WithReplicaAcks(1, 50*time.Millisecond)))
+}
+
+func TestCheckAClock(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.StartWithClock(t, durable...)
+	s := newStore(t, server.Client())
+	wantFindings(t, s)
+	clock.Step(-time.Minute)
+	wantFindings(t, s, "behind this machine's")
+}
+
+// A user who may do only what steps need learns what can be found without more rights.
+func TestCheckWithoutRights(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	must(t, server.Client().Do(ctx(), "acl", "setuser", "app", "on", ">secret", "~*", "&*", "+@all", "-role", "-config", "-info", "-time").Err())
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "app", Password: "secret", ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	wantFindings(t, newStore(t, client))
 }

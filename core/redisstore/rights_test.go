@@ -305,7 +305,7 @@ var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 		_, err := s.CountDownLatch(ctx(), store.LatchRequest{Name: "l", Count: 2, TTL: time.Minute}, "p")
 		return err
 	},
-	"check":  func(_ testing.TB, s *redisstore.Store) error { return s.Check(ctx()) },
+	"check":  func(_ testing.TB, s *redisstore.Store) error { _, err := s.Check(ctx()); return err },
 	"ping":   func(_ testing.TB, s *redisstore.Store) error { return s.Ping(ctx()) },
 	"uptime": func(_ testing.TB, s *redisstore.Store) error { _, err := s.Uptime(ctx()); return err },
 }
