@@ -2,10 +2,8 @@ package lock_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,77 +22,8 @@ const reader = "r"
 
 func shared(hold string) bool { return strings.HasSuffix(hold, reader) }
 
-// check returns the errors in a history of one lock, whose events are in the order of time: leases
-// that overlap, except shared ones, fences of exclusive ones that do not grow, and too long gaps
-// between a lease's end and the next grant.
 func check(events []history.Event, longest time.Duration) []string {
-	var (
-		wrong []string
-		live  = map[string]bool{}
-		dead  = map[string]bool{} // killed processes, whose late events do not count
-		last  int64
-		free  time.Time
-	)
-	for _, e := range events {
-		if dead[e.Process()] {
-			continue
-		}
-		switch e.What {
-		case history.Granted:
-			for other := range live {
-				if !shared(e.Hold) || !shared(other) {
-					wrong = append(wrong, fmt.Sprintf("%s was granted while %s was valid", e.Hold, other))
-				}
-			}
-			if !shared(e.Hold) {
-				if e.N <= last {
-					wrong = append(wrong, fmt.Sprintf("fence %d after %d", e.N, last))
-				}
-				last = e.N
-			}
-			if gap := e.At.Sub(free); !free.IsZero() && gap > longest {
-				wrong = append(wrong, fmt.Sprintf("no process had the lock for %v", gap))
-			}
-			live[e.Hold] = true
-		case history.Ended:
-			delete(live, e.Hold)
-			free = e.At
-		case history.Killed:
-			dead[e.Hold] = true
-			for lease := range live {
-				if strings.HasPrefix(lease, e.Hold+"/") {
-					delete(live, lease)
-					free = e.At
-				}
-			}
-		}
-	}
-	return wrong
-}
-
-// The check itself can fail.
-func TestCheckFindsErrors(t *testing.T) {
-	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
-	right := []history.Event{
-		{At: at(0), What: history.Granted, Hold: "1/1", N: 5}, {At: at(10), What: history.Ended, Hold: "1/1", N: 5},
-		{At: at(12), What: history.Granted, Hold: "2/1", N: 9}, {At: at(20), What: history.Killed, Hold: "2"},
-		{At: at(500), What: history.Granted, Hold: "3/1", N: 10}, {At: at(600), What: history.Ended, Hold: "3/1", N: 10},
-	}
-	if wrong := check(right, time.Second); len(wrong) != 0 {
-		t.Errorf("a good history: %v", wrong)
-	}
-	for name, spoil := range map[string]func([]history.Event){
-		"overlap":      func(h []history.Event) { h[1].Hold = "3/1" },
-		"fence":        func(h []history.Event) { h[2].N = 5 },
-		"stall":        func(h []history.Event) { h[4].At = at(1400) },
-		"wrong victim": func(h []history.Event) { h[3].Hold = "1" },
-	} {
-		h := slices.Clone(right)
-		spoil(h)
-		if wrong := check(h, time.Second); len(wrong) == 0 {
-			t.Errorf("%s: not found", name)
-		}
-	}
+	return history.CheckLock(events, shared, longest)
 }
 
 const (

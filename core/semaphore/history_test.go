@@ -2,12 +2,10 @@ package semaphore_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,72 +17,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/history"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
-
-// check returns the errors in a history of one semaphore, whose events are in the order of time: more
-// in use than its capacity, and permits in use at the end.
-func check(events []history.Event, capacity int64) []string {
-	var (
-		wrong []string
-		live  = map[string]int64{}
-		dead  = map[string]bool{} // killed processes, whose late events do not count
-		inUse int64
-	)
-	end := func(hold string) {
-		inUse -= live[hold]
-		delete(live, hold)
-	}
-	for _, e := range events {
-		if dead[e.Process()] {
-			continue
-		}
-		switch e.What {
-		case history.Granted:
-			live[e.Hold] = e.N
-			if inUse += e.N; inUse > capacity {
-				wrong = append(wrong, fmt.Sprintf("%d of %d in use", inUse, capacity))
-			}
-		case history.Ended:
-			end(e.Hold)
-		case history.Killed:
-			dead[e.Hold] = true
-			for hold := range live {
-				if strings.HasPrefix(hold, e.Hold+"/") {
-					end(hold)
-				}
-			}
-		}
-	}
-	if inUse != 0 {
-		wrong = append(wrong, fmt.Sprintf("%d in use at the end", inUse))
-	}
-	return wrong
-}
-
-// The check itself can fail.
-func TestCheckFindsErrors(t *testing.T) {
-	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
-	right := []history.Event{
-		{At: at(0), What: history.Granted, Hold: "1/1", N: 2}, {At: at(1), What: history.Granted, Hold: "2/1", N: 1},
-		{At: at(2), What: history.Ended, Hold: "1/1", N: 2}, {At: at(3), What: history.Granted, Hold: "1/2", N: 2},
-		{At: at(4), What: history.Killed, Hold: "1"}, {At: at(5), What: history.Granted, Hold: "2/2", N: 2},
-		{At: at(6), What: history.Ended, Hold: "2/1", N: 1}, {At: at(7), What: history.Ended, Hold: "2/2", N: 2},
-	}
-	if wrong := check(right, 3); len(wrong) != 0 {
-		t.Errorf("a good history: %v", wrong)
-	}
-	for name, spoil := range map[string]func([]history.Event){
-		"too many":     func(h []history.Event) { h[0].N = 3 },
-		"not ended":    func(h []history.Event) { h[2].Hold = "1/7" },
-		"left in use":  func(h []history.Event) { h[7].Hold = "2/7" },
-		"wrong victim": func(h []history.Event) { h[4].Hold = "3" },
-	} {
-		h := slices.Clone(right)
-		spoil(h)
-		if wrong := check(h, 3); len(wrong) == 0 {
-			t.Errorf("%s: not found", name)
-		}
-	}
-}
 
 const (
 	historyRedis    = "SEMAPHORE_TEST_HISTORY_REDIS"
@@ -189,7 +121,7 @@ func TestHistories(t *testing.T) {
 			t.Parallel()
 			events := record(t, "", capacity, 4)
 			history.WantGrants(t, events, 100)
-			for _, wrong := range check(events, int64(capacity)) {
+			for _, wrong := range history.CheckSemaphore(events, int64(capacity)) {
 				t.Error(wrong)
 			}
 		})
@@ -198,7 +130,7 @@ func TestHistories(t *testing.T) {
 
 func TestHistoriesOfABrokenStore(t *testing.T) {
 	for _, capacity := range []int{1, 5} {
-		if wrong := check(record(t, brokenly, capacity, 1), int64(capacity)); len(wrong) == 0 {
+		if wrong := history.CheckSemaphore(record(t, brokenly, capacity, 1), int64(capacity)); len(wrong) == 0 {
 			t.Errorf("nothing was found of a capacity of %d", capacity)
 		}
 	}

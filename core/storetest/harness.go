@@ -9,7 +9,7 @@
 //		})
 //	}
 //
-// A store that implements them all calls [All].
+// A store that implements them all calls [All], and [Crashes] if processes can share it.
 package storetest
 
 import (
@@ -30,6 +30,10 @@ type Harness[S any] struct {
 	// A test advances at most a second in total, except those that the suites name, and tests that
 	// are repeated because the machine is slow.
 	Advance func(d time.Duration)
+	// Another returns the store of another process with the same state, and a function by which that
+	// process dies: the server, which is not told, has no more connections to it. Only [Crashes] needs
+	// it.
+	Another func() (another S, die func())
 }
 
 // Runner runs one test of a suite on a store of its own. Tests do not use subtests, so they may run
@@ -70,7 +74,14 @@ func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	if !ok {
 		t.Skipf("the store does not implement %v", reflect.TypeFor[I]())
 	}
-	return Harness[I]{Store: st, Advance: h.Advance}
+	as := Harness[I]{Store: st, Advance: h.Advance}
+	if h.Another != nil {
+		as.Another = func() (I, func()) {
+			another, die := h.Another()
+			return any(another).(I), die
+		}
+	}
+	return as
 }
 
 // inTime runs a test whose steps must be done within a period from the first step. On a busy

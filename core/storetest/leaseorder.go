@@ -61,6 +61,8 @@ var leaseScripts = []leaseScript{
 		"a:10 z:1~4? y:2~2? x:5? w:6~2? v:1~4? =10:z,y,x,w,v -a +x +y =7:z,w,v -x +w =8:z,v -w +z +v =4"},
 	{"a withdrawal lets in a lower tier", 4, "a:1 h:4? l:1~1? m:2~1? =1:h,l,m -h +l =2:m -a +m =3"},
 	{"a tier that is blocked blocks no other", 100, "a:70 h:20/80? l:5~5 =75:h !6~5 -a +h =25"},
+	{"a tier that is blocked blocks no other at a release", 100,
+		"a:70 b:20 h:20/80? l:5~5? =90:h,l -b +l =75:h -a +h =25"},
 	{"no request overtakes one with the same reserve", 100,
 		"a:75 s:10/80? l:10? =75:s,l !1 -a +s +l =20 b:60/80~0 !1/80 c:20 !1 =100"},
 	{"tiers keep their order among capacities", 100,

@@ -1,0 +1,187 @@
+package storetest
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// Crashes is what a store that processes share promises to those that live when one dies without
+// closing its store. Its tests need [Harness.Another], and advance the clock by up to eight seconds.
+func Crashes[S store.Store](t *testing.T, run Runner[S]) {
+	var leases []testCase[store.Store]
+	for _, kind := range []leaseKind{aLock, aSemaphore} {
+		for _, c := range []struct {
+			name string
+			test func(living, dying leaseCase, die func())
+		}{
+			{"what a dead process holds is listed, and ends with its lease", deadHolder},
+			{"the places of a dead process are passed over", deadWaiters},
+			{"what is granted to a process that dies meanwhile is granted to the next", deadGrantee},
+		} {
+			leases = append(leases, testCase[store.Store]{kind.name + ": " + c.name, func(t *testing.T, h Harness[store.Store]) {
+				other, die := h.Another()
+				living := newLease(t, as[store.Leases](t, h), kind)
+				dying := living
+				dying.store, dying.h.Store = other, other
+				c.test(living, dying, die)
+			}})
+		}
+	}
+	runAll(t, run, leases)
+	runAll(t, run, []testCase[store.Store]{
+		{"an attempt of a dead process is unresolved, or taken over", deadAttempts},
+		{"what a dead process has settled is replayed", deadSettled},
+		{"what a dead process has used is used", deadCharges},
+		{"a dead participant of a latch counts", deadParticipant},
+	})
+}
+
+// passedOver is how long dead waiters may keep others waiting.
+const passedOver = 8 * time.Second
+
+func deadHolder(living, dying leaseCase, die func()) {
+	req := lasting(300*time.Millisecond, dying.whole())
+	req.Label = "who dies"
+	before := time.Now()
+	grant := dying.granted(req)
+	waits := living.whole()
+	if reply := living.queued(waits); reply.Holder != req.Label {
+		living.t.Errorf("a waiter was told of the holder %q", reply.Holder)
+	}
+	die()
+	listed := false
+	for state, err := range living.store.ListLeases(background(), living.name) {
+		listed = listed || err == nil && len(state.Holders) == 1 && state.Holders[0].Label == req.Label && state.Holders[0].Fence == grant.Fence
+	}
+	if !listed && time.Since(before) < req.TTL {
+		living.t.Error("the hold of a dead process is not listed")
+	}
+	next := living.await(waits).granted()
+	if since := time.Since(before); since < req.TTL || since > passedOver {
+		living.t.Errorf("a lease of %v was granted again after %v", req.TTL, since)
+	}
+	if living.kind == aLock && next.Fence <= grant.Fence {
+		living.t.Errorf("fence %d after that of the dead holder, %d", next.Fence, grant.Fence)
+	}
+}
+
+func deadWaiters(living, dying leaseCase, die func()) {
+	holds := living.whole()
+	living.granted(holds)
+	for range 5 {
+		req := dying.whole()
+		dying.queued(req)
+		dying.await(req)
+	}
+	waits := living.whole()
+	if reply := living.queued(waits); reply.Waiting != 5 {
+		living.t.Errorf("%d waiters are before it, want 5", reply.Waiting)
+	}
+	next := living.await(waits)
+	die()
+	living.release(holds)
+	began := time.Now()
+	next.granted()
+	if took := time.Since(began); took > passedOver {
+		living.t.Errorf("dead waiters kept a live one waiting for %v", took)
+	}
+}
+
+func deadGrantee(living, dying leaseCase, die func()) {
+	holds := living.whole()
+	living.granted(holds)
+	req := dying.whole()
+	dying.queued(req)
+	waits := living.whole()
+	living.queued(waits)
+	next := living.await(waits)
+	living.release(holds) // grants the other's request, which nobody awaits
+	die()
+	began := time.Now()
+	next.granted()
+	if took := time.Since(began); took > passedOver {
+		living.t.Errorf("a grant to a dead process lasted for %v", took)
+	}
+}
+
+func deadAttempts(t *testing.T, h Harness[store.Store]) {
+	other, die := h.Another()
+	dying, living := newOp(t, Harness[store.Records]{Store: other, Advance: h.Advance}), newOp(t, as[store.Records](t, h))
+	dying.guard = unique("orders")
+	living.id, living.guard = dying.id, dying.guard
+	clean := living
+	clean.id = unique("clean")[:22]
+	cleanly := dying
+	cleanly.id = clean.id
+	owner, careful := newOwner(), newOwner()
+	before := time.Now()
+	dying.started(owner, 300*time.Millisecond, false, 1)
+	cleanly.started(careful, 300*time.Millisecond, false, 1)
+	cleanly.mark(careful, 1, store.NoEffects, true)
+	die()
+	if reply := living.begin(newOwner(), longLease, false); reply.Outcome != store.Busy && time.Since(before) < 300*time.Millisecond {
+		t.Errorf("an attempt whose lease has not ended: %+v", reply)
+	}
+	h.Advance(400 * time.Millisecond)
+	living.want(living.begin(newOwner(), longLease, false), store.Undecided, 1)
+	clean.want(clean.begin(newOwner(), longLease, false), store.Started, 2)
+	found := 0
+	for record, err := range h.Store.ListUnresolved(background(), dying.guard) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found++; record.ID != dying.id {
+			t.Errorf("listed: %+v", record)
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d unresolved operations are listed, want 1", found)
+	}
+	living.want(living.begin(newOwner(), longLease, true), store.Started, 2)
+}
+
+func deadSettled(t *testing.T, h Harness[store.Store]) {
+	other, die := h.Another()
+	dying, living := newOp(t, Harness[store.Records]{Store: other, Advance: h.Advance}), newOp(t, as[store.Records](t, h))
+	living.id = dying.id
+	owner := newOwner()
+	dying.started(owner, longLease, false, 1)
+	dying.settle(owner, store.Completed, []byte("paid"), true)
+	die()
+	reply := living.begin(newOwner(), longLease, true)
+	if living.want(reply, store.Settled, 1); !bytes.Equal(reply.Data, []byte("paid")) {
+		t.Errorf("replayed %q", reply.Data)
+	}
+}
+
+func deadCharges(t *testing.T, h Harness[store.Store]) {
+	other, die := h.Another()
+	req := store.TokenRequest{Limiter: "api", Key: unique("k"), Charges: []store.Charge{{
+		Cost: time.Hour, Capacity: time.Hour, Interval: time.Hour,
+	}}}
+	if reply, err := other.TakeTokens(background(), req); err != nil || !reply.Allowed {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	die()
+	if reply, err := h.Store.TakeTokens(background(), req); err != nil || reply.Allowed {
+		t.Errorf("a token that a dead process has used: %+v, %v", reply, err)
+	}
+}
+
+func deadParticipant(t *testing.T, h Harness[store.Store]) {
+	other, die := h.Another()
+	req := store.LatchRequest{Name: unique("latch"), Count: 2, TTL: time.Minute}
+	if n, err := other.CountDownLatch(background(), req, "dead"); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	die()
+	if n, err := h.Store.CountDownLatch(background(), req, "alive"); err != nil || n != 2 {
+		t.Errorf("%d participants, %v, want 2", n, err)
+	}
+	if err := h.Store.AwaitLatch(background(), req); err != nil {
+		t.Error(err)
+	}
+}
