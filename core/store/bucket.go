@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Buckets keeps token buckets. core/memstore and core/redisstore implement it; storetest.Buckets is
-// the suite that every implementation must pass.
+// Buckets keeps token buckets. core/memstore, core/redisstore and core/pgstore implement it;
+// storetest.Buckets is the suite that every implementation must pass.
 //
 // A store knows no tokens: it keeps, for every bucket, a debt, which a charge increases and which
 // shrinks as the store's own clock advances, by as much; that of a calendar ([Period]) stays until

@@ -7,8 +7,8 @@ import (
 )
 
 // Leases keeps leases: those of locks and those of semaphores, which differ only in what they ask
-// for. core/memstore and core/redisstore implement it, and core/quorum makes one of several others;
-// storetest.Leases is the suite that every implementation must pass.
+// for. core/memstore, core/redisstore and core/pgstore implement it, and core/quorum makes one of
+// several others; storetest.Leases is the suite that every implementation must pass.
 //
 // What is leased is a capacity, named by Name and Key. The first byte of a name is its kind,
 // [LockKind] or [SemaphoreKind]. Requests have a weight. Those that are granted hold; the others

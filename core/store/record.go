@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Records keeps the records of guarded operations. core/memstore and core/redisstore implement it;
-// storetest.Records is the suite that every implementation must pass.
+// Records keeps the records of guarded operations. core/memstore, core/redisstore and core/pgstore
+// implement it; storetest.Records is the suite that every implementation must pass.
 //
 // Every method is one atomic step that may be sent twice: an attempt is named by its Owner, a random
 // string that is never used again, and a step that this owner has already taken succeeds again and

@@ -3,8 +3,8 @@
 // database/sql/driver is to database/sql: users of locks, semaphores, token buckets and guards need
 // nothing of it but the errors.
 //
-// core/memstore and core/redisstore implement all interfaces. A store may implement one of them
-// alone; core/storetest has a test suite for each.
+// core/memstore, core/redisstore and core/pgstore implement all interfaces. A store may implement
+// one of them alone; core/storetest has a test suite for each.
 package store
 
 import "context"

@@ -1,0 +1,210 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+)
+
+// A transaction that somebody forgot holds a row: calls for it end in time and change nothing, and
+// calls for other rows are not affected.
+func TestAnIdleTransactionHoldsARow(t *testing.T) {
+	log := new(logbook)
+	dsn := prepared(t)
+	s := openTestStore(t, dsn, WithTimeout(hasty), log.option())
+	other, err := pgx.Connect(t.Context(), dsn)
+	must(t, err)
+	defer func() { _ = other.Close(t.Context()) }()
+	for _, sql := range []string{"BEGIN", "UPDATE lk.counts SET n = 100 WHERE id = 1"} {
+		_, err := other.Exec(t.Context(), sql)
+		must(t, err)
+	}
+	var all sync.WaitGroup
+	for range 4 { // fewer than the pool has connections
+		all.Go(func() {
+			for range 5 {
+				began := time.Now()
+				err := count(t.Context(), s, 1)
+				if took := time.Since(began); !errors.Is(err, store.ErrUnavailable) || took > 2*hasty+50*time.Millisecond {
+					t.Errorf("%v after %v", err, took)
+				}
+			}
+		})
+	}
+	for range 20 {
+		must(t, count(t.Context(), s, 2))
+		<-time.After(hasty / 5)
+	}
+	all.Wait()
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+	_, err = other.Exec(t.Context(), "ROLLBACK")
+	must(t, err)
+	eventually(t, 3*time.Second, "the row is free", func() bool { return count(t.Context(), s, 1) == nil })
+	if n := counted(t, dsn, 1); n != 1 {
+		t.Errorf("counted %d: a call that failed has run later", n)
+	}
+}
+
+// The store's transactions are READ COMMITTED, whatever the server, the database, the role or the DSN
+// says; serializable ones would fail on a contended row.
+func TestDefaultIsolation(t *testing.T) {
+	server := postgrestest.Start(t, "default_transaction_isolation=serializable")
+	install(t, server.DSN())
+	administer(t, server.DSN(), "CREATE ROLE strict LOGIN SUPERUSER", "ALTER ROLE strict SET default_transaction_isolation = 'repeatable read'")
+	for name, dsn := range map[string]string{
+		"of the server": server.DSN(),
+		"of the role":   "postgres://strict@" + server.Addr() + "/postgres?sslmode=disable",
+		"of the DSN":    server.DSN() + "&default_transaction_isolation=serializable",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openTestStore(t, dsn)
+			administer(t, server.DSN(), "UPDATE lk.counts SET n = 0")
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for range 20 {
+						if err := countOnce(t.Context(), s, 1); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if n := counted(t, server.DSN(), 1); n != 160 {
+				t.Errorf("counted %d", n)
+			}
+		})
+	}
+}
+
+// What the server rolls back for the sake of another transaction is repeated.
+func TestDeadlocksAreResolved(t *testing.T) {
+	server := postgrestest.Start(t, "deadlock_timeout=20ms")
+	install(t, server.DSN())
+	s := openTestStore(t, server.DSN(), WithTimeout(5*time.Second))
+	both := func(first, second int) error {
+		_, err := run(t.Context(), s, step{operation: opRenewLeases, writes: true}, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
+			return struct{}{}, pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+				for _, id := range []int{first, second} {
+					if _, err := tx.Exec(ctx, "UPDATE lk.counts SET n = n + 1 WHERE id = $1", id); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		return err
+	}
+	var all sync.WaitGroup
+	for i := range 2 {
+		all.Go(func() {
+			for range 50 {
+				if err := both(1+i, 2-i); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	must(t, s.Close()) // or the statistics would come later
+	conn, err := pgx.Connect(t.Context(), server.DSN())
+	must(t, err)
+	defer func() { _ = conn.Close(t.Context()) }()
+	var deadlocks int
+	eventually(t, 5*time.Second, "a deadlock is in the statistics", func() bool {
+		must(t, conn.QueryRow(t.Context(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&deadlocks))
+		return deadlocks > 0
+	})
+	if n := counted(t, server.DSN(), 1); n != 100 {
+		t.Errorf("counted %d, with %d deadlocks", n, deadlocks)
+	}
+}
+
+func TestAPoolOfOne(t *testing.T) {
+	log := new(logbook)
+	dsn := prepared(t)
+	s := openTestStore(t, dsn, WithConnections(1), log.option())
+	s.listen()
+	exercise(t, s)
+	eventually(t, 3*time.Second, "it listens", s.listener.subscribed.Load)
+	if n := backends(t, dsn); n != 2 {
+		t.Errorf("%d connections; want one, and that which listens", n)
+	}
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+}
+
+// Callers beyond what the pool can do wait for their time, and are no evidence against the server.
+func TestABurst(t *testing.T) {
+	log := new(logbook)
+	s := openTestStore(t, prepared(t), WithConnections(1), WithTimeout(hasty), log.option())
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			began := time.Now()
+			_, err := run(t.Context(), s, step{operation: opInspect}, execute("SELECT pg_sleep(0.05)"))
+			if err != nil {
+				wantUnavailable(t, err, false)
+			}
+			if took := time.Since(began); took > 2*hasty+100*time.Millisecond {
+				t.Errorf("a call took %v", took)
+			}
+		})
+	}
+	all.Wait()
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+	must(t, count(t.Context(), s, 1))
+}
+
+// A caller that leaves costs the pool nothing: the connection is used again.
+func TestCallersThatLeave(t *testing.T) {
+	dsn := prepared(t)
+	s := openTestStore(t, dsn, WithConnections(2))
+	occupy(t, s, 2)
+	pids := func() (pids string) {
+		conn, err := pgx.Connect(t.Context(), dsn)
+		must(t, err)
+		defer func() { _ = conn.Close(t.Context()) }()
+		must(t, conn.QueryRow(t.Context(), "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity "+
+			"WHERE datname = current_database() AND application_name = 'lockkeeper'").Scan(&pids))
+		return pids
+	}
+	before := pids()
+	for i := range 20 {
+		ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		_, err := run(ctx, s, step{operation: opInspect, writes: true}, execute("SELECT pg_sleep(0.02)"))
+		leave()
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	must(t, count(t.Context(), s, 1))
+	if after := pids(); after != before {
+		t.Errorf("connections %s have become %s", before, after)
+	}
+}
+
+func TestTheListenerIsTerminated(t *testing.T) {
+	dsn := prepared(t)
+	s := openTestStore(t, dsn)
+	s.listen()
+	for range 3 {
+		eventually(t, 3*time.Second, "it listens", s.listener.subscribed.Load)
+		administer(t, dsn, fmt.Sprintf("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN %s'", s.listener.inbox))
+		eventually(t, 3*time.Second, "it notices", func() bool { return !s.listener.subscribed.Load() })
+	}
+	eventually(t, 3*time.Second, "it listens again", s.listener.subscribed.Load)
+}

@@ -1,0 +1,189 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// step is a call of the server.
+type step struct {
+	operation operation
+	urgency   urgency
+	writes    bool // an error leaves unknown whether it was carried out, unless that is certain
+	once      bool // it must not be carried out twice, such as a charge
+}
+
+// urgency is whether a call is made even if the breaker is open.
+type urgency int
+
+const (
+	// ordinary calls fail at once while the breaker is open.
+	ordinary urgency = iota
+	// finishing calls end something that was begun: they are always tried.
+	finishing
+)
+
+// run runs f with a connection. Its caller gets an error of package store, or one that is its
+// context's as well, when its context ends, or after the store's timeout for a connection and once
+// more for the reply. f goes on then, in a goroutine of its own: it has a context that the caller's
+// does not end, since pgx closes a connection whose context ends during a query, and must not
+// change what the caller has. f is repeated when the server has rolled it back for the sake of
+// another transaction, and, unless the step is for once, when its connection broke.
+func run[T any](ctx context.Context, s *Store, st step, f func(ctx context.Context, c *pgx.Conn) (T, error)) (T, error) {
+	timing := s.telemetry.Begin(ctx, string(st.operation))
+	value, err := attempt(ctx, s, st, f)
+	timing.End(ctx, err)
+	s.logFault(ctx, err)
+	return value, err
+}
+
+// logFault logs errors that do not end by themselves.
+func (s *Store) logFault(ctx context.Context, err error) {
+	if isMisconfigured(err) {
+		s.misconfigured.Found(ctx, "cause", string(store.CauseOf(err)), "error", err)
+	}
+}
+
+// reply is what a statement has come to.
+type reply[T any] struct {
+	value T
+	err   error
+}
+
+func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.Context, c *pgx.Conn) (T, error)) (none T, err error) {
+	if s.life.Err() != nil {
+		return none, store.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return none, fmt.Errorf("%w: %w", store.ErrUnavailable, context.Cause(ctx))
+	}
+	var admitted breaker.Call
+	if st.urgency == ordinary {
+		if admitted, err = s.breaker.Allow(); err != nil {
+			return none, err
+		}
+	}
+	conn, err := s.connection(ctx, admitted)
+	if err != nil {
+		return none, err
+	}
+	done := make(chan reply[T], 1)
+	go func() {
+		// The server ends the statement first, which does not cost the connection.
+		running, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*s.config.timeout/2)
+		defer cancel()
+		sent := time.Now()
+		r, result := patiently(running, s, st, conn, f)
+		if isReadOnly(result) { // others of the pool may have the setting, or the server, of before, too
+			s.pool.Reset()
+		}
+		admitted.End(s.verdict(st.writes, sent, result))
+		done <- r
+	}()
+	waiting, cancel := context.WithTimeout(ctx, s.config.timeout)
+	defer cancel()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-waiting.Done():
+	}
+	select { // the reply may be there as well
+	case r := <-done:
+		return r.value, r.err
+	default:
+		return none, explain(fmt.Errorf("no reply in time: %w", context.Cause(waiting)), st.writes)
+	}
+}
+
+// connection returns a connection, within the store's timeout. It ends the call if there is none.
+func (s *Store) connection(ctx context.Context, admitted breaker.Call) (*pgxpool.Conn, error) {
+	waiting, cancel := context.WithTimeout(ctx, s.config.timeout)
+	defer cancel()
+	conn, err := s.pool.Acquire(waiting)
+	for endedByAdministrator(err) && waiting.Err() == nil { // while it was made
+		conn, err = s.pool.Acquire(waiting)
+	}
+	if err == nil {
+		return conn, nil
+	}
+	s.noConnection(waiting, admitted, err)
+	switch {
+	case s.life.Err() != nil:
+		return nil, store.ErrClosed
+	case waiting.Err() != nil && !isMisconfigured(err):
+		err = fmt.Errorf("no connection in time: %w", context.Cause(waiting))
+	}
+	return nil, explain(err, false)
+}
+
+const (
+	// rollbacks is how often a statement is sent that the server rolls back.
+	rollbacks = 10
+	// mostBroken is how many connections a statement may break, or find broken.
+	mostBroken = 3
+)
+
+// patiently runs f until there is a result that a repetition would not change, and releases the
+// connection. The error of the reply is one of package store; result is the last one as it came.
+func patiently[T any](
+	ctx context.Context, s *Store, st step, conn *pgxpool.Conn, f func(ctx context.Context, c *pgx.Conn) (T, error),
+) (r reply[T], result error) {
+	maybe := false // an earlier one, whose connection broke, may have been carried out
+	for rolledBack, broken := 1, 0; ; {
+		r.value, r.err = f(ctx, conn.Conn())
+		result = r.err
+		if result == nil || ctx.Err() != nil {
+			break
+		}
+		if wasRolledBack(result) && rolledBack < rollbacks {
+			rolledBack++
+			continue
+		}
+		unsent := pgconn.SafeToRetry(result)
+		if broken++; !conn.Conn().IsClosed() || st.once && !unsent || broken >= mostBroken {
+			break
+		}
+		conn.Release()
+		maybe = maybe || !unsent
+		ctx = context.WithValue(ctx, repeat{}, repeat{})
+		if conn, result = s.pool.Acquire(ctx); result != nil {
+			if ctx.Err() != nil { // all may be in use
+				result = breaker.ErrNoEvidence
+			}
+			break
+		}
+	}
+	if conn != nil {
+		conn.Release()
+	}
+	if r.err != nil && maybe && st.writes {
+		r.err = unconfirmed(r.err)
+	} else {
+		r.err = explain(r.err, st.writes)
+	}
+	return r, result
+}
+
+// repeat is in the context of a function that run calls again after its connection broke.
+type repeat struct{}
+
+// isRepeat reports whether an earlier call of the function may have been carried out.
+func isRepeat(ctx context.Context) bool { return ctx.Value(repeat{}) != nil }
+
+func ping(ctx context.Context, c *pgx.Conn) (struct{}, error) { return struct{}{}, c.Ping(ctx) }
+
+// execute is a step without a result.
+func execute(sql string, args ...any) func(ctx context.Context, c *pgx.Conn) (pgconn.CommandTag, error) {
+	return func(ctx context.Context, c *pgx.Conn) (pgconn.CommandTag, error) { return c.Exec(ctx, sql, args...) }
+}
+
+// unhurried is the timeout of background work, which no caller waits for.
+func (s *Store) unhurried() time.Duration { return max(5*time.Second, 4*s.config.timeout) }

@@ -1,0 +1,342 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/faultproxy"
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+)
+
+// storm is a server with stores that use it through proxies, and faults until calm.
+type storm struct {
+	server  *postgrestest.Server
+	stores  []*Store
+	proxies []*faultproxy.Proxy
+}
+
+const stormy = 5 * time.Second
+
+// storms are the faults: each is called again and again.
+var storms = map[string]func(t *testing.T, s *storm){
+	"crashes of the server": func(_ *testing.T, s *storm) {
+		<-time.After(700 * time.Millisecond)
+		s.server.Kill()
+		<-time.After(200 * time.Millisecond)
+		s.server.Restart()
+	},
+	"ended backends": func(t *testing.T, s *storm) {
+		<-time.After(100 * time.Millisecond)
+		if conn, err := pgx.Connect(t.Context(), s.server.DSN()); err == nil {
+			_, _ = conn.Exec(t.Context(), terminate)
+			_ = conn.Close(t.Context())
+		}
+	},
+	"a bad network": func(_ *testing.T, s *storm) {
+		p := s.proxies[rand.N(len(s.proxies))]
+		switch rand.N(6) {
+		case 0:
+			p.CutAll()
+		case 1:
+			p.Delay(time.Duration(rand.N(80)) * time.Millisecond)
+		case 2:
+			p.BlackHole()
+			<-time.After(400 * time.Millisecond)
+		default:
+			for _, command := range []string{"lk.leases", "lk.step_lease_1", "lk.buckets", "lk.take_tokens_1", "lk.operations", "lk.begin_operation_1", "lk.settle_operation_1"} {
+				p.LoseReplies(command, 1, faultproxy.Loss(rand.N(2)))
+			}
+		}
+		<-time.After(100 * time.Millisecond)
+		p.Mend()
+	},
+	"idle transactions": func(t *testing.T, s *storm) {
+		conn, err := pgx.Connect(t.Context(), s.server.DSN())
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close(t.Context()) }()
+		tables := []string{"leases", "buckets", "operations"}
+		_, _ = conn.Exec(t.Context(), fmt.Sprintf("BEGIN; SELECT FROM lk.%s FOR UPDATE", tables[rand.N(len(tables))]))
+		<-time.After(500 * time.Millisecond)
+	},
+}
+
+// inStorms runs a test in each kind of storm, on a database migrated with these options. run returns when the storm is over, and check checks
+// what has come of it.
+func inStorms(t *testing.T, opts []Option, run func(storm context.Context, t *testing.T, s *Store, number int), check func(t *testing.T, s *storm)) {
+	for name, fault := range storms {
+		t.Run(name, func(t *testing.T) {
+			s := &storm{server: postgrestest.Start(t, "deadlock_timeout=100ms")}
+			conn, err := pgx.Connect(t.Context(), s.server.DSN())
+			must(t, err)
+			must(t, Migrate(t.Context(), conn, opts...))
+			must(t, conn.Close(t.Context()))
+			for range 3 {
+				proxy := postgrestest.NewProxy(t, s.server.Addr())
+				s.proxies = append(s.proxies, proxy)
+				dsn := postgrestest.Through(s.server.DSN(), proxy.Addr())
+				s.stores = append(s.stores, openTestStore(t, dsn, WithTimeout(hasty), new(logbook).option()))
+			}
+			under, calm := context.WithTimeout(t.Context(), stormy)
+			defer calm()
+			var all sync.WaitGroup
+			for i := range 12 {
+				all.Go(func() { run(under, t, s.stores[i%len(s.stores)], i) })
+			}
+			for under.Err() == nil {
+				fault(t, s)
+			}
+			for _, p := range s.proxies {
+				p.Mend()
+			}
+			all.Wait()
+			check(t, s)
+		})
+	}
+}
+
+// A lock has one holder at a time, fences grow, and no key stays locked for longer than a lease.
+func TestLocksInStorms(t *testing.T) {
+	const ttl = time.Second
+	var (
+		grants atomic.Int64
+		mu     sync.Mutex
+		inside = make(map[*lock.Lease]bool)
+		fence  int64
+	)
+	inStorms(t, nil, func(storm context.Context, t *testing.T, s *Store, number int) {
+		l, err := lock.New(s, "storm", lock.WithTTL(ttl))
+		must(t, err)
+		for storm.Err() == nil {
+			waiting, cancel := context.WithTimeout(storm, 2*time.Second)
+			began := time.Now()
+			lease, err := l.Lock(waiting, "k")
+			if took := time.Since(began); took > 2*time.Second+4*hasty {
+				t.Errorf("a call took %v", took)
+			}
+			cancel()
+			if err != nil {
+				<-time.After(time.Millisecond)
+				continue
+			}
+			grants.Add(1)
+			mu.Lock()
+			for other := range inside {
+				if other.Context().Err() == nil && lease.Context().Err() == nil {
+					t.Errorf("fences %d and %d hold the lock at once", other.Fence().Number, lease.Fence().Number)
+				}
+			}
+			if n := lease.Fence().Number; n <= fence && lease.Context().Err() == nil {
+				t.Errorf("fence %d after %d", n, fence)
+			}
+			fence = max(fence, lease.Fence().Number)
+			inside[lease] = true
+			mu.Unlock()
+			select {
+			case <-time.After(2 * time.Millisecond):
+			case <-lease.Context().Done():
+			}
+			mu.Lock()
+			delete(inside, lease)
+			mu.Unlock()
+			_ = lease.Unlock(storm)
+		}
+	}, func(t *testing.T, s *storm) {
+		t.Logf("%d grants", grants.Swap(0))
+		fence = 0
+		l, err := lock.New(openTestStore(t, s.server.DSN()), "storm", lock.WithTTL(ttl))
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*ttl+3*time.Second) // a lease, and dead waiters before
+		defer cancel()
+		lease, err := l.Lock(ctx, "k")
+		if err != nil {
+			t.Fatalf("it stays locked: %v", err)
+		}
+		must(t, lease.Unlock(t.Context()))
+		for _, store := range s.stores {
+			if err := store.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}
+		eventually(t, 2*time.Second, "nobody holds or waits", func() bool {
+			for _, err := range l.List(t.Context()) {
+				must(t, err)
+				return false
+			}
+			return true
+		})
+	})
+}
+
+// What is admitted is charged, and no charge counts twice.
+func TestBucketsInStorms(t *testing.T) {
+	const burst = 1000 // more than all ask for
+	var admitted, unknown atomic.Int64
+	inStorms(t, []Option{LoggedBuckets()}, func(storm context.Context, t *testing.T, s *Store, number int) {
+		l, err := tokenbucket.New(s, "storm", tokenbucket.PerDay(1).Burst(burst))
+		must(t, err)
+		for n := 0; storm.Err() == nil && n < 60; n++ {
+			d, err := l.Allow(storm, "k")
+			switch {
+			case errors.Is(err, store.ErrUnconfirmed):
+				unknown.Add(1)
+			case err == nil && d.Allowed:
+				admitted.Add(1)
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+	}, func(t *testing.T, s *storm) {
+		l, err := tokenbucket.New(openTestStore(t, s.server.DSN()), "storm", tokenbucket.PerDay(1).Burst(burst))
+		must(t, err)
+		d, err := l.Peek(t.Context(), "k")
+		must(t, err)
+		charged := burst - d.Limits()[0].Remaining
+		yes, maybe := admitted.Swap(0), unknown.Swap(0)
+		t.Logf("%d charged, %d admitted, %d unknown", charged, yes, maybe)
+		if charged < yes || charged > yes+maybe {
+			t.Errorf("%d are charged, with %d admitted and %d unknown", charged, yes, maybe)
+		}
+	})
+}
+
+// An operation that has finished never runs again, and no record is a dead end.
+func TestOperationsInStorms(t *testing.T) {
+	const keys = 20
+	var tried, finished [keys]atomic.Int64
+	inStorms(t, nil, func(storm context.Context, t *testing.T, s *Store, number int) {
+		g, err := guard.New(s, "storm", guard.WithTTL(time.Second), guard.WithRerun())
+		must(t, err)
+		for storm.Err() == nil {
+			i := rand.N(keys)
+			a, result, err := g.Begin(storm, guard.Operation{Key: fmt.Sprint("k", i)})
+			switch {
+			case err != nil:
+			case result != nil:
+				if tried[i].Load() == 0 {
+					t.Errorf("k%d is replayed, and nobody has finished it", i)
+				}
+			default:
+				<-time.After(2 * time.Millisecond)
+				if before := finished[i].Load(); before > 0 && a.Context().Err() == nil {
+					t.Errorf("k%d runs again after it has finished", i)
+				}
+				tried[i].Add(1)
+				if err := a.Complete(storm, guard.Result{Data: []byte("done")}); err == nil {
+					finished[i].Add(1)
+				}
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+	}, func(t *testing.T, s *storm) {
+		g, err := guard.New(openTestStore(t, s.server.DSN()), "storm", guard.WithTTL(time.Second), guard.WithRerun())
+		must(t, err)
+		for i := range keys {
+			n := finished[i].Swap(0)
+			tried[i].Store(0)
+			eventually(t, 5*time.Second, "the attempt ends", func() bool {
+				a, result, err := g.Begin(t.Context(), guard.Operation{Key: fmt.Sprint("k", i)})
+				if err != nil {
+					return false
+				}
+				if a != nil {
+					_ = a.Abandon(t.Context())
+				}
+				if n > 0 && result == nil {
+					t.Errorf("k%d has finished, and would run again", i)
+				}
+				return true
+			})
+		}
+	})
+}
+
+const stoppedDSN = "PGSTORE_TEST_STOPPED_DSN"
+
+// TestStoppedHolder is the process of TestAHolderIsStopped.
+func TestStoppedHolder(t *testing.T) {
+	dsn := os.Getenv(stoppedDSN)
+	if dsn == "" {
+		t.Skip("runs as a process of another test")
+	}
+	l, err := lock.New(openTestStore(t, dsn), "stopped", lock.WithTTL(time.Second))
+	must(t, err)
+	lease, err := l.Lock(t.Context(), "k")
+	must(t, err)
+	fmt.Println("holds", lease.Fence().Number)
+	<-lease.Context().Done()
+	fmt.Println("lost", errors.Is(context.Cause(lease.Context()), lock.ErrExpired), errors.Is(lease.Unlock(t.Context()), lock.ErrLost))
+}
+
+// A process that is stopped for longer than its lease learns that it has lost it, and its late
+// release does not end the lease of the next holder.
+func TestAHolderIsStopped(t *testing.T) {
+	dsn := migrated(t)
+	p := exec.Command(os.Args[0], "-test.run", "^TestStoppedHolder$", "-test.timeout", "60s") //nolint:gosec // the test's own binary
+	p.Env = append(os.Environ(), stoppedDSN+"="+dsn)
+	stdout, err := p.StdoutPipe()
+	must(t, err)
+	must(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() })
+	var fence int64
+	_, err = fmt.Fscanf(stdout, "holds %d\n", &fence)
+	must(t, err)
+	must(t, p.Process.Signal(syscall.SIGSTOP))
+	l, err := lock.New(openTestStore(t, dsn), "stopped", lock.WithTTL(10*time.Second))
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	lease, err := l.Lock(ctx, "k")
+	must(t, err)
+	if lease.Fence().Number <= fence {
+		t.Errorf("fence %d after %d", lease.Fence().Number, fence)
+	}
+	must(t, p.Process.Signal(syscall.SIGCONT))
+	var expired, lost bool
+	_, err = fmt.Fscanf(stdout, "lost %t %t\n", &expired, &lost)
+	must(t, err)
+	if !expired || !lost {
+		t.Errorf("the context ended with ErrExpired: %v, Unlock returned ErrLost: %v", expired, lost)
+	}
+	must(t, lease.Verify(t.Context()))
+	must(t, lease.Unlock(t.Context()))
+}
+
+// A charge whose reply is lost is not sent again: it counts once.
+func TestALostReplyToACharge(t *testing.T) {
+	_, proxy, s := behindProxy(t)
+	for _, limits := range []tokenbucket.Plan{
+		tokenbucket.PerDay(1).Burst(100), tokenbucket.Limits{tokenbucket.PerDay(1).Burst(100).Named("a"), tokenbucket.PerDay(2).Burst(200).Named("b")},
+	} {
+		l, err := tokenbucket.New(s, fmt.Sprintf("lost%T", limits), limits)
+		must(t, err)
+		_, err = l.Allow(t.Context(), "k")
+		must(t, err)
+		for _, command := range []string{"lk.buckets", "lk.charge_together_1", "lk.take_tokens_1"} {
+			proxy.LoseReplies(command, 1, faultproxy.Cut)
+		}
+		_, err = l.Allow(t.Context(), "k")
+		wantUnavailable(t, err, true)
+		proxy.Mend()
+		d, err := l.Peek(t.Context(), "k")
+		must(t, err)
+		if left := d.Limits()[0].Remaining; left != 98 {
+			t.Errorf("%v: %d tokens are left after two charges of 100", limits, left)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// Tx is a transaction of pgx, or one of database/sql: see [SQLTx].
+type Tx interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// SQLTx returns a transaction of database/sql, with a driver for PostgreSQL, as [Complete] and
+// [Bind] take it.
+func SQLTx(tx *sql.Tx) Tx { return sqlTx{tx} }
+
+type sqlTx struct{ tx *sql.Tx }
+
+func (t sqlTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	return t.tx.QueryRowContext(ctx, query, args...)
+}
+
+const completeSQL = `SELECT lk.complete_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+
+var errInTransaction = errors.New("pgstore: the attempt is completed when the transaction is committed")
+
+// Complete completes an attempt in the caller's transaction, which has the effects of the
+// operation: both are committed, or neither is. The attempt's guard is on a [Store], and the
+// transaction is one of the same database, whose user has the rights of [Grants]. It is the last
+// step before the commit: meanwhile the record is locked, and so are the counts of its scope, for
+// which other operations of the scope wait.
+//
+// Complete returns nil if the attempt is completed once the transaction is committed. The attempt
+// is then to be settled as ever: by the middleware, or by the caller with [guard.Attempt.Complete]
+// after the commit, which find the result in the record, and with Abandon or CompleteUnknown after
+// a rollback. The result that replays is r; for middleware, one of its encoding
+// (idempotency.Answer).
+//
+// If the operation has no effects but those of the transaction, build the guard [guard.WithRerun]:
+// an attempt that died has had none then, or is completed, and no outcome is ever unknown.
+//
+// After an error the caller must roll back. It is [guard.ErrLost] if another attempt has taken
+// over, or the record is gone; guard.ErrSettled if the attempt was completed before, also by an
+// earlier transaction: so if the outcome of a commit is unknown, the caller runs the transaction
+// again, and nil or ErrSettled says what became of the first; or an error of the database. With an
+// isolation level above READ COMMITTED a renewal of the attempt's lease may fail the transaction
+// (40001), which is then run again.
+func Complete(ctx context.Context, tx Tx, a *guard.Attempt, r guard.Result) error {
+	before := false
+	err := a.CompleteBy(ctx, r, func(ctx context.Context, st store.Records, req store.SettleRequest) (owned bool, err error) {
+		s, ok := st.(*Store)
+		if !ok {
+			return false, errors.New("pgstore: Complete: the guard's store is not a *pgstore.Store")
+		}
+		var outcome string
+		if err := tx.QueryRow(ctx, s.sql(completeSQL), settleArgs(&req)...).Scan(&outcome); err != nil {
+			return false, fmt.Errorf("pgstore: Complete: %w", err)
+		}
+		switch outcome {
+		case "owned":
+			return false, errInTransaction
+		case "settled":
+			before = true
+			return true, nil
+		}
+		return false, nil
+	})
+	switch {
+	case errors.Is(err, errInTransaction):
+		return nil
+	case err == nil && before:
+		return guard.ErrSettled
+	}
+	return err
+}

@@ -1,0 +1,32 @@
+package pgstore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+)
+
+func TestStoresOfDeadProcesses(t *testing.T) {
+	dsn := migrated(t)
+	settings, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	storetest.Crashes(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
+		t.Parallel()
+		test(t, storetest.Harness[*Store]{
+			Store: openTestStore(t, dsn), Advance: time.Sleep,
+			Another: func() (*Store, func()) {
+				proxy := postgrestest.NewProxy(t, addressOf(settings))
+				return openTestStore(t, postgrestest.Through(dsn, proxy.Addr())), func() {
+					proxy.BlackHole()
+					proxy.CutAll()
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,143 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// decision is a decision, or a settlement, that may be batched with others.
+type decision struct {
+	batch.Queued
+	times   int64           // how often the costs are charged at most, or settles
+	charges []*store.Charge // of all requests
+	ids     [][16]byte      // of the charges' buckets
+	look    bool            // first, since it is likely to be denied
+	reply   store.TakeReply
+}
+
+// settles is the times of a settlement.
+const settles = 0
+
+// Work implements batch.Request.
+func (d *decision) Work() int { return len(d.ids) }
+
+// decide makes the decisions of a batch: ordinary charges in one kind of statement if they are of
+// decisions about one bucket, and in another one if not; and the other decisions, and those that
+// could not be made there, in a third. Nearly always there is only one of these.
+func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
+	var single, together []*sums
+	var rest []*decision
+	for _, d := range all {
+		switch {
+		case !d.isOrdinary():
+			rest = append(rest, d)
+		case len(d.ids) == 1:
+			single, rest = addUp(single, rest, d)
+		default:
+			together, rest = addUp(together, rest, d)
+		}
+	}
+	charge := func(some []*sums, statement func(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error)) {
+		for _, k := range some {
+			debts, err := run(ctx, s, step{operation: opTakeTokens, writes: true, once: true}, statement(k.args()))
+			replied = replied || err == nil
+			rest = append(rest, k.finish(debts, err)...)
+		}
+	}
+	charge(single, s.chargeEach)
+	charge(together, s.chargeTogether)
+	for groups := groupsOf(rest); len(groups) > 0; {
+		n, work := 1, len(groups[0].charges)
+		for n < len(groups) && work+len(groups[n].charges) <= maxCharges {
+			work += len(groups[n].charges)
+			n++
+		}
+		replied = s.decideGroups(ctx, groups[:n]) || replied
+		groups = groups[n:]
+	}
+	return replied
+}
+
+// decideGroups makes decisions that are not ordinary, or were not made, in one statement.
+func (s *Store) decideGroups(ctx context.Context, groups []*group) (replied bool) {
+	reply, err := run(ctx, s, step{operation: opTakeTokens, writes: true, once: true}, s.takeGroups(groups))
+	first := 0
+	for i, g := range groups {
+		if err != nil {
+			g.fail(err)
+			continue
+		}
+		g.finish(&reply, i, first)
+		first += len(g.charges)
+	}
+	return err == nil
+}
+
+// isOrdinary reports whether all charges of a decision can be parts of sums. Those that are not may
+// be denied for certain, or change more than a debt.
+func (d *decision) isOrdinary() bool {
+	for i, c := range d.charges {
+		if c.Period != nil || c.Cost <= 0 || c.Cost > c.Capacity || slices.Contains(d.ids[:i], d.ids[i]) {
+			return false
+		}
+	}
+	return d.times == 1 && !d.look
+}
+
+// chargeBuckets makes ordinary charges, each to another bucket: those whose bucket has room, is not
+// held, and was charged at the same interval or is full. It returns their debts, which is what cost
+// becomes. What follows ON CONFLICT is evaluated after the row is locked.
+const chargeBuckets = `INSERT INTO lk.buckets AS b (id, debt, interval, cost, capacity)
+SELECT id, lk.now_us() * 1000 + cost, interval, cost, capacity
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) AS c (id, interval, cost, capacity) ORDER BY id
+ON CONFLICT (id) DO UPDATE SET debt = greatest(b.debt, lk.now_us() * 1000) + excluded.cost, interval = excluded.interval,
+  cost = greatest(b.debt - lk.now_us() * 1000, 0) + excluded.cost
+WHERE b.ends IS NULL AND b.held IS NULL AND (b.interval = excluded.interval OR b.debt <= lk.now_us() * 1000)
+  AND greatest(b.debt - lk.now_us() * 1000, 0) <= excluded.capacity - excluded.cost
+RETURNING b.id, b.cost`
+
+func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
+	return func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
+		rows, err := c.Query(ctx, s.sql(chargeBuckets), uuids(a.ids), a.intervals, a.costs, a.capacities)
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		debts := make([]int64, len(a.ids))
+		for i := range debts {
+			debts[i] = unmade
+		}
+		for rows.Next() {
+			var id pgtype.UUID
+			var debt int64
+			if err := rows.Scan(&id, &debt); err != nil {
+				return nil, err
+			}
+			i, found := slices.BinarySearchFunc(a.ids, id.Bytes, compareIDs)
+			if !found {
+				return nil, errOddReply
+			}
+			debts[i] = debt
+		}
+		return debts, rows.Err()
+	}
+}
+
+func (s *Store) chargeTogether(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
+	return func(ctx context.Context, c *pgx.Conn) (debts []int64, err error) {
+		err = c.QueryRow(ctx, s.sql("SELECT lk.charge_together_1($1, $2, $3, $4)"), uuids(a.ids), a.intervals, a.costs, a.capacities).Scan(&debts)
+		if err == nil && debts != nil && len(debts) != len(a.ids) {
+			err = errOddReply
+		}
+		return debts, err
+	}
+}
+
+var errOddReply = errors.New("an unexpected reply")

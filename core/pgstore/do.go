@@ -1,0 +1,148 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
+)
+
+// Do runs fn exactly once in effect, and returns its value: fn's own or, with replayed true, that
+// of an earlier call. fn runs in a transaction of the database, and what it does there, the record
+// of the operation and its value are committed together. So no outcome is ever unknown: after a
+// crash of the process, or of the server, either all of it is there or nothing is, and the next
+// call returns the value or runs fn. What fn does elsewhere is not undone. [guard.Do] is for
+// effects in other places, and [Complete] for an attempt that middleware has begun.
+//
+// g is a guard on a [Store], and pool a pool of the same database, whose user has the rights of
+// [Grants]. It takes two round trips beside fn's: one begins the transaction and the operation, and
+// one ends both. A value that is there already takes three. fn must not end the transaction: its
+// Commit returns an error, and after its Rollback Do returns pgx.ErrTxCommitRollback.
+//
+// Another call for the operation waits, up to op.Wait, until the transaction has ended, and returns
+// the value or runs fn itself. After op.Wait, at once if that is zero, and if op.MaxWaiting calls of
+// this process wait for the operation already, it returns a *[guard.InFlightError]. A call that
+// waits holds no connection. The transaction has the isolation level that is the pool's default. If
+// the database cannot serialize it, or ends it because of a deadlock, Do runs fn again, in another
+// one, ten times at most.
+//
+// The value is kept as JSON, as guard.Do keeps it. If it is larger than the guard keeps
+// ([guard.WithMaxResult]), this call returns it, and later ones return a *[guard.NotRetainedError].
+// If it cannot be encoded, nothing is committed.
+//
+// If fn returns an error or panics, the transaction is rolled back, and the next call runs the
+// operation. Other errors are those of [guard.Guard.Begin], for which nothing has been done; one
+// that the commit has returned, for which everything was undone; and, if the connection broke
+// during the commit and nothing could be learned of it within ten seconds, one that matches
+// store.ErrUnconfirmed: another call for the operation returns the value, or runs fn.
+func Do[T any](
+	ctx context.Context, g *guard.Guard, op guard.Operation, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) (T, error),
+) (value T, replayed bool, err error) {
+	if g == nil || pool == nil {
+		return value, false, errors.New("pgstore: Do: nil guard or pool")
+	}
+	return do(ctx, g, op, func() (connection, func(context.Context) (T, error)) {
+		c := &pgxConnection{pool: pool}
+		return c, func(ctx context.Context) (T, error) { return fn(ctx, c.tx) }
+	})
+}
+
+// DoSQL is [Do] with database/sql, and a driver for PostgreSQL. It takes two round trips more. fn
+// must not end the transaction: its effects would be committed without a record.
+func DoSQL[T any](
+	ctx context.Context, g *guard.Guard, op guard.Operation, db *sql.DB, fn func(ctx context.Context, tx *sql.Tx) (T, error),
+) (value T, replayed bool, err error) {
+	if g == nil || db == nil {
+		return value, false, errors.New("pgstore: DoSQL: nil guard or database")
+	}
+	return do(ctx, g, op, func() (connection, func(context.Context) (T, error)) {
+		c := &sqlConnection{db: db}
+		return c, func(ctx context.Context) (T, error) { return fn(ctx, c.tx) }
+	})
+}
+
+// do is Do. connect returns a connection, and fn with its transaction.
+func do[T any](
+	ctx context.Context, g *guard.Guard, op guard.Operation, connect func() (connection, func(context.Context) (T, error)),
+) (value T, replayed bool, err error) {
+	for try := range rollbacks {
+		if try > 0 {
+			pause.Sleep(ctx, rand.N(time.Duration(try)*5*time.Millisecond))
+		}
+		conn, fn := connect()
+		value, replayed, err = doOnce(ctx, g, op, conn, fn)
+		again := wasRolledBack(err) || isScopeFull(err) || isCode(err, recordExists)
+		if !again || ctx.Err() != nil {
+			break
+		}
+	}
+	return value, replayed, err
+}
+
+// recordExists is the code of the error of a transaction whose operation was begun in the store
+// meanwhile.
+const recordExists = "LK003"
+
+func doOnce[T any](
+	ctx context.Context, g *guard.Guard, op guard.Operation, conn connection, fn func(context.Context) (T, error),
+) (value T, replayed bool, err error) {
+	t := &transaction{conn: conn}
+	a, result, err := g.Begin(context.WithValue(ctx, transactionKey{}, t), op)
+	switch {
+	case err != nil:
+		return value, false, err
+	case result != nil:
+		if err := json.Unmarshal(result.Data, &value); err != nil {
+			return value, true, fmt.Errorf("pgstore: Do: decode the stored result: %w", err)
+		}
+		return value, true, nil
+	}
+	committed := false
+	defer func() { // fn may have panicked
+		if !committed {
+			t.end()
+			_ = a.Abandon(ctx)
+		}
+		t.forget()
+	}()
+	if t.store == nil {
+		return value, false, errors.New("pgstore: Do: the guard's store is not a *pgstore.Store")
+	}
+	if t.outside {
+		if err := t.beginOutside(ctx, a); err != nil {
+			return value, false, err
+		}
+	}
+	if value, err = fn(a.Context()); err != nil {
+		return value, false, err
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return value, false, fmt.Errorf("pgstore: Do: encode the value: %w", err)
+	}
+	err = a.CompleteBy(ctx, guard.Result{Data: data}, t.commit)
+	committed = err == nil
+	return value, false, err
+}
+
+// beginOutside begins the transaction of an attempt that has taken over in the store.
+func (t *transaction) beginOutside(ctx context.Context, a *guard.Attempt) error {
+	if err := a.MarkClean(ctx); err != nil { // should it die, its transaction is rolled back
+		return err
+	}
+	if err := t.conn.begin(ctx, "", nil); err != nil {
+		t.conn.rollback()
+		return explain(err, false)
+	}
+	t.open = true
+	return nil
+}

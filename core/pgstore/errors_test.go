@@ -1,0 +1,39 @@
+package pgstore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// An error that ends the connection may come behind the commit of a statement, whatever its code and
+// the language of the server's messages.
+func TestErrorsOfStatements(t *testing.T) {
+	for _, c := range []struct {
+		answer      pgconn.PgError
+		unconfirmed bool
+	}{
+		{pgconn.PgError{Severity: "ERROR", Code: "23505"}, false},
+		{pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR", Code: "55P03"}, false},
+		{pgconn.PgError{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "57P01"}, true},
+		{pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: "server conn crashed?"}, true},
+		{pgconn.PgError{Severity: "ERROR", Code: "42883"}, false},
+	} {
+		for _, writes := range []bool{false, true} {
+			err := explain(&c.answer, writes)
+			if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnconfirmed) != (c.unconfirmed && writes) {
+				t.Errorf("writes: %v, %+v: %v", writes, c.answer, err)
+			}
+		}
+	}
+}
+
+func TestGrantsOfOddRoles(t *testing.T) {
+	if text := Grants(`a "lk.b`, WithSchema("other")); strings.Count(text, `TO "a ""lk.b";`) != 3 || strings.Count(text, "SCHEMA other ") != 3 {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,223 @@
+package pgstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+)
+
+// wantMisconfigured checks an error that waiting does not end: its cause, and that it says what to
+// do.
+func wantMisconfigured(t testing.TB, err error, cause store.Cause, says ...string) {
+	t.Helper()
+	if !errors.Is(err, store.ErrMisconfigured) || store.CauseOf(err) != cause || store.Down(err) || errors.Is(err, store.ErrUnconfirmed) {
+		t.Errorf("got %v, want store.ErrMisconfigured with cause %s", err, cause)
+		return
+	}
+	for _, text := range says {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%q does not say %q", err, text)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for text, make := range map[string]func() (*Store, error){
+		"cannot parse":                        func() (*Store, error) { return New("postgres://me:secret@host:port/db") },
+		"timeout of 1ms":                      func() (*Store, error) { return New("", WithTimeout(time.Millisecond)) },
+		"0 connections":                       func() (*Store, error) { return New("", WithConnections(0)) },
+		`schema "Lk"`:                         func() (*Store, error) { return New("", WithSchema("Lk")) },
+		"nil pool":                            func() (*Store, error) { return NewFromPool(nil) },
+		"WithTransactionPooler: cannot parse": func() (*Store, error) { return New("", WithTransactionPooler("postgres://me:secret@host:port/db")) },
+	} {
+		s, err := make()
+		if s != nil || err == nil || !strings.HasPrefix(err.Error(), "pgstore: New") || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, %v", text, s, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v tells the password", err)
+		}
+	}
+}
+
+func TestBadServers(t *testing.T) {
+	server := postgrestest.Start(t)
+	install(t, server.DSN())
+	administer(t, server.DSN(), "CREATE ROLE stranger LOGIN", "CREATE ROLE app LOGIN PASSWORD 'right'", "CREATE DATABASE empty")
+	as := func(user, database string) string {
+		return "postgres://" + user + "@" + server.Addr() + "/" + database + "?sslmode=disable"
+	}
+	t.Run("nothing listens there", func(t *testing.T) {
+		s := openTestStore(t, "postgres://me:secret@127.0.0.1:1/db")
+		for _, err := range []error{count(t.Context(), s, 1), count(t.Context(), s, 1), s.Ping(t.Context())} {
+			if !store.Down(err) || store.CauseOf(err) != store.ConnectionRefused || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v", err)
+			}
+		}
+	})
+	t.Run("no such host", func(t *testing.T) {
+		err := count(t.Context(), openTestStore(t, "postgres://me@host.invalid/db", WithTimeout(10*time.Second)), 1)
+		if !store.Down(err) || store.CauseOf(err) != store.UnknownHost {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("no such database", func(t *testing.T) {
+		wantMisconfigured(t, count(t.Context(), openTestStore(t, as("postgres", "nowhere")), 1), store.WrongServer, "create the database")
+	})
+	t.Run("no such role", func(t *testing.T) {
+		wantMisconfigured(t, count(t.Context(), openTestStore(t, as("nobody", "postgres")), 1), store.Authentication, "nobody")
+	})
+	t.Run("no schema", func(t *testing.T) {
+		s := openTestStore(t, as("postgres", "empty"))
+		for range 2 { // then the breaker is open
+			err := count(t.Context(), s, 1)
+			wantMisconfigured(t, err, store.WrongServer, "schema lk", "Migrate")
+			if strings.Count(err.Error(), "unavailable") != 1 {
+				t.Errorf("it repeats itself: %v", err)
+			}
+		}
+	})
+	t.Run("another schema", func(t *testing.T) {
+		s := openTestStore(t, as("postgres", "postgres"), WithSchema("lk2"))
+		wantMisconfigured(t, count(t.Context(), s, 1), store.WrongServer, "schema lk2", "Migrate")
+	})
+	t.Run("no rights", func(t *testing.T) {
+		s := openTestStore(t, as("stranger", "postgres"))
+		wantMisconfigured(t, count(t.Context(), s, 1), store.Permission, "Grants")
+		administer(t, server.DSN(), Grants("stranger"))
+		eventually(t, 3*time.Second, "it works with them", func() bool { return count(t.Context(), s, 1) == nil })
+		administer(t, server.DSN(), "REVOKE UPDATE ON lk.counts FROM stranger")
+		wantMisconfigured(t, count(t.Context(), s, 1), store.Permission, "Grants")
+	})
+	t.Run("a wrong password", func(t *testing.T) {
+		var file string
+		conn, err := pgx.Connect(t.Context(), server.DSN())
+		must(t, err)
+		must(t, conn.QueryRow(t.Context(), "SHOW hba_file").Scan(&file))
+		must(t, conn.Close(t.Context()))
+		administer(t, server.DSN(), "COPY (SELECT 'host all app all scram-sha-256' UNION ALL SELECT 'host all all all trust') TO '"+file+"'",
+			"SELECT pg_reload_conf()", Grants("app"))
+		log := new(logbook)
+		s := openTestStore(t, as("app:wrong", "postgres"), log.option())
+		eventually(t, 3*time.Second, "the server asks for passwords", func() bool { return count(t.Context(), s, 1) != nil })
+		wantMisconfigured(t, count(t.Context(), s, 1), store.Authentication, "password")
+		if !log.has("postgresql is misconfigured", "cause=authentication") || log.has("wrong") {
+			t.Error("it is not logged, or with the password")
+		}
+		must(t, openTestStore(t, as("app:right", "postgres")).Ping(t.Context()))
+	})
+	t.Run("too old a server", func(t *testing.T) {
+		future := func(c *config) { c.oldest = 99 }
+		wantMisconfigured(t, count(t.Context(), openTestStore(t, server.DSN(), future), 1), store.WrongServer, "too old: use 99 or later")
+		conn, err := pgx.Connect(t.Context(), server.DSN())
+		must(t, err)
+		defer func() { _ = conn.Close(t.Context()) }()
+		wantMisconfigured(t, Migrate(t.Context(), conn, future, WithSchema("lk3")), store.WrongServer, "too old: use 99 or later")
+	})
+	t.Run("an old schema", func(t *testing.T) {
+		administer(t, server.DSN(), "UPDATE lk.schema_version SET version = 0")
+		s := openTestStore(t, server.DSN())
+		wantMisconfigured(t, count(t.Context(), s, 1), store.WrongServer, "version 0", "Migrate")
+		install := func() {
+			conn, err := pgx.Connect(t.Context(), server.DSN())
+			must(t, err)
+			defer func() { _ = conn.Close(t.Context()) }()
+			must(t, Migrate(t.Context(), conn))
+		}
+		install()
+		eventually(t, 3*time.Second, "it works after a migration", func() bool { return count(t.Context(), s, 1) == nil })
+		administer(t, server.DSN(), "DELETE FROM lk.schema_version")
+		wantMisconfigured(t, openTestStore(t, server.DSN()).Ping(t.Context()), store.WrongServer, "no version", "Migrate")
+		install()
+	})
+	t.Run("a newer schema", func(t *testing.T) {
+		administer(t, server.DSN(), fmt.Sprintf("UPDATE lk.schema_version SET version = %d, compatible = %d", schemaVersion+2, schemaVersion))
+		must(t, openTestStore(t, server.DSN()).Ping(t.Context()))
+		administer(t, server.DSN(), fmt.Sprintf("UPDATE lk.schema_version SET compatible = %d", schemaVersion+1))
+		wantMisconfigured(t, count(t.Context(), openTestStore(t, server.DSN()), 1), store.WrongServer, "newer release")
+	})
+	t.Run("no right to migrate", func(t *testing.T) {
+		conn, err := pgx.Connect(t.Context(), as("stranger", "empty"))
+		must(t, err)
+		defer func() { _ = conn.Close(t.Context()) }()
+		if err := Migrate(t.Context(), conn); err == nil || !strings.Contains(err.Error(), "pgstore.Schema") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A server that only reads is down for writes, and works again once it takes them: also on
+// connections from before.
+func TestReadOnlyServers(t *testing.T) {
+	recovers := func(t *testing.T, s *Store, log *logbook, change func()) {
+		t.Helper()
+		var err error
+		eventually(t, 3*time.Second, "writes are refused", func() bool { err = count(t.Context(), s, 1); return err != nil })
+		wantMisconfigured(t, err, store.ReadOnly, "connect to the primary")
+		eventually(t, 3*time.Second, "the breaker opens", func() bool { return log.has(tripped, "cause=read_only") })
+		began := time.Now()
+		for range 100 {
+			wantMisconfigured(t, count(t.Context(), s, 1), store.ReadOnly)
+		}
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("100 refused calls took %v", took)
+		}
+		must(t, s.Ping(t.Context()))
+		change()
+		eventually(t, 5*time.Second, "it takes writes", func() bool { return count(t.Context(), s, 1) == nil })
+		for range 50 { // whichever connection
+			must(t, count(t.Context(), s, 1))
+		}
+	}
+	t.Run("a replica", func(t *testing.T) {
+		primary := postgrestest.Start(t)
+		install(t, primary.DSN())
+		replica, log := primary.Replica(), new(logbook)
+		s := openTestStore(t, replica.DSN(), log.option())
+		occupy(t, s, 8)
+		recovers(t, s, log, replica.Promote)
+	})
+	t.Run("by default", func(t *testing.T) {
+		dsn, log := prepared(t), new(logbook)
+		config, err := pgx.ParseConfig(dsn)
+		must(t, err)
+		administer(t, dsn, "ALTER DATABASE "+config.Database+" SET default_transaction_read_only = on")
+		s := openTestStore(t, dsn, log.option())
+		occupy(t, s, 8)
+		conn, err := pgx.Connect(t.Context(), dsn)
+		must(t, err)
+		wantMisconfigured(t, Migrate(t.Context(), conn, WithSchema("lk2")), store.ReadOnly, "connect to the primary")
+		must(t, conn.Close(t.Context()))
+		recovers(t, s, log, func() {
+			administer(t, dsn, "SET default_transaction_read_only = off", "ALTER DATABASE "+config.Database+" RESET default_transaction_read_only")
+		})
+	})
+}
+
+// Every process of a service may migrate at its start, whatever the isolation of its transactions.
+func TestMigrationsAtOnce(t *testing.T) {
+	server := postgrestest.Start(t, "default_transaction_isolation=serializable")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			conn, err := pgx.Connect(t.Context(), server.DSN())
+			if err == nil {
+				err = Migrate(t.Context(), conn)
+				_ = conn.Close(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	must(t, openTestStore(t, server.DSN()).Ping(t.Context()))
+}

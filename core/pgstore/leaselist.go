@@ -1,0 +1,110 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/base64"
+	"iter"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// listPage is how many keys are listed together.
+const listPage = 500
+
+// InspectLease implements store.Leases: one statement, which changes nothing.
+func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
+	id := s.leaseKey(name, key)
+	states, err := run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
+		return s.inspect(ctx, c, []leaseKey{id})
+	})
+	state := store.LeaseState{}
+	if len(states) == 1 {
+		state = states[0]
+	}
+	state.Key = key
+	return state, err
+}
+
+// inspect returns the states of those keys that the database has.
+func (s *Store) inspect(ctx context.Context, c *pgx.Conn, keys []leaseKey) (states []store.LeaseState, err error) {
+	rows, err := c.Query(ctx, s.sql(`SELECT lease, kind, key, first, last, weight, reserve, coalesce(label, ''), age, remaining
+		FROM lk.inspect_leases_1($1, $2)`), keys, store.MaxListed)
+	if err != nil {
+		return nil, err
+	}
+	numbers := make(map[leaseKey]int) // of states
+	var (
+		id                                  leaseKey
+		kind                                string
+		key, label                          []byte
+		first, last, weight, age, remaining int64
+		reserve                             int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &kind, &key, &first, &last, &weight, &reserve, &label, &age, &remaining}, func() error {
+		if kind == "key" {
+			shown := string(key)
+			if key == nil { // it is secret
+				shown = base64.RawURLEncoding.EncodeToString(id[:])
+			}
+			numbers[id] = len(states)
+			states = append(states, store.LeaseState{Key: shown, InUse: int(weight), Waiting: int(last)})
+			return nil
+		}
+		state := &states[numbers[id]]
+		if kind == "hold" {
+			state.Holders = append(state.Holders, store.LeaseHolder{
+				Fence: first, LastFence: last, Weight: int(weight), Label: string(label), Age: micros(age), Remaining: micros(remaining),
+			})
+		} else {
+			state.Waiters = append(state.Waiters, store.LeaseWaiter{Weight: int(weight), Reserve: reserve, Label: string(label), Age: micros(age)})
+		}
+		return nil
+	})
+	return states, err
+}
+
+// page is a part of a listing.
+type page struct {
+	states []store.LeaseState
+	last   *leaseKey // nil if there is no more
+}
+
+// ListLeases implements store.Leases: two statements for each 500 keys in use. With WithSecret, the
+// Key of each state is the hash of the key.
+func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
+	return func(yield func(store.LeaseState, error) bool) {
+		for after := new(leaseKey); after != nil; {
+			from := *after
+			p, err := run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (page, error) { return s.page(ctx, c, name, from) })
+			if err != nil {
+				yield(store.LeaseState{}, err)
+				return
+			}
+			for _, state := range p.states {
+				if len(state.Holders)+state.Waiting > 0 && !yield(state, nil) {
+					return
+				}
+			}
+			after = p.last
+		}
+	}
+}
+
+func (s *Store) page(ctx context.Context, c *pgx.Conn, name string, after leaseKey) (p page, err error) {
+	rows, err := c.Query(ctx, s.sql(`SELECT id FROM lk.leases WHERE name = $1 AND id > $2 AND (holder IS NOT NULL OR busy) ORDER BY id LIMIT $3`),
+		[]byte(name), after, listPage)
+	if err != nil {
+		return p, err
+	}
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[leaseKey])
+	if err != nil || len(keys) == 0 {
+		return p, err
+	}
+	if len(keys) == listPage {
+		p.last = &keys[listPage-1]
+	}
+	p.states, err = s.inspect(ctx, c, keys)
+	return p, err
+}

@@ -1,0 +1,220 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+var _ store.Leases = (*Store)(nil)
+
+// leases is the part of a Store that is about leases.
+type leases struct {
+	waiting *waiting.Process[leaseKey]
+	busy    busyKeys
+	outbox  outbox
+}
+
+func (s *Store) initLeases() {
+	s.waiting = waiting.New(waiting.Store[leaseKey]{
+		Hooks: &s.hooks, Life: s.life, Start: s.start, Listen: s.listen,
+		Broken:  func() bool { return !s.listener.subscribed.Load() },
+		Acquire: s.acquireLease, Beat: s.beat, Release: s.releaseUnwanted,
+	})
+}
+
+// leaseKey is the digest of a lease's name and key.
+type leaseKey [16]byte
+
+func (s *Store) leaseKey(name, key string) leaseKey { return s.digest(name, key) }
+
+// Name implements waiting.Record: it is the text of a uuid.
+func (k leaseKey) Name() string {
+	var text [36]byte
+	at := 0
+	for i, size := range [...]int{4, 2, 2, 2, 6} {
+		if i > 0 {
+			text[at] = '-'
+			at++
+		}
+		at += hex.Encode(text[at:], k[:size])
+		copy(k[:], k[size:])
+	}
+	return string(text[:])
+}
+
+// shown returns what the database keeps of a key for listings: nothing if keys are secret.
+func (s *Store) shown(key string) []byte {
+	if len(s.config.secret) > 0 {
+		return nil
+	}
+	return []byte(key)
+}
+
+// busyKeys remembers which keys were found to have waiters, or several holds: a step of such a key is
+// left to the server's function at once. It may be wrong.
+type busyKeys [1024]atomic.Uint64
+
+func (b *busyKeys) of(k leaseKey) (slot *atomic.Uint64, mark uint64) {
+	for i := range 8 {
+		mark = mark<<8 | uint64(k[i])
+	}
+	return &b[mark%uint64(len(b))], mark
+}
+
+func (b *busyKeys) has(k leaseKey) bool {
+	slot, mark := b.of(k)
+	return slot.Load() == mark
+}
+
+func (b *busyKeys) set(k leaseKey, busy bool) {
+	slot, mark := b.of(k)
+	if busy {
+		slot.Store(mark)
+	} else {
+		slot.CompareAndSwap(mark, 0)
+	}
+}
+
+// AcquireLease implements store.Leases: one statement if the key is free, and up to two if not.
+func (s *Store) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
+	if s.hooks.Begun() {
+		return store.LeaseReply{}, store.ErrClosed
+	}
+	if req.Weight > req.Capacity-req.Reserve { // it leaves the queue, if it is there
+		_, err := s.ReleaseLeases(ctx, []store.LeaseRef{req.Ref(0)})
+		return store.LeaseReply{Outcome: store.Taken}, err
+	}
+	reply, err := s.waiting.Acquire(ctx, req, s.leaseKey(req.Name, req.Key))
+	return reply.LeaseReply, err
+}
+
+// AwaitLease implements store.Leases.
+func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	return s.waiting.Await(ctx, req, s.leaseKey(req.Name, req.Key))
+}
+
+// acquireLease requests a lease, or asks for it again.
+func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, key leaseKey) (waiting.Reply, error) {
+	req.Fences = min(max(req.Fences, 1), store.MaxFences)
+	reply, err := run(ctx, s, step{operation: opAcquireLease, writes: true}, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
+		if isRepeat(ctx) { // the statement that was sent before may come later
+			s.waiting.Late(req.ID)
+		}
+		if req.Place == 0 && !s.busy.has(key) {
+			reply, err := s.acquireFree(ctx, c, &req, key)
+			if !errors.Is(err, pgx.ErrNoRows) {
+				return reply, err
+			}
+		}
+		reply, err := s.acquireStep(ctx, c, &req, key)
+		if err == nil {
+			s.busy.set(key, reply.Outcome != store.Granted)
+		}
+		return reply, err
+	})
+	if err != nil && (ctx.Err() != nil || errors.Is(err, store.ErrUnconfirmed)) {
+		s.waiting.Late(req.ID)
+	}
+	return reply, err
+}
+
+// acquireFree grants a key without holds, waiters and tombstones, and returns no row for any other.
+// The clock and the conditions are looked at when the row is locked.
+const acquireFree = `INSERT INTO lk.leases AS l
+  (id, name, key, holder, process, ttl, weight, label, fence, first, last, ends, since, place, untaken)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, n.t + $9 - 1, n.t, n.t + $9 - 1, n.t + $6, n.t, 0, false FROM (SELECT lk.now_us() AS t) n
+ON CONFLICT (id) DO UPDATE SET
+  holder = excluded.holder, process = excluded.process, ttl = excluded.ttl, weight = excluded.weight, label = excluded.label,
+  place = 0, untaken = false, (fence, first, last, ends, since) = (
+    SELECT f.last, f.first, f.last, f.t + $6, f.t FROM (
+      SELECT n.t, greatest(l.fence + 1, n.t) AS first, CASE WHEN l.fence < n.t THEN n.t + $9 - 1 ELSE l.fence + 1 END AS last
+      FROM (SELECT lk.now_us() AS t) n) f)
+WHERE l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
+RETURNING l.first, l.last`
+
+func (s *Store) acquireFree(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
+	sent := time.Now()
+	err = c.QueryRow(ctx, s.sql(acquireFree), key, []byte(req.Name), s.shown(req.Key), req.ID, s.listener.inbox, req.TTL.Microseconds(),
+		req.Weight, []byte(req.Label), int64(req.Fences)).Scan(&r.Fence, &r.LastFence)
+	r.Outcome, r.Sent, r.TTL = store.Granted, sent, req.TTL
+	return r, err
+}
+
+const acquireStep = `SELECT outcome, coalesce(first, 0), coalesce(last, 0), coalesce(place, 0), coalesce(lasts, 0), coalesce(repeated, false),
+  coalesce(label, ''), coalesce(remaining, 0), coalesce(used, 0), coalesce(waiting, 0), coalesce(next, 0), pushes
+FROM lk.step_lease_1('acquire', $1, $2, $3, $4, my_ttl => $5, my_weight => $6, my_room => $7, my_reserve => $8, my_fences => $9, my_label => $10,
+  my_place => $11, my_queue => $12, most => $13, my_span => $14, my_name => $15, my_text => $16)`
+
+func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
+	var (
+		outcome                          string
+		label                            []byte
+		lasts, remaining, next, in, many int64
+		pushes                           []string
+	)
+	r.Sent = time.Now()
+	err = c.QueryRow(ctx, s.sql(acquireStep), key, s.listener.inbox, waiting.Elapsed(), req.ID, req.TTL.Microseconds(), req.Weight,
+		int64(req.Capacity-req.Reserve), req.Reserve, req.Fences, []byte(req.Label), req.Place, req.Queue, req.MaxWaiting,
+		s.waiting.DeadAfter().Microseconds(), []byte(req.Name), s.shown(req.Key)).
+		Scan(&outcome, &r.Fence, &r.LastFence, &r.Place, &lasts, &r.Repeated, &label, &remaining, &in, &many, &next, &pushes)
+	if err != nil {
+		return r, err
+	}
+	s.deliver(pushes)
+	r.Outcome = map[string]store.AcquireOutcome{"granted": store.Granted, "queued": store.Queued, "withdrawn": store.Withdrawn,
+		"taken": store.Taken, "full": store.Taken}[outcome]
+	r.QueueFull = outcome == "full"
+	r.TTL, r.Holder, r.Remaining, r.Next = micros(lasts), string(label), micros(remaining), micros(next)
+	r.InUse, r.Waiting = int(in), int(many)
+	return r, nil
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// DowngradeLease implements store.Leases: one statement.
+func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
+	return s.stepOf(ctx, opReleaseLeases,
+		"SELECT outcome = 'yes', pushes FROM lk.step_lease_1('downgrade', $1, $2, $3, $4, $5, my_ttl => $6, my_weight => $7)",
+		s.leaseKey(ref.Name, ref.Key), s.listener.inbox, waiting.Elapsed(), ref.ID, ref.Fence, ref.TTL.Microseconds(), max(weight, 1))
+}
+
+// RevokeLease implements store.Leases: one statement. The holder gets a push.
+func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
+	return s.stepOf(ctx, opReleaseLeases, "SELECT outcome = 'yes', pushes FROM lk.step_lease_1('revoke', $1, $2, $3, my_fence => $4)",
+		s.leaseKey(name, key), s.listener.inbox, waiting.Elapsed(), fence)
+}
+
+// stepOf takes a step that reports whether it was taken.
+func (s *Store) stepOf(ctx context.Context, op operation, sql string, args ...any) (bool, error) {
+	return run(ctx, s, step{operation: op, urgency: finishing, writes: true}, func(ctx context.Context, c *pgx.Conn) (done bool, err error) {
+		var pushes []string
+		if err = c.QueryRow(ctx, s.sql(sql), args...).Scan(&done, &pushes); err == nil {
+			s.deliver(pushes)
+		}
+		return done, err
+	})
+}
+
+const verifyLease = `SELECT
+  EXISTS (SELECT FROM lk.leases l WHERE l.id = $1 AND l.holder = $2 AND l.first = $3 AND l.ends > lk.now_us()) OR
+  EXISTS (SELECT FROM lk.lease_holds h WHERE h.lease = $1 AND h.id = $2 AND h.first = $3 AND h.ends > lk.now_us())`
+
+// VerifyLease implements store.Leases: one statement, which changes nothing.
+func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
+	key := s.leaseKey(ref.Name, ref.Key)
+	return run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
+		err = c.QueryRow(ctx, s.sql(verifyLease), key, ref.ID, ref.Fence).Scan(&held)
+		return held, err
+	})
+}
+
+// NotifyLost implements store.Leases: f is called for holds that RevokeLease ends.
+func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.waiting.NotifyLost(f) }

@@ -1,0 +1,70 @@
+package pgstore
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+)
+
+func TestMain(m *testing.M) { postgrestest.Main(m) }
+
+// newTestStore returns a store on a database of its own, closed when the test ends.
+func newTestStore(t testing.TB, opts ...Option) *Store {
+	t.Helper()
+	return openTestStore(t, migrated(t, opts...), opts...)
+}
+
+// migrated returns the DSN of a new database with the store's schema.
+func migrated(t testing.TB, opts ...Option) string {
+	t.Helper()
+	dsn := postgrestest.Database(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	if err := Migrate(t.Context(), conn, opts...); err != nil {
+		t.Fatal(err)
+	}
+	return dsn
+}
+
+// openTestStore returns a store on a database, closed when the test ends.
+func openTestStore(t testing.TB, dsn string, opts ...Option) *Store {
+	t.Helper()
+	s, err := New(dsn, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestPing(t *testing.T) {
+	for name, opts := range map[string][]Option{"": nil, "of another schema": {WithSchema("another_1")}} {
+		t.Run("a store"+name, func(t *testing.T) {
+			s := newTestStore(t, opts...)
+			if err := s.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s.sweepOnce(t.Context())
+		})
+	}
+}
+
+func TestMigrateAgain(t *testing.T) {
+	dsn := migrated(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	if err := Migrate(t.Context(), conn); err != nil {
+		t.Error(err)
+	}
+	if _, err := conn.Exec(t.Context(), Schema(), pgx.QueryExecModeSimpleProtocol); err != nil { // by hand
+		t.Error(err)
+	}
+}

@@ -1,0 +1,184 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+)
+
+// throughPooler returns the DSN of a new database with counts, and its DSN through a pooler of
+// transactions with few connections.
+func throughPooler(t testing.TB, settings ...string) (direct, pooled string) {
+	t.Helper()
+	direct = prepared(t)
+	config, err := pgx.ParseConfig(direct)
+	must(t, err)
+	address := postgrestest.StartPgBouncer(t, addressOf(config), append([]string{"default_pool_size=3"}, settings...)...)
+	return direct, postgrestest.Through(direct, address)
+}
+
+// exercise makes many calls of several statements at once.
+func exercise(t testing.TB, s *Store) {
+	t.Helper()
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for range 20 {
+				if err := count(t.Context(), s, 1+i); err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := run(t.Context(), s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+					err = c.QueryRow(ctx, "SELECT n FROM lk.counts WHERE id = $1", i+1).Scan(&n)
+					return n, err
+				}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestThroughATransactionPooler(t *testing.T) {
+	direct, pooled := throughPooler(t)
+	t.Run("with a connection to listen", func(t *testing.T) {
+		s := openTestStore(t, pooled, WithTransactionPooler(direct))
+		must(t, s.Ping(t.Context()))
+		exercise(t, s)
+		s.listen()
+		eventually(t, 3*time.Second, "it listens", s.listener.subscribed.Load)
+	})
+	t.Run("without one", func(t *testing.T) {
+		s := openTestStore(t, pooled, WithTransactionPooler(""))
+		exercise(t, s)
+		s.listen()
+		if s.listener.subscribed.Load() {
+			t.Error("it listens")
+		}
+	})
+}
+
+// The store keeps its whole contract through a pooler of transactions.
+func TestContractsThroughATransactionPooler(t *testing.T) {
+	direct, pooled := throughPooler(t, "default_pool_size=20")
+	contracts(t, pooled, WithTransactionPooler(direct))
+}
+
+// Its user needs no more rights than Grants gives.
+func TestContractsWithGrantedRights(t *testing.T) {
+	dsn := migrated(t)
+	config, err := pgx.ParseConfig(dsn)
+	must(t, err)
+	role := "App of " + config.Database // roles are those of the server
+	administer(t, dsn, "CREATE ROLE "+pgx.Identifier{role}.Sanitize()+" LOGIN", Grants(role))
+	contracts(t, strings.Replace(dsn, "postgres@", url.PathEscape(role)+"@", 1))
+}
+
+// contracts runs all suites on stores of a database.
+func contracts(t *testing.T, dsn string, opts ...Option) {
+	suite := func(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
+		t.Parallel()
+		s := openTestStore(t, dsn, append([]Option{WithConnections(4)}, opts...)...)
+		test(t, storetest.Harness[*Store]{Store: s, Advance: time.Sleep})
+		for _, statement := range sweeps {
+			_, err := run(t.Context(), s, step{operation: opSweep, urgency: finishing}, execute(s.sql(statement)))
+			if !errors.Is(err, store.ErrClosed) {
+				must(t, err)
+			}
+		}
+	}
+	for name, contract := range map[string]func(*testing.T, storetest.Runner[*Store]){
+		"leases": storetest.Leases[*Store], "buckets": storetest.Buckets[*Store], "records": storetest.Records[*Store], "latches": storetest.Latches[*Store],
+	} {
+		t.Run(name, func(t *testing.T) { contract(t, suite) })
+	}
+}
+
+// Without a connection to listen, waiters notice later, by their heartbeats.
+func TestWaitingWithoutListening(t *testing.T) {
+	direct, pooled := throughPooler(t)
+	holder, waiter := openTestStore(t, pooled, WithTransactionPooler("")), openTestStore(t, direct, WithTransactionPooler(""))
+	for range 3 {
+		ref := takes(t, holder, exclusive("k"))
+		req := exclusive("k")
+		got := waitsFor(t, waiter, req)
+		ends(t, holder, store.Released, ref)
+		released := time.Now()
+		grant := gets(t, got, 4*time.Second)
+		t.Logf("granted after %v", time.Since(released))
+		if grant.Fence <= ref.Fence {
+			t.Errorf("fence %d after %d", grant.Fence, ref.Fence)
+		}
+		ends(t, waiter, store.Released, req.Ref(grant.Fence))
+	}
+}
+
+// Whoever does not say that there is a pooler learns it.
+func TestATransactionPoolerIsNoticed(t *testing.T) {
+	advice := func(t *testing.T, err error) {
+		t.Helper()
+		if !errors.Is(err, store.ErrMisconfigured) || store.CauseOf(err) != store.WrongServer || !strings.Contains(err.Error(), "WithTransactionPooler") {
+			t.Errorf("got %v; want advice", err)
+		}
+	}
+	t.Run("by its refusal of settings", func(t *testing.T) {
+		_, pooled := throughPooler(t)
+		advice(t, openTestStore(t, pooled).Ping(t.Context()))
+	})
+	const ignores = "ignore_startup_parameters=statement_timeout,idle_in_transaction_session_timeout,default_transaction_isolation"
+	t.Run("by prepared statements that are missing", func(t *testing.T) {
+		_, pooled := throughPooler(t, ignores)
+		s := openTestStore(t, pooled)
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var found error
+		for i := range 16 {
+			all.Go(func() {
+				for range 20 {
+					if err := count(t.Context(), s, 1+i); err != nil {
+						mu.Lock()
+						defer mu.Unlock()
+						found = err
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		advice(t, found)
+	})
+	t.Run("by its silence", func(t *testing.T) {
+		_, pooled := throughPooler(t)
+		log := new(logbook)
+		s := openTestStore(t, pooled, WithTransactionPooler(pooled), WithTimeout(hasty), log.option())
+		delete(s.listener.settings.RuntimeParams, "statement_timeout") // or it is refused as above
+		s.listen()
+		eventually(t, 5*time.Second, "it is logged", func() bool { return log.has("misconfigured", "does not arrive", "WithTransactionPooler") })
+		if s.listener.subscribed.Load() {
+			t.Error("it listens")
+		}
+		must(t, count(t.Context(), s, 1))
+	})
+	t.Run("by the isolation of its transactions", func(t *testing.T) {
+		direct, pooled := throughPooler(t)
+		config, err := pgx.ParseConfig(direct)
+		must(t, err)
+		administer(t, direct, "ALTER DATABASE "+config.Database+" SET default_transaction_isolation = 'serializable'")
+		err = openTestStore(t, pooled, WithTransactionPooler("")).Ping(t.Context())
+		if !errors.Is(err, store.ErrMisconfigured) || !strings.Contains(err.Error(), "ALTER ROLE") {
+			t.Errorf("got %v; want advice", err)
+		}
+	})
+}

@@ -1,0 +1,299 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+var _ store.Records = (*Store)(nil)
+
+// A record is a row of operations. The common steps are plain statements, since a function that
+// does the same takes about half as long again; what they leave out is up to a function. The server
+// adds up the records of a scope, and the bytes of their results, by slices of time: see
+// records.sql.
+
+// beginSQL begins an operation without a scope, or returns the record that it has. No row means
+// that another transaction has made one meanwhile.
+const beginSQL = `WITH clock AS MATERIALIZED (SELECT at FROM lk.now_us() at),
+seen AS MATERIALIZED (SELECT * FROM lk.operations WHERE id = $1),
+started AS (
+  INSERT INTO lk.operations (id, guard, scope, state, effects, owner, fingerprint, number, lease_ends, lease, expires, slice, created,
+    changed, holder)
+  SELECT $1, $2, '', 'F', 'M', $3, $4, 1, at + $5, $5, at + $6, lk.slice_1(at, $6), at, at, $8 FROM clock
+  WHERE NOT EXISTS (SELECT FROM seen) ON CONFLICT (id) DO NOTHING RETURNING 1)
+SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
+
+// seenSQL returns what a record says that is not to be taken over.
+const seenSQL = `SELECT CASE WHEN state = 'A' OR expires <= at THEN 'ask'
+  WHEN fingerprint <> $4 THEN 'mismatched'
+  WHEN state IN ('C', 'N') OR state = 'U' AND $7 = '' THEN 'settled'
+  WHEN state <> 'U' AND owner <> $3 AND lease_ends > at AND lease_ends - at <= lease THEN 'busy'
+  ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END FROM clock, seen`
+
+// beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if others
+// have filled the scope meanwhile.
+const beginScopedSQL = `WITH clock AS MATERIALIZED (SELECT at, lk.slice_1(at, $6) AS slice FROM lk.now_us() at),
+seen AS MATERIALIZED (SELECT * FROM lk.operations WHERE id = $1),
+room AS MATERIALIZED (
+  SELECT coalesce(sum(s.records), 0) AS records, coalesce(sum(s.records) FILTER (WHERE s.slice <> clock.slice), 0) AS others,
+    min(s.slice) - at AS ends
+  FROM clock LEFT JOIN lk.scopes s ON s.scope = $9 AND s.slice > at AND s.records > 0 GROUP BY at),
+started AS (
+  INSERT INTO lk.operations (id, guard, scope, state, effects, owner, fingerprint, number, lease_ends, lease, expires, slice, created,
+    changed, holder)
+  SELECT $1, $2, $9, 'F', 'M', $3, $4, 1, at + $5, $5, at + $6, slice, at, at, $8 FROM clock, room
+  WHERE NOT EXISTS (SELECT FROM seen) AND ($10 <= 0 OR records < $10) ON CONFLICT (id) DO NOTHING RETURNING slice),
+counted AS (
+  INSERT INTO lk.scopes AS s (scope, slice, records) SELECT $9, slice, 1 FROM started
+  ON CONFLICT (scope, slice) DO UPDATE SET records = s.records + 1 RETURNING records)
+SELECT CASE WHEN $10 > 0 AND others + counted.records > $10 THEN lk.refuse_1(ends) ELSE 'started' END, 1, 0::bigint, '', 0::smallint,
+  NULL::bytea
+  FROM counted, room UNION ALL
+SELECT 'full', 0, ends, '', 0::smallint, NULL::bytea FROM room WHERE $10 > 0 AND records >= $10 AND NOT EXISTS (SELECT FROM seen)
+  UNION ALL ` + seenSQL
+
+// BeginOperation implements store.Records: one statement, and a second one if the operation is
+// taken over, or was abandoned.
+func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
+	if t := transactionOf(ctx, s); t != nil {
+		return t.begin(ctx, &req)
+	}
+	unknown := ""
+	switch {
+	case req.Rerun:
+		unknown = "rerun"
+	case req.Reconcile:
+		unknown = "reconcile"
+	}
+	text := s.sql(beginSQL)
+	args := []any{
+		req.ID, req.Guard, req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Microseconds(), unknown, holderOf(req.Holder),
+	}
+	if req.Scope != "" {
+		text, args = s.sql(beginScopedSQL), append(args, req.Scope, req.MaxRecords)
+	}
+	st := step{operation: opBeginOperation, writes: true}
+	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
+		var b begun
+		err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
+		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask" {
+			number := b.number                                                                        // 0: it has no record
+			if b, err = s.begin(ctx, c, &req, unknown); isCode(err, lockNotAvailable) && number > 0 { // a transaction completes it: see Complete
+				return store.BeginReply{Outcome: store.Busy, Number: number, Remaining: req.Lease}, nil
+			}
+		}
+		if err != nil {
+			return reply, err
+		}
+		return b.reply()
+	})
+}
+
+const beginAnywaySQL = `SELECT outcome, coalesce(number, 0), coalesce(remaining, 0), coalesce(state, ''), coalesce(status, 0::smallint),
+  data, coalesce(effects, ''), names, steps FROM lk.begin_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+
+// begin is BeginOperation without a shortcut.
+func (s *Store) begin(ctx context.Context, c *pgx.Conn, req *store.BeginRequest, unknown string) (b begun, err error) {
+	err = c.QueryRow(ctx, s.sql(beginAnywaySQL),
+		req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Microseconds(), unknown,
+		req.MaxRecords, holderOf(req.Holder)).
+		Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.effects, &b.names, &b.steps)
+	var answer *pgconn.PgError
+	if isScopeFull(err) && errors.As(err, &answer) { // by others, meanwhile
+		b.outcome = "full"
+		b.remaining, err = strconv.ParseInt(answer.Detail, 10, 64)
+	}
+	return b, err
+}
+
+// isScopeFull reports whether a scope was filled while a statement ran, which was rolled back.
+func isScopeFull(err error) bool { return isCode(err, "LK001") }
+
+// lockNotAvailable is the code of the error of a statement that has waited for a lock in vain.
+const lockNotAvailable = "55P03"
+
+// holderOf returns a holder as the record has it.
+func holderOf(holder string) []byte { return []byte(holder[:min(len(holder), store.MaxHolder)]) }
+
+// begun is what a begin has returned.
+type begun struct {
+	outcome      string
+	number       int
+	remaining    int64 // µs
+	state        string
+	status       int
+	effects      string
+	data         []byte
+	names, steps [][]byte
+}
+
+var outcomes = map[string]store.BeginOutcome{
+	"started": store.Started, "reconcile": store.ToReconcile, "settled": store.Settled, "busy": store.Busy,
+	"mismatched": store.Mismatched, "undecided": store.Undecided, "refused": store.Refused, "full": store.ScopeFull,
+}
+
+func (b *begun) reply() (r store.BeginReply, err error) {
+	outcome, known := outcomes[b.outcome]
+	if !known || len(b.names) != len(b.steps) {
+		return r, fmt.Errorf("pgstore: odd reply to a begin: %q", b.outcome)
+	}
+	r = store.BeginReply{Outcome: outcome, Number: b.number}
+	switch outcome {
+	case store.Started, store.ToReconcile:
+		r.Effects = effects[b.effects]
+		for i, name := range b.names {
+			r.Steps = append(r.Steps, store.Step{Name: string(name), Data: b.steps[i]})
+		}
+	case store.Busy, store.ScopeFull:
+		r.Remaining = micros(b.remaining)
+	case store.Settled:
+		r.State, r.Status, r.Data = states[b.state], b.status, b.data
+	}
+	return r, nil
+}
+
+// The letters of states and effects in a record.
+var (
+	states = map[string]store.RecordState{
+		"F": store.InFlight, "R": store.Reconciling, "C": store.Completed, "N": store.NotRetained, "U": store.Unknown,
+	}
+	letters = map[store.RecordState]string{
+		store.InFlight: "F", store.Completed: "C", store.NotRetained: "N", store.Unknown: "U",
+	}
+	effects  = map[string]store.Effects{"M": store.MayHaveEffects, "N": store.NoEffects, "S": store.EffectsInSteps}
+	letterOf = map[store.Effects]string{store.MayHaveEffects: "M", store.NoEffects: "N", store.EffectsInSteps: "S"}
+)
+
+// settleSQL settles an attempt that owns its record, and has no steps. No row means that there is
+// more to do. With a scope, $8, the record stays in its slice.
+const settleSQL = `UPDATE lk.operations SET state = $3::text::"char", status = $4, data = $5, lease_ends = 0, lease = 0, expires = at + $6,
+  slice = CASE WHEN lk.fits_1(slice, at + $6, $6) THEN slice ELSE lk.slice_1(at, $6) END, changed = greatest(at, changed + 1)
+FROM lk.now_us() at WHERE id = $1 AND owner = $2 AND state IN ('F', 'R') AND steps = 0 AND ($7 = '' OR lk.fits_1(slice, at + $6, $6))
+RETURNING inboxes`
+
+// settleScopedSQL is settleSQL with a result that counts in the scope: $8 bytes, of at most $9. It
+// fails if there is no room.
+const settleScopedSQL = `WITH clock AS MATERIALIZED (SELECT at FROM lk.now_us() at),
+done AS (
+  UPDATE lk.operations SET state = $3::text::"char", status = $4, data = $5, lease_ends = 0, lease = 0, expires = at + $6,
+    changed = greatest(at, changed + 1)
+  FROM clock WHERE id = $1 AND owner = $2 AND state IN ('F', 'R') AND steps = 0 AND lk.fits_1(slice, at + $6, $6) RETURNING slice, inboxes),
+counted AS (UPDATE lk.scopes s SET bytes = s.bytes + $8 FROM done WHERE s.scope = $7 AND s.slice = done.slice RETURNING s.bytes)
+SELECT inboxes FROM clock, done LEFT JOIN counted ON true
+WHERE CASE WHEN counted.bytes IS NULL OR $9 > 0 AND counted.bytes +
+  (SELECT coalesce(sum(s.bytes), 0) FROM clock, lk.scopes s WHERE s.scope = $7 AND s.slice > at AND s.slice <> done.slice) > $9
+  THEN lk.refuse_1(0) IS NULL ELSE true END`
+
+const settleAnywaySQL = `SELECT owned, waiting FROM
+  lk.settle_operation_1($1, $2, $3, $4, $5, $6, $7::text::"char", $8::smallint, $9, $10, $11, $12)`
+
+// SettleOperation implements store.Records: one statement, and a second one if the record has moved
+// on. It tells other processes that wait for the end of the attempt, in a transaction of its own.
+func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (bool, error) {
+	if s.transacts(req.Owner) { // its transaction settles it
+		return false, nil
+	}
+	letter, ok := letters[req.State]
+	if !ok || req.State == store.InFlight {
+		return false, fmt.Errorf("pgstore: SettleOperation: state %d settles nothing", req.State)
+	}
+	if req.State != store.Completed {
+		req.Data = nil
+	}
+	text := s.sql(settleSQL)
+	args := []any{req.Owner, letter, req.Status, req.Data, req.Retention.Microseconds(), req.Scope}
+	if req.Scope != "" && len(req.Data) > 0 {
+		text, args = s.sql(settleScopedSQL), append(args, len(req.Data), req.MaxBytes)
+	}
+	args = append([]any{req.ID}, args...)
+	return s.finish(ctx, &req.OperationRef, func(ctx context.Context, c *pgx.Conn) (e ended, err error) {
+		e.owned = true
+		err = c.QueryRow(ctx, text, args...).Scan(&e.waiting)
+		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) {
+			err = c.QueryRow(ctx, s.sql(settleAnywaySQL), settleArgs(&req)...).Scan(&e.owned, &e.waiting)
+		}
+		return e, err
+	})
+}
+
+// settleArgs are the arguments of the function that settles.
+func settleArgs(req *store.SettleRequest) []any {
+	return []any{
+		req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, req.Number, letters[req.State], req.Status, req.Data,
+		req.Retention.Microseconds(), int64(req.MaxBytes), holderOf(req.Holder),
+	}
+}
+
+// AbandonOperation implements store.Records: one statement.
+func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
+	if s.transacts(ref.Owner) { // nothing of it is left
+		return true, nil
+	}
+	return s.finish(ctx, &ref.OperationRef, func(ctx context.Context, c *pgx.Conn) (e ended, err error) {
+		err = c.QueryRow(ctx, s.sql(`SELECT owned, waiting FROM lk.abandon_operation_1($1, $2, $3, $4)`),
+			ref.ID, ref.Guard, ref.Scope, ref.Owner).
+			Scan(&e.owned, &e.waiting)
+		return e, err
+	})
+}
+
+// ended is what the end of an attempt has returned: whether the caller owned it, and the inboxes
+// that wait for it.
+type ended struct {
+	owned   bool
+	waiting []string
+}
+
+// finish runs a statement that ends an attempt, and tells who waits for that.
+func (s *Store) finish(
+	ctx context.Context, ref *store.OperationRef, f func(ctx context.Context, c *pgx.Conn) (ended, error),
+) (bool, error) {
+	e, err := run(ctx, s, step{operation: opSettleOperation, urgency: finishing, writes: true}, f)
+	if err == nil {
+		s.tell(e.waiting, endedPush(ref))
+	}
+	return e.owned, err
+}
+
+// MarkOperation implements store.Records: one statement.
+func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
+	if s.transacts(req.Owner) {
+		return true, nil
+	}
+	return s.owns(ctx, `UPDATE lk.operations SET effects = CASE WHEN marks < $4 THEN $3::text::"char" ELSE effects END,
+		marks = greatest(marks, $4),
+		changed = CASE WHEN marks < $4 THEN greatest(changed + 1, at) ELSE changed END
+		FROM lk.now_us() at WHERE id = $1 AND owner = $2 AND state IN ('F', 'R') AND expires > at`,
+		req.ID, req.Owner, letterOf[req.Effects], int64(min(req.Seq, store.MaxSeq)))
+}
+
+// owns runs a statement that changes a row if the caller owns it.
+func (s *Store) owns(ctx context.Context, text string, args ...any) (bool, error) {
+	tag, err := run(ctx, s, step{operation: opSettleOperation, urgency: finishing, writes: true}, execute(s.sql(text), args...))
+	return tag.RowsAffected() == 1, err
+}
+
+// RecordStep implements store.Records: one statement.
+func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
+	if s.transacts(req.Owner) {
+		return false, errors.New("pgstore: an operation in a transaction has no steps: all its effects are undone if it fails")
+	}
+	data := append([]byte{}, req.Data...) // not null
+	st := step{operation: opSettleOperation, urgency: finishing, writes: true}
+	n, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+		err = c.QueryRow(ctx, s.sql(`SELECT lk.record_step_1($1, $2, $3, $4, $5)`),
+			req.ID, req.Owner, []byte(req.Name), data, store.MaxSteps).Scan(&n)
+		return n, err
+	})
+	if err == nil && n < 0 {
+		return false, fmt.Errorf("%w: an operation has at most %d steps", store.ErrFull, store.MaxSteps)
+	}
+	return n == 1, err
+}

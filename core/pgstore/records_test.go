@@ -1,0 +1,52 @@
+package pgstore
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+)
+
+func TestRecords(t *testing.T) { storetest.Records(t, runContract) }
+
+func TestLatches(t *testing.T) { storetest.Latches(t, runContract) }
+
+func runContract(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
+	test(t, storetest.Harness[*Store]{Store: newTestStore(t), Advance: time.Sleep})
+}
+
+// The delayed begin of an attempt that was abandoned before it arrived starts nothing, though the
+// record has last changed long ago.
+func TestABeginBehindItsAbandon(t *testing.T) {
+	s := newTestStore(t)
+	ref := store.OperationRef{Guard: "orders", ID: strings.Repeat("o", 22)}
+	begin := func(owner string) store.BeginReply {
+		t.Helper()
+		reply, err := s.BeginOperation(t.Context(), store.BeginRequest{
+			AttemptRef: store.AttemptRef{OperationRef: ref, Owner: owner}, Fingerprint: strings.Repeat("f", 43),
+			Lease: time.Minute, Retention: time.Hour,
+		})
+		must(t, err)
+		return reply
+	}
+	dead, late := strings.Repeat("d", 22), strings.Repeat("l", 22)
+	begin(dead)
+	owned, err := s.MarkOperation(t.Context(), store.MarkRequest{
+		AttemptRef: store.AttemptRef{OperationRef: ref, Owner: dead}, Effects: store.NoEffects, Seq: 1,
+	})
+	if must(t, err); !owned {
+		t.Fatal("the attempt owns nothing")
+	}
+	query[int](t, s, "UPDATE lk.operations SET changed = changed - 3600000000, lease_ends = 0 RETURNING 1")
+	if owned, err = s.AbandonOperation(t.Context(), store.AttemptRef{OperationRef: ref, Owner: late}); err != nil || owned {
+		t.Fatal(owned, err)
+	}
+	if reply := begin(late); reply.Outcome != store.Refused {
+		t.Errorf("a begin behind its abandon: %+v", reply)
+	}
+	if reply := begin(strings.Repeat("n", 22)); reply.Outcome != store.Started || reply.Number != 2 {
+		t.Errorf("the next one: %+v", reply)
+	}
+}

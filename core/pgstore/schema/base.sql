@@ -1,0 +1,14 @@
+-- What all parts need. The statements may be repeated.
+
+CREATE SCHEMA IF NOT EXISTS lk;
+
+-- The version of the tables and functions, and that of the oldest release that works with them.
+CREATE TABLE IF NOT EXISTS lk.schema_version (
+  single boolean PRIMARY KEY DEFAULT true CHECK (single),
+  version int NOT NULL,
+  compatible int NOT NULL
+);
+
+-- The server's time in microseconds, which goes on during a transaction.
+CREATE OR REPLACE FUNCTION lk.now_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;

@@ -1,0 +1,268 @@
+// Package pgstore keeps the state of every mechanism on PostgreSQL 14 or later, and can do what only
+// a database can: run an operation exactly once together with its effect ([Do], [Complete]), and
+// have a lock exclude even a holder that was paused ([Bind]).
+//
+// Every step is one statement, or one function that runs on the server, and uses the server's clock.
+// [Migrate] creates the tables and functions, in a schema of their own; [Schema] prints them for
+// those who run migrations otherwise.
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
+	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/internal/option"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+)
+
+// Store is a store.Store on PostgreSQL. All methods may be called concurrently.
+//
+// It has a pool of connections of its own ([WithConnections]), and one more on which it listens. A
+// call waits for a connection, and then for the reply, at most for the store's timeout each
+// ([WithTimeout]), and never beyond the end of its caller's context; the server ends a statement
+// after the timeout, too. A call whose context ends leaves its statement to end by itself.
+type Store struct {
+	config config
+	pool   *pgxpool.Pool
+	hooks  hooks.Shutdown
+	texts  sync.Map // of statements, by the text with the schema's default name
+
+	telemetry     *telemetry.Store
+	misconfigured *telemetry.Repeated
+	breaker       *breaker.Breaker
+	made          time.Time
+	heard         atomic.Int64 // time since made of the last reply to a call that writes
+	listener      listener
+	leases
+	transactions sync.Map // of operations that run in a transaction: *transaction by owner
+	buckets      buckets
+
+	closing    sync.Mutex // guards changes of closed and background together
+	closed     bool
+	life       context.Context // ends when the store is closed
+	end        context.CancelFunc
+	background sync.WaitGroup
+	cut        context.Context // ends all connections
+	cutAll     context.CancelFunc
+
+	*namesakes
+}
+
+// namesakes is an alias, so that the field is not exported.
+type namesakes = namesake.Register
+
+var _ namesake.Store = (*Store)(nil)
+
+// Option is an optional setting of [New] and [NewFromPool].
+type Option func(*config)
+
+type config struct {
+	schema      string
+	oldest      int           // release of PostgreSQL
+	old         time.Duration // of a transaction that Check finds
+	timeout     time.Duration
+	connections int
+	pooled      bool
+	listenDSN   string // "" if that of the store, or if it listens nowhere
+	secret      []byte
+	logger      *slog.Logger
+	providers   telemetry.Providers
+
+	noDenialCache bool
+	loggedBuckets bool
+}
+
+// WithSchema sets the schema of the store's tables and functions, "lk" by default: a lower-case
+// letter, and then at most 30 lower-case letters, digits and underscores. Stores with the same
+// schema in the same database share their state.
+func WithSchema(name string) Option { return func(c *config) { c.schema = name } }
+
+// WithTimeout sets the store's timeout: 1 s by default, 10 ms to 1 min. It is the maximum time for
+// one of the pool's connections, and again for the reply.
+func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
+
+// WithConnections sets the largest number of connections in the store's pool: 8 by default, 1 to
+// 1,000. The connection on which the store listens is one more.
+func WithConnections(n int) Option { return func(c *config) { c.connections = n } }
+
+// WithTransactionPooler is for a DSN of a pooler that gives each transaction another connection to the
+// server, such as PgBouncer in transaction mode. listen is a DSN of the server itself, or of a
+// pooler in session mode, for the one connection on which the store listens. Without it, "", a
+// waiter notices within a second that it is granted, and not at once.
+//
+// The store then keeps no prepared statements, and its connections have no settings of their own:
+// have the server set default_transaction_isolation to 'read committed', which the store checks, and
+// statement_timeout and idle_in_transaction_session_timeout to the store's timeout, by ALTER ROLE
+// for the store's user.
+func WithTransactionPooler(listen string) Option {
+	return func(c *config) { c.pooled, c.listenDSN = true, listen }
+}
+
+// WithSecret hashes the keys of token buckets, locks and semaphores by HMAC with this secret, so
+// that a reader of the database cannot test guesses of addresses or user names. (For operations,
+// use guard.WithSecret.) Every process needs the same secret.
+//
+// Without it the database contains the keys of locks and semaphores in use as text. With it the Key
+// of a store.LeaseState from ListLeases is the hash.
+func WithSecret(secret []byte) Option {
+	return func(c *config) { c.secret = append([]byte(nil), secret...) }
+}
+
+// WithoutDenialCache sends every decision about token buckets to the server. Without this option, a
+// denied key is denied again from a local cache until the server could decide otherwise, and for at
+// most a second: resets by other processes, and what they give back, take that long to be seen. The
+// cache has up to 65,536 keys.
+func WithoutDenialCache() Option { return func(c *config) { c.noDenialCache = true } }
+
+// LoggedBuckets is an option of [Migrate] and [Schema] only: token buckets survive a crash of the
+// server, and are on its replicas. Without it their table is unlogged, which makes charges several
+// times as fast: after a crash of the server, or a failover, all buckets are full. The table of an
+// existing schema is changed too, which rewrites it while all charges wait.
+func LoggedBuckets() Option { return func(c *config) { c.loggedBuckets = true } }
+
+// WithLogger sets the logger for outages of the server and their end, and misconfigurations:
+// slog.Default() by default. Keys are never logged.
+func WithLogger(l *slog.Logger) Option {
+	return func(c *config) { c.logger = cmp.Or(l, c.logger) }
+}
+
+// WithMeterProvider sets the provider of the store's metrics. The default, also for nil, is the
+// global one.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return func(c *config) { c.providers.Meter = p }
+}
+
+// New returns a store on the database that the DSN names, a URL or a list of key=value as pgx takes
+// it. It connects to nothing yet. It returns an error for a DSN that cannot be read, and for an
+// option out of its range.
+func New(dsn string, opts ...Option) (*Store, error) {
+	settings, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: New: %w", err) // pgx hides the password
+	}
+	return newStore(settings, opts)
+}
+
+// NewFromPool returns a store on the database of a pool. It uses none of the pool's connections: it
+// makes its own pool with the same settings, since handlers that hold a connection while they wait
+// for a lock would keep its holder from releasing it.
+func NewFromPool(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
+	if pool == nil {
+		return nil, errors.New("pgstore: NewFromPool: nil pool")
+	}
+	return newStore(pool.Config(), opts)
+}
+
+var schemaName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
+
+func (c *config) check() error {
+	switch {
+	case !schemaName.MatchString(c.schema):
+		return fmt.Errorf("schema %q is not a lower-case letter followed by at most 30 lower-case letters, digits and underscores", c.schema)
+	case c.timeout < 10*time.Millisecond || c.timeout > time.Minute:
+		return fmt.Errorf("a timeout of %v is not between 10ms and 1m", c.timeout)
+	case c.loggedBuckets:
+		return errors.New("LoggedBuckets is an option of Migrate and Schema")
+	case c.connections < 1 || c.connections > 1000:
+		return fmt.Errorf("%d connections are not between 1 and 1000", c.connections)
+	}
+	return nil
+}
+
+func newStore(settings *pgxpool.Config, opts []Option) (*Store, error) {
+	c := config{schema: defaultSchema, oldest: oldest, old: oldTransaction, timeout: time.Second, connections: 8, logger: slog.Default()}
+	option.Apply(&c, opts)
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("pgstore: New: %w", err)
+	}
+	listening := settings.ConnConfig.Copy()
+	if c.listenDSN != "" {
+		var err error
+		if listening, err = pgx.ParseConfig(c.listenDSN); err != nil {
+			return nil, fmt.Errorf("pgstore: New: WithTransactionPooler: %w", err)
+		}
+	}
+	s := &Store{namesakes: new(namesakes), config: c, made: time.Now()}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.cut, s.cutAll = context.WithCancel(context.Background())
+	pool, err := pgxpool.NewWithConfig(s.life, s.settings(settings))
+	if err != nil {
+		s.end()
+		return nil, fmt.Errorf("pgstore: New: %w", err)
+	}
+	s.pool, s.breaker = pool, s.newBreaker(settings.ConnConfig)
+	names := make([]string, len(operations))
+	for i, op := range operations {
+		names[i] = string(op)
+	}
+	s.telemetry = telemetry.NewStore(c.providers, ScopeName, "postgresql", names, s.breaker.IsOpen)
+	s.misconfigured = telemetry.NewRepeated(c.logger.With("store", "postgresql", "address", addressOf(settings.ConnConfig)),
+		"lockkeeper: postgresql is misconfigured")
+	if s.listener.init(); !c.pooled || c.listenDSN != "" {
+		s.listener.settings = s.listenerSettings(listening)
+	}
+	s.initLeases()
+	s.initBuckets()
+	s.start(s.sweep)
+	return s, nil
+}
+
+// Ping checks that the server replies, even if the breaker is open.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := run(ctx, s, step{operation: opPing, urgency: finishing}, ping)
+	return err
+}
+
+// AtShutdown implements store.Hooks.
+func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
+	return s.hooks.AtShutdown(f)
+}
+
+// Shutdown implements store.Store.
+func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
+
+// Close implements store.Store. It closes the store's own connections only.
+func (s *Store) Close() error {
+	return s.hooks.Close(func() {
+		s.outbox.flush(s.config.timeout)
+		s.closing.Lock()
+		s.closed = true
+		s.closing.Unlock()
+		s.end()
+		s.buckets.denials.Stop()
+		s.background.Wait()
+		// What runs may end, and the server learns that the connections are no longer used. The client
+		// would wait for much longer for a server that does not reply.
+		grace := time.AfterFunc(3*s.config.timeout/2, s.cutAll)
+		s.pool.Close()
+		grace.Stop()
+		s.cutAll()
+		s.telemetry.Close()
+	})
+}
+
+// start runs f in the background; Close waits for it. If the store is closed, it returns false
+// instead.
+func (s *Store) start(f func()) bool {
+	s.closing.Lock()
+	defer s.closing.Unlock()
+	if s.closed {
+		return false
+	}
+	s.background.Go(f)
+	return true
+}

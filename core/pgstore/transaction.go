@@ -1,0 +1,169 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/pause"
+)
+
+// transaction is a transaction of the caller's database that runs an operation: its record, its
+// effects and its result are committed together. Until then nobody sees a record, and an advisory
+// lock excludes other transactions of the same operation; so there is no lease, and nothing that a
+// crash leaves behind.
+type transaction struct {
+	conn       connection
+	store      *Store
+	owner      string
+	maxRecords int
+	begun      bool // a request to begin has begun an attempt
+	open       bool // the database's transaction is open
+	// outside is whether the attempt was begun in the store, since the operation has a record
+	// already.
+	outside bool
+}
+
+// connection is a connection to the application's database, by pgx or database/sql. No two methods
+// are called at the same time.
+type connection interface {
+	// begin begins a transaction, and returns the row of a query, if there is one.
+	begin(ctx context.Context, query string, args []any, into ...any) error
+	// query returns the row of a query in the transaction.
+	query(ctx context.Context, query string, args []any, into ...any) error
+	// commit runs a query, if there is one, and commits the transaction if that does not fail.
+	commit(ctx context.Context, query string, args []any, into ...any) error
+	// rollback ends the transaction, if it has not ended, and gives the connection back.
+	rollback()
+}
+
+// transactionKey is the key of a context of a call that begins an operation in a transaction.
+type transactionKey struct{}
+
+// transactionOf returns the transaction in which a call is to begin an operation, or nil.
+func transactionOf(ctx context.Context, s *Store) *transaction {
+	t, _ := ctx.Value(transactionKey{}).(*transaction)
+	if t == nil || t.begun { // fn may begin other operations
+		return nil
+	}
+	t.store = s
+	return t
+}
+
+// transacts reports whether an attempt runs in a transaction, or did and was undone.
+func (s *Store) transacts(owner string) bool {
+	_, ok := s.transactions.Load(owner)
+	return ok
+}
+
+// begin is BeginOperation in the transaction. If the operation has a record, the store reads it.
+func (t *transaction) begin(ctx context.Context, req *store.BeginRequest) (store.BeginReply, error) {
+	var (
+		outcome   string
+		remaining int64
+	)
+	err := t.conn.begin(ctx, t.store.sql(`SELECT outcome, coalesce(remaining, 0) FROM lk.enter_operation_1($1, $2, $3, $4)`),
+		[]any{req.ID, req.Scope, req.Owner, req.MaxRecords}, &outcome, &remaining)
+	if err == nil && outcome == "started" {
+		t.begun, t.open, t.owner, t.maxRecords = true, true, req.Owner, req.MaxRecords
+		t.store.transactions.Store(t.owner, t)
+		return store.BeginReply{Outcome: store.Started, Number: 1}, nil
+	}
+	t.conn.rollback()
+	switch {
+	case err != nil:
+		return store.BeginReply{}, explain(err, false)
+	case outcome == "locked":
+		return store.BeginReply{Outcome: store.Busy, Number: 1, Remaining: req.Lease}, nil
+	case outcome == "full":
+		return store.BeginReply{Outcome: store.ScopeFull, Remaining: micros(remaining)}, nil
+	}
+	t.begun = true
+	reply, err := t.store.BeginOperation(ctx, *req)
+	t.outside = err == nil && reply.Outcome == store.Started
+	t.begun = t.outside
+	return reply, err
+}
+
+// commit settles the attempt, and commits. If the connection fails meanwhile, it finds out what has
+// become of the commit.
+func (t *transaction) commit(ctx context.Context, _ store.Records, req store.SettleRequest) (owned bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, context.Cause(ctx)
+	}
+	s := t.store
+	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.unhurried())
+	defer cancel()
+	t.open = false
+	if t.outside {
+		var outcome string
+		if err = t.conn.query(running, s.sql(completeSQL), settleArgs(&req), &outcome); err == nil {
+			if outcome != "owned" {
+				t.conn.rollback()
+				return false, nil
+			}
+			err = t.conn.commit(running, "", nil)
+		}
+	} else {
+		var none any
+		err = t.conn.commit(running, s.sql(`SELECT lk.leave_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)::text`), []any{
+			req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, letters[req.State], req.Status, req.Data, req.Retention.Microseconds(),
+			t.maxRecords, int64(req.MaxBytes), holderOf(req.Holder),
+		}, &none)
+	}
+	t.conn.rollback()
+	var answer *pgconn.PgError
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.As(err, &answer) && endsStatement(answer):
+		return false, err
+	}
+	return t.findOut(ctx, req.AttemptRef, err)
+}
+
+// findOut finds out whether the transaction was committed, and makes sure that it is not committed
+// later. It waits for a server that does not reply, while the caller waits, for ten seconds at
+// most.
+func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause error) (committed bool, err error) {
+	s := t.store
+	until := time.Now().Add(10 * time.Second)
+	for {
+		committed, err = run(context.WithoutCancel(ctx), s, step{operation: opSettleOperation, urgency: finishing, writes: true},
+			func(ctx context.Context, c *pgx.Conn) (settled bool, err error) {
+				err = c.QueryRow(ctx, s.sql(`SELECT settled FROM lk.abandon_operation_1($1, $2, $3, $4)`), ref.ID, ref.Guard, ref.Scope, ref.Owner).Scan(&settled)
+				return settled, err
+			})
+		switch {
+		case err == nil && committed:
+			return true, nil
+		case err == nil:
+			return false, fmt.Errorf("%w: the transaction was rolled back: %w", store.ErrUnavailable, cause)
+		case ctx.Err() != nil || s.life.Err() != nil || time.Now().After(until):
+			s.transactions.Delete(t.owner) // the guard goes on to abandon the attempt
+			return false, fmt.Errorf("%w: commit: %w", store.ErrUnconfirmed, cause)
+		}
+		pause.Sleep(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond))
+	}
+}
+
+// end rolls the transaction back, if it is open.
+func (t *transaction) end() {
+	if t.open {
+		t.open = false
+		t.conn.rollback()
+	}
+}
+
+// forget is called when the attempt is settled.
+func (t *transaction) forget() {
+	if t.store != nil {
+		t.store.transactions.Delete(t.owner)
+	}
+}
