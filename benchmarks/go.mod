@@ -4,6 +4,7 @@ go 1.26.0
 
 replace (
 	github.com/lockkeeper/lockkeeper => ../
+	github.com/lockkeeper/lockkeeper/core/pgstore => ../core/pgstore
 	github.com/lockkeeper/lockkeeper/echomw => ../echomw
 	github.com/lockkeeper/lockkeeper/echov5mw => ../echov5mw
 	github.com/lockkeeper/lockkeeper/ginmw => ../ginmw
@@ -17,9 +18,11 @@ require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/gofiber/fiber/v3 v3.1.0
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/labstack/echo/v5 v5.4.4
 	github.com/lockkeeper/lockkeeper v0.1.0
+	github.com/lockkeeper/lockkeeper/core/pgstore v0.1.0
 	github.com/lockkeeper/lockkeeper/echomw v0.1.0
 	github.com/lockkeeper/lockkeeper/echov5mw v0.1.0
 	github.com/lockkeeper/lockkeeper/ginmw v0.1.0
@@ -34,6 +37,12 @@ require (
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 )
 
 require (

@@ -3,7 +3,7 @@
 //
 //	go run ./cmd/compare [-quick | -tiny] [-only regexp] [-rounds 3] [-out dir]
 //
-// It needs redis-server in the PATH, and starts servers of its own on free ports.
+// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports.
 package main
 
 import (
@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/memory"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/outage"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/postgres"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/scaling"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/semaphores"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/tokens"
@@ -32,7 +33,7 @@ import (
 )
 
 func main() {
-	worker.Main(slices.Concat(locks.Jobs(), semaphores.Jobs(), outage.Jobs())...)
+	worker.Main(slices.Concat(locks.Jobs(), semaphores.Jobs(), outage.Jobs(), postgres.Jobs())...)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -47,7 +48,7 @@ func sections() []bench.Section {
 	var all []bench.Section
 	for _, some := range []func() []bench.Section{
 		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, semaphores.Sections, idempotency.Sections,
-		scaling.Sections, outage.Sections,
+		scaling.Sections, outage.Sections, postgres.Sections,
 	} {
 		all = append(all, some()...)
 	}

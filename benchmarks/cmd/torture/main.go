@@ -2,9 +2,9 @@
 // processes, network and servers fail; checks what they did; and writes TORTURE.md. It exits with 1
 // if a promise was broken.
 //
-//	go run ./cmd/torture [-store redis,cluster,sentinel,memory] [-duration 3m] [-tiny] [-out dir]
+//	go run ./cmd/torture [-store redis,cluster,sentinel,postgres,memory] [-duration 3m] [-tiny] [-out dir]
 //
-// It needs redis-server in the PATH, and starts servers of its own on free ports.
+// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports.
 package main
 
 import (

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/workload"
 )
 
@@ -16,13 +17,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func installed(t *testing.T) {
+func installed(t *testing.T, store string) {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("LOCKKEEPER_REQUIRE_REDIS") == "1" {
-			t.Fatal(err)
+	missing, variable := pgserver.Version(t.Context()) == "", "LOCKKEEPER_REQUIRE_POSTGRES"
+	if store == "redis" {
+		_, err := exec.LookPath("redis-server")
+		missing, variable = err != nil, "LOCKKEEPER_REQUIRE_REDIS"
+	}
+	if missing {
+		if os.Getenv(variable) == "1" {
+			t.Fatalf("no server, and %s=1", variable)
 		}
-		t.Skip(err)
+		t.Skip("no server")
 	}
 }
 
@@ -35,36 +41,42 @@ func (l log) Write(text []byte) (int, error) {
 }
 
 func TestTiny(t *testing.T) {
-	installed(t)
-	dir := t.TempDir()
-	if err := run(context.Background(), []string{"-tiny", "-store", "redis", "-out", dir}, log{t}); err != nil {
-		t.Error(err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "TORTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"go run ./cmd/torture -store 'redis' -tiny -seed ", "`WithFair`", "longest gap", "| **0** |"} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the report has no %s:\n%s", want, text)
-		}
+	for _, store := range []string{"redis", "postgres"} {
+		t.Run(store, func(t *testing.T) {
+			installed(t, store)
+			dir := t.TempDir()
+			if err := run(context.Background(), []string{"-tiny", "-store", store, "-out", dir}, log{t}); err != nil {
+				t.Error(err)
+			}
+			text, err := os.ReadFile(filepath.Join(dir, "TORTURE.md"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []string{"go run ./cmd/torture -store '" + store + "' -tiny -seed ", "`WithFair`", "longest gap", "| **0** |"} {
+				if !strings.Contains(string(text), want) {
+					t.Errorf("the report has no %s:\n%s", want, text)
+				}
+			}
+		})
 	}
 }
 
 // What is broken in the store is found, whatever else happens.
 func TestBugsAreFound(t *testing.T) {
-	installed(t)
-	for _, bug := range []string{"split", "generous", "forget"} {
-		t.Run(bug, func(t *testing.T) {
-			t.Parallel()
-			var text strings.Builder
-			err := run(context.Background(), []string{
-				"-store", "redis", "-faults", "nothing|repeated pushes", "-duration", "2s", "-workers", "2", "-bug", bug, "-out", t.TempDir(),
-			}, &text)
-			if err == nil || !strings.HasSuffix(err.Error(), " violations") || !strings.Contains(text.String(), "VIOLATION") {
-				t.Errorf("%v: %s", err, text.String())
-			}
-		})
+	for _, store := range []string{"redis", "postgres"} {
+		for _, bug := range []string{"split", "generous", "forget"} {
+			t.Run(store+"/"+bug, func(t *testing.T) {
+				installed(t, store)
+				t.Parallel()
+				var text strings.Builder
+				err := run(context.Background(), []string{
+					"-store", store, "-faults", "nothing|repeated pushes", "-duration", "2s", "-workers", "2", "-bug", bug, "-out", t.TempDir(),
+				}, &text)
+				if err == nil || !strings.HasSuffix(err.Error(), " violations") || !strings.Contains(text.String(), "VIOLATION") {
+					t.Errorf("%v: %s", err, text.String())
+				}
+			})
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
 )
 
@@ -123,6 +124,17 @@ func (b *B) Cluster(ctx context.Context) (addrs []string, err error) {
 		addrs = append(addrs, server.Addr())
 	}
 	return addrs, nil
+}
+
+// Postgres starts a PostgreSQL server with additional settings, which is stopped when the section
+// ends.
+func (b *B) Postgres(ctx context.Context, settings ...string) (*pgserver.Server, error) {
+	server, err := pgserver.Start(ctx, settings...)
+	if err != nil {
+		return nil, err
+	}
+	b.atEnd(server.Stop)
+	return server, nil
 }
 
 func (b *B) atEnd(f func()) {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 )
 
 // fact is one line about the environment.
@@ -28,6 +31,7 @@ func machine(ctx context.Context) []fact {
 		{"system", system(ctx)},
 		{"Go", strings.TrimPrefix(runtime.Version(), "go")},
 		{"Redis", redisVersion(ctx)},
+		{"PostgreSQL", cmp.Or(pgserver.Version(ctx), unknown)},
 	}
 }
 
@@ -89,6 +93,6 @@ func measured() []string {
 		"github.com/sethvargo/go-limiter", "golang.org/x/time", "github.com/go-chi/httprate",
 		"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
 		"github.com/gin-gonic/gin", "github.com/labstack/echo/v4", "github.com/labstack/echo/v5",
-		"github.com/gofiber/fiber/v3", "google.golang.org/grpc",
+		"github.com/jackc/pgx/v5", "github.com/gofiber/fiber/v3", "google.golang.org/grpc",
 	}
 }

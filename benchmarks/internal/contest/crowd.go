@@ -15,8 +15,8 @@ import (
 
 // Crowd is a number of goroutines, in one process or several, that compete for a lock or permits.
 type Crowd struct {
-	Section               string // whose jobs are used, see [Jobs]
-	Observer              *redis.Client
+	Section               string        // whose jobs are used, see [Jobs]
+	Observer              *redis.Client // reads the load on Redis; nil where there is none
 	Addr                  string
 	Processes, Goroutines int
 	Capacity              int // how many may hold at once
@@ -81,6 +81,9 @@ func (c Crowd) Run(ctx context.Context, contender Contender) (Result, error) {
 		reading sync.WaitGroup
 	)
 	read := func() { // only during the contest
+		if c.Observer == nil {
+			return
+		}
 		before, err := redisinfo.Read(ctx, c.Observer, contender.Sends...)
 		if loadErr = err; err != nil {
 			return

@@ -88,15 +88,21 @@ func (r Result) Err() error {
 
 // Columns are those that [Result.Add] fills.
 func Columns() []bench.Column {
+	return append(Shares(),
+		bench.Column{Name: "commands", Unit: "per acquisition", Better: bench.Less},
+		bench.Column{Name: "Redis CPU", Unit: "µs per acquisition", Better: bench.Less},
+		bench.Column{Name: "failures", Unit: "calls", Better: bench.Less},
+	)
+}
+
+// Shares are those that it fills without a load on Redis.
+func Shares() []bench.Column {
 	return []bench.Column{
 		{Name: "acquisitions", Unit: "per s", Better: bench.More},
 		{Name: "wait p50", Unit: "ms"}, // short where many starve
 		{Name: "wait p99", Unit: "ms", Better: bench.Less},
 		{Name: "most", Unit: "per goroutine", Better: bench.Less},
 		{Name: "fewest", Unit: "per goroutine", Better: bench.More},
-		{Name: "commands", Unit: "per acquisition", Better: bench.Less},
-		{Name: "Redis CPU", Unit: "µs per acquisition", Better: bench.Less},
-		{Name: "failures", Unit: "calls", Better: bench.Less},
 	}
 }
 

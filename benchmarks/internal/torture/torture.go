@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 		return nil, fmt.Errorf("-faults: none of those of %s has such a name", o.Store)
 	}
 	r := &run{
-		Options: o, site: s, all: all, subjects: workload.Subjects(), log: history.NewLog(), started: history.Now(),
+		Options: o, site: s, all: all, subjects: workload.SubjectsOf(o.Store), log: history.NewLog(), started: history.Now(),
 		rand: rand.New(rand.NewPCG(o.Seed, 0)), //nolint:gosec // no secret
 	}
 	r.fleet, err = fleet.Start(o.Workers, r.log, func(i int) workload.Job {
@@ -82,6 +82,15 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 	stopped := r.fleet.Stop(patience)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
+	}
+	if s.Postgres != nil {
+		effects, err := s.Postgres.Effects(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range effects {
+			r.log.Add("", e)
+		}
 	}
 	result := &report.Run{
 		Store: o.Store, Version: s.Version, Missing: s.Missing, Workers: o.Workers, Seed: o.Seed, Took: time.Since(began),
@@ -147,7 +156,7 @@ func (r *run) torture(ctx context.Context) {
 // inject injects a fault, and looks at what follows.
 func (r *run) inject(ctx context.Context, t *faults.Target, f faults.Fault) {
 	r.notice(ctx)
-	in := report.Injected{Fault: check.Fault{Name: f.Name, From: history.Now(), Lost: f.Lost}}
+	in := report.Injected{Fault: check.Fault{Name: f.Name, From: history.Now(), Lost: f.Lost, Emptied: f.Emptied}}
 	hit, err := f.Inject(ctx, t)
 	if ctx.Err() != nil {
 		return
@@ -191,6 +200,8 @@ func (r *run) print(in report.Injected) {
 	}
 	if in.Lost {
 		text += "  (state lost)"
+	} else if in.Emptied {
+		text += "  (buckets emptied)"
 	}
 	if in.Err != nil {
 		text += "  FAILED: " + in.Err.Error()
@@ -215,8 +226,6 @@ func (r *run) forget(ctx context.Context, until time.Time) {
 		if now.After(until) || ctx.Err() != nil {
 			return
 		}
-		for _, s := range r.site.Masters(ctx) {
-			_ = s.Admin.FlushAll(ctx).Err()
-		}
+		_ = r.site.Forget(ctx)
 	}
 }

@@ -25,8 +25,11 @@ type Fault struct {
 	// lease then ends no later than its next renewal, so for the length of a lease after To nothing
 	// excludes it. What was granted after To is excluded as ever.
 	Lost bool
-	Step time.Duration // of the server's clock
-	Err  error         // it was not injected, or not ended
+	// Emptied says that the server may have lost its token buckets between From and To, and nothing
+	// else.
+	Emptied bool
+	Step    time.Duration // of the server's clock
+	Err     error         // it was not injected, or not ended
 }
 
 // Violation is a broken promise.
@@ -59,13 +62,14 @@ type checker struct {
 func Check(records map[history.Place]*history.Record, subjects []workload.Subject, faults []Fault, workers int) Findings {
 	c := &checker{workers: workers, faults: slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })}
 	c.losses = slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !f.Lost })
+	emptied := slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !f.Lost && !f.Emptied })
 	c.behind = behind(c.faults)
 	by := make(map[string]*workload.Subject)
 	for i, s := range subjects {
 		by[s.Name] = &subjects[i]
 	}
 	for _, place := range history.Places(records) {
-		p := &part{checker: c, subject: by[place.Subject], place: place, Record: records[place]}
+		p := &part{checker: c, losses: c.losses, subject: by[place.Subject], place: place, Record: records[place]}
 		switch p.subject.Kind {
 		case workload.Lock:
 			p.exclusion()
@@ -78,8 +82,11 @@ func Check(records map[history.Place]*history.Record, subjects []workload.Subjec
 			p.reserves()
 			p.stalls()
 		case workload.Bucket:
+			p.losses = emptied
 			p.rates()
 			p.holds()
+		case workload.Once:
+			p.once()
 		case workload.Guard:
 			p.exclusion()
 			p.effects()
@@ -93,6 +100,7 @@ func Check(records map[history.Place]*history.Record, subjects []workload.Subjec
 // part is the check of one place.
 type part struct {
 	*checker
+	losses  []Fault // those that may have lost state of this place
 	subject *workload.Subject
 	place   history.Place
 	*history.Record
@@ -104,8 +112,8 @@ func (p *part) wrong(at int64, format string, args ...any) {
 }
 
 // lost reports whether the server may have lost something between two times.
-func (c *checker) lost(from, to int64) bool {
-	return slices.ContainsFunc(c.losses, func(f Fault) bool { return f.From < to && f.To > from })
+func (p *part) lost(from, to int64) bool {
+	return slices.ContainsFunc(p.losses, func(f Fault) bool { return f.From < to && f.To > from })
 }
 
 // name says which call it was.

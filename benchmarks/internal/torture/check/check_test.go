@@ -76,6 +76,18 @@ func (p *planted) lost(from, to int) {
 	p.faults = append(p.faults, Fault{Name: "flush", From: at(from), To: at(to), Lost: true})
 }
 
+func (p *planted) once(ms int, result string, step history.Step) {
+	p.call("a", workload.OnceName, ms, workload.Exclusive)(step, ms+1, 0, 0, result)
+}
+
+func (p *planted) committed(text string) {
+	p.log.Add("", history.Event{Step: history.Committed, Subject: workload.OnceName, Text: text})
+}
+
+func (p *planted) emptied(from, to int) {
+	p.faults = append(p.faults, Fault{Name: "crash", From: at(from), To: at(to), Emptied: true})
+}
+
 func (p *planted) step(ms int, d time.Duration) {
 	p.faults = append(p.faults, Fault{Name: "step", From: at(ms), To: at(ms), Step: d})
 }
@@ -224,6 +236,29 @@ func TestHistories(t *testing.T) {
 			p.lost(5, 6)
 			p.charge(10, 11, 10)
 		}, ""},
+		"tokens after a loss of buckets": {func(p *planted) {
+			p.charge(0, 1, 10)
+			p.emptied(5, 6)
+			p.charge(10, 11, 10)
+		}, ""},
+		"after a loss of buckets, two holders": {func(p *planted) {
+			p.emptied(100, 101)
+			p.hold("a", "lock", 0, 1000, x, 1)
+			p.hold("b", "lock", 200, 900, x, 2)
+		}, "two valid holders"},
+		"an operation in a transaction": {func(p *planted) {
+			p.once(10, "a.1", history.Completed)
+			p.once(20, "a.1", history.Replayed)
+			p.committed("a.1")
+		}, ""},
+		"two effects of an operation in a transaction": {func(p *planted) {
+			p.once(10, "a.1", history.Completed)
+			p.committed("a.1")
+			p.committed("b.1")
+		}, "2 effects: a.1, b.1"},
+		"a result without its effect": {func(p *planted) {
+			p.once(10, "a.1", history.Completed)
+		}, "without its effect"},
 		"tokens in advance": {func(p *planted) { // 10 at once, and a block of 8 in each of two processes
 			p.chargeOf("leased", 0, 1, 26)
 			p.chargeOf("leased", 10, 26, 1)

@@ -62,3 +62,26 @@ func (p *part) results() {
 		}
 	}
 }
+
+// once checks that an operation in a transaction has its effect once, and that each result is that of
+// the effect, also for those who were not told of the commit.
+func (p *part) once() {
+	var from, to int64
+	for i, c := range p.Calls {
+		if i == 0 || c.Called < from {
+			from = c.Called
+		}
+		to = max(to, c.Called, c.Returned)
+	}
+	if p.lost(from, to) {
+		return
+	}
+	if len(p.Committed) > 1 {
+		p.wrong(to, "%d effects: %s", len(p.Committed), strings.Join(p.Committed, ", "))
+	}
+	for _, n := range p.Notes {
+		if !slices.Contains(p.Committed, n.Text) {
+			p.wrong(n.At, "%s was given the result %q, without its effect", n.Call.Worker, n.Text)
+		}
+	}
+}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-var anywhere = []string{"redis", "cluster", "sentinel", "memory"}
+var anywhere = []string{"redis", "cluster", "sentinel", "postgres", "memory"}
 
 // clients are faults of processes.
 func clients() []Fault {

@@ -19,6 +19,8 @@ type Fault struct {
 	About string
 	// Lost says that the server may lose its state, or a part of it, or what it knows of time.
 	Lost bool
+	// Emptied says that the server loses its token buckets, and nothing else.
+	Emptied bool
 	// Moves says that it makes other servers masters on purpose. After any other fault, new masters
 	// mean that state may have been lost.
 	Moves bool
@@ -45,7 +47,10 @@ type Target struct {
 }
 
 // All returns all faults, in the order of the report.
-func All() []Fault { return slices.Concat(clients(), networks(), servers(), failovers()) }
+func All() []Fault { return slices.Concat(clients(), networks(), servers(), failovers(), postgres()) }
+
+// onRedis are the stores on Redis.
+var onRedis = []string{"redis", "cluster", "sentinel"}
 
 // For returns the faults that a site can have.
 func For(s *site.Site) []Fault {

@@ -18,13 +18,13 @@ func networks() []Fault {
 			func(t *Target) site.Rules { return site.Rules{LateReplies: between(t)} }),
 		network("late pushes", "up to 3 s late, while replies are in time",
 			func(t *Target) site.Rules { return site.Rules{LatePushes: 5 * between(t)} }),
-		network("repeated requests", "half of all scripts run twice, and the second reply arrives",
-			func(*Target) site.Rules { return site.Rules{RepeatRequests: 50} }),
+		on(onRedis, network("repeated requests", "half of all scripts run twice, and the second reply arrives",
+			func(*Target) site.Rules { return site.Rules{RepeatRequests: 50} })),
 		network("repeated pushes", "arrive twice",
 			func(*Target) site.Rules { return site.Rules{RepeatPushes: true} }),
-		network("lost replies", "one script in twenty runs, and its connection is cut",
+		network("lost replies", "one script or statement in twenty runs, and its connection is cut",
 			func(*Target) site.Rules { return site.Rules{CutReplies: 5} }),
-		network("silence", "one script in fifty runs, and its connection gets no further reply",
+		network("silence", "one script or statement in fifty runs, and its connection gets no further reply",
 			func(*Target) site.Rules { return site.Rules{Silence: 2} }),
 		network("lost pushes", "none arrives",
 			func(*Target) site.Rules { return site.Rules{LosePushes: true} }),
@@ -46,6 +46,12 @@ func networks() []Fault {
 			},
 		},
 	}
+}
+
+// on returns a fault that only some stores can have.
+func on(stores []string, f Fault) Fault {
+	f.stores = stores
+	return f
 }
 
 // network is a fault of the network of one process or, in one of three cases, of all.

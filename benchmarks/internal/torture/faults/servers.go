@@ -20,7 +20,7 @@ func servers() []Fault {
 	alone := []string{"redis", "cluster"}
 	return []Fault{
 		{
-			Name: "pause of a server", About: "a master is stopped for less time than others would take over in",
+			Name: "pause of a server", About: "a master is stopped for less time than others would take over in", stores: onRedis,
 			Inject: func(ctx context.Context, t *Target) (Hit, error) {
 				return stopped(ctx, t, 50*time.Millisecond, site.Dead/2)
 			},
@@ -99,7 +99,7 @@ func each(ctx context.Context, servers []*site.Server, args ...any) error {
 // onMasters is a command to all masters.
 func onMasters(name, about string, lost bool, command ...any) Fault {
 	return Fault{
-		Name: name, About: about, Lost: lost,
+		Name: name, About: about, Lost: lost, stores: onRedis,
 		Inject: func(ctx context.Context, t *Target) (Hit, error) {
 			masters := t.Masters(ctx)
 			return Hit{Target: "all", Count: int64(len(masters))}, each(ctx, masters, command...)
@@ -110,7 +110,7 @@ func onMasters(name, about string, lost bool, command ...any) Fault {
 // change is a setting of all servers that is changed for a while.
 func change(name, about string, begin, end []any) Fault {
 	return Fault{
-		Name: name, About: about,
+		Name: name, About: about, stores: onRedis,
 		Inject: func(ctx context.Context, t *Target) (Hit, error) {
 			err := each(ctx, t.Servers, begin...)
 			t.last(ctx, 200*time.Millisecond, 1500*time.Millisecond)
@@ -125,7 +125,7 @@ func change(name, about string, begin, end []any) Fault {
 // expect it.
 func step(name, about string, forward bool) Fault {
 	return Fault{
-		Name: name, About: about, Lost: forward, stores: []string{"redis"},
+		Name: name, About: about, Lost: forward, stores: []string{"redis", "postgres"},
 		Inject: func(_ context.Context, t *Target) (Hit, error) {
 			d := (time.Second + time.Duration(t.Rand.Int64N(int64(2*time.Second)))).Round(time.Millisecond)
 			if !forward {

@@ -69,6 +69,10 @@ const (
 	// Replayed says that the call has returned the result Text.
 	Replayed Step = "replay"
 
+	// Committed is an effect of an operation that was found in the database after the run: its key and
+	// its Text.
+	Committed Step = "commit"
+
 	// Wrong is what a worker itself has found to be wrong.
 	Wrong Step = "wrong"
 )

@@ -66,6 +66,8 @@ type Record struct {
 	Holds   []Hold
 	Notes   []Note
 	Denied  int
+	// Committed are the texts of effects that are in the database.
+	Committed []string
 }
 
 // Log collects the events of all workers. Its methods may be called concurrently.
@@ -120,6 +122,10 @@ func (l *Log) Add(worker string, e Event) {
 		r := l.record(place)
 		r.Holds = append(r.Holds, Hold{Called: e.Until, Returned: e.At, For: e.N})
 		return
+	case Committed:
+		r := l.record(place)
+		r.Committed = append(r.Committed, e.Text)
+		return
 	case Wrong:
 		e.Text = worker + ": " + e.Text
 		l.wrong = append(l.wrong, e)
@@ -165,6 +171,9 @@ func (o *entry) add(e Event) (last bool) {
 			if e.Until != 0 {
 				c.To = e.At
 			}
+		}
+		if e.Step == Completed && c.Returned == 0 {
+			c.Returned = e.At
 		}
 		return e.Step == Completed
 	}

@@ -79,8 +79,11 @@ func (c *Count) add(r *history.Record) {
 		}
 	}
 	for _, n := range r.Notes {
-		if n.Step == history.Replayed {
+		switch {
+		case n.Step == history.Replayed:
 			c.Other++
+		case n.Step == history.Completed && c.Subject.Kind == workload.Once:
+			c.Done++
 		}
 	}
 }
@@ -111,11 +114,12 @@ func Write(to io.Writer, command string, runs []*Run) error {
 	w.line("grow; a valid holder whose write a fence refuses; a fair lock that is granted out of order; a valid lease that cannot be")
 	w.line("re-entered; more tokens in any time than the burst and what has come back, and an overdraft, or what processes may have taken")
 	w.line("in advance; a token of a key that is held; an operation that has its effect twice, that runs again after its completion, or")
-	w.line("that gives two results; a key that is free for more than 10 s beside a lease, without a fault, while somebody waits; a")
-	w.line("process that does not end.")
+	w.line("that gives two results; in a transaction, an operation with two effects or a result without its effect; a key that is free")
+	w.line("for more than 10 s beside a lease, without a fault, while somebody waits; a process that does not end.")
 	w.line("")
 	w.line("Where a fault makes the server lose state, holders from before it may overlap with later ones for one lease, and rates and")
-	w.line("operations begin anew; everything else is checked all the same. Those faults are marked.")
+	w.line("operations begin anew; everything else is checked all the same. Those faults are marked. A crash of PostgreSQL empties")
+	w.line("token buckets, which are in unlogged tables: rates begin anew then, and nothing else does.")
 	for _, r := range runs {
 		w.run(r)
 	}
@@ -165,6 +169,8 @@ func (w *writer) run(r *Run) {
 				lost = " **State lost.**"
 			} else if k.lost > 0 {
 				lost = fmt.Sprintf(" **State lost** %d times, by a failover.", k.lost)
+			} else if k.emptied {
+				lost = " **Buckets emptied.**"
 			}
 			row("%s | %s.%s | %d | %s | %.2f s | %s | %d", f.Name, f.About, lost, k.injected, thousands(int(k.hits)), k.gap.Length().Seconds(),
 				k.gap.Place.Subject, k.violations)
@@ -211,6 +217,7 @@ func (r *Run) during(at int64) (last *Injected) {
 // kind is what there was of one kind of fault.
 type kind struct {
 	injected, lost, violations int
+	emptied                    bool
 	hits                       int64
 	gap                        check.Gap
 }
@@ -225,6 +232,7 @@ func (r *Run) kind(name string) (k kind) {
 		if in.Lost {
 			k.lost++
 		}
+		k.emptied = k.emptied || in.Emptied
 		if in.Gap.Length() > k.gap.Length() {
 			k.gap = in.Gap
 		}

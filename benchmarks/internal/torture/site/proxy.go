@@ -18,8 +18,9 @@ type Rules struct {
 	LosePushes   bool
 	RepeatPushes bool
 
-	// Of scripts: how many in a hundred. A repeated one runs twice, and the client gets the second
-	// reply. A lost reply cuts the connection, or leaves it without any further one.
+	// Of scripts, or of statements: how many in a hundred. A repeated script runs twice, and the client
+	// gets the second reply; statements are not repeated, since their client never sends one again. A lost
+	// reply cuts the connection, or leaves it without any further one.
 	RepeatRequests, CutReplies, Silence int
 
 	BlackHole bool // nothing arrives, until it is over; then all of it
@@ -29,6 +30,7 @@ type Rules struct {
 // and knows pushes from replies.
 type Proxy struct {
 	target   string
+	speaks   protocol
 	listener net.Listener
 	running  sync.WaitGroup
 	hits     atomic.Int64
@@ -40,13 +42,24 @@ type Proxy struct {
 	hole   chan struct{} // closed when nothing is held back; nil while nothing is
 }
 
-// NewProxy starts a proxy in front of a server.
+// protocol is that of a server. Its functions carry what a connection says, in one direction each,
+// until that ends.
+type protocol struct {
+	commands func(p *Proxy, l *link, to chan<- parcel)
+	replies  func(p *Proxy, l *link, from chan<- parcel)
+}
+
+// NewProxy starts a proxy in front of a Redis server.
 func NewProxy(target string) (*Proxy, error) {
+	return newProxy(target, protocol{(*Proxy).commands, (*Proxy).replies})
+}
+
+func newProxy(target string, speaks protocol) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, listener: listener, links: make(map[*link]struct{})}
+	p := &Proxy{target: target, speaks: speaks, listener: listener, links: make(map[*link]struct{})}
 	p.running.Go(p.accept)
 	return p, nil
 }
@@ -148,8 +161,8 @@ func (p *Proxy) connect(client net.Conn) {
 	}
 	p.links[l] = struct{}{}
 	to, from := make(chan parcel, 4096), make(chan parcel, 4096)
-	p.running.Go(func() { p.commands(l, to) })
-	p.running.Go(func() { p.replies(l, from) })
+	p.running.Go(func() { p.speaks.commands(p, l, to) })
+	p.running.Go(func() { p.speaks.replies(p, l, from) })
 	p.running.Go(func() { // what was sent arrives, also if the client has gone
 		deliver(to, l.server)
 		_ = l.server.Close()

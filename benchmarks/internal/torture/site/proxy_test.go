@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/redisserver"
 )
 
@@ -165,5 +167,110 @@ func TestClock(t *testing.T) {
 		if after := ahead(); after-before != step {
 			t.Errorf("the clock was ahead by %v, and by %v after a step of %v", before, after, step)
 		}
+	}
+}
+
+// A PostgreSQL server behind a proxy: whatever is lost is the reply, and not the statement.
+func TestPostgresProxy(t *testing.T) {
+	ctx := context.Background()
+	server, err := pgserver.Start(ctx)
+	if err != nil {
+		if os.Getenv("LOCKKEEPER_REQUIRE_POSTGRES") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	defer server.Stop()
+	p, err := NewPostgresProxy(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	connect := func(addr string) *pgx.Conn {
+		conn, err := pgx.Connect(ctx, pgserver.DSN(addr, pgserver.Superuser))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(ctx) })
+		return conn
+	}
+	direct := connect(server.Addr())
+	for _, sql := range []string{"CREATE TABLE counter (n int)", "INSERT INTO counter VALUES (0)"} {
+		if _, err := direct.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	increment := func(conn *pgx.Conn) (n int, err error) {
+		ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		err = conn.QueryRow(ctx, "UPDATE counter SET n = n + 1 RETURNING n", pgx.QueryExecModeExec).Scan(&n)
+		return n, err
+	}
+	want := 0
+	has := func() {
+		t.Helper()
+		if err := Until(deadline(t), func() bool {
+			var n int
+			return direct.QueryRow(ctx, "SELECT n FROM counter").Scan(&n) == nil && n == want
+		}); err != nil {
+			t.Errorf("it has not become %d: %v", want, err)
+		}
+	}
+	for name, r := range map[string]Rules{
+		"lost": {CutReplies: 100}, "silence": {Silence: 100}, "late request": {LateRequests: time.Second}, "late reply": {LateReplies: time.Second},
+		"black hole": {BlackHole: true},
+	} {
+		p.Set(Rules{})
+		conn := connect(p.Addr())
+		want++
+		if n, err := increment(conn); n != want || err != nil {
+			t.Errorf("without a fault: %d, %v, want %d", n, err, want)
+		}
+		before := p.Hits()
+		p.Set(r)
+		if n, err := increment(conn); err == nil {
+			t.Errorf("%s: %d", name, n)
+		}
+		if p.Hits() == before {
+			t.Errorf("%s: no hit", name)
+		}
+		if r.BlackHole {
+			has() // it has let nothing through
+			p.Set(Rules{})
+		}
+		want++
+		has()
+	}
+
+	p.Set(Rules{})
+	listening := connect(p.Addr())
+	if _, err := listening.Exec(ctx, "LISTEN c"); err != nil {
+		t.Fatal(err)
+	}
+	notify := func(text string) {
+		if _, err := direct.Exec(ctx, "SELECT pg_notify('c', $1)", text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := p.Hits()
+	p.Set(Rules{LosePushes: true})
+	notify("a")
+	if err := Until(deadline(t), func() bool { return p.Hits() > before }); err != nil {
+		t.Error("the notification has not been lost")
+	}
+	p.Set(Rules{RepeatPushes: true})
+	notify("b")
+	var got string
+	for range 2 {
+		if n, err := listening.WaitForNotification(deadline(t)); err == nil {
+			got += n.Payload
+		}
+	}
+	if got != "bb" {
+		t.Errorf("received %q", got)
+	}
+	p.Cut()
+	if n, err := increment(listening); err == nil {
+		t.Errorf("over a cut connection: %d", n)
 	}
 }

@@ -18,9 +18,10 @@ import (
 
 // Site is the servers of a store, if it has any, with a proxy between each worker and each of them.
 type Site struct {
-	Kind     string // of the store: redis, cluster, sentinel or memory
+	Kind     string // of the store: redis, cluster, sentinel, postgres or memory
 	Servers  []*Server
-	Clock    *Clock // of the only server; nil if it cannot be set
+	Postgres *Postgres // the only server, if the store is postgres
+	Clock    *Clock    // of the only server; nil if it cannot be set
 	Version  string
 	Missing  []string // what cannot be tortured here, and why
 	sentinel *redisserver.Server
@@ -40,7 +41,7 @@ const (
 )
 
 // Kinds are the stores for which there is a site.
-func Kinds() []string { return []string{"redis", "cluster", "sentinel", "memory"} }
+func Kinds() []string { return []string{"redis", "cluster", "sentinel", "postgres", "memory"} }
 
 // durable are the arguments of a server that loses nothing in a crash.
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"}
@@ -58,6 +59,8 @@ func Start(ctx context.Context, kind string, workers int) (s *Site, err error) {
 	case "memory":
 		s.Version = "core/memstore"
 		return s, nil
+	case "postgres":
+		return s, s.startPostgres(ctx, workers)
 	case "redis":
 		err = s.startSingle(ctx)
 	case "cluster":
@@ -194,12 +197,27 @@ func (s *Site) Masters(ctx context.Context) (all []*Server) {
 	return all
 }
 
+// Forget removes all that the servers keep.
+func (s *Site) Forget(ctx context.Context) error {
+	var errs []error
+	for _, server := range s.Masters(ctx) {
+		errs = append(errs, server.Admin.FlushAll(ctx).Err())
+	}
+	if s.Postgres != nil {
+		errs = append(errs, s.Postgres.forget(ctx))
+	}
+	return errors.Join(errs...)
+}
+
 // Address returns where a worker finds the store.
 func (s *Site) Address(worker int) workload.Address {
 	a := workload.Address{Kind: s.Kind, Via: make(map[string]string)}
 	for i, server := range s.Servers {
 		a.Addrs = append(a.Addrs, server.Addr())
 		a.Via[server.Addr()] = s.proxies[worker][i].Addr()
+	}
+	if s.Postgres != nil {
+		a.Addrs = []string{s.proxies[worker][0].Addr()}
 	}
 	if s.sentinel != nil {
 		a.Sentinels = []string{s.sentinel.Addr()}
@@ -224,6 +242,9 @@ func (s *Site) Stop() {
 	}
 	if s.sentinel != nil {
 		running.Go(s.sentinel.Stop)
+	}
+	if s.Postgres != nil {
+		running.Go(s.Postgres.stop)
 	}
 	for _, server := range s.Servers {
 		running.Go(func() {

@@ -8,21 +8,32 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/pgstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Address says where a worker's store is.
 type Address struct {
-	Kind      string            // redis, cluster, sentinel or memory
-	Addrs     []string          // of servers
+	Kind      string            // redis, cluster, sentinel, postgres or memory
+	Addrs     []string          // of servers; of postgres, of the proxy in front of it
 	Sentinels []string          // of sentinels
 	Via       map[string]string // the proxies in front of servers
 }
 
 // MasterName is the name of the master behind sentinels.
 const MasterName = "torture"
+
+const (
+	// User is the name of the workers on a PostgreSQL server.
+	User = "worker"
+	// Schema is that of their tables.
+	Schema = "lk"
+	// SplitSchema is that of the tables of workers with the bug [Split].
+	SplitSchema = "split"
+)
 
 // Bug is a planted bug of a worker, which the checker must find.
 type Bug string
@@ -45,6 +56,17 @@ func (b Bug) capacity(n int) int {
 func open(job Job) (st store.Store, stop func(), err error) {
 	if job.Store.Kind == "memory" {
 		st := memstore.New()
+		return st, func() { _ = st.Close() }, nil
+	}
+	if job.Store.Kind == "postgres" {
+		schema := Schema
+		if job.Bug == Split {
+			schema = SplitSchema
+		}
+		st, err := pgstore.New(pgserver.DSN(job.Store.Addrs[0], User), pgstore.WithSchema(schema))
+		if err != nil {
+			return nil, nil, err
+		}
 		return st, func() { _ = st.Close() }, nil
 	}
 	client, err := job.Store.client()

@@ -9,17 +9,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 )
 
-// operations requests an operation: mostly the newest, for which others ask as well, and now and
-// then an older one.
-func (a *actor) operations() {
-	ctx, cancel := a.patience()
-	defer cancel()
+// operation returns the key of an operation: mostly the newest, for which others ask as well, and now
+// and then an older one.
+func (a *actor) operation() string {
 	const every = 250 * time.Millisecond
 	number := int(history.Now() / int64(every))
 	if a.chance(30) {
 		number -= a.rand.IntN(100)
 	}
-	key := a.key(number)
+	return a.key(number)
+}
+
+// operations requests an operation.
+func (a *actor) operations() {
+	ctx, cancel := a.patience()
+	defer cancel()
+	key := a.operation()
 	add := a.called(key, Exclusive, 0, false)
 	attempt, result, err := a.guard.Begin(ctx, guard.Operation{Key: key})
 	switch {

@@ -4,6 +4,7 @@ package workload
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -20,6 +21,7 @@ const (
 	Semaphore Kind = "semaphore"
 	Bucket    Kind = "bucket"
 	Guard     Kind = "guard"
+	Once      Kind = "once" // in a transaction
 )
 
 // Exclusive is the capacity of a lock, and the weight of an exclusive hold. A shared one weighs 1.
@@ -38,7 +40,8 @@ type Subject struct {
 	Fair     bool
 	Rerun    bool // of a guard: attempts with an unknown outcome run again
 	Limits   []Limit
-	Block    int64 // tokens that each process may have taken in advance
+	Block    int64  // tokens that each process may have taken in advance
+	Only     string // the only kind of store that has it; empty if all have
 
 	crowd int // goroutines in each process
 	long  int // of a thousand holds, how many last for up to two leases instead of 10 ms
@@ -115,7 +118,19 @@ func Subjects() []Subject {
 			Name: "rerun", Kind: Guard, About: "`WithRerun`", Rerun: true,
 			Capacity: Exclusive, TTL: ttl, crowd: 2, long: 100, run: (*actor).operations,
 		},
+		{
+			Name: OnceName, Kind: Once, About: "`pgstore.Do`: an operation and its effect in one transaction", Only: "postgres",
+			Capacity: Exclusive, TTL: ttl, crowd: 3, run: (*actor).once,
+		},
 	}
+}
+
+// OnceName is the name of the subject whose effects are in a table.
+const OnceName = "once"
+
+// SubjectsOf are the subjects of a kind of store.
+func SubjectsOf(kind string) []Subject {
+	return slices.DeleteFunc(Subjects(), func(s Subject) bool { return s.Only != "" && s.Only != kind })
 }
 
 // plan is the plan of a subject's buckets.

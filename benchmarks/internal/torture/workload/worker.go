@@ -14,8 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/history"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -104,7 +106,7 @@ func (w *worker) work(ctx context.Context) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, s := range Subjects() {
+	for _, s := range SubjectsOf(w.job.Store.Kind) {
 		m, err := w.mechanism(s)
 		if err != nil {
 			return err
@@ -132,6 +134,7 @@ type mechanism struct {
 	semaphores []*semaphore.Semaphore // one for each tier
 	limiter    *tokenbucket.Limiter
 	guard      *guard.Guard
+	pool       *pgxpool.Pool // of the application, for effects
 }
 
 func (w *worker) mechanism(s Subject) (m mechanism, err error) {
@@ -161,6 +164,10 @@ func (w *worker) mechanism(s Subject) (m mechanism, err error) {
 			options = append(options, guard.WithRerun())
 		}
 		m.guard, err = guard.New(w.store, s.Name, options...)
+	case Once:
+		if m.guard, err = guard.New(w.store, s.Name); err == nil {
+			m.pool, err = pgxpool.New(context.Background(), pgserver.DSN(w.job.Store.Addrs[0], User)) // for the life of the process
+		}
 	}
 	return m, err
 }
