@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/lockkeeper/lockkeeper v0.1.0
+	github.com/lockkeeper/lockkeeper/core/pgstore v0.1.0
 	github.com/lockkeeper/lockkeeper/echov5mw v0.1.0
 	github.com/lockkeeper/lockkeeper/ginmw v0.1.0
 	github.com/lockkeeper/lockkeeper/grpcmw v0.1.0
@@ -11,6 +12,7 @@ require (
 
 replace (
 	github.com/lockkeeper/lockkeeper => ../
+	github.com/lockkeeper/lockkeeper/core/pgstore => ../core/pgstore
 	github.com/lockkeeper/lockkeeper/echov5mw => ../echov5mw
 	github.com/lockkeeper/lockkeeper/ginmw => ../ginmw
 	github.com/lockkeeper/lockkeeper/grpcmw => ../grpcmw
@@ -22,6 +24,7 @@ require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.22.1
 	github.com/gin-gonic/gin v1.12.0
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/labstack/echo/v5 v5.4.4
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -61,6 +64,9 @@ require (
 	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.31.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
 	github.com/leodido/go-urn v1.4.0 // indirect
@@ -89,6 +95,7 @@ require (
 	golang.org/x/arch v0.23.0 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -170,11 +169,6 @@ func (s *shop) answer(ctx context.Context, operation string) (answer guard.Resul
 	if !found || err != nil {
 		return answer, false, err
 	}
-	placed, err := s.place(ctx, operation, charged)
-	if err != nil {
-		return answer, false, err
-	}
-	body, err := json.Marshal(placed)
-	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Location": {placed.location()}}
-	return idempotency.Answer(http.StatusCreated, header, body), true, err
+	header, body, err := s.place(ctx, operation, charged, nil)
+	return idempotency.Answer(http.StatusCreated, header, body), err == nil, err
 }

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 )
 
 // prices are in cents.
@@ -93,13 +95,13 @@ func (s *shop) checkout(c *gin.Context) {
 		return
 	}
 
-	placed, err := s.place(ctx, operation, charged)
+	header, body, err := s.place(ctx, operation, charged, attempt)
 	if err != nil {
 		unknown(c, attempt)
 		return
 	}
-	c.Header("Location", placed.location())
-	c.JSON(http.StatusCreated, placed)
+	maps.Copy(c.Writer.Header(), header)
+	c.Data(http.StatusCreated, header.Get("Content-Type"), body)
 }
 
 // order shows an order to its owner. Everybody else gets 404.
@@ -115,28 +117,34 @@ func (s *shop) order(c *gin.Context) {
 	}
 }
 
-// place stores the order of a charge and returns it, or the one that an earlier attempt placed. Its id
-// comes from the operation, so that a second attempt places no second order.
-func (s *shop) place(ctx context.Context, operation string, c charge) (order, error) {
+// place stores the order of a charge, and returns the answer to its customer, which has the status
+// 201. The order comes from the operation and its charge, so that a second attempt places no second
+// one. The attempt is nil if the order is placed after it, by an operator or by reconcile.
+func (s *shop) place(ctx context.Context, operation string, c charge, attempt *guard.Attempt) (header http.Header, body []byte, err error) {
 	o := order{ID: "ord_" + operation, ChargeID: c.ID, SKU: c.SKU, Quantity: c.Quantity, AmountCents: c.AmountCents}
-	text, err := json.Marshal(o)
-	if err != nil {
-		return order{}, err
+	if body, err = json.Marshal(o); err != nil {
+		return nil, nil, err
 	}
-	noted, _, err := s.orders.write(ctx, orderName(c.Customer, o.ID), string(text))
-	if err != nil {
-		return order{}, err
+	name, text := orderName(c.Customer, o.ID), string(body)
+	header = http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Location": {"/api/orders/" + o.ID}}
+	if db, ok := s.orders.(completer); ok && attempt != nil {
+		header.Set("X-Attempt", strconv.Itoa(attempt.Number()))
+		return header, body, db.complete(ctx, name, text, attempt, idempotency.Answer(http.StatusCreated, header, body))
 	}
-	var placed order
-	err = json.Unmarshal([]byte(noted), &placed)
-	return placed, err
+	_, _, err = s.orders.write(ctx, name, text)
+	return header, body, err
 }
 
-func (o order) location() string { return "/api/orders/" + o.ID }
+// A completer is a notebook in the database of the guard's records.
+type completer interface {
+	// complete writes as a notebook does, and completes the attempt with its answer, in one
+	// transaction. The middleware, which completes the attempt otherwise, then finds that it has been.
+	complete(ctx context.Context, name, text string, attempt *guard.Attempt, answer guard.Result) error
+}
 
 // orderName includes the owner, so that another user's order does not exist under the caller's
-// name. The length prefix keeps different pairs apart.
-func orderName(user, id string) string { return fmt.Sprintf("order:%d:%s:%s", len(user), user, id) }
+// name. The quotes keep different pairs apart, and bytes out that a database may refuse in a text.
+func orderName(user, id string) string { return fmt.Sprintf("order:%q:%q", user, id) }
 
 func readRequest(body io.Reader) (request, error) {
 	var req request

@@ -31,8 +31,8 @@ func TestSignals(t *testing.T) {
 
 func TestBadFlags(t *testing.T) {
 	for _, args := range [][]string{
-		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-lease", "1ns"}, {"-wait", "2ns"}, {"-wait", "-1s"},
-		{"-addr", "300.0.0.1:x"}, {"extra"},
+		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-postgres", "nonsense"}, {"-postgres", "postgres://x@127.0.0.1:1/x"}, {"-lease", "1ns"}, {"-wait", "2ns"}, {"-wait", "-1s"},
+		{"-addr", "300.0.0.1:x"}, {"extra"}, {"-redis", "redis://127.0.0.1:1", "-postgres", "postgres://x@127.0.0.1:1/x"},
 	} {
 		out, err := exec.Command(binary, args...).CombinedOutput()
 		if err == nil || len(out) == 0 || strings.Contains(string(out), "panic") {
@@ -87,17 +87,26 @@ func storm(t *testing.T, n int, instances ...*instance) {
 func TestStormOnOneInstance(t *testing.T) { storm(t, 200, start(t, unlimited...)) }
 
 func TestStormOnTwoInstances(t *testing.T) {
-	args := append([]string{"-redis", redistest.Start(t).URL()}, unlimited...)
-	a, b := start(t, args...), start(t, args...)
-	if a.store != "redis" {
-		t.Errorf("store: %s", a.store)
+	for name, store := range shared {
+		t.Run(name, func(t *testing.T) {
+			args := append(store(t), unlimited...)
+			a, b := start(t, args...), start(t, args...)
+			if a.store != name {
+				t.Errorf("store: %s", a.store)
+			}
+			storm(t, 200, a, b)
+		})
 	}
-	storm(t, 200, a, b)
 }
 
 // With -wait, payments with one key on two instances wait for the first one, and get its answer.
 func TestStormThatWaits(t *testing.T) {
-	args := append([]string{"-redis", redistest.Start(t).URL(), "-wait", "10s"}, unlimited...)
+	for name, store := range shared {
+		t.Run(name, func(t *testing.T) { stormThatWaits(t, append(store(t), append(unlimited, "-wait", "10s")...)...) })
+	}
+}
+
+func stormThatWaits(t *testing.T, args ...string) {
 	instances := []*instance{start(t, args...), start(t, args...)}
 	answers := make([]answer, 20)
 	var wg sync.WaitGroup

@@ -15,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // binary is the program, built once.
@@ -50,6 +53,12 @@ type instance struct {
 
 // unlimited turns off the rate limit.
 var unlimited = []string{"-rate", "100000", "-burst", "100000"}
+
+// shared returns, for each store that instances can share, their arguments for one of their own.
+var shared = map[string]func(t testing.TB) []string{
+	"redis":    func(t testing.TB) []string { return []string{"-redis", redistest.Start(t).URL()} },
+	"postgres": func(t testing.TB) []string { return []string{"-postgres", postgrestest.Start(t).DSN()} },
+}
 
 func start(t testing.TB, args ...string) *instance {
 	t.Helper()

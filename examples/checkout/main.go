@@ -9,8 +9,16 @@
 // -reconcile that request asks the payment provider what became of it; with -admin, it is refused until
 // an operator has resolved the payment, on the page.
 //
-// With -redis, any number of instances behave as one. GET /metrics returns the metrics of an
-// instance in Prometheus format; with -otel, traces and metrics are also exported.
+// With -redis, or -postgres, any number of instances behave as one:
+//
+//	go run ./examples/checkout -postgres postgres://shop:password@127.0.0.1:5432/shop
+//
+// With -postgres they make their tables in the schemas lk and checkout of that database, so their
+// user needs the right to create schemas. An order and the record of its payment are then one
+// transaction: an instance that is killed leaves both or neither.
+//
+// GET /metrics returns the metrics of an instance in Prometheus format; with -otel, traces and
+// metrics are also exported.
 package main
 
 import (
@@ -51,6 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
 	redisURL := flags.String("redis", "", "`URL` of a Redis server, such as redis://127.0.0.1:6379/0; state is kept in memory if not set")
+	dsn := flags.String("postgres", "", "`DSN` of a PostgreSQL database for it instead, such as postgres://user:password@127.0.0.1:5432/shop")
 	var to destination
 	flags.Func("otel", "`where` traces and metrics go: stdout, or otlp, which is over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT;\n"+
 		"if not set, there are no traces; the metrics are at GET /metrics in any case, in the form of Prometheus", to.parse)
@@ -70,11 +79,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case flags.NArg() > 0:
 		_, _ = fmt.Fprintf(stderr, "checkout: unexpected argument %q\n", flags.Arg(0))
 		return 2
+	case *redisURL != "" && *dsn != "":
+		_, _ = fmt.Fprintln(stderr, "checkout: -redis and -postgres exclude each other: the state is kept in one of them")
+		return 2
 	}
 	if *admin {
 		c.token = rand.Text()
 	}
-	if err := serve(*addr, *redisURL, to, c, stdout, stderr); err != nil {
+	if err := serve(*addr, *redisURL, *dsn, to, c, stdout, stderr); err != nil {
 		_, _ = fmt.Fprintln(stderr, "checkout:", err)
 		return 1
 	}
@@ -82,7 +94,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // serve handles requests until the program receives a signal to stop.
-func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Writer) (err error) {
+func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr io.Writer) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
@@ -96,13 +108,13 @@ func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Wr
 		}
 	}()
 
-	state, err := openState(ctx, redisURL, stderr)
+	state, err := openState(ctx, redisURL, dsn, stderr)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
 
-	handler, err := newHandler(state.store, state.notes, state.shelf, telemetry.metrics, c)
+	handler, err := newHandler(state, telemetry.metrics, c)
 	if err != nil {
 		return err
 	}
@@ -133,18 +145,26 @@ func serve(addr, redisURL string, to destination, c config, stdout, stderr io.Wr
 
 // state is everything that outlives a request.
 type state struct {
-	kind  string // "memory" or "redis"
-	store store.Store
-	notes notebook
-	shelf shelf
-	close func() error
+	kind   string // "memory", "redis" or "postgres"
+	store  store.Store
+	ledger notebook // the provider's
+	orders notebook
+	shelf  shelf
+	close  func() error
 }
 
-func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, error) {
-	if redisURL == "" {
-		st := memstore.New()
-		return state{"memory", st, newMemoryNotebook(), newMemoryShelf(), st.Close}, nil
+func openState(ctx context.Context, redisURL, dsn string, stderr io.Writer) (state, error) {
+	switch {
+	case dsn != "":
+		return openPostgres(ctx, dsn, stderr)
+	case redisURL != "":
+		return openRedis(ctx, redisURL, stderr)
 	}
+	st, notes := memstore.New(), newMemoryNotebook()
+	return state{"memory", st, notes, notes, newMemoryShelf(), st.Close}, nil
+}
+
+func openRedis(ctx context.Context, redisURL string, stderr io.Writer) (state, error) {
 	options, err := redis.ParseURL(redisURL)
 	if err != nil {
 		return state{}, fmt.Errorf("-redis: %w", err)
@@ -169,7 +189,8 @@ func openState(ctx context.Context, redisURL string, stderr io.Writer) (state, e
 		// No reason to stop: requests are refused with 503 until it is up.
 		_, _ = fmt.Fprintf(stderr, "checkout: redis at %s does not reply yet: %v\n", options.Addr, err)
 	}
-	return state{"redis", st, redisNotebook{client}, shelf, func() error {
+	notes := redisNotebook{client}
+	return state{"redis", st, notes, notes, shelf, func() error {
 		return errors.Join(st.Close(), client.Close()) // the client is ours, not the store's
 	}}, nil
 }

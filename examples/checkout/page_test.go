@@ -63,10 +63,11 @@ func TestPage(t *testing.T) {
 			t.Run(fmt.Sprintf("%d-%s", width, scheme), func(t *testing.T) { testPage(ctx, t, width, scheme) })
 		}
 	}
+	t.Run("postgres", func(t *testing.T) { testPage(ctx, t, 1280, "light", shared["postgres"](t)...) })
 }
 
-func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
-	i := start(t, "-rate", "20", "-burst", "60")
+func testPage(ctx context.Context, t *testing.T, width int64, scheme string, args ...string) {
+	i := start(t, append(args, "-rate", "20", "-burst", "60")...)
 	v, complaints := open(ctx, t, i, width, scheme)
 
 	v.press("pay")

@@ -11,7 +11,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
@@ -29,7 +28,8 @@ type config struct {
 }
 
 // newHandler wires the shop: this is the part to copy.
-func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handler, c config) (http.Handler, error) {
+func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) {
+	st := of.store
 	limiter, err := tokenbucket.New(st, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func newHandler(st store.Store, notes notebook, shelf shelf, metrics http.Handle
 	if c.wait != 0 && (c.wait < time.Millisecond || c.wait > time.Hour) {
 		return nil, fmt.Errorf("-wait: %v is neither 0 nor between 1ms and 1h", c.wait)
 	}
-	shop := &shop{provider: &provider{ledger: notes}, orders: notes, shelf: shelf}
+	shop := &shop{provider: &provider{ledger: of.ledger}, orders: of.orders, shelf: of.shelf}
 	// An instance that dies in the middle of a payment leaves one of unknown outcome.
 	options := []guard.Option{guard.WithTTL(c.lease)}
 	switch {

@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -93,15 +94,26 @@ func TestFlashSaleOnOneInstance(t *testing.T) {
 }
 
 func TestFlashSaleOnTwoInstances(t *testing.T) {
-	args := []string{"-redis", redistest.Start(t).URL()}
-	soldOut(t, start(t, args...), start(t, args...))
+	for name, store := range shared {
+		t.Run(name, func(t *testing.T) {
+			args := store(t)
+			soldOut(t, start(t, args...), start(t, args...))
+		})
+	}
+}
+
+// stores are shared, and memory.
+func stores() map[string]func(testing.TB) []string {
+	all := maps.Clone(shared)
+	all["memory"] = func(testing.TB) []string { return nil }
+	return all
 }
 
 // Without its lock the shop sells too many.
 func TestFlashSaleWithoutTheLock(t *testing.T) {
-	for name, args := range map[string][]string{"memory": nil, "redis": {"-redis", redistest.Start(t).URL()}} {
+	for name, store := range stores() {
 		t.Run(name, func(t *testing.T) {
-			i := start(t, args...)
+			i := start(t, store(t)...)
 			if sold := sale(t, "?lock=off", i); sold <= 50 {
 				t.Errorf("%d sold", sold)
 			}
@@ -113,8 +125,8 @@ func TestFlashSaleWithoutTheLock(t *testing.T) {
 }
 
 func TestStock(t *testing.T) {
-	for name, args := range map[string][]string{"memory": nil, "redis": {"-redis", redistest.Start(t).URL()}} {
-		t.Run(name, func(t *testing.T) { testStock(t, start(t, args...)) })
+	for name, store := range stores() {
+		t.Run(name, func(t *testing.T) { testStock(t, start(t, store(t)...)) })
 	}
 }
 
