@@ -33,7 +33,7 @@ var leaseScripts = []leaseScript{
 	{"the largest capacity can be used up", store.MaxCapacity,
 		"a:W =W !1 !W b:1073741823? -a +b c:1 !1 =W"},
 	{"weights up to the capacity", 100, "a:100 =100 !1 -a b:1 !100 c:99 !1 -b d:1 !1 -c !100 e:99 =100"},
-	{"weights up to the capacity", 1, "a:1 !1 -a b:1 =1"},
+	{"a capacity of one", 1, "a:1 !1 -a b:1 =1"},
 
 	// Capacities that differ, and that change while a request waits.
 	{"every request is limited by its own capacity", 5,
