@@ -144,35 +144,63 @@ func RunOnServers(t *testing.T, f Framework) {
 				t.Skip("takes long with the race detector, which sees the same on Redis")
 			}
 			client := start(t)
-			openStore, onServer = func(t *testing.T) func() store.Store { return onRedis(t, client) }, true
-			defer func() { openStore, onServer = inMemory, false }()
-			runOutcomes(t, f)
+			RunOn(t, f, func(t *testing.T) func() store.Store { return onRedis(t, client) })
 		})
 	}
 }
 
-func runOutcomes(t *testing.T, f Framework) {
-	t.Run("ratelimit", func(t *testing.T) { runAll(t, f, rateLimitRows) })
-	t.Run("usage", func(t *testing.T) { runAll(t, f, usageRows) })
-	t.Run("shadow", func(t *testing.T) { runAll(t, f, shadowRows) })
-	t.Run("settled", func(t *testing.T) { runAll(t, f, slices.Concat(settledRows, attemptRows, heldKeyRows)) })
-	t.Run("idempotency", func(t *testing.T) { runAll(t, f, idempotencyRows) })
-	t.Run("requests", func(t *testing.T) { runAll(t, f, requestRows) })
-	t.Run("exclusive", func(t *testing.T) { runAll(t, f, exclusiveRows) })
-	t.Run("concurrency", func(t *testing.T) { runAll(t, f, concurrencyRows) })
-	t.Run("fenced", func(t *testing.T) { runAll(t, f, fencedRows) })
-	t.Run("repeats", func(t *testing.T) { runAll(t, f, repeatRows) })
-	t.Run("twins", func(t *testing.T) { runTwins(t, f, openStore) })
-	t.Run("dedupe", func(t *testing.T) { runAll(t, f, slices.Concat(turnRows, dedupeRows)) })
-	t.Run("guards", func(t *testing.T) { runAll(t, f, guardRows) })
-	t.Run("kept", func(t *testing.T) { runAll(t, f, keptRows) })
-	t.Run("outages", func(t *testing.T) { runAll(t, f, outageRows) })
-	t.Run("silences", func(t *testing.T) { runAll(t, f, silenceRows) })
-	t.Run("denials", func(t *testing.T) { runAll(t, f, denialRows) })
-	t.Run("order", func(t *testing.T) { runAll(t, f, orderRows) })
-	t.Run("provided", func(t *testing.T) { runAll(t, f, providedRows) })
-	t.Run("statuses", func(t *testing.T) { runAll(t, f, statusRows) })
-	t.Run("together", func(t *testing.T) { runAll(t, f, jointRows) })
+// RunOn is RunOnServers on another kind of server, for the groups of rows with these names, or all.
+// open returns what opens stores that share a new state, and closes them when the test ends.
+func RunOn(t *testing.T, f Framework, open func(t *testing.T) func() store.Store, groups ...string) {
+	openStore, onServer = open, true
+	defer func() { openStore, onServer = inMemory, false }()
+	runOutcomes(t, f, groups...)
+}
+
+// outcomes are the groups of rows about what a client is answered.
+func outcomes() []group {
+	return []group{
+		{"ratelimit", rows(rateLimitRows)},
+		{"usage", rows(usageRows)},
+		{"shadow", rows(shadowRows)},
+		{"settled", rows(slices.Concat(settledRows, attemptRows, heldKeyRows))},
+		{"idempotency", rows(idempotencyRows)},
+		{"requests", rows(requestRows)},
+		{"exclusive", rows(exclusiveRows)},
+		{"concurrency", rows(concurrencyRows)},
+		{"fenced", rows(fencedRows)},
+		{"repeats", rows(repeatRows)},
+		{"twins", func(t *testing.T, f Framework) { runTwins(t, f, openStore) }},
+		{"dedupe", rows(slices.Concat(turnRows, dedupeRows))},
+		{"guards", rows(guardRows)},
+		{"kept", rows(keptRows)},
+		{"outages", rows(outageRows)},
+		{"silences", rows(silenceRows)},
+		{"denials", rows(denialRows)},
+		{"order", rows(orderRows)},
+		{"provided", rows(providedRows)},
+		{"statuses", rows(statusRows)},
+		{"together", rows(jointRows)},
+	}
+}
+
+// group is a part of the table.
+type group struct {
+	name string
+	run  func(*testing.T, Framework)
+}
+
+func rows(all []row) func(*testing.T, Framework) {
+	return func(t *testing.T, f Framework) { runAll(t, f, all) }
+}
+
+// runOutcomes runs groups of rows, or all if none is named.
+func runOutcomes(t *testing.T, f Framework, names ...string) {
+	for _, g := range outcomes() {
+		if len(names) == 0 || slices.Contains(names, g.name) {
+			t.Run(g.name, func(t *testing.T) { g.run(t, f) })
+		}
+	}
 }
 
 // row is one row of the table.

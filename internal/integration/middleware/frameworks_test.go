@@ -56,7 +56,7 @@ func serveGin(handler http.HandlerFunc, middleware []mwtest.Middleware, outermos
 		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 			return ginratelimit.Costs(func(c *gin.Context) tokenbucket.Cost { return estimate(c.Request) })
 		},
-		ByHeader: ginmw.ByHeader, ByParam: ginmw.ByParam, Global: ginmw.Global, Unscoped: ginmw.Unscoped, ScopeBy: ginmw.ScopeBy, Options: noOptions,
+		ByHeader: ginmw.ByHeader, ByParam: ginmw.ByParam, ByContext: ginmw.ByContext, Global: ginmw.Global, Unscoped: ginmw.Unscoped, ScopeBy: ginmw.ScopeBy, Options: noOptions,
 	}
 	r := gin.New()
 	r.Use(outermost...)
@@ -74,7 +74,7 @@ func serveEchoV4(handler http.HandlerFunc, middleware []mwtest.Middleware, outer
 		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 			return v4ratelimit.Costs(func(c echov4.Context) tokenbucket.Cost { return estimate(c.Request()) })
 		},
-		ByHeader: echomw.ByHeader, ByParam: echomw.ByParam, Global: echomw.Global, Unscoped: echomw.Unscoped, ScopeBy: echomw.ScopeBy, Options: noOptions,
+		ByHeader: echomw.ByHeader, ByParam: echomw.ByParam, ByContext: echomw.ByContext, Global: echomw.Global, Unscoped: echomw.Unscoped, ScopeBy: echomw.ScopeBy, Options: noOptions,
 	}
 	e := echov4.New()
 	e.Use(outermost...)
@@ -91,7 +91,7 @@ func serveEchoV5(handler http.HandlerFunc, middleware []mwtest.Middleware) http.
 		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 			return v5ratelimit.Costs(func(c *echov5.Context) tokenbucket.Cost { return estimate(c.Request()) })
 		},
-		ByHeader: echov5mw.ByHeader, ByParam: echov5mw.ByParam, Global: echov5mw.Global, Unscoped: echov5mw.Unscoped, ScopeBy: echov5mw.ScopeBy, Options: noOptions,
+		ByHeader: echov5mw.ByHeader, ByParam: echov5mw.ByParam, ByContext: echov5mw.ByContext, Global: echov5mw.Global, Unscoped: echov5mw.Unscoped, ScopeBy: echov5mw.ScopeBy, Options: noOptions,
 	}
 	e := echov5.New()
 	for _, m := range middleware {
