@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/contest"
 )
 
-// alone measures locks that nobody else wants.
+// alone measures uncontended locks.
 func alone(ctx context.Context, b *bench.B, y *yard) error {
 	const title = "Lock and unlock, keys of one's own"
 	t := b.Table("postgres-locks", title, "Each goroutine locks and unlocks a key that no other one uses.",

@@ -154,7 +154,7 @@ func waiting(ctx context.Context, b *bench.B, y *yard) error {
 	return nil
 }
 
-// queue waits until somebody waits for the key.
+// queue blocks until the key has a waiter.
 func queue(ctx context.Context, locker *lock.Locker, key string) error {
 	for {
 		state, err := locker.Inspect(ctx, key)

@@ -38,7 +38,7 @@ CREATE TABLE orders (id bigint PRIMARY KEY, total bigint NOT NULL) WITH (fillfac
 INSERT INTO orders SELECT n, 0 FROM generate_series(1, 1000) n;
 `
 
-// uncontended are those that lock what nobody else wants.
+// uncontended are the contenders for locks without contention.
 func uncontended() []contest.Contender {
 	return []contest.Contender{
 		{Row: ours, Open: lockkeeper()},

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// most is the difference that nobody has to mend.
+// most is the largest difference that is no finding.
 const most = time.Second
 
 // Finding returns a finding if the server's clock showed a time, between two times of this machine,

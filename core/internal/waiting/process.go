@@ -1,7 +1,7 @@
 // Package waiting is a process's side of waiting for leases, and for what pushes say, in a store
 // that other processes use too. The store keeps the queue of each key. The process registers its
 // requests here before it sends them, sends heartbeats for those that wait, which also make up for
-// lost pushes, and gives back the grants that nobody waits for any more.
+// lost pushes, and gives back grants without a waiter.
 package waiting
 
 import (

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// A push of a grant begins a hold, is answered with a release if nobody waits, and has the request
+// A push of a grant begins a hold, is answered with a release if it has no waiter, and has the request
 // sent again if the grant has almost run out.
 func TestAPushOfAGrant(t *testing.T) {
 	released, sent := make(chan string, 1), make(chan store.LeaseRequest, 1)

@@ -65,6 +65,6 @@ func (p *Process[R]) pushedLease(text string) {
 	if p.push(g) {
 		return
 	}
-	// Nobody waits for it any more, or the ID holds another lease.
+	// The request has no waiter, or the ID holds another lease.
 	p.store.Start(func() { p.store.Release(g.record, g.id, g.first) })
 }

@@ -64,7 +64,7 @@ func (p *part) results() {
 }
 
 // once checks that an operation in a transaction has its effect once, and that each result is that of
-// the effect, also for those who were not told of the commit.
+// the effect, also if the caller got no reply to the commit.
 func (p *part) once() {
 	var from, to int64
 	for i, c := range p.Calls {
