@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -173,4 +174,45 @@ func eventually(t *testing.T, holds func() bool) {
 			t.Fatal("not within 10s")
 		}
 	}
+}
+
+// lateGrants is a store that tells of grants to waiters when it is told to.
+type lateGrants struct {
+	store.Leases
+	tell chan struct{}
+}
+
+func (l lateGrants) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	grant, err := l.Leases.AwaitLease(ctx, req)
+	<-l.tell
+	return grant, err
+}
+
+// A grant of the store to a caller that has left is not for one that came after it: what the request
+// leaves to others may be in use meanwhile.
+func TestReserveAndALateGrant(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		st := lateGrants{w, make(chan struct{})}
+		s := newSemaphore(t, st, 5)
+		low := must(s.With(semaphore.WithReserve(2)))
+		held := mustAcquire(t, s, 3)
+		ctx, leave := context.WithCancel(t.Context())
+		first := start(ctx, low, 1)
+		mustRelease(t, held) // to the first, in the store
+		held = mustAcquire(t, s, 3)
+		second := start(t.Context(), low, 1)
+		leave()
+		synctest.Wait()
+		close(st.tell)
+		if second.got() {
+			t.Errorf("granted beside 3 of 5, and leaves less than 2 to others")
+		}
+		wantState(t, s, 3, 1)
+		mustRelease(t, held)
+		if !second.got() || first.got() {
+			t.Fatalf("after the release the first has a permit: %v, and the second: %v", first.got(), second.got())
+		}
+		mustRelease(t, second.permit)
+		wantState(t, s, 0, 0)
+	})
 }
