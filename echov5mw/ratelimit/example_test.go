@@ -70,7 +70,7 @@ func Example_groupOfRoutes() {
 
 // A request costs the tokens of its answer, for which an estimate is reserved until they are known.
 func ExampleCosts() {
-	limiter, err := tokenbucket.New(memstore.New(), "tokens", tokenbucket.PerMinute(90_000))
+	limiter, err := tokenbucket.New(memstore.New(), "tokens", tokenbucket.PerDay(90_000))
 	if err != nil {
 		panic(err)
 	}

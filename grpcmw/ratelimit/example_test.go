@@ -64,7 +64,7 @@ func ExampleUnaryClientInterceptor() {
 
 // A call costs the tokens of its answer, for which an estimate is reserved until they are known.
 func ExampleCosts() {
-	limiter, err := tokenbucket.New(memstore.New(), "tokens", tokenbucket.PerMinute(90_000))
+	limiter, err := tokenbucket.New(memstore.New(), "tokens", tokenbucket.PerDay(90_000))
 	if err != nil {
 		panic(err)
 	}

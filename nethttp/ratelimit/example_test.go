@@ -191,7 +191,7 @@ func Example_shadow() {
 // estimate is reserved.
 func ExampleCosts() {
 	limiter, err := tokenbucket.New(memstore.New(), "llm", tokenbucket.Limits{
-		tokenbucket.PerMinute(60).Named("requests"), tokenbucket.PerMinute(90_000).Named("tokens"),
+		tokenbucket.PerDay(1_000).Named("requests"), tokenbucket.PerDay(90_000).Named("tokens"),
 	})
 	if err != nil {
 		panic(err)
