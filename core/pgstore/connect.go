@@ -41,6 +41,7 @@ func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = timeout
 	c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
 	c.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // to plan each call takes longer than the call
+	c.ConnConfig.RuntimeParams["enable_seqscan"] = "off"                 // such a plan lasts, and may have been made for an empty table
 	return c
 }
 

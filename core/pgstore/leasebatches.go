@@ -163,8 +163,8 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 
 // releaseOnly releases the only hold of a key without waiters, and returns no row for any other. It
 // does not wait for the disk: see schema/leases.sql.
-const releaseOnly = `UPDATE lk.leases SET holder = NULL, released = holder, released_fence = first, released_held = ends > lk.now_us()
-WHERE id = $1 AND holder = $2 AND (first = $3 OR $3 = 0) AND NOT busy AND NOT untaken
+var releaseOnly = `UPDATE lk.leases SET holder = NULL, released = holder, released_fence = first, released_held = ends > lk.now_us()
+WHERE id = $1 AND ctid = ` + newestOf("lk.leases") + ` AND holder = $2 AND (first = $3 OR $3 = 0) AND NOT busy AND NOT untaken
 RETURNING CASE WHEN released_held THEN 'yes' ELSE 'no' END, set_config('synchronous_commit', 'off', true)`
 
 const releaseStep = `SELECT outcome, pushes

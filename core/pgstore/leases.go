@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,8 +17,12 @@ var _ store.Leases = (*Store)(nil)
 // leases is the part of a Store that is about leases.
 type leases struct {
 	waiting *waiting.Process[leaseKey]
-	busy    busyKeys
-	outbox  outbox
+	// Keys that were found to have waiters, or several holds: a step of one is left to the server's
+	// function at once.
+	busy keyMarks
+	// Keys that have a row: see newestOf.
+	known  keyMarks
+	outbox outbox
 }
 
 func (s *Store) initLeases() {
@@ -56,31 +59,6 @@ func (s *Store) shown(key string) []byte {
 		return nil
 	}
 	return []byte(key)
-}
-
-// busyKeys remembers which keys were found to have waiters, or several holds: a step of such a key is
-// left to the server's function at once. It may be wrong.
-type busyKeys [1024]atomic.Uint64
-
-func (b *busyKeys) of(k leaseKey) (slot *atomic.Uint64, mark uint64) {
-	for i := range 8 {
-		mark = mark<<8 | uint64(k[i])
-	}
-	return &b[mark%uint64(len(b))], mark
-}
-
-func (b *busyKeys) has(k leaseKey) bool {
-	slot, mark := b.of(k)
-	return slot.Load() == mark
-}
-
-func (b *busyKeys) set(k leaseKey, busy bool) {
-	slot, mark := b.of(k)
-	if busy {
-		slot.Store(mark)
-	} else {
-		slot.CompareAndSwap(mark, 0)
-	}
 }
 
 // AcquireLease implements store.Leases: one statement if the key is free, and up to two if not.
@@ -140,11 +118,25 @@ ON CONFLICT (id) DO UPDATE SET
 WHERE l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
 RETURNING l.first, l.last`
 
+// acquireKnown is acquireFree for a key that has a row, which it also returns no row for if another
+// transaction changes it.
+var acquireKnown = `UPDATE lk.leases AS l SET
+  holder = $2, process = $3, ttl = $4, weight = $5, label = $6, place = 0, untaken = false, (fence, first, last, ends, since) = (
+    SELECT f.last, f.first, f.last, f.t + $4, f.t FROM (
+      SELECT n.t, greatest(l.fence + 1, n.t) AS first, CASE WHEN l.fence < n.t THEN n.t + $7 - 1 ELSE l.fence + 1 END AS last
+      FROM (SELECT lk.now_us() AS t) n) f)
+WHERE l.id = $1 AND l.ctid = ` + newestOf("lk.leases") + ` AND l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
+RETURNING l.first, l.last`
+
 func (s *Store) acquireFree(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
-	sent := time.Now()
-	err = c.QueryRow(ctx, s.sql(acquireFree), key, []byte(req.Name), s.shown(req.Key), req.ID, s.listener.inbox, req.TTL.Microseconds(),
-		req.Weight, []byte(req.Label), int64(req.Fences)).Scan(&r.Fence, &r.LastFence)
-	r.Outcome, r.Sent, r.TTL = store.Granted, sent, req.TTL
+	text, args := s.sql(acquireFree), []any{key, []byte(req.Name), s.shown(req.Key)}
+	if s.known.has(key) {
+		text, args = s.sql(acquireKnown), []any{key}
+	}
+	args = append(args, req.ID, s.listener.inbox, req.TTL.Microseconds(), req.Weight, []byte(req.Label), int64(req.Fences))
+	r.Outcome, r.Sent, r.TTL = store.Granted, time.Now(), req.TTL
+	err = c.QueryRow(ctx, text, args...).Scan(&r.Fence, &r.LastFence)
+	s.known.set(key, err == nil)
 	return r, err
 }
 

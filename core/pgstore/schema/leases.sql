@@ -184,7 +184,8 @@ BEGIN
   r.outcome := CASE WHEN step = 'release' AND repeated THEN 'unknown' ELSE 'no' END;
   r.waiting := 0; r.next := 0; r.pushes := '{}';
   LOOP
-    SELECT * INTO l FROM lk.leases s WHERE s.id = my_key FOR NO KEY UPDATE;
+    SELECT * INTO l FROM lk.leases s WHERE s.id >= my_key AND s.id <= my_key ORDER BY s.id DESC LIMIT 1
+      FOR NO KEY UPDATE; -- the newest version first: see newestOf in newest.go
     EXIT WHEN FOUND;
     IF step <> 'acquire' AND NOT late THEN
       RETURN r;
@@ -539,7 +540,8 @@ BEGIN
       label = l.label, released = l.released, released_fence = l.released_fence, released_held = l.released_held, seen = l.seen,
       used = l.used, holds = l.holds, soonest = l.soonest, places = l.places, head_reserve = l.head_reserve,
       head_place = l.head_place, room = l.room, number = l.number, cutoff = l.cutoff, stale = l.stale
-      WHERE s.id = my_key;
+      WHERE s.id = my_key
+        AND s.ctid = (SELECT x.ctid FROM lk.leases x WHERE x.id >= my_key AND x.id <= my_key ORDER BY x.id DESC LIMIT 1);
   END IF;
   RETURN r;
 END $$;

@@ -1,0 +1,94 @@
+package pgstore
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// pages returns how many pages of tables and indexes a statement reads: the median of several times,
+// since a version that begins a new page is added to the index, which compares it with all others.
+// It undoes what the statement does.
+func pages(t *testing.T, s *Store, text string, args ...any) int {
+	t.Helper()
+	conn, err := s.pool.Acquire(t.Context())
+	must(t, err)
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	read := make([]int, 15)
+	for i := range read {
+		var plan []byte
+		must(t, tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+s.sql(text), args...).Scan(&plan))
+		var explained []struct {
+			Plan struct {
+				Hit  int `json:"Shared Hit Blocks"`
+				Read int `json:"Shared Read Blocks"`
+			}
+		}
+		must(t, json.Unmarshal(plan, &explained))
+		read[i] = explained[0].Plan.Hit + explained[0].Plan.Read
+	}
+	slices.Sort(read)
+	return read[len(read)/2]
+}
+
+// While an old transaction keeps the server from removing the versions of a hot row, its steps find
+// the newest one without a look at the others.
+func TestAnOldTransactionBesideAHotRow(t *testing.T) {
+	s := newTestStore(t)
+	locker, err := lock.New(s, "jobs")
+	must(t, err)
+	t.Cleanup(func() { _ = locker.Close() })
+	limiter, err := tokenbucket.New(s, "api", tokenbucket.PerSecond(1_000_000))
+	must(t, err)
+	t.Cleanup(func() { _ = limiter.Close() })
+
+	conn, err := pgx.ConnectConfig(t.Context(), s.pool.Config().ConnConfig)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	old, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	must(t, err)
+	_, err = old.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = 0")
+	must(t, err)
+	_, err = old.Exec(t.Context(), "SELECT 1") // it has its snapshot
+	must(t, err)
+
+	for range 1500 {
+		lease, err := locker.Lock(t.Context(), "hot")
+		must(t, err)
+		must(t, lease.Unlock(t.Context()))
+		_, err = limiter.Allow(t.Context(), "hot")
+		must(t, err)
+	}
+
+	var key, bucket [16]byte
+	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.leases")).Scan(&key))
+	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.buckets")).Scan(&bucket))
+	if !s.known.has(key) || !s.buckets.known.has(bucket) {
+		t.Errorf("known: the lock %v, the bucket %v", s.known.has(key), s.buckets.known.has(bucket))
+	}
+	const few = 15
+	for name, n := range map[string]int{
+		"acquire":       pages(t, s, acquireKnown, key, "id", "process", int64(1e6), 1, []byte(nil), int64(1)),
+		"release":       pages(t, s, releaseOnly, key, "id", int64(1)),
+		"the next step": pages(t, s, "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1)", key),
+		"charge":        pages(t, s, chargeKnown, bucket, int64(1000), int64(1000), int64(1e12)),
+	} {
+		if n > few {
+			t.Errorf("%s reads %d pages, want at most %d", name, n, few)
+		}
+	}
+	for _, table := range []string{"lk.leases", "lk.buckets"} { // a search by the key does not
+		if n := pages(t, s, "SELECT FROM "+table+" WHERE id >= $1", [16]byte{}); n <= few {
+			t.Errorf("%s has %d pages: too few to show anything", table, n)
+		}
+	}
+	must(t, old.Rollback(t.Context()))
+}
