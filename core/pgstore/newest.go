@@ -2,6 +2,8 @@ package pgstore
 
 import (
 	"encoding/binary"
+	"hash/fnv"
+	"io"
 	"sync/atomic"
 )
 
@@ -22,6 +24,14 @@ type keyMarks [1024]atomic.Uint64
 func (m *keyMarks) of(key [16]byte) (slot *atomic.Uint64, mark uint64) {
 	mark = binary.BigEndian.Uint64(key[:])
 	return &m[mark%uint64(len(m))], mark
+}
+
+// markOf returns a key to mark a text by.
+func markOf(text string) (key [16]byte) {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, text)
+	h.Sum(key[:0])
+	return key
 }
 
 func (m *keyMarks) has(key [16]byte) bool {

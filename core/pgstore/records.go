@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,11 +32,16 @@ started AS (
 SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
 
 // seenSQL returns what a record says that is not to be taken over.
-const seenSQL = `SELECT CASE WHEN state = 'A' OR expires <= at THEN 'ask'
+const seenSQL = seenColumns + ` FROM clock, seen`
+
+const seenColumns = `SELECT CASE WHEN state = 'A' OR expires <= at THEN 'ask'
   WHEN fingerprint <> $4 THEN 'mismatched'
   WHEN state IN ('C', 'N') OR state = 'U' AND $7 = '' THEN 'settled'
   WHEN state <> 'U' AND owner <> $3 AND lease_ends > at AND lease_ends - at <= lease THEN 'busy'
-  ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END FROM clock, seen`
+  ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END`
+
+// lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
+var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenColumns) + ` FROM lk.now_us() at, lk.operations WHERE id = $1`
 
 // beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if others
 // have filled the scope meanwhile.
@@ -80,8 +86,18 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		text, args = s.sql(beginScopedSQL), append(args, req.Scope, req.MaxRecords)
 	}
 	st := step{operation: opBeginOperation, writes: true}
-	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
+	key := markOf(req.ID)
+	reply, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
 		var b begun
+		if s.settled.has(key) {
+			err := c.QueryRow(ctx, s.sql(lookSQL), req.ID, req.Owner, req.Fingerprint, unknown).
+				Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
+			if err == nil && b.outcome != "ask" {
+				return b.reply()
+			} else if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+				return reply, err
+			}
+		}
 		err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
 		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask" {
 			number := b.number                                                                        // 0: it has no record
@@ -94,6 +110,8 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		}
 		return b.reply()
 	})
+	s.settled.set(key, err == nil && reply.Outcome == store.Settled)
+	return reply, err
 }
 
 const beginAnywaySQL = `SELECT outcome, coalesce(number, 0), coalesce(remaining, 0), coalesce(state, ''), coalesce(status, 0::smallint),
@@ -213,7 +231,7 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 		text, args = s.sql(settleScopedSQL), append(args, len(req.Data), req.MaxBytes)
 	}
 	args = append([]any{req.ID}, args...)
-	return s.finish(ctx, &req.OperationRef, func(ctx context.Context, c *pgx.Conn) (e ended, err error) {
+	owned, err := s.finish(ctx, &req.OperationRef, func(ctx context.Context, c *pgx.Conn) (e ended, err error) {
 		e.owned = true
 		err = c.QueryRow(ctx, text, args...).Scan(&e.waiting)
 		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) {
@@ -221,6 +239,10 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 		}
 		return e, err
 	})
+	if err == nil && owned {
+		s.settled.set(markOf(req.ID), true)
+	}
+	return owned, err
 }
 
 // settleArgs are the arguments of the function that settles.

@@ -48,6 +48,7 @@ type Store struct {
 	heard         atomic.Int64 // time since made of the last reply to a call that writes
 	listener      listener
 	leases
+	settled      keyMarks // operations whose record says how they ended
 	transactions sync.Map // of operations that run in a transaction: *transaction by owner
 	buckets      buckets
 
