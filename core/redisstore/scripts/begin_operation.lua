@@ -22,10 +22,6 @@
 
 local owner, fingerprint, lease, retention, scope, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), KEYS[3], tonumber(ARGV[6])
 
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  return {'refused', 0}
-end
-
 local record = redis.call('GETRANGE', KEYS[1], 0, 673 + tonumber(ARGV[7])) -- a large result is read separately
 
 if record ~= '' and string.find(record, '^3[CN][012][01]') and string.sub(record, 27, 69) == fingerprint and
@@ -39,6 +35,10 @@ if record ~= '' and string.find(record, '^3[CN][012][01]') and string.sub(record
     return string.sub(record, 2, 2) .. string.sub(record, 70, 77) .. string.sub(record, 110, 113) .. bytes .. ':' ..
       (bytes <= tonumber(ARGV[7]) and string.sub(record, tail) or '')
   end
+end
+
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  return {'refused', 0}
 end
 
 local t = redis.call('TIME')
