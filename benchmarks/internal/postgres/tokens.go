@@ -156,7 +156,7 @@ func denied(ctx context.Context, b *bench.B, y *yard) error {
 		return err
 	}
 	defer func() { _ = here.Close() }()
-	names := keys(b.Count(limited))
+	names, remarks := keys(b.Count(limited)), make(bench.Remarks)
 	var all []bench.Contender
 	for row, st := range map[string]store.Buckets{ours: here, onRedis: there} {
 		limiter, err := limiter(st, "denied", tokenbucket.PerDay(1))
@@ -173,7 +173,10 @@ func denied(ctx context.Context, b *bench.B, y *yard) error {
 			if row == ours {
 				t.Add(row, "round trips", 1000*float64(trips.Load()-before)/float64(max(r.Ops, 1)))
 			}
-			return r.Err
+			if r.Err != nil {
+				remarks[row] = r.Err.Error()
+			}
+			return ctx.Err()
 		}})
 	}
 	if err := b.Interleave(ctx, "postgres, denied", all); err != nil {
