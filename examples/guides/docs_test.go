@@ -1,0 +1,53 @@
+// Package guides_test has the code of the guides and of the other pages, and checks that it is the code
+// that they show.
+package guides_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/examples/internal/doccheck"
+)
+
+func repository(t *testing.T) *doccheck.Repository {
+	t.Helper()
+	r, err := doccheck.Read(os.DirFS("../.."), "benchmarks/results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "docs/stores.md", "benchmarks/README.md"} {
+		if !slices.Contains(r.Documents(), page) {
+			t.Fatalf("%s is not checked, only %q", page, r.Documents())
+		}
+	}
+	return r
+}
+
+// Go code in a page is an excerpt of a file that is compiled, of which "// …" skips lines.
+func TestCodeOfPages(t *testing.T) {
+	for _, finding := range repository(t).Code() {
+		t.Error(finding)
+	}
+}
+
+func TestLinksOfPages(t *testing.T) {
+	for _, finding := range repository(t).Links() {
+		t.Error(finding)
+	}
+}
+
+// measured are the sections whose figures are those of the last run of the benchmarks, by page.
+var measured = map[string]string{"README.md": "How fast"}
+
+func TestFiguresOfPages(t *testing.T) {
+	for page, section := range measured {
+		findings, err := repository(t).Figures(page, section, "benchmarks/results/results.json")
+		if err != nil {
+			t.Error(err)
+		}
+		for _, finding := range findings {
+			t.Error(finding)
+		}
+	}
+}
