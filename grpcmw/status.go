@@ -34,8 +34,9 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //
 // Each has an ErrorInfo of [Domain], whose reason is the denial's in the way of these:
 // QUOTA_EXCEEDED. If a call with the same idempotency key is running, or its outcome is unknown,
-// the metadata of the ErrorInfo has the ID of the operation, as "operation". No details tell of the
-// error behind the denial.
+// the metadata of the ErrorInfo has the ID of the operation, as "operation". With
+// policy.ProblemTypes each has Help, with a link to the page that explains the reason. No details
+// tell of the error behind the denial.
 func StatusOf(d policy.Denial) *status.Status {
 	text := d.Title()
 	if d.Detail != "" {
@@ -75,6 +76,9 @@ func details(d policy.Denial) []protoadapt.MessageV1 {
 		info.Metadata = map[string]string{"operation": d.Operation}
 	}
 	list := []protoadapt.MessageV1{info}
+	if d.TypeBase != "" {
+		list = append(list, &errdetails.Help{Links: []*errdetails.Help_Link{{Description: d.Title(), Url: d.Page()}}})
+	}
 	if d.RetryAfter > 0 {
 		list = append(list, &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)})
 	}

@@ -80,6 +80,22 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"concurrency: New: an option of another framework (func(*http.Request) bool)": func() { concurrency.New(reports, anyKey, unless) },
 		"fenced: New: an option of another framework (func(*http.Request) bool)":      func() { fenced.New(marks, anyKey, unless) },
 
+		`ratelimit: New: policy.ProblemTypes: "/problems/" is a path, and gRPC needs a URL`: func() {
+			ratelimit.New(limiter, anyKey, policy.ProblemTypes("/problems/"))
+		},
+		`idempotency: New: policy.ProblemTypes: "/problems#" is a path, and gRPC needs a URL`: func() {
+			idempotency.New(orders, anyone, policy.ProblemTypes("/problems#"))
+		},
+		`exclusive: New: policy.ProblemTypes: "/" is a path, and gRPC needs a URL`: func() {
+			exclusive.New(carts, anyKey, policy.ProblemTypes("/"))
+		},
+		`concurrency: New: policy.ProblemTypes: "/" is a path, and gRPC needs a URL`: func() {
+			concurrency.New(reports, anyKey, policy.ProblemTypes("/"))
+		},
+		`fenced: New: policy.ProblemTypes: "/" is a path, and gRPC needs a URL`: func() {
+			fenced.New(marks, anyKey, policy.ProblemTypes("/"))
+		},
+
 		"grpcmw: ServerOptions: interceptors that are none": func() { grpcmw.ServerOptions(grpcmw.Interceptors{}) },
 		"grpcmw: Unless: nil function":                      func() { grpcmw.Unless(nil) },
 		"grpcmw: OnDeny: nil function":                      func() { grpcmw.OnDeny(nil) },

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -104,16 +106,52 @@ func TestWrappedRefusalHidesItsCause(t *testing.T) {
 	}
 }
 
-// OnDeny hooks get the application's problem types.
-func TestProblemTypesInHooks(t *testing.T) {
-	for name, build := range policies {
+// OnDeny hooks get the application's problem types, and other refusals a link to their pages.
+func TestProblemTypes(t *testing.T) {
+	const base = "https://shop.example/problems/"
+	own := policy.ProblemTypes(base)
+	failing := func(*grpcmw.Call) (string, error) { return "", errKey }
+	builds := maps.Clone(policies)
+	builds["fenced"] = func(_ *testing.T, _ store.Store, by grpcmw.KeyFunc, opts ...grpcmw.Option) grpcmw.Interceptors {
+		var all []policy.FencedOption
+		for _, o := range opts {
+			all = append(all, o)
+		}
+		return fenced.New(newMarks(), by, all...)
+	}
+	for name, build := range builds {
 		t.Run(name, func(t *testing.T) {
+			refusal := func(by grpcmw.KeyFunc, broken bool, opts ...grpcmw.Option) error {
+				st := newStore(t)
+				if broken {
+					st.Break(storetest.Any, storetest.Down)
+				}
+				_, err := serve(t, new(service), build(t, st, by, opts...)).Make(
+					with(t, "idempotency-key", "k", fenceMetadata, "7"), &things.MakeRequest{Id: "1"})
+				if err == nil {
+					t.Fatal("the call was served")
+				}
+				return err
+			}
 			deny := func(_ *grpcmw.Call, d policy.Denial) error { return status.Error(codes.Internal, d.Type()) }
-			failing := func(*grpcmw.Call) (string, error) { return "", errKey }
-			client := serve(t, new(service), build(t, newStore(t), failing, grpcmw.OnDeny(deny), policy.ProblemTypes("https://shop.example/problems/")))
-			_, err := client.Make(with(t, "idempotency-key", "k"), &things.MakeRequest{Id: "1"})
-			if got := status.Convert(err).Message(); got != "https://shop.example/problems/internal-error" {
+			if got := status.Convert(refusal(failing, false, grpcmw.OnDeny(deny), own)).Message(); got != base+"internal-error" {
 				t.Errorf("the type is %s", got)
+			}
+			if help := detail[errdetails.Help](refusal(failing, false)); help != nil {
+				t.Errorf("without a base the help is %v", help)
+			}
+			check := func(err error, reason policy.Reason) {
+				t.Helper()
+				denies(t, err, reason)
+				links := detail[errdetails.Help](err).GetLinks()
+				want := policy.Denial{Reason: reason, TypeBase: base}
+				if len(links) != 1 || links[0].GetUrl() != base+string(reason) || links[0].GetDescription() != want.Title() {
+					t.Errorf("the help for %s is %v", reason, links)
+				}
+			}
+			check(refusal(failing, false, own), policy.InternalError)
+			if name != "fenced" { // which has no store
+				check(refusal(grpcmw.Global(), true, own), policy.ReducedCapacity)
 			}
 		})
 	}

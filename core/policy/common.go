@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
-	"unicode"
 
 	"go.opentelemetry.io/otel/metric"
 
@@ -30,10 +29,19 @@ type TelemetryOption interface {
 }
 
 // ProblemTypes sets what the problem types of refusals begin with, in bodies, Link fields and
-// Denial.Type: the reason is appended, so base ends in a slash, a # or the like. The application
-// then has a page for each, or one with a section for each. Without it the types are links to this
-// module's own page. Types that are registered at IANA stay as they are. It panics if base is no
-// absolute URL, or ends in a letter or a digit.
+// Denial.Type: the reason is appended. The application then has a page for each type, or one with a
+// section for each. Without it the types are links to this module's own page.
+//
+// The base is a URL or, in HTTP alone, a path that begins with a slash. It ends in a slash, or in
+// #, = or the like, behind which clients find the reason.
+//
+// The types of draft-ietf-httpapi-ratelimit-headers (quota-exceeded, abnormal-usage-detected and
+// temporary-reduced-capacity) stay as they are, since clients recognise them. Such a refusal links
+// to the application's page with a Link field instead. In gRPC, where problems have no types, every
+// refusal has the URL of its page as Help (google.rpc).
+//
+// It panics if base is neither such a URL nor such a path, and New of gRPC's interceptors if it is
+// a path.
 func ProblemTypes(base string) Option {
 	if err := checkBase(base); err != nil {
 		panic(fmt.Sprintf("policy: ProblemTypes: %v", err))
@@ -46,15 +54,28 @@ func checkBase(base string) error {
 	switch {
 	case err != nil:
 		return err
-	case u.Scheme == "" || u.Host == "":
-		return fmt.Errorf("%q is no absolute URL", base)
-	case strings.ContainsFunc(base, func(r rune) bool { return r <= ' ' || r > '~' || r == '<' || r == '>' || r == '"' }):
-		return fmt.Errorf("%q cannot stand in a header", base)
-	}
-	if last := rune(base[len(base)-1]); unicode.IsLetter(last) || unicode.IsDigit(last) {
-		return fmt.Errorf("%q runs into the reason that is appended", base)
+	case u.User != nil:
+		return fmt.Errorf("%q shows a user name to every client", u.Redacted())
+	case strings.ContainsFunc(base, notInURL):
+		return fmt.Errorf("%q has a character that no URL has", base)
+	case !isWebURL(u) && !isPath(base):
+		return fmt.Errorf("%q is neither an http or https URL nor a path that begins with a slash", base)
+	case !strings.ContainsRune("/#=?", rune(base[len(base)-1])):
+		return fmt.Errorf("%q does not end in a slash, # or =, and runs into the reason that is appended", base)
 	}
 	return nil
+}
+
+func isWebURL(u *url.URL) bool { return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" }
+
+// isPath reports whether a base is a path of the same host; two slashes begin another host's name.
+func isPath(base string) bool {
+	return strings.HasPrefix(base, "/") && !strings.HasPrefix(base, "//")
+}
+
+// notInURL reports whether a character cannot be in a URL (RFC 3986, section 2).
+func notInURL(r rune) bool {
+	return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r)
 }
 
 // Logger sets where a middleware logs what no answer shows: that requests pass without the store

@@ -112,6 +112,15 @@ func (d Denial) Type() string {
 	return base + string(d.Reason)
 }
 
+// Page is where the type is explained to people: Type, or, if that is one of a standard and there
+// is [ProblemTypes], the application's own page.
+func (d Denial) Page() string {
+	if d.TypeBase == "" {
+		return d.Type()
+	}
+	return d.TypeBase + string(d.Reason)
+}
+
 // Title says in a few words what the reason is; it is the same for all denials of that reason.
 func (d Denial) Title() string { return reasons[d.Reason].title }
 

@@ -21,10 +21,21 @@ func setHeader(h http.Header, d *policy.Denial, types string) {
 	if d.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter+time.Second-1)/time.Second), 10))
 	}
+	if linked(d) {
+		h.Add("Link", "<"+d.Page()+`>; rel="describedby"`)
+	}
+}
+
+// linked reports whether an answer has a Link to the denial's page: if its client has to change the
+// request, or if the application has a page, and the type is not its URL.
+func linked(d *policy.Denial) bool {
 	switch d.Reason {
 	case policy.KeyMissing, policy.KeyMalformed, policy.FenceMissing:
-		h.Add("Link", "<"+d.Type()+`>; rel="describedby"`)
+		return true
+	case policy.QuotaExceeded, policy.AbnormalUsage, policy.ReducedCapacity:
+		return d.TypeBase != ""
 	}
+	return false
 }
 
 // Body is a denial's problem body.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
@@ -30,32 +31,61 @@ var refusing = map[string]func(t *testing.T, hooks Hooks, o policy.Option) Middl
 	},
 }
 
+// typeOf returns the type of an answer's problem.
+func typeOf(a answer) string {
+	a.t.Helper()
+	var problem struct{ Type string }
+	if err := json.Unmarshal([]byte(a.body), &problem); err != nil {
+		a.t.Fatalf("%d %q is no problem: %v", a.status, a.body, err)
+	}
+	return problem.Type
+}
+
 // denialRows are about the content of refusals.
 var denialRows = []row{
 	{"an application has its own problem types", func(t *testing.T, f Framework) {
-		const base = "https://shop.example/problems#"
 		for name, build := range refusing {
-			t.Run(name, func(t *testing.T) {
-				var c counter
-				a := serve(t, f, c.handle, build(t, Hooks{}, policy.ProblemTypes(base))).send("1", "")
-				var problem struct{ Type string }
-				if err := json.Unmarshal([]byte(a.body), &problem); err != nil || !strings.HasPrefix(problem.Type, base) {
-					t.Errorf("%s, %v", a.body, err)
-				}
-				a.has("Link", "<"+problem.Type+`>; rel="describedby"`)
-				typed := Hooks{Deny: func(d policy.Denial) (int, string) { return http.StatusTeapot, d.Type() }}
-				serve(t, f, c.handle, build(t, typed, policy.ProblemTypes(base))).send("1", "").is(http.StatusTeapot, problem.Type)
-				c.ran(t, 0)
-			})
+			for _, base := range []string{"https://shop.example/problems#", "/problems/"} {
+				t.Run(name+", "+base, func(t *testing.T) {
+					var c counter
+					a := serve(t, f, c.handle, build(t, Hooks{}, policy.ProblemTypes(base))).send("1", "")
+					kind := typeOf(a)
+					if !strings.HasPrefix(kind, base) {
+						t.Errorf("the type is %s", kind)
+					}
+					a.has("Link", "<"+kind+`>; rel="describedby"`)
+					typed := Hooks{Deny: func(d policy.Denial) (int, string) { return http.StatusTeapot, d.Type() }}
+					serve(t, f, c.handle, build(t, typed, policy.ProblemTypes(base))).send("1", "").is(http.StatusTeapot, kind)
+					c.ran(t, 0)
+				})
+			}
 		}
 	}},
-	{"registered problem types are not replaced", func(t *testing.T, f Framework) {
-		s := serve(t, f, new(counter).handle, RateLimit{
-			Limiter: newLimiter(t, newStore(t), tokenbucket.PerHour(1)), By: Key{Kind: Global},
-			Options: []policy.RateLimitOption{policy.ProblemTypes("https://shop.example/problems/")},
-		})
-		s.send("1", "").is(http.StatusCreated, "run 1")
-		s.send("1", "").denies(policy.QuotaExceeded)
+	{"standard problem types are not replaced, and link to the application's page", func(t *testing.T, f Framework) {
+		for name, reason := range map[string]policy.Reason{"limited": policy.QuotaExceeded, "down": policy.ReducedCapacity, "held": policy.AbnormalUsage} {
+			const own = "https://shop.example/problems/"
+			for base, link := range map[string]string{"": "", own: "<" + own + string(reason) + `>; rel="describedby"`} {
+				t.Run(name+", "+base, func(t *testing.T) {
+					var opts []policy.RateLimitOption
+					if base != "" {
+						opts = append(opts, policy.ProblemTypes(base))
+					}
+					st := newStore(t)
+					l := newLimiter(t, st, tokenbucket.PerHour(1))
+					s := serve(t, f, new(counter).handle, RateLimit{Limiter: l, By: byHeader, Options: opts})
+					s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
+					switch reason {
+					case policy.ReducedCapacity:
+						st.Break(storetest.Any, storetest.Down)
+					case policy.AbnormalUsage:
+						if err := l.Hold(t.Context(), "a", time.Minute); err != nil {
+							t.Fatal(err)
+						}
+					}
+					s.send("1", "", "X-Key", "a").denies(reason).has("Link", link)
+				})
+			}
+		}
 	}},
 	{"a denial has the limit that refused", func(t *testing.T, f Framework) {
 		denials := make(chan policy.Denial, 1)

@@ -3,7 +3,9 @@ package adapter
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,8 +26,12 @@ type Hooks struct {
 }
 
 // HooksOf returns the hooks among an interceptor's settings. It panics, as the New of the package
-// called name, if one of them was made for another framework.
+// called name, if one of them was made for another framework, or if the problem types are a path,
+// which gRPC's clients cannot resolve.
 func HooksOf(name string, s setting.Settings) Hooks {
+	if strings.HasPrefix(s.ProblemTypes, "/") {
+		panic(fmt.Sprintf("%s: New: policy.ProblemTypes: %q is a path, and gRPC needs a URL", name, s.ProblemTypes))
+	}
 	return Hooks{
 		skip:   setting.Hook[func(*grpcmw.Call) bool](name, s.Skip),
 		deny:   setting.Hook[func(*grpcmw.Call, policy.Denial) error](name, s.Deny),

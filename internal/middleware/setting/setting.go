@@ -22,7 +22,8 @@ type Settings struct {
 	// func(*gin.Context) bool, or nil. Key reads an idempotency key.
 	Skip, Deny, Report, Key any
 
-	// ProblemTypes is what the problem types of this module begin with; empty for its own page.
+	// ProblemTypes is what the problem types of this module begin with, and the pages of all types;
+	// empty for its own page.
 	ProblemTypes string
 	// Logger is slog.Default() if nil, and Meter the global provider.
 	Logger *slog.Logger

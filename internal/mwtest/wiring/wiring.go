@@ -110,6 +110,7 @@ func (f Framework) options() []option {
 		{"policy.Dedupe(time.Second)", []string{"idempotency"}},
 		{"policy.MaxRun(time.Second)", []string{"idempotency"}},
 		{"policy.StatusHeaders()", []string{"idempotency", "ratelimit"}},
+		{`policy.ProblemTypes("https://shop.example/problems/")`, policies},
 		{f.Package + ".Unless(skip)", policies},
 		{f.Package + ".OnDeny(deny)", policies},
 	}
