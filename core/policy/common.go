@@ -30,7 +30,8 @@ type TelemetryOption interface {
 
 // ProblemTypes sets what the problem types of refusals begin with, in bodies, Link fields and
 // Denial.Type: the reason is appended. The application then has a page for each type, or one with a
-// section for each. Without it the types are links to this module's own page.
+// section for each, which nethttp/problems can serve. Without it the types are links to this
+// module's own page.
 //
 // The base is a URL or, in HTTP alone, a path that begins with a slash. It ends in a slash, or in
 // #, = or the like, behind which clients find the reason.

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/nethttp/problems"
 )
 
 // refusing has a middleware of each policy that refuses a request without its key.
@@ -59,6 +60,23 @@ var denialRows = []row{
 					c.ran(t, 0)
 				})
 			}
+		}
+	}},
+	{"the type of a problem is the address of its page", func(t *testing.T, f Framework) {
+		pages := serve(t, f, problems.Handler(Path).ServeHTTP)
+		for name, build := range refusing {
+			t.Run(name, func(t *testing.T) {
+				kind := typeOf(serve(t, f, new(counter).handle, build(t, Hooks{}, policy.ProblemTypes(Path))).send("1", ""))
+				page := pages.request(http.MethodGet, strings.TrimPrefix(kind, Path), "", "Accept", "text/html")
+				if page.status != http.StatusOK || !strings.Contains(page.body, "<code>"+kind+"</code>") {
+					t.Errorf("%s: %d %s", kind, page.status, page.body)
+				}
+				page.has("Content-Type", "text/html; charset=utf-8")
+			})
+		}
+		unknown := pages.request(http.MethodGet, "unknown", "")
+		if unknown.status != http.StatusNotFound {
+			t.Errorf("a page of no type: %d %s", unknown.status, unknown.body)
 		}
 	}},
 	{"standard problem types are not replaced, and link to the application's page", func(t *testing.T, f Framework) {
