@@ -4,6 +4,9 @@
 // The record of an operation outlives the attempt that made it. An attempt holds a lease, which is
 // renewed while it runs; if its process dies, the lease ends, but the record stays and says that
 // there was an attempt. What then happens is the application's choice: see [WithRerun].
+//
+// The packages called idempotency are its middleware, in ginmw, echomw, echov5mw, nethttp and
+// grpcmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/idempotency].
 package guard
 
 import (

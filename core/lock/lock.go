@@ -7,6 +7,9 @@
 // progress. [Lease.Context] ends before others may hold the lock, which stops code that checks it;
 // code that cannot check is stopped by [Lease.Fence], a number that the resource compares (package
 // fence). Where two writers would be a catastrophe, use the fence.
+//
+// The packages called exclusive are its middleware, in ginmw, echomw, echov5mw, nethttp and grpcmw;
+// one of them is [github.com/lockkeeper/lockkeeper/nethttp/exclusive].
 package lock
 
 import (

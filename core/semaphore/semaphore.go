@@ -12,8 +12,11 @@
 //	defer permit.Release(ctx)
 //	return report(permit.Context())
 //
-// [Semaphore.TryAcquire] does not wait, and middleware is in the packages named concurrency. A
-// [Latch] is the opposite: it blocks until a number of participants have arrived.
+// [Semaphore.TryAcquire] does not wait. A [Latch] is the opposite: it blocks until a number of
+// participants have arrived.
+//
+// The packages called concurrency are its middleware, in ginmw, echomw, echov5mw, nethttp and
+// grpcmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/concurrency].
 //
 // # Keys, weights and order
 //

@@ -4,6 +4,9 @@
 // I.371, annex A): the state of a key is the time at which its bucket will be full again, which
 // every charge postpones. All arithmetic is in integers, but for what a bucket owes after a change of
 // its rate.
+//
+// The packages called ratelimit are its middleware, in ginmw, echomw, echov5mw, nethttp and grpcmw;
+// one of them is [github.com/lockkeeper/lockkeeper/nethttp/ratelimit].
 package tokenbucket
 
 import (

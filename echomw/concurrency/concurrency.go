@@ -5,6 +5,8 @@
 //
 // It is the last one before the handler, behind exclusive: a request that waits for a lock, or is
 // replayed, holds no permit.
+//
+// The mechanism behind it is a semaphore: package [semaphore].
 package concurrency
 
 import (
@@ -31,7 +33,7 @@ import (
 // echomw.OnError.
 //
 // Options are policy.Wait, policy.Overload, policy.FailOpen, echomw.Unless, echomw.OnError and
-// echomw.OnDeny. New panics if sem or key is nil.
+// echomw.OnDeny, and those of package policy for every middleware. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key echomw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

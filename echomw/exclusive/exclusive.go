@@ -4,6 +4,8 @@
 //
 // It stands behind authentication and authorisation, so that unauthenticated requests cannot block
 // others, and behind idempotency, so that a replay takes no lock.
+//
+// The mechanism behind it is a lock: package [lock].
 package exclusive
 
 import (
@@ -30,7 +32,8 @@ import (
 // released.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, echomw.Unless, echomw.OnError
-// and echomw.OnDeny. New panics if locker or key is nil.
+// and echomw.OnDeny, and those of package policy for every middleware. New panics if locker or key
+// is nil.
 func New(locker *lock.Locker, key echomw.KeyFunc, opts ...policy.ExclusiveOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Exclusive(adapter.Echo{}, locker, key, opts))
 }

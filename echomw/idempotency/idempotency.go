@@ -7,6 +7,8 @@
 // may no longer see it; behind compression, so that what is kept is not compressed; and before
 // locks and concurrency limits, so that a replay needs neither. It is for routes, or groups of
 // them: with Use, it would keep and replay also that no route was found.
+//
+// The mechanism behind it is an idempotency guard: package [guard].
 package idempotency
 
 import (
@@ -49,8 +51,9 @@ import (
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
 // policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
 // policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], echomw.Unless, echomw.OnError and
-// echomw.OnDeny. New panics if the guard is nil, the scope is the zero value, policy.Retention is
-// less than the guard's lease, or options contradict each other.
+// echomw.OnDeny, and those of package policy for every middleware. New panics if the guard is nil,
+// the scope is the zero value, policy.Retention is less than the guard's lease, or options
+// contradict each other.
 func New(g *guard.Guard, scope echomw.ScopeFunc, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Idempotency(adapter.Echo{}, "echomw", g, scope, opts))
 }

@@ -1,6 +1,8 @@
 // Package ratelimit limits the rate of requests of each key, as echo v4 middleware:
 //
 //	e.Use(ratelimit.New(limiter, echomw.ByClientIP(clientip.Direct())))
+//
+// The mechanism behind it is a token bucket: package [tokenbucket].
 package ratelimit
 
 import (
@@ -27,7 +29,8 @@ import (
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
 // policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], echomw.Unless,
-// echomw.OnError and echomw.OnDeny. New panics if limiter or key is nil.
+// echomw.OnError and echomw.OnDeny, and those of package policy for every middleware. New panics if
+// limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echomw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.RateLimit(adapter.Echo{}, limiter, key, opts))
 }

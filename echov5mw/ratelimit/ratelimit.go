@@ -1,6 +1,8 @@
 // Package ratelimit limits the rate of requests of each key, as echo v5 middleware:
 //
 //	e.Use(ratelimit.New(limiter, echov5mw.ByClientIP(clientip.Direct())))
+//
+// The mechanism behind it is a token bucket: package [tokenbucket].
 package ratelimit
 
 import (
@@ -27,7 +29,8 @@ import (
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
 // policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], echov5mw.Unless,
-// echov5mw.OnError and echov5mw.OnDeny. New panics if limiter or key is nil.
+// echov5mw.OnError and echov5mw.OnDeny, and those of package policy for every middleware. New
+// panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echov5mw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.RateLimit(adapter.Echo{}, limiter, key, opts))
 }

@@ -4,6 +4,8 @@
 //
 // It is the last one before the handler, behind exclusive: a request that waits for a lock, or is
 // replayed, holds no permit.
+//
+// The mechanism behind it is a semaphore: package [semaphore].
 package concurrency
 
 import (
@@ -29,8 +31,8 @@ import (
 // which was lost while the handler ran is an error of gin's request, unless the request's context
 // is over: gin may then have reused its context for another request.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, ginmw.Unless and ginmw.OnDeny. New
-// panics if sem or key is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, ginmw.Unless and ginmw.OnDeny, and
+// those of package policy for every middleware. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Gin{}, sem, key, opts))
 }

@@ -4,6 +4,8 @@
 //
 // It stands behind authentication and authorisation, so that unauthenticated requests cannot block
 // others, and behind idempotency, so that a replay takes no lock.
+//
+// The mechanism behind it is a lock: package [lock].
 package exclusive
 
 import (
@@ -29,8 +31,8 @@ import (
 // request, unless the request's context is over: gin may then have reused its context for another
 // request.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny.
-// New panics if locker or key is nil.
+// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny,
+// and those of package policy for every middleware. New panics if locker or key is nil.
 func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Exclusive(adapter.Gin{}, locker, key, opts))
 }

@@ -2,7 +2,7 @@
 //
 //	r.PUT("/carts/:id", fenced.New(marks, ginmw.ByParam("id")), saveCart)
 //
-// Package fence explains what a fence is for.
+// The mechanism behind it is the fence of a lock: package [fence] explains what it is for.
 package fenced
 
 import (
@@ -27,8 +27,8 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/fenced.New] says. The client sends its
 // fence with the Transport of that package.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny. New
-// panics if checker or key is nil.
+// Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny, and those
+// of package policy for every middleware. New panics if checker or key is nil.
 func New(checker fence.Checker, key ginmw.KeyFunc, opts ...policy.FencedOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Fenced(adapter.Gin{}, checker, key, opts))
 }

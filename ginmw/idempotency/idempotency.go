@@ -6,6 +6,8 @@
 // It stands behind authentication and authorisation, so that no answer is replayed to a client that
 // may no longer see it; behind compression, so that what is kept is not compressed; and before
 // locks and concurrency limits, so that a replay needs neither.
+//
+// The mechanism behind it is an idempotency guard: package [guard].
 package idempotency
 
 import (
@@ -46,9 +48,9 @@ import (
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
 // policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
-// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], ginmw.Unless and ginmw.OnDeny. New panics
-// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's
-// lease, or options contradict each other.
+// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], ginmw.Unless and ginmw.OnDeny, and those
+// of package policy for every middleware. New panics if the guard is nil, the scope is the zero
+// value, policy.Retention is less than the guard's lease, or options contradict each other.
 func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption) gin.HandlerFunc {
 	guarded := adapter.Handler(httpmw.Idempotency(adapter.Gin{}, "ginmw", g, scope, opts))
 	return func(c *gin.Context) {

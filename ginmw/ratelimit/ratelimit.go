@@ -1,6 +1,8 @@
 // Package ratelimit limits the rate of requests of each key, as gin middleware:
 //
 //	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())))
+//
+// The mechanism behind it is a token bucket: package [tokenbucket].
 package ratelimit
 
 import (
@@ -27,7 +29,8 @@ import (
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
 // policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], ginmw.Unless and
-// ginmw.OnDeny. New panics if limiter or key is nil.
+// ginmw.OnDeny, and those of package policy for every middleware. New panics if limiter or key is
+// nil.
 func New(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...policy.RateLimitOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.RateLimit(adapter.Gin{}, limiter, key, opts))
 }

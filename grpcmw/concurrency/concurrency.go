@@ -4,6 +4,8 @@
 //
 // It is the last one before the handler, behind exclusive: a call that waits for a lock, or is
 // replayed, holds no permit.
+//
+// The mechanism behind it is a semaphore: package [semaphore].
 package concurrency
 
 import (
@@ -52,7 +54,7 @@ import (
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.Overload, policy.FailOpen, grpcmw.Unless, grpcmw.OnError and
-// grpcmw.OnDeny. New panics if sem or key is nil.
+// grpcmw.OnDeny, and those of package policy for every middleware. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	return adapter.Holding(middleware.NewConcurrency(sem, settings), key, settings)

@@ -4,6 +4,8 @@
 //
 // It stands behind authentication and authorisation, so that unauthenticated requests cannot block
 // others, and behind idempotency, so that a replay takes no lock.
+//
+// The mechanism behind it is a lock: package [lock].
 package exclusive
 
 import (
@@ -46,7 +48,8 @@ import (
 // A call that passes two of these interceptors with the same locker and key holds the lock once.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError
-// and grpcmw.OnDeny. New panics if locker or key is nil.
+// and grpcmw.OnDeny, and those of package policy for every middleware. New panics if locker or key
+// is nil.
 func New(locker *lock.Locker, key grpcmw.KeyFunc, opts ...policy.ExclusiveOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	return adapter.Holding(middleware.NewExclusive(locker, settings), key, settings)

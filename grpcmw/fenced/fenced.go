@@ -2,8 +2,9 @@
 //
 //	fenced.New(marks, grpcmw.ByField("cart_id"))
 //
-// Its client interceptors are what sends the fence, from the client that holds the lock. Package
-// fence explains what a fence is for.
+// Its client interceptors are what sends the fence, from the client that holds the lock.
+//
+// The mechanism behind it is the fence of a lock: package [fence] explains what it is for.
 package fenced
 
 import (
@@ -55,7 +56,8 @@ var fenceMetadata = strings.ToLower(fence.Header)
 // answers to its earlier requests.
 //
 // Options are policy.AllowUnfenced, policy.RunUnprotected, grpcmw.Unless, grpcmw.OnError and
-// grpcmw.OnDeny. New panics if checker or key is nil.
+// grpcmw.OnDeny, and those of package policy for every middleware. New panics if checker or key is
+// nil.
 func New(checker fence.Checker, key grpcmw.KeyFunc, opts ...policy.FencedOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	m := middleware.NewFence(checker, settings)

@@ -6,6 +6,8 @@
 // It stands behind authentication and authorisation, so that no answer is replayed to a client that
 // may no longer see it, and before locks and concurrency limits, so that a replay needs neither.
 // Its client interceptor puts a key on calls.
+//
+// The mechanism behind it is an idempotency guard: package [guard].
 package idempotency
 
 import (
@@ -95,8 +97,9 @@ const (
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.MaxRun,
 // policy.Retention, policy.StatusHeaders, policy.RunUnprotected, policy.KeyAlone, [KeyFrom],
 // [KeyField], [Fingerprint], [KeepCodes], [ReleaseCodes], [PassStreams], grpcmw.Unless,
-// grpcmw.OnError and grpcmw.OnDeny. New panics if the guard is nil, the scope is the zero value,
-// policy.Retention is less than the guard's lease, or options contradict each other.
+// grpcmw.OnError and grpcmw.OnDeny, and those of package policy for every middleware. New panics if
+// the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
+// or options contradict each other.
 func New(g *guard.Guard, scope grpcmw.ScopeFunc, opts ...policy.RPCIdempotencyOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	decider := middleware.NewIdempotency(g, settings)

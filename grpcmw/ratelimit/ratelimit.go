@@ -3,6 +3,8 @@
 //	grpc.NewServer(grpcmw.ServerOptions(ratelimit.New(limiter, grpcmw.ByContext(userKey{})))...)
 //
 // Its client interceptors limit what a client sends, and obey the limits of its servers.
+//
+// The mechanism behind it is a token bucket: package [tokenbucket].
 package ratelimit
 
 import (
@@ -36,8 +38,8 @@ import (
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.RetryJitter, policy.Shadow,
 // policy.Hold, [PerMessage], [Costs], [ChargeCodes], grpcmw.Unless, grpcmw.OnError and
-// grpcmw.OnDeny. New panics if limiter or key is nil, and if PerMessage is combined with Costs or
-// ChargeCodes.
+// grpcmw.OnDeny, and those of package policy for every middleware. New panics if limiter or key is
+// nil, and if PerMessage is combined with Costs or ChargeCodes.
 func New(limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCRateLimitOption) grpcmw.Interceptors {
 	i := newInterceptor(limiter, key, opts)
 	return grpcmw.Interceptors{Unary: i.unary, Stream: i.stream}

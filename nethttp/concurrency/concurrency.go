@@ -6,6 +6,8 @@
 //
 // It is the last one before the handler, behind exclusive: a request that waits for a lock, or is
 // replayed, holds no permit.
+//
+// The mechanism behind it is a semaphore: package [semaphore].
 package concurrency
 
 import (
@@ -58,7 +60,8 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.Overload, policy.FailOpen, nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny. New panics if sem or key is nil, and what it returns if the handler is.
+// nethttp.OnDeny, and those of package policy for every middleware. New panics if sem or key is
+// nil, and what it returns if the handler is.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
 	return adapter.Handler("concurrency", httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts))
 }

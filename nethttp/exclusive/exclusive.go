@@ -5,6 +5,8 @@
 //
 // It stands behind authentication and authorisation, so that unauthenticated requests cannot block
 // others, and behind idempotency, so that a replay takes no lock.
+//
+// The mechanism behind it is a lock: package [lock].
 package exclusive
 
 import (
@@ -52,8 +54,8 @@ import (
 // middleware with different keys may wait for each other.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, nethttp.Unless,
-// nethttp.OnError and nethttp.OnDeny. New panics if locker or key is nil, and what it returns if
-// the handler is.
+// nethttp.OnError and nethttp.OnDeny, and those of package policy for every middleware. New panics
+// if locker or key is nil, and what it returns if the handler is.
 func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
 	return adapter.Handler("exclusive", httpmw.Exclusive(adapter.NetHTTP{}, locker, adapter.Key(key), opts))
 }

@@ -4,7 +4,7 @@
 //
 // [Transport] sends the fence, in the client that holds the lock.
 //
-// Package fence explains what a fence is for.
+// The mechanism behind it is the fence of a lock: package [fence] explains what it is for.
 package fenced
 
 import (
@@ -47,7 +47,8 @@ import (
 // answers to its earlier requests.
 //
 // Options are policy.AllowUnfenced, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny. New panics if checker or key is nil, and what it returns if the handler is.
+// nethttp.OnDeny, and those of package policy for every middleware. New panics if checker or key is
+// nil, and what it returns if the handler is.
 func New(checker fence.Checker, key nethttp.KeyFunc, opts ...policy.FencedOption) func(http.Handler) http.Handler {
 	return adapter.Handler("fenced", httpmw.Fenced(adapter.NetHTTP{}, checker, adapter.Key(key), opts))
 }

@@ -10,6 +10,8 @@
 // need it, not round the mux: there, it would keep and replay also that no route was found.
 //
 // [Transport] is the client's side.
+//
+// The mechanism behind it is an idempotency guard: package [guard].
 package idempotency
 
 import (
@@ -83,9 +85,9 @@ import (
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
 // policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
 // policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny. New panics if the guard is nil, the scope is the zero value, policy.Retention is
-// less than the guard's lease, or options contradict each other, and what it returns if the handler
-// is nil.
+// nethttp.OnDeny, and those of package policy for every middleware. New panics if the guard is nil,
+// the scope is the zero value, policy.Retention is less than the guard's lease, or options
+// contradict each other, and what it returns if the handler is nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
 	return adapter.Handler("idempotency", httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts))
 }

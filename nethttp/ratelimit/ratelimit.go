@@ -4,6 +4,8 @@
 //
 // [Transport] is the client's side: it limits what an http.Client sends, and obeys the limits of
 // servers.
+//
+// The mechanism behind it is a token bucket: package [tokenbucket].
 package ratelimit
 
 import (
@@ -33,8 +35,8 @@ import (
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
 // policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], nethttp.Unless,
-// nethttp.OnError and nethttp.OnDeny. New panics if limiter or key is nil, and what it returns if
-// the handler is.
+// nethttp.OnError and nethttp.OnDeny, and those of package policy for every middleware. New panics
+// if limiter or key is nil, and what it returns if the handler is.
 func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateLimitOption) func(http.Handler) http.Handler {
 	return adapter.Handler("ratelimit", httpmw.RateLimit(adapter.NetHTTP{}, limiter, adapter.Key(key), opts))
 }
