@@ -20,9 +20,10 @@ import (
 var prices = map[string]int64{
 	"tea":      450,
 	"coffee":   620,
-	"declined": 450, // the provider declines it
-	"broken":   450, // the provider fails at it
-	"crash":    450, // the shop dies after the charge
+	"giftcard": 2500, // its code is shown once
+	"declined": 450,  // the provider declines it
+	"broken":   450,  // the provider fails at it
+	"crash":    450,  // the shop dies after the charge
 }
 
 const maxQuantity = 100
@@ -88,17 +89,24 @@ func (s *shop) checkout(c *gin.Context) {
 		return
 	}
 	if req.SKU == "crash" && attempt.Number() == 1 {
-		// This is what remains when a process is killed here, without the wait for its lease to end. The
-		// answer is a load balancer's.
+		// This is what remains when a process is killed here, without the wait for its lease to
+		// end. The answer is a load balancer's.
 		_ = attempt.CompleteUnknown(ctx)
 		problem(c, http.StatusBadGateway, "The shop died in the middle of the payment.")
 		return
 	}
 
-	header, body, err := s.place(ctx, operation, charged, attempt)
+	keeps := attempt
+	if req.SKU == "giftcard" {
+		keeps = nil
+	}
+	header, body, err := s.place(ctx, operation, charged, keeps)
 	if err != nil {
 		unknown(c, attempt)
 		return
+	}
+	if keeps == nil { // nobody who can read the store may find the code there
+		_ = attempt.CompleteNotRetained(ctx, http.StatusCreated)
 	}
 	maps.Copy(c.Writer.Header(), header)
 	c.Data(http.StatusCreated, header.Get("Content-Type"), body)
@@ -119,7 +127,8 @@ func (s *shop) order(c *gin.Context) {
 
 // place stores the order of a charge, and returns the answer to its customer, which has the status
 // 201. The order comes from the operation and its charge, so that a second attempt places no second
-// one. The attempt is nil if the order is placed after it, by an operator or by reconcile.
+// one. The attempt is nil if the order is placed after it, by an operator or by reconcile, or if
+// its answer is not kept.
 func (s *shop) place(ctx context.Context, operation string, c charge, attempt *guard.Attempt) (header http.Header, body []byte, err error) {
 	o := order{ID: "ord_" + operation, ChargeID: c.ID, SKU: c.SKU, Quantity: c.Quantity, AmountCents: c.AmountCents}
 	if body, err = json.Marshal(o); err != nil {
@@ -138,7 +147,8 @@ func (s *shop) place(ctx context.Context, operation string, c charge, attempt *g
 // A completer is a notebook in the database of the guard's records.
 type completer interface {
 	// complete writes as a notebook does, and completes the attempt with its answer, in one
-	// transaction. The middleware, which completes the attempt otherwise, then finds that it has been.
+	// transaction. The middleware, which completes the attempt otherwise, then finds that it has
+	// been.
 	complete(ctx context.Context, name, text string, attempt *guard.Attempt, answer guard.Result) error
 }
 
@@ -177,8 +187,8 @@ func problem(c *gin.Context, status int, detail string) {
 	c.Data(status, "application/problem+json", append(body, '\n'))
 }
 
-// unknown ends an attempt that may have charged the customer. What a repeat does is up to the guard:
-// see newHandler.
+// unknown ends an attempt that may have charged the customer. What a repeat does is up to the
+// guard: see newHandler.
 func unknown(c *gin.Context, attempt *guard.Attempt) {
 	_ = attempt.CompleteUnknown(c.Request.Context())
 	unavailable(c)

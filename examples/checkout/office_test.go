@@ -44,37 +44,37 @@ func (v visit) resolve(outcome, says string) {
 
 func TestOffice(t *testing.T) {
 	ctx := pagetest.Browser(t)
-	for _, width := range []int64{360, 1280} {
-		for _, scheme := range []string{"light", "dark"} {
-			t.Run(fmt.Sprintf("%d-%s", width, scheme), func(t *testing.T) { testOffice(ctx, t, width, scheme) })
-		}
+	for _, l := range looks {
+		t.Run(l.String(), func(t *testing.T) { testOffice(ctx, t, l) })
 	}
 }
 
 // An operator resolves payments in each way, and the customer's next request shows it.
-func testOffice(ctx context.Context, t *testing.T, width int64, scheme string) {
+func testOffice(ctx context.Context, t *testing.T, l look) {
 	i := start(t, append([]string{"-admin"}, unlimited...)...)
 	token := i.token()
-	v, complaints := open(ctx, t, i, width, scheme)
+	v, complaints := open(ctx, t, i, l)
 	v.list("guessed", "This is not the token that the shop has printed.")
 	v.list(token, "There is none.")
 	for n, c := range []struct{ outcome, tile, summary string }{
-		{"charged", "replayed", "The shop has found out that it was charged: here is the order."},
-		{"answer lost", "lost", "It was charged, but the order cannot be shown again. It is not run again."},
-		{"never charged", "charged", "It ran again. The provider recognised the key and did not charge twice, and now there is an order."},
+		{"charged", "replayed", "The shop found the charge: here is the order."},
+		{"answer lost", "response-not-retained", "It was charged, but the order is not shown again."},
+		{"never charged", "charged", "It ran again: no second charge, and now an order."},
 	} {
 		v.press("crash")
 		if v.tiles("died") != 1 {
 			t.Fatal("the shop did not die")
 		}
 		v.press("again")
-		v.summary("Nobody knows what became of it, so it is not run again. An operator has to find out.")
-		if v.tiles("unknown") != 1 {
+		v.summary("Charged or not? Nobody knows: it does not run again.")
+		if v.tiles("outcome-unknown") != 1 {
 			t.Fatal("the payment is not shown as unknown")
 		}
 		v.list(token, "There is 1.")
 		v.Fits()
-		v.Picture(fmt.Sprintf("%d-%s-unknown", width, scheme))
+		v.Named()
+		v.Readable()
+		v.Picture(l.String() + "-office")
 		v.resolve(c.outcome, "It is resolved. There is none.")
 		v.press("again")
 		v.summary(c.summary)
@@ -84,7 +84,6 @@ func testOffice(ctx context.Context, t *testing.T, width int64, scheme string) {
 		if charges := v.counter("charges"); charges != n+1 {
 			t.Errorf("%s: %d charges, want %d", c.outcome, charges, n+1)
 		}
-		v.Picture(fmt.Sprintf("%d-%s-%s", width, scheme, c.tile))
 	}
 	if list := complaints(); len(list) > 0 {
 		t.Errorf("the page %v", list)
@@ -96,15 +95,15 @@ func TestOfficeStale(t *testing.T) {
 	ctx := pagetest.Browser(t)
 	i := start(t, append([]string{"-admin"}, unlimited...)...)
 	token := i.token()
-	first, _ := open(ctx, t, i, 1280, "light")
-	second, _ := open(ctx, t, i, 1280, "light")
+	first, _ := open(ctx, t, i, looks[0])
+	second, _ := open(ctx, t, i, looks[0])
 	first.press("crash")
 	first.list(token, "There is 1.")
 	second.list(token, "There is 1.")
 	first.resolve("charged", "It is resolved. There is none.")
 	second.resolve("never charged", "It has changed since you looked, and was left as it is. There is none.")
 	first.press("again")
-	first.summary("The shop has found out that it was charged: here is the order.")
+	first.summary("The shop found the charge: here is the order.")
 }
 
 // A payment whose process was killed is shown by another one as soon as its lease has ended.
@@ -113,7 +112,7 @@ func TestOfficeAfterKill(t *testing.T) {
 	i, charges := killed(t, "-admin")
 	token := i.token()
 	eventually(t, 5*time.Second, "the payment is of unknown outcome", func() bool { return len(i.unresolved(token)) == 1 })
-	v, _ := open(ctx, t, i, 1280, "light")
+	v, _ := open(ctx, t, i, looks[0])
 	v.list(token, "There is 1.")
 	if charges() == 0 {
 		v.resolve("charged", "The provider has no such charge, so there is no order to place. There is 1.")

@@ -5,26 +5,21 @@ import (
 	"net/http"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/lockkeeper/lockkeeper/examples/internal/demo"
 )
 
 //go:embed page
 var page embed.FS
 
-// servePage serves the shop's page, which loads nothing from other hosts and is not allowed to.
-func servePage(r *gin.Engine) {
-	for path, file := range map[string]string{
-		"/":          "page/index.html",
-		"/style.css": "page/style.css",
-		"/app.js":    "page/app.js",
-		"/icon.svg":  "page/icon.svg",
-	} {
-		r.Match([]string{http.MethodGet, http.MethodHead}, path, func(c *gin.Context) {
-			c.Header("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
-				"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-			c.Header("X-Content-Type-Options", "nosniff")
-			c.Header("Referrer-Policy", "no-referrer")
-			c.Header("Cache-Control", "no-cache")
-			http.ServeFileFS(c.Writer, c.Request, page, file)
-		})
+// servePage serves the shop's page, with the style that the pages of all examples have.
+func servePage(r *gin.Engine) error {
+	files := http.NewServeMux()
+	if err := demo.Page(files, page); err != nil {
+		return err
 	}
+	for _, path := range []string{"/", "/style.css", "/checkout.css", "/app.js", "/icon.svg"} {
+		r.Match([]string{http.MethodGet, http.MethodHead}, path, gin.WrapH(files))
+	}
+	return nil
 }

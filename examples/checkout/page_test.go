@@ -1,8 +1,10 @@
 package main_test
 
 import (
-	"context"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -10,137 +12,229 @@ import (
 	"github.com/lockkeeper/lockkeeper/examples/internal/pagetest"
 )
 
-// visit is the page of an instance in the browser.
-type visit struct{ pagetest.Visit }
-
-func open(ctx context.Context, t *testing.T, i *instance, width int64, scheme string) (v visit, complaints func() []string) {
-	t.Helper()
-	v.Visit, complaints = pagetest.Open(ctx, t, i.url, width, scheme)
-	return v, complaints
-}
-
-func (v visit) counter(id string) int {
-	v.Helper()
-	return v.Number(fmt.Sprintf(`Number(document.querySelector("#%s").textContent)`, id))
-}
-
-// press presses a button and waits until the page shows its answers.
-func (v visit) press(id string) {
-	v.Helper()
-	v.click(id)
-	v.answered()
-}
-
-func (v visit) click(id string) {
-	v.Helper()
-	v.Do("press "+id, chromedp.Click(chromedp.CSS("#"+id)))
-}
-
-func (v visit) answered() {
-	v.Helper()
-	v.Do("wait for the answers",
-		chromedp.Poll[chromedp.Void](`!document.querySelector("button:disabled") && !document.querySelector("#summary").textContent.startsWith("Sending")`))
-}
-
-func (v visit) tiles(outcome string) int {
-	v.Helper()
-	return v.Number(fmt.Sprintf(`document.querySelectorAll("#tiles li.%s").length`, outcome))
-}
-
-// summary checks the text of the summary.
-func (v visit) summary(want string) {
-	v.Helper()
-	got, err := chromedp.Run(v.Ctx, chromedp.Evaluate[string](`document.querySelector("#summary").textContent`))
-	if err != nil || got != want {
-		v.Errorf("the page summary %q, %v; want %q", got, err, want)
-	}
+// trials are the buttons with a known outcome, in the order in which they are pressed. Together
+// with the flood and the cars they show every refusal that a client can get.
+var trials = []struct {
+	button, says string
+	charges      int
+	tiles        map[string]int
+	answers      []string // how they begin, sorted
+}{
+	{"again", "First let the shop die.", 0, nil, nil},
+	{"pay", "1 request: 1 charge, 1 order.", 1, map[string]int{"charged": 1}, []string{"201"}},
+	{"same", "20 requests, one key: 1 charge, 1 order, 19 replays.", 1, map[string]int{"charged": 1, "replayed": 19},
+		[]string{"201", "201, Idempotency-Replayed: true"}},
+	{"different", "20 requests, 20 keys: 20 charges, 20 orders.", 20, map[string]int{"charged": 20}, []string{"201"}},
+	{"twin", "Two at once: 1 charge, and 1 told to come back.", 1, map[string]int{"charged": 1, "in-flight": 1},
+		[]string{"201", "409 in-flight, Retry-After: 1"}},
+	{"patient", "Two at once: 1 charge, and 1 waited for that answer.", 1, map[string]int{"charged": 1, "replayed": 1},
+		[]string{"201", "201, Idempotency-Replayed: true"}},
+	{"reused", "One key, two orders: only the first was charged.", 1, map[string]int{"charged": 1, "key-reused": 1},
+		[]string{"201", "422 key-reused"}},
+	{"keyless", "No usable key: both refused, nothing charged.", 0, map[string]int{"key-missing": 1, "key-malformed": 1},
+		[]string{"400 key-malformed, Link: <", "400 key-missing, Link: <"}},
+	{"crash", "Charged, and no order. Now send that payment again.", 1, map[string]int{"died": 1}, []string{"502"}},
+	{"again", "It ran again: no second charge, and now an order.", 0, map[string]int{"charged": 1}, []string{"201"}},
+	{"unknown", "Charged or not? Nobody knows: it does not run again.", 1, map[string]int{"died": 1, "outcome-unknown": 1},
+		[]string{"409 outcome-unknown", "502"}},
+	{"giftcard", "Charged once, and its code was shown once.", 1, map[string]int{"charged": 1, "response-not-retained": 1},
+		[]string{"201", "409 response-not-retained, original-status: 201"}},
+	{"outage", "Refused at once, and nothing charged.", 0, map[string]int{"temporary-reduced-capacity": 1},
+		[]string{"503 temporary-reduced-capacity, Retry-After: "}},
+	{"count", "One takes stock, and the other is told to come back.", 0, map[string]int{"counted": 1, "locked": 1},
+		[]string{"200", "409 locked, Retry-After: "}},
 }
 
 func TestPage(t *testing.T) {
-	ctx := pagetest.Browser(t)
-	for _, width := range []int64{360, 1280} {
-		for _, scheme := range []string{"light", "dark"} {
-			t.Run(fmt.Sprintf("%d-%s", width, scheme), func(t *testing.T) { testPage(ctx, t, width, scheme) })
-		}
+	for _, l := range looks {
+		t.Run(l.String(), func(t *testing.T) { testPage(t, l) })
 	}
-	t.Run("postgres", func(t *testing.T) { testPage(ctx, t, 1280, "light", shared["postgres"](t)...) })
+	t.Run("postgres", func(t *testing.T) { testPage(t, looks[0], shared["postgres"](t)...) })
 }
 
-func testPage(ctx context.Context, t *testing.T, width int64, scheme string, args ...string) {
+func testPage(t *testing.T, l look, args ...string) {
 	i := start(t, append(args, "-rate", "20", "-burst", "60")...)
-	v, complaints := open(ctx, t, i, width, scheme)
+	v, complaints := open(pagetest.Browser(t), t, i, l)
+	v.InView("#summary", "#tiles", ".counters", "#pay")
+	v.View(l.String() + "-start")
 
-	v.press("pay")
-	if c, r := v.counter("charges"), v.counter("requests"); c != 1 || r != 1 || v.tiles("charged") != 1 {
-		t.Errorf("one payment: %d charges for %d requests", c, r)
+	charges := 0
+	for _, trial := range trials {
+		v.press(trial.button)
+		v.summary(trial.says)
+		for outcome, n := range trial.tiles {
+			if got := v.tiles(outcome); got != n {
+				t.Errorf("%s: %d tiles are %s, want %d", trial.button, got, outcome, n)
+			}
+		}
+		answers := v.Texts(`[...document.querySelectorAll("#answers code")].map((e) => e.textContent)`)
+		slices.Sort(answers)
+		if !slices.EqualFunc(answers, trial.answers, strings.HasPrefix) {
+			t.Errorf("%s: the answers are %q, want %q", trial.button, answers, trial.answers)
+		}
+		charges += trial.charges
+		if got := v.counter("charges"); got != charges {
+			t.Errorf("%s: %d charges, want %d", trial.button, got, charges)
+		}
+		v.View(l.String() + "-" + trial.button)
 	}
-
-	v.press("same")
-	if c := v.counter("charges"); c != 2 || v.tiles("charged") != 1 || v.tiles("replayed") != 19 {
-		t.Errorf("20 payments with one key: %d charges in all, %d tiles charged, %d replayed", c, v.tiles("charged"), v.tiles("replayed"))
-	}
-	if n := v.counter("replayed"); n != 19 {
+	if n := v.counter("replayed"); n != 20 {
 		t.Errorf("%d replays", n)
 	}
-	v.Picture(fmt.Sprintf("%d-%s", width, scheme))
+	v.cars()
 
-	v.press("different")
-	if c := v.counter("charges"); c != 22 || v.tiles("charged") != 20 {
-		t.Errorf("20 payments: %d charges in all, %d tiles charged", c, v.tiles("charged"))
+	if v.Number(`Number(document.querySelector("#office").checkVisibility())`) != 0 {
+		t.Error("the page shows what is for operators")
 	}
 
+	before := v.counter("denied")
+	v.press("flood")
+	passed, denied := v.tiles("passed"), v.tiles("quota-exceeded")
+	if n := v.counter("denied") - before; n == 0 || n != denied || n+passed != 100 {
+		t.Errorf("100 at once: %d denied, %d tiles denied, %d passed", n, denied, passed)
+	}
+	v.summary(fmt.Sprintf("100 at once: %d let through, %d refused at no cost.", passed, denied))
+	v.refusal(`429 quota-exceeded, violated-policies: api, Retry-After: \d+, RateLimit: "api";r=0;t=\d+, RateLimit-Policy: "api";q=60;w=3`)
+	v.View(l.String() + "-flood")
+
+	v.sales()
+	v.Picture(l.String() + "-all")
+	v.Fits()
+	v.Size(320, 640) // a small phone, or 1280 pixels at 400 %
+	v.Fits()
+	if list := complaints(); len(list) > 0 {
+		t.Errorf("the page %v", list)
+	}
+}
+
+// cars sends cars to the car park.
+func (v visit) cars() {
+	v.Helper()
 	v.press("car-1")
 	v.summary("1 car: 1 served.")
 	v.Do("the car has left", chromedp.Poll[chromedp.Void](empty))
 	v.click("car-12")
 	v.Do("the car park fills", chromedp.Poll[chromedp.Void](filled))
-	v.Picture(fmt.Sprintf("%d-%s-cars", width, scheme))
+	v.View(v.look.String() + "-cars")
 	v.answered()
-	if served, away := v.tiles("served"), v.tiles("away"); served != 6 || away != 6 {
-		t.Errorf("12 cars: %d tiles served, %d turned away", served, away)
+	v.InView("#summary", "#tiles", "#answers", ".counters")
+	if served, away := v.tiles("served"), v.tiles("too-many-at-once"); served != 6 || away != 6 {
+		v.Errorf("12 cars: %d tiles served, %d turned away", served, away)
 	}
-	v.summary("12 cars: 6 served, two at a time, and 6 turned away.")
+	v.summary("12 cars: 6 served, two at a time, 6 turned away.")
+	v.refusal(`429 too-many-at-once, Retry-After: \d+`)
 	v.Do("the car park empties", chromedp.Poll[chromedp.Void](empty))
-	if served, away := v.counter("served"), v.counter("away"); served != 7 || away != 6 {
-		t.Errorf("13 cars: %d served, %d turned away", served, away)
-	}
-	v.Picture(fmt.Sprintf("%d-%s-no-cars", width, scheme))
 
-	v.press("again")
-	v.summary("First let the shop die.")
-	v.press("crash")
-	v.press("again")
-	v.summary("It ran again. The provider recognised the key and did not charge twice, and now there is an order.")
-	if c := v.counter("charges"); c != 23 || v.tiles("charged") != 1 {
-		t.Errorf("a payment that was interrupted: %d charges in all, %d tiles charged", c, v.tiles("charged"))
+	v.press("strangers")
+	v.summary("12 cars: 2 served, 10 turned away.")
+	v.refusal(`503 temporary-reduced-capacity, Retry-After: \d+`)
+	v.Do("the car park empties", chromedp.Poll[chromedp.Void](empty))
+	if served, away := v.counter("served"), v.counter("away"); served != 9 || away != 16 {
+		v.Errorf("25 cars: %d served, %d turned away", served, away)
 	}
-	if v.Number(`Number(document.querySelector("#office").checkVisibility())`) != 0 {
-		t.Error("the page shows what is for operators")
-	}
+	v.View(v.look.String() + "-strangers")
+}
 
-	v.press("flood")
-	if n := v.counter("denied"); n == 0 || n != v.tiles("denied") || n+v.tiles("passed") != 100 {
-		t.Errorf("100 at once: %d denied, %d tiles denied, %d passed", n, v.tiles("denied"), v.tiles("passed"))
+// sales sells more than there is, and then no more.
+func (v visit) sales() {
+	v.Helper()
+	shelf := func() string {
+		v.Helper()
+		v.InView("#shelf")
+		return v.Texts(`[document.querySelector("#shelf").getAttribute("aria-label")]`)[0]
 	}
-	v.Picture(fmt.Sprintf("%d-%s-flood", width, scheme))
-
 	v.press("oversale")
-	if sold, over := v.tiles("sold"), v.tiles("over"); sold <= 50 || over != sold-50 || sold+v.tiles("soldout") != 200 {
-		t.Errorf("a sale without the lock: %d tiles sold, %d of them too many, %d sold out", sold, over, v.tiles("soldout"))
+	over := v.tiles("over")
+	if sold := v.tiles("sold"); sold != 50 || over == 0 || sold+over+v.tiles("soldout") != 200 {
+		v.Errorf("a sale without the lock: %d tiles sold, %d too many, %d sold out", sold, over, v.tiles("soldout"))
 	}
-	v.summary(fmt.Sprintf("200 buyers, 50 items: %d sold. %d too many.", v.tiles("sold"), v.tiles("over")))
-	v.Picture(fmt.Sprintf("%d-%s-oversale", width, scheme))
+	v.summary(fmt.Sprintf("200 buyers, 50 items: %d sold, %d too many.", 50+over, over))
+	if got, want := shelf(), fmt.Sprintf("50 in stock, %d sold, %d too many", 50+over, over); got != want {
+		v.Errorf("the shelf has %q, want %q", got, want)
+	}
+	// What is too many begins where the stock ends.
+	left := func(id string) int {
+		return v.Number(fmt.Sprintf(`Math.round(document.querySelector("#%s").getBoundingClientRect().left)`, id))
+	}
+	if off := left("too-many") - left("end"); off < -3 || off > 3 {
+		v.Errorf("the end of the stock is %d pixels off", off)
+	}
+	v.View(v.look.String() + "-oversale")
 
 	v.press("sale")
 	if sold, over := v.tiles("sold"), v.tiles("over"); sold != 50 || over != 0 || v.tiles("soldout") != 150 {
-		t.Errorf("a sale: %d tiles sold, %d of them too many, %d sold out", sold, over, v.tiles("soldout"))
+		v.Errorf("a sale: %d tiles sold, %d too many, %d sold out", sold, over, v.tiles("soldout"))
 	}
-	v.summary("200 buyers, 50 items: 50 sold, and not one too many.")
-	v.Picture(fmt.Sprintf("%d-%s-sale", width, scheme))
+	v.summary("200 buyers, 50 items: 50 sold, not one too many.")
+	if got := shelf(); got != "50 in stock, 50 sold, 0 too many" {
+		v.Errorf("the shelf has %q", got)
+	}
+	v.View(v.look.String() + "-sale")
+}
 
-	v.Fits()
-	if list := complaints(); len(list) > 0 {
-		t.Errorf("the page %v", list)
+// Everything can be reached and operated by keyboard, and has a name for a screen reader, which
+// reads what happened.
+func TestPageWithoutAMouse(t *testing.T) {
+	ctx := pagetest.Browser(t)
+	for _, l := range looks {
+		t.Run(l.String(), func(t *testing.T) {
+			v, complaints := open(ctx, t, start(t), l)
+			v.Do("the car park is shown", chromedp.Poll[chromedp.Void](empty))
+			v.Tabs()
+			v.Named()
+			v.Readable()
+			v.Do("pay", chromedp.Focus(chromedp.CSS("#pay")))
+			for n, key := range []string{"\r", " "} {
+				v.Do("press a key", chromedp.KeyEvent(key)) // the focus has stayed
+				v.answered()
+				if got := v.counter("charges"); got != n+1 {
+					t.Errorf("after %d keys: %d charges", n+1, got)
+				}
+			}
+			tree := v.Tree()
+			if !slices.ContainsFunc(tree, func(n pagetest.Node) bool { return n.Role == "status" && n.Live == "polite" }) ||
+				!slices.ContainsFunc(tree, func(n pagetest.Node) bool { return n.Name == "1 request: 1 charge, 1 order." }) {
+				t.Errorf("a screen reader does not read what happened: %v", tree)
+			}
+			if list := complaints(); len(list) > 0 {
+				t.Errorf("the page %v", list)
+			}
+		})
+	}
+}
+
+// The sentence counts the payments that were denied, too.
+func TestPageOverTheLimit(t *testing.T) {
+	v, _ := open(pagetest.Browser(t), t, start(t, "-rate", "1", "-burst", "1"), look{390, 844, "light"})
+	v.press("different")
+	charged, denied := v.tiles("charged"), v.tiles("quota-exceeded")
+	if charged == 0 || denied < 2 || charged+denied != 20 {
+		t.Fatalf("of 20 payments %d were charged, and %d denied", charged, denied)
+	}
+	if got := v.text("#summary"); !strings.HasSuffix(got, fmt.Sprintf(", %d denied.", denied)) {
+		t.Errorf("the page says %q, with %d denied", got, denied)
+	}
+	v.press("twin")
+	if n := v.tiles("quota-exceeded"); n > 0 {
+		v.summary(fmt.Sprintf("It went otherwise: see below, %d denied.", n))
+	}
+}
+
+// TestReadmePictures makes the pictures of the README: see CONTRIBUTING.md.
+func TestReadmePictures(t *testing.T) {
+	if os.Getenv(pagetest.Screenshots) == "" {
+		t.Skipf("%s names no folder for them", pagetest.Screenshots)
+	}
+	ctx := pagetest.Browser(t)
+	for _, l := range looks[:2] {
+		t.Run(l.scheme, func(t *testing.T) {
+			v, _ := open(ctx, t, start(t), l)
+			for _, button := range []string{"pay", "same", "sale"} {
+				v.press(button)
+			}
+			v.Number(`(document.activeElement.blur(), scrollTo(0, 0), 0)`)
+			v.View("checkout-" + l.scheme)
+		})
 	}
 }
 

@@ -30,7 +30,7 @@ type places struct {
 func (i *instance) places() places {
 	i.t.Helper()
 	var p places
-	a := i.do(call{method: http.MethodGet, path: "/api/report/places"}).want(i.t, http.StatusOK, false)
+	a := i.do(call{method: http.MethodGet, path: "/api/report/places", user: "alice"}).want(i.t, http.StatusOK, false)
 	if err := json.Unmarshal([]byte(a.body), &p); err != nil || p.Places != 2 || p.MayWait != 4 {
 		i.t.Fatalf("the places are %s", a.body)
 	}
@@ -244,7 +244,7 @@ func TestReportsWithoutRedis(t *testing.T) {
 	i.do(report()).want(t, http.StatusOK, false)
 	server.Stop()
 	i.do(report()).wantProblem(t, http.StatusServiceUnavailable, "temporary-reduced-capacity")
-	i.do(call{method: http.MethodGet, path: "/api/report/places"}).wantProblem(t, http.StatusServiceUnavailable, "")
+	i.do(call{method: http.MethodGet, path: "/api/report/places", user: "alice"}).wantProblem(t, http.StatusServiceUnavailable, "")
 	server.Restart()
 	eventually(t, 5*time.Second, "it makes reports again", func() bool { return i.do(report()).status == http.StatusOK })
 	i.wantEmpty()

@@ -45,8 +45,8 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 		// The next request asks the provider, and goes on with what it says.
 		options = append(options, guard.WithReconcile(shop.reconcile))
 	case c.token == "":
-		// The next request runs the payment again. That is safe here: the provider is given the same key
-		// each time (the operation's), and charges once for each key.
+		// The next request runs the payment again. That is safe here: the provider is given the
+		// same key each time (the operation's), and charges once for each key.
 		options = append(options, guard.WithRerun())
 	default:
 		// The payment is refused until an operator has resolved it: for a provider that neither
@@ -64,8 +64,13 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	if err != nil {
 		return nil, err
 	}
+	publicPlaces, err := semaphore.New(st, "public-reports", reportsAtOnce, semaphore.WithTTL(c.lease))
+	if err != nil {
+		return nil, err
+	}
 	counters := &counters{provider: shop.provider, admin: c.token != ""}
-	reports := newReports(places, shop.provider)
+	reports := newReports(shop.provider)
+	user := ginmw.ByContext("user")
 
 	r := gin.New()
 	r.Use(traced(), gin.Recovery())
@@ -73,19 +78,26 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 		return nil, err
 	}
 	r.NoRoute(func(c *gin.Context) { problem(c, http.StatusNotFound, "There is no page at this address.") })
-	servePage(r)
+	if err := servePage(r); err != nil {
+		return nil, err
+	}
 	r.GET("/metrics", gin.WrapH(metrics)) // a real shop does not expose this to customers
 	r.GET("/api/stats", counters.show)
-	r.GET("/api/report/places", reports.show)
+	r.GET("/api/report/places", authenticate, reports.show(places, user))
+	r.GET("/api/report/public/places", reports.show(publicPlaces, ginmw.Global()))
 
 	// The order matters. The limit comes first, so that a flood is cheap to refuse. An answer may
 	// be replayed only to an authenticated user. Idempotency comes last: a replay does not reach
 	// the handler.
 	limit := ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct()))
 	api := r.Group("/api", counters.count, limit, authenticate)
-	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required(), policy.Wait(c.wait)), shop.checkout)
+	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(user), policy.Required(), policy.Wait(c.wait)), shop.checkout)
 	api.GET("/orders/:id", shop.order)
-	api.POST("/report/rush", reports.rush)
+	api.POST("/report/rush", reports.rush("/api/report"))
+	api.POST("/report/public/rush", reports.rush("/api/report/public"))
+	if err := addTrials(api, shop, orders, st, c); err != nil {
+		return nil, err
+	}
 
 	// The stock of an article is changed by one request at a time, on all instances together, and
 	// other requests wait. These routes have no limit by address, since a flash sale is many buyers
@@ -97,6 +109,8 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	articles.GET("", shop.stock)
 	articles.POST("", oneAtATime, shop.restock)
 	articles.POST("/take", oneAtATime, shop.take)
+	// Nobody takes stock of an article while another request changes it. This one does not wait.
+	articles.POST("/count", exclusive.New(stock, ginmw.ByParam("sku")), shop.takeStock)
 
 	if c.token != "" {
 		admin := &admin{token: c.token, orders: orders, shop: shop}
@@ -105,10 +119,13 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 		office.POST("/:id", admin.resolve)
 	}
 
-	// A few reports are made at a time, on all instances together, and a few more requests wait,
-	// for a second at most. Later requests are refused at once instead of waiting in vain.
+	// Each customer has a few reports made at a time, on all instances together, and a few more
+	// requests wait, for a second at most. Later requests are refused at once instead of waiting in
+	// vain, with 429: the customer has sent too many. Everybody shares the places of public
+	// reports: that they are taken is no client's fault, and the answer is 503.
 	r.GET("/api/report", authenticate, reports.count,
-		concurrency.New(places, oneKey, policy.Wait(reportWait)), reports.report)
+		concurrency.New(places, user, policy.Wait(reportWait)), reports.report)
+	r.GET("/api/report/public", reports.count, concurrency.New(publicPlaces, ginmw.Global(), policy.Overload()), reports.report)
 	return r, nil
 }
 

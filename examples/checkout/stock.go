@@ -22,6 +22,8 @@ const (
 	// to read what is no longer true.
 	thinkTime = 2 * time.Millisecond
 	maxStock  = 1_000_000
+	// countTime is how long it takes to count an article.
+	countTime = 500 * time.Millisecond
 	// maxStockBody is more than any request about the stock has.
 	maxStockBody = 1 << 10
 )
@@ -88,6 +90,17 @@ func (s *shop) take(c *gin.Context) {
 	}
 	if s.put(c, sku, left-n) {
 		c.JSON(http.StatusOK, stock{sku, left - n})
+	}
+}
+
+// takeStock counts an article, and shows how many are left. No request may change that meanwhile;
+// the exclusive middleware ensures that.
+func (s *shop) takeStock(c *gin.Context) {
+	select {
+	case <-time.After(countTime):
+		s.stock(c)
+	case <-c.Request.Context().Done(): // the clerk has left, or the lock is lost
+		stockUnavailable(c)
 	}
 }
 

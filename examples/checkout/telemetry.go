@@ -135,6 +135,6 @@ func (t *telemetry) stop() error {
 // theirs. Requests of the page for its counters, which are frequent, and of metrics have none.
 func traced() gin.HandlerFunc {
 	return otelgin.Middleware(serviceName, otelgin.WithFilter(func(r *http.Request) bool {
-		return strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/stats" && r.URL.Path != "/api/report/places"
+		return strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/stats" && !strings.HasSuffix(r.URL.Path, "/places")
 	}))
 }

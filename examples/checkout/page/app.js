@@ -5,38 +5,75 @@
 const user = "visitor-" + crypto.randomUUID().slice(0, 8);
 
 const byId = (id) => document.getElementById(id);
-const buttons = document.querySelectorAll("button");
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const plural = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
 
-// The text of a tile, for users who cannot see its colour.
-const names = { soldout: "sold out", "sold over": "sold, and was not there", away: "turned away", unknown: "outcome unknown", lost: "charged, answer lost" };
-const legends = ["of-payments", "of-sale", "of-cars", "of-crash"];
+// An element with a text, and others in it.
+function element(name, text, ...children) {
+  const e = document.createElement(name);
+  e.append(...[text].filter(Boolean), ...children);
+  return e;
+}
+
+// What an outcome is called. Those that are not here are types of problems, which name themselves.
+const names = {
+  soldout: "sold out", over: "sold, and was not there", counted: "took stock", passed: "let through",
+  waiting: "waits for its twin", "in-flight": "refused: twin in flight", "quota-exceeded": "over the limit",
+  "too-many-at-once": "turned away",
+};
+const nameOf = (outcome) => names[outcome] ?? outcome.replaceAll("-", " ");
 
 // A tile is a request, and its colour is the outcome.
 function newTile(number) {
-  const tile = document.createElement("li");
-  tile.textContent = number;
+  const tile = element("li", `${number}`);
   byId("tiles").append(tile);
-  const set = (outcome) => {
+  const show = (outcome) => {
     tile.className = outcome;
-    tile.setAttribute("aria-label", `request ${number}: ${names[outcome] ?? outcome}`);
+    tile.setAttribute("aria-label", `request ${number}: ${nameOf(outcome)}`);
   };
-  set("sent");
-  return set;
+  show("sent");
+  return show;
 }
 
+// What a client can see of an answer beside its status.
+const fields = ["Retry-After", "RateLimit", "RateLimit-Policy", "Idempotency-Replayed", "Link"];
+const members = ["violated-policies", "original-status"];
+
+// resultOf reads an answer: its outcome, which is the type of its problem if it has one, and what a
+// client sees. Without an answer the response is undefined.
+async function resultOf(response, byStatus) {
+  if (!response) {
+    return { outcome: "failed", answer: "no answer" };
+  }
+  const { headers, status } = response;
+  const body = await response.json().catch(() => ({}));
+  const problem = body.type?.split("#")[1];
+  const replayed = headers.get("Idempotency-Replayed") === "true";
+  const seen = fields.filter((name) => headers.has(name) && (status === 429 || !name.startsWith("RateLimit")));
+  return {
+    outcome: replayed ? "replayed" : problem ?? byStatus[status] ?? "failed",
+    answer: [
+      problem ? `${status} ${problem}` : `${status}`,
+      ...members.filter((name) => name in body).map((name) => `${name}: ${body[name]}`),
+      ...seen.map((name) => `${name}: ${headers.get(name)}`),
+    ].join(", "),
+    order: body.order_id,
+  };
+}
+
+const post = (path, body, headers = {}) => fetch(path, {
+  method: "POST",
+  headers: { "Content-Type": "application/json", "X-User": user, ...headers },
+  body: JSON.stringify(body),
+});
+const once = (send) => send().catch(() => undefined);
+
 // insist sends a request until it has an answer. A 409 with Retry-After means that another request
-// is in flight: it sends the same request again after that time. It returns undefined if there is
-// no answer.
+// is in flight: it sends the same request again after that time.
 async function insist(send, show) {
   for (let tries = 0; tries < 20; tries++) {
-    let response;
-    try {
-      response = await send();
-    } catch {
-      return undefined;
-    }
-    if (response.status !== 409 || !response.headers.has("Retry-After")) {
+    const response = await once(send);
+    if (response?.status !== 409 || !response.headers.has("Retry-After")) {
       return response;
     }
     show("waiting");
@@ -45,83 +82,61 @@ async function insist(send, show) {
   return undefined;
 }
 
-// outcomeOf returns the outcome of a payment. A 409 is a problem, whose type says which one.
-async function outcomeOf(response) {
-  switch (response?.status) {
-    case 409:
-      return (await response.json()).type.endsWith("#response-not-retained") ? "lost" : "unknown";
-    case 429:
-      return "denied";
-    case 502:
-      return "died";
-  }
-  return !response?.ok ? "failed" : response.headers.get("Idempotency-Replayed") === "true" ? "replayed" : "charged";
+// payment returns what sends a payment. It insists, unless it is told not to.
+function payment(key, { path = "", sku = "tea", quantity = 1, insists = true } = {}) {
+  const send = () => post(`/api/checkout${path}`, { sku, quantity }, key && { "Idempotency-Key": key });
+  return async (show) => resultOf(await (insists ? insist(send, show) : once(send)), { 201: "charged", 502: "died" });
 }
 
-// pay sends one payment. It waits while a request with the same key is in flight.
-async function pay(key, show, sku = "tea") {
-  const response = await insist(() => fetch("/api/checkout", {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "Idempotency-Key": key, "X-User": user },
-    body: JSON.stringify({ sku, quantity: 1 }),
-  }), show);
-  const outcome = await outcomeOf(response);
-  show(outcome);
-  return { outcome, order: response?.ok ? (await response.json()).order_id : undefined };
+// inTurn sends each request after the answer to the one before it.
+function inTurn(...sends) {
+  let before = Promise.resolve();
+  return sends.map((send) => (show) => {
+    before = before.then(() => send(show));
+    return before;
+  });
 }
 
-// change asks for a change of the stock of tea.
-const change = (path, quantity, buyer) => fetch(`/api/stock/tea${path}`, {
-  method: "POST",
-  headers: { "Content-Type": "application/json", "X-User": buyer },
-  body: JSON.stringify({ quantity }),
-});
+let busy = false;
 
-// take buys one item in a sale, which counts how many it has sold.
-async function take(sale, query, buyer, show) {
-  const response = await insist(() => change(`/take${query}`, 1, buyer), show);
-  const outcome = response?.ok ? "sold" : response?.status === 409 ? "soldout" : "failed";
-  if (outcome === "sold") {
-    sale.sold++;
-  }
-  show(sale.sold > sale.items && outcome === "sold" ? "sold over" : outcome);
-  return { outcome };
-}
-
-// look requests an order that does not exist, which is answered at once.
-async function look(show) {
-  let outcome = "failed";
-  try {
-    const response = await fetch("/api/orders/none", { headers: { "X-User": user } });
-    outcome = response.status === 429 ? "denied" : response.status === 404 ? "passed" : "failed";
-  } catch {
-    // It has failed.
-  }
-  show(outcome);
-  return { outcome };
+function setBusy(is) {
+  busy = is;
+  // A button that is disabled would lose the focus.
+  document.querySelectorAll("button.act").forEach((button) => button.setAttribute("aria-disabled", is));
 }
 
 // run sends all requests at once, after their preparation has succeeded, and shows the outcome.
-async function run(requests, describe, legend = "of-payments", prepare = undefined) {
-  buttons.forEach((button) => { button.disabled = true; });
-  byId("tiles").replaceChildren();
-  byId("tiles").classList.toggle("many", requests.length > 100);
-  legends.forEach((id) => { byId(id).hidden = id !== legend; });
+async function run(requests, describe, { prepare, shelf = false } = {}) {
+  setBusy(true);
   byId("summary").textContent = "Sending…";
+  byId("answers").replaceChildren();
+  byId("tiles").replaceChildren();
+  byId("tiles").classList.toggle("many", requests.length > 40);
+  byId("shelf").hidden = !shelf;
   const ticking = setInterval(refresh, 150);
   try {
     if (prepare && !await prepare()) {
       byId("summary").textContent = "The stock could not be set. Try again.";
       return;
     }
-    const results = await Promise.all(requests.map((send, i) => send(newTile(i + 1))));
+    const results = await Promise.all(requests.map(async (send, i) => {
+      const show = newTile(i + 1);
+      const result = await send(show);
+      show(result.outcome);
+      return result;
+    }));
     const count = (outcome) => results.filter((r) => r.outcome === outcome).length;
     const orders = new Set(results.map((r) => r.order).filter(Boolean)).size;
+    byId("answers").replaceChildren(...[...Map.groupBy(results, (r) => r.outcome)].map(([outcome, group]) => {
+      const item = element("li", "", element("strong", `${group.length} ${nameOf(outcome)}`), element("code", group.at(-1).answer));
+      item.className = outcome;
+      return item;
+    }));
     byId("summary").textContent = describe(count, orders);
   } finally {
     clearInterval(ticking);
     await refresh();
-    buttons.forEach((button) => { button.disabled = false; });
+    setBusy(false);
   }
 }
 
@@ -137,49 +152,202 @@ async function refresh() {
   }
 }
 
-const plural = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
-const payment = (key) => (show) => pay(key, show);
-const denied = (count) => count("denied") === 0 ? "" :
-  ` ${plural(count("denied"), "request")} came too fast and cost nothing: wait a moment before the next trial.`;
+const on = (id, trial) => byId(id).addEventListener("click", () => { if (!busy) { trial(); } });
 
-byId("pay").addEventListener("click", () => run([payment(crypto.randomUUID())], (count) =>
-  (count("charged") === 1 ? "One request, one charge." : "The payment did not go through.") + denied(count)));
+// sentence says what became of requests, with those that no button wants.
+const sentence = (what, count, ...parts) => `${what}: ` + [
+  ...parts,
+  count("quota-exceeded") && `${count("quota-exceeded")} denied`,
+  count("failed") && `${count("failed")} failed`,
+].filter(Boolean).join(", ") + ".";
 
-byId("same").addEventListener("click", () => run(Array(20).fill(payment(crypto.randomUUID())), (count, orders) =>
-  `20 requests with one key: ${plural(count("charged"), "charge")}, ${plural(orders, "order")}. ` +
-  `The other ${count("replayed")} were given the same answer again.` + denied(count)));
+// expect describes requests by a text, if they had these outcomes.
+const expect = (outcomes, text) => (count) =>
+  Object.entries(outcomes).every(([outcome, n]) => count(outcome) === n) ? text : sentence("It went otherwise", count, "see below");
 
-byId("different").addEventListener("click", () => run(Array.from({ length: 20 }, () => payment(crypto.randomUUID())), (count, orders) =>
-  `20 requests with a key each are 20 payments: ${plural(count("charged"), "charge")}, ${plural(orders, "order")}.` + denied(count)));
+const payments = (what) => (count, orders) => sentence(what, count,
+  plural(count("charged"), "charge"), plural(orders, "order"), count("replayed") && plural(count("replayed"), "replay"));
 
-byId("flood").addEventListener("click", () => run(Array(100).fill(look), (count) =>
-  `100 requests at once: ${count("passed")} were let through, and ${count("denied")} refused with 429 before they cost anything.`));
+const newKey = () => crypto.randomUUID();
+const twice = (send) => [send, send];
+
+on("pay", () => run([payment(newKey())], payments("1 request")));
+on("same", () => run(Array(20).fill(payment(newKey())), payments("20 requests, one key")));
+on("different", () => run(Array.from({ length: 20 }, () => payment(newKey())), payments("20 requests, 20 keys")));
+on("twin", () => run(twice(payment(newKey(), { insists: false })),
+  expect({ charged: 1, "in-flight": 1 }, "Two at once: 1 charge, and 1 told to come back.")));
+on("patient", () => run(twice(payment(newKey(), { path: "/wait" })),
+  expect({ charged: 1, replayed: 1 }, "Two at once: 1 charge, and 1 waited for that answer.")));
+on("reused", () => {
+  const key = newKey();
+  run(inTurn(payment(key), payment(key, { quantity: 2 })),
+    expect({ charged: 1, "key-reused": 1 }, "One key, two orders: only the first was charged."));
+});
+on("keyless", () => run([payment(undefined), payment('"a')],
+  expect({ "key-missing": 1, "key-malformed": 1 }, "No usable key: both refused, nothing charged.")));
 
 // The payment in the middle of which the shop has died.
 let interrupted;
 
-byId("crash").addEventListener("click", () => {
-  interrupted = crypto.randomUUID();
-  run([(show) => pay(interrupted, show, "crash")], (count) => (count("died") === 1
-    ? "The customer was charged and has no order, and the shop does not know. Send that payment again."
-    : "The payment did not get that far.") + denied(count), "of-crash");
+on("crash", () => {
+  interrupted = newKey();
+  run([payment(interrupted, { sku: "crash" })],
+    expect({ died: 1 }, "Charged, and no order. Now send that payment again."));
 });
 
 const ends = {
-  charged: "It ran again. The provider recognised the key and did not charge twice, and now there is an order.",
-  replayed: "The shop has found out that it was charged: here is the order.",
-  unknown: "Nobody knows what became of it, so it is not run again. An operator has to find out.",
-  lost: "It was charged, but the order cannot be shown again. It is not run again.",
+  charged: "It ran again: no second charge, and now an order.",
+  replayed: "The shop found the charge: here is the order.",
+  "outcome-unknown": "Charged or not? Nobody knows: it does not run again.",
+  "response-not-retained": "It was charged, but the order is not shown again.",
 };
 
-byId("again").addEventListener("click", () => {
+on("again", () => {
   if (!interrupted) {
     byId("summary").textContent = "First let the shop die.";
     return;
   }
-  run([(show) => pay(interrupted, show, "crash")], (count) =>
-    (ends[Object.keys(ends).find((outcome) => count(outcome) === 1)] ?? "There was no answer.") + denied(count), "of-crash");
+  run([payment(interrupted, { sku: "crash" })],
+    (count) => ends[Object.keys(ends).find((outcome) => count(outcome) === 1)] ?? sentence("There was no order", count, "see below"));
 });
+
+on("unknown", () => run(inTurn(...twice(payment(newKey(), { path: "/once", sku: "crash" }))),
+  expect({ died: 1, "outcome-unknown": 1 }, ends["outcome-unknown"])));
+on("giftcard", () => run(inTurn(...twice(payment(newKey(), { sku: "giftcard" }))),
+  expect({ charged: 1, "response-not-retained": 1 }, "Charged once, and its code was shown once.")));
+on("outage", () => run([payment(newKey(), { path: "/down" })],
+  expect({ "temporary-reduced-capacity": 1 }, "Refused at once, and nothing charged.")));
+
+// look requests an order that does not exist, which is answered at once.
+const look = async () => resultOf(await once(() => fetch("/api/orders/none", { headers: { "X-User": user } })), { 404: "passed" });
+
+on("flood", () => run(Array(100).fill(look), (count) =>
+  `100 at once: ${count("passed")} let through, ${count("quota-exceeded")} refused at no cost.`));
+
+const takeStock = async () => resultOf(await once(() => post("/api/stock/tea/count")), { 200: "counted" });
+
+on("count", () => run(twice(takeStock), expect({ counted: 1, locked: 1 }, "One takes stock, and the other is told to come back.")));
+
+// showSold shows how much was sold in a sale: of the stock, and beyond it.
+function showSold({ buyers, items, sold }) {
+  const tooMany = Math.max(sold - items, 0);
+  const show = (id, n) => {
+    byId(id).style.width = `${100 * n / buyers}%`;
+    byId(id).textContent = n || "";
+  };
+  show("in-stock", sold - tooMany);
+  show("too-many", tooMany);
+  byId("end").style.left = `${100 * items / buyers}%`;
+  byId("end").textContent = `${items} in stock`;
+  byId("shelf").setAttribute("aria-label", `${items} in stock, ${sold} sold, ${tooMany} too many`);
+}
+
+// flashSale sets the stock, and sends one purchase for each of many buyers.
+function flashSale(query) {
+  const sale = { buyers: 200, items: 50, sold: 0 };
+  const take = (buyer) => async (show) => {
+    const send = () => post(`/api/stock/tea/take${query}`, { quantity: 1 }, { "X-User": `buyer-${buyer}` });
+    const result = await resultOf(await insist(send, show), { 200: "sold", 409: "soldout" });
+    if (result.outcome === "sold") {
+      sale.sold++;
+      result.outcome = sale.sold > sale.items ? "over" : "sold";
+      showSold(sale);
+    }
+    return result;
+  };
+  showSold(sale);
+  run(Array.from({ length: sale.buyers }, (_, i) => take(i + 1)), (count) =>
+    sentence(`${sale.buyers} buyers, ${sale.items} items`, count, `${sale.sold} sold`, `${count("over") || "not one"} too many`),
+  { prepare: async () => (await once(() => post("/api/stock/tea", { quantity: sale.items })))?.ok, shelf: true });
+}
+
+on("sale", () => flashSale(""));
+on("oversale", () => flashSale("?lock=off"));
+
+// row shows a number of places in a row as taken.
+function row(id, places, taken) {
+  const list = byId(id);
+  while (list.children.length < Math.max(places, taken)) {
+    const place = document.createElement("li");
+    place.innerHTML = '<svg><use href="#car"/></svg>';
+    list.append(place);
+  }
+  [...list.children].forEach((place, i) => place.classList.toggle("taken", i < taken));
+}
+
+// lookAtPark shows the state of the car park on the server, and returns the number of cars in it.
+async function lookAtPark(path) {
+  let park;
+  try {
+    const response = await fetch(`${path}/places`, { headers: { "X-User": user } });
+    if (!response.ok) {
+      return 0;
+    }
+    park = await response.json();
+  } catch {
+    return 0; // the next one may get through
+  }
+  row("places", park.places, park.taken);
+  row("lane", park.may_wait, park.waiting);
+  byId("served").textContent = park.served;
+  byId("away").textContent = park.turned_away;
+  byId("occupancy").textContent = `${park.taken} of ${plural(park.places, "space")} taken, ${plural(park.waiting, "car")} waiting.`;
+  return park.taken + park.waiting;
+}
+
+// watch shows the car park until the cars that were sent have gone.
+async function watch(path, sent) {
+  let over = false;
+  sent.finally(() => { over = true; });
+  for (let looks = 0, cars = 1; !over || cars > 0 && looks < 20; looks += over ? 1 : 0) {
+    cars = await lookAtPark(path);
+    await pause(40);
+  }
+}
+
+// rush lets the server send a number of cars, and resolves each one that leaves with its response.
+// The page itself could not: a browser opens at most six connections to a server, and queues other
+// requests until one is free. With two cars parked and four waiting, a seventh would never arrive,
+// and the page could not read the state.
+async function rush(path, leave) {
+  try {
+    const response = await post(`${path}/rush`, { quantity: leave.length });
+    if (!response.ok) {
+      leave.forEach((resolve) => resolve(response.clone()));
+      return;
+    }
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
+      const lines = (text + value).split("\n");
+      text = lines.pop();
+      for (const { number, status, problem, retry_after: after } of lines.map((line) => JSON.parse(line))) {
+        const headers = after ? { "Retry-After": after } : {};
+        leave[number - 1](status ? new Response(JSON.stringify({ type: problem }), { status, headers }) : undefined);
+      }
+    }
+  } catch {
+    // Cars without an answer have failed.
+  } finally {
+    leave.forEach((resolve) => resolve(undefined));
+  }
+}
+
+// sendCars sends a number of cars, which are turned away with a problem of this type.
+function sendCars(path, n, refusal) {
+  const leave = [];
+  const cars = Array.from({ length: n }, () => {
+    const left = new Promise((resolve) => { leave.push(resolve); });
+    return async () => resultOf(await left, { 200: "served" });
+  });
+  watch(path, run(cars, (count) => sentence(plural(n, "car"), count, `${count("served")} served`,
+    count("served") > 2 && "two at a time", count(refusal) && `${count(refusal)} turned away`)));
+  rush(path, leave);
+}
+
+on("car-1", () => sendCars("/api/report", 1, "too-many-at-once"));
+on("car-12", () => sendCars("/api/report", 12, "too-many-at-once"));
+on("strangers", () => sendCars("/api/report/public", 12, "temporary-reduced-capacity"));
 
 // office calls the operator's part of the shop. It returns what is to be said if that has failed.
 async function office(path, options) {
@@ -192,13 +360,6 @@ async function office(path, options) {
   } catch {
     return { failed: "The shop cannot be reached." };
   }
-}
-
-// An element with a text, and others in it.
-function element(name, text, ...children) {
-  const e = document.createElement(name);
-  e.append(...[text].filter(Boolean), ...children);
-  return e;
 }
 
 // unknownPayment shows a payment of unknown outcome, with the ways to resolve it.
@@ -219,7 +380,7 @@ function unknownPayment(payment) {
   const evidence = element("p", payment.charge ? `The provider has the charge ${payment.charge}.` : "The provider has no charge for it.");
   evidence.className = "hint";
   const item = element("li", "", element("p", `Unknown: attempt ${payment.attempt} at ${payment.holder}, ${age}`), evidence, ways);
-  item.className = "unknown";
+  item.className = "outcome-unknown";
   return item;
 }
 
@@ -234,6 +395,7 @@ async function showUnknown(says = "") {
 // resolve says what became of a payment, as it was when it was shown.
 async function resolve({ id, version }, outcome) {
   const { failed } = await office(`/${id}`, { method: "POST", body: JSON.stringify({ version, outcome, why: byId("why").value }) });
+  byId("show").focus(); // the button that was pressed goes
   await showUnknown(failed ?? "It is resolved.");
 }
 
@@ -242,119 +404,5 @@ byId("look").addEventListener("submit", (event) => {
   showUnknown();
 });
 
-// flashSale sets the stock, and sends one purchase for each of many buyers.
-function flashSale(query) {
-  const buyers = 200;
-  const sale = { items: 50, sold: 0 };
-  const fill = () => change("", sale.items, user).then((response) => response.ok, () => false);
-  const requests = Array.from({ length: buyers }, (_, i) => (show) => take(sale, query, `buyer-${i + 1}`, show));
-  return run(requests, (count) => {
-    const sold = count("sold");
-    const failed = count("failed") === 0 ? "" : ` ${count("failed")} failed.`;
-    return `${buyers} buyers, ${sale.items} items: ` +
-      (sold > sale.items ? `${sold} sold. ${sold - sale.items} too many.` : `${sold} sold, and not one too many.`) + failed;
-  }, "of-sale", fill);
-}
-
-byId("sale").addEventListener("click", () => flashSale(""));
-byId("oversale").addEventListener("click", () => flashSale("?lock=off"));
-
-// row shows a number of places in a row as taken.
-function row(id, places, taken) {
-  const list = byId(id);
-  while (list.children.length < Math.max(places, taken)) {
-    const place = document.createElement("li");
-    place.innerHTML = '<svg><use href="#car"/></svg>';
-    list.append(place);
-  }
-  [...list.children].forEach((place, i) => place.classList.toggle("taken", i < taken));
-}
-
-// look shows the state of the car park on the server, and returns the number of cars in it.
-async function lookAtPark() {
-  let park;
-  try {
-    const response = await fetch("/api/report/places");
-    if (!response.ok) {
-      return 0;
-    }
-    park = await response.json();
-  } catch {
-    return 0; // the next one may get through
-  }
-  row("places", park.places, park.taken);
-  row("lane", park.may_wait, park.waiting);
-  byId("served").textContent = park.served;
-  byId("away").textContent = park.turned_away;
-  byId("occupancy").textContent = `${park.taken} of ${plural(park.places, "space")} taken, ${plural(park.waiting, "car")} waiting.`;
-  return park.taken + park.waiting;
-}
-
-// watch shows the car park until the cars that were sent have gone.
-async function watch(sent) {
-  let over = false;
-  sent.finally(() => { over = true; });
-  for (let looks = 0, cars = 1; !over || cars > 0 && looks < 20; looks += over ? 1 : 0) {
-    cars = await lookAtPark();
-    await pause(40);
-  }
-}
-
-// rush lets the server send a number of cars, and resolves each one that leaves. The page itself
-// could not: a browser opens at most six connections to a server, and queues other requests until
-// one is free. With two cars parked and four waiting, a seventh would never arrive, and the page
-// could not read the state.
-async function rush(leave) {
-  try {
-    const response = await fetch("/api/report/rush", {
-      method: "POST",
-      headers: { "Content-Type": "application/json", "X-User": user },
-      body: JSON.stringify({ quantity: leave.length }),
-    });
-    if (response.status === 429) {
-      leave.forEach((resolve) => resolve("denied"));
-      return;
-    }
-    if (!response.ok) {
-      return;
-    }
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
-      const lines = (text + value).split("\n");
-      text = lines.pop();
-      for (const { number, status } of lines.map((line) => JSON.parse(line))) {
-        leave[number - 1](status === 200 ? "served" : status === 429 ? "away" : "failed");
-      }
-    }
-  } catch {
-    // Cars without an outcome have failed.
-  } finally {
-    leave.forEach((resolve) => resolve("failed"));
-  }
-}
-
-function sendCars(n) {
-  const leave = [];
-  const cars = Array.from({ length: n }, () => {
-    const left = new Promise((resolve) => { leave.push(resolve); });
-    return async (show) => {
-      const outcome = await left;
-      show(outcome);
-      return { outcome };
-    };
-  });
-  watch(run(cars, (count) => {
-    const served = `${count("served")} served` + (count("served") > 2 ? ", two at a time" : "");
-    const away = count("away") === 0 ? "" : `, and ${count("away")} turned away`;
-    const failed = count("failed") === 0 ? "" : ` ${count("failed")} failed.`;
-    return `${plural(n, "car")}: ${served}${away}.` + failed + denied(count);
-  }, "of-cars"));
-  return rush(leave);
-}
-
-byId("car-1").addEventListener("click", () => sendCars(1));
-byId("car-12").addEventListener("click", () => sendCars(12));
-
 refresh();
-lookAtPark();
+lookAtPark("/api/report");

@@ -24,8 +24,8 @@ import (
 // requireBrowser turns a missing browser from a skipped test into a failed one when it is 1.
 const requireBrowser = "LOCKKEEPER_REQUIRE_BROWSER"
 
-// screenshots names a folder for pictures of the page.
-const screenshots = "LOCKKEEPER_SCREENSHOTS"
+// Screenshots is the environment variable that names a folder for pictures of the page.
+const Screenshots = "LOCKKEEPER_SCREENSHOTS"
 
 // Browser starts a headless browser with its own profile.
 func Browser(t *testing.T) context.Context {
@@ -125,7 +125,9 @@ func Open(ctx context.Context, t *testing.T, page string, width int64, scheme st
 func (v Visit) Fits() {
 	v.Helper()
 	if over := v.Number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
-		v.Errorf("the page is %d pixels too wide", over)
+		v.Errorf("the page is %d pixels too wide: %q", over, v.Texts(`[...document.querySelectorAll("body *")]
+			.filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth)
+			.map((e) => e.id || e.className || e.tagName)`))
 	}
 	low := v.Number(`Math.floor(Math.min(...[...document.querySelectorAll("button")].filter((b) => b.checkVisibility()).` +
 		`map((b) => b.getBoundingClientRect().height)))`)
@@ -137,11 +139,22 @@ func (v Visit) Fits() {
 // Picture takes a picture of the page, if a folder for them is named.
 func (v Visit) Picture(name string) {
 	v.Helper()
-	dir := os.Getenv(screenshots)
+	v.save(name, chromedp.FullScreenshot(100))
+}
+
+// View takes a picture of what is in the window, if a folder for them is named.
+func (v Visit) View(name string) {
+	v.Helper()
+	v.save(name, chromedp.CaptureScreenshot())
+}
+
+func (v Visit) save(name string, picture chromedp.Action[[]byte]) {
+	v.Helper()
+	dir := os.Getenv(Screenshots)
 	if dir == "" {
 		return
 	}
-	png, err := chromedp.Run(v.Ctx, chromedp.FullScreenshot(100))
+	png, err := chromedp.Run(v.Ctx, picture)
 	if err != nil {
 		v.Fatal(err)
 	}
