@@ -75,6 +75,8 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	v.Do("it is overdrawn", chromedp.Poll[chromedp.Void](`document.querySelector("#key-of-search .overdrawn")`))
 	picture("overdrawn")
 	v.Fits()
+	v.Named()
+	v.Readable()
 	if list := complaints(); len(list) > 0 {
 		t.Errorf("the page %v", list)
 	}

@@ -63,6 +63,8 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	v.Do("it is not known", chromedp.WaitVisible(chromedp.CSS("[data-limit=account]")))
 	picture("locked-out")
 	v.Fits()
+	v.Named()
+	v.Readable()
 	if list := complaints(); len(list) > 0 {
 		t.Errorf("the page %v", list)
 	}
