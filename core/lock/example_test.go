@@ -61,6 +61,38 @@ func ExampleLocker_TryLock() {
 	// Output: held by web-1 for at most 30s
 }
 
+// Work with the lease's context, not with the one that Lock was given: only the lease's ends when the
+// lock is lost. Here an operator takes it away.
+func ExampleLease_Context() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	stock, err := lock.New(store, "stock")
+	if err != nil {
+		panic(err)
+	}
+	lease, err := stock.Lock(ctx, "tea")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = lease.Unlock(ctx) }()
+
+	count := func(ctx context.Context) error {
+		for shelf := 1; ctx.Err() == nil; shelf++ { // calls of databases and services take ctx, and end with it
+			fmt.Println("shelf", shelf)
+			if shelf == 2 {
+				_, _ = stock.ForceUnlock(context.Background(), "tea", lease.Fence().Number)
+			}
+		}
+		return context.Cause(ctx)
+	}
+	fmt.Println(count(lease.Context()))
+	// Output:
+	// shelf 1
+	// shelf 2
+	// lock: lost
+}
+
 // The resource refuses the writes of a holder that has lost its lock.
 func ExampleLease_Fence() {
 	ctx := context.Background()

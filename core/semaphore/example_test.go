@@ -58,6 +58,38 @@ func ExampleSemaphore_Acquire() {
 	// timed out: true
 }
 
+// A permit is released by itself, and once: a second release frees nothing that is another's.
+func ExamplePermit_Release() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	partner, err := semaphore.New(store, "partner", 2)
+	if err != nil {
+		panic(err)
+	}
+	mine, err := partner.Acquire(ctx, "api")
+	if err != nil {
+		panic(err)
+	}
+	another, err := partner.Acquire(ctx, "api")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(mine.Release(ctx))
+	fmt.Println(mine.Release(ctx)) // such as one that was deferred as well
+	state, err := partner.Inspect(ctx, "api")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(state.InUse, "in use; still mine:", mine.Context().Err() == nil, "still another's:", another.Context().Err() == nil)
+	fmt.Println(another.Release(ctx))
+	// Output:
+	// <nil>
+	// semaphore: released
+	// 1 in use; still mine: false still another's: true
+	// <nil>
+}
+
 // A large import takes a permit of a larger weight.
 func ExampleSemaphore_AcquireN() {
 	ctx := context.Background()
