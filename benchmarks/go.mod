@@ -21,12 +21,12 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/labstack/echo/v5 v5.4.4
-	github.com/lockkeeper/lockkeeper v0.1.0
-	github.com/lockkeeper/lockkeeper/core/pgstore v0.1.0
-	github.com/lockkeeper/lockkeeper/echomw v0.1.0
-	github.com/lockkeeper/lockkeeper/echov5mw v0.1.0
-	github.com/lockkeeper/lockkeeper/ginmw v0.1.0
-	github.com/lockkeeper/lockkeeper/grpcmw v0.1.0
+	github.com/lockkeeper/lockkeeper v0.2.0
+	github.com/lockkeeper/lockkeeper/core/pgstore v0.2.0
+	github.com/lockkeeper/lockkeeper/echomw v0.2.0
+	github.com/lockkeeper/lockkeeper/echov5mw v0.2.0
+	github.com/lockkeeper/lockkeeper/ginmw v0.2.0
+	github.com/lockkeeper/lockkeeper/grpcmw v0.2.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/sethvargo/go-limiter v0.7.1

@@ -2,8 +2,6 @@
 // that keep their state. It has the version of Lockkeeper.
 package core
 
-import "github.com/lockkeeper/lockkeeper/internal/telemetry"
-
-// Version is the version of Lockkeeper, by semantic versioning. The instrumentation scopes of its telemetry
-// have it.
-const Version = telemetry.Version
+// Version is the version of Lockkeeper, by semantic versioning: that of all its modules. The
+// instrumentation scopes of its telemetry have it.
+const Version = "0.2.0"

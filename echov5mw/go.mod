@@ -2,7 +2,7 @@ module github.com/lockkeeper/lockkeeper/echov5mw
 
 go 1.26.0
 
-require github.com/lockkeeper/lockkeeper v0.1.0
+require github.com/lockkeeper/lockkeeper v0.2.0
 
 replace github.com/lockkeeper/lockkeeper => ../
 

@@ -3,11 +3,11 @@ module github.com/lockkeeper/lockkeeper/examples
 go 1.26.0
 
 require (
-	github.com/lockkeeper/lockkeeper v0.1.0
-	github.com/lockkeeper/lockkeeper/core/pgstore v0.1.0
-	github.com/lockkeeper/lockkeeper/echov5mw v0.1.0
-	github.com/lockkeeper/lockkeeper/ginmw v0.1.0
-	github.com/lockkeeper/lockkeeper/grpcmw v0.1.0
+	github.com/lockkeeper/lockkeeper v0.2.0
+	github.com/lockkeeper/lockkeeper/core/pgstore v0.2.0
+	github.com/lockkeeper/lockkeeper/echov5mw v0.2.0
+	github.com/lockkeeper/lockkeeper/ginmw v0.2.0
+	github.com/lockkeeper/lockkeeper/grpcmw v0.2.0
 )
 
 replace (

@@ -3,11 +3,11 @@ module github.com/lockkeeper/lockkeeper/internal/integration
 go 1.26.0
 
 require (
-	github.com/lockkeeper/lockkeeper v0.1.0
-	github.com/lockkeeper/lockkeeper/echomw v0.1.0
-	github.com/lockkeeper/lockkeeper/echov5mw v0.1.0
-	github.com/lockkeeper/lockkeeper/ginmw v0.1.0
-	github.com/lockkeeper/lockkeeper/grpcmw v0.1.0
+	github.com/lockkeeper/lockkeeper v0.2.0
+	github.com/lockkeeper/lockkeeper/echomw v0.2.0
+	github.com/lockkeeper/lockkeeper/echov5mw v0.2.0
+	github.com/lockkeeper/lockkeeper/ginmw v0.2.0
+	github.com/lockkeeper/lockkeeper/grpcmw v0.2.0
 )
 
 replace (
@@ -76,7 +76,7 @@ require (
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
 	github.com/labstack/gommon v0.5.0 // indirect
 	github.com/leodido/go-urn v1.4.0 // indirect
-	github.com/lockkeeper/lockkeeper/core/pgstore v0.1.0
+	github.com/lockkeeper/lockkeeper/core/pgstore v0.2.0
 	github.com/mattn/go-colorable v0.1.15 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect

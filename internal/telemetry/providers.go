@@ -10,10 +10,9 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
-)
 
-// Version is the version of this module in the scopes of its telemetry.
-const Version = "0.1.0"
+	"github.com/lockkeeper/lockkeeper/core"
+)
 
 // policyKey is the name that the user gave a mechanism.
 const policyKey = attribute.Key("lockkeeper.policy")
@@ -28,11 +27,11 @@ type Providers struct {
 }
 
 func (p Providers) meter(scope string) metric.Meter {
-	return cmp.Or(p.Meter, otel.GetMeterProvider()).Meter(scope, metric.WithInstrumentationVersion(Version))
+	return cmp.Or(p.Meter, otel.GetMeterProvider()).Meter(scope, metric.WithInstrumentationVersion(core.Version))
 }
 
 func (p Providers) tracer(scope string) trace.Tracer {
-	return cmp.Or(p.Tracer, otel.GetTracerProvider()).Tracer(scope, trace.WithInstrumentationVersion(Version))
+	return cmp.Or(p.Tracer, otel.GetTracerProvider()).Tracer(scope, trace.WithInstrumentationVersion(core.Version))
 }
 
 // must returns an instrument. With an error, the API still returns a usable one; the error goes to
