@@ -23,6 +23,8 @@ const (
 	defaultSchema = "lk"
 	// schemaVersion is the version of the schema that this release makes, and needs.
 	schemaVersion = 1
+	// compatibleWith is the version that the oldest release needs which works with this schema.
+	compatibleWith = 1
 	// migrationLock is the key of the advisory lock of migrations: "lockkeep" in ASCII.
 	migrationLock = 0x6c6f636b6b656570
 )
@@ -154,7 +156,7 @@ func schemaText(of config) string {
 		}
 	}
 	fmt.Fprintf(&text, "INSERT INTO lk.schema_version AS v (version, compatible) VALUES (%d, %d)\n"+
-		"  ON CONFLICT (single) DO UPDATE SET version = excluded.version, compatible = excluded.compatible;\n", schemaVersion, schemaVersion)
+		"  ON CONFLICT (single) DO UPDATE SET version = excluded.version, compatible = excluded.compatible;\n", schemaVersion, compatibleWith)
 	if of.loggedBuckets {
 		text.WriteString("ALTER TABLE lk.buckets SET LOGGED;\n")
 	}
