@@ -62,7 +62,7 @@ func TestAnOperatorsAnswerIsReplayed(t *testing.T) {
 	_, _ = client.Make(keyed(t, "k"), &things.MakeRequest{})
 	record := must(g.InspectID(t.Context(), id))
 	answer := must(idempotency.Answer(&things.Thing{Text: "found"}, nil))
-	ok(t, g.Resolve(t.Context(), record, guard.Happened(answer), "ada", "receipt found"))
+	ok(t, g.Resolve(t.Context(), record, guard.Happened(answer), "on-call", "receipt found"))
 	for range 2 {
 		var header metadata.MD
 		thing, err := client.Make(keyed(t, "k"), &things.MakeRequest{}, grpc.Header(&header))

@@ -72,12 +72,12 @@ func FuzzScopes(f *testing.F) {
 		}
 
 		happened := guard.Happened(guard.Result{Data: []byte("as found out")})
-		if err := refunds.Resolve(t.Context(), unknown, happened, "ada", "found"); err == nil {
+		if err := refunds.Resolve(t.Context(), unknown, happened, "on-call", "found"); err == nil {
 			t.Error("another guard resolves it")
 		}
-		check(g.Resolve(t.Context(), finished, happened, "ada", "found"), guard.ErrOutcomeKnown)
+		check(g.Resolve(t.Context(), finished, happened, "on-call", "found"), guard.ErrOutcomeKnown)
 		inspect(other, guard.Unknown)
-		check(g.Resolve(t.Context(), unknown, happened, "ada", "found"), nil)
+		check(g.Resolve(t.Context(), unknown, happened, "on-call", "found"), nil)
 		for op, want := range map[*guard.Operation]string{&one: "of one", &other: "as found out"} {
 			_, result, err := g.Begin(t.Context(), *op)
 			check(err, nil)

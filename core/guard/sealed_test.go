@@ -138,7 +138,7 @@ func TestAResolutionIsSealed(t *testing.T) {
 		f.want(f.attempt().CompleteUnknown(f.Context()), nil)
 		record, err := f.guard.Inspect(f.Context(), op)
 		f.want(err, nil)
-		f.want(f.guard.Resolve(f.Context(), record, guard.Happened(guard.Result{Status: 12345, Data: []byte("charged")}), "ada", "receipt"), nil)
+		f.want(f.guard.Resolve(f.Context(), record, guard.Happened(guard.Result{Status: 12345, Data: []byte("charged")}), "on-call", "receipt"), nil)
 		if r := f.replay(); string(r.Data) != "charged" || r.Status != 9999 {
 			f.Errorf("%+v", r)
 		}

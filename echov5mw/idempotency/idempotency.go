@@ -65,7 +65,7 @@ func KeyFrom(key echov5mw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyF
 // Answer returns the result of an operation that was not recorded, as the middleware replays it. It
 // is for an operator, or the function of guard.WithReconcile, that determines an unknown outcome:
 //
-//	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "ada", "receipt found")
+//	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "on-call", "receipt found")
 //
 // The header may be nil. Of it, Set-Cookie, Date and what belongs to a connection are not kept. It
 // panics if status is not between 200 and 599.

@@ -51,7 +51,7 @@ func Example_resolve() {
 			panic(err)
 		}
 		answer := idempotency.Answer(http.StatusCreated, http.Header{"Content-Type": {"application/json"}}, body)
-		err := orders.Resolve(ctx, record, guard.Happened(answer), "ada", "charge ch_42 found")
+		err := orders.Resolve(ctx, record, guard.Happened(answer), "on-call", "charge ch_42 found")
 		fmt.Println("resolved:", err)
 	}
 	send()

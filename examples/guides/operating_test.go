@@ -67,7 +67,7 @@ func Example_unknownOutcomes() {
 	}
 	buy()
 	buy()
-	if err := resolveCharges(ctx, orders, provider, "ada"); err != nil {
+	if err := resolveCharges(ctx, orders, provider, "on-call"); err != nil {
 		panic(err)
 	}
 	buy()
@@ -89,7 +89,7 @@ func TestResolveCharges(t *testing.T) {
 		}
 		_ = buy(errors.New("no reply"))
 		for range 2 {
-			if err := resolveCharges(t.Context(), orders, &ledger{}, "ada"); err != nil {
+			if err := resolveCharges(t.Context(), orders, &ledger{}, "on-call"); err != nil {
 				t.Fatal(err)
 			}
 			if err := buy(nil); !errors.Is(err, guard.ErrOutcomeUnknown) {
@@ -97,7 +97,7 @@ func TestResolveCharges(t *testing.T) {
 			}
 			time.Sleep(settled / 2)
 		}
-		if err := errors.Join(resolveCharges(t.Context(), orders, &ledger{}, "ada"), buy(nil)); err != nil {
+		if err := errors.Join(resolveCharges(t.Context(), orders, &ledger{}, "on-call"), buy(nil)); err != nil {
 			t.Errorf("after it: %v", err)
 		}
 	})

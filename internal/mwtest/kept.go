@@ -159,7 +159,7 @@ var keptRows = []row{
 		found := httpmw.Answer(http.StatusCreated, http.Header{
 			"Content-Type": {"text/csv"}, "x-run": {"1", "2"}, "Set-Cookie": {"a=b"}, "Date": {"then"},
 		}, []byte("a,b"))
-		if err := k.guard.Resolve(t.Context(), k.record(), guard.Happened(found), "ada", "receipt found"); err != nil {
+		if err := k.guard.Resolve(t.Context(), k.record(), guard.Happened(found), "on-call", "receipt found"); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
