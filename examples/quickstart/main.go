@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	store := memstore.New() // or redisstore.New(client), for several instances
+	store := memstore.New() // or redisstore.New(client), below
 	defer store.Close()
 	limiter, err := tokenbucket.New(store, "api", tokenbucket.PerMinute(100).Burst(20))
 	if err != nil {
@@ -35,6 +35,6 @@ func main() {
 	_ = r.Run("127.0.0.1:8080")
 }
 
-func authenticate(c *gin.Context) { c.Set("user", "alice") } // yours goes here
+func authenticate(c *gin.Context) { c.Set("user", "customer-1") } // yours goes here
 
 func checkout(c *gin.Context) { c.JSON(http.StatusCreated, gin.H{"order": 1}) }
