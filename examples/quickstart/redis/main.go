@@ -25,7 +25,7 @@ func main() {
 		ContextTimeoutEnabled: true, // required: a call ends at its deadline
 		MinIdleConns:          4,    // a burst does not wait for new connections
 	})
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	store, err := redisstore.New(client)
 	if err != nil {
 		panic(err)
