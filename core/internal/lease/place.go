@@ -12,18 +12,16 @@ type place struct {
 	queue    *queue // nil once it was withdrawn
 	config   *Config
 	req      store.LeaseRequest
-	arrivals int // in the queue, when it was requested
 	queued   bool
 	ctx      context.Context // ends when the place is withdrawn
 	withdraw context.CancelFunc
 	repeat   context.CancelFunc // ends the wait to repeat the request; nil without one
 }
 
-// serve gives a queue a place in the store. Without the store's reply the request is to be sent.
-// arrivals is what the queue had when it was or is sent. ctx has the values for the calls. The caller
-// holds mu.
-func (p *Pool) serve(ctx context.Context, q *queue, req store.LeaseRequest, arrivals int, reply *store.LeaseReply) {
-	pl := &place{queue: q, config: q.config, req: req, arrivals: arrivals}
+// serve gives a queue a place in the store. Without the store's reply the request is to be sent. ctx
+// has the values for the calls. The caller holds mu.
+func (p *Pool) serve(ctx context.Context, q *queue, req store.LeaseRequest, reply *store.LeaseReply) {
+	pl := &place{queue: q, config: q.config, req: req}
 	pl.ctx, pl.withdraw = context.WithCancel(context.WithoutCancel(ctx))
 	q.places = append(q.places, pl)
 	if reply != nil {
@@ -67,9 +65,7 @@ func (p *Pool) withdraw(q *queue, n int) {
 	}
 }
 
-// await waits for the grant of a place, and delivers it to the first waiter. A grant with a reserve
-// may be older than a waiter, and what it leaves to others taken meanwhile: those that arrived after
-// the request do not get it.
+// await waits for the grant of a place, and delivers it to the first waiter.
 func (p *Pool) await(pl *place) {
 	grant, err := p.awaitGrant(pl)
 	var h *Hold
@@ -94,9 +90,6 @@ func (p *Pool) await(pl *place) {
 	switch {
 	case h != nil:
 		q.add(h)
-		if w != nil && pl.config.Reserve > 0 && w.number > pl.arrivals {
-			w = nil
-		}
 		if w != nil {
 			w.receive(turn{hold: h})
 		}

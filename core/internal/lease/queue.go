@@ -204,7 +204,7 @@ func (p *Pool) kick(q *queue) {
 			r := Request{Config: q.config, Weight: q.weight, Wait: true, capacity: q.capacity}
 			req := p.request(ctx, &r, q.key)
 			req.MaxWaiting = 0 // it waits already
-			p.serve(ctx, q, req, q.arrivals, nil)
+			p.serve(ctx, q, req, nil)
 			continue
 		}
 		w := first(&q.tries)

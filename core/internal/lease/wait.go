@@ -104,7 +104,7 @@ func (p *Pool) sendQueued(ctx context.Context, q *queue, r *Request, number int)
 	w := &waiter{ctx: ctx, number: number, in: &q.waiters, ready: make(chan turn, 1)}
 	w.join()
 	if len(q.places) < maxPlaces {
-		p.serve(ctx, q, req, number, &reply)
+		p.serve(ctx, q, req, &reply)
 	} else {
 		p.releases.Add(req.Ref(0))
 	}

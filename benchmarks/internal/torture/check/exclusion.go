@@ -88,15 +88,16 @@ func (p *part) overlap(s piece, live map[piece]struct{}, inUse int64) {
 }
 
 // reserves checks that a request with a reserve was not granted out of what it leaves to others:
-// what was in use all the time between its call and its return was so when it was granted.
+// what was in use all the time in which it may have been granted was so when it was. That may have
+// been for an earlier caller of its process, which has left, but not longer ago than the lease.
 func (p *part) reserves() {
 	for _, c := range p.Calls {
 		if !c.Valid() || c.Reserve == 0 || p.lost(c.Called-int64(p.subject.TTL), c.Returned) {
 			continue
 		}
-		inUse := c.Weight
+		inUse, since := c.Weight, min(c.Called, c.Returned-int64(p.subject.TTL))
 		for _, other := range p.Calls {
-			if other != c && other.Valid() && other.From <= c.Called && other.To >= c.Returned {
+			if other != c && other.Valid() && other.From <= since && other.To >= c.Returned {
 				inUse += other.Weight
 			}
 		}
