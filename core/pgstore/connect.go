@@ -41,7 +41,6 @@ func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = timeout
 	c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
 	c.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // to plan each call takes longer than the call
-	c.ConnConfig.RuntimeParams["enable_seqscan"] = "off"                 // such a plan lasts, and may have been made for an empty table
 	return c
 }
 
@@ -89,8 +88,15 @@ func (s *Store) connect(ctx context.Context, of *pgx.ConnConfig) (*pgx.Conn, err
 func (s *Store) checkServer(ctx context.Context, c *pgx.Conn) error {
 	var number int
 	var isolation string
-	if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation')").
-		Scan(&number, &isolation); err != nil {
+	set := "NULL, NULL"
+	if !s.config.pooled {
+		// A plan lasts as long as the connection, and a sequential scan in it may have been chosen for
+		// an empty table. Where there is no other way, the server takes one nevertheless, as one so
+		// expensive that it would compile the statement. Poolers refuse these as parameters.
+		set = "set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)"
+	}
+	if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'), "+set).
+		Scan(&number, &isolation, nil, nil); err != nil {
 		return err
 	}
 	switch {
@@ -100,7 +106,7 @@ func (s *Store) checkServer(ctx context.Context, c *pgx.Conn) error {
 		return wrongServer("transactions of this connection are %s: set default_transaction_isolation to 'read committed' for the store's user (ALTER ROLE)", isolation)
 	}
 	var version, compatible int
-	err := c.QueryRow(ctx, s.sql("SELECT version, compatible FROM lk.schema_version")).Scan(&version, &compatible)
+	err := c.QueryRow(ctx, s.sql("SELECT version, compatible FROM lk.schema_version WHERE single")).Scan(&version, &compatible)
 	var answer *pgconn.PgError
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

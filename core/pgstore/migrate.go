@@ -46,7 +46,7 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	}
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return fmt.Errorf("pgstore: Migrate: %w", err)
+		return fmt.Errorf("pgstore: Migrate: %w", explain(err, false))
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	err = migrate(ctx, tx, of)

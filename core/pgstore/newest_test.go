@@ -3,6 +3,7 @@ package pgstore
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -91,4 +92,21 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 		}
 	}
 	must(t, old.Rollback(t.Context()))
+}
+
+// A sequential scan is off, and costs so much for the planner where there is nothing else that the
+// server would compile the statement, which takes longer than the store waits.
+func TestStatementsAreNotCompiled(t *testing.T) {
+	s := newTestStore(t)
+	for _, text := range append([]string{"SELECT version FROM lk.schema_version"}, sweeps...) {
+		conn, err := s.pool.Acquire(t.Context())
+		must(t, err)
+		var plan string
+		err = conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+s.sql(text)).Scan(&plan)
+		conn.Release()
+		must(t, err)
+		if strings.Contains(plan, `"JIT"`) {
+			t.Errorf("%s: %s", text, plan)
+		}
+	}
 }

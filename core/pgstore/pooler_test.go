@@ -137,7 +137,7 @@ func TestATransactionPoolerIsNoticed(t *testing.T) {
 		_, pooled := throughPooler(t)
 		advice(t, openTestStore(t, pooled).Ping(t.Context()))
 	})
-	const ignores = "ignore_startup_parameters=statement_timeout,idle_in_transaction_session_timeout,default_transaction_isolation"
+	const ignores = "ignore_startup_parameters=statement_timeout,idle_in_transaction_session_timeout,default_transaction_isolation,plan_cache_mode"
 	t.Run("by prepared statements that are missing", func(t *testing.T) {
 		_, pooled := throughPooler(t, ignores)
 		s := openTestStore(t, pooled)

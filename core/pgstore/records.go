@@ -41,7 +41,8 @@ const seenColumns = `SELECT CASE WHEN state = 'A' OR expires <= at THEN 'ask'
   ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END`
 
 // lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
-var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenColumns) + ` FROM lk.now_us() at, lk.operations WHERE id = $1`
+var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenColumns) + ` FROM lk.now_us() at, lk.operations
+WHERE id = $1 AND NOT pg_is_in_recovery()`
 
 // beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if others
 // have filled the scope meanwhile.
@@ -97,6 +98,7 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 			} else if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return reply, err
 			}
+			b = begun{}
 		}
 		err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
 		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask" {
