@@ -42,7 +42,7 @@ type Record struct {
 	// Attempt is the number of the last attempt.
 	Attempt int
 	// Dirty reports whether the last attempt, while it is in flight, or one before it, may have had
-	// effects that are in no [Step].
+	// effects that are in no [Step]. It is false once the state is [Unknown], which says the same.
 	Dirty bool
 	// Holder is who made the last attempt ([WithHolder]).
 	Holder string
@@ -190,7 +190,7 @@ func (g *Guard) Resolve(ctx context.Context, seen Record, how Resolution, by, wh
 	case how.how == "":
 		return errors.New("guard: Resolve: no resolution")
 	case by == "" || why == "":
-		return errors.New("guard: Resolve: who resolves the operation, and why, must be said")
+		return errors.New("guard: Resolve: by and why must not be empty")
 	case seen.ref.Guard != g.name || seen.version == "":
 		return errors.New("guard: Resolve: the record was not inspected by this guard")
 	case len(how.result.Data) > g.config.maxResult:

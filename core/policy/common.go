@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -54,7 +55,7 @@ func checkBase(base string) error {
 	u, err := url.Parse(base)
 	switch {
 	case err != nil:
-		return err
+		return errors.Unwrap(err) // without the URL, which may have a password
 	case u.User != nil:
 		return fmt.Errorf("%q shows a user name to every client", u.Redacted())
 	case strings.ContainsFunc(base, notInURL):

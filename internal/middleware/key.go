@@ -12,7 +12,7 @@ const maxKey = 255
 const (
 	noKey       = "Send an Idempotency-Key."
 	severalKeys = "The request has several Idempotency-Key fields."
-	badKey      = "The Idempotency-Key is not 1 to 255 printable ASCII characters, quoted or bare."
+	badKey      = "The Idempotency-Key is not 1 to 255 printable ASCII characters; one with a space, a comma or a quotation mark must be quoted."
 )
 
 // IdempotencyKey returns the key in the values of a request's Idempotency-Key field

@@ -69,8 +69,9 @@ type Redsync struct{ locker *lock.Locker }
 // 30 s by default, where redsync has 8 s. The locker must not have lock.WithoutRenewal.
 func New(locker *lock.Locker) *Redsync { return &Redsync{locker} }
 
-// Mutex is a lock of one name, for one holder at a time. Goroutines that exclude each other may share
-// it, and each of them may have its own.
+// Mutex is a lock of one name, for one holder: give each goroutine its own, as with redsync. Its
+// methods concern the last lock that was acquired through it, so a holder whose lock has ended would
+// release that of another one.
 type Mutex struct {
 	name     string
 	locker   *lock.Locker

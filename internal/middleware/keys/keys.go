@@ -38,7 +38,7 @@ func Only(values []string) (string, error) {
 // empty text, are no subject: the application did not provide one. The name is that of the
 // framework's package.
 func OfContext(name string, contextKey any) func(value any) (string, error) {
-	missing := NotProvided("%s: ByContext: no value for %#v in the context; the middleware that provides it must run before this one", name, contextKey)
+	missing := NotProvided("%s: ByContext: no value, or an empty one, for %#v in the context; the middleware that provides it must run before this one, and refuse requests without it", name, contextKey)
 	return func(value any) (string, error) {
 		key, ok := textOf(value)
 		switch {
