@@ -33,7 +33,7 @@ func lead(ctx context.Context, leaders *lock.Locker, role string, work func(ctx 
 		if ctx.Err() != nil || errors.Is(err, lock.ErrClosed) {
 			return err
 		}
-		slog.InfoContext(ctx, "not the leader any more", "role", role, "error", err)
+		slog.InfoContext(ctx, "does not lead", "role", role, "error", err)
 		select {
 		case <-time.After(stepDown):
 		case <-ctx.Done():

@@ -45,7 +45,7 @@ func storeOnPostgres(ctx context.Context, pool *pgxpool.Pool) (checkedStore, err
 	if err != nil {
 		return nil, err
 	}
-	st, err := pgstore.NewFromPool(pool) // with connections of its own, 8 and one
+	st, err := pgstore.NewFromPool(pool) // or pgstore.New(dsn); it opens up to 8 connections, and one to listen on
 	return st, err
 }
 

@@ -71,7 +71,7 @@ func newLogin(st store.Store, users *users, secret []byte, b budgets) (http.Hand
 	byPair, byOwner := nethttp.Join(byAccount, byAddress), devices.keyOr(byAccount)
 	failures := policy.ChargeStatus(http.StatusUnauthorized)
 	report := nethttp.OnError(func(r *http.Request, err error) { log.Println(r.Method, r.URL.Path, err) })
-	// No answer says how many tries are left: that is of use to those who guess.
+	// No answer says how many tries are left: that helps a guesser.
 	hidden := policy.HideLimits()
 	limitPair := ratelimit.New(pairs, byPair, failures, hidden, report, policy.Hold(held))
 	limitAccount := ratelimit.New(accounts, byOwner, failures, hidden, report)

@@ -52,7 +52,9 @@ func main() {
 	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())))
 	r.Use(authenticate)
 	r.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), checkout)
-	_ = r.Run("127.0.0.1:8080")
+	if err := r.Run("127.0.0.1:8080"); err != nil {
+		panic(err)
+	}
 }
 
 func authenticate(c *gin.Context) { c.Set("user", "customer-1") } // yours goes here
