@@ -55,7 +55,7 @@ func checkBase(base string) error {
 	u, err := url.Parse(base)
 	switch {
 	case err != nil:
-		return errors.Unwrap(err) // without the URL, which may have a password
+		return errors.New("the base cannot be parsed as a URL") // which may have a password, so it is not quoted
 	case u.User != nil:
 		return fmt.Errorf("%q shows a user name to every client", u.Redacted())
 	case strings.ContainsFunc(base, notInURL):

@@ -23,7 +23,7 @@ import (
 // userKey is the key under which authentication puts the verified user into the request's context.
 type userKey struct{}
 
-// get sends a request of an authenticated user, or of nobody if user is empty.
+// get sends a request of an authenticated user, or of none if user is empty.
 func get(h http.Handler, user string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	if user != "" {

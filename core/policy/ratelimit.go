@@ -88,7 +88,8 @@ func ChargeStatus(statuses ...int) RateLimitOption {
 // Hold holds a key that exceeds its limits, for longer each time ([tokenbucket.Escalate]): until
 // that time is over, all its requests are refused, in all processes, also if there are tokens
 // again. They are refused with status 429 of type abnormal-usage-detected, and in gRPC with
-// RESOURCE_EXHAUSTED; Retry-After is when the hold has ended, and there is a token. tokenbucket.Limiter's Reset ends it.
+// RESOURCE_EXHAUSTED; Retry-After is when the hold has ended, and there is a token.
+// tokenbucket.Limiter's Reset ends the hold.
 //
 // Give a key that clients share, such as the address of an office, room before this option: a
 // single request over the limit holds all of them. With Costs, so does a single estimate that finds

@@ -32,6 +32,7 @@ func TestProblemTypes(t *testing.T) {
 		"javascript://shop.example/", "https://shop.example/problems", "https://shop.example/1", "/problems", "https://shop.example:",
 		"https://shop.example/ß/", "https://shop.example/>;rel=x/", "https://shop.example/a b/", "https://shop.example/\"/", "/a\\b/", `/\shop.example/`,
 		"https://shop.example/\n/", "https://shop.example/%zz/", ":", "https://shop:secret@shop.example/",
+		"https://shop:secret@shop.example/%zz/", "https://shop:secret",
 	} {
 		func() {
 			defer func() {
