@@ -85,7 +85,7 @@ func ExampleComplete() {
 	_ = order
 }
 
-// Until its transaction ends, a bound lock is granted to nobody else, also if its holder was paused
+// Until its transaction ends, a bound lock is granted to no other request, even if its holder was paused
 // for longer than the lease. The transaction is READ COMMITTED, on a connection with an
 // idle_in_transaction_session_timeout.
 func ExampleBind() {
