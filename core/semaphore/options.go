@@ -50,7 +50,7 @@ func WithHolder(label string) Option { return func(c *lease.Config) { c.Holder =
 //	standard, err := critical.With(semaphore.WithReserve(4))   // 16, and after the critical ones
 //	batch, err := critical.With(semaphore.WithReserve(12))     // 8, and after both
 //
-// What is left counts when the store grants. A grant on its way to a caller that has left is for the
+// What is left counts when the store grants. A grant in flight to a caller that has left is for the
 // next one of its process and tier.
 //
 // It is 0 by default. A request that never fits, since the capacity is not larger than the reserve

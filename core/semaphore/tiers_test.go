@@ -176,7 +176,7 @@ func eventually(t *testing.T, holds func() bool) {
 	}
 }
 
-// lateGrants is a store that tells of grants to waiters when it is told to.
+// lateGrants is a store that returns grants to waiters when tell is closed.
 type lateGrants struct {
 	store.Leases
 	tell chan struct{}
@@ -188,8 +188,8 @@ func (l lateGrants) AwaitLease(ctx context.Context, req store.LeaseRequest) (sto
 	return grant, err
 }
 
-// The place in the store's queue is the process's: a grant on its way to a caller that has left is for
-// the next one, though others have taken meanwhile what it leaves to them.
+// The place in the store's queue is the process's: a grant in flight to a caller that has left is for the
+// next one, even if other requests have taken the reserve since it was made.
 func TestReserveAndALateGrant(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		st := lateGrants{w, make(chan struct{})}

@@ -109,7 +109,7 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	articles.GET("", shop.stock)
 	articles.POST("", oneAtATime, shop.restock)
 	articles.POST("/take", oneAtATime, shop.take)
-	// Nobody takes stock of an article while another request changes it. This one does not wait.
+	// An article is not counted while another request changes it. A count does not wait for that.
 	articles.POST("/count", exclusive.New(stock, ginmw.ByParam("sku")), shop.takeStock)
 
 	if c.token != "" {

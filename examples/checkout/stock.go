@@ -93,7 +93,7 @@ func (s *shop) take(c *gin.Context) {
 	}
 }
 
-// takeStock counts an article, and shows how many are left. No request may change that meanwhile;
+// takeStock counts an article, and shows how many are left. No request changes that during the count;
 // the exclusive middleware ensures that.
 func (s *shop) takeStock(c *gin.Context) {
 	select {

@@ -85,7 +85,7 @@ func testTrials(t *testing.T, i *instance) {
 	retryAfter(refused.wantProblem(t, http.StatusConflict, "locked"))
 }
 
-// Reports for everybody have two places together, for which nobody waits.
+// Public reports share two permits. A request that gets none is refused at once.
 func TestPublicReports(t *testing.T) {
 	i := start(t)
 	strangers := rush(12)

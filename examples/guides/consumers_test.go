@@ -92,7 +92,7 @@ func (p *cardProvider) charge(_ context.Context, key, order string) error {
 	return nil
 }
 
-// printed is a broker that says what it is told.
+// printed is a broker that prints its calls.
 type printed struct{}
 
 func (printed) ack(m message)                   { fmt.Printf("order %s: done\n", m.Order) }
