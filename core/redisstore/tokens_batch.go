@@ -179,6 +179,9 @@ func periodText(p *store.Period) string {
 // readDecisions splits the script's reply into one for each decision.
 func readDecisions(reply any, decisions int) ([]any, error) {
 	replies, ok := reply.([]any)
+	if !ok && decisions == 1 { // in short
+		return []any{reply}, nil
+	}
 	if !ok || len(replies) != decisions {
 		return nil, script.ErrOddReply
 	}

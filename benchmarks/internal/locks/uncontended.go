@@ -22,18 +22,18 @@ func uncontended(ctx context.Context, b *bench.B, s *floor.Site, addr string) er
 		if c.Tuned { // for contended locks
 			continue
 		}
+		client, err := c.Open(addr) // once: what a client does when it begins is no part of a lock's time
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		if err := contest.Warm(ctx, client); err != nil {
+			return err
+		}
 		contenders = append(contenders, bench.Contender{Row: c.Row, Run: func(ctx context.Context) error {
-			client, err := c.Open(addr)
-			if err != nil {
-				return err
-			}
-			defer client.Close()
 			d := b.Time(time.Second)
 			bounded, cancel := context.WithTimeout(ctx, d+10*time.Second)
 			defer cancel()
-			if err := contest.Warm(bounded, client); err != nil {
-				return err
-			}
 			return peer(ctx, b, c.Row, title, s.Alone(bounded, t, c.Row, d, func(ctx context.Context) error {
 				lock, err := client.Lock(ctx, "uncontended")
 				if err != nil {

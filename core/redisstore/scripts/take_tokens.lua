@@ -11,7 +11,7 @@
 -- µs of debt 2, ...}: the debts as they are afterwards; if one is of a calendar, how many µs of each one's period are
 -- left follow, or 0. A settlement was charged 0 times if a debt would have become too large. In short, if no bucket is
 -- held or of a calendar, it is the ns of an only debt, or {ns of debt 1, ns of debt 2, ...}, the first one as -1 less
--- those instead of 0 times; or {error}.
+-- those instead of 0 times; or {error}. A list of one such number may be the number.
 --
 -- lib/bucket_constants.lua describes the value of a bucket. Lua counts integers exactly up to 2^53, which is 285 years in µs, and 104
 -- days in ns: the capacities of most plans are less, and so are their debts.
@@ -27,6 +27,33 @@ local EXACT = 2 ^ 53
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
+
+-- One decision or settlement of an only charge with an exact limit, to a bucket of the same interval that is not held, is
+-- made before anything is set up that others need: it is decideOne, in line. An error is found by what follows.
+if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and #ARGV[8] == 1 and not KEYS[2] then
+  local cost, cap, settles, interval = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[2] == '0', ARGV[7]
+  local limit, debt = cap + tonumber(ARGV[6]), 0
+  local value = limit < EXACT and cost ~= 0 and try('GET', KEYS[1])
+  if value and not value.err and sub(value, 20) == interval then
+    local gone, ns = tonumber(sub(value, 1, 16)), tonumber(sub(value, 17, 19))
+    debt = gone and ns and (gone - now) * 1000 + ns or 0
+    debt = debt > limit and limit or debt > 0 and debt or 0
+    value = false
+  end
+  local sum = debt + cost
+  local short = sum > limit and settles and -1 - limit or sum
+  if value or limit >= EXACT or sum <= 0 then -- it is none of these
+  elseif sum > cap and not settles then
+    return -1 - debt
+  else
+    sum = sum > limit and limit or sum
+    local ns = sum % 1000
+    local us = (sum - ns) / 1000
+    if not try('SET', KEYS[1], format(TIME, now + us, ns, interval, ''), 'PX', format(INT, (us - us % 1000) / 1000 + 1)).err then
+      return short
+    end
+  end
+end
 
 -- Returns the debt of a bucket that is not held, in ns. One that is damaged has none. A clock that stepped back must not
 -- lock a key out: the debt is never more than the limit.

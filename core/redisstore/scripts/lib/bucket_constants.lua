@@ -5,6 +5,6 @@
 -- held, in µs, each after a space. That of a calendar has its debt, in 16 digits of µs and 3 of ns, and in the interval's
 -- place @ and the time at which its period ends, in µs. Any other text is damaged: it has no debt and is not held.
 
-local TIME = (INT == '%d' and '%016d' or '%016.0f') .. '%03d%s%s'
-local HELD = ' ' .. INT .. ' ' .. INT
+local TIME = INT == '%d' and '%016d%03d%s%s' or '%016.0f%03d%s%s'
+local HELD = INT == '%d' and ' %d %d' or ' %.0f %.0f'
 local LONGEST = 9e15 -- µs, about what a duration can be
