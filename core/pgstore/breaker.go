@@ -70,6 +70,9 @@ func isDecisive(failure error) bool {
 // busy, not down. Neither counts a statement that the server has canceled since it took too long, as
 // one does that waits for a row; nor a connection that somebody has ended: the next one will tell.
 func (s *Store) verdict(writes bool, sent time.Time, err error) error {
+	if err == nil {
+		return s.works(writes)
+	}
 	var answer *pgconn.PgError
 	switch {
 	case isReadOnly(err):
@@ -79,21 +82,28 @@ func (s *Store) verdict(writes bool, sent time.Time, err error) error {
 			return breaker.ErrNoEvidence
 		}
 		return explain(err, false)
-	case err == nil || answer != nil:
-		if !writes { // a server that only serves reads is down for writes
-			return breaker.ErrNoEvidence
-		}
-		s.heard.Store(int64(time.Since(s.made)))
+	case answer != nil:
+		works := s.works(writes)
 		if isCode(err, "57014", "55P03") {
 			return breaker.ErrNoEvidence
 		}
-		return nil
+		return works
 	case s.life.Err() != nil, errors.Is(err, breaker.ErrNoEvidence), errors.Is(err, store.ErrUnavailable): // the store's own refusal
 		return breaker.ErrNoEvidence
 	case isTimeout(err) && !sent.IsZero() && s.heard.Load() > int64(sent.Add(s.config.timeout/10).Sub(s.made)):
 		return breaker.ErrNoEvidence
 	}
 	return explain(err, false)
+}
+
+// works is the verdict on a call that the server has replied to. One that only serves reads is down
+// for writes.
+func (s *Store) works(writes bool) error {
+	if !writes {
+		return breaker.ErrNoEvidence
+	}
+	s.heard.Store(int64(time.Since(s.made)))
+	return nil
 }
 
 // noConnection reports that a call got no connection: its caller has left, all were in use, or none

@@ -71,12 +71,20 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 			return none, err
 		}
 	}
-	conn, err := s.connection(ctx, admitted)
+	began := time.Now()
+	waiting, cancel := context.WithTimeout(ctx, s.config.timeout)
+	defer cancel()
+	conn, err := s.connection(waiting, admitted)
 	if err != nil {
 		return none, err
 	}
+	if time.Since(began) > s.config.timeout/100 { // the reply has a timeout of its own
+		var over context.CancelFunc
+		waiting, over = context.WithTimeout(ctx, s.config.timeout)
+		defer over()
+	}
 	done := make(chan reply[T], 1)
-	go func() {
+	s.workers.run(func() {
 		// The server ends the statement first, which does not cost the connection.
 		running, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*s.config.timeout/2)
 		defer cancel()
@@ -87,9 +95,7 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 		}
 		admitted.End(s.verdict(st.writes, sent, result))
 		done <- r
-	}()
-	waiting, cancel := context.WithTimeout(ctx, s.config.timeout)
-	defer cancel()
+	})
 	select {
 	case r := <-done:
 		return r.value, r.err
@@ -103,10 +109,8 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 	}
 }
 
-// connection returns a connection, within the store's timeout. It ends the call if there is none.
-func (s *Store) connection(ctx context.Context, admitted breaker.Call) (*pgxpool.Conn, error) {
-	waiting, cancel := context.WithTimeout(ctx, s.config.timeout)
-	defer cancel()
+// connection returns a connection. It ends the call if there is none in time.
+func (s *Store) connection(waiting context.Context, admitted breaker.Call) (*pgxpool.Conn, error) {
 	conn, err := s.pool.Acquire(waiting)
 	for endedByAdministrator(err) && waiting.Err() == nil { // while it was made
 		conn, err = s.pool.Acquire(waiting)

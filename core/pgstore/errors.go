@@ -92,6 +92,9 @@ func isReadOnly(err error) bool { return isCode(err, "25006") }
 
 // isCode reports whether the server replied with an error of one of these codes.
 func isCode(err error, codes ...string) bool {
+	if err == nil { // of most calls: what follows allocates
+		return false
+	}
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && slices.Contains(codes, answer.Code)
 }

@@ -79,13 +79,6 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 	case req.Reconcile:
 		unknown = "reconcile"
 	}
-	text := s.sql(beginSQL)
-	args := []any{
-		req.ID, req.Guard, req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Microseconds(), unknown, holderOf(req.Holder),
-	}
-	if req.Scope != "" {
-		text, args = s.sql(beginScopedSQL), append(args, req.Scope, req.MaxRecords)
-	}
 	st := step{operation: opBeginOperation, writes: true}
 	key := markOf(req.ID)
 	reply, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
@@ -99,6 +92,13 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 				return reply, err
 			}
 			b = begun{}
+		}
+		text := s.sql(beginSQL)
+		args := []any{
+			req.ID, req.Guard, req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Microseconds(), unknown, holderOf(req.Holder),
+		}
+		if req.Scope != "" {
+			text, args = s.sql(beginScopedSQL), append(args, req.Scope, req.MaxRecords)
 		}
 		err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
 		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask" {

@@ -36,10 +36,11 @@ import (
 // ([WithTimeout]), and never beyond the end of its caller's context; the server ends a statement
 // after the timeout, too. A call whose context ends leaves its statement to end by itself.
 type Store struct {
-	config config
-	pool   *pgxpool.Pool
-	hooks  hooks.Shutdown
-	texts  sync.Map // of statements, by the text with the schema's default name
+	config  config
+	pool    *pgxpool.Pool
+	workers *workers
+	hooks   hooks.Shutdown
+	texts   sync.Map // of statements, by the text with the schema's default name
 
 	telemetry     *telemetry.Store
 	misconfigured *telemetry.Repeated
@@ -206,6 +207,7 @@ func newStore(settings *pgxpool.Config, opts []Option) (*Store, error) {
 		return nil, fmt.Errorf("pgstore: New: %w", err)
 	}
 	s.pool, s.breaker = pool, s.newBreaker(settings.ConnConfig)
+	s.workers = newWorkers(s.life, c.connections)
 	names := make([]string, len(operations))
 	for i, op := range operations {
 		names[i] = string(op)
