@@ -288,6 +288,43 @@ func (b *buckets) makeRoom(shard *bucketShard, n int, all requests, now time.Dur
 	return t.count+n <= shard.limit
 }
 
+// SettleQuickly implements store.QuickBuckets: it changes the bucket that the charge to be settled has left.
+func (s *Store) SettleQuickly(limiter, key string, c *store.Charge) (allowed, decided bool) {
+	if s.closed.Load() {
+		return false, false
+	}
+	now, b := time.Since(s.start), &s.buckets
+	number, hash := b.shardOf(key)
+	shard := &b.shards[number]
+	p, err := b.place(limiter, key, c, hash)
+	if err != nil || p.wide() {
+		return false, false
+	}
+	shard.mu.Lock()
+	t := &shard.table
+	i, found := t.find(p.id, p.hash)
+	if !found || c.Cost == 0 {
+		shard.mu.Unlock()
+		return false, false
+	}
+	debt, allowed := settle(c, c.Debt(t.slots[i].full-now))
+	if debt > 0 {
+		t.slots[i].full = now + debt
+	} else {
+		t.remove(i)
+	}
+	shard.mu.Unlock()
+	return allowed, true
+}
+
+// settle returns the debt of a bucket after a settlement, and whether it could bear that.
+func settle(c *store.Charge, debt time.Duration) (after time.Duration, allowed bool) {
+	if most := c.Capacity + c.Overdraft; c.Cost > most-debt {
+		return most, false
+	}
+	return max(debt+c.Cost, 0), true
+}
+
 // SettleTokens implements store.Buckets.
 func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (reply store.TakeReply, err error) {
 	if err := s.ready(ctx); err != nil {
@@ -321,11 +358,8 @@ func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (reply s
 		if moved {
 			a.found = b.look(t, &a.place, a.Charge, at)
 		}
-		if most := a.Capacity + a.Overdraft; a.Cost > most-a.debt {
-			reply.Allowed, a.debt = false, most
-		} else {
-			a.debt = max(a.debt+a.Cost, 0)
-		}
+		debt, allowed := settle(a.Charge, a.debt)
+		a.debt, reply.Allowed = debt, reply.Allowed && allowed
 		if a.Period != nil && a.debt == 0 {
 			_, a.left = a.Used(0, 0, at.wall)
 		}

@@ -47,7 +47,7 @@ type Buckets interface {
 }
 
 // QuickBuckets is a store of buckets in process memory, whose calls wait for nothing, as that of
-// core/memstore. It makes the decision that most are with less to copy than TakeTokens.
+// core/memstore. It makes the decision, and the settlement, that most are with less to copy.
 type QuickBuckets interface {
 	Buckets
 
@@ -55,6 +55,9 @@ type QuickBuckets interface {
 	// and whether it is allowed. Otherwise, as when the bucket may be held, decided is false and
 	// nothing has changed: TakeTokens then decides, or returns the error.
 	TakeQuickly(ctx context.Context, limiter, key string, c *Charge) (debt time.Duration, allowed, decided bool)
+
+	// SettleQuickly is SettleTokens likewise.
+	SettleQuickly(limiter, key string, c *Charge) (allowed, decided bool)
 }
 
 // TokenRequest is what a limiter asks of the buckets of one of its keys.

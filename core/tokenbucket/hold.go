@@ -120,7 +120,7 @@ func (l *Limiter) HoldAgain(ctx context.Context, key string, e Escalation) (time
 		for i := range offence.Charges {
 			offence.Charges[i].Cost *= -1
 		}
-		_, _ = l.settle(ctx, offence)
+		_ = l.settleOnce(ctx, offence.Key, offence.Charges, false)
 		return 0, err
 	}
 	return d, nil

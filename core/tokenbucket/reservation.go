@@ -44,7 +44,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost) (*Reservat
 		return nil, err
 	}
 	r := l.reservation(key, plan)
-	if r.reserved, err = plan.estimate(cost, &r.reduced); err != nil {
+	if r.reserved, err = plan.estimate(r.few.estimate[:0], cost, &r.reduced); err != nil {
 		return nil, err
 	}
 	if l.candidate != nil {
@@ -90,9 +90,9 @@ func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) 
 	return r, nil
 }
 
-// estimate returns the charges of a cost, each of which is a burst at most.
-func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
-	charges, known := make([]store.Charge, len(p.meters)), 0
+// estimate appends the charges of a cost to charges, each of which is a burst at most.
+func (p *fixedPlan) estimate(charges []store.Charge, cost Cost, reduced *bool) ([]store.Charge, error) {
+	known := 0
 	for i := range p.meters {
 		m := &p.meters[i]
 		n, ok := cost[m.unit]
@@ -103,7 +103,7 @@ func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
 			known++
 		}
 		*reduced = *reduced || n > m.burst
-		charges[i] = m.charge(min(n, m.burst))
+		charges = append(charges, m.charge(min(n, m.burst)))
 	}
 	if known == len(cost) {
 		return charges, nil
@@ -141,9 +141,14 @@ type Reservation struct {
 	reduced  bool
 
 	mu      sync.Mutex
-	used    []int64  // of each limit, or unreported; nil before the first report
-	few     [2]int64 // what used is of, if there are no more limits
+	used    []int64 // of each limit, or unreported; nil before the first report
 	settled bool
+
+	// few is what slices are of, if there are few limits: a reservation is one allocation then.
+	few struct {
+		estimate, corrections [1]store.Charge
+		used                  [2]int64
+	}
 }
 
 // unreported stands for tokens whose use was not reported.
@@ -196,8 +201,8 @@ func (r *Reservation) Use(unit string, n int64) error {
 // uses returns what was used of each limit. The caller holds mu.
 func (r *Reservation) uses() []int64 {
 	if r.used == nil {
-		if n := len(r.plan.meters); n <= len(r.few) {
-			r.used = r.few[:n]
+		if n := len(r.plan.meters); n <= len(r.few.used) {
+			r.used = r.few.used[:n]
 		} else {
 			r.used = make([]int64, n)
 		}
@@ -256,12 +261,7 @@ func (r *Reservation) settle(ctx context.Context) error {
 	if len(charges) == 0 {
 		return nil
 	}
-	request := r.limiter.request(r.key, charges)
-	request.StandIn = r.standIn
-	reply, err := r.limiter.settle(ctx, request)
-	if err == nil && !reply.Allowed {
-		err = ErrOverdraft
-	}
+	err := r.limiter.settleOnce(ctx, r.key, charges, r.standIn)
 	r.limiter.telemetry.Settled(ctx, settlementOf(err))
 	return err
 }
@@ -270,15 +270,29 @@ func (r *Reservation) settle(ctx context.Context) error {
 // timeouts of their own.
 const settleTimeout = 5 * time.Second
 
-// settle sends a settlement once.
-func (l *Limiter) settle(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
-	ctx = context.WithoutCancel(ctx)
-	if l.quick == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, settleTimeout)
-		defer cancel()
+// settleOnce sends a settlement once.
+func (l *Limiter) settleOnce(ctx context.Context, key string, charges []store.Charge, standIn bool) error {
+	if l.quick != nil && len(charges) == 1 && charges[0].Period == nil {
+		if allowed, decided := l.quick.SettleQuickly(l.name, key, &charges[0]); decided {
+			return overdrawn(allowed)
+		}
 	}
-	return l.store.SettleTokens(ctx, r)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	r := l.request(key, charges)
+	r.StandIn = standIn
+	reply, err := l.store.SettleTokens(ctx, r)
+	if err != nil {
+		return err
+	}
+	return overdrawn(reply.Allowed)
+}
+
+func overdrawn(allowed bool) error {
+	if allowed {
+		return nil
+	}
+	return ErrOverdraft
 }
 
 func settlementOf(err error) telemetry.SettlementResult {
@@ -299,7 +313,7 @@ func (r *Reservation) corrections() []store.Charge {
 	if now := r.limiter.plan.Load(); now.fixed != nil {
 		plan = now.fixed
 	}
-	var charges []store.Charge
+	charges := r.few.corrections[:0]
 	for i, used := range r.used {
 		was := &r.plan.meters[i]
 		if used == unreported || was.calendar.unit != noCalendar && time.Since(r.at) >= r.debts.End(i) {
