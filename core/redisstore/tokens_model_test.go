@@ -17,8 +17,8 @@ import (
 )
 
 // scriptClock gives a script the time that the key "clock" has, in µs, and refuses buckets that
-// expire before they are full and their hold has ended. They do not expire by the server's own
-// clock.
+// expire before they are full and their hold has ended, or much later and after more than a second.
+// They do not expire by the server's own clock.
 const scriptClock = `
 local real = redis
 local function faked(send)
@@ -39,7 +39,7 @@ local function faked(send)
     left = left > 0 and left - now or 0
     local held = tonumber(string.match(value, '^[%d@]+ (%d+) %d+$') or 0) - now
     left = left > held and left or held
-    if px ~= 'PX' or tonumber(ms) * 1000 <= left or tonumber(ms) * 1000 > left + 1000 then
+    if px ~= 'PX' or tonumber(ms) * 1000 <= left or tonumber(ms) * 1000 > math.max(left, 999000) + 1000 then
       error('it is full after ' .. left .. ' µs, and expires after ' .. ms .. ' ms')
     end
     return send('SET', key, value)

@@ -49,7 +49,7 @@ if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and 
     sum = sum > limit and limit or sum
     local ns = sum % 1000
     local us = (sum - ns) / 1000
-    if not try('SET', KEYS[1], format(TIME, now + us, ns, interval, ''), 'PX', format(INT, (us - us % 1000) / 1000 + 1)).err then
+    if not try('SET', KEYS[1], format(TIME, now + us, ns, interval, ''), 'PX', expiry(us)).err then
       return short
     end
   end
@@ -74,7 +74,7 @@ local function save(key, debt, interval)
   else
     local ns = debt % 1000
     local us = (debt - ns) / 1000
-    done = try('SET', key, format(TIME, now + us, ns, interval, ''), 'PX', format(INT, (us - us % 1000) / 1000 + 1))
+    done = try('SET', key, format(TIME, now + us, ns, interval, ''), 'PX', expiry(us))
   end
   return type(done) == 'table' and done.err
 end

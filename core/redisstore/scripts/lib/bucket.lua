@@ -1,10 +1,5 @@
 -- Buckets as bucket_constants describes them. Included after it; the script has read the clock into now, in µs.
 
--- expiry returns after how many ms a bucket that is needed for some µs expires.
-local function expiry(us)
-  return string.format(INT, (us - us % 1000) / 1000 + 1)
-end
-
 -- write writes a bucket with a debt in µs and ns, counted in an interval or until a period ends, and what state says of
 -- its hold.
 local function write(key, us, ns, interval, ends, state)

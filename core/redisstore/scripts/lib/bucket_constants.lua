@@ -8,3 +8,9 @@
 local TIME = INT == '%d' and '%016d%03d%s%s' or '%016.0f%03d%s%s'
 local HELD = INT == '%d' and ' %d %d' or ' %.0f %.0f'
 local LONGEST = 9e15 -- µs, about what a duration can be
+
+-- expiry returns after how many ms a bucket that is needed for some µs expires: a second at least, since a server has more
+-- work with keys that come and go than with those that stay.
+local function expiry(us)
+  return us < 1000000 and '1000' or string.format(INT, (us - us % 1000) / 1000 + 1)
+end
