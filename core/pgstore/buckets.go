@@ -17,7 +17,7 @@ type buckets struct {
 	denials   denials.Cache
 	decisions *batch.Batcher[*decision]
 	spare     sync.Pool // of *decision
-	known     keyMarks  // buckets that have a row: see newestOf
+	rows      rowPlaces
 }
 
 const (

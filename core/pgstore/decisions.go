@@ -102,27 +102,34 @@ ON CONFLICT (id) DO UPDATE SET debt = greatest(b.debt, lk.now_us() * 1000) + exc
   cost = greatest(b.debt - lk.now_us() * 1000, 0) + excluded.cost
 WHERE b.ends IS NULL AND b.held IS NULL AND (b.interval = excluded.interval OR b.debt <= lk.now_us() * 1000)
   AND greatest(b.debt - lk.now_us() * 1000, 0) <= excluded.capacity - excluded.cost
-RETURNING b.id, b.cost`
+RETURNING b.id, b.cost, b.ctid`
 
 // chargeKnown is chargeBuckets for one bucket that has a row. It returns no row either if another
 // transaction changes that.
 var chargeKnown = `UPDATE lk.buckets b SET debt = greatest(b.debt, lk.now_us() * 1000) + $3::bigint, interval = $2::bigint,
   cost = greatest(b.debt - lk.now_us() * 1000, 0) + $3::bigint
-WHERE b.id = $1 AND b.ctid = ` + newestOf("lk.buckets") + `
+WHERE b.id = $1 AND b.ctid = ` + newestOf("lk.buckets", "$5") + `
   AND b.ends IS NULL AND b.held IS NULL AND (b.interval = $2::bigint OR b.debt <= lk.now_us() * 1000)
   AND greatest(b.debt - lk.now_us() * 1000, 0) <= $4::bigint - $3::bigint
-RETURNING b.cost`
+RETURNING b.cost, b.ctid`
 
 func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	return func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
-		known := len(a.ids) == 1 && s.buckets.known.has(a.ids[0])
+		var at pgtype.TID
+		known := false
+		if len(a.ids) == 1 {
+			at, known = s.buckets.rows.get(a.ids[0])
+		}
 		if known {
 			var debt int64
-			err := c.QueryRow(ctx, s.sql(chargeKnown), a.ids[0], a.intervals[0], a.costs[0], a.capacities[0]).Scan(&debt)
+			err := c.QueryRow(ctx, s.sql(chargeKnown), a.ids[0], a.intervals[0], a.costs[0], a.capacities[0], at).Scan(&debt, &at)
+			if err == nil {
+				s.buckets.rows.set(a.ids[0], at)
+			}
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return []int64{debt}, err
 			}
-			s.buckets.known.set(a.ids[0], false)
+			s.buckets.rows.forget(a.ids[0])
 		}
 		rows, err := c.Query(ctx, s.sql(chargeBuckets), uuids(a.ids), a.intervals, a.costs, a.capacities)
 		if err != nil {
@@ -136,7 +143,7 @@ func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]
 		for rows.Next() {
 			var id pgtype.UUID
 			var debt int64
-			if err := rows.Scan(&id, &debt); err != nil {
+			if err := rows.Scan(&id, &debt, &at); err != nil {
 				return nil, err
 			}
 			i, found := slices.BinarySearchFunc(a.ids, id.Bytes, compareIDs)
@@ -147,7 +154,7 @@ func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]
 		}
 		// Where several processes charge a bucket, it is no use to go on trying.
 		if err := rows.Err(); err == nil && len(debts) == 1 && debts[0] != unmade && !known && rand.N(16) == 0 {
-			s.buckets.known.set(a.ids[0], true)
+			s.buckets.rows.set(a.ids[0], at)
 		}
 		return debts, rows.Err()
 	}

@@ -164,8 +164,8 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 // releaseOnly releases the only hold of a key without waiters, and returns no row for any other. It
 // does not wait for the disk: see schema/leases.sql.
 var releaseOnly = `UPDATE lk.leases SET holder = NULL, released = holder, released_fence = first, released_held = ends > lk.now_us()
-WHERE id = $1 AND ctid = ` + newestOf("lk.leases") + ` AND holder = $2 AND (first = $3 OR $3 = 0) AND NOT busy AND NOT untaken
-RETURNING CASE WHEN released_held THEN 'yes' ELSE 'no' END, set_config('synchronous_commit', 'off', true)`
+WHERE id = $1 AND ctid = ` + newestOf("lk.leases", "$4") + ` AND holder = $2 AND (first = $3 OR $3 = 0) AND NOT busy AND NOT untaken
+RETURNING CASE WHEN released_held THEN 'yes' ELSE 'no' END, ctid, set_config('synchronous_commit', 'off', true)`
 
 const releaseStep = `SELECT outcome, pushes
 FROM lk.step_lease_1('release', $1, $2, $3, $4, $5, my_name => $6, my_text => $7, repeated => $8)`
@@ -176,7 +176,11 @@ func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, e
 	st := step{operation: opReleaseLeases, urgency: finishing, writes: true}
 	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (outcome string, err error) {
 		if name == nil && !s.busy.has(key) {
-			err := c.QueryRow(ctx, s.sql(releaseOnly), key, ref.ID, ref.Fence).Scan(&outcome, nil)
+			at, _ := s.rows.get(key)
+			err := c.QueryRow(ctx, s.sql(releaseOnly), key, ref.ID, ref.Fence, at).Scan(&outcome, &at, nil)
+			if err == nil {
+				s.rows.set(key, at)
+			}
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return outcome, err
 			}

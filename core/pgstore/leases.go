@@ -19,9 +19,8 @@ type leases struct {
 	waiting *waiting.Process[leaseKey]
 	// Keys that were found to have waiters, or several holds: a step of one is left to the server's
 	// function at once.
-	busy keyMarks
-	// Keys that have a row: see newestOf.
-	known  keyMarks
+	busy   keyMarks
+	rows   rowPlaces
 	outbox outbox
 }
 
@@ -116,7 +115,7 @@ ON CONFLICT (id) DO UPDATE SET
       SELECT n.t, greatest(l.fence + 1, n.t) AS first, CASE WHEN l.fence < n.t THEN n.t + $9 - 1 ELSE l.fence + 1 END AS last
       FROM (SELECT lk.now_us() AS t) n) f)
 WHERE l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
-RETURNING l.first, l.last`
+RETURNING l.first, l.last, l.ctid`
 
 // acquireKnown is acquireFree for a key that has a row, which it also returns no row for if another
 // transaction changes it.
@@ -125,18 +124,25 @@ var acquireKnown = `UPDATE lk.leases AS l SET
     SELECT f.last, f.first, f.last, f.t + $4, f.t FROM (
       SELECT n.t, greatest(l.fence + 1, n.t) AS first, CASE WHEN l.fence < n.t THEN n.t + $7 - 1 ELSE l.fence + 1 END AS last
       FROM (SELECT lk.now_us() AS t) n) f)
-WHERE l.id = $1 AND l.ctid = ` + newestOf("lk.leases") + ` AND l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
-RETURNING l.first, l.last`
+WHERE l.id = $1 AND l.ctid = ` + newestOf("lk.leases", "$8") + ` AND l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
+RETURNING l.first, l.last, l.ctid`
 
 func (s *Store) acquireFree(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
 	text, args := s.sql(acquireFree), []any{key, []byte(req.Name), s.shown(req.Key)}
-	if s.known.has(key) {
+	at, known := s.rows.get(key)
+	if known {
 		text, args = s.sql(acquireKnown), []any{key}
 	}
 	args = append(args, req.ID, s.listener.inbox, req.TTL.Microseconds(), req.Weight, []byte(req.Label), int64(req.Fences))
+	if known {
+		args = append(args, at)
+	}
 	r.Outcome, r.Sent, r.TTL = store.Granted, time.Now(), req.TTL
-	err = c.QueryRow(ctx, text, args...).Scan(&r.Fence, &r.LastFence)
-	s.known.set(key, err == nil)
+	if err = c.QueryRow(ctx, text, args...).Scan(&r.Fence, &r.LastFence, &at); err == nil {
+		s.rows.set(key, at)
+	} else {
+		s.rows.forget(key)
+	}
 	return r, err
 }
 

@@ -1,12 +1,65 @@
 package pgstore
 
-// newestOf returns a search for the newest version of the row of a table whose id is $1.
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// newestOf returns a search for the newest version of the row of a table whose id is $1, given the
+// parameter that has the place in which it was last seen, or NULL.
 //
 // While a transaction is open that is older, such as a backup's, the server keeps all versions that
 // a row has had since, and a search by id = $1 passes them from the oldest to the newest: a hot row
-// would get slower with every change. The versions stand in the index in the order of their places,
-// in which new ones are nearly always last. A scan of a range, other than that of a single id, can
-// go backward.
-func newestOf(table string) string {
-	return "(SELECT n.ctid FROM " + table + " n WHERE n.id >= $1 AND n.id <= $1 ORDER BY n.id DESC LIMIT 1)"
+// would get slower with every change. A version that is not the newest one is not seen in its place.
+// The search then goes through the index, in which the versions stand in the order of their places:
+// backward, since new ones are often last, for which it has to be one of a range of ids.
+func newestOf(table, place string) string {
+	return "coalesce((SELECT n.ctid FROM " + table + " n WHERE n.ctid = " + place + "::tid AND n.id = $1), " +
+		"(SELECT n.ctid FROM " + table + " n WHERE n.id >= $1 AND n.id <= $1 ORDER BY n.id DESC LIMIT 1))"
+}
+
+// rowPlaces remembers keys that have a row, and where its newest version is, if this process has
+// written that. It may forget keys.
+type rowPlaces [1024]rowPlace
+
+type rowPlace struct {
+	mu    sync.Mutex
+	key   [16]byte
+	known bool
+	at    pgtype.TID // NULL if it is not known
+}
+
+func (p *rowPlaces) of(key [16]byte) *rowPlace {
+	return &p[binary.BigEndian.Uint16(key[:])%uint16(len(p))]
+}
+
+// get returns the place of a key's row, and whether it has one.
+func (p *rowPlaces) get(key [16]byte) (at pgtype.TID, known bool) {
+	r := p.of(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known && r.key == key {
+		return r.at, true
+	}
+	return at, false
+}
+
+// set records the place of a key's row.
+func (p *rowPlaces) set(key [16]byte, at pgtype.TID) {
+	r := p.of(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.key, r.known, r.at = key, true, at
+}
+
+// forget records that a key may have no row.
+func (p *rowPlaces) forget(key [16]byte) {
+	r := p.of(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.key == key {
+		r.known = false
+	}
 }

@@ -1,12 +1,14 @@
 package pgstore
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -40,6 +42,21 @@ func pages(t *testing.T, s *Store, text string, args ...any) int {
 	return read[len(read)/2]
 }
 
+// openOldTransaction begins a transaction with a snapshot, which the returned function ends.
+func openOldTransaction(t *testing.T, s *Store) (end func()) {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), s.pool.Config().ConnConfig)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	old, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	must(t, err)
+	_, err = old.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = 0")
+	must(t, err)
+	_, err = old.Exec(t.Context(), "SELECT 1") // it has its snapshot
+	must(t, err)
+	return func() { must(t, old.Rollback(t.Context())) }
+}
+
 // While an old transaction keeps the server from removing the versions of a hot row, its steps find
 // the newest one without a look at the others.
 func TestAnOldTransactionBesideAHotRow(t *testing.T) {
@@ -51,16 +68,7 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = limiter.Close() })
 
-	conn, err := pgx.ConnectConfig(t.Context(), s.pool.Config().ConnConfig)
-	must(t, err)
-	t.Cleanup(func() { _ = conn.Close(t.Context()) })
-	old, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	must(t, err)
-	_, err = old.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = 0")
-	must(t, err)
-	_, err = old.Exec(t.Context(), "SELECT 1") // it has its snapshot
-	must(t, err)
-
+	end := openOldTransaction(t, s)
 	for range 1500 {
 		lease, err := locker.Lock(t.Context(), "hot")
 		must(t, err)
@@ -72,15 +80,22 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 	var key, bucket [16]byte
 	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.leases")).Scan(&key))
 	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.buckets")).Scan(&bucket))
-	if !s.known.has(key) || !s.buckets.known.has(bucket) {
-		t.Errorf("known: the lock %v, the bucket %v", s.known.has(key), s.buckets.known.has(bucket))
+	place := func(rows *rowPlaces, id [16]byte) pgtype.TID {
+		at, known := rows.get(id)
+		if !known || !at.Valid {
+			t.Errorf("the place is %v, known: %v", at, known)
+		}
+		return at
 	}
+	none := pgtype.TID{}
 	const few = 15
 	for name, n := range map[string]int{
-		"acquire":       pages(t, s, acquireKnown, key, "id", "process", int64(1e6), 1, []byte(nil), int64(1)),
-		"release":       pages(t, s, releaseOnly, key, "id", int64(1)),
-		"the next step": pages(t, s, "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1)", key),
-		"charge":        pages(t, s, chargeKnown, bucket, int64(1000), int64(1000), int64(1e12)),
+		"acquire":                 pages(t, s, acquireKnown, key, "id", "process", int64(1e6), 1, []byte(nil), int64(1), none),
+		"release":                 pages(t, s, releaseOnly, key, "id", int64(1), none),
+		"the next step":           pages(t, s, "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1)", key),
+		"charge":                  pages(t, s, chargeKnown, bucket, int64(1000), int64(1000), int64(1e12), none),
+		"the lock in its place":   pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, place(&s.rows, key)),
+		"the bucket in its place": pages(t, s, "SELECT "+newestOf("lk.buckets", "$2"), bucket, place(&s.buckets.rows, bucket)),
 	} {
 		if n > few {
 			t.Errorf("%s reads %d pages, want at most %d", name, n, few)
@@ -91,7 +106,53 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 			t.Errorf("%s has %d pages: too few to show anything", table, n)
 		}
 	}
-	must(t, old.Rollback(t.Context()))
+	end()
+}
+
+// The newest version of a hot row is found in its place also where the table has room in front of
+// older versions, which makes it the first one in the index.
+func TestANewestVersionBeforeOlderOnes(t *testing.T) {
+	s := newTestStore(t)
+	locker, err := lock.New(s, "jobs")
+	must(t, err)
+	t.Cleanup(func() { _ = locker.Close() })
+	cycle := func(key string) {
+		lease, err := locker.Lock(t.Context(), key)
+		must(t, err)
+		must(t, lease.Unlock(t.Context()))
+	}
+	run := func(text string, args ...any) {
+		t.Helper()
+		_, err := s.pool.Exec(t.Context(), s.sql(text), args...)
+		must(t, err)
+	}
+	cycle("other")
+	run(`INSERT INTO lk.leases SELECT (jsonb_populate_record(l, jsonb_build_object('id', gen_random_uuid()))).*
+		FROM lk.leases l, generate_series(1, 3000)`)
+	cycle("hot")
+	var key [16]byte
+	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.leases WHERE key = $1"), []byte("hot")).Scan(&key))
+	run("DELETE FROM lk.leases WHERE id <> $1", key)
+	end := openOldTransaction(t, s)
+	for range 2 {
+		for range 700 {
+			cycle("hot")
+		}
+		run("VACUUM lk.leases") // makes room for what follows, in front
+	}
+	for range 50 {
+		cycle("hot")
+	}
+	at, _ := s.rows.get(key)
+	const few = 5
+	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, at); n > few {
+		t.Errorf("%d pages are read, want at most %d", n, few)
+	}
+	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, pgtype.TID{}); n <= few {
+		t.Errorf("a search through the index reads %d pages: too few to show anything", n)
+	}
+	end()
+	cycle("hot")
 }
 
 // A sequential scan is off, and costs so much for the planner where there is nothing else that the
