@@ -10,15 +10,16 @@
 
 --#include integers lease_record lease_queue
 
+local call, match, tonumber = redis.call, string.match, tonumber -- found sooner than globals, for each key
 local me, token, pushed, lasts = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local t = redis.call('TIME')
+local t = call('TIME')
 local now = t[1] * 1000000 + t[2]
 local alive = string.format(TIMES, now + lasts, lasts, now)
 
 -- beat returns the reply, or nothing if more may be to do. A time of the state after now says that the clock stepped back.
 local function beat(record, processes)
-  local size, at = string.match(record, '^L[23ab]%d+:(%d+):()')
-  local seen, kept, stale, soonest, used, limit = string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):', at and at + size)
+  local size, at = match(record, '^L[23ab]%d+:(%d+):()')
+  local seen, kept, stale, soonest, used, limit = match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):', at and at + size)
   if not limit or now < tonumber(seen) or now >= tonumber(stale) or kept - now < KEPT or
     tonumber(used) < tonumber(limit) then
     return
@@ -28,17 +29,17 @@ local function beat(record, processes)
     return
   end
   local last, counts, places, known =
-    string.match(redis.call('HGET', processes, me) or '', '^%d+:%d+:(%d+):((%d+):%d+:%d+:)[P-](%d+)$')
+    match(call('HGET', processes, me) or '', '^%d+:%d+:(%d+):((%d+):%d+:%d+:)[P-](%d+)$')
   if not places or places == '0' or tonumber(last) > now then
     return
   end
-  redis.call('HSET', processes, me, alive .. counts .. pushed .. later(known, token))
+  call('HSET', processes, me, alive .. counts .. pushed .. later(known, token))
   return tonumber(places), left
 end
 
 local reply = {}
 for i = 1, #KEYS, 2 do
-  local places, left = beat(redis.call('GET', KEYS[i]) or '', KEYS[i + 1])
+  local places, left = beat(call('GET', KEYS[i]) or '', KEYS[i + 1])
   reply[i], reply[i + 1] = places or -1, left or 0
 end
 return reply
