@@ -120,7 +120,7 @@ func (l *Limiter) HoldAgain(ctx context.Context, key string, e Escalation) (time
 		for i := range offence.Charges {
 			offence.Charges[i].Cost *= -1
 		}
-		_ = l.settleOnce(ctx, offence.Key, offence.Charges, false)
+		_ = l.settleOnce(ctx, offence.Key, offence.Charges, offence.StandIn)
 		return 0, err
 	}
 	return d, nil

@@ -191,6 +191,22 @@ func TestHoldAgainInAStandIn(t *testing.T) {
 	}
 }
 
+// If the primary store fails to hold, the offence is taken back where it was counted.
+func TestHoldAgainThatFailsInAStandIn(t *testing.T) {
+	primary := storetest.NewFaulty(memstore.New())
+	standIn := storetest.NewFaulty(memstore.New())
+	primary.Break(storetest.TakeTokens, storetest.Down)
+	primary.Break(storetest.HoldTokens, storetest.Down)
+	st := must(fallback.Buckets(primary, standIn, 0.1))
+	l := must(tokenbucket.New(st, "api", tokenbucket.PerSecond(10)))
+	if d, err := l.HoldAgain(t.Context(), "k", tokenbucket.Escalate(time.Second, 2, time.Hour)); err == nil {
+		t.Errorf("held for %v although the store has failed", d)
+	}
+	if wrong, right := primary.Calls(storetest.SettleTokens), standIn.Calls(storetest.SettleTokens); wrong != 0 || right != 1 {
+		t.Errorf("%d settlements by the primary store, which has counted no offence, and %d by the stand-in", wrong, right)
+	}
+}
+
 func TestEscalatePanics(t *testing.T) {
 	nan := 0.0
 	nan /= nan

@@ -44,7 +44,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost) (*Reservat
 		return nil, err
 	}
 	r := l.reservation(key, plan)
-	if r.reserved, err = plan.estimate(r.few.estimate[:0], cost, &r.reduced); err != nil {
+	if r.reserved, err = plan.estimate(cost, &r.reduced); err != nil {
 		return nil, err
 	}
 	if l.candidate != nil {
@@ -90,9 +90,10 @@ func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) 
 	return r, nil
 }
 
-// estimate appends the charges of a cost to charges, each of which is a burst at most.
-func (p *fixedPlan) estimate(charges []store.Charge, cost Cost, reduced *bool) ([]store.Charge, error) {
-	known := 0
+// estimate returns the charges of a cost, each of which is a burst at most. They are no part of the
+// reservation, since a store may remember what it has denied.
+func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
+	charges, known := make([]store.Charge, len(p.meters)), 0
 	for i := range p.meters {
 		m := &p.meters[i]
 		n, ok := cost[m.unit]
@@ -103,7 +104,7 @@ func (p *fixedPlan) estimate(charges []store.Charge, cost Cost, reduced *bool) (
 			known++
 		}
 		*reduced = *reduced || n > m.burst
-		charges = append(charges, m.charge(min(n, m.burst)))
+		charges[i] = m.charge(min(n, m.burst))
 	}
 	if known == len(cost) {
 		return charges, nil
@@ -144,10 +145,10 @@ type Reservation struct {
 	used    []int64 // of each limit, or unreported; nil before the first report
 	settled bool
 
-	// few is what slices are of, if there are few limits: a reservation is one allocation then.
+	// few is what slices are of, if there are few limits.
 	few struct {
-		estimate, corrections [1]store.Charge
-		used                  [2]int64
+		corrections [1]store.Charge
+		used        [2]int64
 	}
 }
 

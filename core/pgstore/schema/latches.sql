@@ -33,8 +33,11 @@ DECLARE
   l lk.latches;
   at bigint;
 BEGIN
-  INSERT INTO lk.latches (id, arrived, ends, era) VALUES (of_id, 0, 0, 0) ON CONFLICT (id) DO NOTHING;
-  SELECT * INTO l FROM lk.latches WHERE id = of_id FOR UPDATE;
+  LOOP
+    INSERT INTO lk.latches (id, arrived, ends, era) VALUES (of_id, 0, 0, 0) ON CONFLICT (id) DO NOTHING;
+    SELECT * INTO l FROM lk.latches WHERE id = of_id FOR UPDATE;
+    EXIT WHEN FOUND; -- else it was swept meanwhile
+  END LOOP;
   at := lk.now_us();
   IF l.ends <= at THEN
     l.arrived := 0;
@@ -61,8 +64,11 @@ DECLARE
   l lk.latches;
   at bigint;
 BEGIN
-  INSERT INTO lk.latches (id, arrived, ends, era) VALUES (of_id, 0, 0, 0) ON CONFLICT (id) DO NOTHING;
-  SELECT * INTO l FROM lk.latches WHERE id = of_id FOR UPDATE; -- a participant comes before this, or tells the inbox
+  LOOP
+    INSERT INTO lk.latches (id, arrived, ends, era) VALUES (of_id, 0, 0, 0) ON CONFLICT (id) DO NOTHING;
+    SELECT * INTO l FROM lk.latches WHERE id = of_id FOR UPDATE; -- a participant comes before this, or tells the inbox
+    EXIT WHEN FOUND; -- else it was swept meanwhile
+  END LOOP;
   at := lk.now_us();
   IF l.ends > at AND l.arrived >= for_count THEN
     RETURN l.arrived;

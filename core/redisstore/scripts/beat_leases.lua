@@ -12,7 +12,7 @@
 
 local call, match, tonumber = redis.call, string.match, tonumber -- found sooner than globals, for each key
 local me, token, pushed, lasts = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local t = call('TIME')
+local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local alive = string.format(TIMES, now + lasts, lasts, now)
 

@@ -1,0 +1,57 @@
+package pgstore
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+)
+
+// A latch that somebody awaits, and that is swept since it has no participants yet, counts the first
+// one all the same.
+func TestLatchesThatAreSwept(t *testing.T) {
+	s := newTestStore(t)
+	var sweeping sync.WaitGroup
+	stop := make(chan struct{})
+	for range 3 {
+		sweeping.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for _, statement := range sweeps {
+					if strings.HasPrefix(statement, "DELETE FROM lk.latches ") {
+						if _, err := s.pool.Exec(t.Context(), s.sql(statement)); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				}
+			}
+		})
+	}
+	defer sweeping.Wait()
+	defer close(stop)
+	var counting sync.WaitGroup
+	for worker := range 4 {
+		counting.Go(func() {
+			for i := range 500 {
+				r := store.LatchRequest{Name: fmt.Sprint(worker, i), TTL: time.Minute}
+				if _, err := s.pool.Exec(t.Context(), s.sql("SELECT lk.await_latch_1($1, 1, 'inbox', 1000000)"), s.digest("latch", r.Name)); err != nil {
+					t.Error(err)
+					return
+				}
+				if n, err := s.CountDownLatch(t.Context(), r, "one"); n != 1 || err != nil {
+					t.Errorf("%d participants, %v", n, err)
+					return
+				}
+			}
+		})
+	}
+	counting.Wait()
+}
