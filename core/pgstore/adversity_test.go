@@ -107,13 +107,20 @@ func TestDeadlocksAreResolved(t *testing.T) {
 	server := postgrestest.Start(t, "deadlock_timeout=20ms")
 	install(t, server.DSN())
 	s := openTestStore(t, server.DSN(), WithTimeout(5*time.Second))
-	both := func(first, second int) error {
+	// In the first transactions each has changed a row before it changes the other one's.
+	var between sync.WaitGroup
+	between.Add(2)
+	both := func(first, second int, meet *sync.Once) error {
 		_, err := run(t.Context(), s, step{operation: opRenewLeases, writes: true}, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
 			return struct{}{}, pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 				for _, id := range []int{first, second} {
 					if _, err := tx.Exec(ctx, "UPDATE lk.counts SET n = n + 1 WHERE id = $1", id); err != nil {
 						return err
 					}
+					meet.Do(func() {
+						between.Done()
+						between.Wait()
+					})
 				}
 				return nil
 			})
@@ -123,8 +130,9 @@ func TestDeadlocksAreResolved(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 2 {
 		all.Go(func() {
+			var meet sync.Once
 			for range 50 {
-				if err := both(1+i, 2-i); err != nil {
+				if err := both(1+i, 2-i, &meet); err != nil {
 					t.Error(err)
 				}
 			}
