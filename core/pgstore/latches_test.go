@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A latch that somebody awaits, and that is swept since it has no participants yet, counts the first
-// one all the same.
+// CountDownLatch counts the first participant of a latch although a sweep deletes the latch's row at
+// the same time.
 func TestLatchesThatAreSwept(t *testing.T) {
 	s := newTestStore(t)
 	var sweeping sync.WaitGroup

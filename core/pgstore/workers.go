@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// workers are goroutines that run calls. They outlive a call, since the stack of a new one grows several times
-// before the client has sent anything.
+// workers are goroutines that run calls, and stay for later ones: the stack of a new goroutine grows
+// several times before the client has sent anything.
 type workers struct {
 	calls chan func()
 	idle  atomic.Int64

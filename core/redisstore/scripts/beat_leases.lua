@@ -10,7 +10,7 @@
 
 --#include integers lease_record lease_queue
 
-local call, match, tonumber = redis.call, string.match, tonumber -- found sooner than globals, for each key
+local call, match, tonumber = redis.call, string.match, tonumber -- a local is found sooner than a global
 local me, token, pushed, lasts = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
