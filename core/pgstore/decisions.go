@@ -105,7 +105,7 @@ WHERE b.ends IS NULL AND b.held IS NULL AND (b.interval = excluded.interval OR b
 RETURNING b.id, b.cost, b.ctid`
 
 // chargeKnown is chargeBuckets for one bucket that has a row. It returns no row either if another
-// transaction changes that.
+// transaction changes that, which chargeNewest waits for.
 var chargeKnown = `UPDATE lk.buckets b SET debt = greatest(b.debt, lk.now_us() * 1000) + $3::bigint, interval = $2::bigint,
   cost = greatest(b.debt - lk.now_us() * 1000, 0) + $3::bigint
 WHERE b.id = $1 AND b.ctid = ` + newestOf("lk.buckets", "$5") + `
@@ -115,27 +115,17 @@ RETURNING b.cost, b.ctid`
 
 func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	return func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
-		var at pgtype.TID
-		known := false
 		if len(a.ids) == 1 {
-			at, known = s.buckets.rows.get(a.ids[0])
-		}
-		if known {
-			var debt int64
-			err := c.QueryRow(ctx, s.sql(chargeKnown), a.ids[0], a.intervals[0], a.costs[0], a.capacities[0], at).Scan(&debt, &at)
-			if err == nil {
-				s.buckets.rows.set(a.ids[0], at)
-			}
-			if !errors.Is(err, pgx.ErrNoRows) {
+			if debt, tried, err := s.chargeOne(ctx, c, a); tried {
 				return []int64{debt}, err
 			}
-			s.buckets.rows.forget(a.ids[0])
 		}
 		rows, err := c.Query(ctx, s.sql(chargeBuckets), uuids(a.ids), a.intervals, a.costs, a.capacities)
 		if err != nil {
 			return nil, err
 		}
 		defer rows.Close()
+		var at pgtype.TID
 		debts := make([]int64, len(a.ids))
 		for i := range debts {
 			debts[i] = unmade
@@ -152,12 +142,51 @@ func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]
 			}
 			debts[i] = debt
 		}
-		// Where several processes charge a bucket, it is no use to go on trying.
-		if err := rows.Err(); err == nil && len(debts) == 1 && debts[0] != unmade && !known && rand.N(16) == 0 {
+		if rows.Err() == nil && len(debts) == 1 && debts[0] != unmade {
 			s.buckets.rows.set(a.ids[0], at)
 		}
 		return debts, rows.Err()
 	}
+}
+
+// chargeNewest waits for other transactions that change the row. It returns NULL if there is no row,
+// or it does not take the charge.
+const chargeNewest = "SELECT debt FROM lk.charge_newest_1($1, $2, $3, $4)"
+
+// chargeOne makes a charge to a bucket of which this process knows that it has a row; tried is false
+// if it does not know. Calls that know the place of the row go one after the other: the server would
+// have them wait, and then not find the row where it was. Where another process charges the bucket as
+// well, the place is of little use.
+func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int64, tried bool, err error) {
+	id := a.ids[0]
+	at, known := s.buckets.rows.get(id)
+	if !known {
+		return 0, false, nil
+	}
+	if at.Valid {
+		if end, ok := s.buckets.rows.turn(id); ok {
+			defer end()
+			at, _ = s.buckets.rows.get(id)
+		} else {
+			at = pgtype.TID{}
+		}
+	}
+	if at.Valid || rand.N(16) == 0 {
+		err = c.QueryRow(ctx, s.sql(chargeKnown), id, a.intervals[0], a.costs[0], a.capacities[0], at).Scan(&debt, &at)
+		if err == nil {
+			s.buckets.rows.set(id, at)
+		}
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return debt, true, err
+		}
+	}
+	var newest *int64
+	err = c.QueryRow(ctx, s.sql(chargeNewest), id, a.intervals[0], a.costs[0], a.capacities[0]).Scan(&newest)
+	if err != nil || newest == nil {
+		return unmade, true, err
+	}
+	s.buckets.rows.set(id, pgtype.TID{})
+	return *newest, true, nil
 }
 
 func (s *Store) chargeTogether(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error) {

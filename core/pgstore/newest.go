@@ -3,6 +3,7 @@ package pgstore
 import (
 	"encoding/binary"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -26,9 +27,10 @@ type rowPlaces [1024]rowPlace
 
 type rowPlace struct {
 	mu    sync.Mutex
+	turn  chan struct{} // has an element while a call has the turn; nil until the first one
 	key   [16]byte
 	known bool
-	at    pgtype.TID // NULL if it is not known
+	at    pgtype.TID // NULL if it is not known, or another process writes the row as well
 }
 
 func (p *rowPlaces) of(key [16]byte) *rowPlace {
@@ -61,5 +63,34 @@ func (p *rowPlaces) forget(key [16]byte) {
 	defer r.mu.Unlock()
 	if r.key == key {
 		r.known = false
+	}
+}
+
+// maxTurn is how long a call waits for its turn: one whose connection hangs stops no others.
+const maxTurn = 10 * time.Millisecond
+
+// turn waits until no other call has the turn of a key, and returns what ends it. It reports false if
+// that takes too long.
+func (p *rowPlaces) turn(key [16]byte) (end func(), ok bool) {
+	r := p.of(key)
+	r.mu.Lock()
+	if r.turn == nil {
+		r.turn = make(chan struct{}, 1)
+	}
+	turn := r.turn
+	r.mu.Unlock()
+	end = func() { <-turn }
+	select {
+	case turn <- struct{}{}:
+		return end, true
+	default:
+	}
+	timeout := time.NewTimer(maxTurn)
+	defer timeout.Stop()
+	select {
+	case turn <- struct{}{}:
+		return end, true
+	case <-timeout.C:
+		return nil, false
 	}
 }

@@ -2,8 +2,9 @@
 --
 -- Each statement that charges buckets goes once over their ids in order, locks the rows that there are, and adds those
 -- that are missing: so statements never wait for each other in a circle. An INSERT with ON CONFLICT makes ordinary charges,
--- by itself those that are made one by one, in charge_together_1 those of decisions about several buckets. take_tokens_1
--- makes all others, and says why those were not made.
+-- by itself those that are made one by one, in charge_together_1 those of decisions about several buckets. A plain UPDATE
+-- or charge_newest_1 makes the charges of a batch that are all to one bucket. take_tokens_1 makes all others, and says why
+-- those were not made.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS lk.buckets (
   id uuid PRIMARY KEY,
@@ -37,6 +38,21 @@ DECLARE
   since bigint := now - CASE WHEN now < begins THEN begins WHEN now < ends THEN ends ELSE next END;
 BEGIN
   RETURN now - ((since % two) + two) % two + two;
+END $$;
+
+-- Makes one ordinary charge if the bucket has a row, and returns the debt: see chargeNewest in decisions.go. The update
+-- begins when the row is locked, so that it sees the newest version, which is passed on by its place.
+CREATE OR REPLACE FUNCTION lk.charge_newest_1(bucket uuid, my_interval bigint, my_cost bigint, my_capacity bigint, OUT debt bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+  place tid;
+BEGIN
+  SELECT b.ctid FROM lk.buckets b WHERE b.id >= bucket AND b.id <= bucket ORDER BY b.id DESC LIMIT 1 FOR NO KEY UPDATE INTO place;
+  UPDATE lk.buckets b SET debt = greatest(b.debt, lk.now_us() * 1000) + my_cost, interval = my_interval,
+      cost = greatest(b.debt - lk.now_us() * 1000, 0) + my_cost
+    WHERE b.id = bucket AND b.ctid = place AND b.ends IS NULL AND b.held IS NULL AND (b.interval = my_interval OR b.debt <= lk.now_us() * 1000)
+      AND greatest(b.debt - lk.now_us() * 1000, 0) <= my_capacity - my_cost
+    RETURNING b.cost INTO charge_newest_1.debt;
 END $$;
 
 -- Makes ordinary charges, each to another bucket, or none of them, and returns the debts: see chargeBuckets in
