@@ -93,7 +93,8 @@ func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.Lea
 }
 
 func (s *Store) page(ctx context.Context, c *pgx.Conn, name string, after leaseKey) (p page, err error) {
-	rows, err := c.Query(ctx, s.sql(`SELECT id FROM lk.leases WHERE name = $1 AND id > $2 AND (holder IS NOT NULL OR busy) ORDER BY id LIMIT $3`),
+	rows, err := c.Query(ctx, s.sql(`SELECT k.id FROM lk.lease_keys k JOIN lk.leases l ON l.id = k.id
+		WHERE k.name = $1 AND k.id > $2 AND (l.holder IS NOT NULL OR l.busy) ORDER BY k.id LIMIT $3`),
 		[]byte(name), after, listPage)
 	if err != nil {
 		return p, err

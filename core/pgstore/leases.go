@@ -103,22 +103,9 @@ func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, key le
 	return reply, err
 }
 
-// acquireFree grants a key without holds, waiters and tombstones, and returns no row for any other.
-// The clock and the conditions are looked at when the row is locked.
-const acquireFree = `INSERT INTO lk.leases AS l
-  (id, name, key, holder, process, ttl, weight, label, fence, first, last, ends, since, place, untaken)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, n.t + $9 - 1, n.t, n.t + $9 - 1, n.t + $6, n.t, 0, false FROM (SELECT lk.now_us() AS t) n
-ON CONFLICT (id) DO UPDATE SET
-  holder = excluded.holder, process = excluded.process, ttl = excluded.ttl, weight = excluded.weight, label = excluded.label,
-  place = 0, untaken = false, (fence, first, last, ends, since) = (
-    SELECT f.last, f.first, f.last, f.t + $6, f.t FROM (
-      SELECT n.t, greatest(l.fence + 1, n.t) AS first, CASE WHEN l.fence < n.t THEN n.t + $9 - 1 ELSE l.fence + 1 END AS last
-      FROM (SELECT lk.now_us() AS t) n) f)
-WHERE l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
-RETURNING l.first, l.last, l.ctid`
-
-// acquireKnown is acquireFree for a key that has a row, which it also returns no row for if another
-// transaction changes it.
+// acquireKnown grants a key without holds, waiters and tombstones. It returns no row for any other,
+// for one that has no row, and for one that another transaction changes. The clock and the conditions
+// are looked at when the row is locked.
 var acquireKnown = `UPDATE lk.leases AS l SET
   holder = $2, process = $3, ttl = $4, weight = $5, label = $6, place = 0, untaken = false, (fence, first, last, ends, since) = (
     SELECT f.last, f.first, f.last, f.t + $4, f.t FROM (
@@ -127,18 +114,23 @@ var acquireKnown = `UPDATE lk.leases AS l SET
 WHERE l.id = $1 AND l.ctid = ` + newestOf("lk.leases", "$8") + ` AND l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
 RETURNING l.first, l.last, l.ctid`
 
+// acquireFree is acquireKnown for a key that may have no row.
+var acquireFree = `WITH made AS (INSERT INTO lk.lease_keys (id, name, key) VALUES ($1, $9, $10) ON CONFLICT DO NOTHING RETURNING id),
+  fresh AS (INSERT INTO lk.leases AS l (id, holder, process, ttl, weight, label, fence, first, last, ends, since, place, untaken)
+    SELECT m.id, $2, $3, $4, $5, $6, n.t + $7 - 1, n.t, n.t + $7 - 1, n.t + $4, n.t, 0, false FROM made m, (SELECT lk.now_us() AS t) n
+    RETURNING l.first, l.last, l.ctid),
+  known AS (` + acquireKnown + `)
+SELECT * FROM fresh UNION ALL SELECT * FROM known`
+
 func (s *Store) acquireFree(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
-	text, args := s.sql(acquireFree), []any{key, []byte(req.Name), s.shown(req.Key)}
+	text := acquireKnown
 	at, known := s.rows.get(key)
-	if known {
-		text, args = s.sql(acquireKnown), []any{key}
-	}
-	args = append(args, req.ID, s.listener.inbox, req.TTL.Microseconds(), req.Weight, []byte(req.Label), int64(req.Fences))
-	if known {
-		args = append(args, at)
+	args := []any{key, req.ID, s.listener.inbox, req.TTL.Microseconds(), req.Weight, []byte(req.Label), int64(req.Fences), at}
+	if !known {
+		text, args = acquireFree, append(args, []byte(req.Name), s.shown(req.Key))
 	}
 	r.Outcome, r.Sent, r.TTL = store.Granted, time.Now(), req.TTL
-	if err = c.QueryRow(ctx, text, args...).Scan(&r.Fence, &r.LastFence, &at); err == nil {
+	if err = c.QueryRow(ctx, s.sql(text), args...).Scan(&r.Fence, &r.LastFence, &at); err == nil {
 		s.rows.set(key, at)
 	} else {
 		s.rows.forget(key)

@@ -15,9 +15,16 @@ import (
 )
 
 // pages returns how many pages of tables and indexes a statement reads: the median of several times,
-// since a version that begins a new page is added to the index, which compares it with all others.
-// It undoes what the statement does.
+// since a version that begins a new page is added to the index, and a unique one compares it with all
+// others. It undoes what the statement does.
 func pages(t *testing.T, s *Store, text string, args ...any) int {
+	t.Helper()
+	read := pagesOf(t, s, 15, text, args...)
+	return read[len(read)/2]
+}
+
+// pagesOf returns how many pages a statement reads, for so many times, from the least to the most.
+func pagesOf(t *testing.T, s *Store, times int, text string, args ...any) []int {
 	t.Helper()
 	conn, err := s.pool.Acquire(t.Context())
 	must(t, err)
@@ -25,7 +32,7 @@ func pages(t *testing.T, s *Store, text string, args ...any) int {
 	tx, err := conn.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	read := make([]int, 15)
+	read := make([]int, times)
 	for i := range read {
 		var plan []byte
 		must(t, tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+s.sql(text), args...).Scan(&plan))
@@ -39,7 +46,7 @@ func pages(t *testing.T, s *Store, text string, args ...any) int {
 		read[i] = explained[0].Plan.Hit + explained[0].Plan.Read
 	}
 	slices.Sort(read)
-	return read[len(read)/2]
+	return read
 }
 
 // openOldTransaction begins a transaction with a snapshot, which the returned function ends.
@@ -101,6 +108,10 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 			t.Errorf("%s reads %d pages, want at most %d", name, n, few)
 		}
 	}
+	read := pagesOf(t, s, 100, "UPDATE lk.leases SET place = place + 1 WHERE id = $1 AND ctid = "+newestOf("lk.leases", "$2"), key, none)
+	if n := read[len(read)-1]; n > 2*few {
+		t.Errorf("a version of the lock that begins a new page reads %d pages, want at most %d", n, 2*few)
+	}
 	for _, table := range []string{"lk.leases", "lk.buckets"} { // a search by the key does not
 		if n := pages(t, s, "SELECT FROM "+table+" WHERE id >= $1", [16]byte{}); n <= few {
 			t.Errorf("%s has %d pages: too few to show anything", table, n)
@@ -131,7 +142,7 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 		FROM lk.leases l, generate_series(1, 3000)`)
 	cycle("hot")
 	var key [16]byte
-	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.leases WHERE key = $1"), []byte("hot")).Scan(&key))
+	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.lease_keys WHERE key = $1"), []byte("hot")).Scan(&key))
 	run("DELETE FROM lk.leases WHERE id <> $1", key)
 	end := openOldTransaction(t, s)
 	for range 2 {

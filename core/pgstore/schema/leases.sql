@@ -9,10 +9,17 @@
 -- than if it had come later: a hold ends when it expires, a place is queued anew at its number. What comes after it in
 -- the log is lost as well.
 
-CREATE TABLE IF NOT EXISTS lk.leases (
+-- Each key has one row here and one in lk.leases, which are added together and deleted together. The index of lk.leases is
+-- not a unique one: that would compare each version of a hot row with all earlier ones that an old transaction keeps.
+CREATE TABLE IF NOT EXISTS lk.lease_keys (
   id uuid PRIMARY KEY,                      -- the digest of name and key
   name bytea NOT NULL,
-  key bytea,                                -- null if it is secret
+  key bytea                                 -- null if it is secret
+);
+CREATE INDEX IF NOT EXISTS lease_keys_by_name ON lk.lease_keys (name, id);
+
+CREATE TABLE IF NOT EXISTS lk.leases (
+  id uuid NOT NULL,
   fence bigint NOT NULL DEFAULT 0,          -- the largest so far
   busy boolean NOT NULL DEFAULT false,      -- it has rows in lk.lease_holds or lk.lease_places
   late bigint NOT NULL DEFAULT 0,           -- until when there are tombstones
@@ -36,7 +43,8 @@ CREATE TABLE IF NOT EXISTS lk.leases (
   cutoff bigint NOT NULL DEFAULT 0,         -- the time of the last grant that ran out without being taken up
   stale bigint NOT NULL DEFAULT 0           -- when to look for processes that are gone
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX IF NOT EXISTS leases_by_name ON lk.leases (name, id);
+CREATE INDEX IF NOT EXISTS leases_by_id ON lk.leases (id);
+ALTER TABLE lk.leases REPLICA IDENTITY FULL; -- a publication of all tables would not let it be changed otherwise
 
 CREATE TABLE IF NOT EXISTS lk.lease_holds (
   lease uuid NOT NULL,
@@ -190,7 +198,8 @@ BEGIN
     IF step <> 'acquire' AND NOT late THEN
       RETURN r;
     END IF;
-    INSERT INTO lk.leases (id, name, key) VALUES (my_key, my_name, my_text) ON CONFLICT DO NOTHING;
+    WITH made AS (INSERT INTO lk.lease_keys (id, name, key) VALUES (my_key, my_name, my_text) ON CONFLICT DO NOTHING RETURNING id)
+      INSERT INTO lk.leases (id) SELECT m.id FROM made m;
   END LOOP;
   t := lk.now_us();
   IF NOT l.busy THEN
@@ -677,8 +686,9 @@ LANGUAGE sql AS $$
       UNION ALL
       SELECT h.lease, h.first, h.last, h.weight, h.label, h.since, least(h.ends, n.t + h.ttl)
         FROM lk.lease_holds h, now n WHERE h.lease = ANY (keys) AND h.ends > n.t)
-  SELECT l.id, 'key', l.key, 0::bigint, l.places::bigint, coalesce((SELECT sum(h.weight) FROM held h WHERE h.lease = l.id), 0)::bigint,
-      0, NULL::bytea, 0::bigint, 0::bigint FROM lk.leases l WHERE l.id = ANY (keys)
+  SELECT l.id, 'key', k.key, 0::bigint, l.places::bigint, coalesce((SELECT sum(h.weight) FROM held h WHERE h.lease = l.id), 0)::bigint,
+      0, NULL::bytea, 0::bigint, 0::bigint
+    FROM lk.leases l JOIN lk.lease_keys k ON k.id = l.id WHERE l.id = ANY (keys)
   UNION ALL
   SELECT k.key, 'hold', NULL, h.first, h.last, h.weight, 0, h.label, greatest(n.t - h.since, 0), h.ends - n.t
     FROM now n, unnest(keys) k (key), LATERAL (SELECT * FROM held h WHERE h.lease = k.key ORDER BY h.ends LIMIT most) h

@@ -1,0 +1,102 @@
+package pgstore
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+)
+
+// A key never has two rows, nor two holders, although a sweep deletes its rows at any moment.
+func TestLeasesThatAreSwept(t *testing.T) {
+	dsn := migrated(t)
+	stores := []*Store{openTestStore(t, dsn), openTestStore(t, dsn)}
+	sweeper := stores[0]
+	stop := make(chan struct{})
+	var swept atomic.Int64
+	var sweeping sync.WaitGroup
+	for range 2 {
+		sweeping.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				// Keys that were used a moment ago count as idle. Their fences begin anew, from the clock.
+				if _, err := sweeper.pool.Exec(t.Context(), sweeper.sql(`UPDATE lk.leases SET fence = 0, number = 0, late = 0
+					WHERE ctid = ANY (ARRAY(SELECT ctid FROM lk.leases WHERE holder IS NULL AND NOT busy FOR UPDATE SKIP LOCKED))`)); err != nil {
+					t.Error(err)
+					return
+				}
+				for _, statement := range leaseSweeps {
+					if strings.Contains(statement, "lk.lease_keys") {
+						tag, err := sweeper.pool.Exec(t.Context(), sweeper.sql(statement))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						swept.Add(tag.RowsAffected())
+					}
+				}
+			}
+		})
+	}
+	end := sync.OnceFunc(func() { close(stop); sweeping.Wait() })
+	defer end()
+
+	var holders [4]atomic.Int32
+	var locking sync.WaitGroup
+	for worker := range 8 {
+		locker, err := lock.New(stores[worker%2], "jobs")
+		must(t, err)
+		t.Cleanup(func() { _ = locker.Close() })
+		locking.Go(func() {
+			for i := range 150 {
+				key := (worker + i) % len(holders)
+				lease, err := locker.Lock(t.Context(), fmt.Sprint(key))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := holders[key].Add(1); n != 1 {
+					t.Errorf("key %d has %d holders", key, n)
+				}
+				holders[key].Add(-1)
+				if err := lease.Unlock(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	locking.Wait()
+	end()
+	if swept.Load() == 0 {
+		t.Error("no key was swept")
+	}
+	var odd int
+	must(t, sweeper.pool.QueryRow(t.Context(), sweeper.sql(`SELECT count(*) FROM (SELECT id, count(*) AS n FROM lk.leases GROUP BY id) l
+		FULL JOIN lk.lease_keys k ON k.id = l.id WHERE l.n IS DISTINCT FROM 1 OR k.id IS NULL`)).Scan(&odd))
+	if odd > 0 {
+		t.Errorf("%d keys have not one row in each table", odd)
+	}
+}
+
+// A publication of all tables, as change data capture makes one, does not keep locks from being used.
+func TestAPublicationOfAllTables(t *testing.T) {
+	s := newTestStore(t)
+	_, err := s.pool.Exec(t.Context(), "CREATE PUBLICATION everything FOR ALL TABLES")
+	must(t, err)
+	locker, err := lock.New(s, "jobs")
+	must(t, err)
+	t.Cleanup(func() { _ = locker.Close() })
+	for range 3 {
+		lease, err := locker.Lock(t.Context(), "7")
+		must(t, err)
+		must(t, lease.Unlock(t.Context()))
+	}
+}
