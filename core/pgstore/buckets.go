@@ -71,28 +71,34 @@ func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...st
 	}
 	times := max(r.AtMost, 1)
 	if len(more) > 0 {
-		return s.takeTokens(ctx, times, false, &r, more)
+		return s.takeTokens(ctx, times, anything, &r, more)
 	}
-	denial, pending, denied := s.buckets.denials.Lookup(r.Limiter, r.Key, r.Charges)
+	remembered, pending, denied := s.buckets.denials.Lookup(r.Limiter, r.Key, r.Charges)
 	if denied {
-		return denial, nil
+		return remembered, nil
 	}
-	reply, err := s.takeTokens(ctx, times, pending.DeniedLately(), &r, nil)
+	expected := anything
+	if pending.StillDenied() {
+		expected = denial
+	} else if pending.DeniedLately() {
+		expected = perhapsDenial
+	}
+	reply, err := s.takeTokens(ctx, times, expected, &r, nil)
 	if err == nil {
 		pending.Store(r.Limiter, r.Key, r.Charges, &reply)
 	}
 	return reply, err
 }
 
-// takeTokens makes a decision, one that was denied lately with a look first.
+// takeTokens makes a decision.
 func (s *Store) takeTokens(
-	ctx context.Context, times int64, look bool, r *store.TokenRequest, more []store.TokenRequest,
+	ctx context.Context, times int64, expected expectation, r *store.TokenRequest, more []store.TokenRequest,
 ) (store.TakeReply, error) {
 	d, _ := s.buckets.spare.Get().(*decision)
 	if d == nil {
 		d = new(decision)
 	}
-	d.times, d.look = times, look
+	d.times, d.expected = times, expected
 	s.ask(d, r)
 	for i := range more {
 		s.ask(d, &more[i])
@@ -150,7 +156,7 @@ func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (store.T
 		return store.TakeReply{}, err
 	}
 	r.AtMost = 0
-	reply, err := s.takeTokens(ctx, settles, false, &r, nil)
+	reply, err := s.takeTokens(ctx, settles, anything, &r, nil)
 	for i := range r.Charges {
 		if r.Charges[i].Cost < 0 {
 			s.buckets.denials.Remove(r.Limiter, r.Key) // also if the outcome is unknown

@@ -63,10 +63,13 @@ func (c *testClock) pass(t rapid.TB, d time.Duration) {
 }
 
 // looking makes decisions with a look first, as those are that were denied lately.
-type looking struct{ *Store }
+type looking struct {
+	*Store
+	expected expectation
+}
 
 func (s looking) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
-	return s.takeTokens(ctx, max(r.AtMost, 1), true, &r, more)
+	return s.takeTokens(ctx, max(r.AtMost, 1), s.expected, &r, more)
 }
 
 // crowded makes each decision in a batch with others about other keys.
@@ -85,7 +88,7 @@ func (s *crowded) TakeTokens(ctx context.Context, r store.TokenRequest, more ...
 	for i := range rapid.SampledFrom([]int{0, 1, 20}).Draw(s.t, "decisions about other keys") {
 		other := r
 		other.Key = strconv.Itoa(i % 15) // the last ones about some again
-		also := &decision{times: d.times, look: i%3 == 0}
+		also := &decision{times: d.times, expected: expectation(i % 3)}
 		s.ask(also, &other)
 		batch = append(batch, also)
 	}
@@ -101,7 +104,9 @@ func TestBucketsAgainstModels(t *testing.T) {
 	s := newTestStore(t, WithoutDenialCache())
 	clock := newTestClock(t, s)
 	crowd := &crowded{Store: s}
-	for name, buckets := range map[string]store.Buckets{"": s, ", looking first": looking{s}, ", in batches": crowd} {
+	for name, buckets := range map[string]store.Buckets{
+		"": s, ", looking first": looking{s, perhapsDenial}, ", denials expected": looking{s, denial}, ", in batches": crowd,
+	} {
 		check := func(model func(t *rapid.T, pass func(time.Duration))) func(*testing.T) {
 			return rapid.MakeCheck(func(t *rapid.T) {
 				crowd.t = t
@@ -147,7 +152,10 @@ func TestABatchOfDecisions(t *testing.T) {
 				for _, name := range rapid.Permutation(names).Draw(t, "buckets")[:rapid.SampledFrom([]int{1, 1, 1, 2, 3}).Draw(t, "charges")] {
 					r.Charges = append(r.Charges, charge(name, rapid.SampledFrom([]int64{1, 1, 1, 2, 5}).Draw(t, "cost")))
 				}
-				d := &decision{times: rapid.SampledFrom([]int64{1, 1, 1, 3}).Draw(t, "times"), look: rapid.IntRange(0, 3).Draw(t, "look") == 0}
+				d := &decision{
+					times:    rapid.SampledFrom([]int64{1, 1, 1, 3}).Draw(t, "times"),
+					expected: rapid.SampledFrom([]expectation{anything, anything, perhapsDenial, denial}).Draw(t, "expected"),
+				}
 				s.ask(d, &r)
 				batch, requests = append(batch, d), append(requests, r)
 			}

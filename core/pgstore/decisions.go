@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -16,12 +17,21 @@ import (
 // decision is a decision, or a settlement, that may be batched with others.
 type decision struct {
 	batch.Queued
-	times   int64           // how often the costs are charged at most, or settles
-	charges []*store.Charge // of all requests
-	ids     [][16]byte      // of the charges' buckets
-	look    bool            // first, since it is likely to be denied
-	reply   store.TakeReply
+	times    int64           // how often the costs are charged at most, or settles
+	charges  []*store.Charge // of all requests
+	ids      [][16]byte      // of the charges' buckets
+	expected expectation
+	reply    store.TakeReply
 }
+
+// expectation is what a decision will probably be, by those that are remembered.
+type expectation int8
+
+const (
+	anything expectation = iota
+	perhapsDenial
+	denial // unless another process has given tokens back
+)
 
 // settles is the times of a settlement.
 const settles = 0
@@ -30,20 +40,28 @@ const settles = 0
 func (d *decision) Work() int { return len(d.ids) }
 
 // decide makes the decisions of a batch: ordinary charges in one kind of statement if they are of
-// decisions about one bucket, and in another one if not; and the other decisions, and those that
-// could not be made there, in a third. Nearly always there is only one of these.
+// decisions about one bucket, and in another one if not; those that are expected to be denied
+// in one that only reads; and the other decisions, and those that could not be made there, in a fourth.
+// Nearly always there is only one of these.
 func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 	var single, together []*sums
-	var rest []*decision
+	var looks, rest []*decision
 	for _, d := range all {
 		switch {
-		case !d.isOrdinary():
+		case d.expected == denial && d.isOrdinary() && len(d.ids) == 1:
+			looks = append(looks, d)
+		case d.expected != anything || !d.isOrdinary():
 			rest = append(rest, d)
 		case len(d.ids) == 1:
 			single, rest = addUp(single, rest, d)
 		default:
 			together, rest = addUp(together, rest, d)
 		}
+	}
+	if len(looks) > 0 {
+		debts, err := run(ctx, s, step{operation: opTakeTokens}, s.findDenied(looks))
+		replied = err == nil
+		rest = append(rest, deny(looks, debts, err)...)
 	}
 	charge := func(some []*sums, statement func(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error)) {
 		for _, k := range some {
@@ -89,7 +107,7 @@ func (d *decision) isOrdinary() bool {
 			return false
 		}
 	}
-	return d.times == 1 && !d.look
+	return d.times == 1
 }
 
 // chargeBuckets makes ordinary charges, each to another bucket: those whose bucket has room, is not
@@ -147,6 +165,59 @@ func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]
 		}
 		return debts, rows.Err()
 	}
+}
+
+// findDenied returns the numbers of the ordinary charges that their buckets have no room for, and the
+// debts.
+const findDenied = `SELECT c.n, b.debt - n.t
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS c (id, interval, cost, capacity, n)
+  JOIN lk.buckets b ON b.id = c.id, (SELECT lk.now_us() * 1000 AS t) n
+WHERE b.ends IS NULL AND b.held IS NULL AND b.interval = c.interval AND b.debt - n.t > c.capacity - c.cost`
+
+// findDenied returns the debts of the decisions that are to be denied, by their numbers.
+func (s *Store) findDenied(all []*decision) func(ctx context.Context, c *pgx.Conn) (map[int]int64, error) {
+	n := len(all)
+	a := sumArgs{make([][16]byte, n), make([]int64, n), make([]int64, n), make([]int64, n)}
+	for i, d := range all {
+		c := d.charges[0]
+		a.ids[i], a.intervals[i], a.costs[i], a.capacities[i] = d.ids[0], int64(c.Interval), int64(c.Cost), int64(c.Capacity)
+	}
+	return func(ctx context.Context, c *pgx.Conn) (map[int]int64, error) {
+		rows, err := c.Query(ctx, s.sql(findDenied), uuids(a.ids), a.intervals, a.costs, a.capacities)
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		debts := make(map[int]int64, n)
+		for rows.Next() {
+			var number int
+			var debt int64
+			if err := rows.Scan(&number, &debt); err != nil {
+				return nil, err
+			}
+			debts[number-1] = debt
+		}
+		return debts, rows.Err()
+	}
+}
+
+// deny ends the decisions that are denied, given their debts, or all of them with an error, and
+// returns the others.
+func deny(all []*decision, debts map[int]int64, err error) (left []*decision) {
+	for i, d := range all {
+		debt, denied := debts[i]
+		switch {
+		case err != nil:
+			d.Finish(err)
+		case !denied:
+			left = append(left, d)
+		default:
+			d.reply = store.TakeReply{Debts: store.MakeDebts(1)}
+			d.reply.Debts.Set(0, d.charges[0].Debt(time.Duration(debt)))
+			d.Finish(nil)
+		}
+	}
+	return left
 }
 
 // chargeNewest waits for other transactions that change the row. It returns NULL if there is no row,

@@ -19,9 +19,11 @@ import (
 // stays until its period ends by the clock of the server.
 
 const (
-	// denialTTL bounds the life of an entry, so that resets, and settlements that give back, by
+	// denialTTL bounds how long an entry is served, so that resets, and settlements that give back, by
 	// other processes are seen.
 	denialTTL = time.Second
+	// knownFor is how long an entry is kept, to tell what the server will probably say.
+	knownFor = denialTTL + denialTTL/2
 	// clockStep is the resolution of servers' clocks: a debt there shrinks in steps, by up to one
 	// more or one less than the elapsed time.
 	clockStep = time.Microsecond
@@ -79,9 +81,9 @@ func (d *Cache) sweepLater() {
 	switch {
 	case d.ended:
 	case d.timer == nil:
-		d.timer = time.AfterFunc(denialTTL, d.sweep)
+		d.timer = time.AfterFunc(knownFor, d.sweep)
 	default:
-		d.timer.Reset(denialTTL)
+		d.timer.Reset(knownFor)
 	}
 }
 
@@ -136,10 +138,11 @@ func (d *Cache) Lookup(limiter, key string, charges []store.Charge) (store.TakeR
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	e := shard.table.Get(denialKey{limiter, key}, int64(now))
-	if e != nil && e.Value.holdsFor(charges, now) {
+	holds := e != nil && e.Value.holdsFor(charges, now)
+	if holds && now < e.Value.sentAt+denialTTL {
 		return e.Value.replyAt(now), Pending{}, true
 	}
-	return store.TakeReply{}, Pending{d, shard, now, shard.resets.Load(), e != nil}, false
+	return store.TakeReply{}, Pending{d, shard, now, shard.resets.Load(), e != nil, holds}, false
 }
 
 // Pending is a decision in flight.
@@ -149,11 +152,15 @@ type Pending struct {
 	sentAt time.Duration
 	resets uint64
 	denied bool
+	holds  bool
 }
 
-// DeniedLately reports whether the last decision about the key that the cache knows was a denial,
-// within the last second.
+// DeniedLately reports whether the last decision about the key that the cache knows was a denial.
 func (q Pending) DeniedLately() bool { return q.denied }
+
+// StillDenied reports whether the server will deny the request, unless another process has reset or
+// settled the key since the last denial.
+func (q Pending) StillDenied() bool { return q.holds }
 
 // Store caches a denial, unless the key may have been reset since, or the cache is full.
 func (q Pending) Store(limiter, key string, charges []store.Charge, reply *store.TakeReply) {
@@ -162,7 +169,7 @@ func (q Pending) Store(limiter, key string, charges []store.Charge, reply *store
 	}
 	now := q.cache.now()
 	kept := denial{charges: charges, debts: reply.Debts, held: reply.Held, sentAt: q.sentAt, repliedAt: now}
-	expires := int64(q.sentAt + denialTTL)
+	expires := int64(q.sentAt + knownFor)
 	id := denialKey{limiter, key}
 	q.shard.mu.Lock()
 	defer q.shard.mu.Unlock()

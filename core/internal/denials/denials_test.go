@@ -118,3 +118,35 @@ func TestSoManyDenialsAreRemembered(t *testing.T) {
 		}
 	})
 }
+
+// A denial is served for a second, and tells for a while longer what the server will say.
+func TestAnOldDenialIsExpectedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d Cache
+		d.Init()
+		defer d.Stop()
+		charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
+		_, q, _ := d.Lookup("api", "k", charges)
+		if q.StillDenied() {
+			t.Error("a denial of an unknown key is expected")
+		}
+		denied := store.TakeReply{Debts: store.OneDebt(time.Hour)}
+		q.Store("api", "k", charges, &denied)
+		time.Sleep(denialTTL - 1)
+		if _, _, known := d.Lookup("api", "k", charges); !known {
+			t.Error("it is served for less than a second")
+		}
+		time.Sleep(1)
+		if _, q, known := d.Lookup("api", "k", charges); known || !q.StillDenied() {
+			t.Errorf("after a second it is served: %v, expected: %v", known, q.StillDenied())
+		}
+		cheap := []store.Charge{{Cost: time.Millisecond, Capacity: time.Hour}}
+		if _, q, _ := d.Lookup("api", "k", cheap); q.StillDenied() || !q.DeniedLately() {
+			t.Error("a denial is expected of what has room")
+		}
+		time.Sleep(knownFor - denialTTL)
+		if _, q, _ := d.Lookup("api", "k", charges); q.StillDenied() || q.DeniedLately() {
+			t.Error("it is known for ever")
+		}
+	})
+}
