@@ -15,5 +15,5 @@ var leaseSweeps = []string{
 		WHERE NOT busy AND (holder IS NULL OR ends < lk.now_us() - 3600000000)
 			AND greatest(fence, number, late) < lk.now_us() - 3600000000 AND (NOT bound OR pg_try_advisory_xact_lock(lk.bind_key_1(id)))
 		LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING id)
-	DELETE FROM lk.lease_keys k USING idle i WHERE k.id = i.id`,
+	DELETE FROM lk.lease_keys WHERE id = ANY (ARRAY(SELECT k.id FROM lk.lease_keys k JOIN idle i ON i.id = k.id FOR UPDATE OF k SKIP LOCKED))`,
 }

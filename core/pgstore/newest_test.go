@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -101,6 +103,7 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 		"release":                 pages(t, s, releaseOnly, key, "id", int64(1), none),
 		"the next step":           pages(t, s, "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1)", key),
 		"charge":                  pages(t, s, chargeKnown, bucket, int64(1000), int64(1000), int64(1e12), none),
+		"charge, and wait":        pages(t, s, chargeNewest, bucket, int64(1000), int64(1000), int64(1e12)),
 		"the lock in its place":   pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, place(&s.rows, key)),
 		"the bucket in its place": pages(t, s, "SELECT "+newestOf("lk.buckets", "$2"), bucket, place(&s.buckets.rows, bucket)),
 	} {
@@ -118,6 +121,28 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 		}
 	}
 	end()
+}
+
+// A call that hangs keeps others of its key from taking turns for a moment only.
+func TestCallsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rows rowPlaces
+		key := [16]byte{1}
+		end, ok := rows.turn(key)
+		if !ok {
+			t.Fatal("the first call has no turn")
+		}
+		began := time.Now()
+		if _, ok := rows.turn(key); ok || time.Since(began) != maxTurn {
+			t.Errorf("a second turn: %v, after %v", ok, time.Since(began))
+		}
+		time.AfterFunc(maxTurn/2, end)
+		next, ok := rows.turn(key)
+		if !ok {
+			t.Fatal("no turn after the end of the first")
+		}
+		next()
+	})
 }
 
 // The newest version of a hot row is found in its place also where the table has room in front of

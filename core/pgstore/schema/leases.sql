@@ -9,8 +9,9 @@
 -- than if it had come later: a hold ends when it expires, a place is queued anew at its number. What comes after it in
 -- the log is lost as well.
 
--- Each key has one row here and one in lk.leases, which are added together and deleted together. The index of lk.leases is
--- not a unique one: that would compare each version of a hot row with all earlier ones that an old transaction keeps.
+-- A key has one row here, and at most one in lk.leases: who adds that has added or locked this one in the same transaction.
+-- The index of lk.leases is not a unique one, which would compare each version of a hot row with all earlier ones that an
+-- old transaction keeps.
 CREATE TABLE IF NOT EXISTS lk.lease_keys (
   id uuid PRIMARY KEY,                      -- the digest of name and key
   name bytea NOT NULL,
@@ -198,8 +199,8 @@ BEGIN
     IF step <> 'acquire' AND NOT late THEN
       RETURN r;
     END IF;
-    WITH made AS (INSERT INTO lk.lease_keys (id, name, key) VALUES (my_key, my_name, my_text) ON CONFLICT DO NOTHING RETURNING id)
-      INSERT INTO lk.leases (id) SELECT m.id FROM made m;
+    INSERT INTO lk.lease_keys (id, name, key) VALUES (my_key, my_name, my_text) ON CONFLICT (id) DO UPDATE SET name = excluded.name; -- locks it
+    INSERT INTO lk.leases (id) SELECT my_key WHERE NOT EXISTS (SELECT FROM lk.leases s WHERE s.id = my_key);
   END LOOP;
   t := lk.now_us();
   IF NOT l.busy THEN
@@ -429,7 +430,8 @@ BEGIN
     END IF;
     l.fence := g.last;
     grants := grants || g;
-    DELETE FROM lk.lease_places s WHERE s.lease = my_key AND s.id = w.id;
+    DELETE FROM lk.lease_places s -- with all columns of both indexes: neither passes places that have left
+      WHERE s.lease = my_key AND s.reserve = w.reserve AND s.place = w.place AND s.id = w.id;
     l.places := l.places - 1;
     l.used := l.used + w.weight;
     ahead := ahead + w.weight;
