@@ -234,15 +234,16 @@ func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int
 	if !known {
 		return 0, false, nil
 	}
+	late := false // for its turn: the place is not used, nor given up
 	if at.Valid {
 		if end, ok := s.buckets.rows.turn(id); ok {
 			defer end()
 			at, _ = s.buckets.rows.get(id)
 		} else {
-			at = pgtype.TID{}
+			late = true
 		}
 	}
-	if at.Valid || rand.N(16) == 0 {
+	if !late && (at.Valid || rand.N(16) == 0) {
 		err = c.QueryRow(ctx, s.sql(chargeKnown), id, a.intervals[0], a.costs[0], a.capacities[0], at).Scan(&debt, &at)
 		if err == nil {
 			s.buckets.rows.set(id, at)
@@ -256,7 +257,9 @@ func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int
 	if err != nil || newest == nil {
 		return unmade, true, err
 	}
-	s.buckets.rows.set(id, pgtype.TID{})
+	if !late {
+		s.buckets.rows.set(id, pgtype.TID{})
+	}
 	return *newest, true, nil
 }
 
