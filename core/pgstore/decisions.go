@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -220,46 +219,37 @@ func deny(all []*decision, debts map[int]int64, err error) (left []*decision) {
 	return left
 }
 
-// chargeNewest waits for other transactions that change the row. It returns NULL if there is no row,
+// chargeNewest waits for other transactions that change the row. It returns NULLs if there is no row,
 // or it does not take the charge.
-const chargeNewest = "SELECT debt FROM lk.charge_newest_1($1, $2, $3, $4)"
+const chargeNewest = "SELECT debt, place FROM lk.charge_newest_1($1, $2, $3, $4)"
 
 // chargeOne makes a charge to a bucket of which this process knows that it has a row; tried is false
-// if it does not know. Calls that know the place of the row go one after the other: the server would
-// have them wait, and then not find the row where it was. Where another process charges the bucket as
-// well, the place is of little use.
+// if it does not know. Calls for a row take turns: the server would have them wait, and then not find
+// the row where it was.
 func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int64, tried bool, err error) {
-	id := a.ids[0]
-	at, known := s.buckets.rows.get(id)
-	if !known {
+	id, rows := a.ids[0], &s.buckets.rows
+	if _, known := rows.get(id); !known {
 		return 0, false, nil
 	}
-	late := false // for its turn: the place is not used, nor given up
-	if at.Valid {
-		if end, ok := s.buckets.rows.turn(id); ok {
-			defer end()
-			at, _ = s.buckets.rows.get(id)
-		} else {
-			late = true
-		}
-	}
-	if !late && (at.Valid || rand.N(16) == 0) {
+	end, inTurn := rows.turn(id)
+	if inTurn {
+		defer end()
+		at, _ := rows.get(id)
 		err = c.QueryRow(ctx, s.sql(chargeKnown), id, a.intervals[0], a.costs[0], a.capacities[0], at).Scan(&debt, &at)
 		if err == nil {
-			s.buckets.rows.set(id, at)
+			rows.set(id, at)
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return debt, true, err
 		}
 	}
 	var newest *int64
-	err = c.QueryRow(ctx, s.sql(chargeNewest), id, a.intervals[0], a.costs[0], a.capacities[0]).Scan(&newest)
+	var at pgtype.TID
+	err = c.QueryRow(ctx, s.sql(chargeNewest), id, a.intervals[0], a.costs[0], a.capacities[0]).Scan(&newest, &at)
 	if err != nil || newest == nil {
 		return unmade, true, err
 	}
-	if !late {
-		s.buckets.rows.set(id, pgtype.TID{})
-	}
+	rows.move(id, at, inTurn)
 	return *newest, true, nil
 }
 

@@ -86,7 +86,7 @@ func TestLeasesThatAreSwept(t *testing.T) {
 	}
 }
 
-// A lease that somebody deletes by hand is free.
+// A lock whose row an administrator has deleted can be acquired.
 func TestALeaseThatIsDeleted(t *testing.T) {
 	s := newTestStore(t)
 	locker, err := lock.New(s, "jobs")

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -26,11 +27,12 @@ func newestOf(table, place string) string {
 type rowPlaces [1024]rowPlace
 
 type rowPlace struct {
-	mu    sync.Mutex
-	turn  chan struct{} // has an element while a call has the turn; nil until the first one
-	key   [16]byte
-	known bool
-	at    pgtype.TID // NULL if it is not known, or another process writes the row as well
+	mu     sync.Mutex
+	turn   chan struct{} // has an element while a call has the turn; nil until the first one
+	key    [16]byte
+	known  bool
+	at     pgtype.TID // NULL if it is not known
+	misses int        // calls in a row that did not find it there
 }
 
 func (p *rowPlaces) of(key [16]byte) *rowPlace {
@@ -53,7 +55,24 @@ func (p *rowPlaces) set(key [16]byte, at pgtype.TID) {
 	r := p.of(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.key, r.known, r.at = key, true, at
+	r.key, r.known, r.at, r.misses = key, true, at, 0
+}
+
+// move records the place of a key's row that a call has found elsewhere, or has looked for without
+// its turn.
+func (p *rowPlaces) move(key [16]byte, at pgtype.TID, missed bool) {
+	r := p.of(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.key != key:
+		return
+	case missed:
+		r.misses++
+	case r.misses >= maxMisses && rand.N(16) == 0: // the other process may have ended
+		r.misses = 0
+	}
+	r.at = at
 }
 
 // forget records that a key may have no row.
@@ -66,19 +85,27 @@ func (p *rowPlaces) forget(key [16]byte) {
 	}
 }
 
-// maxTurn is how long a call waits for its turn: one whose connection hangs stops no others.
-const maxTurn = 10 * time.Millisecond
+const (
+	// maxTurn is how long a call waits for its turn: one whose connection hangs stops no others.
+	maxTurn = 10 * time.Millisecond
+	// maxMisses in a row show that another process writes the row as well. A single one may be due to
+	// a call of this process that did not wait for its turn.
+	maxMisses = 2
+)
 
 // turn waits until no other call has the turn of a key, and returns what ends it. It reports false if
-// that takes too long.
+// that takes too long, or turns are of no use, since another process writes the row as well.
 func (p *rowPlaces) turn(key [16]byte) (end func(), ok bool) {
 	r := p.of(key)
 	r.mu.Lock()
 	if r.turn == nil {
 		r.turn = make(chan struct{}, 1)
 	}
-	turn := r.turn
+	turn, shared := r.turn, r.key == key && r.misses >= maxMisses
 	r.mu.Unlock()
+	if shared {
+		return nil, false
+	}
 	end = func() { <-turn }
 	select {
 	case turn <- struct{}{}:

@@ -123,7 +123,8 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 	end()
 }
 
-// A call that hangs keeps others of its key from taking turns for a moment only.
+// A call that hangs keeps others of its key from taking turns for a moment only, and a process that
+// writes the row as well until it has ended.
 func TestCallsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rows rowPlaces
@@ -142,6 +143,24 @@ func TestCallsTakeTurns(t *testing.T) {
 			t.Fatal("no turn after the end of the first")
 		}
 		next()
+
+		rows.set(key, pgtype.TID{Valid: true})
+		for miss := range maxMisses {
+			if end, ok = rows.turn(key); !ok {
+				t.Fatalf("no turn after %d misses", miss)
+			}
+			rows.move(key, pgtype.TID{Valid: true}, true)
+			end()
+		}
+		if _, ok := rows.turn(key); ok {
+			t.Error("calls take turns although another process writes the row as well")
+		}
+		for range 1000 {
+			rows.move(key, pgtype.TID{Valid: true}, false)
+		}
+		if _, ok := rows.turn(key); !ok {
+			t.Error("calls never take turns again")
+		}
 	})
 }
 

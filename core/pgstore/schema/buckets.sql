@@ -40,19 +40,19 @@ BEGIN
   RETURN now - ((since % two) + two) % two + two;
 END $$;
 
--- Makes one ordinary charge if the bucket has a row, and returns the debt: see chargeNewest in decisions.go. The update
--- begins when the row is locked, so that it sees the newest version, which is passed on by its place.
-CREATE OR REPLACE FUNCTION lk.charge_newest_1(bucket uuid, my_interval bigint, my_cost bigint, my_capacity bigint, OUT debt bigint)
+-- Makes one ordinary charge if the bucket has a row, and returns the debt and the row's place: see chargeNewest in
+-- decisions.go. The update begins when the row is locked, and so sees the version that was locked.
+CREATE OR REPLACE FUNCTION lk.charge_newest_1(bucket uuid, my_interval bigint, my_cost bigint, my_capacity bigint, OUT debt bigint, OUT place tid)
 LANGUAGE plpgsql AS $$
 DECLARE
-  place tid;
+  locked tid;
 BEGIN
-  SELECT b.ctid FROM lk.buckets b WHERE b.id >= bucket AND b.id <= bucket ORDER BY b.id DESC LIMIT 1 FOR NO KEY UPDATE INTO place;
+  SELECT b.ctid FROM lk.buckets b WHERE b.id >= bucket AND b.id <= bucket ORDER BY b.id DESC LIMIT 1 FOR NO KEY UPDATE INTO locked;
   UPDATE lk.buckets b SET debt = greatest(b.debt, lk.now_us() * 1000) + my_cost, interval = my_interval,
       cost = greatest(b.debt - lk.now_us() * 1000, 0) + my_cost
-    WHERE b.id = bucket AND b.ctid = place AND b.ends IS NULL AND b.held IS NULL AND (b.interval = my_interval OR b.debt <= lk.now_us() * 1000)
+    WHERE b.id = bucket AND b.ctid = locked AND b.ends IS NULL AND b.held IS NULL AND (b.interval = my_interval OR b.debt <= lk.now_us() * 1000)
       AND greatest(b.debt - lk.now_us() * 1000, 0) <= my_capacity - my_cost
-    RETURNING b.cost INTO charge_newest_1.debt;
+    RETURNING b.cost, b.ctid INTO charge_newest_1.debt, place;
 END $$;
 
 -- Makes ordinary charges, each to another bucket, or none of them, and returns the debts: see chargeBuckets in
