@@ -39,8 +39,8 @@ const settles = 0
 func (d *decision) Work() int { return len(d.ids) }
 
 // decide makes the decisions of a batch: ordinary charges in one kind of statement if they are of
-// decisions about one bucket, and in another one if not; those that are expected to be denied
-// in one that only reads; and the other decisions, and those that could not be made there, in a fourth.
+// decisions about one bucket, and in another one if not; those that are expected to be denied in one
+// that only reads; and the other decisions, and those that could not be made there, in a fourth.
 // Nearly always there is only one of these.
 func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 	var single, together []*sums
@@ -166,8 +166,8 @@ func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]
 	}
 }
 
-// findDenied returns the numbers of the ordinary charges that their buckets have no room for, and the
-// debts.
+// findDenied returns the numbers of the ordinary charges for which their buckets have no room, and the
+// buckets' debts.
 const findDenied = `SELECT c.n, b.debt - n.t
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS c (id, interval, cost, capacity, n)
   JOIN lk.buckets b ON b.id = c.id, (SELECT lk.now_us() * 1000 AS t) n

@@ -14,29 +14,16 @@ import (
 // the same time.
 func TestLatchesThatAreSwept(t *testing.T) {
 	s := newTestStore(t)
-	var sweeping sync.WaitGroup
-	stop := make(chan struct{})
-	for range 3 {
-		sweeping.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				for _, statement := range sweeps {
-					if strings.HasPrefix(statement, "DELETE FROM lk.latches ") {
-						if _, err := s.pool.Exec(t.Context(), s.sql(statement)); err != nil {
-							t.Error(err)
-							return
-						}
-					}
+	defer keepCalling(t, 3, func() error {
+		for _, statement := range sweeps {
+			if strings.HasPrefix(statement, "DELETE FROM lk.latches ") {
+				if _, err := s.pool.Exec(t.Context(), s.sql(statement)); err != nil {
+					return err
 				}
 			}
-		})
-	}
-	defer sweeping.Wait()
-	defer close(stop)
+		}
+		return nil
+	})()
 	var counting sync.WaitGroup
 	for worker := range 4 {
 		counting.Go(func() {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/lockkeeper/lockkeeper/core/lock"
 )
 
@@ -15,37 +17,20 @@ func TestLeasesThatAreSwept(t *testing.T) {
 	dsn := migrated(t)
 	stores := []*Store{openTestStore(t, dsn), openTestStore(t, dsn)}
 	sweeper := stores[0]
-	stop := make(chan struct{})
 	var swept atomic.Int64
-	var sweeping sync.WaitGroup
-	for range 2 {
-		sweeping.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				// Keys that were used a moment ago count as idle. Their fences begin anew, from the clock.
-				if _, err := sweeper.pool.Exec(t.Context(), sweeper.sql(`UPDATE lk.leases SET fence = 0, number = 0, late = 0
-					WHERE ctid = ANY (ARRAY(SELECT ctid FROM lk.leases WHERE holder IS NULL AND NOT busy FOR UPDATE SKIP LOCKED))`)); err != nil {
-					t.Error(err)
-					return
-				}
-				for _, statement := range leaseSweeps {
-					if strings.Contains(statement, "lk.lease_keys") {
-						tag, err := sweeper.pool.Exec(t.Context(), sweeper.sql(statement))
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						swept.Add(tag.RowsAffected())
-					}
-				}
+	end := keepCalling(t, 2, func() error {
+		// Keys that were used a moment ago count as idle. Their fences begin anew, from the clock.
+		_, err := sweeper.pool.Exec(t.Context(), sweeper.sql(`UPDATE lk.leases SET fence = 0, number = 0, late = 0
+			WHERE ctid = ANY (ARRAY(SELECT ctid FROM lk.leases WHERE holder IS NULL AND NOT busy FOR UPDATE SKIP LOCKED))`))
+		for _, statement := range leaseSweeps {
+			if err == nil && strings.Contains(statement, "lk.lease_keys") {
+				var tag pgconn.CommandTag
+				tag, err = sweeper.pool.Exec(t.Context(), sweeper.sql(statement))
+				swept.Add(tag.RowsAffected())
 			}
-		})
-	}
-	end := sync.OnceFunc(func() { close(stop); sweeping.Wait() })
+		}
+		return err
+	})
 	defer end()
 
 	var holders [4]atomic.Int32

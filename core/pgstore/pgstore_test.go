@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -40,6 +41,30 @@ func openTestStore(t testing.TB, dsn string, opts ...Option) *Store {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// keepCalling calls f again and again in so many goroutines, until it fails or the test calls end, which
+// waits for them.
+func keepCalling(t *testing.T, goroutines int, f func() error) (end func()) {
+	t.Helper()
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	for range goroutines {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := f(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	return sync.OnceFunc(func() { close(stop); all.Wait() })
 }
 
 func TestPing(t *testing.T) {
