@@ -221,20 +221,19 @@ func deny(all []*decision, debts map[int]int64, err error) (left []*decision) {
 
 // chargeNewest waits for other transactions that change the row. It returns NULLs if there is no row,
 // or it does not take the charge.
-const chargeNewest = "SELECT debt, place FROM lk.charge_newest_1($1, $2, $3, $4)"
+const chargeNewest = "SELECT debt, place FROM lk.charge_newest_1($1, $2, $3, $4, $5)"
 
 // chargeOne makes a charge to a bucket of which this process knows that it has a row; tried is false
 // if it does not know. Calls for a row take turns: the server would have them wait, and then not find
 // the row where it was.
 func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int64, tried bool, err error) {
 	id, rows := a.ids[0], &s.buckets.rows
-	if _, known := rows.get(id); !known {
+	if !rows.get(id).Valid {
 		return 0, false, nil
 	}
-	end, inTurn := rows.turn(id)
-	if inTurn {
+	if end, ok := rows.turn(id); ok {
 		defer end()
-		at, _ := rows.get(id)
+		at := rows.get(id)
 		err = c.QueryRow(ctx, s.sql(chargeKnown), id, a.intervals[0], a.costs[0], a.capacities[0], at).Scan(&debt, &at)
 		if err == nil {
 			rows.set(id, at)
@@ -244,12 +243,12 @@ func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int
 		}
 	}
 	var newest *int64
-	var at pgtype.TID
-	err = c.QueryRow(ctx, s.sql(chargeNewest), id, a.intervals[0], a.costs[0], a.capacities[0]).Scan(&newest, &at)
+	at := rows.get(id)
+	err = c.QueryRow(ctx, s.sql(chargeNewest), id, a.intervals[0], a.costs[0], a.capacities[0], at).Scan(&newest, &at)
 	if err != nil || newest == nil {
 		return unmade, true, err
 	}
-	rows.move(id, at, inTurn)
+	rows.set(id, at)
 	return *newest, true, nil
 }
 

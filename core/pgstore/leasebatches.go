@@ -167,16 +167,16 @@ var releaseOnly = `UPDATE lk.leases SET holder = NULL, released = holder, releas
 WHERE id = $1 AND ctid = ` + newestOf("lk.leases", "$4") + ` AND holder = $2 AND (first = $3 OR $3 = 0) AND NOT busy AND NOT untaken
 RETURNING CASE WHEN released_held THEN 'yes' ELSE 'no' END, ctid, set_config('synchronous_commit', 'off', true)`
 
-const releaseStep = `SELECT outcome, pushes
-FROM lk.step_lease_1('release', $1, $2, $3, $4, $5, my_name => $6, my_text => $7, repeated => $8)`
+const releaseStep = `SELECT outcome, pushes, at
+FROM lk.step_lease_1('release', $1, $2, $3, $4, $5, my_name => $6, my_text => $7, repeated => $8, my_at => $9)`
 
 func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, error) {
 	key := s.leaseKey(ref.Name, ref.Key)
 	name, text := s.tombstone(&ref)
 	st := step{operation: opReleaseLeases, urgency: finishing, writes: true}
 	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (outcome string, err error) {
+		at := s.rows.get(key)
 		if name == nil && !s.busy.has(key) {
-			at, _ := s.rows.get(key)
 			err := c.QueryRow(ctx, s.sql(releaseOnly), key, ref.ID, ref.Fence, at).Scan(&outcome, &at, nil)
 			if err == nil {
 				s.rows.set(key, at)
@@ -186,9 +186,12 @@ func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, e
 			}
 		}
 		var pushes []string
-		err = c.QueryRow(ctx, s.sql(releaseStep), key, s.listener.inbox, waiting.Elapsed(), ref.ID, ref.Fence, name, text, ref.Repeated || isRepeat(ctx)).
-			Scan(&outcome, &pushes)
+		err = c.QueryRow(ctx, s.sql(releaseStep), key, s.listener.inbox, waiting.Elapsed(), ref.ID, ref.Fence, name, text, ref.Repeated || isRepeat(ctx), at).
+			Scan(&outcome, &pushes, &at)
 		if err == nil {
+			if at.Valid {
+				s.rows.set(key, at)
+			}
 			s.busy.set(key, len(pushes) > 0)
 			s.deliver(pushes)
 		}

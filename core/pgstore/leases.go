@@ -124,24 +124,22 @@ SELECT * FROM fresh UNION ALL SELECT * FROM known`
 
 func (s *Store) acquireFree(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
 	text := acquireKnown
-	at, known := s.rows.get(key)
+	at := s.rows.get(key)
 	args := []any{key, req.ID, s.listener.inbox, req.TTL.Microseconds(), req.Weight, []byte(req.Label), int64(req.Fences), at}
-	if !known {
+	if !at.Valid {
 		text, args = acquireFree, append(args, []byte(req.Name), s.shown(req.Key))
 	}
 	r.Outcome, r.Sent, r.TTL = store.Granted, time.Now(), req.TTL
 	if err = c.QueryRow(ctx, s.sql(text), args...).Scan(&r.Fence, &r.LastFence, &at); err == nil {
 		s.rows.set(key, at)
-	} else {
-		s.rows.forget(key)
 	}
 	return r, err
 }
 
 const acquireStep = `SELECT outcome, coalesce(first, 0), coalesce(last, 0), coalesce(place, 0), coalesce(lasts, 0), coalesce(repeated, false),
-  coalesce(label, ''), coalesce(remaining, 0), coalesce(used, 0), coalesce(waiting, 0), coalesce(next, 0), pushes
+  coalesce(label, ''), coalesce(remaining, 0), coalesce(used, 0), coalesce(waiting, 0), coalesce(next, 0), pushes, at
 FROM lk.step_lease_1('acquire', $1, $2, $3, $4, my_ttl => $5, my_weight => $6, my_room => $7, my_reserve => $8, my_fences => $9, my_label => $10,
-  my_place => $11, my_queue => $12, most => $13, my_span => $14, my_name => $15, my_text => $16)`
+  my_place => $11, my_queue => $12, most => $13, my_span => $14, my_name => $15, my_text => $16, my_at => $17)`
 
 func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
 	var (
@@ -150,14 +148,16 @@ func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRe
 		lasts, remaining, next, in, many int64
 		pushes                           []string
 	)
+	at := s.rows.get(key)
 	r.Sent = time.Now()
 	err = c.QueryRow(ctx, s.sql(acquireStep), key, s.listener.inbox, waiting.Elapsed(), req.ID, req.TTL.Microseconds(), req.Weight,
 		int64(req.Capacity-req.Reserve), req.Reserve, req.Fences, []byte(req.Label), req.Place, req.Queue, req.MaxWaiting,
-		s.waiting.DeadAfter().Microseconds(), []byte(req.Name), s.shown(req.Key)).
-		Scan(&outcome, &r.Fence, &r.LastFence, &r.Place, &lasts, &r.Repeated, &label, &remaining, &in, &many, &next, &pushes)
+		s.waiting.DeadAfter().Microseconds(), []byte(req.Name), s.shown(req.Key), at).
+		Scan(&outcome, &r.Fence, &r.LastFence, &r.Place, &lasts, &r.Repeated, &label, &remaining, &in, &many, &next, &pushes, &at)
 	if err != nil {
 		return r, err
 	}
+	s.rows.set(key, at)
 	s.deliver(pushes)
 	r.Outcome = map[string]store.AcquireOutcome{"granted": store.Granted, "queued": store.Queued, "withdrawn": store.Withdrawn,
 		"taken": store.Taken, "full": store.Taken}[outcome]

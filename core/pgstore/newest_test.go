@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,9 +91,9 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.leases")).Scan(&key))
 	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.buckets")).Scan(&bucket))
 	place := func(rows *rowPlaces, id [16]byte) pgtype.TID {
-		at, known := rows.get(id)
-		if !known || !at.Valid {
-			t.Errorf("the place is %v, known: %v", at, known)
+		at := rows.get(id)
+		if !at.Valid {
+			t.Error("the place is not known")
 		}
 		return at
 	}
@@ -103,7 +104,7 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 		"release":                 pages(t, s, releaseOnly, key, "id", int64(1), none),
 		"the next step":           pages(t, s, "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1)", key),
 		"charge":                  pages(t, s, chargeKnown, bucket, int64(1000), int64(1000), int64(1e12), none),
-		"charge, and wait":        pages(t, s, chargeNewest, bucket, int64(1000), int64(1000), int64(1e12)),
+		"charge, and wait":        pages(t, s, chargeNewest, bucket, int64(1000), int64(1000), int64(1e12), none),
 		"the lock in its place":   pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, place(&s.rows, key)),
 		"the bucket in its place": pages(t, s, "SELECT "+newestOf("lk.buckets", "$2"), bucket, place(&s.buckets.rows, bucket)),
 	} {
@@ -123,8 +124,7 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 	end()
 }
 
-// A call that hangs keeps others of its key from taking turns for a moment only, and a process that
-// writes the row as well until it has ended.
+// A call that hangs keeps others of its key from taking turns for a moment only.
 func TestCallsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rows rowPlaces
@@ -143,24 +143,6 @@ func TestCallsTakeTurns(t *testing.T) {
 			t.Fatal("no turn after the end of the first")
 		}
 		next()
-
-		rows.set(key, pgtype.TID{Valid: true})
-		for miss := range maxMisses {
-			if end, ok = rows.turn(key); !ok {
-				t.Fatalf("no turn after %d misses", miss)
-			}
-			rows.move(key, pgtype.TID{Valid: true}, true)
-			end()
-		}
-		if _, ok := rows.turn(key); ok {
-			t.Error("calls take turns although another process writes the row as well")
-		}
-		for range 1000 {
-			rows.move(key, pgtype.TID{Valid: true}, false)
-		}
-		if _, ok := rows.turn(key); !ok {
-			t.Error("calls never take turns again")
-		}
 	})
 }
 
@@ -198,16 +180,109 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 	for range 50 {
 		cycle("hot")
 	}
-	at, _ := s.rows.get(key)
-	const few = 5
-	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, at); n > few {
-		t.Errorf("%d pages are read, want at most %d", n, few)
+	earlier := s.rows.get(key)
+	cycle("hot") // as another process would
+	const few = 20
+	step := "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1, my_at => $2)"
+	for name, n := range map[string]int{
+		"its place":              pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, s.rows.get(key)),
+		"an earlier place":       pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, earlier),
+		"a step, its place":      pages(t, s, step, key, s.rows.get(key)),
+		"a step, an earlier one": pages(t, s, step, key, earlier),
+	} {
+		if n > few {
+			t.Errorf("%s: %d pages are read, want at most %d", name, n, few)
+		}
 	}
 	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, pgtype.TID{}); n <= few {
 		t.Errorf("a search through the index reads %d pages: too few to show anything", n)
 	}
 	end()
 	cycle("hot")
+}
+
+// A place past the end of the table, or one that another row has now, is of no use, and does no harm.
+func TestAPlaceOfNoUse(t *testing.T) {
+	s := newTestStore(t)
+	locker, err := lock.New(s, "jobs")
+	must(t, err)
+	t.Cleanup(func() { _ = locker.Close() })
+	limiter, err := tokenbucket.New(s, "api", tokenbucket.PerSecond(1))
+	must(t, err)
+	t.Cleanup(func() { _ = limiter.Close() })
+	id := func(name, key string) [16]byte { return s.leaseKey(name, key) }
+	for _, key := range []string{"other", "hot"} {
+		lease, err := locker.Lock(t.Context(), key)
+		must(t, err)
+		must(t, lease.Unlock(t.Context()))
+	}
+	other := s.rows.get(id("jobs", "other"))
+	for _, at := range []pgtype.TID{other, {BlockNumber: 1 << 20, OffsetNumber: 1, Valid: true}} {
+		for _, busy := range []bool{false, true} { // plain statements, and steps
+			for range 2 {
+				s.rows.set(id("jobs", "hot"), at)
+				s.busy.set(id("jobs", "hot"), busy)
+				lease, err := locker.Lock(t.Context(), "hot")
+				must(t, err)
+				s.rows.set(id("jobs", "hot"), at)
+				s.busy.set(id("jobs", "hot"), busy)
+				must(t, lease.Unlock(t.Context()))
+			}
+		}
+	}
+	var rows int
+	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT count(*) FROM lk.leases")).Scan(&rows))
+	if rows != 2 {
+		t.Errorf("%d rows of leases, want 2", rows)
+	}
+
+	_, err = limiter.Allow(t.Context(), "hot")
+	must(t, err)
+	var bucket [16]byte
+	must(t, s.pool.QueryRow(t.Context(), s.sql("SELECT id FROM lk.buckets")).Scan(&bucket))
+	s.buckets.rows.set(bucket, pgtype.TID{BlockNumber: 1 << 20, OffsetNumber: 1, Valid: true})
+	var debt *int64
+	must(t, s.pool.QueryRow(t.Context(), s.sql(chargeNewest), bucket, int64(time.Second), int64(1), int64(1e18), s.buckets.rows.get(bucket)).Scan(&debt, nil))
+	if debt == nil {
+		t.Error("a charge with a place past the end does not find the row")
+	}
+	must(t, s.pool.QueryRow(t.Context(), s.sql(chargeKnown), bucket, int64(time.Second), int64(1), int64(1e18), s.buckets.rows.get(bucket)).Scan(&debt, nil))
+}
+
+// Statistics of an empty queue do not let a step pass the places that have left.
+func TestAQueueBesideAnOldTransaction(t *testing.T) {
+	s := newTestStore(t)
+	end := openOldTransaction(t, s)
+	defer end()
+	key := [16]byte{1}
+	step := func(kind, id string) string {
+		_, err := s.pool.Exec(t.Context(), s.sql("SELECT lk.step_lease_1($2, $1, 'process', 0, $3, my_ttl => 1000000, my_weight => 1, my_room => 1, "+
+			"my_queue => true, my_span => 1000000000, my_name => CASE $2 WHEN 'acquire' THEN ''::bytea END)"), key, kind, id)
+		must(t, err)
+		return id
+	}
+	holder := step("acquire", "0")
+	for i := range 5000 {
+		next := step("acquire", strconv.Itoa(i+1))
+		step("release", holder)
+		holder = next
+	}
+	_, err := s.pool.Exec(t.Context(), s.sql("VACUUM ANALYZE lk.lease_places")) // nobody waits
+	must(t, err)
+	step("acquire", "waits")
+	const few = 25
+	for name, text := range map[string]string{
+		"a repeated acquire": "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'waits', my_ttl => 1000000, my_weight => 1, my_room => 1, my_queue => true)",
+		"a withdrawal":       "SELECT lk.step_lease_1('release', $1, 'process', 0, 'waits')",
+		"a hand-over":        "SELECT lk.step_lease_1('release', $1, 'process', 0, '" + holder + "')",
+	} {
+		if n := pages(t, s, text, key); n > few {
+			t.Errorf("%s reads %d pages, want at most %d", name, n, few)
+		}
+	}
+	if n := pages(t, s, "SELECT FROM lk.lease_places WHERE lease >= $1", [16]byte{}); n <= few {
+		t.Errorf("the queue has %d pages: too few to show anything", n)
+	}
 }
 
 // A sequential scan is off, and costs so much for the planner where there is nothing else that the

@@ -12,3 +12,12 @@ CREATE TABLE IF NOT EXISTS lk.schema_version (
 -- The server's time in microseconds, which goes on during a transaction.
 CREATE OR REPLACE FUNCTION lk.now_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- The newest version of a row of which an earlier version is, or was, in a place; NULL if there is none. Each version has the
+-- place of the next one, which currtid2 follows; that is an error for a place past the end of the table.
+CREATE OR REPLACE FUNCTION lk.newest_place_1(rows text, place tid) RETURNS tid LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN currtid2(rows, place);
+EXCEPTION WHEN OTHERS THEN
+  RETURN NULL;
+END $$;

@@ -42,12 +42,19 @@ END $$;
 
 -- Makes one ordinary charge if the bucket has a row, and returns the debt and the row's place: see chargeNewest in
 -- decisions.go. The update begins when the row is locked, and so sees the version that was locked.
-CREATE OR REPLACE FUNCTION lk.charge_newest_1(bucket uuid, my_interval bigint, my_cost bigint, my_capacity bigint, OUT debt bigint, OUT place tid)
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION lk.charge_newest_1(
+  bucket uuid, my_interval bigint, my_cost bigint, my_capacity bigint, my_place tid, OUT debt bigint, OUT place tid
+) LANGUAGE plpgsql AS $$
 DECLARE
   locked tid;
 BEGIN
-  SELECT b.ctid FROM lk.buckets b WHERE b.id >= bucket AND b.id <= bucket ORDER BY b.id DESC LIMIT 1 FOR NO KEY UPDATE INTO locked;
+  FOR try IN 1 .. CASE WHEN my_place IS NULL THEN 0 ELSE 2 END LOOP -- as step_lease_1 does
+    SELECT b.ctid FROM lk.buckets b WHERE b.ctid = (SELECT lk.newest_place_1('lk.buckets', my_place)) AND b.id = bucket FOR NO KEY UPDATE INTO locked;
+    EXIT WHEN FOUND;
+  END LOOP;
+  IF locked IS NULL THEN
+    SELECT b.ctid FROM lk.buckets b WHERE b.id >= bucket AND b.id <= bucket ORDER BY b.id DESC LIMIT 1 FOR NO KEY UPDATE INTO locked;
+  END IF;
   UPDATE lk.buckets b SET debt = greatest(b.debt, lk.now_us() * 1000) + my_cost, interval = my_interval,
       cost = greatest(b.debt - lk.now_us() * 1000, 0) + my_cost
     WHERE b.id = bucket AND b.ctid = locked AND b.ends IS NULL AND b.held IS NULL AND (b.interval = my_interval OR b.debt <= lk.now_us() * 1000)

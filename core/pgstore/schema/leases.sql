@@ -75,10 +75,14 @@ CREATE TABLE IF NOT EXISTS lk.lease_places (
   fences int NOT NULL,
   since bigint NOT NULL,
   token bigint NOT NULL,                    -- of its process when it was queued
-  label bytea NOT NULL,
-  PRIMARY KEY (lease, id)
+  label bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+-- What has left a queue stays in the indexes for a while, beside an old transaction for as long as that lasts, and statistics
+-- of an empty queue let the server choose the index in which a search passes all of it. So there is one for each statement:
+-- id || '' is not id, and (lease = my_key) IS TRUE not lease = my_key.
 CREATE INDEX IF NOT EXISTS lease_places_in_order ON lk.lease_places (lease, reserve, place, id);
+CREATE INDEX IF NOT EXISTS lease_places_by_id ON lk.lease_places ((id || ''));
+ALTER TABLE lk.lease_places REPLICA IDENTITY FULL;
 
 -- The processes that wait for a key. One that is not here is dead.
 CREATE TABLE IF NOT EXISTS lk.lease_processes (
@@ -110,7 +114,8 @@ DO $$ BEGIN
     remaining bigint,  -- until the request may be granted
     used bigint, waiting bigint,
     next bigint,       -- until the first hold ends
-    pushes text[]      -- channel, space and message
+    pushes text[],     -- channel, space and message
+    at tid             -- of the key's row
   );
 EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 
@@ -159,7 +164,8 @@ CREATE OR REPLACE FUNCTION lk.step_lease_1(
   exact boolean DEFAULT false,             -- release: end nothing but a hold with this fence
   repeated boolean DEFAULT false,          -- release: an earlier call may have been carried out
   reset boolean DEFAULT false,             -- beat: remove the process's waiters
-  whole boolean DEFAULT true               -- it is all of its transaction
+  whole boolean DEFAULT true,              -- it is all of its transaction
+  my_at tid DEFAULT NULL                   -- where the key's row was seen last
 ) RETURNS lk.lease_reply LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   most_grants CONSTANT int := 64;          -- in a step, and that a process has not taken up
@@ -169,8 +175,8 @@ DECLARE
   bound_check CONSTANT bigint := 100000;   -- the end of a bound transaction is not told to anybody
   late CONSTANT boolean := step = 'release' AND my_name IS NOT NULL;
   t bigint;
-  l lk.leases;
-  before lk.leases;
+  l record;                                -- the key's row, and where it is
+  before record;
   h lk.lease_holds;                        -- the caller's hold
   w lk.lease_places;                       -- the caller's place, and then the one in turn
   p lk.lease_processes;
@@ -188,13 +194,22 @@ DECLARE
   n bigint;
   sign bigint;
   lapsed text[];
+  again boolean := false;
   r lk.lease_reply;
 BEGIN
   r.outcome := CASE WHEN step = 'release' AND repeated THEN 'unknown' ELSE 'no' END;
   r.waiting := 0; r.next := 0; r.pushes := '{}';
-  LOOP
-    SELECT * INTO l FROM lk.leases s WHERE s.id >= my_key AND s.id <= my_key ORDER BY s.id DESC LIMIT 1
-      FOR NO KEY UPDATE; -- the newest version first: see newestOf in newest.go
+  LOOP -- for the newest version: see newestOf in newest.go
+    IF my_at IS NOT NULL THEN
+      SELECT s.*, s.ctid AS at INTO l FROM lk.leases s WHERE s.ctid = (SELECT lk.newest_place_1('lk.leases', my_at)) AND s.id = my_key
+        FOR NO KEY UPDATE;
+      EXIT WHEN FOUND;
+      -- A step that this one has waited for has moved the row, which stays locked all the same; or the place is of no use.
+      my_at := CASE WHEN again THEN NULL ELSE my_at END;
+      again := true;
+      CONTINUE;
+    END IF;
+    SELECT s.*, s.ctid AS at INTO l FROM lk.leases s WHERE s.id >= my_key AND s.id <= my_key ORDER BY s.id DESC LIMIT 1 FOR NO KEY UPDATE;
     EXIT WHEN FOUND;
     IF step <> 'acquire' AND NOT late THEN
       RETURN r;
@@ -273,7 +288,7 @@ BEGIN
       extends := true;
     ELSIF l.places > 0 THEN
       UPDATE lk.lease_places s SET room = my_room, ttl = my_ttl, token = greatest(s.token, my_token)
-        WHERE s.lease = my_key AND s.id = my_id RETURNING * INTO w;
+        WHERE s.id || '' = my_id AND (s.lease = my_key) IS TRUE RETURNING * INTO w;
       IF FOUND THEN
         waits := true;
         l.room := greatest(l.room, my_room);
@@ -314,7 +329,7 @@ BEGIN
     ELSIF step = 'release' AND NOT exact THEN
       n := 0;
       IF l.places > 0 THEN
-        DELETE FROM lk.lease_places s WHERE s.lease = my_key AND s.id = my_id;
+        DELETE FROM lk.lease_places s WHERE s.id || '' = my_id AND (s.lease = my_key) IS TRUE;
         GET DIAGNOSTICS n = ROW_COUNT;
         l.places := l.places - n;
       END IF;
@@ -394,7 +409,8 @@ BEGIN
     SELECT * INTO p FROM lk.lease_processes s WHERE s.lease = my_key AND s.process = w.process;
     alive := FOUND;
     IF alive AND w.process <> me AND (p.beat < l.cutoff OR p.till <= t) THEN
-      sign := (SELECT max(s.since) FROM lk.lease_places s WHERE s.lease = my_key AND s.process = w.process); -- it counts as a heartbeat
+      sign := (SELECT max(s.since) FROM lk.lease_places s
+        WHERE s.lease = my_key AND s.process = w.process AND (s.reserve, s.place) >= (l.head_reserve, l.head_place)); -- it counts as a heartbeat
       alive := greatest(p.beat, sign) >= l.cutoff AND greatest(p.till, sign + p.span) > t;
     END IF;
     IF NOT alive THEN
@@ -430,7 +446,7 @@ BEGIN
     END IF;
     l.fence := g.last;
     grants := grants || g;
-    DELETE FROM lk.lease_places s -- with all columns of both indexes: neither passes places that have left
+    DELETE FROM lk.lease_places s
       WHERE s.lease = my_key AND s.reserve = w.reserve AND s.place = w.place AND s.id = w.id;
     l.places := l.places - 1;
     l.used := l.used + w.weight;
@@ -522,7 +538,8 @@ BEGIN
     r.next := bound_check;
   END IF;
   IF step = 'beat' THEN
-    r.waiting := CASE WHEN l.places = 0 THEN 0 ELSE (SELECT count(*) FROM lk.lease_places s WHERE s.lease = my_key AND s.process = me) END;
+    r.waiting := CASE WHEN l.places = 0 THEN 0 ELSE (SELECT count(*) FROM lk.lease_places s
+      WHERE s.lease = my_key AND s.process = me AND (s.reserve, s.place) >= (l.head_reserve, l.head_place)) END;
   ELSIF r.outcome = 'granted' THEN
     r.first := h.first; r.last := h.last; r.place := h.place; r.lasts := h.ends - t;
   ELSIF step = 'acquire' AND r.outcome <> 'withdrawn' THEN
@@ -551,9 +568,12 @@ BEGIN
       label = l.label, released = l.released, released_fence = l.released_fence, released_held = l.released_held, seen = l.seen,
       used = l.used, holds = l.holds, soonest = l.soonest, places = l.places, head_reserve = l.head_reserve,
       head_place = l.head_place, room = l.room, number = l.number, cutoff = l.cutoff, stale = l.stale
-      WHERE s.id = my_key
-        AND s.ctid = (SELECT x.ctid FROM lk.leases x WHERE x.id >= my_key AND x.id <= my_key ORDER BY x.id DESC LIMIT 1);
+      WHERE s.ctid = l.at RETURNING s.ctid INTO l.at;
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'the row of lease % is not where it was locked', my_key;
+    END IF;
   END IF;
+  r.at := l.at;
   RETURN r;
 END $$;
 
@@ -641,7 +661,8 @@ BEGIN
   quiet := ARRAY(SELECT p.lease FROM lk.lease_processes p JOIN lk.leases l ON l.id = p.lease
     WHERE p.lease = ANY (keys) AND p.process = me AND p.beat <= t AND l.places > 0 AND l.used >= l.room AND l.seen <= t AND l.stale > t
       AND CASE WHEN l.holder IS NULL THEN l.holds > 0 AND l.soonest > t ELSE l.ends > t AND l.ends <= t + l.ttl END
-      AND EXISTS (SELECT FROM lk.lease_places s WHERE s.lease = p.lease AND s.process = me)
+      AND EXISTS (SELECT FROM lk.lease_places s
+        WHERE s.lease = p.lease AND s.process = me AND (s.reserve, s.place) >= (l.head_reserve, l.head_place))
     ORDER BY p.lease FOR NO KEY UPDATE OF p SKIP LOCKED);
   UPDATE lk.lease_processes p SET beat = t, till = t + my_span, span = my_span, token = greatest(p.token, my_token)
     WHERE p.lease = ANY (quiet) AND p.process = me;
@@ -653,7 +674,8 @@ BEGIN
   END IF;
   FOR u IN SELECT a.key, a.reset, a.n, a.key = ANY (quiet) AND NOT a.reset AS quiet,
         CASE WHEN l.holder IS NULL THEN l.soonest ELSE l.ends END - t AS left,
-        CASE WHEN a.key = ANY (quiet) THEN (SELECT count(*) FROM lk.lease_places s WHERE s.lease = a.key AND s.process = me) END AS places,
+        CASE WHEN a.key = ANY (quiet) THEN (SELECT count(*) FROM lk.lease_places s
+          WHERE s.lease = a.key AND s.process = me AND (s.reserve, s.place) >= (l.head_reserve, l.head_place)) END AS places,
         l.id IS NOT NULL AS known
       FROM unnest(keys, resets) WITH ORDINALITY AS a (key, reset, n) LEFT JOIN lk.leases l ON l.id = a.key ORDER BY a.key LOOP
     number := u.n;
