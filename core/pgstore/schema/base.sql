@@ -14,7 +14,8 @@ CREATE OR REPLACE FUNCTION lk.now_us() RETURNS bigint LANGUAGE sql VOLATILE PARA
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- The newest version of a row of which an earlier version is, or was, in a place; NULL if there is none. Each version has the
--- place of the next one, which currtid2 follows; that is an error for a place past the end of the table.
+-- place of the next one, which currtid2 follows; that is an error for a place past the end of the table. PostgreSQL has the
+-- function for its ODBC driver, and does not document it: a server without it is only slower beside an old transaction.
 CREATE OR REPLACE FUNCTION lk.newest_place_1(rows text, place tid) RETURNS tid LANGUAGE plpgsql AS $$
 BEGIN
   RETURN currtid2(rows, place);
