@@ -184,8 +184,10 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 	cycle("hot") // as another process would
 	const few = 20
 	step := "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1, my_at => $2)"
+	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, s.rows.get(key)); n > 5 {
+		t.Errorf("its place: %d pages are read, want at most 5", n)
+	}
 	for name, n := range map[string]int{
-		"its place":              pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, s.rows.get(key)),
 		"an earlier place":       pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, earlier),
 		"a step, its place":      pages(t, s, step, key, s.rows.get(key)),
 		"a step, an earlier one": pages(t, s, step, key, earlier),
