@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -22,13 +23,13 @@ type step struct {
 }
 
 // urgency is whether a call is made even if the breaker is open.
-type urgency int
+type urgency = batch.Urgency
 
 const (
 	// ordinary calls fail at once while the breaker is open.
-	ordinary urgency = iota
+	ordinary = batch.Ordinary
 	// finishing calls end something that was begun: they are always tried.
-	finishing
+	finishing = batch.Finishing
 )
 
 // run runs f with a connection. Its caller gets an error of package store, or one that is its

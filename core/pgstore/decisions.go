@@ -125,7 +125,7 @@ RETURNING b.id, b.cost, b.ctid`
 // transaction changes that, which chargeNewest waits for.
 var chargeKnown = `UPDATE lk.buckets b SET debt = greatest(b.debt, lk.now_us() * 1000) + $3::bigint, interval = $2::bigint,
   cost = greatest(b.debt - lk.now_us() * 1000, 0) + $3::bigint
-WHERE b.id = $1 AND b.ctid = ` + newestOf("lk.buckets", "$5") + `
+WHERE b.id = $1 AND b.ctid = ` + newestOf("lk.buckets", "$1", "$5") + `
   AND b.ends IS NULL AND b.held IS NULL AND (b.interval = $2::bigint OR b.debt <= lk.now_us() * 1000)
   AND greatest(b.debt - lk.now_us() * 1000, 0) <= $4::bigint - $3::bigint
 RETURNING b.cost, b.ctid`

@@ -161,42 +161,38 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 	return outcomes, err
 }
 
-// releaseOnly releases the only hold of a key without waiters, and returns no row for any other. It
-// does not wait for the disk: see schema/leases.sql.
-var releaseOnly = `UPDATE lk.leases SET holder = NULL, released = holder, released_fence = first, released_held = ends > lk.now_us()
-WHERE id = $1 AND ctid = ` + newestOf("lk.leases", "$4") + ` AND holder = $2 AND (first = $3 OR $3 = 0) AND NOT busy AND NOT untaken
-RETURNING CASE WHEN released_held THEN 'yes' ELSE 'no' END, ctid, set_config('synchronous_commit', 'off', true)`
-
 const releaseStep = `SELECT outcome, pushes, at
 FROM lk.step_lease_1('release', $1, $2, $3, $4, $5, my_name => $6, my_text => $7, repeated => $8, my_at => $9)`
 
 func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, error) {
 	key := s.leaseKey(ref.Name, ref.Key)
 	name, text := s.tombstone(&ref)
+	if name == nil && !s.busy.has(key) {
+		outcome, made, maybe, err := s.free.releases.do(ctx, &ref, key)
+		if made || err != nil {
+			return outcome, err
+		}
+		ref.Repeated = ref.Repeated || maybe
+	}
 	st := step{operation: opReleaseLeases, urgency: finishing, writes: true}
-	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (outcome string, err error) {
-		at := s.rows.get(key)
-		if name == nil && !s.busy.has(key) {
-			err := c.QueryRow(ctx, s.sql(releaseOnly), key, ref.ID, ref.Fence, at).Scan(&outcome, &at, nil)
-			if err == nil {
-				s.rows.set(key, at)
-			}
-			if !errors.Is(err, pgx.ErrNoRows) {
-				return outcome, err
-			}
-		}
-		var pushes []string
-		err = c.QueryRow(ctx, s.sql(releaseStep), key, s.listener.inbox, waiting.Elapsed(), ref.ID, ref.Fence, name, text, ref.Repeated || isRepeat(ctx), at).
-			Scan(&outcome, &pushes, &at)
-		if err == nil {
-			if at.Valid {
-				s.rows.set(key, at)
-			}
-			s.busy.set(key, len(pushes) > 0)
-			s.deliver(pushes)
-		}
-		return outcome, err
+	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (string, error) {
+		return s.releaseStep(ctx, c, &ref, key, name, text)
 	})
+}
+
+func (s *Store) releaseStep(ctx context.Context, c *pgx.Conn, ref *store.LeaseRef, key leaseKey, name, text []byte) (outcome string, err error) {
+	at := s.rows.get(key)
+	var pushes []string
+	err = c.QueryRow(ctx, s.sql(releaseStep), key, s.listener.inbox, waiting.Elapsed(), ref.ID, ref.Fence, name, text, ref.Repeated || isRepeat(ctx), at).
+		Scan(&outcome, &pushes, &at)
+	if err == nil {
+		if at.Valid {
+			s.rows.set(key, at)
+		}
+		s.busy.set(key, len(pushes) > 0)
+		s.deliver(pushes)
+	}
+	return outcome, err
 }
 
 // releaseUnwanted releases a grant that no request of this process waits for.

@@ -21,6 +21,7 @@ type leases struct {
 	// function at once.
 	busy   keyMarks
 	rows   rowPlaces
+	free   freeLeases
 	outbox outbox
 }
 
@@ -30,6 +31,7 @@ func (s *Store) initLeases() {
 		Broken:  func() bool { return !s.listener.subscribed.Load() },
 		Acquire: s.acquireLease, Beat: s.beat, Release: s.releaseUnwanted,
 	})
+	s.initFreeLeases()
 }
 
 // leaseKey is the digest of a lease's name and key.
@@ -79,61 +81,21 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 }
 
 // acquireLease requests a lease, or asks for it again.
-func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, key leaseKey) (waiting.Reply, error) {
+func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, key leaseKey) (reply waiting.Reply, err error) {
 	req.Fences = min(max(req.Fences, 1), store.MaxFences)
-	reply, err := run(ctx, s, step{operation: opAcquireLease, writes: true}, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
-		if isRepeat(ctx) { // the statement that was sent before may come later
-			s.waiting.Late(req.ID)
-		}
-		if req.Place == 0 && !s.busy.has(key) {
-			reply, err := s.acquireFree(ctx, c, &req, key)
-			if !errors.Is(err, pgx.ErrNoRows) {
-				return reply, err
-			}
-		}
-		reply, err := s.acquireStep(ctx, c, &req, key)
-		if err == nil {
-			s.busy.set(key, reply.Outcome != store.Granted)
-		}
-		return reply, err
-	})
+	made := false
+	if req.Place == 0 && !s.busy.has(key) {
+		reply, made, _, err = s.free.acquires.do(ctx, &req, key)
+	}
+	if !made && err == nil {
+		reply, err = run(ctx, s, step{operation: opAcquireLease, writes: true}, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
+			return s.acquireStep(ctx, c, &req, key)
+		})
+	}
 	if err != nil && (ctx.Err() != nil || errors.Is(err, store.ErrUnconfirmed)) {
 		s.waiting.Late(req.ID)
 	}
 	return reply, err
-}
-
-// acquireKnown grants a key without holds, waiters and tombstones. It returns no row for any other,
-// for one that has no row, and for one that another transaction changes. The clock and the conditions
-// are looked at when the row is locked.
-var acquireKnown = `UPDATE lk.leases AS l SET
-  holder = $2, process = $3, ttl = $4, weight = $5, label = $6, place = 0, untaken = false, (fence, first, last, ends, since) = (
-    SELECT f.last, f.first, f.last, f.t + $4, f.t FROM (
-      SELECT n.t, greatest(l.fence + 1, n.t) AS first, CASE WHEN l.fence < n.t THEN n.t + $7 - 1 ELSE l.fence + 1 END AS last
-      FROM (SELECT lk.now_us() AS t) n) f)
-WHERE l.id = $1 AND l.ctid = ` + newestOf("lk.leases", "$8") + ` AND l.holder IS NULL AND NOT l.busy AND l.late = 0 AND NOT l.bound
-RETURNING l.first, l.last, l.ctid`
-
-// acquireFree is acquireKnown for a key that may have no row.
-var acquireFree = `WITH made AS (INSERT INTO lk.lease_keys (id, name, key) VALUES ($1, $9, $10) ON CONFLICT DO NOTHING RETURNING id),
-  fresh AS (INSERT INTO lk.leases AS l (id, holder, process, ttl, weight, label, fence, first, last, ends, since, place, untaken)
-    SELECT m.id, $2, $3, $4, $5, $6, n.t + $7 - 1, n.t, n.t + $7 - 1, n.t + $4, n.t, 0, false FROM made m, (SELECT lk.now_us() AS t) n
-    RETURNING l.first, l.last, l.ctid),
-  known AS (` + acquireKnown + `)
-SELECT * FROM fresh UNION ALL SELECT * FROM known`
-
-func (s *Store) acquireFree(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
-	text := acquireKnown
-	at := s.rows.get(key)
-	args := []any{key, req.ID, s.listener.inbox, req.TTL.Microseconds(), req.Weight, []byte(req.Label), int64(req.Fences), at}
-	if !at.Valid {
-		text, args = acquireFree, append(args, []byte(req.Name), s.shown(req.Key))
-	}
-	r.Outcome, r.Sent, r.TTL = store.Granted, time.Now(), req.TTL
-	if err = c.QueryRow(ctx, s.sql(text), args...).Scan(&r.Fence, &r.LastFence, &at); err == nil {
-		s.rows.set(key, at)
-	}
-	return r, err
 }
 
 const acquireStep = `SELECT outcome, coalesce(first, 0), coalesce(last, 0), coalesce(place, 0), coalesce(lasts, 0), coalesce(repeated, false),
@@ -142,6 +104,9 @@ FROM lk.step_lease_1('acquire', $1, $2, $3, $4, my_ttl => $5, my_weight => $6, m
   my_place => $11, my_queue => $12, most => $13, my_span => $14, my_name => $15, my_text => $16, my_at => $17)`
 
 func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
+	if isRepeat(ctx) { // the statement that was sent before may come later
+		s.waiting.Late(req.ID)
+	}
 	var (
 		outcome                          string
 		label                            []byte
@@ -158,6 +123,7 @@ func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRe
 		return r, err
 	}
 	s.rows.set(key, at)
+	s.busy.set(key, outcome != "granted")
 	s.deliver(pushes)
 	r.Outcome = map[string]store.AcquireOutcome{"granted": store.Granted, "queued": store.Queued, "withdrawn": store.Withdrawn,
 		"taken": store.Taken, "full": store.Taken}[outcome]

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// newestOf returns a search for the newest version of the row of a table whose id is $1, given the
-// parameter that has the place in which it was last seen, or NULL.
+// newestOf returns a search for the newest version of the row of a table with this id, given the place in
+// which it was last seen, or NULL.
 //
 // While a transaction is open that is older, such as a backup's, the server keeps all versions that
 // a row has had since, and a search by id = $1 passes them from the oldest to the newest: a hot row
@@ -17,11 +17,11 @@ import (
 // but leads to the newest one. If it does not, since the server has removed it, the search goes through
 // the index, in which the versions stand in the order of their places: backward, since new ones are
 // often last, for which it has to be one of a range of ids.
-func newestOf(table, place string) string {
-	in := "(SELECT n.ctid FROM " + table + " n WHERE n.id = $1 AND n.ctid = "
+func newestOf(table, id, place string) string {
+	in := "(SELECT n.ctid FROM " + table + " n WHERE n.id = " + id + " AND n.ctid = "
 	return "(SELECT coalesce(" + in + place + "::tid), " + // a statement that waits for the row evaluates the subqueries of its own level all
 		in + "(SELECT lk.newest_place_1('" + table + "', " + place + "))), " +
-		"(SELECT n.ctid FROM " + table + " n WHERE n.id >= $1 AND n.id <= $1 ORDER BY n.id DESC LIMIT 1)))"
+		"(SELECT n.ctid FROM " + table + " n WHERE n.id >= " + id + " AND n.id <= " + id + " ORDER BY n.id DESC LIMIT 1)))"
 }
 
 // rowPlaces remembers where the newest version of a key's row was when this process wrote it. It may

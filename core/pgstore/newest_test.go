@@ -101,18 +101,18 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 	const few = 15
 	for name, n := range map[string]int{
 		"acquire":                 pages(t, s, acquireKnown, key, "id", "process", int64(1e6), 1, []byte(nil), int64(1), none),
-		"release":                 pages(t, s, releaseOnly, key, "id", int64(1), none),
+		"release":                 pages(t, s, releaseOne, key, "id", int64(1), none),
 		"the next step":           pages(t, s, "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1)", key),
 		"charge":                  pages(t, s, chargeKnown, bucket, int64(1000), int64(1000), int64(1e12), none),
 		"charge, and wait":        pages(t, s, chargeNewest, bucket, int64(1000), int64(1000), int64(1e12), none),
-		"the lock in its place":   pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, place(&s.rows, key)),
-		"the bucket in its place": pages(t, s, "SELECT "+newestOf("lk.buckets", "$2"), bucket, place(&s.buckets.rows, bucket)),
+		"the lock in its place":   pages(t, s, "SELECT "+newestOf("lk.leases", "$1", "$2"), key, place(&s.rows, key)),
+		"the bucket in its place": pages(t, s, "SELECT "+newestOf("lk.buckets", "$1", "$2"), bucket, place(&s.buckets.rows, bucket)),
 	} {
 		if n > few {
 			t.Errorf("%s reads %d pages, want at most %d", name, n, few)
 		}
 	}
-	read := pagesOf(t, s, 100, "UPDATE lk.leases SET place = place + 1 WHERE id = $1 AND ctid = "+newestOf("lk.leases", "$2"), key, none)
+	read := pagesOf(t, s, 100, "UPDATE lk.leases SET place = place + 1 WHERE id = $1 AND ctid = "+newestOf("lk.leases", "$1", "$2"), key, none)
 	if n := read[len(read)-1]; n > 2*few {
 		t.Errorf("a version of the lock that begins a new page reads %d pages, want at most %d", n, 2*few)
 	}
@@ -184,11 +184,11 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 	cycle("hot") // as another process would
 	const few = 20
 	step := "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1, my_at => $2)"
-	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, s.rows.get(key)); n > 5 {
+	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$1", "$2"), key, s.rows.get(key)); n > 5 {
 		t.Errorf("its place: %d pages are read, want at most 5", n)
 	}
 	for name, n := range map[string]int{
-		"an earlier place":       pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, earlier),
+		"an earlier place":       pages(t, s, "SELECT "+newestOf("lk.leases", "$1", "$2"), key, earlier),
 		"a step, its place":      pages(t, s, step, key, s.rows.get(key)),
 		"a step, an earlier one": pages(t, s, step, key, earlier),
 	} {
@@ -196,7 +196,7 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 			t.Errorf("%s: %d pages are read, want at most %d", name, n, few)
 		}
 	}
-	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$2"), key, pgtype.TID{}); n <= few {
+	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$1", "$2"), key, pgtype.TID{}); n <= few {
 		t.Errorf("a search through the index reads %d pages: too few to show anything", n)
 	}
 	end()

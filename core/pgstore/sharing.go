@@ -1,0 +1,102 @@
+package pgstore
+
+import (
+	"context"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
+)
+
+// leaseStatements is how many are in flight before others are batched: more of them commit no faster.
+const leaseStatements = 4
+
+// sharing has callers share a statement about leases while others are in flight.
+type sharing[Q, R any] struct {
+	store   *Store
+	step    step
+	alone   func(ctx context.Context, c *pgx.Conn, asked *Q, key leaseKey) (R, error)
+	many    func(ctx context.Context, c *pgx.Conn, all []*sharer[Q, R]) (map[leaseKey]R, error)
+	batcher *batch.Batcher[*sharer[Q, R]]
+	spare   sync.Pool // of *sharer[Q, R]
+}
+
+// sharer is what a caller has in a statement.
+type sharer[Q, R any] struct {
+	batch.Queued
+	asked *Q
+	key   leaseKey
+	reply R
+	made  bool
+	maybe bool // an earlier statement may have been carried out
+}
+
+// Work implements batch.Request.
+func (*sharer[Q, R]) Work() int { return 1 }
+
+// share returns a sharing. alone does what is asked for; many does what it can of it, each for another key.
+func share[Q, R any](
+	s *Store, st step, alone func(context.Context, *pgx.Conn, *Q, leaseKey) (R, error),
+	many func(context.Context, *pgx.Conn, []*sharer[Q, R]) (map[leaseKey]R, error),
+) *sharing[Q, R] {
+	f := &sharing[Q, R]{store: s, step: st, alone: alone, many: many}
+	most := max(s.config.connections-2, 1) // other calls need some
+	f.batcher = batch.New(batch.Config[*sharer[Q, R]]{
+		Server: batchServer{s}, Send: f.send, Few: min(leaseStatements, most), Most: most, MaxWork: leaseBatch, Limit: s.config.timeout,
+	})
+	return f
+}
+
+// do does what is asked for. Without an error it may be left to the caller, since others had a part in
+// the statement: made is false then, and maybe says whether it may have been made all the same.
+func (f *sharing[Q, R]) do(ctx context.Context, asked *Q, key leaseKey) (reply R, made, maybe bool, err error) {
+	q, _ := f.spare.Get().(*sharer[Q, R])
+	if q == nil {
+		q = new(sharer[Q, R])
+	}
+	q.asked, q.key = asked, key
+	if err = f.batcher.Do(ctx, q, f.step.urgency); err != nil {
+		return reply, false, false, err // a statement may still have it
+	}
+	reply, made, maybe = q.reply, q.made, q.maybe
+	*q = sharer[Q, R]{Queued: q.Queued}
+	f.spare.Put(q)
+	return reply, made, maybe, nil
+}
+
+func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied bool) {
+	if len(all) == 1 {
+		q := all[0]
+		var err error
+		q.reply, err = run(ctx, f.store, f.step, func(ctx context.Context, c *pgx.Conn) (R, error) { return f.alone(ctx, c, q.asked, q.key) })
+		q.made = err == nil
+		q.Finish(err)
+		return q.made
+	}
+	first := make(map[leaseKey]*sharer[Q, R], len(all)) // by key
+	some := make([]*sharer[Q, R], 0, len(all))
+	for _, q := range all {
+		if first[q.key] == nil {
+			first[q.key] = q
+			some = append(some, q)
+		}
+	}
+	type result struct {
+		replies  map[leaseKey]R
+		repeated bool
+	}
+	r, err := run(ctx, f.store, f.step, func(ctx context.Context, c *pgx.Conn) (r result, err error) {
+		r.repeated = isRepeat(ctx)
+		r.replies, err = f.many(ctx, c, some)
+		return r, err
+	})
+	for _, q := range some {
+		q.reply, q.made = r.replies[q.key]
+		q.maybe = r.repeated
+	}
+	for _, q := range all {
+		q.Finish(err)
+	}
+	return err == nil
+}
