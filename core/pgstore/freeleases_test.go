@@ -71,8 +71,13 @@ func rowOf(t *testing.T, s *Store, key string) map[string]any {
 // A statement for many keys leaves in a key's row what one for a single key leaves there, also for a
 // key that was used before by another process, and for a new one.
 func TestManyLeasesAsOne(t *testing.T) {
+	t.Run("with prepared statements", func(t *testing.T) { manyLeasesAsOne(t) })
+	t.Run("as behind a pooler", func(t *testing.T) { manyLeasesAsOne(t, WithTransactionPooler("")) })
+}
+
+func manyLeasesAsOne(t *testing.T, opts ...Option) {
 	dsn := migrated(t)
-	s, other := patientStore(t, dsn), patientStore(t, dsn)
+	s, other := patientStore(t, dsn, opts...), patientStore(t, dsn)
 	request := func(key string) store.LeaseRequest {
 		req := exclusive(key)
 		req.Weight, req.TTL, req.Fences, req.Label = 7, 20*time.Second, 5, "somebody"
