@@ -3,7 +3,6 @@ package memstore
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -53,7 +52,7 @@ func (s *Store) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Dur
 			continue
 		}
 		if key == "" {
-			key = strings.Clone(r.Key)
+			key = lasting(r.Key)
 		}
 		t.add(bucketID{key, p.limit}, p.hash, holdMark|end, now)
 	}

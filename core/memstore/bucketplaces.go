@@ -3,7 +3,6 @@ package memstore
 import (
 	"encoding/binary"
 	"fmt"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -44,7 +43,7 @@ func (n numbers) hash(key uint32) uint32 { return max(key^uint32(n.limit-1)*0x9e
 func (b *buckets) search(t *bucketTable, p *place, hold bool) (int, bool) {
 	i, _ := t.find(bucketID{}, p.hash) // behind all with this hash
 	for i--; t.hasHash(i, p.hash); i-- {
-		if s := &t.slots[i]; s.isHold() == hold && b.spaces.info(s.space).limit == p.limit && s.key() == p.id.key {
+		if s := &t.slots[i]; s.isHold() == hold && b.spaces.info(s.space).limit == p.limit && s.isOf(p.id.key) {
 			return i, true
 		}
 	}
@@ -114,7 +113,7 @@ func (b *buckets) keep(t *bucketTable, p *place, c *store.Charge, f found, at in
 		id := p.id
 		if !p.wide() {
 			if *text == "" {
-				*text = strings.Clone(id.key)
+				*text = lasting(id.key)
 			}
 			id.key = *text
 		}
@@ -152,5 +151,5 @@ func (b *buckets) interval(s *bucketSlot) time.Duration {
 
 // behindKey returns what withInterval has put there, which no other slot shares.
 func (s *bucketSlot) behindKey() []byte {
-	return unsafe.Slice(s.text, int(s.size)+intervalSize)[s.size:] //nolint:gosec // see key
+	return unsafe.Slice(s.text, int(s.size)+intervalSize)[s.size:] //nolint:gosec // of withInterval
 }

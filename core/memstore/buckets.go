@@ -4,7 +4,6 @@ import (
 	"context"
 	"hash/maphash"
 	"math/bits"
-	"strings"
 	"sync"
 	"time"
 
@@ -88,7 +87,7 @@ func (s *Store) TakeQuickly(ctx context.Context, limiter, key string, c *store.C
 		t.slots[i].full = now + debt
 	default:
 		debt += c.Cost
-		p.id.key = strings.Clone(key) // a key cut out of a request would keep all of its text in memory
+		p.id.key = lasting(key)
 		t.add(p.id, p.hash, now+debt, now)
 	}
 	shard.mu.Unlock()
@@ -110,10 +109,10 @@ func (r requests) at(k int) *store.TokenRequest {
 	return &r.more[k-1]
 }
 
-// has reports whether a request is about the key.
-func (r requests) has(key string) bool {
+// has reports whether a request is about the key of a slot.
+func (r requests) has(s *bucketSlot) bool {
 	for k := range r.len() {
-		if r.at(k).Key == key {
+		if s.isOf(r.at(k).Key) {
 			return true
 		}
 	}

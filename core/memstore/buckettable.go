@@ -3,13 +3,14 @@ package memstore
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"time"
 	"unsafe"
 )
 
-// bucketTable keeps when token buckets are full, in little memory, about 34 bytes and a key each,
-// of which a lookup reads little: it is what every request asks. Holds of buckets have slots of
-// their own.
+// bucketTable keeps when token buckets are full, in little memory, about 56 bytes each and the text of
+// a long key. A lookup of a short one reads nothing else, since every place in memory that is far away
+// takes about as long as all the rest. Holds of buckets have slots of their own.
 //
 // It is a hash table with open addressing (linear probing) whose slots are in the order of their
 // hashes, so that a search ends at the first larger one. A hash's home is hash/2³² of the way
@@ -32,12 +33,16 @@ type bucketID struct {
 
 // bucketSlot keeps a bucket.
 type bucketSlot struct {
-	text  *byte         // of the key
+	text  *byte         // of the key; nil if short has it
 	full  time.Duration // when the bucket is, on the store's clock; or holdMark and when a hold ends
 	hash  uint32        // never 0, but of an empty slot
 	size  uint16        // of the key
 	space space         // 0 of an empty slot
+	short [shortKey]byte
 }
+
+// shortKey is how long a key may be, in bytes, that is in the slot itself, such as an IPv4 address.
+const shortKey = 16
 
 // holdMark tells a hold from a bucket. It sorts holds behind all buckets, and leaves 146 years.
 const holdMark time.Duration = 1 << 62
@@ -50,14 +55,35 @@ func (s *bucketSlot) over() time.Duration { return s.full &^ holdMark }
 // maxKey is how long a key may be, in bytes. That of a limiter is shorter.
 const maxKey = math.MaxUint16
 
-// newSlot returns the slot of a bucket, whose key is no longer than maxKey.
+// newSlot returns the slot of a bucket, whose key is no longer than maxKey. It refers to the text of
+// one that is not short.
 func newSlot(id bucketID, hash uint32, full time.Duration) bucketSlot {
-	return bucketSlot{text: unsafe.StringData(id.key), size: uint16(len(id.key)), space: id.space, hash: hash, full: full} //nolint:gosec // see key
+	s := bucketSlot{size: uint16(len(id.key)), space: id.space, hash: hash, full: full} //nolint:gosec // maxKey fits
+	if len(id.key) <= shortKey {
+		copy(s.short[:], id.key)
+	} else {
+		s.text = unsafe.StringData(id.key) //nolint:gosec // see isOf
+	}
+	return s
 }
 
-// key returns the key that newSlot was given. A string in its place would need half as much again
-// of what all slots take, for a length of 64 bits and what aligns it.
-func (s *bucketSlot) key() string { return unsafe.String(s.text, s.size) } //nolint:gosec // as above
+// lasting returns a key for a new slot: a long one that is cut out of a request would keep all of
+// its text in memory.
+func lasting(key string) string {
+	if len(key) <= shortKey {
+		return key
+	}
+	return strings.Clone(key)
+}
+
+// isOf reports whether the slot is of a bucket, or a hold, of the key. A string in place of the text
+// and its size would take eight bytes more.
+func (s *bucketSlot) isOf(key string) bool {
+	if s.text == nil {
+		return string(s.short[:s.size]) == key
+	}
+	return unsafe.String(s.text, s.size) == key //nolint:gosec // of newSlot, or longer
+}
 
 const (
 	firstHomes = 8
@@ -87,7 +113,7 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 	}
 	for ; i < len(t.slots); i++ {
 		s := &t.slots[i]
-		if s.hash == hash && s.space == id.space && s.key() == id.key {
+		if s.hash == hash && s.space == id.space && s.isOf(id.key) {
 			return i, true
 		}
 		if s.hash == 0 || s.hash > hash {
@@ -207,7 +233,7 @@ func (t *bucketTable) sweep(n int, now time.Duration) {
 //
 // The parts are random, and several, since a part out of which one has just been evicted has none
 // left that owes little; and of buckets alike each is as likely to go, so that no part is emptied.
-func (t *bucketTable) evict(spare func(key string) bool) bool {
+func (t *bucketTable) evict(spare func(s *bucketSlot) bool) bool {
 	if t.count == 0 {
 		return false
 	}
@@ -224,7 +250,7 @@ func (t *bucketTable) evict(spare func(key string) bool) bool {
 			}
 			switch s := &t.slots[at]; {
 			case s.space == 0 || s.isHold() || least >= 0 && s.full > t.slots[least].full:
-			case spare(s.key()): // last, since the text is far away
+			case spare(s): // last, since the text may be far away
 			case least < 0 || s.full < t.slots[least].full:
 				least, alike = at, 1
 			default:

@@ -64,7 +64,7 @@ func TestTableAgainstAMap(t *testing.T) {
 		now := time.Duration(0)
 		for step := range 3000 {
 			now += time.Duration(r.Int64N(3))
-			id := bucketID{fmt.Sprint(r.IntN(400)), space(1 + r.IntN(3))}
+			id := bucketID{strings.Repeat("k", r.IntN(2)*shortKey) + fmt.Sprint(r.IntN(400)), space(1 + r.IntN(3))}
 			full := now + 1 + time.Duration(r.Int64N(2000))
 			i, found := table.find(id, hash(id))
 			switch {
@@ -161,7 +161,7 @@ func TestEvictionOfTheLeastIndebted(t *testing.T) {
 // An eviction reads a bounded number of slots.
 func TestEvictionIsBounded(t *testing.T) {
 	var table bucketTable
-	crowds := func(key string) bool { return key == "crowd" }
+	crowds := func(s *bucketSlot) bool { return s.isOf("crowd") }
 	if table.evict(crowds) {
 		t.Fatal("a bucket of an empty table was evicted")
 	}
@@ -193,13 +193,14 @@ func TestKeysOfAnyLength(t *testing.T) {
 		}})
 	}
 	longest := strings.Repeat("k", maxKey)
-	for _, key := range []string{"", "k", longest[:256], longest[:maxKey-1], longest} {
+	keys := []string{"", "k", longest[:shortKey], longest[:shortKey+1], longest[:256], longest[:maxKey-1], longest}
+	for _, key := range keys {
 		if reply, err := take(strings.Clone(key)); err != nil || !reply.Allowed {
 			t.Errorf("%d bytes: %+v, %v", len(key), reply, err)
 		}
 	}
 	runtime.GC() // what the table keeps must hold on to the keys
-	for _, key := range []string{"", "k", longest[:256], longest[:maxKey-1], longest} {
+	for _, key := range keys {
 		if reply, err := take(key); err != nil || reply.Allowed {
 			t.Errorf("%d bytes, again: %+v, %v", len(key), reply, err)
 		}
@@ -255,7 +256,7 @@ func TestManyIntervals(t *testing.T) {
 	for i := range plans {
 		take("k", at(i), 0) // a number, as long as there are any
 	}
-	for _, key := range []string{"", "k", "key"} {
+	for _, key := range []string{"", "k", "key", "a key that is not short"} {
 		used := int64(0)
 		for _, i := range []int{plans, plans, 5, 5, plans, plans + 1, plans, 6, plans + 2} {
 			used++
@@ -269,8 +270,8 @@ func TestManyIntervals(t *testing.T) {
 			t.Errorf("a look at nine tokens: %v", got)
 		}
 	}
-	if n := s.buckets.count(); n != 3 {
-		t.Errorf("%d buckets of three keys", n)
+	if n := s.buckets.count(); n != 4 {
+		t.Errorf("%d buckets of four keys", n)
 	}
 }
 
@@ -286,7 +287,7 @@ func TestShardsAndSlotsInCacheLines(t *testing.T) {
 	if hot := unsafe.Offsetof(shard.table) + unsafe.Offsetof(shard.table.count); hot > 64 {
 		t.Errorf("what a decision needs of a shard has %d bytes", hot)
 	}
-	if size := unsafe.Sizeof(bucketSlot{}); size != 24 {
+	if size := unsafe.Sizeof(bucketSlot{}); size != 40 {
 		t.Errorf("a slot has %d bytes", size)
 	}
 }

@@ -68,7 +68,7 @@ type config struct {
 }
 
 // WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
-// 40 bytes and the text of its key each. It panics if n is not positive.
+// 56 bytes each, and the text of a key of more than 16 bytes. It panics if n is not positive.
 //
 // When as many are in debt, a key that has none takes the place of another: of some sixty buckets,
 // chosen at random, the one that will be full first is forgotten, and its key may use its whole
