@@ -21,6 +21,7 @@ type meter struct {
 	per       time.Duration
 	fresh     bool // a change of the rate fills the bucket
 	calendar  calendar
+	window    time.Duration // what refills an empty bucket, in decisions
 }
 
 // internalBucket is in the names of buckets that no limit's name can have.
@@ -39,6 +40,9 @@ func newMeter(l Limit, name, bucket string) meter {
 	m.overdraft = m.capacity
 	if l.explicitOverdraft {
 		m.overdraft = m.cost(l.overdraft)
+	}
+	if m.window = m.per; l.calendar.unit == noCalendar {
+		m.window = ceil(m.atRate(m.capacity))
 	}
 	return m
 }
@@ -92,16 +96,17 @@ func (m *meter) atRate(debt time.Duration) time.Duration {
 func (m *meter) tell(s *LimitState, debt, cost, end time.Duration) {
 	s.Name = m.name
 	s.Capacity = m.burst
+	s.Window = m.window
 	s.RetryAfter = m.wait(debt, cost, end)
 	s.Remaining = m.remaining(debt)
 	if m.calendar.unit == noCalendar {
-		s.Window, s.Reset = ceil(m.atRate(m.capacity)), ceil(m.atRate(debt))
+		s.Reset = ceil(m.atRate(debt))
 		if s.Remaining < m.burst {
 			s.Next = m.wait(debt, m.cost(s.Remaining+1), 0)
 		}
 		return
 	}
-	if s.Window = m.per; debt > 0 {
+	if debt > 0 {
 		s.Reset, s.Next = ceil(end), ceil(end)
 	}
 }
