@@ -65,7 +65,7 @@ func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState, room *[
 		b = append(b, ";t="...)
 		b = strconv.AppendInt(b, roundUp(reset), 10)
 	}
-	*room = [2]string{p.policy, string(b)} // one array for both
+	room[0], room[1] = p.policy, string(b) // one array for both
 	policy, state := room[0:1:1], room[1:2:2]
 	if len(h) > 0 { // or else there are no fields yet: most limiters are outermost
 		policy, state = behind(h[policyField], policy), behind(h[stateField], state)

@@ -67,39 +67,46 @@ func (m *rateLimit[C]) serve(c C, next func(C) error) error {
 // check takes a token of the key, or examines why there is no key. It returns what outcome does.
 func (m *rateLimit[C]) check(c C, key string, keyErr error) *policy.Denial {
 	var decision tokenbucket.Decision // without limits, if there is none
-	denial, verdict, room := m.decide(c, key, keyErr, &decision)
-	return m.outcome(c, denial, verdict, &decision, room)
+	if m.values == nil || m.decider.Limiter.FixedPlan() {
+		denial, verdict := m.decider.Check(m.Request(c).Context(), key, keyErr, nil, &decision)
+		return m.outcome(c, denial, verdict, &decision, nil)
+	}
+	ctx := newPlanContext(m.base, c)
+	denial, verdict := m.checkIn(ctx, key, keyErr, &decision)
+	return m.outcome(c, denial, verdict, &decision, &ctx.fields)
 }
 
-// outcome sets the header fields of the response, and returns nil if the request may pass.
+// checkIn makes a decision in a context of its own, which ends then, even if the PlanFunc panics.
+func (m *rateLimit[C]) checkIn(
+	ctx *planContext[C], key string, keyErr error, decision *tokenbucket.Decision,
+) (*policy.Denial, middleware.Verdict) {
+	defer ctx.end()
+	return m.decider.Check(ctx, key, keyErr, nil, decision)
+}
+
+// outcome sets the header fields of the response, for which there may be room, and returns nil if
+// the request may pass.
 func (m *rateLimit[C]) outcome(
 	c C, denial *policy.Denial, verdict middleware.Verdict, decision *tokenbucket.Decision, room *[2]string,
 ) *policy.Denial {
 	if !m.hidden {
 		m.tell(m.Header(c), decision, room)
 	}
+	if verdict == middleware.Enforced {
+		return denial
+	}
+	m.pass(c, denial, verdict)
+	return nil
+}
+
+// pass reports how a request came to pass that was not allowed.
+func (m *rateLimit[C]) pass(c C, denial *policy.Denial, verdict middleware.Verdict) {
 	switch {
 	case verdict == middleware.Bypassed && m.status:
 		m.Header(c).Set("RateLimit-Status", "bypassed")
-	case verdict == middleware.Shadowed:
-		if m.hooks.Report != nil && middleware.IsFailure(*denial) { // no error of the framework's own: it may answer with one
-			m.hooks.Report(c, denial.Err)
-		}
-		return nil
+	case verdict == middleware.Shadowed && m.hooks.Report != nil && middleware.IsFailure(*denial):
+		m.hooks.Report(c, denial.Err) // no error of the framework's own: it may answer with one
 	}
-	return denial
-}
-
-// decide returns also room for header fields, or nil.
-func (m *rateLimit[C]) decide(c C, key string, keyErr error, decision *tokenbucket.Decision) (*policy.Denial, middleware.Verdict, *[2]string) {
-	if m.values == nil || m.decider.Limiter.FixedPlan() {
-		denial, verdict := m.decider.Check(m.Request(c).Context(), key, keyErr, nil, decision)
-		return denial, verdict, nil
-	}
-	ctx := newPlanContext(m.base, c)
-	defer ctx.end()
-	denial, verdict := m.decider.Check(ctx, key, keyErr, nil, decision)
-	return denial, verdict, &ctx.fields
 }
 
 // tell sets the fields about the limits of a decision. Their room may be nil.
