@@ -30,13 +30,18 @@ type bucketShard struct {
 	_       [40]byte
 }
 
-const maxShards = 256
+const (
+	maxShards = 256
+	// shardBuckets a shard has room for, or for more: of fewer, the numbers differ too much.
+	shardBuckets = 256
+)
 
 // init makes a place for so many buckets. Shards spread the contention of many keys; a small store
-// has few, so that its bound is not reached by one of them long before the others.
+// has few, so that its bound is not reached by one of them long before the others: the first of them
+// is full when six of seven buckets are in debt.
 func (b *buckets) init(limit int, refuse bool) {
 	b.seed, b.refuse, b.wallClock = maphash.MakeSeed(), refuse, time.Now
-	b.shards = make([]bucketShard, min(max(limit/1024, 1), maxShards))
+	b.shards = make([]bucketShard, min(max(limit/shardBuckets, 1), maxShards))
 	for i := range b.shards {
 		b.shards[i].limit = (limit + len(b.shards) - 1) / len(b.shards)
 	}

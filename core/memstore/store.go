@@ -77,8 +77,8 @@ type config struct {
 // buckets must owe more: the client has to use up the limits of about as many keys as the store
 // holds, within the time in which they fill. With limits whose burst is one, a single request of a
 // key does that: a key at its limit then passes once for about n requests of new keys. Set n above
-// the number of keys that clients can use in the time in which a bucket fills, or see
-// [RefuseNewBuckets].
+// the number of keys that clients can use in the time in which a bucket fills, by a quarter since
+// each part of the store has its own share of n, or see [RefuseNewBuckets].
 //
 // Buckets of calendars, such as of tokenbucket.Daily, take 16 bytes more, are forgotten after those
 // of rates, first the ones that have used the smallest part of their tokens, and are in debt until

@@ -11,17 +11,17 @@ import (
 // bounded is a row of Lockkeeper's store with a maximum of buckets, and so few parts.
 const bounded = "Lockkeeper, at most 16,384 keys"
 
-// fills are the numbers of keys around few with which the table is emptiest, between, and fullest. It has a
-// part for each 1,024 buckets of its maximum, which grows by a quarter when four fifths of it are taken. With
-// 16 parts and 10,000 keys this is at 9,136 and 11,408, and some keys later or earlier in each part. With the
-// 256 parts of the default maximum, at 40 keys each, parts of all fills are there with any number of keys.
+// fills are numbers of keys around few, at which other parts of the table are about to grow. It has a part for
+// each 256 buckets of its maximum, up to 256 parts, and a part grows by a quarter when four fifths of it are taken.
+// With 64 parts and 10,000 keys this is at about 9,660 and 12,030; keys are not spread evenly, so that some parts are
+// earlier or later by a tenth.
 func fills(few int) []int { return []int{few * 96 / 100, few * 102 / 100, few * 108 / 100} }
 
 // measureFills measures the time of a decision when the table is full, and when it has just grown.
 func measureFills(ctx context.Context, b *bench.B, few int, rate pace) (*bench.Table, error) {
 	t := b.Table("memory-fills"+rate.id, "Decisions before and after the table grows"+rate.title,
-		"With the fewest of these keys the parts of the bounded store's table have just grown, with the most they are about to. "+
-			"By default it has more parts, of which each grows at another number of keys.",
+		"The table of Lockkeeper's store has parts, of which each grows by a quarter when four fifths of it are taken. The bounded "+
+			"store has fewer parts, which grow at numbers of keys that are closer together.",
 		append(times(fills(few)...), bench.Column{Name: heap, Unit: "bytes per key at the worst", Better: bench.Less, Format: "%.0f"})...)
 	rows := []contender{
 		{lockkeeper, newLockkeeper},
