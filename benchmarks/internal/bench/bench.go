@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -179,7 +180,7 @@ func (r Remarks) Note(b *B, where string, rows []Contender) {
 func (b *B) Table(id, title, note string, columns ...Column) *Table {
 	t := &Table{
 		id: id, title: title, note: note, columns: columns, contenders: b.contenders,
-		samples: make(map[cell][]float64), reference: make(map[string]bool),
+		samples: make(map[cell][]float64), rounds: make(map[cell]int), reference: make(map[string]bool),
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,32 +212,57 @@ func (b *B) Interleave(ctx context.Context, what string, contenders []Contender)
 	b.mu.Lock()
 	b.rows = rows
 	b.mu.Unlock()
-	rounds := b.rounds * max(b.parts, 1)
-	for round := range rounds {
-		b.progress("%s, round %d of %d", what, round+1, rounds)
-		for _, i := range b.random.Perm(len(contenders)) {
-			if err := context.Cause(ctx); err != nil {
-				return err
+	for round := range b.rounds {
+		b.progress("%s, round %d of %d", what, round+1, b.rounds)
+		b.eachTable((*Table).beginRound)
+		for range max(b.parts, 1) {
+			for _, i := range b.random.Perm(len(contenders)) {
+				if err := context.Cause(ctx); err != nil {
+					return err
+				}
+				if err := contenders[i].Run(ctx); err != nil {
+					return fmt.Errorf("%s: %s: %w", what, contenders[i].Row, err)
+				}
 			}
-			if err := contenders[i].Run(ctx); err != nil {
-				return fmt.Errorf("%s: %s: %w", what, contenders[i].Row, err)
-			}
+		}
+		if b.parts > 1 {
+			b.eachTable((*Table).endRound)
 		}
 	}
 	return nil
 }
 
-// roundParts is into how many parts InterleaveFinely divides a round.
-const roundParts = 6
-
-// InterleaveFinely is Interleave for latencies: it divides every round and its [B.Time] into six. The
-// latency of a machine whose cores rest and wake changes within seconds, and by more than contenders
-// differ: their ratio needs samples that are close to each other.
-func (b *B) InterleaveFinely(ctx context.Context, what string, contenders []Contender) error {
-	if b.setting != Tiny {
-		b.parts = roundParts
-		defer func() { b.parts = 0 }()
+func (b *B) eachTable(f func(*Table)) {
+	b.mu.Lock()
+	tables := slices.Clone(b.tables)
+	b.mu.Unlock()
+	for _, t := range tables {
+		f(t)
 	}
+}
+
+// The parts of a round.
+const (
+	// PartsOfCalls are short for calls that take less than a few milliseconds.
+	PartsOfCalls = 30
+	// PartsOfWaits leave time for waiters that poll ten times a second.
+	PartsOfWaits = 6
+)
+
+// InterleaveFinely is Interleave for latencies: it divides every round and its [B.Time] into parts,
+// each of which runs every contender in a new random order. A sample of the round is the mean of its
+// parts. The latency of a machine whose cores rest and wake changes several times a second, and by
+// more than contenders differ: for a ratio, all of them have to meet the same mixture.
+func (b *B) InterleaveFinely(ctx context.Context, what string, parts int, contenders []Contender) error {
+	switch b.setting {
+	case Full:
+		b.parts = parts
+	case Quick:
+		b.parts = max(parts/5, 1)
+	case Tiny:
+		b.parts = 1
+	}
+	defer func() { b.parts = 0 }()
 	return b.Interleave(ctx, what, contenders)
 }
 

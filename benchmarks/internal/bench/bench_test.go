@@ -67,23 +67,33 @@ func TestInterleaveRunsEachOncePerRoundInNewOrders(t *testing.T) {
 }
 
 func TestInterleaveFinelyDividesRounds(t *testing.T) {
+	const parts = 5
 	runs := 0
 	_, err := section(t, func(ctx context.Context, b *B) error {
 		b.setting, b.rounds = Full, 3
 		whole := b.Time(time.Second)
-		err := b.InterleaveFinely(ctx, "something", []Contender{{Row: "a", Run: func(context.Context) error {
+		table := b.Table("some", "Some", "", Column{Name: "rate"}, Column{Name: "all"})
+		table.Add("a", "rate", 100)
+		err := b.InterleaveFinely(ctx, "something", parts, []Contender{{Row: "a", Run: func(context.Context) error {
+			table.Add("a", "rate", float64(runs))
 			runs++
-			if part := b.Time(time.Second); part != whole/roundParts {
+			if part := b.Time(time.Second); part != whole/parts {
 				t.Errorf("a part takes %v, a round %v", part, whole)
 			}
 			return nil
 		}}})
+		table.Add("a", "all", 7)
+		for column, want := range map[string][]float64{"rate": {2, 7, 12, 100}, "all": {7}} { // the means of 0 to 4, 5 to 9, ...
+			if got := table.sorted("a", column); !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", column, got, want)
+			}
+		}
 		if again := b.Time(time.Second); again != whole {
 			t.Errorf("after it, a round takes %v, not %v", again, whole)
 		}
 		return err
 	})
-	if err != nil || runs != 3*roundParts {
+	if err != nil || runs != 3*parts {
 		t.Errorf("%d runs, %v", runs, err)
 	}
 }

@@ -55,12 +55,13 @@ type Table struct {
 	mu        sync.Mutex
 	rows      []string
 	samples   map[cell][]float64
+	rounds    map[cell]int // how many of the samples are of ended rounds
 	reference map[string]bool
 	given     []string // the contenders that ran when samples came in, in their order
 	order     []string
 }
 
-// Add adds a sample: one for each round. It ignores a value that is no number or infinite: it could not be measured. It
+// Add adds a sample: one for each round, or for each part of it. It ignores a value that is no number or infinite: it could not be measured. It
 // panics if the table has no such column.
 func (t *Table) Add(row, column string, value float64) {
 	if !slices.ContainsFunc(t.columns, func(c Column) bool { return c.Name == column }) {
@@ -82,6 +83,32 @@ func (t *Table) Add(row, column string, value float64) {
 	}
 	at := cell{row, column}
 	t.samples[at] = append(t.samples[at], value)
+}
+
+// beginRound begins a round whose samples are of parts.
+func (t *Table) beginRound() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for at, all := range t.samples {
+		t.rounds[at] = len(all)
+	}
+}
+
+// endRound replaces the samples since beginRound by their mean.
+func (t *Table) endRound() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for at, all := range t.samples {
+		earlier, parts := all[:t.rounds[at]], all[t.rounds[at]:]
+		if len(parts) == 0 {
+			continue
+		}
+		sum := 0.0
+		for _, v := range parts {
+			sum += v
+		}
+		t.samples[at] = append(earlier, sum/float64(len(parts)))
+	}
 }
 
 // Median is the median of a cell's samples: false if there are none.

@@ -121,7 +121,7 @@ func requests(ctx context.Context, b *bench.B, s *floor.Site) error {
 			return s.Alone(ctx, t, c.row, b.Time(time.Second), c.fn)
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "idempotency, guard", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "idempotency, guard", bench.PartsOfCalls, contenders); err != nil {
 		return err
 	}
 	t.Chart("A guard", "p50", "p99")
@@ -185,7 +185,7 @@ func handlers(ctx context.Context, b *bench.B, s *floor.Site) error {
 			return s.Alone(ctx, t, c.row, b.Time(time.Second), c.fn)
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "idempotency, middleware", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "idempotency, middleware", bench.PartsOfCalls, contenders); err != nil {
 		return err
 	}
 	const what = "idempotency: what the middleware adds to "

@@ -75,7 +75,7 @@ func remote(ctx context.Context, b *bench.B, s *floor.Site, addr string) error {
 			return nil
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "locks, from one client to another", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "locks, from one client to another", bench.PartsOfWaits, contenders); err != nil {
 		return fmt.Errorf("remote: %w", err)
 	}
 	t.Chart("A lock goes from one client to another", "hand-off p50", "hand-off p99")

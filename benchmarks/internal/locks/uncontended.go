@@ -43,7 +43,7 @@ func uncontended(ctx context.Context, b *bench.B, s *floor.Site, addr string) er
 			}, c.Sends...))
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "locks, uncontended", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "locks, uncontended", bench.PartsOfCalls, contenders); err != nil {
 		return err
 	}
 	t.Chart(title, "p50", "p99")

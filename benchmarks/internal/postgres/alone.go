@@ -63,7 +63,7 @@ func alone(ctx context.Context, b *bench.B, y *yard) error {
 			return peerOf(ctx, b, c.Row, title, r.Err)
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "postgres, lock and unlock", one); err != nil {
+	if err := b.InterleaveFinely(ctx, "postgres, lock and unlock", bench.PartsOfCalls, one); err != nil {
 		return err
 	}
 	if err := b.Interleave(ctx, "postgres, lock and unlock of 64", crowd); err != nil {

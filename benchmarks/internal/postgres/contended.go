@@ -127,7 +127,7 @@ func remote(ctx context.Context, b *bench.B, y *yard) error {
 			return peerOf(ctx, b, c.Row, title, r.Err())
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "postgres, from one process to another", all); err != nil {
+	if err := b.InterleaveFinely(ctx, "postgres, from one process to another", bench.PartsOfWaits, all); err != nil {
 		return err
 	}
 	t.Chart(title, "hand-off p50", "hand-off p99")

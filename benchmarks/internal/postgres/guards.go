@@ -155,7 +155,7 @@ func guards(ctx context.Context, b *bench.B, y *yard) error {
 			return ctx.Err()
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "postgres, guard", alone); err != nil {
+	if err := b.InterleaveFinely(ctx, "postgres, guard", bench.PartsOfCalls, alone); err != nil {
 		return err
 	}
 	if err := b.Interleave(ctx, "postgres, guard of 64", crowded); err != nil {

@@ -138,7 +138,7 @@ func permits(ctx context.Context, b *bench.B, s *floor.Site) error {
 			})
 		}})
 	}
-	if err := b.InterleaveFinely(ctx, "semaphores, uncontended", contenders); err != nil {
+	if err := b.InterleaveFinely(ctx, "semaphores, uncontended", bench.PartsOfCalls, contenders); err != nil {
 		return err
 	}
 	t.Chart(title, "p50", "p99")

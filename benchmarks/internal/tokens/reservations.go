@@ -176,11 +176,7 @@ func measureActions(ctx context.Context, b *bench.B, p place, rate rate) (*bench
 				return nil
 			}})
 		}
-		interleave := b.Interleave
-		if g == 1 {
-			interleave = b.InterleaveFinely
-		}
-		if err := interleave(ctx, fmt.Sprintf("reservations in %s%s, %s", p.title, rate.title, throughput(g)), contenders); err != nil {
+		if err := interleave(ctx, b, g, fmt.Sprintf("reservations in %s%s, %s", p.title, rate.title, throughput(g)), contenders); err != nil {
 			return nil, err
 		}
 	}

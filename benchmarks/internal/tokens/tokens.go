@@ -232,11 +232,7 @@ func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.S
 			defer floor.close()
 			contenders = append(contenders, floor.Contender)
 		}
-		interleave := b.Interleave
-		if g == 1 { // it is all latency
-			interleave = b.InterleaveFinely
-		}
-		if err := interleave(ctx, fmt.Sprintf("%s, %s", w.title, throughput(g)), contenders); err != nil {
+		if err := interleave(ctx, b, g, fmt.Sprintf("%s, %s", w.title, throughput(g)), contenders); err != nil {
 			return err
 		}
 	}
@@ -247,6 +243,14 @@ func (w workload) measure(ctx context.Context, b *bench.B, server *redisserver.S
 		}
 	}
 	return nil
+}
+
+// interleave runs contenders with g goroutines.
+func interleave(ctx context.Context, b *bench.B, g int, what string, contenders []bench.Contender) error {
+	if g == 1 { // it is all latency
+		return b.InterleaveFinely(ctx, what, bench.PartsOfCalls, contenders)
+	}
+	return b.Interleave(ctx, what, contenders)
 }
 
 // floor measures what the server can do with as many decisions in flight.
