@@ -48,6 +48,8 @@ type Limiter struct {
 	blocks    *blocks       // or nil
 	queues    queues        // of waiters
 
+	settlements settlements
+
 	changing sync.Mutex    // of the plan, and of closed
 	closed   chan struct{} // closed by Close
 }

@@ -271,6 +271,40 @@ func (r *Reservation) settle(ctx context.Context) error {
 // timeouts of their own.
 const settleTimeout = 5 * time.Second
 
+// settlements are those of a limiter. All that begin within settleTogether end with one context, at
+// the latest: a timer for each would take longer than all else that a client does for it.
+type settlements struct {
+	mu    sync.Mutex
+	ends  context.Context
+	began time.Time
+}
+
+const settleTogether = time.Second
+
+func (s *settlements) context(caller context.Context) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.ends == nil || now.Sub(s.began) >= settleTogether {
+		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+		context.AfterFunc(ctx, cancel) // it ends by itself
+		s.ends, s.began = ctx, now
+	}
+	return settlement{s.ends, caller}
+}
+
+// settlement is the context of one: it has the values of its caller's.
+type settlement struct {
+	context.Context
+	caller context.Context
+}
+
+func (s settlement) Value(key any) any {
+	if v := s.Context.Value(key); v != nil { // as a context finds the one that it ends with
+		return v
+	}
+	return s.caller.Value(key)
+}
+
 // settleOnce sends a settlement once.
 func (l *Limiter) settleOnce(ctx context.Context, key string, charges []store.Charge, standIn bool) error {
 	if l.quick != nil && len(charges) == 1 && charges[0].Period == nil {
@@ -278,11 +312,9 @@ func (l *Limiter) settleOnce(ctx context.Context, key string, charges []store.Ch
 			return overdrawn(allowed)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-	defer cancel()
 	r := l.request(key, charges)
 	r.StandIn = standIn
-	reply, err := l.store.SettleTokens(ctx, r)
+	reply, err := l.store.SettleTokens(l.settlements.context(ctx), r)
 	if err != nil {
 		return err
 	}
