@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,13 +45,6 @@ type Server interface {
 	Batched(requests int)
 }
 
-// Timers are those of a client, which may share one for all its calls.
-type Timers interface {
-	// Expire has a request's Expire called after a time, unless Keep is called before.
-	Expire(q *Queued, in time.Duration)
-	Keep(q *Queued)
-}
-
 // Config is what a Batcher is made of. Send sends a batch, calls Finish for each request, and
 // reports whether the server has replied.
 type Config[R Request] struct {
@@ -59,9 +53,6 @@ type Config[R Request] struct {
 	Few     int // calls in flight from which on requests are batched
 	Most    int // calls in flight
 	MaxWork int // maximum of a batch, since others wait for it
-	// Timeout, if there is one, is how long a request is queued before it fails, by Timers.
-	Timeout time.Duration
-	Timers  Timers
 	// A request is queued for Limit at most, and for half of Silence while the server has not
 	// replied for Silence. Zero is no bound.
 	Silence, Limit time.Duration
@@ -118,22 +109,21 @@ func (b *Batcher[R]) wait(ctx context.Context, r R) error {
 		q.ended = make(chan struct{}, 1)
 	}
 	q.state, q.failed, q.err, q.since, q.sent = stateQueued, nil, nil, time.Now(), time.Time{}
-	if b.Timeout > 0 {
-		q.batcher = b
-		b.Timers.Expire(q, b.Timeout)
-		defer b.Timers.Keep(q)
-	}
 	if !b.add(r) {
 		return errQueueFull
 	}
-	select {
-	case <-q.ended:
-	case <-ctx.Done():
-		if b.cancel(r, context.Cause(ctx)) {
-			b.Server.Missed()
-			return q.err
+	if done := ctx.Done(); done == nil { // a select takes twice as long
+		<-q.ended
+	} else {
+		select {
+		case <-q.ended:
+		case <-done:
+			if b.cancel(r, context.Cause(ctx)) {
+				b.Server.Missed()
+				return q.err
+			}
+			<-q.ended // both at once: the reply counts
 		}
-		<-q.ended // both at once: the reply counts
 	}
 	if q.sent.IsZero() {
 		b.Server.Missed()
@@ -192,8 +182,8 @@ func (b *Batcher[R]) sendAll(batch []R, work int) {
 	}
 }
 
-// next returns the next batch and its work, after a call with this much work is done. Without
-// queued requests it returns nil, and the call has ended.
+// next returns the next batch, in memory of the queue, and its work, after a call with this much
+// work is done. Without queued requests it returns nil, and the call has ended.
 func (b *Batcher[R]) next(done int) (batch []R, work int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -203,6 +193,7 @@ func (b *Batcher[R]) next(done int) (batch []R, work int) {
 		return nil, 0
 	}
 	n, now, down := 0, time.Now(), b.Server.Refuses(Ordinary)
+	batch = b.queue[:0]
 	for ; n < len(b.queue); n++ {
 		r := b.queue[n]
 		q := r.queued()
@@ -224,23 +215,24 @@ func (b *Batcher[R]) next(done int) (batch []R, work int) {
 		q.state, q.sent = stateSent, now
 		batch = append(batch, r)
 	}
-	clear(b.queue[:n])
+	clear(b.queue[len(batch):n])
 	if b.queue = b.queue[n:]; len(b.queue) == 0 {
-		b.queue = nil
-	}
-	if batch == nil {
-		b.inFlight--
+		b.queue = make([]R, 0, len(batch)) // the next one is probably as large
 	}
 	b.working += work - done
-	return batch, work
+	if len(batch) == 0 {
+		b.inFlight--
+		return nil, 0
+	}
+	return slices.Clip(batch), work
 }
 
-// patience returns how long a request waits for a call to end: at most a part of its limit, which
-// is then checked too. The caller holds mu.
+// patience returns how long a request waits for a call to end: at most a part of its limit. The
+// caller holds mu.
 func (b *Batcher[R]) patience() time.Duration {
 	busy := patience + time.Duration(b.working)*slowWork
 	if b.Limit > 0 {
-		return min(busy, max(patience, b.Limit/4))
+		return min(busy, max(patience, b.Limit/4), b.Limit)
 	}
 	return busy
 }
@@ -290,14 +282,16 @@ func (b *Batcher[R]) check() {
 		q := b.queue[0].queued()
 		waited := now.Sub(q.since)
 		if q.state == stateQueued && (b.Limit == 0 || waited < b.Limit) {
-			enough := b.patience()
-			if waited >= enough {
-				if begin = b.inFlight < b.Most; begin {
-					b.count()
-				}
-				waited = 0 // for the next check
+			next := b.patience()
+			if waited < next {
+				next -= waited
+			} else if begin = b.inFlight < b.Most; begin {
+				b.count()
 			}
-			b.watch(enough - waited)
+			if b.Limit > 0 {
+				next = min(next, b.Limit-waited)
+			}
+			b.watch(next)
 			break
 		}
 		if q.state == stateQueued {
@@ -320,23 +314,19 @@ func (b *Batcher[R]) silent(now time.Time) bool {
 // finish ends the requests of a batch that were not canceled.
 func (b *Batcher[R]) finish(batch []R, replied bool) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if replied {
 		b.heard = time.Now()
 	}
+	ended := batch[:0]
 	for _, r := range batch {
 		if q := r.queued(); q.state == stateSent {
-			q.end(q.failed)
+			q.state, q.err = stateEnded, q.failed
+			ended = append(ended, r)
 		}
 	}
-}
-
-// expire ends a request that was not sent in time. One that was sent ends with its call.
-func (b *Batcher[R]) expire(q *Queued) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if q.state == stateQueued {
-		q.end(b.late(context.DeadlineExceeded, false))
+	b.mu.Unlock() // to wake many callers takes a while
+	for _, r := range ended {
+		r.queued().wake()
 	}
 }
 

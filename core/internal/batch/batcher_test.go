@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +86,30 @@ func TestOneMoreCall(t *testing.T) {
 					t.Errorf("in the end %d calls with %d work", b.inFlight, working)
 				}
 			})
+		})
+	}
+}
+
+// A request that is not sent in time fails at its limit, while the only call is in flight.
+func TestARequestFailsAtItsLimit(t *testing.T) {
+	for _, limit := range []time.Duration{patience / 2, patience, 8 * time.Millisecond, 250 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			b := New(Config[*weight]{Server: server{}, Few: 1, Most: 1, MaxWork: 128, Limit: limit})
+			b.Send = func(context.Context, []*weight) bool { <-release; return true }
+			first := make(chan error)
+			go func() { first <- b.Do(t.Context(), &weight{n: 1}, Ordinary) }()
+			synctest.Wait()
+			for _, ctx := range []context.Context{t.Context(), context.Background()} {
+				began := time.Now()
+				if err := b.Do(ctx, &weight{n: 1}, Ordinary); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != limit {
+					t.Errorf("%v after %v, where the limit is %v", err, time.Since(began), limit)
+				}
+			}
+			close(release)
+			if err := <-first; err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -30,15 +30,9 @@ type Queued struct {
 	since   time.Time     // of the wait
 	sent    time.Time     // or about to be sent; zero if neither
 	ended   chan struct{} // has room for one
-	batcher interface{ expire(*Queued) }
-
-	Timer any // what the Timers keep of it
 }
 
 func (q *Queued) queued() *Queued { return q }
-
-// Expire ends the request if it was not sent yet.
-func (q *Queued) Expire() { q.batcher.expire(q) }
 
 // Finish records the error of a request, if any. The sender of a batch calls it for each.
 func (q *Queued) Finish(err error) { q.failed = err }
@@ -61,5 +55,8 @@ const (
 // end ends a request. The caller holds the batcher's mu.
 func (q *Queued) end(err error) {
 	q.state, q.err = stateEnded, err
-	q.ended <- struct{}{} // the receiver may use the request again
+	q.wake()
 }
+
+// wake wakes the caller of a request that has ended, and may then use it again.
+func (q *Queued) wake() { q.ended <- struct{}{} }

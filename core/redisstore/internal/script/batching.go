@@ -3,7 +3,6 @@ package script
 import (
 	"context"
 	"math"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
@@ -20,7 +19,7 @@ func NewBatcher[R batch.Request](n *Node, maxWork int, send func(context.Context
 func batching[R batch.Request](n *Node, maxWork int, send func(context.Context, []R) (replied bool)) batch.Config[R] {
 	c := batch.Config[R]{
 		Server: batchServer{n}, Send: send, Few: batch.MinInFlight, Most: n.maxInFlight(), MaxWork: maxWork,
-		Timeout: n.owner.config.Timeout, Timers: batchServer{n},
+		Limit: n.owner.config.Timeout,
 	}
 	if n.server == nil {
 		c.Few = math.MaxInt
@@ -31,10 +30,7 @@ func batching[R batch.Request](n *Node, maxWork int, send func(context.Context, 
 // batchServer is a node as its batchers see it.
 type batchServer struct{ node *Node }
 
-var (
-	_ batch.Server = batchServer{}
-	_ batch.Timers = batchServer{}
-)
+var _ batch.Server = batchServer{}
 
 func (s batchServer) Start(call func()) bool { return s.node.owner.Start(call) }
 
@@ -54,19 +50,4 @@ func (s batchServer) Missed() { s.node.recordMiss() }
 
 func (s batchServer) Batched(requests int) {
 	s.node.owner.telemetry.Batch(context.Background(), requests)
-}
-
-func (s batchServer) Expire(q *batch.Queued, in time.Duration) {
-	d, _ := q.Timer.(*deadline)
-	if d == nil {
-		d = &deadline{of: q}
-		q.Timer = d
-	}
-	s.node.owner.deadlines.begin(d, in)
-}
-
-func (s batchServer) Keep(q *batch.Queued) {
-	if d, ok := q.Timer.(*deadline); ok {
-		s.node.owner.deadlines.end(d)
-	}
 }

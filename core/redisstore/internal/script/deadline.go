@@ -23,10 +23,10 @@ type deadlines struct {
 	spare sync.Pool // of chan struct{}, of calls that ended in time
 }
 
-// deadline is that of a call, or of a queued request.
+// deadline is that of a call.
 type deadline struct {
 	at time.Time
-	of interface{ Expire() } // called once, at the deadline
+	of *callContext
 
 	next, prev *deadline // guarded by deadlines.mu, as over
 	over       bool
@@ -183,11 +183,11 @@ func (d *deadlines) ring() {
 	for now := time.Now(); d.first != nil && !d.first.at.After(now); {
 		l := d.first
 		d.remove(l)
-		if c, ok := l.of.(*callContext); ok && c.sent.open() {
+		if c := l.of; c.sent.open() {
 			c.overdue = true
 			c.node.overdue.Add(1)
 		}
-		l.of.Expire()
+		l.of.expire()
 	}
 	d.arm()
 }
@@ -198,7 +198,7 @@ func (d *deadlines) refuse(n *Node, err error) {
 	defer d.mu.Unlock()
 	for l := d.first; l != nil; {
 		next := l.next
-		if c, ok := l.of.(*callContext); ok && c.node == n && !c.sent.giveUpUnsent() {
+		if c := l.of; c.node == n && !c.sent.giveUpUnsent() {
 			d.remove(l)
 			c.refuse(err)
 		}
@@ -212,7 +212,7 @@ func (d *deadlines) countSilent(n *Node, longer time.Duration) int {
 	defer d.mu.Unlock()
 	calls := int(n.overdue.Load())
 	for l := d.first; l != nil; l = l.next {
-		if c, ok := l.of.(*callContext); ok && c.node == n && c.sent.silence() > longer {
+		if c := l.of; c.node == n && c.sent.silence() > longer {
 			calls++
 		}
 	}
@@ -228,7 +228,7 @@ func (d *deadlines) stop() {
 	}
 }
 
-func (c *callContext) Expire() {
+func (c *callContext) expire() {
 	if c.state.CompareAndSwap(callRuns, callExpired) {
 		close(c.done)
 	}
@@ -261,7 +261,7 @@ func (c *callContext) Done() <-chan struct{} {
 	c.watching.Lock()
 	defer c.watching.Unlock()
 	if c.stopWatch == nil && c.state.Load() == callRuns && c.Context.Done() != nil {
-		c.stopWatch = context.AfterFunc(c.Context, c.Expire)
+		c.stopWatch = context.AfterFunc(c.Context, c.expire)
 	}
 	return c.done
 }
@@ -285,7 +285,7 @@ func (c *clientContext) Done() <-chan struct{} {
 // Err also reports the end of a caller's context that is not watched.
 func (c *callContext) Err() error {
 	if c.Context.Err() != nil {
-		c.Expire()
+		c.expire()
 	}
 	if c.state.Load() != callExpired {
 		return nil

@@ -88,7 +88,7 @@ func (r *stepRequest) isOrdinary() bool { return r.Urgency == Ordinary }
 func (n *Node) newSteps() *batch.Batcher[*stepRequest] {
 	c := batching(n, maxSteps, n.sendSteps)
 	c.Few = max(c.Few, min(stepsInFlight, c.Most))
-	c.Timeout, c.Silence, c.Limit = 0, n.owner.config.Timeout, 3*n.owner.config.Timeout
+	c.Silence, c.Limit = n.owner.config.Timeout, 3*n.owner.config.Timeout
 	return batch.New(c)
 }
 
