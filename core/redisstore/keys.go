@@ -151,7 +151,7 @@ func (s *Store) hash(name, key string) (tag [tagSize]byte) {
 // sum returns the hash of a mechanism's name and a key, within something with another hash if there
 // is one.
 func (s *Store) sum(within []byte, name, key string) [sha256.Size]byte {
-	var room [512]byte // most fit, and need no allocation
+	var room [128]byte // most fit, and need no allocation
 	size := uint64(len(name))
 	if within != nil {
 		size = ^size // unlike that of any name

@@ -107,10 +107,11 @@ func setReplies(ctx context.Context, n *script.Node, batch []*decision, replies 
 
 // batchArgs returns the keys and the arguments of the script for a batch.
 func batchArgs(batch []*decision) (keys []string, args []any) {
-	if len(batch) == 1 {
-		n := len(batch[0].keys)
-		keys, args = make([]string, 0, n), make([]any, 0, 3+argsOfCharge*n)
+	n := 0
+	for _, d := range batch {
+		n += len(d.keys)
 	}
+	keys, args = make([]string, 0, n), make([]any, 0, 3+argsOfCharge*len(batch[0].keys)) // enough for one plan
 	return appendBatchArgs(keys, args, batch)
 }
 

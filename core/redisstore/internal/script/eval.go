@@ -2,6 +2,7 @@ package script
 
 import (
 	"encoding"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -106,7 +107,7 @@ func setKeyPosition(cmd *redis.Cmd, call Call) {
 
 // appendEval appends the arguments of a command that runs a script.
 func appendEval(all []any, command any, script encoding.BinaryMarshaler, call Call) []any {
-	all = append(all, command, script, len(call.Keys))
+	all = append(slices.Grow(all, 3+len(call.Keys)+len(call.Args)), command, script, len(call.Keys))
 	for i := range call.Keys {
 		all = append(all, &call.Keys[i]) // converting a string to an interface allocates, converting a pointer does not
 	}
