@@ -30,26 +30,24 @@ if largest then -- the only hold, without waiters
   return 1
 end
 
---#include lease_queue
-
--- The only hold, with waiters.
+-- The only hold, with waiters: two times of their counts change, see lease_queue.lua.
 largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
 if largest and span > 0 then
-  local seen, kept, stale, _, used, limits, longest, cutoff, number, holds, places, processes, from = string.match(record, COUNTS, at + size)
+  local seen, same, kept, counts = string.match(record, '^(%d+):((%d+):%d+:)%d+()', at + size)
+  local from = counts and string.find(record, id, counts, true) -- sooner than the counts between
   local first, before, ends, since, lasts, after, place = string.match(record, '^(%d+):%d+:()(%d+):(%d+):(%d+)():%d+:(%-?%d+):', from and from + NAMES)
   local t = redis.call('TIME')
   local now = t[1] * 1000000 + t[2]
-  if place and first == fence and string.sub(record, from, from + 21) == id and tonumber(place) >= 0 and tonumber(ends) > now and
+  if place and first == fence and tonumber(place) >= 0 and tonumber(ends) > now and
     tonumber(ends) <= now + lasts and now >= tonumber(seen) and kept - now >= KEPT then
-    redis.call('SET', KEYS[1], string.sub(record, 1, at + size - 1) ..
-      string.format(COUNTED, now, kept, stale, now + span, used, limits, longest, cutoff, number, holds, places, processes) ..
-      string.sub(record, from, before - 1) .. string.format(INT .. ':%s:' .. INT, now + span, since, span) .. string.sub(record, after),
+    redis.call('SET', KEYS[1], string.sub(record, 1, at + size - 1) .. string.format(INT .. ':%s' .. INT, now, same, now + span) ..
+      string.sub(record, counts, before - 1) .. string.format(INT .. ':%s:' .. INT, now + span, since, span) .. string.sub(record, after),
       'PX', string.format(INT, math.ceil((math.max(now + span, kept, largest) - now) / 1000) + math.max(linger, 1000)))
     return 1
   end
 end
 
---#include lease
+--#include lease_queue lease
 
 S.channels = ARGV[5]
 S.load(1)

@@ -20,7 +20,6 @@ local PLACE = 'q%08x' .. WIDE -- the start of a waiter's member of the order
 local PUSHED = ' ' .. PAIR .. ' ' .. PAIR .. ' '
 
 local GRANT = 2000000 -- how long a pushed grant lasts until it is taken up
-local KEPT = 45000000 -- by how much the other keys outlive their use, so that few writes extend them
 
 -- later returns the later of two tokens.
 local function later(a, b)

@@ -14,6 +14,7 @@ local HELD, CROWD, RELEASED, LATE = 1, 2, 4, 8
 local HEAD = '^L(%x)(%d+):(%d+):()'
 local HOLD = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%-?%d+):(%d+):()' -- what follows the process
 local NAMES = 22 + 16
+local KEPT = 45000000 -- by how much the keys of a crowd outlive their use, so that few writes extend them
 local PAIR, QUAD = INT .. ' ' .. INT, INT .. ':' .. INT .. ':' .. INT .. ':' .. INT
 
 -- fences returns the first and the last fence of a grant. Several would advance the fences beyond the clock if they were
