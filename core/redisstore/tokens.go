@@ -26,12 +26,7 @@ type decision struct {
 const settles = 0
 
 // Work implements batch.Request.
-func (d *decision) Work() int {
-	if len(d.keys) == 1 {
-		return 1
-	}
-	return 2 * len(d.keys)
-}
+func (d *decision) Work() int { return len(d.keys) }
 
 func decisionsOf(n *script.Node) *batch.Batcher[*decision] {
 	return n.Attached.(*batch.Batcher[*decision])

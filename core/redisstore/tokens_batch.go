@@ -14,10 +14,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// maxDecisions bounds the work of one call to a fraction of a millisecond, since other clients of
-// the server wait for it. A decision about one bucket takes a server 2 to 5 µs and counts one; with
-// several buckets, each counts two.
-const maxDecisions = 128
+// maxBuckets bounds the work of one call, all its decisions together, to a fraction of a millisecond,
+// since other clients of the server wait for it. Each bucket takes a server 2 to 5 µs.
+const maxBuckets = 128
 
 // newDecisions returns the batcher of a node's decisions.
 func (s *Store) newDecisions(n *script.Node) *batch.Batcher[*decision] {
@@ -25,7 +24,7 @@ func (s *Store) newDecisions(n *script.Node) *batch.Batcher[*decision] {
 	if _, cluster := s.client.(*redis.ClusterClient); cluster {
 		send = sendDecisionsByPartition
 	}
-	return script.NewBatcher(n, maxDecisions, func(ctx context.Context, batch []*decision) bool { return send(ctx, n, batch) })
+	return script.NewBatcher(n, maxBuckets, func(ctx context.Context, batch []*decision) bool { return send(ctx, n, batch) })
 }
 
 // sendDecisions makes the decisions of a batch in one call of the script.
@@ -122,7 +121,7 @@ func appendBatchArgs(keys []string, args []any, batch []*decision) ([]string, []
 	var (
 		first   = len(args)
 		plans   = make([]*decision, 0, 8) // the first of each
-		numbers = make([]int, 0, maxDecisions)
+		numbers = make([]int, 0, maxBuckets)
 	)
 	args = append(args, 0)
 	for _, d := range batch {
