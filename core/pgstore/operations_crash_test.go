@@ -38,6 +38,7 @@ type crashed struct {
 	values     map[int]string // of operations that a process has seen succeed
 	next       int            // all before it have succeeded
 	wrong      []string
+	progress   chan struct{} // has an element if any has succeeded since it was emptied
 }
 
 // succeeded records what a process has written: the number of an operation, and its value.
@@ -53,6 +54,10 @@ func (c *crashed) succeeded(line string) {
 		c.wrong = append(c.wrong, fmt.Sprintf("operation %d returned %s, and %s before", n, value, before))
 	}
 	c.values[n] = value
+	select {
+	case c.progress <- struct{}{}:
+	default:
+	}
 	for c.values[c.next] != "" {
 		c.next++
 	}
@@ -64,7 +69,8 @@ func (c *crashed) from() int {
 	return c.next
 }
 
-// run runs a process until it has seen all operations succeed. It is killed, and started again.
+// run runs a process until it has seen all operations succeed. It is killed soon after the first one,
+// and started again.
 func (c *crashed) run(t *testing.T, dsn, how string) (kills int) {
 	for ; ; kills++ {
 		cmd := exec.Command(os.Args[0], "-test.run", "^TestOperationCrashProcess$") //nolint:gosec // the test's own binary
@@ -78,13 +84,17 @@ func (c *crashed) run(t *testing.T, dsn, how string) (kills int) {
 			t.Error(err)
 			return kills
 		}
-		kill := time.AfterFunc(300*time.Millisecond+rand.N(1200*time.Millisecond), func() { _ = cmd.Process.Kill() })
+		kill := func() { _ = cmd.Process.Kill() }
+		later := time.AfterFunc(time.Hour, kill)
 		lines, done := bufio.NewScanner(out), false
-		for lines.Scan() {
+		for first := true; lines.Scan(); first = false {
+			if first {
+				later.Reset(rand.N(1200 * time.Millisecond))
+			}
 			done = done || lines.Text() == "done"
 			c.succeeded(lines.Text())
 		}
-		kill.Stop()
+		later.Stop()
 		_ = cmd.Wait()
 		if done || t.Context().Err() != nil {
 			return kills
@@ -104,7 +114,7 @@ func TestOperationCrashes(t *testing.T) {
 	}
 	for _, how := range []string{"Do", "Complete"} {
 		t.Run(how, func(t *testing.T) {
-			c := crashed{operations: c.operations, values: make(map[int]string)}
+			c := crashed{operations: c.operations, values: make(map[int]string), progress: make(chan struct{}, 1)}
 			server := postgrestest.Start(t)
 			conn, err := pgx.Connect(t.Context(), server.DSN())
 			if err == nil {
@@ -122,6 +132,11 @@ func TestOperationCrashes(t *testing.T) {
 			serverKills := 0
 			killer.Go(func() {
 				for {
+					select {
+					case <-c.progress: // since the last one: a slow machine has to get on
+					case <-ctx.Done():
+						return
+					}
 					select {
 					case <-time.After(time.Second + rand.N(time.Second)):
 						server.Restart() // kill -9 of all its processes

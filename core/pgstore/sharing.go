@@ -20,6 +20,9 @@ type sharing[Q, R any] struct {
 	many    func(ctx context.Context, c *pgx.Conn, all []*sharer[Q, R]) (map[leaseKey]R, error)
 	batcher *batch.Batcher[*sharer[Q, R]]
 	spare   sync.Pool // of *sharer[Q, R]
+
+	mu   sync.Mutex
+	keys map[leaseKey]struct{} // of what is asked for
 }
 
 // sharer is what a caller has in a statement.
@@ -35,12 +38,13 @@ type sharer[Q, R any] struct {
 // Work implements batch.Request.
 func (*sharer[Q, R]) Work() int { return 1 }
 
-// share returns a sharing. alone does what is asked for; many does what it can of it, each for another key.
+// share returns a sharing. alone does what is asked for; many does what it can of it, each for another
+// key.
 func share[Q, R any](
 	s *Store, st step, alone func(context.Context, *pgx.Conn, *Q, leaseKey) (R, error),
 	many func(context.Context, *pgx.Conn, []*sharer[Q, R]) (map[leaseKey]R, error),
 ) *sharing[Q, R] {
-	f := &sharing[Q, R]{store: s, step: st, alone: alone, many: many}
+	f := &sharing[Q, R]{store: s, step: st, alone: alone, many: many, keys: make(map[leaseKey]struct{})}
 	most := max(s.config.connections-2, 1) // other calls need some
 	f.batcher = batch.New(batch.Config[*sharer[Q, R]]{
 		Server: batchServer{s}, Send: f.send, Few: min(leaseStatements, most), Most: most, MaxWork: leaseBatch, Limit: s.config.timeout,
@@ -48,9 +52,14 @@ func share[Q, R any](
 	return f
 }
 
-// do does what is asked for. Without an error it may be left to the caller, since others had a part in
-// the statement: made is false then, and maybe says whether it may have been made all the same.
+// do does what is asked for. Without an error it may be left to the caller, since another caller asks for
+// the same key, or others had a part in the statement: made is false then, and maybe says whether it may
+// have been made all the same.
 func (f *sharing[Q, R]) do(ctx context.Context, asked *Q, key leaseKey) (reply R, made, maybe bool, err error) {
+	if !f.begin(key) {
+		return reply, false, false, nil
+	}
+	defer f.end(key)
 	q, _ := f.spare.Get().(*sharer[Q, R])
 	if q == nil {
 		q = new(sharer[Q, R])
@@ -65,6 +74,23 @@ func (f *sharing[Q, R]) do(ctx context.Context, asked *Q, key leaseKey) (reply R
 	return reply, made, maybe, nil
 }
 
+// begin reports whether no other caller asks for the key.
+func (f *sharing[Q, R]) begin(key leaseKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, asked := f.keys[key]; asked {
+		return false
+	}
+	f.keys[key] = struct{}{}
+	return true
+}
+
+func (f *sharing[Q, R]) end(key leaseKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.keys, key)
+}
+
 func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied bool) {
 	if len(all) == 1 {
 		q := all[0]
@@ -74,28 +100,18 @@ func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied 
 		q.Finish(err)
 		return q.made
 	}
-	first := make(map[leaseKey]*sharer[Q, R], len(all)) // by key
-	some := make([]*sharer[Q, R], 0, len(all))
-	for _, q := range all {
-		if first[q.key] == nil {
-			first[q.key] = q
-			some = append(some, q)
-		}
-	}
 	type result struct {
 		replies  map[leaseKey]R
 		repeated bool
 	}
 	r, err := run(ctx, f.store, f.step, func(ctx context.Context, c *pgx.Conn) (r result, err error) {
 		r.repeated = isRepeat(ctx)
-		r.replies, err = f.many(ctx, c, some)
+		r.replies, err = f.many(ctx, c, all)
 		return r, err
 	})
-	for _, q := range some {
+	for _, q := range all {
 		q.reply, q.made = r.replies[q.key]
 		q.maybe = r.repeated
-	}
-	for _, q := range all {
 		q.Finish(err)
 	}
 	return err == nil
