@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -100,6 +101,7 @@ func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied 
 		q.Finish(err)
 		return q.made
 	}
+	all = slices.Clone(all) // a statement without a reply in time may go on after its batch has ended
 	type result struct {
 		replies  map[leaseKey]R
 		repeated bool
