@@ -45,7 +45,7 @@ func runOvershoot(ctx context.Context, args []byte, begin func() error) (any, er
 			return nil, err
 		}
 		defer process.close()
-		if _, err := process.allow(ctx, "warm"); err != nil {
+		if err := warm(ctx, func() error { _, err := process.allow(ctx, "warm"); return err }); err != nil {
 			return nil, err
 		}
 		if err := begin(); err != nil {

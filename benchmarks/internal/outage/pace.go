@@ -111,6 +111,17 @@ type pacing struct {
 // paced is what a process has taken, between two times of the machine's monotonic clock.
 type paced struct{ Tokens, Denied, Failed, First, Last int64 }
 
+// warm makes a first call, which connects. It retries failures of a machine that has just started
+// several processes.
+func warm(ctx context.Context, call func() error) (err error) {
+	for range 20 {
+		if err = call(); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
 func runPace(ctx context.Context, args []byte, begin func() error) (any, error) {
 	var a pacing
 	if err := json.Unmarshal(args, &a); err != nil {
@@ -125,7 +136,7 @@ func runPace(ctx context.Context, args []byte, begin func() error) (any, error) 
 			return nil, err
 		}
 		defer end()
-		if _, err := take(ctx, "warm", 0); err != nil {
+		if err := warm(ctx, func() error { _, err := take(ctx, "warm", 0); return err }); err != nil {
 			return nil, err
 		}
 		if err := begin(); err != nil {
