@@ -16,7 +16,7 @@ import (
 func behindSentinel(t *testing.T, sentinel *redistest.Sentinel, opts ...lock.Option) peer {
 	t.Helper()
 	client := sentinel.Client()
-	store := must(redisstore.New(client, redisstore.WithTimeout(time.Second)))
+	store := must(redisstore.New(client, redisstore.WithTimeout(5*time.Second)))
 	t.Cleanup(func() { _ = store.Close() })
 	return peer{newLocker(t, leasesOf(t, store), opts...), store, client}
 }

@@ -29,7 +29,7 @@ const reader = "r"
 func shared(hold string) bool { return strings.HasSuffix(hold, reader) }
 
 func historyStore(t *testing.T) *Store {
-	s, err := New(os.Getenv(historyDSN))
+	s, err := New(os.Getenv(historyDSN), WithTimeout(5*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

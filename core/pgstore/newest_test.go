@@ -149,7 +149,8 @@ func TestCallsTakeTurns(t *testing.T) {
 // The newest version of a hot row is found in its place also where the table has room in front of
 // older versions, which makes it the first one in the index.
 func TestANewestVersionBeforeOlderOnes(t *testing.T) {
-	s := newTestStore(t)
+	dsn := migrated(t)
+	s, admin := patientStore(t, dsn), connect(t, dsn)
 	locker, err := lock.New(s, "jobs")
 	must(t, err)
 	t.Cleanup(func() { _ = locker.Close() })
@@ -160,7 +161,7 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 	}
 	run := func(text string, args ...any) {
 		t.Helper()
-		_, err := s.pool.Exec(t.Context(), s.sql(text), args...)
+		_, err := admin.Exec(t.Context(), s.sql(text), args...)
 		must(t, err)
 	}
 	cycle("other")

@@ -177,6 +177,12 @@ func (r *Recording) add(e Event) {
 	r.events = append(r.events, e)
 }
 
+func (r *Recording) granted() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return grants(r.events)
+}
+
 func (r *Recording) start(name string) *process {
 	r.t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^"+r.Test+"$", "-test.timeout", "60s") //nolint:gosec // the test's own binary
@@ -216,10 +222,16 @@ func (r *Recording) kill(p *process) {
 	}
 }
 
-func (r *Recording) end(p *process) {
-	_ = p.stdin.Close()
-	<-p.read
-	_ = p.cmd.Wait()
+// awaitGrants waits until there are n grants more: also on a slow machine, the processes get on between two
+// kills.
+func (r *Recording) awaitGrants(n int) {
+	want := r.granted() + n
+	for began := time.Now(); r.granted() < want; <-time.After(10 * time.Millisecond) {
+		if time.Since(began) > 10*time.Second {
+			r.t.Errorf("fewer than %d grants in 10 s", n)
+			return
+		}
+	}
 }
 
 // Run starts processes, kills and replaces some of them, and returns their events in the order of
@@ -232,14 +244,19 @@ func (r *Recording) Run(t *testing.T, processes, kills int) []Event {
 		running = append(running, r.start(strconv.Itoa(i)))
 	}
 	for i := range kills {
-		<-time.After(time.Duration(200+rand.IntN(300)) * time.Millisecond)
+		r.awaitGrants(25)
+		<-time.After(rand.N(300 * time.Millisecond))
 		victim := rand.IntN(len(running))
 		r.kill(running[victim])
 		running[victim] = r.start(fmt.Sprintf("%d-%d", victim, i))
 	}
 	<-time.After(500 * time.Millisecond)
 	for _, p := range running {
-		r.end(p)
+		_ = p.stdin.Close() // ends it
+	}
+	for _, p := range running {
+		<-p.read
+		_ = p.cmd.Wait()
 	}
 	slices.SortStableFunc(r.events, func(a, b Event) int { return a.At.Compare(b.At) })
 	return r.events
@@ -248,13 +265,17 @@ func (r *Recording) Run(t *testing.T, processes, kills int) []Event {
 // WantGrants checks that there are so many grants.
 func WantGrants(t *testing.T, events []Event, least int) {
 	t.Helper()
-	grants := 0
+	if n := grants(events); n < least {
+		t.Errorf("only %d grants", n)
+	}
+}
+
+func grants(events []Event) int {
+	n := 0
 	for _, e := range events {
 		if e.What == Granted {
-			grants++
+			n++
 		}
 	}
-	if t.Logf("%d grants", grants); grants < least {
-		t.Errorf("only %d grants", grants)
-	}
+	return n
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 )
@@ -29,6 +30,7 @@ func machine(ctx context.Context) []fact {
 		{"processor", processor()},
 		{"cores", strconv.Itoa(runtime.NumCPU()) + ", shared by clients and servers"},
 		{"system", system(ctx)},
+		{"system call", systemCall().String()},
 		{"Go", strings.TrimPrefix(runtime.Version(), "go")},
 		{"Redis", redisVersion(ctx)},
 		{"PostgreSQL", cmp.Or(pgserver.Version(ctx), unknown)},
@@ -54,6 +56,21 @@ func system(ctx context.Context) string {
 		kernel = strings.TrimSpace(string(text))
 	}
 	return kernel + ", " + runtime.GOARCH
+}
+
+// systemCall returns the time of a system call, which differs most between virtual machines: the least of
+// some means.
+func systemCall() time.Duration {
+	const calls = 10_000
+	least := time.Hour
+	for range 20 {
+		began := time.Now()
+		for range calls {
+			os.Getppid()
+		}
+		least = min(least, time.Since(began)/calls)
+	}
+	return least
 }
 
 var versionOf = regexp.MustCompile(`v=([0-9.]+)`)
