@@ -296,3 +296,33 @@ func TestASharedReleaseThatIsRepeated(t *testing.T) {
 	ends(t, s, store.ReleaseUnknown, *all[0].asked)
 	ends(t, s, store.Released, *all[1].asked)
 }
+
+// The reply of a shared acquire is lost, and it is sent again: the step that follows finds the hold that it
+// made.
+func TestASharedAcquireThatIsRepeated(t *testing.T) {
+	s := patientStore(t, migrated(t))
+	many, times := s.free.acquires.many, 0
+	s.free.acquires.many = func(ctx context.Context, c *pgx.Conn, all []*sharedAcquire) (map[leaseKey]waiting.Reply, error) {
+		replies, err := many(ctx, c, all)
+		if times++; times > 1 || err != nil {
+			return replies, err
+		}
+		if len(replies) != len(all) {
+			t.Errorf("%d of %d are made", len(replies), len(all))
+		}
+		_ = c.Close(ctx)
+		return nil, io.ErrUnexpectedEOF
+	}
+	reqs := []store.LeaseRequest{exclusive("a"), exclusive("b")}
+	for i, a := range together(t, s, reqs...) {
+		if a.made || !a.maybe || times != 2 {
+			t.Fatalf("%+v after %d statements", a, times)
+		}
+		reply, err := s.AcquireLease(t.Context(), reqs[i])
+		if err != nil || reply.Outcome != store.Granted {
+			t.Fatalf("%+v, %v", reply, err)
+		}
+		ends(t, s, store.Released, reqs[i].Ref(reply.Fence))
+		ends(t, s, store.Released, takes(t, s, exclusive(reqs[i].Key)))
+	}
+}

@@ -141,6 +141,10 @@ func TestOperationCrashes(t *testing.T) {
 					case <-time.After(time.Second + rand.N(time.Second)):
 						server.Restart() // kill -9 of all its processes
 						serverKills++
+						select {
+						case <-c.progress: // from before
+						default:
+						}
 					case <-ctx.Done():
 						return
 					}
