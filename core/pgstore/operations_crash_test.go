@@ -108,7 +108,7 @@ func TestOperationCrashes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}
-	c := crashed{operations: 2000}
+	c := crashed{operations: 1000}
 	if n, err := strconv.Atoi(os.Getenv(crashOperations)); err == nil {
 		c.operations = n
 	}
