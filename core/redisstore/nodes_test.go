@@ -371,12 +371,12 @@ func TestABurstOfWaiters(t *testing.T) {
 	s := newStore(t, obedient(t, server.Addr(), 20), hasty, log.option())
 	newClaim("k", "holder").gets(t, s, store.Granted)
 	var failed atomic.Int64
-	together(20000, func(i int) {
+	together(8000, func(i int) {
 		if _, err := newClaim("k", fmt.Sprint(i)).queued().acquire(s); err != nil {
 			failed.Add(1)
 		}
 	})
-	t.Logf("%d of 20000 had no reply in time", failed.Load())
+	t.Logf("%d of 8000 had no reply in time", failed.Load())
 	if log.has(tripped) {
 		t.Error("the breaker opened")
 	}
