@@ -63,7 +63,10 @@ func StartPgBouncer(t testing.TB, target string, settings ...string) string {
 		}
 		end := func() {
 			_ = stdin.Close()
-			_ = cmd.Wait()
+			if err := cmd.Wait(); t.Failed() {
+				text, _ := os.ReadFile(filepath.Join(dir, "log"))
+				t.Logf("pgbouncer: %v:\n%s", err, text[max(0, len(text)-4096):])
+			}
 		}
 		if address := "127.0.0.1:" + strconv.Itoa(own); accepts(address) {
 			t.Cleanup(end)
