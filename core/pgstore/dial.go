@@ -1,10 +1,14 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -20,18 +24,56 @@ func (s *Store) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 		if err != nil {
 			return nil, err
 		}
-		return &socket{conn, context.AfterFunc(s.cut, func() { _ = conn.Close() })}, nil
+		c := &socket{Conn: conn}
+		c.keep = context.AfterFunc(s.cut, c.interrupt)
+		return c, nil
 	}
 }
 
 // socket is a connection that is cut unless it is closed before.
+//
+// A connection with a cancel request stays open until the server closes it, or for cancelLinger: PgBouncer
+// 1.18.0 to 1.19.0 crashes when the client leaves before (https://github.com/pgbouncer/pgbouncer/issues/801).
 type socket struct {
 	net.Conn
-	keep func() bool
+	keep    func() bool
+	cancels atomic.Bool // a cancel request without a reply
+}
+
+const cancelLinger = 5 * time.Second
+
+func (s *socket) interrupt() {
+	if s.cancels.Load() {
+		_ = s.SetDeadline(time.Now())
+		return
+	}
+	_ = s.Conn.Close()
+}
+
+func (s *socket) Write(p []byte) (int, error) {
+	if len(p) == 16 && bytes.HasPrefix(p, cancelRequest) {
+		s.cancels.Store(true)
+	}
+	return s.Conn.Write(p)
+}
+
+// cancelRequest begins the only message of a connection: its length, and its code.
+var cancelRequest = []byte{0, 0, 0, 16, 1234 >> 8, 1234 & 0xff, 5678 >> 8, 5678 & 0xff}
+
+func (s *socket) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		s.cancels.Store(false)
+	}
+	return n, err
 }
 
 func (s *socket) Close() error {
 	s.keep()
+	if s.cancels.Load() {
+		time.AfterFunc(cancelLinger, func() { _ = s.Conn.Close() })
+		return nil
+	}
 	return s.Conn.Close()
 }
 
