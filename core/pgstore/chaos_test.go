@@ -80,6 +80,9 @@ var storms = map[string]func(t *testing.T, s *storm){
 // inStorms runs a test in each kind of storm, on a database migrated with these options. run returns when the storm is over, and check checks
 // what has come of it.
 func inStorms(t *testing.T, opts []Option, run func(storm context.Context, t *testing.T, s *Store, number int), check func(t *testing.T, s *storm)) {
+	if testing.Short() {
+		t.Skip("storms last for seconds")
+	}
 	for name, fault := range storms {
 		t.Run(name, func(t *testing.T) {
 			s := &storm{server: postgrestest.Start(t, "deadlock_timeout=100ms")}

@@ -44,7 +44,7 @@ func (v visit) resolve(outcome, says string) {
 
 func TestOffice(t *testing.T) {
 	ctx := pagetest.Browser(t)
-	for _, l := range looks {
+	for _, l := range tested() {
 		t.Run(l.String(), func(t *testing.T) { testOffice(ctx, t, l) })
 	}
 }

@@ -46,7 +46,7 @@ var trials = []struct {
 }
 
 func TestPage(t *testing.T) {
-	for _, l := range looks {
+	for _, l := range tested() {
 		t.Run(l.String(), func(t *testing.T) { testPage(t, l) })
 	}
 	t.Run("postgres", func(t *testing.T) { testPage(t, looks[0], shared["postgres"](t)...) })
