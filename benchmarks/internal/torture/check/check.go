@@ -50,9 +50,9 @@ type Findings struct {
 
 // checker is a check of one run.
 type checker struct {
-	faults []Fault // in their order
-	losses []Fault // those of them that may have lost state
-	behind []Fault // those of them that may have lost fences
+	faults   []Fault // in their order
+	losses   []Fault // those of them that may have lost state
+	setbacks []setback
 
 	workers int // processes at a time
 	Findings
@@ -63,7 +63,7 @@ func Check(records map[history.Place]*history.Record, subjects []workload.Subjec
 	c := &checker{workers: workers, faults: slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })}
 	c.losses = slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !f.Lost })
 	emptied := slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !f.Lost && !f.Emptied })
-	c.behind = behind(c.faults)
+	c.setbacks = setbacks(c.faults)
 	by := make(map[string]*workload.Subject)
 	for i, s := range subjects {
 		by[s.Name] = &subjects[i]

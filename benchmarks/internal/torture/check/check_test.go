@@ -194,6 +194,30 @@ func TestHistories(t *testing.T) {
 			p.hold("a", "lock", 110, 120, x, 6)
 			p.hold("b", "lock", 1200, 1210, x, 4)
 		}, ""},
+		"a fence after a loss, by a clock that was set back later": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 5)
+			p.lost(100, 101)
+			p.step(150, -3*time.Second)
+			p.hold("b", "lock", 1200, 1210, x, 4)
+		}, ""},
+		"a fence between a loss and a clock that was set back": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 5)
+			p.lost(100, 101)
+			p.hold("b", "lock", 1200, 1210, x, 4)
+			p.step(1250, -3*time.Second)
+		}, "fence 4 after 5"},
+		"a fence after one between a loss and a clock that was set back": {func(p *planted) {
+			p.lost(100, 101)
+			p.hold("a", "lock", 1200, 1210, x, 5)
+			p.step(1250, -3*time.Second)
+			p.hold("b", "lock", 1300, 1310, x, 4)
+		}, "fence 4 after 5"},
+		"a fence after a loss, by a clock that was set back by less than has passed": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 5)
+			p.lost(100, 101)
+			p.step(4000, -3*time.Second)
+			p.hold("b", "lock", 4100, 4110, x, 4)
+		}, "fence 4 after 5"},
 		"a write long after a loss, by a clock that was set back": {func(p *planted) {
 			p.step(50, -3*time.Second)
 			p.lost(100, 101)

@@ -3,7 +3,6 @@ package check
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/history"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/workload"
@@ -44,29 +43,43 @@ func (p *part) disordered(at int64) bool {
 	})
 }
 
-// regressed reports whether the server may have lost its fences between two uses of a fence, while
-// its clock was behind what it had been: the only way for fences to start again below those that
-// were granted. The first use may be that of a holder from before, a lease after the loss.
+// regressed reports whether fences may have started again, between two uses of a fence, below those
+// that were granted: the first use was before a loss, the second one since the clock was behind. The
+// first use may also be that of a holder from before, a lease after the loss.
 func (p *part) regressed(from, to int64) bool {
 	from -= int64(p.subject.TTL + p.subject.Delay)
-	return slices.ContainsFunc(p.behind, func(f Fault) bool { return f.From < to && f.To > from })
+	return slices.ContainsFunc(p.setbacks, func(s setback) bool { return from < s.lost && s.behind < to })
 }
 
-// behind returns the losses of state at which the server's clock was behind what it had been.
-func behind(faults []Fault) (all []Fault) {
+// setback is a loss of fences and a clock that was behind what it had shown by then, at the loss or
+// later: the only way for fences to start again below those that were granted. A key that was
+// granted in between has a fence from before the clock's step, and keeps it.
+type setback struct {
+	lost   int64 // the loss's end
+	behind int64 // when the clock began to be behind
+}
+
+func setbacks(faults []Fault) (all []setback) {
+	type loss struct{ at, shown int64 }
 	var (
-		last   int64
-		offset time.Duration // of the clock
-		ahead  time.Duration // by how much it had been ahead of now, at most
+		open   []loss // those since which the clock has not been behind
+		shown  int64  // the latest time that the clock has shown
+		offset int64  // of the clock
 	)
 	for _, f := range faults {
-		ahead = max(ahead-time.Duration(f.From-last), offset)
-		last = f.From
-		offset += f.Step
-		ahead = max(ahead, offset)
-		if f.Lost && ahead > offset {
-			all = append(all, f)
+		shown = max(shown, f.From+offset)
+		offset += int64(f.Step)
+		shown = max(shown, f.From+offset)
+		if f.Lost {
+			open = append(open, loss{f.To, shown})
 		}
+		open = slices.DeleteFunc(open, func(l loss) bool {
+			behind := f.From+offset < l.shown
+			if behind {
+				all = append(all, setback{l.at, f.From})
+			}
+			return behind
+		})
 	}
 	return all
 }
