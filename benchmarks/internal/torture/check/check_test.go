@@ -218,6 +218,13 @@ func TestHistories(t *testing.T) {
 			p.step(4000, -3*time.Second)
 			p.hold("b", "lock", 4100, 4110, x, 4)
 		}, "fence 4 after 5"},
+		"a fence after a clock that was set forward and back": {func(p *planted) {
+			p.hold("a", "lock", 0, 10, x, 5)
+			p.step(50, time.Second)
+			p.faults[0].Lost = true
+			p.step(100, -3*time.Second)
+			p.hold("b", "lock", 1200, 1210, x, 4)
+		}, "fence 4 after 5"},
 		"a write long after a loss, by a clock that was set back": {func(p *planted) {
 			p.step(50, -3*time.Second)
 			p.lost(100, 101)
