@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -36,14 +36,18 @@ func (s *Store) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 // 1.18.0 to 1.19.0 crashes when the client leaves before (https://github.com/pgbouncer/pgbouncer/issues/801).
 type socket struct {
 	net.Conn
-	keep    func() bool
-	cancels atomic.Bool // a cancel request without a reply
+	keep func() bool
+
+	mu      sync.Mutex
+	cancels bool // a cancel request without a reply
 }
 
 const cancelLinger = 5 * time.Second
 
 func (s *socket) interrupt() {
-	if s.cancels.Load() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancels {
 		_ = s.SetDeadline(time.Now())
 		return
 	}
@@ -52,7 +56,7 @@ func (s *socket) interrupt() {
 
 func (s *socket) Write(p []byte) (int, error) {
 	if len(p) == 16 && bytes.HasPrefix(p, cancelRequest) {
-		s.cancels.Store(true)
+		s.setCancels(true) // before it is written: interrupt must not close in between
 	}
 	return s.Conn.Write(p)
 }
@@ -63,14 +67,22 @@ var cancelRequest = []byte{0, 0, 0, 16, 1234 >> 8, 1234 & 0xff, 5678 >> 8, 5678 
 func (s *socket) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
 	if errors.Is(err, io.EOF) {
-		s.cancels.Store(false)
+		s.setCancels(false)
 	}
 	return n, err
 }
 
+func (s *socket) setCancels(cancels bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancels = cancels
+}
+
 func (s *socket) Close() error {
 	s.keep()
-	if s.cancels.Load() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancels {
 		time.AfterFunc(cancelLinger, func() { _ = s.Conn.Close() })
 		return nil
 	}
