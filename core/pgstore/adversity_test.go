@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -192,31 +193,51 @@ func TestABurst(t *testing.T) {
 	must(t, count(t.Context(), s, 1))
 }
 
-// A caller that leaves costs the pool nothing: the connection is used again.
+// A caller that leaves costs the pool nothing: the connection is used again. Of those that wait for what
+// should take no time, the first one costs a connection.
 func TestCallersThatLeave(t *testing.T) {
-	dsn := prepared(t)
-	s := openTestStore(t, dsn, WithConnections(2))
-	occupy(t, s, 2)
-	pids := func() (pids string) {
-		conn, err := pgx.Connect(t.Context(), dsn)
-		must(t, err)
-		defer func() { _ = conn.Close(t.Context()) }()
-		must(t, conn.QueryRow(t.Context(), "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity "+
-			"WHERE datname = current_database() AND application_name = 'lockkeeper'").Scan(&pids))
-		return pids
-	}
-	before := pids()
-	for i := range 20 {
-		ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		_, err := run(ctx, s, step{operation: opInspect, writes: true}, execute("SELECT pg_sleep(0.02)"))
-		leave()
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("call %d: %v", i, err)
-		}
-	}
-	must(t, count(t.Context(), s, 1))
-	if after := pids(); after != before {
-		t.Errorf("connections %s have become %s", before, after)
+	for name, test := range map[string]struct {
+		brief bool
+		lost  int
+	}{
+		"a step":   {false, 0},
+		"a lookup": {true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := prepared(t)
+			log := new(logbook)
+			s := openTestStore(t, dsn, WithConnections(2), log.option())
+			occupy(t, s, 2)
+			pids := func() (pids []int) {
+				conn, err := pgx.Connect(t.Context(), dsn)
+				must(t, err)
+				defer func() { _ = conn.Close(t.Context()) }()
+				must(t, conn.QueryRow(t.Context(), "SELECT array_agg(pid) FROM pg_stat_activity "+
+					"WHERE datname = current_database() AND application_name = 'lockkeeper'").Scan(&pids))
+				return pids
+			}
+			before := pids()
+			for i := range 20 {
+				ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
+				began := time.Now()
+				_, err := run(ctx, s, step{operation: opInspect, writes: true, brief: test.brief}, execute("SELECT pg_sleep(0.05)"))
+				took := time.Since(began)
+				leave()
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrUnavailable) || took > 150*time.Millisecond {
+					t.Errorf("call %d: %v after %v", i, err, took)
+				}
+			}
+			must(t, count(t.Context(), s, 1))
+			after := pids()
+			left := slices.DeleteFunc(before, func(pid int) bool { return !slices.Contains(after, pid) })
+			if lost := 2 - len(left); lost != test.lost {
+				t.Errorf("%d connections were lost, want %d", lost, test.lost)
+			}
+			if log.has(tripped) {
+				t.Error("the breaker opened")
+			}
+		})
 	}
 }
 

@@ -90,6 +90,8 @@ func (s *Store) verdict(writes bool, sent time.Time, err error) error {
 		return works
 	case s.life.Err() != nil, errors.Is(err, breaker.ErrNoEvidence), errors.Is(err, store.ErrUnavailable): // the store's own refusal
 		return breaker.ErrNoEvidence
+	case errors.Is(err, context.Canceled): // the caller has left
+		return breaker.ErrNoEvidence
 	case isTimeout(err) && !sent.IsZero() && s.heard.Load() > int64(sent.Add(s.config.timeout/10).Sub(s.made)):
 		return breaker.ErrNoEvidence
 	}

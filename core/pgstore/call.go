@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,6 +21,7 @@ type step struct {
 	urgency   urgency
 	writes    bool // an error leaves unknown whether it was carried out, unless that is certain
 	once      bool // it must not be carried out twice, such as a charge
+	brief     bool // it waits for no other transaction
 }
 
 // urgency is whether a call is made even if the breaker is open.
@@ -34,10 +36,11 @@ const (
 
 // run runs f with a connection. Its caller gets an error of package store, or one that is its
 // context's as well, when its context ends, or after the store's timeout for a connection and once
-// more for the reply. f goes on then, in a goroutine of its own: it has a context that the caller's
-// does not end, since pgx closes a connection whose context ends during a query, and must not
-// change what the caller has. f is repeated when the server has rolled it back for the sake of
-// another transaction, and, unless the step is for once, when its connection broke.
+// more for the reply. f is repeated when the server has rolled it back for the sake of another
+// transaction, and, unless the step is for once, when its connection broke.
+//
+// f may go on after its caller has left, so it has a context that the caller's does not end, since
+// pgx closes a connection whose context ends during a query, and must not change what the caller has.
 func run[T any](ctx context.Context, s *Store, st step, f func(ctx context.Context, c *pgx.Conn) (T, error)) (T, error) {
 	timing := s.telemetry.Begin(ctx, string(st.operation))
 	value, err := attempt(ctx, s, st, f)
@@ -84,31 +87,85 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 		waiting, over = context.WithTimeout(ctx, s.config.timeout)
 		defer over()
 	}
-	done := make(chan reply[T], 1)
-	s.workers.run(func() {
-		// The server ends the statement first, which does not cost the connection.
-		running, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*s.config.timeout/2)
-		defer cancel()
+	answer := func(running context.Context) reply[T] {
 		sent := time.Now()
 		r, result := patiently(running, s, st, conn, f)
 		if isReadOnly(result) { // others of the pool may have the setting, or the server, of before, too
 			s.pool.Reset()
 		}
 		admitted.End(s.verdict(st.writes, sent, result))
-		done <- r
+		return r
+	}
+	var r reply[T]
+	if ctx.Done() == nil || st.brief && !s.recentlySlow() {
+		r = answerHere(ctx, s, answer)
+	} else {
+		r = answerApart(ctx, waiting, s, answer)
+	}
+	if errors.Is(r.err, errLate) {
+		r.err = explain(r.err, st.writes)
+	}
+	return r.value, r.err
+}
+
+// errLate is the error of a call whose caller has left before the reply.
+var errLate = errors.New("no reply in time")
+
+func late(why error) error { return fmt.Errorf("%w: %w", errLate, why) }
+
+// answerApart makes a call in a goroutine of its own, which its caller leaves behind when its
+// context ends.
+func answerApart[T any](ctx, waiting context.Context, s *Store, answer func(running context.Context) reply[T]) reply[T] {
+	done := make(chan reply[T], 1)
+	s.workers.run(func() {
+		// The server ends the statement first, which does not cost the connection.
+		running, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*s.config.timeout/2)
+		defer cancel()
+		done <- answer(running)
 	})
 	select {
 	case r := <-done:
-		return r.value, r.err
+		return r
 	case <-waiting.Done():
 	}
 	select { // the reply may be there as well
 	case r := <-done:
-		return r.value, r.err
+		return r
 	default:
-		return none, explain(fmt.Errorf("no reply in time: %w", context.Cause(waiting)), st.writes)
+		return reply[T]{err: late(context.Cause(waiting))}
 	}
 }
+
+const (
+	// parting is how long a call goes on in the goroutine of a caller whose context has ended, since
+	// it then costs the connection.
+	parting = 10 * time.Millisecond
+	// slowFor is how long no call costs a connection that way after one has.
+	slowFor = 10 * time.Second
+)
+
+// answerHere makes a call in its caller's goroutine, since to wake another thread takes as long as a
+// lookup.
+func answerHere[T any](ctx context.Context, s *Store, answer func(running context.Context) reply[T]) reply[T] {
+	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.timeout+parting)
+	defer cancel()
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(parting, cancel) })()
+	}
+	r := answer(running)
+	if r.err != nil && running.Err() != nil {
+		s.slowUntil.Store(int64(time.Since(s.made) + slowFor))
+		why := context.Cause(ctx)
+		if why == nil {
+			why = running.Err()
+		}
+		r.err = late(why)
+	}
+	return r
+}
+
+// recentlySlow reports whether a call has lately cost a connection because its caller left.
+func (s *Store) recentlySlow() bool { return int64(time.Since(s.made)) < s.slowUntil.Load() }
 
 // connection returns a connection. It ends the call if there is none in time.
 func (s *Store) connection(waiting context.Context, admitted breaker.Call) (*pgxpool.Conn, error) {

@@ -58,7 +58,7 @@ func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 		}
 	}
 	if len(looks) > 0 {
-		debts, err := run(ctx, s, step{operation: opTakeTokens}, s.findDenied(looks))
+		debts, err := run(ctx, s, step{operation: opTakeTokens, brief: true}, s.findDenied(looks))
 		replied = err == nil
 		rest = append(rest, deny(looks, debts, err)...)
 	}

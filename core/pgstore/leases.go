@@ -166,7 +166,7 @@ const verifyLease = `SELECT
 // VerifyLease implements store.Leases: one statement, which changes nothing.
 func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	key := s.leaseKey(ref.Name, ref.Key)
-	return run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
+	return run(ctx, s, step{operation: opInspect, brief: true}, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
 		err = c.QueryRow(ctx, s.sql(verifyLease), key, ref.ID, ref.Fence).Scan(&held)
 		return held, err
 	})

@@ -17,54 +17,43 @@ var _ store.Records = (*Store)(nil)
 
 // A record is a row of operations. The common steps are plain statements, since a function that
 // does the same takes about half as long again; what they leave out is up to a function. The server
-// adds up the records of a scope, and the bytes of their results, by slices of time: see
-// records.sql.
+// counts the records of a scope, and the bytes of their results, by slices of time: see records.sql.
+// All slices are added up only at the first record of a slice, and whenever its count has grown by a
+// sixteenth of the limit, since to prepare a sum takes longer than the rest of the statement.
 
-// beginSQL begins an operation without a scope, or returns the record that it has. No row means
-// that another transaction has made one meanwhile.
-const beginSQL = `WITH clock AS MATERIALIZED (SELECT at FROM lk.now_us() at),
-seen AS MATERIALIZED (SELECT * FROM lk.operations WHERE id = $1),
-started AS (
+// The parts of beginSQL and beginScopedSQL. An insert that finds a row waits for a transaction that is
+// changing it: hence NOT EXISTS. To look at the record is no part of that, so that the server prepares
+// the columns of one record only, which takes longer than to read them.
+const (
+	startedSQL = `WITH started AS (
   INSERT INTO lk.operations (id, guard, scope, state, effects, owner, fingerprint, number, lease_ends, lease, expires, slice, created,
     changed, holder)
-  SELECT $1, $2, '', 'F', 'M', $3, $4, 1, at + $5, $5, at + $6, lk.slice_1(at, $6), at, at, $8 FROM clock
-  WHERE NOT EXISTS (SELECT FROM seen) ON CONFLICT (id) DO NOTHING RETURNING 1)
-SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
-
-// seenSQL returns what a record says that is not to be taken over.
-const seenSQL = seenColumns + ` FROM clock, seen`
-
-const seenColumns = `SELECT CASE WHEN state = 'A' OR expires <= at THEN 'ask'
+  SELECT $1, $2, $9, 'F', 'M', $3, $4, 1, at + $5, $5, at + $6, lk.slice_1(at, $6), at, at, $8 FROM lk.now_us() at
+  WHERE NOT EXISTS (SELECT FROM lk.operations WHERE id = $1) ON CONFLICT (id) DO NOTHING RETURNING slice)`
+	seenSQL = `SELECT CASE WHEN state = 'A' OR expires <= at THEN 'ask'
   WHEN fingerprint <> $4 THEN 'mismatched'
   WHEN state IN ('C', 'N') OR state = 'U' AND $7 = '' THEN 'settled'
   WHEN state <> 'U' AND owner <> $3 AND lease_ends > at AND lease_ends - at <= lease THEN 'busy'
-  ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END`
+  ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END
+  FROM lk.now_us() at, lk.operations WHERE id = $1`
+)
 
-// lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
-var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenColumns) + ` FROM lk.now_us() at, lk.operations
-WHERE id = $1 AND NOT pg_is_in_recovery()`
+// beginSQL begins an operation without a scope, or returns what its record says that is not to be
+// taken over. No row means that another transaction has made one meanwhile. $9 is empty.
+const beginSQL = startedSQL + `
+SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
 
-// beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if others
-// have filled the scope meanwhile.
-const beginScopedSQL = `WITH clock AS MATERIALIZED (SELECT at, lk.slice_1(at, $6) AS slice FROM lk.now_us() at),
-seen AS MATERIALIZED (SELECT * FROM lk.operations WHERE id = $1),
-room AS MATERIALIZED (
-  SELECT coalesce(sum(s.records), 0) AS records, coalesce(sum(s.records) FILTER (WHERE s.slice <> clock.slice), 0) AS others,
-    min(s.slice) - at AS ends
-  FROM clock LEFT JOIN lk.scopes s ON s.scope = $9 AND s.slice > at AND s.records > 0 GROUP BY at),
-started AS (
-  INSERT INTO lk.operations (id, guard, scope, state, effects, owner, fingerprint, number, lease_ends, lease, expires, slice, created,
-    changed, holder)
-  SELECT $1, $2, $9, 'F', 'M', $3, $4, 1, at + $5, $5, at + $6, slice, at, at, $8 FROM clock, room
-  WHERE NOT EXISTS (SELECT FROM seen) AND ($10 <= 0 OR records < $10) ON CONFLICT (id) DO NOTHING RETURNING slice),
+// beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if the scope is
+// full.
+const beginScopedSQL = startedSQL + `,
 counted AS (
   INSERT INTO lk.scopes AS s (scope, slice, records) SELECT $9, slice, 1 FROM started
-  ON CONFLICT (scope, slice) DO UPDATE SET records = s.records + 1 RETURNING records)
-SELECT CASE WHEN $10 > 0 AND others + counted.records > $10 THEN lk.refuse_1(ends) ELSE 'started' END, 1, 0::bigint, '', 0::smallint,
-  NULL::bytea
-  FROM counted, room UNION ALL
-SELECT 'full', 0, ends, '', 0::smallint, NULL::bytea FROM room WHERE $10 > 0 AND records >= $10 AND NOT EXISTS (SELECT FROM seen)
-  UNION ALL ` + seenSQL
+  ON CONFLICT (scope, slice) DO UPDATE SET records = s.records + 1 RETURNING slice, records)
+SELECT CASE WHEN $10 <= 0 THEN 'started' WHEN records = 1 OR records % (($10 + 15) / 16) = 0
+  THEN lk.check_records_1($9, slice, records, $10) ELSE 'started' END, 1, 0::bigint, '', 0::smallint, NULL::bytea FROM counted UNION ALL ` + seenSQL
+
+// lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
+var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenSQL) + ` AND NOT pg_is_in_recovery()`
 
 // BeginOperation implements store.Records: one statement, and a second one if the operation is
 // taken over, or was abandoned.
@@ -79,11 +68,13 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 	case req.Reconcile:
 		unknown = "reconcile"
 	}
-	st := step{operation: opBeginOperation, writes: true}
 	key := markOf(req.ID)
+	st := step{operation: opBeginOperation, writes: true, brief: s.settled.has(key)}
+	scope := markOf(req.Scope)
+	full := req.Scope != "" && s.full.has(scope) // to insert and undo it each time would leave dead rows
 	reply, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
 		var b begun
-		if s.settled.has(key) {
+		if st.brief {
 			err := c.QueryRow(ctx, s.sql(lookSQL), req.ID, req.Owner, req.Fingerprint, unknown).
 				Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
 			if err == nil && b.outcome != "ask" {
@@ -96,12 +87,17 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		text := s.sql(beginSQL)
 		args := []any{
 			req.ID, req.Guard, req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Microseconds(), unknown, holderOf(req.Holder),
+			req.Scope,
 		}
 		if req.Scope != "" {
-			text, args = s.sql(beginScopedSQL), append(args, req.Scope, req.MaxRecords)
+			text, args = s.sql(beginScopedSQL), append(args, req.MaxRecords)
 		}
-		err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
-		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask" {
+		ask := full
+		if !ask {
+			err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
+			ask = errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask"
+		}
+		if ask {
 			number := b.number                                                                        // 0: it has no record
 			if b, err = s.begin(ctx, c, &req, unknown); isCode(err, lockNotAvailable) && number > 0 { // a transaction completes it: see Complete
 				return store.BeginReply{Outcome: store.Busy, Number: number, Remaining: req.Lease}, nil
@@ -113,6 +109,7 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		return b.reply()
 	})
 	s.settled.set(key, err == nil && reply.Outcome == store.Settled)
+	s.full.set(scope, err == nil && reply.Outcome == store.ScopeFull)
 	return reply, err
 }
 
@@ -200,16 +197,15 @@ RETURNING inboxes`
 
 // settleScopedSQL is settleSQL with a result that counts in the scope: $8 bytes, of at most $9. It
 // fails if there is no room.
-const settleScopedSQL = `WITH clock AS MATERIALIZED (SELECT at FROM lk.now_us() at),
-done AS (
+const settleScopedSQL = `WITH done AS (
   UPDATE lk.operations SET state = $3::text::"char", status = $4, data = $5, lease_ends = 0, lease = 0, expires = at + $6,
     changed = greatest(at, changed + 1)
-  FROM clock WHERE id = $1 AND owner = $2 AND state IN ('F', 'R') AND steps = 0 AND lk.fits_1(slice, at + $6, $6) RETURNING slice, inboxes),
+  FROM lk.now_us() at WHERE id = $1 AND owner = $2 AND state IN ('F', 'R') AND steps = 0 AND lk.fits_1(slice, at + $6, $6)
+  RETURNING slice, inboxes),
 counted AS (UPDATE lk.scopes s SET bytes = s.bytes + $8 FROM done WHERE s.scope = $7 AND s.slice = done.slice RETURNING s.bytes)
-SELECT inboxes FROM clock, done LEFT JOIN counted ON true
-WHERE CASE WHEN counted.bytes IS NULL OR $9 > 0 AND counted.bytes +
-  (SELECT coalesce(sum(s.bytes), 0) FROM clock, lk.scopes s WHERE s.scope = $7 AND s.slice > at AND s.slice <> done.slice) > $9
-  THEN lk.refuse_1(0) IS NULL ELSE true END`
+SELECT inboxes FROM done LEFT JOIN counted ON true
+WHERE CASE WHEN bytes IS NULL THEN lk.refuse_1(0) IS NULL WHEN $9::bigint <= 0 THEN true
+  WHEN bytes / (($9 + 15) / 16) > (bytes - $8) / (($9 + 15) / 16) THEN lk.check_bytes_1($7, slice, bytes, $9) ELSE true END`
 
 const settleAnywaySQL = `SELECT owned, waiting FROM
   lk.settle_operation_1($1, $2, $3, $4, $5, $6, $7::text::"char", $8::smallint, $9, $10, $11, $12)`

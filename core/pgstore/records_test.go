@@ -50,3 +50,44 @@ func TestABeginBehindItsAbandon(t *testing.T) {
 		t.Errorf("the next one: %+v", reply)
 	}
 }
+
+// A request that a full scope refuses writes nothing, so that one subject cannot fill the table with
+// rows that were undone: only the first one does.
+func TestAFullScopeIsRefusedWithoutAWrite(t *testing.T) {
+	s := newTestStore(t)
+	begin := func(id string) store.BeginOutcome {
+		t.Helper()
+		reply, err := s.BeginOperation(t.Context(), store.BeginRequest{
+			AttemptRef: store.AttemptRef{
+				OperationRef: store.OperationRef{Guard: "orders", Scope: "subject", ID: id}, Owner: "owner " + id,
+			},
+			Fingerprint: "f", Lease: time.Minute, Retention: time.Hour, MaxRecords: 2,
+		})
+		must(t, err)
+		return reply.Outcome
+	}
+	transactions := func() int64 { return query[int64](t, s, "SELECT pg_current_xact_id()::text::bigint") }
+	for _, id := range []string{"one", "two"} {
+		if got := begin(id); got != store.Started {
+			t.Fatalf("%s: outcome %d", id, got)
+		}
+	}
+	before := transactions()
+	for range 20 {
+		if got := begin("three"); got != store.ScopeFull {
+			t.Fatalf("the third: outcome %d", got)
+		}
+	}
+	if wrote := transactions() - before - 1; wrote > 1 {
+		t.Errorf("20 refused requests took %d transactions that write", wrote)
+	}
+	owned, err := s.AbandonOperation(t.Context(), store.AttemptRef{
+		OperationRef: store.OperationRef{Guard: "orders", Scope: "subject", ID: "one"}, Owner: "owner one",
+	})
+	if must(t, err); !owned {
+		t.Fatal("the attempt owns nothing")
+	}
+	if got := begin("three"); got != store.Started {
+		t.Errorf("with room again: outcome %d", got)
+	}
+}

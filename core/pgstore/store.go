@@ -34,7 +34,9 @@ import (
 // It has a pool of connections of its own ([WithConnections]), and one more on which it listens. A
 // call waits for a connection, and then for the reply, at most for the store's timeout each
 // ([WithTimeout]), and never beyond the end of its caller's context; the server ends a statement
-// after the timeout, too. A call whose context ends leaves its statement to end by itself.
+// after the timeout, too. A call whose context ends leaves its statement to end by itself. A lookup
+// that is still unanswered 10 ms later ends with its connection; for the next 10 s, lookups are left to
+// end by themselves as well.
 type Store struct {
 	config  config
 	pool    *pgxpool.Pool
@@ -47,9 +49,11 @@ type Store struct {
 	breaker       *breaker.Breaker
 	made          time.Time
 	heard         atomic.Int64 // time since made of the last reply to a call that writes
+	slowUntil     atomic.Int64 // time since made: see recentlySlow
 	listener      listener
 	leases
 	settled      keyMarks // operations whose record says how they ended
+	full         keyMarks // scopes that had no room
 	transactions sync.Map // of operations that run in a transaction: *transaction by owner
 	buckets      buckets
 

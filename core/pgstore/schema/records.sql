@@ -71,6 +71,26 @@ BEGIN
   RAISE EXCEPTION 'the scope is full' USING ERRCODE = 'LK001', DETAIL = greatest(remaining, 0);
 END $$;
 
+-- check_records_1 rolls a statement back if a scope has more than most records, with own ones in this slice.
+CREATE OR REPLACE FUNCTION lk.check_records_1(of_scope text, of_slice bigint, own bigint, most bigint) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  IF own + coalesce((SELECT sum(s.records) FROM lk.scopes s
+      WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice), 0) > most THEN
+    PERFORM lk.refuse_1(0);
+  END IF;
+  RETURN 'started';
+END $$;
+
+-- check_bytes_1 rolls a statement back if the results of a scope have more than most bytes, with own ones in this slice.
+CREATE OR REPLACE FUNCTION lk.check_bytes_1(of_scope text, of_slice bigint, own bigint, most bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF own + coalesce((SELECT sum(s.bytes) FROM lk.scopes s
+      WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice), 0) > most THEN
+    PERFORM lk.refuse_1(0);
+  END IF;
+  RETURN true;
+END $$;
+
 -- count_record_1 adds records and bytes to a scope, and returns what all its slices have.
 CREATE OR REPLACE FUNCTION lk.count_record_1(of_scope text, of_slice bigint, more_records int, more_bytes bigint, at bigint,
   OUT records bigint, OUT bytes bigint, OUT first bigint) LANGUAGE plpgsql AS $$
