@@ -108,7 +108,7 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 	return r.value, r.err
 }
 
-// errLate is the error of a call whose caller has left before the reply.
+// errLate is the error of a call whose context or time ended before the reply.
 var errLate = errors.New("no reply in time")
 
 func late(why error) error { return fmt.Errorf("%w: %w", errLate, why) }
@@ -137,20 +137,20 @@ func answerApart[T any](ctx, waiting context.Context, s *Store, answer func(runn
 }
 
 const (
-	// parting is how long a call goes on in the goroutine of a caller whose context has ended, since
-	// it then costs the connection.
-	parting = 10 * time.Millisecond
-	// slowFor is how long no call costs a connection that way after one has.
+	// callerGrace is how long a call goes on in its caller's goroutine after the caller's context has ended.
+	// To end it costs the connection.
+	callerGrace = 10 * time.Millisecond
+	// slowFor is how long lookups run in goroutines of their own after one has cost a connection.
 	slowFor = 10 * time.Second
 )
 
 // answerHere makes a call in its caller's goroutine, since to wake another thread takes as long as a
 // lookup.
 func answerHere[T any](ctx context.Context, s *Store, answer func(running context.Context) reply[T]) reply[T] {
-	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.timeout+parting)
+	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.timeout+callerGrace)
 	defer cancel()
 	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, func() { time.AfterFunc(parting, cancel) })()
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(callerGrace, cancel) })()
 	}
 	r := answer(running)
 	if r.err != nil && running.Err() != nil {
@@ -164,7 +164,7 @@ func answerHere[T any](ctx context.Context, s *Store, answer func(running contex
 	return r
 }
 
-// recentlySlow reports whether a call has lately cost a connection because its caller left.
+// recentlySlow reports whether a call in its caller's goroutine has lately had no reply in time.
 func (s *Store) recentlySlow() bool { return int64(time.Since(s.made)) < s.slowUntil.Load() }
 
 // connection returns a connection. It ends the call if there is none in time.

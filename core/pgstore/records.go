@@ -22,8 +22,8 @@ var _ store.Records = (*Store)(nil)
 // sixteenth of the limit, since to prepare a sum takes longer than the rest of the statement.
 
 // The parts of beginSQL and beginScopedSQL. An insert that finds a row waits for a transaction that is
-// changing it: hence NOT EXISTS. To look at the record is no part of that, so that the server prepares
-// the columns of one record only, which takes longer than to read them.
+// changing it: hence NOT EXISTS. The server takes longer to prepare the columns of a record than to read
+// them, so seenSQL alone names them.
 const (
 	startedSQL = `WITH started AS (
   INSERT INTO lk.operations (id, guard, scope, state, effects, owner, fingerprint, number, lease_ends, lease, expires, slice, created,
@@ -39,7 +39,7 @@ const (
 )
 
 // beginSQL begins an operation without a scope, or returns what its record says that is not to be
-// taken over. No row means that another transaction has made one meanwhile. $9 is empty.
+// taken over. It returns no row if another transaction has inserted the record meanwhile. $9 is empty.
 const beginSQL = startedSQL + `
 SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
 
@@ -49,8 +49,9 @@ const beginScopedSQL = startedSQL + `,
 counted AS (
   INSERT INTO lk.scopes AS s (scope, slice, records) SELECT $9, slice, 1 FROM started
   ON CONFLICT (scope, slice) DO UPDATE SET records = s.records + 1 RETURNING slice, records)
-SELECT CASE WHEN $10 <= 0 THEN 'started' WHEN records = 1 OR records % (($10 + 15) / 16) = 0
-  THEN lk.check_records_1($9, slice, records, $10) ELSE 'started' END, 1, 0::bigint, '', 0::smallint, NULL::bytea FROM counted UNION ALL ` + seenSQL
+SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM counted
+WHERE CASE WHEN $10 <= 0 THEN true WHEN records = 1 OR records % (($10 + 15) / 16) = 0
+  THEN lk.check_scope_1($9, slice, records, $10, NULL, NULL) ELSE true END UNION ALL ` + seenSQL
 
 // lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
 var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenSQL) + ` AND NOT pg_is_in_recovery()`
@@ -205,7 +206,7 @@ const settleScopedSQL = `WITH done AS (
 counted AS (UPDATE lk.scopes s SET bytes = s.bytes + $8 FROM done WHERE s.scope = $7 AND s.slice = done.slice RETURNING s.bytes)
 SELECT inboxes FROM done LEFT JOIN counted ON true
 WHERE CASE WHEN bytes IS NULL THEN lk.refuse_1(0) IS NULL WHEN $9::bigint <= 0 THEN true
-  WHEN bytes / (($9 + 15) / 16) > (bytes - $8) / (($9 + 15) / 16) THEN lk.check_bytes_1($7, slice, bytes, $9) ELSE true END`
+  WHEN bytes / (($9 + 15) / 16) > (bytes - $8) / (($9 + 15) / 16) THEN lk.check_scope_1($7, slice, NULL, NULL, bytes, $9) ELSE true END`
 
 const settleAnywaySQL = `SELECT owned, waiting FROM
   lk.settle_operation_1($1, $2, $3, $4, $5, $6, $7::text::"char", $8::smallint, $9, $10, $11, $12)`

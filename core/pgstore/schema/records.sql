@@ -71,21 +71,13 @@ BEGIN
   RAISE EXCEPTION 'the scope is full' USING ERRCODE = 'LK001', DETAIL = greatest(remaining, 0);
 END $$;
 
--- check_records_1 rolls a statement back if a scope has more than most records, with own ones in this slice.
-CREATE OR REPLACE FUNCTION lk.check_records_1(of_scope text, of_slice bigint, own bigint, most bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- check_scope_1 rolls a statement back if a scope has more than most records or bytes: its own in this slice, and those of
+-- the other slices. NULL is not checked.
+CREATE OR REPLACE FUNCTION lk.check_scope_1(of_scope text, of_slice bigint, own_records bigint, most_records bigint, own_bytes bigint,
+  most_bytes bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-  IF own + coalesce((SELECT sum(s.records) FROM lk.scopes s
-      WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice), 0) > most THEN
-    PERFORM lk.refuse_1(0);
-  END IF;
-  RETURN 'started';
-END $$;
-
--- check_bytes_1 rolls a statement back if the results of a scope have more than most bytes, with own ones in this slice.
-CREATE OR REPLACE FUNCTION lk.check_bytes_1(of_scope text, of_slice bigint, own bigint, most bigint) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-  IF own + coalesce((SELECT sum(s.bytes) FROM lk.scopes s
-      WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice), 0) > most THEN
+  IF (SELECT own_records + coalesce(sum(s.records), 0) > most_records OR own_bytes + coalesce(sum(s.bytes), 0) > most_bytes
+      FROM lk.scopes s WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice) THEN
     PERFORM lk.refuse_1(0);
   END IF;
   RETURN true;
