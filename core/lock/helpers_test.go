@@ -3,7 +3,6 @@ package lock_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,10 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "6") // parallel tests wait for time to pass, on any machine
-	leaktest.Main(m, redistest.Redialing)
-}
+func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
 
 // wiretap is a store with faults that records its grants.
 type wiretap struct {

@@ -1,7 +1,6 @@
 package redisstore_test
 
 import (
-	"flag"
 	"log/slog"
 	"testing"
 	"time"
@@ -15,12 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestMain(m *testing.M) {
-	// Parallel tests wait for servers and leases, and need little CPU time. Tests that measure
-	// latencies, or count timeouts or goroutines, are not parallel.
-	_ = flag.Set("test.parallel", "8")
-	leaktest.Main(m, redistest.Redialing)
-}
+func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
 
 // hasty is the deadline that a store has by default. A busy machine may take longer than that for
 // calls that nothing is wrong with, so that what a test needs before its fault is done by a store

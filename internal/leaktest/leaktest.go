@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // patience is how long goroutines have to end after the tests.
@@ -21,7 +23,7 @@ var ofTheRuntime = []string{"os/signal.loop", "os/signal.signal_recv", "runtime.
 // Main runs the tests of a package, and fails if goroutines are left after them. Those with one of
 // the ignored functions on their stack may stay.
 func Main(m *testing.M, ignored ...string) {
-	code := m.Run()
+	code := testpace.Run(m)
 	if code == 0 {
 		if left := wait(patience, ignored); len(left) > 0 {
 			fmt.Fprintf(os.Stderr, "leaktest: goroutines are left:\n\n%s\n", strings.Join(left, "\n\n"))

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // shared is the server that the tests of a test binary share.
@@ -21,7 +23,7 @@ var databases atomic.Int64
 
 // Main runs the tests of a package, and stops the server that they share. Call it in TestMain.
 func Main(m *testing.M) {
-	code := m.Run()
+	code := testpace.Run(m)
 	for _, end := range shared.ends {
 		end()
 	}

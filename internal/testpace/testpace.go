@@ -1,0 +1,49 @@
+// Package testpace sets how the tests of a package share a machine: how many of them run side by
+// side, and how long the leases and the timeouts of those that wait for real time are.
+package testpace
+
+import (
+	"flag"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// Slow is the environment variable by which [Scale] multiplies, 1 by default.
+const Slow = "LOCKKEEPER_SLOW"
+
+// parallel is how many parallel tests of a package run at a time. They wait for servers and leases
+// and need little CPU time, so that it does not depend on the number of cores, as it would by
+// default.
+const parallel = "8"
+
+// Run runs the tests of a package, and returns the exit code. The flag -parallel overrides how many
+// of its parallel tests run at a time.
+func Run(m *testing.M) int {
+	flag.Parse()
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+	if !set {
+		_ = flag.Set("test.parallel", parallel)
+	}
+	return m.Run()
+}
+
+// Scale returns a duration of a test, such as a lease that must not run out while the test renews
+// it, multiplied by the variable [Slow]: a machine that runs the tests of several packages at a time,
+// or under the race detector, takes longer for each step.
+func Scale(d time.Duration) time.Duration { return time.Duration(float64(d) * factor) }
+
+var factor = factorOf(os.Getenv(Slow))
+
+func factorOf(text string) float64 {
+	if text == "" {
+		return 1
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(f >= 1) { // NaN is not, either
+		panic("testpace: " + Slow + " is " + strconv.Quote(text) + ", want a number of at least 1")
+	}
+	return f
+}
