@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // Crashes is what a store that processes share promises to those that live when one dies without
@@ -42,8 +43,11 @@ func Crashes[S store.Store](t *testing.T, run Runner[S]) {
 // passedOver is how long dead waiters may keep others waiting.
 const passedOver = 8 * time.Second
 
+// crashLease is the lease of what dies. It must not end before the process is dead.
+var crashLease = testpace.Scale(2 * time.Second)
+
 func deadHolder(living, dying leaseCase, die func()) {
-	req := lasting(300*time.Millisecond, dying.whole())
+	req := lasting(crashLease, dying.whole())
 	req.Label = "who dies"
 	before := time.Now()
 	grant := dying.granted(req)
@@ -60,7 +64,7 @@ func deadHolder(living, dying leaseCase, die func()) {
 		living.t.Error("the hold of a dead process is not listed")
 	}
 	next := living.await(waits).granted()
-	if since := time.Since(before); since < req.TTL || since > passedOver {
+	if since := time.Since(before); since < req.TTL || since > crashLease+passedOver {
 		living.t.Errorf("a lease of %v was granted again after %v", req.TTL, since)
 	}
 	if living.kind == aLock && next.Fence <= grant.Fence {
@@ -118,14 +122,14 @@ func deadAttempts(t *testing.T, h Harness[store.Store]) {
 	cleanly.id = clean.id
 	owner, careful := newOwner(), newOwner()
 	before := time.Now()
-	dying.started(owner, 300*time.Millisecond, false, 1)
-	cleanly.started(careful, 300*time.Millisecond, false, 1)
+	dying.started(owner, crashLease, false, 1)
+	cleanly.started(careful, crashLease, false, 1)
 	cleanly.mark(careful, 1, store.NoEffects, true)
 	die()
-	if reply := living.begin(newOwner(), longLease, false); reply.Outcome != store.Busy && time.Since(before) < 300*time.Millisecond {
+	if reply := living.begin(newOwner(), longLease, false); reply.Outcome != store.Busy && time.Since(before) < crashLease {
 		t.Errorf("an attempt whose lease has not ended: %+v", reply)
 	}
-	h.Advance(400 * time.Millisecond)
+	h.Advance(crashLease + 100*time.Millisecond)
 	living.want(living.begin(newOwner(), longLease, false), store.Undecided, 1)
 	clean.want(clean.begin(newOwner(), longLease, false), store.Started, 2)
 	found := 0

@@ -96,14 +96,22 @@ func (l leaseCase) expiriesAddUp() {
 }
 
 func (l leaseCase) expiriesInTurn() {
-	l.acquire(lasting(100*time.Millisecond, l.whole()), store.Granted)
-	ws := l.arrive(lasting(100*time.Millisecond, l.whole()), lasting(100*time.Millisecond, l.whole()), l.whole())
-	l.h.Advance(350 * time.Millisecond)
-	for _, w := range ws {
-		w.ended() // without other calls to the store
-	}
-	ws[2].granted()
-	l.state(l.capacity, 0)
+	inTime(l.t, 100*time.Millisecond, func(ttl time.Duration) (late bool) {
+		l := l.another()
+		began := time.Now()
+		l.acquire(lasting(ttl, l.whole()), store.Granted)
+		ws := l.arrive(lasting(ttl, l.whole()), lasting(ttl, l.whole()), l.whole())
+		if time.Since(began) >= ttl { // a grant may have expired before a call awaited it
+			return true
+		}
+		l.h.Advance(ttl * 7 / 2)
+		for _, w := range ws {
+			w.ended() // without other calls to the store
+		}
+		ws[2].granted()
+		l.state(l.capacity, 0)
+		return false
+	})
 }
 
 func (l leaseCase) renewalKeepsOut() {

@@ -35,12 +35,20 @@ func calendarEnds(t *testing.T, h Harness[store.Buckets]) {
 	l.usedOf(l.takes(true, "k", calendarLimit(1, 7*time.Hour)), 0, 10, 7*time.Hour)
 	l.usedOf(l.takes(false, "k", calendarLimit(1, 7*time.Hour)), 0, 10, 7*time.Hour)
 
-	l.takes(true, "short", calendarLimit(10, shortLease))
-	h.Advance(pastLease)
-	next := 24 * time.Hour
-	l.usedOf(l.takes(true, "short", calendarLimit(0, shortLease-pastLease)), 0, 0, next)
-	l.usedOf(l.takes(true, "short", calendarLimit(6, shortLease-pastLease)), 0, 6, next)
-	l.usedOf(l.takes(false, "short", calendarLimit(6, shortLease-pastLease)), 0, 6, next)
+	inTime(t, shortLease, func(left time.Duration) (late bool) {
+		l := newLedger(t, h)
+		began := time.Now()
+		l.takes(true, "short", calendarLimit(10, left))
+		if time.Since(began) >= left {
+			return true
+		}
+		h.Advance(left * 3 / 2)
+		const next = 24 * time.Hour
+		l.usedOf(l.takes(true, "short", calendarLimit(0, -left/2)), 0, 0, next)
+		l.usedOf(l.takes(true, "short", calendarLimit(6, -left/2)), 0, 6, next)
+		l.usedOf(l.takes(false, "short", calendarLimit(6, -left/2)), 0, 6, next)
+		return false
+	})
 }
 
 func calendarOfTheStore(t *testing.T, h Harness[store.Buckets]) {
@@ -148,7 +156,7 @@ func calendarSettlements(t *testing.T, h Harness[store.Buckets]) {
 func calendarHolds(t *testing.T, h Harness[store.Buckets]) {
 	l := newLedger(t, h)
 	const left = 3 * time.Hour
-	hold := func(key string, d time.Duration) {
+	hold := func(l *ledger, key string, d time.Duration) {
 		t.Helper()
 		if err := h.Store.HoldTokens(background(), l.request(key, calendarLimit(0, left)), d); err != nil {
 			t.Fatal(err)
@@ -156,7 +164,7 @@ func calendarHolds(t *testing.T, h Harness[store.Buckets]) {
 	}
 	l.takes(true, "k", calendarLimit(4, left))
 	for _, key := range []string{"k", "full"} {
-		hold(key, time.Hour)
+		hold(l, key, time.Hour)
 	}
 	for key, used := range map[string]int64{"k": 4, "full": 0} {
 		reply := l.takes(false, key, calendarLimit(1, left))
@@ -164,14 +172,22 @@ func calendarHolds(t *testing.T, h Harness[store.Buckets]) {
 		l.usedOf(reply, 0, used, left)
 	}
 	l.takes(true, "short", calendarLimit(4, left))
-	hold("short", shortLease)
+	hold(l, "short", shortLease)
 	h.Advance(pastLease)
 	l.usedOf(l.takes(true, "short", calendarLimit(1, left)), 0, 5, left)
 
-	l.takes(true, "ends", calendarLimit(4, shortLease))
-	hold("ends", time.Hour)
-	h.Advance(pastLease)
-	reply := l.takes(false, "ends", calendarLimit(1, shortLease-pastLease))
-	l.held(reply, time.Hour)
-	l.usedOf(reply, 0, 0, 24*time.Hour)
+	inTime(t, shortLease, func(left time.Duration) (late bool) {
+		l := newLedger(t, h)
+		began := time.Now()
+		l.takes(true, "ends", calendarLimit(4, left))
+		if time.Since(began) >= left {
+			return true
+		}
+		hold(l, "ends", time.Hour)
+		h.Advance(left * 3 / 2)
+		reply := l.takes(false, "ends", calendarLimit(1, -left/2))
+		l.held(reply, time.Hour)
+		l.usedOf(reply, 0, 0, 24*time.Hour)
+		return false
+	})
 }
