@@ -16,6 +16,7 @@ import (
 // Every key of a semaphore expires, none before the holds in it, and nothing is left after the last
 // release.
 func TestKeysOfPermitsExpire(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client, hook := server.Client(), new(scriptKeys)
 	client.AddHook(hook)
@@ -118,6 +119,7 @@ func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 
 // If a key of a semaphore is lost, its state is lost, and what is left of it is removed, or expires.
 func TestLostKeysOfASemaphore(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -166,7 +168,10 @@ func TestLostKeysOfASemaphore(t *testing.T) {
 
 // A full server grants no new permits, and renews and releases those that it has. Waiters of before
 // are granted, and wait no longer if they withdraw.
-func TestPermitsWhenMemoryIsFull(t *testing.T) { eachForm(t, permitsWhenMemoryIsFull) }
+func TestPermitsWhenMemoryIsFull(t *testing.T) {
+	t.Parallel()
+	eachForm(t, permitsWhenMemoryIsFull)
+}
 
 func permitsWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *redis.Client) {
 	direct := server.Client()

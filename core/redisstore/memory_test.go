@@ -16,6 +16,7 @@ import (
 )
 
 func TestOperationsEndThoughMemoryIsFull(t *testing.T) {
+	t.Parallel()
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
@@ -76,6 +77,7 @@ func operationsEndThoughMemoryIsFull(t *testing.T, server *redistest.Server, cli
 // A server with full memory replies about operations that it has. Only a step that has to write
 // fails, with store.ErrFull.
 func TestAFullServerReadsOperations(t *testing.T) {
+	t.Parallel()
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
@@ -146,6 +148,7 @@ func TestAFullServerReadsOperations(t *testing.T) {
 
 // Steps that change nothing work though memory is full, also for a process that has just started.
 func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
+	t.Parallel()
 	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
 		direct := server.Client()
 		before := newStore(t, server.Client())
@@ -269,6 +272,7 @@ func lasting(t *testing.T, server *redis.Client) (found []string) {
 
 // If the counts of a scope are lost or damaged, attempts still end, and every key expires.
 func TestLostCountsOfAScope(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -373,6 +377,7 @@ func TestEvictionIsRefusedWhereConfigIsForbidden(t *testing.T) {
 }
 
 func TestGuardsWarnIfTheEvictionPolicyIsUnknown(t *testing.T) {
+	t.Parallel()
 	for name, client := range map[string]*redis.Client{
 		"forbidden": app(t, "-info"), "not reported": dial(t, miniredis.RunT(t).Addr(), time.Second),
 	} {

@@ -364,22 +364,60 @@ func TestAServerFarAway(t *testing.T) {
 	}
 }
 
-// A burst of waiters keeps a server busy, which does not open the breaker.
+// A burst of waiters keeps a server busy, which does not open the breaker as long as the server replies
+// to a connection of its own within the timeout.
 func TestABurstOfWaiters(t *testing.T) {
 	server := redistest.Start(t)
-	log := new(logbook)
-	s := newStore(t, obedient(t, server.Addr(), 20), hasty, log.option())
-	newClaim("k", "holder").gets(t, s, store.Granted)
-	var failed atomic.Int64
-	together(8000, func(i int) {
-		if _, err := newClaim("k", fmt.Sprint(i)).queued().acquire(s); err != nil {
-			failed.Add(1)
+	direct := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
+	t.Cleanup(func() { _ = direct.Close() })
+	for timeout := 250 * time.Millisecond; timeout < 10*time.Second; timeout *= 2 {
+		log := new(logbook)
+		s := newStore(t, obedient(t, server.Addr(), 20), redisstore.WithTimeout(timeout), log.option())
+		key := timeout.String()
+		newClaim(key, "holder").gets(t, s, store.Granted)
+		var failed atomic.Int64
+		slowest := slowestPing(t, direct, func() {
+			together(8000, func(i int) {
+				if _, err := newClaim(key, fmt.Sprint(i)).queued().acquire(s); err != nil {
+					failed.Add(1)
+				}
+			})
+		})
+		t.Logf("%d of 8000 had no reply within %v; the slowest PING took %v", failed.Load(), timeout, slowest)
+		if !log.has(tripped) {
+			return
+		}
+		if slowest < timeout/2 {
+			t.Fatal("the breaker opened")
+		}
+	}
+	t.Fatal("the machine takes seconds for a PING")
+}
+
+// slowestPing returns how long the slowest of many PINGs took during a function.
+func slowestPing(t *testing.T, client *redis.Client, during func()) (slowest time.Duration) {
+	t.Helper()
+	must(t, client.Ping(ctx()).Err())
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			sent := time.Now()
+			if err := client.Ping(ctx()).Err(); err != nil {
+				t.Error(err)
+			}
+			slowest = max(slowest, time.Since(sent))
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
 		}
 	})
-	t.Logf("%d of 8000 had no reply in time", failed.Load())
-	if log.has(tripped) {
-		t.Error("the breaker opened")
-	}
+	during()
+	close(done)
+	wg.Wait()
+	return slowest
 }
 
 // Large results take longer than the timeout, in both directions, and do not delay other calls.

@@ -102,7 +102,7 @@ func TestCompletionsOutliveAnOutage(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			client, sent := counted(t, server)
-			s := newStore(t, client, redisstore.WithTimeout(500*time.Millisecond))
+			s := newStore(t, client, redisstore.WithTimeout(2*time.Second)) // 3,000 begins take their time
 			g := newGuard(t, s, guard.WithTTL(c.lease))
 			attempts := make([]*guard.Attempt, n)
 			atOnce(100, n, func(i int) {

@@ -85,9 +85,11 @@ func asLockkeeperOn(t testing.TB, cluster *redistest.Cluster) *redis.ClusterClie
 	return client
 }
 
+// contractOn runs the contract, its cases side by side.
 func contractOn(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
+		t.Parallel()
 		test(t, storetest.Harness[*redisstore.Store]{
 			Store:   newStore(t, client),
 			Advance: func(d time.Duration) { <-time.After(d) },

@@ -149,6 +149,7 @@ func TestContractBeforeRedis7(t *testing.T) {
 	}
 	server := redistest.Start(t)
 	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
+		t.Parallel()
 		client, hook := server.Client(), new(oldServer)
 		client.AddHook(hook)
 		st := newStore(t, client)
