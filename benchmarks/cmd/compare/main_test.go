@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,7 +33,8 @@ func TestCommandOfARun(t *testing.T) {
 	flags.Int("rounds", 0, "")
 	flags.String("only", "", "")
 	flags.String("out", "", "")
-	if err := flags.Parse([]string{"-quick", "-out", "/somewhere", "-only", "a|b", "-rounds", "5"}); err != nil {
+	flags.String("machine", "", "")
+	if err := flags.Parse([]string{"-quick", "-out", "/somewhere", "-machine", "A", "-only", "a|b", "-rounds", "5"}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := command(flags), "go run ./cmd/compare -only 'a|b' -quick -rounds 5"; got != want {
@@ -57,9 +62,54 @@ func TestChoose(t *testing.T) {
 }
 
 func TestWrongFlags(t *testing.T) {
-	for _, args := range []string{"-quick -tiny", "-rounds -1", "-no-such-flag", "-tiny extra", "-only ("} {
+	for _, args := range []string{"-quick -tiny", "-rounds -1", "-no-such-flag", "-tiny extra", "-only (", "-tiny -render", "-machine A -tiny",
+		"-machine A -only tokens", "-render -out /nowhere"} {
 		if err := run(context.Background(), strings.Fields(args)); err == nil {
 			t.Errorf("%q was accepted", args)
+		}
+	}
+}
+
+// The published page is that of the published results with the present targets, all of which are
+// reached by the median of the published machines: after a change of a target, `go run ./cmd/compare
+// -render` writes the page anew.
+func TestPublishedTargets(t *testing.T) {
+	published, dir := os.DirFS("../../results"), t.TempDir()
+	if err := os.CopyFS(dir, published); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(context.Background(), []string{"-render", "-out", dir}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"RESULTS.md", "results.json"} {
+		is, err := fs.ReadFile(published, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(is, want) {
+			t.Errorf("%s is not what -render writes", name)
+		}
+	}
+	page, err := fs.ReadFile(published, "RESULTS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(page), "## Targets\n")
+	if !ok {
+		t.Fatal("the page has no targets")
+	}
+	for _, s := range sections() {
+		for _, target := range s.Targets {
+			row := "\n| " + target.What + " | "
+			_, rest, ok := strings.Cut(table, row)
+			line, _, _ := strings.Cut(rest, "\n")
+			if !ok || !strings.Contains(line, " | reached | ") {
+				t.Errorf("section %s: %s: %q is not reached", s.Name, target.What, line)
+			}
 		}
 	}
 }

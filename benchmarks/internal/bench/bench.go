@@ -22,6 +22,8 @@ type Section struct {
 	About string        // what is measured, in two or three sentences
 	Full  time.Duration // about how long it takes in the full setting
 	Run   func(ctx context.Context, b *B) error
+	// Targets are the rows of the table of targets whose values Run gives to [B.Measured].
+	Targets []Target
 }
 
 // Setting is how thoroughly a run measures.
@@ -84,7 +86,7 @@ type B struct {
 	mu      sync.Mutex
 	rows    []string // of the running contenders, in their order
 	tables  []*Table
-	targets []Target
+	values  []value // of targets
 	notes   []string
 	cleanup []func()
 }
@@ -188,11 +190,21 @@ func (b *B) Table(id, title, note string, columns ...Column) *Table {
 	return t
 }
 
-// Target adds a row to the table of targets. Its Value comes from the medians of this run.
-func (b *B) Target(t Target) {
+// value is what a run has measured of a target.
+type value struct {
+	what  string
+	value float64
+}
+
+// Measured gives a target of the section its value, which comes from the medians of this run; NaN
+// is no value. It panics if the section has no such target.
+func (b *B) Measured(what string, v float64) {
+	if find(b.section.Targets, what) == nil {
+		panic(fmt.Sprintf("bench: section %s has no target %q", b.section.Name, what))
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.targets = append(b.targets, t)
+	b.values = append(b.values, value{what, v})
 }
 
 // Contender is one side of a comparison.

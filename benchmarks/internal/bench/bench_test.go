@@ -25,7 +25,16 @@ func options(t *testing.T) Options {
 func section(t *testing.T, f func(ctx context.Context, b *B) error) (dir string, err error) {
 	t.Helper()
 	o := options(t)
-	return o.Out, Run(context.Background(), o, []Section{{Name: "some", Title: "Some section", About: "About it.", Run: f}})
+	return o.Out, Run(context.Background(), o, some(f))
+}
+
+// some is a section with targets.
+func some(f func(ctx context.Context, b *B) error) []Section {
+	return []Section{{Name: "some", Title: "Some section: one", About: "About it.", Run: f, Targets: []Target{
+		{What: "speed", Bound: 15, Better: More, Unit: "1/s"},
+		{What: "cost", Bound: 2, Better: Less, Unit: "x", Floor: "a | b: 1; × 2"},
+		{What: "not measured", Bound: 1, Better: Less},
+	}}}
 }
 
 func read(t *testing.T, dir, name string) string {
@@ -174,8 +183,9 @@ func TestReport(t *testing.T) {
 		if _, ok := table.Median("Lockkeeper", "size"); ok {
 			t.Error("a cell of which nothing was measured has a median")
 		}
-		b.Target(Target{What: "speed", Value: v, AtLeast: 15, Reach: 25, Better: More, Unit: "1/s"})
-		b.Target(Target{What: "not measured", Value: math.NaN(), AtLeast: 1, Reach: 1, Better: Less})
+		b.Measured("speed", v)
+		b.Measured("cost", 3)
+		b.Measured("not measured", math.NaN())
 		b.Note("A remark.")
 		b.Note("A remark.")
 		return nil
@@ -186,9 +196,12 @@ func TestReport(t *testing.T) {
 	text := read(t, dir, "RESULTS.md")
 	for _, want := range []string{
 		"These figures mean nothing",
-		"| speed | 20.0 1/s | ≥ 15 | ≥ 25 | at least |\n",
-		"| not measured | – | ≤ 1 | ≤ 1 | not measured |\n",
-		"## Some section\n\nAbout it.\n\n### Speed of things\n\nA note.\n\n",
+		"- [Some section: one](#some-section-one)\n- [Versions](#versions)\n- [Targets](#targets)\n",
+		"| | bound | this run | | floor, and factor |\n|---|---|---|---|---|\n" +
+			"| speed | ≥ 15 1/s | 20.0 | reached |  |\n" +
+			"| cost | ≤ 2 x | *3.00* | **not reached** | a \\| b: 1; × 2 |\n" +
+			"| not measured | ≤ 1 | – | not measured |  |\n",
+		"## Some section: one\n\nAbout it.\n\n### Speed of things\n\nA note.\n\n",
 		"| | rate, 1/s | cost | size |\n|---|---|---|---|\n" +
 			"| peer \\| one | 15.0 (14.0–16.0) | 0.7 (0.6–0.7) | – |\n" +
 			"| Lockkeeper | **20.0** (10.0–30.0) | **0.5** (0.3–1.0) | – |\n" +
@@ -210,7 +223,10 @@ func TestReport(t *testing.T) {
 	if s := results.Sections[0].Tables[0].Rows[1].Samples["rate"]; !slices.Equal(s, []float64{30, 10, 20}) {
 		t.Errorf("results.json has the samples %v", s)
 	}
-	if results.Sections[0].Targets[1].Value != nil {
+	if !strings.Contains(text[strings.Index(text, "## Targets"):], "| speed |") || strings.Count(text, "\n## ") != 3 {
+		t.Errorf("the targets are not at the end:\n%s", text)
+	}
+	if results.Sections[0].Targets[2].Value != nil {
 		t.Error("results.json has a value that was not measured")
 	}
 
@@ -253,20 +269,153 @@ func TestTableIsSafeForConcurrentUse(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	for _, c := range []struct {
-		target Target
+		bound  float64
+		better Better
+		value  float64
 		want   string
 	}{
-		{Target{Value: 5.5, AtLeast: 4, Reach: 5.5, Better: More}, "reach"},
-		{Target{Value: 5.4, AtLeast: 4, Reach: 5.5, Better: More}, "at least"},
-		{Target{Value: 3.9, AtLeast: 4, Reach: 5.5, Better: More}, "not reached"},
-		{Target{Value: 79, Reach: 80, Better: More}, "not reached"}, // no lower bound
-		{Target{Value: 0, AtLeast: 0, Reach: 0, Better: Less}, "reach"},
-		{Target{Value: 0.1, AtLeast: 0, Reach: 0, Better: Less}, "not reached"},
-		{Target{Value: 400, AtLeast: 500, Reach: 300, Better: Less}, "at least"},
-		{Target{Value: math.NaN(), AtLeast: 500, Reach: 300, Better: Less}, "not measured"},
+		{4, More, 4, "reached"},
+		{4, More, 3.9, "not reached"},
+		{0, Less, 0, "reached"},
+		{0, Less, 0.1, "not reached"},
+		{500, Less, 500, "reached"},
+		{500, Less, 501, "not reached"},
+		{500, Less, math.NaN(), "not measured"},
 	} {
-		if got := c.target.Verdict(); got != c.want {
-			t.Errorf("%+v: %s, want %s", c.target, got, c.want)
+		if got := (Target{Bound: c.bound, Better: c.better}).verdict(c.value); got != c.want {
+			t.Errorf("%+v: %s, want %s", c, got, c.want)
+		}
+	}
+}
+
+// Runs that are published on several machines are judged by their median, without values from before
+// a change; another run is judged alone.
+func TestTargetsAreJudgedByTheMedianOfMachines(t *testing.T) {
+	o := options(t)
+	run := func(machine string, speed, cost float64) {
+		t.Helper()
+		o.Machine = machine
+		if err := Run(context.Background(), o, some(func(_ context.Context, b *B) error {
+			b.Measured("speed", speed)
+			b.Measured("cost", cost)
+			return nil
+		})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lacks := func(wants ...string) {
+		t.Helper()
+		text := read(t, o.Out, pageFile)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("the report lacks %q:\n%s", want, text)
+			}
+		}
+	}
+	run("A", 1, 1)
+	run("B", 16, 2.5)
+	run("C", 20, 9)
+	run("A", 14, 1.5) // instead of the first run on it
+	lacks("| | bound | A | B | C | median | | floor, and factor |\n",
+		"| speed | ≥ 15 1/s | *14.0* | 16.0 | 20.0 | 16.0 | reached |  |\n",
+		"| cost | ≤ 2 x | 1.50 | *2.50* | *9.00* | 2.50 | **not reached** | ")
+
+	machines, err := readMachines(o.Out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machines[2].Older = map[string]string{"cost": "a change"}
+	data, err := json.Marshal(machines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(o.Out, machinesFile), data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o.Machine = ""
+	if err := Render(o, some(nil)); err != nil {
+		t.Fatal(err)
+	}
+	lacks("| cost | ≤ 2 x | 1.50 | *2.50* | (9.00) | 2.00 | reached | ")
+
+	run("", 14, 1)
+	lacks("This run is not among them, and is judged alone.",
+		"| | bound | this run | A | B | C | | floor, and factor |\n",
+		"| speed | ≥ 15 1/s | *14.0* | *14.0* | 16.0 | 20.0 | **not reached** |  |\n")
+}
+
+// A report that is rendered is the one that was measured, with the targets of now.
+func TestRender(t *testing.T) {
+	o := options(t)
+	sections := some(func(ctx context.Context, b *B) error {
+		table := b.Table("speed", "Speed", "", Column{Name: "rate", Better: More, Format: "%.1f"})
+		table.Chart("A chart", "rate")
+		b.Measured("speed", 15)
+		return b.Interleave(ctx, "things", []Contender{{Row: "a", Run: func(context.Context) error {
+			table.Add("a", "rate", 1.23)
+			return nil
+		}}, {Row: "b", Run: func(context.Context) error {
+			table.Add("b", "rate", 3.21)
+			return nil
+		}}})
+	})
+	if err := Run(context.Background(), o, sections); err != nil {
+		t.Fatal(err)
+	}
+	files := []string{pageFile, resultsFile, "charts/speed.svg"}
+	before := make(map[string]string)
+	for _, name := range files {
+		before[name] = read(t, o.Out, name)
+	}
+	if err := Render(o, sections); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if after := read(t, o.Out, name); after != before[name] {
+			t.Errorf("%s was\n%s\nand is\n%s", name, before[name], after)
+		}
+	}
+	sections[0].Targets[0].Bound = 16
+	if err := Render(o, sections); err != nil {
+		t.Fatal(err)
+	}
+	if text := read(t, o.Out, pageFile); !strings.Contains(text, "| speed | ≥ 16 1/s | *15.0* | **not reached** |") {
+		t.Errorf("the bound is not the one of now:\n%s", text)
+	}
+	sections[0].Targets = sections[0].Targets[1:]
+	if err := Render(o, sections); err == nil {
+		t.Error("a result without a target was rendered")
+	}
+}
+
+func TestMeasuredRefusesUnknownTargets(t *testing.T) {
+	b := B{section: some(nil)[0]}
+	b.Measured("speed", 1)
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	b.Measured("unknown", 1)
+}
+
+// A round in which the machine was slower does not change a ratio of pairs.
+func TestPairedRatio(t *testing.T) {
+	b := B{}
+	table := b.Table("id", "title", "", Column{Name: "c"})
+	for _, v := range []float64{70, 130, 180} {
+		table.Add("ours", "c", v)
+	}
+	for _, v := range []float64{100, 100, 200} {
+		table.Add("theirs", "c", v)
+	}
+	table.Add("once", "c", 1)
+	if got := table.PairedRatio("c", "ours", "theirs"); got != 0.9 {
+		t.Errorf("%v, want 0.9", got)
+	}
+	for _, row := range []string{"once", "never"} {
+		if got := table.PairedRatio("c", row, "theirs"); !math.IsNaN(got) {
+			t.Errorf("%s: %v without a pair in each round", row, got)
 		}
 	}
 }

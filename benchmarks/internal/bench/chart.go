@@ -86,10 +86,10 @@ func (t *tableReport) bars(column string) []bar {
 func (c *columnReport) draw(w *bytes.Buffer, y int, bars []bar) int {
 	length, remark := scale(bars)
 	about := []string{c.Unit}
-	switch c.column.Better {
-	case More:
+	switch c.Better {
+	case More.name():
 		about = append(about, "more is better")
-	case Less:
+	case Less.name():
 		about = append(about, "less is better")
 	}
 	about = append(about, remark)
@@ -112,7 +112,7 @@ func (c *columnReport) draw(w *bytes.Buffer, y int, bars []bar) int {
 			_, _ = fmt.Fprintf(w, `<line class="spread" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>`+"\n", from, to, y+barHeight/2, y+barHeight/2)
 			end = max(end, to)
 		}
-		_, _ = fmt.Fprintf(w, `<text class="value" x="%.1f" y="%d">%s</text>`+"\n", end+6, y+13, html.EscapeString(c.column.format(b.median)))
+		_, _ = fmt.Fprintf(w, `<text class="value" x="%.1f" y="%d">%s</text>`+"\n", end+6, y+13, html.EscapeString(c.format(b.median)))
 		y += barDistance
 	}
 	return y + 4

@@ -2,12 +2,14 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // report is the result of a run, as in results.json.
@@ -45,9 +47,10 @@ type columnReport struct {
 	Name   string `json:"name"`
 	Unit   string `json:"unit,omitempty"`
 	Better string `json:"better,omitempty"`
-	column Column
-	best   map[string]bool
+	Format string `json:"format,omitempty"`
 }
+
+func (c columnReport) format(v float64) string { return Column{Format: c.Format}.format(v) }
 
 type rowReport struct {
 	Name      string               `json:"name"`
@@ -61,14 +64,18 @@ type chartReport struct {
 }
 
 type targetReport struct {
-	What    string   `json:"what"`
-	Value   *float64 `json:"value"` // null if it was not measured
-	Unit    string   `json:"unit,omitempty"`
-	Better  string   `json:"better"`
-	AtLeast float64  `json:"at_least"`
-	Reach   float64  `json:"reach"`
-	Verdict string   `json:"verdict"`
-	target  Target
+	What   string   `json:"what"`
+	Value  *float64 `json:"value"` // null if it was not measured
+	Unit   string   `json:"unit,omitempty"`
+	Better string   `json:"better"`
+	Bound  float64  `json:"bound"`
+	Floor  string   `json:"floor,omitempty"`
+	target Target
+}
+
+// set makes t the target of the report.
+func (r *targetReport) set(t Target) {
+	r.Unit, r.Better, r.Bound, r.Floor, r.target = t.Unit, t.Better.name(), t.Bound, t.Floor, t
 }
 
 func (b Better) name() string {
@@ -88,12 +95,11 @@ func (b *B) report(elapsed time.Duration) sectionReport {
 	for _, t := range b.tables {
 		s.Tables = append(s.Tables, t.report())
 	}
-	for _, t := range b.targets {
-		r := targetReport{
-			What: t.What, Unit: t.Unit, Better: t.Better.name(), AtLeast: t.AtLeast, Reach: t.Reach, Verdict: t.Verdict(), target: t,
-		}
-		if !math.IsNaN(t.Value) && !math.IsInf(t.Value, 0) {
-			r.Value = &t.Value
+	for _, v := range b.values {
+		r := targetReport{What: v.what}
+		r.set(*find(b.section.Targets, v.what))
+		if !math.IsNaN(v.value) && !math.IsInf(v.value, 0) {
+			r.Value = &v.value
 		}
 		s.Targets = append(s.Targets, r)
 	}
@@ -103,7 +109,7 @@ func (b *B) report(elapsed time.Duration) sectionReport {
 func (t *Table) report() tableReport {
 	r := tableReport{ID: t.id, Title: t.title, Note: t.note}
 	for _, c := range t.columns {
-		r.Columns = append(r.Columns, columnReport{Name: c.Name, Unit: c.Unit, Better: c.Better.name(), column: c, best: t.best(c)})
+		r.Columns = append(r.Columns, columnReport{Name: c.Name, Unit: c.Unit, Better: c.Better.name(), Format: c.Format})
 	}
 	for _, row := range t.names() {
 		samples := make(map[string][]float64)
@@ -128,7 +134,9 @@ func (r *report) json() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-func (r *report) markdown() []byte {
+// markdown returns RESULTS.md: first the comparison, at the end what it was made with, and the
+// targets.
+func (r *report) markdown(machines []published) []byte {
 	var w bytes.Buffer
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(&w, format, args...) }
 
@@ -152,42 +160,117 @@ func (r *report) markdown() []byte {
 	for _, f := range r.Machine {
 		p("| %s | %s |\n", f.Name, text(f.Value))
 	}
-	for _, f := range r.Modules {
-		p("| %s | %s |\n", f.Name, f.Value)
+	p("\nContents:\n\n")
+	const versions, targets = "Versions", "Targets"
+	for _, s := range r.Sections {
+		p("- [%s](#%s)\n", s.Title, anchor(s.Title))
 	}
-	r.targets(p)
+	p("- [%s](#%s)\n- [%s](#%s)\n", versions, anchor(versions), targets, anchor(targets))
 	for _, s := range r.Sections {
 		s.markdown(p)
 	}
+	p("\n## %s\n\n| | |\n|---|---|\n", versions)
+	for _, f := range r.Modules {
+		p("| %s | %s |\n", f.Name, f.Value)
+	}
+	p("\n## %s\n\n", targets)
+	r.targets(p, machines)
 	return w.Bytes()
 }
 
-func (r *report) targets(p func(string, ...any)) {
-	p("\n## Targets\n\nThe targets of this suite, and the values of this run.\n\n")
-	p("| | measured | at least | reach | |\n|---|---|---|---|---|\n")
+// anchor returns the name by which GitHub links to a heading.
+func anchor(title string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		default:
+			return -1
+		}
+	}, title)
+}
+
+// targets writes the table of targets. If the run is the published one of its machine, or if none is
+// published, the table has the machines and judges their median; else it has the run as well, and
+// judges that.
+func (r *report) targets(p func(string, ...any), machines []published) {
+	alone := !slices.ContainsFunc(machines, func(m published) bool { return m.Began.Equal(r.Began) })
+	p("What this suite asks of Lockkeeper: one bound for each row, a ratio to what ran interleaved with it where that is possible. A bound is " +
+		"what was asked for at first; where that cannot be reached, it is a measured floor times a factor, and the last column has both.\n\n")
+	if len(machines) > 0 {
+		p("Machines decide ratios: one reaches what another one does not. So rows are judged by the median of the published runs, the last one of "+
+			"each machine. A value in *italics* misses the bound. One in (brackets) is not judged: a later change of the library moved it by "+
+			"more than a tenth; [machines.json](%s) says which.\n\n| | processor | system call | measured on |\n|---|---|---|---|\n", machinesFile)
+		for _, m := range machines {
+			p("| %s | %s | %s | %s |\n", m.Name, text(m.Processor), cmp.Or(m.SystemCall, "not measured"), m.Began.Format("2 January 2006"))
+		}
+		p("\n")
+	}
+	heads, rule := "| | bound", "|---|---"
+	head := func(name string) { heads, rule = heads+" | "+name, rule+"|---" }
+	if alone {
+		if len(machines) > 0 {
+			p("This run is not among them, and is judged alone.\n\n")
+		}
+		head("this run")
+	}
+	for _, m := range machines {
+		head(m.Name)
+	}
+	if !alone {
+		head("median")
+	}
+	p("%s | | floor, and factor |\n%s|---|---|\n", heads, rule)
 	for _, s := range r.Sections {
 		for _, t := range s.Targets {
-			bound := "≥ "
-			if t.target.Better == Less {
-				bound = "≤ "
-			}
-			limit := func(v float64) string {
-				if s := t.target.bound(v); s != "–" {
-					return bound + s
-				}
-				return "–"
-			}
-			value := "–"
-			if t.Value != nil {
-				value = strings.TrimSpace(significant(*t.Value) + " " + t.Unit)
-			}
-			verdict := t.Verdict
-			if verdict == "not reached" {
-				verdict = "**not reached**"
-			}
-			p("| %s | %s | %s | %s | %s |\n", text(t.What), value, limit(t.AtLeast), limit(t.Reach), verdict)
+			p("%s", t.row(alone, machines))
 		}
 	}
+}
+
+// row returns a line of the table of targets.
+func (r targetReport) row(alone bool, machines []published) string {
+	t := r.target
+	judged := func(v float64) string {
+		if t.meets(v) {
+			return significant(v)
+		}
+		return "*" + significant(v) + "*"
+	}
+	cells, v := []string{text(t.What), t.bound()}, math.NaN()
+	if alone {
+		cell := "–"
+		if r.Value != nil {
+			v, cell = *r.Value, judged(*r.Value)
+		}
+		cells = append(cells, cell)
+	}
+	for _, m := range machines {
+		cell := "–"
+		if value, ok := m.Values[t.What]; ok {
+			if _, ok := m.judged(t.What); ok {
+				cell = judged(value)
+			} else {
+				cell = "(" + significant(value) + ")"
+			}
+		}
+		cells = append(cells, cell)
+	}
+	if !alone {
+		v = medianOf(machines, t.What)
+		cell := "–"
+		if !math.IsNaN(v) {
+			cell = significant(v)
+		}
+		cells = append(cells, cell)
+	}
+	verdict := t.verdict(v)
+	if verdict == "not reached" {
+		verdict = "**not reached**"
+	}
+	return "| " + strings.Join(append(cells, verdict, text(t.Floor)), " | ") + " |\n"
 }
 
 func (s *sectionReport) markdown(p func(string, ...any)) {
@@ -217,6 +300,10 @@ func (t *tableReport) markdown(p func(string, ...any)) {
 		p(" | %s", text(strings.TrimSuffix(c.Name+", "+c.Unit, ", ")))
 	}
 	p(" |\n|---%s|\n", strings.Repeat("|---", len(t.Columns)))
+	best := make(map[string]map[string]bool)
+	for _, c := range t.Columns {
+		best[c.Name] = t.best(c)
+	}
 	for _, row := range t.Rows {
 		name := text(row.Name)
 		if row.Reference {
@@ -224,7 +311,7 @@ func (t *tableReport) markdown(p func(string, ...any)) {
 		}
 		p("| %s", name)
 		for _, c := range t.Columns {
-			p(" | %s", c.cell(row))
+			p(" | %s", c.cell(row, best[c.Name]))
 		}
 		p(" |\n")
 	}
@@ -234,17 +321,17 @@ func (t *tableReport) markdown(p func(string, ...any)) {
 }
 
 // cell formats a median, and the least and the greatest sample.
-func (c *columnReport) cell(row rowReport) string {
+func (c columnReport) cell(row rowReport, best map[string]bool) string {
 	s := slices.Sorted(slices.Values(row.Samples[c.Name]))
 	if len(s) == 0 {
 		return "–"
 	}
-	middle, least, greatest := c.column.format(median(s)), c.column.format(s[0]), c.column.format(s[len(s)-1])
+	middle, least, greatest := c.format(median(s)), c.format(s[0]), c.format(s[len(s)-1])
 	spread := ""
 	if least != greatest {
 		spread = fmt.Sprintf(" (%s–%s)", least, greatest)
 	}
-	if c.best[row.Name] {
+	if best[row.Name] {
 		middle = "**" + middle + "**"
 	}
 	return middle + spread
@@ -252,3 +339,35 @@ func (c *columnReport) cell(row rowReport) string {
 
 // text escapes s for a cell of a table.
 func text(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
+
+// best returns the rows whose median in a column is the best, as it is written: none if neither is
+// better, or if all are the same.
+func (t *tableReport) best(c columnReport) map[string]bool {
+	var (
+		best     = make(map[string]bool)
+		value    float64
+		compared int
+	)
+	if c.Better == Neither.name() {
+		return best
+	}
+	for _, row := range t.Rows {
+		s := slices.Sorted(slices.Values(row.Samples[c.Name]))
+		if len(s) == 0 || row.Reference {
+			continue
+		}
+		v := median(s)
+		compared++
+		switch {
+		case len(best) > 0 && c.format(v) == c.format(value):
+			best[row.Name] = true
+		case len(best) == 0, c.Better == More.name() && v > value, c.Better == Less.name() && v < value:
+			clear(best)
+			best[row.Name], value = true, v
+		}
+	}
+	if len(best) == compared {
+		clear(best)
+	}
+	return best
+}

@@ -2,11 +2,13 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -17,6 +19,7 @@ type Options struct {
 	Out     string // the directory that the report is written into
 	Log     io.Writer
 	Command string // how to run the same again, for the report
+	Machine string // makes the run the published one of a machine of this name, unless empty
 }
 
 // Run runs the sections one after the other, and writes the report. An error ends its section, and
@@ -50,7 +53,7 @@ func Run(ctx context.Context, o Options, sections []Section) error {
 		}
 	}
 	r.Elapsed = time.Since(r.Began).Seconds()
-	if err := r.write(o.Out); err != nil {
+	if err := r.write(o.Out, o.Machine); err != nil {
 		return err
 	}
 	return failure
@@ -73,7 +76,43 @@ func estimate(o Options, s Section) time.Duration {
 	}
 }
 
-func (r *report) write(dir string) error {
+// Render writes the report of an earlier run anew, with the present targets of the sections, and
+// measures nothing.
+func Render(o Options, sections []Section) error {
+	data, err := os.ReadFile(filepath.Join(o.Out, resultsFile))
+	if err != nil {
+		return err
+	}
+	var r report
+	if err := json.Unmarshal(data, &r); err != nil {
+		return err
+	}
+	for i := range r.Sections {
+		s := &r.Sections[i]
+		at := slices.IndexFunc(sections, func(now Section) bool { return now.Name == s.Name })
+		if at < 0 {
+			return fmt.Errorf("there is no section %s any more", s.Name)
+		}
+		for j := range s.Targets {
+			t := find(sections[at].Targets, s.Targets[j].What)
+			if t == nil {
+				return fmt.Errorf("section %s has no target %q any more", s.Name, s.Targets[j].What)
+			}
+			s.Targets[j].set(*t)
+		}
+	}
+	return r.write(o.Out, o.Machine)
+}
+
+// The files of a report.
+const (
+	resultsFile = "results.json"
+	pageFile    = "RESULTS.md"
+)
+
+// write writes the report into a directory. With a name of a machine, the run is its published one
+// from now on.
+func (r *report) write(dir, machine string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "charts"), 0o755); err != nil {
 		return err
 	}
@@ -91,8 +130,17 @@ func (r *report) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.json"), data, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, resultsFile), data, 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "RESULTS.md"), r.markdown(), 0o644)
+	if machine != "" {
+		if err := record(dir, machine, r); err != nil {
+			return err
+		}
+	}
+	machines, err := readMachines(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", machinesFile, err)
+	}
+	return os.WriteFile(filepath.Join(dir, pageFile), r.markdown(machines), 0o644)
 }

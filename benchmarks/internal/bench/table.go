@@ -139,6 +139,23 @@ func (t *Table) Ratio(column, row, to string) float64 {
 	return t.Value(row, column) / base
 }
 
+// PairedRatio is the median over the rounds of a column in one row divided by that in another: NaN
+// if a round has not both. Unlike [Table.Ratio] it is fair where a machine is slower in some rounds.
+func (t *Table) PairedRatio(column, row, to string) float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	dividends, divisors := t.samples[cell{row, column}], t.samples[cell{to, column}]
+	if len(dividends) == 0 || len(dividends) != len(divisors) {
+		return math.NaN()
+	}
+	ratios := make([]float64, len(dividends))
+	for i, v := range dividends {
+		ratios[i] = v / divisors[i]
+	}
+	slices.Sort(ratios)
+	return median(ratios)
+}
+
 // sorted is the samples of a cell, the least first.
 func (t *Table) sorted(row, column string) []float64 {
 	t.mu.Lock()
@@ -203,35 +220,4 @@ func (t *Table) names() []string {
 	rows := slices.Sorted(slices.Values(t.rows))
 	slices.SortStableFunc(rows, func(a, b string) int { return rank(a) - rank(b) })
 	return rows
-}
-
-// best is the rows whose median in a column is the best, as it is written: none if neither is
-// better, or if all are the same.
-func (t *Table) best(c Column) map[string]bool {
-	var (
-		best     = make(map[string]bool)
-		value    float64
-		compared int
-	)
-	if c.Better == Neither {
-		return best
-	}
-	for _, row := range t.names() {
-		v, ok := t.Median(row, c.Name)
-		if !ok || t.reference[row] {
-			continue
-		}
-		compared++
-		switch {
-		case len(best) > 0 && c.format(v) == c.format(value):
-			best[row] = true
-		case len(best) == 0, c.Better == More && v > value, c.Better == Less && v < value:
-			clear(best)
-			best[row], value = true, v
-		}
-	}
-	if len(best) == compared {
-		clear(best)
-	}
-	return best
 }

@@ -2,28 +2,37 @@ package bench
 
 import (
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 )
 
-// Target is a row of the table of targets.
+// Target is a row of the table of targets. Its bound is either what was asked for, or, where that
+// cannot be reached, a measured floor times a factor.
 type Target struct {
-	What           string
-	Value          float64 // of this run's medians
-	AtLeast, Reach float64 // zero if there is no such bound
-	Better         Better
-	Unit           string
+	What   string
+	Bound  float64
+	Better Better
+	Unit   string
+	Floor  string // the evidence, if the bound is a floor times a factor: what was measured, and the factor
 }
 
-// Verdict returns the bound that the value meets: "reach", "at least" or "not reached"; or "not
-// measured".
-func (t Target) Verdict() string {
+// find returns the target of this name, or nil.
+func find(all []Target, what string) *Target {
+	i := slices.IndexFunc(all, func(t Target) bool { return t.What == what })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+// verdict returns "reached" or "not reached", or "not measured" if v is NaN.
+func (t Target) verdict(v float64) string {
 	switch {
-	case math.IsNaN(t.Value):
+	case math.IsNaN(v):
 		return "not measured"
-	case t.meets(t.Reach):
-		return "reach"
-	case t.meets(t.AtLeast):
-		return "at least"
+	case t.meets(v):
+		return "reached"
 	default:
 		return "not reached"
 	}
@@ -32,17 +41,18 @@ func (t Target) Verdict() string {
 // tolerance allows for rounding of a value that is exactly its bound.
 const tolerance = 1e-9
 
-func (t Target) meets(bound float64) bool {
+func (t Target) meets(v float64) bool {
 	if t.Better == Less {
-		return t.Value <= bound+tolerance
+		return v <= t.Bound+tolerance
 	}
-	return bound != 0 && t.Value >= bound-tolerance
+	return v >= t.Bound-tolerance
 }
 
-// bound formats a bound. No value is negative, so a lower bound of zero is none.
-func (t Target) bound(v float64) string {
-	if v == 0 && t.Better != Less {
-		return "–"
+// bound formats the bound with its unit.
+func (t Target) bound() string {
+	sign := "≥ "
+	if t.Better == Less {
+		sign = "≤ "
 	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
+	return strings.TrimSpace(sign + strconv.FormatFloat(t.Bound, 'g', 3, 64) + " " + t.Unit)
 }

@@ -48,6 +48,18 @@ func waitIn(ctx context.Context, c Contender, t task, begin func() error) (any, 
 	return nil, nil
 }
 
+// DeadTargets are those of [Dead] for a contender, with the most seconds behind killed waiters.
+func DeadTargets(row string, killed float64) []bench.Target {
+	return []bench.Target{
+		{What: deadTarget("killed", row), Bound: killed, Better: bench.Less, Unit: "s"},
+		{What: deadTarget("stopped", row), Bound: 3, Better: bench.Less, Unit: "s"},
+	}
+}
+
+func deadTarget(death, row string) string {
+	return fmt.Sprintf("a hundred waiters, %s, before a live one: %s", death, row)
+}
+
 // Dead measures how long dead waiters delay a live one. The clients of the contender are Queues.
 func Dead(ctx context.Context, b *bench.B, section, addr string, c Contender) error {
 	t := b.Table(section+"-dead", "A hundred dead waiters before a live one",
@@ -69,8 +81,7 @@ func Dead(ctx context.Context, b *bench.B, section, addr string, c Contender) er
 		return err
 	}
 	for _, death := range deaths {
-		b.Target(bench.Target{What: fmt.Sprintf("a hundred waiters, %s, before a live one: %s", death.column, c.Row),
-			Value: t.Value(c.Row, death.column), AtLeast: 3, Reach: 2, Better: bench.Less, Unit: "s"})
+		b.Measured(deadTarget(death.column, c.Row), t.Value(c.Row, death.column))
 	}
 	return nil
 }

@@ -26,8 +26,9 @@ func Sections() []bench.Section {
 		Title: "Idempotency",
 		About: "There is no Go library whose records outlive the lease of an attempt to compare with, so guards are compared with the floor: " +
 			"a fresh request takes at least two round trips, a replay one. Round trips are commands of the client, as the server counts them.",
-		Full: 90 * time.Second,
-		Run:  run,
+		Full:    90 * time.Second,
+		Run:     run,
+		Targets: targets(),
 	}}
 }
 
@@ -125,20 +126,12 @@ func requests(ctx context.Context, b *bench.B, s *floor.Site) error {
 		return err
 	}
 	t.Chart("A guard", "p50", "p99")
-	if v, ok := t.Median(fresh, "round trips"); ok {
-		b.Target(bench.Target{What: "idempotency: round trips of a fresh request", Value: v, AtLeast: 2, Reach: 2, Better: bench.Less})
-	}
-	if v, ok := t.Median(replay, "round trips"); ok {
-		b.Target(bench.Target{What: "idempotency: round trips of a replay", Value: v, AtLeast: 1, Reach: 0, Better: bench.Less})
-	}
-	b.Target(bench.Target{What: "idempotency: guard, fresh: p50 against " + floor.TwoScripts, Value: t.Ratio("p50", fresh, floor.TwoScripts),
-		AtLeast: 1.15, Reach: 1.05, Better: bench.Less, Unit: "x"})
-	b.Target(bench.Target{What: "idempotency: guard, replay: p50 against " + floor.OneScript, Value: t.Ratio("p50", replay, floor.OneScript),
-		AtLeast: 1.15, Reach: 1.05, Better: bench.Less, Unit: "x"})
-	b.Target(bench.Target{What: "idempotency: guard, fresh: allocations", Value: t.Value(fresh, "allocations"),
-		AtLeast: 35, Reach: 25, Better: bench.Less})
-	b.Target(bench.Target{What: "idempotency: guard, replay: allocations", Value: t.Value(replay, "allocations"),
-		AtLeast: 20, Reach: 15, Better: bench.Less})
+	b.Measured(freshTrips, t.Value(fresh, "round trips"))
+	b.Measured(replayTrips, t.Value(replay, "round trips"))
+	b.Measured(freshTime, t.Ratio("p50", fresh, floor.TwoScripts))
+	b.Measured(replayTime, t.Ratio("p50", replay, floor.OneScript))
+	b.Measured(freshAllocations, t.Value(fresh, "allocations"))
+	b.Measured(replayAllocations, t.Value(replay, "allocations"))
 	return nil
 }
 
@@ -188,20 +181,11 @@ func handlers(ctx context.Context, b *bench.B, s *floor.Site) error {
 	if err := b.InterleaveFinely(ctx, "idempotency, middleware", bench.PartsOfCalls, contenders); err != nil {
 		return err
 	}
-	const what = "idempotency: what the middleware adds to "
-	for _, c := range []struct {
-		request, row, floor string
-		ratio, allocations  [2]float64 // at least, reach
-	}{
-		{"a fresh request", freshly, floor.TwoScripts, [2]float64{1.25, 1.05}, [2]float64{60, 45}},
-		{"a replay", replayed, floor.OneScript, [2]float64{1.25, 1.05}, [2]float64{40, 30}},
+	for _, c := range []struct{ row, floor, time, allocations string }{
+		{freshly, floor.TwoScripts, freshlyTime, freshlyAllocations}, {replayed, floor.OneScript, replayedTime, replayedAllocations},
 	} {
-		b.Target(bench.Target{What: what + c.request + ": p50 against " + c.floor,
-			Value:   (t.Value(c.row, "p50") - t.Value(bare, "p50")) / t.Value(c.floor, "p50"),
-			AtLeast: c.ratio[0], Reach: c.ratio[1], Better: bench.Less, Unit: "x"})
-		b.Target(bench.Target{What: what + c.request + ": allocations",
-			Value:   t.Value(c.row, "allocations") - t.Value(bare, "allocations"),
-			AtLeast: c.allocations[0], Reach: c.allocations[1], Better: bench.Less})
+		b.Measured(c.time, (t.Value(c.row, "p50")-t.Value(bare, "p50"))/t.Value(c.floor, "p50"))
+		b.Measured(c.allocations, t.Value(c.row, "allocations")-t.Value(bare, "allocations"))
 	}
 	return nil
 }

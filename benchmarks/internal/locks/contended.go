@@ -55,7 +55,7 @@ func contended(ctx context.Context, b *bench.B, s *floor.Site, addr string, proc
 	t.Chart(title, "acquisitions")
 	remarks.Note(b, title, contenders)
 	if goroutines == 64 {
-		targets(b, t, where, processes)
+		judge(b, t, crowdTargets(where))
 	}
 	return nil
 }
@@ -75,26 +75,17 @@ func addHandOff(t *bench.Table, row string, r contest.Result) {
 	t.Add(row, "handed on", 100*r.HandOffShare)
 }
 
-func targets(b *bench.B, t *bench.Table, where string, processes int) {
-	what := "lock, 64 goroutines in " + where + ": "
-	share := func(row, name string, atLeast, reach float64) {
-		b.Target(bench.Target{What: what + name + "acquisitions against the ceiling", Value: 100 * t.Ratio("acquisitions", row, ceiling),
-			AtLeast: atLeast, Reach: reach, Better: bench.More, Unit: "%"})
-	}
-	commands := func(row, name string, atLeast, reach float64) {
-		b.Target(bench.Target{What: what + name + "Redis commands per acquisition", Value: t.Value(row, "commands"),
-			AtLeast: atLeast, Reach: reach, Better: bench.Less})
-	}
+// judge gives the targets of a crowd their values.
+func judge(b *bench.B, t *bench.Table, c crowdTargets) {
 	evenness := t.Value(ours, "most") / t.Value(ours, "fewest")
 	if t.Value(ours, "fewest") < 10 { // a difference of one exceeds the bound
 		evenness = math.NaN()
 	}
-	share(ours, "", 97, 99)
-	b.Target(bench.Target{What: what + "most against fewest per goroutine", Value: evenness, AtLeast: 1.1, Reach: 1.05,
-		Better: bench.Less, Unit: "x"})
-	commands(ours, "", 2, 0.5)
-	if processes > 1 {
-		share(fair, "WithFair, ", 80, 86)
-		commands(fair, "WithFair, ", 2.1, 2)
+	b.Measured(c.share(""), 100*t.Ratio("acquisitions", ours, ceiling))
+	b.Measured(c.evenness(), evenness)
+	b.Measured(c.commands(""), t.Value(ours, "commands"))
+	if c == severalProcesses {
+		b.Measured(c.share(orderly), 100*t.Ratio("acquisitions", fair, ceiling))
+		b.Measured(c.commands(orderly), t.Value(fair, "commands"))
 	}
 }

@@ -36,8 +36,9 @@ func Sections() []bench.Section {
 		About: "Uncontended, one goroutine locks and unlocks, which takes at least two round trips. Contended, 16 and 64 goroutines in one " +
 			"process and in four share a lock that each holder keeps for 1 ms; a sync.Mutex is the ceiling. A hand-off is the time from " +
 			"before the holder's unlock to after the next goroutine's lock.",
-		Full: 235 * time.Second,
-		Run:  run,
+		Full:    235 * time.Second,
+		Run:     run,
+		Targets: targets(),
 	}}
 }
 

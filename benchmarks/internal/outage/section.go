@@ -26,8 +26,9 @@ func Sections() []bench.Section {
 		About: "Four processes of 64 goroutines exceed a limit, once and for five seconds; thousands of locks are requested at once; Redis is far away, behind a proxy " +
 			"that delays; and Redis is killed under load, and restarted empty. Lockkeeper's timeout is 250 ms, with a circuit breaker; " +
 			"its peers wait for as long as their client does.",
-		Full: 285 * time.Second,
-		Run:  run,
+		Full:    285 * time.Second,
+		Run:     run,
+		Targets: targets(),
 	}}
 }
 

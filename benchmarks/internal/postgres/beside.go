@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -82,10 +81,9 @@ func beside(ctx context.Context, b *bench.B, y *yard) error {
 		return err
 	}
 	t.Chart(title, "slower")
-	for _, row := range []string{lone, crowded, bucket} {
-		b.Target(bench.Target{What: "PostgreSQL, beside an old transaction, slower: " + strings.TrimPrefix(row, ours+", "), Value: t.Value(row, "slower"),
-			AtLeast: 3, Reach: 1.5, Better: bench.Less, Unit: "x"})
-	}
+	b.Measured(besideLone, t.Value(lone, "slower"))
+	b.Measured(besideCrowd, t.Value(crowded, "slower"))
+	b.Measured(besideBucket, t.Value(bucket, "slower"))
 	return nil
 }
 

@@ -62,11 +62,8 @@ func contended(ctx context.Context, b *bench.B, y *yard) error {
 	if t.Value(ours, "fewest") < 10 { // a difference of one exceeds the bound
 		evenness = math.NaN()
 	}
-	const what = "PostgreSQL, lock, 64 goroutines in 4 processes: "
-	b.Target(bench.Target{What: what + "acquisitions against the ceiling", Value: 100 * t.Ratio("acquisitions", ours, ceiling),
-		AtLeast: 90, Reach: 97, Better: bench.More, Unit: "%"})
-	b.Target(bench.Target{What: what + "most against fewest per goroutine", Value: evenness,
-		AtLeast: 1.2, Reach: 1.05, Better: bench.Less, Unit: "x"})
+	b.Measured(crowdShare, 100*t.Ratio("acquisitions", ours, ceiling))
+	b.Measured(crowdEvenness, evenness)
 	return nil
 }
 
@@ -79,10 +76,7 @@ func handOff() []bench.Column {
 
 // remote measures the hand-over of a lock between two stores, with one goroutine each.
 func remote(ctx context.Context, b *bench.B, y *yard) error {
-	const (
-		title    = "PostgreSQL: a lock goes from one process to another"
-		notified = "a commit, a notification, a commit (the floor)"
-	)
+	const title = "PostgreSQL: a lock goes from one process to another"
 	t := b.Table("postgres-remote", title,
 		"Two stores, or pools, share a lock and keep it for 1 ms each. The floor is a commit, a NOTIFY in a transaction of its own to its receipt, "+
 			"and a commit, one after the other and after 1 ms of rest.",
@@ -132,8 +126,7 @@ func remote(ctx context.Context, b *bench.B, y *yard) error {
 		return err
 	}
 	t.Chart(title, "hand-off p50", "hand-off p99")
-	b.Target(bench.Target{What: "PostgreSQL, lock, from one process to another: p50 against " + notified,
-		Value: t.Ratio("hand-off p50", ours, notified), AtLeast: 1.5, Reach: 1.2, Better: bench.Less, Unit: "x"})
+	b.Measured(handOver, t.Ratio("hand-off p50", ours, notified))
 	return nil
 }
 

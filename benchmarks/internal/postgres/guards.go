@@ -162,12 +162,9 @@ func guards(ctx context.Context, b *bench.B, y *yard) error {
 		return err
 	}
 	t.Chart(title, "p50", "p99")
-	ratio := func(what, row, to string, atLeast, reach float64) {
-		b.Target(bench.Target{What: "PostgreSQL, guard: " + what, Value: t.Ratio("p50", row, to), AtLeast: atLeast, Reach: reach, Better: bench.Less, Unit: "x"})
-	}
-	ratio("fresh: p50 against two commits", fresh, two, 1.1, 1)
-	ratio("replay: p50 against a SELECT by key", replay, one, 1.5, 1.2)
-	ratio("pgstore.Do: p50 against begin, effect and settle apart", whole, apart, 0.6, 0.45)
-	b.Target(bench.Target{What: "PostgreSQL, guard: pgstore.Do: round trips", Value: t.Value(whole, "round trips"), AtLeast: 3, Reach: 3, Better: bench.Less})
+	b.Measured(guardFresh, t.Ratio("p50", fresh, two))
+	b.Measured(guardReplay, t.Ratio("p50", replay, one))
+	b.Measured(guardDo, t.Ratio("p50", whole, apart))
+	b.Measured(guardTrips, t.Value(whole, "round trips"))
 	return nil
 }

@@ -26,39 +26,44 @@ func Sections() []bench.Section {
 			About: "A lock of one's own takes two commits at least, and its hand-over from one process to another two commits and a " +
 				"notification. pglock's way is its three statements, sent by hand; a session advisory lock writes nothing, and keeps a " +
 				"connection as long as it is held or waited for.",
-			Full: 120 * time.Second,
-			Run:  on(alone, contended, remote, dead),
+			Full:    120 * time.Second,
+			Run:     on(alone, contended, remote, dead),
+			Targets: lockTargets(),
 		},
 		{
 			Name:  section + "-tokens",
 			Title: "PostgreSQL: token buckets",
 			About: "Decisions of 256 goroutines about 10,000 keys. Lockkeeper sends those of many callers in one statement, over 8 " +
 				"connections; the peer is a single statement for each, over 64, on an unlogged table as well.",
-			Full: 45 * time.Second,
-			Run:  on(allowed, denied),
+			Full:    45 * time.Second,
+			Run:     on(allowed, denied),
+			Targets: tokenTargets(),
 		},
 		{
 			Name:  section + "-guards",
 			Title: "PostgreSQL: idempotency",
 			About: "A fresh operation takes two commits at least, before and after its effect, and a replay one read. pgstore.Do has the " +
 				"operation, its effect and its result in one transaction.",
-			Full: 45 * time.Second,
-			Run:  on(guards),
+			Full:    45 * time.Second,
+			Run:     on(guards),
+			Targets: guardTargets(),
 		},
 		{
 			Name:  section + "-old",
 			Title: "PostgreSQL: beside an old transaction",
 			About: "While a transaction has a snapshot, the server keeps every version of a row that has been written since, and each " +
 				"statement walks through those of its row: what writes a row often becomes slow.",
-			Full: 280 * time.Second,
-			Run:  on(beside),
+			Full:    280 * time.Second,
+			Run:     on(beside),
+			Targets: besideTargets(),
 		},
 		{
-			Name:  section + "-many",
-			Title: "PostgreSQL: many locks, many waiters",
-			About: "What one process sends while it holds many locks, and while many of its goroutines wait for one.",
-			Full:  45 * time.Second,
-			Run:   on(held, waiting),
+			Name:    section + "-many",
+			Title:   "PostgreSQL: many locks, many waiters",
+			About:   "What one process sends while it holds many locks, and while many of its goroutines wait for one.",
+			Full:    45 * time.Second,
+			Run:     on(held, waiting),
+			Targets: manyTargets(),
 		},
 	}
 }

@@ -130,8 +130,7 @@ func allowed(ctx context.Context, b *bench.B, y *yard) error {
 	t.Order(ours, upserts)
 	t.Chart(title, "decisions")
 	remarks.Note(b, title, all)
-	b.Target(bench.Target{What: "PostgreSQL, tokens, allowed, 256 goroutines: decisions a second against " + upserts,
-		Value: t.Ratio("decisions", ours, upserts), AtLeast: 4, Reach: 6, Better: bench.More, Unit: "x"})
+	b.Measured(allowedRate, t.Ratio("decisions", ours, upserts))
 	return nil
 }
 
@@ -183,11 +182,8 @@ func denied(ctx context.Context, b *bench.B, y *yard) error {
 		return err
 	}
 	t.Order(ours, onRedis)
-	const what = "PostgreSQL, tokens, denied: "
-	b.Target(bench.Target{What: what + "round trips per 1,000 decisions", Value: t.Value(ours, "round trips"),
-		AtLeast: 1, Reach: 0.1, Better: bench.Less})
-	b.Target(bench.Target{What: what + "decisions a second against those on Redis", Value: t.Ratio("decisions", ours, onRedis),
-		AtLeast: 0.9, Reach: 1, Better: bench.More, Unit: "x"})
+	b.Measured(deniedTrips, t.Value(ours, "round trips"))
+	b.Measured(deniedRate, t.Ratio("decisions", ours, onRedis))
 	return nil
 }
 

@@ -29,8 +29,9 @@ func Sections() []bench.Section {
 		About: "The cost of one more waiter for a lock, one more held or awaited lock, and one more limited key, from ten to a hundred thousand; " +
 			"peers end at a size, and a hundred thousand run in one round only. Memory is heap and stacks after a garbage collection; commands " +
 			"include renewals and heartbeats.",
-		Full: 280 * time.Second,
-		Run:  run,
+		Full:    280 * time.Second,
+		Run:     run,
+		Targets: targets(),
 	}}
 }
 

@@ -22,9 +22,29 @@ func Sections() []bench.Section {
 		Title: "Semaphores",
 		About: "There is no Go library of leased permits on Redis to compare with, so semaphores are compared with the floor: a permit takes " +
 			"at least two round trips. Round trips are commands of the client, as the server counts them.",
-		Full: 80 * time.Second,
-		Run:  run,
+		Full:    80 * time.Second,
+		Run:     run,
+		Targets: targets(),
 	}}
+}
+
+// The targets of tiers.
+var (
+	lowTarget  = fmt.Sprintf("two tiers, a reserve of %d: permits of the low one at once", reserve)
+	highTarget = fmt.Sprintf("two tiers, a reserve of %d: refusals of the high one", reserve)
+)
+
+func channelTarget(processes string) string {
+	return fmt.Sprintf("semaphore of %d, %d goroutines%s: acquisitions against a channel's", usual, waiters, processes)
+}
+
+func targets() []bench.Target {
+	return append([]bench.Target{
+		{What: channelTarget(""), Bound: 75, Better: bench.More, Unit: "%"},
+		{What: channelTarget(apart), Bound: 90, Better: bench.More, Unit: "%"},
+		{What: lowTarget, Bound: shared - reserve, Better: bench.Less},
+		{What: highTarget, Better: bench.Less, Unit: "%"},
+	}, contest.DeadTargets(contender(1).Row, 2)...)
 }
 
 // Jobs are those of the section's worker processes.
@@ -189,9 +209,7 @@ func crowds(ctx context.Context, b *bench.B, s *floor.Site, addr string) error {
 	}
 	t.Chart(title, "acquisitions")
 	for _, processes := range []string{"", apart} {
-		b.Target(bench.Target{What: fmt.Sprintf("semaphore of %d, %d goroutines%s: acquisitions against a channel's", usual, waiters, processes),
-			Value:   100 * t.Ratio("acquisitions", contender(usual).Row+processes, ceiling(usual)),
-			AtLeast: 75, Reach: 90, Better: bench.More, Unit: "%"})
+		b.Measured(channelTarget(processes), 100*t.Ratio("acquisitions", contender(usual).Row+processes, ceiling(usual)))
 	}
 	return nil
 }

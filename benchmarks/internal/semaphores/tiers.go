@@ -121,10 +121,9 @@ func tiers(ctx context.Context, b *bench.B, s *floor.Site) error {
 	if err := b.Interleave(ctx, "semaphores, tiers", all); err != nil {
 		return err
 	}
-	what, row := fmt.Sprintf("two tiers, a reserve of %d: ", reserve), rowOf("Redis", reserve)
-	b.Target(bench.Target{What: what + "permits of the low one at once", Value: t.Value(row, inUse), AtLeast: shared - reserve,
-		Reach: shared - reserve, Better: bench.Less})
-	b.Target(bench.Target{What: what + "refusals of the high one", Value: t.Value(row, refused), Better: bench.Less, Unit: "%"})
+	row := rowOf("Redis", reserve)
+	b.Measured(lowTarget, t.Value(row, inUse))
+	b.Measured(highTarget, t.Value(row, refused))
 	return nil
 }
 

@@ -8,6 +8,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
 )
 
+// The targets of the cluster section.
+const (
+	clusterToRedisRate = "Cluster, allowed, 256 goroutines: times redis_rate"
+	clusterToByHand    = "Cluster, allowed, 256 goroutines: times a script by hand on rueidis"
+	clusterAllocations = "Cluster, allowed, 256 goroutines: allocations"
+)
+
+func clusterTargets() []bench.Target {
+	return []bench.Target{
+		{What: clusterToRedisRate, Bound: 2.2, Better: bench.More, Unit: "×"},
+		{What: clusterToByHand, Bound: 1.1, Better: bench.More, Unit: "×"},
+		{What: clusterAllocations, Bound: 4, Better: bench.Less, Unit: "per decision"},
+	}
+}
+
 func runCluster(ctx context.Context, b *bench.B) error {
 	addrs, err := b.Cluster(ctx)
 	if err != nil {
@@ -26,21 +41,12 @@ func runCluster(ctx context.Context, b *bench.B) error {
 		}
 		all["allowed"+r.id] = tables{speed: t}
 	}
-	for _, than := range []struct {
-		row, name      string
-		atLeast, reach float64
-	}{{redisRate, "redis_rate", 2.2, 3}, {byHand, "a script by hand on rueidis", 1.1, 1.5}} {
-		b.Target(bench.Target{
-			What:    "Cluster, allowed, 256 goroutines: times " + than.name,
-			Value:   worst(all, bench.More, func(t tables) float64 { return t.speed.Ratio("throughput", lockkeeper, than.row) }),
-			AtLeast: than.atLeast, Reach: than.reach, Better: bench.More, Unit: "×",
-		})
+	times := func(than string) float64 {
+		return worst(all, bench.More, func(t tables) float64 { return t.speed.Ratio("throughput", lockkeeper, than) })
 	}
-	b.Target(bench.Target{
-		What:    "Cluster, allowed, 256 goroutines: allocations",
-		Value:   worst(all, bench.Less, func(t tables) float64 { return t.speed.Value(lockkeeper, "allocations") }),
-		AtLeast: 8, Reach: 4, Better: bench.Less, Unit: "per decision",
-	})
+	b.Measured(clusterToRedisRate, times(redisRate))
+	b.Measured(clusterToByHand, times(byHand))
+	b.Measured(clusterAllocations, worst(all, bench.Less, func(t tables) float64 { return t.speed.Value(lockkeeper, "allocations") }))
 	b.Note("rueidis sends each key's script to its slot's master, and pipelines those of one master.")
 	return nil
 }

@@ -24,22 +24,25 @@ func Sections() []bench.Section {
 			"second, with a burst that is never used up, and targets judge the worse of the two; denied: one a day, used up, " +
 			"since 300 a second cannot deny for as long as a measurement takes. " +
 			"Wrong or failed decisions are errors and do not count; Redis CPU is the server's own count.",
-		Full: 330 * time.Second,
-		Run:  run,
+		Full:    330 * time.Second,
+		Run:     run,
+		Targets: targets(),
 	}, {
 		Name:  "cluster",
 		Title: "Token buckets on a Redis Cluster",
 		About: "The same on a Cluster of three masters, with 256 goroutines and 10,000 keys, all allowed. " +
 			"The masters share the machine's cores with the client: the figures show the cost of slots, not the capacity of three machines.",
-		Full: 25 * time.Second,
-		Run:  runCluster,
+		Full:    25 * time.Second,
+		Run:     runCluster,
+		Targets: clusterTargets(),
 	}, {
 		Name:  "reservations",
 		Title: "Reservations and several keys",
 		About: "What it costs to reserve an estimate and settle what was used, and to decide about a user and a team at once, beside Allow " +
 			"with the same limits, on Redis and in the memory of the process. All is allowed, and targets judge the worse of two rates.",
-		Full: 110 * time.Second,
-		Run:  runReservations,
+		Full:    110 * time.Second,
+		Run:     runReservations,
+		Targets: actionTargets(),
 	}}
 }
 
@@ -174,7 +177,7 @@ func run(ctx context.Context, b *bench.B) error {
 	if err := measureMemory(ctx, b, server, l); err != nil {
 		return err
 	}
-	targets(b, all)
+	judge(b, all)
 	notes(b)
 	return nil
 }
