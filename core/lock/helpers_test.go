@@ -13,10 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/leaktest"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // wiretap is a store with faults that records its grants.
 type wiretap struct {
@@ -63,12 +62,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *wiretap)) {
 
 func newLocker(t *testing.T, st store.Leases, opts ...lock.Option) *lock.Locker {
 	t.Helper()
-	return newLockerNamed(t, st, "test", opts...)
-}
-
-func newLockerNamed(t *testing.T, st store.Leases, name string, opts ...lock.Option) *lock.Locker {
-	t.Helper()
-	l := must(lock.New(st, name, opts...))
+	l := must(lock.New(st, "test", opts...))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -141,16 +135,6 @@ func (p *pending) returned() bool {
 var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default
-
-// leasesOf returns the leases of a store.
-func leasesOf(t *testing.T, st any) store.Leases {
-	t.Helper()
-	leases, ok := st.(store.Leases)
-	if !ok {
-		t.Skipf("%T keeps no leases", st)
-	}
-	return leases
-}
 
 // must returns v, and panics on an error.
 func must[T any](v T, err error) T {

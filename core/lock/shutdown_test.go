@@ -10,7 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // endings are the orderly ends of a Locker.
@@ -142,72 +141,4 @@ func TestCallsAfterShutdown(t *testing.T) {
 			})
 		})
 	}
-}
-
-// On real servers, with a request in flight, waiters in the queue, and a waiter of another process.
-func TestShutdownOnRedis(t *testing.T) {
-	server := redistest.Start(t)
-	mine, other := newPeer(t, server), newPeer(t, server)
-	held := mustLock(t, mine.Locker, "k")
-	foreign := mustLock(t, other.Locker, "foreign")
-	type result struct {
-		lease *lock.Lease
-		err   error
-	}
-	results := make(chan result, 64)
-	acquire := func(f func(context.Context, string) (*lock.Lease, error), key string) {
-		go func() {
-			lease, err := f(context.Background(), key)
-			results <- result{lease, err}
-		}()
-	}
-	for range 8 {
-		acquire(mine.Lock, "k")
-		acquire(mine.RLock, "k")
-		acquire(mine.Lock, "foreign")
-		acquire(mine.RLock, "foreign")
-	}
-	eventually(t, "all wait", func() bool {
-		k, err := other.Inspect(t.Context(), "k")
-		f, err2 := other.Inspect(t.Context(), "foreign")
-		return err == nil && err2 == nil && k.Waiting == 8 && f.Waiting == 9
-	})
-	next := make(chan result, 1)
-	go func() {
-		lease, err := other.Lock(context.Background(), "k")
-		next <- result{lease, err}
-	}()
-	eventually(t, "the other process waits", func() bool {
-		k, err := other.Inspect(t.Context(), "k")
-		return err == nil && k.Waiting == 9
-	})
-	for range 8 {
-		acquire(mine.TryLock, "k2") // in flight
-	}
-	ok(t, mine.store.Shutdown(t.Context()))
-	if f, err := other.Inspect(t.Context(), "foreign"); err != nil || f.Waiting != 0 || len(f.Holders) != 1 {
-		t.Errorf("%+v, %v", f, err)
-	}
-	if k, err := other.Inspect(t.Context(), "k2"); err != nil || len(k.Holders) != 0 {
-		t.Errorf("%+v, %v", k, err)
-	}
-	for range 40 {
-		if r := <-results; r.err != nil && !errors.Is(r.err, store.ErrClosed) && !errors.Is(r.err, lock.ErrNotAcquired) {
-			t.Errorf("%v, %v", r.lease, r.err)
-		} else if r.err == nil {
-			wantEnded(t, r.lease, lock.ErrReleased) // granted just before
-		}
-	}
-	wantEnded(t, held, lock.ErrReleased)
-	select {
-	case r := <-next:
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		mustUnlock(t, r.lease)
-	case <-time.After(5 * time.Second): // a lease is six times as long
-		t.Fatal("the other process waits for the expiry of the lease")
-	}
-	mustUnlock(t, foreign)
-	ok(t, mine.store.Close())
 }

@@ -10,10 +10,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/leaktest"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func newLocker(t *testing.T, st store.Leases, name string, opts ...lock.Option) *lock.Locker {
 	t.Helper()
@@ -77,20 +76,6 @@ func (p *pending) returned() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within 20s: %s", what)
-		}
 	}
 }
 

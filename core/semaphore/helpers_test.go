@@ -193,16 +193,6 @@ var errDown = store.ErrUnavailable
 
 const ttl = 30 * time.Second // the default
 
-// leasesOf returns the leases of a store.
-func leasesOf(t *testing.T, st any) store.Leases {
-	t.Helper()
-	leases, ok := st.(store.Leases)
-	if !ok {
-		t.Skipf("%T keeps no leases", st)
-	}
-	return leases
-}
-
 // must returns v, and panics on an error.
 func must[T any](v T, err error) T {
 	if err != nil {

@@ -7,11 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // endings are the orderly ends of a Semaphore.
@@ -74,69 +72,4 @@ func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		wantState(t, s, 0, 0)
 	})
-}
-
-// On real servers, with requests in flight, waiters in the queue, and a waiter of another process.
-func TestShutdownOnRedis(t *testing.T) {
-	server := redistest.Start(t)
-	newProcess := func() (*semaphore.Semaphore, *redisstore.Store) {
-		st := must(redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second)))
-		t.Cleanup(func() { _ = st.Close() })
-		return newSemaphore(t, leasesOf(t, st), 2), st
-	}
-	mine, st := newProcess()
-	other, _ := newProcess()
-	held := mustAcquire(t, mine, 2)
-	errs := make(chan error, 16)
-	for range 8 {
-		go func() {
-			_, err := mine.Acquire(context.Background(), "k")
-			errs <- err
-		}()
-	}
-	waiting := func(n int) {
-		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; {
-			state, err := other.Inspect(t.Context(), "k")
-			if err == nil && state.Waiting == n {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%+v, %v; want %d to wait", state, err, n)
-			}
-		}
-	}
-	waiting(2) // of the eight, which wait in their process
-	next := make(chan *semaphore.Permit, 1)
-	go func() {
-		permit, err := other.AcquireN(context.Background(), "k", 2)
-		if err != nil {
-			t.Error(err)
-		}
-		next <- permit
-	}()
-	waiting(3)
-	for range 8 {
-		go func() {
-			_, err := mine.TryAcquire(context.Background(), "k2") // in flight
-			errs <- err
-		}()
-	}
-	ok(t, st.Shutdown(t.Context()))
-	if state, err := other.Inspect(t.Context(), "k2"); err != nil || state.InUse != 0 {
-		t.Errorf("%+v, %v", state, err)
-	}
-	for range 16 {
-		if err := <-errs; err != nil && !errors.Is(err, store.ErrClosed) && !errors.Is(err, semaphore.ErrNotAcquired) {
-			t.Error(err)
-		}
-	}
-	wantEnded(t, held, semaphore.ErrReleased)
-	select {
-	case permit := <-next:
-		mustRelease(t, permit)
-	case <-time.After(5 * time.Second): // a lease is six times as long
-		t.Fatal("the other process waits for the expiry of the permits")
-	}
-	ok(t, st.Close())
 }

@@ -1,4 +1,4 @@
-package lock_test
+package servertest
 
 import (
 	"context"
@@ -6,49 +6,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
-
-// peer is a Locker with its own store and connections, as of another process.
-type peer struct {
-	*lock.Locker
-	store  *redisstore.Store
-	client *redis.Client
-}
-
-func newPeer(t *testing.T, server *redistest.Server, opts ...lock.Option) peer {
-	t.Helper()
-	client := server.Client()
-	store := must(redisstore.New(client, redisstore.WithTimeout(5*time.Second)))
-	t.Cleanup(func() { _ = store.Close() })
-	return peer{newLocker(t, leasesOf(t, store), opts...), store, client}
-}
-
-// die ends a peer as the death of its process does: it releases nothing.
-func (p peer) die() {
-	_ = p.client.Close() // first, so that the store cannot release its leases
-	_ = p.store.Close()
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within 20s: %s", what)
-		}
-	}
-}
 
 // 64 fair requests from 8 processes are granted in the order of arrival, though some are cancelled
 // and a process dies.

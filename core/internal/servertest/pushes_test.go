@@ -1,4 +1,4 @@
-package lock_test
+package servertest
 
 import (
 	"context"
@@ -60,9 +60,8 @@ func newRival(t *testing.T, client redis.UniversalClient, proxies []*redistest.P
 	for _, p := range proxies {
 		p.Pushes(pushes)
 	}
-	st := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
-	t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
-	l := newLocker(t, leasesOf(t, st), append(opts, lock.WithTTL(3*time.Second))...)
+	st := newStore(t, client, redisstore.WithTimeout(2*time.Second))
+	l := newLocker(t, st, append(opts, lock.WithTTL(3*time.Second))...)
 	return &rival{Locker: l, proxies: proxies, pushes: pushes}
 }
 
@@ -71,8 +70,7 @@ func newRivals(t *testing.T, n int, server *redistest.Server, opts ...lock.Optio
 	t.Helper()
 	for range n {
 		proxy := redistest.NewProxy(t, server.Addr())
-		client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
-		all = append(all, newRival(t, client, []*redistest.Proxy{proxy}, unreliable, opts...))
+		all = append(all, newRival(t, connect(t, proxy.Addr()), []*redistest.Proxy{proxy}, unreliable, opts...))
 	}
 	return all
 }
@@ -95,16 +93,23 @@ func cutOff(rivals []*rival, during time.Duration) {
 	}
 }
 
-// compete has goroutines of several processes compete for a lock, and returns what they held. A
-// process that is cut off keeps what it has. With readers, one goroutine in three locks it shared.
-func compete(t *testing.T, during time.Duration, rivals []*rival, readers bool) []history.Event {
+// compete has goroutines of several processes compete for a lock while faults runs, which gets the
+// number of grants so far, and returns what they held. A process that is cut off keeps what it has.
+// With readers, one goroutine in three locks it shared.
+func compete(t *testing.T, rivals []*rival, readers bool, faults func(granted func() int)) []history.Event {
 	t.Helper()
 	var (
-		mu     sync.Mutex
-		events []history.Event
-		wg     sync.WaitGroup
-		end    = time.Now().Add(during)
+		mu      sync.Mutex
+		events  []history.Event
+		granted atomic.Int64
+		over    atomic.Bool
+		wg      sync.WaitGroup
 	)
+	leave := func() {
+		over.Store(true)
+		wg.Wait()
+	}
+	defer leave() // also if faults ends the test
 	record := func(e history.Event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -122,6 +127,7 @@ func compete(t *testing.T, during time.Duration, rivals []*rival, readers bool) 
 			return
 		}
 		if now := time.Now(); now.Before(lease.ValidUntil()) {
+			granted.Add(1)
 			record(history.Event{At: now, What: history.Granted, Hold: name, N: lease.Fence().Number})
 			for more := true; more && lease.Context().Err() == nil; more = r.alone.Load() {
 				select {
@@ -140,13 +146,15 @@ func compete(t *testing.T, during time.Duration, rivals []*rival, readers bool) 
 	for i, r := range rivals {
 		for g := range 3 {
 			wg.Go(func() {
-				for n := 0; time.Now().Before(end); n++ {
+				for n := 0; !over.Load(); n++ {
 					once(r, readers && g == 0, fmt.Sprintf("%d/%d.%d", i, g, n))
 				}
 			})
 		}
 	}
-	wg.Wait()
+	faults(func() int { return int(granted.Load()) })
+	leave()
+	t.Logf("%d grants", granted.Load())
 	slices.SortStableFunc(events, func(a, b history.Event) int { return a.At.Compare(b.At) })
 	return events
 }
@@ -161,14 +169,10 @@ func TestUnreliablePushes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rivals := newRivals(t, 4, redistest.Start(t), opts...)
-			faults := make(chan struct{})
-			go func() {
-				defer close(faults)
+			events := compete(t, rivals, false, func(granted func() int) {
 				cutOff(rivals, 6*time.Second)
-			}()
-			events := compete(t, 6*time.Second, rivals, false)
-			<-faults
-			history.WantGrants(t, events, 4)
+				eventually(t, "the lock is handed on", func() bool { return granted() >= 4 })
+			})
 			for _, wrong := range check(events, time.Minute) {
 				t.Error(wrong)
 			}

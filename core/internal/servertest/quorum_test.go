@@ -1,4 +1,4 @@
-package quorum_test
+package servertest
 
 import (
 	"context"
@@ -11,10 +11,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
-// redisTTL is short, since a server may not vote for as long after its start.
-const redisTTL = 2 * time.Second
+// quorumTTL is short, since a server may not vote for as long after its start. A server must reply
+// in a tenth of it, all of three if two are down.
+var quorumTTL = testpace.Scale(6 * time.Second)
 
 // startQuorum starts five servers, and waits until they may vote. Each call of process returns the
 // store of another process, with its own clients.
@@ -24,12 +26,12 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quo
 		servers = append(servers, redistest.Start(t, "--maxmemory-policy", "noeviction"))
 	}
 	for _, s := range servers {
-		awaitUptime(t, s, redisTTL+100*time.Millisecond)
+		awaitUptime(t, s, quorumTTL+100*time.Millisecond)
 	}
 	return servers, func() *quorum.Store {
 		var members []quorum.Member
 		for _, s := range servers {
-			members = append(members, newRedisStore(t, s))
+			members = append(members, newMember(t, s))
 		}
 		q := must(quorum.New(members...))
 		t.Cleanup(func() { // before the members are closed
@@ -43,11 +45,37 @@ func startQuorum(t *testing.T) (servers []*redistest.Server, process func() *quo
 	}
 }
 
-func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
+// newMember returns a store of one of the servers, which may be down.
+func newMember(t *testing.T, s *redistest.Server) *redisstore.Store {
 	t.Helper()
-	st := must(redisstore.New(s.Client(), redisstore.WithTimeout(time.Second)))
-	t.Cleanup(func() { _ = st.Close() })
-	return st
+	return newStore(t, s.Client(), redisstore.WithTimeout(time.Second))
+}
+
+// asked repeats a call if no majority replied in time, since the machine may be busy, and returns
+// its error.
+func asked(t *testing.T, call func() error) (err error) {
+	t.Helper()
+	eventually(t, "a majority replies in time", func() bool {
+		err = call()
+		return !errors.Is(err, store.ErrUnavailable)
+	})
+	return err
+}
+
+func askedTry(t *testing.T, l *lock.Locker) error {
+	t.Helper()
+	return asked(t, func() error {
+		_, err := l.TryLock(t.Context(), "k")
+		return err
+	})
+}
+
+// release releases a lease, which the Locker repeats if no majority replies in time.
+func release(t *testing.T, lease *lock.Lease) {
+	t.Helper()
+	if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, store.ErrUnavailable) {
+		t.Fatal(err)
+	}
 }
 
 // awaitHolds waits until a lock is held on all servers, or on none. Lock and Unlock wait for a
@@ -55,9 +83,9 @@ func newRedisStore(t *testing.T, s *redistest.Server) *redisstore.Store {
 func awaitHolds(t *testing.T, servers []*redistest.Server, held bool) {
 	t.Helper()
 	for _, s := range servers {
-		st := newRedisStore(t, s)
+		st := newMember(t, s)
 		eventually(t, "all servers agree", func() bool {
-			state, err := st.InspectLease(t.Context(), store.LockKind+"q", "k")
+			state, err := st.InspectLease(t.Context(), store.LockKind+"test", "k")
 			return err == nil && (len(state.Holders) > 0) == held
 		})
 	}
@@ -65,8 +93,8 @@ func awaitHolds(t *testing.T, servers []*redistest.Server, held bool) {
 
 func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 	t.Helper()
-	st := newRedisStore(t, s)
-	for deadline := time.Now().Add(want + 10*time.Second); ; time.Sleep(20 * time.Millisecond) {
+	st := newMember(t, s)
+	for deadline := time.Now().Add(want + within); ; time.Sleep(20 * time.Millisecond) {
 		up, err := st.Uptime(t.Context())
 		if err == nil && up >= want {
 			return
@@ -77,21 +105,21 @@ func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 	}
 }
 
-// It is not parallel to others: with two of five servers down, each of the others must reply in 200 ms.
-func TestRedis(t *testing.T) {
+// Two servers of five may stop, and a lock is granted to one holder at a time.
+func TestQuorum(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}
 	servers, process := startQuorum(t)
-	one := newLocker(t, process(), "q", lock.WithTTL(redisTTL))
-	two := newLocker(t, process(), "q", lock.WithTTL(redisTTL))
+	one := newLocker(t, process(), lock.WithTTL(quorumTTL))
+	two := newLocker(t, process(), lock.WithTTL(quorumTTL))
 
-	lease := mustLock(t, one, "k")
-	if _, err := two.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
+	lease := insistOn(t, one, "k")
+	if err := askedTry(t, two); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Fatalf("TryLock of a held lock: %v", err)
 	}
-	ok(t, lease.Verify(t.Context()))
+	ok(t, asked(t, func() error { return lease.Verify(t.Context()) }))
 	type result struct {
 		lease *lock.Lease
 		err   error
@@ -99,15 +127,18 @@ func TestRedis(t *testing.T) {
 	waits := make(chan result, 1)
 	go func() {
 		lease, err := two.Lock(t.Context(), "k")
+		for errors.Is(err, store.ErrUnavailable) && t.Context().Err() == nil {
+			lease, err = two.Lock(t.Context(), "k")
+		}
 		waits <- result{lease, err}
 	}()
 	select {
-	case <-time.After(redisTTL * 3 / 2): // renewed
+	case <-time.After(quorumTTL * 3 / 2): // renewed
 	case got := <-waits:
 		t.Fatalf("a second holder: %+v", got)
 	}
 	wantValid(t, lease)
-	mustUnlock(t, lease)
+	release(t, lease)
 	got := <-waits
 	if got.err != nil {
 		t.Fatal(got.err)
@@ -115,21 +146,21 @@ func TestRedis(t *testing.T) {
 	if got.lease.Fence().Number <= lease.Fence().Number {
 		t.Errorf("the fence went from %d to %d", lease.Fence().Number, got.lease.Fence().Number)
 	}
-	mustUnlock(t, got.lease)
+	release(t, got.lease)
 
 	// Two servers of five may stop, also while a lock is held.
 	awaitHolds(t, servers, false)
-	lease = mustLock(t, one, "k")
+	lease = insistOn(t, one, "k")
 	awaitHolds(t, servers, true)
 	servers[0].Stop()
 	servers[1].Stop()
-	time.Sleep(redisTTL)
+	time.Sleep(quorumTTL)
 	wantValid(t, lease)
-	if _, err := two.TryLock(t.Context(), "k"); !errors.Is(err, lock.ErrNotAcquired) {
+	if err := askedTry(t, two); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("TryLock of a held lock: %v", err)
 	}
-	mustUnlock(t, lease)
-	next := mustLock(t, two, "k")
+	release(t, lease)
+	next := insistOn(t, two, "k")
 	if next.Fence().Number <= lease.Fence().Number {
 		t.Errorf("the fence went from %d to %d", lease.Fence().Number, next.Fence().Number)
 	}
@@ -141,7 +172,7 @@ func TestRedis(t *testing.T) {
 		if cause := context.Cause(next.Context()); !errors.Is(cause, lock.ErrExpired) {
 			t.Errorf("the lease ended with %v", cause)
 		}
-	case <-time.After(2 * redisTTL):
+	case <-time.After(quorumTTL + patience):
 		t.Error("the lease is valid without a majority")
 	}
 	began := time.Now()
@@ -151,7 +182,7 @@ func TestRedis(t *testing.T) {
 	if _, err := one.Lock(t.Context(), "k"); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("Lock without a majority: %v", err)
 	}
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > patience {
 		t.Errorf("it took %v", took)
 	}
 	if err := next.Unlock(t.Context()); err == nil {
@@ -163,7 +194,7 @@ func TestRedis(t *testing.T) {
 }
 
 // A restarted server, which has lost a lock, does not vote for another holder.
-func TestRedisRestart(t *testing.T) {
+func TestRestartInAQuorum(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes ten seconds")
@@ -171,36 +202,36 @@ func TestRedisRestart(t *testing.T) {
 	servers, process := startQuorum(t)
 	servers[3].Stop()
 	servers[4].Stop()
-	one := newLocker(t, process(), "q", lock.WithTTL(redisTTL), lock.WithoutRenewal())
-	lease := mustLock(t, one, "k") // on 0, 1 and 2
+	one := newLocker(t, process(), lock.WithTTL(quorumTTL), lock.WithoutRenewal())
+	lease := insistOn(t, one, "k") // on 0, 1 and 2
 
+	restarted := time.Now()
 	servers[2].Restart() // 2, 3 and 4 are a majority without a holder
 	servers[3].Restart()
 	servers[4].Restart()
-	restarted := time.Now()
 	q := process()
-	two := newLocker(t, q, "q", lock.WithTTL(redisTTL))
+	two := newLocker(t, q, lock.WithTTL(quorumTTL))
 	for {
 		second, err := two.TryLock(t.Context(), "k")
 		if err == nil {
 			if lease.Context().Err() == nil {
 				t.Errorf("a second holder after %v", time.Since(restarted))
 			}
-			if waited := time.Since(restarted); waited < redisTTL {
+			if waited := time.Since(restarted); waited < quorumTTL {
 				t.Errorf("servers voted %v after their start", waited)
 			}
 			if second.Fence().Number <= lease.Fence().Number {
 				t.Errorf("the fence went from %d to %d", lease.Fence().Number, second.Fence().Number)
 			}
-			mustUnlock(t, second)
+			release(t, second)
 			break
 		}
-		if time.Since(restarted) > 5*redisTTL {
+		if time.Since(restarted) > 5*quorumTTL {
 			t.Fatalf("not locked at all: %v", err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) && !errors.Is(err, store.ErrUnavailable) { // the machine may be busy
 		t.Errorf("Unlock of the first: %v", err)
 	}
 }

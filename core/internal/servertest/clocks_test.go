@@ -1,4 +1,4 @@
-package lock_test
+package servertest
 
 import (
 	"slices"
@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/history"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -32,25 +31,13 @@ func TestServersClock(t *testing.T) {
 				t.Parallel()
 				server, clock := redistest.StartWithClock(t)
 				rivals := newRivals(t, 3, server, opts...)
-				end := make(chan struct{})
-				moved := make(chan time.Time, 1)
-				go func() {
-					var last time.Time
-					defer func() { moved <- last }()
+				events := compete(t, rivals, false, func(granted func() int) {
 					for range 3 {
-						select {
-						case <-time.After(700 * time.Millisecond):
-							c.move(clock)
-							last = time.Now()
-						case <-end:
-							return
-						}
+						<-time.After(700 * time.Millisecond)
+						c.move(clock)
 					}
-				}()
-				events := compete(t, 4*time.Second, rivals, false)
-				close(end)
-				last := <-moved
-				wantGrantsAfter(t, events, last)
+					wantMoreGrants(t, 2*time.Second, granted)
+				})
 				if !c.beyond {
 					for _, wrong := range check(events, time.Minute) {
 						t.Error(wrong)
@@ -95,34 +82,32 @@ func TestClocksOfACluster(t *testing.T) {
 			ahead, behind := cluster.Servers[from], cluster.Servers[(from+1)%len(cluster.Servers)]
 			clocks[from].Step(time.Second)
 
-			done := make(chan []history.Event)
-			go func() { done <- compete(t, 11*time.Second, rivals, c.readers) }()
-			back := time.AfterFunc(1500*time.Millisecond, func() { cluster.MoveSlots(ahead, behind) })
-			defer back.Stop()
-			cutOff(rivals, 6*time.Second)
-			<-time.After(1500 * time.Millisecond)
-			cluster.MoveSlots(behind, ahead)
-			last := time.Now()
-			events := <-done
-			wantGrantsAfter(t, events, last)
-			for _, wrong := range check(events, 8*time.Second) {
+			allowed := lateness(t, behind)
+			events := compete(t, rivals, c.readers, func(granted func() int) {
+				moved := make(chan struct{})
+				go func() {
+					defer close(moved)
+					<-time.After(1500 * time.Millisecond)
+					cluster.MoveSlots(ahead, behind)
+				}()
+				cutOff(rivals, 6*time.Second)
+				<-moved
+				<-time.After(1500 * time.Millisecond)
+				cluster.MoveSlots(behind, ahead)
+				wantMoreGrants(t, 3*time.Second, granted)
+			})
+			for _, wrong := range check(events, 8*time.Second+allowed()) {
 				t.Error(wrong)
 			}
 		})
 	}
 }
 
-// wantGrantsAfter checks that a lock was granted after the last change of its server's clock.
-func wantGrantsAfter(t *testing.T, events []history.Event, last time.Time) {
+// wantMoreGrants checks that a lock is granted after the last change of its server's clock, and has
+// the competition go on for some time.
+func wantMoreGrants(t *testing.T, during time.Duration, granted func() int) {
 	t.Helper()
-	after := 0
-	for _, e := range events {
-		if e.What == history.Granted && e.At.After(last) {
-			after++
-		}
-	}
-	t.Logf("%d events, %d grants after the last change", len(events), after)
-	if after == 0 {
-		t.Error("no grant after the last change")
-	}
+	last := granted()
+	<-time.After(during)
+	eventually(t, "a grant after the last change", func() bool { return granted() > last })
 }

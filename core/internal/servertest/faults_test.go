@@ -1,4 +1,4 @@
-package lock_test
+package servertest
 
 import (
 	"context"
@@ -8,25 +8,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-const faultTTL = 900 * time.Millisecond
+// faultTTL is a lease that is not lost on a busy machine before a fault begins. Within it several
+// renewals fail, each after faultTimeout.
+const (
+	faultTTL     = 3 * time.Second
+	faultTimeout = 500 * time.Millisecond
+)
 
 // behindProxy returns a peer with a proxy before its server, and one without.
 func behindProxy(t *testing.T) (proxied, direct peer, proxy *redistest.Proxy) {
 	t.Helper()
 	server := redistest.Start(t)
 	proxy = redistest.NewProxy(t, server.Addr())
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr()})
-	st := must(redisstore.New(client))
-	t.Cleanup(func() { _ = st.Close(); _ = client.Close() })
-	return peer{newLocker(t, leasesOf(t, st), lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
+	client := connect(t, proxy.Addr())
+	st := newStore(t, client, redisstore.WithTimeout(faultTimeout))
+	return peer{newLocker(t, st, lock.WithTTL(faultTTL)), st, client}, newPeer(t, server, lock.WithTTL(faultTTL)), proxy
 }
 
 // renewedLock returns a lease that the store has renewed. On a busy machine a call may be too slow
@@ -106,7 +108,8 @@ func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 	}
 }
 
-// Lost replies block no caller for longer than a lease.
+// Lost replies block no caller for longer than a lease, for a busy machine a few seconds more: an
+// orphan would be renewed for as long as its process lives.
 func TestLostRepliesLeaveNoOrphans(t *testing.T) {
 	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "silence": redistest.Silence} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +134,7 @@ func TestLostRepliesLeaveNoOrphans(t *testing.T) {
 			proxy.Mend()
 			began := time.Now()
 			lease := mustLock(t, direct.Locker, "k")
-			if took := time.Since(began); took > faultTTL+time.Second {
+			if took := time.Since(began); took > faultTTL+patience {
 				t.Errorf("the lock was free after %v", took)
 			}
 			mustUnlock(t, lease)
@@ -140,9 +143,8 @@ func TestLostRepliesLeaveNoOrphans(t *testing.T) {
 }
 
 // While the server is silent, TryLock does not report another holder of a lock whose state is
-// unknown.
+// unknown. The test is not parallel, since it leaves no CPU time to others.
 func TestTryLockWhileTheServerIsSilent(t *testing.T) {
-	t.Parallel()
 	proxied, _, proxy := behindProxy(t)
 	_ = renewedLock(t, proxied, "k").Unlock(t.Context())
 	proxy.BlackHole()

@@ -1,4 +1,4 @@
-package semaphore_test
+package servertest
 
 import (
 	"context"
@@ -18,14 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
-const (
-	historyRedis    = "SEMAPHORE_TEST_HISTORY_REDIS"
-	historyStore    = "SEMAPHORE_TEST_HISTORY_STORE"
-	historyCapacity = "SEMAPHORE_TEST_HISTORY_CAPACITY"
-
-	historyTTL = 400 * time.Millisecond
-	brokenly   = "broken"
-)
+// historyCapacity is the variable of the processes with the capacity.
+const historyCapacity = "SERVERTEST_HISTORY_CAPACITY"
 
 // generous is a broken store: it grants one permit more than the capacity.
 type generous struct{ store.Leases }
@@ -35,19 +29,21 @@ func (s generous) AcquireLease(ctx context.Context, req store.LeaseRequest) (sto
 	return s.Leases.AcquireLease(ctx, req)
 }
 
-// TestHistoryProcess is one of the processes of TestHistories.
-func TestHistoryProcess(t *testing.T) {
+// TestPermitHistoryProcess is one of the processes of TestHistoriesOfPermits.
+func TestPermitHistoryProcess(t *testing.T) {
 	child := history.NewChild(t)
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: os.Getenv(historyRedis), ReadTimeout: time.Second, PoolSize: 20})
+	options := patiently(os.Getenv(historyRedis))
+	options.PoolSize = 20
+	client := redis.NewClient(options)
 	defer func() { _ = client.Close() }()
-	redisStore := must(redisstore.New(client))
+	redisStore := newStore(t, client, redisstore.WithTimeout(historyTimeout))
 	defer redisStore.Close()
-	st := leasesOf(t, redisStore)
+	var st store.Leases = redisStore
 	if os.Getenv(historyStore) == brokenly {
 		st = generous{st}
 	}
 	capacity := must(strconv.Atoi(os.Getenv(historyCapacity)))
-	s := must(semaphore.New(st, "history", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name)))
+	s := must(semaphore.New(st, "test", capacity, semaphore.WithTTL(historyTTL), semaphore.WithHolder(child.Name)))
 	child.Compete(16, 5*time.Millisecond, func(ctx context.Context) (history.Hold, int64, func(), error) {
 		permit, err := s.AcquireN(ctx, "k", min(1+rand.IntN(3), capacity))
 		if err != nil {
@@ -62,27 +58,18 @@ func TestHistoryProcess(t *testing.T) {
 	_ = s.Close()
 }
 
-// record runs 4 processes with 16 goroutines each, which compete for permits of weight 1 to 3 and are
-// killed one after the other. The permits of a killed process expire within the lease.
-func record(t *testing.T, st string, capacity, kills int) []history.Event {
+// recordPermits runs 4 processes with 16 goroutines each, which compete for permits of weight 1 to 3
+// and are killed one after the other. The permits of a killed process expire within the lease.
+func recordPermits(t *testing.T, st string, capacity, kills int) []history.Event {
 	t.Helper()
 	server := redistest.Start(t)
-	redisStore := must(redisstore.New(server.Client()))
-	t.Cleanup(func() { _ = redisStore.Close() })
-	watcher := leasesOf(t, redisStore)
+	allowed := lateness(t, server)
+	watcher := newStore(t, connect(t, server.Addr()))
 	state := func() store.LeaseState {
-		for began := time.Now(); ; { // the machine may be busy
-			state, err := watcher.InspectLease(context.Background(), store.SemaphoreKind+"history", "k")
-			if err == nil {
-				return state
-			}
-			if time.Since(began) > 5*time.Second {
-				t.Fatal(err)
-			}
-		}
+		return must(watcher.InspectLease(context.Background(), store.SemaphoreKind+"test", "k"))
 	}
 	r := &history.Recording{
-		Test: "TestHistoryProcess",
+		Test: "TestPermitHistoryProcess",
 		Env: []string{
 			historyRedis + "=" + server.Addr(), historyStore + "=" + st, historyCapacity + "=" + strconv.Itoa(capacity),
 		},
@@ -92,7 +79,7 @@ func record(t *testing.T, st string, capacity, kills int) []history.Event {
 				return slices.ContainsFunc(state().Holders, func(h store.LeaseHolder) bool { return h.Label == process })
 			}
 			for held() {
-				if time.Since(died) > historyTTL+time.Second { // a second for a busy machine
+				if time.Since(died) > historyTTL+time.Second+allowed() {
 					t.Errorf("%s is dead, and still holds permits", process)
 					return
 				}
@@ -105,21 +92,21 @@ func record(t *testing.T, st string, capacity, kills int) []history.Event {
 		if left.InUse == 0 {
 			return events
 		}
-		if time.Since(died) > 2500*time.Millisecond { // reservations of killed processes
+		if time.Since(died) > 2500*time.Millisecond+allowed() { // reservations of killed processes
 			t.Errorf("left: %+v", left)
 			return events
 		}
 	}
 }
 
-func TestHistories(t *testing.T) {
+func TestHistoriesOfPermits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}
 	for _, capacity := range []int{1, 5, 100} {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			t.Parallel()
-			events := record(t, "", capacity, 4)
+			events := recordPermits(t, "", capacity, 4)
 			history.WantGrants(t, events, 100)
 			for _, wrong := range history.CheckSemaphore(events, int64(capacity)) {
 				t.Error(wrong)
@@ -128,9 +115,10 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-func TestHistoriesOfABrokenStore(t *testing.T) {
+func TestHistoriesOfPermitsOnABrokenStore(t *testing.T) {
+	t.Parallel()
 	for _, capacity := range []int{1, 5} {
-		if wrong := history.CheckSemaphore(record(t, brokenly, capacity, 1), int64(capacity)); len(wrong) == 0 {
+		if wrong := history.CheckSemaphore(recordPermits(t, brokenly, capacity, 1), int64(capacity)); len(wrong) == 0 {
 			t.Errorf("nothing was found of a capacity of %d", capacity)
 		}
 	}

@@ -1,4 +1,4 @@
-package semaphore_test
+package servertest
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // Two processes have different capacities, as during a rollout, and both want more than there is:
-// neither starves, and what is in use fits into the larger one.
+// neither starves, and what is in use fits into the larger one. The test is not parallel, since it
+// leaves no CPU time to others.
 func TestTwoCapacitiesUnderLoad(t *testing.T) {
 	server := redistest.Start(t)
 	var (
@@ -22,9 +22,7 @@ func TestTwoCapacitiesUnderLoad(t *testing.T) {
 		end   = time.Now().Add(1500 * time.Millisecond)
 	)
 	for i, capacity := range []int{100, 80} {
-		st := must(redisstore.New(server.Client(), redisstore.WithTimeout(2*time.Second)))
-		t.Cleanup(func() { _ = st.Close() })
-		s := newSemaphore(t, leasesOf(t, st), capacity)
+		s := newSemaphore(t, newStore(t, connect(t, server.Addr())), capacity)
 		for range 40 {
 			wg.Go(func() {
 				for time.Now().Before(end) {

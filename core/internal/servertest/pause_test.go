@@ -1,4 +1,4 @@
-package lock_test
+package servertest
 
 import (
 	"bufio"
@@ -23,7 +23,7 @@ import (
 
 const (
 	pauseRedis = "LOCK_TEST_PAUSE_REDIS"
-	pauseTTL   = 500 * time.Millisecond
+	pauseTTL   = 2 * time.Second // runs out while the process is stopped
 )
 
 // TestPausedProcess is the process that TestPause stops.
@@ -32,11 +32,11 @@ func TestPausedProcess(t *testing.T) {
 	if addr == "" {
 		t.Skip("runs as a process of TestPause")
 	}
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: addr, ReadTimeout: time.Second})
-	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
-	l := must(lock.New(leasesOf(t, store), "pause", lock.WithTTL(pauseTTL)))
+	client := redis.NewClient(patiently(addr))
+	store := must(redisstore.New(client, redisstore.WithTimeout(patience)))
+	l := must(lock.New(store, "test", lock.WithTTL(pauseTTL)))
 	data := must(redisfence.New(client))
-	lease := must(l.Lock(context.Background(), "k"))
+	lease := insistOn(t, l, "k")
 	fmt.Println("holding")
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // after SIGCONT
 		t.Fatal(err)
@@ -51,9 +51,9 @@ func TestPausedProcess(t *testing.T) {
 // If a holder is stopped for longer than its lease, another gets the lock, and a late write of the
 // first is refused by its fence.
 func TestPause(t *testing.T) {
-	leasesOf(t, (*redisstore.Store)(nil))
+	t.Parallel()
 	server := redistest.Start(t)
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestPausedProcess$", "-test.timeout", "60s", "-test.v")
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestPausedProcess$", "-test.timeout", "5m", "-test.v")
 	cmd.Env = append(os.Environ(), pauseRedis+"="+server.Addr())
 	stdin := must(cmd.StdinPipe())
 	stdout := must(cmd.StdoutPipe())
@@ -75,12 +75,9 @@ func TestPause(t *testing.T) {
 	prints("holding")
 	ok(t, cmd.Process.Signal(syscall.SIGSTOP))
 
-	client := server.Client()
-	store := must(redisstore.New(client, redisstore.WithTimeout(2*time.Second)))
-	defer store.Close()
-	l := newLockerNamed(t, leasesOf(t, store), "pause", lock.WithTTL(pauseTTL))
-	data := must(redisfence.New(client))
-	lease := mustLock(t, l, "k") // after the lease of the paused process
+	next := newPeer(t, server)
+	data := must(redisfence.New(next.client))
+	lease := mustLock(t, next.Locker, "k") // after the lease of the paused process
 	ok(t, data.Set(t.Context(), "data", []byte("of the next process"), 0, lease.Fence()))
 
 	ok(t, cmd.Process.Signal(syscall.SIGCONT))
@@ -93,7 +90,7 @@ func TestPause(t *testing.T) {
 	if err := lease.Verify(t.Context()); err != nil {
 		t.Errorf("the next process's lease: %v", err)
 	}
-	if got := client.Get(t.Context(), "data").Val(); got != "of the next process" {
+	if got := next.client.Get(t.Context(), "data").Val(); got != "of the next process" {
 		t.Errorf("the data is %q", got)
 	}
 	mustUnlock(t, lease)

@@ -1,4 +1,4 @@
-package lock_test
+package servertest
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
@@ -16,9 +15,8 @@ import (
 func behindSentinel(t *testing.T, sentinel *redistest.Sentinel, opts ...lock.Option) peer {
 	t.Helper()
 	client := sentinel.Client()
-	store := must(redisstore.New(client, redisstore.WithTimeout(5*time.Second)))
-	t.Cleanup(func() { _ = store.Close() })
-	return peer{newLocker(t, leasesOf(t, store), opts...), store, client}
+	store := newStore(t, client)
+	return peer{newLocker(t, store, opts...), store, client}
 }
 
 // A failover to an up-to-date replica costs no lease: it is renewed there, and handed on.
@@ -26,7 +24,7 @@ func TestFailover(t *testing.T) {
 	t.Parallel()
 	sentinel := redistest.StartSentinel(t)
 	holder, other := behindSentinel(t, sentinel), behindSentinel(t, sentinel)
-	lease := mustLock(t, holder.Locker, "k")
+	lease := insistOn(t, holder.Locker, "k")
 	waiting := make(chan *lock.Lease, 1)
 	go func() {
 		if lease, err := other.Lock(context.Background(), "k"); err == nil {
@@ -40,7 +38,7 @@ func TestFailover(t *testing.T) {
 		s, err := holder.Inspect(t.Context(), "k")
 		return err == nil && s.Waiting == 1
 	})
-	if n, err := holder.client.Wait(t.Context(), 1, 5*time.Second).Result(); n != 1 || err != nil {
+	if n, err := holder.client.Wait(t.Context(), 1, within).Result(); n != 1 || err != nil {
 		t.Fatalf("replicated to %d, %v", n, err)
 	}
 
@@ -62,8 +60,8 @@ func TestFailover(t *testing.T) {
 			t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
 		}
 		mustUnlock(t, next)
-	case <-time.After(20 * time.Second):
-		t.Fatal("the waiter was not granted the lock within 20s")
+	case <-time.After(within):
+		t.Fatalf("the waiter was not granted the lock within %v", within)
 	}
 }
 
@@ -71,13 +69,14 @@ func TestFailover(t *testing.T) {
 // to its holder; until then there may be two, and the fence of the second is larger.
 func TestFailoverThatForgets(t *testing.T) {
 	t.Parallel()
+	const ttl = 6 * time.Second
 	sentinel := redistest.StartSentinel(t)
-	holder, other := behindSentinel(t, sentinel, lock.WithTTL(6*time.Second)), behindSentinel(t, sentinel)
+	holder, other := behindSentinel(t, sentinel, lock.WithTTL(ttl)), behindSentinel(t, sentinel)
 	pause(t, sentinel.Replica) // it cannot connect again
 	if n, err := sentinel.Master.Client().ClientKillByFilter(t.Context(), "type", "replica").Result(); n != 1 || err != nil {
 		t.Fatalf("cut off %d replicas, %v", n, err)
 	}
-	lease := mustLock(t, holder.Locker, "k")
+	lease := insistOn(t, holder.Locker, "k")
 	sentinel.Master.Stop()
 	resume(t, sentinel.Replica)
 	sentinel.Failover()
@@ -93,7 +92,7 @@ func TestFailoverThatForgets(t *testing.T) {
 	}
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(8 * time.Second):
+	case <-time.After(ttl + patience):
 		t.Fatal("the holder's context did not end within its lease")
 	}
 	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) && !errors.Is(cause, lock.ErrExpired) {
