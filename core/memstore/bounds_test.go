@@ -52,6 +52,7 @@ func TestFullOfBuckets(t *testing.T) {
 // A flood of keys that are used once each displaces none that is at its limit: not one more request
 // of those passes. The newest key is limited too.
 func TestFloodOfNewKeys(t *testing.T) {
+	t.Parallel()
 	const (
 		room    = 1000
 		victims = 50
@@ -213,8 +214,10 @@ var noise = func() []byte {
 
 // A scope with many large results does not block others, and its own operations do not run again.
 func TestLargeScope(t *testing.T) {
+	t.Parallel()
 	for name, attacker := range map[string]string{"a scope": "mallory", "no scope": ""} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := memstore.New(memstore.WithMaxRecordBytes(32 << 20))
 			g := must(guard.New(s, "g", guard.WithMaxResult(1<<20), guard.WithMaxScopeBytes(1<<30)))
 			run := func(op guard.Operation, size int) {

@@ -87,6 +87,7 @@ func TestRoomForPeriods(t *testing.T) {
 
 // A flood of keys does not displace those that have used much.
 func TestFloodOfAPeriod(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := New(WithMaxBuckets(1000))
 		defer s.Close()

@@ -14,6 +14,7 @@ import (
 func TestBucketsAgainstModels(t *testing.T) {
 	check := func(model func(t *rapid.T, s *Store, pass func(time.Duration))) func(*testing.T) {
 		return func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { // time passes only as the model says
 				rapid.Check(forever{t}, func(t *rapid.T) {
 					s := New()

@@ -85,6 +85,7 @@ func TestExpiredLatchHasANewGate(t *testing.T) {
 }
 
 func TestALatchHasMaxParticipants(t *testing.T) {
+	t.Parallel()
 	s := New(WithMaxParticipants(2 * store.MaxParticipants))
 	req := store.LatchRequest{Name: "l", Count: store.MaxParticipants, TTL: time.Hour}
 	if n, err := s.CountDownLatch(t.Context(), req, "0"); n != 1 || err != nil {

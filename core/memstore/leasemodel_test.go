@@ -205,8 +205,10 @@ type leaseWait struct {
 
 // A key replies as the model does, in any sequence of calls.
 func TestLeasesAgainstAModel(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				run := &leaseRun{
 					t: t, s: New(), r: rand.New(rand.NewPCG(seed, 1)),

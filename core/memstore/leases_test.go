@@ -92,6 +92,7 @@ func TestFullOfLeases(t *testing.T) {
 
 // Expired holds leave room without a sweep in the background, also in a store of many shards.
 func TestExpiredLeasesMakeRoom(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []int{100, 20_000} {
 		inLeases(t, func(_ *testing.T, l leases) {
 			for i := range 3 * limit {

@@ -21,6 +21,7 @@ func TestContention(t *testing.T) {
 	}{{"restarts", true, false}, {"fences apart", false, true}} {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s %d", tt.name, seed), func(t *testing.T) {
+				t.Parallel()
 				inQuorum(t, 5, func(t *testing.T, _ *quorum.Store, peers []*peer) {
 					var (
 						mu     sync.Mutex
