@@ -15,7 +15,7 @@ import (
 )
 
 // A cookie's value is a substring of all cookies of its request. A limit keeps no more than the
-// value.
+// value. The test is not parallel, since it measures the heap.
 func TestCookieDoesNotKeepItsRequest(t *testing.T) {
 	store := memstore.New()
 	defer store.Close()

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -25,9 +26,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
+// patient has a store wait for as long as a busy machine may take: late is not down.
+var patient = redisstore.WithTimeout(10 * time.Second)
+
 // Policies that fail open while the store is down fail closed while Redis is misconfigured, and the
 // store logs the reason.
 func TestMisconfiguredServerFailsClosed(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		setUp    func(t *testing.T, server *redis.Client)
 		password string
@@ -48,12 +53,13 @@ func TestMisconfiguredServerFailsClosed(t *testing.T) {
 		}, "", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			c.setUp(t, server.Client())
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: c.password, ContextTimeoutEnabled: true})
 			t.Cleanup(func() { _ = client.Close() })
 			var log strings.Builder // its handler locks it
-			store := must(redisstore.New(client, redisstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+			store := must(redisstore.New(client, patient, redisstore.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 			t.Cleanup(func() { _ = store.Close() })
 			leases, ok := any(store).(stores.Leases)
 			if !ok {
@@ -100,11 +106,12 @@ func configure(t *testing.T, server *redis.Client, setting, value string) {
 
 // A refused connection is an outage, and logged as one.
 func TestRefusedConnectionIsAnOutage(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
 	server.Stop()
-	store := must(redisstore.New(client, redisstore.WithLogger(slog.New(slog.DiscardHandler))))
+	store := must(redisstore.New(client, patient, redisstore.WithLogger(slog.New(slog.DiscardHandler))))
 	t.Cleanup(func() { _ = store.Close() })
 	var log strings.Builder
 	h := ratelimit.New(must(tokenbucket.New(store, "api", tokenbucket.PerHour(1))), nethttp.Global(), policy.FailOpen(),

@@ -55,6 +55,7 @@ func check(t *testing.T, what string, r *redisrate.Result, err error, want redis
 }
 
 func TestResults(t *testing.T) {
+	t.Parallel()
 	l, ctx := newLimiter(t, redistest.Start(t).Client()), t.Context()
 	limit := redisrate.PerHour(10) // a token every 6 minutes
 	const token, never = 6 * time.Minute, redisrate.Never
@@ -94,6 +95,7 @@ func TestResults(t *testing.T) {
 
 // The limit is that of the call, also for a key that was charged by another one, and more limits than
 // are kept do no harm. No warning says that limiters of one name differ.
+// It is not parallel, since it sets the default logger.
 func TestALimitOfEachCall(t *testing.T) {
 	var log strings.Builder
 	before := slog.Default()
@@ -123,6 +125,7 @@ func TestALimitOfEachCall(t *testing.T) {
 }
 
 func TestBucketsAreSharedWithTokenbucket(t *testing.T) {
+	t.Parallel()
 	client, ctx := redistest.Start(t).Client(), t.Context()
 	l := newLimiter(t, client)
 	st, err := redisstore.New(client, patient)
@@ -149,6 +152,7 @@ func TestBucketsAreSharedWithTokenbucket(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	l, ctx := newLimiter(t, server.Client()), t.Context()
 	limit := redisrate.PerHour(10)
@@ -214,6 +218,7 @@ func TestARefusedClient(t *testing.T) {
 }
 
 func TestCloseEndsCalls(t *testing.T) {
+	t.Parallel()
 	l := redisrate.NewLimiter(redistest.Start(t).Client(), patient)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)

@@ -57,9 +57,10 @@ func isTaken(err error) bool {
 }
 
 func TestMutex(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	rs, others := redsync.New(newLocker(t, onRedis(t, server))), redsync.New(newLocker(t, onRedis(t, server)))
-	mine, theirs := rs.NewMutex("report"), others.NewMutex("report", redsync.WithTries(2), redsync.WithRetryDelay(time.Millisecond))
+	mine, theirs := rs.NewMutex("report"), others.NewMutex("report", redsync.WithTries(2), redsync.WithRetryDelay(300*time.Millisecond)) // enough for a reply
 
 	expect(t, "Unlock before Lock", false, redsync.ErrLockAlreadyExpired)(mine.Unlock())
 	expect(t, "Extend before Lock", false, redsync.ErrExtendFailed)(mine.Extend())
@@ -107,6 +108,7 @@ func TestMutex(t *testing.T) {
 
 // A lock that an operator gives to others is lost.
 func TestALostLock(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	locker := newLocker(t, onRedis(t, server))
 	m := redsync.New(locker).NewMutex("report")
@@ -125,13 +127,9 @@ func TestALostLock(t *testing.T) {
 }
 
 func TestAnOutage(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
-	st, err := redisstore.New(server.Client())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() })
-	m := redsync.New(newLocker(t, st)).NewMutex("report")
+	m := redsync.New(newLocker(t, onRedis(t, server))).NewMutex("report")
 	if err := m.Lock(); err != nil {
 		t.Fatal(err)
 	}

@@ -99,12 +99,14 @@ func cut(h http.Handler, w http.ResponseWriter, r *http.Request) {
 
 // A request whose answer was lost gets it by the next try, and has run once.
 func TestTransportGetsTheAnswerThatWasLost(t *testing.T) {
+	t.Parallel()
 	for _, http2 := range []bool{false, true} {
 		for name, sent := range map[string]func() io.Reader{
 			"with GetBody":    func() io.Reader { return strings.NewReader("tea") },
 			"without GetBody": func() io.Reader { return iotest.OneByteReader(strings.NewReader("tea")) },
 		} {
 			t.Run(fmt.Sprint(name, " http2 ", http2), func(t *testing.T) {
+				t.Parallel()
 				s := newShop(t, nil)
 				var requests atomic.Int32
 				server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,8 +131,10 @@ func TestTransportGetsTheAnswerThatWasLost(t *testing.T) {
 
 // The server ends all connections, with the answer of some half sent: one run each.
 func TestTransportWhenAllConnectionsBreak(t *testing.T) {
+	t.Parallel()
 	for _, http2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("http2 ", http2), func(t *testing.T) {
+			t.Parallel()
 			const clients = 30
 			var inside sync.WaitGroup
 			inside.Add(clients)
@@ -219,6 +223,7 @@ func TestTransportReturnsAReplayedRefusal(t *testing.T) {
 
 // A redirect is of the same operation, and has its key.
 func TestTransportKeepsTheKeyThroughRedirects(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		ctx  func(context.Context) context.Context
 		set  []string
@@ -231,6 +236,7 @@ func TestTransportKeepsTheKeyThroughRedirects(t *testing.T) {
 		"switched": {set: []string{}, off: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var keys []string
 			requests := 0
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -295,6 +301,7 @@ func TestTransportPassesInformationOn(t *testing.T) {
 
 // A server that answers before it has read the body gets it again, from its beginning.
 func TestTransportWhenTheAnswerComesEarly(t *testing.T) {
+	t.Parallel()
 	long := bytes.Repeat([]byte("tea "), 1<<20)
 	for name, c := range map[string]struct {
 		expect bool
@@ -305,6 +312,7 @@ func TestTransportWhenTheAnswerComesEarly(t *testing.T) {
 		"100-continue":    {expect: true, body: func() io.Reader { return bytes.NewReader(long) }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var requests atomic.Int32
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if requests.Add(1) < 3 {
@@ -425,13 +433,14 @@ func TestTransportWhenGetBodyFails(t *testing.T) {
 
 // A server that is not who it should be is not asked again, and no server is.
 func TestTransportErrors(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ErrorLog = quiet
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	start := time.Now()
 	stranger := &http.Client{Transport: idempotency.Transport(&http.Transport{}, idempotency.WithMaxTries(50))}
-	if got, err := order(t.Context(), stranger, server.URL, nil); err == nil || time.Since(start) > 5*time.Second {
+	if got, err := order(t.Context(), stranger, server.URL, nil); err == nil || time.Since(start) > 20*time.Second { // 50 tries take minutes
 		t.Errorf("%+v, %v after %v", got, err, time.Since(start))
 	}
 	server.Close()

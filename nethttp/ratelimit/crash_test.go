@@ -27,7 +27,7 @@ const crashRedis, crashUses = "RATELIMIT_CRASH_REDIS", "RATELIMIT_CRASH_USES"
 // llmOn returns a limiter of a thousand tokens a day.
 func llmOn(addr string) (*tokenbucket.Limiter, func()) {
 	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
-	store, err := redisstore.New(client)
+	store, err := redisstore.New(client, patient)
 	if err != nil {
 		panic(err)
 	}
@@ -64,50 +64,54 @@ func TestKilledProcess(t *testing.T) {
 
 // A process that is killed while a handler runs leaves the estimate, whatever was reported to it.
 func TestAKilledProcessLeavesTheEstimate(t *testing.T) {
+	t.Parallel()
 	for _, used := range []string{"", "10", "900"} {
-		server := redistest.Start(t)
-		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$", "-test.timeout=1m") //nolint:gosec // the test's own binary
-		cmd.Env = append(os.Environ(), crashRedis+"="+server.Addr(), crashUses+"="+used)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		kill := func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-		defer kill()
-		url := ""
-		for lines := bufio.NewScanner(out); url == "" && lines.Scan(); {
-			_, url, _ = strings.Cut(lines.Text(), "listening on ")
-		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(resp.Body, make([]byte, len("first"))); err != nil {
-			t.Fatal(err)
-		}
-		kill()
-		_ = resp.Body.Close()
+		t.Run("uses "+used, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$", "-test.timeout=1m") //nolint:gosec // the test's own binary
+			cmd.Env = append(os.Environ(), crashRedis+"="+server.Addr(), crashUses+"="+used)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			kill := func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			}
+			defer kill()
+			url := ""
+			for lines := bufio.NewScanner(out); url == "" && lines.Scan(); {
+				_, url, _ = strings.Cut(lines.Text(), "listening on ")
+			}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(resp.Body, make([]byte, len("first"))); err != nil {
+				t.Fatal(err)
+			}
+			kill()
+			_ = resp.Body.Close()
 
-		limiter, end := llmOn(server.Addr())
-		d, err := limiter.Peek(context.Background(), "global")
-		if err != nil {
-			t.Fatal(err)
-		}
-		left := d.Limits()[0].Remaining
-		t.Logf("%q reported of 300 estimated: %d of 1000 left", used, left)
-		if left != 700 {
-			t.Errorf("%d are left, want 700", left)
-		}
-		end()
+			limiter, end := llmOn(server.Addr())
+			d, err := limiter.Peek(context.Background(), "global")
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := d.Limits()[0].Remaining
+			t.Logf("%q reported of 300 estimated: %d of 1000 left", used, left)
+			if left != 700 {
+				t.Errorf("%d are left, want 700", left)
+			}
+			end()
+		})
 	}
 }

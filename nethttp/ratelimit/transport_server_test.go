@@ -42,9 +42,13 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// patient has a store wait for as long as a busy machine may take: late is not down.
+var patient = redisstore.WithTimeout(10 * time.Second)
+
 // A provider that answers 429 with Retry-After: 2 to one tenant sees nothing of that tenant for two
 // seconds, from any process, by its own clock; other tenants go on.
 func TestProviderIsObeyed(t *testing.T) {
+	t.Parallel()
 	for name, stores := range map[string]func(t *testing.T) []store.Buckets{
 		"memory": func(t *testing.T) []store.Buckets {
 			st := memstore.New()
@@ -54,7 +58,7 @@ func TestProviderIsObeyed(t *testing.T) {
 		"redis": func(t *testing.T) (all []store.Buckets) {
 			server := redistest.Start(t)
 			for range 2 {
-				st := must(redisstore.New(server.Client()))
+				st := must(redisstore.New(server.Client(), patient))
 				t.Cleanup(func() { _ = st.Close() })
 				all = append(all, st)
 			}
@@ -62,6 +66,7 @@ func TestProviderIsObeyed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := &provider{arrivals: make(map[string][]time.Time)}
 			server := httptest.NewServer(p)
 			t.Cleanup(server.Close)
@@ -86,12 +91,17 @@ func TestProviderIsObeyed(t *testing.T) {
 				call(client, "b")
 			}
 			call(clients[0], "a")
-			begin, end := time.Now(), p.refused.Add(3*time.Second)
+			begin := time.Now()
+			enough := func() bool { // requests after the pause
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return len(p.arrivals["a"]) > 50 || time.Since(begin) > 30*time.Second
+			}
 			var wait sync.WaitGroup
 			for _, client := range clients {
 				for _, tenant := range []string{"a", "a", "a", "a", "b"} {
 					wait.Go(func() {
-						for time.Now().Before(end) {
+						for !enough() {
 							call(client, tenant)
 						}
 					})
@@ -107,16 +117,20 @@ func TestProviderIsObeyed(t *testing.T) {
 					t.Errorf("a request after %v", d)
 				}
 			}
-			if d := again[0].Sub(p.refused); d > 2500*time.Millisecond {
-				t.Errorf("the first request after %v", d)
-			}
-			others := 0
+			others, last, late := 0, begin, time.Duration(0)
 			for _, at := range p.arrivals["b"] {
-				if at.After(begin) && at.Before(p.refused.Add(2*time.Second)) {
+				if !at.After(begin) {
+					continue
+				}
+				late, last = max(late, at.Sub(last)), at // how long the machine takes for a request
+				if at.Before(p.refused.Add(2 * time.Second)) {
 					others++
 				}
 			}
-			if others < 50 {
+			if d := again[0].Sub(p.refused); d > 2500*time.Millisecond+5*late {
+				t.Errorf("the first request after %v, with at most %v between those of another tenant", d, late)
+			}
+			if others < 20 {
 				t.Errorf("%d requests of another tenant in the pause", others)
 			}
 		})
