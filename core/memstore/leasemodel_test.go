@@ -499,10 +499,11 @@ func nothingLeft(t *testing.T, s *Store) {
 	}
 }
 
-// A call after many holds have expired finds exactly those, in little time.
+// A call after many holds have expired finds exactly those, in little time: less than the calls that
+// granted them, if the machine is busy. The test is not parallel, since it measures time.
 func TestTenThousandLeasesExpire(t *testing.T) {
 	const n = 10_000
-	best := time.Hour
+	best, control := time.Hour, time.Hour
 	for range 5 {
 		s := New(WithMaxLeases(4 * n))
 		shard := shardOf(s, s.leases.shards, "k")
@@ -517,9 +518,11 @@ func TestTenThousandLeasesExpire(t *testing.T) {
 			}
 		}
 		at := func(i int) time.Duration { return time.Duration(i*7919%n) * time.Microsecond }
+		began := time.Now()
 		for i := range n {
 			acquire(fmt.Sprint(i), 1, at(i), store.Granted)
 		}
+		control = min(control, time.Since(began))
 		acquire("renewed", n, time.Minute-time.Microsecond, store.Granted)
 		acquire("too early", 1, time.Minute-time.Microsecond, store.Taken)
 		acquire("one", 1, time.Minute, store.Granted) // since one has ended
@@ -533,8 +536,8 @@ func TestTenThousandLeasesExpire(t *testing.T) {
 			t.Errorf("%d requests are counted, want the live ones: 4", got)
 		}
 	}
-	t.Logf("the call that found %d holds expired took %v", n-2, best)
-	if best > 50*time.Millisecond { // 2 ms on an idle machine
-		t.Errorf("the call that found %d holds expired took %v", n-2, best)
+	t.Logf("the call that found %d holds expired took %v, the calls that granted them %v", n-2, best, control)
+	if best > max(50*time.Millisecond, control) { // 2 ms on an idle machine
+		t.Errorf("the call that found %d holds expired took %v, the calls that granted them %v", n-2, best, control)
 	}
 }

@@ -3,6 +3,7 @@ package waiting
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -81,36 +82,38 @@ func TestWhoSendsHeartbeatsIsWokenForAnEarlierOneOnly(t *testing.T) {
 // Between heartbeats passes their interval, or the time until a hold ends, if that is less. Many
 // keys share the heartbeats of a second.
 func TestWhenHeartbeatsAreDue(t *testing.T) {
-	p := newProcess()
-	k := queue(p, "w", "k", 0).key
-	within := func(what string, least, most time.Duration) {
-		t.Helper()
-		if due := time.Until(k.due); due < least-100*time.Millisecond || due > most {
-			t.Errorf("%s: due in %v, want %v to %v", what, due, least, most)
+	synctest.Test(t, func(t *testing.T) { // no time passes
+		p := newProcess()
+		k := queue(p, "w", "k", 0).key
+		within := func(what string, least, most time.Duration) {
+			t.Helper()
+			if due := time.Until(k.due); due < least-100*time.Millisecond || due > most {
+				t.Errorf("%s: due in %v, want %v to %v", what, due, least, most)
+			}
 		}
-	}
-	within("queued", beatEvery*4/5, beatEvery)
-	p.Heard(k, 1, 0)
-	within("heard", beatEvery*4/5, beatEvery)
-	p.Heard(k, 1, beatEvery/2)
-	within("a hold ends", beatEvery/2, beatEvery/2+50*time.Millisecond)
-	p.Heard(k, 1, time.Hour)
-	within("a hold ends late", beatEvery*4/5, beatEvery)
-	p.Silent(k, store.ErrUnavailable)
-	within("no reply", retryBeat*2/3, retryBeat)
-	for i := range 4 * maxBeats {
-		queue(p, fmt.Sprint(i), fmt.Sprint("k", i), 0)
-	}
-	slots := make(map[time.Duration]bool)
-	for _, k := range p.due {
-		slots[k.due.Sub(p.began)] = true
-	}
-	if n := len(slots); n < int(time.Second/shareEvery/5) || n > 4*int(time.Second/shareEvery) {
-		t.Errorf("%d keys are due at %d times", len(p.keys), n)
-	}
-	if every := p.interval(); every < 4*time.Second || p.DeadAfter() != 3*every {
-		t.Errorf("every %v with %d keys", every, len(p.keys))
-	}
+		within("queued", beatEvery*4/5, beatEvery)
+		p.Heard(k, 1, 0)
+		within("heard", beatEvery*4/5, beatEvery)
+		p.Heard(k, 1, beatEvery/2)
+		within("a hold ends", beatEvery/2, beatEvery/2+50*time.Millisecond)
+		p.Heard(k, 1, time.Hour)
+		within("a hold ends late", beatEvery*4/5, beatEvery)
+		p.Silent(k, store.ErrUnavailable)
+		within("no reply", retryBeat*2/3, retryBeat)
+		for i := range 4 * maxBeats {
+			queue(p, fmt.Sprint(i), fmt.Sprint("k", i), 0)
+		}
+		slots := make(map[time.Duration]bool)
+		for _, k := range p.due {
+			slots[k.due.Sub(p.began)] = true
+		}
+		if n := len(slots); n < int(time.Second/shareEvery/5) || n > 4*int(time.Second/shareEvery) {
+			t.Errorf("%d keys are due at %d times", len(p.keys), n)
+		}
+		if every := p.interval(); every < 4*time.Second || p.DeadAfter() != 3*every {
+			t.Errorf("every %v with %d keys", every, len(p.keys))
+		}
+	})
 }
 
 // If the store knows fewer requests than the process, these are queued anew; if it knows more, it
