@@ -78,7 +78,7 @@ func TestClocksOfACluster(t *testing.T) {
 				client, proxies := cluster.ProxiedClient()
 				rivals = append(rivals, newRival(t, client, proxies, late, c.opts...))
 			}
-			mustUnlock(t, mustLock(t, rivals[0].Locker, "k"))
+			mustUnlock(t, insistOn(t, rivals[0].Locker, "k"))
 			from := slices.IndexFunc(cluster.Servers, func(s *redistest.Server) bool { return s.Client().DBSize(t.Context()).Val() > 0 })
 			ahead, behind := cluster.Servers[from], cluster.Servers[(from+1)%len(cluster.Servers)]
 			clocks[from].Step(time.Second)
