@@ -21,6 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // The variables of the process that is to be killed.
@@ -29,12 +30,13 @@ const (
 	crashRerun = "IDEMPOTENCY_TEST_CRASH_RERUN"
 )
 
-const crashLease = 800 * time.Millisecond
+// crashLease is long enough for a request after the process is killed.
+var crashLease = testpace.Scale(2 * time.Second)
 
 // instance is a server with a guarded route that counts its runs in Redis; the first run never
 // ends.
 func instance(client *redis.Client, rerun bool) (http.Handler, error) {
-	store, err := redisstore.New(client)
+	store, err := redisstore.New(client, redisstore.WithTimeout(10*time.Second)) // a busy machine is no outage
 	if err != nil {
 		return nil, err
 	}
@@ -72,13 +74,17 @@ func TestCrashingProcess(t *testing.T) {
 
 func TestProcessKilled(t *testing.T) {
 	for _, rerun := range []bool{true, false} {
-		t.Run("rerun="+strconv.FormatBool(rerun), func(t *testing.T) { testProcessKilled(t, rerun) })
+		t.Run("rerun="+strconv.FormatBool(rerun), func(t *testing.T) {
+			t.Parallel()
+			testProcessKilled(t, rerun)
+		})
 	}
 }
 
 func testProcessKilled(t *testing.T, rerun bool) {
 	server := redistest.Start(t)
-	client := server.Client()
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), ReadTimeout: 10 * time.Second})
+	t.Cleanup(func() { _ = client.Close() })
 	kill, url := startCrashing(t, server.Addr(), rerun)
 
 	hung := make(chan struct{})
