@@ -41,6 +41,7 @@ func must[T any](v T, err error) T {
 // newStore returns a new store that fails on command: one in memory, or that of TestTableOnStores.
 func newStore(t *testing.T) *storetest.Faulty { return storetest.NewFaulty(openStore(t)) }
 
+// openStore opens one. Tests on other stores than those in memory replace it while no other test runs.
 var openStore = inMemory
 
 func inMemory(t *testing.T) store.Store {

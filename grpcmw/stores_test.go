@@ -52,22 +52,27 @@ var tableOfBehaviour = map[string]func(*testing.T){
 	"a stream holds until its end": TestStreamHoldsUntilItsEnd,
 }
 
+// The kinds of stores have their turns: newStore is that of all tests that run. The tests of the table
+// run beside each other.
 func TestTableOnStores(t *testing.T) {
 	for name, start := range redistest.Servers {
 		t.Run(name, func(t *testing.T) {
 			client := start(t)
 			openStore = func(t *testing.T) store.Store {
 				c := client()
-				st := must(redisstore.New(c, redisstore.WithPrefix(rand.Text()), redisstore.WithTimeout(5*time.Second))) // a busy machine is no outage
+				st := must(redisstore.New(c, redisstore.WithPrefix(rand.Text()), redisstore.WithTimeout(10*time.Second))) // a busy machine is no outage
 				t.Cleanup(func() {
 					_ = st.Close()
 					_ = c.Close()
 				})
 				return st
 			}
-			defer func() { openStore = inMemory }()
+			t.Cleanup(func() { openStore = inMemory }) // after the parts, which are parallel
 			for name, test := range tableOfBehaviour {
-				t.Run(name, test)
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					test(t)
+				})
 			}
 		})
 	}
