@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func TestTableOfBehaviour(t *testing.T) { mwtest.Run(t, framework{}) }
 
-func TestTableOnStores(t *testing.T) { mwtest.RunOnServers(t, framework{}) }
+func TestTableOnStores(t *testing.T) { mwtest.RunWaits(t, framework{}) }
 
 func BenchmarkRateLimit(b *testing.B) { mwtest.Benchmark(b, framework{}) }
 

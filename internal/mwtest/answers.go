@@ -7,21 +7,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"testing"
 )
 
 // answerRows are about replays: a replay is identical to the first answer.
 var answerRows = []row{
-	{"a status of 0 is not recorded, and is answered as without a guard", func(t *testing.T, f Framework) {
+	{"a status of 0 is not recorded, and is answered as without a guard", func(t *rig) {
 		runs := 0
 		handler := func(w http.ResponseWriter, _ *http.Request) {
 			runs++
 			w.WriteHeader(0)
 			_, _ = io.WriteString(w, "body")
 		}
-		bare := serve(t, f, handler).send("1", "")
+		bare := serve(t, handler).send("1", "")
 		runs = 0
-		s := serve(t, f, handler, Idempotency{Guard: newGuard(t, newStore(t))})
+		s := serve(t, handler, Idempotency{Guard: newGuard(t, newStore(t))})
 		s.send("1", "", keyHeader, "k").is(bare.status, bare.body)
 		again := s.send("1", "", keyHeader, "k")
 		if bare.status == http.StatusInternalServerError { // the handler panicked
@@ -76,13 +75,13 @@ var answerRows = []row{
 // replays tests that an answer is the same without a guard, with one, and as a replay: over
 // HTTP/1.1 and HTTP/2, behind middleware that sets header fields, and behind one that compresses.
 // If trailer is not empty, the answer must have it.
-func replays(trailer string, handler http.HandlerFunc) func(*testing.T, Framework) {
-	return func(t *testing.T, f Framework) {
+func replays(trailer string, handler http.HandlerFunc) func(*rig) {
+	return func(t *rig) {
 		for _, version := range []string{"HTTP/1.1", "HTTP/2.0"} {
 			for name, outer := range map[string]func(http.Handler) http.Handler{"plain": outerFields, "gzip": compressing} {
-				t.Run(name+" "+version, func(t *testing.T) {
+				t.Run(name+" "+version, func(t *rig) {
 					see := func(middleware ...Middleware) func() string {
-						server := httptest.NewUnstartedServer(outer(f.Serve(handler, middleware...)))
+						server := httptest.NewUnstartedServer(outer(t.framework.Serve(handler, middleware...)))
 						server.EnableHTTP2 = version == "HTTP/2.0"
 						server.StartTLS()
 						t.Cleanup(server.Close)
@@ -109,7 +108,7 @@ func replays(trailer string, handler http.HandlerFunc) func(*testing.T, Framewor
 }
 
 // everything returns the full answer without the date.
-func (c client) everything(t *testing.T) string {
+func (c client) everything(t *rig) string {
 	t.Helper()
 	resp, err := c.post(t, nil, keyHeader, "k", "Accept-Encoding", "gzip")
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -22,8 +21,8 @@ var failures = RateLimit{Options: []policy.RateLimitOption{policy.ChargeStatus(h
 
 // attemptRows are about requests that are charged by the status of their answers.
 var attemptRows = []row{
-	{"only failed attempts count", func(t *testing.T, f Framework) {
-		s := serveSettling(t, f, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), failures, func(w http.ResponseWriter, r *http.Request) {
+	{"only failed attempts count", func(t *rig) {
+		s := serveSettling(t, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), failures, func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(must(strconv.Atoi(r.Header.Get("X-Status"))))
 		})
 		for _, status := range []int{200, 201, 302, 400, 404, 500} {
@@ -37,9 +36,9 @@ var attemptRows = []row{
 		s.send("1", "", "X-Key", "a", "X-Status", "200").denies(policy.QuotaExceeded)
 		s.send("1", "", "X-Key", "b", "X-Status", "200").is(http.StatusOK, "")
 	}},
-	{"of 100 failing attempts at once as many run as there is room for", func(t *testing.T, f Framework) {
-		g := newGate()
-		s := serveSettling(t, f, newLimiter(t, newStore(t), tokenbucket.PerDay(10)), failures, func(w http.ResponseWriter, r *http.Request) {
+	{"of 100 failing attempts at once as many run as there is room for", func(t *rig) {
+		g := newGate(t)
+		s := serveSettling(t, newLimiter(t, newStore(t), tokenbucket.PerDay(10)), failures, func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			g.handle(w, r)
 		})
@@ -56,9 +55,9 @@ var attemptRows = []row{
 		s.send("1", "", "X-Key", "a").denies(policy.QuotaExceeded)
 		g.idle(t)
 	}},
-	{"an attempt whose status is not known counts", func(t *testing.T, f Framework) {
+	{"an attempt whose status is not known counts", func(t *rig) {
 		for _, e := range ends {
-			s := serveSettling(t, f, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), failures, e.end)
+			s := serveSettling(t, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), failures, e.end)
 			s.post(e.leaves)
 			s.running.Wait()
 			got := left(t, s.limiter)
@@ -71,7 +70,7 @@ var attemptRows = []row{
 			s.leaves(want)
 		}
 	}},
-	{"the status is that of what was sent first", func(t *testing.T, f Framework) {
+	{"the status is that of what was sent first", func(t *rig) {
 		for want, handler := range map[string]http.HandlerFunc{
 			"api 1": func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusUnauthorized)
@@ -84,16 +83,16 @@ var attemptRows = []row{
 				w.WriteHeader(http.StatusUnauthorized)
 			},
 		} {
-			s := serveSettling(t, f, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), failures, handler)
+			s := serveSettling(t, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), failures, handler)
 			s.post(false)
 			s.leaves(want)
 		}
 	}},
-	{"the refusal of an inner middleware has a status", func(t *testing.T, f Framework) {
+	{"the refusal of an inner middleware has a status", func(t *rig) {
 		st := newStore(t)
 		outer := newLimiter(t, st, tokenbucket.PerDay(2))
 		var c counter
-		s := serve(t, f, c.handle, RateLimit{
+		s := serve(t, c.handle, RateLimit{
 			Limiter: outer, By: byHeader, Options: []policy.RateLimitOption{policy.ChargeStatus(http.StatusTooManyRequests)},
 		}, RateLimit{Limiter: must(tokenbucket.New(st, "inner", tokenbucket.PerDay(1))), By: byHeader})
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
@@ -105,20 +104,20 @@ var attemptRows = []row{
 			t.Errorf("%s is left", got)
 		}
 	}},
-	{"a token that cannot be given back stays charged", func(t *testing.T, f Framework) {
+	{"a token that cannot be given back stays charged", func(t *rig) {
 		var r reports
 		st := newStore(t)
 		limit := failures
 		limit.Hooks = r.hooks()
-		s := serveSettling(t, f, newLimiter(t, st, tokenbucket.PerDay(2)), limit, new(counter).handle)
+		s := serveSettling(t, newLimiter(t, st, tokenbucket.PerDay(2)), limit, new(counter).handle)
 		st.Break(storetest.SettleTokens, storetest.Down)
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
 		s.leaves("api 1")
 		r.are(t, store.ErrUnavailable)
 	}},
-	{"a shadow of attempts charges the failed ones", func(t *testing.T, f Framework) {
+	{"a shadow of attempts charges the failed ones", func(t *rig) {
 		limit := RateLimit{Options: []policy.RateLimitOption{policy.ChargeStatus(http.StatusUnauthorized), policy.Shadow()}}
-		s := serveSettling(t, f, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), limit, func(w http.ResponseWriter, r *http.Request) {
+		s := serveSettling(t, newLimiter(t, newStore(t), tokenbucket.PerDay(2)), limit, func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(must(strconv.Atoi(r.Header.Get("X-Status"))))
 		})
 		for _, want := range []string{"api 1", "api 0", "api 0"} {
@@ -130,8 +129,8 @@ var attemptRows = []row{
 
 // heldKeyRows are about keys that are held.
 var heldKeyRows = []row{
-	timedRow("a key that exceeds its limits again is held for longer", func(t *testing.T, f Framework) {
-		s := serveLocal(t, f, nil, RateLimit{
+	timedRow("a key that exceeds its limits again is held for longer", func(t *rig) {
+		s := serveLocal(t, nil, RateLimit{
 			Limiter: newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), By: byHeader,
 			Options: []policy.RateLimitOption{policy.Hold(tokenbucket.Escalate(2*time.Minute, 2, 5*time.Minute)), policy.LegacyHeaders()},
 		})
@@ -150,9 +149,9 @@ var heldKeyRows = []row{
 			<-time.After(30 * time.Second)
 		}
 	}),
-	timedRow("usage of a held key has nothing left until the hold ends", func(t *testing.T, f Framework) {
+	timedRow("usage of a held key has nothing left until the hold ends", func(t *rig) {
 		l := newLimiter(t, newStore(t), tokenbucket.PerMinute(5))
-		s := serveLocal(t, f, nil, Usage{Limiter: l, By: byHeader})
+		s := serveLocal(t, nil, Usage{Limiter: l, By: byHeader})
 		if err := l.Hold(t.Context(), "a", 5*time.Minute); err != nil {
 			t.Fatal(err)
 		}
@@ -161,10 +160,10 @@ var heldKeyRows = []row{
 			<-time.After(5 * time.Minute)
 		}
 	}),
-	{"requests that are denied together hold their key once", func(t *testing.T, f Framework) {
+	{"requests that are denied together hold their key once", func(t *rig) {
 		st := newStore(t)
 		l := newLimiter(t, st, tokenbucket.PerHour(1))
-		s := serve(t, f, new(counter).handle, RateLimit{
+		s := serve(t, new(counter).handle, RateLimit{
 			Limiter: l, By: byHeader, Options: []policy.RateLimitOption{policy.Hold(tokenbucket.Escalate(2*time.Hour, 2, 24*time.Hour))},
 		})
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
@@ -176,37 +175,37 @@ var heldKeyRows = []row{
 		if n := st.Calls(storetest.HoldTokens); n != 1 {
 			t.Errorf("it was held %d times", n)
 		}
-		s.send("1", "", "X-Key", "a").denies(policy.AbnormalUsage).has("Retry-After", "7200")
+		s.send("1", "", "X-Key", "a").denies(policy.AbnormalUsage).has("Retry-After", "~7200")
 		if err := l.Reset(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 2")
 	}},
-	{"a key that cannot be held is denied as otherwise", func(t *testing.T, f Framework) {
+	{"a key that cannot be held is denied as otherwise", func(t *rig) {
 		var r reports
 		st := newStore(t)
-		s := serve(t, f, new(counter).handle, RateLimit{
+		s := serve(t, new(counter).handle, RateLimit{
 			Limiter: newLimiter(t, st, tokenbucket.PerHour(1)), By: byHeader, Hooks: r.hooks(),
 			Options: []policy.RateLimitOption{policy.Hold(tokenbucket.Escalate(2*time.Hour, 2, 24*time.Hour))},
 		})
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
 		st.Break(storetest.HoldTokens, storetest.Down)
-		s.send("1", "", "X-Key", "a").denies(policy.QuotaExceeded).has("Retry-After", "3600")
+		s.send("1", "", "X-Key", "a").denies(policy.QuotaExceeded).has("Retry-After", "~3600")
 		r.are(t, store.ErrUnavailable)
 	}},
-	{"a key that an operator holds is refused", func(t *testing.T, f Framework) {
+	{"a key that an operator holds is refused", func(t *rig) {
 		var c counter
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(5))
-		s := serve(t, f, c.handle, RateLimit{Limiter: l, By: byHeader})
+		s := serve(t, c.handle, RateLimit{Limiter: l, By: byHeader})
 		if err := l.Hold(t.Context(), "a", time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		s.send("1", "", "X-Key", "a").denies(policy.AbnormalUsage).has("Retry-After", "3600")
+		s.send("1", "", "X-Key", "a").denies(policy.AbnormalUsage).has("Retry-After", "~3600")
 		s.send("1", "", "X-Key", "b").is(http.StatusCreated, "run 1")
 	}},
-	{"failed attempts hold their key", func(t *testing.T, f Framework) {
+	{"failed attempts hold their key", func(t *rig) {
 		var c counter
-		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			c.handle(httptest.NewRecorder(), r)
 		}, RateLimit{
@@ -217,19 +216,19 @@ var heldKeyRows = []row{
 			s.send("1", "", "X-Key", "a").is(http.StatusUnauthorized, "")
 		}
 		for range 2 {
-			s.send("1", "", "X-Key", "a").denies(policy.AbnormalUsage).has("Retry-After", "7200")
+			s.send("1", "", "X-Key", "a").denies(policy.AbnormalUsage).has("Retry-After", "~7200")
 		}
 		c.ran(t, 2)
 	}},
-	{"a shadow holds its key, and denies nobody", func(t *testing.T, f Framework) {
+	{"a shadow holds its key, and denies nobody", func(t *rig) {
 		var c counter
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
-		s := serve(t, f, c.handle, RateLimit{Limiter: l, By: byHeader, Options: []policy.RateLimitOption{
+		s := serve(t, c.handle, RateLimit{Limiter: l, By: byHeader, Options: []policy.RateLimitOption{
 			policy.Hold(tokenbucket.Escalate(2*time.Hour, 2, 24*time.Hour)), policy.Shadow(),
 		}})
 		for n := range 3 {
 			s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).tellsNoLimits().has("Retry-After", "")
 		}
-		serve(t, f, c.handle, RateLimit{Limiter: l, By: byHeader}).send("1", "", "X-Key", "a").denies(policy.AbnormalUsage)
+		serve(t, c.handle, RateLimit{Limiter: l, By: byHeader}).send("1", "", "X-Key", "a").denies(policy.AbnormalUsage)
 	}},
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
@@ -16,7 +15,7 @@ func contextWith(r *http.Request, user string) context.Context {
 }
 
 // all is one middleware of each policy, in the order of the documentation.
-func all(t *testing.T) []Middleware {
+func all(t *rig) []Middleware {
 	store := newStore(t)
 	return []Middleware{
 		RateLimit{Limiter: newLimiter(t, store, apiPlan), By: byHeader},
@@ -28,18 +27,18 @@ func all(t *testing.T) []Middleware {
 
 // jointRows are about all policies.
 var jointRows = []row{
-	{"all policies work in one chain", func(t *testing.T, f Framework) {
+	{"all policies work in one chain", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, all(t)...)
+		s := serve(t, c.handle, all(t)...)
 		for range 2 {
 			s.send("1", "", "X-Key", "a", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		}
 		c.ran(t, 1)
 	}},
-	{"a guard does not keep refusals behind it", func(t *testing.T, f Framework) {
-		g := newGate()
+	{"a guard does not keep refusals behind it", func(t *rig) {
+		g := newGate(t)
 		store := newStore(t)
-		s := serve(t, f, g.handle,
+		s := serve(t, g.handle,
 			Idempotency{Guard: newGuard(t, store), By: byUser}, Exclusive{Locker: newLocker(t, store), By: byID})
 		first := s.sending("1", "X-User", "u", keyHeader, "first")
 		g.runs(t)
@@ -51,9 +50,9 @@ var jointRows = []row{
 		g.let()
 		awaitAnswer(t, second).is(http.StatusOK, "done")
 	}},
-	{"all policies work over HTTP/2", func(t *testing.T, f Framework) {
+	{"all policies work over HTTP/2", func(t *rig) {
 		var c counter
-		secure := httptest.NewUnstartedServer(f.Serve(c.handle, all(t)...))
+		secure := httptest.NewUnstartedServer(t.framework.Serve(c.handle, all(t)...))
 		secure.EnableHTTP2 = true
 		secure.StartTLS()
 		t.Cleanup(secure.Close)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -30,9 +29,9 @@ func heldWaiting(err error) int {
 }
 
 // stands waits until the semaphore of the key "1" has this use, and no waiters.
-func stands(t *testing.T, s *semaphore.Semaphore, inUse int) {
+func stands(t *rig, s *semaphore.Semaphore, inUse int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(t.patience); ; <-time.After(time.Millisecond) {
 		state, err := s.Inspect(t.Context(), "1")
 		if err == nil && state.InUse == inUse && state.Waiting == 0 {
 			return
@@ -44,10 +43,10 @@ func stands(t *testing.T, s *semaphore.Semaphore, inUse int) {
 }
 
 var concurrencyRows = append([]row{
-	{"requests of a key are limited to the capacity", func(t *testing.T, f Framework) {
-		g := newGate()
+	{"requests of a key are limited to the capacity", func(t *rig) {
+		g := newGate(t)
 		sem := newSemaphore(t, newStore(t), 2)
-		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID})
+		s := serve(t, g.handle, Concurrency{Semaphore: sem, By: byID})
 		running := []<-chan answer{s.sending("1"), s.sending("1")}
 		g.runs(t)
 		g.runs(t)
@@ -62,10 +61,10 @@ var concurrencyRows = append([]row{
 		}
 		stands(t, sem, 0)
 	}},
-	{"a waiting request is served in order, up to the maximum of waiters", func(t *testing.T, f Framework) {
-		g := newGate()
+	{"a waiting request is served in order, up to the maximum of waiters", func(t *rig) {
+		g := newGate(t)
 		sem := newSemaphore(t, newStore(t), 1, semaphore.WithMaxWaiting(1))
-		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(patience)}})
+		s := serve(t, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(t.patience)}})
 		first := s.sending("1")
 		g.runs(t)
 		second := s.sending("1")
@@ -82,10 +81,10 @@ var concurrencyRows = append([]row{
 		awaitAnswer(t, second).is(http.StatusOK, "done")
 		stands(t, sem, 0)
 	}},
-	{"a request that has waited for the maximum time is refused", func(t *testing.T, f Framework) {
-		g := newGate()
+	{"a request that has waited for the maximum time is refused", func(t *rig) {
+		g := newGate(t)
 		sem := newSemaphore(t, newStore(t), 1)
-		s := serve(t, f, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(50 * time.Millisecond)}})
+		s := serve(t, g.handle, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(50 * time.Millisecond)}})
 		first := s.sending("1")
 		g.runs(t)
 		retries(t, s.send("1", "").denies(policy.TooManyAtOnce))
@@ -93,11 +92,11 @@ var concurrencyRows = append([]row{
 		awaitAnswer(t, first)
 		stands(t, sem, 0)
 	}},
-	{"with Overload a request without a permit is refused with 503", func(t *testing.T, f Framework) {
-		g := newGate()
+	{"with Overload a request without a permit is refused with 503", func(t *rig) {
+		g := newGate(t)
 		sem := newSemaphore(t, newStore(t), 1)
 		var reported reports
-		s := serve(t, f, g.handle, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Concurrency{
+		s := serve(t, g.handle, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Concurrency{
 			Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Overload()}, Hooks: reported.hooks(),
 		})
 		first := s.sending("1", "X-User", "u", keyHeader, "a")
@@ -119,16 +118,16 @@ var concurrencyRows = append([]row{
 		g.runs(t)
 		reported.are(t, nil)
 	}},
-	{"the handler finds its permit", func(t *testing.T, f Framework) {
-		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+	{"the handler finds its permit", func(t *rig) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			permit, ok := semaphore.FromContext(r.Context())
 			_, _ = io.WriteString(w, strconv.FormatBool(ok && permit.Key() == "1" && permit.Weight() == 1))
 		}, Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byID})
 		s.send("1", "").is(http.StatusOK, "true")
 	}},
-	{"a panic releases the permit", func(t *testing.T, f Framework) {
+	{"a panic releases the permit", func(t *rig) {
 		sem := newSemaphore(t, newStore(t), 1)
-		s := serve(t, f, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, Concurrency{Semaphore: sem, By: byID})
+		s := serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, Concurrency{Semaphore: sem, By: byID})
 		for range 2 {
 			if a := s.send("1", ""); a.status != http.StatusInternalServerError {
 				t.Errorf("%d %q", a.status, a.body)
@@ -136,29 +135,29 @@ var concurrencyRows = append([]row{
 			stands(t, sem, 0)
 		}
 	}},
-	{"a key that is too long is refused", func(t *testing.T, f Framework) {
+	{"a key that is too long is refused", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byHeader})
+		s := serve(t, c.handle, Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byHeader})
 		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 		c.ran(t, 0)
 	}},
-	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *rig) {
 		store := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID})
+		s := serve(t, c.handle, Concurrency{Semaphore: newSemaphore(t, store, 1), By: byID})
 		store.BreakNext(storetest.AcquireLease, storetest.Down, 1)
 		s.send("1", "").denies(policy.ReducedCapacity)
 		s.send("1", "").is(http.StatusCreated, "run 1")
 	}},
-	{"an unavailable store lets requests pass if configured", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests pass if configured", func(t *rig) {
 		store := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Concurrency{
+		s := serve(t, c.handle, Concurrency{
 			Semaphore: newSemaphore(t, store, 1), By: byID, Options: []policy.ConcurrencyOption{policy.FailOpen()},
 		})
 		store.Break(storetest.AcquireLease, storetest.Down)
 		s.send("1", "").is(http.StatusCreated, "run 1").has("Concurrency-Status", "bypassed")
 	}},
-}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+}, keyRows(func(t *rig, by Key, hooks Hooks) Middleware {
 	return Concurrency{Semaphore: newSemaphore(t, newStore(t), 100), By: by, Hooks: hooks}
 })...)

@@ -11,14 +11,14 @@ import (
 // maxAllocs is the maximum of allocations that a limit in memory adds to a request.
 const maxAllocs = 6
 
-// costRows are about the cost of a middleware.
+// costRows are about the cost of a middleware. They count the allocations of the process.
 var costRows = []row{
-	{"a limit in memory adds six allocations", func(t *testing.T, f Framework) {
+	{"a limit in memory adds six allocations", func(t *rig) {
 		r := costlyRequest(t)
 		allocs := func(h http.Handler) float64 {
 			return testing.AllocsPerRun(1000, func() { h.ServeHTTP(&discard{make(http.Header)}, r) })
 		}
-		bare, limited := unlimitedAndLimited(t, f)
+		bare, limited := unlimitedAndLimited(t, t.framework)
 		if before, after := allocs(bare), allocs(limited); after-before > maxAllocs {
 			t.Errorf("it adds %v to %v", after-before, before)
 		}

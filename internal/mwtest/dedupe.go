@@ -3,7 +3,6 @@ package mwtest
 import (
 	"net/http"
 	"strconv"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -13,9 +12,9 @@ import (
 
 // dedupeRows are about requests without a key that are sent twice. The table's twins have more.
 var dedupeRows = []row{
-	{"a request without a key runs once", func(t *testing.T, f Framework) {
+	{"a request without a key runs once", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle, policy.Dedupe(time.Minute))
+		s := orders(t, c.handle, policy.Dedupe(time.Minute))
 		base := []string{"X-User", "u", "Content-Type", "text/plain"}
 		s.send("1", "body", base...).is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "")
 		for n, other := range []struct {
@@ -41,17 +40,17 @@ var dedupeRows = []row{
 		s.send("1", "body", "Content-Type", "text/plain").denies(policy.InternalError) // no user
 		s.send("1", "body", append([]string{keyHeader, "a b"}, base...)...).denies(policy.KeyMalformed)
 	}},
-	{"what the application compares bodies by counts for requests without a key", func(t *testing.T, f Framework) {
+	{"what the application compares bodies by counts for requests without a key", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle, policy.Dedupe(time.Minute),
+		s := orders(t, c.handle, policy.Dedupe(time.Minute),
 			policy.Fingerprint(func(_ *http.Request, body []byte) ([]byte, error) { return body[:1], nil }))
 		s.send("1", "a1", "X-User", "u").is(http.StatusCreated, "run 1")
 		s.send("1", "a2", "X-User", "u").is(http.StatusCreated, "run 1")
 		s.send("1", "b2", "X-User", "u").is(http.StatusCreated, "run 2")
 	}},
-	{"requests without a key, where another field has it", func(t *testing.T, f Framework) {
+	{"requests without a key, where another field has it", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{
+		s := serve(t, c.handle, Idempotency{
 			Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: InBody}, Options: []policy.IdempotencyOption{policy.Dedupe(time.Minute)},
 		})
 		for range 2 {
@@ -61,18 +60,18 @@ var dedupeRows = []row{
 			s.send("1", `{"no":"key"}`).is(http.StatusCreated, "run 3")
 		}
 	}},
-	{"bounds of bodies hold for requests without a key", func(t *testing.T, f Framework) {
+	{"bounds of bodies hold for requests without a key", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle, policy.Dedupe(time.Minute), policy.MaxBody(10))
+		s := orders(t, c.handle, policy.Dedupe(time.Minute), policy.MaxBody(10))
 		s.send("1", "0123456789A", "X-User", "u").denies(policy.BodyTooLarge)
 		s.request(http.MethodGet, "1", "0123456789A").is(http.StatusCreated, "run 1") // not guarded
 	}},
-	{"an unavailable store refuses requests without a key", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests without a key", func(t *rig) {
 		for _, opts := range [][]policy.IdempotencyOption{nil, {policy.RunUnprotected()}} {
 			st := newStore(t)
 			st.Break(storetest.BeginOperation, storetest.Down)
 			var c counter
-			s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, st), Options: append(opts, policy.Dedupe(time.Minute))})
+			s := serve(t, c.handle, Idempotency{Guard: newGuard(t, st), Options: append(opts, policy.Dedupe(time.Minute))})
 			if opts == nil {
 				s.send("1", "").denies(policy.ReducedCapacity)
 			} else {
@@ -81,9 +80,9 @@ var dedupeRows = []row{
 			c.ran(t, len(opts))
 		}
 	}},
-	timedRow("the window, below and above the lease", func(t *testing.T, f Framework) {
+	timedRow("the window, below and above the lease", func(t *rig) {
 		for _, window := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
-			s := serveLocal(t, f, nil, Idempotency{
+			s := serveLocal(t, nil, Idempotency{
 				Guard: newGuard(t, newStore(t)), Options: []policy.IdempotencyOption{policy.Dedupe(window)},
 			})
 			send := func(replayed string, header ...string) {
@@ -100,12 +99,12 @@ var dedupeRows = []row{
 			s.runs.ran(t, 2)
 		}
 	}),
-	timedRow("how long a second click waits", func(t *testing.T, f Framework) {
+	timedRow("how long a second click waits", func(t *rig) {
 		for wait, opts := range map[time.Duration][]policy.IdempotencyOption{
 			10 * time.Second: {policy.Dedupe(time.Second)},
 			time.Minute:      {policy.Dedupe(time.Second), policy.Wait(time.Minute)},
 		} {
-			s := serveLocal(t, f, nil, Idempotency{Guard: newGuard(t, newStore(t)), Options: opts})
+			s := serveLocal(t, nil, Idempotency{Guard: newGuard(t, newStore(t)), Options: opts})
 			first := s.later(t.Context(), "X-Take", (wait - time.Second).String())
 			s.send(t.Context(), "1").is(http.StatusOK, "done").has("Idempotency-Replayed", "true")
 			<-first
@@ -120,8 +119,8 @@ var dedupeRows = []row{
 			s.runs.ran(t, 2)
 		}
 	}),
-	timedRow("a panic blocks requests without a key for as long as a lease", func(t *testing.T, f Framework) {
-		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
+	timedRow("a panic blocks requests without a key for as long as a lease", func(t *rig) {
+		s := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Panic") != "" {
 				panic(http.ErrAbortHandler)
 			}
@@ -135,10 +134,10 @@ var dedupeRows = []row{
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		s.runs.ran(t, 2)
 	}),
-	timedRow("a process that dies blocks requests without a key until its lease ends", func(t *testing.T, f Framework) {
+	timedRow("a process that dies blocks requests without a key until its lease ends", func(t *rig) {
 		st := newStore(t)
 		st.Break(storetest.RenewOperations, storetest.Down) // as if dead
-		s := serveLocal(t, f, nil, Idempotency{
+		s := serveLocal(t, nil, Idempotency{
 			Guard: newGuard(t, st, guard.WithTTL(time.Minute)), Options: []policy.IdempotencyOption{policy.Dedupe(time.Second)},
 		})
 		first := s.later(t.Context(), "X-Take", "10m")
@@ -149,8 +148,8 @@ var dedupeRows = []row{
 		<-first
 		s.runs.ran(t, 2)
 	}),
-	timedRow("a handler can forget that it was asked", func(t *testing.T, f Framework) {
-		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
+	timedRow("a handler can forget that it was asked", func(t *rig) {
+		s := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) {
 			attempt, _ := guard.FromContext(r.Context())
 			attempt.Forget()
 		}, Idempotency{Guard: newGuard(t, newStore(t)), Options: []policy.IdempotencyOption{policy.Dedupe(time.Minute)}})

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -14,20 +13,20 @@ import (
 )
 
 // refusing has a middleware of each policy that refuses a request without its key.
-var refusing = map[string]func(t *testing.T, hooks Hooks, o policy.Option) Middleware{
-	"ratelimit": func(t *testing.T, hooks Hooks, o policy.Option) Middleware {
+var refusing = map[string]func(t *rig, hooks Hooks, o policy.Option) Middleware{
+	"ratelimit": func(t *rig, hooks Hooks, o policy.Option) Middleware {
 		return RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader, Options: []policy.RateLimitOption{o}, Hooks: hooks}
 	},
-	"idempotency": func(t *testing.T, hooks Hooks, o policy.Option) Middleware {
+	"idempotency": func(t *rig, hooks Hooks, o policy.Option) Middleware {
 		return Idempotency{Guard: newGuard(t, newStore(t)), Options: []policy.IdempotencyOption{policy.Required(), o}, Hooks: hooks}
 	},
-	"exclusive": func(t *testing.T, hooks Hooks, o policy.Option) Middleware {
+	"exclusive": func(t *rig, hooks Hooks, o policy.Option) Middleware {
 		return Exclusive{Locker: newLocker(t, newStore(t)), By: byHeader, Options: []policy.ExclusiveOption{o}, Hooks: hooks}
 	},
-	"concurrency": func(t *testing.T, hooks Hooks, o policy.Option) Middleware {
+	"concurrency": func(t *rig, hooks Hooks, o policy.Option) Middleware {
 		return Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byHeader, Options: []policy.ConcurrencyOption{o}, Hooks: hooks}
 	},
-	"fenced": func(t *testing.T, hooks Hooks, o policy.Option) Middleware {
+	"fenced": func(t *rig, hooks Hooks, o policy.Option) Middleware {
 		return Fenced{Checker: newChecker(t), By: byID, Options: []policy.FencedOption{o}, Hooks: hooks}
 	},
 }
@@ -44,29 +43,29 @@ func typeOf(a answer) string {
 
 // denialRows are about the content of refusals.
 var denialRows = []row{
-	{"an application has its own problem types", func(t *testing.T, f Framework) {
+	{"an application has its own problem types", func(t *rig) {
 		for name, build := range refusing {
 			for _, base := range []string{"https://shop.example/problems#", "/problems/"} {
-				t.Run(name+", "+base, func(t *testing.T) {
+				t.Run(name+", "+base, func(t *rig) {
 					var c counter
-					a := serve(t, f, c.handle, build(t, Hooks{}, policy.ProblemTypes(base))).send("1", "")
+					a := serve(t, c.handle, build(t, Hooks{}, policy.ProblemTypes(base))).send("1", "")
 					kind := typeOf(a)
 					if !strings.HasPrefix(kind, base) {
 						t.Errorf("the type is %s", kind)
 					}
 					a.has("Link", "<"+kind+`>; rel="describedby"`)
 					typed := Hooks{Deny: func(d policy.Denial) (int, string) { return http.StatusTeapot, d.Type() }}
-					serve(t, f, c.handle, build(t, typed, policy.ProblemTypes(base))).send("1", "").is(http.StatusTeapot, kind)
+					serve(t, c.handle, build(t, typed, policy.ProblemTypes(base))).send("1", "").is(http.StatusTeapot, kind)
 					c.ran(t, 0)
 				})
 			}
 		}
 	}},
-	{"the type of a problem is the address of its page", func(t *testing.T, f Framework) {
-		pages := serve(t, f, problems.Handler(Path).ServeHTTP)
+	{"the type of a problem is the address of its page", func(t *rig) {
+		pages := serve(t, problems.Handler(Path).ServeHTTP)
 		for name, build := range refusing {
-			t.Run(name, func(t *testing.T) {
-				kind := typeOf(serve(t, f, new(counter).handle, build(t, Hooks{}, policy.ProblemTypes(Path))).send("1", ""))
+			t.Run(name, func(t *rig) {
+				kind := typeOf(serve(t, new(counter).handle, build(t, Hooks{}, policy.ProblemTypes(Path))).send("1", ""))
 				page := pages.request(http.MethodGet, strings.TrimPrefix(kind, Path), "", "Accept", "text/html")
 				if page.status != http.StatusOK || !strings.Contains(page.body, "<code>"+kind+"</code>") {
 					t.Errorf("%s: %d %s", kind, page.status, page.body)
@@ -79,18 +78,18 @@ var denialRows = []row{
 			t.Errorf("a page of no type: %d %s", unknown.status, unknown.body)
 		}
 	}},
-	{"standard problem types are not replaced, and link to the application's page", func(t *testing.T, f Framework) {
+	{"standard problem types are not replaced, and link to the application's page", func(t *rig) {
 		for name, reason := range map[string]policy.Reason{"limited": policy.QuotaExceeded, "down": policy.ReducedCapacity, "held": policy.AbnormalUsage} {
 			const own = "https://shop.example/problems/"
 			for base, link := range map[string]string{"": "", own: "<" + own + string(reason) + `>; rel="describedby"`} {
-				t.Run(name+", "+base, func(t *testing.T) {
+				t.Run(name+", "+base, func(t *rig) {
 					var opts []policy.RateLimitOption
 					if base != "" {
 						opts = append(opts, policy.ProblemTypes(base))
 					}
 					st := newStore(t)
 					l := newLimiter(t, st, tokenbucket.PerHour(1))
-					s := serve(t, f, new(counter).handle, RateLimit{Limiter: l, By: byHeader, Options: opts})
+					s := serve(t, new(counter).handle, RateLimit{Limiter: l, By: byHeader, Options: opts})
 					s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 1")
 					switch reason {
 					case policy.ReducedCapacity:
@@ -105,9 +104,9 @@ var denialRows = []row{
 			}
 		}
 	}},
-	{"a denial has the limit that refused", func(t *testing.T, f Framework) {
+	{"a denial has the limit that refused", func(t *rig) {
 		denials := make(chan policy.Denial, 1)
-		s := serve(t, f, new(counter).handle, RateLimit{
+		s := serve(t, new(counter).handle, RateLimit{
 			Limiter: newLimiter(t, newStore(t), tokenbucket.Limits{
 				tokenbucket.PerSecond(1000).Named("wide"), tokenbucket.PerHour(2).Named("hourly"), tokenbucket.PerMinute(2).Named("minute"),
 			}),
@@ -136,8 +135,8 @@ var denialRows = []row{
 			t.Errorf("the bucket is full after %v, and has a token after %v", l.Reset, l.RetryAfter)
 		}
 	}},
-	{"a denial for another reason has no limit", func(t *testing.T, f Framework) {
-		s := serve(t, f, new(counter).handle, RateLimit{
+	{"a denial for another reason has no limit", func(t *rig) {
+		s := serve(t, new(counter).handle, RateLimit{
 			Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader,
 			Hooks: Hooks{Deny: func(d policy.Denial) (int, string) { return http.StatusTeapot, "limit " + d.Limit.Name }},
 		})

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -15,14 +14,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func newLocker(t *testing.T, st store.Leases) *lock.Locker {
+func newLocker(t *rig, st store.Leases) *lock.Locker {
 	t.Helper()
 	l := must(lock.New(st, "carts"))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-func newSemaphore(t *testing.T, st store.Leases, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
+func newSemaphore(t *rig, st store.Leases, capacity int, opts ...semaphore.Option) *semaphore.Semaphore {
 	t.Helper()
 	s := must(semaphore.New(st, "reports", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
@@ -31,7 +30,7 @@ func newSemaphore(t *testing.T, st store.Leases, capacity int, opts ...semaphore
 
 var byID = Key{Kind: ByID, Name: "id"}
 
-func retries(t *testing.T, a answer) {
+func retries(t *rig, a answer) {
 	t.Helper()
 	if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 1 {
 		t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
@@ -39,9 +38,9 @@ func retries(t *testing.T, a answer) {
 }
 
 var exclusiveRows = append([]row{
-	{"requests of a key run one at a time", func(t *testing.T, f Framework) {
-		g := newGate()
-		s := serve(t, f, g.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
+	{"requests of a key run one at a time", func(t *rig) {
+		g := newGate(t)
+		s := serve(t, g.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
 		first := s.sending("1")
 		g.runs(t)
 		retries(t, s.send("1", "").denies(policy.Locked))
@@ -56,21 +55,17 @@ var exclusiveRows = append([]row{
 		g.let()
 		awaitAnswer(t, again).is(http.StatusOK, "done")
 	}},
-	{"a waiting request is served in order", func(t *testing.T, f Framework) {
-		g := newGate()
+	{"a waiting request is served in order", func(t *rig) {
+		g := newGate(t)
 		l := newLocker(t, newStore(t))
-		s := serve(t, f, g.handle, Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(patience)}})
+		s := serve(t, g.handle, Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(t.patience)}})
 		first := s.sending("1")
 		g.runs(t)
 		second := s.sending("1")
-		for deadline := time.Now().Add(patience); ; {
-			if _, err := l.TryLock(t.Context(), "1"); err != nil && heldWaiting(err) == 1 {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatal("there is no waiter")
-			}
-		}
+		reaches(t, func() int {
+			_, err := l.TryLock(t.Context(), "1")
+			return heldWaiting(err)
+		}, 1)
 		g.idle(t)
 		g.let()
 		awaitAnswer(t, first).is(http.StatusOK, "done")
@@ -78,9 +73,9 @@ var exclusiveRows = append([]row{
 		g.let()
 		awaitAnswer(t, second).is(http.StatusOK, "done")
 	}},
-	{"a request that has waited for the maximum time is refused", func(t *testing.T, f Framework) {
-		g := newGate()
-		s := serve(t, f, g.handle, Exclusive{
+	{"a request that has waited for the maximum time is refused", func(t *rig) {
+		g := newGate(t)
+		s := serve(t, g.handle, Exclusive{
 			Locker: newLocker(t, newStore(t)), By: byID, Options: []policy.ExclusiveOption{policy.Wait(50 * time.Millisecond)},
 		})
 		first := s.sending("1")
@@ -89,15 +84,15 @@ var exclusiveRows = append([]row{
 		g.let()
 		awaitAnswer(t, first)
 	}},
-	{"the handler finds its lease", func(t *testing.T, f Framework) {
-		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+	{"the handler finds its lease", func(t *rig) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			lease, ok := lock.FromContext(r.Context())
 			_, _ = io.WriteString(w, strconv.FormatBool(ok && lease.Key() == "1" && lease.Fence().Number > 0))
 		}, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
 		s.send("1", "").is(http.StatusOK, "true")
 	}},
-	{"a panic releases the lock", func(t *testing.T, f Framework) {
-		s := serve(t, f, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	{"a panic releases the lock", func(t *rig) {
+		s := serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 			Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
 		for range 2 {
 			if a := s.send("1", ""); a.status != http.StatusInternalServerError {
@@ -105,30 +100,30 @@ var exclusiveRows = append([]row{
 			}
 		}
 	}},
-	{"a key that is too long is refused", func(t *testing.T, f Framework) {
+	{"a key that is too long is refused", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byHeader})
+		s := serve(t, c.handle, Exclusive{Locker: newLocker(t, newStore(t)), By: byHeader})
 		s.send("1", "", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 		c.ran(t, 0)
 	}},
-	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *rig) {
 		st := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Exclusive{Locker: newLocker(t, st), By: byID})
+		s := serve(t, c.handle, Exclusive{Locker: newLocker(t, st), By: byID})
 		st.BreakNext(storetest.AcquireLease, storetest.Down, 1)
 		s.send("1", "").denies(policy.ReducedCapacity)
 		s.send("1", "").is(http.StatusCreated, "run 1")
 	}},
-	{"an unavailable store lets requests run unprotected if configured", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests run unprotected if configured", func(t *rig) {
 		st := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Exclusive{
+		s := serve(t, c.handle, Exclusive{
 			Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()},
 		})
 		s.send("1", "").is(http.StatusCreated, "run 1").has("Lock-Status", "")
 		st.Break(storetest.AcquireLease, storetest.Down)
 		s.send("1", "").is(http.StatusCreated, "run 2").has("Lock-Status", "bypassed")
 	}},
-}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+}, keyRows(func(t *rig, by Key, hooks Hooks) Middleware {
 	return Exclusive{Locker: newLocker(t, newStore(t)), By: by, Hooks: hooks}
 })...)

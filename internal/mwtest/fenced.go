@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/fence/memfence"
@@ -30,7 +29,7 @@ type checker struct {
 	err error
 }
 
-func newChecker(t *testing.T) *checker {
+func newChecker(t *rig) *checker {
 	t.Helper()
 	f := must(memfence.New())
 	return &checker{Fence: f}
@@ -63,9 +62,9 @@ func answerToken(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveFenced starts a server whose handler answers with its token.
-func serveFenced(t *testing.T, f Framework, c fence.Checker, opts ...policy.FencedOption) server {
+func serveFenced(t *rig, c fence.Checker, opts ...policy.FencedOption) server {
 	t.Helper()
-	return serve(t, f, answerToken, Fenced{Checker: c, By: byID, Options: opts})
+	return serve(t, answerToken, Fenced{Checker: c, By: byID, Options: opts})
 }
 
 // passes sends a request with a fence, and checks that its handler gets it.
@@ -85,8 +84,8 @@ func (s server) sendFenced(tokens ...string) answer {
 }
 
 var fencedRows = append([]row{
-	{"a stale fence is refused", func(t *testing.T, f Framework) {
-		s := serveFenced(t, f, newChecker(t))
+	{"a stale fence is refused", func(t *rig) {
+		s := serveFenced(t, newChecker(t))
 		s.passes("1", "33")
 		s.passes("1", "33") // the same holder again
 		s.passes("1", "34")
@@ -95,45 +94,45 @@ var fencedRows = append([]row{
 		s.passes("1", "9223372036854775807")
 		s.sendFenced("9223372036854775806").denies(policy.StaleFence)
 	}},
-	{"the handler of a refused request does not run", func(t *testing.T, f Framework) {
+	{"the handler of a refused request does not run", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Fenced{Checker: newChecker(t), By: byID})
+		s := serve(t, c.handle, Fenced{Checker: newChecker(t), By: byID})
 		s.sendFenced("2").is(http.StatusCreated, "run 1")
 		s.sendFenced("1").denies(policy.StaleFence)
 		s.sendFenced().denies(policy.FenceMissing)
 		s.sendFenced("x").denies(policy.KeyMalformed)
 		c.ran(t, 1)
 	}},
-	{"a shared fence excludes no other", func(t *testing.T, f Framework) {
-		s := serveFenced(t, f, newChecker(t))
+	{"a shared fence excludes no other", func(t *rig) {
+		s := serveFenced(t, newChecker(t))
 		s.passes("1", "50;shared")
 		s.passes("1", "40;shared")
 		s.passes("1", "41")
 		s.sendFenced("40;shared").denies(policy.StaleFence)
 		s.passes("1", "41;shared")
 	}},
-	{"each resource has its own mark", func(t *testing.T, f Framework) {
-		s := serveFenced(t, f, newChecker(t))
+	{"each resource has its own mark", func(t *rig) {
+		s := serveFenced(t, newChecker(t))
 		s.passes("1", "50")
 		s.passes("2", "40")
 		s.sendFenced("40").denies(policy.StaleFence)
 	}},
-	{"a request without a fence is refused", func(t *testing.T, f Framework) {
-		s := serveFenced(t, f, newChecker(t))
+	{"a request without a fence is refused", func(t *rig) {
+		s := serveFenced(t, newChecker(t))
 		a := s.sendFenced().denies(policy.FenceMissing)
 		if !strings.Contains(a.header.Get("Link"), "#fence-missing") || !strings.Contains(a.body, fence.Header) {
 			t.Errorf("it does not name the missing field: Link %q, %s", a.header.Get("Link"), a.body)
 		}
 	}},
-	{"requests without a fence pass if configured", func(t *testing.T, f Framework) {
-		s := serveFenced(t, f, newChecker(t), policy.AllowUnfenced())
+	{"requests without a fence pass if configured", func(t *rig) {
+		s := serveFenced(t, newChecker(t), policy.AllowUnfenced())
 		s.passes("1", "50")
 		s.sendFenced().is(http.StatusOK, "none").has("Fence-Status", "")
 		s.sendFenced("40").denies(policy.StaleFence)
 		s.sendFenced("").denies(policy.KeyMalformed)
 	}},
-	{"a malformed fence is refused", func(t *testing.T, f Framework) {
-		s := serveFenced(t, f, newChecker(t))
+	{"a malformed fence is refused", func(t *rig) {
+		s := serveFenced(t, newChecker(t))
 		for _, text := range []string{"", "0", "-1", "+1", "01", "1 2", "1.0", "1, 2", "x", "1;shared;shared", "1;Shared", "1; shared", "9223372036854775808"} {
 			a := s.sendFenced(text).denies(policy.KeyMalformed)
 			if !strings.Contains(a.body, fence.Header) {
@@ -142,25 +141,25 @@ var fencedRows = append([]row{
 		}
 		s.passes("1", "1")
 	}},
-	{"two fences are refused", func(t *testing.T, f Framework) {
-		s := serveFenced(t, f, newChecker(t))
+	{"two fences are refused", func(t *rig) {
+		s := serveFenced(t, newChecker(t))
 		s.sendFenced("50", "50").denies(policy.KeyMalformed)
 		s.passes("1", "1")
 	}},
-	{"a key that is too long is refused", func(t *testing.T, f Framework) {
-		s := serve(t, f, answerToken, Fenced{Checker: newChecker(t), By: byHeader})
+	{"a key that is too long is refused", func(t *rig) {
+		s := serve(t, answerToken, Fenced{Checker: newChecker(t), By: byHeader})
 		s.send("1", "", fence.Header, "1", "X-Key", strings.Repeat("k", 1024)).is(http.StatusOK, "1")
 		s.send("1", "", fence.Header, "1", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 	}},
-	{"a key that the checker refuses is malformed", func(t *testing.T, f Framework) {
+	{"a key that the checker refuses is malformed", func(t *rig) {
 		c := newChecker(t)
-		s := serveFenced(t, f, c)
+		s := serveFenced(t, c)
 		c.fail(fence.ErrInvalidKey)
 		s.sendFenced("1").denies(policy.KeyMalformed)
 	}},
-	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *rig) {
 		c := newChecker(t)
-		s := serveFenced(t, f, c)
+		s := serveFenced(t, c)
 		for _, err := range []error{store.ErrUnavailable, store.ErrFull, store.ErrUnconfirmed} {
 			c.fail(err)
 			s.sendFenced("1").denies(policy.ReducedCapacity)
@@ -170,9 +169,9 @@ var fencedRows = append([]row{
 		c.fail(nil)
 		s.passes("1", "1")
 	}},
-	{"an unavailable store lets requests run unprotected if configured", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests run unprotected if configured", func(t *rig) {
 		c := newChecker(t)
-		s := serveFenced(t, f, c, policy.RunUnprotected())
+		s := serveFenced(t, c, policy.RunUnprotected())
 		s.passes("1", "50")
 		c.fail(store.ErrUnavailable)
 		s.sendFenced("40").is(http.StatusOK, "40").has("Fence-Status", "bypassed")
@@ -180,15 +179,15 @@ var fencedRows = append([]row{
 		c.fail(nil)
 		s.sendFenced("40").denies(policy.StaleFence)
 	}},
-	{"an error of the checker is an internal error", func(t *testing.T, f Framework) {
+	{"an error of the checker is an internal error", func(t *rig) {
 		c := newChecker(t)
-		s := serveFenced(t, f, c, policy.RunUnprotected())
+		s := serveFenced(t, c, policy.RunUnprotected())
 		c.fail(errors.New(secret))
 		s.sendFenced("1").denies(policy.InternalError)
 	}},
-	{"a guard does not keep the refusal", func(t *testing.T, f Framework) {
+	{"a guard does not keep the refusal", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle,
+		s := serve(t, c.handle,
 			Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Fenced{Checker: newChecker(t), By: byID})
 		send := func(key, token string) answer {
 			return s.send("1", "", "X-User", "u", keyHeader, key, fence.Header, token)
@@ -199,6 +198,6 @@ var fencedRows = append([]row{
 		send("a", "40").is(http.StatusCreated, "run 1") // what was done before
 		c.ran(t, 2)
 	}},
-}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+}, keyRows(func(t *rig, by Key, hooks Hooks) Middleware {
 	return Fenced{Checker: newChecker(t), By: by, Hooks: hooks}
 }, fence.Header, "1")...)

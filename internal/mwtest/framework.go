@@ -1,20 +1,35 @@
 // Package mwtest is the table of behaviour that every framework has in common: the answers to a client
 // of each policy, over a real server. A framework implements [Framework] and calls [Run].
+//
+// A row must hold in every framework on every store. That is proven for a sum of them, not for their
+// product:
+//
+//   - every framework runs every row, with stores in memory ([Run]);
+//   - every store runs every case of package storetest, which is all that the mechanisms require of it;
+//   - net/http runs the rows about what a client is answered on every kind of server ([RunOnServers],
+//     and [RunOn] for PostgreSQL), and grpcmw does so with a table of its own;
+//   - gin, echo v4 and v5 run on Redis the rows in which a request waits for its store or ends
+//     meanwhile ([RunWaits]).
+//
+// That is enough since a framework does not meet a store. The middleware of all HTTP frameworks is
+// one set of generic functions, in package httpmw, which call the mechanisms; what differs is an
+// httpmw.Adapter, which is given requests, headers, writers and denials, but never a store, its
+// replies or its errors. So a row about decisions that passes with net/http on a store, and with gin
+// in memory, runs no line of code with gin on that store which it did not run in one of the two. What
+// an adapter and a store do share is time: a store on a server replies later, in another goroutine,
+// and gives up when its context ends, while the framework ends the request's context, reuses its own
+// and closes the writer. The rows of [RunWaits] are those in which that matters.
 package mwtest
 
 import (
 	"net/http"
 	"net/netip"
-	"slices"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
 
 // Path is the route of every server of the table, for POST and GET. Its parameter is "id".
@@ -123,94 +138,3 @@ type contextKey string
 
 // ContextKey is the context key of a ByContext key.
 func (k Key) ContextKey() any { return contextKey(k.Name) }
-
-// Run runs the table, with stores in memory.
-func Run(t *testing.T, f Framework) {
-	runOutcomes(t, f)
-	t.Run("answers", func(t *testing.T) { runAll(t, f, answerRows) })
-	t.Run("holds", func(t *testing.T) { runAll(t, f, slices.Concat(holdRows, timeRows)) })
-	t.Run("leaving", func(t *testing.T) { runAll(t, f, leavingRows) })
-	t.Run("refused", func(t *testing.T) { runAll(t, f, refusedRows) })
-	t.Run("through", func(t *testing.T) { runAll(t, f, throughRows()) })
-	t.Run("cost", func(t *testing.T) { runAll(t, f, costRows) })
-}
-
-// RunOnServers runs the rows about what a client is answered on each kind of server, but for those with
-// faked time. It must not run at the same time as another Run.
-func RunOnServers(t *testing.T, f Framework) {
-	for name, start := range redistest.Servers {
-		t.Run(name, func(t *testing.T) {
-			if raced && name == "miniredis" {
-				t.Skip("takes long with the race detector, which sees the same on Redis")
-			}
-			client := start(t)
-			RunOn(t, f, func(t *testing.T) func() store.Store { return onRedis(t, client) })
-		})
-	}
-}
-
-// RunOn is RunOnServers on another kind of server, for the groups of rows with these names, or all.
-// open returns what opens stores that share a new state, and closes them when the test ends.
-func RunOn(t *testing.T, f Framework, open func(t *testing.T) func() store.Store, groups ...string) {
-	openStore, onServer = open, true
-	defer func() { openStore, onServer = inMemory, false }()
-	runOutcomes(t, f, groups...)
-}
-
-// outcomes are the groups of rows about what a client is answered.
-func outcomes() []group {
-	return []group{
-		{"ratelimit", rows(rateLimitRows)},
-		{"usage", rows(usageRows)},
-		{"shadow", rows(shadowRows)},
-		{"settled", rows(slices.Concat(settledRows, attemptRows, heldKeyRows))},
-		{"idempotency", rows(idempotencyRows)},
-		{"requests", rows(requestRows)},
-		{"exclusive", rows(exclusiveRows)},
-		{"concurrency", rows(concurrencyRows)},
-		{"fenced", rows(fencedRows)},
-		{"repeats", rows(repeatRows)},
-		{"twins", func(t *testing.T, f Framework) { runTwins(t, f, openStore) }},
-		{"dedupe", rows(slices.Concat(turnRows, dedupeRows))},
-		{"guards", rows(guardRows)},
-		{"kept", rows(keptRows)},
-		{"outages", rows(outageRows)},
-		{"silences", rows(silenceRows)},
-		{"denials", rows(denialRows)},
-		{"order", rows(orderRows)},
-		{"provided", rows(providedRows)},
-		{"statuses", rows(statusRows)},
-		{"together", rows(jointRows)},
-	}
-}
-
-// group is a part of the table.
-type group struct {
-	name string
-	run  func(*testing.T, Framework)
-}
-
-func rows(all []row) func(*testing.T, Framework) {
-	return func(t *testing.T, f Framework) { runAll(t, f, all) }
-}
-
-// runOutcomes runs groups of rows, or all if none is named.
-func runOutcomes(t *testing.T, f Framework, names ...string) {
-	for _, g := range outcomes() {
-		if len(names) == 0 || slices.Contains(names, g.name) {
-			t.Run(g.name, func(t *testing.T) { g.run(t, f) })
-		}
-	}
-}
-
-// row is one row of the table.
-type row struct {
-	name string
-	test func(*testing.T, Framework)
-}
-
-func runAll(t *testing.T, f Framework, rows []row) {
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) { r.test(t, f) })
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -13,11 +12,11 @@ import (
 
 // guardRows are about the limits of records, and about records that the store has not confirmed.
 var guardRows = []row{
-	{"the store fails while the handler runs", func(t *testing.T, f Framework) {
+	{"the store fails while the handler runs", func(t *rig) {
 		for _, opts := range [][]guard.Option{nil, {guard.WithRerun()}} {
 			var c counter
 			store := newStore(t)
-			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				store.Break(storetest.Any, storetest.Down)
 				c.handle(w, r)
 			}, Idempotency{
@@ -38,9 +37,9 @@ var guardRows = []row{
 			c.ran(t, 1)
 		}
 	}},
-	{"a full scope refuses new keys", func(t *testing.T, f Framework) {
+	{"a full scope refuses new keys", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{
+		s := serve(t, c.handle, Idempotency{
 			Guard: newGuard(t, newStore(t), guard.WithMaxPerScope(2)), By: byUser,
 			Options: []policy.IdempotencyOption{policy.RunUnprotected(policy.EvenMisconfigured())},
 		})
@@ -59,16 +58,16 @@ var guardRows = []row{
 		}
 		send("v", "k3").is(http.StatusCreated, "run 3")
 	}},
-	{"a scope full of results does not keep more", func(t *testing.T, f Framework) {
+	{"a scope full of results does not keep more", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxScopeBytes(1)), By: byUser})
+		s := serve(t, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxScopeBytes(1)), By: byUser})
 		s.send("1", "", "X-User", "u", keyHeader, "k1").is(http.StatusCreated, "run 1")
 		s.send("1", "", "X-User", "u", keyHeader, "k1").denies(policy.ResponseNotRetained)
 		c.ran(t, 1)
 	}},
-	{"the empty scope has no limit", func(t *testing.T, f Framework) {
+	{"the empty scope has no limit", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxPerScope(1), guard.WithMaxScopeBytes(1))})
+		s := serve(t, c.handle, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxPerScope(1), guard.WithMaxScopeBytes(1))})
 		for n := range 3 {
 			key := "k" + strconv.Itoa(n)
 			for _, replayed := range []string{"", "true"} {

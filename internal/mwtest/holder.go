@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
-	"testing"
 	"testing/synctest"
 	"time"
 
@@ -27,7 +26,7 @@ type holding struct {
 	acquire, await, release storetest.Op
 	lost                    error // the cause with which the context of a hold that is lost ends
 	unreleased              error // the reported error if the store does not confirm a release
-	open                    func(t *testing.T, st store.Store) holder
+	open                    func(t *rig, st store.Store) holder
 }
 
 // holder is such a policy in one process.
@@ -59,7 +58,7 @@ var holdings = []holding{
 	},
 }
 
-func openLocker(t *testing.T, st store.Store) holder {
+func openLocker(t *rig, st store.Store) holder {
 	l := newLocker(t, st)
 	found := func(ctx context.Context) func(context.Context) error {
 		if lease, ok := lock.FromContext(ctx); ok {
@@ -98,7 +97,7 @@ func openLocker(t *testing.T, st store.Store) holder {
 	}
 }
 
-func openSemaphore(t *testing.T, st store.Store) holder {
+func openSemaphore(t *rig, st store.Store) holder {
 	s := newSemaphore(t, st, 1)
 	return holder{
 		wire: func(open bool, hooks Hooks, opts ...policy.WaitOption) Middleware {
@@ -138,16 +137,16 @@ func openSemaphore(t *testing.T, st store.Store) holder {
 
 // local is a server in the process of its clients, so that time in it can be faked.
 type local struct {
-	t *testing.T
+	t *rig
 	http.Handler
 	runs *counter
 }
 
 // serveLocal returns a server whose handler takes the time in X-Take, and then calls handle, if
 // that is not nil.
-func serveLocal(t *testing.T, f Framework, handle http.HandlerFunc, middleware ...Middleware) local {
+func serveLocal(t *rig, handle http.HandlerFunc, middleware ...Middleware) local {
 	runs := new(counter)
-	return local{t, f.Serve(func(w http.ResponseWriter, r *http.Request) {
+	return local{t, t.framework.Serve(func(w http.ResponseWriter, r *http.Request) {
 		runs.handle(httptest.NewRecorder(), r)
 		if took, err := time.ParseDuration(r.Header.Get("X-Take")); err == nil {
 			<-time.After(took)
@@ -193,7 +192,7 @@ func (r *reports) hooks() Hooks {
 }
 
 // are checks that one error was reported, or none if it is nil.
-func (r *reports) are(t *testing.T, want error) {
+func (r *reports) are(t *rig, want error) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,7 +202,7 @@ func (r *reports) are(t *testing.T, want error) {
 }
 
 // isFree checks that the key is not held.
-func (h holder) isFree(t *testing.T) {
+func (h holder) isFree(t *rig) {
 	t.Helper()
 	synctest.Wait() // permits are released in the background
 	release, err := h.try(t.Context())
@@ -217,7 +216,7 @@ func (h holder) isFree(t *testing.T) {
 }
 
 // holds acquires the key "1", and returns its release.
-func (h holder) holds(t *testing.T) func(context.Context) error {
+func (h holder) holds(t *rig) func(context.Context) error {
 	t.Helper()
 	release, err := h.try(t.Context())
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"testing"
 	"testing/synctest"
 	"time"
 
@@ -18,21 +17,21 @@ import (
 )
 
 // holdRow is a row about locks and permits alike, with faked time.
-func holdRow(name string, test func(*testing.T, Framework, holding)) row {
-	return row{name, func(t *testing.T, f Framework) {
+func holdRow(name string, test func(*rig, holding)) row {
+	return row{name, func(t *rig) {
 		for _, h := range holdings {
-			t.Run(h.name, func(t *testing.T) {
-				timed(t, func(t *testing.T) { test(t, f, h) })
+			t.Run(h.name, func(t *rig) {
+				timed(t, func(t *rig) { test(t, h) })
 			})
 		}
 	}}
 }
 
 var holdRows = []row{
-	holdRow("a request waits for the key, up to the maximum", func(t *testing.T, f Framework, h holding) {
+	holdRow("a request waits for the key, up to the maximum", func(t *rig, h holding) {
 		p := h.open(t, newStore(t))
 		var reported reports
-		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
+		s := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) {
 			if _, ok := r.Context().Deadline(); ok || r.Context().Err() != nil {
 				t.Error("the time that a request may wait bounds its handler")
 			}
@@ -52,9 +51,9 @@ var holdRows = []row{
 		reported.are(t, nil)
 		p.isFree(t)
 	}),
-	holdRow("waiting requests are served in order", func(t *testing.T, f Framework, h holding) {
+	holdRow("waiting requests are served in order", func(t *rig, h holding) {
 		var order []string
-		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) { order = append(order, r.Header.Get("X-N")) },
+		s := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) { order = append(order, r.Header.Get("X-N")) },
 			h.open(t, newStore(t)).wire(false, Hooks{}, policy.Wait(time.Minute)))
 		var answers []<-chan answer
 		for _, n := range []string{"5", "4", "3", "2", "1"} {
@@ -67,9 +66,9 @@ var holdRows = []row{
 			t.Errorf("served in the order %s", got)
 		}
 	}),
-	holdRow("a grant at the end of the maximum wait", func(t *testing.T, f Framework, h holding) {
+	holdRow("a grant at the end of the maximum wait", func(t *rig, h holding) {
 		p := h.open(t, newStore(t))
-		s := serveLocal(t, f, nil, p.wire(false, Hooks{}, policy.Wait(time.Second)))
+		s := serveLocal(t, nil, p.wire(false, Hooks{}, policy.Wait(time.Second)))
 		s.later(t.Context(), "X-Take", "2s")
 		s.send(t.Context(), "1").denies(h.busy)
 		<-time.After(time.Minute)
@@ -82,11 +81,11 @@ var holdRows = []row{
 			p.isFree(t)
 		}
 	}),
-	holdRow("a disconnected client holds the key until its handler returns", func(t *testing.T, f Framework, h holding) {
+	holdRow("a disconnected client holds the key until its handler returns", func(t *rig, h holding) {
 		p := h.open(t, newStore(t))
 		var reported reports
 		var cause error
-		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) { cause = context.Cause(r.Context()) },
+		s := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) { cause = context.Cause(r.Context()) },
 			p.wire(false, reported.hooks()))
 		ctx, leave := context.WithCancel(t.Context())
 		left := s.later(ctx, "X-Take", "1s")
@@ -100,10 +99,10 @@ var holdRows = []row{
 		p.isFree(t)
 		reported.are(t, nil)
 	}),
-	holdRow("a hold that is lost", func(t *testing.T, f Framework, h holding) {
+	holdRow("a hold that is lost", func(t *rig, h holding) {
 		p := h.open(t, newStore(t))
 		var reported reports
-		s := serveLocal(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := serveLocal(t, func(w http.ResponseWriter, r *http.Request) {
 			if err := p.lose(r.Context()); err != nil {
 				t.Error(err)
 				return
@@ -115,10 +114,10 @@ var holdRows = []row{
 		reported.are(t, h.lost)
 		p.isFree(t)
 	}),
-	holdRow("a handler that gives the key back itself", func(t *testing.T, f Framework, h holding) {
+	holdRow("a handler that gives the key back itself", func(t *rig, h holding) {
 		p := h.open(t, newStore(t))
 		var reported reports
-		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
+		s := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) {
 			release := p.found(r.Context())
 			if release == nil {
 				t.Error("the handler holds nothing")
@@ -132,19 +131,19 @@ var holdRows = []row{
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		reported.are(t, nil)
 	}),
-	holdRow("the store is unavailable, however long a request may wait", func(t *testing.T, f Framework, h holding) {
+	holdRow("the store is unavailable, however long a request may wait", func(t *rig, h holding) {
 		for _, wait := range []time.Duration{0, time.Millisecond, time.Minute} {
 			st := newStore(t)
 			p := h.open(t, st)
 			st.Break(h.acquire, storetest.Down)
-			closed := serveLocal(t, f, nil, p.wire(false, Hooks{}, policy.Wait(wait)))
+			closed := serveLocal(t, nil, p.wire(false, Hooks{}, policy.Wait(wait)))
 			closed.send(t.Context(), "1").denies(policy.ReducedCapacity).has("Retry-After", "1")
 			closed.runs.ran(t, 0)
 			if n := st.Calls(h.acquire); n != 1 {
 				t.Errorf("the store was called %d times", n)
 			}
 			var reported reports
-			open := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
+			open := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) {
 				if (p.found(r.Context()) != nil) != (r.Header.Get("X-Up") != "") {
 					t.Error("the handler holds something without the store, or nothing with it")
 				}
@@ -155,27 +154,27 @@ var holdRows = []row{
 			open.send(t.Context(), "1", "X-Up", "yes").is(http.StatusOK, "done").has(h.status, "")
 		}
 	}),
-	holdRow("the store goes away while a request waits", func(t *testing.T, f Framework, h holding) {
+	holdRow("the store goes away while a request waits", func(t *rig, h holding) {
 		shared := newStore(t)
 		release := h.open(t, shared).holds(t)
 		st := storetest.NewFaulty(shared)
 		st.Break(h.await, storetest.Down)
 		p := h.open(t, st)
-		closed := serveLocal(t, f, nil, p.wire(false, Hooks{}, policy.Wait(10*time.Second)))
+		closed := serveLocal(t, nil, p.wire(false, Hooks{}, policy.Wait(10*time.Second)))
 		closed.send(t.Context(), "1").denies(policy.ReducedCapacity)
 		closed.runs.ran(t, 0)
 		var reported reports
-		open := serveLocal(t, f, nil, p.wire(true, reported.hooks(), policy.Wait(10*time.Second)))
+		open := serveLocal(t, nil, p.wire(true, reported.hooks(), policy.Wait(10*time.Second)))
 		open.send(t.Context(), "1").is(http.StatusOK, "done").has(h.status, "bypassed")
 		reported.are(t, store.ErrUnavailable)
 		if err := release(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}),
-	holdRow("an outage policy is for outages", func(t *testing.T, f Framework, h holding) {
+	holdRow("an outage policy is for outages", func(t *rig, h holding) {
 		p := h.open(t, newStore(t))
 		release := p.holds(t)
-		s := serveLocal(t, f, nil, p.wire(true, Hooks{}))
+		s := serveLocal(t, nil, p.wire(true, Hooks{}))
 		s.send(t.Context(), "1").denies(h.busy).has(h.status, "")
 		if err := release(t.Context()); err != nil {
 			t.Error(err)
@@ -189,11 +188,11 @@ var holdRows = []row{
 		s.send(t.Context(), "1").denies(policy.ReducedCapacity).has("Retry-After", "1")
 		s.runs.ran(t, 0)
 	}),
-	holdRow("a release that the store does not confirm", func(t *testing.T, f Framework, h holding) {
+	holdRow("a release that the store does not confirm", func(t *rig, h holding) {
 		st := newStore(t)
 		p := h.open(t, st)
 		var reported reports
-		s := serveLocal(t, f, nil, p.wire(false, reported.hooks()))
+		s := serveLocal(t, nil, p.wire(false, reported.hooks()))
 		st.Break(h.release, storetest.Down)
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		reported.are(t, h.unreleased)
@@ -203,18 +202,18 @@ var holdRows = []row{
 		<-time.After(10 * time.Second) // it is retried in the background
 		p.isFree(t)
 	}),
-	holdRow("a request calls the store twice", func(t *testing.T, f Framework, h holding) {
+	holdRow("a request calls the store twice", func(t *rig, h holding) {
 		st := newStore(t)
-		s := serveLocal(t, f, nil, h.open(t, st).wire(false, Hooks{}, policy.Wait(time.Minute)))
+		s := serveLocal(t, nil, h.open(t, st).wire(false, Hooks{}, policy.Wait(time.Minute)))
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		<-time.After(time.Second)
 		if acquires, releases, all := st.Calls(h.acquire), st.Calls(h.release), st.Calls(storetest.Any); acquires != 1 || releases != 1 || all != 2 {
 			t.Errorf("%d acquires, %d releases, %d calls", acquires, releases, all)
 		}
 	}),
-	holdRow("a replay needs neither a lock nor a permit", func(t *testing.T, f Framework, h holding) {
+	holdRow("a replay needs neither a lock nor a permit", func(t *rig, h holding) {
 		p := h.open(t, newStore(t))
-		s := serveLocal(t, f, nil, Idempotency{Guard: newGuard(t, newStore(t))}, p.wire(false, Hooks{}))
+		s := serveLocal(t, nil, Idempotency{Guard: newGuard(t, newStore(t))}, p.wire(false, Hooks{}))
 		s.send(t.Context(), "1", keyHeader, "k").is(http.StatusOK, "done")
 		synctest.Wait()
 		release := p.holds(t)
@@ -224,10 +223,10 @@ var holdRows = []row{
 			t.Error(err)
 		}
 	}),
-	holdRow("what another process holds", func(t *testing.T, f Framework, h holding) {
+	holdRow("what another process holds", func(t *rig, h holding) {
 		st := newStore(t)
 		here, there := h.open(t, st), h.open(t, st)
-		servers := []local{serveLocal(t, f, nil, here.wire(false, Hooks{})), serveLocal(t, f, nil, there.wire(false, Hooks{}))}
+		servers := []local{serveLocal(t, nil, here.wire(false, Hooks{})), serveLocal(t, nil, there.wire(false, Hooks{}))}
 		first := servers[0].later(t.Context(), "X-Take", "1s")
 		for _, s := range servers {
 			a := s.send(t.Context(), "1").denies(h.busy).has("Retry-After", "1")
@@ -247,12 +246,12 @@ var holdRows = []row{
 		}
 		servers[1].send(t.Context(), "1").is(http.StatusOK, "done")
 	}),
-	holdRow("a disconnected client of another process leaves the queue", func(t *testing.T, f Framework, h holding) {
+	holdRow("a disconnected client of another process leaves the queue", func(t *rig, h holding) {
 		st := newStore(t)
 		here, there := h.open(t, st), h.open(t, st)
 		release := here.holds(t)
 		for _, p := range []holder{here, there} {
-			s := serveLocal(t, f, nil, p.wire(false, Hooks{}, policy.Wait(time.Minute)))
+			s := serveLocal(t, nil, p.wire(false, Hooks{}, policy.Wait(time.Minute)))
 			ctx, leave := context.WithCancel(t.Context())
 			left := s.later(ctx)
 			leave()
@@ -269,7 +268,7 @@ var holdRows = []row{
 		}
 		there.isFree(t)
 	}),
-	holdRow("many requests of two processes", func(t *testing.T, f Framework, h holding) {
+	holdRow("many requests of two processes", func(t *rig, h holding) {
 		st := newStore(t)
 		var inside, runs int // guarded by the lock or the permit
 		var mu sync.Mutex
@@ -293,7 +292,7 @@ var holdRows = []row{
 		}
 		var all sync.WaitGroup
 		for range 2 {
-			s := serveLocal(t, f, handle, h.open(t, st).wire(false, Hooks{}, policy.Wait(time.Minute)))
+			s := serveLocal(t, handle, h.open(t, st).wire(false, Hooks{}, policy.Wait(time.Minute)))
 			for range 25 {
 				all.Go(func() { s.send(t.Context(), "1").is(http.StatusOK, "done") })
 			}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"testing"
 	"testing/synctest"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 )
 
 // waiters calls wait so often that n calls wait, until end is called.
-func waiters(t *testing.T, n int, wait func(context.Context)) (end func()) {
+func waiters(t *rig, n int, wait func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range n {
@@ -33,9 +32,9 @@ func waiters(t *testing.T, n int, wait func(context.Context)) (end func()) {
 
 // timeRows are about the times of locks and permits, and what only one of the two has.
 var timeRows = []row{
-	timedRow("Retry-After of a lock", func(t *testing.T, f Framework) {
+	timedRow("Retry-After of a lock", func(t *rig) {
 		l := newLocker(t, newStore(t))
-		s := serveLocal(t, f, nil, Exclusive{Locker: l, By: byID})
+		s := serveLocal(t, nil, Exclusive{Locker: l, By: byID})
 		refused := func(take string, waiting int) answer {
 			first := s.later(t.Context(), "X-Take", take)
 			end := waiters(t, waiting, func(ctx context.Context) { _, _ = l.Lock(ctx, "1") })
@@ -51,9 +50,9 @@ var timeRows = []row{
 		refused("1s", 2).has("Retry-After", "14")  // 4.375 s each
 		refused("1s", 10).has("Retry-After", "30") // the lease of a dead holder
 	}),
-	timedRow("Retry-After of a permit", func(t *testing.T, f Framework) {
+	timedRow("Retry-After of a permit", func(t *rig) {
 		sem := newSemaphore(t, newStore(t), 2, semaphore.WithTTL(24*time.Hour)) // renewed seldom
-		s := serveLocal(t, f, nil, Concurrency{Semaphore: sem, By: byID})
+		s := serveLocal(t, nil, Concurrency{Semaphore: sem, By: byID})
 		refused := func(take string, waiting int) answer {
 			first := s.later(t.Context(), "X-Take", take)
 			permit := must(sem.Acquire(t.Context(), "1"))
@@ -79,7 +78,7 @@ var timeRows = []row{
 		refused("100h", 0)
 		refused("1ms", 9).has("Retry-After", "3600") // the maximum
 	}),
-	timedRow("a denial has the state of the key", func(t *testing.T, f Framework) {
+	timedRow("a denial has the state of the key", func(t *rig) {
 		denials := make(chan policy.Denial, 1)
 		hooks := Hooks{Deny: func(d policy.Denial) (int, string) {
 			denials <- d
@@ -88,7 +87,7 @@ var timeRows = []row{
 		for _, h := range holdings {
 			p := h.open(t, newStore(t))
 			release := p.holds(t)
-			s := serveLocal(t, f, nil, p.wire(false, hooks))
+			s := serveLocal(t, nil, p.wire(false, hooks))
 			s.send(t.Context(), "1").is(http.StatusTeapot, "denied").has("Retry-After", "1")
 			d := <-denials
 			var (
@@ -104,11 +103,11 @@ var timeRows = []row{
 			}
 		}
 	}),
-	timedRow("a lock is held once by two middleware", func(t *testing.T, f Framework) {
+	timedRow("a lock is held once by two middleware", func(t *rig) {
 		st := newStore(t)
 		l := newLocker(t, st)
 		m := Exclusive{Locker: l, By: byID}
-		s := serveLocal(t, f, func(_ http.ResponseWriter, r *http.Request) {
+		s := serveLocal(t, func(_ http.ResponseWriter, r *http.Request) {
 			if n := st.Calls(storetest.AcquireLease); n != 1 {
 				t.Errorf("it was acquired %d times", n)
 			}
@@ -126,15 +125,15 @@ var timeRows = []row{
 		}
 		_ = lease.Unlock(t.Context())
 	}),
-	timedRow("two middleware take two permits", func(t *testing.T, f Framework) {
+	timedRow("two middleware take two permits", func(t *rig) {
 		sem := newSemaphore(t, newStore(t), 2)
 		m := Concurrency{Semaphore: sem, By: byID}
-		s := serveLocal(t, f, func(http.ResponseWriter, *http.Request) { stands(t, sem, 2) }, m, m)
+		s := serveLocal(t, func(http.ResponseWriter, *http.Request) { stands(t, sem, 2) }, m, m)
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		synctest.Wait()
 		stands(t, sem, 0)
 	}),
-	timedRow("a semaphore over two processes", func(t *testing.T, f Framework) {
+	timedRow("a semaphore over two processes", func(t *rig) {
 		const capacity = 3
 		st := newStore(t)
 		var (
@@ -144,7 +143,7 @@ var timeRows = []row{
 		var all sync.WaitGroup
 		for range 2 {
 			sem := newSemaphore(t, st, capacity)
-			s := serveLocal(t, f, func(http.ResponseWriter, *http.Request) {
+			s := serveLocal(t, func(http.ResponseWriter, *http.Request) {
 				mu.Lock()
 				inside++
 				most = max(most, inside)
@@ -163,11 +162,11 @@ var timeRows = []row{
 			t.Errorf("at most %d handlers at once, want %d", most, capacity)
 		}
 	}),
-	timedRow("the queue of a semaphore is bounded in each process", func(t *testing.T, f Framework) {
+	timedRow("the queue of a semaphore is bounded in each process", func(t *rig) {
 		st := newStore(t)
 		servers := make([]local, 2)
 		for i := range servers {
-			servers[i] = serveLocal(t, f, nil, Concurrency{
+			servers[i] = serveLocal(t, nil, Concurrency{
 				Semaphore: newSemaphore(t, st, 1, semaphore.WithMaxWaiting(2)), By: byID,
 				Options: []policy.ConcurrencyOption{policy.Wait(time.Minute)},
 			})
@@ -188,9 +187,9 @@ var timeRows = []row{
 			(<-a).is(http.StatusOK, "done")
 		}
 	}),
-	timedRow("a capacity that changes at run time", func(t *testing.T, f Framework) {
+	timedRow("a capacity that changes at run time", func(t *rig) {
 		sem := newSemaphore(t, newStore(t), 1)
-		s := serveLocal(t, f, nil, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(time.Minute)}})
+		s := serveLocal(t, nil, Concurrency{Semaphore: sem, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(time.Minute)}})
 		first, second := s.later(t.Context(), "X-Take", "40s"), s.later(t.Context())
 		began := time.Now()
 		if err := sem.SetCapacity(2); err != nil {
@@ -204,9 +203,9 @@ var timeRows = []row{
 		(<-first).is(http.StatusOK, "done")
 		s.runs.ran(t, 3)
 	}),
-	timedRow("an answer does not wait for the release of its permit", func(t *testing.T, f Framework) {
+	timedRow("an answer does not wait for the release of its permit", func(t *rig) {
 		st := newStore(t)
-		s := serveLocal(t, f, nil, Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID})
+		s := serveLocal(t, nil, Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID})
 		st.Break(storetest.ReleaseLeases, storetest.Hung)
 		began := time.Now()
 		s.send(t.Context(), "1", "X-Take", "1s").is(http.StatusOK, "done")
@@ -218,19 +217,19 @@ var timeRows = []row{
 		<-time.After(time.Minute)
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 	}),
-	timedRow("a permit that is held for too long", func(t *testing.T, f Framework) {
+	timedRow("a permit that is held for too long", func(t *rig) {
 		var reported reports
-		s := serveLocal(t, f, nil, Concurrency{
+		s := serveLocal(t, nil, Concurrency{
 			Semaphore: newSemaphore(t, newStore(t), 1, semaphore.WithMaxHold(time.Second)), By: byID, Hooks: reported.hooks(),
 		})
 		s.send(t.Context(), "1", "X-Take", "2s").is(http.StatusOK, "done")
 		reported.are(t, semaphore.ErrExpired)
 	}),
-	timedRow("a stand-in limits while the store is unavailable", func(t *testing.T, f Framework) {
+	timedRow("a stand-in limits while the store is unavailable", func(t *rig) {
 		st := newStore(t)
 		st.Break(storetest.AcquireLease, storetest.Down)
 		var reported reports
-		s := serveLocal(t, f, nil, Concurrency{
+		s := serveLocal(t, nil, Concurrency{
 			Semaphore: newSemaphore(t, must(fallback.Leases(st, newStore(t), 0.5)), 4), By: byID,
 			Options: []policy.ConcurrencyOption{policy.FailOpen()}, Hooks: reported.hooks(),
 		})
@@ -241,21 +240,21 @@ var timeRows = []row{
 		}
 		reported.are(t, nil)
 	}),
-	timedRow("a capacity that is invalid", func(t *testing.T, f Framework) {
-		s := serveLocal(t, f, nil, Concurrency{
+	timedRow("a capacity that is invalid", func(t *rig) {
+		s := serveLocal(t, nil, Concurrency{
 			Semaphore: newSemaphore(t, newStore(t), 1, semaphore.WithCapacityFunc(func(string) int { return -1 })), By: byID,
 			Options: []policy.ConcurrencyOption{policy.FailOpen()},
 		})
 		s.send(t.Context(), "1").denies(policy.InternalError)
 		s.runs.ran(t, 0)
 	}),
-	timedRow("the longest key", func(t *testing.T, f Framework) {
+	timedRow("the longest key", func(t *rig) {
 		for _, m := range []Middleware{
 			RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader},
 			Exclusive{Locker: newLocker(t, newStore(t)), By: byHeader},
 			Concurrency{Semaphore: newSemaphore(t, newStore(t), 1), By: byHeader},
 		} {
-			s := serveLocal(t, f, nil, m)
+			s := serveLocal(t, nil, m)
 			s.send(t.Context(), "1", "X-Key", strings.Repeat("k", 1024)).is(http.StatusOK, "done")
 			s.send(t.Context(), "1", "X-Key", strings.Repeat("k", 1025)).denies(policy.KeyMalformed)
 		}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -13,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
-func newGuard(t *testing.T, st store.Records, opts ...guard.Option) *guard.Guard {
+func newGuard(t *rig, st store.Records, opts ...guard.Option) *guard.Guard {
 	t.Helper()
 	return must(guard.New(st, "orders", opts...))
 }
@@ -23,15 +22,15 @@ const keyHeader = "Idempotency-Key"
 var byUser = Key{Kind: ByContext, Name: "user"}
 
 // orders is a guard scoped by user, in front of a handler.
-func orders(t *testing.T, f Framework, handler http.HandlerFunc, opts ...policy.IdempotencyOption) server {
+func orders(t *rig, handler http.HandlerFunc, opts ...policy.IdempotencyOption) server {
 	t.Helper()
-	return serve(t, f, handler, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: opts})
+	return serve(t, handler, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: opts})
 }
 
 var idempotencyRows = append([]row{
-	{"a repeat gets the same answer", func(t *testing.T, f Framework) {
+	{"a repeat gets the same answer", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle)
+		s := orders(t, c.handle)
 		first := s.send("1", "body", "X-User", "u", keyHeader, `"k"`).is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "")
 		for _, key := range []string{`"k"`, "k"} { // quoted and bare are the same
 			twin := s.send("1", "body", "X-User", "u", keyHeader, key).is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
@@ -40,23 +39,23 @@ var idempotencyRows = append([]row{
 		s.send("1", "body", "X-User", "u", keyHeader, "other").is(http.StatusCreated, "run 2")
 		c.ran(t, 2)
 	}},
-	{"a user never gets the answer of another", func(t *testing.T, f Framework) {
+	{"a user never gets the answer of another", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle)
+		s := orders(t, c.handle)
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		s.send("1", "", "X-User", "v", keyHeader, "k").is(http.StatusCreated, "run 2").has("Idempotency-Replayed", "")
 		s.send("1", "", keyHeader, "k").denies(policy.InternalError) // authentication has let it through
 		c.ran(t, 2)
 	}},
-	{"without a scope all users share keys", func(t *testing.T, f Framework) {
+	{"without a scope all users share keys", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t))})
+		s := serve(t, c.handle, Idempotency{Guard: newGuard(t, newStore(t))})
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		s.send("1", "", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
 	}},
-	{"a key of another request is refused", func(t *testing.T, f Framework) {
+	{"a key of another request is refused", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle)
+		s := orders(t, c.handle)
 		s.send("1", "body", "X-User", "u", keyHeader, "k")
 		s.send("1", "another body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
 		s.send("2", "body", "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
@@ -64,9 +63,9 @@ var idempotencyRows = append([]row{
 		c.ran(t, 1)
 		s.send("1", "another body", "X-User", "v", keyHeader, "k").is(http.StatusCreated, "run 2")
 	}},
-	{"a repeat of a request in flight is refused", func(t *testing.T, f Framework) {
-		g := newGate()
-		s := orders(t, f, g.handle)
+	{"a repeat of a request in flight is refused", func(t *rig) {
+		g := newGate(t)
+		s := orders(t, g.handle)
 		first := s.sending("1", "X-User", "u", keyHeader, "k")
 		g.runs(t)
 		a := s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.InFlight)
@@ -79,49 +78,49 @@ var idempotencyRows = append([]row{
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "true")
 		g.idle(t)
 	}},
-	{"a missing key is allowed unless required", func(t *testing.T, f Framework) {
+	{"a missing key is allowed unless required", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle)
+		s := orders(t, c.handle)
 		for n := range 2 {
 			s.send("1", "", "X-User", "u").is(http.StatusCreated, "run "+strconv.Itoa(n+1))
 		}
-		s = orders(t, f, c.handle, policy.Required())
+		s = orders(t, c.handle, policy.Required())
 		if a := s.send("1", "", "X-User", "u").denies(policy.KeyMissing); !strings.Contains(a.header.Get("Link"), "<") {
 			t.Errorf("Link is %q", a.header.Get("Link"))
 		}
 		c.ran(t, 2)
 	}},
-	{"a malformed key is refused", func(t *testing.T, f Framework) {
+	{"a malformed key is refused", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle)
+		s := orders(t, c.handle)
 		for _, header := range [][]string{{keyHeader, ""}, {keyHeader, `"`}, {keyHeader, "a b"}, {keyHeader, "a", keyHeader, "b"}} {
 			s.send("1", "", append([]string{"X-User", "u"}, header...)...).denies(policy.KeyMalformed)
 		}
 		c.ran(t, 0)
 	}},
-	{"other methods pass", func(t *testing.T, f Framework) {
+	{"other methods pass", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle, policy.Methods(http.MethodPut))
+		s := orders(t, c.handle, policy.Methods(http.MethodPut))
 		for n := range 2 {
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1))
 		}
 	}},
-	{"methods are compared in upper case", func(t *testing.T, f Framework) {
+	{"methods are compared in upper case", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle, policy.Methods("Put", "post"))
+		s := orders(t, c.handle, policy.Methods("Put", "post"))
 		for range 2 {
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		}
 	}},
-	{"a body that is too large is refused", func(t *testing.T, f Framework) {
+	{"a body that is too large is refused", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle, policy.MaxBody(10))
+		s := orders(t, c.handle, policy.MaxBody(10))
 		s.send("1", "0123456789", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 		s.send("1", "0123456789A", "X-User", "u", keyHeader, "l").denies(policy.BodyTooLarge)
 		c.ran(t, 1)
 	}},
-	{"the handler reads the body", func(t *testing.T, f Framework) {
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+	{"the handler reads the body", func(t *rig) {
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
 			_, _ = io.WriteString(w, "read "+string(body))
 			if err != nil {
@@ -130,16 +129,16 @@ var idempotencyRows = append([]row{
 		})
 		s.send("1", "the body", "X-User", "u", keyHeader, "k").is(http.StatusOK, "read the body")
 	}},
-	{"the handler finds its attempt", func(t *testing.T, f Framework) {
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+	{"the handler finds its attempt", func(t *rig) {
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			attempt, ok := guard.FromContext(r.Context())
 			_, _ = io.WriteString(w, strconv.FormatBool(ok && attempt.Number() == 1 && attempt.OperationID() != ""))
 		})
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "true")
 	}},
-	{"an answer that is too large is not retained", func(t *testing.T, f Framework) {
+	{"an answer that is too large is not retained", func(t *rig) {
 		runs := 0
-		s := serve(t, f, func(w http.ResponseWriter, _ *http.Request) {
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			runs++
 			_, _ = io.WriteString(w, strings.Repeat("x", 200))
 		}, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxResult(100)), By: byUser})
@@ -151,9 +150,9 @@ var idempotencyRows = append([]row{
 			t.Errorf("the handler ran %d times", runs)
 		}
 	}},
-	{"a server error is kept while it may have had effects", func(t *testing.T, f Framework) {
+	{"a server error is kept while it may have had effects", func(t *rig) {
 		runs := 0
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			runs++
 			if r.Header.Get("X-Clean") != "" {
 				attempt, _ := guard.FromContext(r.Context())
@@ -176,10 +175,10 @@ var idempotencyRows = append([]row{
 			t.Errorf("ran %d times, of which twice cleanly", runs)
 		}
 	}},
-	{"a panic", func(t *testing.T, f Framework) {
+	{"a panic", func(t *rig) {
 		for _, opts := range [][]guard.Option{nil, {guard.WithRerun()}} {
 			var c counter
-			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				if attempt, _ := guard.FromContext(r.Context()); r.Header.Get("X-Clean") != "" {
 					if err := attempt.MarkClean(r.Context()); err != nil {
 						t.Error(err)
@@ -209,20 +208,20 @@ var idempotencyRows = append([]row{
 			}
 		}
 	}},
-	{"an unavailable store refuses requests", func(t *testing.T, f Framework) {
+	{"an unavailable store refuses requests", func(t *rig) {
 		st := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, st), By: byUser})
+		s := serve(t, c.handle, Idempotency{Guard: newGuard(t, st), By: byUser})
 		st.Break(storetest.BeginOperation, storetest.Down)
 		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.ReducedCapacity)
 		c.ran(t, 0)
 		st.Mend(storetest.Any)
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 	}},
-	{"an unavailable store lets requests run unprotected if configured", func(t *testing.T, f Framework) {
+	{"an unavailable store lets requests run unprotected if configured", func(t *rig) {
 		st := newStore(t)
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{
+		s := serve(t, c.handle, Idempotency{
 			Guard: newGuard(t, st), By: byUser, Options: []policy.IdempotencyOption{policy.RunUnprotected()},
 		})
 		st.Break(storetest.BeginOperation, storetest.Down)
@@ -230,6 +229,6 @@ var idempotencyRows = append([]row{
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("Idempotency-Status", "bypassed")
 		}
 	}},
-}, keyRows(func(t *testing.T, by Key, hooks Hooks) Middleware {
+}, keyRows(func(t *rig, by Key, hooks Hooks) Middleware {
 	return Idempotency{Guard: newGuard(t, newStore(t)), By: by, Hooks: hooks}
 }, keyHeader, "k")...)

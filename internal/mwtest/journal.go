@@ -25,7 +25,7 @@ func (j *Journal) Write(p []byte) (int, error) {
 func (j *Journal) Logger() *slog.Logger { return slog.New(slog.NewJSONHandler(j, nil)) }
 
 // Records returns what was logged at WARN and above, in order.
-func (j *Journal) Records(t *testing.T) (records []map[string]any) {
+func (j *Journal) Records(t testing.TB) (records []map[string]any) {
 	t.Helper()
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -16,12 +15,12 @@ import (
 
 // retained is a guard, and the ID of the operation that its handler has run last.
 type retained struct {
-	t     *testing.T
+	t     *rig
 	guard *guard.Guard
 	id    string
 }
 
-func newRetained(t *testing.T) *retained { return &retained{t: t, guard: newGuard(t, newStore(t))} }
+func newRetained(t *rig) *retained { return &retained{t: t, guard: newGuard(t, newStore(t))} }
 
 // attempt returns the attempt of a request.
 func (k *retained) attempt(r *http.Request) *guard.Attempt {
@@ -53,7 +52,7 @@ func (k *retained) lasts(want time.Duration) {
 
 // keptRows are about what is kept of an answer, and for how long.
 var keptRows = []row{
-	{"a route has its own retention", func(t *testing.T, f Framework) {
+	{"a route has its own retention", func(t *rig) {
 		for _, own := range []time.Duration{0, 30 * time.Minute, 72 * time.Hour} {
 			var (
 				c    counter
@@ -64,7 +63,7 @@ var keptRows = []row{
 				opts, want = append(opts, policy.Retention(own)), own
 			}
 			k := newRetained(t)
-			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				k.attempt(r)
 				c.handle(w, r)
 			}, Idempotency{Guard: k.guard, By: byUser, Options: opts})
@@ -73,20 +72,20 @@ var keptRows = []row{
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
 		}
 	}},
-	{"a retention below the lease is refused", func(t *testing.T, f Framework) {
+	{"a retention below the lease is refused", func(t *rig) {
 		defer func() {
 			if text, _ := recover().(string); !strings.HasPrefix(text, "idempotency: New: policy.Retention (29s) is less than the lease") {
 				t.Errorf("it panicked with %q", text)
 			}
 		}()
-		f.Serve(func(http.ResponseWriter, *http.Request) {}, Idempotency{
+		t.framework.Serve(func(http.ResponseWriter, *http.Request) {}, Idempotency{
 			Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Retention(29 * time.Second)},
 		})
 	}},
-	{"a handler says how long its answer is kept", func(t *testing.T, f Framework) {
+	{"a handler says how long its answer is kept", func(t *rig) {
 		var c counter
 		k := newRetained(t)
-		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			k.attempt(r).Keep(48 * time.Hour)
 			c.handle(w, r)
 		}, Idempotency{Guard: k.guard, By: byUser, Options: []policy.IdempotencyOption{policy.Retention(time.Hour)}})
@@ -94,16 +93,16 @@ var keptRows = []row{
 		k.lasts(48 * time.Hour)
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
 	}},
-	{"a handler has its answer forgotten", func(t *testing.T, f Framework) {
+	{"a handler has its answer forgotten", func(t *rig) {
 		var c counter
 		k := newRetained(t)
-		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			k.attempt(r).Forget()
 			c.handle(w, r)
 		}, Idempotency{Guard: k.guard, By: byUser})
 		for n := range 2 {
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("Idempotency-Replayed", "")
-			for end := time.Now().Add(patience); ; {
+			for end := time.Now().Add(t.patience); ; <-time.After(time.Millisecond) {
 				_, err := k.guard.InspectID(t.Context(), k.id)
 				if errors.Is(err, guard.ErrNoRecord) {
 					break
@@ -115,7 +114,7 @@ var keptRows = []row{
 		}
 		c.ran(t, 2)
 	}},
-	{"chosen header fields are kept", func(t *testing.T, f Framework) {
+	{"chosen header fields are kept", func(t *rig) {
 		answer := func(w http.ResponseWriter, _ *http.Request) {
 			for name, value := range map[string]string{
 				"X-Run": "1", "X-Secret": "s", "X-Other": "o", "Location": "/orders/1", "Content-Type": "text/csv", "Content-Language": "en",
@@ -132,7 +131,7 @@ var keptRows = []row{
 			"Content-Language Content-Type Location X-Other X-Run":          {policy.DropHeaders("x-secret")},
 			"Content-Type X-Run":                                            {policy.KeepHeaders("X-Run", "X-Secret"), policy.DropHeaders("X-Secret", "Location")},
 		} {
-			s := orders(t, f, answer, opts...)
+			s := orders(t, answer, opts...)
 			for _, replayed := range []string{"", "true"} {
 				a := s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "a,b").has("Idempotency-Replayed", replayed)
 				var got []string
@@ -147,9 +146,9 @@ var keptRows = []row{
 			}
 		}
 	}},
-	{"an operator answers for an attempt that died", func(t *testing.T, f Framework) {
+	{"an operator answers for an attempt that died", func(t *rig) {
 		k := newRetained(t)
-		s := serve(t, f, func(_ http.ResponseWriter, r *http.Request) {
+		s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 			if err := k.attempt(r).CompleteUnknown(r.Context()); err != nil {
 				t.Error(err)
 			}

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -22,11 +21,11 @@ type crowd struct {
 	name string
 	// wire returns the middleware, and what counts its waiters and releases the key. Requests wait
 	// for up to the duration, and at most that many of them; zero is the default.
-	wire func(t *testing.T, wait time.Duration, most int) (m Middleware, waiting func() int, let func())
+	wire func(t *rig, wait time.Duration, most int) (m Middleware, waiting func() int, let func())
 }
 
 var crowds = []crowd{
-	{"exclusive", func(t *testing.T, wait time.Duration, most int) (Middleware, func() int, func()) {
+	{"exclusive", func(t *rig, wait time.Duration, most int) (Middleware, func() int, func()) {
 		l := newLocker(t, newStore(t))
 		lease := must(l.Lock(t.Context(), "1"))
 		m := Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(wait)}}
@@ -39,7 +38,7 @@ var crowds = []crowd{
 		}
 		return m, waiting, func() { _ = lease.Unlock(t.Context()) }
 	}},
-	{"concurrency", func(t *testing.T, wait time.Duration, most int) (Middleware, func() int, func()) {
+	{"concurrency", func(t *rig, wait time.Duration, most int) (Middleware, func() int, func()) {
 		var opts []semaphore.Option
 		if most > 0 {
 			opts = append(opts, semaphore.WithMaxWaiting(most))
@@ -56,13 +55,12 @@ var crowds = []crowd{
 }
 
 // reaches waits until there are n waiters.
-func reaches(t *testing.T, waiting func() int, want int) {
+func reaches(t *rig, waiting func() int, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); waiting() != want; {
+	for deadline := time.Now().Add(t.patience); waiting() != want; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d wait, want %d", waiting(), want)
 		}
-		<-time.After(time.Millisecond)
 	}
 }
 
@@ -81,7 +79,7 @@ func posting(ctx context.Context, client *http.Client, url, body string, header 
 
 // leavingRows are about clients that disconnect, and handlers that do not end by themselves.
 var leavingRows = []row{
-	{"a client that disconnects stops waiting", func(t *testing.T, f Framework) {
+	{"a client that disconnects stops waiting", func(t *rig) {
 		for _, c := range crowds {
 			for _, guarded := range []bool{false, true} {
 				for _, http2 := range []bool{false, true} {
@@ -91,12 +89,13 @@ var leavingRows = []row{
 					if guarded {
 						chain = []Middleware{Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, m}
 					}
-					server := httptest.NewUnstartedServer(f.Serve(runs.handle, chain...))
+					server := httptest.NewUnstartedServer(t.framework.Serve(runs.handle, chain...))
 					server.EnableHTTP2 = http2
 					server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections that were not needed
 					server.StartTLS()
 					ctx, leave := context.WithCancel(t.Context())
 					var left sync.WaitGroup
+					t.Cleanup(left.Wait) // no reports to a test that has ended
 					for n := range 5 {
 						left.Go(func() {
 							resp, err := posting(ctx, server.Client(), server.URL, `{"n":1}`, "X-User", "u", keyHeader, fmt.Sprint(n))
@@ -117,11 +116,11 @@ var leavingRows = []row{
 			}
 		}
 	}},
-	{"the handler reads the body of a request that waited", func(t *testing.T, f Framework) {
+	{"the handler reads the body of a request that waited", func(t *rig) {
 		for _, c := range crowds {
-			m, waiting, let := c.wire(t, patience, 0)
+			m, waiting, let := c.wire(t, t.patience, 0)
 			large := strings.Repeat("x", 100_000)
-			s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
 					t.Error(err)
@@ -131,8 +130,8 @@ var leavingRows = []row{
 			answers := make(chan string, 3)
 			for _, body := range []io.Reader{strings.NewReader("small"), strings.NewReader(large), io.MultiReader(strings.NewReader("chunked"))} {
 				go func() {
-					req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+Path+"1", body))
-					resp, err := http.DefaultClient.Do(req)
+					req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+Path+"1", body))
+					resp, err := s.Client().Do(req)
 					if err != nil {
 						answers <- err.Error()
 						return
@@ -151,11 +150,11 @@ var leavingRows = []row{
 			}
 		}
 	}},
-	{"the maximum of waiters is exact", func(t *testing.T, f Framework) {
+	{"the maximum of waiters is exact", func(t *rig) {
 		for _, c := range crowds {
 			var runs counter
-			m, waiting, let := c.wire(t, patience, 3)
-			s := serve(t, f, runs.handle, m)
+			m, waiting, let := c.wire(t, t.patience, 3)
+			s := serve(t, runs.handle, m)
 			answers := make(chan answer, 20)
 			for range cap(answers) {
 				go func() { answers <- s.send("1", "") }()
@@ -177,15 +176,15 @@ var leavingRows = []row{
 			runs.ran(t, 3)
 		}
 	}},
-	{"a handler can see that its client has disconnected", func(t *testing.T, f Framework) {
+	{"a handler can see that its client has disconnected", func(t *rig) {
 		ended := make(chan bool, 1)
 		entered := make(chan struct{})
-		server := httptest.NewServer(f.Serve(func(_ http.ResponseWriter, r *http.Request) {
+		server := httptest.NewServer(t.framework.Serve(func(_ http.ResponseWriter, r *http.Request) {
 			close(entered)
 			select {
 			case <-guard.ClientContext(r.Context()).Done():
 				ended <- r.Context().Err() == nil
-			case <-time.After(patience):
+			case <-time.After(t.patience):
 				ended <- false
 			}
 		}, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser}, Idempotency{Guard: inner(t), By: byUser}))
@@ -199,7 +198,7 @@ var leavingRows = []row{
 		}()
 		select {
 		case <-entered:
-		case <-time.After(patience):
+		case <-time.After(t.patience):
 			t.Fatal("the handler does not run")
 		}
 		leave()
@@ -207,12 +206,12 @@ var leavingRows = []row{
 			t.Error("it cannot see that, or its own context has ended")
 		}
 	}},
-	{"handlers end after the maximum time", func(t *testing.T, f Framework) {
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+	{"handlers end after the maximum time", func(t *rig) {
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-r.Context().Done():
 				_, _ = io.WriteString(w, context.Cause(r.Context()).Error())
-			case <-time.After(patience):
+			case <-time.After(t.patience):
 			}
 		}, policy.MaxRun(50*time.Millisecond))
 		var all sync.WaitGroup

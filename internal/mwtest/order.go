@@ -5,14 +5,13 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
 // logs checks that a text was logged once, and no other.
-func logs(t *testing.T, j *Journal, text string) {
+func logs(t *rig, j *Journal, text string) {
 	t.Helper()
 	logged := j.Records(t)
 	if len(logged) != 1 || !strings.Contains(logged[0]["msg"].(string), text) || logged[0]["mechanism"] != "idempotency" {
@@ -22,11 +21,11 @@ func logs(t *testing.T, j *Journal, text string) {
 
 // orderRows are about mistakes in the order of middleware.
 var orderRows = []row{
-	{"the same guard twice is refused", func(t *testing.T, f Framework) {
+	{"the same guard twice is refused", func(t *rig) {
 		var j Journal
 		var c counter
 		orders := Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Logger(j.Logger())}}
-		s := serve(t, f, c.handle, orders, orders)
+		s := serve(t, c.handle, orders, orders)
 		for n := range 3 {
 			s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).denies(policy.InternalError)
 		}
@@ -34,12 +33,12 @@ var orderRows = []row{
 		logs(t, &j, "twice")
 		s.send("1", "", "X-User", "u").is(http.StatusCreated, "run 1") // nothing guards it
 	}},
-	{"two guards are logged", func(t *testing.T, f Framework) {
+	{"two guards are logged", func(t *rig) {
 		var j Journal
 		var c counter
 		store := newStore(t)
 		log := []policy.IdempotencyOption{policy.Logger(j.Logger())}
-		s := serve(t, f, c.handle,
+		s := serve(t, c.handle,
 			Idempotency{Guard: newGuard(t, store), By: byUser, Options: log}, Idempotency{Guard: must(guard.New(store, "payments")), By: byUser, Options: log})
 		for n := range 3 {
 			for range 2 {
@@ -48,19 +47,19 @@ var orderRows = []row{
 		}
 		logs(t, &j, "two guards")
 	}},
-	{"a lock in front of idempotency is logged", func(t *testing.T, f Framework) {
-		inFront(t, f, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
+	{"a lock in front of idempotency is logged", func(t *rig) {
+		inFront(t, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
 	}},
-	{"a permit in front of idempotency is logged", func(t *testing.T, f Framework) {
-		inFront(t, f, Concurrency{Semaphore: newSemaphore(t, newStore(t), 10), By: byID})
+	{"a permit in front of idempotency is logged", func(t *rig) {
+		inFront(t, Concurrency{Semaphore: newSemaphore(t, newStore(t), 10), By: byID})
 	}},
-	{"a request within the process is independent", func(t *testing.T, f Framework) {
+	{"a request within the process is independent", func(t *rig) {
 		var j Journal
 		var c counter
 		store := newStore(t)
 		log := policy.Logger(j.Logger())
 		var all http.Handler
-		all = f.Serve(func(w http.ResponseWriter, r *http.Request) {
+		all = t.framework.Serve(func(w http.ResponseWriter, r *http.Request) {
 			if _, inner, ok := strings.Cut(r.Header.Get("X-Send"), " "); ok { // an ID, and a key
 				id, key, _ := strings.Cut(inner, " ")
 				sub := httptest.NewRequestWithContext(r.Context(), http.MethodPost, Path+id, nil)
@@ -78,7 +77,7 @@ var orderRows = []row{
 			Concurrency{Semaphore: newSemaphore(t, store, 10), By: byHeader, Options: []policy.ConcurrencyOption{log}})
 		listening := httptest.NewServer(all)
 		t.Cleanup(listening.Close)
-		s := server{t, listening.URL}
+		s := server{t, listening}
 		for n, send := range []string{"to 2 other", "to 1 another", "to 1 ", "to 2 "} {
 			s.send("1", "", "X-User", "u", "X-Key", "a", keyHeader, "k"+strconv.Itoa(n), "X-Send", send).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
 		}
@@ -89,11 +88,11 @@ var orderRows = []row{
 }
 
 // inFront tests a middleware in front of idempotency: it works, and is logged once.
-func inFront(t *testing.T, f Framework, m Middleware) {
+func inFront(t *rig, m Middleware) {
 	t.Helper()
 	var j Journal
 	var c counter
-	s := serve(t, f, c.handle, m,
+	s := serve(t, c.handle, m,
 		Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Logger(j.Logger())}})
 	for n := range 3 {
 		for range 2 {

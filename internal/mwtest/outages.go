@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -38,8 +37,8 @@ func (l *logbook) option() policy.Option {
 }
 
 // open has a middleware of each policy that fails open, on a store with a fault.
-var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware{
-	"ratelimit": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
+var open = map[string]func(t *rig, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware{
+	"ratelimit": func(t *rig, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		st := newStore(t)
 		st.Break(storetest.TakeTokens, fault)
 		return RateLimit{
@@ -47,7 +46,7 @@ var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Optio
 			Options: []policy.RateLimitOption{policy.FailOpen(opts...), log},
 		}
 	},
-	"idempotency": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
+	"idempotency": func(t *rig, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		st := newStore(t)
 		st.Break(storetest.BeginOperation, fault)
 		return Idempotency{
@@ -55,7 +54,7 @@ var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Optio
 			Options: []policy.IdempotencyOption{policy.RunUnprotected(opts...), log},
 		}
 	},
-	"exclusive": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
+	"exclusive": func(t *rig, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		st := newStore(t)
 		st.Break(storetest.AcquireLease, fault)
 		return Exclusive{
@@ -63,7 +62,7 @@ var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Optio
 			Options: []policy.ExclusiveOption{policy.RunUnprotected(opts...), log},
 		}
 	},
-	"concurrency": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
+	"concurrency": func(t *rig, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		st := newStore(t)
 		st.Break(storetest.AcquireLease, fault)
 		return Concurrency{
@@ -71,7 +70,7 @@ var open = map[string]func(t *testing.T, fault storetest.Fault, log policy.Optio
 			Options: []policy.ConcurrencyOption{policy.FailOpen(opts...), log},
 		}
 	},
-	"fenced": func(t *testing.T, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
+	"fenced": func(t *rig, fault storetest.Fault, log policy.Option, opts ...policy.OpenOption) Middleware {
 		c := newChecker(t)
 		c.fail(map[storetest.Fault]error{
 			storetest.Down: store.ErrUnavailable, storetest.Full: store.ErrFull, storetest.Misconfigured: store.ErrMisconfigured,
@@ -92,14 +91,14 @@ const passes = "requests bypass the store"
 
 // outageRows are about the policies for outages of the store.
 var outageRows = []row{
-	{"a full store and a misconfigured one are not down", func(t *testing.T, f Framework) {
+	{"a full store and a misconfigured one are not down", func(t *rig) {
 		for name, build := range open {
 			for _, fault := range []storetest.Fault{storetest.Full, storetest.Misconfigured} {
 				var (
 					c   counter
 					log logbook
 				)
-				s := serve(t, f, c.handle, build(t, fault, log.option()))
+				s := serve(t, c.handle, build(t, fault, log.option()))
 				for range 3 {
 					s.sendComplete().denies(policy.ReducedCapacity)
 				}
@@ -109,31 +108,31 @@ var outageRows = []row{
 			}
 		}
 	}},
-	{"a misconfigured store lets requests pass if configured", func(t *testing.T, f Framework) {
+	{"a misconfigured store lets requests pass if configured", func(t *rig) {
 		for name, build := range open {
 			var (
 				c   counter
 				log logbook
 			)
-			s := serve(t, f, c.handle, build(t, storetest.Misconfigured, log.option(), policy.EvenMisconfigured()))
+			s := serve(t, c.handle, build(t, storetest.Misconfigured, log.option(), policy.EvenMisconfigured()))
 			for range 3 {
 				s.sendComplete()
 			}
 			if c.ran(t, 3); log.count(passes) != 1 {
 				t.Errorf("%s: %s", name, log.text.String())
 			}
-			full := serve(t, f, c.handle, build(t, storetest.Full, log.option(), policy.EvenMisconfigured()))
+			full := serve(t, c.handle, build(t, storetest.Full, log.option(), policy.EvenMisconfigured()))
 			full.sendComplete().denies(policy.ReducedCapacity)
 			c.ran(t, 3)
 		}
 	}},
-	{"bypasses of the store are logged once", func(t *testing.T, f Framework) {
+	{"bypasses of the store are logged once", func(t *rig) {
 		for name, build := range open {
 			var (
 				c   counter
 				log logbook
 			)
-			s := serve(t, f, c.handle, build(t, storetest.Down, log.option()))
+			s := serve(t, c.handle, build(t, storetest.Down, log.option()))
 			for range 3 {
 				if a := s.sendComplete(); a.status >= http.StatusBadRequest {
 					t.Errorf("%s: %d %s", name, a.status, a.body)

@@ -12,7 +12,6 @@ import (
 	"net/textproto"
 	"os"
 	"strings"
-	"testing"
 	"time"
 )
 
@@ -29,7 +28,7 @@ var passages = []passage{
 }
 
 // controller tests that a http.ResponseController, and a http.Flusher, reach the connection.
-func controller() (http.HandlerFunc, func(*testing.T, client) string) {
+func controller(t *rig) (http.HandlerFunc, func(client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			c := http.NewResponseController(w)
 			complain := func(what string, err error) {
@@ -45,19 +44,19 @@ func controller() (http.HandlerFunc, func(*testing.T, client) string) {
 				_, _ = io.WriteString(w, "no http.Flusher, ")
 			}
 			_, _ = io.WriteString(w, "done")
-		}, func(t *testing.T, c client) string {
+		}, func(c client) string {
 			return c.read(t, nil, keyHeader, "k")
 		}
 }
 
 // readDeadline sets a deadline for reading the body. The request has no idempotency key, since the
 // body of one with a key is read before the handler runs.
-func readDeadline() (http.HandlerFunc, func(*testing.T, client) string) {
+func readDeadline(t *rig) (http.HandlerFunc, func(client) string) {
 	return func(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(-time.Second))
 			_, err := io.ReadAll(r.Body)
 			_, _ = fmt.Fprint(w, "read: ", err != nil)
-		}, func(t *testing.T, c client) string {
+		}, func(c client) string {
 			body, write := io.Pipe()
 			defer write.Close() //nolint:errcheck // a pipe's never fails
 			defer context.AfterFunc(c.ctx, func() { _ = write.Close() })()
@@ -65,18 +64,18 @@ func readDeadline() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-func writeDeadline() (http.HandlerFunc, func(*testing.T, client) string) {
+func writeDeadline(t *rig) (http.HandlerFunc, func(client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Second))
 			_, _ = io.WriteString(w, "too late")
-		}, func(t *testing.T, c client) string {
+		}, func(c client) string {
 			return c.read(t, nil, keyHeader, "k")
 		}
 }
 
 // events sends server-sent events. The handler writes the next one when the client has received the
 // last.
-func events() (http.HandlerFunc, func(*testing.T, client) string) {
+func events(t *rig) (http.HandlerFunc, func(client) string) {
 	seen := make(chan struct{}, 3)
 	return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -85,11 +84,11 @@ func events() (http.HandlerFunc, func(*testing.T, client) string) {
 				_ = http.NewResponseController(w).Flush()
 				select {
 				case <-seen:
-				case <-time.After(patience):
+				case <-time.After(t.patience):
 					return
 				}
 			}
-		}, func(t *testing.T, c client) string {
+		}, func(c client) string {
 			resp, err := c.post(t, nil, keyHeader, "k")
 			if err != nil {
 				return "no answer"
@@ -106,12 +105,12 @@ func events() (http.HandlerFunc, func(*testing.T, client) string) {
 		}
 }
 
-func earlyHints() (http.HandlerFunc, func(*testing.T, client) string) {
+func earlyHints(t *rig) (http.HandlerFunc, func(client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Link", "</style.css>")
 			w.WriteHeader(http.StatusEarlyHints)
 			_, _ = io.WriteString(w, "body")
-		}, func(t *testing.T, c client) string {
+		}, func(c client) string {
 			var hints []string
 			c.ctx = httptrace.WithClientTrace(c.ctx, &httptrace.ClientTrace{
 				Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
@@ -129,14 +128,14 @@ func earlyHints() (http.HandlerFunc, func(*testing.T, client) string) {
 
 // trailers are announced, or have the trailer prefix. A field that is set after the header is
 // neither.
-func trailers() (http.HandlerFunc, func(*testing.T, client) string) {
+func trailers(t *rig) (http.HandlerFunc, func(client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "X-Sum")
 			_, _ = io.WriteString(w, "body")
 			w.Header().Set("X-Sum", "4")
 			w.Header().Set(http.TrailerPrefix+"X-Late", "yes")
 			w.Header().Set("X-Too-Late", ", and what was set too late")
-		}, func(t *testing.T, c client) string {
+		}, func(c client) string {
 			resp, err := c.post(t, nil, keyHeader, "k")
 			if err != nil {
 				return "no answer"
@@ -149,7 +148,7 @@ func trailers() (http.HandlerFunc, func(*testing.T, client) string) {
 
 // formFiles tests that the server removes temporary files although a copy of its request parsed the
 // form. Chi and gorilla/mux copy the request, and do not remove its files.
-func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
+func formFiles(t *rig) (http.HandlerFunc, func(client) string) {
 	return func(w http.ResponseWriter, r *http.Request) {
 			if err := r.ParseMultipartForm(0); err != nil {
 				panic(err)
@@ -160,8 +159,7 @@ func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 			}
 			defer file.Close() //nolint:errcheck // it was read from only
 			_, _ = io.WriteString(w, file.(*os.File).Name())
-		}, func(t *testing.T, c client) string {
-			t.Setenv("TMPDIR", t.TempDir())
+		}, func(c client) string {
 			var form bytes.Buffer
 			writer := multipart.NewWriter(&form)
 			part := must(writer.CreateFormFile("upload", "a.txt"))
@@ -177,13 +175,14 @@ func formFiles() (http.HandlerFunc, func(*testing.T, client) string) {
 			case os.IsNotExist(err):
 				return "removed"
 			default:
+				_ = os.Remove(name)
 				return "left"
 			}
 		}
 }
 
 // takeover uses another protocol on the connection.
-func takeover() (http.HandlerFunc, func(*testing.T, client) string) {
+func takeover(t *rig) (http.HandlerFunc, func(client) string) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 			conn, rw, err := w.(http.Hijacker).Hijack()
 			if err != nil {
@@ -195,7 +194,7 @@ func takeover() (http.HandlerFunc, func(*testing.T, client) string) {
 			line, _ := rw.ReadString('\n')
 			_, _ = rw.WriteString("received " + line)
 			_ = rw.Flush()
-		}, func(t *testing.T, c client) string {
+		}, func(c client) string {
 			resp, err := c.post(t, nil, keyHeader, "k", "Connection", "Upgrade", "Upgrade", "echo")
 			if err != nil {
 				return "no answer"

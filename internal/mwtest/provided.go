@@ -3,7 +3,6 @@ package mwtest
 import (
 	"net/http"
 	"strings"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -12,27 +11,27 @@ import (
 )
 
 // everyPolicy builds the middleware of a policy on a store that is down, and fails open.
-var everyPolicy = map[string]func(t *testing.T, by Key, log policy.Option) Middleware{
-	"ratelimit": func(t *testing.T, by Key, log policy.Option) Middleware {
+var everyPolicy = map[string]func(t *rig, by Key, log policy.Option) Middleware{
+	"ratelimit": func(t *rig, by Key, log policy.Option) Middleware {
 		return RateLimit{Limiter: newLimiter(t, brokenStore(t), apiPlan), By: by, Options: []policy.RateLimitOption{policy.FailOpen(), log}}
 	},
-	"idempotency": func(t *testing.T, by Key, log policy.Option) Middleware {
+	"idempotency": func(t *rig, by Key, log policy.Option) Middleware {
 		return Idempotency{Guard: newGuard(t, brokenStore(t)), By: by, Options: []policy.IdempotencyOption{policy.RunUnprotected(), log}}
 	},
-	"exclusive": func(t *testing.T, by Key, log policy.Option) Middleware {
+	"exclusive": func(t *rig, by Key, log policy.Option) Middleware {
 		return Exclusive{Locker: newLocker(t, brokenStore(t)), By: by, Options: []policy.ExclusiveOption{policy.RunUnprotected(), log}}
 	},
-	"concurrency": func(t *testing.T, by Key, log policy.Option) Middleware {
+	"concurrency": func(t *rig, by Key, log policy.Option) Middleware {
 		return Concurrency{Semaphore: newSemaphore(t, brokenStore(t), 1), By: by, Options: []policy.ConcurrencyOption{policy.FailOpen(), log}}
 	},
-	"fenced": func(t *testing.T, by Key, log policy.Option) Middleware {
+	"fenced": func(t *rig, by Key, log policy.Option) Middleware {
 		c := newChecker(t)
 		c.fail(store.ErrUnavailable)
 		return Fenced{Checker: c, By: by, Options: []policy.FencedOption{policy.RunUnprotected(), log}}
 	},
 }
 
-func brokenStore(t *testing.T) *storetest.Faulty {
+func brokenStore(t *rig) *storetest.Faulty {
 	st := newStore(t)
 	st.Break(storetest.Any, storetest.Down)
 	return st
@@ -42,11 +41,11 @@ func brokenStore(t *testing.T) *storetest.Faulty {
 var providedRows = func() (rows []row) {
 	header := []string{keyHeader, "k", fence.Header, "1"}
 	for name, build := range everyPolicy {
-		rows = append(rows, row{name + ", what the application has to provide", func(t *testing.T, f Framework) {
+		rows = append(rows, row{name + ", what the application has to provide", func(t *rig) {
 			for missing, by := range map[string]Key{`"user"`: byUser, `"nothing"`: {Kind: ByID, Name: "nothing"}} {
 				var j Journal
 				var c counter
-				s := serve(t, f, c.handle, build(t, by, policy.Logger(j.Logger())))
+				s := serve(t, c.handle, build(t, by, policy.Logger(j.Logger())))
 				for range 3 {
 					s.send("1", "", header...).denies(policy.InternalError)
 				}
@@ -56,10 +55,10 @@ var providedRows = func() (rows []row) {
 					t.Errorf("logged %v, want once that %s is missing", logged, missing)
 				}
 			}
-		}}, row{name + ", what the client has to send", func(t *testing.T, f Framework) {
+		}}, row{name + ", what the client has to send", func(t *rig) {
 			var j Journal
 			var c counter
-			s := serve(t, f, c.handle, build(t, byHeader, policy.Logger(j.Logger())))
+			s := serve(t, c.handle, build(t, byHeader, policy.Logger(j.Logger())))
 			for range 3 {
 				s.send("1", "", header...).denies(policy.KeyMissing)
 			}

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -24,21 +23,21 @@ const markPrefix = "Lockkeeper-"
 type refusal struct {
 	name   string
 	status int
-	wire   func(t *testing.T, hooks Hooks) (m Middleware, let func())
+	wire   func(t *rig, hooks Hooks) (m Middleware, let func())
 }
 
 var refusals = []refusal{
-	{"exclusive", http.StatusConflict, func(t *testing.T, hooks Hooks) (Middleware, func()) {
+	{"exclusive", http.StatusConflict, func(t *rig, hooks Hooks) (Middleware, func()) {
 		l := newLocker(t, newStore(t))
 		lease := must(l.Lock(t.Context(), "1"))
 		return Exclusive{Locker: l, By: byID, Hooks: hooks}, func() { _ = lease.Unlock(t.Context()) }
 	}},
-	{"concurrency", http.StatusTooManyRequests, func(t *testing.T, hooks Hooks) (Middleware, func()) {
+	{"concurrency", http.StatusTooManyRequests, func(t *rig, hooks Hooks) (Middleware, func()) {
 		s := newSemaphore(t, newStore(t), 1)
 		permit := must(s.Acquire(t.Context(), "1"))
 		return Concurrency{Semaphore: s, By: byID, Hooks: hooks}, func() { _ = permit.Release(t.Context()) }
 	}},
-	{"ratelimit", http.StatusTooManyRequests, func(t *testing.T, hooks Hooks) (Middleware, func()) {
+	{"ratelimit", http.StatusTooManyRequests, func(t *rig, hooks Hooks) (Middleware, func()) {
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
 		must(l.Allow(t.Context(), "1"))
 		return RateLimit{Limiter: l, By: byID, Hooks: hooks}, func() { _ = l.Reset(t.Context(), "1") }
@@ -162,17 +161,17 @@ func swallowing(c *counter, share bool) func(http.Handler) http.Handler {
 }
 
 // inner is a guard behind another one.
-func inner(t *testing.T) *guard.Guard {
+func inner(t *rig) *guard.Guard {
 	t.Helper()
 	return must(guard.New(newStore(t), "inner"))
 }
 
 // refusedRows are about refusals behind a guard.
 var refusedRows = []row{
-	{"a refusal of a part does not count for the request", func(t *testing.T, f Framework) {
+	{"a refusal of a part does not count for the request", func(t *rig) {
 		for _, refused := range refusals {
 			m, _ := refused.wire(t, Hooks{})
-			part := f.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
+			part := t.framework.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
 			for name, call := range map[string]func(ctx context.Context) int{
 				"called": func(ctx context.Context) int { return subrequest(ctx, part).Code },
 				"detached": func(ctx context.Context) int {
@@ -182,7 +181,7 @@ var refusedRows = []row{
 				},
 			} {
 				var charges counter
-				s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+				s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 					if status := call(r.Context()); status != refused.status {
 						t.Errorf("%s, %s: the part is answered with %d", refused.name, name, status)
 					}
@@ -195,19 +194,19 @@ var refusedRows = []row{
 			}
 		}
 	}},
-	{"a refusal is not kept, whatever wraps it", func(t *testing.T, f Framework) {
+	{"a refusal is not kept, whatever wraps it", func(t *rig) {
 		for _, between := range wrappers {
 			teapot := between.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
-			if serve(t, f, teapot.ServeHTTP).send("1", "").status != http.StatusTeapot {
+			if serve(t, teapot.ServeHTTP).send("1", "").status != http.StatusTeapot {
 				continue // a framework that takes early hints for the answer
 			}
 			for _, refused := range refusals {
 				for _, hooks := range []Hooks{{}, {Deny: onDenial}} {
 					var c counter
 					m, let := refused.wire(t, hooks)
-					handler := between.wrap(f.Serve(c.handle, m)).ServeHTTP
+					handler := between.wrap(t.framework.Serve(c.handle, m)).ServeHTTP
 					store := newStore(t)
-					s := serve(t, f, handler, Idempotency{Guard: newGuard(t, store), By: byUser}, Idempotency{Guard: inner(t), By: byUser})
+					s := serve(t, handler, Idempotency{Guard: newGuard(t, store), By: byUser}, Idempotency{Guard: inner(t), By: byUser})
 					status := refused.status
 					if hooks.Deny != nil {
 						status = http.StatusTeapot
@@ -227,14 +226,14 @@ var refusedRows = []row{
 			}
 		}
 	}},
-	{"a swallowed refusal does not count", func(t *testing.T, f Framework) {
+	{"a swallowed refusal does not count", func(t *rig) {
 		for _, refused := range refusals {
 			for _, share := range []bool{false, true} {
 				for _, hooks := range []Hooks{{}, {Deny: onDenial}} {
 					var charges counter
 					m, _ := refused.wire(t, hooks)
-					part := f.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
-					s := orders(t, f, swallowing(&charges, share)(part).ServeHTTP)
+					part := t.framework.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
+					s := orders(t, swallowing(&charges, share)(part).ServeHTTP)
 					for range 3 {
 						s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
 					}
@@ -243,16 +242,16 @@ var refusedRows = []row{
 			}
 		}
 	}},
-	{"a refusal on a hijacked connection is not kept", func(t *testing.T, f Framework) {
+	{"a refusal on a hijacked connection is not kept", func(t *rig) {
 		m, _ := refusals[0].wire(t, Hooks{})
-		part := f.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+		part := t.framework.Serve(func(http.ResponseWriter, *http.Request) { t.Error("the part runs") }, m)
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			part.ServeHTTP(w, r)
 			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil { // gin does not give it away
 				_ = conn.Close()
 			}
 		})
-		conn := must((&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://")))
+		conn := must((&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.URL, "http://")))
 		defer conn.Close() //nolint:errcheck // it has been read
 		_, _ = io.WriteString(conn, "POST "+Path+"1 HTTP/1.1\r\nHost: x\r\nX-User: u\r\nIdempotency-Key: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		raw, _ := io.ReadAll(conn)
@@ -260,10 +259,10 @@ var refusedRows = []row{
 			t.Errorf("the client gets %q", raw)
 		}
 	}},
-	{"a refusal of a part that panics does not count", func(t *testing.T, f Framework) {
+	{"a refusal of a part that panics does not count", func(t *rig) {
 		m, _ := refusals[0].wire(t, Hooks{})
-		part := f.Serve(func(http.ResponseWriter, *http.Request) {}, m)
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+		part := t.framework.Serve(func(http.ResponseWriter, *http.Request) {}, m)
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			part.ServeHTTP(&buffering{w: w}, r)
 			w.Header().Del("Content-Length")
 			panic(http.ErrAbortHandler)
@@ -273,12 +272,12 @@ var refusedRows = []row{
 		}
 		s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.OutcomeUnknown)
 	}},
-	{"a forged refusal header does not count", func(t *testing.T, f Framework) {
+	{"a forged refusal header does not count", func(t *rig) {
 		var charges counter
 		m, _ := refusals[0].wire(t, Hooks{})
-		part := f.Serve(func(http.ResponseWriter, *http.Request) {}, m)
+		part := t.framework.Serve(func(http.ResponseWriter, *http.Request) {}, m)
 		var seen http.Header
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			own := subrequest(r.Context(), part).Header()
 			if seen == nil { // the fields of a refusal of another attempt
 				seen = own

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -24,7 +23,7 @@ func EventID(r *http.Request) (string, error) {
 }
 
 // echoBody is a handler that reads the request's body and answers with the beginning of it.
-func echoBody(t *testing.T) (*counter, http.HandlerFunc) {
+func echoBody(t *rig) (*counter, http.HandlerFunc) {
 	c := &counter{}
 	return c, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -38,9 +37,9 @@ func echoBody(t *testing.T) (*counter, http.HandlerFunc) {
 
 // requestRows are about which requests are the same, and about the memory of their bodies.
 var requestRows = []row{
-	{"a corrected precondition runs under the same key", func(t *testing.T, f Framework) {
+	{"a corrected precondition runs under the same key", func(t *rig) {
 		var c counter
-		s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("If-Match") != `"v2"` {
 				w.WriteHeader(http.StatusPreconditionFailed)
 				return
@@ -53,17 +52,17 @@ var requestRows = []row{
 		}
 		c.ran(t, 1)
 	}},
-	{"another host is another request", func(t *testing.T, f Framework) {
+	{"another host is another request", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle)
+		s := orders(t, c.handle)
 		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "shop.example").is(http.StatusCreated, "run 1")
 		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "SHOP.example").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
 		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "other.example").denies(policy.KeyReused)
 		c.ran(t, 1)
 	}},
-	{"other preconditions are another request", func(t *testing.T, f Framework) {
+	{"other preconditions are another request", func(t *rig) {
 		var c counter
-		s := orders(t, f, c.handle)
+		s := orders(t, c.handle)
 		for name, values := range map[string][2]string{
 			"If-Match":            {`"v1"`, `"v2"`},
 			"If-None-Match":       {`"v1"`, "*"},
@@ -79,9 +78,9 @@ var requestRows = []row{
 		}
 		c.ran(t, 6)
 	}},
-	{"the application can define the fingerprint", func(t *testing.T, f Framework) {
+	{"the application can define the fingerprint", func(t *rig) {
 		c, handler := echoBody(t)
-		s := orders(t, f, handler, policy.Fingerprint(func(r *http.Request, body []byte) ([]byte, error) {
+		s := orders(t, handler, policy.Fingerprint(func(r *http.Request, body []byte) ([]byte, error) {
 			var order struct{ Amount int }
 			if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
 				return nil, err
@@ -101,9 +100,9 @@ var requestRows = []row{
 		s.send("1", "no JSON", "X-User", "u", keyHeader, "l").denies(policy.BodyUnreadable)
 		c.ran(t, 1)
 	}},
-	{"the key alone can identify the request", func(t *testing.T, f Framework) {
+	{"the key alone can identify the request", func(t *rig) {
 		c, handler := echoBody(t)
-		s := orders(t, f, handler, policy.KeyAlone())
+		s := orders(t, handler, policy.KeyAlone())
 		s.send("1", "body", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1").has("X-Body", "body")
 		s.send("1?more=1", "another body", "X-User", "u", keyHeader, "k", "Content-Type", "text/plain", "If-Match", `"v1"`).
 			is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true").has("X-Body", "body")
@@ -111,9 +110,9 @@ var requestRows = []row{
 		s.send("1", "body", "X-User", "u", keyHeader, "k", "Host", "other.example").denies(policy.KeyReused)
 		c.ran(t, 1)
 	}},
-	{"a key can come from another header", func(t *testing.T, f Framework) {
+	{"a key can come from another header", func(t *rig) {
 		c, handler := echoBody(t)
-		s := serve(t, f, handler, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: ByHeader, Name: "X-Event"}})
+		s := serve(t, handler, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: ByHeader, Name: "X-Event"}})
 		for n := range 2 {
 			s.send("1", "body", keyHeader, "k").is(http.StatusCreated, "run "+strconv.Itoa(n+1)).has("X-Body", "body").has("Idempotency-Replayed", "")
 		}
@@ -123,9 +122,9 @@ var requestRows = []row{
 		s.send("1", "body", "X-Event", "é").denies(policy.KeyMalformed)
 		c.ran(t, 3)
 	}},
-	{"a key can come from the body", func(t *testing.T, f Framework) {
+	{"a key can come from the body", func(t *rig) {
 		c, handler := echoBody(t)
-		s := serve(t, f, handler, Idempotency{
+		s := serve(t, handler, Idempotency{
 			Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: InBody},
 			Options: []policy.IdempotencyOption{policy.KeyAlone(), policy.Required(), policy.MaxBody(100)},
 		})
@@ -139,15 +138,15 @@ var requestRows = []row{
 		s.send("1", `{"event": "\n"}`).denies(policy.KeyMalformed)
 		c.ran(t, 2)
 	}},
-	{"a failing key function is an internal error", func(t *testing.T, f Framework) {
+	{"a failing key function is an internal error", func(t *rig) {
 		var c counter
-		s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: Failing, Err: errKey}})
+		s := serve(t, c.handle, Idempotency{Guard: newGuard(t, newStore(t)), KeyFrom: Key{Kind: Failing, Err: errKey}})
 		s.send("1", "body", keyHeader, "k").denies(policy.InternalError)
 		c.ran(t, 0)
 	}},
-	{"unfinished bodies are limited in memory", func(t *testing.T, f Framework) {
+	{"unfinished bodies are limited in memory", func(t *rig) {
 		c, handler := echoBody(t)
-		s := orders(t, f, handler, policy.MaxBody(30_000), policy.MaxBodies(90_000))
+		s := orders(t, handler, policy.MaxBody(30_000), policy.MaxBodies(90_000))
 		slow := make([]net.Conn, 3)
 		for i := range slow {
 			slow[i] = s.slow(30_000, "slow"+strconv.Itoa(i))
@@ -188,9 +187,9 @@ var requestRows = []row{
 			t.Error("a request that was refused has run")
 		}
 	}},
-	{"announced bodies take no memory", func(t *testing.T, f Framework) {
+	{"announced bodies take no memory", func(t *rig) {
 		_, handler := echoBody(t)
-		s := orders(t, f, handler, policy.MaxBody(30_000), policy.MaxBodies(30_000))
+		s := orders(t, handler, policy.MaxBody(30_000), policy.MaxBodies(30_000))
 		for i := range 100 {
 			defer s.slow(30_000, "slow"+strconv.Itoa(i), "").Close() //nolint:errcheck // a test's
 		}
@@ -202,7 +201,7 @@ var requestRows = []row{
 // slow begins a request, and sends all but its last byte, or the given part of the body.
 func (s server) slow(size int, key string, part ...string) net.Conn {
 	s.t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -219,9 +218,9 @@ func (s server) slow(size int, key string, part ...string) net.Conn {
 }
 
 // eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t *rig, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); <-time.After(5 * time.Millisecond) {
+	for deadline := time.Now().Add(t.patience); !holds(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not so: " + what)
 		}

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -39,7 +38,7 @@ func use(r *http.Request, n int64) error {
 }
 
 // left returns what is left of the limits of the key a.
-func left(t *testing.T, l *tokenbucket.Limiter) string {
+func left(t *rig, l *tokenbucket.Limiter) string {
 	t.Helper()
 	var text []string
 	for _, s := range must(l.Peek(t.Context(), "a")).Limits() {
@@ -51,26 +50,24 @@ func left(t *testing.T, l *tokenbucket.Limiter) string {
 // settling is a server that is behind a limit, and is asked for what is left when it has answered.
 type settling struct {
 	server
-	http    *httptest.Server
 	limiter *tokenbucket.Limiter
 	running *sync.WaitGroup
 }
 
 // serveSettling starts a server behind a limit by X-Key.
-func serveSettling(t *testing.T, f Framework, l *tokenbucket.Limiter, limit RateLimit, handler http.HandlerFunc) settling {
+func serveSettling(t *rig, l *tokenbucket.Limiter, limit RateLimit, handler http.HandlerFunc) settling {
 	t.Helper()
 	limit.Limiter, limit.By = l, byHeader
 	s := settling{limiter: l, running: new(sync.WaitGroup)}
-	served := f.Serve(handler, limit)
-	s.http = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	served := t.framework.Serve(handler, limit)
+	s.server = server{t, httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.running.Add(1)
 		defer s.running.Done()
 		served.ServeHTTP(w, r)
-	}))
-	s.http.Config.ErrorLog = log.New(io.Discard, "", 0) // panics
-	s.http.Start()
-	t.Cleanup(s.http.Close)
-	s.server = server{t, s.http.URL}
+	}))}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // panics
+	s.Start()
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -100,7 +97,7 @@ func (s settling) post(leave bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
-	resp, err := posting(ctx, http.DefaultClient, s.url, "", "X-Key", "a", "X-Estimate", "300")
+	resp, err := posting(ctx, s.Client(), s.URL, "", "X-Key", "a", "X-Estimate", "300")
 	if err != nil {
 		return // the connection was cut
 	}
@@ -143,7 +140,7 @@ var costs = RateLimit{Costs: estimated}
 
 // settledRows are about requests that are settled when they have been answered.
 var settledRows = []row{
-	{"a request costs what its handler reports, however it ends", func(t *testing.T, f Framework) {
+	{"a request costs what its handler reports, however it ends", func(t *rig) {
 		for _, e := range ends {
 			for _, c := range []struct {
 				name string
@@ -156,7 +153,7 @@ var settledRows = []row{
 				{"no report", nil, "requests 9, tokens 700"},
 			} {
 				l := newLimiter(t, newStore(t), llmPlan)
-				s := serveSettling(t, f, l, costs, func(w http.ResponseWriter, r *http.Request) {
+				s := serveSettling(t, l, costs, func(w http.ResponseWriter, r *http.Request) {
 					for _, n := range c.used {
 						if err := use(r, n); err != nil {
 							t.Error(err)
@@ -171,9 +168,9 @@ var settledRows = []row{
 			}
 		}
 	}},
-	{"of many requests at once no more run than there is room for", func(t *testing.T, f Framework) {
-		g := newGate()
-		s := serveSettling(t, f, newLimiter(t, newStore(t), llmPlan), costs, g.handle)
+	{"of many requests at once no more run than there is room for", func(t *rig) {
+		g := newGate(t)
+		s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), costs, g.handle)
 		answers := s.sendingMany(100, "X-Key", "a", "X-Estimate", "200")
 		for range 95 {
 			(<-answers).denies(policy.QuotaExceeded)
@@ -184,28 +181,28 @@ var settledRows = []row{
 		}
 		s.leaves("requests 5, tokens 0")
 	}},
-	{"a cost that is denied is charged of no limit", func(t *testing.T, f Framework) {
+	{"a cost that is denied is charged of no limit", func(t *rig) {
 		var c counter
-		s := serveSettling(t, f, newLimiter(t, newStore(t), llmPlan), costs, c.handle)
+		s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), costs, c.handle)
 		s.send("1", "", "X-Key", "a", "X-Estimate", "800").is(http.StatusCreated, "run 1")
 		if a := s.send("1", "", "X-Key", "a", "X-Estimate", "300").denies(policy.QuotaExceeded); !strings.Contains(a.body, `["tokens"]`) {
 			t.Errorf("denied with %s", a.body)
 		}
 		s.leaves("requests 9, tokens 200")
 	}},
-	{"an estimate above the burst is reduced", func(t *testing.T, f Framework) {
-		s := serveSettling(t, f, newLimiter(t, newStore(t), llmPlan), costs, func(w http.ResponseWriter, r *http.Request) {
+	{"an estimate above the burst is reduced", func(t *rig) {
+		s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), costs, func(w http.ResponseWriter, r *http.Request) {
 			_ = use(r, 100)
 			_, _ = io.WriteString(w, "done")
 		})
 		s.send("1", "", "X-Key", "a", "X-Estimate", "5000").is(http.StatusOK, "done")
 		s.leaves("requests 9, tokens 900")
 	}},
-	{"what is used beyond the overdraft is reported", func(t *testing.T, f Framework) {
+	{"what is used beyond the overdraft is reported", func(t *rig) {
 		var r reports
 		limit := costs
 		limit.Hooks = r.hooks()
-		s := serveSettling(t, f, newLimiter(t, newStore(t), llmPlan), limit, func(_ http.ResponseWriter, r *http.Request) { _ = use(r, 3000) })
+		s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), limit, func(_ http.ResponseWriter, r *http.Request) { _ = use(r, 3000) })
 		s.send("1", "", "X-Key", "a", "X-Estimate", "100").is(http.StatusOK, "")
 		s.leaves("requests 9, tokens 0")
 		r.are(t, tokenbucket.ErrOverdraft)
@@ -213,11 +210,11 @@ var settledRows = []row{
 			t.Errorf("Retry-After is %s s", a.header.Get("Retry-After"))
 		}
 	}},
-	{"a cost that no limit can charge is the server's fault", func(t *testing.T, f Framework) {
+	{"a cost that no limit can charge is the server's fault", func(t *rig) {
 		var log logbook
 		var c counter
 		for i, cost := range []tokenbucket.Cost{{"tokens": -1}, {"requests": 1, "images": 1}} {
-			s := serveSettling(t, f, newLimiter(t, newStore(t), llmPlan), RateLimit{
+			s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), RateLimit{
 				Costs:   func(*http.Request) tokenbucket.Cost { return cost },
 				Options: []policy.RateLimitOption{policy.FailOpen(), log.option()},
 			}, c.handle)
@@ -231,13 +228,13 @@ var settledRows = []row{
 		}
 		c.ran(t, 0)
 	}},
-	{"a settlement that fails is reported, and leaves the estimate", func(t *testing.T, f Framework) {
+	{"a settlement that fails is reported, and leaves the estimate", func(t *rig) {
 		for fault, want := range map[storetest.Fault]string{storetest.Down: "requests 9, tokens 700", storetest.LostReply: "requests 9, tokens 990"} {
 			var r reports
 			st := newStore(t)
 			limit := costs
 			limit.Hooks = r.hooks()
-			s := serveSettling(t, f, newLimiter(t, st, llmPlan), limit, func(w http.ResponseWriter, r *http.Request) {
+			s := serveSettling(t, newLimiter(t, st, llmPlan), limit, func(w http.ResponseWriter, r *http.Request) {
 				_ = use(r, 10)
 				_, _ = io.WriteString(w, "done")
 			})
@@ -250,9 +247,9 @@ var settledRows = []row{
 			}
 		}
 	}},
-	{"a reservation ends with its request", func(t *testing.T, f Framework) {
+	{"a reservation ends with its request", func(t *rig) {
 		kept := make(chan *tokenbucket.Reservation, 1)
-		s := serveSettling(t, f, newLimiter(t, newStore(t), llmPlan), costs, func(_ http.ResponseWriter, r *http.Request) {
+		s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), costs, func(_ http.ResponseWriter, r *http.Request) {
 			reservation, _ := tokenbucket.FromContext(r.Context())
 			kept <- reservation
 		})
@@ -270,10 +267,10 @@ var settledRows = []row{
 		}
 		s.leaves("requests 9, tokens 700")
 	}},
-	{"a request that passes without the store has no reservation", func(t *testing.T, f Framework) {
+	{"a request that passes without the store has no reservation", func(t *rig) {
 		st := newStore(t)
 		limit := RateLimit{Costs: estimated, Options: []policy.RateLimitOption{policy.FailOpen(), policy.StatusHeaders()}}
-		s := serveSettling(t, f, newLimiter(t, st, llmPlan), limit, func(w http.ResponseWriter, r *http.Request) {
+		s := serveSettling(t, newLimiter(t, st, llmPlan), limit, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, use(r, 10))
 		})
 		st.Break(storetest.TakeTokens, storetest.Down)
@@ -281,9 +278,9 @@ var settledRows = []row{
 		st.Mend(storetest.Any)
 		s.leaves("requests 10, tokens 1000")
 	}},
-	{"a shadow of costs charges, and denies nobody", func(t *testing.T, f Framework) {
+	{"a shadow of costs charges, and denies nobody", func(t *rig) {
 		limit := RateLimit{Costs: estimated, Options: []policy.RateLimitOption{policy.Shadow()}}
-		s := serveSettling(t, f, newLimiter(t, newStore(t), llmPlan), limit, func(w http.ResponseWriter, r *http.Request) {
+		s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), limit, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, use(r, 600))
 		})
 		for _, want := range []string{"<nil>", "<nil>", "there is no reservation"} { // 600 of 1000, and 600 of 400 by an overdraft
@@ -291,11 +288,11 @@ var settledRows = []row{
 		}
 		s.leaves("requests 8, tokens 0")
 	}},
-	{"a limit of attempts does not hide the costs of an outer one", func(t *testing.T, f Framework) {
+	{"a limit of attempts does not hide the costs of an outer one", func(t *rig) {
 		st := newStore(t)
 		outer := newLimiter(t, st, llmPlan)
 		attempts := must(tokenbucket.New(st, "attempts", tokenbucket.PerDay(2)))
-		s := serve(t, f, func(_ http.ResponseWriter, r *http.Request) {
+		s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 			if err := use(r, 10); err != nil {
 				t.Error(err)
 			}

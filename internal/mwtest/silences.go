@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -28,7 +27,7 @@ func (s silent) AcquireLease(context.Context, store.LeaseRequest) (store.LeaseRe
 
 // allAtOnce sends n concurrent requests for the same key, and returns how many had each status, and
 // how many bypassed the store.
-func allAtOnce(t *testing.T, h http.Handler, n int) (statuses map[int]int, bypassed int) {
+func allAtOnce(t *rig, h http.Handler, n int) (statuses map[int]int, bypassed int) {
 	t.Helper()
 	var (
 		wg sync.WaitGroup
@@ -54,10 +53,10 @@ func allAtOnce(t *testing.T, h http.Handler, n int) (statuses map[int]int, bypas
 const silenceSize = 4000
 
 // silenceRow is a row about concurrent requests for a key while the store does not reply.
-func silenceRow(name string, status int, build func(*testing.T, store.Store) Middleware) row {
-	return row{name, func(t *testing.T, f Framework) {
+func silenceRow(name string, status int, build func(*rig, store.Store) Middleware) row {
+	return row{name, func(t *rig) {
 		var ran atomic.Int64
-		h := f.Serve(func(w http.ResponseWriter, _ *http.Request) {
+		h := t.framework.Serve(func(w http.ResponseWriter, _ *http.Request) {
 			ran.Add(1)
 			w.WriteHeader(http.StatusCreated)
 		}, build(t, silent{newStore(t)}))
@@ -75,27 +74,27 @@ func silenceRow(name string, status int, build func(*testing.T, store.Store) Mid
 // of them is answered that others hold it.
 var silenceRows = []row{
 	silenceRow("concurrent requests for a lock while the store does not reply", http.StatusServiceUnavailable,
-		func(t *testing.T, st store.Store) Middleware {
+		func(t *rig, st store.Store) Middleware {
 			return Exclusive{Locker: newLocker(t, st), By: byID}
 		}),
 	silenceRow("concurrent waiters for a lock while the store does not reply", http.StatusServiceUnavailable,
-		func(t *testing.T, st store.Store) Middleware {
+		func(t *rig, st store.Store) Middleware {
 			return Exclusive{Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.Wait(5 * time.Millisecond)}}
 		}),
 	silenceRow("concurrent requests run unprotected while the store of a lock does not reply", http.StatusCreated,
-		func(t *testing.T, st store.Store) Middleware {
+		func(t *rig, st store.Store) Middleware {
 			return Exclusive{Locker: newLocker(t, st), By: byID, Options: []policy.ExclusiveOption{policy.RunUnprotected()}}
 		}),
 	silenceRow("concurrent requests for a permit while the store does not reply", http.StatusServiceUnavailable,
-		func(t *testing.T, st store.Store) Middleware {
+		func(t *rig, st store.Store) Middleware {
 			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID}
 		}),
 	silenceRow("concurrent waiters for a permit while the store does not reply", http.StatusServiceUnavailable,
-		func(t *testing.T, st store.Store) Middleware {
+		func(t *rig, st store.Store) Middleware {
 			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID, Options: []policy.ConcurrencyOption{policy.Wait(5 * time.Millisecond)}}
 		}),
 	silenceRow("concurrent requests pass while the store of a semaphore does not reply", http.StatusCreated,
-		func(t *testing.T, st store.Store) Middleware {
+		func(t *rig, st store.Store) Middleware {
 			return Concurrency{Semaphore: newSemaphore(t, st, 1), By: byID, Options: []policy.ConcurrencyOption{policy.FailOpen()}}
 		}),
 }

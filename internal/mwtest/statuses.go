@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -39,7 +38,7 @@ var endings = []struct {
 }
 
 // answering answers with the status in the request, and counts its runs.
-func answering(t *testing.T, c *counter) http.HandlerFunc {
+func answering(t *rig, c *counter) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		attempt, ok := guard.FromContext(r.Context())
 		if r.Header.Get("X-Clean") != "" && ok {
@@ -61,12 +60,12 @@ func answering(t *testing.T, c *counter) http.HandlerFunc {
 
 // statusRows are about which answers are kept.
 var statusRows = []row{
-	{"answers are kept as documented", func(t *testing.T, f Framework) {
+	{"answers are kept as documented", func(t *rig) {
 		var c counter
 		methods := policy.Methods(http.MethodPost, http.MethodGet)
 		options := []policy.IdempotencyOption{methods}
-		beginsDirty := serve(t, f, answering(t, &c), Idempotency{Guard: newGuard(t, newStore(t)), Options: options})
-		reruns := serve(t, f, answering(t, &c), Idempotency{Guard: newGuard(t, newStore(t), guard.WithRerun()), Options: options})
+		beginsDirty := serve(t, answering(t, &c), Idempotency{Guard: newGuard(t, newStore(t)), Options: options})
+		reruns := serve(t, answering(t, &c), Idempotency{Guard: newGuard(t, newStore(t), guard.WithRerun()), Options: options})
 		for _, e := range endings {
 			for _, status := range e.statuses {
 				for name, send := range map[string]func(method string, header ...string) answer{
@@ -102,9 +101,9 @@ var statusRows = []row{
 			}
 		}
 	}},
-	{"the application can choose which answers are kept", func(t *testing.T, f Framework) {
+	{"the application can choose which answers are kept", func(t *rig) {
 		var c counter
-		s := orders(t, f, answering(t, &c), policy.KeepStatus(206, 401), policy.ReleaseStatus(200, 409))
+		s := orders(t, answering(t, &c), policy.KeepStatus(206, 401), policy.ReleaseStatus(200, 409))
 		for status, runs := range map[string]int{"206": 1, "401": 1, "200": 3, "409": 3} {
 			before := c.runs
 			for range 3 {
@@ -115,12 +114,12 @@ var statusRows = []row{
 			}
 		}
 	}},
-	{"a timeout middleware answers while the handler still runs", func(t *testing.T, f Framework) {
+	{"a timeout middleware answers while the handler still runs", func(t *rig) {
 		for _, status := range []int{http.StatusRequestTimeout, http.StatusForbidden, http.StatusConflict, http.StatusServiceUnavailable} {
-			g := newGate()
+			g := newGate(t)
 			var effects counter
 			var running sync.WaitGroup
-			s := orders(t, f, func(w http.ResponseWriter, r *http.Request) {
+			s := orders(t, func(w http.ResponseWriter, r *http.Request) {
 				late := r.Clone(r.Context())
 				running.Go(func() {
 					effects.handle(httptest.NewRecorder(), late)
@@ -141,11 +140,11 @@ var statusRows = []row{
 			effects.ran(t, 1)
 		}
 	}},
-	{"a busy answer of a clean attempt is retried", func(t *testing.T, f Framework) {
+	{"a busy answer of a clean attempt is retried", func(t *rig) {
 		store := newStore(t)
 		var c counter
 		shed := answering(t, &c)
-		s := serve(t, f, func(w http.ResponseWriter, r *http.Request) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			attempt, _ := guard.FromContext(r.Context())
 			if r.Header.Get("X-Fails") != "" {
 				if err := attempt.MarkClean(r.Context()); err != nil {
@@ -175,7 +174,7 @@ var statusRows = []row{
 			}
 		}
 	}},
-	{"an unconfirmed answer is marked if configured", func(t *testing.T, f Framework) {
+	{"an unconfirmed answer is marked if configured", func(t *rig) {
 		for _, marked := range []bool{false, true} {
 			store := newStore(t)
 			var c counter
@@ -184,12 +183,12 @@ var statusRows = []row{
 			if marked {
 				options, want = append(options, policy.StatusHeaders()), "unconfirmed"
 			}
-			s := serve(t, f, c.handle, Idempotency{Guard: newGuard(t, store), By: byUser, Options: options})
+			s := serve(t, c.handle, Idempotency{Guard: newGuard(t, store), By: byUser, Options: options})
 			s.send("1", "", "X-User", "u", keyHeader, "confirmed").is(http.StatusCreated, "run 1").has("Idempotency-Status", "")
 			store.Break(storetest.SettleOperation, storetest.Down)
 			s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 2").has("Idempotency-Status", want)
 			store.Mend(storetest.Any)
-			for deadline := time.Now().Add(patience); ; {
+			for deadline := time.Now().Add(t.patience); ; <-time.After(time.Millisecond) {
 				a := s.send("1", "", "X-User", "u", keyHeader, "k")
 				if a.status == http.StatusCreated {
 					a.is(http.StatusCreated, "run 2").has("Idempotency-Replayed", "true").has("Idempotency-Status", "")

@@ -33,27 +33,27 @@ type Span struct {
 // RunTraced runs the rows about the server's span, which tracing middleware makes.
 func RunTraced(t *testing.T, f Traced) {
 	for _, r := range tracedRows {
-		t.Run(r.name, func(t *testing.T) { r.test(t, f) })
+		newRig(t, nil, inMemory).Run(r.name, func(t *rig) { r.test(t, f) })
 	}
 }
 
 // tracedRows are about the server's span. A denial is not an error; a failure to decide is one.
 var tracedRows = []struct {
 	name string
-	test func(*testing.T, Traced)
+	test func(*rig, Traced)
 }{
-	{"an allowed request has no error", func(t *testing.T, f Traced) {
+	{"an allowed request has no error", func(t *rig, f Traced) {
 		s := serveTraced(t, f, passing(t)...)
 		s.send(keyHeader, "k").is(http.StatusOK, "hello")
 		s.spanSays(http.StatusOK, codes.Unset)
 	}},
-	{"a request over the limit is denied", func(t *testing.T, f Traced) {
+	{"a request over the limit is denied", func(t *rig, f Traced) {
 		s := serveTraced(t, f, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), By: byID})
 		s.send().is(http.StatusOK, "hello")
 		s.send().denies(policy.QuotaExceeded)
 		s.spanSays(http.StatusTooManyRequests, codes.Unset)
 	}},
-	{"a shadow's denial and its failure are no errors", func(t *testing.T, f Traced) {
+	{"a shadow's denial and its failure are no errors", func(t *rig, f Traced) {
 		st := newStore(t)
 		s := serveTraced(t, f, RateLimit{
 			Limiter: newLimiter(t, st, tokenbucket.PerMinute(1)), By: byID, Options: []policy.RateLimitOption{policy.Shadow()},
@@ -65,21 +65,21 @@ var tracedRows = []struct {
 		s.send().is(http.StatusOK, "hello")
 		s.spanSays(http.StatusOK, codes.Unset)
 	}},
-	{"locked", func(t *testing.T, f Traced) {
+	{"locked", func(t *rig, f Traced) {
 		l := newLocker(t, newStore(t))
 		must(l.TryLock(t.Context(), "1"))
 		s := serveTraced(t, f, Exclusive{Locker: l, By: byID})
 		s.send().denies(policy.Locked)
 		s.spanSays(http.StatusConflict, codes.Unset)
 	}},
-	{"a request over the capacity has no error", func(t *testing.T, f Traced) {
+	{"a request over the capacity has no error", func(t *rig, f Traced) {
 		sem := newSemaphore(t, newStore(t), 1)
 		must(sem.TryAcquire(t.Context(), "1"))
 		s := serveTraced(t, f, Concurrency{Semaphore: sem, By: byID})
 		s.send().denies(policy.TooManyAtOnce)
 		s.spanSays(http.StatusTooManyRequests, codes.Unset)
 	}},
-	{"a malformed or reused idempotency key has no error", func(t *testing.T, f Traced) {
+	{"a malformed or reused idempotency key has no error", func(t *rig, f Traced) {
 		s := serveTraced(t, f, Idempotency{Guard: newGuard(t, newStore(t))})
 		s.send(keyHeader, "").denies(policy.KeyMalformed)
 		s.spanSays(http.StatusBadRequest, codes.Unset)
@@ -87,7 +87,7 @@ var tracedRows = []struct {
 		s.send(keyHeader, "k", "Content-Type", "text/plain").denies(policy.KeyReused)
 		s.spanSays(http.StatusUnprocessableEntity, codes.Unset)
 	}},
-	{"a missing key is allowed unless required", func(t *testing.T, f Traced) {
+	{"a missing key is allowed unless required", func(t *rig, f Traced) {
 		store := newStore(t)
 		for _, m := range []Middleware{
 			RateLimit{Limiter: newLimiter(t, store, apiPlan), By: byHeader},
@@ -100,7 +100,7 @@ var tracedRows = []struct {
 			s.spanSays(http.StatusBadRequest, codes.Unset)
 		}
 	}},
-	{"an unavailable store refuses requests", func(t *testing.T, f Traced) {
+	{"an unavailable store refuses requests", func(t *rig, f Traced) {
 		store := newStore(t)
 		store.Break(storetest.Any, storetest.Down)
 		for _, m := range []Middleware{
@@ -114,7 +114,7 @@ var tracedRows = []struct {
 			s.spanSays(http.StatusServiceUnavailable, codes.Error)
 		}
 	}},
-	{"a late request is no error of the server", func(t *testing.T, f Traced) {
+	{"a late request is no error of the server", func(t *rig, f Traced) {
 		c := newChecker(t)
 		s := serveTraced(t, f, Fenced{Checker: c, By: byID})
 		s.send(fence.Header, "2").is(http.StatusOK, "hello")
@@ -131,12 +131,12 @@ var tracedRows = []struct {
 
 // traced is a server and its last span.
 type traced struct {
-	t       *testing.T
+	t       *rig
 	handler http.Handler
 	last    func() (Span, bool)
 }
 
-func serveTraced(t *testing.T, f Traced, middleware ...Middleware) traced {
+func serveTraced(t *rig, f Traced, middleware ...Middleware) traced {
 	t.Helper()
 	handler, last := f.ServeTraced(hello, middleware...)
 	return traced{t, handler, last}

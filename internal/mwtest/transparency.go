@@ -22,15 +22,15 @@ type passage struct {
 	// http1 is set for features that HTTP/2 does not have.
 	http1 bool
 	// begin returns a handler, and a client function that returns its result.
-	begin func() (http.HandlerFunc, func(*testing.T, client) string)
+	begin func(*rig) (http.HandlerFunc, func(client) string)
 }
 
 // RunThrough tests that a handler which takes over its connection works behind each middleware. See
 // is the client; it returns what it sees, which is want with net/http.
 func RunThrough(t *testing.T, f Framework, want string, handler http.HandlerFunc, see func(ctx context.Context, c *http.Client, url string) string) {
-	passage{want: want, http1: true, begin: func() (http.HandlerFunc, func(*testing.T, client) string) {
-		return handler, func(_ *testing.T, c client) string { return see(c.ctx, c.server.Client(), c.url()) }
-	}}.row().test(t, f)
+	passage{want: want, http1: true, begin: func(*rig) (http.HandlerFunc, func(client) string) {
+		return handler, func(c client) string { return see(c.ctx, c.server.Client(), c.url()) }
+	}}.row().test(newRig(t, f, inMemory))
 }
 
 func throughRows() []row {
@@ -43,15 +43,15 @@ func throughRows() []row {
 
 // row tests the passage through each middleware, and through all of them.
 func (p passage) row() row {
-	return row{p.name, func(t *testing.T, f Framework) {
+	return row{p.name, func(t *rig) {
 		for _, version := range p.versions() {
-			bare := p.seen(t, f, version)
+			bare := p.seen(t, version)
 			if bare != p.want {
 				t.Logf("%s, without middleware: %q", version, bare)
 			}
 			for _, c := range chains(t) {
-				t.Run(c.name+" "+version, func(t *testing.T) {
-					if got := p.seen(t, f, version, c.middleware...); got != p.want && got != bare {
+				t.Run(c.name+" "+version, func(t *rig) {
+					if got := p.seen(t, version, c.middleware...); got != p.want && got != bare {
 						t.Errorf("%q; without middleware it is %q, and of net/http %q", got, bare, p.want)
 					}
 				})
@@ -68,10 +68,10 @@ func (p passage) versions() []string {
 }
 
 // seen returns the result of a client of the handler behind the middleware.
-func (p passage) seen(t *testing.T, f Framework, version string, middleware ...Middleware) string {
+func (p passage) seen(t *rig, version string, middleware ...Middleware) string {
 	t.Helper()
-	handler, see := p.begin()
-	served := f.Serve(handler, middleware...)
+	handler, see := p.begin(t)
+	served := t.framework.Serve(handler, middleware...)
 	var running sync.WaitGroup
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		running.Add(1)
@@ -82,9 +82,9 @@ func (p passage) seen(t *testing.T, f Framework, version string, middleware ...M
 	server.StartTLS()
 	defer running.Wait() // the server does not, for a connection that the handler has taken over
 	defer server.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), t.patience)
 	defer cancel()
-	return see(t, client{ctx, server})
+	return see(client{ctx, server})
 }
 
 // chain is a chain of middleware that allows every request.
@@ -93,7 +93,7 @@ type chain struct {
 	middleware []Middleware
 }
 
-func chains(t *testing.T) []chain {
+func chains(t *rig) []chain {
 	t.Helper()
 	alone := passing(t)
 	return []chain{
@@ -107,7 +107,7 @@ func chains(t *testing.T) []chain {
 	}
 }
 
-func passing(t *testing.T) []Middleware {
+func passing(t *rig) []Middleware {
 	t.Helper()
 	store := newStore(t)
 	methods := policy.Methods(http.MethodGet, http.MethodPost)
@@ -121,7 +121,7 @@ func passing(t *testing.T) []Middleware {
 }
 
 // settlingLimit is a limit that observes answers.
-func settlingLimit(t *testing.T) Middleware {
+func settlingLimit(t *rig) Middleware {
 	t.Helper()
 	return RateLimit{
 		Limiter: newLimiter(t, newStore(t), tokenbucket.PerMinute(1000)), By: Key{Kind: Global},
@@ -141,7 +141,7 @@ func (c client) url() string { return c.server.URL + Path + "1" }
 
 // post sends a request with header fields: name, value, name, value. The caller closes the answer's
 // body.
-func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Response, error) {
+func (c client) post(t *rig, body io.Reader, header ...string) (*http.Response, error) {
 	t.Helper()
 	req := must(http.NewRequestWithContext(c.ctx, http.MethodPost, c.url(), body))
 	for i := 0; i < len(header); i += 2 {
@@ -155,7 +155,7 @@ func (c client) post(t *testing.T, body io.Reader, header ...string) (*http.Resp
 }
 
 // read returns the body of an answer to such a request, or the error.
-func (c client) read(t *testing.T, body io.Reader, header ...string) string {
+func (c client) read(t *rig, body io.Reader, header ...string) string {
 	t.Helper()
 	resp, err := c.post(t, body, header...)
 	if err != nil {

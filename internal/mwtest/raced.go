@@ -1,5 +1,0 @@
-//go:build race
-
-package mwtest
-
-const raced = true
