@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,24 @@ func TestExpectationsAreThoseOfNetHTTP(t *testing.T) {
 		for _, version := range p.versions() {
 			if got := p.seen(newRig(t, bare{}, inMemory), version); got != p.want {
 				t.Errorf("%s, %s: %q", p.name, version, got)
+			}
+		}
+	}
+}
+
+// Seconds that are to come may be less by those that have passed, and by no more.
+func TestSecondsThatPass(t *testing.T) {
+	const want = `"api";r=1;t=~60`
+	for passed, least := range map[time.Duration]int{0: 60, 700 * time.Millisecond: 60, 3 * time.Second: 57} {
+		a := answer{t: &rig{T: t, began: time.Now().Add(-passed)}}
+		for _, n := range []int{least, 60} {
+			if got := `"api";r=1;t=` + strconv.Itoa(n); !a.matches(got, want) {
+				t.Errorf("after %v, %s is not %s", passed, got, want)
+			}
+		}
+		for _, got := range []string{`"api";r=1;t=61`, `"api";r=1;t=` + strconv.Itoa(least-10), `"api";r=0;t=60`, `"api";r=1;t=60s`, `"api";r=1;t=`} {
+			if a.matches(got, want) {
+				t.Errorf("after %v, %s is %s", passed, got, want)
 			}
 		}
 	}
