@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // client is a process with a locker, and a pool for its own data.
@@ -60,8 +61,9 @@ func (c *client) begin(options pgx.TxOptions) pgx.Tx {
 
 // TestBind has a holder write beyond the end of its lease, as one does that was paused.
 func TestBind(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
-	a := newClient(t, dsn, bindable, lock.WithTTL(300*time.Millisecond), lock.WithoutRenewal())
+	a := newClient(t, dsn, bindable, lock.WithTTL(testpace.Scale(2*time.Second)), lock.WithoutRenewal())
 	b := newClient(t, dsn, bindable)
 	held := a.lock()
 	tx := a.begin(pgx.TxOptions{})
@@ -70,10 +72,8 @@ func TestBind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(400 * time.Millisecond)
-	if held.Context().Err() == nil {
-		t.Fatal("the lease has not ended")
-	}
+	<-held.Context().Done()
+	time.Sleep(100 * time.Millisecond) // beyond its end
 	if _, err := b.locker.TryLock(t.Context(), "alice"); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Fatalf("TryLock beside a bound transaction: %v", err)
 	}
@@ -110,7 +110,7 @@ func TestBind(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	if took := time.Since(since); took > 3*time.Second {
+	if took := time.Since(since); took > patience {
 		t.Errorf("the next one had the lock %v after the commit", took)
 	}
 	if err := Bind(t.Context(), a.begin(pgx.TxOptions{}), held); !errors.Is(err, lock.ErrExpired) {
@@ -125,6 +125,7 @@ func TestBind(t *testing.T) {
 
 // TestBindLost has a holder that does not know that it has lost the lock.
 func TestBindLost(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	a, b := newClient(t, dsn, bindable, lock.WithTTL(time.Minute)), newClient(t, dsn, bindable)
 	held := a.lock()
@@ -147,6 +148,7 @@ func (c *client) exec(text string) {
 }
 
 func TestBindRefuses(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	c := newClient(t, dsn, bindable)
 	held := c.lock()
@@ -194,6 +196,7 @@ func TestBindRefuses(t *testing.T) {
 
 // TestBindSQL binds a transaction of database/sql.
 func TestBindSQL(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	s := openShop(t, dsn, bindable)
 	c := newClient(t, dsn, bindable)
@@ -210,17 +213,19 @@ func TestBindSQL(t *testing.T) {
 // TestBindRaces has holders with leases so short that they end in the middle of bound transactions:
 // each reads a number, waits, and writes the next one. A lost update would be two holders at once.
 func TestBindRaces(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	var (
 		wg      sync.WaitGroup
 		written atomic.Int64
 		late    atomic.Int64
 	)
+	ttl := testpace.Scale(50 * time.Millisecond)
 	setup := newClient(t, dsn, bindable)
 	setup.exec("CREATE TABLE numbers (n bigint)")
 	setup.exec("INSERT INTO numbers VALUES (0)")
 	for range 4 {
-		c := newClient(t, dsn, bindable, lock.WithTTL(20*time.Millisecond), lock.WithoutRenewal())
+		c := newClient(t, dsn, bindable, lock.WithTTL(ttl), lock.WithoutRenewal())
 		wg.Go(func() {
 			for range 15 {
 				l, err := c.locker.Lock(t.Context(), "alice")
@@ -235,7 +240,7 @@ func TestBindRaces(t *testing.T) {
 					if err := tx.QueryRow(t.Context(), "SELECT n FROM numbers").Scan(&n); err != nil {
 						return err
 					}
-					time.Sleep(30 * time.Millisecond) // longer than the lease
+					time.Sleep(ttl + 10*time.Millisecond) // longer than the lease
 					_, err := tx.Exec(t.Context(), "UPDATE numbers SET n = $1", n+1)
 					return err
 				})

@@ -27,7 +27,7 @@ func BenchmarkTakeTokens(b *testing.B) {
 	} {
 		for _, n := range []int{1, takers} {
 			b.Run(fmt.Sprintf("%s/%d", bench.name, n), func(b *testing.B) {
-				s := newTestStore(b)
+				s := newTestStore(b, WithTimeout(time.Second))
 				l, err := tokenbucket.New(s, "bench", bench.plan)
 				if err != nil {
 					b.Fatal(err)

@@ -40,6 +40,12 @@ func change(t testing.TB, s *Store, sql string, args ...any) {
 	}
 }
 
+// waitsForALock reports whether anything in the database of a store waits for a lock.
+func waitsForALock(t testing.TB, s *Store) bool {
+	t.Helper()
+	return query[bool](t, s, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database())")
+}
+
 // lockBucket returns a transaction that has locked the bucket of a key.
 func lockBucket(t testing.TB, s *Store, key string) pgx.Tx {
 	t.Helper()
@@ -65,6 +71,7 @@ func lockBucket(t testing.TB, s *Store, key string) pgx.Tx {
 // All kinds of calls about the same buckets, in all orders, never wait for each other in a circle,
 // and charge no bucket beyond its capacity.
 func TestBucketsDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	one, other := openTestStore(t, dsn, WithoutDenialCache()), openTestStore(t, dsn, WithoutDenialCache())
 	var charged [6]atomic.Int64 // tokens of each key
@@ -125,11 +132,13 @@ func TestBucketsDoNotDeadlock(t *testing.T) {
 
 // A charge whose caller has left may still be made, once. One that the server has ended was not.
 func TestChargesOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	for name, charges := range map[string][]store.Charge{
 		"one bucket": {hourly("", 1)}, "two buckets": {hourly("", 1), hourly("b", 1)}, "a look first": {hourly("", 1), hourly("b", 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newTestStore(t, WithTimeout(10*time.Second))
+			t.Parallel()
+			s := newTestStore(t)
 			quick := openTestStore(t, s.pool.Config().ConnString(), WithTimeout(300*time.Millisecond))
 			if _, err := s.TakeTokens(t.Context(), request("k", charges...)); err != nil {
 				t.Fatal(err)
@@ -139,17 +148,15 @@ func TestChargesOfUnknownOutcome(t *testing.T) {
 			if !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("the server has ended it: %v", err)
 			}
-			waiting := func() bool { return query[bool](t, s, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)") }
-			for waiting() {
-			}
+			waiting := func() bool { return waitsForALock(t, s) }
+			eventually(t, "the server has ended it", func() bool { return !waiting() })
 			ctx, cancel := context.WithCancel(t.Context())
 			left := make(chan error)
 			go func() {
 				_, err := s.TakeTokens(ctx, request("k", charges...))
 				left <- err
 			}()
-			for !waiting() {
-			}
+			eventually(t, "the next one waits", waiting)
 			cancel()
 			if err := <-left; !errors.Is(err, store.ErrUnconfirmed) || !errors.Is(err, context.Canceled) {
 				t.Errorf("the caller has left: %v", err)
@@ -158,17 +165,15 @@ func TestChargesOfUnknownOutcome(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := 2 * time.Hour
-			for {
+			var used time.Duration
+			eventually(t, "the charge is made", func() bool {
 				reply, err := s.TakeTokens(t.Context(), request("k", hourly("", 0)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if used := reply.Debts.At(0); used > want-time.Minute {
-					if used > want {
-						t.Errorf("%v are used", used)
-					}
-					break
-				}
+				must(t, err)
+				used = reply.Debts.At(0)
+				return used > want-time.Minute
+			})
+			if used > want {
+				t.Errorf("%v are used", used)
 			}
 		})
 	}
@@ -176,6 +181,7 @@ func TestChargesOfUnknownOutcome(t *testing.T) {
 
 // A denial of a key that was denied lately, and a look, neither lock nor write a row.
 func TestDenialsWriteNothing(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	if _, err := s.TakeTokens(t.Context(), request("k", hourly("", 100))); err != nil {
 		t.Fatal(err)
@@ -201,13 +207,31 @@ func TestDenialsWriteNothing(t *testing.T) {
 }
 
 func TestDenialsAreCached(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	r := request("k", hourly("", 60))
-	for i, want := range []store.TakeReply{{Allowed: true}, {}, {Cached: true}} {
-		if reply, err := s.TakeTokens(t.Context(), r); err != nil || reply.Allowed != want.Allowed || reply.Cached != want.Cached {
-			t.Errorf("call %d: %+v, %v", i, reply, err)
-		}
+	if reply, err := s.TakeTokens(t.Context(), r); err != nil || !reply.Allowed {
+		t.Errorf("the first call: %+v, %v", reply, err)
 	}
+	attempts := 0
+	eventually(t, "two calls within the second that a denial is kept", func() bool {
+		attempts++
+		began := time.Now()
+		first, err := s.TakeTokens(t.Context(), r)
+		must(t, err)
+		again, err := s.TakeTokens(t.Context(), r)
+		must(t, err)
+		if first.Allowed || again.Allowed {
+			t.Fatalf("a call without room: %+v, and again: %+v", first, again)
+		}
+		if time.Since(began) >= time.Second {
+			return false
+		}
+		if first.Cached && attempts == 1 || !again.Cached {
+			t.Errorf("a call without room: %+v, and again: %+v", first, again)
+		}
+		return true
+	})
 	if reply, err := s.TakeTokens(t.Context(), request("k", hourly("", 40))); err != nil || !reply.Allowed {
 		t.Errorf("what has room: %+v, %v", reply, err)
 	}
@@ -220,6 +244,7 @@ func TestDenialsAreCached(t *testing.T) {
 }
 
 func TestFullBucketsAreSwept(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	clock := newTestClock(t, s)
 	take := func(r store.TokenRequest) {
@@ -253,6 +278,7 @@ func TestFullBucketsAreSwept(t *testing.T) {
 
 // After a crash of the server unlogged buckets are full, and logged ones as they were.
 func TestLoggedBuckets(t *testing.T) {
+	t.Parallel()
 	if _, err := New("postgres://localhost/none", LoggedBuckets()); err == nil {
 		t.Error("New takes an option that does nothing there")
 	}
@@ -296,7 +322,8 @@ func TestLoggedBuckets(t *testing.T) {
 
 // Charges that wait for the same bucket are made together, by few writes of its row.
 func TestAHotBucketIsWrittenSeldom(t *testing.T) {
-	s := newTestStore(t, WithTimeout(30*time.Second))
+	t.Parallel()
+	s := newTestStore(t)
 	r := request("k", hourly("", 1))
 	if _, err := s.TakeTokens(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -316,8 +343,7 @@ func TestAHotBucketIsWrittenSeldom(t *testing.T) {
 	inFlight := func() int {
 		return query[int](t, s, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
 	}
-	for begun.Load() < charges || inFlight() <= statements { // one more has those that had to wait
-	}
+	eventually(t, "all wait", func() bool { return begun.Load() == charges && inFlight() > statements }) // one more has those that had to wait
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 )
 
 func TestBuckets(t *testing.T) {
+	t.Parallel()
 	for name, of := range map[string]struct {
 		mode string // of pgx: those without prepared statements are for poolers
 		opts []Option
@@ -25,10 +26,9 @@ func TestBuckets(t *testing.T) {
 		"with the simple protocol":    {"simple_protocol", []Option{WithSecret([]byte("secret")), WithSchema("another")}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dsn := migrated(t, of.opts...) + "&default_query_exec_mode=" + of.mode
-			storetest.Buckets(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
-				test(t, storetest.Harness[*Store]{Store: openTestStore(t, dsn, of.opts...), Advance: time.Sleep})
-			})
+			storetest.Buckets(t, runner(dsn, of.opts...))
 		})
 	}
 }
@@ -101,37 +101,44 @@ func (s *crowded) TakeTokens(ctx context.Context, r store.TokenRequest, more ...
 
 // Decisions are those of exact fractions, but for a nanosecond each token, and debts are exact.
 func TestBucketsAgainstModels(t *testing.T) {
-	s := newTestStore(t, WithoutDenialCache())
-	clock := newTestClock(t, s)
-	crowd := &crowded{Store: s}
-	for name, buckets := range map[string]store.Buckets{
-		"": s, ", looking first": looking{s, perhapsDenial}, ", denials expected": looking{s, denial}, ", in batches": crowd,
+	t.Parallel()
+	for name, deciding := range map[string]func(s *Store, t *rapid.T) store.Buckets{
+		"":                   func(s *Store, _ *rapid.T) store.Buckets { return s },
+		", looking first":    func(s *Store, _ *rapid.T) store.Buckets { return looking{s, perhapsDenial} },
+		", denials expected": func(s *Store, _ *rapid.T) store.Buckets { return looking{s, denial} },
+		", in batches":       func(s *Store, t *rapid.T) store.Buckets { return &crowded{s, t} },
 	} {
-		check := func(model func(t *rapid.T, pass func(time.Duration))) func(*testing.T) {
-			return rapid.MakeCheck(func(t *rapid.T) {
-				crowd.t = t
-				if _, err := s.pool.Exec(t.Context(), "TRUNCATE lk.buckets"); err != nil {
-					t.Fatal(err)
-				}
-				clock.now = time.Now().Truncate(time.Microsecond)
-				clock.pass(t, 0)
-				model(t, func(d time.Duration) { clock.pass(t, d) })
+		for model, check := range map[string]func(t *rapid.T, buckets store.Buckets, now time.Time, pass func(time.Duration)){
+			"tokens": func(t *rapid.T, buckets store.Buckets, _ time.Time, pass func(time.Duration)) {
+				bucketmodel.Check(t, buckets, pass, time.Microsecond)
+			},
+			"limiter": func(t *rapid.T, buckets store.Buckets, _ time.Time, pass func(time.Duration)) {
+				bucketmodel.CheckLimiter(t, buckets, pass, time.Microsecond)
+			},
+			"debts": func(t *rapid.T, buckets store.Buckets, now time.Time, pass func(time.Duration)) {
+				bucketmodel.CheckDebts(t, buckets, now, pass, time.Microsecond, true)
+			},
+		} {
+			t.Run(model+name, func(t *testing.T) {
+				t.Parallel()
+				s := newTestStore(t, WithoutDenialCache())
+				clock := newTestClock(t, s)
+				rapid.Check(t, func(t *rapid.T) {
+					if _, err := s.pool.Exec(t.Context(), "TRUNCATE lk.buckets"); err != nil {
+						t.Fatal(err)
+					}
+					clock.now = time.Now().Truncate(time.Microsecond)
+					clock.pass(t, 0)
+					check(t, deciding(s, t), clock.now, func(d time.Duration) { clock.pass(t, d) })
+				})
 			})
 		}
-		t.Run("tokens"+name, check(func(t *rapid.T, pass func(time.Duration)) {
-			bucketmodel.Check(t, buckets, pass, time.Microsecond)
-		}))
-		t.Run("limiter"+name, check(func(t *rapid.T, pass func(time.Duration)) {
-			bucketmodel.CheckLimiter(t, buckets, pass, time.Microsecond)
-		}))
-		t.Run("debts"+name, check(func(t *rapid.T, pass func(time.Duration)) {
-			bucketmodel.CheckDebts(t, buckets, clock.now, pass, time.Microsecond, true)
-		}))
 	}
 }
 
 // The decisions of a batch are as if they had been made one after the other.
 func TestABatchOfDecisions(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, WithoutDenialCache())
 	newTestClock(t, s)
 	names := []string{"a", "b", "c"}

@@ -33,6 +33,7 @@ const logged = `DO $$ DECLARE t regclass; BEGIN
 	END LOOP; END $$`
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t, "fsync=on", "max_prepared_transactions=2")
 	install(t, server.DSN())
 	administer(t, server.DSN(), logged)
@@ -45,13 +46,13 @@ func TestCheck(t *testing.T) {
 	set("DROP TABLE lk.fleeting", "ALTER ROLE postgres SET synchronous_commit = off")
 	wantFindings(t, open(), "synchronous_commit is off")
 	set("ALTER ROLE postgres RESET synchronous_commit", "ALTER SYSTEM SET autovacuum = off", "ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()")
-	eventually(t, 3*time.Second, "the settings are read", func() bool {
+	eventually(t, "the settings are read", func() bool {
 		found, err := open().Check(t.Context())
 		return err == nil && len(found) == 2
 	})
 	wantFindings(t, open(), "full_page_writes is off", "autovacuum is off")
 	set("ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()")
-	eventually(t, 3*time.Second, "the settings are read", func() bool {
+	eventually(t, "the settings are read", func() bool {
 		found, err := open().Check(t.Context())
 		return err == nil && len(found) == 0
 	})
@@ -64,7 +65,7 @@ func TestCheck(t *testing.T) {
 	set("SET default_transaction_read_only = off", "ALTER ROLE postgres RESET default_transaction_read_only")
 
 	replica := server.Replica()
-	eventually(t, 5*time.Second, "the replica is connected", func() bool {
+	eventually(t, "the replica is connected", func() bool {
 		found, err := open().Check(t.Context())
 		return err == nil && len(found) == 1
 	})
@@ -81,6 +82,7 @@ func TestCheck(t *testing.T) {
 
 // Old transactions are found, open and prepared ones, by those who may see them.
 func TestCheckOldTransactions(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t, "max_prepared_transactions=2")
 	install(t, server.DSN())
 	administer(t, server.DSN(), logged, "CREATE ROLE app LOGIN", Grants("app"))
@@ -103,7 +105,7 @@ func TestCheckOldTransactions(t *testing.T) {
 		}
 		return false
 	}
-	eventually(t, 5*time.Second, "it is found", func() bool { return has("(report) has been open") })
+	eventually(t, "it is found", func() bool { return has("(report) has been open") })
 	must(t, tx.Rollback(t.Context()))
 	if has("has been open") {
 		t.Error("it is found after its end")
@@ -112,7 +114,7 @@ func TestCheckOldTransactions(t *testing.T) {
 		_, err := conn.Exec(t.Context(), sql)
 		must(t, err)
 	}
-	eventually(t, 5*time.Second, "it is found", func() bool { return has("prepared as 'forgotten'") })
+	eventually(t, "it is found", func() bool { return has("prepared as 'forgotten'") })
 	_, err = conn.Exec(t.Context(), "ROLLBACK PREPARED 'forgotten'")
 	must(t, err)
 	_, err = openTestStore(t, strings.Replace(server.DSN(), "postgres@", "app@", 1)).Check(t.Context())
@@ -120,6 +122,7 @@ func TestCheckOldTransactions(t *testing.T) {
 }
 
 func TestCheckThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
 	direct, pooled := throughPooler(t)
 	administer(t, direct, logged)
 	has := func(s *Store, text string) bool {
@@ -135,7 +138,7 @@ func TestCheckThroughATransactionPooler(t *testing.T) {
 	if s := openTestStore(t, pooled, WithTransactionPooler(direct)); has(s, "pushes") || has(s, "NOTIFY") || !has(s, "statement_timeout is 0") {
 		t.Error("with a connection to listen")
 	}
-	deaf := openTestStore(t, pooled, WithTransactionPooler(pooled), WithTimeout(hasty))
+	deaf := openTestStore(t, pooled, WithTransactionPooler(pooled), WithTimeout(brisk))
 	delete(deaf.listener.settings.RuntimeParams, "statement_timeout") // or it is refused
 	if !has(deaf, "NOTIFY does not arrive") {
 		t.Error("with a pooler to listen through")

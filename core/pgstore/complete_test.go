@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func (s *shop) begin(op guard.Operation) *guard.Attempt {
@@ -47,6 +48,7 @@ func (s *shop) complete(a *guard.Attempt, key, text string) (pgx.Tx, error) {
 }
 
 func TestComplete(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	for name, again := range map[string]func(a *guard.Attempt) error{
 		"complete": func(a *guard.Attempt) error { return a.Complete(t.Context(), resultOf("other")) },
@@ -88,6 +90,7 @@ func TestComplete(t *testing.T) {
 }
 
 func TestCompleteSQL(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	op := orderOp("k")
 	a := s.begin(op)
@@ -105,6 +108,7 @@ func TestCompleteSQL(t *testing.T) {
 }
 
 func TestCompleteRolledBack(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	op := orderOp("k")
 	a := s.begin(op)
@@ -139,6 +143,7 @@ func TestCompleteRolledBack(t *testing.T) {
 
 // TestCompleteLost has another attempt take over.
 func TestCompleteLost(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, guard.WithRerun(), guard.WithTTL(time.Minute))
 	op := orderOp("k")
 	a := s.begin(op)
@@ -172,14 +177,16 @@ func TestCompleteLost(t *testing.T) {
 // TestCompleteBlocks has a transaction stay open in which an attempt is completed: others' leases are
 // renewed meanwhile, and nobody takes over.
 func TestCompleteBlocks(t *testing.T) {
-	s := newShop(t, guard.WithRerun(), guard.WithTTL(300*time.Millisecond))
+	t.Parallel()
+	ttl := testpace.Scale(1500 * time.Millisecond)
+	s := newShop(t, guard.WithRerun(), guard.WithTTL(ttl))
 	held, other := orderOp("held"), orderOp("other")
 	a, b := s.begin(held), s.begin(other)
 	tx, err := s.complete(a, held.Key, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(900 * time.Millisecond)
+	time.Sleep(2 * ttl)
 	if b.Context().Err() != nil {
 		t.Errorf("the other attempt has ended: %v", context.Cause(b.Context()))
 	}
@@ -194,6 +201,7 @@ func TestCompleteBlocks(t *testing.T) {
 }
 
 func TestCompleteOfAnotherStore(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	st := memstore.New()
 	defer func() { _ = st.Close() }()

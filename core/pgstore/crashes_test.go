@@ -11,6 +11,7 @@ import (
 )
 
 func TestStoresOfDeadProcesses(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	settings, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -19,10 +20,10 @@ func TestStoresOfDeadProcesses(t *testing.T) {
 	storetest.Crashes(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
 		t.Parallel()
 		test(t, storetest.Harness[*Store]{
-			Store: openTestStore(t, dsn), Advance: time.Sleep,
+			Store: openTestStore(t, dsn, WithConnections(4)), Advance: time.Sleep,
 			Another: func() (*Store, func()) {
 				proxy := postgrestest.NewProxy(t, addressOf(settings))
-				return openTestStore(t, postgrestest.Through(dsn, proxy.Addr())), func() {
+				return openTestStore(t, postgrestest.Through(dsn, proxy.Addr()), WithTimeout(brisk)), func() { // Close waits for it
 					proxy.BlackHole()
 					proxy.CutAll()
 				}

@@ -14,6 +14,7 @@ import (
 // A store that closes cuts its connections, and does not wait for the reply to a cancel request; the
 // connection with the request stays open, though, since poolers crash when it ends before their reply.
 func TestACancelRequestIsNotCut(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer func() { _ = listener.Close() }()

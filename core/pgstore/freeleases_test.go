@@ -71,13 +71,14 @@ func rowOf(t *testing.T, s *Store, key string) map[string]any {
 // A statement for many keys leaves in a key's row what one for a single key leaves there, also for a
 // key that was used before by another process, and for a new one.
 func TestManyLeasesAsOne(t *testing.T) {
-	t.Run("with prepared statements", func(t *testing.T) { manyLeasesAsOne(t) })
-	t.Run("as behind a pooler", func(t *testing.T) { manyLeasesAsOne(t, WithTransactionPooler("")) })
+	t.Parallel()
+	t.Run("with prepared statements", func(t *testing.T) { t.Parallel(); manyLeasesAsOne(t) })
+	t.Run("as behind a pooler", func(t *testing.T) { t.Parallel(); manyLeasesAsOne(t, WithTransactionPooler("")) })
 }
 
 func manyLeasesAsOne(t *testing.T, opts ...Option) {
 	dsn := migrated(t)
-	s, other := patientStore(t, dsn, opts...), patientStore(t, dsn)
+	s, other := openTestStore(t, dsn, opts...), openTestStore(t, dsn)
 	request := func(key string) store.LeaseRequest {
 		req := exclusive(key)
 		req.Weight, req.TTL, req.Fences, req.Label = 7, 20*time.Second, 5, "somebody"
@@ -136,8 +137,9 @@ func manyLeasesAsOne(t *testing.T, opts ...Option) {
 // What a shared statement does not do is left to a step: keys that are held, queued for, bound or have
 // tombstones, and those that another transaction has locked, for which it does not wait.
 func TestManyLeasesLeaveTheRest(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
-	s, other := patientStore(t, dsn), patientStore(t, dsn)
+	s, other := openTestStore(t, dsn), openTestStore(t, dsn)
 	held := takes(t, other, exclusive("held"))
 	takes(t, other, exclusive("queued"))
 	waitsFor(t, other, exclusive("queued"))
@@ -193,6 +195,7 @@ func TestManyLeasesLeaveTheRest(t *testing.T) {
 
 // Requests that share a statement read few pages beside an old transaction, with and without a place.
 func TestManyLeasesBesideAnOldTransaction(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	end := openOldTransaction(t, s)
 	for range 1500 {
@@ -221,7 +224,8 @@ func TestManyLeasesBesideAnOldTransaction(t *testing.T) {
 
 // Many callers with keys of their own share statements, and each lease is its caller's.
 func TestCallersShareStatements(t *testing.T) {
-	s := patientStore(t, migrated(t), WithConnections(3))
+	t.Parallel()
+	s := openTestStore(t, migrated(t), WithConnections(3))
 	var calls, shared atomic.Int64
 	acquires, releases := s.free.acquires.batcher.Send, s.free.releases.batcher.Send
 	s.free.acquires.batcher.Send = func(ctx context.Context, all []*sharedAcquire) bool {
@@ -263,8 +267,9 @@ func TestCallersShareStatements(t *testing.T) {
 // A release whose shared statement was sent twice says so in the step that follows: whether it held is
 // not known if another one has held the lock since.
 func TestASharedReleaseThatIsRepeated(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
-	s, other := patientStore(t, dsn), patientStore(t, dsn)
+	s, other := openTestStore(t, dsn), openTestStore(t, dsn)
 	reqs := []store.LeaseRequest{exclusive("a"), exclusive("b")}
 	var all []*sharedRelease
 	for i := range reqs {
@@ -300,7 +305,8 @@ func TestASharedReleaseThatIsRepeated(t *testing.T) {
 // The reply of a shared acquire is lost, and it is sent again: the step that follows finds the hold that it
 // made.
 func TestASharedAcquireThatIsRepeated(t *testing.T) {
-	s := patientStore(t, migrated(t))
+	t.Parallel()
+	s := openTestStore(t, migrated(t))
 	many, times := s.free.acquires.many, 0
 	s.free.acquires.many = func(ctx context.Context, c *pgx.Conn, all []*sharedAcquire) (map[leaseKey]waiting.Reply, error) {
 		replies, err := many(ctx, c, all)

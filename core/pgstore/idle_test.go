@@ -9,6 +9,7 @@ import (
 )
 
 func TestIsQuiet(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer func() { _ = listener.Close() }()
@@ -22,7 +23,7 @@ func TestIsQuiet(t *testing.T) {
 	}
 	becomes := func(conn net.Conn, want bool) {
 		t.Helper()
-		eventually(t, time.Second, "what is seen", func() bool { return isQuiet(conn) == want })
+		eventually(t, "what is seen", func() bool { return isQuiet(conn) == want })
 	}
 	client, server := connect()
 	becomes(client, true)

@@ -13,6 +13,7 @@ import (
 // CountDownLatch counts the first participant of a latch although a sweep deletes the latch's row at
 // the same time.
 func TestLatchesThatAreSwept(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	defer keepCalling(t, 3, func() error {
 		for _, statement := range sweeps {

@@ -21,8 +21,9 @@ const (
 	historyCapacity = "LEASES_TEST_HISTORY_CAPACITY" // of a semaphore
 	historyFair     = "LEASES_TEST_HISTORY_FAIR"
 	historyTTL      = 400 * time.Millisecond
-	// pushedTTL is how long a killed process has what was pushed to it, on a busy machine.
-	pushedTTL = 2500 * time.Millisecond
+	// pushedTTL is how long a killed process has what was pushed to it, on a machine so busy that what it
+	// has sent before is carried out late.
+	pushedTTL = 2*time.Second + patience
 )
 
 // reader ends the names of shared leases.
@@ -31,12 +32,8 @@ const reader = "r"
 func shared(hold string) bool { return strings.HasSuffix(hold, reader) }
 
 func historyStore(t *testing.T) *Store {
-	s, err := New(os.Getenv(historyDSN), WithTimeout(5*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s
+	t.Helper()
+	return openTestStore(t, os.Getenv(historyDSN))
 }
 
 // TestHistoryOfLocks is one of the processes of TestLockHistories.
@@ -64,17 +61,28 @@ func TestHistoryOfLocks(t *testing.T) {
 // never overlap, fences grow, and a death costs at most a lease and a heartbeat, and on a busy machine the
 // timeout of a step.
 func TestLockHistories(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}
 	for _, fair := range []string{"", "fair"} {
 		t.Run(fair, func(t *testing.T) {
-			r := &history.Recording{Test: "TestHistoryOfLocks", Env: []string{historyDSN + "=" + migrated(t), historyFair + "=" + fair}}
-			events := r.Run(t, 8, 10)
-			history.WantGrants(t, events, 100)
-			for _, wrong := range history.CheckLock(events, shared, historyTTL+2*time.Second+500*time.Millisecond) {
-				t.Error(wrong)
+			t.Parallel()
+			var late []string
+			for range 3 { // a machine that is busy with other things makes some grants late, and what is wrong always some
+				r := &history.Recording{Test: "TestHistoryOfLocks", Env: []string{historyDSN + "=" + migrated(t), historyFair + "=" + fair}}
+				events := r.Run(t, 8, 10)
+				history.WantGrants(t, events, 100)
+				for _, wrong := range history.CheckLock(events, shared, time.Hour) {
+					t.Error(wrong)
+				}
+				late = history.CheckLock(events, shared, historyTTL+2*time.Second+500*time.Millisecond)
+				if t.Failed() || len(late) == 0 {
+					return
+				}
+				t.Log(late)
 			}
+			t.Error(late)
 		})
 	}
 }
@@ -107,6 +115,7 @@ func TestHistoryOfPermits(t *testing.T) {
 // 4 processes with 16 goroutines each compete for permits of weight 1 to 3, and are killed one after
 // the other: their permits expire within the lease, and no more are in use than there are.
 func TestSemaphoreHistories(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}
@@ -114,7 +123,7 @@ func TestSemaphoreHistories(t *testing.T) {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			t.Parallel()
 			dsn := migrated(t)
-			watcher := patientStore(t, dsn)
+			watcher := openTestStore(t, dsn)
 			state := func() store.LeaseState {
 				state, err := watcher.InspectLease(context.Background(), store.SemaphoreKind+"history", "k")
 				if err != nil {
@@ -127,7 +136,7 @@ func TestSemaphoreHistories(t *testing.T) {
 				Env:  []string{historyDSN + "=" + dsn, historyCapacity + "=" + strconv.Itoa(capacity)},
 				Dead: func(process string) {
 					died := time.Now()
-					for slices.ContainsFunc(state().Holders, func(h store.LeaseHolder) bool { return h.Label == process }) {
+					for ; slices.ContainsFunc(state().Holders, func(h store.LeaseHolder) bool { return h.Label == process }); <-time.After(5 * time.Millisecond) {
 						if time.Since(died) > pushedTTL {
 							t.Errorf("%s is dead, and still holds permits", process)
 							return
@@ -140,7 +149,7 @@ func TestSemaphoreHistories(t *testing.T) {
 			for _, wrong := range history.CheckSemaphore(events, int64(capacity)) {
 				t.Error(wrong)
 			}
-			for died := time.Now(); state().InUse > 0; {
+			for died := time.Now(); state().InUse > 0; <-time.After(5 * time.Millisecond) {
 				if time.Since(died) > pushedTTL {
 					t.Errorf("left: %+v", state())
 					return

@@ -14,6 +14,7 @@ import (
 
 // A key never has two rows, nor two holders, although a sweep deletes its rows at any moment.
 func TestLeasesThatAreSwept(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	stores := []*Store{openTestStore(t, dsn), openTestStore(t, dsn)}
 	sweeper := stores[0]
@@ -73,6 +74,7 @@ func TestLeasesThatAreSwept(t *testing.T) {
 
 // A lock whose row an administrator has deleted can be acquired.
 func TestALeaseThatIsDeleted(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	locker, err := lock.New(s, "jobs")
 	must(t, err)
@@ -93,6 +95,7 @@ func TestALeaseThatIsDeleted(t *testing.T) {
 
 // A publication of all tables, as change data capture makes one, does not keep locks from being used.
 func TestAPublicationOfAllTables(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	_, err := s.pool.Exec(t.Context(), "CREATE PUBLICATION everything FOR ALL TABLES")
 	must(t, err)

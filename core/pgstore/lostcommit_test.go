@@ -71,7 +71,7 @@ func (c *faultyConn) Write(b []byte) (int, error) {
 		_ = c.SetReadDeadline(time.Now()) // ends a read
 		request := append([]byte{}, b...)
 		c.of.late = func() {
-			_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // should the server want more
+			_ = c.SetDeadline(time.Now().Add(patience)) // should the server want more
 			if _, err := c.Conn.Write(request); err != nil {
 				panic(err)
 			}
@@ -110,6 +110,7 @@ func (c *faultyConn) Close() error {
 
 // TestDoCommitLost has the connection break at the commit.
 func TestDoCommitLost(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		fault     fault
 		committed bool
@@ -117,6 +118,7 @@ func TestDoCommitLost(t *testing.T) {
 		"the request": {lostRequest, false}, "the reply": {lostReply, true}, "for a while": {lateRequest, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newShop(t)
 			var f faulty
 			settings, err := pgxpool.ParseConfig(s.pool.Config().ConnString())

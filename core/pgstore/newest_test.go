@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -70,6 +69,7 @@ func openOldTransaction(t *testing.T, s *Store) (end func()) {
 // While an old transaction keeps the server from removing the versions of a hot row, its steps find
 // the newest one without a look at the others.
 func TestAnOldTransactionBesideAHotRow(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	locker, err := lock.New(s, "jobs")
 	must(t, err)
@@ -149,8 +149,9 @@ func TestCallsTakeTurns(t *testing.T) {
 // The newest version of a hot row is found in its place also where the table has room in front of
 // older versions, which makes it the first one in the index.
 func TestANewestVersionBeforeOlderOnes(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
-	s, admin := patientStore(t, dsn), connect(t, dsn)
+	s, admin := openTestStore(t, dsn), connect(t, dsn)
 	locker, err := lock.New(s, "jobs")
 	must(t, err)
 	t.Cleanup(func() { _ = locker.Close() })
@@ -206,6 +207,7 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 
 // A place past the end of the table, or one that another row has now, is of no use, and does no harm.
 func TestAPlaceOfNoUse(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	locker, err := lock.New(s, "jobs")
 	must(t, err)
@@ -254,25 +256,25 @@ func TestAPlaceOfNoUse(t *testing.T) {
 
 // Statistics of an empty queue do not let a step pass the places that have left.
 func TestAQueueBesideAnOldTransaction(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	end := openOldTransaction(t, s)
 	defer end()
 	key := [16]byte{1}
 	step := func(kind, id string) string {
-		_, err := s.pool.Exec(t.Context(), s.sql("SELECT lk.step_lease_1($2, $1, 'process', 0, $3, my_ttl => 1000000, my_weight => 1, my_room => 1, "+
-			"my_queue => true, my_span => 1000000000, my_name => CASE $2 WHEN 'acquire' THEN ''::bytea END)"), key, kind, id)
+		return "PERFORM lk.step_lease_1('" + kind + "', '01000000-0000-0000-0000-000000000000', 'process', 0, (" + id + ")::text, my_ttl => 1000000, " +
+			"my_weight => 1, my_room => 1, my_queue => true, my_span => 1000000000, my_name => CASE '" + kind + "' WHEN 'acquire' THEN ''::bytea END); COMMIT; "
+	}
+	const holder = "5000"
+	admin := connect(t, s.pool.Config().ConnString())
+	run := func(text string) {
+		t.Helper()
+		_, err := admin.Exec(t.Context(), s.sql(text), pgx.QueryExecModeSimpleProtocol)
 		must(t, err)
-		return id
 	}
-	holder := step("acquire", "0")
-	for i := range 5000 {
-		next := step("acquire", strconv.Itoa(i+1))
-		step("release", holder)
-		holder = next
-	}
-	_, err := s.pool.Exec(t.Context(), s.sql("VACUUM ANALYZE lk.lease_places")) // nobody waits
-	must(t, err)
-	step("acquire", "waits")
+	run("DO $$ BEGIN " + step("acquire", "0") + "FOR i IN 1.." + holder + " LOOP " + step("acquire", "i") + step("release", "i - 1") + "END LOOP; END $$")
+	run("VACUUM ANALYZE lk.lease_places") // nobody waits
+	run("DO $$ BEGIN " + step("acquire", "'waits'") + "END $$")
 	const few = 25
 	for name, text := range map[string]string{
 		"a repeated acquire": "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'waits', my_ttl => 1000000, my_weight => 1, my_room => 1, my_queue => true)",
@@ -291,6 +293,7 @@ func TestAQueueBesideAnOldTransaction(t *testing.T) {
 // A sequential scan is off, and costs so much for the planner where there is nothing else that the
 // server would compile the statement, which takes longer than the store waits.
 func TestStatementsAreNotCompiled(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	for _, text := range append([]string{"SELECT version FROM lk.schema_version"}, sweeps...) {
 		conn, err := s.pool.Acquire(t.Context())

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,68 +12,51 @@ import (
 // TestPushesOfOthers has one process wait for what another one does: it is told, and does not wait
 // until it checks.
 func TestPushesOfOthers(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	one, other := openTestStore(t, dsn), openTestStore(t, dsn)
-	ref := store.AttemptRef{OperationRef: store.OperationRef{Guard: "orders", ID: "the-operation-of-a-test"}, Owner: "one"}
-	begin := store.BeginRequest{AttemptRef: ref, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour}
-	latch := store.LatchRequest{Name: "latch", Count: 1, TTL: time.Minute}
-	for _, c := range []struct {
-		what       string
-		begin, end func(ctx context.Context) error
-		wait       func(ctx context.Context) error
-	}{
-		{
-			"an attempt", func(ctx context.Context) error { _, err := one.BeginOperation(ctx, begin); return err },
-			func(ctx context.Context) error {
-				_, err := one.SettleOperation(ctx, store.SettleRequest{AttemptRef: ref, State: store.Completed, Number: 1, Retention: time.Hour})
-				return err
-			},
-			func(ctx context.Context) error { return other.AwaitOperation(ctx, ref.OperationRef) },
-		},
-		{
-			"a latch", func(context.Context) error { return nil },
-			func(ctx context.Context) error { _, err := one.CountDownLatch(ctx, latch, "p"); return err },
-			func(ctx context.Context) error { return other.AwaitLatch(ctx, latch) },
-		},
-	} {
-		if err := c.begin(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- c.wait(t.Context()) }()
-		waitFor(t, "a registered inbox", func() bool {
-			var n int
-			err := one.pool.QueryRow(t.Context(), "SELECT count(*) FROM (SELECT FROM lk.operations WHERE state = 'F' AND inboxes <> '{}' "+
-				"UNION ALL SELECT FROM lk.latch_waiters) waiting").Scan(&n)
-			return err == nil && n > 0 && other.listener.subscribed.Load()
+	n := 0
+	attempt := func(ctx context.Context) (end func() error, wait func() error) {
+		ref := store.AttemptRef{OperationRef: store.OperationRef{Guard: "orders", ID: fmt.Sprint("operation ", n)}, Owner: "one"}
+		_, err := one.BeginOperation(ctx, store.BeginRequest{AttemptRef: ref, Fingerprint: "f", Lease: time.Minute, Retention: time.Hour})
+		must(t, err)
+		return func() error {
+			_, err := one.SettleOperation(ctx, store.SettleRequest{AttemptRef: ref, State: store.Completed, Number: 1, Retention: time.Hour})
+			return err
+		}, func() error { return other.AwaitOperation(ctx, ref.OperationRef) }
+	}
+	latch := func(ctx context.Context) (end func() error, wait func() error) {
+		latch := store.LatchRequest{Name: fmt.Sprint("latch ", n), Count: 1, TTL: time.Minute}
+		return func() error {
+			_, err := one.CountDownLatch(ctx, latch, "p")
+			return err
+		}, func() error { return other.AwaitLatch(ctx, latch) }
+	}
+	for what, begin := range map[string]func(ctx context.Context) (end func() error, wait func() error){"an attempt": attempt, "a latch": latch} {
+		inTime(t, what+": the push", time.Second, func() time.Duration {
+			n++
+			end, wait := begin(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- wait() }()
+			eventually(t, "a registered inbox", func() bool {
+				n := query[int](t, one, "SELECT count(*) FROM (SELECT FROM lk.operations WHERE state = 'F' AND inboxes <> '{}' "+
+					"UNION ALL SELECT FROM lk.latch_waiters) waiting")
+				return n > 0 && other.listener.subscribed.Load()
+			})
+			time.Sleep(50 * time.Millisecond) // the check that follows the subscription
+			began := time.Now()
+			must(t, end())
+			if err := <-done; err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			return time.Since(began)
 		})
-		time.Sleep(50 * time.Millisecond) // the check that follows the subscription
-		before := time.Now()
-		if err := c.end(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-done; err != nil {
-			t.Errorf("%s: %v", c.what, err)
-		}
-		if took := time.Since(before); took > time.Second {
-			t.Errorf("%s: told after %v", c.what, took)
-		}
 	}
-}
-
-func waitFor(t *testing.T, what string, happened func() bool) {
-	t.Helper()
-	for range 1000 {
-		if happened() {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatalf("no %s", what)
 }
 
 // TestSweep removes what has expired, and nothing else.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	begin := func(id, scope string, retention time.Duration) {
 		t.Helper()

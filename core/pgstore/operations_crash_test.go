@@ -105,6 +105,7 @@ func (c *crashed) run(t *testing.T, dsn, how string) (kills int) {
 // TestOperationCrashes kills processes and the server with SIGKILL while they run operations, each of which
 // two processes run. Every operation has had its effect once, and nothing is unknown.
 func TestOperationCrashes(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}
@@ -114,19 +115,11 @@ func TestOperationCrashes(t *testing.T) {
 	}
 	for _, how := range []string{"Do", "Complete"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			c := crashed{operations: c.operations, values: make(map[int]string), progress: make(chan struct{}, 1)}
 			server := postgrestest.Start(t)
-			conn, err := pgx.Connect(t.Context(), server.DSN())
-			if err == nil {
-				err = Migrate(t.Context(), conn)
-			}
-			if err == nil {
-				_, err = conn.Exec(t.Context(), "CREATE TABLE orders (id text, key text)")
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = conn.Close(t.Context())
+			migrateIn(t, server.DSN())
+			administer(t, server.DSN(), "CREATE TABLE orders (id text, key text)")
 			ctx, cancel := context.WithCancel(t.Context())
 			var processes, killer sync.WaitGroup
 			serverKills := 0

@@ -17,25 +17,11 @@ func newTestStore(t testing.TB, opts ...Option) *Store {
 	return openTestStore(t, migrated(t, opts...), opts...)
 }
 
-// migrated returns the DSN of a new database with the store's schema.
-func migrated(t testing.TB, opts ...Option) string {
-	t.Helper()
-	dsn := postgrestest.Database(t)
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }()
-	if err := Migrate(t.Context(), conn, opts...); err != nil {
-		t.Fatal(err)
-	}
-	return dsn
-}
-
-// openTestStore returns a store on a database, closed when the test ends.
+// openTestStore returns a store on a database, closed when the test ends. Unless an option sets it, its
+// timeout is long.
 func openTestStore(t testing.TB, dsn string, opts ...Option) *Store {
 	t.Helper()
-	s, err := New(dsn, opts...)
+	s, err := New(dsn, append([]Option{WithTimeout(lenient)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +54,10 @@ func keepCalling(t *testing.T, goroutines int, f func() error) (end func()) {
 }
 
 func TestPing(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]Option{"": nil, "of another schema": {WithSchema("another_1")}} {
 		t.Run("a store"+name, func(t *testing.T) {
+			t.Parallel()
 			s := newTestStore(t, opts...)
 			if err := s.Ping(t.Context()); err != nil {
 				t.Fatal(err)
@@ -80,6 +68,7 @@ func TestPing(t *testing.T) {
 }
 
 func TestMigrateAgain(t *testing.T) {
+	t.Parallel()
 	dsn := migrated(t)
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {

@@ -18,19 +18,10 @@ import (
 // of one round are interleaved, and the medians are reported.
 func BenchmarkOperations(b *testing.B) {
 	ctx := context.Background()
-	server := postgrestest.Start(b, "fsync=on")
-	conn, err := pgx.Connect(ctx, server.DSN())
-	if err == nil {
-		err = Migrate(ctx, conn)
-	}
-	if err == nil {
-		_, err = conn.Exec(ctx, "CREATE TABLE rows (id int PRIMARY KEY, n int NOT NULL) WITH (fillfactor = 50); INSERT INTO rows SELECT i, 0 FROM generate_series(0, 9999) i")
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	_ = conn.Close(ctx)
-	s := openTestStore(b, server.DSN())
+	server := postgrestest.StartOnDisk(b, "fsync=on")
+	migrateIn(b, server.DSN())
+	administer(b, server.DSN(), "CREATE TABLE rows (id int PRIMARY KEY, n int NOT NULL) WITH (fillfactor = 50); INSERT INTO rows SELECT i, 0 FROM generate_series(0, 9999) i")
+	s := openTestStore(b, server.DSN(), WithTimeout(time.Second))
 	g, err := guard.New(s, "orders")
 	if err != nil {
 		b.Fatal(err)

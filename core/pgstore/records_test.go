@@ -7,19 +7,32 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 )
 
-func TestRecords(t *testing.T) { storetest.Records(t, runContract) }
+func TestRecords(t *testing.T) {
+	t.Parallel()
+	storetest.Records(t, runner(migrated(t)))
+}
 
-func TestLatches(t *testing.T) { storetest.Latches(t, runContract) }
+func TestLatches(t *testing.T) {
+	t.Parallel()
+	storetest.Latches(t, runner(migrated(t)))
+}
 
-func runContract(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
-	test(t, storetest.Harness[*Store]{Store: newTestStore(t), Advance: time.Sleep})
+// runner runs the tests of a contract beside each other, on stores of one database.
+func runner(dsn string, opts ...Option) storetest.Runner[*Store] {
+	return func(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
+		t.Parallel()
+		s := openTestStore(t, dsn, append([]Option{WithConnections(4)}, opts...)...)
+		test(t, storetest.Harness[*Store]{Store: s, Advance: time.Sleep})
+	}
 }
 
 // The delayed begin of an attempt that was abandoned before it arrived starts nothing, though the
 // record has last changed long ago.
 func TestABeginBehindItsAbandon(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t)
 	ref := store.OperationRef{Guard: "orders", ID: strings.Repeat("o", 22)}
 	begin := func(owner string) store.BeginReply {
@@ -54,7 +67,10 @@ func TestABeginBehindItsAbandon(t *testing.T) {
 // A request that a full scope refuses writes nothing, so that one subject cannot fill the table with
 // rows that were undone: only the first one does.
 func TestAFullScopeIsRefusedWithoutAWrite(t *testing.T) {
-	s := newTestStore(t)
+	t.Parallel()
+	server := postgrestest.Start(t, "autovacuum=off") // nothing else takes transaction IDs
+	migrateIn(t, server.DSN())
+	s := openTestStore(t, server.DSN())
 	begin := func(id string) store.BeginOutcome {
 		t.Helper()
 		reply, err := s.BeginOperation(t.Context(), store.BeginRequest{

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -28,15 +27,11 @@ func StartPgBouncer(t testing.TB, target string, settings ...string) string {
 		}
 		t.Skipf("pgbouncer is not installed; %s=1 makes this a failure", Require)
 	}
-	dir, err := os.MkdirTemp("", "postgrestest")
+	dir, err := newDir()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &Server{t: t, dir: dir}
-	if err := s.giveAway(dir); err != nil {
-		t.Fatal(err)
-	}
 	host, port, _ := net.SplitHostPort(target)
 	for range 10 { // another process may take the free port first
 		own, err := freePort()
@@ -52,8 +47,7 @@ func StartPgBouncer(t testing.TB, target string, settings ...string) string {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
 			t.Fatal(err)
 		}
-		cmd := exec.Command("/bin/sh", "-c", strings.Replace(watch, "-QUIT", "-TERM", 1), "watch", program, "-q", path)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential()}
+		cmd := command("/bin/sh", "-c", strings.Replace(watch, "-QUIT", "-TERM", 1), "watch", program, "-q", path)
 		stdin, err := cmd.StdinPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -83,7 +77,7 @@ func StartPgBouncer(t testing.TB, target string, settings ...string) string {
 func accepts(address string) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(5 * time.Second); ; {
+	for deadline := time.After(patience); ; {
 		if conn, err := net.Dial("tcp", address); err == nil {
 			_ = conn.Close()
 			return true

@@ -65,30 +65,53 @@ func release(path string) int {
 	return n
 }
 
-// Start starts a server that lives until the test ends, with settings such as "fsync=on".
+// Start starts a server that lives until the test ends, with settings such as "fsync=on". Its data are
+// in memory where there is room.
 func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	bin := Programs(t)
+	dir, err := newDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, &Server{t: t, bin: bin, dir: dir}, settings)
+}
+
+// StartOnDisk starts a server as [Start] does, with its data on a disk, for what measures that.
+func StartOnDisk(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	bin := Programs(t)
 	dir, err := os.MkdirTemp("", "postgrestest")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, bin: bin, dir: dir}
-	t.Cleanup(func() {
-		s.Kill()
-		_ = os.RemoveAll(dir)
-	})
+	return start(t, &Server{t: t, bin: bin, dir: dir}, settings)
+}
+
+func start(t testing.TB, s *Server, settings []string) *Server {
+	t.Helper()
+	s.endsWith(t)
 	if err := s.create(); err != nil {
 		t.Fatal(err)
 	}
-	// A process that ends does not need fsync to keep what it has written; a machine would.
 	for _, setting := range append([]string{
-		"listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off", "max_connections=200", "shared_buffers=32MB",
+		"listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=500", "shared_buffers=32MB",
+		"fsync=off",                       // a process that ends does not need it to keep what it has written; a machine would
+		"max_wal_size=256MB",              // data may be in memory
+		"dynamic_shared_memory_type=mmap", // a killed server leaves nothing behind outside its directory
 	}, settings...) {
 		s.args = append(s.args, "-c", setting)
 	}
 	s.listenSomewhere()
 	return s
+}
+
+// endsWith ends the server with a test, and removes its directory.
+func (s *Server) endsWith(t testing.TB) {
+	t.Cleanup(func() {
+		s.stop()
+		_ = os.RemoveAll(s.dir)
+	})
 }
 
 // listenSomewhere starts the server on a free port.
@@ -127,18 +150,44 @@ func (s *Server) Process() *os.Process {
 	return process
 }
 
-// find finds the main process, whose file begins with its ID.
-func (s *Server) find() (*os.Process, error) {
-	text, err := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
-	if err != nil {
-		return nil, err
+// state returns the ID of the main process, or of the one before it, and what it says of itself, such
+// as "ready": the first and the eighth line of its file.
+func (s *Server) state() (pid, status string) {
+	text, _ := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
+	lines := strings.Split(string(text), "\n")
+	if len(lines) > 7 {
+		status = strings.TrimSpace(lines[7])
 	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	pid, err := strconv.Atoi(first)
+	return lines[0], status
+}
+
+// find finds the main process.
+func (s *Server) find() (*os.Process, error) {
+	text, _ := s.state()
+	pid, err := strconv.Atoi(text)
 	if err != nil {
 		return nil, err
 	}
 	return os.FindProcess(pid)
+}
+
+// stop ends the server without a checkpoint. The watcher does that at the end of its input.
+func (s *Server) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watcher == nil {
+		return
+	}
+	_ = s.stdin.Close()
+	select {
+	case <-s.exited:
+	case <-time.After(10 * time.Second):
+		if process, err := s.find(); err == nil {
+			_ = process.Kill()
+		}
+		<-s.exited
+	}
+	s.watcher = nil
 }
 
 // Kill kills the server, all its processes, as a crash would. It may be called again.
@@ -161,31 +210,42 @@ func (s *Server) Kill() {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
-	var err error
-	for range 50 { // until the processes of the one before have seen that it is gone
-		if err = s.start(); err == nil {
+	for began := time.Now(); ; <-time.After(50 * time.Millisecond) {
+		err := s.start()
+		if err == nil {
 			return
 		}
-		<-time.After(50 * time.Millisecond)
+		if time.Since(began) > patience { // the processes of the one before may not have seen that it is gone
+			s.t.Fatalf("postgres: %v", err)
+		}
 	}
-	s.t.Fatalf("postgres: %v", err)
 }
 
 // create makes the directory of the data.
 func (s *Server) create() error {
-	if err := s.giveAway(s.dir); err != nil {
+	if err := giveAway(s.dir); err != nil {
 		return err
 	}
-	cmd := s.command("initdb", "-D", filepath.Join(s.dir, "data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, text)
+	first, err := initialized(s.bin)
+	if err != nil {
+		return err
+	}
+	if text, err := command("cp", "-Rp", first, filepath.Join(s.dir, "data")).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %w: %s", err, text)
 	}
 	return nil
 }
 
+// command is a program of the server.
 func (s *Server) command(program string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(s.bin, program), args...)
+	cmd := command(filepath.Join(s.bin, program), args...)
 	cmd.Dir = s.dir
+	return cmd
+}
+
+// command is a program that runs as the user that runs servers.
+func command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential()}
 	return cmd
 }
@@ -199,13 +259,14 @@ func (s *Server) start() error {
 	}
 	defer func() { _ = log.Close() }()
 	server := s.command("postgres", append([]string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port)}, s.args...)...)
-	cmd := exec.Command("/bin/sh", append([]string{"-c", watch, "watch"}, server.Args...)...)
-	cmd.Dir, cmd.SysProcAttr = server.Dir, server.SysProcAttr
+	cmd := command("/bin/sh", append([]string{"-c", watch, "watch"}, server.Args...)...)
+	cmd.Dir = server.Dir
 	cmd.Stdout, cmd.Stderr = log, log
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return err
 	}
+	before, _ := s.state() // of one that was killed
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -214,7 +275,7 @@ func (s *Server) start() error {
 		_ = cmd.Wait()
 		close(exited)
 	}()
-	if err := s.await(exited); err != nil {
+	if err := s.await(exited, before); err != nil {
 		_ = stdin.Close()
 		<-exited
 		text, _ := os.ReadFile(log.Name())
@@ -224,21 +285,27 @@ func (s *Server) start() error {
 	return nil
 }
 
-// await waits until the server accepts connections.
-func (s *Server) await(exited <-chan struct{}) error {
-	tick := time.NewTicker(10 * time.Millisecond)
+// patience is how long a server may take to start, on a busy machine.
+const patience = time.Minute
+
+// await waits until the server accepts connections. Its file has the ID of the process before it until
+// it has begun.
+func (s *Server) await(exited <-chan struct{}, before string) error {
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
-	for exec.Command(filepath.Join(s.bin, "pg_isready"), "-q", "-h", "127.0.0.1", "-p", strconv.Itoa(s.port)).Run() != nil {
+	deadline := time.After(patience)
+	for {
+		if pid, status := s.state(); pid != before && status == "ready" {
+			return nil
+		}
 		select {
 		case <-exited:
 			return errors.New("exited at once")
 		case <-deadline:
-			return errors.New("not ready after 20s")
+			return fmt.Errorf("not ready after %v", patience)
 		case <-tick.C:
 		}
 	}
-	return nil
 }
 
 // credential is the user that runs servers: postgres refuses to be run by root.
@@ -257,7 +324,7 @@ func credential() *syscall.Credential {
 }
 
 // giveAway makes a directory that of the user that runs servers.
-func (s *Server) giveAway(dir string) error {
+func giveAway(dir string) error {
 	if c := credential(); c != nil {
 		return os.Chown(dir, int(c.Uid), int(c.Gid))
 	}
@@ -278,16 +345,10 @@ func (s *Server) Replica() *Server {
 	s.t.Helper()
 	r := &Server{t: s.t, bin: s.bin, args: s.args}
 	var err error
-	if r.dir, err = os.MkdirTemp("", "postgrestest"); err != nil {
+	if r.dir, err = newDir(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() {
-		r.Kill()
-		_ = os.RemoveAll(r.dir)
-	})
-	if err := r.giveAway(r.dir); err != nil {
-		s.t.Fatal(err)
-	}
+	r.endsWith(s.t)
 	copied := r.command("pg_basebackup", "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-U", "postgres",
 		"-D", filepath.Join(r.dir, "data"), "-R", "-c", "fast")
 	if text, err := copied.CombinedOutput(); err != nil {
