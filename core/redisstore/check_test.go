@@ -44,7 +44,7 @@ func TestCheck(t *testing.T) {
 	near, far := client(server.Addr(), 0), client(proxy.Addr(), 0)
 	wantFindings(t, newStore(t, near))
 	proxy.Delay(100 * time.Millisecond)
-	wantFindings(t, newStore(t, far, hasty), "WithTimeout to 4", "MinIdleConns")
+	wantFindings(t, newStore(t, far, hasty), "Set redisstore.WithTimeout to ", "MinIdleConns")
 	wantFindings(t, newStore(t, client(proxy.Addr(), 2), redisstore.WithTimeout(900*time.Millisecond)))
 	configure(t, server.Client(), "appendfsync", "everysec")
 	wantFindings(t, newStore(t, near), "appendfsync of "+server.Addr()+" is everysec")

@@ -415,25 +415,28 @@ func TestABatchIsShort(t *testing.T) {
 	}
 	const askers, each = 500, 20
 	client := server.Client()
-	before := redisCPU(client)
-	together(askers, func(i int) {
-		for range each {
-			if _, err := l.Allow(ctx(), fmt.Sprint(i)); err != nil {
-				t.Error(err)
+	calls := func() int { return int(number(t, client.Info(ctx(), "commandstats").Val(), "cmdstat_evalsha:calls=")) }
+	_, err = l.Allow(ctx(), "first")
+	must(t, err)
+	least := time.Hour
+	for range 5 { // what else a core does costs CPU time, too
+		used, sent := redisCPU(client), calls()
+		together(askers, func(i int) {
+			for range each {
+				if _, err := l.Allow(ctx(), fmt.Sprint(i)); err != nil {
+					t.Error(err)
+				}
 			}
+		})
+		used, sent = redisCPU(client)-used, calls()-sent
+		if sent > askers*each/10 {
+			t.Fatalf("%d calls for %d decisions", sent, askers*each)
 		}
-	})
-	used := redisCPU(client) - before // a busy machine does not count
-	for line := range strings.Lines(client.Info(ctx(), "commandstats").Val()) {
-		var calls int
-		if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &calls); err == nil {
-			if took := used / time.Duration(calls); took >= time.Millisecond || calls > askers*each/10 {
-				t.Errorf("%d calls took %v each", calls, took)
-			}
+		if least = min(least, used/time.Duration(sent)); least < time.Millisecond {
 			return
 		}
 	}
-	t.Error("no call was counted")
+	t.Errorf("a call takes %v", least)
 }
 
 // redisCPU returns the CPU time that a server has used.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // binary is the program, built once.
@@ -37,7 +38,7 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
 		return 1
 	}
-	return m.Run()
+	return testpace.Run(m)
 }
 
 // instance is a running program.

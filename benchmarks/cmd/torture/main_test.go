@@ -41,6 +41,9 @@ func (l log) Write(text []byte) (int, error) {
 }
 
 func TestTiny(t *testing.T) {
+	if testing.Short() {
+		t.Skip("keeps all cores busy for a minute")
+	}
 	for _, store := range []string{"redis", "postgres"} {
 		t.Run(store, func(t *testing.T) {
 			installed(t, store)

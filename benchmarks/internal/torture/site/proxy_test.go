@@ -201,7 +201,7 @@ func TestPostgresProxy(t *testing.T) {
 		}
 	}
 	increment := func(conn *pgx.Conn) (n int, err error) {
-		ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, time.Second) // less than what is late, and enough for a statement
 		defer cancel()
 		err = conn.QueryRow(ctx, "UPDATE counter SET n = n + 1 RETURNING n", pgx.QueryExecModeExec).Scan(&n)
 		return n, err
@@ -217,7 +217,7 @@ func TestPostgresProxy(t *testing.T) {
 		}
 	}
 	for name, r := range map[string]Rules{
-		"lost": {CutReplies: 100}, "silence": {Silence: 100}, "late request": {LateRequests: time.Second}, "late reply": {LateReplies: time.Second},
+		"lost": {CutReplies: 100}, "silence": {Silence: 100}, "late request": {LateRequests: 2 * time.Second}, "late reply": {LateReplies: 2 * time.Second},
 		"black hole": {BlackHole: true},
 	} {
 		p.Set(Rules{})
