@@ -27,6 +27,9 @@ func TestBuckets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name != "by default" {
+				t.Skip("takes as long as the contract by default again")
+			}
 			dsn := migrated(t, of.opts...) + "&default_query_exec_mode=" + of.mode
 			storetest.Buckets(t, runner(dsn, of.opts...))
 		})

@@ -29,6 +29,9 @@ var Servers = map[string]func(testing.TB) (connect func() redis.UniversalClient)
 		}
 	},
 	"cluster": func(t testing.TB) func() redis.UniversalClient {
+		if testing.Short() {
+			t.Skip("takes as long as on one server again")
+		}
 		cluster := StartCluster(t)
 		return func() redis.UniversalClient { return cluster.client(nil, late) }
 	},

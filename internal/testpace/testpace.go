@@ -16,7 +16,7 @@ const Slow = "LOCKKEEPER_SLOW"
 // parallel is how many parallel tests of a package run at a time. They wait for servers and leases
 // and need little CPU time, so that it does not depend on the number of cores, as it would by
 // default.
-const parallel = "8"
+const parallel = "12"
 
 // Run runs the tests of a package, and returns the exit code. The flag -parallel overrides how many
 // of its parallel tests run at a time.
