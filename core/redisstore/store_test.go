@@ -27,7 +27,7 @@ var hasty = redisstore.WithTimeout(250 * time.Millisecond)
 func newStore(t testing.TB, client redis.UniversalClient, opts ...redisstore.Option) *redisstore.Store {
 	t.Helper()
 	s, err := redisstore.New(client, append([]redisstore.Option{
-		redisstore.WithTimeout(10 * time.Second), redisstore.WithLogger(slog.New(slog.DiscardHandler)),
+		redisstore.WithTimeout(30 * time.Second), redisstore.WithLogger(slog.New(slog.DiscardHandler)),
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -41,8 +41,11 @@ func TestContractOnMiniredis(t *testing.T) {
 	if testpace.Raced {
 		t.Skip("takes five times as long with the race detector, which sees the same on Redis")
 	}
+	interpreters := make(chan struct{}, 3) // each computes in this process, for as long as a connection may take
 	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
 		t.Parallel()
+		interpreters <- struct{}{}
+		defer func() { <-interpreters }()
 		server := miniredis.RunT(t)
 		client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr()})
 		t.Cleanup(func() { _ = client.Close() })

@@ -113,7 +113,7 @@ func expect[T comparable](t *testing.T, what string, got, want T, began time.Tim
 
 const (
 	// eventually is how long a test waits for an event.
-	eventually = 10 * time.Second
+	eventually = 30 * time.Second
 	// shortLease is over after pastLease.
 	shortLease = 40 * time.Millisecond
 	pastLease  = 60 * time.Millisecond
