@@ -264,6 +264,11 @@ func TestLeasesSurviveACrash(t *testing.T) {
 	a, b := openTestStore(t, server.DSN()), openTestStore(t, server.DSN())
 	for range 3 {
 		first, second := exclusive("k"), exclusive("k")
+		eventually(t, "both stores work", func() bool { // the breaker of one may have been open for longer
+			_, err := a.InspectLease(t.Context(), first.Name, "k")
+			_, other := b.InspectLease(t.Context(), first.Name, "k")
+			return err == nil && other == nil
+		})
 		held := takes(t, a, first)
 		second.Queue = true
 		reply, err := b.AcquireLease(t.Context(), second)

@@ -150,6 +150,18 @@ func TestCallsTakeTurns(t *testing.T) {
 // older versions, which makes it the first one in the index.
 func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 	t.Parallel()
+	for range 5 {
+		if newestBeforeOlder(t) {
+			return
+		}
+	}
+	t.Error("a search through the index never reads more than a few pages: the test shows nothing")
+}
+
+// newestBeforeOlder returns false if a search through the index finds the newest version at once: where
+// the server puts it depends on what else it does.
+func newestBeforeOlder(t *testing.T) (shown bool) {
+	t.Helper()
 	dsn := migrated(t)
 	s, admin := openTestStore(t, dsn), connect(t, dsn)
 	locker, err := lock.New(s, "jobs")
@@ -198,11 +210,11 @@ func TestANewestVersionBeforeOlderOnes(t *testing.T) {
 			t.Errorf("%s: %d pages are read, want at most %d", name, n, few)
 		}
 	}
-	if n := pages(t, s, "SELECT "+newestOf("lk.leases", "$1", "$2"), key, pgtype.TID{}); n <= few {
-		t.Errorf("a search through the index reads %d pages: too few to show anything", n)
-	}
+	n := pages(t, s, "SELECT "+newestOf("lk.leases", "$1", "$2"), key, pgtype.TID{})
+	t.Logf("a search through the index reads %d pages", n)
 	end()
 	cycle("hot")
+	return n > few
 }
 
 // A place past the end of the table, or one that another row has now, is of no use, and does no harm.

@@ -310,3 +310,29 @@ func (h processHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		return next(ctx, cmd)
 	}
 }
+
+// slowestPing returns how long the slowest of many PINGs took during a function.
+func slowestPing(t *testing.T, client *redis.Client, during func()) (slowest time.Duration) {
+	t.Helper()
+	must(t, client.Ping(ctx()).Err())
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			sent := time.Now()
+			if err := client.Ping(ctx()).Err(); err != nil {
+				t.Error(err)
+			}
+			slowest = max(slowest, time.Since(sent))
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	during()
+	close(done)
+	wg.Wait()
+	return slowest
+}

@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -419,87 +418,4 @@ func TestABurstOfWaiters(t *testing.T) {
 		}
 	}
 	t.Fatal("the machine takes seconds for a PING")
-}
-
-// slowestPing returns how long the slowest of many PINGs took during a function.
-func slowestPing(t *testing.T, client *redis.Client, during func()) (slowest time.Duration) {
-	t.Helper()
-	must(t, client.Ping(ctx()).Err())
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			sent := time.Now()
-			if err := client.Ping(ctx()).Err(); err != nil {
-				t.Error(err)
-			}
-			slowest = max(slowest, time.Since(sent))
-			select {
-			case <-done:
-				return
-			case <-time.After(time.Millisecond):
-			}
-		}
-	})
-	during()
-	close(done)
-	wg.Wait()
-	return slowest
-}
-
-// Large results take longer than the timeout, in both directions, and do not delay other calls.
-func TestLargeResults(t *testing.T) {
-	server := redistest.Start(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	log := new(logbook)
-	// A busy machine takes its time to copy them; 16 MiB take two seconds in any case.
-	s := newStore(t, obedient(t, proxy.Addr(), 20), redisstore.WithTimeout(time.Second), log.option())
-	g := newGuard(t, s, guard.WithMaxResult(16<<20), guard.WithMaxScopeBytes(1<<30))
-	l := newLimiter(t, s)
-	_, err := l.AllowN(ctx(), "k", 0)
-	must(t, err)
-	var attempts []*guard.Attempt
-	op := func(i int) guard.Operation { return guard.Operation{Scope: "alice", Key: fmt.Sprint(i)} }
-	sizes := []int{16 << 20, 8 << 20, 1 << 20, 100 << 10, 10 << 10, 10}
-	for i := range sizes {
-		a, _, err := g.Begin(ctx(), op(i))
-		must(t, err)
-		attempts = append(attempts, a)
-	}
-	noise := make([]byte, sizes[0]) // that a guard does not compress
-	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
-	proxy.Throttle(8 << 20)
-	var all, failed atomic.Int64
-	under, done := context.WithCancel(ctx())
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for under.Err() == nil {
-				if _, err := l.AllowN(ctx(), "k", 0); err != nil {
-					failed.Add(1)
-				}
-				all.Add(1)
-				<-time.After(time.Millisecond)
-			}
-		})
-	}
-	together(len(sizes), func(i int) {
-		if err := attempts[i].Complete(ctx(), guard.Result{Status: 200, Data: noise[:sizes[i]]}); err != nil {
-			t.Errorf("complete with %d bytes: %v", sizes[i], err)
-		}
-	})
-	together(len(sizes), func(i int) {
-		_, r, err := g.Begin(ctx(), op(i))
-		if err != nil || r == nil || len(r.Data) != sizes[i] {
-			t.Errorf("replay of %d bytes: %+v, %v", sizes[i], r != nil, err)
-		}
-	})
-	done()
-	wg.Wait()
-	if failed.Load() > all.Load()/20 { // the machine has to copy the large ones
-		t.Errorf("%d of %d small calls beside large ones failed", failed.Load(), all.Load())
-	}
-	if log.has(tripped) {
-		t.Error("the breaker opened")
-	}
 }

@@ -17,7 +17,6 @@ import (
 )
 
 func TestSignals(t *testing.T) {
-	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		i := start(t)
 		if i.store != "memory" || !strings.HasPrefix(i.url, "http://127.0.0.1:") {
@@ -31,7 +30,6 @@ func TestSignals(t *testing.T) {
 }
 
 func TestBadFlags(t *testing.T) {
-	t.Parallel()
 	for _, args := range [][]string{
 		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-postgres", "nonsense"}, {"-postgres", "postgres://x@127.0.0.1:1/x"}, {"-lease", "1ns"}, {"-wait", "2ns"}, {"-wait", "-1s"},
 		{"-addr", "300.0.0.1:x"}, {"extra"}, {"-redis", "redis://127.0.0.1:1", "-postgres", "postgres://x@127.0.0.1:1/x"},
@@ -86,13 +84,9 @@ func storm(t *testing.T, n int, instances ...*instance) {
 	}
 }
 
-func TestStormOnOneInstance(t *testing.T) {
-	t.Parallel()
-	storm(t, 200, start(t, unlimited...))
-}
+func TestStormOnOneInstance(t *testing.T) { storm(t, 200, start(t, unlimited...)) }
 
 func TestStormOnTwoInstances(t *testing.T) {
-	t.Parallel()
 	for name, store := range shared {
 		t.Run(name, func(t *testing.T) {
 			args := append(store(t), unlimited...)
@@ -107,7 +101,6 @@ func TestStormOnTwoInstances(t *testing.T) {
 
 // With -wait, payments with one key on two instances wait for the first one, and get its answer.
 func TestStormThatWaits(t *testing.T) {
-	t.Parallel()
 	for name, store := range shared {
 		t.Run(name, func(t *testing.T) { stormThatWaits(t, append(store(t), append(unlimited, "-wait", "10s")...)...) })
 	}
@@ -141,7 +134,6 @@ func stormThatWaits(t *testing.T, args ...string) {
 }
 
 func TestOrder(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	a := i.do(purchase("k1")).want(t, http.StatusCreated, false)
 	var order struct {
@@ -171,7 +163,6 @@ func TestOrder(t *testing.T) {
 }
 
 func TestScopesOfKeys(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	first := i.do(purchase("k1")).want(t, http.StatusCreated, false)
 	i.do(purchase(`"k1"`)).want(t, http.StatusCreated, true)
@@ -196,7 +187,6 @@ func TestScopesOfKeys(t *testing.T) {
 }
 
 func TestBadKeys(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	for name, keys := range map[string][]string{
 		"none": nil, "empty": {""}, "two": {"a", "b"}, "300 characters": {strings.Repeat("k", 300)},
@@ -226,7 +216,6 @@ func TestBadKeys(t *testing.T) {
 }
 
 func TestAnswersOfTheShop(t *testing.T) {
-	t.Parallel()
 	i := start(t, unlimited...)
 	for _, c := range []struct {
 		body   string
@@ -266,7 +255,6 @@ func TestAnswersOfTheShop(t *testing.T) {
 }
 
 func TestRateLimit(t *testing.T) {
-	t.Parallel()
 	i := start(t, "-rate", "1", "-burst", "3")
 	look := call{method: http.MethodGet, path: "/api/orders/x", user: "alice"}
 	for n := range 5 { // whatever address a client claims to have
@@ -296,7 +284,6 @@ func TestRateLimit(t *testing.T) {
 // If an instance dies during a payment, another takes over after its lease, and the customer is
 // charged once.
 func TestKilledDuringAPayment(t *testing.T) {
-	t.Parallel()
 	const lease = 1500 * time.Millisecond
 	server := redistest.Start(t)
 	args := append([]string{"-redis", server.URL(), "-lease", lease.String()}, unlimited...)
@@ -332,7 +319,6 @@ func TestKilledDuringAPayment(t *testing.T) {
 
 // Redis stops and starts again.
 func TestRedisStopped(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	i := start(t, append([]string{"-redis", server.URL()}, unlimited...)...)
 	i.do(purchase("before")).want(t, http.StatusCreated, false)

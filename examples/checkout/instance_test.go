@@ -18,7 +18,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // binary is the program, built once.
@@ -38,7 +37,7 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
 		return 1
 	}
-	return testpace.Run(m)
+	return m.Run()
 }
 
 // instance is a running program.

@@ -46,7 +46,6 @@ var trials = []struct {
 }
 
 func TestPage(t *testing.T) {
-	t.Parallel()
 	for _, l := range tested() {
 		t.Run(l.String(), func(t *testing.T) { testPage(t, l) })
 	}
@@ -176,7 +175,6 @@ func (v visit) sales() {
 // Everything can be reached and operated by keyboard, and has a name for a screen reader, which
 // reads what happened.
 func TestPageWithoutAMouse(t *testing.T) {
-	t.Parallel()
 	ctx := pagetest.Browser(t)
 	for _, l := range looks {
 		t.Run(l.String(), func(t *testing.T) {
@@ -207,7 +205,6 @@ func TestPageWithoutAMouse(t *testing.T) {
 
 // The sentence counts the payments that were denied, too.
 func TestPageOverTheLimit(t *testing.T) {
-	t.Parallel()
 	v, _ := open(pagetest.Browser(t), t, start(t, "-rate", "1", "-burst", "1"), look{390, 844, "light"})
 	v.press("different")
 	charged, denied := v.tiles("charged"), v.tiles("quota-exceeded")
@@ -225,7 +222,6 @@ func TestPageOverTheLimit(t *testing.T) {
 
 // TestReadmePictures makes the pictures of the README: see CONTRIBUTING.md.
 func TestReadmePictures(t *testing.T) {
-	t.Parallel()
 	if os.Getenv(pagetest.Screenshots) == "" {
 		t.Skipf("%s names no folder for them", pagetest.Screenshots)
 	}

@@ -108,7 +108,6 @@ func crowd(t *testing.T, instances ...*instance) {
 }
 
 func TestReportsOnOneInstance(t *testing.T) {
-	t.Parallel()
 	i := start(t, "-rate", "1", "-burst", "1") // which do not count here
 	for range 3 {
 		crowd(t, i)
@@ -119,7 +118,6 @@ func TestReportsOnOneInstance(t *testing.T) {
 }
 
 func TestReportsOnTwoInstances(t *testing.T) {
-	t.Parallel()
 	args := []string{"-redis", redistest.Start(t).URL()}
 	a, b := start(t, args...), start(t, args...)
 	for range 3 {
@@ -128,7 +126,6 @@ func TestReportsOnTwoInstances(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	i.do(purchase("k")).want(t, http.StatusCreated, false)
 	if a := i.do(report()).want(t, http.StatusOK, false); a.body != `{"charges":1}` || a.header.Get("Cache-Control") != "no-store" {
@@ -149,7 +146,6 @@ func TestReport(t *testing.T) {
 
 // A client that disconnects makes room, whether it waits or is served, since its report ends then.
 func TestDisconnectedClientsMakeRoom(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -182,7 +178,6 @@ func TestDisconnectedClientsMakeRoom(t *testing.T) {
 }
 
 func TestRush(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	for range 2 {
 		i.wantEmpty()
@@ -213,7 +208,6 @@ func TestRush(t *testing.T) {
 
 // A client with many requests at once is limited by its address.
 func TestRushIsLimited(t *testing.T) {
-	t.Parallel()
 	i := start(t, "-rate", "1", "-burst", "1")
 	i.do(rush(1)).want(t, http.StatusOK, false)
 	i.do(rush(1)).wantProblem(t, http.StatusTooManyRequests, "quota-exceeded")
@@ -224,7 +218,6 @@ func TestRushIsLimited(t *testing.T) {
 
 // The places of an instance that dies during its reports are free after its lease.
 func TestKilledDuringReports(t *testing.T) {
-	t.Parallel()
 	const lease = time.Second
 	server := redistest.Start(t)
 	args := []string{"-redis", server.URL(), "-lease", lease.String()}
@@ -246,7 +239,6 @@ func TestKilledDuringReports(t *testing.T) {
 }
 
 func TestReportsWithoutRedis(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	i := start(t, "-redis", server.URL())
 	i.do(report()).want(t, http.StatusOK, false)

@@ -86,7 +86,6 @@ func soldOut(t *testing.T, instances ...*instance) {
 }
 
 func TestFlashSaleOnOneInstance(t *testing.T) {
-	t.Parallel()
 	i := start(t) // with the limit by address that everybody has
 	soldOut(t, i)
 	if s := i.stats(); s.Denied != 0 {
@@ -95,7 +94,6 @@ func TestFlashSaleOnOneInstance(t *testing.T) {
 }
 
 func TestFlashSaleOnTwoInstances(t *testing.T) {
-	t.Parallel()
 	for name, store := range shared {
 		t.Run(name, func(t *testing.T) {
 			args := store(t)
@@ -113,7 +111,6 @@ func stores() map[string]func(testing.TB) []string {
 
 // Without its lock the shop sells too many.
 func TestFlashSaleWithoutTheLock(t *testing.T) {
-	t.Parallel()
 	for name, store := range stores() {
 		t.Run(name, func(t *testing.T) {
 			i := start(t, store(t)...)
@@ -128,7 +125,6 @@ func TestFlashSaleWithoutTheLock(t *testing.T) {
 }
 
 func TestStock(t *testing.T) {
-	t.Parallel()
 	for name, store := range stores() {
 		t.Run(name, func(t *testing.T) { testStock(t, start(t, store(t)...)) })
 	}
@@ -198,7 +194,6 @@ func testStock(t *testing.T, i *instance) {
 
 // The lock of an instance that dies is free after its lease.
 func TestKilledWithTheLock(t *testing.T) {
-	t.Parallel()
 	const lease = time.Second
 	server := redistest.Start(t)
 	args := []string{"-redis", server.URL(), "-lease", lease.String()}
@@ -238,7 +233,6 @@ func TestKilledWithTheLock(t *testing.T) {
 }
 
 func TestStockWithoutRedis(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	i := start(t, "-redis", server.URL())
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":5}`)).want(t, http.StatusOK, false)

@@ -49,7 +49,6 @@ series:
 }
 
 func TestMetricsCanBeFetched(t *testing.T) {
-	t.Parallel()
 	i := start(t, "-rate", "1", "-burst", "3")
 	i.do(purchase("metrics-key"))
 	i.do(purchase("metrics-key"))
@@ -79,7 +78,6 @@ func TestMetricsCanBeFetched(t *testing.T) {
 
 // Buyers of the same article wait for each other, which the metrics show.
 func TestMetricsOfAContendedLock(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":50}`)).want(t, http.StatusOK, false)
 	const buyers = 20
@@ -106,7 +104,6 @@ func TestMetricsOfAContendedLock(t *testing.T) {
 
 // The number of series does not depend on clients.
 func TestClientsMakeNoSeries(t *testing.T) {
-	t.Parallel()
 	i := start(t)
 	for port := range 5 {
 		req, err := http.NewRequest(http.MethodGet, i.url+"/api/orders/x", nil)
@@ -150,7 +147,6 @@ func (s *span) result() any {
 }
 
 func TestSignalsOnStdout(t *testing.T) {
-	t.Parallel()
 	i := start(t, "-otel", "stdout")
 	i.do(purchase("1"))
 	i.do(purchase("1"))
@@ -291,7 +287,6 @@ func TestCollectorHangs(t *testing.T) {
 }
 
 func TestSignalsToNowhere(t *testing.T) {
-	t.Parallel()
 	out, err := exec.Command(binary, "-addr", "127.0.0.1:0", "-otel", "jaeger").CombinedOutput()
 	if err == nil || !strings.HasPrefix(string(out), "invalid value \"jaeger\" for flag -otel: must be stdout or otlp\n") {
 		t.Errorf("%v: %s", err, out)
