@@ -137,7 +137,6 @@ func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
 }
 
 func TestCanceledCallsDoNotTripTheBreaker(t *testing.T) {
-	t.Parallel()
 	log := new(logbook)
 	_, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(5*time.Second), log.option())
 	l := newLimiter(t, s)

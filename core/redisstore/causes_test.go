@@ -124,7 +124,6 @@ func TestATimeoutIsNamed(t *testing.T) {
 
 // Every mechanism distinguishes a misconfiguration from an outage, and logs its cause.
 func TestMisconfigurations(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		client func(t *testing.T) redis.UniversalClient
 		cause  store.Cause
@@ -223,7 +222,6 @@ func TestACorrectedPasswordWorks(t *testing.T) {
 // If a server comes back with another password, the outage has become a misconfiguration: a policy
 // that fails open must not let all requests pass any longer.
 func TestAnOutageThatBecomesAMisconfiguration(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	server.Stop()
 	log := new(logbook)
@@ -267,7 +265,6 @@ func TestAClientOfOneServerOnACluster(t *testing.T) {
 
 // A full server is not down: it serves reads.
 func TestAFullServerIsNotDown(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	s := newStore(t, server.Client(), new(logbook).option())
 	l := newLimiter(t, s)

@@ -33,7 +33,6 @@ func wantFindings(t testing.TB, s *redisstore.Store, texts ...string) []store.Fi
 }
 
 func TestCheck(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t, durable...)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := func(addr string, idle int) *redis.Client {

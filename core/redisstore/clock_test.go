@@ -79,7 +79,6 @@ func moveTimes(t *testing.T, server *redis.Client, by time.Duration) {
 // If the server's clock steps back an hour, the leases of dead processes end after their TTL by the
 // stepped clock, also for requests that do not queue.
 func TestLeasesEndAfterTheClockSteppedBack(t *testing.T) {
-	t.Parallel()
 	const ttl = 10 * time.Second
 	taken := func(c claim) func(*testing.T, *redisstore.Store, bool) {
 		return func(t *testing.T, s *redisstore.Store, free bool) {
@@ -177,7 +176,6 @@ func TestLeasesEndAfterTheClockSteppedBack(t *testing.T) {
 // The same holds for places in the queue: dead waiters delay others for no longer than one that has
 // just died.
 func TestDeadWaitersExpireAfterTheClockSteppedBack(t *testing.T) {
-	t.Parallel()
 	for name, claim := range map[string]func(id string) claim{
 		"lock":      func(id string) claim { return newClaim("k", id) },
 		"semaphore": func(id string) claim { return newPermit("k", id, 1, 1) },

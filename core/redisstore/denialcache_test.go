@@ -92,7 +92,6 @@ func TestADenialIsOfItsCost(t *testing.T) {
 
 // Without other callers, the denial cache never denies what Redis would allow.
 func TestCachedDenialsAreExact(t *testing.T) {
-	t.Parallel()
 	d := newDenier(t, tokenbucket.Limits{tokenbucket.PerSecond(300).Burst(2), tokenbucket.Per(7, 50*time.Millisecond)})
 	remembered, allowed := 0, 0
 	enough := func() bool { return remembered >= 100 && allowed >= 100 }
@@ -118,7 +117,6 @@ func TestCachedDenialsAreExact(t *testing.T) {
 }
 
 func TestResetsAreSeen(t *testing.T) {
-	t.Parallel()
 	d := newDenier(t, tokenbucket.PerHour(1).Burst(1))
 	exhaust := func() {
 		t.Helper()

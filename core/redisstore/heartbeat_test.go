@@ -65,7 +65,6 @@ func (c *steppedClock) run(text string, call script.Call) []any {
 // A heartbeat that does only what is usual does the same as all the steps of one would do, and
 // everything else that is to be done is done.
 func TestTheUsualHeartbeat(t *testing.T) {
-	t.Parallel()
 	fast, slow := scriptText("beat_leases"), scriptText("beat_lease")
 	server := redistest.Start(t).Client()
 	var processes []*Store

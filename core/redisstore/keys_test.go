@@ -151,7 +151,6 @@ func TestKeysExpireAndTellNothing(t *testing.T) {
 }
 
 func TestPrefixesAndSecretsKeepStoresApart(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	for _, other := range []redisstore.Option{redisstore.WithPrefix("other"), redisstore.WithSecret([]byte("pepper"))} {
 		server.Client().FlushAll(ctx())

@@ -97,7 +97,6 @@ func TestWaitersWhoseWithdrawalsAreLost(t *testing.T) {
 
 // The waiters and the leases of a process that shuts down delay nobody.
 func TestWaitersOfAProcessThatShutsDown(t *testing.T) {
-	t.Parallel()
 	server, cluster := redistest.Start(t), redistest.StartCluster(t)
 	for name, client := range map[string]func() redis.UniversalClient{
 		"server":  func() redis.UniversalClient { return server.Client() },

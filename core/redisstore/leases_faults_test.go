@@ -52,7 +52,6 @@ func wantHeld(t *testing.T, c claim, s *redisstore.Store) {
 }
 
 func TestLostRepliesOfALease(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
 	for name, how := range losses {

@@ -67,7 +67,6 @@ func tombstoned(t testing.TB, s *redisstore.Store, key string) claim {
 }
 
 func TestKeysOfLeasesExpire(t *testing.T) {
-	t.Parallel()
 	testKeysOfLeasesExpire(t)
 	t.Run("secret", func(t *testing.T) { testKeysOfLeasesExpire(t, redisstore.WithSecret([]byte("pepper"))) })
 }
@@ -345,7 +344,6 @@ func TestADamagedRecord(t *testing.T) {
 
 // A hold that is alone behaves as one beside waiters does.
 func TestALoneHoldBehavesLikeOthers(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	steps := map[string]func(*testing.T, claim){

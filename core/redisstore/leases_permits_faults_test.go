@@ -31,7 +31,6 @@ var permitSteps = []struct {
 }
 
 func TestLostRepliesOfAPermit(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
 	for name, how := range losses {
@@ -54,7 +53,6 @@ func TestLostRepliesOfAPermit(t *testing.T) {
 
 // What a repeated release does not find any more may have been held.
 func TestEveryStepOfAPermitCanBeSentTwice(t *testing.T) {
-	t.Parallel()
 	for weight, capacity := range map[int]int{1: 1, 2: 3} {
 		t.Run(fmt.Sprint("weight ", weight), func(t *testing.T) { everyStepTwice(t, weight, capacity) })
 	}

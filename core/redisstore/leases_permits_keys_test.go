@@ -16,7 +16,6 @@ import (
 // Every key of a semaphore expires, none before the holds in it, and nothing is left after the last
 // release.
 func TestKeysOfPermitsExpire(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	client, hook := server.Client(), new(scriptKeys)
 	client.AddHook(hook)
@@ -119,7 +118,6 @@ func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 
 // If a key of a semaphore is lost, its state is lost, and what is left of it is removed, or expires.
 func TestLostKeysOfASemaphore(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -169,7 +167,6 @@ func TestLostKeysOfASemaphore(t *testing.T) {
 // A full server grants no new permits, and renews and releases those that it has. Waiters of before
 // are granted, and wait no longer if they withdraw.
 func TestPermitsWhenMemoryIsFull(t *testing.T) {
-	t.Parallel()
 	eachForm(t, permitsWhenMemoryIsFull)
 }
 

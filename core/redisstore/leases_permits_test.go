@@ -15,7 +15,6 @@ import (
 )
 
 func TestPermitsAcrossProcesses(t *testing.T) {
-	t.Parallel()
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		a, b := newStore(t, client), newStore(t, client)
 		light, heavy := newPermit("k", "light", 1, 3), newPermit("k", "heavy", 2, 3)
@@ -45,7 +44,6 @@ func TestPermitsAcrossProcesses(t *testing.T) {
 
 // More is in use than a waiter's capacity: it waits until less is.
 func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
-	t.Parallel()
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		s := newStore(t, client)
 		one, two := newPermit("k", "one", 1, 2), newPermit("k", "two", 1, 2)
@@ -86,7 +84,6 @@ func (c claim) inUse(t testing.TB, s *redisstore.Store, want int) {
 
 // The requests of a process that has ended are passed over at once.
 func TestADeadProcessIsPassedOver(t *testing.T) {
-	t.Parallel()
 	for name, weights := range map[string][]int{"one": {1}, "a light and a heavy one": {1, 2}} {
 		t.Run(name, func(t *testing.T) {
 			client := redistest.Start(t).Client()
@@ -120,7 +117,6 @@ func pushed(t *testing.T, stores ...*redisstore.Store) {
 
 // A request that meets an expired hold does not take its place: the first in the queue does.
 func TestAnExpiredPermitIsGrantedToTheNextWaiter(t *testing.T) {
-	t.Parallel()
 	s := newStore(t, redistest.Start(t).Client())
 	dead := newPermit("k", "dead", 1, 1).ttl(200 * time.Millisecond)
 	dead.gets(t, s, store.Granted)
@@ -158,7 +154,6 @@ func TestAWaiterWithoutHeartbeatsHasNoPermit(t *testing.T) {
 
 // The fences of permits grow though the clock is behind the last one, however a permit is granted.
 func TestFencesOfPermitsGrow(t *testing.T) {
-	t.Parallel()
 	s := newStore(t, redistest.Start(t).Client())
 	holder, next := newPermit("k", "holder", 1, 2), newPermit("k", "next", 1, 2)
 	holder.gets(t, s, store.Granted)

@@ -15,7 +15,6 @@ import (
 
 // Two stores hand a lock over, each with its own processes' channel.
 func TestALockBetweenStores(t *testing.T) {
-	t.Parallel()
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		a, b := newStore(t, client), newStore(t, client)
 		one, two := newClaim("k", "one"), newClaim("k", "two")
@@ -50,7 +49,6 @@ func TestALockBetweenStores(t *testing.T) {
 
 // A pushed grant that its process takes up in no way ends by itself.
 func TestAGrantThatIsNotTakenUpRunsOut(t *testing.T) {
-	t.Parallel()
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		s, other := newStore(t, client), newStore(t, client)
 		holder, next := newClaim("k", "holder"), newClaim("k", "next")
@@ -89,7 +87,6 @@ func TestAWithdrawnRequestAdmitsReaders(t *testing.T) {
 }
 
 func TestARevokedHoldIsReported(t *testing.T) {
-	t.Parallel()
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		a, b := newStore(t, client), newStore(t, client)
 		lost := make(chan string, 1)
@@ -134,7 +131,6 @@ func TestARevokedHoldIsReported(t *testing.T) {
 }
 
 func TestManyWaiters(t *testing.T) {
-	t.Parallel()
 	client := redistest.Start(t).Client()
 	stores := []*redisstore.Store{newStore(t, client), newStore(t, client)}
 	first := newClaim("k", "first")

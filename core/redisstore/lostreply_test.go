@@ -19,7 +19,6 @@ import (
 var losses = map[string]redistest.Loss{"cut": redistest.Cut, "silence": redistest.Silence}
 
 func TestLostReplyOfAChargeIsUnconfirmedAndChargedOnce(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
 	for name, how := range losses {
@@ -133,7 +132,6 @@ func TestABeginThatWasSentBeforeTheDialWasRefusedIsUnconfirmed(t *testing.T) {
 }
 
 func TestLostRepliesOfAGuard(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
 	for name, how := range losses {
@@ -158,7 +156,6 @@ func TestLostRepliesOfAGuard(t *testing.T) {
 }
 
 func TestEveryStepOfAGuardCanBeSentTwice(t *testing.T) {
-	t.Parallel()
 	s := newStore(t, redistest.Start(t).Client())
 	for _, step := range guardSteps {
 		t.Run(step.name, func(t *testing.T) {

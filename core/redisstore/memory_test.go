@@ -16,7 +16,6 @@ import (
 )
 
 func TestOperationsEndThoughMemoryIsFull(t *testing.T) {
-	t.Parallel()
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
@@ -77,7 +76,6 @@ func operationsEndThoughMemoryIsFull(t *testing.T, server *redistest.Server, cli
 // A server with full memory replies about operations that it has. Only a step that has to write
 // fails, with store.ErrFull.
 func TestAFullServerReadsOperations(t *testing.T) {
-	t.Parallel()
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
@@ -148,7 +146,6 @@ func TestAFullServerReadsOperations(t *testing.T) {
 
 // Steps that change nothing work though memory is full, also for a process that has just started.
 func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
-	t.Parallel()
 	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
 		direct := server.Client()
 		before := newStore(t, server.Client())
@@ -272,7 +269,6 @@ func lasting(t *testing.T, server *redis.Client) (found []string) {
 
 // If the counts of a scope are lost or damaged, attempts still end, and every key expires.
 func TestLostCountsOfAScope(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -377,7 +373,6 @@ func TestEvictionIsRefusedWhereConfigIsForbidden(t *testing.T) {
 }
 
 func TestGuardsWarnIfTheEvictionPolicyIsUnknown(t *testing.T) {
-	t.Parallel()
 	for name, client := range map[string]*redis.Client{
 		"forbidden": app(t, "-info"), "not reported": dial(t, miniredis.RunT(t).Addr(), time.Second),
 	} {

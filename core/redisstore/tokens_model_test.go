@@ -125,7 +125,6 @@ func (s *scriptStore) ResetTokens(ctx context.Context, r store.TokenRequest) err
 // The script's decisions are those of exact fractions, but for a nanosecond each token, and its
 // debts are exact.
 func TestTheScriptAgainstModels(t *testing.T) {
-	t.Parallel()
 	for name, client := range map[string]*redis.Client{
 		"miniredis": redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}),
 		"redis":     redistest.Start(t).Client(),
@@ -186,7 +185,6 @@ func TestASmallerPlanInABatch(t *testing.T) {
 // The decisions of a batch, over few buckets, are those that calls of their own make, and leave the
 // same.
 func TestABatchAgainstItsDecisions(t *testing.T) {
-	t.Parallel()
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	rapid.Check(t, func(t *rapid.T) {

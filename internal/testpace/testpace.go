@@ -15,8 +15,13 @@ const Slow = "LOCKKEEPER_SLOW"
 
 // parallel is how many parallel tests of a package run at a time. They wait for servers and leases
 // and need little CPU time, so that it does not depend on the number of cores, as it would by
-// default.
-const parallel = "12"
+// default. Under the race detector they need several times as much.
+func parallel() string {
+	if Raced {
+		return "4"
+	}
+	return "12"
+}
 
 // Run runs the tests of a package, and returns the exit code. The flag -parallel overrides how many
 // of its parallel tests run at a time.
@@ -25,7 +30,7 @@ func Run(m *testing.M) int {
 	set := false
 	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
 	if !set {
-		_ = flag.Set("test.parallel", parallel)
+		_ = flag.Set("test.parallel", parallel())
 	}
 	return m.Run()
 }
