@@ -43,7 +43,7 @@ func look(t *testing.T, s store.Leases, name string, v seen) string {
 func TestLeasesLikeMemory(t *testing.T) {
 	t.Parallel()
 	pg := openTestStore(t, migrated(t))
-	// A grant that no call awaits must not run out meanwhile, on neither clock.
+	// A grant that no call awaits must not run out during the test, on either clock.
 	change(t, pg, `CREATE OR REPLACE FUNCTION lk.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
 		'SELECT `+fmt.Sprint(time.Now().UnixMicro())+` + (extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) * 1000)::bigint'`)
 	for seed := range uint64(20) {

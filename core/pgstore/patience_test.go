@@ -37,8 +37,8 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// inTime measures how long something takes, again if it took longer than it may: the machine makes one
-// of several measurements late, and what is wrong all of them.
+// inTime measures how long something takes, up to five times until it takes at most so long. A busy
+// machine makes some measurements late; a defect makes all of them late.
 func inTime(t testing.TB, what string, most time.Duration, measure func() time.Duration) {
 	t.Helper()
 	var took []time.Duration
@@ -52,8 +52,8 @@ func inTime(t testing.TB, what string, most time.Duration, measure func() time.D
 	t.Errorf("%s took %v, want at most %v", what, took, most)
 }
 
-// punctual checks how long many calls took, each of which has to end within a time: the machine makes
-// some of them late, and all a little, and what is wrong many of them, or one by very much.
+// punctual checks how long many calls took, each of which has to end within a time. A busy machine makes
+// a few of them late, and all of them by a little. A defect makes many late, or one by very much.
 func punctual(t testing.TB, what string, most time.Duration, took []time.Duration) {
 	t.Helper()
 	slices.Sort(took)

@@ -8,8 +8,8 @@
 //   - every store runs every case of package storetest, which is all that the mechanisms require of it;
 //   - net/http runs the rows about what a client is answered on every kind of server ([RunOnServers],
 //     and [RunOn] for PostgreSQL), and grpcmw does so with a table of its own;
-//   - gin, echo v4 and v5 run on Redis the rows in which a request waits for its store or ends
-//     meanwhile ([RunWaits]).
+//   - gin, echo v4 and v5 run on Redis the rows in which a request waits for its store, or ends
+//     before the store replies ([RunWaits]).
 //
 // That is enough since a framework does not meet a store. The middleware of all HTTP frameworks is
 // one set of generic functions, in package httpmw, which call the mechanisms; what differs is an
