@@ -43,7 +43,12 @@ func TestCheck(t *testing.T) {
 	near, far := client(server.Addr(), 0), client(proxy.Addr(), 0)
 	wantFindings(t, newStore(t, near))
 	proxy.Delay(100 * time.Millisecond)
-	wantFindings(t, newStore(t, far, hasty), "Set redisstore.WithTimeout to ", "MinIdleConns")
+	found := wantFindings(t, newStore(t, far, hasty), "Set redisstore.WithTimeout to ", "MinIdleConns")
+	_, advice, _ := strings.Cut(found[0].String(), "Set redisstore.WithTimeout to ")
+	advice, _, _ = strings.Cut(advice, " ")
+	if timeout, err := time.ParseDuration(advice); err != nil || timeout < 400*time.Millisecond {
+		t.Errorf("%v advises %q, want at least four times the 100 ms", found[0], advice)
+	}
 	wantFindings(t, newStore(t, client(proxy.Addr(), 2), redisstore.WithTimeout(900*time.Millisecond)))
 	configure(t, server.Client(), "appendfsync", "everysec")
 	wantFindings(t, newStore(t, near), "appendfsync of "+server.Addr()+" is everysec")
