@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // bare is a framework that builds no middleware.
@@ -88,12 +90,14 @@ var harmless = []string{
 	"holds/a_capacity_that_changes_at_run_time",
 }
 
-// The table must fail for a framework that does nothing.
+// The table must fail for a framework that does nothing. Handlers that nothing keeps apart race, and
+// the race detector fails all rows that run at that moment, also the harmless ones.
 func TestTheTableFindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	rows := results(t, "bare", "-test.skip=^TestTable$/^through$")
 	for name, passed := range rows {
-		if passed != (slices.Contains(harmless, name) || strings.HasPrefix(name, "cost/")) {
+		want := slices.Contains(harmless, name) || strings.HasPrefix(name, "cost/")
+		if passed != want && (passed || !testpace.Raced) {
 			t.Errorf("%s: passed is %v", name, passed)
 		}
 	}
