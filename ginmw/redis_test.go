@@ -19,21 +19,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // eventually polls until the condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within 10s: %s", what)
-		}
-	}
+	testpace.Eventually(t, 10*time.Second, what, condition)
 }
 
 // process has the locks and permits of a process on Redis.
@@ -146,16 +138,12 @@ func TestWaitingOnRedis(t *testing.T) {
 	}
 }
 
-// A lock that is lost on Redis ends the handler's context, and is an error of gin's request.
+// A lock that is lost on Redis ends the handler's context, and is reported.
 func TestLostOnRedis(t *testing.T) {
 	p := newProcess(t, redistest.Start(t), 1)
-	m := p.middleware(0)["exclusive"]
-	r := engine(func(c *gin.Context) {
-		m(c)
-		if len(c.Errors) != 1 || !errors.Is(c.Errors[0], lock.ErrLost) {
-			t.Errorf("errors %v", c.Errors)
-		}
-	}, func(c *gin.Context) {
+	var reported []error
+	report := ginmw.OnError(func(_ *gin.Context, err error) { reported = append(reported, err) })
+	r := engine(exclusive.New(p.carts, ginmw.Global(), report), func(c *gin.Context) {
 		ctx := c.Request.Context()
 		lease, _ := lock.FromContext(ctx)
 		if found, err := p.carts.ForceUnlock(context.Background(), "global", lease.Fence().Number); !found || err != nil {
@@ -166,5 +154,8 @@ func TestLostOnRedis(t *testing.T) {
 	})
 	if w := post(r, "/"); w.Code != http.StatusOK || w.Body.String() != lock.ErrLost.Error() {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if len(reported) != 1 || !errors.Is(reported[0], lock.ErrLost) {
+		t.Errorf("errors %v", reported)
 	}
 }

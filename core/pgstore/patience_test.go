@@ -28,13 +28,7 @@ var (
 // eventually waits until something holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
+	testpace.Eventually(t, patience, what, holds)
 }
 
 // inTime measures how long something takes, up to five times until it takes at most so long. A busy

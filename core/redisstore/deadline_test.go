@@ -9,10 +9,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // slack is what a busy machine may add to a deadline.
-const slack = 400 * time.Millisecond
+var slack = testpace.Scale(400 * time.Millisecond)
 
 func TestTheStoresDeadlineHoldsWhereTheClientsIsLonger(t *testing.T) {
 	_, proxy, client, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))

@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // Helpers of the fault tests.
@@ -156,13 +157,7 @@ func wantUnavailable(t testing.TB, err error, unconfirmed bool) {
 // eventually polls until a condition holds, and fails the test if it does not in time.
 func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(within); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
+	testpace.Eventually(t, within, what, holds)
 }
 
 // goroutines returns the number of goroutines, without those of proxies.

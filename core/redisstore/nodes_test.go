@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // keysOn returns n keys of newLimiter that a master has, and n that others have.
@@ -49,7 +50,8 @@ func TestAMasterIsLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const n, lease = 60, 10 * time.Second
+			const n = 60
+			lease := testpace.Scale(10 * time.Second)
 			cluster := redistest.StartCluster(t)
 			cluster.AddReplicas()
 			client := cluster.Client()

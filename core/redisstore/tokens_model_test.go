@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"strconv"
 	"testing"
@@ -179,6 +180,13 @@ func TestASmallerPlanInABatch(t *testing.T) {
 				t.Errorf("decision %d of %d: %+v, %v, want %+v", i, len(batch), got, err, want)
 			}
 		}
+	}
+}
+
+// With the race detector, models are compared less often: nothing in them is concurrent.
+func init() {
+	if testpace.Raced {
+		_ = flag.Set("rapid.checks", "20")
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // binary is the program, built once.
@@ -206,16 +207,7 @@ func (a answer) wantProblem(t testing.TB, status int, kind string) answer {
 // eventually polls until the condition holds.
 func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(within)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
+	testpace.Eventually(t, within, what, holds)
 }
 
 type lockedBuffer struct {

@@ -40,6 +40,25 @@ func Run(m *testing.M) int {
 // or under the race detector, takes longer for each step.
 func Scale(d time.Duration) time.Duration { return time.Duration(float64(d) * factor) }
 
+// Eventually polls until a condition holds, and fails the test if it does not within [Scale] of a time.
+// Time in which the machine does not run the test is not counted: what it takes longer to sleep than it
+// was asked to.
+func Eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	const pause = 2 * time.Millisecond
+	began := time.Now()
+	for left := Scale(within); ; left -= pause {
+		asked := time.Now()
+		if holds() {
+			return
+		}
+		if left -= time.Since(asked); left < 0 {
+			t.Fatalf("not within %v, nor %v of a busy machine: %s", within, time.Since(began), what)
+		}
+		<-time.After(pause)
+	}
+}
+
 var factor = factorOf(os.Getenv(Slow))
 
 func factorOf(text string) float64 {

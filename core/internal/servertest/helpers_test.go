@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
@@ -123,16 +124,7 @@ const within = time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(within)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
+	testpace.Eventually(t, within, what, ok)
 }
 
 // lateness measures how late the machine is until the test ends: the longest time between two
