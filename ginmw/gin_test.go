@@ -50,21 +50,21 @@ func post(h http.Handler, path string) *httptest.ResponseRecorder {
 }
 
 // policies are the middleware of every policy.
-func policies(t *testing.T, st store.Store, by ginmw.KeyFunc) map[string]gin.HandlerFunc {
+func policies(t *testing.T, st store.Store, by ginmw.KeyFunc, report ginmw.Option) map[string]gin.HandlerFunc {
 	carts, reports := must(lock.New(st, "carts")), must(semaphore.New(st, "reports", 1))
 	t.Cleanup(func() { _, _ = carts.Close(), reports.Close() })
 	return map[string]gin.HandlerFunc{
-		"ratelimit":   ratelimit.New(must(tokenbucket.New(st, "api", tokenbucket.PerHour(1))), by),
-		"idempotency": idempotency.New(must(guard.New(st, "orders")), ginmw.ScopeBy(by)),
-		"exclusive":   exclusive.New(carts, by),
-		"concurrency": concurrency.New(reports, by),
-		"fenced":      fenced.New(anyFence{}, by),
+		"ratelimit":   ratelimit.New(must(tokenbucket.New(st, "api", tokenbucket.PerHour(1))), by, report),
+		"idempotency": idempotency.New(must(guard.New(st, "orders")), ginmw.ScopeBy(by), report),
+		"exclusive":   exclusive.New(carts, by, report),
+		"concurrency": concurrency.New(reports, by, report),
+		"fenced":      fenced.New(anyFence{}, by, report),
 	}
 }
 
-// A failure of the store, or of a key function, is an error of gin's request; a denial is none.
-// After the middleware, gin's context has its former request and writer.
-func TestErrorsOfTheRequest(t *testing.T) {
+// A failure of the store, or of a key function, is reported; a denial is not. None is an error of gin's
+// request. After the middleware, gin's context has its former request and writer.
+func TestFailuresAreReported(t *testing.T) {
 	errKey := errors.New("no directory")
 	failing := func(err error) ginmw.KeyFunc { return func(*gin.Context) (string, error) { return "", err } }
 	down := newStore(t)
@@ -81,11 +81,14 @@ func TestErrorsOfTheRequest(t *testing.T) {
 		"a failing key": {newStore(t), failing(errKey), http.StatusInternalServerError, errKey},
 		"an outage":     {down, ginmw.Global(), http.StatusServiceUnavailable, store.ErrUnavailable},
 	} {
-		for policy, m := range policies(t, c.st, c.by) {
+		var reported []error
+		report := ginmw.OnError(func(_ *gin.Context, err error) { reported = append(reported, err) })
+		for policy, m := range policies(t, c.st, c.by, report) {
 			if policy == "fenced" && c.st == down {
 				continue // its store is another one
 			}
 			t.Run(policy+", "+name, func(t *testing.T) {
+				reported = nil
 				r := gin.New()
 				r.POST("/", func(c *gin.Context) {
 					request, writer := c.Request, c.Writer
@@ -95,8 +98,8 @@ func TestErrorsOfTheRequest(t *testing.T) {
 					}
 				}, func(g *gin.Context) {
 					g.Next()
-					if want := c.want; (len(g.Errors) > 0) != (want != nil) || want != nil && !errors.Is(g.Errors[0], want) {
-						t.Errorf("errors %v, want %v", g.Errors, want)
+					if want := c.want; (len(reported) > 0) != (want != nil) || want != nil && !errors.Is(reported[0], want) || len(g.Errors) > 0 {
+						t.Errorf("errors %v, want %v; gin has %v", reported, want, g.Errors)
 					}
 				}, m, func(c *gin.Context) { c.Status(http.StatusCreated) })
 				if w := post(r, "/"); w.Code != c.status {
@@ -109,7 +112,7 @@ func TestErrorsOfTheRequest(t *testing.T) {
 
 // A panic passes every middleware unchanged.
 func TestPanicsPass(t *testing.T) {
-	for name, m := range policies(t, newStore(t), ginmw.Global()) {
+	for name, m := range policies(t, newStore(t), ginmw.Global(), ginmw.OnError(func(*gin.Context, error) {})) {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
 				if got := recover(); got != http.ErrAbortHandler {

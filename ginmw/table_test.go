@@ -47,7 +47,7 @@ func (framework) Serve(handler http.HandlerFunc, middleware ...mwtest.Middleware
 	})
 	chain := make([]gin.HandlerFunc, 0, len(middleware)+1)
 	for _, m := range middleware {
-		chain = append(chain, reporting(mwtest.HooksOf(m), cells.Build(m)))
+		chain = append(chain, cells.Build(m))
 	}
 	r.Match([]string{http.MethodPost, http.MethodGet}, mwtest.Path+":id", append(chain, gin.WrapF(handler))...)
 	return mwtest.WithUser(r)
@@ -77,19 +77,6 @@ var cells = mwtest.Cells[gin.HandlerFunc, ginmw.KeyFunc, ginmw.ScopeFunc]{
 	Options: options,
 }
 
-// reporting reports the errors that a middleware records in gin's context.
-func reporting(h mwtest.Hooks, m gin.HandlerFunc) gin.HandlerFunc {
-	if h.Report == nil {
-		return m
-	}
-	return func(c *gin.Context) {
-		m(c)
-		for _, e := range c.Errors {
-			h.Report(e.Err)
-		}
-	}
-}
-
 // options returns the options for hooks.
 func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	if h.Skip != nil {
@@ -100,6 +87,9 @@ func options(h mwtest.Hooks) (options []setting.HTTPOption) {
 	}
 	if h.Deny != nil {
 		options = append(options, ginmw.OnDeny(deny(h)))
+	}
+	if h.Report != nil {
+		options = append(options, ginmw.OnError(func(_ *gin.Context, err error) { h.Report(err) }))
 	}
 	return options
 }

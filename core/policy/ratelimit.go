@@ -67,10 +67,11 @@ func Shadow() RateOption {
 // reported to OnError.
 //
 // The status is the one that passes this middleware: what renders errors, or changes statuses,
-// belongs behind it. In gin, a handler that leaves c.Error to an outer middleware answers 200 as
-// far as this one knows. In frameworks whose handlers return errors, the application's error
-// handler is called for an error behind the middleware, which then returns none. An answer waits
-// until the tokens are given back.
+// belongs behind it. A status that middleware outside is left to set is not known: such a request is
+// charged, and the first one is logged. So it is with a handler in gin that calls c.Error and writes
+// nothing, and with one in echo that returns an error without a status while echo's own
+// HTTPErrorHandler is in place. An error handler of the application's is called for an error behind the
+// middleware, which then returns none. An answer waits until the tokens are given back.
 //
 // It panics without any status, and on a value that is no final status.
 func ChargeStatus(statuses ...int) RateLimitOption {

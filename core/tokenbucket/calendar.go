@@ -46,8 +46,9 @@ func periodic(n int64, u unit, longest time.Duration) Limit {
 	return l
 }
 
-// In returns l with days that begin at midnight in loc, of a limit of a calendar.
-// [time.LoadLocation] must know its name.
+// In returns l with days that begin at midnight in loc, of a limit of a calendar. A date without a
+// midnight, since clocks are put forward then, begins where the gap ends; one with two begins at the
+// first. [time.LoadLocation] must know its name.
 func (l Limit) In(loc *time.Location) Limit {
 	l.calendar.in = loc
 	return l
@@ -107,5 +108,29 @@ func (c *calendar) begin(now time.Time, later int) time.Time {
 	default:
 		day += later
 	}
-	return time.Date(year, month, day, 0, 0, 0, 0, now.Location())
+	return firstInstant(year, month, day, now.Location())
+}
+
+// firstInstant returns the first instant of a date: midnight, the first of two, or the end of the gap
+// where clocks that are put forward have none. [time.Date] chooses either side of the gap, and either
+// midnight.
+func firstInstant(year int, month time.Month, day int, in *time.Location) time.Time {
+	t := time.Date(year, month, day, 0, 0, 0, 0, in)
+	start, end := t.ZoneBounds()
+	switch hour, minute, second := t.Clock(); {
+	case hour == 0 && minute == 0 && second == 0:
+		if start.IsZero() {
+			return t
+		}
+		_, before := start.Add(-1).Zone()
+		_, offset := t.Zone()
+		if first := t.Add(time.Duration(offset-before) * time.Second); before > offset && first.Before(start) {
+			return first
+		}
+		return t
+	case hour >= 12: // of the day before
+		return end
+	default:
+		return start
+	}
 }

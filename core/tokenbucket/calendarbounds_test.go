@@ -1,6 +1,9 @@
 package tokenbucket
 
 import (
+	"io/fs"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -52,6 +55,63 @@ func TestPeriods(t *testing.T) {
 		})
 	}
 }
+
+// Every instant belongs to the period of its own date: in all locations, around each change of their
+// clocks.
+func TestPeriodsAreThoseOfTheirDates(t *testing.T) {
+	const zones = "/usr/share/zoneinfo"
+	count := 0
+	err := filepath.WalkDir(zones, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == "right" || entry.Name() == "posix"): // the same once more
+			return filepath.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		if in, err := time.LoadLocation(strings.TrimPrefix(path, zones+"/")); err == nil {
+			count++
+			datesOf(t, in)
+		}
+		return nil
+	})
+	if err != nil || count < 100 {
+		t.Skipf("%s has %d locations: %v", zones, count, err)
+	}
+}
+
+// datesOf checks instants around each change of a location's clocks, also those of the midnights before and
+// after it.
+func datesOf(t *testing.T, in *time.Location) {
+	t.Helper()
+	day, month := Daily(1).In(in).calendar, Monthly(1).In(in).calendar
+	for after := time.Date(2026, 1, 1, 0, 0, 0, 0, in); after.Year() < 2051; {
+		_, change := after.ZoneBounds()
+		if change.IsZero() {
+			return
+		}
+		if !change.After(after) { // at the end of 2040, ZoneBounds has a bound that is none
+			after = after.Add(48 * time.Hour)
+			continue
+		}
+		after = change
+		for _, minutes := range []int{-1500, -1440, -720, -120, -60, -30, 0, 30, 60, 120, 720, 1440, 1500} {
+			for _, off := range []time.Duration{-1, 0} {
+				now := change.Add(time.Duration(minutes)*time.Minute + off)
+				p := day.periodAt(now)
+				if date(p.Begin) != date(now) || date(p.Begin.Add(-1)) >= date(now) || date(p.End) <= date(now) || date(p.End.Add(-1)) != date(now) {
+					t.Fatalf("%v: the day of %v is %v to %v", in, now, p.Begin, p.End)
+				}
+				if p := month.periodAt(now); p.Begin.Month() != now.Month() || p.Begin.Add(-1).Month() == now.Month() || p.End.Add(-1).Month() != now.Month() {
+					t.Fatalf("%v: the month of %v is %v to %v", in, now, p.Begin, p.End)
+				}
+			}
+		}
+	}
+}
+
+func date(t time.Time) string { return t.Format(time.DateOnly) }
 
 // Each period ends where the next one begins, and includes the instant that it was asked for.
 func TestPeriodsFollowEachOther(t *testing.T) {

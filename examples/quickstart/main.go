@@ -29,7 +29,7 @@ func main() {
 	}
 
 	r := gin.New()
-	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct())))
+	r.Use(ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct()))) // behind a proxy: clientip.TrustedProxies
 	r.Use(authenticate)
 	r.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), checkout)
 	if err := r.Run("127.0.0.1:8080"); err != nil {

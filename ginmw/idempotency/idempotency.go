@@ -41,7 +41,7 @@ import (
 // handler has is as [github.com/lockkeeper/lockkeeper/nethttp/idempotency.New] says.
 //
 // When the request's context is over, gin may have reused its context for another request, if a
-// timeout middleware outside returned before the handler. Errors are then not reported to gin, and
+// timeout middleware outside returned before the handler. Errors are then not reported, and
 // what the handler answered goes to the ResponseWriter that it was given, so such a middleware must
 // have put one of its own there.
 //

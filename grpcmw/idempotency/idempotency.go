@@ -184,8 +184,11 @@ func (x *exchange) Run(ctx context.Context) middleware.Outcome {
 	a := answerOf(x.resp, x.err)
 	a.header, a.trailer = metadata.recorded()
 	outcome := middleware.Outcome{Ending: x.interceptor.ending(a.code), Status: int(a.code)}
-	if middleware.NoteOf(ctx).IsError(x.err) {
+	switch {
+	case middleware.NoteOf(ctx).IsError(x.err):
 		outcome.Ending = middleware.Refused
+	case adapter.Silent(x.resp, x.err):
+		outcome.Ending = middleware.Silent
 	}
 	if x.err != nil && !isError(status.Code(x.err)) {
 		x.err = a.error() // as a repeat gets it
@@ -223,6 +226,10 @@ func (x *exchange) Unconfirmed() {
 	if x.interceptor.settings.StatusHeaders {
 		adapter.SetHeader(x.call.Context(), statusMetadata, "unconfirmed")
 	}
+}
+
+func (x *exchange) GiveUp(d policy.Denial) {
+	x.resp, x.err = nil, x.interceptor.hooks.GivenUp(x.call, d)
 }
 
 func (x *exchange) Deny(d policy.Denial) { x.err = x.interceptor.hooks.Deny(x.call, d) }

@@ -4,12 +4,16 @@
 package httpmw
 
 import (
+	"cmp"
+	"context"
+	"log/slog"
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Middleware answers the request of c, or calls next, which does. It returns the error of next, or,
@@ -44,9 +48,18 @@ type Adapter[C any] interface {
 	// Refuse answers with a denial. It returns the status of the answer, and what the middleware
 	// returns.
 	Refuse(c C, d policy.Denial) (status int, err error)
-	// Log reports an error that the middleware does not return, where the framework has a place for
-	// it.
-	Log(c C, err error)
+	// Log logs an error that the middleware does not return, where the framework has a place for
+	// it, or by the middleware's own log.
+	Log(c C, own *telemetry.Repeated, err error)
+}
+
+// OutsideAdapter is an Adapter of a framework in which a handler can leave its answer to middleware
+// outside: by an error, or by a value that such middleware renders.
+type OutsideAdapter[C any] interface {
+	// Left returns how many errors, and how many values, have been left so far.
+	Left(c C) (errors, values int)
+	// Captures reports whether what is written to the context still goes to the capture of Capture.
+	Captures(c C) bool
 }
 
 // ErrorAdapter is an Adapter of a framework whose handlers return errors. An error handler of the
@@ -55,6 +68,11 @@ type ErrorAdapter[C any] interface {
 	Adapter[C]
 	// Render calls the application's error handler.
 	Render(c C, err error)
+	// Renders reports whether the application's error handler decides the status of an error: if not,
+	// middleware outside may.
+	Renders(c C, err error) bool
+	// Denied returns a denial as an error. Unlike Refuse it does not use a context.
+	Denied(d policy.Denial) error
 	// StatusOf returns the status of an error of the framework's own, 0 of another.
 	StatusOf(err error) int
 }
@@ -73,22 +91,33 @@ type Hooks[C any] struct {
 // base is what the middleware of all policies have in common.
 type base[C any] struct {
 	Adapter[C]
-	hooks  Hooks[C]
-	errors ErrorAdapter[C] // nil if the framework's handlers return no errors
-	values valuer[C]       // nil if the framework's contexts have no values but the request's
-	types  string          // of problems
+	hooks   Hooks[C]
+	errors  ErrorAdapter[C]   // nil if the framework's handlers return no errors
+	outside OutsideAdapter[C] // nil if the framework's handlers leave no answer to others
+	values  valuer[C]         // nil if the framework's contexts have no values but the request's
+	types   string            // of problems
+	reports *telemetry.Repeated
 }
 
 func newBase[C any](a Adapter[C], name string, s setting.Settings) *base[C] {
 	errors, _ := a.(ErrorAdapter[C])
+	outside, _ := a.(OutsideAdapter[C])
 	values, _ := a.(valuer[C])
-	return &base[C]{a, a.Hooks(name, s), errors, values, s.ProblemTypes}
+	return &base[C]{a, a.Hooks(name, s), errors, outside, values, s.ProblemTypes, newReports(name, s.Logger)}
+}
+
+func newReports(name string, l *slog.Logger) *telemetry.Repeated {
+	return telemetry.NewRepeated(cmp.Or(l, slog.Default()).With("middleware", name), "lockkeeper: errors behind answers, which OnError would get")
 }
 
 func (b *base[C]) skips(c C) bool { return b.hooks.Skip != nil && b.hooks.Skip(c) }
 
-// refuse answers with a denial, and returns what the middleware returns.
-func (b *base[C]) refuse(c C, d policy.Denial) error {
+// refuse answers with a denial, and returns what the middleware returns. Guards outside learn that
+// nothing was done.
+func (b *base[C]) refuse(c C, d policy.Denial) error { return b.deny(c, d, mark) }
+
+// deny answers with a denial, and returns what the middleware returns.
+func (b *base[C]) deny(c C, d policy.Denial, mark func(context.Context, http.Header) *middleware.Note) error {
 	header := b.Header(c)
 	setHeader(header, &d, b.types)
 	if !b.End(c) {
@@ -118,5 +147,5 @@ func (b *base[C]) report(c C, err error) {
 		b.hooks.Report(c, err)
 		return
 	}
-	b.Log(c, err)
+	b.Log(c, b.reports, err)
 }

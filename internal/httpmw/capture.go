@@ -25,6 +25,7 @@ type Capture struct {
 	header    http.Header // the handler's
 	committed http.Header // the handler's, at the first byte; nil before
 	status    int
+	noted     bool // the handler has set the status, and may not have begun the answer
 	size      int
 	buf       bytes.Buffer
 	passing   bool // the answer goes straight to the client
@@ -55,9 +56,16 @@ func (c *Capture) Status() int { return c.status }
 // SetStatus changes the status of an answer that has not begun.
 func (c *Capture) SetStatus(status int) {
 	if c.committed == nil {
-		c.status = status
+		c.status, c.noted = status, true
 	}
 }
+
+// Inherit sets the status that middleware outside has set, which is none of the handler's.
+func (c *Capture) Inherit(status int) { c.status = status }
+
+// Silent reports whether the handler has neither begun an answer nor set its status: net/http takes that
+// for an empty answer with 200.
+func (c *Capture) Silent() bool { return c.committed == nil && !c.noted }
 
 // checkStatus panics, as net/http does, if the status is none.
 func checkStatus(status int) {
@@ -216,6 +224,13 @@ func (c *Capture) send() {
 	case len(r.header) > 0:
 		apply(c.w.Header(), r.header)
 	}
+	c.passing, c.sent = true, true
+}
+
+// drop discards what was held back: from now on the capture only passes on what is written to it, such as
+// the answer to an error or to a panic by what is outside and still has it.
+func (c *Capture) drop() {
+	c.buf = bytes.Buffer{}
 	c.passing, c.sent = true, true
 }
 

@@ -1,6 +1,8 @@
 package httpmw
 
 import (
+	"context"
+	"errors"
 	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -31,6 +33,9 @@ func (x *exchange[C]) current() bool { return x.Current(x.c, x.request) }
 // Mark returns the exchange's mark, with the request's ID.
 func (x *exchange[C]) Mark() *middleware.Mark {
 	x.mark.ID = requestID(x.request)
+	if x.outside != nil {
+		x.mark.Chain = x.c
+	}
 	return &x.mark
 }
 
@@ -41,6 +46,37 @@ func (x *exchange[C]) handle(r *http.Request) {
 	x.err = x.next(x.WithRequest(x.c, r))
 }
 
+// observing calls f while an observer is in front of the response's writer.
+func (x *exchange[C]) observing(o *Observer, f func()) {
+	observed, restore := x.Observe(x.c, o)
+	c := x.c
+	x.c = observed
+	defer func() {
+		if x.current() {
+			restore()
+		}
+		x.c = c
+	}()
+	f()
+}
+
+// left is what handlers have left so far for middleware outside to answer with.
+type left struct{ errors, values int }
+
+func (x *exchange[C]) left() (l left) {
+	if x.outside != nil && x.current() {
+		l.errors, l.values = x.outside.Left(x.c)
+	}
+	return l
+}
+
+// leaves reports whether a handler has left its answer to middleware outside: it has not begun one, and
+// there are more errors than before, or, if it has not even set a status, more values.
+func (x *exchange[C]) leaves(before left, begun, silent bool) bool {
+	now := x.left()
+	return !begun && (now.errors > before.errors || silent && now.values > before.values)
+}
+
 func (x *exchange[C]) restoreRequest() {
 	if x.current() {
 		x.WithRequest(x.c, x.request)
@@ -49,6 +85,21 @@ func (x *exchange[C]) restoreRequest() {
 
 // Deny answers with a denial.
 func (x *exchange[C]) Deny(d policy.Denial) { x.err = x.refuse(x.c, d) }
+
+// giveUp answers for a handler that has not answered, and whose work may have been done. w is the
+// writer that the middleware was given.
+func (x *exchange[C]) giveUp(w http.ResponseWriter, d policy.Denial) {
+	switch {
+	case x.current():
+		x.err = x.deny(x.c, d, func(context.Context, http.Header) *middleware.Note { return nil })
+	case x.errors != nil:
+		x.err = x.errors.Denied(d)
+	case errors.Is(x.request.Context().Err(), context.Canceled): // the writer may be another request's, too
+	default:
+		setHeader(w.Header(), &d, x.types)
+		WriteProblem(w, d)
+	}
+}
 
 // Report reports an error that does not change the answer, unless the context is another request's
 // by now.

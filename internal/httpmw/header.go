@@ -52,18 +52,11 @@ func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState, room *[
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		reset := s.Reset
-		switch {
-		case s.RetryAfter > 0: // Retry-After must not point earlier than t
-			reset = min(reset, s.RetryAfter)
-		case s.Remaining == 0: // a client that obeys must not stop for a whole window
-			reset = min(reset, s.Next)
-		}
 		b = append(b, p.limits[i].item...)
 		b = append(b, ";r="...)
 		b = strconv.AppendInt(b, s.Remaining, 10)
 		b = append(b, ";t="...)
-		b = strconv.AppendInt(b, roundUp(reset), 10)
+		b = strconv.AppendInt(b, roundUp(resetOf(s)), 10)
 	}
 	room[0], room[1] = p.policy, string(b) // one array for both
 	policy, state := room[0:1:1], room[1:2:2]
@@ -143,7 +136,7 @@ func newPlan(states []tokenbucket.LimitState) *plan {
 }
 
 // legacy writes the X-RateLimit fields that came before the draft, for the limit nearest to
-// exhaustion.
+// exhaustion. X-RateLimit-Reset is the t of the draft.
 func legacy(h http.Header, states []tokenbucket.LimitState) {
 	nearest := states[0]
 	for _, s := range states[1:] {
@@ -153,7 +146,18 @@ func legacy(h http.Header, states []tokenbucket.LimitState) {
 	}
 	h.Set("X-Ratelimit-Limit", strconv.FormatInt(nearest.Capacity, 10))
 	h.Set("X-Ratelimit-Remaining", strconv.FormatInt(nearest.Remaining, 10))
-	h.Set("X-Ratelimit-Reset", strconv.FormatInt(roundUp(nearest.Reset), 10))
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(roundUp(resetOf(&nearest)), 10))
+}
+
+// resetOf returns how long what a client is told of a limit lasts.
+func resetOf(s *tokenbucket.LimitState) time.Duration {
+	switch {
+	case s.RetryAfter > 0: // Retry-After must not point earlier
+		return min(s.Reset, s.RetryAfter)
+	case s.Remaining == 0: // a client that obeys must not stop for a whole window
+		return min(s.Reset, s.Next)
+	}
+	return s.Reset
 }
 
 // roundUp is a duration in whole seconds.

@@ -2,6 +2,7 @@ package httpmw
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -44,7 +45,7 @@ func (m *hold[C]) serve(c C, next func(C) error) error {
 	if m.skips(c) {
 		return next(c)
 	}
-	x := &holdExchange[C]{exchange: newExchange(m.base, c, next), m: m}
+	x := &holdExchange[C]{exchange: newExchange(m.base, c, next), m: m, w: m.Writer(c)}
 	defer func() { m.bodies.used.Add(-x.early) }()
 	m.Serve(x.request.Context(), x)
 	return x.err
@@ -54,6 +55,7 @@ func (m *hold[C]) serve(c C, next func(C) error) error {
 type holdExchange[C any] struct {
 	exchange[C]
 	m     *hold[C]
+	w     http.ResponseWriter
 	early int64 // the bytes of the body that were read before the request waited
 }
 
@@ -61,7 +63,17 @@ func (x *holdExchange[C]) Key() (string, error) { return x.m.key(x.c) }
 
 func (x *holdExchange[C]) Waits() { x.early = x.m.bodies.readEarly(x.request) }
 
-func (x *holdExchange[C]) Run(ctx context.Context) { x.handle(x.request.WithContext(ctx)) }
+func (x *holdExchange[C]) Run(ctx context.Context) (answered bool) {
+	var o Observer
+	answered = true // unless the handler returns
+	x.observing(&o, func() {
+		x.handle(x.request.WithContext(ctx))
+		answered = x.err != nil || !o.Silent()
+	})
+	return answered
+}
+
+func (x *holdExchange[C]) GiveUp(d policy.Denial) { x.giveUp(x.w, d) }
 
 func (x *holdExchange[C]) Bypass() {
 	x.Header(x.c).Set(x.m.Status, "bypassed")

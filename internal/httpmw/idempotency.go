@@ -99,7 +99,7 @@ func (m *idempotency[C]) serve(c C, next func(C) error) error {
 	case denial != nil:
 		middleware.Fail(x.request.Context(), *denial)
 		x.Deny(*denial)
-	case op.Key == "":
+	case op.Key == "", m.decider.Redirected(x.request.Context(), op, x.Mark()):
 		x.handle(x.passed())
 	default:
 		m.decider.Serve(x.request.Context(), op, x)
@@ -121,11 +121,22 @@ type guardExchange[C any] struct {
 
 func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 	w := newCapture(x.w, middleware.NoteOf(ctx), x.m.maxResult)
-	x.runInto(w, withBody(ctx, x.request, &x.body))
+	defer func() {
+		if x.capture == nil { // the handler is panicking
+			w.drop()
+		}
+	}()
+	outside := x.runInto(w, withBody(ctx, x.request, &x.body))
 	x.capture = w
 	outcome := middleware.Outcome{Ending: x.m.ending(x.request.Method, w.Status()), Status: w.Status()}
-	if w.refused() {
+	switch {
+	case w.refused():
 		outcome.Ending = middleware.Refused
+	case outside:
+		outcome.Ending = middleware.Outside
+		return outcome
+	case w.Silent():
+		outcome.Ending = middleware.Silent
 	}
 	if !w.passing && !partial(outcome) {
 		outcome.Data = w.response().encode(x.m.fields)
@@ -135,8 +146,10 @@ func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 
 // runInto calls the handler, which answers into w. What a handler that returns an error answers is
 // up to the application's error handler, so that is called here, and not again by the framework.
-func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) {
+// It reports whether the answer is made outside of the capture.
+func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	defer keepForm(x.request, r)
+	before := x.left()
 	captured, restore := x.Capture(x.c, w)
 	defer func() { restore(x.current()) }()
 	captured = x.WithRequest(captured, r)
@@ -150,6 +163,12 @@ func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) {
 	}
 	checkStatus(w.status) // of a framework that only notes it
 	w.end()
+	return x.leaves(before, w.Begun(), w.Silent()) || x.bypassed()
+}
+
+// bypassed reports whether what is written to the context does not reach the capture any more.
+func (x *guardExchange[C]) bypassed() bool {
+	return x.outside != nil && x.current() && !x.outside.Captures(x.c)
 }
 
 func (x *guardExchange[C]) Bypass() {
@@ -175,6 +194,12 @@ func (x *guardExchange[C]) Replay(result *guard.Result) error {
 func (x *guardExchange[C]) Deny(d policy.Denial) {
 	x.body.release() // the client may take its time to read the denial
 	x.exchange.Deny(d)
+}
+
+func (x *guardExchange[C]) GiveUp(d policy.Denial) {
+	x.capture.drop()
+	x.body.release()
+	x.giveUp(x.w, d)
 }
 
 func (x *guardExchange[C]) Unconfirmed() {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // pair is a request and its response, the context of netHTTP.
@@ -25,7 +26,7 @@ func (netHTTP) Capture(c pair, w *Capture) (pair, func(bool))     { return pair{
 func (netHTTP) Observe(c pair, _ *Observer) (pair, func())        { return c, func() {} }
 func (netHTTP) Current(pair, *http.Request) bool                  { return true }
 func (netHTTP) End(pair) bool                                     { return true }
-func (netHTTP) Log(pair, error)                                   {}
+func (netHTTP) Log(pair, *telemetry.Repeated, error)              {}
 
 func (netHTTP) Refuse(c pair, d policy.Denial) (int, error) {
 	c.w.WriteHeader(d.Status())

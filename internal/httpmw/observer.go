@@ -11,8 +11,22 @@ import (
 type Observer struct {
 	http.ResponseWriter
 	status   int // zero before the answer begins
+	noted    int // the status that the handler has set last for an answer that has not begun
 	hijacked bool
 }
+
+// Note notes a status that the handler has set, in a framework where that does not begin the answer.
+func (o *Observer) Note(status int) {
+	if !o.Begun() {
+		o.noted = status
+	}
+}
+
+// Noted returns the status that was noted last, zero if there is none.
+func (o *Observer) Noted() int { return o.noted }
+
+// Silent reports whether the handler has neither begun an answer nor set its status.
+func (o *Observer) Silent() bool { return !o.Begun() && o.noted == 0 }
 
 // Status returns the status of the answer, when the handler has returned: zero if it is not known,
 // since the handler has hijacked the connection.

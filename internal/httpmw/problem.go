@@ -38,6 +38,13 @@ func linked(d *policy.Denial) bool {
 	return false
 }
 
+// WriteProblem answers with a denial whose header fields are set.
+func WriteProblem(w http.ResponseWriter, d policy.Denial) {
+	w.Header().Set("Content-Type", ContentType)
+	w.WriteHeader(d.Status())
+	_, _ = w.Write(Body(d)) // fails only if the client has left
+}
+
 // Body is a denial's problem body.
 func Body(d policy.Denial) []byte {
 	body, _ := json.Marshal(d) // strings and numbers only: it cannot fail

@@ -66,24 +66,35 @@ func (x *settling[C]) run() {
 // What a handler that returns an error answers is up to the application's error handler, so that is
 // called here, and not again by the framework.
 func (x *settling[C]) observe(r *http.Request) int {
-	var o Observer
-	observed, restore := x.Observe(x.c, &o)
-	x.c = observed
-	defer func() {
-		if x.current() {
-			restore()
-		}
-	}()
-	x.handle(r)
-	if x.request.Context().Err() != nil { // the context may be another request's, and the client gets no answer
+	var (
+		o     Observer
+		known bool
+	)
+	x.observing(&o, func() { known = x.answer(r, &o) })
+	if !known {
 		return 0
 	}
-	if x.err != nil && !o.Begun() {
+	return o.Status()
+}
+
+// answer calls the handler, and reports whether the status of its answer is known.
+func (x *settling[C]) answer(r *http.Request, o *Observer) bool {
+	before := x.left()
+	x.handle(r)
+	switch {
+	case x.request.Context().Err() != nil: // the context may be another request's, and the client gets no answer
+		return false
+	case x.err != nil && !o.Begun() && !x.errors.Renders(x.c, x.err):
+		x.m.decider.AnsweredOutside(r.Context())
+		return false
+	case x.err != nil && !o.Begun():
 		err := x.err
 		x.errors.Render(x.c, err)
 		middleware.NoteOf(r.Context()).Answered(o.Status(), err)
 		x.err = nil
+	case x.leaves(before, o.Begun(), o.Silent()):
+		x.m.decider.AnsweredOutside(r.Context())
+		return false
 	}
-	restore()
-	return o.Status()
+	return true
 }

@@ -20,6 +20,9 @@ type RequestID struct{ Method, Path, Key string }
 type Mark struct {
 	context.Context
 	ID RequestID
+	// Chain is the framework's context, in a framework that can run its chain again with the same one;
+	// nil in others.
+	Chain any
 
 	mechanism, name string
 	guard           *guard.Guard // nil for a lock or a permit
@@ -74,6 +77,18 @@ func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark)
 		}
 	}
 	return nil
+}
+
+// Redirected reports whether a handler behind the guard has sent its own request through the chain again,
+// as gin's HandleContext does. The operation that is being run is the same one.
+func (m *Idempotency) Redirected(ctx context.Context, op guard.Operation, mark *Mark) bool {
+	for outer := markIn(ctx); mark.Chain != nil && outer != nil; outer = markIn(outer.Context) {
+		if outer.Chain == mark.Chain && outer.ID != mark.ID && outer.guard != nil &&
+			outer.guard.Name() == m.Guard.Name() && outer.op.Scope == op.Scope && outer.op.Key == op.Key {
+			return true
+		}
+	}
+	return false
 }
 
 // in returns the mark as the context in which an operation runs.

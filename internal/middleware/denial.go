@@ -6,6 +6,7 @@ package middleware
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -20,6 +21,25 @@ const storeRetry = time.Second
 // unavailable is the denial for a store that did not answer.
 func unavailable(err error) policy.Denial {
 	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
+}
+
+// errEnded is the cause if the context that ended is one of middleware behind the guard.
+var errEnded = errors.New("what the handler needed has ended")
+
+// giveUp ends an exchange whose handler has not answered, although its context is over, with this
+// cause. A guard outside learns of it, and answers: what it guards has no known outcome either.
+func giveUp(request context.Context, x interface{ GiveUp(policy.Denial) }, cause error) {
+	if n := NoteOf(request); n != nil {
+		n.End()
+		return
+	}
+	if errors.Is(request.Err(), context.Canceled) { // most likely the client has left: that is no failure
+		x.GiveUp(unavailable(nil))
+		return
+	}
+	d := unavailable(fmt.Errorf("middleware: the handler gave up without an answer: %w", cause))
+	Fail(request, d)
+	x.GiveUp(d)
 }
 
 // spread returns whole seconds, as HTTP has them: after, rounded up, and at random up to most more.

@@ -51,8 +51,10 @@ type Exchange interface {
 	Mark() *Mark
 	// Key returns the request's key.
 	Key() (string, error)
-	// Run calls the handler with this context.
-	Run(ctx context.Context)
+	// Run calls the handler with this context, and reports whether it has answered.
+	Run(ctx context.Context) (answered bool)
+	// GiveUp answers for a handler that has not, although its context is over.
+	GiveUp(policy.Denial)
 	// Waits is called before the request waits, until its client leaves or its turn comes.
 	Waits()
 	// Bypass calls the handler as if there were no middleware, and marks the answer as bypassed.
@@ -125,7 +127,9 @@ func (m *Hold) run(request context.Context, x Exchange, h held) {
 			x.Report(err)
 		}
 	}()
-	x.Run(ctx)
+	if !x.Run(ctx) && ctx.Err() != nil {
+		giveUp(request, x, context.Cause(ctx))
+	}
 }
 
 // denial returns the denial for an error of the mechanism.

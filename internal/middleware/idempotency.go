@@ -87,6 +87,8 @@ type GuardedExchange interface {
 	Bypass()
 	// Deny ends the exchange with a denial.
 	Deny(policy.Denial)
+	// GiveUp answers for a handler that has not, although its context is over: its outcome is not known.
+	GiveUp(policy.Denial)
 	// Unconfirmed is called before the answer that Run made is sent, if the store did not confirm
 	// that it is recorded.
 	Unconfirmed()
@@ -110,6 +112,8 @@ const (
 	Final   Ending = iota // the answer is kept
 	Refused               // the answer says that nothing was done: it is released
 	Failed                // it may be another the next time: it is released if the attempt had no effects
+	Silent                // nothing was answered: that is an answer, unless the handler's context is over
+	Outside               // what is outside the guard makes an answer, which is not known here
 )
 
 // Serve answers a request with this context: it runs it, replays it or denies it.
@@ -144,7 +148,7 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 			x.Deny(policy.Denial{Reason: policy.ResponseNotRetained, OriginalStatus: result.Status, Err: err})
 		}
 	case err == nil:
-		m.run(x, op, attempt)
+		m.run(request, x, op, attempt)
 	case !errors.Is(err, store.ErrClosed) && m.Passes(ctx, err): // the process ends: that is no outage
 		x.Report(err)
 		x.Bypass()
@@ -154,7 +158,7 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 }
 
 // run calls the handler, and settles the attempt.
-func (m *Idempotency) run(x GuardedExchange, op guard.Operation, attempt *guard.Attempt) {
+func (m *Idempotency) run(request context.Context, x GuardedExchange, op guard.Operation, attempt *guard.Attempt) {
 	ctx, cancel := context.WithTimeoutCause(attempt.Context(), m.maxRun, policy.ErrMaxRun)
 	defer cancel()
 	if strings.HasPrefix(op.Key, withoutKey) {
@@ -170,6 +174,12 @@ func (m *Idempotency) run(x GuardedExchange, op guard.Operation, attempt *guard.
 	outcome := x.Run(noted)
 	returned = true
 	switch {
+	case outcome.Ending == Silent && (noted.Err() != nil || request.Err() != nil || NoteOf(noted).Ended()):
+		m.report(x, m.settlePanic(noted, attempt)) // it has given up, and has not said so
+		giveUp(request, x, cmp.Or(context.Cause(noted), context.Cause(request), errEnded))
+	case outcome.Ending == Outside:
+		m.AnsweredOutside(noted)
+		m.completed(x, attempt.CompleteNotRetained(noted, 0))
 	case !m.keeps(outcome.Ending, attempt):
 		m.report(x, attempt.Abandon(noted))
 	case outcome.Data == nil:
@@ -199,7 +209,7 @@ func (m *Idempotency) mayRerun(attempt *guard.Attempt) bool {
 }
 
 func (m *Idempotency) keeps(e Ending, attempt *guard.Attempt) bool {
-	return e == Final || e == Failed && !m.mayRerun(attempt)
+	return e != Refused && (e != Failed || !m.mayRerun(attempt))
 }
 
 // report reports an answer that could not be recorded. It is sent all the same.

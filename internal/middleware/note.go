@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"sync"
+	"sync/atomic"
 )
 
 // Note records what middleware of this module refused behind a guard. The guard's own answer is a
@@ -18,6 +19,8 @@ type Note struct {
 	mark   string
 	status int
 	err    error
+
+	ended atomic.Bool
 }
 
 type noteKey struct{}
@@ -68,6 +71,17 @@ func (n *Note) Answered(status int, err error) {
 		n.Refused(status, err)
 	}
 }
+
+// End records that the context of a handler behind the guard has ended before the handler returned, and
+// that its middleware has seen no answer. A nil note records nothing.
+func (n *Note) End() {
+	for ; n != nil; n = n.outer {
+		n.ended.Store(true)
+	}
+}
+
+// Ended reports whether End was called.
+func (n *Note) Ended() bool { return n.ended.Load() }
 
 // IsStatus reports whether the latest refusal was answered with this status.
 func (n *Note) IsStatus(status int) bool {

@@ -79,18 +79,54 @@ func (o *Outgoing) Hold(ctx context.Context, key string, d time.Duration) {
 	}
 }
 
+// Holds after refusals that do not say for how long.
+const (
+	leastUnasked = time.Second
+	mostUnasked  = time.Minute
+)
+
+// HoldUnasked holds a key whose request was refused, by an answer that does not say for how long: for a
+// second, and for twice as long as the last time if that has ended no longer ago than it lasted.
+func (o *Outgoing) HoldUnasked(ctx context.Context, key string) {
+	o.Hold(ctx, key, o.own.unasked(key))
+}
+
 // ownHolds are the holds that a process obeys without its store.
 type ownHolds struct {
 	epoch time.Time
 	last  atomic.Int64 // when the last hold ends, in nanoseconds since the epoch
 
-	mu    sync.Mutex
-	holds expiry.Table[string, int64] // until when a key is held that the store does not hold
+	mu      sync.Mutex
+	holds   expiry.Table[string, int64]         // until when a key is held that the store does not hold
+	repeats expiry.Table[string, time.Duration] // the last hold of a key by HoldUnasked
 }
 
 func (h *ownHolds) init() {
 	h.epoch = time.Now()
 	h.holds = expiry.NewTable[string, int64](maxOwnHolds, nil)
+	h.repeats = expiry.NewTable[string, time.Duration](maxOwnHolds, nil)
+}
+
+// unasked returns for how long to hold a key without being told so. Several requests that are refused
+// during one hold are one refusal.
+func (h *ownHolds) unasked(key string) time.Duration {
+	now := int64(time.Since(h.epoch))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := leastUnasked
+	entry := h.repeats.Get(key, now)
+	switch {
+	case entry == nil:
+		if h.repeats.Room(1, now) {
+			h.repeats.Add(strings.Clone(key), d, now+2*int64(d), now)
+		}
+		return d
+	case entry.Expires-now > int64(entry.Value): // that hold has not ended
+		return time.Duration(entry.Expires-now) - entry.Value
+	}
+	d = min(2*entry.Value, mostUnasked)
+	entry.Value, entry.Expires = d, now+2*int64(d)
+	return d
 }
 
 // add records a hold, which the store has too if stored. Without room it does nothing.

@@ -27,6 +27,7 @@ type Watch struct {
 	bypasses  *telemetry.Bypasses
 	missing   atomic.Bool // what the application did not provide has been logged
 	mispriced atomic.Bool // a cost that no limit can charge has been logged
+	outside   atomic.Bool // an answer that is made outside has been logged
 
 	passing atomic.Bool // requests pass without the store
 	mu      sync.Mutex  // guards what follows
@@ -93,6 +94,15 @@ func (w *Watch) end(ctx context.Context) {
 func (w *Watch) Mispriced(ctx context.Context, err error) {
 	if !w.mispriced.Swap(true) {
 		w.logger.ErrorContext(ctx, "lockkeeper: the application gives requests a cost that their limits cannot charge", "error", err)
+	}
+}
+
+// AnsweredOutside logs the first request whose handler left its answer to middleware outside, such as
+// one that renders errors: its answer is not known to this one.
+func (w *Watch) AnsweredOutside(ctx context.Context) {
+	if !w.outside.Swap(true) {
+		w.logger.ErrorContext(ctx, "lockkeeper: handlers leave their answers to middleware outside, which is not seen here: "+
+			"middleware that renders errors or values stands behind this one")
 	}
 }
 

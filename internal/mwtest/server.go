@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -35,7 +36,15 @@ type server struct {
 // serve starts a server whose handler is behind the middleware.
 func serve(t *rig, handler http.HandlerFunc, middleware ...Middleware) server {
 	t.Helper()
-	s := httptest.NewServer(t.framework.Serve(handler, middleware...))
+	return serveHandler(t, t.framework.Serve(handler, middleware...))
+}
+
+// serveHandler starts a server. What its handler panics with is in no log.
+func serveHandler(t *rig, handler http.Handler) server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(handler)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Start()
 	t.Cleanup(s.Close)
 	return server{t, s}
 }

@@ -67,6 +67,7 @@ type group struct {
 func groups() []group {
 	return append(outcomes(),
 		group{name: "answers", rows: answerRows},
+		group{name: "endings", rows: endingRows()},
 		group{name: "holds", rows: slices.Concat(holdRows, timeRows)},
 		group{name: "leaving", rows: leavingRows},
 		group{name: "refused", rows: refusedRows},

@@ -8,19 +8,31 @@ import (
 	"time"
 )
 
-// RetryAfter returns the pause that an answer's Retry-After asks for, in seconds or until a date,
-// or false if there is none that can be read. Of several it is the longest.
+// RetryAfter returns the pause that an answer's Retry-After asks for, in seconds or until a date, or its
+// Retry-After-Ms in milliseconds, or false if there is none that can be read. Of several, also in one
+// field, it is the longest. A part of a second is a whole one, as the field has it (RFC 9110).
 func RetryAfter(h http.Header) (longest time.Duration, ok bool) {
 	for _, text := range h["Retry-After"] {
 		d, readable := retryAfter(text, h)
 		longest, ok = max(longest, d), ok || readable
 	}
+	for _, text := range h["Retry-After-Ms"] {
+		if d, readable := decimal(text, time.Millisecond); readable {
+			longest, ok = max(longest, SinceSent(h, d)), true
+		}
+	}
 	return longest, ok
 }
 
 func retryAfter(text string, h http.Header) (time.Duration, bool) {
-	if seconds, ok := digits(text); ok {
-		return SinceSent(h, seconds), true
+	longest, ok := time.Duration(0), false
+	for part := range strings.SplitSeq(text, ",") {
+		if d, readable := decimal(strings.TrimSpace(part), time.Second); readable {
+			longest, ok = max(longest, SinceSent(h, d)), true
+		}
+	}
+	if ok {
+		return longest, true
 	}
 	when, err := http.ParseTime(text)
 	if err != nil {
@@ -56,6 +68,22 @@ func age(h http.Header) time.Duration {
 		return d
 	}
 	return 0
+}
+
+// decimal returns the time of so many units, rounded up, the longest one if they are more than that.
+func decimal(text string, unit time.Duration) (time.Duration, bool) {
+	whole, part, _ := strings.Cut(text, ".")
+	if strings.Trim(part, "0123456789") != "" {
+		return 0, false
+	}
+	n, ok := digits(whole)
+	switch {
+	case !ok, n == math.MaxInt64:
+		return n, ok
+	case strings.Trim(part, "0") != "":
+		n += time.Second
+	}
+	return n / (time.Second / unit), true
 }
 
 // digits returns the time of so many seconds, the longest one if they are more than that.

@@ -18,9 +18,11 @@ package clientip
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 )
 
 // ErrNoAddress is returned for a request whose client has no IP address: its RemoteAddr is none, as
@@ -53,7 +55,8 @@ type Resolver struct {
 
 // Direct takes RemoteAddr for the client's address, and believes no header. It is right for a
 // server that clients connect to, and safe for any: behind a proxy, or a Unix socket, all clients
-// are one.
+// are one. The first request with X-Forwarded-For or Forwarded is logged by [slog.Default]: it is a sign
+// of a proxy, or of a client that sends such fields itself.
 //
 // Middleware that puts what a header says into RemoteAddr undoes this, and must not run before.
 func Direct() Resolver { return Resolver{} }
@@ -167,6 +170,18 @@ func byUnixSocket(req *http.Request) bool {
 	return ok && local.Network() == "unix"
 }
 
+// warned is whether a request that came by a proxy has been logged, of those of resolvers that trust none.
+var warned atomic.Bool
+
+// warnOfProxy logs the first request that a proxy seems to have passed on: a client can send these fields,
+// too.
+func warnOfProxy(req *http.Request) {
+	if len(req.Header[forwardedFor])+len(req.Header["Forwarded"]) > 0 && !warned.Swap(true) {
+		slog.WarnContext(req.Context(), "lockkeeper: requests have X-Forwarded-For or Forwarded, and clientip.Direct takes all clients of a proxy for one: "+
+			"if there is a proxy in front, use clientip.TrustedProxies or clientip.TrustedHops", "peer", req.RemoteAddr)
+	}
+}
+
 // Key returns what to limit the client by: its IPv4 address ("203.0.113.7"), or the network of its
 // IPv6 address ("2001:db8::/64", or what [Resolver.IPv6Prefix] says). All requests by a Unix socket
 // whose client's address is not known have the key "unix".
@@ -175,6 +190,9 @@ func byUnixSocket(req *http.Request) bool {
 // socket.
 func (r Resolver) Key(req *http.Request) (string, error) {
 	unix := byUnixSocket(req)
+	if r.proxies == nil && r.hops == 0 {
+		warnOfProxy(req)
+	}
 	if !unix && r.proxies == nil && r.hops == 0 {
 		if key, ok := cutIPv4(req.RemoteAddr); ok {
 			return key, nil

@@ -79,7 +79,9 @@ import (
 // client's disconnecting does not end that context, and the handler runs to its end; a deadline of
 // the request's context ends it, and policy.MaxRun (5 minutes if not set) with the cause
 // policy.ErrMaxRun. guard.ClientContext ends when the client disconnects. If the handler panics,
-// the attempt is settled and the panic continues.
+// the attempt is settled and the panic continues. If it returns without an answer, and its context, the
+// request's, or that of a lock or a permit behind the guard is over, the attempt is settled as one that
+// panicked, and the client gets 503. A handler whose success is an empty 200 calls WriteHeader.
 //
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,

@@ -8,10 +8,12 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/pause"
 	"github.com/lockkeeper/lockkeeper/nethttp/internal/roundtrip"
+	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
 // TransportOption is an option of [Transport].
@@ -47,6 +49,18 @@ func WithMaxBody(n int64) TransportOption {
 	return func(t *transport) { t.maxBody = min(n, math.MaxInt64-1) }
 }
 
+// WithDecoders sets what reads for how long a refusal asks to wait: the longest pause of them counts. If
+// not set these are Retry-After, whatever the status, and without one ratelimit.Standard. A decoder that
+// returns nothing, or less, has found nothing. It panics if one is nil.
+func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
+	for _, d := range decoders {
+		if d == nil {
+			panic("idempotency: WithDecoders: nil decoder")
+		}
+	}
+	return func(t *transport) { t.decoders = slices.Clone(decoders) }
+}
+
 // Transport returns a RoundTripper for clients of services that run requests with the same
 // Idempotency-Key once. It sends requests by base, http.DefaultTransport if that is nil, gives
 // those that need one a key, and sends again what may be sent again:
@@ -70,7 +84,7 @@ func WithMaxBody(n int64) TransportOption {
 // same key, see WithKey, gets the same response.
 //
 // The transport waits for as long as the response's Retry-After says, in seconds or as a date
-// (compared with the response's own Date), and for a random time more, so that not all clients come
+// (compared with the response's own Date), or what else says so ([WithDecoders]), and for a random time more, so that not all clients come
 // back at the same moment: up to half of that delay, or 50 ms if that is more, before the second
 // try, and up to twice as much before each further one, within [WithMaxDelay] and the deadline of
 // the request's context. After errors, and responses without a Retry-After that can be read, it
@@ -105,6 +119,7 @@ type transport struct {
 	maxTries int
 	maxDelay time.Duration
 	maxBody  int64
+	decoders []ratelimit.Decoder // nil for the standard ones
 }
 
 // leastDelay is what is waited on average before the second try, if the server has not said for how
@@ -184,7 +199,7 @@ func (t *transport) delay(ctx context.Context, resp *http.Response, err error, o
 	var asked bool
 	switch {
 	case err == nil && refused(resp):
-		delay, asked = pause.RetryAfter(resp.Header)
+		delay, asked = t.asked(resp)
 	case err == nil || ofCertificate(err) || roundtrip.Final(err):
 		return 0, false
 	}
@@ -202,6 +217,20 @@ func (t *transport) delay(ctx context.Context, resp *http.Response, err error, o
 		delay = pause.Asked(delay, tries-1, most)
 	}
 	return delay, true
+}
+
+// asked returns for how long a refusal asks to wait, or false if it does not say so.
+func (t *transport) asked(resp *http.Response) (longest time.Duration, ok bool) {
+	if t.decoders == nil {
+		if d, ok := pause.RetryAfter(resp.Header); ok { // also that of a 409, which is about this request
+			return d, true
+		}
+		longest = ratelimit.Standard(resp)
+	}
+	for _, decode := range t.decoders {
+		longest = max(longest, decode(resp))
+	}
+	return longest, longest > 0
 }
 
 // ofCertificate reports whether an error will be the same in the next try.

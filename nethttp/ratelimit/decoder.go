@@ -19,8 +19,7 @@ import (
 // Nothing, or less, is that it takes them. It must not read the answer's body, and is called by
 // several goroutines. A panic goes on, and loses the answer.
 //
-// Decoders of this package ignore what they cannot read: negative numbers, NaN, several values in
-// one field. They compare times with the answer's Date, so that the server's clock may differ, and
+// Decoders of this package ignore what they cannot read, such as negative numbers and NaN. They compare times with the answer's Date, so that the server's clock may differ, and
 // subtract its Age if a cache kept the answer.
 type Decoder func(resp *http.Response) time.Duration
 
@@ -41,20 +40,30 @@ func Decoders(decoders ...Decoder) policy.TransportOption {
 	return setting.Func(func(s *setting.Settings) { s.Decoders = all })
 }
 
-// Standard returns the longest of [RetryAfter], [RateLimit], [XRateLimit] and [OpenAI].
+// Standard returns what [RetryAfter] reads, which says when to come back. Without one it returns the
+// longest of [RateLimit], [XRateLimit], [OpenAI] and [Anthropic], some of which say when a limit is as if
+// nothing had been taken.
 func Standard(resp *http.Response) time.Duration {
-	return max(RetryAfter(resp), RateLimit(resp), XRateLimit(resp), OpenAI(resp))
+	if d, ok := retryAfter(resp); ok {
+		return d
+	}
+	return max(RateLimit(resp), XRateLimit(resp), OpenAI(resp), Anthropic(resp))
 }
 
-// RetryAfter reads Retry-After (RFC 9110), in seconds or as a date. The answer may have any status,
-// since some servers send it with 200, but for two: with 202 it says when to ask for the result of
-// this request, and with 409 when to try this one again; neither is about other requests.
+// RetryAfter reads Retry-After (RFC 9110), in seconds, also with a decimal part, which is rounded up, or
+// as a date; and Retry-After-Ms, in milliseconds. Of several the longest counts. The answer may have any
+// status, since some servers send it with 200, but for two: with 202 it says when to ask for the result
+// of this request, and with 409 when to try this one again; neither is about other requests.
 func RetryAfter(resp *http.Response) time.Duration {
-	if resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusConflict {
-		return 0
-	}
-	d, _ := pause.RetryAfter(resp.Header)
+	d, _ := retryAfter(resp)
 	return d
+}
+
+func retryAfter(resp *http.Response) (time.Duration, bool) {
+	if resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusConflict {
+		return 0, false
+	}
+	return pause.RetryAfter(resp.Header)
 }
 
 // RateLimit reads RateLimit (draft-ietf-httpapi-ratelimit-headers): the longest t of the limits of
@@ -121,6 +130,18 @@ func OpenAI(resp *http.Response) time.Duration {
 	)
 }
 
+// Anthropic reads the fields of Anthropic: anthropic-ratelimit-requests-reset if
+// anthropic-ratelimit-requests-remaining is 0, and the same for tokens, input-tokens and output-tokens.
+// The values are times, as in RFC 3339.
+func Anthropic(resp *http.Response) time.Duration {
+	return max(
+		reset(resp.Header, "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"),
+		reset(resp.Header, "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"),
+		reset(resp.Header, "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"),
+		reset(resp.Header, "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"),
+	)
+}
+
 // reset returns the longest time in fields with this name, if nothing remains by the fields beside
 // them.
 func reset(h http.Header, remaining, after string) (longest time.Duration) {
@@ -143,6 +164,9 @@ const (
 func fromNow(h http.Header, text string) time.Duration {
 	n, ok := number(text)
 	if !ok {
+		if when, err := time.Parse(time.RFC3339, text); err == nil {
+			return when.Sub(pause.ServerNow(h))
+		}
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			return 0

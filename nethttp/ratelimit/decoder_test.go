@@ -42,7 +42,17 @@ func TestDecoders(t *testing.T) {
 		{"no value", http.Header{"Retry-After": {}}, 0},
 		{"the largest", header("Retry-After", "99999999999999999999999"), math.MaxInt64},
 		{"the longest of several", header("Retry-After", "2", "Retry-After", "7", "Retry-After", "x"), 7 * s},
-		{"a list", header("Retry-After", "2, 7"), 0},
+		{"a list", header("Retry-After", "2, 1"), 2 * s},
+		{"a list of others", header("Retry-After", "x, 7"), 7 * s},
+		{"a decimal number", header("Retry-After", "2.0"), 2 * s},
+		{"a part of a second", header("Retry-After", "1.5"), 2 * s},
+		{"a millionth", header("Retry-After", "0.000001"), s},
+		{"nothing but a point", header("Retry-After", "."), 0},
+		{"two points in seconds", header("Retry-After", "1.2.3"), 0},
+		{"milliseconds", header("Retry-After-Ms", "1250"), 1250 * time.Millisecond},
+		{"a part of a millisecond", header("Retry-After-Ms", "0.5"), time.Millisecond},
+		{"milliseconds beside seconds", header("Retry-After-Ms", "1250", "Retry-After", "2"), 2 * s},
+		{"milliseconds of a cache", header("Retry-After-Ms", "7000", "Age", "5"), 2 * s},
 		{"a date", header("Retry-After", "Sat, 01 Jan 2000 00:00:04 GMT"), 4 * s},
 		{"a date that is past", header("Retry-After", "Fri, 31 Dec 1999 23:00:00 GMT"), 0},
 		{"a date of another clock",
@@ -104,8 +114,17 @@ func TestDecoders(t *testing.T) {
 		{"a negative duration", header("x-ratelimit-remaining-tokens", "0", "x-ratelimit-reset-tokens", "-6m0s"), 0},
 		{"a duration of ages", header("x-ratelimit-remaining-tokens", "0", "x-ratelimit-reset-tokens", "99999999999h"), 0},
 
-		{"the longest of all", header("Retry-After", "3", "RateLimit", `"a";r=0;t=5`,
+		{"Anthropic's tokens", header("anthropic-ratelimit-tokens-remaining", "0", "anthropic-ratelimit-tokens-reset", "2000-01-01T00:00:05Z"), 5 * s},
+		{"the longest of Anthropic", header("anthropic-ratelimit-requests-remaining", "0", "anthropic-ratelimit-requests-reset", "2000-01-01T00:00:07Z",
+			"anthropic-ratelimit-input-tokens-remaining", "0", "anthropic-ratelimit-input-tokens-reset", "2000-01-01T00:00:09Z",
+			"anthropic-ratelimit-output-tokens-remaining", "1", "anthropic-ratelimit-output-tokens-reset", "2000-01-01T00:01:00Z"), 9 * s},
+		{"Anthropic of another clock", header("anthropic-ratelimit-tokens-remaining", "0", "anthropic-ratelimit-tokens-reset", "2026-01-02T00:00:05Z",
+			"Date", "Fri, 02 Jan 2026 00:00:00 GMT"), 5 * s},
+
+		{"the longest of those without Retry-After", header("RateLimit", `"a";r=0;t=5`,
 			"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "4"), 5 * s},
+		{"Retry-After beside longer ones", header("Retry-After", "3", "RateLimit", `"a";r=0;t=5`,
+			"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "900"), 3 * s},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // at the beginning of 2000

@@ -32,11 +32,14 @@ var ErrNotSent = roundtrip.ErrNotSent
 // follows is another request, with the key of its own host.
 //
 // Every answer is read for what it says of the limits of the server, whatever its status:
-// Retry-After, RateLimit, X-RateLimit and the fields of model providers, see [Standard]; [Decoders]
-// reads others. An answer that asks for a pause, or says that nothing is left, holds the key: no
+// Retry-After, or else RateLimit, X-RateLimit and the fields of model providers, see [Standard];
+// [Decoders] reads others. An answer that asks for a pause, or says that nothing is left, holds the key: no
 // process sends a request of this key until that is over, and others wait, while other keys go on.
 // So requests of tenants with limits of their own need keys of their own: by the tenant, not by the
 // host alone. What was sent before the answer came is not called back.
+//
+// A 429 that says nothing that can be read holds the key for 1 s, and for twice as long as the last time,
+// up to 1 min, if it is answered within as long again after that hold. Without decoders it holds none.
 //
 // A key is held for 15 min at most, whatever the server says (policy.MaxHold), and before the
 // answer is returned, which takes one call of the store: 1 s at most, also beyond the request's
@@ -126,8 +129,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || resp == nil {
 		return resp, err
 	}
-	if d := t.asked(resp); d > 0 {
+	switch d := t.asked(resp); {
+	case d > 0:
 		t.limit.Hold(r.Context(), key, d)
+	case resp.StatusCode == http.StatusTooManyRequests && len(t.decoders) > 0:
+		t.limit.HoldUnasked(r.Context(), key)
 	}
 	return resp, nil
 }

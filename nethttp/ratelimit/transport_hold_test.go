@@ -78,6 +78,30 @@ func TestAnswersHoldTheirKey(t *testing.T) {
 	}
 }
 
+// A 429 that says nothing holds its key for a second, and for twice as long each time that the next request
+// after the hold is refused so, too.
+func TestRefusalsWithoutAHint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusals := []answer{{status: http.StatusTooManyRequests}}
+		for range 10 {
+			refusals = append(refusals, refusals[0])
+		}
+		refusals[8] = answer{} // then the last hold is forgotten
+		h := newHeld(t, &wire{answers: append(refusals, answer{})}, plenty)
+		send(t, h.mine, "a")
+		for n, want := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+			if d := took(func() { send(t, h.mine, "a") }); d.Round(time.Second) != time.Duration(want)*time.Second {
+				t.Errorf("after refusal %d held for %v, want %d s", n+1, d, want)
+			}
+		}
+		<-time.After(10 * time.Minute)
+		send(t, h.mine, "a")
+		if d := took(func() { send(t, h.mine, "a") }); d.Round(time.Second) != time.Second {
+			t.Errorf("after a while held for %v", d)
+		}
+	})
+}
+
 // What a server says is capped.
 func TestHoldsAreCapped(t *testing.T) {
 	type options []policy.TransportOption
@@ -97,7 +121,7 @@ func TestHoldsAreCapped(t *testing.T) {
 		"a nanosecond":         {answer{}, options{ours}, time.Millisecond},
 		"a negative hold":      {answer{}, options{negative}, 0},
 		"the longest decoder":  {refusal("7"), options{ratelimit.Decoders(ratelimit.OpenAI, ratelimit.Standard)}, 7 * time.Second},
-		"a decoder left aside": {refusal("7"), options{ratelimit.Decoders(ratelimit.XRateLimit)}, 0},
+		"a decoder left aside": {refusal("7"), options{ratelimit.Decoders(ratelimit.XRateLimit)}, time.Second}, // as without a hint
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"reflect"
 	"slices"
 
 	"github.com/labstack/echo/v4"
@@ -13,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Handler returns a middleware as echo takes it.
@@ -84,8 +86,24 @@ func (Echo) End(echo.Context) bool { return true }
 func (e Echo) Refuse(c echo.Context, d policy.Denial) (status int, err error) {
 	denied, response := httpmw.NewError(d), c.Response()
 	response.Before(func() { denied.Label(response.Header()) })
-	err = &echo.HTTPError{Code: denied.Status(), Message: denied.Problem(), Internal: denied}
+	err = httpError(denied)
 	return e.status(c, err), err
+}
+
+// Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without a
+// status, so an application that keeps it may have middleware for its errors.
+func (e Echo) Renders(c echo.Context, err error) bool {
+	return e.StatusOf(err) != 0 || reflect.ValueOf(c.Echo().HTTPErrorHandler).Pointer() != ownHandler
+}
+
+// ownHandler is the code of echo's own error handler.
+var ownHandler = reflect.ValueOf(echo.New().HTTPErrorHandler).Pointer()
+
+// Denied implements httpmw.ErrorAdapter.
+func (Echo) Denied(d policy.Denial) error { return httpError(httpmw.NewError(d)) }
+
+func httpError(denied *httpmw.Error) *echo.HTTPError {
+	return &echo.HTTPError{Code: denied.Status(), Message: denied.Problem(), Internal: denied}
 }
 
 // status returns that of the answer which the middleware has made, or which echo's own error
@@ -98,7 +116,7 @@ func (e Echo) status(c echo.Context, err error) int {
 }
 
 // Log implements httpmw.Adapter.
-func (Echo) Log(c echo.Context, err error) { c.Logger().Error(err) }
+func (Echo) Log(c echo.Context, _ *telemetry.Repeated, err error) { c.Logger().Error(err) }
 
 // Render implements httpmw.ErrorAdapter.
 func (Echo) Render(c echo.Context, err error) { c.Error(err) }

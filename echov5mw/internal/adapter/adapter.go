@@ -3,6 +3,7 @@ package adapter
 
 import (
 	"net/http"
+	"reflect"
 
 	"github.com/labstack/echo/v5"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Handler returns a middleware as echo takes it.
@@ -88,6 +90,18 @@ func (Echo) Refuse(c *echo.Context, d policy.Denial) (code int, err error) {
 	return status(c, denied), denied
 }
 
+// Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without a
+// status, so an application that keeps it may have middleware for its errors.
+func (e Echo) Renders(c *echo.Context, err error) bool {
+	return e.StatusOf(err) != 0 || reflect.ValueOf(c.Echo().HTTPErrorHandler).Pointer() != ownHandler
+}
+
+// ownHandler is the code of echo's own error handler.
+var ownHandler = reflect.ValueOf(echo.New().HTTPErrorHandler).Pointer()
+
+// Denied implements httpmw.ErrorAdapter.
+func (Echo) Denied(d policy.Denial) error { return httpmw.NewError(d) }
+
 // status returns that of the answer which the middleware has made, or which echo's own error
 // handler makes of the error that the middleware returns.
 func status(c *echo.Context, err error) int {
@@ -96,7 +110,7 @@ func status(c *echo.Context, err error) int {
 }
 
 // Log implements httpmw.Adapter.
-func (Echo) Log(c *echo.Context, err error) { c.Logger().Error(err.Error()) }
+func (Echo) Log(c *echo.Context, _ *telemetry.Repeated, err error) { c.Logger().Error(err.Error()) }
 
 // Render implements httpmw.ErrorAdapter.
 func (Echo) Render(c *echo.Context, err error) { c.Echo().HTTPErrorHandler(c, err) }

@@ -3,12 +3,14 @@ package adapter
 
 import (
 	"net/http"
+	"reflect"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Handler returns a middleware as gin takes it.
@@ -26,7 +28,7 @@ func next(c *gin.Context) error {
 	return nil
 }
 
-// Gin is a httpmw.Adapter and a httpmw.RouteAdapter.
+// Gin is a httpmw.OutsideAdapter and a httpmw.RouteAdapter.
 type Gin struct{}
 
 // Hooks implements httpmw.Adapter.
@@ -59,7 +61,7 @@ func (Gin) Writer(c *gin.Context) http.ResponseWriter { return hinter{c.Writer} 
 // Capture implements httpmw.Adapter.
 func (Gin) Capture(c *gin.Context, capture *httpmw.Capture) (captured *gin.Context, restore func(current bool)) {
 	original := c.Writer
-	capture.SetStatus(original.Status())
+	capture.Inherit(original.Status())
 	w := &replaceable{&writer{original, capture}}
 	c.Writer = w
 	return c, func(current bool) {
@@ -100,8 +102,19 @@ func (Gin) Refuse(c *gin.Context, d policy.Denial) (status int, err error) {
 	return c.Writer.Status(), nil
 }
 
-// Log implements httpmw.Adapter: errors are those of the request.
-func (Gin) Log(c *gin.Context, err error) { _ = c.Error(err) }
+// Log implements httpmw.Adapter. An error of c.Error would change the answer, behind middleware that
+// renders errors.
+func (Gin) Log(c *gin.Context, own *telemetry.Repeated, err error) {
+	own.Found(c.Request.Context(), "path", c.FullPath(), "error", err)
+}
+
+// Left implements httpmw.OutsideAdapter.
+func (Gin) Left(c *gin.Context) (errors, values int) { return len(c.Errors), len(c.Keys) }
+
+// Captures implements httpmw.OutsideAdapter. Engine.HandleContext puts gin's own writer back.
+func (Gin) Captures(c *gin.Context) bool {
+	return reflect.TypeOf(c.Writer).String() != "*gin.responseWriter"
+}
 
 // Path implements httpmw.RouteAdapter.
 func (Gin) Path(c *gin.Context) string { return c.FullPath() }

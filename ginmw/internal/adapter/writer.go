@@ -65,15 +65,14 @@ func (r *replaceable) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 type observedWriter struct {
 	gin.ResponseWriter
 	observer *httpmw.Observer
-	status   int // zero if the handler has set none
 }
 
 // begin tells the observer that the answer begins.
-func (w *observedWriter) begin() { w.observer.Begin(cmp.Or(w.status, w.Status())) }
+func (w *observedWriter) begin() { w.observer.Begin(cmp.Or(w.observer.Noted(), w.Status())) }
 
 func (w *observedWriter) WriteHeader(status int) {
 	if status > 0 && !w.Written() {
-		w.status = status
+		w.observer.Note(status)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -32,7 +32,10 @@ func (h *holder) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if h.hooks.Skips(call) {
 		return handler(ctx, req)
 	}
-	h.Serve(ctx, &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) { resp, err = handler(ctx, req) }})
+	h.Serve(ctx, &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) bool {
+		resp, err = handler(ctx, req)
+		return !Silent(resp, err)
+	}})
 	return resp, err
 }
 
@@ -41,9 +44,10 @@ func (h *holder) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if h.hooks.Skips(call) {
 		return handler(srv, stream)
 	}
-	h.Serve(ss.Context(), &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) {
+	h.Serve(ss.Context(), &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) bool {
 		stream.WithContext(ctx)
 		err = handler(srv, stream)
+		return true // a stream that ends is an answer
 	}})
 	return err
 }
@@ -52,7 +56,7 @@ func (h *holder) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 type exchange struct {
 	holder *holder
 	call   *grpcmw.Call
-	run    func(context.Context)
+	run    func(context.Context) (answered bool)
 	err    *error // what the interceptor returns
 	mark   middleware.Mark
 }
@@ -64,7 +68,9 @@ func (x *exchange) Mark() *middleware.Mark {
 
 func (x *exchange) Key() (string, error) { return x.holder.key(x.call) }
 
-func (x *exchange) Run(ctx context.Context) { x.run(ctx) }
+func (x *exchange) Run(ctx context.Context) (answered bool) { return x.run(ctx) }
+
+func (x *exchange) GiveUp(d policy.Denial) { *x.err = x.holder.hooks.GivenUp(x.call, d) }
 
 // Waits does nothing: gRPC knows at any time whether the client is there.
 func (x *exchange) Waits() {}

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -66,6 +68,24 @@ func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
 		return h.deny(call, d)
 	}
 	return grpcmw.NewError(d, grpcmw.StatusOf(d))
+}
+
+// Silent reports whether a handler has returned neither a message nor an error.
+func Silent(resp any, err error) bool {
+	if err != nil {
+		return false
+	}
+	m, ok := resp.(proto.Message)
+	return resp == nil || ok && !m.ProtoReflect().IsValid()
+}
+
+// GivenUp returns the error of a handler that has returned neither, and whose context is over: that of the
+// call's context, or, if that is not over, of what the denial says.
+func (h *Hooks) GivenUp(call *grpcmw.Call, d policy.Denial) error {
+	if err := call.Context().Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	return h.Refusal(call, d)
 }
 
 // Report reports an error that the client does not see.

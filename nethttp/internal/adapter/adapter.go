@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Context is a request, its response, and what handles it behind the middleware.
@@ -115,11 +116,9 @@ func (NetHTTP) End(Context) bool { return true }
 
 // Refuse implements httpmw.Adapter.
 func (NetHTTP) Refuse(c Context, d policy.Denial) (status int, err error) {
-	c.W.Header().Set("Content-Type", httpmw.ContentType)
-	c.W.WriteHeader(d.Status())
-	_, _ = c.W.Write(httpmw.Body(d)) // fails only if the client has left
+	httpmw.WriteProblem(c.W, d)
 	return d.Status(), nil
 }
 
 // Log implements httpmw.Adapter. It does nothing, since net/http has no place for errors.
-func (NetHTTP) Log(Context, error) {}
+func (NetHTTP) Log(Context, *telemetry.Repeated, error) {}
