@@ -41,7 +41,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		ttl: 30 * time.Second, retention: 24 * time.Hour, maxResult: 64 << 10,
+		ttl: 30 * time.Second, retention: 24 * time.Hour, maxResult: 256 << 10,
 		maxPerScope: 10_000, maxScopeBytes: 16 << 20, holder: naming.Process(), seal: []SealKey{Unsealed()}, logger: slog.Default(),
 	}
 }
@@ -90,7 +90,7 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 // days and no less than the lease. After it, the same key is a new operation.
 func WithRetention(d time.Duration) Option { return func(c *config) { c.retention = d } }
 
-// WithMaxResult sets the maximum size of the Data of a [Result], in bytes: 64 KiB by default, at
+// WithMaxResult sets the maximum size of the Data of a [Result], in bytes: 256 KiB by default, at
 // most 16 MiB. A larger one is settled as not retained: the operation is not run again, but its
 // result is not available. So is a larger one that a guard with another maximum has kept.
 //

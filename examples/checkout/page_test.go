@@ -176,7 +176,7 @@ func (v visit) sales() {
 // reads what happened.
 func TestPageWithoutAMouse(t *testing.T) {
 	ctx := pagetest.Browser(t)
-	for _, l := range looks {
+	for _, l := range tested() {
 		t.Run(l.String(), func(t *testing.T) {
 			v, complaints := open(ctx, t, start(t), l)
 			v.Do("the car park is shown", chromedp.Poll[chromedp.Void](empty))

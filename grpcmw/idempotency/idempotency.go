@@ -195,6 +195,8 @@ func (x *exchange) Run(ctx context.Context) middleware.Outcome {
 	}
 	if data := a.encode(); len(data) <= x.interceptor.maxData {
 		outcome.Data = data
+	} else {
+		x.interceptor.decider.TooLarge(ctx, x.call.FullMethod())
 	}
 	return outcome
 }

@@ -29,6 +29,7 @@ type Capture struct {
 	size      int
 	buf       bytes.Buffer
 	passing   bool // the answer goes straight to the client
+	large     bool // the answer passes since it did not fit
 	sent      bool // the handler has returned, and w is all that there is
 	marked    bool // as a refusal of what is behind the guard
 }
@@ -127,6 +128,7 @@ func (c *Capture) Write(p []byte) (int, error) {
 	}
 	c.Begin()
 	if !c.passing && c.buf.Len()+len(p) > c.limit {
+		c.large = true
 		if err := c.pass(); err != nil {
 			return 0, err
 		}

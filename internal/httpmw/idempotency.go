@@ -128,6 +128,9 @@ func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 	}()
 	outside := x.runInto(w, withBody(ctx, x.request, &x.body))
 	x.capture = w
+	if w.large {
+		x.m.decider.TooLarge(ctx, x.route())
+	}
 	outcome := middleware.Outcome{Ending: x.m.ending(x.request.Method, w.Status()), Status: w.Status()}
 	switch {
 	case w.refused():
@@ -142,6 +145,14 @@ func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 		outcome.Data = w.response().encode(x.m.fields)
 	}
 	return outcome
+}
+
+// route returns the pattern of the request's route, as far as the router tells.
+func (x *guardExchange[C]) route() string {
+	if routes, ok := x.Adapter.(RouteAdapter[C]); ok && x.current() {
+		return routes.Path(x.c)
+	}
+	return x.request.Pattern
 }
 
 // runInto calls the handler, which answers into w. What a handler that returns an error answers is

@@ -45,7 +45,7 @@ func markIn(ctx context.Context) *Mark {
 }
 
 // rightOrder is what the log says of the order of middleware.
-const rightOrder = "tracing, limit by address, authentication, limit by user, idempotency, exclusive, concurrency"
+const rightOrder = "tracing, CORS, limit by address, authentication, limit by user, idempotency, exclusive, concurrency"
 
 // order finds mistakes in the order of middleware, and logs each of them once.
 type order struct{ heldBefore, guardedBefore, guardedTwice atomic.Bool }

@@ -29,6 +29,8 @@ type Watch struct {
 	mispriced atomic.Bool // a cost that no limit can charge has been logged
 	outside   atomic.Bool // an answer that is made outside has been logged
 
+	large sync.Map // the routes of which an answer that was too large has been logged
+
 	passing atomic.Bool // requests pass without the store
 	mu      sync.Mutex  // guards what follows
 	cause   store.Cause
@@ -103,6 +105,15 @@ func (w *Watch) AnsweredOutside(ctx context.Context) {
 	if !w.outside.Swap(true) {
 		w.logger.ErrorContext(ctx, "lockkeeper: handlers leave their answers to middleware outside, which is not seen here: "+
 			"middleware that renders errors or values stands behind this one")
+	}
+}
+
+// TooLarge logs the first answer of each route that is larger than its guard keeps. Routes are patterns,
+// and so few.
+func (m *Idempotency) TooLarge(ctx context.Context, route string) {
+	if _, logged := m.large.LoadOrStore(route, true); !logged {
+		m.logger.WarnContext(ctx, "lockkeeper: an answer is larger than the guard keeps (guard.WithMaxResult), so a repeat is refused",
+			"route", route, "max_result", m.Guard.MaxResult())
 	}
 }
 

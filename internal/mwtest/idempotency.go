@@ -137,11 +137,15 @@ var idempotencyRows = append([]row{
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "true")
 	}},
 	{"an answer that is too large is not retained", func(t *rig) {
+		var j Journal
 		runs := 0
 		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			runs++
 			_, _ = io.WriteString(w, strings.Repeat("x", 200))
-		}, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxResult(100)), By: byUser})
+		}, Idempotency{
+			Guard: newGuard(t, newStore(t), guard.WithMaxResult(100)), By: byUser,
+			Options: []policy.IdempotencyOption{policy.Logger(j.Logger())},
+		})
 		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, strings.Repeat("x", 200))
 		if a := s.send("1", "", "X-User", "u", keyHeader, "k").denies(policy.ResponseNotRetained); !strings.Contains(a.body, `"original-status":200`) {
 			t.Errorf("denied with %q", a.body)
@@ -149,6 +153,8 @@ var idempotencyRows = append([]row{
 		if runs != 1 {
 			t.Errorf("the handler ran %d times", runs)
 		}
+		s.send("1", "", "X-User", "u", keyHeader, "another").is(http.StatusOK, strings.Repeat("x", 200))
+		logs(t, &j, "larger than the guard keeps") // once for the route
 	}},
 	{"a server error is kept while it may have had effects", func(t *rig) {
 		runs := 0

@@ -181,6 +181,27 @@ var rateLimitRows = append([]row{
 	return RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: by, Hooks: hooks}
 })...)
 
+// corsRows are that a preflight takes no token, and that a browser may read a refusal, with CORS in front.
+var corsRows = []row{
+	{"CORS in front of a limit", func(t *rig) {
+		var c counter
+		limited := t.framework.Serve(c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerHour(2)), By: Key{Kind: Global}})
+		s := serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Access-Control-Allow-Origin", "https://shop.example")
+			if r.Method == http.MethodOptions {
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+			limited.ServeHTTP(w, r)
+		}))
+		for n := range 2 {
+			s.request(http.MethodOptions, "1", "").is(http.StatusNoContent, "")
+			s.send("1", "").is(http.StatusCreated, "run "+strconv.Itoa(n+1))
+		}
+		s.send("1", "").denies(policy.QuotaExceeded).has("Access-Control-Allow-Origin", "https://shop.example")
+	}},
+}
+
 // memoryRows measure the memory of the process.
 var memoryRows = []row{
 	{"a key does not keep its request in memory", func(t *rig) {

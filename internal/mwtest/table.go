@@ -79,7 +79,7 @@ func groups() []group {
 // outcomes are the rows about what a client is answered.
 func outcomes() []group {
 	return []group{
-		{name: "ratelimit", rows: rateLimitRows, alone: memoryRows},
+		{name: "ratelimit", rows: slices.Concat(rateLimitRows, corsRows), alone: memoryRows},
 		{name: "usage", rows: usageRows},
 		{name: "shadow", rows: shadowRows},
 		{name: "settled", rows: slices.Concat(settledRows, attemptRows, heldKeyRows)},

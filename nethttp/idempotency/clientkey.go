@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/dunglas/httpsfv"
 
@@ -48,14 +49,15 @@ func Replayed(resp *http.Response) bool { return resp.Header.Get(replayedField) 
 
 // keyOf returns the values of the Idempotency-Key with which a request is sent.
 func keyOf(r *http.Request) ([]string, error) {
-	if set, ok := r.Header[keyField]; ok {
+	elsewhere := redirectedElsewhere(r)
+	if set, ok := r.Header[keyField]; ok && (len(set) == 0 || !elsewhere) {
 		return set, nil
 	}
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
 		return nil, nil
 	}
-	if from := r.Response; from != nil && from.Request != nil {
+	if from := r.Response; from != nil && from.Request != nil && !elsewhere {
 		if sent := from.Request.Header[keyField]; len(sent) > 0 {
 			return sent, nil
 		}
@@ -67,11 +69,24 @@ func keyOf(r *http.Request) ([]string, error) {
 		}
 		key = naming.NewID()
 	}
+	if elsewhere {
+		key = naming.NewID()
+	}
 	if _, denial := middleware.CheckIdempotencyKey(key); denial != nil {
 		return nil, errors.New("idempotency: Transport: the key of WithKey is not 1 to 255 printable ASCII characters")
 	}
 	text, err := httpsfv.Marshal(httpsfv.NewItem(key))
 	return []string{text}, err
+}
+
+// redirectedElsewhere reports whether a server has redirected a request to a host that is neither its own
+// nor within its domain: net/http keeps credentials from such a host.
+func redirectedElsewhere(r *http.Request) bool {
+	if r.Response == nil || r.Response.Request == nil || r.URL == nil {
+		return false
+	}
+	from, to := strings.ToLower(r.Response.Request.URL.Hostname()), strings.ToLower(r.URL.Hostname())
+	return to != from && !strings.HasSuffix(to, "."+from)
 }
 
 // repeatable reports whether a request with this key may be sent twice.

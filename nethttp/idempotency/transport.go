@@ -68,7 +68,8 @@ func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
 //	client := &http.Client{Transport: idempotency.Transport(nil)}
 //
 // A POST or PATCH gets a key of its own, unless it has one: in its header, by [WithKey], or from
-// the request that was redirected to it. All tries of a request have the same key, also those that
+// the request that was redirected to it. A redirect to another host, but for one within the domain of the
+// first, has a key of its own, since the first one is none of that host's business. All tries of a request have the same key, also those that
 // net/http makes by itself, so a server behind [New] runs it once. A server that ignores the
 // Idempotency-Key runs it for each try: do not use the transport for such a service.
 //

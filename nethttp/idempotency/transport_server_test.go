@@ -221,6 +221,60 @@ func TestTransportReturnsAReplayedRefusal(t *testing.T) {
 	}
 }
 
+// A redirect to another host has a key of its own, for all tries.
+func TestTransportKeepsTheKeyFromOtherHosts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ctx func(context.Context) context.Context
+		set []string
+		off bool
+	}{
+		"made":     {},
+		"WithKey":  {ctx: func(ctx context.Context) context.Context { return idempotency.WithKey(ctx, "secret") }},
+		"a field":  {set: []string{"secret"}},
+		"switched": {set: []string{}, off: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var here string
+			var there []string
+			other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if there = append(there, r.Header.Get("Idempotency-Key")); len(there) == 1 && !c.off {
+					w.Header().Set("Retry-After", "0")
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+			}))
+			defer other.Close()
+			elsewhere := strings.Replace(other.URL, "127.0.0.1", "localhost", 1)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				here = r.Header.Get("Idempotency-Key")
+				http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+			}))
+			ctx := t.Context()
+			if c.ctx != nil {
+				ctx = c.ctx(ctx)
+			}
+			r := must(http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("tea")))
+			if c.set != nil {
+				r.Header["Idempotency-Key"] = c.set
+			}
+			got, err := do(client(t, server), r)
+			if err != nil || got.status != http.StatusOK {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if c.off {
+				if here != "" || there[0] != "" {
+					t.Errorf("the keys are %q and %q", here, there)
+				}
+				return
+			}
+			if len(there) != 2 || there[0] == "" || there[0] != there[1] || there[0] == here {
+				t.Errorf("the keys are %q and %q", here, there)
+			}
+		})
+	}
+}
+
 // A redirect is of the same operation, and has its key.
 func TestTransportKeepsTheKeyThroughRedirects(t *testing.T) {
 	t.Parallel()

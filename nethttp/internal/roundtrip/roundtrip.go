@@ -2,6 +2,7 @@
 package roundtrip
 
 import (
+	"context"
 	"errors"
 	"net/http"
 )
@@ -19,6 +20,9 @@ type NotSent struct {
 func (e *NotSent) Error() string { return ErrNotSent.Error() + ": " + e.Err.Error() }
 
 func (e *NotSent) Unwrap() []error { return []error{ErrNotSent, e.Err} }
+
+// Timeout reports whether a deadline was the reason, as url.Error asks.
+func (e *NotSent) Timeout() bool { return errors.Is(e.Err, context.DeadlineExceeded) }
 
 // Final reports whether an error is that of a request which will not be sent the next time either.
 func Final(err error) bool {
