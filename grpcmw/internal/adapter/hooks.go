@@ -82,8 +82,12 @@ func Silent(resp any, err error) bool {
 // GivenUp returns the error of a handler that has returned neither, and whose context is over: that of the
 // call's context, or, if that is not over, of what the denial says.
 func (h *Hooks) GivenUp(call *grpcmw.Call, d policy.Denial) error {
-	if err := call.Context().Err(); err != nil {
+	ctx := call.Context()
+	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) { // a moment before its context ends
+		return status.FromContextError(context.DeadlineExceeded).Err()
 	}
 	return h.Refusal(call, d)
 }
