@@ -1,9 +1,12 @@
 package pgstore
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
@@ -105,5 +108,33 @@ func TestAFullScopeIsRefusedWithoutAWrite(t *testing.T) {
 	}
 	if got := begin("three"); got != store.Started {
 		t.Errorf("with room again: outcome %d", got)
+	}
+}
+
+// A begin that comes behind the completion starts nothing, also where what it has read before said that the
+// operation runs: the function that takes over looks again.
+func TestABeginBehindTheCompletion(t *testing.T) {
+	t.Parallel()
+	s := newTestStore(t)
+	request := func(owner string) store.BeginRequest {
+		return store.BeginRequest{
+			AttemptRef:  store.AttemptRef{OperationRef: store.OperationRef{Guard: "orders", ID: strings.Repeat("o", 22)}, Owner: strings.Repeat(owner, 22)},
+			Fingerprint: strings.Repeat("f", 43), Lease: time.Minute, Retention: time.Hour, Rerun: true,
+		}
+	}
+	first, late := request("a"), request("b")
+	reply, err := s.BeginOperation(t.Context(), first)
+	must(t, err)
+	owned, err := s.SettleOperation(t.Context(), store.SettleRequest{
+		AttemptRef: first.AttemptRef, Fingerprint: first.Fingerprint, Number: reply.Number, State: store.Completed, Status: 201, Retention: time.Hour,
+	})
+	if must(t, err); !owned {
+		t.Fatal("the attempt owns nothing")
+	}
+	got, err := run(t.Context(), s, step{operation: opBeginOperation, writes: true}, func(ctx context.Context, c *pgx.Conn) (begun, error) {
+		return s.begin(ctx, c, &late, "rerun")
+	})
+	if must(t, err); got.outcome != "settled" || got.status != 201 {
+		t.Errorf("%+v", got)
 	}
 }
