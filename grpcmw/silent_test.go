@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // A handler that returns neither a message nor an error when its context is over has given up: that is no
@@ -27,7 +28,7 @@ func TestAHandlerThatGivesUp(t *testing.T) {
 		first    codes.Code
 	}{
 		"a maximum time":      {opts: []policy.RPCIdempotencyOption{policy.MaxRun(50 * time.Millisecond)}, first: codes.Unavailable},
-		"a deadline":          {deadline: 100 * time.Millisecond, first: codes.DeadlineExceeded},
+		"a deadline":          {deadline: testpace.Scale(time.Second), first: codes.DeadlineExceeded},
 		"a lock that is lost": {loses: true, first: codes.Unavailable},
 	} {
 		for _, clean := range []bool{false, true} {
