@@ -79,6 +79,17 @@ func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark)
 	return nil
 }
 
+// guarded reports whether a guard has the request with this ID, in this context. The context of a request
+// that a handler sends within the process has the guards of the handler's request, too.
+func guarded(ctx context.Context, id RequestID) bool {
+	for outer := markIn(ctx); outer != nil; outer = markIn(outer.Context) {
+		if outer.guard != nil && outer.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
 // Redirected reports whether a handler behind the guard has sent its own request through the chain again,
 // as gin's HandleContext does. The operation that is being run is the same one.
 func (m *Idempotency) Redirected(ctx context.Context, op guard.Operation, mark *Mark) bool {

@@ -73,12 +73,8 @@ func (n *Note) Answered(status int, err error) {
 }
 
 // End records that the context of a handler behind the guard has ended before the handler returned, and
-// that its middleware has seen no answer. A nil note records nothing.
-func (n *Note) End() {
-	for ; n != nil; n = n.outer {
-		n.ended.Store(true)
-	}
-}
+// that its middleware has seen no answer.
+func (n *Note) End() { n.ended.Store(true) }
 
 // Ended reports whether End was called.
 func (n *Note) Ended() bool { return n.ended.Load() }

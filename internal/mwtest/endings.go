@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strings"
@@ -132,7 +133,26 @@ func endingRows() (rows []row) {
 			}
 		}})
 	}
-	return rows
+	return append(rows, row{"a request within the process is answered when its handler gives up", func(t *rig) {
+		st := newStore(t)
+		locker := newLocker(t, st)
+		inner := t.framework.Serve(func(_ http.ResponseWriter, r *http.Request) {
+			if lease, ok := lock.FromContext(r.Context()); ok {
+				_, _ = locker.ForceUnlock(context.WithoutCancel(r.Context()), "2", lease.Fence().Number)
+				_ = lease.Verify(r.Context())
+			}
+			select {
+			case <-r.Context().Done():
+			case <-time.After(t.patience):
+			}
+		}, Exclusive{Locker: locker, By: byID})
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			answer := httptest.NewRecorder()
+			inner.ServeHTTP(answer, httptest.NewRequestWithContext(r.Context(), http.MethodPost, Path+"2", http.NoBody))
+			_, _ = fmt.Fprint(w, answer.Code)
+		}, Idempotency{Guard: newGuard(t, st), By: byUser})
+		s.send("1", "", "X-User", "u", keyHeader, "k").is(http.StatusOK, "503")
+	}})
 }
 
 func (e handlerEnd) test(t *rig, wrap func(http.Handler) http.Handler, clean bool) {
