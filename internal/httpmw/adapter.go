@@ -58,7 +58,7 @@ type Adapter[C any] interface {
 type OutsideAdapter[C any] interface {
 	// Left returns how many errors, and how many values, have been left so far.
 	Left(c C) (errors, values int)
-	// Captures reports whether what is written to the context still goes to the capture of Capture.
+	// Captures reports whether the context still has the writer of Capture.
 	Captures(c C) bool
 }
 

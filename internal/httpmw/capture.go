@@ -229,8 +229,8 @@ func (c *Capture) send() {
 	c.passing, c.sent = true, true
 }
 
-// drop discards what was held back: from now on the capture only passes on what is written to it, such as
-// the answer to an error or to a panic by what is outside and still has it.
+// drop discards the answer so far. Later writes pass through: middleware outside may still have the
+// capture, and answers to an error or to a panic with it.
 func (c *Capture) drop() {
 	c.buf = bytes.Buffer{}
 	c.passing, c.sent = true, true

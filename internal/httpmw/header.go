@@ -149,7 +149,7 @@ func legacy(h http.Header, states []tokenbucket.LimitState) {
 	h.Set("X-Ratelimit-Reset", strconv.FormatInt(roundUp(resetOf(&nearest)), 10))
 }
 
-// resetOf returns how long what a client is told of a limit lasts.
+// resetOf returns the time after which a client may expect another state of a limit.
 func resetOf(s *tokenbucket.LimitState) time.Duration {
 	switch {
 	case s.RetryAfter > 0: // Retry-After must not point earlier

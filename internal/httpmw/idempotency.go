@@ -177,7 +177,7 @@ func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	return x.leaves(before, w.Begun(), w.Silent()) || x.bypassed()
 }
 
-// bypassed reports whether what is written to the context does not reach the capture any more.
+// bypassed reports whether the context has lost the capture.
 func (x *guardExchange[C]) bypassed() bool {
 	return x.outside != nil && x.current() && !x.outside.Captures(x.c)
 }

@@ -68,9 +68,9 @@ func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
 //	client := &http.Client{Transport: idempotency.Transport(nil)}
 //
 // A POST or PATCH gets a key of its own, unless it has one: in its header, by [WithKey], or from
-// the request that was redirected to it. A redirect to another host, but for one within the domain of the
-// first, has a key of its own, since the first one is none of that host's business. All tries of a request have the same key, also those that
-// net/http makes by itself, so a server behind [New] runs it once. A server that ignores the
+// the request that was redirected to it. A redirect to another host, unless it is within the domain of
+// the first, gets a key of its own: the other service must not learn the first key. All tries of a
+// request have the same key, also those that net/http makes by itself, so a server behind [New] runs it once. A server that ignores the
 // Idempotency-Key runs it for each try: do not use the transport for such a service.
 //
 // A request is sent again after
@@ -85,8 +85,8 @@ func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
 // same key, see WithKey, gets the same response.
 //
 // The transport waits for as long as the response's Retry-After says, in seconds or as a date
-// (compared with the response's own Date), or what else says so ([WithDecoders]), and for a random time more, so that not all clients come
-// back at the same moment: up to half of that delay, or 50 ms if that is more, before the second
+// (compared with the response's own Date), or what else says so ([WithDecoders]), and for a random
+// time more, so that not all clients come back at the same moment: up to half of that delay, or 50 ms if that is more, before the second
 // try, and up to twice as much before each further one, within [WithMaxDelay] and the deadline of
 // the request's context. After errors, and responses without a Retry-After that can be read, it
 // waits 200 ms, and half as long again before each further try, varied by up to half at random.

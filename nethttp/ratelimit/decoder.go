@@ -19,8 +19,9 @@ import (
 // Nothing, or less, is that it takes them. It must not read the answer's body, and is called by
 // several goroutines. A panic goes on, and loses the answer.
 //
-// Decoders of this package ignore what they cannot read, such as negative numbers and NaN. They compare times with the answer's Date, so that the server's clock may differ, and
-// subtract its Age if a cache kept the answer.
+// Decoders of this package ignore what they cannot read, such as negative numbers and NaN. They
+// compare times with the answer's Date, so that the server's clock may differ, and subtract its Age
+// if a cache kept the answer.
 type Decoder func(resp *http.Response) time.Duration
 
 // Decoders sets what reads answers, instead of [Standard]: the longest pause of them holds the key.

@@ -33,13 +33,13 @@ var ErrNotSent = roundtrip.ErrNotSent
 //
 // Every answer is read for what it says of the limits of the server, whatever its status:
 // Retry-After, or else RateLimit, X-RateLimit and the fields of model providers, see [Standard];
-// [Decoders] reads others. An answer that asks for a pause, or says that nothing is left, holds the key: no
-// process sends a request of this key until that is over, and others wait, while other keys go on.
+// [Decoders] reads others. An answer that asks for a pause, or says that nothing is left, holds the
+// key: no process sends a request of this key until that is over, and others wait, while other keys go on.
 // So requests of tenants with limits of their own need keys of their own: by the tenant, not by the
 // host alone. What was sent before the answer came is not called back.
 //
-// A 429 that says nothing that can be read holds the key for 1 s, and for twice as long as the last time,
-// up to 1 min, if it is answered within as long again after that hold. Without decoders it holds none.
+// A 429 without a time that can be read holds the key for 1 s. Another one, soon after the end of such a
+// hold (within its length), holds it for twice as long, up to 1 min. Without decoders no key is held.
 //
 // A key is held for 15 min at most, whatever the server says (policy.MaxHold), and before the
 // answer is returned, which takes one call of the store: 1 s at most, also beyond the request's
