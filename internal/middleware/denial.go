@@ -23,20 +23,14 @@ func unavailable(err error) policy.Denial {
 	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
 }
 
-// givingUp is an exchange whose handler may give up.
-type givingUp interface {
-	Mark() *Mark
-	GiveUp(policy.Denial)
-}
-
 // errEnded is the cause if the context that ended is one of middleware behind the guard.
 var errEnded = errors.New("what the handler needed has ended")
 
 // giveUp ends an exchange whose handler has not answered, although its context is over, with this
 // cause. A guard outside of the same request learns of it, and answers: its attempt has no known outcome
 // either.
-func giveUp(request context.Context, x givingUp, cause error) {
-	if guarded(request, x.Mark().ID) {
+func giveUp(request context.Context, id RequestID, x interface{ GiveUp(policy.Denial) }, cause error) {
+	if guarded(request, id) {
 		NoteOf(request).End()
 		return
 	}

@@ -120,7 +120,8 @@ func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, c
 // run calls the handler, and releases the hold, even if the handler panics.
 func (m *Hold) run(request context.Context, x Exchange, h held) {
 	began := time.Now()
-	ctx := x.Mark().holding(h.Context(), m.kind, m.name)
+	mark := x.Mark()
+	ctx := mark.holding(h.Context(), m.kind, m.name)
 	defer func() {
 		m.typical.Add(time.Since(began))
 		if err := h.end(request); err != nil {
@@ -128,7 +129,7 @@ func (m *Hold) run(request context.Context, x Exchange, h held) {
 		}
 	}()
 	if !x.Run(ctx) && ctx.Err() != nil {
-		giveUp(request, x, context.Cause(ctx))
+		giveUp(request, mark.ID, x, context.Cause(ctx))
 	}
 }
 

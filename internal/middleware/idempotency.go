@@ -164,7 +164,8 @@ func (m *Idempotency) run(request context.Context, x GuardedExchange, op guard.O
 	if strings.HasPrefix(op.Key, withoutKey) {
 		attempt.Keep(m.window)
 	}
-	noted := WithNote(x.Mark().in(ctx, m.Guard, op))
+	mark := x.Mark()
+	noted := WithNote(mark.in(ctx, m.Guard, op))
 	returned := false
 	defer func() {
 		if !returned { // the handler is panicking
@@ -176,7 +177,7 @@ func (m *Idempotency) run(request context.Context, x GuardedExchange, op guard.O
 	switch {
 	case outcome.Ending == Silent && (noted.Err() != nil || request.Err() != nil || NoteOf(noted).Ended()):
 		m.report(x, m.settlePanic(noted, attempt)) // it has given up, and has not said so
-		giveUp(request, x, cmp.Or(context.Cause(noted), context.Cause(request), errEnded))
+		giveUp(request, mark.ID, x, cmp.Or(context.Cause(noted), context.Cause(request), errEnded))
 	case outcome.Ending == Outside:
 		m.AnsweredOutside(noted)
 		m.completed(x, attempt.CompleteNotRetained(noted, 0))
