@@ -224,7 +224,7 @@ const (
 //
 // It is for routes on which two equal requests within so short a time are never meant: equal input
 // is no proof of a repeat. The answer to the first request is kept as that to one with a key, an
-// error too, and a stream is not (docs/idempotency.md). If its process dies, repeats are refused
+// error too, and a stream of events is not (docs/idempotency.md). If its process dies, repeats are refused
 // until its lease ends, or the window if that is longer.
 //
 // The body is read, and the scope needed, of every request of the guarded methods: [MaxBody] and

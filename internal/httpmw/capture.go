@@ -3,10 +3,13 @@ package httpmw
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
@@ -14,8 +17,8 @@ import (
 // Capture is the http.ResponseWriter of a guarded handler. It holds the answer back until the
 // attempt is settled, so that the answer is recorded before a client has it. Until then the handler
 // has a header of its own, and nothing of its answer reaches the outer writer. An answer that does
-// not fit, or that the handler flushes or hijacks, passes through as it is written, and is not
-// kept.
+// not fit, or that the handler flushes or hijacks, passes through as it is written. Of a flushed one
+// the capture keeps a copy, since reverse proxies flush whatever has no length: see [copied].
 type Capture struct {
 	w     http.ResponseWriter
 	limit int
@@ -29,7 +32,9 @@ type Capture struct {
 	size      int
 	buf       bytes.Buffer
 	passing   bool // the answer goes straight to the client
-	large     bool // the answer passes since it did not fit
+	copying   bool // and into buf
+	left      bool // the client, while the answer was copied
+	large     bool // the answer does not fit
 	sent      bool // the handler has returned, and w is all that there is
 	marked    bool // as a refusal of what is behind the guard
 }
@@ -127,38 +132,69 @@ func (c *Capture) Write(p []byte) (int, error) {
 		return c.w.Write(p)
 	}
 	c.Begin()
-	if !c.passing && c.buf.Len()+len(p) > c.limit {
-		c.large = true
-		if err := c.pass(); err != nil {
+	if c.keeps() && c.buf.Len()+len(p) > c.limit {
+		c.large, c.copying, c.left = true, false, false
+		err := c.pass()
+		c.buf = bytes.Buffer{}
+		if err != nil {
 			return 0, err
 		}
 	}
 	var (
-		n   int
+		n   = len(p)
 		err error
 	)
-	if c.passing {
+	if c.passing && !c.left {
 		n, err = c.w.Write(p)
-	} else {
-		n, err = c.buf.Write(p)
+		n, err = c.unlessLeft(n, len(p), err)
+	}
+	if c.keeps() {
+		_, _ = c.buf.Write(p[:n])
 	}
 	c.size += n
 	return n, err
 }
 
+// keeps reports whether all that was written so far is in buf.
+func (c *Capture) keeps() bool { return !c.passing || c.copying }
+
+// unlessLeft returns what a write has returned, but the error of a client that has left is none while
+// the answer is copied: the handler runs on, for the copy.
+func (c *Capture) unlessLeft(n, all int, err error) (int, error) {
+	if err == nil || !c.copying || slices.ContainsFunc(handlersErrors, func(own error) bool { return errors.Is(err, own) }) {
+		return n, err
+	}
+	c.left = true
+	return all, nil
+}
+
+// handlersErrors are those of a writer that do not say that the client has left.
+var handlersErrors = []error{http.ErrBodyNotAllowed, http.ErrContentLength, errors.ErrUnsupported}
+
 // WriteString implements io.StringWriter.
 func (c *Capture) WriteString(s string) (int, error) { return c.Write([]byte(s)) }
 
-// Flush sends what was written: from now on the answer is a stream.
+// Flush sends what was written: from now on the answer passes.
 func (c *Capture) Flush() { _ = c.FlushError() }
 
 // FlushError is Flush for http.ResponseController.
 func (c *Capture) FlushError() error {
 	c.Begin()
-	if err := c.pass(); err != nil {
+	if !c.passing {
+		c.copying = copied(c.status, c.committed)
+	}
+	if err := c.pass(); err != nil || c.left {
 		return err
 	}
-	return http.NewResponseController(c.w).Flush()
+	_, err := c.unlessLeft(0, 0, http.NewResponseController(c.w).Flush())
+	return err
+}
+
+// copied reports whether an answer that is flushed may be kept when it has ended: it is neither a stream
+// of events, which end when somebody has enough of them, nor another protocol.
+func copied(status int, h http.Header) bool {
+	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return status != http.StatusSwitchingProtocols && !strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
 // Hijack gives the handler the connection. What it sends there is not captured. An answer that has
@@ -173,7 +209,7 @@ func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(c.w).Hijack()
 	if err == nil {
 		c.Begin()
-		c.passing = true
+		c.passing, c.copying = true, false
 	}
 	return conn, rw, err
 }
@@ -188,10 +224,10 @@ func (c *Capture) pass() error {
 	}
 	c.passing = true
 	r := response{header: changes(c.before, c.committed), body: c.buf.Bytes()}
-	c.buf = bytes.Buffer{}
 	apply(c.w.Header(), r.header)
 	c.w.WriteHeader(c.status)
-	return r.sendBody(c.w)
+	_, err := c.unlessLeft(0, 0, r.sendBody(c.w))
+	return err
 }
 
 // end records, when the handler has returned, whether an answer that has not begun is a refusal.

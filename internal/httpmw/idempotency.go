@@ -141,7 +141,7 @@ func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 	case w.Silent():
 		outcome.Ending = middleware.Silent
 	}
-	if !w.passing && !partial(outcome) {
+	if w.keeps() && !partial(outcome) && !(w.passing && middleware.Over(ctx)) {
 		outcome.Data = w.response().encode(x.m.fields)
 	}
 	return outcome

@@ -30,8 +30,7 @@ var errEnded = errors.New("what the handler needed has ended")
 // cause. A guard outside of the same request learns of it, and answers: its attempt has no known outcome
 // either.
 func giveUp(request context.Context, id RequestID, x interface{ GiveUp(policy.Denial) }, cause error) {
-	if guarded(request, id) {
-		NoteOf(request).End()
+	if noteEnd(request, id) {
 		return
 	}
 	if errors.Is(request.Err(), context.Canceled) { // most likely the client has left: that is no failure
@@ -41,6 +40,15 @@ func giveUp(request context.Context, id RequestID, x interface{ GiveUp(policy.De
 	d := unavailable(fmt.Errorf("middleware: the handler gave up without an answer: %w", cause))
 	Fail(request, d)
 	x.GiveUp(d)
+}
+
+// noteEnd tells the guard outside of the same request, if there is one, that a handler's context has ended.
+func noteEnd(request context.Context, id RequestID) bool {
+	if !guarded(request, id) {
+		return false
+	}
+	NoteOf(request).End()
+	return true
 }
 
 // spread returns whole seconds, as HTTP has them: after, rounded up, and at random up to most more.

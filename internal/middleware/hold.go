@@ -128,7 +128,12 @@ func (m *Hold) run(request context.Context, x Exchange, h held) {
 			x.Report(err)
 		}
 	}()
-	if !x.Run(ctx) && ctx.Err() != nil {
+	answered := x.Run(ctx)
+	switch {
+	case ctx.Err() == nil:
+	case answered:
+		noteEnd(request, mark.ID)
+	default:
 		giveUp(request, mark.ID, x, context.Cause(ctx))
 	}
 }

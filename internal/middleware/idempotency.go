@@ -175,7 +175,7 @@ func (m *Idempotency) run(request context.Context, x GuardedExchange, op guard.O
 	outcome := x.Run(noted)
 	returned = true
 	switch {
-	case outcome.Ending == Silent && (noted.Err() != nil || request.Err() != nil || NoteOf(noted).Ended()):
+	case outcome.Ending == Silent && (Over(noted) || request.Err() != nil):
 		m.report(x, m.settlePanic(noted, attempt)) // it has given up, and has not said so
 		giveUp(request, mark.ID, x, cmp.Or(context.Cause(noted), context.Cause(request), errEnded))
 	case outcome.Ending == Outside:

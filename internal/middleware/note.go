@@ -72,12 +72,12 @@ func (n *Note) Answered(status int, err error) {
 	}
 }
 
-// End records that the context of a handler behind the guard has ended before the handler returned, and
-// that its middleware has seen no answer.
+// End records that the context of a handler behind the guard has ended before the handler returned.
 func (n *Note) End() { n.ended.Store(true) }
 
-// Ended reports whether End was called.
-func (n *Note) Ended() bool { return n.ended.Load() }
+// Over reports whether the context of a guarded handler, with its note, has ended, or that of the handler
+// behind an inner middleware.
+func Over(ctx context.Context) bool { return ctx.Err() != nil || NoteOf(ctx).ended.Load() }
 
 // IsStatus reports whether the latest refusal was answered with this status.
 func (n *Note) IsStatus(status int) bool {

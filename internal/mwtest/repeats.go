@@ -23,16 +23,16 @@ func behind(t *rig, outer func(http.Handler) http.Handler, h http.Handler) serve
 }
 
 // settles sends a request until it is no longer in flight.
-func settles(s server) answer {
+func settles(s server, id string, header ...string) answer {
 	for deadline := time.Now().Add(s.t.patience); ; <-time.After(time.Millisecond) {
-		a := s.send("1", "", keyHeader, "k")
+		a := s.send(id, "", header...)
 		if !strings.Contains(a.body, string(policy.InFlight)) || time.Now().After(deadline) {
 			return a
 		}
 	}
 }
 
-// streams are handlers whose answer, 101 bytes, is not retained.
+// streams are handlers whose answer, 101 bytes, is not retained where 100 are.
 var streams = map[string]http.HandlerFunc{
 	"in parts": func(w http.ResponseWriter, _ *http.Request) {
 		for range 101 {
@@ -40,14 +40,7 @@ var streams = map[string]http.HandlerFunc{
 		}
 	},
 	"flushed": func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, strings.Repeat("x", 50))
-		w.(http.Flusher).Flush()
-		_, _ = io.WriteString(w, strings.Repeat("x", 51))
-	},
-	"flushed by a controller": func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, strings.Repeat("x", 50))
-		_ = http.NewResponseController(w).Flush()
-		_, _ = io.WriteString(w, strings.Repeat("x", 51))
+		flushes(w, strings.Repeat("x", 50), strings.Repeat("x", 51))
 	},
 	"on a connection that is taken over": func(w http.ResponseWriter, _ *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
@@ -91,7 +84,7 @@ var repeatRows = []row{
 		s.send("1", "", keyHeader, "k", "X-Request-Id", "first").has("X-Request-Id", "first")
 		s.send("1", "", keyHeader, "k", "X-Request-Id", "second").has("X-Request-Id", "second").has("Idempotency-Replayed", "true")
 	}},
-	{"a stream is not retained", func(t *rig) {
+	{"an answer that is too large, or a connection, is not retained", func(t *rig) {
 		for name, handler := range streams {
 			var c counter
 			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -99,7 +92,7 @@ var repeatRows = []row{
 				handler(w, r)
 			}, Idempotency{Guard: newGuard(t, newStore(t), guard.WithMaxResult(100))})
 			s.send("1", "", keyHeader, "k").is(http.StatusOK, strings.Repeat("x", 101))
-			if a := settles(s).denies(policy.ResponseNotRetained); !strings.Contains(a.body, `"original-status":200`) {
+			if a := settles(s, "1", keyHeader, "k").denies(policy.ResponseNotRetained); !strings.Contains(a.body, `"original-status":200`) {
 				t.Errorf("%s: %s", name, a.body)
 			}
 			c.ran(t, 1)

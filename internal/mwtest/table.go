@@ -88,7 +88,7 @@ func outcomes() []group {
 		{name: "exclusive", rows: exclusiveRows},
 		{name: "concurrency", rows: concurrencyRows},
 		{name: "fenced", rows: fencedRows},
-		{name: "repeats", rows: repeatRows},
+		{name: "repeats", rows: slices.Concat(repeatRows, flushedRows)},
 		{name: "twins", rows: twinRows},
 		{name: "dedupe", rows: slices.Concat(turnRows, dedupeRows)},
 		{name: "guards", rows: guardRows},

@@ -41,8 +41,8 @@ import (
 //     for the answer first, and is given that, or runs if the answer is released; at most 16 of
 //     them in a process (policy.MaxWaiting), one more is refused at once;
 //   - 422 if the key was used for another request;
-//   - 409 response-not-retained if the answer was not kept: it was streamed, or larger than the
-//     guard keeps (guard.WithMaxResult, guard.WithMaxScopeBytes);
+//   - 409 response-not-retained if the answer was not kept: it was a stream of events, or larger than
+//     the guard keeps (guard.WithMaxResult, guard.WithMaxScopeBytes);
 //   - 429 with Retry-After if the request is new and its scope has as many records as it may have
 //     (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
 //   - 409 outcome-unknown if an attempt died, or panicked, and may have had effects. The body of
@@ -67,8 +67,8 @@ import (
 // nethttp.OnError is called.
 //
 // To record the answer, the handler is given a ResponseWriter that holds it back. Flush lets it
-// through, as it is written from then on, and so does Hijack, which hands over the connection: that
-// is what is not kept. Both, and deadlines, work through http.ResponseController, and by asserting
+// through, as it is written from then on, and a copy is kept when the handler returns, unless it is a
+// stream of events. Hijack hands over the connection, and nothing is kept. Both, and deadlines, work through http.ResponseController, and by asserting
 // http.Flusher and http.Hijacker. Until the answer is sent the handler has a header of its own, and
 // WriteHeader panics on an invalid status as net/http does; that is an attempt that panicked.
 //
