@@ -25,7 +25,7 @@ import (
 )
 
 // KeyFunc returns the key of a request: what it is limited by. [nethttp.KeyFunc] says what its
-// errors mean.
+// errors mean, and how it may read the body.
 type KeyFunc func(c *echo.Context) (string, error)
 
 // ByHeader keys by the value of a request header field. Clients choose what they send:

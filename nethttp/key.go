@@ -33,6 +33,10 @@ import (
 // refused with status 500, and the first one of a middleware is logged (policy.Logger). Any other
 // error is status 500 too. Neither policy.FailOpen nor policy.RunUnprotected lets such a request
 // pass.
+//
+// A KeyFunc may read the body of the request, of which it gets a copy of up to policy.MaxBody. It
+// returns the error of a read, or wraps it, and the request is refused with 413, 400 or 503. The
+// same is true of the functions of ScopeBy, [Unless] and ratelimit.Costs.
 type KeyFunc func(r *http.Request) (string, error)
 
 // ByHeader keys by the value of a request header field: one that your own proxy sets, and removes

@@ -57,6 +57,9 @@ type RateOption interface {
 	RPCRateLimitOption
 }
 
+// HTTPOption is an option of the middleware of every policy over HTTP.
+type HTTPOption = setting.HTTPOption
+
 // LimitOption is an option of the middleware that limit how much runs, ratelimit and concurrency,
 // and of the limits on what a client sends.
 type LimitOption interface {
@@ -224,8 +227,8 @@ const (
 //
 // It is for routes on which two equal requests within so short a time are never meant: equal input
 // is no proof of a repeat. The answer to the first request is kept as that to one with a key, an
-// error too, and a stream of events is not (docs/idempotency.md). If its process dies, repeats are refused
-// until its lease ends, or the window if that is longer.
+// error too, and a stream of events is not (docs/idempotency.md). If its process dies, repeats are
+// refused until its lease ends, or the window if that is longer.
 //
 // The body is read, and the scope needed, of every request of the guarded methods: [MaxBody] and
 // [MaxBodies] apply to all of them. [Fingerprint] replaces the body. Dedupe panics if the window is
@@ -260,10 +263,17 @@ func notInToken(r rune) bool {
 	return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 }
 
-// MaxBody sets the largest request body, in bytes, of a guarded request: 1 MiB if not set. A larger
-// one is refused with status 413, since no fingerprint of a part could tell two of them apart. It
-// panics if n is negative.
-func MaxBody(n int64) IdempotencyOption {
+// MaxBody sets how large a request body, in bytes, a middleware reads: 1 MiB if not set.
+//
+// A guard reads every body. A larger one is refused with status 413, since no fingerprint of a part
+// could tell two of them apart. Another middleware reads a body only if a function that it was
+// given does: that of a key, a scope, a cost or Unless. The function reads a copy, and the handler
+// has the whole body all the same. Beyond MaxBody the function gets a *http.MaxBytesError. A
+// request is refused with status 413 if a key function returns that error; if it returns another
+// one of reading the body, with 400, or 503 for that of [MaxBodies].
+//
+// It panics if n is negative.
+func MaxBody(n int64) HTTPOption {
 	if n < 0 {
 		panic(fmt.Sprintf("policy: MaxBody: %d is negative", n))
 	}
@@ -271,8 +281,9 @@ func MaxBody(n int64) IdempotencyOption {
 }
 
 // MaxBodies sets how many bytes of request bodies one middleware keeps in memory at a time, of all
-// guarded requests together: 64 MiB if not set, or what one request may take if that is more. A
+// requests together: 64 MiB if not set, or what one request may take if that is more. A guarded
 // request whose body would exceed it is refused with status 503, and its client may try again.
+// Functions that read bodies ([MaxBody]) get an error, and have as much for their copies.
 // Without a bound, a few hundred clients that send all of a large body but its end would take all
 // memory.
 //
@@ -284,7 +295,7 @@ func MaxBody(n int64) IdempotencyOption {
 //
 // MaxBodies panics if n is less than 1, and New if n is less than [MaxBody], or than twice that
 // with Fingerprint.
-func MaxBodies(n int64) IdempotencyOption {
+func MaxBodies(n int64) HTTPOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxBodies: %d is less than 1", n))
 	}

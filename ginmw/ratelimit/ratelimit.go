@@ -50,9 +50,9 @@ func Usage(limiter *tokenbucket.Limiter, key ginmw.KeyFunc, opts ...ginmw.Option
 // Costs makes a request cost what estimate returns, instead of one token, until the handler reports
 // to tokenbucket.FromContext what it has cost, as
 // [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.Costs] says. The context is that of the
-// request. Settlements that fail are among the errors of gin's request. Once the client has left
-// they are in the metric lockkeeper.rate_limit.settlements alone, since gin reuses its context.
-// Costs panics if estimate is nil.
+// request. Settlements that fail go to OnError. Once the client has left they are in the metric
+// lockkeeper.rate_limit.settlements alone, since gin reuses its context. Costs panics if estimate
+// is nil.
 func Costs(estimate func(c *gin.Context) tokenbucket.Cost) policy.RateLimitOption {
 	return httpmw.Costs(estimate)
 }

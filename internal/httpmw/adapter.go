@@ -6,6 +6,7 @@ package httpmw
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 
@@ -68,8 +69,8 @@ type ErrorAdapter[C any] interface {
 	Adapter[C]
 	// Render calls the application's error handler.
 	Render(c C, err error)
-	// Renders reports whether the application's error handler decides the status of an error: if not,
-	// middleware outside may.
+	// Renders reports whether the application's error handler decides the status of an error: if
+	// not, middleware outside may.
 	Renders(c C, err error) bool
 	// Denied returns a denial as an error. Unlike Refuse it does not use a context.
 	Denied(d policy.Denial) error
@@ -97,20 +98,37 @@ type base[C any] struct {
 	values  valuer[C]         // nil if the framework's contexts have no values but the request's
 	types   string            // of problems
 	reports *telemetry.Repeated
+	lender  lender // of bodies, to the functions among the hooks
 }
 
 func newBase[C any](a Adapter[C], name string, s setting.Settings) *base[C] {
-	errors, _ := a.(ErrorAdapter[C])
+	rendering, _ := a.(ErrorAdapter[C])
 	outside, _ := a.(OutsideAdapter[C])
 	values, _ := a.(valuer[C])
-	return &base[C]{a, a.Hooks(name, s), errors, outside, values, s.ProblemTypes, newReports(name, s.Logger)}
+	return &base[C]{
+		Adapter: a, hooks: a.Hooks(name, s), errors: rendering, outside: outside, values: values, types: s.ProblemTypes,
+		reports: newReports(name, s.Logger),
+		lender:  lender{max: s.MaxBody, bodies: budget{max: cmp.Or(s.MaxBodies, max(defaultMaxBodies, s.MaxBody))}},
+	}
 }
 
 func newReports(name string, l *slog.Logger) *telemetry.Repeated {
 	return telemetry.NewRepeated(cmp.Or(l, slog.Default()).With("middleware", name), "lockkeeper: errors behind answers, which OnError would get")
 }
 
-func (b *base[C]) skips(c C) bool { return b.hooks.Skip != nil && b.hooks.Skip(c) }
+func (b *base[C]) skips(c C) bool {
+	if b.hooks.Skip == nil {
+		return false
+	}
+	defer b.lend(c).back()
+	return b.hooks.Skip(c)
+}
+
+// keyOf returns the key of a request by a function of the middleware's.
+func (b *base[C]) keyOf(c C, key func(C) (string, error)) (string, error) {
+	defer b.lend(c).back()
+	return key(c)
+}
 
 // refuse answers with a denial, and returns what the middleware returns. Guards outside learn that
 // nothing was done.
@@ -118,6 +136,9 @@ func (b *base[C]) refuse(c C, d policy.Denial) error { return b.deny(c, d, mark)
 
 // deny answers with a denial, and returns what the middleware returns.
 func (b *base[C]) deny(c C, d policy.Denial, mark func(context.Context, http.Header) *middleware.Note) error {
+	if unread := (bodyError{}); errors.As(d.Err, &unread) {
+		d = b.unreadable(c, unread.error)
+	}
 	header := b.Header(c)
 	setHeader(header, &d, b.types)
 	if !b.End(c) {

@@ -21,7 +21,7 @@ const (
 
 var (
 	errBodyTooLarge = errors.New("the request's body is too large")
-	errNoRoom       = errors.New("idempotency: the bodies of guarded requests take as much memory as they may (policy.MaxBodies)")
+	errNoRoom       = errors.New("the bodies of requests take as much memory as they may (policy.MaxBodies)")
 )
 
 // budget bounds the bytes of the bodies that are in memory.

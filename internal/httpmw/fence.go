@@ -15,13 +15,13 @@ func Fenced[C any](a Adapter[C], checker fence.Checker, key func(C) (string, err
 		panic("fenced: New: nil key")
 	}
 	b := newBase(a, "fenced", settings)
-	return func(c C, next func(C) error) error {
+	return b.lending(func(c C, next func(C) error) error {
 		if b.skips(c) {
 			return next(c)
 		}
 		x := newExchange(b, c, next)
 		values := x.request.Header[fence.Header]
-		passage, denial := m.Check(x.request.Context(), values, func() (string, error) { return key(c) })
+		passage, denial := m.Check(x.request.Context(), values, func() (string, error) { return b.keyOf(c, key) })
 		if denial != nil {
 			return b.refuse(c, *denial)
 		}
@@ -31,5 +31,5 @@ func Fenced[C any](a Adapter[C], checker fence.Checker, key func(C) (string, err
 		}
 		x.handle(x.request.WithContext(passage.Context))
 		return x.err
-	}
+	})
 }

@@ -38,7 +38,7 @@ func newHold[C any](a Adapter[C], h *middleware.Hold, key func(C) (string, error
 		panic(h.Package + ": New: nil key")
 	}
 	m := &hold[C]{base: newBase(a, h.Package, s), Hold: h, key: key, bodies: budget{max: maxEarlyBodies}}
-	return m.serve
+	return m.lending(m.serve)
 }
 
 func (m *hold[C]) serve(c C, next func(C) error) error {
@@ -59,7 +59,7 @@ type holdExchange[C any] struct {
 	early int64 // the bytes of the body that were read before the request waited
 }
 
-func (x *holdExchange[C]) Key() (string, error) { return x.m.key(x.c) }
+func (x *holdExchange[C]) Key() (string, error) { return x.keyOf(x.c, x.m.key) }
 
 func (x *holdExchange[C]) Waits() { x.early = x.m.bodies.readEarly(x.request) }
 

@@ -29,7 +29,8 @@ type Scope[C any] interface {
 
 // Idempotency is idempotency.New of the framework whose package is called name.
 func Idempotency[C any](a Adapter[C], name string, g *guard.Guard, scope Scope[C], opts []policy.IdempotencyOption) Middleware[C] {
-	return newIdempotency(a, name, g, scope, opts).serve
+	m := newIdempotency(a, name, g, scope, opts)
+	return m.lending(m.serve)
 }
 
 func newIdempotency[C any](

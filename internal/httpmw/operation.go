@@ -1,9 +1,7 @@
 package httpmw
 
 import (
-	"errors"
 	"net/http"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -17,7 +15,7 @@ func (x *guardExchange[C]) operation() (op guard.Operation, denial *policy.Denia
 	if denial != nil || !x.m.decider.Guards(key) {
 		return op, denial
 	}
-	scope, err := x.m.scope.Of(x.c)
+	scope, err := x.scopeOf()
 	if err != nil {
 		d := x.m.decider.NoKey(x.request.Context(), err)
 		return op, &d
@@ -43,11 +41,28 @@ func (x *guardExchange[C]) key() (string, *policy.Denial) {
 		key string
 		err error
 	)
-	show(x.request, &x.body, func(r *http.Request) {
-		defer x.WithRequest(x.c, x.request)
-		key, err = x.hooks.Key(x.WithRequest(x.c, r))
-	})
+	x.show(func() { key, err = x.hooks.Key(x.c) })
 	return x.m.decider.OwnKey(x.request.Context(), key, err, required)
+}
+
+// scopeOf returns the scope of a request, whose body may have been read for its key.
+func (x *guardExchange[C]) scopeOf() (scope string, err error) {
+	if x.hooks.Key == nil {
+		return x.keyOf(x.c, x.m.scope.Of)
+	}
+	x.show(func() { scope, err = x.m.scope.Of(x.c) })
+	return scope, err
+}
+
+// show calls a function of the middleware's that is given x.c, with a request that has a copy of
+// the body that was read.
+func (x *guardExchange[C]) show(f func()) {
+	show(x.request, &x.body, func(r *http.Request) {
+		c := x.c
+		defer func() { x.c = x.WithRequest(c, x.request) }()
+		x.c = x.WithRequest(c, r)
+		f()
+	})
 }
 
 // passed returns the request of a handler that runs unguarded, with its body again if that has been
@@ -69,7 +84,7 @@ func (x *guardExchange[C]) fingerprint() ([]byte, *policy.Denial) {
 	}
 	sum, err := fingerprint(x.request, &x.body, &x.m.settings)
 	if err != nil {
-		return nil, x.unreadable(err)
+		return nil, x.denial(err)
 	}
 	return sum, nil
 }
@@ -79,23 +94,11 @@ func (x *guardExchange[C]) readBody() *policy.Denial {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, errNoRoom) && x.request.ProtoMajor == 1 {
-		// Or the server would read the rest of the body first, however slowly it comes.
-		x.Header(x.c).Set("Connection", "close")
-	}
-	return x.unreadable(err)
+	return x.denial(err)
 }
 
-// unreadable is the denial for a body that cannot be read, or not by the application's function.
-func (x *guardExchange[C]) unreadable(err error) *policy.Denial {
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.Is(err, errNoRoom):
-		return &policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: time.Second, Err: err}
-	case errors.Is(err, errBodyTooLarge), errors.As(err, &tooLarge),
-		x.errors != nil && x.errors.StatusOf(err) == http.StatusRequestEntityTooLarge:
-		return &policy.Denial{Reason: policy.BodyTooLarge}
-	default:
-		return &policy.Denial{Reason: policy.BodyUnreadable, Err: err}
-	}
+// denial returns the denial for an error of a body, or of the application's fingerprint of it.
+func (x *guardExchange[C]) denial(err error) *policy.Denial {
+	d := x.unreadable(x.c, err)
+	return &d
 }

@@ -32,7 +32,7 @@ func RateLimit[C any](
 		legacy:  settings.LegacyHeaders,
 		status:  settings.StatusHeaders && !settings.Shadow,
 	}
-	return m.serve
+	return m.lending(m.serve)
 }
 
 // rateLimit decides about requests.
@@ -54,7 +54,7 @@ func (m *rateLimit[C]) serve(c C, next func(C) error) error {
 	if m.skips(c) {
 		return next(c)
 	}
-	key, err := m.key(c)
+	key, err := m.keyOf(c, m.key)
 	if m.asks {
 		return m.serveAsking(c, next, key, err)
 	}

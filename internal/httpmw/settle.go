@@ -19,7 +19,10 @@ func (m *rateLimit[C]) serveAsking(c C, next func(C) error, key string, keyErr e
 	x := &settling[C]{exchange: newExchange(m.base, c, next), m: m}
 	x.ask = middleware.Ask{Settles: m.settles, Report: x.Report}
 	if m.hooks.Costs != nil {
-		x.ask.Costs = func() tokenbucket.Cost { return m.hooks.Costs(c) }
+		x.ask.Costs = func() tokenbucket.Cost {
+			defer m.lend(c).back()
+			return m.hooks.Costs(c)
+		}
 	}
 	ctx := newPlanContext(m.base, c)
 	var decision tokenbucket.Decision

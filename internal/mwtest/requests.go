@@ -16,7 +16,12 @@ import (
 // EventID returns the event of a request whose body is JSON. It reads all of the body.
 func EventID(r *http.Request) (string, error) {
 	var e struct{ Event string }
-	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+	defer r.Body.Close() //nolint:errcheck // as many do, although the server closes it
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return "", fmt.Errorf("read the event: %w", err)
+	}
+	if json.Unmarshal(text, &e) != nil {
 		return "", policy.ErrNoKey
 	}
 	return e.Event, nil

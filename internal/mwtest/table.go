@@ -22,8 +22,8 @@ func RunOnServers(t *testing.T, f Framework) {
 	}
 }
 
-// RunWaits runs on Redis the rows in which the time of a request and that of its store meet: see the
-// package's documentation.
+// RunWaits runs on Redis the rows in which the time of a request and that of its store meet: see
+// the package's documentation.
 func RunWaits(t *testing.T, f Framework) {
 	t.Run("redis", func(t *testing.T) {
 		newRig(t, f, onRedis(redistest.Servers["redis"](t))).run(waits())
@@ -84,7 +84,7 @@ func outcomes() []group {
 		{name: "shadow", rows: shadowRows},
 		{name: "settled", rows: slices.Concat(settledRows, attemptRows, heldKeyRows)},
 		{name: "idempotency", rows: idempotencyRows},
-		{name: "requests", rows: requestRows},
+		{name: "requests", rows: slices.Concat(requestRows, bodyRows)},
 		{name: "exclusive", rows: exclusiveRows},
 		{name: "concurrency", rows: concurrencyRows},
 		{name: "fenced", rows: fencedRows},

@@ -1,0 +1,154 @@
+package httpmw
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+)
+
+// lentBody is the body of a request that a middleware's functions (keys, scopes, costs, Unless) may
+// read before the handler does: a function reads the body from its beginning, and what it reads is
+// copied for those after it. A function gets an error instead of more than may be copied; the
+// handler gets the whole body in any case.
+//
+// The middleware of one chain share it. A body that no function reads costs an allocation.
+type lentBody struct {
+	original io.ReadCloser
+	copied   []byte
+	read     int     // of what is copied
+	lender   *lender // nil unless a function is being called
+	taken    int64   // of budget
+	budget   *budget
+}
+
+// lender is what a middleware lends to its functions: up to max bytes of each body, in a budget for
+// all.
+type lender struct {
+	max    int64
+	bodies budget
+}
+
+// maxCopied is the most that is copied at a time.
+const maxCopied = 32 << 10
+
+// bodyError is the error of a function that could not read a body.
+type bodyError struct{ error }
+
+func (e bodyError) Unwrap() error { return e.error }
+
+// lending returns a middleware whose functions may read bodies.
+func (b *base[C]) lending(serve Middleware[C]) Middleware[C] {
+	return func(c C, next func(C) error) error {
+		r := b.Request(c)
+		if r.Body == nil || r.Body == http.NoBody || lentOf(r) != nil {
+			return serve(c, next)
+		}
+		l := &lentBody{original: r.Body}
+		r.Body = l
+		defer l.release()
+		return serve(c, next)
+	}
+}
+
+func lentOf(r *http.Request) *lentBody {
+	l, _ := r.Body.(*lentBody)
+	return l
+}
+
+// lend lets a function of the middleware's read the body of c from its beginning, until back is
+// called. It returns nil if there is none.
+func (b *base[C]) lend(c C) *lentBody {
+	l := lentOf(b.Request(c))
+	if l != nil {
+		l.lender, l.read = &b.lender, 0
+	}
+	return l
+}
+
+// back ends what lend has begun.
+func (l *lentBody) back() {
+	if l != nil {
+		l.lender, l.read = nil, 0
+	}
+}
+
+// release returns what was copied to the budget when the request is answered.
+func (l *lentBody) release() {
+	if l.taken > 0 {
+		l.budget.used.Add(-l.taken)
+	}
+}
+
+// Read implements io.Reader.
+func (l *lentBody) Read(p []byte) (int, error) {
+	switch {
+	case len(p) == 0:
+		return 0, nil
+	case l.read < len(l.copied):
+		n := copy(p, l.copied[l.read:])
+		l.read += n
+		return n, nil
+	case l.lender != nil:
+		return l.copy(p, l.lender)
+	default:
+		return l.original.Read(p)
+	}
+}
+
+// copy reads for a function.
+func (l *lentBody) copy(p []byte, from *lender) (int, error) {
+	// One byte more, by which a body that is too large is known.
+	most := min(int64(len(p)), maxCopied, from.max+1-int64(len(l.copied)))
+	if most <= 0 {
+		return 0, bodyError{&http.MaxBytesError{Limit: from.max}}
+	}
+	if l.budget == nil {
+		l.budget = &from.bodies
+	}
+	if int64(len(l.copied))+most > free {
+		if !l.budget.take(most) {
+			return 0, bodyError{errNoRoom}
+		}
+		l.taken += most
+	}
+	n, err := l.original.Read(p[:most])
+	l.copied = append(l.copied, p[:n]...)
+	l.read = len(l.copied)
+	if unused := min(l.taken, most-int64(n)); unused > 0 {
+		l.taken -= unused
+		l.budget.used.Add(-unused)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = bodyError{err}
+	}
+	return n, err
+}
+
+// Close implements io.Closer. A function that closes the body closes its own.
+func (l *lentBody) Close() error {
+	if l.lender != nil {
+		return nil
+	}
+	return l.original.Close()
+}
+
+// unreadable is the denial for a body that cannot be read, or not by the application's function.
+func (b *base[C]) unreadable(c C, err error) policy.Denial {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.Is(err, errNoRoom):
+		if b.Request(c).ProtoMajor == 1 {
+			// Or the server would read the rest of the body first, however slowly it comes.
+			b.Header(c).Set("Connection", "close")
+		}
+		return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: time.Second, Err: err}
+	case errors.Is(err, errBodyTooLarge), errors.As(err, &tooLarge),
+		b.errors != nil && b.errors.StatusOf(err) == http.StatusRequestEntityTooLarge:
+		return policy.Denial{Reason: policy.BodyTooLarge}
+	default:
+		return policy.Denial{Reason: policy.BodyUnreadable, Err: err}
+	}
+}
