@@ -8,11 +8,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
+	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/mwtest"
 )
 
@@ -26,6 +28,18 @@ func TestOrder(t *testing.T) {
 	}{
 		"the same guard twice": {func(_ store.Records, orders grpcmw.Interceptors, _ policy.Option) []grpcmw.Interceptors {
 			return []grpcmw.Interceptors{orders, orders}
+		}, "twice", true},
+		"the same limit twice": {func(st store.Records, _ grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
+			limit := ratelimit.New(must(tokenbucket.New(st.(store.Buckets), "api", tokenbucket.PerMinute(100))), byID, log)
+			return []grpcmw.Interceptors{limit, limit}
+		}, "twice", true},
+		"the same lock twice": {func(st store.Records, _ grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
+			lock := exclusive.New(newLocker(t, st.(store.Leases)), byID, log)
+			return []grpcmw.Interceptors{lock, lock}
+		}, "twice", true},
+		"the same semaphore twice": {func(st store.Records, _ grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
+			permit := concurrency.New(newSemaphore(t, st.(store.Leases), 10), byID, log)
+			return []grpcmw.Interceptors{permit, permit}
 		}, "twice", true},
 		"two guards": {func(st store.Records, orders grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
 			return []grpcmw.Interceptors{orders, idempotency.New(must(guard.New(st, "payments")), byUser, log)}

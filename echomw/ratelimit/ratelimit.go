@@ -20,7 +20,8 @@ import (
 //
 //   - 429 with Retry-After over the limit, or while the key is held;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 500 if the application has not provided the key, or if the key function fails;
+//   - 500 if the application has not provided the key, if the key function fails,
+//     or if the same limiter is in the chain twice with the same key;
 //   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
 //
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.New] says. A

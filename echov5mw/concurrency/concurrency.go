@@ -26,7 +26,8 @@ import (
 //   - 429 with Retry-After if no permit is free, with policy.Wait within that time; or 503, with
 //     policy.Overload;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 500 if the application has not provided the key, or if the key function fails;
+//   - 500 if the application has not provided the key, if the key function fails,
+//     or if the same semaphore is in the chain twice with the same key;
 //   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
 //
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with

@@ -30,8 +30,8 @@ import (
 //   - INVALID_ARGUMENT if the client has not sent the key, or one of more than 1,024 bytes;
 //   - UNAVAILABLE with RetryInfo if the store is unavailable, unless the option policy.FailOpen
 //     lets such calls pass;
-//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger),
-//     or if the key function fails.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), if the
+//     key function fails, or if the same limiter is in the chain twice with the same key.
 //
 // grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
 // unless the option [PerMessage] says otherwise.
@@ -103,6 +103,11 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		return handler(ctx, req)
 	}
 	key, err := i.key(call)
+	visit, denial := i.decider.Begin(ctx, adapter.Address(ctx), info.FullMethod, key)
+	if denial != nil {
+		return nil, i.hooks.Deny(call, *denial)
+	}
+	defer visit.End()
 	ask := i.ask(call)
 	if err := i.check(call, key, err, ask); err != nil {
 		return nil, err
@@ -140,6 +145,11 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		return handler(srv, stream)
 	}
 	key, err := i.key(call)
+	visit, denial := i.decider.Begin(ss.Context(), adapter.Address(ss.Context()), info.FullMethod, key)
+	if denial != nil {
+		return i.hooks.Deny(call, *denial)
+	}
+	defer visit.End()
 	ask := i.ask(call)
 	if err := i.check(call, key, err, ask); err != nil {
 		return err

@@ -2,6 +2,7 @@ package httpmw
 
 import (
 	"net/http"
+	"reflect"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -55,6 +56,11 @@ func (m *rateLimit[C]) serve(c C, next func(C) error) error {
 		return next(c)
 	}
 	key, err := m.keyOf(c, m.key)
+	visit, denial := m.begin(c, key)
+	if denial != nil {
+		return m.refuse(c, *denial)
+	}
+	defer visit.End()
 	if m.asks {
 		return m.serveAsking(c, next, key, err)
 	}
@@ -62,6 +68,12 @@ func (m *rateLimit[C]) serve(c C, next func(C) error) error {
 		return m.refuse(c, *denial)
 	}
 	return next(c)
+}
+
+// begin begins the visit of a request. All middleware of a chain see one header.
+func (m *rateLimit[C]) begin(c C, key string) (middleware.Visit, *policy.Denial) {
+	r := m.Request(c)
+	return m.decider.Begin(r.Context(), reflect.ValueOf(r.Header).Pointer(), r.URL.Path, key)
 }
 
 // check takes a token of the key, or examines why there is no key. It returns what outcome does.

@@ -25,6 +25,7 @@ type Mark struct {
 	Chain any
 
 	mechanism, name string
+	key             string       // of a lock or a permit
 	guard           *guard.Guard // nil for a lock or a permit
 	op              guard.Operation
 }
@@ -48,7 +49,7 @@ func markIn(ctx context.Context) *Mark {
 const rightOrder = "tracing, CORS, limit by address, authentication, limit by user, idempotency, exclusive, concurrency"
 
 // order finds mistakes in the order of middleware, and logs each of them once.
-type order struct{ heldBefore, guardedBefore, guardedTwice atomic.Bool }
+type order struct{ heldBefore, guardedBefore atomic.Bool }
 
 // check looks at what a request with this mark has passed before it came to m. It returns the
 // denial of a request that the same guard guards already: it would wait for itself.
@@ -66,9 +67,7 @@ func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark)
 		case outer.op.Key != op.Key:
 		case outer.guard.Name() == m.Guard.Name() && outer.op.Scope == op.Scope:
 			err := fmt.Errorf("middleware: the guard %q is in one chain twice", m.Guard.Name())
-			if !m.order.guardedTwice.Swap(true) {
-				m.logger.ErrorContext(ctx, "lockkeeper: requests are refused because the same guard is in their chain twice", "error", err)
-			}
+			m.twiceInChain(ctx, err)
 			return &policy.Denial{Reason: policy.InternalError, Err: err}
 		default:
 			if !m.order.guardedBefore.Swap(true) {
@@ -109,7 +108,17 @@ func (m *Mark) in(ctx context.Context, g *guard.Guard, op guard.Operation) conte
 }
 
 // holding returns the mark as the context in which a request runs that holds something.
-func (m *Mark) holding(ctx context.Context, mechanism, name string) context.Context {
-	m.Context, m.mechanism, m.name = ctx, mechanism, name
+func (m *Mark) holding(ctx context.Context, mechanism, name, key string) context.Context {
+	m.Context, m.mechanism, m.name, m.key = ctx, mechanism, name, key
 	return m
+}
+
+// holds reports whether the request with this ID holds the key already.
+func holds(ctx context.Context, id RequestID, mechanism, name, key string) bool {
+	for outer := markIn(ctx); outer != nil; outer = markIn(outer.Context) {
+		if outer.guard == nil && outer.ID == id && outer.mechanism == mechanism && outer.name == name && outer.key == key {
+			return true
+		}
+	}
+	return false
 }

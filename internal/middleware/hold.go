@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -72,12 +73,18 @@ func (m *Hold) Serve(ctx context.Context, x Exchange) {
 		deny(ctx, x, m.NoKey(ctx, err))
 		return
 	}
+	if mark := x.Mark(); holds(ctx, mark.ID, m.kind, m.name, key) {
+		err := fmt.Errorf("middleware: the %s %q is in one chain twice with the same key, for which the request waits itself", m.kind, m.name)
+		m.twiceInChain(ctx, err)
+		deny(ctx, x, policy.Denial{Reason: policy.InternalError, Err: err})
+		return
+	}
 	h, cancel, err := m.acquire(ctx, key, x)
 	defer cancel()
 	switch {
 	case err == nil:
 		m.Decided(ctx)
-		m.run(ctx, x, h)
+		m.run(ctx, x, key, h)
 	case m.Passes(ctx, err):
 		x.Report(err)
 		x.Bypass()
@@ -118,10 +125,10 @@ func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, c
 }
 
 // run calls the handler, and releases the hold, even if the handler panics.
-func (m *Hold) run(request context.Context, x Exchange, h held) {
+func (m *Hold) run(request context.Context, x Exchange, key string, h held) {
 	began := time.Now()
 	mark := x.Mark()
-	ctx := mark.holding(h.Context(), m.kind, m.name)
+	ctx := mark.holding(h.Context(), m.kind, m.name, key)
 	defer func() {
 		m.typical.Add(time.Since(began))
 		if err := h.end(request); err != nil {

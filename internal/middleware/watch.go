@@ -28,6 +28,7 @@ type Watch struct {
 	missing   atomic.Bool // what the application did not provide has been logged
 	mispriced atomic.Bool // a cost that no limit can charge has been logged
 	outside   atomic.Bool // an answer that is made outside has been logged
+	twice     atomic.Bool // that it is twice in a chain has been logged
 
 	large sync.Map // the routes of which an answer that was too large has been logged
 
@@ -99,8 +100,15 @@ func (w *Watch) Mispriced(ctx context.Context, err error) {
 	}
 }
 
-// AnsweredOutside logs the first request whose handler left its answer to middleware outside, such as
-// one that renders errors: its answer is not known to this one.
+// twiceInChain logs the first request that is refused because the middleware is twice in its chain.
+func (w *Watch) twiceInChain(ctx context.Context, err error) {
+	if !w.twice.Swap(true) {
+		w.logger.ErrorContext(ctx, "lockkeeper: requests are refused because the same middleware is in their chain twice", "error", err)
+	}
+}
+
+// AnsweredOutside logs the first request whose handler left its answer to middleware outside, such
+// as one that renders errors: its answer is not known to this one.
 func (w *Watch) AnsweredOutside(ctx context.Context) {
 	if !w.outside.Swap(true) {
 		w.logger.ErrorContext(ctx, "lockkeeper: handlers leave their answers to middleware outside, which is not seen here: "+
@@ -108,8 +116,8 @@ func (w *Watch) AnsweredOutside(ctx context.Context) {
 	}
 }
 
-// TooLarge logs the first answer of each route that is larger than its guard keeps. Routes are patterns,
-// and so few.
+// TooLarge logs the first answer of each route that is larger than its guard keeps. Routes are
+// patterns, and so few.
 func (m *Idempotency) TooLarge(ctx context.Context, route string) {
 	if _, logged := m.large.LoadOrStore(route, true); !logged {
 		m.logger.WarnContext(ctx, "lockkeeper: an answer is larger than the guard keeps (guard.WithMaxResult), so a repeat is refused",

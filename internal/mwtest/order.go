@@ -1,6 +1,8 @@
 package mwtest
 
 import (
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
 // logs checks that a text was logged once, and no other.
@@ -17,6 +20,12 @@ func logs(t *rig, j *Journal, text string) {
 	if len(logged) != 1 || !strings.Contains(logged[0]["msg"].(string), text) || logged[0]["mechanism"] != "idempotency" {
 		t.Errorf("logged %v, want once %q", logged, text)
 	}
+}
+
+// twice is a middleware in two chains that hold it twice: with two keys, and with one.
+type twice struct {
+	outer, inner Middleware
+	both         func(*slog.Logger) Middleware
 }
 
 // orderRows are about mistakes in the order of middleware.
@@ -32,6 +41,54 @@ var orderRows = []row{
 		c.ran(t, 0)
 		logs(t, &j, "twice")
 		s.send("1", "", "X-User", "u").is(http.StatusCreated, "run 1") // nothing guards it
+	}},
+	{"the same limiter, lock or semaphore twice with one key is refused", func(t *rig) {
+		st := newStore(t)
+		for name, m := range map[string]twice{
+			"rate_limit": func() twice {
+				l := newLimiter(t, st, tokenbucket.PerMinute(100))
+				of := func(by Key, opts ...policy.RateLimitOption) Middleware {
+					return RateLimit{Limiter: l, By: by, Options: opts}
+				}
+				return twice{of(byHeader), of(byID), func(log *slog.Logger) Middleware { return of(byID, policy.Logger(log)) }}
+			}(),
+			"lock": func() twice {
+				l := newLocker(t, st)
+				of := func(by Key, opts ...policy.ExclusiveOption) Middleware {
+					return Exclusive{Locker: l, By: by, Options: opts}
+				}
+				return twice{of(byHeader), of(byID), func(log *slog.Logger) Middleware { return of(byID, policy.Logger(log), policy.Wait(t.patience)) }}
+			}(),
+			"semaphore": func() twice {
+				s := newSemaphore(t, st, 1)
+				of := func(by Key, opts ...policy.ConcurrencyOption) Middleware {
+					return Concurrency{Semaphore: s, By: by, Options: opts}
+				}
+				return twice{of(byHeader), of(byID), func(log *slog.Logger) Middleware { return of(byID, policy.Logger(log)) }}
+			}(),
+		} {
+			var c counter
+			serve(t, c.handle, m.outer, m.inner).send("1", "", "X-Key", "other").is(http.StatusCreated, "run 1")
+			var j Journal
+			both := m.both(j.Logger())
+			s := serve(t, c.handle, both, both)
+			for range 2 {
+				s.send("2", "").denies(policy.InternalError)
+			}
+			c.ran(t, 1)
+			if logged := j.Records(t); len(logged) != 1 || !strings.Contains(logged[0]["msg"].(string), "twice") || logged[0]["mechanism"] != name {
+				t.Errorf("%s logged %v", name, logged)
+			}
+			serve(t, c.handle, both).send("2", "").is(http.StatusCreated, "run 2") // nothing is left
+		}
+	}},
+	{"a shadow twice refuses nothing", func(t *rig) {
+		var c counter
+		l := RateLimit{Limiter: newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), By: byID, Options: []policy.RateLimitOption{policy.Shadow()}}
+		s := serve(t, c.handle, l, l)
+		for n := range 3 {
+			s.send("1", "").is(http.StatusCreated, fmt.Sprint("run ", n+1))
+		}
 	}},
 	{"two guards are logged", func(t *rig) {
 		var j Journal

@@ -31,8 +31,8 @@ import (
 //   - 503 with Retry-After if the store is unavailable. With policy.FailOpen the handler runs
 //     without a permit instead, the answer has "Concurrency-Status: bypassed", and
 //     semaphore.FromContext finds none;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
-//     the key function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), if the
+//     key function fails, or if the same semaphore is in the chain twice with the same key.
 //
 // Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
 // leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a

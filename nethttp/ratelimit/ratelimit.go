@@ -27,8 +27,8 @@ import (
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
 //   - 503 with Retry-After if the store is unavailable, unless the option policy.FailOpen lets such
 //     requests pass;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
-//     the key function fails.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), if the
+//     key function fails, or if the same limiter is in the chain twice with the same key.
 //
 // The response to every request that the limiter decided about has RateLimit and RateLimit-Policy
 // (draft-ietf-httpapi-ratelimit-headers), unless policy.HideLimits.

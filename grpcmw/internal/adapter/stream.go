@@ -3,6 +3,7 @@ package adapter
 import (
 	"context"
 	"fmt"
+	"reflect"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -28,6 +29,15 @@ type Stream struct {
 func NewStream(stream grpc.ServerStream, info *grpc.StreamServerInfo) (*Stream, *grpcmw.Call) {
 	s := &Stream{ServerStream: stream, ctx: stream.Context(), method: info.FullMethod, single: !info.IsClientStream}
 	return s, grpcmw.NewStreamCall(s.ctx, info.FullMethod, s.firstRequest)
+}
+
+// Address returns an address that all interceptors of a call see; zero outside of a server.
+func Address(ctx context.Context) uintptr {
+	call := reflect.ValueOf(grpc.ServerTransportStreamFromContext(ctx))
+	if call.Kind() != reflect.Pointer {
+		return 0
+	}
+	return call.Pointer()
 }
 
 // WithContext sets the handler's context.

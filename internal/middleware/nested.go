@@ -1,0 +1,63 @@
+package middleware
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// visits are the requests that limiters have let pass and whose handlers run, each by a hash. A
+// limit finds here that it stands twice in the chain of a request. A mark in the request's context,
+// as locks and guards have it, would cost two allocations. Of two requests whose hashes share a
+// place, one is not found.
+var (
+	visits     [1 << 12]atomic.Uint64
+	visitsSeed = maphash.MakeSeed()
+)
+
+// Visit is a request behind a limit. The zero Visit is none.
+type Visit struct {
+	place *atomic.Uint64
+	id    uint64
+}
+
+// End is called when the request's handler has returned.
+func (v Visit) End() {
+	if v.place != nil {
+		v.place.CompareAndSwap(v.id, 0)
+	}
+}
+
+// Begin begins the visit of a request with a key. It returns the denial of a request that is behind
+// this limiter with this key already: it would be charged twice. All middleware of its chain see
+// the address, which no other request has while it runs; zero is none. The path tells a request
+// apart from one that its handler sends within the process.
+func (m *RateLimit) Begin(ctx context.Context, address uintptr, path, key string) (Visit, *policy.Denial) {
+	if address == 0 || key == "" {
+		return Visit{}, nil
+	}
+	id := maphash.Comparable(visitsSeed, struct {
+		limiter   *tokenbucket.Limiter
+		address   uintptr
+		path, key string
+	}{m.Limiter, address, path, key})
+	place := &visits[id%uint64(len(visits))]
+	switch {
+	case place.CompareAndSwap(0, id):
+		return Visit{place, id}, nil
+	case place.Load() != id:
+		return Visit{}, nil
+	}
+	err := fmt.Errorf("middleware: the limiter %q is in one chain twice with the same key", m.Limiter.Name())
+	m.twiceInChain(ctx, err)
+	if m.shadows != nil {
+		return Visit{}, nil
+	}
+	d := policy.Denial{Reason: policy.InternalError, Err: err}
+	Fail(ctx, d)
+	return Visit{}, &d
+}
