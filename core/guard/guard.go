@@ -24,6 +24,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/average"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/naming"
 	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -150,7 +151,7 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 // that its lease blocks no other.
 //
 // A call that waits for an attempt in flight returns when the attempt has ended, which the store
-// pushes. If ctx ends before that, it returns the *[InFlightError]. When the guard is
+// pushes. If ctx ends before that, or its [ClientContext], it returns the *[InFlightError]. When the guard is
 // closed it returns [ErrClosed] at once.
 //
 // ctx is the parent of the attempt's context.
@@ -186,8 +187,16 @@ func (g *Guard) beginOrWait(ctx context.Context, op Operation) (*Attempt, *Resul
 	}
 	timeout := time.NewTimer(op.Wait)
 	defer timeout.Stop()
-	for errors.Is(err, ErrInFlight) && g.await(ctx, g.ref(op), timeout.C, cmp.Or(op.MaxWaiting, defaultMaxWaiting)) {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ClientContext(waiting), cancel)()
+	for errors.Is(err, ErrInFlight) && g.await(waiting, g.ref(op), timeout.C, cmp.Or(op.MaxWaiting, defaultMaxWaiting)) {
 		attempt, result, origin, err = g.begin(ctx, op)
+	}
+	if attempt != nil && client.Left(ctx) { // when its turn came: it is retried
+		g.calls.Begin() // finish calls End
+		_ = attempt.Abandon(ctx)
+		return nil, nil, origin, &InFlightError{ID: attempt.OperationID()}
 	}
 	return attempt, result, origin, err
 }

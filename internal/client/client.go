@@ -47,6 +47,22 @@ func Context(ctx context.Context) context.Context {
 	return ctx
 }
 
+// Left reports whether the client has left, or ctx is over. It knows at once; the end of [Context] takes
+// a moment to be seen.
+func Left(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	c, ok := ctx.Value(key{}).(*client)
+	if !ok {
+		return false
+	}
+	c.mu.Lock()
+	answered := c.answered
+	c.mu.Unlock()
+	return !answered && Left(c.request)
+}
+
 func (c *client) context() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -70,11 +70,11 @@ func (x *exchange[C]) left() (l left) {
 	return l
 }
 
-// leaves reports whether a handler has left its answer to middleware outside: it has not begun one, and
-// there are more errors than before, or, if it has not even set a status, more values.
-func (x *exchange[C]) leaves(before left, begun, silent bool) bool {
+// leaves reports whether a handler has left its answer to middleware outside, which may still change it:
+// there are more errors than before, or, if the handler has not even set a status, more values.
+func (x *exchange[C]) leaves(before left, final, silent bool) bool {
 	now := x.left()
-	return !begun && (now.errors > before.errors || silent && now.values > before.values)
+	return !final && (now.errors > before.errors || silent && now.values > before.values)
 }
 
 func (x *exchange[C]) restoreRequest() {

@@ -157,8 +157,8 @@ func (x *guardExchange[C]) route() string {
 }
 
 // runInto calls the handler, which answers into w. What a handler that returns an error answers is
-// up to the application's error handler, so that is called here, and not again by the framework.
-// It reports whether the answer is made outside of the capture.
+// up to the application's error handler, so that is called here, and not again by the framework. The
+// error of a context that is over is no answer. It reports whether the answer is made outside of the capture.
 func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	defer keepForm(x.request, r)
 	before := x.left()
@@ -166,7 +166,7 @@ func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	defer func() { restore(x.current()) }()
 	captured = x.WithRequest(captured, r)
 	defer x.restoreRequest()
-	if err := x.next(captured); err != nil {
+	if err := x.next(captured); err != nil && (w.Begun() || !middleware.GivesUp(r.Context(), err)) {
 		begun := w.Begun()
 		x.errors.Render(captured, err)
 		if !begun { // so this is the answer to the error, whatever its status
@@ -175,7 +175,7 @@ func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	}
 	checkStatus(w.status) // of a framework that only notes it
 	w.end()
-	return x.leaves(before, w.Begun(), w.Silent()) || x.bypassed()
+	return x.leaves(before, w.Size() > 0, w.Silent()) || x.bypassed()
 }
 
 // bypassed reports whether the context has lost the capture.
@@ -199,7 +199,7 @@ func (x *guardExchange[C]) Replay(result *guard.Result) error {
 	x.End(x.c)
 	x.body.release()
 	kept.header = append(kept.header, change{name: replayedHeader, values: []string{"true"}})
-	_ = kept.send(x.w, result.Status, len(kept.trailer) > 0)
+	_ = kept.send(x.w, result.Status, true)
 	return nil
 }
 

@@ -127,18 +127,7 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 	// answer or comes back for it, the operation runs to its end. It ends the wait for a twin.
 	ctx, release := client.Detach(request)
 	defer release()
-	stays := func() bool { return true }
-	if op.Wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(ctx)
-		defer cancel()
-		stays = context.AfterFunc(guard.ClientContext(request), cancel)
-	}
 	attempt, result, err := m.Guard.Begin(ctx, op)
-	if !stays() && attempt != nil { // the client left when its turn came
-		_ = attempt.Abandon(ctx) // it is retried
-		err = &guard.InFlightError{ID: attempt.OperationID()}
-	}
 	if err == nil {
 		m.Decided(ctx)
 	}

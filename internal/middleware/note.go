@@ -79,6 +79,12 @@ func (n *Note) End() { n.ended.Store(true) }
 // behind an inner middleware.
 func Over(ctx context.Context) bool { return ctx.Err() != nil || NoteOf(ctx).ended.Load() }
 
+// GivesUp reports whether a guarded handler has returned this error since its context is over.
+func GivesUp(ctx context.Context, err error) bool {
+	return Over(ctx) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		ctx.Err() != nil && errors.Is(err, context.Cause(ctx)))
+}
+
 // IsStatus reports whether the latest refusal was answered with this status.
 func (n *Note) IsStatus(status int) bool {
 	n.mu.Lock()

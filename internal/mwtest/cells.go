@@ -52,6 +52,8 @@ func (c Cells[M, K, S]) Build(m Middleware) M {
 		return c.Usage(m.Limiter, c.key(m.By), c.Options(m.Hooks))
 	case Set:
 		return c.Set(m.Name, m.Field)
+	case Native:
+		return m.Of.(M)
 	case Idempotency:
 		scope := c.Unscoped()
 		if m.By.Kind != None {

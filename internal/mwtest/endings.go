@@ -25,6 +25,7 @@ type handlerEnd struct {
 	answer string // what the handler has answered, however late: a retry may get it
 	waits  bool   // until its context is over
 	loses  bool   // the lock that it holds
+	native any    // what ends the request instead of the handler; nil for the handler
 }
 
 // handlerEnds are those of handlers that are given up, and of others for comparison. A name with "over" is
@@ -80,18 +81,22 @@ var handlerEnds = []handlerEnd{
 	{name: "a body when the lock is lost", loses: true, waits: true, answer: "200 late", handle: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "late") }},
 }
 
-// briefly is how long the timeouts in these tests are.
-const briefly = 50 * time.Millisecond
+// Briefly is how long the timeouts in these tests are.
+const Briefly = 50 * time.Millisecond
 
-// surroundings are what stands outside the framework. The timeouts are those of a handler's context.
-var surroundings = []struct {
-	name string
-	wrap func(http.Handler) http.Handler
-}{
-	{"a maximum time", func(h http.Handler) http.Handler { return h }},
-	{"a deadline that is answered", func(h http.Handler) http.Handler { // as chi's Timeout
+// surrounding is what stands around a guard: outside of the framework, or within it on either side.
+type surrounding struct {
+	name           string
+	wrap           func(http.Handler) http.Handler
+	before, behind []Middleware
+}
+
+// surroundings are those of every framework. The timeouts are those of a handler's context.
+var surroundings = []surrounding{
+	{name: "a maximum time", wrap: func(h http.Handler) http.Handler { return h }},
+	{name: "a deadline that is answered", wrap: func(h http.Handler) http.Handler { // as chi's Timeout
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithTimeout(r.Context(), briefly)
+			ctx, cancel := context.WithTimeout(r.Context(), Briefly)
 			defer cancel()
 			defer func() {
 				if ctx.Err() != nil {
@@ -101,15 +106,15 @@ var surroundings = []struct {
 			h.ServeHTTP(w, r.WithContext(ctx))
 		})
 	}},
-	{"a deadline that is not answered", func(h http.Handler) http.Handler {
+	{name: "a deadline that is not answered", wrap: func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithTimeout(r.Context(), briefly)
+			ctx, cancel := context.WithTimeout(r.Context(), Briefly)
 			defer cancel()
 			h.ServeHTTP(w, r.WithContext(ctx))
 		})
 	}},
-	{"http.TimeoutHandler", func(h http.Handler) http.Handler { return http.TimeoutHandler(h, briefly, "timeout") }},
-	{"a recovery", func(h http.Handler) http.Handler {
+	{name: "http.TimeoutHandler", wrap: func(h http.Handler) http.Handler { return http.TimeoutHandler(h, Briefly, "timeout") }},
+	{name: "a recovery", wrap: func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer func() {
 				if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
@@ -125,14 +130,15 @@ var surroundings = []struct {
 // why: however the handler ends, and whatever stands outside.
 func endingRows() (rows []row) {
 	for _, e := range handlerEnds {
-		rows = append(rows, row{e.name, func(t *rig) {
-			for _, s := range surroundings {
-				for _, clean := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%s, clean %v", s.name, clean), func(t *rig) { e.test(t, s.wrap, clean) })
-				}
-			}
-		}})
+		rows = append(rows, row{e.name, e.testAll})
 	}
+	rows = append(rows, row{"as only the framework's handlers can", func(t *rig) {
+		if native, ok := t.framework.(Natively); ok {
+			for name, end := range native.Ends() {
+				t.Run(name, handlerEnd{name: name, native: end}.testAll)
+			}
+		}
+	}})
 	return append(rows, row{"a request within the process is answered when its handler gives up", func(t *rig) {
 		st := newStore(t)
 		locker := newLocker(t, st)
@@ -155,7 +161,26 @@ func endingRows() (rows []row) {
 	}})
 }
 
-func (e handlerEnd) test(t *rig, wrap func(http.Handler) http.Handler, clean bool) {
+func (e handlerEnd) testAll(t *rig) {
+	all := slices.Clone(surroundings)
+	if native, ok := t.framework.(Natively); ok {
+		for name, m := range native.Around() {
+			all = append(all,
+				surrounding{name: name + " outside", wrap: surroundings[0].wrap, before: []Middleware{Native{Of: m}}},
+				surrounding{name: name + " inside", wrap: surroundings[0].wrap, behind: []Middleware{Native{Of: m}}})
+		}
+	}
+	for _, s := range all {
+		for _, clean := range []bool{false, true} {
+			if clean && e.native != nil { // it does not say so
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, clean %v", s.name, clean), func(t *rig) { e.test(t, s, clean) })
+		}
+	}
+}
+
+func (e handlerEnd) test(t *rig, around surrounding, clean bool) {
 	var runs atomic.Int64
 	st := newStore(t)
 	locker := newLocker(t, st)
@@ -180,11 +205,16 @@ func (e handlerEnd) test(t *rig, wrap func(http.Handler) http.Handler, clean boo
 			e.handle(w, r)
 		}
 	}
-	middleware := []Middleware{Idempotency{Guard: newGuard(t, st), By: byUser, Options: []policy.IdempotencyOption{policy.MaxRun(4 * briefly)}}}
+	middleware := append(slices.Clone(around.before),
+		Idempotency{Guard: newGuard(t, st), By: byUser, Options: []policy.IdempotencyOption{policy.MaxRun(4 * Briefly)}})
+	middleware = append(middleware, around.behind...)
 	if e.loses {
 		middleware = append(middleware, Exclusive{Locker: locker, By: byID})
 	}
-	s := serveHandler(t, wrap(t.framework.Serve(handle, middleware...)))
+	if e.native != nil {
+		middleware = append(middleware, Native{Of: e.native})
+	}
+	s := serveHandler(t, around.wrap(t.framework.Serve(handle, middleware...)))
 	first, retry := s.try(), s.try()
 	for strings.HasSuffix(retry, " "+string(policy.InFlight)) { // behind a timeout that has answered
 		retry = s.try()
@@ -192,7 +222,7 @@ func (e handlerEnd) test(t *rig, wrap func(http.Handler) http.Handler, clean boo
 	switch {
 	case retry == first, e.answer != "" && retry == e.answer:
 	case retry == "409 "+string(policy.ResponseNotRetained), retry == "409 "+string(policy.OutcomeUnknown) && !clean:
-	case slices.Contains(givenUp, retry): // before the operation began, on a busy machine, or again
+	case slices.Contains(givenUp, retry), around.before != nil && strings.HasPrefix(retry, "503 <html>"): // before the operation began, on a busy machine, or again
 	case clean && (strings.HasPrefix(retry, "500 ") || retry == "no answer"): // a panic again
 	default:
 		t.Errorf("first %q, then %q, of %d runs", first, retry, runs.Load())
@@ -200,7 +230,8 @@ func (e handlerEnd) test(t *rig, wrap func(http.Handler) http.Handler, clean boo
 	if ran := runs.Load(); ran > 1 && !clean {
 		t.Errorf("%d runs", ran)
 	}
-	if e.answer == "" && (first == "200 " || retry == "200 ") {
+	// gin's recovery answers http.ErrAbortHandler with an empty 200.
+	if own := e.native != nil || around.before != nil || around.behind != nil; !own && e.answer == "" && (first == "200 " || retry == "200 ") {
 		t.Errorf("first %q, then %q, and nothing was answered", first, retry)
 	}
 }

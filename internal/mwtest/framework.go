@@ -79,6 +79,21 @@ type Usage struct {
 	Hooks
 }
 
+// Native is middleware in the framework's own type.
+type Native struct {
+	Of any
+	Hooks
+}
+
+// Natively is a Framework whose handlers and middleware can end requests in ways that net/http has not.
+type Natively interface {
+	// Around returns middleware of the framework's, or of its documentation, that end requests: timeouts,
+	// recovery, and what renders errors.
+	Around() map[string]any
+	// Ends returns middleware that end a request as its handler would.
+	Ends() map[string]any
+}
+
 // Set is middleware of the application's, which puts the value of a header field into the framework's
 // own context under a name.
 type Set struct {

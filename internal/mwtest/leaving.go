@@ -1,10 +1,12 @@
 package mwtest
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -79,6 +81,25 @@ func posting(ctx context.Context, client *http.Client, url, body string, header 
 
 // leavingRows are about clients that disconnect, and handlers that do not end by themselves.
 var leavingRows = []row{
+	{"a client that has ended its side gets the answer to a fresh key", func(t *rig) {
+		var c counter
+		served := t.framework.Serve(c.handle, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{policy.Wait(t.patience)}})
+		s := serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done() // the server takes the end for the client's leaving
+			served.ServeHTTP(w, r)
+		}))
+		conn := must(net.Dial("tcp", s.Listener.Addr().String()))
+		defer conn.Close() //nolint:errcheck // it has been read
+		_, _ = fmt.Fprintf(conn, "POST %s1 HTTP/1.1\r\nHost: shop\r\nX-User: u\r\n%s: k\r\nContent-Length: 0\r\n\r\n", Path, keyHeader)
+		_ = conn.(*net.TCPConn).CloseWrite()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body := readAll(resp); resp.StatusCode != http.StatusCreated || body != "run 1" {
+			t.Errorf("%d %q", resp.StatusCode, body)
+		}
+	}},
 	{"a client that disconnects stops waiting", func(t *rig) {
 		for _, c := range crowds {
 			for _, guarded := range []bool{false, true} {

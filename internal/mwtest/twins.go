@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -257,15 +258,36 @@ var twinRows = []row{
 var turnRows = []row{
 	timedRow("a client that leaves when its turn comes", func(t *rig) {
 		st := newStore(t)
+		s := serveLocal(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Take") != "" {
+				w.WriteHeader(http.StatusTooManyRequests) // which is released
+			}
+		}, Idempotency{Guard: newGuard(t, st), Options: []policy.IdempotencyOption{policy.Wait(time.Minute)}})
+		go s.send(t.Context(), "1", keyHeader, "k", "X-Take", "1s")
+		synctest.Wait()
+		ctx, leave := context.WithCancel(t.Context())
+		asked := 0
+		st.Hook(nil, storetest.On(storetest.BeginOperation, func() error {
+			if asked++; asked == 2 {
+				leave()
+			}
+			return nil
+		}))
+		s.send(ctx, "1", keyHeader, "k").denies(policy.InFlight)
+		s.runs.ran(t, 1)
+		st.Hook(nil, nil)
+		s.send(t.Context(), "1", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "")
+	}),
+	timedRow("a client that leaves while a fresh key begins", func(t *rig) {
+		st := newStore(t)
 		s := serveLocal(t, nil, Idempotency{Guard: newGuard(t, st), Options: []policy.IdempotencyOption{policy.Wait(time.Minute)}})
 		ctx, leave := context.WithCancel(t.Context())
 		st.Hook(nil, storetest.On(storetest.BeginOperation, func() error {
 			leave()
 			return nil
 		}))
-		s.send(ctx, "1", keyHeader, "k").denies(policy.InFlight)
-		s.runs.ran(t, 0)
-		st.Hook(nil, nil)
-		s.send(t.Context(), "1", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "")
+		s.send(ctx, "1", keyHeader, "k").is(http.StatusOK, "done")
+		s.send(t.Context(), "1", keyHeader, "k").is(http.StatusOK, "done").has("Idempotency-Replayed", "true")
+		s.runs.ran(t, 1)
 	}),
 }
