@@ -314,6 +314,24 @@ func Fingerprint(f func(r *http.Request, body []byte) ([]byte, error)) Idempoten
 	return setting.Given("policy: Fingerprint", f, func(s *setting.Settings) { s.Fingerprint = f })
 }
 
+// OneService says that these hosts are one service: a request to one of them is a repeat of the same
+// request to another. Without it a repeat to another host is refused with status 422, but for
+// another spelling of the same host: letters in upper case, port 80 or 443, a dot at the end. Given
+// several times, it describes several services. It panics if there are fewer than two hosts.
+func OneService(hosts ...string) IdempotencyOption {
+	if len(hosts) < 2 {
+		panic(fmt.Sprintf("policy: OneService: %d hosts", len(hosts)))
+	}
+	return setting.Func(func(s *setting.Settings) {
+		if s.Services == nil {
+			s.Services = make(map[string]string)
+		}
+		for _, host := range hosts {
+			s.Services[setting.Host(host)] = setting.Host(hosts[0])
+		}
+	})
+}
+
 // KeyAlone makes requests with the same key the same request, whatever their body, query and header
 // fields are: only method, host and path are compared, and in gRPC only the method. It is for keys
 // that the sender gives to an event, such as a webhook's, whose redelivery has another timestamp in

@@ -1,6 +1,7 @@
 package httpmw
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net/http"
 	"strings"
@@ -12,11 +13,17 @@ import (
 // conditions are the fields that a handler's answer depends on by their definition.
 var conditions = []string{"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range"}
 
+// hostOf returns the host of a request's service.
+func hostOf(r *http.Request, s *setting.Settings) string {
+	host := setting.Host(r.Host)
+	return cmp.Or(s.Services[host], host)
+}
+
 // fingerprint returns a digest of what identifies a request. An error is that of the application's
 // function, or means that there is no room for the function's copy of the body.
 func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) {
 	var most [512]byte
-	head := parts.Append(most[:0], r.Method, strings.ToLower(r.Host), r.URL.EscapedPath())
+	head := parts.Append(most[:0], r.Method, hostOf(r, s), r.URL.EscapedPath())
 	if s.KeyAlone {
 		sum := sha256.Sum256(head)
 		return sum[:], nil

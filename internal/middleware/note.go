@@ -75,8 +75,8 @@ func (n *Note) Answered(status int, err error) {
 // End records that the context of a handler behind the guard has ended before the handler returned.
 func (n *Note) End() { n.ended.Store(true) }
 
-// Over reports whether the context of a guarded handler, with its note, has ended, or that of the handler
-// behind an inner middleware.
+// Over reports whether the context of a guarded handler, with its note, has ended, or that of the
+// handler behind an inner middleware.
 func Over(ctx context.Context) bool { return ctx.Err() != nil || NoteOf(ctx).ended.Load() }
 
 // GivesUp reports whether a guarded handler has returned this error since its context is over.

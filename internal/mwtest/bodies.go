@@ -46,7 +46,7 @@ func readers(t *rig) map[string][]Middleware {
 		"the key of a lock":    {Exclusive{Locker: newLocker(t, st), By: inBody}},
 		"the key of a permit":  {Concurrency{Semaphore: newSemaphore(t, st, 10), By: inBody}},
 		"the key of a fence":   {Fenced{Checker: newChecker(t), By: inBody, Options: []policy.FencedOption{policy.AllowUnfenced()}}},
-		"Unless": {RateLimit{Limiter: limiter, By: byHeader, Hooks: Hooks{Skip: func(r *http.Request) bool {
+		"Unless": {RateLimit{Limiter: newLimiter(t, st, tokenbucket.PerMinute(1000)), By: byHeader, Hooks: Hooks{Skip: func(r *http.Request) bool {
 			return readsBody(r) == "skipped"
 		}}}},
 	}

@@ -65,6 +65,31 @@ var requestRows = []row{
 		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "other.example").denies(policy.KeyReused)
 		c.ran(t, 1)
 	}},
+	{"another spelling of the host is the same request", func(t *rig) {
+		for _, hosts := range [][]string{
+			{"shop.example", "shop.example:80", "shop.example:443", "Shop.Example.", "shop.example.:80"},
+			{"shop.example:8080", "SHOP.example.:8080"},
+			{"[2001:db8::1]", "[2001:DB8::1]:443"},
+		} {
+			var c counter
+			s := orders(t, c.handle)
+			for _, host := range hosts {
+				s.send("1", "", "X-User", "u", keyHeader, "k", "Host", host).is(http.StatusCreated, "run 1")
+			}
+			for _, host := range []string{"shop.example:81", "shop.example.com", "[2001:db8::2]"} {
+				s.send("1", "", "X-User", "u", keyHeader, "k", "Host", host).denies(policy.KeyReused)
+			}
+		}
+	}},
+	{"the hosts of one service are one", func(t *rig) {
+		var c counter
+		s := serve(t, c.handle, Idempotency{Guard: newGuard(t, newStore(t)), By: byUser, Options: []policy.IdempotencyOption{
+			policy.OneService("www.shop.example", "SHOP.example"), policy.OneService("a.example", "b.example"),
+		}})
+		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "shop.example").is(http.StatusCreated, "run 1")
+		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "www.shop.example:443").is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+		s.send("1", "", "X-User", "u", keyHeader, "k", "Host", "a.example").denies(policy.KeyReused)
+	}},
 	{"other preconditions are another request", func(t *rig) {
 		var c counter
 		s := orders(t, c.handle)

@@ -67,10 +67,11 @@ import (
 // nethttp.OnError is called.
 //
 // To record the answer, the handler is given a ResponseWriter that holds it back. Flush lets it
-// through, as it is written from then on, and a copy is kept when the handler returns, unless it is a
-// stream of events. Hijack hands over the connection, and nothing is kept. Both, and deadlines, work through http.ResponseController, and by asserting
-// http.Flusher and http.Hijacker. Until the answer is sent the handler has a header of its own, and
-// WriteHeader panics on an invalid status as net/http does; that is an attempt that panicked.
+// through, as it is written from then on, and a copy is kept when the handler returns, unless it is
+// a stream of events. Hijack hands over the connection, and nothing is kept. Both, and deadlines,
+// work through http.ResponseController, and by asserting http.Flusher and http.Hijacker. Until the
+// answer is sent the handler has a header of its own, and WriteHeader panics on an invalid status
+// as net/http does; that is an attempt that panicked.
 //
 // Which answers are kept and which are released, so that the next request runs, is a table in
 // docs/idempotency.md. A refusal by middleware of this module behind this one is released.
@@ -79,17 +80,18 @@ import (
 // client's disconnecting does not end that context, and the handler runs to its end; a deadline of
 // the request's context ends it, and policy.MaxRun (5 minutes if not set) with the cause
 // policy.ErrMaxRun. guard.ClientContext ends when the client disconnects. If the handler panics,
-// the attempt is settled and the panic continues. If it returns without an answer, and its context, the
-// request's, or that of a lock or a permit behind the guard is over, the attempt is settled as one that
-// panicked, and the client gets 503. A handler whose success is an empty 200 calls WriteHeader.
+// the attempt is settled and the panic continues. If it returns without an answer, and its context,
+// the request's, or that of a lock or a permit behind the guard is over, the attempt is settled as
+// one that panicked, and the client gets 503. A handler whose success is an empty 200 calls
+// WriteHeader.
 //
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
-// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.KeepStatus,
-// policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders, policy.DropHeaders,
-// policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny, and those of package policy for every middleware. New panics if the guard is nil,
-// the scope is the zero value, policy.Retention is less than the guard's lease, or options
-// contradict each other, and what it returns if the handler is nil.
+// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.OneService,
+// policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders,
+// policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], nethttp.Unless,
+// nethttp.OnError and nethttp.OnDeny, and those of package policy for every middleware. New panics
+// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's
+// lease, or options contradict each other, and what it returns if the handler is nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
 	return adapter.Handler("idempotency", httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts))
 }

@@ -70,6 +70,8 @@ type Settings struct {
 	// not at all.
 	Dedupe time.Duration
 	// KeyAlone leaves all but method, host and path out of the fingerprint.
+	// Services has the host that stands for each host of a service that has several.
+	Services map[string]string
 	KeyAlone bool
 	// MaxRun bounds the life of a handler's context.
 	MaxRun time.Duration
