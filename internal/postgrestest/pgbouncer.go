@@ -7,9 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testproc"
 )
 
 // StartPgBouncer starts PgBouncer in transaction mode in front of the server at an address, with
@@ -47,7 +48,7 @@ func StartPgBouncer(t testing.TB, target string, settings ...string) string {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
 			t.Fatal(err)
 		}
-		cmd := command("/bin/sh", "-c", strings.Replace(watch, "-QUIT", "-TERM", 1), "watch", program, "-q", path)
+		cmd := asUser(testproc.Watched("TERM", program, "-q", path))
 		stdin, err := cmd.StdinPipe()
 		if err == nil {
 			err = cmd.Start()

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testproc"
 )
 
 // Require turns a missing server from a skipped test into a failed one when it is set to 1.
@@ -36,9 +38,6 @@ type Server struct {
 	stdin   io.Closer // of the watcher
 	exited  chan struct{}
 }
-
-// watch runs a program, and ends it at the end of the input.
-const watch = `exec 3<&0 </dev/null; "$@" 3<&- & pid=$!; { cat <&3 >/dev/null; kill -QUIT $pid; } & wait $pid`
 
 // Programs returns the directory with the programs of a PostgreSQL server, the newest of those that
 // are installed. It skips the test if there is none, unless the variable Require demands one.
@@ -244,8 +243,9 @@ func (s *Server) command(program string, args ...string) *exec.Cmd {
 }
 
 // command is a program that runs as the user that runs servers.
-func command(program string, args ...string) *exec.Cmd {
-	cmd := exec.Command(program, args...)
+func command(program string, args ...string) *exec.Cmd { return asUser(exec.Command(program, args...)) }
+
+func asUser(cmd *exec.Cmd) *exec.Cmd {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential()}
 	return cmd
 }
@@ -258,9 +258,9 @@ func (s *Server) start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	server := s.command("postgres", append([]string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port)}, s.args...)...)
-	cmd := command("/bin/sh", append([]string{"-c", watch, "watch"}, server.Args...)...)
-	cmd.Dir = server.Dir
+	args := append([]string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port)}, s.args...)
+	cmd := asUser(testproc.Watched("QUIT", filepath.Join(s.bin, "postgres"), args...))
+	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

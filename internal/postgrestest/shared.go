@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testproc"
 )
 
 // shared is the server that the tests of a test binary share.
@@ -21,7 +22,7 @@ func Main(m *testing.M) {
 	for _, end := range shared.ends {
 		end()
 	}
-	leave()
+	testproc.Leave()
 	os.Exit(code)
 }
 

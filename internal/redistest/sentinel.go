@@ -28,7 +28,7 @@ func StartSentinel(t testing.TB) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, Master: Start(t)}
 	s.Replica = Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(s.Master.port))
-	s.sentinel = &Server{t: t, path: s.Master.path, dir: memoryDir(t)}
+	s.sentinel = &Server{t: t, path: s.Master.path, dir: newDir(t)}
 	t.Cleanup(s.sentinel.Stop)
 	var err error
 	if s.sentinel.port, err = freePort(); err != nil {

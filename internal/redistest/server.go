@@ -5,16 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/testproc"
 )
 
 // Require turns a missing redis-server from a skipped test into a failed one when it is set to 1.
@@ -30,8 +34,9 @@ type Server struct {
 	port int
 
 	mu      sync.Mutex
-	process *exec.Cmd
-	exited  chan struct{}
+	process *os.Process
+	stdin   io.Closer     // of the process that ends the server when the test binary has ended, however
+	exited  chan struct{} // when both have
 }
 
 // Start starts a server that lives until the test ends. It skips the test if redis-server is not
@@ -51,7 +56,7 @@ func Start(t testing.TB, args ...string) *Server {
 // Start starts a server from this binary that lives until the test ends.
 func (b Binary) Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, path: string(b), args: args, dir: memoryDir(t)}
+	s := &Server{t: t, path: string(b), args: args, dir: newDir(t)}
 	t.Cleanup(s.Stop)
 	var err error
 	for range 10 { // another process may take the free port first
@@ -86,7 +91,8 @@ func (s *Server) Stop() {
 	if s.process == nil {
 		return
 	}
-	_ = s.process.Process.Kill()
+	_ = s.process.Kill()
+	_ = s.stdin.Close()
 	<-s.exited
 	s.process = nil
 }
@@ -104,7 +110,7 @@ func (s *Server) Restart() {
 func (s *Server) Process() *os.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.process.Process
+	return s.process
 }
 
 func (s *Server) start() error {
@@ -122,8 +128,13 @@ func (s *Server) start() error {
 	if s.conf != "" {
 		args = []string{s.conf, "--sentinel"}
 	}
-	cmd := exec.Command(s.path, args...)
+	args = append(args, "--pidfile", s.pidFile())
+	cmd := testproc.Watched("KILL", s.path, args...)
 	cmd.Stdout, cmd.Stderr = log, log
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -133,12 +144,18 @@ func (s *Server) start() error {
 		close(exited)
 	}()
 	if err := s.await(exited); err != nil {
-		_ = cmd.Process.Kill()
+		_ = stdin.Close()
 		<-exited
 		text, _ := os.ReadFile(log.Name())
 		return fmt.Errorf("%w: %s", err, text)
 	}
-	s.process, s.exited = cmd, exited
+	process, err := s.find()
+	if err != nil {
+		_ = stdin.Close()
+		<-exited
+		return err
+	}
+	s.process, s.stdin, s.exited = process, stdin, exited
 	return nil
 }
 
@@ -160,6 +177,21 @@ func (s *Server) await(exited <-chan struct{}) error {
 	}
 	return nil
 }
+
+// find finds the server's process, whose ID it writes before it replies.
+func (s *Server) find() (*os.Process, error) {
+	text, err := os.ReadFile(s.pidFile())
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return nil, err
+	}
+	return os.FindProcess(pid)
+}
+
+func (s *Server) pidFile() string { return filepath.Join(s.dir, "pid") }
 
 // accepts reports whether the server accepts connections. The client would dial again only after
 // 100 ms, by when the server has long been ready.
@@ -193,13 +225,14 @@ func until(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// memoryDir returns a directory in memory, where there is one. A node of a Cluster writes its
-// configuration to disk when another one fails, and does not reply until that is done: on a busy
-// disk for hundreds of milliseconds.
-func memoryDir(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "redistest")
+// newDir returns a directory that is removed with the test. It is in memory, where there is room: a
+// node of a Cluster writes its configuration to disk when another one fails, and does not reply until
+// that is done: on a busy disk for hundreds of milliseconds.
+func newDir(t testing.TB) string {
+	t.Helper()
+	dir, err := testproc.NewDir()
 	if err != nil {
-		return t.TempDir()
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir

@@ -1,8 +1,9 @@
-package postgrestest
+package testproc
 
 import "syscall"
 
-// roomFor is how much memory there must be: the data of a server take 40 MB, and its log up to 256 MB.
+// roomFor is how much memory there must be: the data of a PostgreSQL server take 40 MB, and its log
+// up to 256 MB.
 const roomFor = 2 << 30
 
 // memory returns a directory in memory, or "" if there is none with room.

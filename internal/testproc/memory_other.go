@@ -1,6 +1,6 @@
 //go:build !linux
 
-package postgrestest
+package testproc
 
 // memory returns "": only Linux has a directory in memory.
 func memory() string { return "" }
