@@ -115,7 +115,25 @@ func (m *model) isMirror(to []uint8) bool {
 	return true
 }
 
-var thorough = flag.Bool("thorough", false, "explore the larger models too")
+var thorough = flag.Bool("thorough", false, "explore the largest models too")
+
+// size is how much there is to explore. Models that are large take seconds, and are left out with -short.
+type size uint8
+
+const (
+	small size = iota
+	large
+	largest
+)
+
+func (s size) skip(t *testing.T) {
+	switch {
+	case s == large && testing.Short():
+		t.Skip("takes many seconds")
+	case s == largest && !*thorough:
+		t.Skip("without -thorough")
+	}
+}
 
 const (
 	capacity = 2
@@ -143,7 +161,7 @@ func TestProtocolHasNoViolation(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		model model
-		large bool
+		size  size
 	}{
 		{name: "two locks, one fault", model: model{specs: []spec{exclusive(0), exclusive(1)}, subscribed: one, faults: 1}},
 		{name: "without subscriptions", model: model{specs: []spec{exclusive(0), exclusive(1)}, subscribed: none2, faults: 1}},
@@ -152,19 +170,17 @@ func TestProtocolHasNoViolation(t *testing.T) {
 		{name: "readers and a writer", model: model{specs: []spec{shared(0), exclusive(0), shared(1)}, subscribed: both}},
 		{name: "semaphore", model: model{specs: []spec{shared(0), shared(0), shared(1)}, subscribed: one}},
 		{name: "tiers", model: model{specs: []spec{shared(0), lowTier(0), lowTier(1)}, subscribed: both}},
-		{name: "two locks, two faults", model: model{specs: []spec{exclusive(0), exclusive(1)}, subscribed: both, faults: 2}, large: true},
-		{name: "three processes, one fault", model: model{specs: []spec{exclusive(0), exclusive(1), exclusive(2)}, subscribed: three, faults: 1}},
-		{name: "three locks, one fault", model: model{specs: []spec{exclusive(0), exclusive(0), exclusive(1)}, subscribed: both, faults: 1}, large: true},
-		{name: "semaphore, one fault", model: model{specs: []spec{shared(0), shared(0), shared(1)}, subscribed: both, faults: 1}, large: true},
-		{name: "without subscriptions, two faults", model: model{specs: []spec{exclusive(0), exclusive(1)}, subscribed: none2, faults: 2}, large: true},
-		{name: "tiers, one fault", model: model{specs: []spec{shared(0), lowTier(0), lowTier(1)}, subscribed: both, faults: 1}, large: true},
-		{name: "confirmed, two faults", model: model{specs: []spec{confirmed(0), confirmed(1)}, subscribed: both, faults: 2}, large: true},
-		{name: "readers and a writer, one fault", model: model{specs: []spec{shared(0), exclusive(0), shared(1)}, subscribed: both, faults: 1}, large: true},
+		{name: "two locks, two faults", model: model{specs: []spec{exclusive(0), exclusive(1)}, subscribed: both, faults: 2}, size: largest},
+		{name: "three processes, one fault", model: model{specs: []spec{exclusive(0), exclusive(1), exclusive(2)}, subscribed: three, faults: 1}, size: large},
+		{name: "three locks, one fault", model: model{specs: []spec{exclusive(0), exclusive(0), exclusive(1)}, subscribed: both, faults: 1}, size: largest},
+		{name: "semaphore, one fault", model: model{specs: []spec{shared(0), shared(0), shared(1)}, subscribed: both, faults: 1}, size: largest},
+		{name: "without subscriptions, two faults", model: model{specs: []spec{exclusive(0), exclusive(1)}, subscribed: none2, faults: 2}, size: largest},
+		{name: "tiers, one fault", model: model{specs: []spec{shared(0), lowTier(0), lowTier(1)}, subscribed: both, faults: 1}, size: largest},
+		{name: "confirmed, two faults", model: model{specs: []spec{confirmed(0), confirmed(1)}, subscribed: both, faults: 2}, size: largest},
+		{name: "readers and a writer, one fault", model: model{specs: []spec{shared(0), exclusive(0), shared(1)}, subscribed: both, faults: 1}, size: largest},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if test.large && !*thorough {
-				t.Skip("without -thorough")
-			}
+			test.size.skip(t)
 			m := test.model.prepare()
 			found := m.explore(limit)
 			t.Logf("%d states, %d steps deep", found.states, found.deepest)
@@ -181,16 +197,18 @@ func TestChangesAreViolations(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		model model
+		size  size
 	}{
-		{"deadline from the receipt of the push", model{specs: threes, subscribed: three, faults: 1, change: countFromReceipt}},
-		{"no tombstones", model{specs: two, subscribed: both, faults: 1, change: noTombstones}},
-		{"holds named by ID alone", model{specs: two, subscribed: both, faults: 1, change: holdsByIDAlone}},
-		{"heartbeats that create", model{specs: two, subscribed: both, faults: 1, change: heartbeatsCreate}},
-		{"no margin", model{specs: two, subscribed: both, faults: 2, change: noMargin}},
-		{"heartbeats that remove", model{specs: []spec{exclusive(0), exclusive(0), exclusive(1)}, subscribed: both, faults: 1, change: heartbeatsRemove}},
-		{"final release by fence", model{specs: two, subscribed: both, faults: 1, change: finalReleaseByFence}},
+		{"deadline from the receipt of the push", model{specs: threes, subscribed: three, faults: 1, change: countFromReceipt}, large},
+		{"no tombstones", model{specs: two, subscribed: both, faults: 1, change: noTombstones}, small},
+		{"holds named by ID alone", model{specs: two, subscribed: both, faults: 1, change: holdsByIDAlone}, small},
+		{"heartbeats that create", model{specs: two, subscribed: both, faults: 1, change: heartbeatsCreate}, small},
+		{"no margin", model{specs: two, subscribed: both, faults: 2, change: noMargin}, large},
+		{"heartbeats that remove", model{specs: []spec{exclusive(0), exclusive(0), exclusive(1)}, subscribed: both, faults: 1, change: heartbeatsRemove}, large},
+		{"final release by fence", model{specs: two, subscribed: both, faults: 1, change: finalReleaseByFence}, small},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			test.size.skip(t)
 			m := test.model.prepare()
 			found := m.explore(limit)
 			if found.violation == noViolation {
