@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestReplicaAcks(t *testing.T) {
@@ -90,6 +91,7 @@ func TestReplicaAcksOnACluster(t *testing.T) {
 }
 
 func TestNewRefusesReplicaAcks(t *testing.T) {
+	testpace.Parallel(t)
 	client := dial(t, unusedAddr(t), 200*time.Millisecond)
 	for name, o := range map[string]redisstore.Option{
 		"no replicas":               redisstore.WithReplicaAcks(0, time.Millisecond),

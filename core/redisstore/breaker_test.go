@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestAnOutageCostsLittleAndEnds(t *testing.T) {
@@ -98,6 +99,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 }
 
 func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
+	testpace.Parallel(t)
 	log := new(logbook)
 	server, proxy, _, s := behindProxy(t, 50*time.Millisecond, log.option())
 	direct := newStore(t, server.Client())
@@ -137,6 +139,7 @@ func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
 }
 
 func TestCanceledCallsDoNotTripTheBreaker(t *testing.T) {
+	testpace.Parallel(t)
 	log := new(logbook)
 	_, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(5*time.Second), log.option())
 	l := newLimiter(t, s)
@@ -163,6 +166,7 @@ func TestCanceledCallsDoNotTripTheBreaker(t *testing.T) {
 
 // If every caller's deadline is before the store's, the client's timeouts open the breaker.
 func TestShortDeadlinesOpenTheBreaker(t *testing.T) {
+	testpace.Parallel(t)
 	log := new(logbook)
 	_, proxy, _, s := behindProxy(t, 200*time.Millisecond, redisstore.WithTimeout(5*time.Second), log.option())
 	l := newLimiter(t, s)
@@ -253,6 +257,7 @@ func pooled(t testing.TB, addr string, readTimeout time.Duration, poolSize int) 
 }
 
 func TestAKeyOfAnotherTypeFailsItsCallersOnly(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	log := new(logbook)

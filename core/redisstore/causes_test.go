@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // After a refused connection, calls do not wait for the client to dial again.
@@ -66,6 +67,7 @@ func refusedAtOnce(t *testing.T, s *redisstore.Store, log *logbook, address stri
 
 // A few refused connections, as behind a load balancer, fail no call.
 func TestRefusedConnectionsOfAPoolThatWorks(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	log := new(logbook)
 	dials := 0 // the client dials under one lock at a time here: the pool has one connection
@@ -91,6 +93,7 @@ func TestRefusedConnectionsOfAPoolThatWorks(t *testing.T) {
 }
 
 func TestAnUnknownHostIsNamed(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, dial(t, "redis.invalid:6379", time.Second), new(logbook).option())
 	_, err := newLimiter(t, s).Allow(ctx(), "k")
 	if cause := store.CauseOf(err); cause != store.UnknownHost && cause != store.Timeout { // no name server here
@@ -124,6 +127,7 @@ func TestATimeoutIsNamed(t *testing.T) {
 
 // Every mechanism distinguishes a misconfiguration from an outage, and logs its cause.
 func TestMisconfigurations(t *testing.T) {
+	testpace.Parallel(t)
 	for name, c := range map[string]struct {
 		client func(t *testing.T) redis.UniversalClient
 		cause  store.Cause
@@ -222,6 +226,7 @@ func TestACorrectedPasswordWorks(t *testing.T) {
 // If a server comes back with another password, the outage has become a misconfiguration: a policy
 // that fails open must not let all requests pass any longer.
 func TestAnOutageThatBecomesAMisconfiguration(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	server.Stop()
 	log := new(logbook)
@@ -265,6 +270,7 @@ func TestAClientOfOneServerOnACluster(t *testing.T) {
 
 // A full server is not down: it serves reads.
 func TestAFullServerIsNotDown(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	s := newStore(t, server.Client(), new(logbook).option())
 	l := newLimiter(t, s)

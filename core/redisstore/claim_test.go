@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -97,16 +98,33 @@ type wait struct {
 	done  chan struct{}
 }
 
+// watched is a context that reports when something waits for its end.
+type watched struct {
+	context.Context
+	report func()
+}
+
+func (w watched) Done() <-chan struct{} {
+	w.report()
+	return w.Context.Done()
+}
+
+// await returns when the request is awaited.
 func (c claim) await(t testing.TB, s *redisstore.Store) *wait {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx())
 	w := &wait{claim: c, stop: cancel, done: make(chan struct{})}
+	begun := make(chan struct{})
 	go func() {
 		defer close(w.done)
-		if w.grant, w.err = s.AwaitLease(ctx, c.LeaseRequest); w.err == nil {
+		if w.grant, w.err = s.AwaitLease(watched{ctx, sync.OnceFunc(func() { close(begun) })}, c.LeaseRequest); w.err == nil {
 			c.fence.Store(w.grant.Fence)
 		}
 	}()
+	select {
+	case <-begun:
+	case <-w.done:
+	}
 	t.Cleanup(func() {
 		cancel()
 		<-w.done

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // eachClock runs a test with two stores whose server's clock can be stepped: set sets its difference
@@ -79,6 +80,7 @@ func moveTimes(t *testing.T, server *redis.Client, by time.Duration) {
 // If the server's clock steps back an hour, the leases of dead processes end after their TTL by the
 // stepped clock, also for requests that do not queue.
 func TestLeasesEndAfterTheClockSteppedBack(t *testing.T) {
+	testpace.Parallel(t)
 	const ttl = 10 * time.Second
 	taken := func(c claim) func(*testing.T, *redisstore.Store, bool) {
 		return func(t *testing.T, s *redisstore.Store, free bool) {
@@ -176,6 +178,7 @@ func TestLeasesEndAfterTheClockSteppedBack(t *testing.T) {
 // The same holds for places in the queue: dead waiters delay others for no longer than one that has
 // just died.
 func TestDeadWaitersExpireAfterTheClockSteppedBack(t *testing.T) {
+	testpace.Parallel(t)
 	for name, claim := range map[string]func(id string) claim{
 		"lock":      func(id string) claim { return newClaim("k", id) },
 		"semaphore": func(id string) claim { return newPermit("k", id, 1, 1) },
@@ -202,6 +205,7 @@ func TestDeadWaitersExpireAfterTheClockSteppedBack(t *testing.T) {
 }
 
 func TestAClockThatStepsBackStretchesNoLease(t *testing.T) {
+	testpace.Parallel(t)
 	eachClock(t, func(t *testing.T, s, dead *redisstore.Store, set func(time.Duration)) {
 		first := newClaim("k", "a").ttl(10*time.Second).gets(t, s, store.Granted)
 		reader := newClaim("shared", "r").shared().ttl(10 * time.Second)

@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // FuzzDamagedBucket checks that a decision about a damaged bucket is an error, or plausible.
@@ -175,6 +176,7 @@ func FuzzDamagedRecord(f *testing.F) {
 
 // A damaged fence is not granted.
 func TestADamagedFence(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct, s := server.Client(), newStore(t, server.Client())
 	for name, c := range map[string]claim{"lock": newClaim("k", "next"), "permit": newPermit("k", "next", 1, 4)} {

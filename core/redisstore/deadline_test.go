@@ -63,6 +63,7 @@ func TestACallersDeadlineIsKept(t *testing.T) {
 // A request that was not written by the deadline is not written later: its error does not match
 // ErrUnconfirmed.
 func TestAChargeThatWasNotSentInTimeIsNeverSent(t *testing.T) {
+	testpace.Parallel(t)
 	server, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(100*time.Millisecond))
 	l := newLimiter(t, s)
 	proxy.Delay(80 * time.Millisecond) // the client's HELLO alone takes longer than the deadline

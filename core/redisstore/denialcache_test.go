@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // denier has a limiter on a server behind a proxy that counts requests, and one of another process.
@@ -49,6 +50,7 @@ func (d *denier) allow(key string, n int64) (tokenbucket.Decision, int) {
 }
 
 func TestDenialsAreCached(t *testing.T) {
+	testpace.Parallel(t)
 	d := newDenier(t, tokenbucket.PerHour(60).Burst(5))
 	d.allow("k", 5)
 	first, asked := d.allow("k", 1)
@@ -80,6 +82,7 @@ func TestDenialsAreCached(t *testing.T) {
 
 // The denial of a large cost does not deny a smaller one.
 func TestADenialIsOfItsCost(t *testing.T) {
+	testpace.Parallel(t)
 	d := newDenier(t, tokenbucket.PerHour(60).Burst(5))
 	d.allow("k", 3)
 	if much, asked := d.allow("k", 4); much.Allowed || asked != 1 {
@@ -92,6 +95,7 @@ func TestADenialIsOfItsCost(t *testing.T) {
 
 // Without other callers, the denial cache never denies what Redis would allow.
 func TestCachedDenialsAreExact(t *testing.T) {
+	testpace.Parallel(t)
 	d := newDenier(t, tokenbucket.Limits{tokenbucket.PerSecond(300).Burst(2), tokenbucket.Per(7, 50*time.Millisecond)})
 	remembered, allowed := 0, 0
 	enough := func() bool { return remembered >= 100 && allowed >= 100 }
@@ -117,6 +121,7 @@ func TestCachedDenialsAreExact(t *testing.T) {
 }
 
 func TestResetsAreSeen(t *testing.T) {
+	testpace.Parallel(t)
 	d := newDenier(t, tokenbucket.PerHour(1).Burst(1))
 	exhaust := func() {
 		t.Helper()
@@ -151,6 +156,7 @@ func TestResetsAreSeen(t *testing.T) {
 }
 
 func TestWithoutDenialCache(t *testing.T) {
+	testpace.Parallel(t)
 	d := newDenier(t, tokenbucket.PerHour(1).Burst(1), redisstore.WithoutDenialCache())
 	d.allow("k", 1)
 	for range 3 {

@@ -14,9 +14,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestTheScriptsKeepTombstonesAsLong(t *testing.T) {
+	testpace.Parallel(t)
 	line := fmt.Sprintf("local LATE_FOR = %.0f * SECOND ", waiting.LateFor.Seconds())
 	if !strings.Contains(scriptText("lib/lease"), line) {
 		t.Errorf("lease.lua lacks %q", line)
@@ -65,6 +67,7 @@ func (c *steppedClock) run(text string, call script.Call) []any {
 // A heartbeat that does only what is usual does the same as all the steps of one would do, and
 // everything else that is to be done is done.
 func TestTheUsualHeartbeat(t *testing.T) {
+	testpace.Parallel(t)
 	fast, slow := scriptText("beat_leases"), scriptText("beat_lease")
 	server := redistest.Start(t).Client()
 	var processes []*Store

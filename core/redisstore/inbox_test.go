@@ -3,11 +3,14 @@ package redisstore
 import (
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // Behind some proxies the server counts no receivers of what has been received: such a count says
 // nothing of who is there.
 func TestReceiversAreCountedOrNot(t *testing.T) {
+	testpace.Parallel(t)
 	sent := func(in *inbox) { in.echoSent, in.unreceived = time.Now(), false }
 	for name, c := range map[string]struct {
 		happens func(in *inbox)

@@ -4,10 +4,12 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // A server with 32 bits would write large integers wrongly as what they are.
 func TestHowScriptsWriteIntegers(t *testing.T) {
+	testpace.Parallel(t)
 	client := redistest.Start(t).Client()
 	const short = "local string = {format = function() return '-2147483648' end}\n"
 	for before, want := range map[string]string{"": "%d", short: "%.0f"} {

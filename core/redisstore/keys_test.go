@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // scriptKeys is a hook that records the keys of every script call.
@@ -111,6 +112,7 @@ func mixture(t *testing.T, s *redisstore.Store) {
 }
 
 func TestKeysExpireAndTellNothing(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	client, hook := server.Client(), new(scriptKeys)
 	client.AddHook(hook)
@@ -151,6 +153,7 @@ func TestKeysExpireAndTellNothing(t *testing.T) {
 }
 
 func TestPrefixesAndSecretsKeepStoresApart(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	for _, other := range []redisstore.Option{redisstore.WithPrefix("other"), redisstore.WithSecret([]byte("pepper"))} {
 		server.Client().FlushAll(ctx())
@@ -172,6 +175,7 @@ func TestPrefixesAndSecretsKeepStoresApart(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
+	testpace.Parallel(t)
 	var none *redis.Client
 	client := dial(t, unusedAddr(t), time.Second)
 	long := strings.Repeat("p", 65)
@@ -199,6 +203,7 @@ func TestNewRefuses(t *testing.T) {
 type wrapped struct{ redis.UniversalClient }
 
 func TestNewRefusesClients(t *testing.T) {
+	testpace.Parallel(t)
 	addr := unusedAddr(t)
 	obedient := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true})
 	for name, c := range map[string]struct {

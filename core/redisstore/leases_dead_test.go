@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // passedOver is how long the waiters of a dead process may keep others waiting.
@@ -97,6 +98,7 @@ func TestWaitersWhoseWithdrawalsAreLost(t *testing.T) {
 
 // The waiters and the leases of a process that shuts down delay nobody.
 func TestWaitersOfAProcessThatShutsDown(t *testing.T) {
+	testpace.Parallel(t)
 	server, cluster := redistest.Start(t), redistest.StartCluster(t)
 	for name, client := range map[string]func() redis.UniversalClient{
 		"server":  func() redis.UniversalClient { return server.Client() },

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // leaseSteps are the steps of a hold, each with a check of its effect.
@@ -52,6 +53,7 @@ func wantHeld(t *testing.T, c claim, s *redisstore.Store) {
 }
 
 func TestLostRepliesOfALease(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
 	for name, how := range losses {
@@ -76,6 +78,7 @@ func TestLostRepliesOfALease(t *testing.T) {
 }
 
 func TestEveryStepOfALeaseCanBeSentTwice(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, redistest.Start(t).Client())
 	for _, step := range leaseSteps[:4] {
 		t.Run(step.name, func(t *testing.T) {
@@ -93,6 +96,7 @@ func TestEveryStepOfALeaseCanBeSentTwice(t *testing.T) {
 // An acquire that was sent again, or whose caller left, may still be on its way when its ID is
 // released: it is refused then. Others leave nothing.
 func TestALateAcquireIsRefused(t *testing.T) {
+	testpace.Parallel(t)
 	server, proxy, _, s := behindProxy(t, 500*time.Millisecond, redisstore.WithTimeout(3*time.Second))
 	direct := newStore(t, server.Client())
 	tombstones := func() int { return len(server.Client().Keys(ctx(), "*}x").Val()) }
@@ -330,6 +334,7 @@ func TestTheEndOfAContextLeavesNothing(t *testing.T) {
 }
 
 func TestTheEndOfAWaitHasTheContextsCause(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, redistest.Start(t).Client())
 	newClaim("k", "holder").gets(t, s, store.Granted)
 	c := newClaim("k", "waiter").queued()

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // dump returns all that a server keeps, as text.
@@ -67,6 +68,7 @@ func tombstoned(t testing.TB, s *redisstore.Store, key string) claim {
 }
 
 func TestKeysOfLeasesExpire(t *testing.T) {
+	testpace.Parallel(t)
 	testKeysOfLeasesExpire(t)
 	t.Run("secret", func(t *testing.T) { testKeysOfLeasesExpire(t, redisstore.WithSecret([]byte("pepper"))) })
 }
@@ -164,6 +166,7 @@ func testKeysOfLeasesExpire(t *testing.T, opts ...redisstore.Option) {
 
 // The record and the queue live as long as the longest lease, also if that is longer than theirs.
 func TestALongLeaseOutlivesTheQueue(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	newClaim("k", "holder").shared().ttl(4*time.Hour).gets(t, s, store.Granted)
@@ -181,6 +184,7 @@ func TestALongLeaseOutlivesTheQueue(t *testing.T) {
 
 // A hold alone, and a lock that was released, are one string.
 func TestALoneHoldIsTheRecord(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -213,6 +217,7 @@ func TestALoneHoldIsTheRecord(t *testing.T) {
 }
 
 func TestASecretHidesTheKeysOfLocks(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	open := newStore(t, server.Client())
 	hidden := newStore(t, server.Client(), redisstore.WithSecret([]byte("pepper")))
@@ -240,6 +245,7 @@ func TestASecretHidesTheKeysOfLocks(t *testing.T) {
 }
 
 func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	for _, suffix := range []string{":ljobs", "o", "i", "p", "x"} {
@@ -284,6 +290,7 @@ func TestKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 // A lone hold does not need the other keys. Another request reports the damaged one before it has
 // changed anything.
 func TestALoneHoldAmongKeysOfAnotherType(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, direct)
@@ -308,6 +315,7 @@ func TestALoneHoldAmongKeysOfAnotherType(t *testing.T) {
 
 // A text that is no record does not prevent a grant.
 func TestADamagedRecord(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, direct)
@@ -344,6 +352,7 @@ func TestADamagedRecord(t *testing.T) {
 
 // A hold that is alone behaves as one beside waiters does.
 func TestALoneHoldBehavesLikeOthers(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	steps := map[string]func(*testing.T, claim){
@@ -439,6 +448,7 @@ func locksWhenMemoryIsFull(t *testing.T, server *redistest.Server, client *redis
 }
 
 func TestEvictionIsRefusedByLocks(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	configure(t, server.Client(), "maxmemory-policy", "volatile-ttl")
 	_, err := newClaim("k", "a").acquire(newStore(t, server.Client()))
@@ -447,6 +457,7 @@ func TestEvictionIsRefusedByLocks(t *testing.T) {
 }
 
 func TestFences(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	c := newClaim("k", "a")
@@ -489,6 +500,7 @@ func TestFences(t *testing.T) {
 }
 
 func TestUptime(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	if up, err := s.Uptime(ctx()); err != nil || up < 0 || up > time.Minute {

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // late delays the pushes of grants, and edits them.
@@ -35,6 +36,7 @@ func fresh(push string) string {
 // A waiter that is told of its grant a second late, and cannot take it up, counts its time from the
 // token in the push, and not from the receipt: then it would hold although the next one does.
 func TestALateGrantEndsBeforeTheNext(t *testing.T) {
+	testpace.Parallel(t)
 	for name, c := range map[string]struct {
 		edit     func(string) string
 		overlaps bool
@@ -122,7 +124,11 @@ func TestAPushAfterTheRelease(t *testing.T) {
 	released(t, direct, holder, store.Released)
 	released(t, s, w.granted(t, 5*time.Second), store.Released)
 	next := acquired(t, s, lockRequest("k"))
-	<-pushed
+	select {
+	case <-pushed:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no push of the grant")
+	}
 	must(t, s.Ping(ctx()))
 	for range 20 {
 		wantLease(t, s, next, true)

@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // permitSteps are the steps of a permit of weight 2 of 3, each with the weight in use after it.
@@ -31,6 +32,7 @@ var permitSteps = []struct {
 }
 
 func TestLostRepliesOfAPermit(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
 	for name, how := range losses {
@@ -53,6 +55,7 @@ func TestLostRepliesOfAPermit(t *testing.T) {
 
 // What a repeated release does not find any more may have been held.
 func TestEveryStepOfAPermitCanBeSentTwice(t *testing.T) {
+	testpace.Parallel(t)
 	for weight, capacity := range map[int]int{1: 1, 2: 3} {
 		t.Run(fmt.Sprint("weight ", weight), func(t *testing.T) { everyStepTwice(t, weight, capacity) })
 	}
@@ -93,6 +96,7 @@ func everyStepTwice(t *testing.T, weight, capacity int) {
 
 // The capacity changes while requests wait, each of which has its own.
 func TestACapacityThatChangesInTheQueue(t *testing.T) {
+	testpace.Parallel(t)
 	client := redistest.Start(t).Client()
 	s := newStore(t, client)
 	holder := newPermit("k", "holder", 2, 2)

@@ -11,11 +11,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // Every key of a semaphore expires, none before the holds in it, and nothing is left after the last
 // release.
 func TestKeysOfPermitsExpire(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	client, hook := server.Client(), new(scriptKeys)
 	client.AddHook(hook)
@@ -84,6 +86,7 @@ func busySemaphore(t *testing.T, s *redisstore.Store, key string) (light, heavy,
 }
 
 func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	for _, suffix := range []string{":sjobs", "o", "i", "p"} {
@@ -118,6 +121,7 @@ func TestASemaphoresKeysOfAnotherTypeAreLeftAlone(t *testing.T) {
 
 // If a key of a semaphore is lost, its state is lost, and what is left of it is removed, or expires.
 func TestLostKeysOfASemaphore(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -167,6 +171,7 @@ func TestLostKeysOfASemaphore(t *testing.T) {
 // A full server grants no new permits, and renews and releases those that it has. Waiters of before
 // are granted, and wait no longer if they withdraw.
 func TestPermitsWhenMemoryIsFull(t *testing.T) {
+	testpace.Parallel(t)
 	eachForm(t, permitsWhenMemoryIsFull)
 }
 

@@ -12,9 +12,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestPermitsAcrossProcesses(t *testing.T) {
+	testpace.Parallel(t)
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		a, b := newStore(t, client), newStore(t, client)
 		light, heavy := newPermit("k", "light", 1, 3), newPermit("k", "heavy", 2, 3)
@@ -22,7 +24,7 @@ func TestPermitsAcrossProcesses(t *testing.T) {
 		heavy.gets(t, b, store.Granted)
 		newPermit("k", "", 1, 1).inUse(t, a, 3)
 		first, second := newPermit("k", "first", 2, 3).queued(), newPermit("k", "second", 1, 3).queued()
-		if reply := first.gets(t, a, store.Queued); reply.InUse != 3 || reply.Waiting != 0 || reply.Remaining <= 29*time.Second {
+		if reply := first.gets(t, a, store.Queued); reply.InUse != 3 || reply.Waiting != 0 || reply.Remaining <= 25*time.Second {
 			t.Errorf("queued: %+v", reply)
 		}
 		second.gets(t, b, store.Queued)
@@ -44,6 +46,7 @@ func TestPermitsAcrossProcesses(t *testing.T) {
 
 // More is in use than a waiter's capacity: it waits until less is.
 func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
+	testpace.Parallel(t)
 	onBoth(t, func(t *testing.T, client redis.UniversalClient) {
 		s := newStore(t, client)
 		one, two := newPermit("k", "one", 1, 2), newPermit("k", "two", 1, 2)
@@ -64,6 +67,7 @@ func TestACapacityThatIsLessThanWhatIsInUse(t *testing.T) {
 
 // The first in the queue is granted a permit, and so is the next one, which has a larger capacity.
 func TestSeveralWaitersAreGrantedAtOnce(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, redistest.Start(t).Client())
 	holder, other := newPermit("k", "holder", 1, 2), newPermit("k", "other", 1, 2)
 	holder.gets(t, s, store.Granted)
@@ -84,6 +88,7 @@ func (c claim) inUse(t testing.TB, s *redisstore.Store, want int) {
 
 // The requests of a process that has ended are passed over at once.
 func TestADeadProcessIsPassedOver(t *testing.T) {
+	testpace.Parallel(t)
 	for name, weights := range map[string][]int{"one": {1}, "a light and a heavy one": {1, 2}} {
 		t.Run(name, func(t *testing.T) {
 			client := redistest.Start(t).Client()
@@ -117,6 +122,7 @@ func pushed(t *testing.T, stores ...*redisstore.Store) {
 
 // A request that meets an expired hold does not take its place: the first in the queue does.
 func TestAnExpiredPermitIsGrantedToTheNextWaiter(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, redistest.Start(t).Client())
 	dead := newPermit("k", "dead", 1, 1).ttl(200 * time.Millisecond)
 	dead.gets(t, s, store.Granted)
@@ -134,6 +140,7 @@ func TestAnExpiredPermitIsGrantedToTheNextWaiter(t *testing.T) {
 // No permit is granted to a waiter without a subscription and without heartbeats, though it did not
 // withdraw.
 func TestAWaiterWithoutHeartbeatsHasNoPermit(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t, "--user", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Username: "mute", Password: "secret"})
 	t.Cleanup(func() { _ = client.Close() })
@@ -154,6 +161,7 @@ func TestAWaiterWithoutHeartbeatsHasNoPermit(t *testing.T) {
 
 // The fences of permits grow though the clock is behind the last one, however a permit is granted.
 func TestFencesOfPermitsGrow(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, redistest.Start(t).Client())
 	holder, next := newPermit("k", "holder", 1, 2), newPermit("k", "next", 1, 2)
 	holder.gets(t, s, store.Granted)
@@ -175,7 +183,7 @@ func TestTenThousandExpiredPermits(t *testing.T) {
 	direct := server.Client()
 	s := newStore(t, server.Client())
 	const n = 10_000
-	end := time.Now().Add(8 * time.Second)
+	end := time.Now().Add(testpace.Scale(4 * time.Second))
 	atOnce(64, n, func(i int) {
 		newPermit("k", fmt.Sprint("p", i), 1+i/8000, 2*n).ttl(time.Until(end)).gets(t, s, store.Granted)
 	})

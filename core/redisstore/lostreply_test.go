@@ -14,11 +14,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 var losses = map[string]redistest.Loss{"cut": redistest.Cut, "silence": redistest.Silence}
 
 func TestLostReplyOfAChargeIsUnconfirmedAndChargedOnce(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	for name, how := range losses {
@@ -80,6 +82,7 @@ func TestLostReplyOfAChargeOnACluster(t *testing.T) {
 
 // The default client dials five times, 100 ms apart, and has not finished at the store's deadline.
 func TestARefusedDialIsNotUnconfirmed(t *testing.T) {
+	testpace.Parallel(t)
 	for name, options := range map[string]redis.Options{
 		"default client": {ContextTimeoutEnabled: true},
 		"quick client":   {ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1},
@@ -102,6 +105,7 @@ func TestARefusedDialIsNotUnconfirmed(t *testing.T) {
 
 // The client sends again by itself; its last error does not describe the earlier attempts.
 func TestABeginThatWasSentBeforeTheDialWasRefusedIsUnconfirmed(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	var refused atomic.Bool
@@ -132,6 +136,7 @@ func TestABeginThatWasSentBeforeTheDialWasRefusedIsUnconfirmed(t *testing.T) {
 }
 
 func TestLostRepliesOfAGuard(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := newStore(t, server.Client())
 	for name, how := range losses {
@@ -156,6 +161,7 @@ func TestLostRepliesOfAGuard(t *testing.T) {
 }
 
 func TestEveryStepOfAGuardCanBeSentTwice(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, redistest.Start(t).Client())
 	for _, step := range guardSteps {
 		t.Run(step.name, func(t *testing.T) {

@@ -13,9 +13,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestOperationsEndThoughMemoryIsFull(t *testing.T) {
+	testpace.Parallel(t)
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
@@ -76,6 +78,7 @@ func operationsEndThoughMemoryIsFull(t *testing.T, server *redistest.Server, cli
 // A server with full memory replies about operations that it has. Only a step that has to write
 // fails, with store.ErrFull.
 func TestAFullServerReadsOperations(t *testing.T) {
+	testpace.Parallel(t)
 	for name, scope := range map[string]string{"": "", "in a scope": "alice"} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
@@ -146,6 +149,7 @@ func TestAFullServerReadsOperations(t *testing.T) {
 
 // Steps that change nothing work though memory is full, also for a process that has just started.
 func TestStepsThatOnlyReadWorkThoughMemoryIsFull(t *testing.T) {
+	testpace.Parallel(t)
 	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
 		direct := server.Client()
 		before := newStore(t, server.Client())
@@ -269,6 +273,7 @@ func lasting(t *testing.T, server *redis.Client) (found []string) {
 
 // If the counts of a scope are lost or damaged, attempts still end, and every key expires.
 func TestLostCountsOfAScope(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -334,6 +339,7 @@ func TestLostCountsOfAScope(t *testing.T) {
 }
 
 func TestEvictionIsRefusedByGuardsOnly(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
 	configure(t, direct, "maxmemory-policy", "allkeys-lru")
@@ -360,6 +366,7 @@ func TestEvictionIsRefusedByGuardsOnly(t *testing.T) {
 
 // Managed services forbid CONFIG, and most of them evict by default.
 func TestEvictionIsRefusedWhereConfigIsForbidden(t *testing.T) {
+	testpace.Parallel(t)
 	client := app(t, "-config")
 	if err := client.ConfigGet(ctx(), "maxmemory-policy").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
 		t.Fatalf("CONFIG GET: %v, want it forbidden", err)
@@ -373,6 +380,7 @@ func TestEvictionIsRefusedWhereConfigIsForbidden(t *testing.T) {
 }
 
 func TestGuardsWarnIfTheEvictionPolicyIsUnknown(t *testing.T) {
+	testpace.Parallel(t)
 	for name, client := range map[string]*redis.Client{
 		"forbidden": app(t, "-info"), "not reported": dial(t, miniredis.RunT(t).Addr(), time.Second),
 	} {

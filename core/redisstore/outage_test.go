@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // trips counts what a client sends: a command of its own and a pipeline count one each.
@@ -93,6 +94,7 @@ func statesOf(t *testing.T, server *redistest.Server, n int) map[string]int {
 // The results of 3,000 operations are recorded after an outage, also if it is longer than the
 // leases.
 func TestCompletionsOutliveAnOutage(t *testing.T) {
+	testpace.Parallel(t)
 	const n = 3000
 	for name, c := range map[string]struct{ lease, away time.Duration }{
 		"2s":           {30 * time.Second, 2 * time.Second},

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func (o op) inspect(t testing.TB, s *redisstore.Store) store.OperationRecord {
@@ -64,6 +65,7 @@ func (o op) awaits(t testing.TB, s *redisstore.Store, server *redistest.Server) 
 
 // Every key of an operation expires, whatever was done last, and also if the counts of its scope are gone.
 func TestKeysOfAnOperationExpire(t *testing.T) {
+	testpace.Parallel(t)
 	for name, lost := range map[string]bool{"": false, "with counts": false, "without counts": true} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
@@ -233,6 +235,7 @@ func TestDamagedWaiters(t *testing.T) {
 
 // Every script is sent again if the server has lost it.
 func TestScriptsOfRecordsAreLoadedAgain(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct, s := server.Client(), newStore(t, server.Client())
 	first, second := newOp("k"), newOp("k").by("second")
@@ -266,6 +269,7 @@ func TestScriptsOfRecordsAreLoadedAgain(t *testing.T) {
 
 // A record that this version cannot read is an error that says so, and is left alone.
 func TestRecordsOfAnotherLayout(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct, s := server.Client(), newStore(t, server.Client())
 	o := newOp("k")
@@ -301,6 +305,7 @@ func TestRecordsOfAnotherLayout(t *testing.T) {
 
 // A listing omits keys of another type; other calls fail.
 func TestRecordOfAnotherType(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct, s := server.Client(), newStore(t, server.Client())
 	o, fine := newOp("k"), newOp("fine")

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // The rights of a Redis user in docs/redis.md.
@@ -472,6 +473,7 @@ func TestMissingRightsOnACluster(t *testing.T) {
 
 // The table of missing rights in the documentation has a row for each right, and no others.
 func TestEachMissingRightIsDocumented(t *testing.T) {
+	testpace.Parallel(t)
 	rows := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(documentation(t, "## What a missing right costs", "\n## "), -1)
 	documented := make(map[string]bool)
 	for _, row := range rows {

@@ -16,9 +16,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestScriptFlushFailsNoCall(t *testing.T) {
+	testpace.Parallel(t)
 	for name, spelling := range map[string]string{"redis": "-NOSCRIPT", "proxies": "-ERR NOSCRIPT"} {
 		t.Run(name, func(t *testing.T) {
 			server, proxy, _, s := behindProxy(t, time.Second, redisstore.WithTimeout(10*time.Second))
@@ -62,9 +64,10 @@ func TestScriptFlushFailsNoCall(t *testing.T) {
 }
 
 func TestScriptFlushUnderLoad(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	direct := server.Client()
-	s := newStore(t, server.Client(), redisstore.WithTimeout(10*time.Second))
+	s := newStore(t, obedient(t, server.Addr(), 10))
 	l := newLimiter(t, s)
 	var (
 		load sync.WaitGroup
@@ -171,6 +174,7 @@ func TestContractBeforeRedis7(t *testing.T) {
 
 // Concurrent first calls may each detect the server's version.
 func TestManyFirstCallsBeforeRedis7(t *testing.T) {
+	testpace.Parallel(t)
 	client := redistest.Start(t).Client()
 	client.AddHook(new(oldServer))
 	st := newStore(t, client, redisstore.WithTimeout(5*time.Second))
@@ -200,6 +204,7 @@ func TestScriptsLoadInOneRoundTrip(t *testing.T) {
 
 // If SCRIPT LOAD is forbidden, calls succeed without it, and do not try it each time.
 func TestScriptsThatCannotBeLoaded(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t, "--user", "app", "on", ">secret", "~*", "&*", "+@all", "-script")
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr(), Username: "app", Password: "secret"})

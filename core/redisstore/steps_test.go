@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // stepBatch is a store with slow calls, of which as many are in flight as may be, so that further
@@ -153,6 +154,7 @@ func TestStepsGoTogether(t *testing.T) {
 }
 
 func TestALoneStepHasACallOfItsOwn(t *testing.T) {
+	testpace.Parallel(t)
 	c := newStepBatch(t, redistest.Start(t))
 	c.sizes.reset()
 	for i := range 10 {
@@ -280,6 +282,7 @@ func TestLargeResultsGoInShortPipelines(t *testing.T) {
 // In a burst, the last calls are served even after the store's own deadline, while the server
 // replies to others.
 func TestABurstIsServedLate(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	const timeout = 2 * time.Second
@@ -333,6 +336,7 @@ func TestWaitingStepsFailAtTheDeadline(t *testing.T) {
 
 // Releases are sent although the breaker is open, also in batches.
 func TestABatchOfReleasesPassesTheBreaker(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	log := new(logbook)

@@ -41,16 +41,14 @@ func TestContractOnMiniredis(t *testing.T) {
 	if testpace.Raced {
 		t.Skip("takes five times as long with the race detector, which sees the same on Redis")
 	}
-	interpreters := make(chan struct{}, 3) // each computes in this process, for as long as a connection may take
+	interpreters := make(chan struct{}, 6) // each computes in this process
 	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
 		t.Parallel()
 		interpreters <- struct{}{}
 		defer func() { <-interpreters }()
 		server := miniredis.RunT(t)
-		client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr()})
-		t.Cleanup(func() { _ = client.Close() })
 		test(t, storetest.Harness[*redisstore.Store]{
-			Store: newStore(t, client),
+			Store: newStore(t, obedient(t, server.Addr(), 20)),
 			Advance: func(d time.Duration) {
 				<-time.After(d)       // its scripts and its clients go by the time of day,
 				server.FastForward(d) // and its keys by this

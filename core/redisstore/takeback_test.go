@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 func TestAnUnconfirmedAttemptIsGivenBack(t *testing.T) {
@@ -60,6 +61,7 @@ func TestAnUnconfirmedAttemptIsGivenBack(t *testing.T) {
 }
 
 func TestABeginAfterItsOwnAbandonIsRefused(t *testing.T) {
+	testpace.Parallel(t)
 	s := newStore(t, redistest.Start(t).Client())
 	o := newOp("late")
 	if owned, err := o.abandon(s); err != nil || owned {

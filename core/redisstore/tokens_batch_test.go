@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // decisionBatch is a store with slow calls, of which as many are in flight as may be, so that
@@ -262,6 +263,7 @@ func TestABatchAfterTheClockSteppedBack(t *testing.T) {
 }
 
 func TestALoneCallerHasACallOfItsOwn(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	c := newDecisionBatch(t, server)
 	l := c.limiter("l", 100)
@@ -311,6 +313,7 @@ func TestADamagedBucketFailsItsOwnCallerAlone(t *testing.T) {
 
 // A call that is canceled before its decision was sent is not charged, and delays no other.
 func TestACanceledDecisionIsNotCharged(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	c := newDecisionBatch(t, server)
 	l := c.limiter("l", 100)
@@ -372,6 +375,7 @@ func TestALostReplyOfManyIsUnconfirmedAndChargedOnce(t *testing.T) {
 
 // With many goroutines on few keys, none is allowed more than its burst.
 func TestNoOvershootUnderContention(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	s := newStore(t, server.Client())
 	l, err := tokenbucket.New(s, "l", tokenbucket.PerHour(1).Burst(50))
@@ -405,6 +409,7 @@ func TestNoOvershootUnderContention(t *testing.T) {
 // With many concurrent decisions over several limits, a call takes the server less than a
 // millisecond.
 func TestABatchIsShort(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	s := newStore(t, server.Client(), redisstore.WithTimeout(5*time.Second), redisstore.WithoutDenialCache())
 	l, err := tokenbucket.New(s, "l", tokenbucket.Limits{
@@ -454,6 +459,7 @@ func redisCPU(client *redis.Client) (used time.Duration) {
 
 // If round trips are long, no decision waits for a second one.
 func TestDecisionsFarAway(t *testing.T) {
+	testpace.Parallel(t)
 	server := redistest.Start(t)
 	c := newDecisionBatch(t, server)
 	l := c.limiter("far", 1000)
@@ -480,6 +486,7 @@ func TestDecisionsFarAway(t *testing.T) {
 
 // A server that became a replica refuses to write: the cause names that.
 func TestDecisionsOnAReplica(t *testing.T) {
+	testpace.Parallel(t)
 	eachForm(t, func(t *testing.T, server *redistest.Server, client *redis.Client) {
 		s := newStore(t, client, redisstore.WithoutDenialCache())
 		l := newLimiter(t, s)

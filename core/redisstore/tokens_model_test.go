@@ -126,6 +126,7 @@ func (s *scriptStore) ResetTokens(ctx context.Context, r store.TokenRequest) err
 // The script's decisions are those of exact fractions, but for a nanosecond each token, and its
 // debts are exact.
 func TestTheScriptAgainstModels(t *testing.T) {
+	testpace.Parallel(t)
 	for name, client := range map[string]*redis.Client{
 		"miniredis": redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}),
 		"redis":     redistest.Start(t).Client(),
@@ -157,6 +158,7 @@ func TestTheScriptAgainstModels(t *testing.T) {
 
 // A batch whose decisions are about one key, under a plan and then a smaller one.
 func TestASmallerPlanInABatch(t *testing.T) {
+	testpace.Parallel(t)
 	client := redistest.Start(t).Client()
 	large := []store.Charge{{Cost: 50 * time.Second, Capacity: time.Minute, Interval: time.Second}}
 	small := []store.Charge{{Cost: time.Second, Capacity: 10 * time.Second, Interval: time.Second}}
@@ -193,6 +195,7 @@ func init() {
 // The decisions of a batch, over few buckets, are those that calls of their own make, and leave the
 // same.
 func TestABatchAgainstItsDecisions(t *testing.T) {
+	testpace.Parallel(t)
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	rapid.Check(t, func(t *rapid.T) {

@@ -35,6 +35,15 @@ func Run(m *testing.M) int {
 	return m.Run()
 }
 
+// Parallel runs a test beside others, unless the race detector is on. It is for a test that waits for
+// little more than a server, and has less time for a step than one takes that shares the machine with
+// others and the detector.
+func Parallel(t *testing.T) {
+	if !Raced {
+		t.Parallel()
+	}
+}
+
 // Scale returns a duration of a test, such as a lease that must not run out while the test renews
 // it, multiplied by the variable [Slow]: a machine that runs the tests of several packages at a time,
 // or under the race detector, takes longer for each step.
