@@ -13,6 +13,7 @@ import (
 // The server's clock steps and slews while pushes are unreliable. No two leases are valid at a
 // time, unless the clock jumps forward past a lease; and the lock is handed on in any case.
 func TestServersClock(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
@@ -59,6 +60,7 @@ func TestServersClock(t *testing.T) {
 // its own by a heartbeat within 1 s, whose call may have been cut off and takes 2 s to time out.
 // The longest seen was 6.4 s.
 func TestClocksOfACluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}

@@ -62,6 +62,7 @@ func renewedLock(t *testing.T, p peer, key string) (renewed *lock.Lease) {
 // However renewals fail, the context of a lease ends before the server may grant the lock to
 // another.
 func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(*redistest.Proxy){
 		"black hole":   (*redistest.Proxy).BlackHole,
 		"cut":          func(p *redistest.Proxy) { p.BlackHole(); p.CutAll() },
@@ -111,6 +112,7 @@ func TestContextEndsBeforeTheKeyDoes(t *testing.T) {
 // Lost replies block no caller for longer than a lease, for a busy machine a few seconds more: an
 // orphan would be renewed for as long as its process lives.
 func TestLostRepliesLeaveNoOrphans(t *testing.T) {
+	t.Parallel()
 	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "silence": redistest.Silence} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

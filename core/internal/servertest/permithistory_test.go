@@ -100,6 +100,7 @@ func recordPermits(t *testing.T, st string, capacity, kills int) []history.Event
 }
 
 func TestHistoriesOfPermits(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills processes for seconds")
 	}

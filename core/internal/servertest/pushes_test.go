@@ -162,6 +162,7 @@ func compete(t *testing.T, rivals []*rival, readers bool, faults func(granted fu
 // Pushes are late, lost, repeated and out of order, and processes are cut off from the server while
 // pushes still arrive: no two leases are valid at a time.
 func TestUnreliablePushes(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
