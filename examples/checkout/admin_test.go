@@ -63,6 +63,7 @@ func resolution(p unresolved, token, outcome string) call {
 }
 
 func TestOperatorResolves(t *testing.T) {
+	t.Parallel()
 	i := start(t, append([]string{"-admin"}, unlimited...)...)
 	token := i.token()
 	for n, c := range []struct {
@@ -102,6 +103,7 @@ func TestOperatorResolves(t *testing.T) {
 
 // A failure before the charge is not unknown: the next request tries again.
 func TestFailedPaymentIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"-admin", "-reconcile"} {
 		i := start(t, append([]string{how}, unlimited...)...)
 		p := purchase("k")
@@ -113,6 +115,7 @@ func TestFailedPaymentIsTriedAgain(t *testing.T) {
 }
 
 func TestOperatorIsAuthenticated(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	i.do(office(http.MethodGet, "", "", "")).wantProblem(t, http.StatusNotFound, "") // without -admin
 	i.do(office(http.MethodPost, "/x", "", "")).wantProblem(t, http.StatusNotFound, "")
@@ -145,6 +148,7 @@ func TestOperatorIsAuthenticated(t *testing.T) {
 }
 
 func TestBadResolutions(t *testing.T) {
+	t.Parallel()
 	i := start(t, append([]string{"-admin"}, unlimited...)...)
 	token := i.token()
 	i.do(crash("k")).wantProblem(t, http.StatusBadGateway, "")
@@ -169,6 +173,7 @@ func TestBadResolutions(t *testing.T) {
 }
 
 func TestReconcile(t *testing.T) {
+	t.Parallel()
 	i := start(t, append([]string{"-reconcile"}, unlimited...)...)
 	i.do(crash("k")).wantProblem(t, http.StatusBadGateway, "")
 	a := i.do(crash("k")).want(t, http.StatusCreated, true)
@@ -211,6 +216,7 @@ func killed(t *testing.T, args ...string) (other *instance, charges func() int) 
 }
 
 func TestKilledPaymentIsResolved(t *testing.T) {
+	t.Parallel()
 	i, charges := killed(t, "-admin")
 	token := i.token()
 	eventually(t, 5*time.Second, "the payment is of unknown outcome", func() bool { return len(i.unresolved(token)) == 1 })
@@ -229,6 +235,7 @@ func TestKilledPaymentIsResolved(t *testing.T) {
 }
 
 func TestKilledPaymentIsReconciled(t *testing.T) {
+	t.Parallel()
 	i, charges := killed(t, "-reconcile")
 	eventually(t, 5*time.Second, "the payment is answered", func() bool { return i.do(purchase("k")).status == http.StatusCreated })
 	i.do(purchase("k")).want(t, http.StatusCreated, true)

@@ -17,6 +17,7 @@ import (
 )
 
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		i := start(t)
 		if i.store != "memory" || !strings.HasPrefix(i.url, "http://127.0.0.1:") {
@@ -30,6 +31,7 @@ func TestSignals(t *testing.T) {
 }
 
 func TestBadFlags(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-postgres", "nonsense"}, {"-postgres", "postgres://x@127.0.0.1:1/x"}, {"-lease", "1ns"}, {"-wait", "2ns"}, {"-wait", "-1s"},
 		{"-addr", "300.0.0.1:x"}, {"extra"}, {"-redis", "redis://127.0.0.1:1", "-postgres", "postgres://x@127.0.0.1:1/x"},
@@ -134,6 +136,7 @@ func stormThatWaits(t *testing.T, args ...string) {
 }
 
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	a := i.do(purchase("k1")).want(t, http.StatusCreated, false)
 	var order struct {
@@ -163,6 +166,7 @@ func TestOrder(t *testing.T) {
 }
 
 func TestScopesOfKeys(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	first := i.do(purchase("k1")).want(t, http.StatusCreated, false)
 	i.do(purchase(`"k1"`)).want(t, http.StatusCreated, true)
@@ -187,6 +191,7 @@ func TestScopesOfKeys(t *testing.T) {
 }
 
 func TestBadKeys(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	for name, keys := range map[string][]string{
 		"none": nil, "empty": {""}, "two": {"a", "b"}, "300 characters": {strings.Repeat("k", 300)},
@@ -216,6 +221,7 @@ func TestBadKeys(t *testing.T) {
 }
 
 func TestAnswersOfTheShop(t *testing.T) {
+	t.Parallel()
 	i := start(t, unlimited...)
 	for _, c := range []struct {
 		body   string
@@ -284,6 +290,7 @@ func TestRateLimit(t *testing.T) {
 // If an instance dies during a payment, another takes over after its lease, and the customer is
 // charged once.
 func TestKilledDuringAPayment(t *testing.T) {
+	t.Parallel()
 	const lease = 1500 * time.Millisecond
 	server := redistest.Start(t)
 	args := append([]string{"-redis", server.URL(), "-lease", lease.String()}, unlimited...)

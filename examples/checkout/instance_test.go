@@ -38,7 +38,7 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
 		return 1
 	}
-	return m.Run()
+	return m.Run() // as many tests at a time as there are cores: programs and pages compute
 }
 
 // instance is a running program.
@@ -63,10 +63,17 @@ var shared = map[string]func(t testing.TB) []string{
 
 func start(t testing.TB, args ...string) *instance {
 	t.Helper()
+	return startIn(t, nil, args...)
+}
+
+// startIn starts a program with more variables in its environment.
+func startIn(t testing.TB, env []string, args ...string) *instance {
+	t.Helper()
 	i := &instance{
 		t: t, cmd: exec.Command(binary, append([]string{"-addr", "127.0.0.1:0"}, args...)...), stdout: &lockedBuffer{}, stderr: &lockedBuffer{},
 		client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 300}},
 	}
+	i.cmd.Env = append(os.Environ(), env...)
 	i.cmd.Stderr = i.stderr
 	out, in := io.Pipe()
 	i.cmd.Stdout = in

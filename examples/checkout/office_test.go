@@ -43,6 +43,7 @@ func (v visit) resolve(outcome, says string) {
 }
 
 func TestOffice(t *testing.T) {
+	t.Parallel()
 	ctx := pagetest.Browser(t)
 	for _, l := range tested() {
 		t.Run(l.String(), func(t *testing.T) { testOffice(ctx, t, l) })
@@ -92,6 +93,7 @@ func testOffice(ctx context.Context, t *testing.T, l look) {
 
 // The second of two operators, who has looked before the first one has resolved it, is told.
 func TestOfficeStale(t *testing.T) {
+	t.Parallel()
 	ctx := pagetest.Browser(t)
 	i := start(t, append([]string{"-admin"}, unlimited...)...)
 	token := i.token()
@@ -108,6 +110,7 @@ func TestOfficeStale(t *testing.T) {
 
 // A payment whose process was killed is shown by another one as soon as its lease has ended.
 func TestOfficeAfterKill(t *testing.T) {
+	t.Parallel()
 	ctx := pagetest.Browser(t)
 	i, charges := killed(t, "-admin")
 	token := i.token()

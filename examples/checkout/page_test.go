@@ -46,10 +46,17 @@ var trials = []struct {
 }
 
 func TestPage(t *testing.T) {
+	t.Parallel()
 	for _, l := range tested() {
-		t.Run(l.String(), func(t *testing.T) { testPage(t, l) })
+		t.Run(l.String(), func(t *testing.T) {
+			t.Parallel()
+			testPage(t, l)
+		})
 	}
-	t.Run("postgres", func(t *testing.T) { testPage(t, looks[0], shared["postgres"](t)...) })
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		testPage(t, looks[0], shared["postgres"](t)...)
+	})
 }
 
 func testPage(t *testing.T, l look, args ...string) {
@@ -175,6 +182,7 @@ func (v visit) sales() {
 // Everything can be reached and operated by keyboard, and has a name for a screen reader, which
 // reads what happened.
 func TestPageWithoutAMouse(t *testing.T) {
+	t.Parallel()
 	ctx := pagetest.Browser(t)
 	for _, l := range tested() {
 		t.Run(l.String(), func(t *testing.T) {
@@ -205,6 +213,7 @@ func TestPageWithoutAMouse(t *testing.T) {
 
 // The sentence counts the payments that were denied, too.
 func TestPageOverTheLimit(t *testing.T) {
+	t.Parallel()
 	v, _ := open(pagetest.Browser(t), t, start(t, "-rate", "1", "-burst", "1"), look{390, 844, "light"})
 	v.press("different")
 	charged, denied := v.tiles("charged"), v.tiles("quota-exceeded")

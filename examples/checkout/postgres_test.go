@@ -46,6 +46,7 @@ func (d database) wantRows(charges, orders, completed int) {
 // An instance that is killed between the order's insert and the commit leaves neither the order nor
 // the record, and the repeat places the order. One that is killed after the commit leaves both.
 func TestKilledAroundTheCommit(t *testing.T) {
+	t.Parallel()
 	dsn := postgrestest.Start(t).DSN()
 	args := append([]string{"-postgres", dsn, "-lease", "1500ms"}, unlimited...)
 	other, db, blocker := start(t, args...), connect(t, dsn), connect(t, dsn)
@@ -112,6 +113,7 @@ func TestKilledAroundTheCommit(t *testing.T) {
 
 // The server is killed, and started again.
 func TestPostgresStopped(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	i := start(t, append([]string{"-postgres", server.DSN()}, unlimited...)...)
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":5}`)).want(t, http.StatusOK, false)
@@ -135,6 +137,7 @@ func TestPostgresStopped(t *testing.T) {
 
 // A holder whose lock another one has had since does not write the stock.
 func TestPostgresFencesTheStock(t *testing.T) {
+	t.Parallel()
 	dsn := postgrestest.Start(t).DSN()
 	i, db := start(t, "-postgres", dsn), connect(t, dsn)
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":5}`)).want(t, http.StatusOK, false)
@@ -154,6 +157,7 @@ func TestPostgresFencesTheStock(t *testing.T) {
 
 // What a client may send, and a database refuses in a text, finds no order, and is no failure.
 func TestPostgresStrangeNames(t *testing.T) {
+	t.Parallel()
 	i := start(t, append(shared["postgres"](t), unlimited...)...)
 	strange := purchase("k")
 	strange.user = "\xff\u00e9"

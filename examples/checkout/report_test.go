@@ -126,6 +126,7 @@ func TestReportsOnTwoInstances(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	i.do(purchase("k")).want(t, http.StatusCreated, false)
 	if a := i.do(report()).want(t, http.StatusOK, false); a.body != `{"charges":1}` || a.header.Get("Cache-Control") != "no-store" {
@@ -239,6 +240,7 @@ func TestKilledDuringReports(t *testing.T) {
 }
 
 func TestReportsWithoutRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	i := start(t, "-redis", server.URL())
 	i.do(report()).want(t, http.StatusOK, false)

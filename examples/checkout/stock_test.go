@@ -86,6 +86,7 @@ func soldOut(t *testing.T, instances ...*instance) {
 }
 
 func TestFlashSaleOnOneInstance(t *testing.T) {
+	t.Parallel()
 	i := start(t) // with the limit by address that everybody has
 	soldOut(t, i)
 	if s := i.stats(); s.Denied != 0 {
@@ -94,6 +95,7 @@ func TestFlashSaleOnOneInstance(t *testing.T) {
 }
 
 func TestFlashSaleOnTwoInstances(t *testing.T) {
+	t.Parallel()
 	for name, store := range shared {
 		t.Run(name, func(t *testing.T) {
 			args := store(t)
@@ -111,6 +113,7 @@ func stores() map[string]func(testing.TB) []string {
 
 // Without its lock the shop sells too many.
 func TestFlashSaleWithoutTheLock(t *testing.T) {
+	t.Parallel()
 	for name, store := range stores() {
 		t.Run(name, func(t *testing.T) {
 			i := start(t, store(t)...)
@@ -125,6 +128,7 @@ func TestFlashSaleWithoutTheLock(t *testing.T) {
 }
 
 func TestStock(t *testing.T) {
+	t.Parallel()
 	for name, store := range stores() {
 		t.Run(name, func(t *testing.T) { testStock(t, start(t, store(t)...)) })
 	}
@@ -194,6 +198,7 @@ func testStock(t *testing.T, i *instance) {
 
 // The lock of an instance that dies is free after its lease.
 func TestKilledWithTheLock(t *testing.T) {
+	t.Parallel()
 	const lease = time.Second
 	server := redistest.Start(t)
 	args := []string{"-redis", server.URL(), "-lease", lease.String()}
@@ -233,6 +238,7 @@ func TestKilledWithTheLock(t *testing.T) {
 }
 
 func TestStockWithoutRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	i := start(t, "-redis", server.URL())
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":5}`)).want(t, http.StatusOK, false)

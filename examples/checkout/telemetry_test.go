@@ -78,6 +78,7 @@ func TestMetricsCanBeFetched(t *testing.T) {
 
 // Buyers of the same article wait for each other, which the metrics show.
 func TestMetricsOfAContendedLock(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	i.do(stockCall(http.MethodPost, "tea", `{"quantity":50}`)).want(t, http.StatusOK, false)
 	const buyers = 20
@@ -104,6 +105,7 @@ func TestMetricsOfAContendedLock(t *testing.T) {
 
 // The number of series does not depend on clients.
 func TestClientsMakeNoSeries(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	for port := range 5 {
 		req, err := http.NewRequest(http.MethodGet, i.url+"/api/orders/x", nil)
@@ -147,6 +149,7 @@ func (s *span) result() any {
 }
 
 func TestSignalsOnStdout(t *testing.T) {
+	t.Parallel()
 	i := start(t, "-otel", "stdout")
 	i.do(purchase("1"))
 	i.do(purchase("1"))
@@ -231,14 +234,15 @@ func (c *collector) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 }
 
 func TestSignalsByOTLP(t *testing.T) {
+	t.Parallel()
 	c := &collector{spans: map[string]int{}, metrics: map[string]bool{}}
 	server := httptest.NewServer(c)
 	defer server.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
-	t.Setenv("OTEL_SERVICE_NAME", "shop")
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000") // milliseconds: only the end of the program sends
-	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "3600000")
-	i := start(t, "-otel", "otlp")
+	i := startIn(t, []string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "OTEL_SERVICE_NAME=shop",
+		"OTEL_BSP_SCHEDULE_DELAY=3600000", // milliseconds: only the end of the program sends
+		"OTEL_METRIC_EXPORT_INTERVAL=3600000",
+	}, "-otel", "otlp")
 	i.do(purchase("1"))
 	if code := i.stop(syscall.SIGINT); code != 0 { // the rest is sent
 		t.Fatalf("exit code %d\n%s", code, i.stderr)
@@ -253,8 +257,8 @@ func TestSignalsByOTLP(t *testing.T) {
 // A collector that is down does not affect customers, and delays the program's end by a bounded
 // time.
 func TestCollectorDown(t *testing.T) {
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-	i := start(t, "-otel", "otlp")
+	t.Parallel()
+	i := startIn(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"}, "-otel", "otlp")
 	if a := i.do(purchase("1")); a.status != http.StatusCreated {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -267,13 +271,13 @@ func TestCollectorDown(t *testing.T) {
 
 // Nor does one that does not reply.
 func TestCollectorHangs(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
-	i := start(t, "-otel", "otlp")
+	i := startIn(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL}, "-otel", "otlp")
 	i.do(purchase("1")).want(t, http.StatusCreated, false)
 	began := time.Now()
 	code := i.stop(syscall.SIGTERM)
@@ -287,6 +291,7 @@ func TestCollectorHangs(t *testing.T) {
 }
 
 func TestSignalsToNowhere(t *testing.T) {
+	t.Parallel()
 	out, err := exec.Command(binary, "-addr", "127.0.0.1:0", "-otel", "jaeger").CombinedOutput()
 	if err == nil || !strings.HasPrefix(string(out), "invalid value \"jaeger\" for flag -otel: must be stdout or otlp\n") {
 		t.Errorf("%v: %s", err, out)

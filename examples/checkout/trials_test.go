@@ -30,6 +30,7 @@ func (i *instance) both(c call) (first, other answer) {
 }
 
 func TestTrials(t *testing.T) {
+	t.Parallel()
 	for name, store := range stores() {
 		t.Run(name, func(t *testing.T) { testTrials(t, start(t, append(store(t), unlimited...)...)) })
 	}
@@ -87,6 +88,7 @@ func testTrials(t *testing.T, i *instance) {
 
 // Public reports share two permits. A request that gets none is refused at once.
 func TestPublicReports(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	strangers := rush(12)
 	strangers.path = "/api/report/public/rush"
@@ -119,6 +121,7 @@ func TestPublicReports(t *testing.T) {
 
 // A customer has places of their own.
 func TestPlacesOfACustomer(t *testing.T) {
+	t.Parallel()
 	i := start(t)
 	var wg sync.WaitGroup
 	for _, user := range []string{"alice", "bob"} {
@@ -137,6 +140,7 @@ func TestPlacesOfACustomer(t *testing.T) {
 
 // With -admin, the operator sees the payments at the old provider, too.
 func TestOperatorSeesTheOldProvider(t *testing.T) {
+	t.Parallel()
 	i := start(t, append([]string{"-admin"}, unlimited...)...)
 	old := crash("k")
 	old.path = "/api/checkout/once"

@@ -12,12 +12,15 @@ import (
 )
 
 func TestPage(t *testing.T) {
-	ctx := pagetest.Browser(t)
+	t.Parallel()
 	for _, look := range []struct {
 		width  int64
 		scheme string
 	}{{360, "dark"}, {1280, "light"}} {
-		t.Run(fmt.Sprintf("%d-%s", look.width, look.scheme), func(t *testing.T) { testPage(ctx, t, look.width, look.scheme) })
+		t.Run(fmt.Sprintf("%d-%s", look.width, look.scheme), func(t *testing.T) {
+			t.Parallel()
+			testPage(pagetest.Browser(t), t, look.width, look.scheme)
+		})
 	}
 }
 

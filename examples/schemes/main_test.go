@@ -64,6 +64,7 @@ func check(t *testing.T, rows []row) {
 }
 
 func TestTrials(t *testing.T) {
+	t.Parallel()
 	rows, err := playAll(t.Context(), nil, testTTL)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +89,7 @@ func TestTrials(t *testing.T) {
 }
 
 func TestRunOnRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	if err := client.Set(t.Context(), "mine", "kept", 0).Err(); err != nil {

@@ -27,35 +27,98 @@ const requireBrowser = "LOCKKEEPER_REQUIRE_BROWSER"
 // Screenshots is the environment variable that names a folder for pictures of the page.
 const Screenshots = "LOCKKEEPER_SCREENSHOTS"
 
-// Browser starts a headless browser with its own profile.
+// Browser returns a headless browser with cookies of its own, which ends with the test. Tests that run
+// side by side share its process, up to three at a time: each of them keeps a core busy.
 func Browser(t *testing.T) context.Context {
 	t.Helper()
-	var path string
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if found, err := exec.LookPath(name); err == nil {
-			path = found
-			break
-		}
+	path := program(t)
+	seats <- struct{}{}
+	t.Cleanup(func() { <-seats })
+	browser, err := shared.use(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if path == "" {
-		if os.Getenv(requireBrowser) == "1" {
-			t.Fatalf("no browser is installed, and %s=1", requireBrowser)
-		}
-		t.Skipf("no browser is installed; %s=1 makes this a failure", requireBrowser)
-	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox,
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
-	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(shared.leave)
+	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(cancel)
-	if err := chromedp.Do(ctx); err != nil { // or else each tab starts a browser
+	if err := chromedp.Do(ctx); err != nil { // or else each tab has cookies of its own
 		t.Fatal(err)
 	}
 	return ctx
+}
+
+// program returns the path of a browser.
+func program(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if os.Getenv(requireBrowser) == "1" {
+		t.Fatalf("no browser is installed, and %s=1", requireBrowser)
+	}
+	t.Skipf("no browser is installed; %s=1 makes this a failure", requireBrowser)
+	return ""
+}
+
+var (
+	seats  = make(chan struct{}, 3)
+	shared process
+)
+
+// process is a browser that runs while tests use it.
+type process struct {
+	mu    sync.Mutex
+	users int
+	ctx   context.Context
+	end   func()
+}
+
+// use returns the browser, which it starts for the first user.
+func (p *process) use(path string) (context.Context, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users == 0 {
+		if err := p.start(path); err != nil {
+			return nil, err
+		}
+	}
+	p.users++
+	return p.ctx, nil
+}
+
+func (p *process) start(path string) error {
+	dir, err := os.MkdirTemp("", "pagetest")
+	if err != nil {
+		return err
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.UserDataDir(dir), chromedp.NoSandbox,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, quit := chromedp.NewContext(allocator)
+	p.ctx, p.end = ctx, func() {
+		quit()
+		stop()
+		_ = os.RemoveAll(dir)
+	}
+	if err := chromedp.Do(ctx); err != nil {
+		p.end()
+		return err
+	}
+	return nil
+}
+
+// leave ends the browser after the last user.
+func (p *process) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users--; p.users == 0 {
+		p.end()
+	}
 }
 
 // Visit is a page in the browser.
@@ -110,6 +173,7 @@ func Open(ctx context.Context, t *testing.T, page string, width int64, scheme st
 	}
 	send(v, network.Enable, network.EnableParams{})
 	send(v, runtime.Enable, cdp.Empty{})
+	send(v, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}) // beside other tabs
 	send(v, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
