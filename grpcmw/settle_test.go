@@ -209,6 +209,45 @@ func TestManyFailingCallsAtOnce(t *testing.T) {
 	s.ran(t, 10)
 }
 
+// Calls at once hold their key if they fail, and not otherwise.
+func TestOpenAttempts(t *testing.T) {
+	for _, code := range []codes.Code{codes.OK, codes.Unauthenticated} {
+		g := newGate()
+		s := service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) {
+			g.pass()
+			return &things.Thing{}, status.Error(code, "")
+		}}
+		l := newLimiter(t, newStore(t), tokenbucket.PerDay(3))
+		client := serve(t, &s, ratelimit.New(l, grpcmw.Global(), ratelimit.ChargeCodes(codes.Unauthenticated),
+			policy.Hold(tokenbucket.Escalate(2*time.Hour, 2, 24*time.Hour))))
+		var open []<-chan answer
+		for range 3 {
+			open = append(open, making(t.Context(), t, client, &things.MakeRequest{}))
+			g.runs(t)
+		}
+		for range 2 {
+			_, err := client.Make(t.Context(), &things.MakeRequest{})
+			denies(t, err, policy.QuotaExceeded)
+			if after := detail[errdetails.RetryInfo](err).GetRetryDelay().AsDuration(); after != time.Second {
+				t.Errorf("%v: it says to retry after %v", code, after)
+			}
+		}
+		for _, answers := range open {
+			g.let()
+			if err := result(t, answers).err; status.Code(err) != code {
+				t.Errorf("%v: %v", code, err)
+			}
+		}
+		g.let()
+		_, err := client.Make(t.Context(), &things.MakeRequest{})
+		if code == codes.OK {
+			ok(t, err)
+		} else {
+			denies(t, err, policy.AbnormalUsage)
+		}
+	}
+}
+
 func TestCostsThatCannotBeCharged(t *testing.T) {
 	for name, cost := range map[string]tokenbucket.Cost{"negative": {"tokens": -1}, "unknown": {"images": 1}} {
 		var s service

@@ -18,6 +18,7 @@ var tableOfBehaviour = map[string]func(*testing.T){
 	"a call is settled":            TestACallCostsWhatItsHandlerReports,
 	"charged by code":              TestChargeCodes,
 	"many failing calls at once":   TestManyFailingCallsAtOnce,
+	"calls at once hold their key": TestOpenAttempts,
 	"a settlement that fails":      TestASettlementThatFails,
 	"locked":                       TestCallsOfAKeyExcludeEachOther,
 	"too many at once":             TestCallsAreLimitedToTheCapacity,

@@ -58,7 +58,9 @@ func Shadow() RateOption {
 // ChargeStatus charges the requests that are answered with one of these statuses, and no others:
 // with 401 and 403, attempts to log in that fail. What a request may cost is taken before its
 // handler runs, and given back when the answer has another status: a request counts while it runs,
-// so that of many attempts at once no more run than the limit has room for. Tokens that the handler
+// so that of many attempts at once no more run than the limit has room for. One that is refused
+// because of others that still run is told to come back when these may have ended, after their
+// recent duration, of 1 to 30 s, and not when tokens have come back. Tokens that the handler
 // has reported as used (tokenbucket.Reservation's Use) are not given back.
 //
 // Charged too are a request whose handler panics or takes over the connection, and one whose client
@@ -91,6 +93,11 @@ func ChargeStatus(statuses ...int) RateLimitOption {
 // again. They are refused with status 429 of type abnormal-usage-detected, and in gRPC with
 // RESOURCE_EXHAUSTED; Retry-After is when the hold has ended, and there is a token.
 // tokenbucket.Limiter's Reset ends the hold.
+//
+// With [ChargeStatus], a request that is refused because of others that still run is over the limit
+// only if all of these are charged; then the key is held. It is refused as without the option
+// meanwhile. A request that runs for longer than its token takes to come back, or for 30 s, counts
+// as charged.
 //
 // Give a key that clients share, such as the address of an office, room before this option: a
 // single request over the limit holds all of them. With Costs, so does a single estimate that finds

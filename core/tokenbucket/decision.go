@@ -46,10 +46,16 @@ type Decision struct {
 	// Held is for how long the key is held ([Limiter.Hold]), zero if it is not. RetryAfter is then
 	// at least as long.
 	Held time.Duration
+	// Pending reports, of a denied attempt ([AsAttempt]), that it was denied because of open ones: it
+	// could be afforded if they gave their tokens back, which may be at any moment. RetryAfter is for
+	// the case that they do not.
+	Pending bool
 
 	plan  *fixedPlan
 	debts store.Debts
 	asked *[]store.Charge // those that were not made, or nil
+
+	attempts bool // the debts of tokens that attempts have reserved follow those of the limits
 }
 
 // read sets what a store replied to charges; about others, it has only looked at the buckets.
@@ -76,7 +82,7 @@ func (d *Decision) deny(charges []store.Charge) {
 		asked := charges
 		d.asked = &asked
 	}
-	for i := range charges {
+	for i := range d.plan.meters {
 		d.RetryAfter = max(d.RetryAfter, d.plan.meters[i].wait(d.debts.At(i), charges[i].Cost, d.debts.End(i)))
 	}
 	d.RetryAfter = max(d.RetryAfter, ceil(d.Held))
@@ -102,7 +108,9 @@ func (d *Decision) AppendLimits(states []LimitState) []LimitState {
 			cost = (*d.asked)[i].Cost
 		}
 		states = append(states, LimitState{})
-		d.plan.meters[i].tell(&states[len(states)-1], d.debts.At(i), cost, d.debts.End(i))
+		s := &states[len(states)-1]
+		s.Reserved = d.reservedAt(i)
+		d.plan.meters[i].tell(s, d.debts.At(i), cost, d.debts.End(i))
 	}
 	return states
 }
@@ -113,7 +121,8 @@ type LimitState struct {
 	Capacity  int64         // tokens in a full bucket: the burst
 	Window    time.Duration // what refills an empty bucket
 	Remaining int64         // whole tokens left, between 0 and Capacity
-	Reset     time.Duration // until the bucket is full again; zero if it is
+	Reserved  int64         // tokens that open attempts have reserved ([AsAttempt]), and may give back
+	Reset     time.Duration // until the bucket is full again, if these come back now; zero if it is
 	Next      time.Duration // until it has one more token; zero if it is full
 	// RetryAfter is how long this limit alone would make the same cost wait: zero for the limits
 	// that did not deny it.

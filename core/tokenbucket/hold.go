@@ -94,7 +94,8 @@ func (e Escalation) meters() (turn, offences meter) {
 
 // HoldAgain holds a key that exceeds its limits, longer than the last time, and returns for how
 // long. If the key is held it returns zero, and counts no offence. Of callers that hold a key
-// together, in any process, one does, and the others get zero. Errors are those of [Limiter.Hold];
+// together, in any process, one does, and the others get zero. For attempts that are denied because
+// of open ones there is [Reservation.HoldLater]. Errors are those of [Limiter.Hold];
 // then the key is not held, unless the error matches store.ErrUnconfirmed, and the offence is taken
 // back.
 func (l *Limiter) HoldAgain(ctx context.Context, key string, e Escalation) (time.Duration, error) {

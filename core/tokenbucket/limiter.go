@@ -222,7 +222,11 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if l.blocks != nil {
 		defer l.blocks.drop(key)
 	}
-	return l.store.ResetTokens(ctx, l.request(key, append(plan.charges(0), turn.charge(0), offences.charge(0))))
+	charges := append(plan.charges(0), turn.charge(0), offences.charge(0), refused(0))
+	for i := range plan.meters {
+		charges = append(charges, plan.meters[i].open(0))
+	}
+	return l.store.ResetTokens(ctx, l.request(key, charges))
 }
 
 func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {

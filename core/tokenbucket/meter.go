@@ -92,22 +92,29 @@ func (m *meter) atRate(debt time.Duration) time.Duration {
 }
 
 // tell describes the bucket after a decision, in place: to copy a description takes longer than to
-// make it.
+// make it. It has the tokens that are reserved.
 func (m *meter) tell(s *LimitState, debt, cost, end time.Duration) {
 	s.Name = m.name
 	s.Capacity = m.burst
 	s.Window = m.window
 	s.RetryAfter = m.wait(debt, cost, end)
 	s.Remaining = m.remaining(debt)
+	used := debt
+	if s.Reserved > 0 {
+		used = m.without(debt, s.Reserved)
+	}
 	if m.calendar.unit == noCalendar {
-		s.Reset = ceil(m.atRate(debt))
+		s.Reset = ceil(m.atRate(used))
 		if s.Remaining < m.burst {
 			s.Next = m.wait(debt, m.cost(s.Remaining+1), 0)
 		}
 		return
 	}
+	if used > 0 {
+		s.Reset = ceil(end)
+	}
 	if debt > 0 {
-		s.Reset, s.Next = ceil(end), ceil(end)
+		s.Next = ceil(end)
 	}
 }
 

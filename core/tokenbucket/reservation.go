@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -38,12 +39,12 @@ type Cost map[string]int64
 // reservation do nothing. Errors are those of [Limiter.AllowN], [ErrInvalidCost] for a negative
 // cost, and [ErrUnknownUnit] for a unit that no limit of the key counts. A key without limits knows
 // all units.
-func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost) (*Reservation, error) {
+func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost, opts ...ReserveOption) (*Reservation, error) {
 	plan, err := l.limits(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	r := l.reservation(key, plan)
+	r := l.reservation(key, plan, opts)
 	if r.reserved, err = plan.estimate(cost, &r.reduced); err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost) (*Reservat
 
 // ReserveN takes n tokens of every limit of the key's plan, or none of any, as [Limiter.AllowN]
 // does and with its errors: a reservation by those who know no units, to give back or to keep.
-func (l *Limiter) ReserveN(ctx context.Context, key string, n int64) (*Reservation, error) {
+func (l *Limiter) ReserveN(ctx context.Context, key string, n int64, opts ...ReserveOption) (*Reservation, error) {
 	if n < 0 {
 		return nil, ErrInvalidCost
 	}
@@ -69,13 +70,14 @@ func (l *Limiter) ReserveN(ctx context.Context, key string, n int64) (*Reservati
 	if l.candidate != nil {
 		l.tryCandidate(ctx, key, func(*meter) int64 { return n })
 	}
-	r := l.reservation(key, plan)
+	r := l.reservation(key, plan, opts)
 	r.reserved = plan.charges(n)
 	return l.reserve(ctx, r, plan)
 }
 
-func (l *Limiter) reservation(key string, plan *fixedPlan) *Reservation {
+func (l *Limiter) reservation(key string, plan *fixedPlan, opts []ReserveOption) *Reservation {
 	r := &Reservation{limiter: l, key: key}
+	option.Apply(r, opts)
 	if plan.dated {
 		r.at = time.Now()
 	}
@@ -83,7 +85,13 @@ func (l *Limiter) reservation(key string, plan *fixedPlan) *Reservation {
 }
 
 func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) (*Reservation, error) {
-	if err := l.takeOnce(ctx, r.key, plan, r.reserved, &r.Decision); err != nil {
+	var err error
+	if r.attempt {
+		err = l.takeAttempt(ctx, r, plan)
+	} else {
+		err = l.takeOnce(ctx, r.key, plan, r.reserved, &r.Decision)
+	}
+	if err != nil {
 		return nil, err
 	}
 	r.settled = !r.Allowed
@@ -140,6 +148,8 @@ type Reservation struct {
 	reserved []store.Charge // of the decision's plan
 	at       time.Time      // zero unless one of them is of a calendar
 	reduced  bool
+	attempt  bool
+	hold     *Escalation // of an attempt, or nil
 
 	mu      sync.Mutex
 	used    []int64 // of each limit, or unreported; nil before the first report
@@ -231,7 +241,7 @@ func (r *Reservation) uses() []int64 {
 func (r *Reservation) Settle(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.settle(ctx)
+	return r.settle(ctx, false)
 }
 
 // Cancel gives all estimates back, since nothing was begun. If Use has reported that something was
@@ -246,23 +256,27 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	for i := range uses {
 		uses[i] = max(uses[i], 0)
 	}
-	return r.settle(ctx)
+	return r.settle(ctx, true)
 }
 
 // settle sends what was used beyond the estimates, or less than those. The caller holds mu.
-func (r *Reservation) settle(ctx context.Context) error {
+func (r *Reservation) settle(ctx context.Context, cancelled bool) (err error) {
 	if r.settled {
 		return nil
 	}
 	r.settled = true
-	if r.used == nil {
-		return nil
+	var charges []store.Charge
+	if r.used != nil {
+		charges = r.corrections()
 	}
-	charges := r.corrections()
-	if len(charges) == 0 {
+	switch {
+	case r.attempts:
+		err = r.endAttempt(ctx, charges, cancelled)
+	case len(charges) == 0:
 		return nil
+	default:
+		err = r.limiter.settleOnce(ctx, r.key, charges, r.standIn)
 	}
-	err := r.limiter.settleOnce(ctx, r.key, charges, r.standIn)
 	r.limiter.telemetry.Settled(ctx, settlementOf(err))
 	return err
 }
@@ -312,13 +326,18 @@ func (l *Limiter) settleOnce(ctx context.Context, key string, charges []store.Ch
 			return overdrawn(allowed)
 		}
 	}
-	r := l.request(key, charges)
-	r.StandIn = standIn
-	reply, err := l.store.SettleTokens(l.settlements.context(ctx), r)
+	reply, err := l.settlement(ctx, key, charges, standIn)
 	if err != nil {
 		return err
 	}
 	return overdrawn(reply.Allowed)
+}
+
+// settlement sends a settlement once, and returns the reply.
+func (l *Limiter) settlement(ctx context.Context, key string, charges []store.Charge, standIn bool) (store.TakeReply, error) {
+	r := l.request(key, charges)
+	r.StandIn = standIn
+	return l.store.SettleTokens(l.settlements.context(ctx), r)
 }
 
 func overdrawn(allowed bool) error {

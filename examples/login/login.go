@@ -66,7 +66,8 @@ func newLogin(st store.Store, users *users, secret []byte, b budgets) (http.Hand
 	// A try is reserved before the password is looked at, or else a hundred at once would all be
 	// looked at; it is given back unless it fails. The limit of the pair comes first: what it
 	// refuses does not reserve anything of the account, nor of the address. The eleventh try at once
-	// is refused even if all of them are right.
+	// is refused even if all of them are right, for about as long as the others take; it holds the
+	// pair only if they are all wrong.
 	byAddress, byAccount := nethttp.ByClientIP(clients), nethttp.ByContext(accountKey{})
 	byPair, byOwner := nethttp.Join(byAccount, byAddress), devices.keyOr(byAccount)
 	failures := policy.ChargeStatus(http.StatusUnauthorized)

@@ -124,7 +124,7 @@ func (m *rateLimit[C]) pass(c C, denial *policy.Denial, verdict middleware.Verdi
 // tell sets the fields about the limits of a decision. Their room may be nil.
 func (m *rateLimit[C]) tell(h http.Header, decision *tokenbucket.Decision, room *[2]string) {
 	var few [4]tokenbucket.LimitState
-	if limits := appendStates(few[:0], decision); len(limits) > 0 {
+	if limits := m.decider.AppendLimits(few[:0], decision); len(limits) > 0 {
 		if room == nil {
 			room = new([2]string)
 		}
@@ -133,17 +133,4 @@ func (m *rateLimit[C]) tell(h http.Header, decision *tokenbucket.Decision, room 
 			legacy(h, limits)
 		}
 	}
-}
-
-// appendStates appends how the limits of a decision stand, as clients are told: those of a held key
-// have nothing left until the hold ends, also if tokens have come back.
-func appendStates(states []tokenbucket.LimitState, decision *tokenbucket.Decision) []tokenbucket.LimitState {
-	states = decision.AppendLimits(states)
-	if decision.Held > 0 {
-		for i := range states {
-			s := &states[i]
-			s.Remaining, s.Reset, s.RetryAfter = 0, max(s.Reset, decision.Held), max(s.RetryAfter, decision.Held)
-		}
-	}
-	return states
 }

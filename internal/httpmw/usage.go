@@ -34,7 +34,7 @@ func Usage[C any, O setting.HTTPOption](a Adapter[C], l *tokenbucket.Limiter, ke
 		b.Header(c).Set("Content-Type", "application/json")
 		w := b.Writer(c)
 		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write(usageOf(appendStates(nil, &decision))) // fails only if the client has left
+		_, _ = w.Write(usageOf(decider.AppendLimits(nil, &decision))) // fails only if the client has left
 		return nil
 	}
 }

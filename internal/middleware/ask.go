@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
@@ -18,6 +19,9 @@ type Ask struct {
 	Report func(error)
 
 	reservation *tokenbucket.Reservation // nil if there is none
+	denied      *tokenbucket.Reservation // nil unless it was denied
+	began       time.Time                // of an attempt
+	attempts    *average.Duration        // how long attempts take, or nil
 }
 
 // Asks reports whether requests behind these settings ask for more than a token.
@@ -26,12 +30,18 @@ func Asks(s *setting.Settings) bool { return Settles(s) || s.Hold != nil }
 // Settles reports whether requests behind these settings are settled.
 func Settles(s *setting.Settings) bool { return s.Costs != nil || s.Charged != nil }
 
-func (a *Ask) reserve(ctx context.Context, l *tokenbucket.Limiter, key string, decision *tokenbucket.Decision) (err error) {
+func (a *Ask) reserve(ctx context.Context, m *RateLimit, key string, decision *tokenbucket.Decision) (err error) {
+	var few [1]tokenbucket.ReserveOption
+	opts := few[:0]
+	if m.attempts != nil {
+		a.attempts, a.began = m.attempts, time.Now()
+		opts = append(opts, tokenbucket.AsAttempt(m.hold))
+	}
 	var r *tokenbucket.Reservation
 	if a.Costs != nil {
-		r, err = l.Reserve(ctx, key, a.Costs())
+		r, err = m.Limiter.Reserve(ctx, key, a.Costs(), opts...)
 	} else {
-		r, err = l.ReserveN(ctx, key, 1)
+		r, err = m.Limiter.ReserveN(ctx, key, 1, opts...)
 	}
 	if err != nil {
 		return err
@@ -39,6 +49,8 @@ func (a *Ask) reserve(ctx context.Context, l *tokenbucket.Limiter, key string, d
 	*decision = r.Decision
 	if r.Allowed {
 		a.reservation = r
+	} else {
+		a.denied = r
 	}
 	return nil
 }
@@ -63,20 +75,34 @@ func (a *Ask) Settle(ctx context.Context, charged bool) {
 	if err := settle(ctx); err != nil {
 		a.Report(err)
 	}
+	if a.attempts != nil {
+		a.attempts.Add(time.Since(a.began))
+	}
 }
 
 // held returns when the key of a denied request can come back, if it is held, or is now. Of
 // requests that are denied together, one holds it, and the others do not know for how long. A
-// client cannot escape that by leaving.
+// client cannot escape that by leaving. One that is denied because of attempts that have not ended
+// has exceeded nothing yet.
 func (m *RateLimit) held(ctx context.Context, key string, ask *Ask, decision *tokenbucket.Decision) (time.Duration, bool) {
 	if decision.Held > 0 || m.hold == nil {
 		return decision.RetryAfter, decision.Held > 0
 	}
-	d, err := m.Limiter.HoldAgain(context.WithoutCancel(ctx), key, *m.hold)
-	if err != nil {
+	ctx = context.WithoutCancel(ctx)
+	var d time.Duration
+	var err error
+	if decision.Pending {
+		d, err = ask.denied.HoldLater(ctx)
+	} else {
+		d, err = m.Limiter.HoldAgain(ctx, key, *m.hold)
+	}
+	switch {
+	case err != nil:
 		ask.Report(err)
 		return 0, false
+	case decision.Pending && d == 0:
+		return 0, false
 	}
-	decision.Held = d
+	decision.Held, decision.Pending = d, false
 	return max(decision.RetryAfter, d), true
 }

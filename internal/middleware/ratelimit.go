@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/average"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -17,15 +18,19 @@ type RateLimit struct {
 	*Watch
 	Limiter *tokenbucket.Limiter
 	// Order is nil if all who are refused are told the same time.
-	Order   *RetryOrder
-	hold    *tokenbucket.Escalation // nil unless policy.Hold
-	jitter  time.Duration
-	shadows *telemetry.Shadows // nil unless policy.Shadow
+	Order    *RetryOrder
+	hold     *tokenbucket.Escalation // nil unless policy.Hold
+	attempts *average.Duration       // how long they take; nil unless they are charged by their answers
+	jitter   time.Duration
+	shadows  *telemetry.Shadows // nil unless policy.Shadow
 }
 
 // NewRateLimit returns the decisions of a limiter that is not nil.
 func NewRateLimit(l *tokenbucket.Limiter, s setting.Settings) RateLimit {
 	m := RateLimit{Watch: newWatch(s, "rate_limit", l.Name()), Limiter: l, hold: s.Hold, jitter: s.RetryJitter}
+	if s.Charged != nil {
+		m.attempts = new(average.Duration)
+	}
 	if s.Shadow {
 		m.shadows = telemetry.NewShadows(telemetry.Providers{Meter: s.Meter}, policy.ScopeName, l.Name(), "rate_limit")
 	}
@@ -55,7 +60,7 @@ func (m *RateLimit) Check(
 	case m.shadows != nil:
 		m.shadows.Add(ctx, string(denial.Reason))
 		return denial, Shadowed
-	case denial.Reason == policy.QuotaExceeded && m.Order != nil:
+	case denial.Reason == policy.QuotaExceeded && m.Order != nil && !decision.Pending:
 		denial.RetryAfter = m.Order.Delay(key, denial.Limit)
 	}
 	m.Spread(denial)
@@ -74,7 +79,7 @@ func (m *RateLimit) take(
 	if ask == nil || !ask.Settles {
 		*decision, err = m.Limiter.Allow(ctx, key)
 	} else {
-		err = ask.reserve(ctx, m.Limiter, key, decision)
+		err = ask.reserve(ctx, m, key, decision)
 	}
 	if err != nil {
 		return m.failed(ctx, err)
@@ -117,7 +122,10 @@ func (m *RateLimit) exceeded(ctx context.Context, key string, ask *Ask, decision
 		return &policy.Denial{Reason: policy.AbnormalUsage, RetryAfter: after, ViolatedPolicies: []string{m.Limiter.Name()}}
 	}
 	d := &policy.Denial{Reason: policy.QuotaExceeded, RetryAfter: decision.RetryAfter}
-	for _, l := range decision.Limits() {
+	if decision.Pending {
+		d.RetryAfter = min(d.RetryAfter, m.untilSettled())
+	}
+	for _, l := range m.AppendLimits(nil, decision) {
 		if l.RetryAfter > 0 {
 			d.ViolatedPolicies = append(d.ViolatedPolicies, l.Name)
 		}
@@ -126,6 +134,39 @@ func (m *RateLimit) exceeded(ctx context.Context, key string, ask *Ask, decision
 		}
 	}
 	return d
+}
+
+// AppendLimits appends how the limits of a decision stand, as clients are told: those of a held key
+// have nothing left until the hold ends, also if tokens have come back, and tokens that attempts
+// have reserved may come back when these end.
+func (m *RateLimit) AppendLimits(states []tokenbucket.LimitState, decision *tokenbucket.Decision) []tokenbucket.LimitState {
+	first := len(states)
+	states = decision.AppendLimits(states)
+	for i := range states[first:] {
+		switch s := &states[first+i]; {
+		case decision.Held > 0:
+			s.Remaining, s.Reset, s.RetryAfter = 0, max(s.Reset, decision.Held), max(s.RetryAfter, decision.Held)
+		case s.Reserved > 0:
+			soon := m.untilSettled()
+			s.Next, s.Reset = min(s.Next, soon), max(s.Reset, min(s.Next, soon))
+			if decision.Pending {
+				s.RetryAfter = min(s.RetryAfter, soon)
+			}
+		}
+	}
+	return states
+}
+
+// maxSettling bounds when a client comes back that was refused because of others' attempts.
+const maxSettling = 30 * time.Second
+
+// untilSettled is when the next attempt may end: their recent duration.
+func (m *RateLimit) untilSettled() time.Duration {
+	typical := time.Duration(0)
+	if m.attempts != nil {
+		typical = m.attempts.Get()
+	}
+	return min(max(typical, time.Second), maxSettling)
 }
 
 // failed returns why a request is refused about which the limiter could not decide; nil if it

@@ -82,7 +82,7 @@ func outcomes() []group {
 		{name: "ratelimit", rows: slices.Concat(rateLimitRows, corsRows), alone: memoryRows},
 		{name: "usage", rows: usageRows},
 		{name: "shadow", rows: shadowRows},
-		{name: "settled", rows: slices.Concat(settledRows, attemptRows, heldKeyRows)},
+		{name: "settled", rows: slices.Concat(settledRows, attemptRows, openAttemptRows, heldKeyRows)},
 		{name: "idempotency", rows: idempotencyRows},
 		{name: "requests", rows: slices.Concat(requestRows, bodyRows)},
 		{name: "exclusive", rows: exclusiveRows},
