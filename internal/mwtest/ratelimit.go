@@ -129,6 +129,16 @@ var rateLimitRows = append([]row{
 		})
 		s.send("1", "", "X-Key", "a").has("X-RateLimit-Limit", "10").has("X-RateLimit-Remaining", "9").has("X-RateLimit-Reset", "~360")
 	}},
+	{"the older fields of a denial tell of the next token", func(t *rig) {
+		s := serve(t, new(counter).handle, RateLimit{
+			Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader, Options: []policy.RateLimitOption{policy.LegacyHeaders()},
+		})
+		for range 10 {
+			s.send("1", "", "X-Key", "a")
+		}
+		s.send("1", "", "X-Key", "a").denies(policy.QuotaExceeded).has("Retry-After", "~360").
+			has("X-RateLimit-Remaining", "0").has("X-RateLimit-Reset", "~360") // although the bucket is full only after an hour
+	}},
 	{"a key that is too long is refused", func(t *rig) {
 		var c counter
 		s := serve(t, c.handle, RateLimit{Limiter: newLimiter(t, newStore(t), apiPlan), By: byHeader})
