@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -71,7 +72,8 @@ type Guard struct {
 // New returns a guard that keeps its records in store, under name.
 //
 // Guards with the same name should have the same settings; different ones in this process are
-// logged.
+// logged. A guard that is dropped without Close is collected when all its attempts are settled and
+// confirmed.
 //
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
@@ -98,8 +100,9 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = lease.NewKeeper(g.renew)
-	g.detach = st.AtShutdown(g.shutdown)
+	g.detach = hooks.AtShutdown(g, st.AtShutdown, (*Guard).shutdown)
 	g.namesake = namesake.Join(st, c.logger, "idempotency", name, c.settings())
+	namesake.LeaveWith(g, g.namesake)
 	return g, nil
 }
 

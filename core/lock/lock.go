@@ -51,7 +51,8 @@ type Locker struct {
 // New returns a Locker that keeps its locks in store, under name.
 //
 // Lockers with the same name should have the same settings; different ones in this process are
-// logged. If some callers need other settings, use [Locker.With].
+// logged. If some callers need other settings, use [Locker.With]. A Locker that is dropped without
+// Close is collected when it holds no lock any more, or a third of a lease later.
 //
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
@@ -73,6 +74,7 @@ func New(st store.Leases, name string, opts ...Option) (*Locker, error) {
 		Telemetry: telemetry.NewLock(config.Providers, ScopeName, name),
 		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "lock"),
 	})
+	namesake.LeaveWith(l.pool, l.namesake)
 	return l, nil
 }
 

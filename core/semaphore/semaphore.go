@@ -95,7 +95,8 @@ type core struct {
 // key.
 //
 // Semaphores with the same name should have the same capacity and settings; different ones in this
-// process are logged. If some callers need other settings, use [Semaphore.With].
+// process are logged. If some callers need other settings, use [Semaphore.With]. A Semaphore that is
+// dropped without Close is collected when it has no permit any more, or a third of a lease later.
 //
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
 // [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes
@@ -121,6 +122,7 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 		Telemetry: telemetry.NewSemaphore(config.Providers, ScopeName, name),
 		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "semaphore"),
 	})
+	namesake.LeaveWith(c.pool, c.namesake)
 	return &Semaphore{c, config}, nil
 }
 

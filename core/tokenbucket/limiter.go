@@ -100,6 +100,7 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		l.blocks = newBlocks(c.block)
 	}
 	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
+	namesake.LeaveWith(l, l.namesake)
 	return l, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
+	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -65,13 +66,16 @@ type Pool struct {
 	spare  []*queue
 }
 
-// NewPool returns an empty pool.
+// NewPool returns an empty pool. One that is dropped without Close is collected when it has no
+// holds, requests or unconfirmed releases, which refer to it; its store does not.
 func NewPool(st store.Leases, m Mechanism) *Pool {
 	p := &Pool{Mechanism: m, store: st, name: m.Kind + m.Name, holds: make(map[string]*Hold), queues: make(map[string]*queue)}
 	p.keeper = NewKeeper(p.renew)
-	p.releases = background.NewReleaser(st.ReleaseLeases)
+	p.releases = background.NewReleaser(p.release)
 	p.closing, p.close = context.WithCancel(context.Background())
-	p.detach = []func(){st.NotifyLost(p.notifyLost), st.AtShutdown(p.shutdown)}
+	p.detach = []func(){
+		hooks.NotifyLost(p, st.NotifyLost, (*Pool).notifyLost), hooks.AtShutdown(p, st.AtShutdown, (*Pool).shutdown),
+	}
 	return p
 }
 
@@ -80,6 +84,12 @@ func (p *Pool) renew(ctx context.Context, holds []*Hold) ([]bool, error) {
 	renewed, err := p.store.RenewLeases(ctx, refs(holds))
 	p.Leases.Renewed(ctx, renewed, len(holds), err)
 	return renewed, err
+}
+
+// release releases leases in the background. It refers to the pool, so that a shutdown waits for
+// what has not been confirmed.
+func (p *Pool) release(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
+	return p.store.ReleaseLeases(ctx, refs)
 }
 
 // notifyLost is called by the store when a hold has ended.

@@ -5,6 +5,7 @@ package namesake
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 )
 
@@ -78,6 +79,13 @@ func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member
 			slog.String("mechanism", kind), slog.String("policy", name), slog.String("settings", s.Text), slog.String("others", others.Text))
 	}
 	return m
+}
+
+// LeaveWith has a member leave when what it is of was dropped without Close.
+func LeaveWith[O any](owner *O, m *Member) {
+	if m != nil {
+		runtime.AddCleanup(owner, (*Member).Leave, m)
+	}
 }
 
 // Change says that the settings are meant to be others from now on.

@@ -1,0 +1,90 @@
+package servertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
+)
+
+// stores are those that mechanisms are dropped on.
+func stores(t *testing.T, test func(t *testing.T, st store.Store)) {
+	t.Run("memory", func(t *testing.T) {
+		st := memstore.New()
+		t.Cleanup(func() { _ = st.Close() })
+		test(t, st)
+	})
+	t.Run("redis", func(t *testing.T) { test(t, newStore(t, connect(t, redistest.Start(t).Addr()))) })
+}
+
+// A mechanism that is made for a request, and never closed, does not outlive it.
+func TestDroppedMechanismsAreCollected(t *testing.T) {
+	stores(t, func(t *testing.T, st store.Store) {
+		for kind, drop := range map[string]func(name string){
+			"lock":       func(name string) { must(lock.New(st, name)) },
+			"semaphore":  func(name string) { must(semaphore.New(st, name, 3)) },
+			"guard":      func(name string) { must(guard.New(st, name)) },
+			"rate limit": func(name string) { must(tokenbucket.New(st, name, tokenbucket.PerHour(3))) },
+		} {
+			drop("first")
+			goroutines, before := runtime.NumGoroutine(), heap()
+			for i := range 10_000 {
+				drop(fmt.Sprint(i))
+			}
+			testpace.Eventually(t, 30*time.Second, kind+": 10,000 are collected", func() bool { return heap() < before+2<<20 })
+			if n := runtime.NumGoroutine(); n > goroutines+10 {
+				t.Errorf("%s: %d goroutines, before %d", kind, n, goroutines)
+			}
+		}
+	})
+}
+
+// heap returns how many bytes are in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// A lock is renewed, and released by the store's shutdown, although its Locker was dropped.
+func TestALeaseOutlivesItsLocker(t *testing.T) {
+	stores(t, func(t *testing.T, st store.Store) {
+		ttl := testpace.Scale(300 * time.Millisecond)
+		other := newLocker(t, st)
+		hold := func(key string) context.Context {
+			return must(must(lock.New(st, "test", lock.WithTTL(ttl))).Lock(context.Background(), key)).Context()
+		}
+		ctx := hold("kept")
+		hold("forgotten")
+		for range 30 {
+			runtime.GC()
+			<-time.After(ttl / 10)
+		}
+		for _, key := range []string{"kept", "forgotten"} {
+			if _, err := other.TryLock(t.Context(), key); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		if ctx.Err() != nil {
+			t.Errorf("the hold has ended: %v", context.Cause(ctx))
+		}
+		if err := st.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if !errors.Is(context.Cause(ctx), lock.ErrReleased) {
+			t.Errorf("it ended with %v", context.Cause(ctx))
+		}
+	})
+}
