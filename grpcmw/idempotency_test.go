@@ -125,8 +125,8 @@ func TestFullScope(t *testing.T) {
 	}
 	call("u", "k1", "run 1")
 	_, err := client.Make(keyed(t, "k2"), &things.MakeRequest{})
-	denies(t, err, policy.QuotaExceeded)
-	if quota := detail[errdetails.QuotaFailure](err); len(quota.GetViolations()) != 1 || !strings.Contains(quota.String(), "orders") {
+	denies(t, err, policy.KeyQuotaExceeded)
+	if quota := detail[errdetails.QuotaFailure](err); len(quota.GetViolations()) != 1 || quota.GetViolations()[0].GetSubject() != "guard:orders" {
 		t.Errorf("QuotaFailure is %v", quota)
 	}
 	call("u", "k1", "run 1")

@@ -202,7 +202,8 @@ func detail[D any](err error) *D {
 func denies(t *testing.T, err error, reason policy.Reason) *status.Status {
 	t.Helper()
 	want := map[policy.Reason]codes.Code{
-		policy.QuotaExceeded: codes.ResourceExhausted, policy.AbnormalUsage: codes.ResourceExhausted, policy.TooManyAtOnce: codes.ResourceExhausted,
+		policy.QuotaExceeded: codes.ResourceExhausted, policy.KeyQuotaExceeded: codes.ResourceExhausted,
+		policy.AbnormalUsage: codes.ResourceExhausted, policy.TooManyAtOnce: codes.ResourceExhausted,
 		policy.Locked: codes.Aborted, policy.InFlight: codes.Aborted,
 		policy.KeyMissing: codes.InvalidArgument, policy.KeyMalformed: codes.InvalidArgument,
 		policy.KeyReused: codes.InvalidArgument, policy.StreamRefused: codes.InvalidArgument,

@@ -20,8 +20,9 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 // (google.rpc) what to do about it:
 //
 //   - RESOURCE_EXHAUSTED over a limit, with RetryInfo, and QuotaFailure that names the limits;
-//     likewise while the key is held, with the name of the limiter; or if too many run at once,
-//     with RetryInfo;
+//     likewise while the key is held, with the name of the limiter, and if the scope has as many
+//     idempotency keys as it may, with the name of the guard; or if too many run at once, with
+//     RetryInfo;
 //   - ABORTED if another has the lock, or a call with the same idempotency key is running, with
 //     RetryInfo;
 //   - INVALID_ARGUMENT, with BadRequest, if a key is missing or malformed, or on a stream that
@@ -51,7 +52,7 @@ func StatusOf(d policy.Denial) *status.Status {
 
 func codeOf(r policy.Reason) codes.Code {
 	switch r {
-	case policy.QuotaExceeded, policy.AbnormalUsage, policy.TooManyAtOnce:
+	case policy.QuotaExceeded, policy.KeyQuotaExceeded, policy.AbnormalUsage, policy.TooManyAtOnce:
 		return codes.ResourceExhausted
 	case policy.Locked, policy.InFlight:
 		return codes.Aborted
@@ -83,10 +84,14 @@ func details(d policy.Denial) []protoadapt.MessageV1 {
 		list = append(list, &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)})
 	}
 	switch d.Reason {
-	case policy.QuotaExceeded, policy.AbnormalUsage:
+	case policy.QuotaExceeded, policy.KeyQuotaExceeded, policy.AbnormalUsage:
+		subject := "limit:"
+		if d.Reason == policy.KeyQuotaExceeded {
+			subject = "guard:"
+		}
 		quota := &errdetails.QuotaFailure{}
 		for _, name := range d.ViolatedPolicies {
-			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{Subject: "limit:" + name, Description: d.Title()})
+			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{Subject: subject + name, Description: d.Title()})
 		}
 		list = append(list, quota)
 	case policy.KeyMissing, policy.KeyMalformed, policy.StreamRefused, policy.FenceMissing:

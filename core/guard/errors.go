@@ -122,7 +122,10 @@ func (e *NotRetainedError) Is(target error) bool { return target == ErrNotRetain
 type ScopeFullError struct {
 	// Guard is the name of the guard with the limit.
 	Guard string
-	// RetryAfter is when the first of the scope's records expires; zero if unknown.
+	// RetryAfter is when the store expects the next place of the scope to come free, which is when its
+	// first record expires, or up to a sixteenth of the retention later, since Redis and PostgreSQL
+	// count records by such slices of time; zero if unknown. An attempt that is abandoned frees a
+	// place earlier.
 	RetryAfter time.Duration
 }
 

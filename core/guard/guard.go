@@ -255,6 +255,7 @@ func (g *Guard) interpret(ctx context.Context, req store.BeginRequest, reply sto
 	var origin trace.SpanContext
 	switch reply.Outcome {
 	case store.Started:
+		g.telemetry.ScopeHas(ctx, req.Scope, reply.Records, req.MaxRecords)
 		a := g.newAttempt(ctx, req, reply.Number, sent)
 		if err := a.takeOver(&reply); err != nil {
 			g.calls.Begin()
@@ -272,6 +273,7 @@ func (g *Guard) interpret(ctx context.Context, req store.BeginRequest, reply sto
 	case store.Undecided:
 		return nil, nil, origin, &UnknownError{ID: idOf(req.OperationRef)}
 	case store.ScopeFull:
+		g.telemetry.ScopeIsFull(ctx, req.Scope, req.MaxRecords, reply.Remaining)
 		return nil, nil, origin, &ScopeFullError{Guard: g.name, RetryAfter: reply.Remaining}
 	case store.Settled:
 		switch reply.State {

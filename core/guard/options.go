@@ -42,7 +42,7 @@ type config struct {
 func defaults() config {
 	return config{
 		ttl: 30 * time.Second, retention: 24 * time.Hour, maxResult: 256 << 10,
-		maxPerScope: 10_000, maxScopeBytes: 16 << 20, holder: naming.Process(), seal: []SealKey{Unsealed()}, logger: slog.Default(),
+		maxPerScope: 100_000, maxScopeBytes: 160 << 20, holder: naming.Process(), seal: []SealKey{Unsealed()}, logger: slog.Default(),
 	}
 }
 
@@ -97,21 +97,23 @@ func WithRetention(d time.Duration) Option { return func(c *config) { c.retentio
 // The size is that before compression: Data above 1 KiB is kept deflated if that makes it smaller.
 func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = bytes } }
 
-// WithMaxPerScope limits the records of a scope at a time: 10,000 by default, 1 to 1,048,576. A new
+// WithMaxPerScope limits the records of a scope at a time: 100,000 by default, 1 to 1,048,576. A new
 // operation beyond it is refused with a *[ScopeFullError], even if the store has room, so that one
-// subject cannot use the room of others: with records of about half a KiB, a scope takes 5 MiB, and
-// 50 scopes as much as a memory store has by default. Operations that have a record are not
-// affected.
+// subject cannot use the room of others. Operations that have a record are not affected, and those
+// without a scope are not limited. The guard logs once an hour that a scope has 80 % of its records,
+// and that it refuses new ones.
 //
-// A scope that runs more than 10,000 operations in a retention, such as a service that acts for
-// many users, needs a larger limit or a shorter retention. Operations without a scope are not
-// limited.
+// With a retention of 24 h, 100,000 records are 69 operations a minute, all day: enough for a scope
+// that stands for many users, such as a tenant. A record takes about half a KiB without its result.
+// So a full scope takes 50 MiB, and five of them all that a memory store has by default: where
+// scopes are single users, a limit of some thousand protects a small store better.
 func WithMaxPerScope(records int) Option { return func(c *config) { c.maxPerScope = records } }
 
 // WithMaxScopeBytes limits the Data of a scope's results at a time, as the store keeps it, in bytes:
-// 16 MiB by default, 1 byte to 1 GiB. An operation beyond it runs, and is settled as not retained:
-// later calls of Begin return a *[NotRetainedError], and the operation does not run again. Without a
-// scope there is no limit.
+// 160 MiB by default, 1.6 KiB for each of the records that [WithMaxPerScope] allows by default; 1 byte
+// to 1 GiB. An operation beyond it runs, and is settled as not retained: later calls of Begin return
+// a *[NotRetainedError], and the operation does not run again. Without a scope there is no limit. A
+// memory store without room drops results of the scope that has most of them.
 func WithMaxScopeBytes(bytes int) Option { return func(c *config) { c.maxScopeBytes = bytes } }
 
 // WithRerun allows the operation to run again after an attempt with an unknown outcome: because it
@@ -187,8 +189,8 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 }
 
 // WithLogger sets the logger for failing renewals, lost attempts, unconfirmed completions, damaged
-// records, and unknown outcomes that are resolved or not found out: slog.Default() by default. Keys
-// and scopes are never logged.
+// records, scopes that are full, or nearly, and unknown outcomes that are resolved or not found out:
+// slog.Default() by default. Keys and scopes are never logged; of a full scope there is its digest.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) { c.logger = cmp.Or(l, c.logger) }
 }

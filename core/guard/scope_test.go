@@ -1,12 +1,62 @@
 package guard_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 )
+
+// A scope takes 100,000 operations, and says before it is full, and when it is, whose digest it has.
+func TestFullScope(t *testing.T) {
+	const most = 100_000
+	var log bytes.Buffer
+	st := memstore.New()
+	g := must(guard.New(st, "orders", guard.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+	t.Cleanup(func() { _ = errors.Join(g.Close(), st.Close()) })
+	begin := func(scope string, n int) (*guard.Attempt, error) {
+		a, _, err := g.Begin(t.Context(), guard.Operation{Scope: scope, Key: strconv.Itoa(n)})
+		return a, err
+	}
+	digest := ""
+	for n := range most {
+		a, err := begin("alice", n)
+		if err != nil {
+			t.Fatalf("operation %d: %v", n+1, err)
+		}
+		digest = a.OperationID()[22:]
+		if err := a.Complete(t.Context(), guard.Result{}); err != nil {
+			t.Fatal(err)
+		}
+		if said := strings.Contains(log.String(), "80 %"); said != (n+1 >= most*8/10) {
+			t.Fatalf("after %d operations the log is %q", n+1, log.String())
+		}
+	}
+	for range 3 {
+		var full *guard.ScopeFullError
+		if _, err := begin("alice", most); !errors.As(err, &full) || full.RetryAfter <= 0 || full.RetryAfter > 24*time.Hour {
+			t.Fatalf("one operation too many: %v", err)
+		}
+	}
+	if a, err := begin("bob", 1); err != nil || a.Complete(t.Context(), guard.Result{}) != nil {
+		t.Errorf("in another scope: %v", err)
+	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[1], "a scope is full") || strings.Contains(log.String(), "alice") {
+		t.Fatalf("logged:\n%s", log.String())
+	}
+	for _, line := range lines {
+		if !strings.Contains(line, "level=WARN") || !strings.Contains(line, "scope="+digest) {
+			t.Errorf("logged %q of the scope with the digest %s", line, digest)
+		}
+	}
+}
 
 // No answer, record or resolution of an operation is reachable from another one: of another scope, key
 // or guard.

@@ -183,7 +183,11 @@ func (r *recordShard) begin(req *store.BeginRequest, now int64) (reply store.Beg
 		}
 		rec := r.add(req.AttemptRef, req.Fingerprint, 1, expires, now).Value
 		rec.leaseEnds, rec.holder = leaseEnds, req.Holder
-		return store.BeginReply{Outcome: store.Started, Number: 1}, true
+		reply.Outcome, reply.Number = store.Started, 1
+		if req.Scope != "" {
+			reply.Records = rec.scope.all.Len()
+		}
+		return reply, true
 	}
 	rec := e.Value
 	reply.Number = rec.number

@@ -44,14 +44,13 @@ const beginSQL = startedSQL + `
 SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
 
 // beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if the scope is
-// full.
+// full. Once it has added up the scope's records, they are in the place of the rest of a lease.
 const beginScopedSQL = startedSQL + `,
 counted AS (
   INSERT INTO lk.scopes AS s (scope, slice, records) SELECT $9, slice, 1 FROM started
   ON CONFLICT (scope, slice) DO UPDATE SET records = s.records + 1 RETURNING slice, records)
-SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM counted
-WHERE CASE WHEN $10 <= 0 THEN true WHEN records = 1 OR records % (($10 + 15) / 16) = 0
-  THEN lk.check_scope_1($9, slice, records, $10, NULL, NULL) ELSE true END UNION ALL ` + seenSQL
+SELECT 'started', 1, CASE WHEN $10 > 0 AND (records = 1 OR records % (($10 + 15) / 16) = 0)
+  THEN lk.check_scope_1($9, slice, records, $10, NULL, NULL) ELSE 0 END, '', 0::smallint, NULL::bytea FROM counted UNION ALL ` + seenSQL
 
 // lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
 var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenSQL) + ` AND NOT pg_is_in_recovery()`
@@ -144,7 +143,7 @@ func holderOf(holder string) []byte { return []byte(holder[:min(len(holder), sto
 type begun struct {
 	outcome      string
 	number       int
-	remaining    int64 // µs
+	remaining    int64 // µs; if it is new: the records of the scope, if they were added up
 	state        string
 	status       int
 	effects      string
@@ -165,7 +164,7 @@ func (b *begun) reply() (r store.BeginReply, err error) {
 	r = store.BeginReply{Outcome: outcome, Number: b.number}
 	switch outcome {
 	case store.Started, store.ToReconcile:
-		r.Effects = effects[b.effects]
+		r.Effects, r.Records = effects[b.effects], int(b.remaining)
 		for i, name := range b.names {
 			r.Steps = append(r.Steps, store.Step{Name: string(name), Data: b.steps[i]})
 		}
@@ -206,7 +205,7 @@ const settleScopedSQL = `WITH done AS (
 counted AS (UPDATE lk.scopes s SET bytes = s.bytes + $8 FROM done WHERE s.scope = $7 AND s.slice = done.slice RETURNING s.bytes)
 SELECT inboxes FROM done LEFT JOIN counted ON true
 WHERE CASE WHEN bytes IS NULL THEN lk.refuse_1(0) IS NULL WHEN $9::bigint <= 0 THEN true
-  WHEN bytes / (($9 + 15) / 16) > (bytes - $8) / (($9 + 15) / 16) THEN lk.check_scope_1($7, slice, NULL, NULL, bytes, $9) ELSE true END`
+  WHEN bytes / (($9 + 15) / 16) > (bytes - $8) / (($9 + 15) / 16) THEN lk.check_scope_1($7, slice, 0, NULL, bytes, $9) IS NOT NULL ELSE true END`
 
 const settleAnywaySQL = `SELECT owned, waiting FROM
   lk.settle_operation_1($1, $2, $3, $4, $5, $6, $7::text::"char", $8::smallint, $9, $10, $11, $12)`

@@ -73,7 +73,7 @@ func (t *transaction) begin(ctx context.Context, req *store.BeginRequest) (store
 	if err == nil && outcome == "started" {
 		t.begun, t.open, t.owner, t.maxRecords = true, true, req.Owner, req.MaxRecords
 		t.store.transactions.Store(t.owner, t)
-		return store.BeginReply{Outcome: store.Started, Number: 1}, nil
+		return store.BeginReply{Outcome: store.Started, Number: 1, Records: int(remaining)}, nil
 	}
 	t.conn.rollback()
 	switch {

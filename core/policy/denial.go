@@ -25,6 +25,7 @@ type Reason string
 // The reasons, with the HTTP status of each.
 const (
 	QuotaExceeded       Reason = "quota-exceeded"             // 429: over the rate limit
+	KeyQuotaExceeded    Reason = "key-quota-exceeded"         // 429: the scope has as many idempotency keys as it may
 	AbnormalUsage       Reason = "abnormal-usage-detected"    // 429: the key is held, since it has exceeded its limits (Hold)
 	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: the store is unavailable, bodies take too much memory, or the server is full (Overload)
 	KeyMissing          Reason = "key-missing"                // 400: a required key, or what scopes it, is not there
@@ -54,6 +55,7 @@ var reasons = map[Reason]struct {
 	title  string
 }{
 	QuotaExceeded:       {http.StatusTooManyRequests, ianaProblems, "Request cannot be satisfied as assigned quota has been exceeded"},
+	KeyQuotaExceeded:    {http.StatusTooManyRequests, ownProblems, "The quota of idempotency keys is used up"},
 	AbnormalUsage:       {http.StatusTooManyRequests, ianaProblems, "Request not satisfied due to detection of abnormal request pattern"},
 	ReducedCapacity:     {http.StatusServiceUnavailable, ianaProblems, "Request cannot be satisfied due to temporary server capacity constraints"},
 	KeyMissing:          {http.StatusBadRequest, ownProblems, "The request lacks a key that it needs"},
@@ -82,11 +84,11 @@ type Denial struct {
 	RetryAfter time.Duration
 	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded, the
 	// limiter that holds the key, if it is AbnormalUsage, or the guard whose scope has as many records
-	// as it may have (guard.WithMaxPerScope).
+	// as it may have (guard.WithMaxPerScope), if it is KeyQuotaExceeded.
 	ViolatedPolicies []string
 	// Limit is the one of them that makes the request wait longest, as it stands: its name,
 	// capacity and window, what remains, and when it is full again. It is zero if Reason is not
-	// QuotaExceeded, and for a guard.
+	// QuotaExceeded.
 	Limit tokenbucket.LimitState
 	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained: an
 	// HTTP status, or in gRPC a status code.

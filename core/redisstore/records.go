@@ -205,10 +205,13 @@ func readBeginReply(reply any) (b beginReply, err error) {
 	b.Outcome, b.Number = outcome, int(r.Number())
 	switch outcome {
 	case store.Started, store.ToReconcile:
-		if len(r.Left) > 0 { // it took over
+		if len(r.Left) > 0 { // it took over, or the scope was added up
 			steps, ok := readSteps(r.Text())
 			known = known && ok
 			b.Steps, b.Effects = steps, effectsOf(r.Text())
+		}
+		if len(r.Left) > 0 {
+			b.Records = int(r.Number())
 		}
 	case store.Busy, store.ScopeFull:
 		b.Remaining = r.Micros()

@@ -163,6 +163,10 @@ type BeginReply struct {
 	Data      []byte        // if Settled as Completed
 	Effects   Effects       // if Started: those of the operation so far; MayHaveEffects at first
 	Steps     []Step        // if Started: what earlier attempts recorded
+	// Records is how many records the scope has with this one, if Started made it, and the store has
+	// added them up. It does whenever they have grown by a sixteenth of MaxRecords since the first one,
+	// and may do so each time. Otherwise it is zero.
+	Records int
 }
 
 // Step is the result of a part of an operation.

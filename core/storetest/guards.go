@@ -44,6 +44,7 @@ func Records[S store.Records](t *testing.T, run Runner[S]) {
 		{"settle restores a lost record", settleGone},
 		{"retention ends the record", retentionEnds},
 		{"a full scope refuses new operations, and replays old ones", scopeFull},
+		{"a scope that fills is seen", scopeFills},
 		{"a full scope lets attempts be taken over", fullScopeTakenOver},
 		{"each scope has its own limit, and the empty scope none", scopesApart},
 		{"an abandoned operation leaves room in its scope", abandonLeavesRoom},

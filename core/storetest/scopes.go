@@ -81,6 +81,25 @@ func scopeFull(t *testing.T, h Harness[store.Records]) {
 	running.settle(runs, store.Completed, []byte("ran"), true)
 }
 
+func scopeFills(t *testing.T, h Harness[store.Records]) {
+	next := scopeOf(t, h, 16, 1000)
+	for n := range 16 {
+		o, owner := next(), newOwner()
+		reply := o.begin(owner, longLease, false)
+		o.want(reply, store.Started, 1)
+		if reply.Records != n+1 && (n > 0 || reply.Records != 0) { // of the first there is nothing to add up
+			t.Errorf("record %d of the scope: it has %d", n+1, reply.Records)
+		}
+		o.settle(owner, store.Completed, []byte("x"), true)
+	}
+	next().refused()
+	o := newOp(t, h)
+	o.maxRecords = 1
+	if reply := o.begin(newOwner(), longLease, false); reply.Records != 0 {
+		t.Errorf("without a scope there are %d records of it", reply.Records)
+	}
+}
+
 func fullScopeTakenOver(t *testing.T, h Harness[store.Records]) {
 	next := scopeOf(t, h, 2, 1000)
 	dead, unknown, ended := next(), next(), newOwner()

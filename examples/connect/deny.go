@@ -31,7 +31,7 @@ func deny(w http.ResponseWriter, r *http.Request, d policy.Denial) {
 // codeOf is what a reason is in connect.
 func codeOf(reason policy.Reason) connect.Code {
 	switch reason {
-	case policy.QuotaExceeded, policy.TooManyAtOnce:
+	case policy.QuotaExceeded, policy.KeyQuotaExceeded, policy.TooManyAtOnce:
 		return connect.CodeResourceExhausted
 	case policy.Locked, policy.InFlight:
 		return connect.CodeAborted

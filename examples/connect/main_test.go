@@ -89,6 +89,7 @@ func refused(t *testing.T, err error, code connect.Code, reason policy.Reason, r
 func TestEveryReasonIsDecoded(t *testing.T) {
 	codes := map[policy.Reason]connect.Code{
 		policy.QuotaExceeded:       connect.CodeResourceExhausted,
+		policy.KeyQuotaExceeded:    connect.CodeResourceExhausted,
 		policy.TooManyAtOnce:       connect.CodeResourceExhausted,
 		policy.ReducedCapacity:     connect.CodeUnavailable,
 		policy.KeyMissing:          connect.CodeInvalidArgument,

@@ -224,7 +224,7 @@ func guardDenial(err error) policy.Denial {
 		return policy.Denial{Reason: policy.ResponseNotRetained, OriginalStatus: notRetained.Status}
 	case errors.As(err, &scopeFull):
 		return policy.Denial{
-			Reason: policy.QuotaExceeded, RetryAfter: max(scopeFull.RetryAfter, time.Second), ViolatedPolicies: []string{scopeFull.Guard},
+			Reason: policy.KeyQuotaExceeded, RetryAfter: max(scopeFull.RetryAfter, time.Second), ViolatedPolicies: []string{scopeFull.Guard},
 		}
 	case errors.Is(err, guard.ErrMismatch):
 		return policy.Denial{Reason: policy.KeyReused}

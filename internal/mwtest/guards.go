@@ -47,7 +47,7 @@ var guardRows = []row{
 		send("u", "k1").is(http.StatusCreated, "run 1")
 		send("u", "k2").is(http.StatusCreated, "run 2")
 		for range 2 { // no open policy applies
-			a := send("u", "k3").denies(policy.QuotaExceeded)
+			a := send("u", "k3").denies(policy.KeyQuotaExceeded)
 			if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 86_000 || n > 86_400+5_400 {
 				t.Errorf("Retry-After is %q, want when the first record ends", a.header.Get("Retry-After"))
 			}

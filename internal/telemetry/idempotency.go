@@ -46,6 +46,8 @@ type Idempotency struct {
 	name        string // of spans
 	logger      *slog.Logger
 	notFound    *Repeated // unknown outcomes that were not found out
+	filling     firsts    // scopes that have most of their records
+	full        firsts    // scopes that have all of them
 
 	mu      sync.Mutex
 	pending int // unconfirmed completions
@@ -182,4 +184,22 @@ func (t *Idempotency) Resolved(ctx context.Context, how Resolution, id, by, why 
 // NotReconciled is called when the application could not find out an unknown outcome.
 func (t *Idempotency) NotReconciled(ctx context.Context, id string, err error) {
 	t.notFound.Found(ctx, "operation", id, "error", err)
+}
+
+// ScopeHas is called when a scope has begun one more operation, with the number of its records if that
+// is known, and with the largest one. A scope that has 80 % of these is logged by its digest.
+func (t *Idempotency) ScopeHas(ctx context.Context, digest string, records, most int) {
+	if records >= most-most/5 && t.filling.first(digest) {
+		t.logger.WarnContext(ctx, "lockkeeper: a scope has 80 % of the records that it may have (guard.WithMaxPerScope)",
+			"scope", digest, "records", records, "max_records", most)
+	}
+}
+
+// ScopeIsFull is called when a new operation is refused because its scope is full: the next place
+// comes free after some time.
+func (t *Idempotency) ScopeIsFull(ctx context.Context, digest string, most int, free time.Duration) {
+	if t.full.first(digest) {
+		t.logger.WarnContext(ctx, "lockkeeper: a scope is full (guard.WithMaxPerScope), so its new operations are refused",
+			"scope", digest, "max_records", most, "retry_after", free)
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -71,6 +73,41 @@ func TestDamageIsLoggedOnceAMinute(t *testing.T) {
 		}
 		if strings.Join(got, "\n") != strings.Join(want, "\n") {
 			t.Errorf("logged:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+// A scope that fills is logged at 80 % of its records, and when it is full, once an hour each; of many
+// scopes only some are.
+func TestFullScopesAreLoggedOnceAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := messages(func(logger *slog.Logger) {
+			g := telemetry.NewIdempotency(telemetry.Providers{}, logger, "scope", "orders")
+			for range 2 {
+				for _, records := range []int{0, 79, 80, 87, 94, 100} {
+					g.ScopeHas(t.Context(), "digest", records, 100)
+				}
+				for range 10 {
+					g.ScopeIsFull(t.Context(), "digest", 100, time.Minute)
+				}
+				time.Sleep(time.Hour) // virtual
+			}
+		})
+		filling := `level=WARN msg="lockkeeper: a scope has 80 % of the records that it may have (guard.WithMaxPerScope)" ` +
+			`mechanism=idempotency policy=orders scope=digest records=80 max_records=100`
+		full := `level=WARN msg="lockkeeper: a scope is full (guard.WithMaxPerScope), so its new operations are refused" ` +
+			`mechanism=idempotency policy=orders scope=digest max_records=100 retry_after=1m0s`
+		if !slices.Equal(got, []string{filling, full, filling, full}) {
+			t.Errorf("logged:\n%s", strings.Join(got, "\n"))
+		}
+		got = messages(func(logger *slog.Logger) {
+			g := telemetry.NewIdempotency(telemetry.Providers{}, logger, "scope", "orders")
+			for n := range 1000 {
+				g.ScopeIsFull(t.Context(), strconv.Itoa(n), 100, time.Minute)
+			}
+		})
+		if len(got) != 256 {
+			t.Errorf("%d lines about 1,000 full scopes, want 256", len(got))
 		}
 	})
 }

@@ -10,6 +10,13 @@ import (
 // repeatEvery is the minimum interval of log lines of a Repeated.
 const repeatEvery = time.Minute
 
+const (
+	// firstsPeriod is how long a firsts remembers.
+	firstsPeriod = time.Hour
+	// maxFirsts bounds what it remembers, and so the log lines.
+	maxFirsts = 256
+)
+
 // DamagedRecord is the message for a record that cannot be read.
 const DamagedRecord = "lockkeeper: a record is damaged"
 
@@ -43,4 +50,26 @@ func (r *Repeated) Found(ctx context.Context, attributes ...any) {
 	if due {
 		r.logger.ErrorContext(ctx, r.message, append([]any{"times", found}, attributes...)...)
 	}
+}
+
+// firsts finds the first occurrence of each text in a period. Those beyond a maximum of texts are not
+// found.
+type firsts struct {
+	mu   sync.Mutex
+	seen map[string]bool
+	ends time.Time
+}
+
+func (f *firsts) first(text string) bool {
+	now := time.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !now.Before(f.ends) {
+		f.seen, f.ends = make(map[string]bool), now.Add(firstsPeriod)
+	}
+	if f.seen[text] || len(f.seen) == maxFirsts {
+		return false
+	}
+	f.seen[text] = true
+	return true
 }

@@ -43,8 +43,9 @@ import (
 //   - 422 if the key was used for another request;
 //   - 409 response-not-retained if the answer was not kept: it was a stream of events, or larger than
 //     the guard keeps (guard.WithMaxResult, guard.WithMaxScopeBytes);
-//   - 429 with Retry-After if the request is new and its scope has as many records as it may have
-//     (guard.WithMaxPerScope), whatever policy.RunUnprotected says;
+//   - 429 key-quota-exceeded with Retry-After, which is when a record expires, if the request is new
+//     and its scope has as many records as it may have (guard.WithMaxPerScope), whatever
+//     policy.RunUnprotected says;
 //   - 409 outcome-unknown if an attempt died, or panicked, and may have had effects. The body of
 //     this and of in-flight has the operation's ID, by which support finds it (guard.Guard's
 //     InspectID);

@@ -72,15 +72,16 @@ BEGIN
 END $$;
 
 -- check_scope_1 rolls a statement back if a scope has more than most records or bytes: its own in this slice, and those of
--- the other slices. NULL is not checked.
+-- the other slices. A bound of NULL is not checked. It returns the number of records.
 CREATE OR REPLACE FUNCTION lk.check_scope_1(of_scope text, of_slice bigint, own_records bigint, most_records bigint, own_bytes bigint,
-  most_bytes bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+  most_bytes bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
-  IF (SELECT own_records + coalesce(sum(s.records), 0) > most_records OR own_bytes + coalesce(sum(s.bytes), 0) > most_bytes
-      FROM lk.scopes s WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice) THEN
+  SELECT own_records + coalesce(sum(s.records), 0), own_bytes + coalesce(sum(s.bytes), 0) INTO own_records, own_bytes
+    FROM lk.scopes s WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice;
+  IF own_records > most_records OR own_bytes > most_bytes THEN
     PERFORM lk.refuse_1(0);
   END IF;
-  RETURN true;
+  RETURN own_records;
 END $$;
 
 -- count_record_1 adds records and bytes to a scope, and returns what all its slices have.
@@ -103,7 +104,8 @@ BEGIN
   END IF;
 END $$;
 
--- begin_operation_1 is BeginOperation without a shortcut. It fails with 55P03 if a transaction
+-- begin_operation_1 is BeginOperation without a shortcut. remaining is the number of the scope's
+-- records if the record is new. It fails with 55P03 if a transaction
 -- keeps the record locked. unknown says what to do about an unknown outcome: rerun, reconcile, or
 -- nothing.
 CREATE OR REPLACE FUNCTION lk.begin_operation_1(of_id text, of_guard text, of_scope text, by text, for_fingerprint text,
@@ -163,6 +165,7 @@ BEGIN
       IF most > 0 AND room.records > most THEN -- others were first
         PERFORM lk.refuse_1(room.first - at);
       END IF;
+      remaining := room.records;
     END IF;
     outcome := 'started';
     number := 1;
@@ -459,8 +462,8 @@ BEGIN
 END $$;
 
 -- enter_operation_1 begins an operation in the caller's transaction, which excludes others until it
--- ends, and writes nothing yet. wait is how long it waits for another such transaction, in ms. It
--- returns started, locked, exists or full.
+-- ends, and writes nothing yet. It returns started, with the number of the scope's records as
+-- remaining; locked; exists; or full.
 CREATE OR REPLACE FUNCTION lk.enter_operation_1(of_id text, of_scope text, by text, most int, OUT outcome text,
   OUT remaining bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -489,6 +492,7 @@ BEGIN
       remaining := greatest(first - at, 0);
       RETURN;
     END IF;
+    remaining := coalesce(records, 0) + 1;
   END IF;
   outcome := 'started';
   PERFORM set_config('lk.operation', of_id || by, true);

@@ -10,7 +10,8 @@
 -- Returns the number of a new attempt, which took nothing over; the text of a result: its state, the number of the attempt
 -- and the status as in the record, its size, a colon, and the result, unless it is too large for the reply; or a list: the
 -- outcome, the number of the attempt, and the rest of its lease in µs if it is busy, the time until the first record expires
--- if the scope is full, the steps and the effects if an attempt took over.
+-- if the scope is full, the steps and the effects if an attempt took over, and after these the number of the scope's records
+-- if they were added up for a new one.
 --
 -- It declares no flags: a server that refuses writes, since its memory is full or its disk fails,
 -- refuses a script with flags before it has read anything. This one fails only at its first write,
@@ -82,7 +83,9 @@ if record == '' and redis.call('EXISTS', KEYS[1]) == 0 then
     redis.call('HINCRBY', scope, slice, ONE_LESS)
     return {'full', 0, math.max(first * 1000 - now, 0)}
   end
-  return start('started', 1, 'F10', slice, at, '0', ARGV[8], '')
+  local reply = start('started', 1, 'F10', slice, at, '0', ARGV[8], '')
+  reply[5] = records
+  return reply
 end
 
 local r = read_record(record)

@@ -278,7 +278,11 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	begin("6")
 	broken.Mend(storetest.BeginOperation)
 	bounded := w.guard(st, guard.WithMaxPerScope(1))
-	w.request(func(ctx context.Context) { _, _, _ = bounded.Begin(ctx, operation("one too many")) })
+	for _, key := range []string{"the only one", "one too many"} {
+		op := operation(key)
+		op.Scope += " that fills"
+		w.request(func(ctx context.Context) { _, _, _ = bounded.Begin(ctx, op) })
+	}
 	unsure := begin("7")
 	broken.BreakNext(storetest.SettleOperation, storetest.Down, 1)
 	_ = unsure.Complete(ctx, guard.Result{})
