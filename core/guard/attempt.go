@@ -216,7 +216,8 @@ func (a *Attempt) CompleteBy(ctx context.Context, r Result, step CompletionStep)
 			a.settled.Store(false)
 		}
 	}()
-	owned, err := step(ctx, a.guard.store, *a.settlement(a.stored(r)))
+	req := a.settlement(a.stored(r))
+	owned, err := step(ctx, a.guard.store, *req)
 	if err != nil {
 		return err
 	}
@@ -225,18 +226,14 @@ func (a *Attempt) CompleteBy(ctx context.Context, r Result, step CompletionStep)
 	expired := a.expired()
 	a.lease.End(ErrSettled)
 	a.guard.typical.Add(time.Since(a.start))
-	return a.finished(ctx, telemetry.Executed, owned, expired)
+	return a.finished(ctx, endOf(req.State), owned, expired)
 }
 
 func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, data []byte) error {
 	g := a.guard
 	req := a.settlement(s, status, data)
 	g.typical.Add(time.Since(a.start))
-	ended := telemetry.Executed
-	if s == store.Unknown {
-		ended = telemetry.Failed
-	}
-	return a.finish(ctx, ended, func(ctx context.Context) (bool, error) {
+	return a.finish(ctx, endOf(s), func(ctx context.Context) (bool, error) {
 		if time.Until(a.lease.ValidUntil()) < settleTimeout { // another attempt could begin before the store replies
 			g.pending.put(req)
 		}
@@ -246,6 +243,18 @@ func (a *Attempt) settle(ctx context.Context, s store.RecordState, status int, d
 		}
 		return owned, err
 	}, func(err error) telemetry.IdempotencyResult { return a.settleLater(req, err) })
+}
+
+// endOf returns the result of an attempt that was settled in a state, for telemetry.
+func endOf(s store.RecordState) telemetry.IdempotencyResult {
+	switch s {
+	case store.Unknown:
+		return telemetry.Failed
+	case store.NotRetained:
+		return telemetry.Unretained
+	default:
+		return telemetry.Executed
+	}
 }
 
 // settlement returns the request that settles the attempt.

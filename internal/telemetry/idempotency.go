@@ -21,19 +21,20 @@ type IdempotencyResult string
 
 // The results of a guard.
 const (
-	Started          IdempotencyResult = "started"      // on spans only: an attempt has begun
-	Executed         IdempotencyResult = "executed"     // an attempt ended, and its result is recorded
-	Abandoned        IdempotencyResult = "abandoned"    // an attempt ended without a trace
-	Failed           IdempotencyResult = "failed"       // an attempt ended, and its outcome is unknown
-	Overtaken        IdempotencyResult = "overtaken"    // an attempt ended after it had lost the operation
-	Unconfirmed      IdempotencyResult = "unconfirmed"  // an attempt ended, and recording its end is retried
-	Dropped          IdempotencyResult = "dropped"      // an attempt ended, and recording its end is no longer retried
-	Replayed         IdempotencyResult = "replayed"     // an earlier result was returned
-	InProgress       IdempotencyResult = "in_progress"  // another attempt is running
-	Mismatch         IdempotencyResult = "mismatch"     // the key belongs to another request
-	Unknown          IdempotencyResult = "unknown"      // an earlier attempt is of unknown outcome
-	NotRetained      IdempotencyResult = "not_retained" // an earlier result was not kept
-	ScopeFull        IdempotencyResult = "scope_full"   // the scope has its maximum of records
+	Started          IdempotencyResult = "started"               // on spans only: an attempt has begun
+	Executed         IdempotencyResult = "executed"              // an attempt ended, and its result is recorded
+	Unretained       IdempotencyResult = "executed_not_retained" // an attempt ended, which is recorded without its result
+	Abandoned        IdempotencyResult = "abandoned"             // an attempt ended without a trace
+	Failed           IdempotencyResult = "failed"                // an attempt ended, and its outcome is unknown
+	Overtaken        IdempotencyResult = "overtaken"             // an attempt ended after it had lost the operation
+	Unconfirmed      IdempotencyResult = "unconfirmed"           // an attempt ended, and recording its end is retried
+	Dropped          IdempotencyResult = "dropped"               // an attempt ended, and recording its end is no longer retried
+	Replayed         IdempotencyResult = "replayed"              // an earlier result was returned
+	InProgress       IdempotencyResult = "in_progress"           // another attempt is running
+	Mismatch         IdempotencyResult = "mismatch"              // the key belongs to another request
+	Unknown          IdempotencyResult = "unknown"               // an earlier attempt is of unknown outcome
+	NotRetained      IdempotencyResult = "not_retained"          // an earlier result was not kept
+	ScopeFull        IdempotencyResult = "scope_full"            // the scope has its maximum of records
 	IdempotencyError IdempotencyResult = "error"
 )
 
@@ -67,7 +68,7 @@ func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string) *Ide
 		description: "How long attempts take until their end is recorded, and how long other requests take to be answered.",
 		bounds:      WaitBounds, attributes: []attribute.KeyValue{t.policy}, key: idempotencyResultKey,
 		ends: []IdempotencyResult{
-			Executed, Abandoned, Failed, Overtaken, Unconfirmed, Dropped, Replayed, InProgress, Mismatch, Unknown, NotRetained,
+			Executed, Unretained, Abandoned, Failed, Overtaken, Unconfirmed, Dropped, Replayed, InProgress, Mismatch, Unknown, NotRetained,
 			ScopeFull, IdempotencyError,
 		},
 		failed: IdempotencyError,

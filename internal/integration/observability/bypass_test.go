@@ -3,6 +3,7 @@ package observability_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -151,7 +152,8 @@ func driveShadow(w *world, broken *storetest.Faulty) {
 	broken.Mend(storetest.TakeTokens)
 }
 
-// driveMistakes sends requests through middleware in every wrong order that is logged.
+// driveMistakes sends requests through middleware in every wrong order that is logged, and has one
+// answered with more than its guard keeps.
 func driveMistakes(w *world, st store.Store) {
 	logs, meters := policy.Logger(w.logger()), policy.MeterProvider(w.meters)
 	key := nethttp.KeyFunc(func(*http.Request) (string, error) { return secretKey + " in the wrong order", nil })
@@ -159,8 +161,10 @@ func driveMistakes(w *world, st store.Store) {
 	other := idempotency.New(must(guard.New(st, "others", guard.WithMeterProvider(w.meters), guard.WithTracerProvider(w.tracers))),
 		nethttp.ScopeBy(key), logs, meters)
 	locked := exclusive.New(w.locker(st), key, logs, meters)
+	small := idempotency.New(w.guard(st, guard.WithMaxResult(1)), nethttp.ScopeBy(key), logs, meters)
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	for n, h := range []http.Handler{orders(orders(handler)), other(orders(handler)), locked(orders(handler))} {
+	large := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, secretResult) })
+	for n, h := range []http.Handler{orders(orders(handler)), other(orders(handler)), locked(orders(handler)), small(large)} {
 		r := httptest.NewRequestWithContext(w.t.Context(), http.MethodPost, "/"+secretRequest, nil)
 		r.Header.Set("Idempotency-Key", secretIdempotency+"-in-order-"+strconv.Itoa(n))
 		h.ServeHTTP(httptest.NewRecorder(), r)
