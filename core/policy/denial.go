@@ -35,7 +35,7 @@ const (
 	ResponseNotRetained Reason = "response-not-retained"      // 409: it ran, and its answer was not kept
 	OutcomeUnknown      Reason = "outcome-unknown"            // 409: it may have run, and its outcome is unknown
 	Locked              Reason = "locked"                     // 409: requests of the same key run one at a time
-	TooManyAtOnce       Reason = "too-many-at-once"           // 429: as many as may run at a time are running
+	TooManyAtOnce       Reason = "too-many-at-once"           // 429: as many as may run at a time are running, or their bodies take too much memory
 	BodyTooLarge        Reason = "body-too-large"             // 413: the request's body cannot be fingerprinted
 	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off, or has no fingerprint
 	InternalError       Reason = "internal-error"             // 500: a key function failed

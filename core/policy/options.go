@@ -179,8 +179,8 @@ const (
 // such as Wait(2), which is 2 ns, or more than an hour.
 //
 // Every waiting request costs a connection and a goroutine, so d should be no longer than the
-// client's own timeout. One that waits for an answer keeps its body ([MaxBodies]), since it runs
-// itself if the other attempt was released.
+// client's own timeout. One that waits for an answer keeps its body, since it runs itself if the
+// other attempt was released: it counts in the share of its scope ([MaxBodies]).
 func Wait(d time.Duration) WaitOption {
 	if d != 0 && (d < minWait || d > maxWait) {
 		panic(fmt.Sprintf("policy: Wait: %v is neither 0 nor between %v and %v", d, minWait, maxWait))
@@ -286,6 +286,12 @@ func MaxBody(n int64) HTTPOption {
 // Functions that read bodies ([MaxBody]) get an error, and have as much for their copies.
 // Without a bound, a few hundred clients that send all of a large body but its end would take all
 // memory.
+//
+// The bodies of one scope take a quarter of it at most, or what one request may take if that is more:
+// a further request of the scope is refused with status 429 (too-many-at-once), and those of others
+// run. So a user whose requests run for long, with many that wait for their answers, takes a quarter.
+// Set MaxBodies to four times what the requests of a large scope, such as a tenant, take at a time.
+// Requests without a scope share all of it.
 //
 // A body counts as its bytes arrive, whatever length the client announces, and up to twice those
 // while it is read. It counts until its request has been answered by its handler, or is about to be

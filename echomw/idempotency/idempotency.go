@@ -33,7 +33,8 @@ import (
 //   - 400 if the key is malformed, or missing where it is required, or if the client has not sent
 //     what scopes the request;
 //   - 413 if the body is larger than policy.MaxBody;
-//   - 429 key-quota-exceeded with Retry-After if the scope is full (guard.WithMaxPerScope);
+//   - 429 key-quota-exceeded with Retry-After if the scope is full (guard.WithMaxPerScope), and
+//     too-many-at-once if its requests' bodies take more than a quarter of policy.MaxBodies;
 //   - 500 if the application has not provided the scope, or if the same guard is in the chain
 //     twice;
 //   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected, or if bodies

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 )
 
@@ -22,6 +23,7 @@ const (
 var (
 	errBodyTooLarge = errors.New("the request's body is too large")
 	errNoRoom       = errors.New("the bodies of requests take as much memory as they may (policy.MaxBodies)")
+	errScopeNoRoom  = errors.New("the bodies of a scope's requests take their share of policy.MaxBodies")
 )
 
 // budget bounds the bytes of the bodies that are in memory.
@@ -38,11 +40,53 @@ func (b *budget) take(n int64) bool {
 	return true
 }
 
-// body is a request's body in the pieces that it was read in, and its share of a budget.
+// scopeParts is how many scopes can use up a budget: the requests of one, such as many that wait for
+// an answer, leave room for those of others.
+const scopeParts = 4
+
+// shares bound the bytes of the bodies of each scope that are in memory.
+type shares struct {
+	max     int64
+	mu      sync.Mutex
+	byScope map[string]int64 // without zeros
+}
+
+// take takes a part of a scope's share. Without a scope there is no bound.
+func (s *shares) take(scope string, n int64) bool {
+	if scope == "" || n == 0 {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byScope[scope]+n > s.max {
+		return false
+	}
+	if s.byScope == nil {
+		s.byScope = make(map[string]int64)
+	}
+	s.byScope[scope] += n
+	return true
+}
+
+func (s *shares) give(scope string, n int64) {
+	if scope == "" || n == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byScope[scope] -= n; s.byScope[scope] == 0 {
+		delete(s.byScope, scope)
+	}
+}
+
+// body is a request's body in the pieces that it was read in. It takes a part of a budget, and of the
+// share of its scope.
 type body struct {
 	pieces [][]byte
 	size   int64
 	budget *budget
+	shares *shares
+	scope  string // empty while it is not known
 	taken  int64
 }
 
@@ -66,8 +110,10 @@ func (b *body) read(r *http.Request, limit int64) error {
 			if announced := r.ContentLength - b.size; announced > 0 {
 				size = min(size, announced)
 			}
-			if b.size+size > free && !b.take(size) {
-				return errNoRoom
+			if b.size+size > free {
+				if err := b.take(size); err != nil {
+					return err
+				}
 			}
 			piece := append(make([]byte, 0, size), probe[0])
 			for err == nil && len(piece) < cap(piece) {
@@ -86,20 +132,39 @@ func (b *body) read(r *http.Request, limit int64) error {
 	}
 }
 
-func (b *body) take(n int64) bool {
-	if !b.budget.take(n) {
-		return false
+// of counts the body in the share of a scope from now on.
+func (b *body) of(scope string) error {
+	if !b.shares.take(scope, b.taken) {
+		return errScopeNoRoom
 	}
-	b.taken += n
-	return true
+	b.scope = scope
+	return nil
 }
 
-// release returns the body's share of the budget.
+func (b *body) take(n int64) error {
+	switch {
+	case !b.shares.take(b.scope, n):
+		return errScopeNoRoom
+	case !b.budget.take(n):
+		b.shares.give(b.scope, n)
+		return errNoRoom
+	}
+	b.taken += n
+	return nil
+}
+
+func (b *body) give(n int64) {
+	b.taken -= n
+	b.budget.used.Add(-n)
+	b.shares.give(b.scope, n)
+}
+
+// release returns all that the body takes.
 func (b *body) release() {
 	if b.taken > 0 {
-		b.budget.used.Add(-b.taken)
+		b.give(b.taken)
 	}
-	b.pieces, b.taken = nil, 0
+	b.pieces = nil
 }
 
 // reader returns a reader of the body from its beginning.

@@ -47,13 +47,10 @@ func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) 
 
 // ownFingerprint returns the application's fingerprint of a body, of which it gets a copy.
 func ownFingerprint(r *http.Request, b *body, s *setting.Settings) (own []byte, err error) {
-	if !b.take(b.size) {
-		return nil, errNoRoom
+	if err := b.take(b.size); err != nil {
+		return nil, err
 	}
-	defer func() {
-		b.taken -= b.size
-		b.budget.used.Add(-b.size)
-	}()
+	defer b.give(b.size)
 	text := make([]byte, 0, b.size)
 	for _, piece := range b.pieces {
 		text = append(text, piece...)

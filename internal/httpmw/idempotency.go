@@ -60,6 +60,7 @@ func newIdempotency[C any](
 		scope:     scope,
 		maxResult: g.MaxResult(),
 		bodies:    budget{max: s.MaxBodies},
+		shares:    shares{max: max(s.MaxBodies/scopeParts, one)},
 		fields:    fieldsOf(&s),
 		settings:  s,
 	}
@@ -72,6 +73,7 @@ type idempotency[C any] struct {
 	scope     Scope[C]
 	maxResult int
 	bodies    budget
+	shares    shares
 	fields    fields
 	settings  setting.Settings
 }
@@ -93,7 +95,7 @@ func (m *idempotency[C]) serve(c C, next func(C) error) error {
 	if m.skips(c) || !slices.Contains(m.settings.Methods, m.Request(c).Method) {
 		return next(c)
 	}
-	x := &guardExchange[C]{exchange: newExchange(m.base, c, next), m: m, w: m.Writer(c), body: body{budget: &m.bodies}}
+	x := &guardExchange[C]{exchange: newExchange(m.base, c, next), m: m, w: m.Writer(c), body: body{budget: &m.bodies, shares: &m.shares}}
 	defer x.body.release()
 	op, denial := x.operation()
 	switch {

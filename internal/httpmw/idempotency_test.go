@@ -24,7 +24,7 @@ func guarded(t *testing.T, next http.HandlerFunc, opts ...policy.IdempotencyOpti
 	store := memstore.New()
 	t.Cleanup(func() { _ = store.Close() })
 	g := must(guard.New(store, "orders"))
-	m := newIdempotency(netHTTP{}, "nethttp", g, everybody{}, opts)
+	m := newIdempotency(netHTTP{}, "nethttp", g, byUser{}, opts)
 	return m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { _ = recover() }()
 		_ = m.serve(pair{w, r}, func(c pair) error {
@@ -45,8 +45,10 @@ func TestBudgetOfABodyIsReturned(t *testing.T) {
 		body   io.Reader
 		next   http.HandlerFunc
 		opts   []policy.IdempotencyOption
+		event  string
 		status int
 		room   int64 // 0 for enough
+		share  int64 // of the scope, 0 for enough
 	}{
 		"answered":         {body: strings.NewReader(long), status: 200},
 		"a panic":          {body: strings.NewReader(long), next: func(http.ResponseWriter, *http.Request) { panic("no") }, status: 200},
@@ -55,6 +57,10 @@ func TestBudgetOfABodyIsReturned(t *testing.T) {
 		"broken off":       {body: io.MultiReader(strings.NewReader(long), iotest.ErrReader(io.ErrUnexpectedEOF)), status: 400},
 		"no room":          {body: strings.NewReader(long), status: 503, room: 500},
 		"no room for two":  {body: strings.NewReader(long), opts: []policy.IdempotencyOption{own}, status: 503, room: 5000},
+		"no share":         {body: strings.NewReader(long), status: 429, share: 500},
+		"no share for two": {body: strings.NewReader(long), opts: []policy.IdempotencyOption{own}, status: 429, share: 5000},
+		"no share at last": {body: strings.NewReader(long), opts: []policy.IdempotencyOption{keyed}, event: "k", status: 429, share: 500},
+		"a key in it":      {body: strings.NewReader(long), opts: []policy.IdempotencyOption{keyed}, event: "k", status: 200},
 		"a fingerprint":    {body: strings.NewReader(long), opts: []policy.IdempotencyOption{own}, status: 200},
 		"no fingerprint":   {body: strings.NewReader(long), opts: []policy.IdempotencyOption{failing}, status: 400},
 		"panic over it":    {body: strings.NewReader(long), opts: []policy.IdempotencyOption{panicking}, status: 200},
@@ -74,9 +80,14 @@ func TestBudgetOfABodyIsReturned(t *testing.T) {
 			if c.room > 0 {
 				m.bodies.max = c.room
 			}
+			if c.share > 0 {
+				m.shares.max = c.share
+			}
 			for n := range 3 {
 				r := httptest.NewRequest(http.MethodPost, "/", c.body)
 				r.Header.Set("Idempotency-Key", fmt.Sprint("k", n))
+				r.Header.Set("X-Event", c.event)
+				r.Header.Set("X-User", "u")
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, r)
 				if n == 0 && w.Code != c.status {
@@ -88,6 +99,9 @@ func TestBudgetOfABodyIsReturned(t *testing.T) {
 			}
 			if left := m.bodies.used.Load(); left != 0 {
 				t.Errorf("%d bytes are not given back", left)
+			}
+			if left := m.shares.byScope; len(left) != 0 {
+				t.Errorf("not given back are %v", left)
 			}
 		})
 	}

@@ -138,13 +138,15 @@ func (l *lentBody) Close() error {
 // unreadable is the denial for a body that cannot be read, or not by the application's function.
 func (b *base[C]) unreadable(c C, err error) policy.Denial {
 	var tooLarge *http.MaxBytesError
+	if (errors.Is(err, errNoRoom) || errors.Is(err, errScopeNoRoom)) && b.Request(c).ProtoMajor == 1 {
+		// Or the server would read the rest of the body first, however slowly it comes.
+		b.Header(c).Set("Connection", "close")
+	}
 	switch {
 	case errors.Is(err, errNoRoom):
-		if b.Request(c).ProtoMajor == 1 {
-			// Or the server would read the rest of the body first, however slowly it comes.
-			b.Header(c).Set("Connection", "close")
-		}
 		return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: time.Second, Err: err}
+	case errors.Is(err, errScopeNoRoom):
+		return policy.Denial{Reason: policy.TooManyAtOnce, RetryAfter: time.Second, Err: err}
 	case errors.Is(err, errBodyTooLarge), errors.As(err, &tooLarge),
 		b.errors != nil && b.errors.StatusOf(err) == http.StatusRequestEntityTooLarge:
 		return policy.Denial{Reason: policy.BodyTooLarge}

@@ -34,8 +34,8 @@ func (netHTTP) Refuse(c pair, d policy.Denial) (int, error) {
 	return d.Status(), nil
 }
 
-// everybody is the scope of all requests.
-type everybody struct{}
+// byUser is the scope of requests that say who sends them. Others have none.
+type byUser struct{}
 
-func (everybody) IsZero() bool            { return false }
-func (everybody) Of(pair) (string, error) { return "everybody", nil }
+func (byUser) IsZero() bool              { return false }
+func (byUser) Of(c pair) (string, error) { return c.r.Header.Get("X-User"), nil }

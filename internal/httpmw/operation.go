@@ -20,6 +20,9 @@ func (x *guardExchange[C]) operation() (op guard.Operation, denial *policy.Denia
 		d := x.m.decider.NoKey(x.request.Context(), err)
 		return op, &d
 	}
+	if err := x.body.of(scope); err != nil {
+		return op, x.denial(err)
+	}
 	fingerprint, denial := x.fingerprint()
 	if denial != nil {
 		return op, denial

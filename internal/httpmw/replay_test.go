@@ -56,7 +56,7 @@ func TestRecordsThatCannotBeReplayed(t *testing.T) {
 			r := httptest.NewRequest(http.MethodPost, "/", nil)
 			r.Header.Set("Idempotency-Key", "k")
 			sum := must(fingerprint(r, unbounded(), &setting.Settings{}))
-			attempt, _, err := m.decider.Guard.Begin(t.Context(), guard.Operation{Scope: "everybody", Key: "k", Fingerprint: sum})
+			attempt, _, err := m.decider.Guard.Begin(t.Context(), guard.Operation{Key: "k", Fingerprint: sum})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -240,7 +240,7 @@ func (s server) slow(size int, key string, part ...string) net.Conn {
 	if len(part) > 0 {
 		body = part[0]
 	}
-	_, err = fmt.Fprintf(conn, "POST %s1 HTTP/1.1\r\nHost: example.com\r\nX-User: u\r\n%s: %s\r\nContent-Length: %d\r\n\r\n%s", Path, keyHeader, key, size, body)
+	_, err = fmt.Fprintf(conn, "POST %s1 HTTP/1.1\r\nHost: example.com\r\nX-User: %[3]s\r\n%[2]s: %[3]s\r\nContent-Length: %d\r\n\r\n%s", Path, keyHeader, key, size, body)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing/synctest"
 	"time"
@@ -147,12 +148,12 @@ var twinRows = []row{
 	twinRow("a request whose client leaves waits no longer, and its body is forgotten", func(t *rig, connect func() store.Store) {
 		g := newGate(t)
 		body := strings.Repeat("x", 100_000)
-		p := newProcess(t, connect, g.handle, policy.Wait(time.Minute), policy.MaxBody(100_000), policy.MaxBodies(250_000))
+		p := newProcess(t, connect, g.handle, policy.Wait(time.Minute), policy.MaxBody(100_000), policy.MaxBodies(1_000_000))
 		p.leaving(t, body) // it stays
 		g.runs(t)
 		leave := p.leaving(t, body)
 		p.met(t, 2)
-		p.send("1", body, "X-User", "u", keyHeader, "other").denies(policy.ReducedCapacity)
+		p.send("1", body, "X-User", "u", keyHeader, "other").denies(policy.TooManyAtOnce)
 		leave()
 		p.isInside(t, 1)
 		g.let()
@@ -160,6 +161,38 @@ var twinRows = []row{
 		g.let()
 		p.send("1", body, "X-User", "u", keyHeader, "other").is(http.StatusOK, "done")
 		g.runs(t)
+		g.idle(t)
+	}),
+	twinRow("the bodies of requests that wait leave room for other scopes", func(t *rig, connect func() store.Store) {
+		g := newGate(t)
+		// A scope has room for two of these bodies, and all of them together for eleven.
+		body, mine := strings.Repeat("x", 20_000), append([]string{"Content-Type", "text/plain"}, asUser...)
+		p := newProcess(t, connect, g.handle, policy.Wait(t.patience), policy.MaxBody(20_000), policy.MaxBodies(180_000))
+		var sent sync.WaitGroup
+		t.Cleanup(sent.Wait)
+		send := func(answers chan<- answer, header ...string) {
+			sent.Go(func() { answers <- p.send("1", body, header...) })
+		}
+		kept, refused, other := make(chan answer, 2), make(chan answer, 14), make(chan answer, 1)
+		send(kept, mine...)
+		g.runs(t)
+		send(kept, mine...)
+		p.met(t, 2)
+		for range cap(refused) {
+			send(refused, mine...)
+		}
+		for range cap(refused) {
+			retries(t, awaitAnswer(t, refused).denies(policy.TooManyAtOnce))
+		}
+		send(other, "X-User", "v", keyHeader, "k", "Host", host)
+		g.runs(t)
+		g.let()
+		g.let()
+		awaitAnswer(t, other).is(http.StatusOK, "done").has("Idempotency-Replayed", "")
+		for range cap(kept) {
+			awaitAnswer(t, kept).is(http.StatusOK, "done")
+		}
+		p.send("1", body, mine...).replays()
 		g.idle(t)
 	}),
 	twinRow("a request that waits ends with its server", func(t *rig, connect func() store.Store) {

@@ -56,6 +56,8 @@ import (
 //     should have put into the context, or if the same guard is in the request's chain twice; both
 //     are logged once (policy.Logger);
 //   - 413 if the request's body is larger than policy.MaxBody, or than a limit outside lets pass;
+//   - 429 too-many-at-once with Retry-After if the bodies of its scope's requests would take more
+//     than a quarter of policy.MaxBodies;
 //   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected; or if the
 //     bodies of all requests together would take more memory than policy.MaxBodies.
 //
