@@ -33,10 +33,6 @@ func TestOrder(t *testing.T) {
 			limit := ratelimit.New(must(tokenbucket.New(st.(store.Buckets), "api", tokenbucket.PerMinute(100))), byID, log)
 			return []grpcmw.Interceptors{limit, limit}
 		}, "twice", true},
-		"the same lock twice": {func(st store.Records, _ grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
-			lock := exclusive.New(newLocker(t, st.(store.Leases)), byID, log)
-			return []grpcmw.Interceptors{lock, lock}
-		}, "twice", true},
 		"the same semaphore twice": {func(st store.Records, _ grpcmw.Interceptors, log policy.Option) []grpcmw.Interceptors {
 			permit := concurrency.New(newSemaphore(t, st.(store.Leases), 10), byID, log)
 			return []grpcmw.Interceptors{permit, permit}

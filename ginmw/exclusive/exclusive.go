@@ -23,8 +23,7 @@ import (
 //
 //   - 409 with Retry-After if the lock is held, with policy.Wait for all of that time;
 //   - 400 if the client has not sent the key, or one of more than 1,024 bytes;
-//   - 500 if the application has not provided the key, if the key function fails,
-//     or if the same locker is in the chain twice with the same key;
+//   - 500 if the application has not provided the key, or if the key function fails;
 //   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected.
 //
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/exclusive.New] says, but that a lock

@@ -27,8 +27,8 @@ import (
 //   - UNAVAILABLE with RetryInfo if the store is unavailable. With policy.RunUnprotected the
 //     handler runs without the lock instead, the answer's header has "lock-status: bypassed", and
 //     lock.FromContext finds none;
-//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), if the
-//     key function fails, or if the same locker is in the chain twice with the same key.
+//   - INTERNAL if the application has not provided the key, which is logged once (policy.Logger), or if
+//     the key function fails.
 //
 // The lock is that of locker: a caller of locker.Lock with the same key, in this process or
 // another, excludes the handler. Waiters get it in order of arrival. A stream has the lock for its

@@ -24,7 +24,7 @@ func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) *Hold {
 	}
 	return &Hold{
 		Watch: newWatch(set, "semaphore", s.Name()), Package: "concurrency", Status: "Concurrency-Status",
-		mechanism: permits{s, set.Overload}, kind: "semaphore", name: s.Name(), wait: set.Wait,
+		mechanism: permits{s, set.Overload}, counts: true, kind: "semaphore", name: s.Name(), wait: set.Wait,
 	}
 }
 

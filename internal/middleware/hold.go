@@ -18,6 +18,7 @@ type Hold struct {
 	Package   string // of the middleware
 	Status    string // the header field of an answer that ran without
 	mechanism mechanism
+	counts    bool   // a request that holds twice counts twice, and may wait for itself
 	kind      string // of the mechanism, and its name
 	name      string
 	wait      time.Duration // for how long a request waits; zero refuses it at once
@@ -73,8 +74,8 @@ func (m *Hold) Serve(ctx context.Context, x Exchange) {
 		deny(ctx, x, m.NoKey(ctx, err))
 		return
 	}
-	if mark := x.Mark(); holds(ctx, mark.ID, m.kind, m.name, key) {
-		err := fmt.Errorf("middleware: the %s %q is in one chain twice with the same key, for which the request waits itself", m.kind, m.name)
+	if m.counts && holds(ctx, x.Mark().ID, m.kind, m.name, key) {
+		err := fmt.Errorf("middleware: the %s %q is in one chain twice with the same key, so that a request counts twice", m.kind, m.name)
 		m.twiceInChain(ctx, err)
 		deny(ctx, x, policy.Denial{Reason: policy.InternalError, Err: err})
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // handlerEnd is how a handler ends.
@@ -82,7 +83,7 @@ var handlerEnds = []handlerEnd{
 }
 
 // Briefly is how long the timeouts in these tests are.
-const Briefly = 50 * time.Millisecond
+var Briefly = testpace.Scale(50 * time.Millisecond)
 
 // surrounding is what stands around a guard: outside of the framework, or within it on either side.
 type surrounding struct {
@@ -215,20 +216,23 @@ func (e handlerEnd) test(t *rig, around surrounding, clean bool) {
 		middleware = append(middleware, Native{Of: e.native})
 	}
 	s := serveHandler(t, around.wrap(t.framework.Serve(handle, middleware...)))
-	first, retry := s.try(), s.try()
+	first := s.try()
+	ran := runs.Load()
+	retry := s.try()
 	for strings.HasSuffix(retry, " "+string(policy.InFlight)) { // behind a timeout that has answered
 		retry = s.try()
 	}
 	switch {
 	case retry == first, e.answer != "" && retry == e.answer:
 	case retry == "409 "+string(policy.ResponseNotRetained), retry == "409 "+string(policy.OutcomeUnknown) && !clean:
+	case e.native == nil && ran == 0 && slices.Contains(givenUp, first): // so the retry is the first that has run
 	case slices.Contains(givenUp, retry), around.before != nil && strings.HasPrefix(retry, "503 <html>"): // before the operation began, on a busy machine, or again
 	case clean && (strings.HasPrefix(retry, "500 ") || retry == "no answer"): // a panic again
 	default:
 		t.Errorf("first %q, then %q, of %d runs", first, retry, runs.Load())
 	}
-	if ran := runs.Load(); ran > 1 && !clean {
-		t.Errorf("%d runs", ran)
+	if n := runs.Load(); n > 1 && !clean {
+		t.Errorf("%d runs", n)
 	}
 	// gin's recovery answers http.ErrAbortHandler with an empty 200.
 	if own := e.native != nil || around.before != nil || around.behind != nil; !own && e.answer == "" && (first == "200 " || retry == "200 ") {

@@ -125,10 +125,10 @@ var timeRows = []row{
 		}
 		_ = lease.Unlock(t.Context())
 	}),
-	timedRow("two middleware take two permits", func(t *rig) {
+	timedRow("two middleware with two keys take two permits", func(t *rig) {
 		sem := newSemaphore(t, newStore(t), 2)
-		m := Concurrency{Semaphore: sem, By: byID}
-		s := serveLocal(t, func(http.ResponseWriter, *http.Request) { stands(t, sem, 2) }, m, m)
+		s := serveLocal(t, func(http.ResponseWriter, *http.Request) { stands(t, sem, 1) },
+			Concurrency{Semaphore: sem, By: byID}, Concurrency{Semaphore: sem, By: Key{Kind: Global}})
 		s.send(t.Context(), "1").is(http.StatusOK, "done")
 		synctest.Wait()
 		stands(t, sem, 0)

@@ -42,7 +42,7 @@ var orderRows = []row{
 		logs(t, &j, "twice")
 		s.send("1", "", "X-User", "u").is(http.StatusCreated, "run 1") // nothing guards it
 	}},
-	{"the same limiter, lock or semaphore twice with one key is refused", func(t *rig) {
+	{"the same limiter or semaphore twice with one key is refused", func(t *rig) {
 		st := newStore(t)
 		for name, m := range map[string]twice{
 			"rate_limit": func() twice {
@@ -51,13 +51,6 @@ var orderRows = []row{
 					return RateLimit{Limiter: l, By: by, Options: opts}
 				}
 				return twice{of(byHeader), of(byID), func(log *slog.Logger) Middleware { return of(byID, policy.Logger(log)) }}
-			}(),
-			"lock": func() twice {
-				l := newLocker(t, st)
-				of := func(by Key, opts ...policy.ExclusiveOption) Middleware {
-					return Exclusive{Locker: l, By: by, Options: opts}
-				}
-				return twice{of(byHeader), of(byID), func(log *slog.Logger) Middleware { return of(byID, policy.Logger(log), policy.Wait(t.patience)) }}
 			}(),
 			"semaphore": func() twice {
 				s := newSemaphore(t, st, 1)

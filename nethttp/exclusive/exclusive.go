@@ -29,8 +29,8 @@ import (
 //   - 503 with Retry-After if the store is unavailable. With policy.RunUnprotected the handler runs
 //     without the lock instead, the answer has "Lock-Status: bypassed", and lock.FromContext finds
 //     no lease;
-//   - 500 if the application has not provided the key, which is logged once (policy.Logger), if the
-//     key function fails, or if the same locker is in the chain twice with the same key.
+//   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
+//     the key function fails.
 //
 // Locks are those of locker: a caller of locker.Lock with the same key, in this process or another,
 // excludes the handler, and is excluded by it.
