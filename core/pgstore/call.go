@@ -19,9 +19,10 @@ import (
 type step struct {
 	operation operation
 	urgency   urgency
-	writes    bool // an error leaves unknown whether it was carried out, unless that is certain
-	once      bool // it must not be carried out twice, such as a charge
-	brief     bool // it waits for no other transaction
+	writes    bool   // an error leaves unknown whether it was carried out, unless that is certain
+	once      bool   // it must not be carried out twice, such as a charge
+	brief     bool   // it waits for no other transaction
+	flow      string // calls about records take turns by it: the scope; empty for other calls
 }
 
 // urgency is whether a call is made even if the breaker is open.
@@ -78,7 +79,7 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 	began := time.Now()
 	waiting, cancel := context.WithTimeout(ctx, s.config.timeout)
 	defer cancel()
-	conn, err := s.connection(waiting, admitted)
+	conn, place, err := s.connection(waiting, st, admitted)
 	if err != nil {
 		return none, err
 	}
@@ -90,6 +91,7 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 	answer := func(running context.Context) reply[T] {
 		sent := time.Now()
 		r, result := patiently(running, s, st, conn, f)
+		place.give()
 		if isReadOnly(result) { // others of the pool may have the setting, or the server, of before, too
 			s.pool.Reset()
 		}
@@ -167,23 +169,32 @@ func answerHere[T any](ctx context.Context, s *Store, answer func(running contex
 // recentlySlow reports whether a call in its caller's goroutine has lately had no reply in time.
 func (s *Store) recentlySlow() bool { return int64(time.Since(s.made)) < s.slowUntil.Load() }
 
-// connection returns a connection. It ends the call if there is none in time.
-func (s *Store) connection(waiting context.Context, admitted breaker.Call) (*pgxpool.Conn, error) {
-	conn, err := s.pool.Acquire(waiting)
-	for endedByAdministrator(err) && waiting.Err() == nil { // while it was made
-		conn, err = s.pool.Acquire(waiting)
-	}
-	if err == nil {
-		return conn, nil
+// connection returns a connection, and the call's share of the pool. It ends the call if there is none
+// in time.
+func (s *Store) connection(waiting context.Context, st step, admitted breaker.Call) (conn *pgxpool.Conn, place admission, err error) {
+	if place, err = s.shares.take(waiting, st); err == nil {
+		if conn, err = s.dialed(waiting); err == nil {
+			return conn, place, nil
+		}
+		place.give()
 	}
 	s.noConnection(waiting, admitted, err)
 	switch {
 	case s.life.Err() != nil:
-		return nil, store.ErrClosed
+		return nil, place, store.ErrClosed
 	case waiting.Err() != nil && !isMisconfigured(err):
 		err = fmt.Errorf("no connection in time: %w", context.Cause(waiting))
 	}
-	return nil, explain(err, false)
+	return nil, place, explain(err, false)
+}
+
+// dialed returns a connection of the pool.
+func (s *Store) dialed(waiting context.Context) (*pgxpool.Conn, error) {
+	conn, err := s.pool.Acquire(waiting)
+	for endedByAdministrator(err) && waiting.Err() == nil { // while it was made
+		conn, err = s.pool.Acquire(waiting)
+	}
+	return conn, err
 }
 
 const (

@@ -30,11 +30,12 @@ func (s *Store) tell(inboxes []string, push string) {
 // AwaitOperation implements store.Records. It waits for a push, and checks every three seconds, and
 // when the attempt's lease ends.
 func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
+	st := step{operation: opBeginOperation, writes: true, flow: flowOf(&ref)}
 	return s.waiting.AwaitPush(ctx, endedPush(&ref), func(pushed bool) (bool, time.Duration, error) {
 		if pushed { // another attempt may have begun since
 			return true, 0, nil
 		}
-		left, err := run(ctx, s, step{operation: opBeginOperation, writes: true}, func(ctx context.Context, c *pgx.Conn) (left int64, err error) {
+		left, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (left int64, err error) {
 			err = c.QueryRow(ctx, s.sql(`SELECT lk.await_operation_1($1, $2, $3)`), ref.ID, s.listener.inbox, maxInboxes).Scan(&left)
 			return left, err
 		})

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,6 @@ var _ store.Records = (*Store)(nil)
 // A record is a row of operations. The common steps are plain statements, since a function that
 // does the same takes about half as long again; what they leave out is up to a function. The server
 // counts the records of a scope, and the bytes of their results, by slices of time: see records.sql.
-// All slices are added up only at the first record of a slice, and whenever its count has grown by a
-// sixteenth of the limit, since to prepare a sum takes longer than the rest of the statement.
 
 // The parts of beginSQL and beginScopedSQL. An insert that finds a row waits for a transaction that is
 // changing it: hence NOT EXISTS. The server takes longer to prepare the columns of a record than to read
@@ -45,12 +44,8 @@ SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION 
 
 // beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if the scope is
 // full. Once it has added up the scope's records, they are in the place of the rest of a lease.
-const beginScopedSQL = startedSQL + `,
-counted AS (
-  INSERT INTO lk.scopes AS s (scope, slice, records) SELECT $9, slice, 1 FROM started
-  ON CONFLICT (scope, slice) DO UPDATE SET records = s.records + 1 RETURNING slice, records)
-SELECT 'started', 1, CASE WHEN $10 > 0 AND (records = 1 OR records % (($10 + 15) / 16) = 0)
-  THEN lk.check_scope_1($9, slice, records, $10, NULL, NULL) ELSE 0 END, '', 0::smallint, NULL::bytea FROM counted UNION ALL ` + seenSQL
+const beginScopedSQL = startedSQL + `
+SELECT 'started', 1, lk.add_record_1($9, slice, $10), '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
 
 // lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
 var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenSQL) + ` AND NOT pg_is_in_recovery()`
@@ -69,7 +64,7 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		unknown = "reconcile"
 	}
 	key := markOf(req.ID)
-	st := step{operation: opBeginOperation, writes: true, brief: s.settled.has(key)}
+	st := step{operation: opBeginOperation, writes: true, brief: s.settled.has(key), flow: flowOf(&req.OperationRef)}
 	scope := markOf(req.Scope)
 	full := req.Scope != "" && s.full.has(scope) // to insert and undo it each time would leave dead rows
 	reply, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
@@ -115,6 +110,10 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 
 const beginAnywaySQL = `SELECT outcome, coalesce(number, 0), coalesce(remaining, 0), coalesce(state, ''), coalesce(status, 0::smallint),
   data, coalesce(effects, ''), names, steps FROM lk.begin_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+
+// flowOf returns by what calls about records take turns. Operations without a scope are nobody's: each has
+// a flow of its own.
+func flowOf(ref *store.OperationRef) string { return cmp.Or(ref.Scope, ref.ID) }
 
 // begin is BeginOperation without a shortcut.
 func (s *Store) begin(ctx context.Context, c *pgx.Conn, req *store.BeginRequest, unknown string) (b begun, err error) {
@@ -201,11 +200,8 @@ const settleScopedSQL = `WITH done AS (
   UPDATE lk.operations SET state = $3::text::"char", status = $4, data = $5, lease_ends = 0, lease = 0, expires = at + $6,
     changed = greatest(at, changed + 1)
   FROM lk.now_us() at WHERE id = $1 AND owner = $2 AND state IN ('F', 'R') AND steps = 0 AND lk.fits_1(slice, at + $6, $6)
-  RETURNING slice, inboxes),
-counted AS (UPDATE lk.scopes s SET bytes = s.bytes + $8 FROM done WHERE s.scope = $7 AND s.slice = done.slice RETURNING s.bytes)
-SELECT inboxes FROM done LEFT JOIN counted ON true
-WHERE CASE WHEN bytes IS NULL THEN lk.refuse_1(0) IS NULL WHEN $9::bigint <= 0 THEN true
-  WHEN bytes / (($9 + 15) / 16) > (bytes - $8) / (($9 + 15) / 16) THEN lk.check_scope_1($7, slice, 0, NULL, bytes, $9) IS NOT NULL ELSE true END`
+  RETURNING slice, inboxes)
+SELECT inboxes FROM done WHERE CASE WHEN lk.add_bytes_1($7, slice, $8, $9) THEN true ELSE lk.refuse_1(0) IS NULL END`
 
 const settleAnywaySQL = `SELECT owned, waiting FROM
   lk.settle_operation_1($1, $2, $3, $4, $5, $6, $7::text::"char", $8::smallint, $9, $10, $11, $12)`
@@ -275,7 +271,7 @@ type ended struct {
 func (s *Store) finish(
 	ctx context.Context, ref *store.OperationRef, f func(ctx context.Context, c *pgx.Conn) (ended, error),
 ) (bool, error) {
-	e, err := run(ctx, s, step{operation: opSettleOperation, urgency: finishing, writes: true}, f)
+	e, err := run(ctx, s, step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(ref)}, f)
 	if err == nil {
 		s.tell(e.waiting, endedPush(ref))
 	}
@@ -287,7 +283,7 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 	if s.transacts(req.Owner) {
 		return true, nil
 	}
-	return s.owns(ctx, `UPDATE lk.operations SET effects = CASE WHEN marks < $4 THEN $3::text::"char" ELSE effects END,
+	return s.owns(ctx, &req.OperationRef, `UPDATE lk.operations SET effects = CASE WHEN marks < $4 THEN $3::text::"char" ELSE effects END,
 		marks = greatest(marks, $4),
 		changed = CASE WHEN marks < $4 THEN greatest(changed + 1, at) ELSE changed END
 		FROM lk.now_us() at WHERE id = $1 AND owner = $2 AND state IN ('F', 'R') AND expires > at`,
@@ -295,8 +291,9 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 }
 
 // owns runs a statement that changes a row if the caller owns it.
-func (s *Store) owns(ctx context.Context, text string, args ...any) (bool, error) {
-	tag, err := run(ctx, s, step{operation: opSettleOperation, urgency: finishing, writes: true}, execute(s.sql(text), args...))
+func (s *Store) owns(ctx context.Context, ref *store.OperationRef, text string, args ...any) (bool, error) {
+	st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(ref)}
+	tag, err := run(ctx, s, st, execute(s.sql(text), args...))
 	return tag.RowsAffected() == 1, err
 }
 
@@ -306,7 +303,7 @@ func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, er
 		return false, errors.New("pgstore: an operation in a transaction has no steps: all its effects are undone if it fails")
 	}
 	data := append([]byte{}, req.Data...) // not null
-	st := step{operation: opSettleOperation, urgency: finishing, writes: true}
+	st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(&req.OperationRef)}
 	n, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
 		err = c.QueryRow(ctx, s.sql(`SELECT lk.record_step_1($1, $2, $3, $4, $5)`),
 			req.ID, req.Owner, []byte(req.Name), data, store.MaxSteps).Scan(&n)

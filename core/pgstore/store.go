@@ -40,6 +40,7 @@ import (
 type Store struct {
 	config  config
 	pool    *pgxpool.Pool
+	shares  shares // of the pool
 	workers *workers
 	hooks   hooks.Shutdown
 	texts   sync.Map // of statements, by the text with the schema's default name
@@ -103,6 +104,11 @@ func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = 
 
 // WithConnections sets the largest number of connections in the store's pool: 8 by default, 1 to
 // 1,000. The connection on which the store listens is one more.
+//
+// A quarter of them is for renewals, releases and pushes alone, at most half is in use for records, and
+// at most a quarter for the records of one scope: so no kind of call, and no scope, keeps others waiting.
+// A call beyond its share waits in the process, for the timeout at most. A service most of whose
+// operations are of a single scope needs more connections. A single one is shared by all.
 func WithConnections(n int) Option { return func(c *config) { c.connections = n } }
 
 // WithTransactionPooler is for a DSN of a pooler that gives each transaction another connection to the
@@ -212,6 +218,7 @@ func newStore(settings *pgxpool.Config, opts []Option) (*Store, error) {
 	}
 	s.pool, s.breaker = pool, s.newBreaker(settings.ConnConfig)
 	s.workers = newWorkers(s.life, c.connections)
+	s.shares.init(c.connections)
 	names := make([]string, len(operations))
 	for i, op := range operations {
 		names[i] = string(op)

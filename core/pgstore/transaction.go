@@ -135,7 +135,8 @@ func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause e
 	s := t.store
 	until := time.Now().Add(10 * time.Second)
 	for {
-		committed, err = run(context.WithoutCancel(ctx), s, step{operation: opSettleOperation, urgency: finishing, writes: true},
+		st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(&ref.OperationRef)}
+		committed, err = run(context.WithoutCancel(ctx), s, st,
 			func(ctx context.Context, c *pgx.Conn) (settled bool, err error) {
 				err = c.QueryRow(ctx, s.sql(`SELECT settled FROM lk.abandon_operation_1($1, $2, $3, $4)`), ref.ID, ref.Guard, ref.Scope, ref.Owner).Scan(&settled)
 				return settled, err

@@ -19,7 +19,7 @@ FROM lk.now_us() at, lk.operations o WHERE state <> 'A' AND expires > at`
 
 // InspectOperation implements store.Records: one statement, which changes nothing.
 func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (record store.OperationRecord, found bool, err error) {
-	records, err := s.records(ctx, ref.Guard, recordSQL+" AND id = $1 AND guard = $2 AND scope = $3", ref.ID, ref.Guard, ref.Scope)
+	records, err := s.records(ctx, flowOf(&ref), ref.Guard, recordSQL+" AND id = $1 AND guard = $2 AND scope = $3", ref.ID, ref.Guard, ref.Scope)
 	if err != nil || len(records) == 0 {
 		return record, false, err
 	}
@@ -27,8 +27,8 @@ func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (r
 }
 
 // records runs a statement that begins with recordSQL.
-func (s *Store) records(ctx context.Context, guard, text string, args ...any) ([]store.OperationRecord, error) {
-	return run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
+func (s *Store) records(ctx context.Context, flow, guard, text string, args ...any) ([]store.OperationRecord, error) {
+	return run(ctx, s, step{operation: opInspect, flow: flow}, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
 		rows, err := c.Query(ctx, s.sql(text), args...)
 		if err != nil {
 			return nil, err
@@ -59,13 +59,13 @@ const pagesListed = 1024
 // index of what is unresolved would make every settlement dearer.
 func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	return func(yield func(store.OperationRecord, error) bool) {
-		pages, err := run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
+		pages, err := run(ctx, s, step{operation: opInspect, flow: guard}, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
 			err = c.QueryRow(ctx, s.sql("SELECT pg_relation_size('lk.operations') / current_setting('block_size')::int")).Scan(&pages)
 			return pages, err
 		})
 		for from := int64(0); from < pages && err == nil; from += pagesListed {
 			var records []store.OperationRecord
-			records, err = s.records(ctx, guard, recordSQL+` AND guard = $1 AND o.ctid >= $2::text::tid AND o.ctid < $3::text::tid
+			records, err = s.records(ctx, guard, guard, recordSQL+` AND guard = $1 AND o.ctid >= $2::text::tid AND o.ctid < $3::text::tid
 				AND (state = 'U' OR state IN ('F', 'R') AND lk.left_1(o, at) = 0 AND (effects <> 'N' OR prior))`,
 				guard, fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", from+pagesListed))
 			for _, r := range records {
@@ -95,7 +95,7 @@ func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) 
 		outcome string
 		waiting []string
 	}
-	st := step{operation: opSettleOperation, urgency: finishing, writes: true}
+	st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(&req.OperationRef)}
 	r, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (r resolved, err error) {
 		err = c.QueryRow(ctx, s.sql(resolveSQL),
 			req.ID, req.Guard, req.Scope, req.Owner, req.Version, letter, req.Status, req.Data, req.Retention.Microseconds()).

@@ -37,13 +37,15 @@ CREATE TABLE IF NOT EXISTS lk.operation_steps (
 );
 ALTER TABLE lk.operation_steps ALTER COLUMN data SET STORAGE EXTERNAL;
 
--- The counts of the records of a scope, and of the bytes of their results, by slice.
+-- The counts of the records of a scope, and of the bytes of their results, by slice. A count is the sum of parts, so that
+-- no operation waits for the transaction of another one: see count_1. A part may be negative.
 CREATE TABLE IF NOT EXISTS lk.scopes (
   scope text COLLATE "C",
   slice bigint,
+  part int,
   records int NOT NULL,
   bytes bigint NOT NULL DEFAULT 0,
-  PRIMARY KEY (scope, slice)
+  PRIMARY KEY (scope, slice, part)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS scopes_slice ON lk.scopes (slice);
 
@@ -71,36 +73,96 @@ BEGIN
   RAISE EXCEPTION 'the scope is full' USING ERRCODE = 'LK001', DETAIL = greatest(remaining, 0);
 END $$;
 
--- check_scope_1 rolls a statement back if a scope has more than most records or bytes: its own in this slice, and those of
--- the other slices. A bound of NULL is not checked. It returns the number of records.
-CREATE OR REPLACE FUNCTION lk.check_scope_1(of_scope text, of_slice bigint, own_records bigint, most_records bigint, own_bytes bigint,
-  most_bytes bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+-- part_1 returns a part of a scope's counts that no other transaction changes before this one ends: one of so many from the
+-- first one on, or NULL if all are in use. Parts are taken in their order, so that a scope has few of them.
+CREATE OR REPLACE FUNCTION lk.part_1(of_scope text, first int, parts int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  key bigint := hashtextextended('lk.scope ' || of_scope, 0);
 BEGIN
-  SELECT own_records + coalesce(sum(s.records), 0), own_bytes + coalesce(sum(s.bytes), 0) INTO own_records, own_bytes
-    FROM lk.scopes s WHERE s.scope = of_scope AND s.slice > lk.now_us() AND s.slice <> of_slice;
-  IF own_records > most_records OR own_bytes > most_bytes THEN
-    PERFORM lk.refuse_1(0);
-  END IF;
-  RETURN own_records;
+  FOR part IN first .. first + parts - 1 LOOP
+    IF pg_try_advisory_xact_lock(key + part) THEN
+      RETURN part;
+    END IF;
+  END LOOP;
+  RETURN NULL;
 END $$;
 
--- count_record_1 adds records and bytes to a scope, and returns what all its slices have.
-CREATE OR REPLACE FUNCTION lk.count_record_1(of_scope text, of_slice bigint, more_records int, more_bytes bigint, at bigint,
-  OUT records bigint, OUT bytes bigint, OUT first bigint) LANGUAGE plpgsql AS $$
+-- count_1 adds records and bytes to a slice of a scope, and returns the bytes of the part. It waits for nobody: a transaction
+-- that finds all parts in use has one of its own. Parts below 16 have the records that have begun: see add_record_1.
+CREATE OR REPLACE FUNCTION lk.count_1(of_scope text, of_slice bigint, more_records int, more_bytes bigint, first int DEFAULT 16)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  own bigint;
 BEGIN
-  INSERT INTO lk.scopes AS s (scope, slice, records, bytes) VALUES (of_scope, of_slice, greatest(more_records, 0), greatest(more_bytes, 0))
-    ON CONFLICT (scope, slice) DO UPDATE SET records = greatest(s.records + more_records, 0), bytes = greatest(s.bytes + more_bytes, 0);
-  SELECT sum(s.records), sum(s.bytes), min(s.slice) FILTER (WHERE s.records > 0) INTO records, bytes, first
-    FROM lk.scopes s WHERE s.scope = of_scope AND s.slice > at;
+  INSERT INTO lk.scopes AS s (scope, slice, part, records, bytes)
+    VALUES (of_scope, of_slice, coalesce(lk.part_1(of_scope, first, 16), -pg_backend_pid()), more_records, more_bytes)
+    ON CONFLICT (scope, slice, part) DO UPDATE SET records = s.records + excluded.records, bytes = s.bytes + excluded.bytes
+    RETURNING s.bytes INTO own;
+  RETURN own;
+END $$;
+
+-- sum_1 returns what a scope has in all slices, and the first slice with records. Other transactions may have counted more,
+-- and not be committed.
+CREATE OR REPLACE FUNCTION lk.sum_1(of_scope text, at bigint, OUT records bigint, OUT bytes bigint, OUT first bigint)
+LANGUAGE sql VOLATILE AS $$
+  SELECT coalesce(sum(t.records), 0)::bigint, coalesce(sum(t.bytes), 0)::bigint, min(t.slice) FILTER (WHERE t.records > 0) FROM (
+    SELECT s.slice, sum(s.records) AS records, sum(s.bytes) AS bytes FROM lk.scopes s WHERE s.scope = of_scope AND s.slice > at GROUP BY s.slice) t
+$$;
+
+-- add_record_1 counts a record that begins, or fails with LK001 if its scope has more than most, unless that is 0. It
+-- returns how many records the scope has, or 0 if it has not added them up.
+--
+-- All slices are added up at the first record of a part, and whenever a part has grown by so much that all parts together
+-- are less than a sixteenth above the limit. A sum lacks the records of transactions in progress, one in each other part:
+-- so a small limit has few parts, and one of less than 32 a single part, of which the sum is exact. It waits only if all
+-- parts are in use by others that begin.
+CREATE OR REPLACE FUNCTION lk.add_record_1(of_scope text, of_slice bigint, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  parts int := CASE WHEN most > 0 THEN least(greatest(most / 16, 1), 16) ELSE 16 END;
+  my_part int := lk.part_1(of_scope, 0, parts);
+  own int;
+  at bigint;
+  room record;
+BEGIN
+  IF my_part IS NULL THEN
+    my_part := pg_backend_pid() % parts;
+    PERFORM pg_advisory_xact_lock(hashtextextended('lk.scope ' || of_scope, 0) + my_part);
+  END IF;
+  INSERT INTO lk.scopes AS s (scope, slice, part, records) VALUES (of_scope, of_slice, my_part, 1)
+    ON CONFLICT (scope, slice, part) DO UPDATE SET records = s.records + 1 RETURNING s.records INTO own;
+  IF most > 0 AND (own = 1 OR own % greatest(most / 16 / parts, 1) = 0) THEN
+    at := lk.now_us();
+    room := lk.sum_1(of_scope, at);
+    IF room.records > most THEN
+      PERFORM lk.refuse_1(room.first - at);
+    END IF;
+    RETURN room.records;
+  END IF;
+  RETURN 0;
+END $$;
+
+-- add_bytes_1 counts the bytes of a result, unless its scope then has more than most, if that is not 0. It reports whether it
+-- has. All slices are added up whenever a part has grown by a part of a sixteenth of the limit; the results of transactions
+-- in progress are missing.
+CREATE OR REPLACE FUNCTION lk.add_bytes_1(of_scope text, of_slice bigint, more_bytes bigint, most bigint, first int DEFAULT 0)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  own bigint := lk.count_1(of_scope, of_slice, 0, more_bytes, first);
+  step bigint := greatest(most / 256, 1);
+BEGIN
+  IF most > 0 AND (own = more_bytes OR own / step > (own - more_bytes) / step) AND (lk.sum_1(of_scope, lk.now_us())).bytes > most THEN
+    PERFORM lk.count_1(of_scope, of_slice, 0, -more_bytes, first);
+    RETURN false;
+  END IF;
+  RETURN true;
 END $$;
 
 -- move_record_1 counts a record in another slice. Without a scope it does nothing.
-CREATE OR REPLACE FUNCTION lk.move_record_1(of_scope text, old_slice bigint, new_slice bigint,
-  at bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION lk.move_record_1(of_scope text, old_slice bigint, new_slice bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF of_scope <> '' AND old_slice <> new_slice THEN
-    UPDATE lk.scopes SET records = records - 1 WHERE scope = of_scope AND slice = old_slice AND records > 0;
-    PERFORM lk.count_record_1(of_scope, new_slice, 1, 0, at);
+    PERFORM lk.count_1(of_scope, old_slice, -1, 0);
+    PERFORM lk.count_1(of_scope, new_slice, 1, 0);
   END IF;
 END $$;
 
@@ -132,10 +194,9 @@ BEGIN
     EXIT WHEN found_it AND o.state <> 'A' AND o.expires > at;
     -- It is new.
     new_slice := lk.slice_1(at, retention);
-    IF of_scope <> '' THEN
-      SELECT sum(s.records) AS records, min(s.slice) AS first INTO room FROM lk.scopes s
-        WHERE s.scope = of_scope AND s.slice > at AND s.records > 0;
-      IF most > 0 AND room.records >= most THEN
+    IF of_scope <> '' AND most > 0 THEN
+      room := lk.sum_1(of_scope, at);
+      IF room.records >= most THEN
         outcome := 'full';
         remaining := greatest(room.first - at, 0);
         RETURN;
@@ -155,17 +216,12 @@ BEGIN
         steps = 0, status = 0, inboxes = NULL, withdrawn = CASE WHEN o.changed > at - 60000000 THEN o.withdrawn END,
           holder = for_holder, data = NULL
         WHERE id = of_id;
-      IF o.state <> 'A' AND o.scope <> '' THEN -- it counts until its slice ends
-        UPDATE lk.scopes SET records = records - 1, bytes = greatest(bytes - coalesce(octet_length(o.data), 0), 0)
-          WHERE scope = o.scope AND slice = o.slice AND records > 0;
+      IF o.state <> 'A' AND o.scope <> '' AND o.slice > at THEN -- it counts until its slice ends
+        PERFORM lk.count_1(o.scope, o.slice, -1, -coalesce(octet_length(o.data), 0));
       END IF;
     END IF;
     IF of_scope <> '' THEN
-      room := lk.count_record_1(of_scope, new_slice, 1, 0, at);
-      IF most > 0 AND room.records > most THEN -- others were first
-        PERFORM lk.refuse_1(room.first - at);
-      END IF;
-      remaining := room.records;
+      remaining := lk.add_record_1(of_scope, new_slice, most);
     END IF;
     outcome := 'started';
     number := 1;
@@ -215,7 +271,7 @@ BEGIN
     END IF;
     UPDATE lk.operations SET owner = by, lease_ends = at + for_lease, lease = for_lease, expires = at + retention, slice = new_slice,
       changed = greatest(at, o.changed + 1), marks = 0, data = NULL WHERE id = of_id;
-    PERFORM lk.move_record_1(o.scope, o.slice, new_slice, at);
+    PERFORM lk.move_record_1(o.scope, o.slice, new_slice);
   END IF;
   IF o.steps > 0 THEN
     SELECT array_agg(s.name ORDER BY s.place), array_agg(s.data ORDER BY s.place) INTO names, steps FROM lk.operation_steps s
@@ -223,17 +279,16 @@ BEGIN
   END IF;
 END $$;
 
--- settle_operation_1 is SettleOperation without a shortcut.
+-- settle_operation_1 is SettleOperation without a shortcut. first is the first part of the scope's counts that it changes.
 CREATE OR REPLACE FUNCTION lk.settle_operation_1(of_id text, of_guard text, of_scope text, by text, for_fingerprint text,
   for_number int, to_state "char", to_status smallint,
-  to_data bytea, retention bigint, most bigint, for_holder bytea, OUT owned boolean, OUT waiting text[]) LANGUAGE plpgsql AS $$
+  to_data bytea, retention bigint, most bigint, for_holder bytea, first int DEFAULT 0, OUT owned boolean,
+  OUT waiting text[]) LANGUAGE plpgsql AS $$
 DECLARE
   o lk.operations;
   found_it boolean;
   gone boolean;
   at bigint;
-  room record;
-  old_slice bigint;
   new_slice bigint;
   size bigint := coalesce(octet_length(to_data), 0);
 BEGIN
@@ -260,17 +315,13 @@ BEGIN
   new_slice := CASE WHEN NOT gone AND lk.fits_1(o.slice, at + retention, retention) THEN o.slice ELSE lk.slice_1(at, retention) END;
   IF of_scope <> '' THEN
     IF o.state = 'A' THEN -- not counted
-      PERFORM lk.count_record_1(of_scope, new_slice, 1, 0, at);
+      PERFORM lk.count_1(of_scope, new_slice, 1, 0);
     ELSE
-      PERFORM lk.move_record_1(of_scope, o.slice, new_slice, at);
+      PERFORM lk.move_record_1(of_scope, o.slice, new_slice);
     END IF;
-    IF size > 0 THEN
-      room := lk.count_record_1(of_scope, new_slice, 0, size, at);
-      IF most > 0 AND room.bytes > most THEN
-        PERFORM lk.count_record_1(of_scope, new_slice, 0, -size, at);
-        to_state := 'N';
-        to_data := NULL;
-      END IF;
+    IF size > 0 AND NOT lk.add_bytes_1(of_scope, new_slice, size, most, first) THEN
+      to_state := 'N';
+      to_data := NULL;
     END IF;
   END IF;
   DELETE FROM lk.operation_steps WHERE id = of_id AND o.steps > 0;
@@ -328,7 +379,7 @@ BEGIN
     RETURN;
   END IF;
   IF o.scope <> '' THEN
-    UPDATE lk.scopes SET records = records - 1 WHERE scope = o.scope AND slice = o.slice AND records > 0;
+    PERFORM lk.count_1(o.scope, o.slice, -1, 0);
   END IF;
   DELETE FROM lk.operation_steps WHERE id = of_id AND o.steps > 0;
   UPDATE lk.operations SET state = 'A', owner = '', lease_ends = 0, lease = 0, expires = at + 60000000, slice = lk.slice_1(at,
@@ -374,7 +425,7 @@ BEGIN
   new_slice := CASE WHEN o.slice >= at + retention THEN o.slice ELSE lk.slice_1(at, retention) END;
   UPDATE lk.operations SET lease_ends = at + for_lease, lease = for_lease, expires = greatest(expires, at + retention),
     slice = new_slice WHERE id = of_id;
-  PERFORM lk.move_record_1(o.scope, o.slice, new_slice, at);
+  PERFORM lk.move_record_1(o.scope, o.slice, new_slice);
   RETURN true;
 END $$;
 
@@ -432,9 +483,9 @@ BEGIN
   outcome := 'resolved';
   waiting := o.inboxes;
   new_slice := CASE WHEN lk.fits_1(o.slice, at + retention, retention) THEN o.slice ELSE lk.slice_1(at, retention) END;
-  PERFORM lk.move_record_1(o.scope, o.slice, new_slice, at);
+  PERFORM lk.move_record_1(o.scope, o.slice, new_slice);
   IF o.scope <> '' AND octet_length(to_data) > 0 THEN
-    PERFORM lk.count_record_1(o.scope, new_slice, 0, octet_length(to_data), at);
+    PERFORM lk.add_bytes_1(o.scope, new_slice, octet_length(to_data), 0);
   END IF;
   DELETE FROM lk.operation_steps WHERE id = of_id AND o.steps > 0;
   UPDATE lk.operations SET state = to_state, effects = 'N', prior = false, owner = 'resolved:' || by, lease_ends = 0, lease = 0,
@@ -457,7 +508,7 @@ BEGIN
     RETURN 'settled';
   END IF;
   PERFORM lk.settle_operation_1(of_id, of_guard, of_scope, by, for_fingerprint, for_number, to_state::"char", to_status::smallint, to_data,
-    retention, most, for_holder);
+    retention, most, for_holder, 16); -- the transaction may last: others count in the parts below
   RETURN 'owned';
 END $$;
 
@@ -469,8 +520,7 @@ CREATE OR REPLACE FUNCTION lk.enter_operation_1(of_id text, of_scope text, by te
 DECLARE
   o lk.operations;
   at bigint;
-  records bigint;
-  first bigint;
+  room record;
 BEGIN
   IF NOT pg_try_advisory_xact_lock(lk.operation_key_1(of_id)) THEN
     PERFORM pg_sleep(0.005); -- await_operation_1 has it for a moment
@@ -486,13 +536,13 @@ BEGIN
     RETURN;
   END IF;
   IF of_scope <> '' AND most > 0 THEN
-    SELECT sum(s.records), min(s.slice) INTO records, first FROM lk.scopes s WHERE s.scope = of_scope AND s.slice > at AND s.records > 0;
-    IF records >= most THEN
+    room := lk.sum_1(of_scope, at);
+    IF room.records >= most THEN
       outcome := 'full';
-      remaining := greatest(first - at, 0);
+      remaining := greatest(room.first - at, 0);
       RETURN;
     END IF;
-    remaining := coalesce(records, 0) + 1;
+    remaining := room.records + 1;
   END IF;
   outcome := 'started';
   PERFORM set_config('lk.operation', of_id || by, true);
@@ -507,17 +557,13 @@ DECLARE
   at bigint := lk.now_us();
   new_slice bigint := lk.slice_1(at, retention);
   size bigint := coalesce(octet_length(to_data), 0);
-  room record;
 BEGIN
   IF current_setting('lk.operation', true) IS DISTINCT FROM of_id || by THEN
     RAISE EXCEPTION 'the transaction of the operation was ended' USING ERRCODE = 'LK002';
   END IF;
   IF of_scope <> '' THEN
-    room := lk.count_record_1(of_scope, new_slice, 1, size, at);
-    IF most > 0 AND room.records >= most + greatest(most / 16, 1) THEN
-      PERFORM lk.refuse_1(room.first - at);
-    ELSIF most_bytes > 0 AND size > 0 AND room.bytes > most_bytes THEN
-      PERFORM lk.count_record_1(of_scope, new_slice, 0, -size, at);
+    PERFORM lk.add_record_1(of_scope, new_slice, most);
+    IF size > 0 AND NOT lk.add_bytes_1(of_scope, new_slice, size, most_bytes) THEN
       to_state := 'N';
       to_data := NULL;
     END IF;
